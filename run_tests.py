@@ -1,0 +1,2263 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Run a list of test commands on all the GPUs of a machine, and report as if they had run one by one.
+
+Copy this one file next to a CI script and replace the script's list of test commands by a call:
+
+    python run_tests.py tests.txt                  # one test per GPU; logs, JUnit, `failures` in ./logs
+    python run_tests.py --gpus 2 --timeout 30m -   # the list from standard input, on two GPUs
+    python run_tests.py --list tests.txt           # what would run, without running it
+
+A list is bash, one test per logical line. Every GPU of the outer mask is a slot; a slot that becomes
+free takes the next waiting test at once. With one GPU or none the tests run one after another and
+print what `bash tests.txt` would print.
+
+Exit codes: 0 all passed; 1 a test failed or did not get to run; 2 usage or a bad list; 3 the runner or
+the machine failed; 5 nothing selected; 128+N ended by signal N.
+
+The file reads in the order in which data flows:
+
+    1  constants        numbers, and why they are what they are
+    2  model            Options, Test, Device, Lease, Result, Outcome
+    3  parse            list files to tests; mistakes as `file:line: what, what to do`
+    4  select           the tests that this machine can run, and those that it cannot
+    5  devices          masks and vendor tools to devices; the pool that leases them
+    6  schedule         event in, actions out: what starts, what is stopped, what a status means
+    7  execute          processes: spawn, wait, signal, sweep
+    8  record           journal, `failures`, stand-in JUnit files
+    9  report           what is printed
+   10  command line     options, wiring, exit code
+
+The main thread alone decides and prints. A pool thread waits for its one child and posts events to one
+queue; so does the signal handler.
+"""
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import enum
+import hashlib
+import heapq
+import json
+import math
+import os
+import queue
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import (Any, BinaryIO, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, NamedTuple,
+                    Optional, Sequence, Set, Tuple, Union)
+from xml.etree import ElementTree
+
+# ---------------------------------------------------------------------------------------------------
+# 1. Constants: units in the names, reasons beside the numbers.
+# ---------------------------------------------------------------------------------------------------
+
+VERSION = "0.1.0"
+PROGRAM = "run_tests.py"
+
+GRACE_S = 10.0               # SIGTERM to SIGKILL: enough for pytest to write its JUnit file
+FOLLOW_S = 0.05              # sequential mode looks at the growing log this often: below what an eye sees
+GROUP_EXIT_S = 2.0           # a killed process group is gone in milliseconds, or is stuck in the kernel
+GROUP_POLL_S = 0.002         # between two looks at a dying group
+PROBE_S = 30.0               # nvidia-smi takes seconds without persistence mode; a hung driver takes for ever
+COPY_BYTES = 1 << 20         # a log is replayed through a buffer of this size, so that 1 GB costs no memory
+TAIL_BYTES = 8192            # of a log that goes into a stand-in JUnit file: the last error and its traceback
+STEM_BYTES = 120             # of a file name: far below the 255 that file systems allow, suffixes included
+SCRIPT_BYTES = 120_000       # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
+PORT_FIRST, PORT_LAST = 20_000, 32_767  # below the ephemeral ports of Linux, which start at 32768
+PORT_BASES = 8_000           # first ports are spread over this many, so that two runners seldom meet
+
+RULE = "\u2500" * 56
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING, EXIT_SIGNAL = 0, 1, 2, 3, 5, 128
+
+# ---------------------------------------------------------------------------------------------------
+# 2. Model: frozen values that the sections hand to each other.
+# ---------------------------------------------------------------------------------------------------
+
+ALL_GPUS = math.inf          # the value of `gpus=all`
+
+
+class UsageError(Exception):
+    """A mistake in the command line or its environment. Exit code 2."""
+
+
+class ListError(Exception):
+    """Mistakes in lists, one `file:line: what, what to do` each. Exit code 2."""
+
+    def __init__(self, *messages: str) -> None:
+        super().__init__("\n".join(messages))
+        self.messages = messages
+
+
+class MachineError(Exception):
+    """The runner cannot work here: no bash, a log dir that cannot be written. Exit code 3."""
+
+
+class Outcome(enum.Enum):
+    """How a test ended. Every selected test ends with exactly one (predicates after meson's TestResult)."""
+
+    PASSED = "passed"
+    FLAKY = "flaky"
+    FAILED = "failed"
+    CRASHED = "crashed"
+    TIMEOUT = "timeout"
+    BLOCKED = "blocked"
+    UNRUNNABLE = "unrunnable"
+    DEFERRED = "deferred"
+    INTERRUPTED = "interrupted"
+    NOT_RUN = "not run"
+
+    def is_ok(self) -> bool:
+        """It does not fail the run."""
+        return self in (Outcome.PASSED, Outcome.FLAKY, Outcome.DEFERRED)
+
+    def is_failure(self) -> bool:
+        """It is the test's own failure: named in `failures` and in the last line."""
+        return not self.is_ok() and not self.is_unfinished()
+
+    def is_unfinished(self) -> bool:
+        """The run ended before the test did; it says nothing about the test."""
+        return self in (Outcome.INTERRUPTED, Outcome.NOT_RUN)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, read once. Durations in seconds, paths as given."""
+
+    lists: Tuple[str, ...]
+    gpus: Optional[str] = None           # a count or ids, as written
+    jobs: Optional[int] = None           # CPU slots for `gpus=0`; None: as many as GPUs
+    python: str = "python3"
+    pytest_args: Tuple[str, ...] = ()
+    timeout: Optional[float] = None
+    grace: float = GRACE_S
+    fail_fast: bool = False
+    log_dir: str = "logs"
+    fail_dir: Optional[str] = None       # None: the log dir, and `failures` starts fresh
+    journal: Optional[str] = None
+    output: str = "replay"
+    list_only: bool = False
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What `#: key=value` says of a test. None or empty: not said."""
+
+    gpus: Optional[float] = None         # 0, a fraction below 1, a whole number, ALL_GPUS
+    timeout: Optional[float] = None      # seconds
+    retries: Optional[int] = None
+    label: Optional[str] = None
+    time: Optional[float] = None         # expected seconds
+    lock: Tuple[str, ...] = ()
+    after: Tuple[str, ...] = ()          # labels
+    tags: Tuple[str, ...] = ()
+    split: Optional[int] = None
+
+
+class StateLine(NamedTuple):
+    """One logical line of shell state (`export A=1`): its first line's number and its text."""
+
+    line: int
+    text: str
+
+
+class Shell(NamedTuple):
+    """The shell state of one test: `lines[:held]` run before it, of which an earlier test showed `lines[:shown]`.
+
+    All tests of a list share `lines`.
+    """
+
+    lines: Sequence[StateLine]
+    shown: int
+    held: int
+
+
+@dataclass(frozen=True, eq=False)
+class Test:
+    """One test of the list, ready to run. Equal only to itself."""
+
+    index: int                           # position in the run, from 0
+    key: str                             # hash of command and environment prefix: its name in journals
+    label: str                           # unique in the run
+    stem: str                            # its log is `<log dir>/<stem>.log`
+    file: str
+    line: int
+    command: str                         # bash
+    shell: Shell                         # the shell state above it
+    barrier: int                         # number of `wait` lines above it
+    gpus: float                          # 0, a whole number, ALL_GPUS
+    timeout: Optional[float]             # seconds
+    junit: Optional[str]                 # absolute path of the JUnit file that it writes
+    announces: bool                      # `Error: sub-test failed` is part of what its line prints
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU, or one MIG instance: its place in device order and its token in the mask."""
+
+    index: int
+    token: str
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What a running attempt holds: devices (none: it runs on the CPU) and a slot number from 0."""
+
+    devices: Tuple[Device, ...]
+    slot: int
+
+    @property
+    def tokens(self) -> List[str]:
+        """The mask of the attempt. The one place of a machine without GPUs has no token."""
+        return [device.token for device in self.devices if device.token]
+
+    def place(self) -> str:
+        """`GPU 0,1` or `CPU`, as the markers say it."""
+        return "GPU " + ",".join(self.tokens) if self.tokens else "CPU"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a test ended. `status` is the exit status, or -N for a death by signal N, as in subprocess."""
+
+    test: Test
+    outcome: Outcome
+    seconds: float = 0.0
+    status: Optional[int] = None
+    lease: Optional[Lease] = None
+    attempt: int = 1
+    reason: str = ""                     # why, where the outcome alone does not say it
+    junit_fault: str = ""                # why its JUnit file cannot be used, if it cannot
+
+    def verdict(self) -> str:
+        """`failed, exit 1`, `crashed (SIGSEGV)`, `passed`: what the markers and the summary say."""
+        if self.outcome is Outcome.CRASHED:
+            return f"crashed ({death_of(self.status)})"
+        if self.outcome is Outcome.FAILED and self.status is not None:
+            return f"failed, exit {self.status}"
+        return self.outcome.value
+
+
+def death_of(status: Optional[int]) -> str:
+    """`SIGSEGV` if a status means death by that signal: -N from the kernel, 128+N as a shell passes it on. Else empty."""
+    number = 0 if status is None else -status if status < 0 else status - 128
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}" if status is not None and status < 0 else ""
+
+
+# ---------------------------------------------------------------------------------------------------
+# 3. Parse: list files to tests. Lines are split here; bash itself checks syntax and expands.
+# ---------------------------------------------------------------------------------------------------
+
+STATE_WORDS = frozenset(["export", "unset", ":", "cd", "source", ".", "set", "shopt", "ulimit", "umask"])
+STATE_FALLBACKS = frozenset(["true", "false", "exit", "return"])   # `cd build || exit 1` is still state
+MASK_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+UNSUPPORTED = ("retries", "time", "lock", "after", "tags", "split")
+
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\+?=")
+CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
+WORD_RUN = re.compile(r"[^\s'\"\\$`;&|()<>]+")
+OPERATOR = re.compile(r"\|\||&&|;;&?|;&|\|&|[;|()]|&>>?|\d*(?:<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|&")
+SEPARATORS = frozenset([";", "&&", "||", "|", "|&", "&", "(", ")", ";;", ";&", ";;&"])
+NESTED_STOP = re.compile(r"[()'\"\\$`{}]")
+BARE_WORD = re.compile(r"[\w@%+=:,./-]*")
+PLAIN_WORD = re.compile(r"""(?:[\w@%+=:,./-]|'[^']*'|"[^"$`\\]*")*""")   # its value does not need bash
+
+
+class Token(NamedTuple):
+    """A piece of a logical line: kind is `word`, `op` or `comment`; start and end are offsets in the file."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+class Unclosed(Exception):
+    """A quote or bracket without its end. `args[0]` is how it opens."""
+
+
+@dataclass
+class ListFile:
+    """One list: its drafts and its shell state, in order, and the mistakes found in it."""
+
+    name: str
+    waits: int = 0                       # number of `wait` lines so far, those of the lists before included
+    drafts: List["Draft"] = field(default_factory=list)
+    states: List[StateLine] = field(default_factory=list)
+    mistakes: List[Tuple[int, str]] = field(default_factory=list)
+
+    def complain(self, line: int, what: str) -> None:
+        """Note a mistake, reported later as `file:line: what`."""
+        self.mistakes.append((line, what))
+
+
+@dataclass
+class Draft:
+    """A test line before bash has expanded its words. Words are bash text as written."""
+
+    parent: ListFile
+    line: int
+    source: str                          # the whole logical line, for the syntax check
+    prefix: List[str]                    # environment assignments, without masks
+    body: str                            # the command after them
+    words: List[str]                     # the words of the body's first simple command
+    key: str
+    attributes: Attributes
+    barrier: int
+    shell: Shell
+    mask: Optional[str] = None           # the value of a leading CUDA_VISIBLE_DEVICES=…
+    label: Optional[str] = None          # the word after `test_fail`, or run_test's fourth
+    junit: Optional[str] = None          # the word after `--junitxml=`, or run_test's second
+    handled: bool = False                # the line says `|| test_fail`, or is a call of run_test
+    is_target: bool = False              # pytest runs it
+    in_log_dir: bool = False             # a JUnit name without a folder is in the log dir, as run_test has it
+
+
+def end_of_piece(text: str, start: int) -> int:
+    """Offset after the quoted, escaped or substituted piece of a word that begins at `start`."""
+    two = text[start:start + 2]
+    if two[0] == "\\":
+        return min(start + 2, len(text))
+    if two[0] == "'":
+        return end_of_quote(text, start + 1, "'", escapes=False)
+    if two == "$'":
+        return end_of_quote(text, start + 2, "'", escapes=True)
+    if two[0] == "`":
+        return end_of_quote(text, start + 1, "`", escapes=True)
+    if two[0] == '"':
+        return end_of_nest(text, start + 1, '"')
+    if two in ("$(", "<(", ">("):
+        return end_of_nest(text, start + 2, ")")
+    if two == "${":
+        return end_of_nest(text, start + 2, "}")
+    return start + 1
+
+
+def end_of_quote(text: str, start: int, quote: str, escapes: bool) -> int:
+    """Offset after the closing `quote`; nothing inside nests."""
+    at = start
+    while at < len(text):
+        if text[at] == quote:
+            return at + 1
+        at += 2 if escapes and text[at] == "\\" else 1
+    raise Unclosed(quote)
+
+
+def end_of_nest(text: str, start: int, closer: str) -> int:
+    """Offset after `closer` (a double quote, a parenthesis, a brace); pieces inside may nest."""
+    at, depth = start, 0
+    while True:
+        stop = NESTED_STOP.search(text, at)
+        if stop is None:
+            raise Unclosed({")": "$(", "}": "${"}.get(closer, closer))
+        at, char = stop.start(), stop.group()
+        if char == closer and depth == 0:
+            return at + 1
+        if closer == ")" and char in "()":
+            depth += 1 if char == "(" else -1
+            at += 1
+        elif char in "\\$`" or (char in "'\"" and closer != '"'):
+            at = end_of_piece(text, at)
+        else:
+            at += 1
+
+
+def scan_line(text: str, start: int) -> Tuple[List[Token], int]:
+    """The tokens of the logical line at `start`, and the offset of the next one.
+
+    A backslash at the end of a line, or an open quote or substitution, continues the logical line.
+    Raises Unclosed where the text ends inside one.
+    """
+    tokens: List[Token] = []
+    at = start
+    while at < len(text) and text[at] != "\n":
+        if text[at].isspace():
+            at += 1
+        elif text.startswith("\\\n", at):
+            at += 2
+        elif text[at] == "#":
+            end = text.find("\n", at)
+            end = len(text) if end < 0 else end
+            tokens.append(Token("comment", text[at:end], at, end))
+            at = end
+        else:
+            operator = OPERATOR.match(text, at)
+            end = operator.end() if operator else end_of_word(text, at)
+            tokens.append(Token("op" if operator else "word", text[at:end], at, end))
+            at = end
+    return tokens, at + 1
+
+
+def end_of_word(text: str, start: int) -> int:
+    """Offset after the bash word at `start`."""
+    at = start
+    while at < len(text) and not text[at].isspace() and (at == start or text[at] not in ";&|()"):
+        if text[at] in "<>" and text[at + 1:at + 2] != "(":
+            break
+        run = WORD_RUN.match(text, at)
+        at = run.end() if run else end_of_piece(text, at)
+    return at
+
+
+def split_list(name: str, text: str, waits: int = 0) -> ListFile:
+    """Split one list into drafts and shell state, `waits` barriers above it; mistakes are collected, not raised."""
+    parsed = ListFile(name, waits)
+    if "\0" in text or "\r\n" in text:
+        what = "a NUL byte; a list is text" if "\0" in text else "Windows line ends; convert it with `sed -i 's/\\r$//'`"
+        parsed.complain(text[:re.search("\0|\r\n", text).start()].count("\n") + 1, what)  # type: ignore
+        return parsed
+    defaults, at, line = Attributes(), 0, 1
+    while at < len(text):
+        try:
+            tokens, after = scan_line(text, at)
+        except Unclosed as unclosed:
+            parsed.complain(line, f"{unclosed.args[0]} is never closed")
+            break
+        except RecursionError:
+            parsed.complain(line, "substitutions are nested too deeply")
+            break
+        comment = tokens.pop().text if tokens and tokens[-1].kind == "comment" else ""
+        attributes = defaults
+        if comment.startswith("#:"):
+            attributes = parse_attributes(comment[2:], line, parsed, Attributes() if not tokens else defaults)
+            if not tokens:
+                defaults = attributes
+        first_line = line + text.count("\n", at, tokens[0].start) if tokens else line
+        if [token.text for token in tokens] == ["wait"]:
+            parsed.waits += 1
+        elif tokens and is_state(tokens):
+            check_state(tokens, first_line, parsed)
+            parsed.states.append(StateLine(first_line, text[tokens[0].start:tokens[-1].end]))
+        elif tokens:
+            add_draft(parsed, text, tokens, first_line, attributes)
+        line += text.count("\n", at, after)
+        at = after
+    return parsed
+
+
+def simple_commands(tokens: Sequence[Token]) -> List[List[Token]]:
+    """The words and redirections between the control operators of a line."""
+    commands: List[List[Token]] = [[]]
+    for token in tokens:
+        if token.kind == "op" and token.text in SEPARATORS:
+            commands.append([])
+        else:
+            commands[-1].append(token)
+    return commands
+
+
+def command_words(tokens: Sequence[Token]) -> Tuple[List[Token], List[Token]]:
+    """A simple command's leading assignments and its other words; redirections are left out."""
+    words = [token for number, token in enumerate(tokens)
+             if token.kind == "word" and not (number and tokens[number - 1].kind == "op")]
+    count = next((n for n, word in enumerate(words) if not ASSIGNMENT.match(word.text)), len(words))
+    return words[:count], words[count:]
+
+
+def is_state(tokens: Sequence[Token]) -> bool:
+    """Whether a line only changes the shell: all its commands are assignments or state builtins."""
+    if any(token.kind == "op" and token.text in SEPARATORS - {";", "&&", "||"} for token in tokens):
+        return False
+    allowed = STATE_WORDS
+    for tokens_of_one in simple_commands(tokens):
+        assigned, words = command_words(tokens_of_one)
+        if words and words[0].text not in allowed:
+            return False
+        allowed = STATE_WORDS | STATE_FALLBACKS if assigned or words else allowed
+    return True
+
+
+def check_state(tokens: Sequence[Token], line: int, parsed: ListFile) -> None:
+    """Refuse shell state that sets a device mask: every test below would land on the same GPUs."""
+    for token in filter(is_mask, tokens):
+        parsed.complain(line, f"{token.text} would put all tests below on the same GPUs; set it outside the "
+                                "list, or ask for GPUs with `#: gpus=N`")
+
+
+def add_draft(parsed: ListFile, text: str, tokens: List[Token], line: int, attributes: Attributes) -> None:
+    """Turn the tokens of a test line into a Draft, or into mistakes."""
+    label, handled, command = take_handler(tokens)
+    assigned, words = command_words(simple_commands(command)[0])
+    assigned = assigned if words else []
+    masks = [token for token in assigned if is_mask(token)]
+    problem = misuse([token for token in command if token not in masks])
+    if problem:
+        parsed.complain(line, problem)
+        return
+    body_start = words[0].start if words else command[0].start
+    draft = Draft(
+        parsed, line, text[tokens[0].start:tokens[-1].end],
+        [token.text for token in assigned if token not in masks],
+        text[body_start:command[-1].end], [word.text for word in words], key_of(command), attributes, parsed.waits,
+        Shell(parsed.states, parsed.drafts[-1].shell.held if parsed.drafts else 0, len(parsed.states)),
+        masks[-1].text.partition("=")[2] if masks else None, label, handled=handled)
+    if draft.words[:1] == ["run_test"]:
+        problem = apply_run_test(draft)
+    else:
+        draft.is_target = bool(re.search(r"\.py(::|$)", unquoted(draft.words[0]))) if draft.words else False
+        draft.junit = junit_word(draft.words)
+    if problem:
+        parsed.complain(line, problem)
+    else:
+        parsed.drafts.append(draft)
+
+
+def is_mask(token: Token) -> bool:
+    """Whether a word assigns a device mask."""
+    name = ASSIGNMENT.match(token.text)
+    return name is not None and name.group(1) in MASK_VARIABLES
+
+
+def take_handler(tokens: List[Token]) -> Tuple[Optional[str], bool, List[Token]]:
+    """Split `… || test_fail "label"` into the label's word, whether there was a handler, and the command."""
+    breaks = [n for n, token in enumerate(tokens) if token.kind == "op" and token.text in SEPARATORS]
+    if breaks and tokens[breaks[-1]].text == "||":
+        tail = tokens[breaks[-1] + 1:]
+        if tail and tail[0].text == "test_fail" and breaks[-1] > 0:
+            return (tail[1].text if len(tail) > 1 else None), True, tokens[:breaks[-1]]
+    return None, False, tokens
+
+
+def misuse(command: Sequence[Token]) -> str:
+    """Why a command, its leading masks taken out, would not do what it says; empty if it would."""
+    if command[-1].kind == "op" and command[-1].text == "&":
+        return "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
+    fresh = True
+    for token in command:
+        if fresh and token.text == "test_fail":
+            return "`test_fail` is understood only at the end of a line: command || test_fail \"label\""
+        if is_mask(token):
+            return f"{token.text} inside a line would pin the test; put it first on the line, or write `#: gpus=N`"
+        fresh = token.text in SEPARATORS or token.text in ("{", "then", "else", "do", "!")
+    return ""
+
+
+def key_of(command: Sequence[Token]) -> str:
+    """A test's name in journals: 12 hex digits of the hash of its command and environment prefix."""
+    canonical = " ".join(token.text for token in command)
+    return hashlib.sha256(canonical.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+
+def unquoted(word: str) -> str:
+    """A bash word without its quotes, nothing expanded; as written where it is not that simple."""
+    if BARE_WORD.fullmatch(word):
+        return word
+    try:
+        return " ".join(shlex.split(word))
+    except ValueError:
+        return word
+
+
+def apply_run_test(draft: Draft) -> str:
+    """Read `run_test "ENV" "xml" "target" "label"` into the draft; returns what is wrong with it, or nothing."""
+    if len(draft.words) != 5:
+        return f'run_test takes 4 words, "ENV" "xml" "target" "label"; here are {len(draft.words) - 1}'
+    environment, draft.junit, target, draft.label = draft.words[1:]
+    tokens, _ = scan_line(unquoted(environment), 0)
+    assigned, others = command_words(tokens)
+    if others or len(assigned) != len(tokens):
+        return f"run_test's first word is VAR=value pairs, or empty; it is {environment}"
+    for token in assigned:
+        name, _, value = token.text.partition("=")
+        if name in MASK_VARIABLES:
+            draft.mask = value
+        else:
+            draft.prefix.append(token.text)
+    draft.body = unquoted(target)
+    draft.words = [target]
+    draft.handled = draft.is_target = draft.in_log_dir = True
+    return ""
+
+
+def junit_word(words: Sequence[str]) -> Optional[str]:
+    """The word that names a command's own JUnit file, if it names one (the last wins, as for pytest)."""
+    found = None
+    for number, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option[:1] in ("'", '"'):     # "--junitxml=$DIR/x.xml": the quote moves to the value
+            option, value = option[1:], option[0] + value
+        if option in ("--junitxml", "--junit-xml"):
+            found = value if equals else (words[number + 1] if number + 1 < len(words) else found)
+    return found
+
+
+# Attributes: `#: key=value`. Each parser takes the text and raises ValueError with what it should be.
+
+def parse_duration(text: str) -> float:
+    """Seconds in `90`, `90s`, `10m`, `1.5h`, `1d`. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a duration such as 90s, 10m or 2h")
+    return float(match.group(1)) * {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match.group(2)]
+
+
+def parse_gpus(text: str) -> float:
+    """The need in `0`, `0.25`, `2`, `all` (math.inf). Raises ValueError."""
+    if text == "all":
+        return ALL_GPUS
+    number = float(text) if re.fullmatch(r"\d{1,6}|0?\.\d{1,6}", text) else -1.0
+    if number < 0 or ("." in text and number == 0):
+        raise ValueError(f"{text!r} is not 0, a fraction below 1, a whole number or all")
+    return number
+
+
+def parse_positive(text: str) -> float:
+    """A duration above zero, in seconds. Raises ValueError."""
+    seconds = parse_duration(text)
+    if not seconds:
+        raise ValueError(f"{text!r} must be more than zero")
+    return seconds
+
+
+def parse_count(text: str) -> int:
+    """A whole number from 0. Raises ValueError."""
+    if not re.fullmatch(r"\d{1,6}", text):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def parse_label(text: str) -> str:
+    """A label as written. Raises ValueError if there is nothing in it."""
+    if not CONTROL.sub(" ", text).strip():
+        raise ValueError("a label cannot be empty")
+    return text
+
+
+def parse_names(text: str) -> Tuple[str, ...]:
+    """The names in `a,b`. Raises ValueError if one is empty."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError(f"{text!r} is not a list of names such as a,b")
+    return names
+
+
+ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
+    "gpus": parse_gpus, "timeout": parse_positive, "retries": parse_count, "label": parse_label,
+    "time": parse_duration, "lock": parse_names, "after": parse_names, "tags": parse_names, "split": parse_count,
+}
+
+
+def parse_attributes(text: str, line: int, parsed: ListFile, base: Attributes) -> Attributes:
+    """`base` with the keys in `text` set; mistakes are added to `parsed`."""
+    values = dict(vars(base))
+    seen: Set[str] = set()
+    try:
+        pairs = shlex.split(text)
+    except ValueError:
+        parsed.complain(line, f"a quote in `#:{text}` is never closed")
+        return base
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if key not in ATTRIBUTES:
+            parsed.complain(line, f"unknown key {key!r} in `#:`; known are {', '.join(ATTRIBUTES)}")
+        elif not equals or key in seen:
+            what = "is given twice" if key in seen else "needs a value"
+            parsed.complain(line, f"{key} {what}; write {key}=VALUE once")
+        else:
+            try:
+                values[key] = ATTRIBUTES[key](value)
+            except ValueError as error:
+                parsed.complain(line, f"{key}: {error}")
+        seen.add(key)
+    return Attributes(**values)
+
+
+# Bash: one process checks the syntax of all lines, one per list expands words under the list's state.
+
+def run_bash(arguments: Sequence[str], script: str) -> "subprocess.CompletedProcess[bytes]":
+    """Bash with `script` on its standard input. Raises MachineError if there is no bash."""
+    environment = dict(os.environ, LC_ALL="C") if "-n" in arguments else None
+    try:
+        return subprocess.run(["bash", *arguments], input=script.encode("utf-8", "surrogateescape"),
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    except OSError as error:
+        raise MachineError(f"bash cannot be run ({error.strerror}); put it on PATH, tests run in it")
+
+
+def syntax_error(text: str) -> str:
+    """What bash says of one logical line; empty if it can be parsed."""
+    checked = run_bash(["-n", "-O", "extglob"], text + "\n")
+    complaint = checked.stderr.decode("utf-8", "replace").strip()
+    if not complaint:
+        return ""
+    first = re.sub(r"^bash: (line \d+: )?", "", complaint.splitlines()[0])
+    if "here-document" in first:
+        return "a here-document cannot be on one logical line; put the command into a script"
+    return f"{first} (a list has one whole command per line)"
+
+
+def check_syntax(lists: Sequence[ListFile]) -> None:
+    """Add a mistake for each line that bash cannot parse. One bash for all, one more per line if any is bad."""
+    lines = [(parsed, line, text) for parsed in lists
+             for line, text in [*parsed.states, *((draft.line, draft.source) for draft in parsed.drafts)]]
+    whole = "".join(f"{{ {text}\n}}\n" for _, _, text in lines)
+    if not run_bash(["-n", "-O", "extglob"], whole).stderr:
+        return
+    for parsed, line, text in lines:
+        problem = syntax_error(text)
+        if problem:
+            parsed.complain(line, problem)
+    if not any(parsed.mistakes for parsed in lists):
+        raise ListError(f"{lists[0].name}: bash cannot parse this list; each line must be a command of its own")
+
+
+def expandable(text: str) -> str:
+    """Plain text as a bash word in which only `$NAME` and `${NAME}` outside single quotes expand.
+
+    A variable that is not set stays as written, so that a label keeps the `$i` of an inner script.
+    """
+    if "$" not in text:
+        return shlex.quote(text)
+    pieces = re.split(r"('[^']*'|\$\{?[A-Za-z_]\w*\}?)", text)
+    out = []
+    for piece in pieces:
+        name = re.fullmatch(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", piece)
+        if name:
+            out.append("${%s-\\%s}" % (name.group(1) or name.group(2), piece.replace("}", "\\}")))
+        else:
+            out.append(re.sub(r'(["\\$`])', r"\\\1", piece))
+    return '"' + "".join(out) + '"'
+
+
+def wanted_words(draft: Draft) -> List[str]:
+    """The bash words of a draft whose values are needed: label, JUnit file, first word, mask."""
+    attribute, label = draft.attributes.label, draft.label
+    if attribute is not None or label is None:
+        body = re.sub(r"\\\n\s*", "", draft.body)
+        label = expandable(attribute if attribute is not None else body)
+    first = draft.words[0] if draft.words and not re.search(r"\$\(|`", draft.words[0]) else ""
+    return [label, draft.junit or "", first, draft.mask or ""]
+
+
+def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
+    """For each draft, the directory that it starts in and the values of its wanted words.
+
+    The list's shell state runs here once, silently, as it will before each test. Adds a mistake where
+    that ends the shell. Bash is not asked when nothing in the list depends on it.
+    """
+    wanted = [wanted_words(draft) for draft in parsed.drafts]
+    if not parsed.states and all(PLAIN_WORD.fullmatch(word) for words in wanted for word in words):
+        return [(os.getcwd(), [unquoted(word) for word in words]) for words in wanted]
+    script = ["exec 3>&1 >/dev/null 2>&1\n"]
+    for draft, words in zip(parsed.drafts, wanted):
+        for state in draft.shell.lines[draft.shell.shown:draft.shell.held]:
+            script.append(f"{{ {state.text}\n}} </dev/null 3>&-\nset +euxvnf\n")
+        script.append("".join(f"RUN_TESTS_WORD_{n}={word}\n" for n, word in enumerate(words)))
+        script.append("printf '%s\\0' \"$PWD\" " + " ".join(f'"$RUN_TESTS_WORD_{n}"' for n in range(len(words))))
+        script.append(" >&3\n")
+    ran = run_bash([], "".join(script))
+    fields = ran.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    size = len(wanted[0]) + 1 if wanted else 1
+    values = [(fields[at], fields[at + 1:at + size]) for at in range(0, len(fields), size)]
+    if len(values) < len(wanted):
+        draft = parsed.drafts[len(values)]
+        parsed.complain(draft.line, f"the shell state above this line ends bash with status {ran.returncode}; "
+                                f"run `bash -x {parsed.name}` to see where")
+    return values
+
+
+# From drafts to tests.
+
+def is_folder_target(cwd: str, word: str) -> bool:
+    """Whether a line's first word is a folder for pytest, and not a command of the same name."""
+    if not word or not os.path.isdir(os.path.join(cwd, word)):
+        return False
+    return "/" in word or shutil.which(word) is None
+
+
+def count_mask(value: str) -> int:
+    """How many GPUs a test asks for by a mask of its own; the ids themselves are replaced."""
+    tokens = [token.strip() for token in value.split(",")]
+    return len(list_until(tokens, lambda token: token in ("", "-1")))
+
+
+def list_until(items: Iterable[str], stop: Callable[[str], bool]) -> List[str]:
+    """The items before the first for which `stop` holds."""
+    taken: List[str] = []
+    for item in items:
+        if stop(item):
+            break
+        taken.append(item)
+    return taken
+
+
+def slug(label: str) -> str:
+    """A file name that tells the label: ASCII, at most STEM_BYTES; a hash where something was lost."""
+    name = re.sub(r"\.py\b", "", label)
+    name = re.sub(r"[^A-Za-z0-9._+=@-]+", "_", name).strip("_.") or "test"
+    if len(name) > STEM_BYTES or not label.isascii():
+        digest = hashlib.sha256(label.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+        name = f"{name[:STEM_BYTES - 9]}-{digest}"
+    return name
+
+
+def junit_of(draft: Draft, cwd: str, value: str, options: Options) -> Optional[str]:
+    """The absolute path of the JUnit file that a line names itself, or None."""
+    if not value:
+        return None
+    return os.path.abspath(os.path.join(options.log_dir if draft.in_log_dir and "/" not in value else cwd, value))
+
+
+def command_of(draft: Draft, junit: Optional[str], options: Options) -> str:
+    """The bash command of a test: the line's own, or pytest's for a target."""
+    words = list(draft.prefix)
+    if draft.is_target:
+        words += [shlex.quote(options.python), "-u", "-m", "pytest", "--tb=auto"]
+        words += [f"--junitxml={shlex.quote(junit)}"] if junit and junit_word(draft.words) is None else []
+        words += [shlex.quote(argument) for argument in options.pytest_args]
+    return " ".join([*words, draft.body])
+
+
+def check_supported(draft: Draft) -> None:
+    """A key whose effect is still to come is refused, never ignored."""
+    for key in UNSUPPORTED:
+        if getattr(draft.attributes, key) not in (None, ()):
+            draft.parent.complain(draft.line, f"{key}= is not supported yet; take it out")
+    if 0 < (draft.attributes.gpus or 0) < 1:
+        draft.parent.complain(draft.line, "a fraction of a GPU is not supported yet; write gpus=1")
+
+
+def check_after(drafts: Sequence[Draft], labels: Sequence[str]) -> None:
+    """Each `after` must name tests of the run, and none may wait for itself."""
+    waits_for = {label: draft.attributes.after for draft, label in zip(drafts, labels) if draft.attributes.after}
+    known, circle = set(labels), dict(waits_for)
+    while True:     # take away whoever waits for nobody that is left, or is waited for by nobody that is left
+        needed = {name for names in circle.values() for name in names}
+        free = [label for label, names in circle.items() if label not in needed or not needed_in(names, circle)]
+        if not free:
+            break
+        for label in free:
+            del circle[label]
+    for draft, label in zip(drafts, labels):
+        for name in waits_for.get(label, ()):
+            if name not in known:
+                draft.parent.complain(draft.line, f"after={name} names no test; write the label of one")
+        if label in circle:
+            draft.parent.complain(draft.line, f"after={','.join(circle[label])} goes in a circle; take one of them out")
+
+
+def needed_in(names: Iterable[str], waiting: Mapping[str, Any]) -> bool:
+    """Whether one of `names` is itself waiting."""
+    return any(name in waiting for name in names)
+
+
+def check_junits(drafts: Sequence[Draft], junits: Sequence[Optional[str]]) -> None:
+    """Two tests that name the same JUnit file would overwrite each other's verdicts."""
+    owners: Dict[str, Draft] = {}
+    for draft, junit in zip(drafts, junits):
+        owner = owners.setdefault(junit, draft) if junit else draft
+        if owner is not draft:
+            draft.parent.complain(draft.line, f"writes the same JUnit file as {owner.parent.name}:{owner.line}, "
+                                  f"{junit}; give each test its own")
+
+
+def finish_tests(lists: Sequence[ListFile], options: Options) -> List[Test]:
+    """Drafts with their words expanded to tests. Mistakes are added to the lists."""
+    drafts: List[Draft] = []
+    junits: List[Optional[str]] = []
+    labels: List[str] = []
+    masks: List[str] = []
+    for parsed in lists:
+        for draft, (cwd, (label, junit, first, mask)) in zip(parsed.drafts, expand_words(parsed)):
+            draft.is_target = draft.is_target or is_folder_target(cwd, first)
+            drafts.append(draft)
+            junits.append(junit_of(draft, cwd, junit, options))
+            labels.append(CONTROL.sub(" ", label).strip() or draft.body)
+            masks.append(mask)
+    labels = unique_names(labels, "{} #{}", str)
+    stems = log_stems(drafts, junits, labels)
+    check_junits(drafts, junits)
+    check_after(drafts, labels)
+    tests = []
+    for index, (draft, label, stem, junit, mask) in enumerate(zip(drafts, labels, stems, junits, masks)):
+        check_supported(draft)
+        if draft.is_target and not junit:
+            junit = os.path.abspath(os.path.join(options.log_dir, stem + ".xml"))
+        tests.append(Test(
+            index, draft.key, label, stem, draft.parent.name, draft.line, command_of(draft, junit, options),
+            shell=draft.shell, barrier=draft.barrier, gpus=need_of(draft, mask), junit=junit,
+            timeout=draft.attributes.timeout or options.timeout, announces=draft.handled or draft.is_target))
+    return tests
+
+
+def need_of(draft: Draft, mask: str) -> float:
+    """How many GPUs a test takes: `gpus=`, else as many as its own mask names, else one."""
+    if draft.attributes.gpus is not None:
+        return draft.attributes.gpus
+    return count_mask(mask) if draft.mask is not None else 1
+
+
+def unique_names(names: Sequence[str], pattern: str, same: Callable[[str], str],
+                 taken: Iterable[str] = ()) -> List[str]:
+    """The names, each in turn made unique by a numbered suffix; names with equal `same(name)` are equal."""
+    seen = {same(name) for name in taken}
+    count: Dict[str, int] = {}
+    unique = []
+    for name in names:
+        chosen = name
+        while same(chosen) in seen:
+            count[name] = count.get(name, 1) + 1
+            chosen = pattern.format(name, count[name])
+        seen.add(same(chosen))
+        unique.append(chosen)
+    return unique
+
+
+def log_stems(drafts: Sequence[Draft], junits: Sequence[Optional[str]], labels: Sequence[str]) -> List[str]:
+    """The log's stem for each test: that of the JUnit file it names, else a slug of its label.
+
+    Names that the list gives come first, so that none of the runner's own takes their place. Some file
+    systems do not tell `A.log` from `a.log`.
+    """
+    given = unique_names([os.path.splitext(os.path.basename(junit))[0] for junit in junits if junit],
+                         "{}_{}", str.casefold)
+    made = unique_names([("pytest_" if draft.is_target else "") + slug(label)
+                         for draft, junit, label in zip(drafts, junits, labels) if not junit],
+                        "{}_{}", str.casefold, taken=given)
+    given_names, made_names = iter(given), iter(made)
+    return [next(given_names) if junit else next(made_names) for junit in junits]
+
+
+def read_list(name: str) -> str:
+    """The text of a list; bytes that are not UTF-8 survive as surrogates. Raises ListError."""
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read()
+        else:
+            with open(name, "rb") as file:
+                data = file.read()
+    except OSError as error:
+        raise ListError(f"{name}: cannot read this list ({error.strerror}); check its path") from None
+    if name.endswith(".sh") or data.startswith(b"#!"):
+        raise ListError(f"{name}:1: this is a script, and running one is not supported yet; "
+                         "put its test commands, one per line, into a list")
+    return data.decode("utf-8", "surrogateescape")
+
+
+def parse_lists(options: Options) -> List[Test]:
+    """The tests of all lists, in order. Raises ListError with one message per mistake."""
+    lists: List[ListFile] = []
+    unreadable: List[str] = []
+    waits = 0
+    for name in options.lists:
+        try:
+            lists.append(split_list(name, read_list(name), waits))
+            waits = lists[-1].waits
+        except ListError as error:
+            unreadable += error.messages
+    check_syntax(lists)
+    tests = [] if unreadable or any(parsed.mistakes for parsed in lists) else finish_tests(lists, options)
+    mistakes = [f"{parsed.name}:{line}: {what}" for parsed in lists for line, what in sorted(parsed.mistakes)]
+    if unreadable or mistakes:
+        raise ListError(*unreadable, *mistakes)
+    return tests
+
+
+# ---------------------------------------------------------------------------------------------------
+# 4. Select: which tests run, and which cannot.
+# ---------------------------------------------------------------------------------------------------
+
+class Selection(NamedTuple):
+    """The tests to run, and those that need more GPUs than there are, each in list order."""
+
+    runnable: List[Test]
+    unrunnable: List[Test]
+
+
+def select(tests: Sequence[Test], gpus: int) -> Selection:
+    """Part the tests by what a machine with `gpus` devices can hold. Without a GPU one test at a time still runs."""
+    room = max(gpus, 1)
+    return Selection([test for test in tests if test.gpus <= room or test.gpus == ALL_GPUS],
+                     [test for test in tests if room < test.gpus < ALL_GPUS])
+
+
+# ---------------------------------------------------------------------------------------------------
+# 5. Devices: masks and vendor tools to a Machine; the Pool that leases its devices.
+# ---------------------------------------------------------------------------------------------------
+
+class MaskReader(NamedTuple):
+    """How a vendor's runtime reads its mask variable, and the value that hides all devices from a test.
+
+    `token` matches one valid entry. Where `stops`, an entry that is not valid hides itself and all after
+    it; else only itself. Where `empty_hides`, an empty mask hides all devices; else it is no mask.
+    Sources: the CUDA programming guide on CUDA_VISIBLE_DEVICES; for HIP and ROCR, Device::init of ROCm's
+    clr and the RvdFilter of its ROCR runtime; for Intel, parseAffinityMask of its compute runtime.
+    """
+
+    variable: str
+    token: "re.Pattern[str]"
+    hide: str
+    strips: bool = True
+    stops: bool = True
+    empty_hides: bool = True
+
+
+CUDA = MaskReader("CUDA_VISIBLE_DEVICES", re.compile(r"\d+|GPU-[\w-]+|MIG-[\w/-]+"), hide="")
+HIP = MaskReader("HIP_VISIBLE_DEVICES", re.compile(r"0|[1-9]\d*|GPU-\w+"), hide="-1", strips=False, empty_hides=False)
+ROCR = MaskReader("ROCR_VISIBLE_DEVICES", re.compile(r"\d+|GPU-\w+", re.I), hide="")
+INTEL = MaskReader("ZE_AFFINITY_MASK", re.compile(r"\d+(\.\d+){0,2}"), hide="-1", stops=False, empty_hides=False)
+READERS = (CUDA, HIP, ROCR, INTEL)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The devices that tests may use, and how a test is told which are its own.
+
+    `variables` are the mask variables to set, `hide` the value that hides every device, `extra` further
+    variables that the tokens need to mean what they say.
+    """
+
+    devices: Tuple[Device, ...] = ()
+    variables: Tuple[str, ...] = ()
+    hide: str = ""
+    extra: Tuple[Tuple[str, str], ...] = ()
+
+    def mask(self, lease: Lease) -> Dict[str, str]:
+        """The environment that shows a test the devices of its lease and no others."""
+        value = ",".join(lease.tokens) or self.hide
+        return dict(self.extra, **{variable: value for variable in self.variables})
+
+
+def machine_of(tokens: Sequence[str], *readers: MaskReader, extra: Tuple[Tuple[str, str], ...] = ()) -> Machine:
+    """A Machine with these tokens in device order, masked through these readers' variables."""
+    devices = tuple(Device(index, token) for index, token in enumerate(tokens))
+    return Machine(devices, tuple(reader.variable for reader in readers), readers[0].hide, extra)
+
+
+def token_kind(token: str) -> str:
+    """`GPU`, `MIG` or `index`: a mask holds one kind, the first; another kind is not valid in it."""
+    return token[:3].upper() if token[:1].isalpha() else "index"
+
+
+def read_mask(reader: MaskReader, value: Optional[str]) -> Optional[List[str]]:
+    """The tokens that a mask leaves visible; None if it is no mask. Raises UsageError for duplicates."""
+    if value is None or (not reader.empty_hides and value in ("", "default")):
+        return None
+    visible: List[str] = []
+    for entry in value.split(","):
+        token = entry.strip() if reader.strips else entry
+        if reader.token.fullmatch(token) and (not visible or token_kind(token) == token_kind(visible[0])):
+            visible.append(token)
+        elif reader.stops:
+            break
+    for number, token in enumerate(visible):
+        if token.lstrip("0") in [earlier.lstrip("0") for earlier in visible[:number]]:
+            raise UsageError(f"{reader.variable}={value} names {token} twice; name each GPU once")
+    return visible
+
+
+def outer_machine(environ: Mapping[str, str]) -> Optional[Machine]:
+    """The devices of the outer mask, or None if there is no mask. Raises UsageError if masks disagree."""
+    masks = [(reader, read_mask(reader, environ.get(reader.variable))) for reader in READERS]
+    masks = [(reader, tokens) for reader, tokens in masks if tokens is not None]
+    if not masks:
+        return None
+    first, tokens = masks[0][0], masks[0][1] or []
+    twin = masks[1] if first is CUDA and len(masks) > 1 and masks[1][0] is HIP else None
+    if twin is None:
+        return machine_of(tokens, first)
+    if twin[1] != tokens:       # HIP reads both variables and lets its own win
+        raise UsageError(f"{CUDA.variable}={environ[CUDA.variable]} and {HIP.variable}={environ[HIP.variable]} disagree; "
+                         "unset the one that does not count")
+    return machine_of(tokens, HIP, CUDA)
+
+
+def ask_tool(*command: str) -> str:
+    """What a vendor's tool prints; empty, with a warning on stderr, if it is there and fails."""
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        ran = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             timeout=PROBE_S)
+    except subprocess.TimeoutExpired:
+        warn(f"{command[0]} did not answer in {PROBE_S:.0f} s; going on without it")
+        return ""
+    except OSError as error:
+        warn(f"{command[0]} cannot be run ({error.strerror}); going on without it")
+        return ""
+    text = ran.stdout.decode("utf-8", "replace")
+    if ran.returncode:
+        said = (ran.stderr.decode("utf-8", "replace") + text).strip().splitlines() or ["nothing"]
+        warn(f"{command[0]} failed with status {ran.returncode} ({said[0]}); going on without it")
+        return ""
+    return text
+
+
+def pynvml_tokens() -> List[str]:
+    """Indices of the GPUs that NVML shows through `pynvml`; the UUIDs of MIG instances where a GPU has them."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")      # the old package of that name warns that it is old
+            import pynvml
+        pynvml.nvmlInit()
+    except Exception:  # no package, no driver, a broken one: the next probe may know more
+        return []
+    try:
+        tokens: List[str] = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            tokens += nvml_instances(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)) or [str(index)]
+        return tokens
+    except pynvml.NVMLError as error:
+        warn(f"pynvml failed ({error}); going on without it")
+        return []
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def nvml_instances(pynvml: Any, handle: Any) -> List[str]:
+    """The UUIDs of a GPU's MIG instances; empty where MIG is off or unknown."""
+    uuids = []
+    try:
+        if pynvml.nvmlDeviceGetMigMode(handle)[0] != 1:
+            return []
+        for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            with contextlib.suppress(pynvml.NVMLError):      # not every place is taken
+                instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+                uuid = pynvml.nvmlDeviceGetUUID(instance)
+                uuids.append(uuid.decode() if isinstance(uuid, bytes) else uuid)
+    except pynvml.NVMLError:
+        return uuids
+    return uuids
+
+
+def nvidia_smi_tokens() -> List[str]:
+    """What `nvidia-smi -L` lists: GPU indices, or the UUIDs of MIG instances below a GPU that has them."""
+    tokens: List[str] = []
+    for line in ask_tool("nvidia-smi", "-L").splitlines():
+        gpu = re.match(r"GPU (\d+):", line)
+        instance = re.match(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)", line)
+        if gpu:
+            tokens.append(gpu.group(1))
+        elif instance and tokens:
+            if token_kind(tokens[-1]) == "index":
+                tokens.pop()
+            tokens.append(instance.group(1))
+    return tokens
+
+
+def amd_smi_tokens() -> List[str]:
+    """The `gpu` numbers of `amd-smi list --json`."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        listed = json.loads(ask_tool("amd-smi", "list", "--json") or "[]")
+        return [str(int(gpu["gpu"])) for gpu in (listed["gpu_data"] if isinstance(listed, dict) else listed)]
+    return []
+
+
+def rocm_smi_tokens() -> List[str]:
+    """The numbers of the `cardN` keys of `rocm-smi --showid --json`, from 0 in the order of HIP."""
+    with contextlib.suppress(ValueError, TypeError):
+        cards = [key for key in json.loads(ask_tool("rocm-smi", "--showid", "--json") or "{}")
+                 if re.fullmatch(r"card\d+", key)]
+        return [str(number) for number in range(len(cards))]
+    return []
+
+
+def probe(environ: Mapping[str, str]) -> Machine:
+    """Ask the vendors' tools in turn. No answer is an empty Machine."""
+    for tokens_of, reader in ((pynvml_tokens, CUDA), (nvidia_smi_tokens, CUDA),
+                              (amd_smi_tokens, HIP), (rocm_smi_tokens, HIP)):
+        tokens = tokens_of()
+        if tokens:
+            ordered = reader is CUDA and "CUDA_DEVICE_ORDER" not in environ
+            return machine_of(tokens, reader, extra=(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),) if ordered else ())
+    return Machine()
+
+
+def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
+    """The devices of `--gpus`, of the outer mask or of the probe, the first that applies. Raises UsageError."""
+    outer = outer_machine(environ)
+    if gpus is None:
+        return probe(environ) if outer is None else outer
+    visible = [device.token for device in outer.devices] if outer else None
+    if gpus.isdigit():
+        count = int(gpus)
+        if visible is None:
+            return machine_of([str(index) for index in range(count)], CUDA)
+        if count > len(visible):
+            raise UsageError(f"--gpus {gpus}: the outer mask shows {len(visible)} GPU(s), {','.join(visible) or 'none'}; "
+                             "ask for no more, or widen the mask outside")
+        chosen = visible[:count]
+    else:
+        chosen = [token for token in gpus.split(",") if token]
+        hidden = [token for token in chosen if visible is not None and token not in visible]
+        if hidden:
+            raise UsageError(f"--gpus {gpus}: the outer mask hides {','.join(hidden)}; it shows {','.join(visible or ())}")
+        if outer is None:
+            return machine_of(chosen, CUDA)
+    assert outer is not None
+    devices = tuple(Device(index, token) for index, token in enumerate(chosen))
+    return Machine(devices, outer.variables, outer.hide)
+
+
+class Pool:
+    """Devices and slot numbers that are free. A lease is taken whole or not at all.
+
+    Without devices there is one place to run all the same: a device without a token.
+    """
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self.devices = list(devices) or [Device(0, "")]
+        self.size = len(self.devices)
+        self.slots = [0]                 # a heap of free slot numbers; its largest is the next never used
+
+    def take(self, need: float) -> Optional[Lease]:
+        """A lease on `need` devices (ALL_GPUS: every one), the first free ones in device order; None if they are not free."""
+        count = self.size if need == ALL_GPUS else int(need)
+        if count > len(self.devices):
+            return None
+        taken, self.devices = self.devices[:count], self.devices[count:]
+        slot = heapq.heappop(self.slots)
+        if not self.slots:
+            heapq.heappush(self.slots, slot + 1)
+        return Lease(tuple(taken), slot)
+
+    def give(self, lease: Lease) -> None:
+        """Take a lease back."""
+        self.devices = sorted([*self.devices, *lease.devices], key=lambda device: device.index)
+        heapq.heappush(self.slots, lease.slot)
+
+
+# ---------------------------------------------------------------------------------------------------
+# 6. Schedule: event in, actions out. No clock, no process, no output: events bring the time with them.
+#    (The shape is nextest's dispatcher: one event in, one response out.)
+# ---------------------------------------------------------------------------------------------------
+
+class Begin(NamedTuple):
+    """The run starts. Times are seconds of a monotonic clock."""
+
+    at: float
+
+
+class Started(NamedTuple):
+    """The process of a test is there; `process` is for who acts, not for who decides."""
+
+    at: float
+    test: Test
+    process: Any
+
+
+class Exited(NamedTuple):
+    """A test's process has ended and its group is gone. `status` as in subprocess."""
+
+    at: float
+    test: Test
+    status: int
+    junit_fault: str
+
+
+class Broken(NamedTuple):
+    """The runner could not run a test: its log cannot be written, a process cannot be made."""
+
+    at: float
+    test: Test
+    reason: str
+
+
+class Tick(NamedTuple):
+    """Time has passed."""
+
+    at: float
+
+
+class Interrupt(NamedTuple):
+    """A signal asks the runner to end."""
+
+    at: float
+    signum: int
+
+
+Event = Union[Begin, Started, Exited, Broken, Tick, Interrupt]
+
+
+class Launch(NamedTuple):
+    """Start an attempt of a test on a lease."""
+
+    test: Test
+    lease: Lease
+    attempt: int
+
+
+class Kill(NamedTuple):
+    """Send a signal to a test's process group."""
+
+    test: Test
+    signum: int
+
+
+class Conclude(NamedTuple):
+    """A test has its outcome."""
+
+    result: Result
+
+
+Action = Union[Launch, Kill, Conclude]
+
+
+@dataclass
+class Running:
+    """What the schedule knows of a test between Launch and Conclude."""
+
+    lease: Lease
+    started: float
+    deadline: float = math.inf           # when the next signal is due
+    sent: int = 0                        # the last signal sent to it
+    cause: Optional[Outcome] = None      # TIMEOUT or INTERRUPTED, once it is being ended
+    is_there: bool = False               # its process exists
+
+
+class Schedule:
+    """Decides which test starts when, when one is stopped, and what its end means.
+
+    GPU tests start in list order: the first waiting one takes its devices at once as soon as they are free,
+    and none overtakes it, so that a wide test cannot starve. `gpus=0` tests wait in a line of their own for
+    one of `jobs` CPU slots. A `wait` barrier holds both lines. A test that must be alone (`gpus=all`, or
+    every test when `sequential`) starts when nothing runs, and nothing starts beside it.
+    """
+
+    def __init__(self, selection: Selection, pool: Pool, options: Options, jobs: int, sequential: bool) -> None:
+        self.pool, self.options, self.jobs, self.sequential = pool, options, jobs, sequential
+        self.unrunnable = selection.unrunnable
+        self.lines: Tuple[Deque[Test], Deque[Test]] = (collections.deque(), collections.deque())
+        for test in selection.runnable:
+            self.lines[test.gpus == 0 and not sequential].append(test)
+        self.unfinished = collections.Counter(test.barrier for test in (*selection.runnable, *selection.unrunnable))
+        self.floor = 0                   # tests below this barrier have all ended
+        self.running: Dict[Test, Running] = {}
+        self.interrupts: List[int] = []
+        self.failure = ""                # why the machine cannot go on
+        self.stopped = False             # no test starts any more
+
+    @property
+    def done(self) -> bool:
+        return not self.running and not any(self.lines)
+
+    def deadline(self) -> float:
+        """When the next Tick is due, on the events' clock; infinity if none is."""
+        return min((running.deadline for running in self.running.values()), default=math.inf)
+
+    def step(self, event: Event) -> List[Action]:
+        """Take in one event; returns what to do now, in order."""
+        if isinstance(event, Begin):
+            actions = self.refuse_unrunnable()
+        elif isinstance(event, Started):
+            actions = self.on_started(event)
+        elif isinstance(event, Exited):
+            actions = self.on_exited(event)
+        elif isinstance(event, Broken):
+            actions = self.on_broken(event)
+        elif isinstance(event, Interrupt):
+            actions = self.on_interrupt(event)
+        else:
+            actions = self.on_tick(event.at)
+        return actions + self.start_waiting(event.at)
+
+    def refuse_unrunnable(self) -> List[Action]:
+        actions: List[Action] = []
+        for test in self.unrunnable:
+            reason = f"needs {test.gpus:.0f} GPUs, more than there are"
+            actions += self.conclude(Result(test, Outcome.UNRUNNABLE, reason=reason))
+        return actions
+
+    def on_started(self, event: Started) -> List[Action]:
+        running = self.running[event.test]
+        running.started, running.is_there = event.at, True
+        if running.cause is not None:    # the order to end came before the process did
+            return [Kill(event.test, running.sent)]
+        running.deadline = event.at + event.test.timeout if event.test.timeout else math.inf
+        return []
+
+    def on_exited(self, event: Exited) -> List[Action]:
+        running = self.running.pop(event.test)
+        self.pool.give(running.lease)
+        outcome = running.cause or outcome_of(event.status)
+        return self.conclude(Result(event.test, outcome, event.at - running.started, event.status, running.lease,
+                                    junit_fault=event.junit_fault))
+
+    def on_broken(self, event: Broken) -> List[Action]:
+        running = self.running.pop(event.test)
+        self.pool.give(running.lease)
+        self.failure = self.failure or event.reason
+        return (self.conclude(Result(event.test, Outcome.NOT_RUN, lease=running.lease, reason=event.reason))
+                + self.stop() + self.end_running(signal.SIGTERM, event.at))
+
+    def on_interrupt(self, event: Interrupt) -> List[Action]:
+        self.interrupts.append(event.signum)
+        again = len(self.interrupts) > 1
+        return self.stop() + self.end_running(signal.SIGKILL if again else event.signum, event.at)
+
+    def on_tick(self, at: float) -> List[Action]:
+        actions: List[Action] = []
+        for test, running in self.running.items():
+            if running.deadline <= at:
+                first = running.cause is None
+                running.cause = running.cause or Outcome.TIMEOUT
+                actions += self.end(test, running, signal.SIGTERM if first else signal.SIGKILL, at)
+        return actions
+
+    def end_running(self, signum: int, at: float) -> List[Action]:
+        """Signal every running test; those that were not being ended yet become interrupted."""
+        actions: List[Action] = []
+        for test, running in self.running.items():
+            running.cause = running.cause or Outcome.INTERRUPTED
+            actions += self.end(test, running, signum, at)
+        return actions
+
+    def end(self, test: Test, running: Running, signum: int, at: float) -> List[Action]:
+        """One signal to one test; SIGKILL follows after the grace period."""
+        running.sent = signum
+        running.deadline = math.inf if signum == signal.SIGKILL else at + self.options.grace
+        return [Kill(test, signum)] if running.is_there else []
+
+    def stop(self) -> List[Action]:
+        """Start nothing more: what waits is not run."""
+        self.stopped = True
+        waiting = sorted((test for line in self.lines for test in line), key=lambda test: test.index)
+        for line in self.lines:
+            line.clear()
+        return [Conclude(Result(test, Outcome.NOT_RUN)) for test in waiting]
+
+    def conclude(self, result: Result) -> List[Action]:
+        """Give a test its outcome; with --fail-fast a failure is the end of starting."""
+        self.unfinished[result.test.barrier] -= 1
+        stop = self.stop() if self.options.fail_fast and result.outcome.is_failure() and not self.stopped else []
+        return [Conclude(result), *stop]
+
+    def start_waiting(self, at: float) -> List[Action]:
+        """Start every test that may start now."""
+        actions: List[Action] = []
+        gpu_line, cpu_line = self.lines
+        while gpu_line and self.may_start(gpu_line[0]):
+            lease = self.pool.take(gpu_line[0].gpus)
+            if lease is None:
+                break
+            actions.append(self.start(gpu_line.popleft(), lease, at))
+        while cpu_line and self.may_start(cpu_line[0]) and not (gpu_line and self.must_be_alone(gpu_line[0])):
+            lease = self.pool.take(0)
+            assert lease is not None
+            actions.append(self.start(cpu_line.popleft(), lease, at))
+        return actions
+
+    def start(self, test: Test, lease: Lease, at: float) -> Action:
+        self.running[test] = Running(lease, at)
+        return Launch(test, lease, 1)
+
+    def must_be_alone(self, test: Test) -> bool:
+        return self.sequential or test.gpus == ALL_GPUS
+
+    def may_start(self, test: Test) -> bool:
+        """Whether barrier, CPU slots and solitude let a test start now; devices apart."""
+        while self.floor < test.barrier and not self.unfinished[self.floor]:
+            self.floor += 1
+        if test.barrier > self.floor:
+            return False
+        if self.running and (self.must_be_alone(test) or self.must_be_alone(next(iter(self.running)))):
+            return False
+        return test.gpus > 0 or self.sequential or sum(not r.lease.devices for r in self.running.values()) < self.jobs
+
+
+def outcome_of(status: int) -> Outcome:
+    """What an exit status says. A shell passes on the death of its command as 128+N: that is a crash too."""
+    if status == 0:
+        return Outcome.PASSED
+    return Outcome.CRASHED if death_of(status) else Outcome.FAILED
+
+
+# ---------------------------------------------------------------------------------------------------
+# 7. Execute: the processes of a test, from spawn to sweep. Runs in pool threads.
+# ---------------------------------------------------------------------------------------------------
+
+class Job(NamedTuple):
+    """All that a pool thread needs to run one attempt."""
+
+    test: Test
+    bash: str                            # path: looking it up for every test would cost more than starting it
+    script: str
+    environment: Mapping[str, str]
+    log: str                             # path
+
+
+class Process:
+    """A test's process group. Signals never reach a group that is gone and whose number others may have."""
+
+    def __init__(self, job: Job) -> None:
+        log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            self.popen = subprocess.Popen(
+                [b"bash", b"-c", to_bytes(job.script), to_bytes(job.test.file)], executable=job.bash, env=job.environment,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True, close_fds=False)   # as under bash, a test has the descriptors that we have
+        finally:
+            os.close(log)
+        self.pid = self.popen.pid
+        self.lock = threading.Lock()
+        self.reaped = False
+
+    def signal(self, signum: int) -> None:
+        """Send a signal to the group, if there is one still."""
+        with self.lock:
+            if not self.reaped:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, signum)
+
+    def wait(self) -> int:
+        """The exit status, once the process has ended and what it left in its group is killed and gone."""
+        # Waiting without reaping keeps the number of the group ours until the group has been killed.
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        else:                            # macOS before Python 3.13
+            self.popen.wait()
+        self.signal(signal.SIGKILL)
+        with self.lock:
+            status = self.popen.wait()
+            self.reaped = True
+        give_up = time.monotonic() + GROUP_EXIT_S
+        while group_exists(self.pid) and time.monotonic() < give_up:
+            time.sleep(GROUP_POLL_S)
+        return status
+
+
+def group_exists(pgid: int) -> bool:
+    """Whether a process group has members, zombies that nobody reaps included."""
+    try:
+        os.killpg(pgid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def to_bytes(text: str) -> bytes:
+    """Text of a list as the bytes that it was read from."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def run_job(job: Job, post: Callable[[Event], None]) -> None:
+    """Run one attempt and post what happens: Started and Exited, or Broken. Never raises."""
+    try:
+        before = file_signature(job.test.junit)
+        process = Process(job)
+        post(Started(time.monotonic(), job.test, process))
+        status = process.wait()
+        at = time.monotonic()
+        post(Exited(at, job.test, status, junit_fault(job.test.junit, before)))
+    except OSError as error:
+        post(Broken(time.monotonic(), job.test, f"cannot run {job.test.label}: {error}"))
+    except BaseException:  # a thread that dies in silence would hang the run
+        post(Broken(time.monotonic(), job.test, f"internal error\n{traceback.format_exc()}"))
+
+
+def build_script(test: Test, mask: Mapping[str, str]) -> str:
+    """The bash text of a test: its shell state, its mask, its command, each at its own line number.
+
+    Bash then names the same line in its messages as `bash LIST` does. State that an earlier test has shown
+    runs silently. The mask is set again after the state, which may have changed it.
+    """
+    parts: List[str] = []
+    line = 1
+
+    def put(text: str, at: int) -> None:
+        nonlocal line
+        parts.append("\n" * (at - line) + text)
+        line = at + text.count("\n")
+
+    shell = test.shell
+    silent, shown = shell.lines[:shell.shown], shell.lines[shell.shown:shell.held]
+    for number, (at, text) in enumerate(silent):
+        put("{ " * (number == 0) + text, at)
+    if silent:                           # the test that showed them stands on the next line, so that one is free
+        put("} >/dev/null 2>&1", line + 1)
+    for at, text in shown:
+        put(text, at)
+    again = " ".join(f"{name}={shlex.quote(value)}" for name, value in mask.items())
+    put((f"{{ export {again}; }} 2>/dev/null; " if again and shell.held else "") + test.command, test.line)
+    script = "".join(parts)
+    return script if len(script) < SCRIPT_BYTES else re.sub(r"\n{3,}", "\n", script)
+
+
+def free_port(slot: int, slots: int) -> int:
+    """A TCP port for a slot that nobody listens on now, from a sequence that no other slot draws from."""
+    first = PORT_FIRST + os.getpid() * 16 % PORT_BASES + slot
+    for port in range(first, PORT_LAST + 1, slots):
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                listener.bind(("", port))
+                return port
+    return first
+
+
+def file_signature(path: Optional[str]) -> Optional[Tuple[int, int, int]]:
+    """What changes when a file is written anew; None if there is none."""
+    try:
+        status = os.stat(path) if path else None
+    except OSError:
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_size) if status else None
+
+
+def junit_fault(path: Optional[str], before: Optional[Tuple[int, int, int]]) -> str:
+    """Why a test's JUnit file cannot be used: `missing`, `stale`, `truncated`; empty if it can, or if it has none."""
+    if path is None:
+        return ""
+    after = file_signature(path)
+    if after is None or after == before:
+        return "missing" if after is None else "stale, from an earlier run"
+    try:
+        for _, element in ElementTree.iterparse(path):
+            element.clear()
+    except ElementTree.ParseError:
+        return "truncated"
+    except OSError as error:
+        return f"unreadable ({error.strerror})"
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------------
+# 8. Record: the files that outlive the run. Each line is on disk before the next event is looked at.
+# ---------------------------------------------------------------------------------------------------
+
+XML_INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class Journal:
+    """`run_tests.jsonl`: one JSON object per line, appended; the only state that there is."""
+
+    def __init__(self, path: str, run: str) -> None:
+        self.run = run
+        self.file = open(path, "ab+", buffering=0)
+        size = self.file.seek(0, os.SEEK_END)
+        if size:                         # a line that a dying run has torn must not swallow ours
+            self.file.seek(size - 1)
+            if self.file.read(1) != b"\n":
+                self.file.write(b"\n")
+
+    def write(self, event: str, **values: Any) -> None:
+        """Append one event. Raises OSError."""
+        record = {"event": event, "run": self.run, "time": round(time.time(), 3), **values}
+        self.file.write(json.dumps(record).encode("ascii") + b"\n")
+
+
+class Record:
+    """All that the run writes: logs' directory, journal, `failures`, JUnit files for tests that left none."""
+
+    def __init__(self, options: Options, run: str) -> None:
+        self.log_dir = options.log_dir
+        self.failures = os.path.join(options.fail_dir or options.log_dir, "failures")
+        try:
+            os.makedirs(options.log_dir, exist_ok=True)
+            os.makedirs(os.path.dirname(self.failures), exist_ok=True)
+            if options.fail_dir is None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self.failures)
+            elif not os.access(options.fail_dir, os.W_OK):
+                raise PermissionError(13, "Permission denied", self.failures)
+            self.journal = Journal(options.journal or os.path.join(options.log_dir, "run_tests.jsonl"), run)
+        except OSError as error:
+            raise MachineError(f"cannot write {error.filename} ({error.strerror}); "
+                               "name a place with --log-dir, --fail-dir or --journal") from None
+
+    def log_path(self, test: Test) -> str:
+        return os.path.join(self.log_dir, test.stem + ".log")
+
+    def run_start(self, options: Options, tests: Sequence[Test], machine: Machine) -> None:
+        self.journal.write("run_start", version=VERSION, lists=options.lists, tests=len(tests),
+                           gpus=[device.token for device in machine.devices], directory=os.getcwd())
+
+    def test_start(self, test: Test, lease: Lease, pid: int) -> None:
+        self.journal.write("test_start", test=test.key, label=test.label, attempt=1, pid=pid, slot=lease.slot,
+                           gpus=lease.tokens, log=self.log_path(test))
+
+    def test_end(self, result: Result) -> None:
+        """Journal a verdict, note a failure, stand in for a JUnit file that is not there."""
+        test = result.test
+        self.journal.write("test_end", test=test.key, label=test.label, attempt=result.attempt,
+                           outcome=result.outcome.value, status=result.status, signal=death_of(result.status) or None,
+                           seconds=round(result.seconds, 3), need=test_need(test),
+                           **({"reason": result.reason} if result.reason else {}))
+        if result.outcome.is_failure():
+            with open(self.failures, "ab") as file:
+                file.write(to_bytes(test.label) + b"\n")
+        if test.junit and result.junit_fault:
+            write_stand_in(test.junit, result, tail_of(self.log_path(test)))
+
+    def note_crash(self, details: str) -> str:
+        """Keep the traceback of an internal error beside the logs; returns its path."""
+        path = os.path.join(self.log_dir, "run_tests.traceback")
+        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
+            file.write(details)
+        return path
+
+    def run_end(self, results: Iterable[Result], code: int) -> None:
+        counts = collections.Counter(result.outcome.value for result in results)
+        self.journal.write("run_end", exit=code, outcomes=dict(counts))
+
+
+def test_need(test: Test) -> Union[int, str]:
+    """A test's need as JSON can say it."""
+    return "all" if test.gpus == ALL_GPUS else int(test.gpus)
+
+
+def tail_of(path: str) -> str:
+    """The end of a log as text."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def write_stand_in(path: str, result: Result, tail: str) -> None:
+    """Write a JUnit file for a test whose own cannot be used: one case that says how the test ended.
+
+    A test that passed without writing its file is an error too: its CI would show nothing for it.
+    """
+    label, message = XML_INVALID.sub("?", result.test.label), f"{result.verdict()}; its JUnit file is {result.junit_fault}"
+    counts = {"name": label, "tests": "1", "errors": "1", "failures": "0", "skipped": "0", "time": f"{result.seconds:.3f}"}
+    suites = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(suites, "testsuite", counts)
+    case = ElementTree.SubElement(suite, "testcase", classname=PROGRAM, name=label, time=counts["time"])
+    ElementTree.SubElement(case, "error", message=message).text = XML_INVALID.sub("?", tail)
+    with contextlib.suppress(OSError):   # the verdict is in the journal already; a file that cannot be, cannot be
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path + ".tmp", "wb") as file:
+            file.write(b'<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suites, encoding="utf-8"))
+        os.replace(path + ".tmp", path)
+
+
+# ---------------------------------------------------------------------------------------------------
+# 9. Report: what a reader of the trace sees.
+# ---------------------------------------------------------------------------------------------------
+
+def warn(message: str) -> None:
+    """One line on stderr in the program's name."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"{PROGRAM}: {message}", file=sys.stderr, flush=True)
+
+
+class Trace:
+    """The runner's standard output. When its reader goes away (`| head`), the run goes on without it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+        self.is_open = True
+
+    def write(self, data: bytes) -> None:
+        """Print bytes; they are on their way at the next flush."""
+        self.guarded(self.stream.write, data)
+
+    def flush(self) -> None:
+        self.guarded(self.stream.flush)
+
+    def guarded(self, action: Callable[..., Any], *arguments: Any) -> None:
+        if self.is_open:
+            try:
+                action(*arguments)
+            except OSError:
+                self.is_open = False
+                with contextlib.suppress(OSError):   # else Python flushes once more at exit, and complains
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+
+    def line(self, text: str = "") -> None:
+        self.write(to_bytes(text) + b"\n")
+
+    def copy(self, path: str, offset: int = 0) -> Tuple[int, bool]:
+        """Copy a file from `offset` on; returns where it ended and whether that was the end of a line.
+
+        Raises OSError if the file cannot be read.
+        """
+        whole_line = True
+        with open(path, "rb", buffering=0) as file:
+            file.seek(offset)
+            while self.is_open:
+                data = file.read(COPY_BYTES)
+                if not data:
+                    break
+                self.write(data)
+                offset, whole_line = offset + len(data), data.endswith(b"\n")
+        return offset, whole_line
+
+
+class ParallelConsole:
+    """Markers as tests start and end; their logs after that, whole and in list order."""
+
+    follow_s = math.inf                  # nothing to look at between events
+
+    def __init__(self, trace: Trace, record: Record, options: Options, total: int) -> None:
+        self.trace, self.record, self.output, self.total = trace, record, options.output, total
+        self.finished = 0                # tests that ran to an end
+        self.ended: Dict[int, Result] = {}       # by position in the list, for `--output ordered`
+        self.shown = 0                   # logs shown so far, in list order
+
+    def begin(self, machine: Machine) -> None:
+        tokens = [device.token for device in machine.devices]
+        self.trace.line(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip())
+
+    def launched(self, test: Test, lease: Lease) -> None:
+        self.trace.line(f">>> Starting: {test.label} on {lease.place()}")
+
+    def started(self, test: Test) -> None:
+        pass
+
+    def tick(self) -> None:
+        pass
+
+    def concluded(self, result: Result) -> None:
+        if result.outcome.is_failure():
+            self.trace.line(f"Error: sub-test failed: {result.test.label}")
+        if result.lease is not None and result.status is not None:
+            self.finished += 1
+            self.trace.line(f">>> Finished: {result.test.label} on {result.lease.place()} "
+                            f"[{result.verdict()}, {result.seconds:.1f}s, {self.finished}/{self.total}]")
+        self.ended[result.test.index] = result
+        while self.output == "ordered" and self.shown in self.ended:
+            self.replay(self.ended[self.shown])
+            self.shown += 1
+
+    def replay(self, result: Result) -> None:
+        """One log in its frame, byte for byte; a last line without an end gets one, for the frame's sake."""
+        if result.status is None:
+            return
+        self.trace.line(f"\n{RULE}\n>>> {result.test.stem}\n{RULE}")
+        try:
+            _, whole_line = self.trace.copy(self.record.log_path(result.test))
+        except OSError as error:
+            whole_line = True
+            self.trace.line(f"(its log cannot be read: {error.strerror})")
+        if not whole_line:
+            self.trace.line()
+
+    def finish(self, results: Sequence[Result], seconds: float, machine: Machine) -> None:
+        if self.output in ("replay", "failures"):
+            self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
+            for result in results:
+                if self.output == "replay" or not result.outcome.is_ok():
+                    self.replay(result)
+            self.trace.line("\n=== End of per-test output ===")
+        for line in summary(results, seconds, machine, self.record):
+            self.trace.line(line)
+
+
+class SequentialConsole:
+    """The trace of `bash LIST`: each test's output as it comes, and nothing of the runner's own before the end."""
+
+    follow_s = FOLLOW_S
+
+    def __init__(self, trace: Trace, record: Record, options: Options) -> None:
+        self.trace, self.record, self.output = trace, record, options.output
+        self.path = ""                   # of the log that is growing
+        self.offset = 0                  # up to which it has been shown
+
+    def begin(self, machine: Machine) -> None:
+        pass
+
+    def launched(self, test: Test, lease: Lease) -> None:
+        pass
+
+    def started(self, test: Test) -> None:
+        self.path, self.offset = self.record.log_path(test), 0
+
+    def tick(self) -> None:
+        if self.path and self.output in ("replay", "ordered"):
+            self.follow()
+
+    def follow(self) -> None:
+        """Show what has come since the last look."""
+        with contextlib.suppress(OSError):       # a test may take its log away
+            self.offset, _ = self.trace.copy(self.path, self.offset)
+
+    def concluded(self, result: Result) -> None:
+        if result.status is not None:
+            self.tick()
+            if self.output == "failures" and not result.outcome.is_ok():
+                self.follow()
+            self.path = ""
+        if result.outcome.is_failure() and (result.test.announces or result.status is None):
+            self.trace.line(f"Error: sub-test failed: {result.test.label}")
+
+    def finish(self, results: Sequence[Result], seconds: float, machine: Machine) -> None:
+        pass
+
+
+Console = Union[ParallelConsole, SequentialConsole]
+
+
+def summary(results: Sequence[Result], seconds: float, machine: Machine, record: Record) -> List[str]:
+    """What did not pass, where its log is, and the counts."""
+    lines = []
+    for result in results:
+        if not result.outcome.is_ok() and result.outcome is not Outcome.NOT_RUN:
+            about = f"{record.log_path(result.test)}" if result.status is not None else result.reason
+            lines.append(f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label} ({about})")
+    for result in results:
+        if result.junit_fault and result.outcome.is_ok():
+            lines.append(f"passed without its JUnit file ({result.junit_fault}): {result.test.label}")
+    counts = collections.Counter(result.outcome for result in results)
+    told = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
+    lines.append(f"{len(results)} tests in {seconds:.1f}s on {len(machine.devices)} GPU(s): {told}")
+    return lines
+
+
+def last_lines(results: Sequence[Result], schedule: Schedule) -> List[str]:
+    """The verdict of the run, as the last lines of the trace."""
+    lines = []
+    counts = collections.Counter(result.outcome for result in results)
+    unfinished = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome
+                           if counts[outcome] and outcome.is_unfinished())
+    if schedule.interrupts:
+        lines.append(f"Interrupted by {signal.Signals(schedule.interrupts[0]).name}: {unfinished or 'nothing left to run'}")
+    elif schedule.failure:
+        lines.append(f"Stopped, the machine failed: {schedule.failure.splitlines()[0]}: {unfinished}")
+    failed = [result.test.label for result in results if result.outcome.is_failure()]
+    if failed:
+        lines.append("Error in the following test cases: " + " ".join(failed))
+    elif not lines:
+        lines.append("All tests passed")
+    return lines
+
+
+# ---------------------------------------------------------------------------------------------------
+# 10. Command line and main.
+# ---------------------------------------------------------------------------------------------------
+
+EXAMPLES = """\
+examples:
+  run_tests.py tests.txt                          one test per GPU of the machine, or of the outer mask
+  CUDA_VISIBLE_DEVICES=4,5,6,7 run_tests.py a.txt b.txt     two lists, one run, four GPUs
+  run_tests.py --gpus 2 --timeout 30m tests.txt   two GPUs; a test that takes longer is ended
+  run_tests.py --output failures --fail-fast -    the list from standard input; show only what failed
+  RUN_TESTS_OPTS="--grace 30s" qa/L0/test.sh      options for a runner inside a script
+
+exit codes:
+  0 all passed   1 a test failed or did not get to run   2 usage or a bad list   3 the runner or the machine failed
+  5 nothing selected   128+N ended by signal N
+"""
+
+
+def option_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """An argparse type from a parser that raises ValueError with words for the user."""
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return convert
+
+
+def parse_gpu_option(text: str) -> str:
+    """`4`, or ids such as `0,2`, `2,`, `GPU-…`. Raises ValueError."""
+    ids = text.split(",")[:-1] if text.endswith(",") else text.split(",")
+    if not all(reader_knows(token) for token in ids):
+        raise ValueError(f"{text!r} is neither a count nor ids such as 0,2 (one id: 2,)")
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"{text!r} names a GPU twice")
+    return text
+
+
+def reader_knows(token: str) -> bool:
+    """Whether some vendor's mask can hold this token."""
+    return any(reader.token.fullmatch(token) for reader in READERS)
+
+
+def parse_jobs(text: str) -> int:
+    """A number of CPU slots from 1. Raises ValueError."""
+    if not re.fullmatch(r"[1-9]\d{0,4}", text):
+        raise ValueError(f"{text!r} is not a number of slots from 1")
+    return int(text)
+
+
+def parse_arguments_option(text: str) -> Tuple[str, ...]:
+    """Arguments in one word, as a shell splits them. Raises ValueError."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        raise ValueError(f"a quote in {text!r} is never closed") from None
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line, grouped by task."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, usage=f"{PROGRAM} [options] LIST [LIST ...]", allow_abbrev=False, epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Run a list of test commands on all GPUs, and report as if they had run one by one.")
+    parser.add_argument("lists", nargs="+", metavar="LIST", help="bash, one test per line; `-` is standard input")
+    group = parser.add_argument_group("where tests run")
+    group.add_argument("--gpus", type=option_type(parse_gpu_option), metavar="N|IDS",
+                       help="how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are")
+    group.add_argument("--jobs", type=option_type(parse_jobs), metavar="N",
+                       help="slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs")
+    group.add_argument("--python", default="python3", metavar="EXE", help="interpreter for pytest targets (python3)")
+    group.add_argument("--pytest-args", type=option_type(parse_arguments_option), default=(), metavar="ARGS",
+                       help='further arguments for pytest targets, in one word: --pytest-args="-x -m \'not slow\'"')
+    group = parser.add_argument_group("when tests are stopped")
+    group.add_argument("--timeout", type=option_type(parse_positive), metavar="TIME",
+                       help="for each test (90s, 10m, 2h), unless its line says timeout=; default: none")
+    group.add_argument("--grace", type=option_type(parse_duration), default=GRACE_S, metavar="TIME",
+                       help=f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s")
+    group.add_argument("--fail-fast", action="store_true", help="start no more tests after the first failure")
+    group = parser.add_argument_group("what is written")
+    group.add_argument("--log-dir", metavar="DIR", help="logs and JUnit files; default: $XML_LOG_DIR, else logs")
+    group.add_argument("--fail-dir", metavar="DIR",
+                       help="its file `failures` gets one label per failed test; default: $FAIL_DIR, else the log dir")
+    group.add_argument("--journal", metavar="FILE", help="default: run_tests.jsonl in the log dir")
+    group.add_argument("--output", choices=["replay", "ordered", "failures", "none"], default="replay",
+                       help="logs in the trace: all at the end, each as soon as its turn comes, failures only, none")
+    group = parser.add_argument_group("information")
+    group.add_argument("--list", action="store_true", dest="list_only",
+                       help="print label, GPUs, log name and place of each test, tab-separated; run nothing")
+    group.add_argument("--version", action="version", version=version_text())
+    return parser
+
+
+def version_text() -> str:
+    """Version and hash of this very file: copies drift."""
+    try:
+        with open(os.path.abspath(__file__), "rb") as file:
+            return f"{PROGRAM} {VERSION} ({hashlib.sha256(file.read()).hexdigest()[:12]})"
+    except OSError:
+        return f"{PROGRAM} {VERSION}"
+
+
+def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """Options of $RUN_TESTS_OPTS and `argv`, in that order. Exits 2 with usage, as argparse does."""
+    parser = build_parser()
+    try:
+        first = shlex.split(environ.get("RUN_TESTS_OPTS", ""))
+    except ValueError:
+        parser.error("a quote in $RUN_TESTS_OPTS is never closed")
+    values = vars(parser.parse_args([*first, *argv]))
+    values["lists"] = tuple(values["lists"])
+    values["log_dir"] = values["log_dir"] or environ.get("XML_LOG_DIR") or "logs"
+    values["fail_dir"] = values["fail_dir"] or environ.get("FAIL_DIR") or None
+    return Options(**values)
+
+
+class Run:
+    """One run: carries out what the schedule decides, and feeds it what happens. Main thread only."""
+
+    def __init__(self, tests: Sequence[Test], machine: Machine, options: Options, record: Record, trace: Trace) -> None:
+        self.tests, self.machine, self.options, self.record, self.trace = tests, machine, options, record, trace
+        gpus = len(machine.devices)
+        jobs = options.jobs or max(gpus, 1)
+        on_cpu = sum(1 for test in tests if test.gpus == 0)
+        self.sequential = gpus <= 1 and (jobs <= 1 or not on_cpu)
+        self.slots = 1 if self.sequential else max(gpus, 1) + min(jobs, on_cpu)
+        selection = select(tests, gpus)
+        self.schedule = Schedule(selection, Pool(machine.devices), options, jobs, self.sequential)
+        self.console: Console = (SequentialConsole(trace, record, options) if self.sequential
+                                 else ParallelConsole(trace, record, options, len(selection.runnable)))
+        self.bash = shutil.which("bash") or "bash"
+        self.inbox: "queue.SimpleQueue[Event]" = queue.SimpleQueue()
+        self.workers = ThreadPoolExecutor(self.slots)
+        self.pending: Dict[Test, "Future[None]"] = {}
+        self.processes: Dict[Test, Process] = {}
+        self.results: Dict[Test, Result] = {}
+        self.environment = test_environment(os.environ, self.slots, record.journal.run)
+        self.ports: Dict[int, int] = {}  # by slot
+
+    def execute(self) -> None:
+        """From the first start to the last end. Whatever goes wrong, no test is left running."""
+        try:
+            self.record.run_start(self.options, self.tests, self.machine)
+            self.console.begin(self.machine)
+            self.act(Begin(time.monotonic()))
+            while not self.schedule.done:
+                event = self.next_event()
+                if isinstance(event, Started):
+                    self.note_start(event)
+                self.act(event)
+        except OSError as error:
+            self.give_up(f"{error.filename or 'a file'} cannot be written ({error.strerror})")
+        except Exception as error:
+            self.give_up(f"internal error, {error!r}; details are in {self.record.note_crash(traceback.format_exc())}")
+        finally:
+            self.workers.shutdown()
+
+    def next_event(self) -> Event:
+        """What happened, or a Tick when a deadline comes; shows growing logs meanwhile."""
+        while True:
+            self.console.tick()
+            self.trace.flush()
+            wait = min(self.schedule.deadline() - time.monotonic(), self.console.follow_s)
+            try:
+                return self.inbox.get(timeout=None if wait == math.inf else max(wait, 0))
+            except queue.Empty:
+                if time.monotonic() >= self.schedule.deadline():
+                    return Tick(time.monotonic())
+
+    def note_start(self, event: Started) -> None:
+        self.processes[event.test] = event.process
+        self.record.test_start(event.test, self.schedule.running[event.test].lease, event.process.pid)
+        self.console.started(event.test)
+
+    def act(self, event: Event) -> None:
+        """Let the schedule decide on one event, and do what it says."""
+        for action in self.schedule.step(event):
+            if isinstance(action, Launch):
+                self.console.launched(action.test, action.lease)
+                self.pending[action.test] = self.workers.submit(run_job, self.job(action), self.inbox.put)
+            elif isinstance(action, Kill):
+                self.processes[action.test].signal(action.signum)
+            else:
+                self.conclude(action.result)
+
+    def conclude(self, result: Result) -> None:
+        self.processes.pop(result.test, None)
+        self.pending.pop(result.test, None)
+        self.results[result.test] = result
+        self.record.test_end(result)
+        self.console.concluded(result)
+
+    def job(self, launch: Launch) -> Job:
+        """The script and the environment of one attempt."""
+        test, slot, mask = launch.test, launch.lease.slot, self.machine.mask(launch.lease)
+        if slot not in self.ports:
+            self.ports[slot] = free_port(slot, self.slots)
+        environment = {"MASTER_PORT": str(self.ports[slot]), **self.environment, **mask,
+                       "RUN_TESTS_LABEL": to_bytes(test.label), "RUN_TESTS_SLOT": str(slot),
+                       "RUN_TESTS_ATTEMPT": str(launch.attempt)}
+        environment.setdefault("PET_MASTER_PORT", environment["MASTER_PORT"])
+        return Job(test, self.bash, build_script(test, mask), environment, self.record.log_path(test))
+
+    def give_up(self, why: str) -> None:
+        """The last resort when the runner itself cannot go on: kill all tests, keep what is known."""
+        self.schedule.failure = self.schedule.failure or why
+        while not all(future.done() for future in self.pending.values()):
+            for process in self.processes.values():
+                process.signal(signal.SIGKILL)
+            with contextlib.suppress(queue.Empty):
+                event = self.inbox.get(timeout=FOLLOW_S)
+                if isinstance(event, Started):
+                    self.processes[event.test] = event.process
+        for test in self.tests:
+            if test not in self.results:
+                outcome = Outcome.INTERRUPTED if test in self.pending else Outcome.NOT_RUN
+                self.results[test] = Result(test, outcome, reason=why)
+
+    def report(self, seconds: float) -> int:
+        """Close the journal, print what there is to print; returns the exit code."""
+        results = [self.results[test] for test in self.tests]
+        code = exit_code(results, self.schedule)
+        with contextlib.suppress(OSError):       # where the disk is full, the trace still gets its last lines
+            self.record.run_end(results, code)
+        self.console.finish(results, seconds, self.machine)
+        for line in last_lines(results, self.schedule):
+            self.trace.line(line)
+        self.trace.flush()
+        return code
+
+
+def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
+    """The run's exit code; what the machine did comes before what the user did, and both before the tests."""
+    if schedule.failure:
+        return EXIT_MACHINE
+    if schedule.interrupts:
+        return EXIT_SIGNAL + schedule.interrupts[0]
+    return EXIT_OK if all(result.outcome.is_ok() for result in results) else EXIT_FAILED
+
+
+def test_environment(outer: Mapping[str, str], slots: int, run: str) -> Dict[str, Any]:
+    """What all tests of a run have in their environment; what the user has set stays, but for buffering."""
+    environment = {"PYTHONFAULTHANDLER": "1", **outer, "PYTHONUNBUFFERED": "1", "RUN_TESTS_RUN": run}
+    if slots > 1:
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, core_count() // slots)))
+    return environment
+
+
+def core_count() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def signals_to(post: Callable[[Event], None]) -> Iterator[None]:
+    """While it lasts, SIGINT, SIGTERM and SIGHUP become Interrupt events. `nohup` keeps its meaning."""
+    def handle(signum: int, frame: Any) -> None:
+        post(Interrupt(time.monotonic(), signum))
+
+    caught = [signum for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+              if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN]
+    before = {signum: signal.signal(signum, handle) for signum in caught}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def open_stdout() -> BinaryIO:
+    """Standard output as bytes, buffered also under PYTHONUNBUFFERED; the null device if it is closed."""
+    return open(sys.stdout.fileno(), "wb", closefd=False) if sys.stdout else open(os.devnull, "wb")
+
+
+def list_tests(tests: Sequence[Test], trace: Trace) -> None:
+    """`--list`: label, GPUs, log name, place; one line each, tab-separated."""
+    for test in tests:
+        trace.line(f"{test.label}\t{test_need(test)}\t{test.stem}\t{test.where}")
+
+
+def run_lists(options: Options, environ: Mapping[str, str]) -> int:
+    """From options to exit code. Raises ListError, UsageError, MachineError before any test has started."""
+    trace = Trace(open_stdout())
+    tests = parse_lists(options)
+    if not tests:
+        warn(f"no tests in {', '.join(options.lists)}")
+        return EXIT_NOTHING
+    if options.list_only:
+        list_tests(tests, trace)
+        trace.flush()
+        return EXIT_OK
+    machine = find_machine(options.gpus, environ)
+    run_id = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}"
+    run = Run(tests, machine, options, Record(options, run_id), trace)
+    start = time.monotonic()
+    with signals_to(run.inbox.put):
+        run.execute()
+    return run.report(time.monotonic() - start)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """The command line: returns the exit code, prints mistakes on stderr, never a traceback."""
+    try:
+        return run_lists(parse_command_line(sys.argv[1:] if argv is None else argv, os.environ), os.environ)
+    except ListError as error:
+        for message in error.messages:
+            print(message, file=sys.stderr)
+        return EXIT_USAGE
+    except UsageError as error:
+        warn(f"error: {error}")
+        return EXIT_USAGE
+    except MachineError as error:
+        warn(f"error: {error}")
+        return EXIT_MACHINE
+    except KeyboardInterrupt:
+        return EXIT_SIGNAL + signal.SIGINT
+    except Exception as error:
+        warn(f"internal error, {error!r}; please report it with the list that shows it")
+        return EXIT_MACHINE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
