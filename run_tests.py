@@ -55,9 +55,24 @@ import time
 import traceback
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import (Any, BinaryIO, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, NamedTuple,
-                    Optional, Sequence, Set, Tuple, Union)
+from dataclasses import dataclass, field, replace
+from typing import (
+    Any,
+    BinaryIO,
+    Callable,
+    Deque,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 from xml.etree import ElementTree
 
 # ---------------------------------------------------------------------------------------------------
@@ -254,8 +269,13 @@ class Result:
         return self.outcome.value
 
 
+def to_bytes(text: str) -> bytes:
+    """Text of a list as the bytes that it was read from."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def death_of(status: Optional[int]) -> str:
-    """`SIGSEGV` if a status means death by that signal: -N from the kernel, 128+N as a shell passes it on. Else empty."""
+    """`SIGSEGV` if a status means death by it: -N from the kernel, 128+N as a shell passes it on. Else empty."""
     number = 0 if status is None else -status if status < 0 else status - 128
     try:
         return signal.Signals(number).name
@@ -277,6 +297,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
 WORD_RUN = re.compile(r"[^\s'\"\\$`;&|()<>]+")
 OPERATOR = re.compile(r"\|\||&&|;;&?|;&|\|&|[;|()]|&>>?|\d*(?:<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|&")
 SEPARATORS = frozenset([";", "&&", "||", "|", "|&", "&", "(", ")", ";;", ";&", ";;&"])
+PIECE_OPENER = re.compile(r"""\\|\$?['"]|`|\$\{|[$<>]\(""")
 NESTED_STOP = re.compile(r"[()'\"\\$`{}]")
 BARE_WORD = re.compile(r"[\w@%+=:,./-]*")
 PLAIN_WORD = re.compile(r"""(?:[\w@%+=:,./-]|'[^']*'|"[^"$`\\]*")*""")   # its value does not need bash
@@ -334,22 +355,15 @@ class Draft:
 
 def end_of_piece(text: str, start: int) -> int:
     """Offset after the quoted, escaped or substituted piece of a word that begins at `start`."""
-    two = text[start:start + 2]
-    if two[0] == "\\":
+    opener = PIECE_OPENER.match(text, start)
+    if opener is None:
+        return start + 1                 # a `$` that is only itself
+    if opener.group() == "\\":
         return min(start + 2, len(text))
-    if two[0] == "'":
-        return end_of_quote(text, start + 1, "'", escapes=False)
-    if two == "$'":
-        return end_of_quote(text, start + 2, "'", escapes=True)
-    if two[0] == "`":
-        return end_of_quote(text, start + 1, "`", escapes=True)
-    if two[0] == '"':
-        return end_of_nest(text, start + 1, '"')
-    if two in ("$(", "<(", ">("):
-        return end_of_nest(text, start + 2, ")")
-    if two == "${":
-        return end_of_nest(text, start + 2, "}")
-    return start + 1
+    closer = {"'": "'", "$'": "'", "`": "`", '"': '"', '$"': '"', "${": "}"}.get(opener.group(), ")")
+    if closer in "'`":
+        return end_of_quote(text, opener.end(), closer, escapes=opener.group() != "'")
+    return end_of_nest(text, opener.end(), closer)
 
 
 def end_of_quote(text: str, start: int, quote: str, escapes: bool) -> int:
@@ -422,8 +436,9 @@ def split_list(name: str, text: str, waits: int = 0) -> ListFile:
     """Split one list into drafts and shell state, `waits` barriers above it; mistakes are collected, not raised."""
     parsed = ListFile(name, waits)
     if "\0" in text or "\r\n" in text:
-        what = "a NUL byte; a list is text" if "\0" in text else "Windows line ends; convert it with `sed -i 's/\\r$//'`"
-        parsed.complain(text[:re.search("\0|\r\n", text).start()].count("\n") + 1, what)  # type: ignore
+        nul = text.find("\0")
+        what = "a NUL byte; a list is text" if nul >= 0 else "Windows line ends; mend them with `sed -i 's/\\r$//'`"
+        parsed.complain(text.count("\n", 0, nul if nul >= 0 else text.find("\r\n")) + 1, what)
         return parsed
     defaults, at, line = Attributes(), 0, 1
     while at < len(text):
@@ -500,6 +515,8 @@ def add_draft(parsed: ListFile, text: str, tokens: List[Token], line: int, attri
     assigned = assigned if words else []
     masks = [token for token in assigned if is_mask(token)]
     problem = misuse([token for token in command if token not in masks])
+    if tokens[-1].end - tokens[0].start > SCRIPT_BYTES:
+        problem = f"longer than {SCRIPT_BYTES} bytes, too long for one command; put it into a file and run that"
     if problem:
         parsed.complain(line, problem)
         return
@@ -687,10 +704,10 @@ def run_bash(arguments: Sequence[str], script: str) -> "subprocess.CompletedProc
     """Bash with `script` on its standard input. Raises MachineError if there is no bash."""
     environment = dict(os.environ, LC_ALL="C") if "-n" in arguments else None
     try:
-        return subprocess.run(["bash", *arguments], input=script.encode("utf-8", "surrogateescape"),
+        return subprocess.run(["bash", *arguments], input=to_bytes(script), check=False,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     except OSError as error:
-        raise MachineError(f"bash cannot be run ({error.strerror}); put it on PATH, tests run in it")
+        raise MachineError(f"bash cannot be run ({error.strerror}); put it on PATH, tests run in it") from None
 
 
 def syntax_error(text: str) -> str:
@@ -786,18 +803,8 @@ def is_folder_target(cwd: str, word: str) -> bool:
 
 def count_mask(value: str) -> int:
     """How many GPUs a test asks for by a mask of its own; the ids themselves are replaced."""
-    tokens = [token.strip() for token in value.split(",")]
-    return len(list_until(tokens, lambda token: token in ("", "-1")))
-
-
-def list_until(items: Iterable[str], stop: Callable[[str], bool]) -> List[str]:
-    """The items before the first for which `stop` holds."""
-    taken: List[str] = []
-    for item in items:
-        if stop(item):
-            break
-        taken.append(item)
-    return taken
+    entries = value.split(",")
+    return next((number for number, entry in enumerate(entries) if entry.strip() in ("", "-1")), len(entries))
 
 
 def slug(label: str) -> str:
@@ -842,7 +849,7 @@ def check_after(drafts: Sequence[Draft], labels: Sequence[str]) -> None:
     known, circle = set(labels), dict(waits_for)
     while True:     # take away whoever waits for nobody that is left, or is waited for by nobody that is left
         needed = {name for names in circle.values() for name in names}
-        free = [label for label, names in circle.items() if label not in needed or not needed_in(names, circle)]
+        free = [label for label, names in circle.items() if label not in needed or circle.keys().isdisjoint(names)]
         if not free:
             break
         for label in free:
@@ -853,11 +860,6 @@ def check_after(drafts: Sequence[Draft], labels: Sequence[str]) -> None:
                 draft.parent.complain(draft.line, f"after={name} names no test; write the label of one")
         if label in circle:
             draft.parent.complain(draft.line, f"after={','.join(circle[label])} goes in a circle; take one of them out")
-
-
-def needed_in(names: Iterable[str], waiting: Mapping[str, Any]) -> bool:
-    """Whether one of `names` is itself waiting."""
-    return any(name in waiting for name in names)
 
 
 def check_junits(drafts: Sequence[Draft], junits: Sequence[Optional[str]]) -> None:
@@ -874,27 +876,26 @@ def finish_tests(lists: Sequence[ListFile], options: Options) -> List[Test]:
     """Drafts with their words expanded to tests. Mistakes are added to the lists."""
     drafts: List[Draft] = []
     junits: List[Optional[str]] = []
-    labels: List[str] = []
+    written_labels: List[str] = []
     masks: List[str] = []
     for parsed in lists:
         for draft, (cwd, (label, junit, first, mask)) in zip(parsed.drafts, expand_words(parsed)):
             draft.is_target = draft.is_target or is_folder_target(cwd, first)
             drafts.append(draft)
             junits.append(junit_of(draft, cwd, junit, options))
-            labels.append(CONTROL.sub(" ", label).strip() or draft.body)
+            written_labels.append(CONTROL.sub(" ", label).strip() or draft.body)
             masks.append(mask)
-    labels = unique_names(labels, "{} #{}", str)
+    labels = unique_names(written_labels, "{} #{}", str)
     stems = log_stems(drafts, junits, labels)
     check_junits(drafts, junits)
     check_after(drafts, labels)
     tests = []
-    for index, (draft, label, stem, junit, mask) in enumerate(zip(drafts, labels, stems, junits, masks)):
+    for index, (draft, label, stem, named, mask) in enumerate(zip(drafts, labels, stems, junits, masks)):
         check_supported(draft)
-        if draft.is_target and not junit:
-            junit = os.path.abspath(os.path.join(options.log_dir, stem + ".xml"))
+        path = named or (os.path.abspath(os.path.join(options.log_dir, stem + ".xml")) if draft.is_target else None)
         tests.append(Test(
-            index, draft.key, label, stem, draft.parent.name, draft.line, command_of(draft, junit, options),
-            shell=draft.shell, barrier=draft.barrier, gpus=need_of(draft, mask), junit=junit,
+            index, draft.key, label, stem, draft.parent.name, draft.line, command_of(draft, path, options),
+            shell=draft.shell, barrier=draft.barrier, gpus=need_of(draft, mask), junit=path,
             timeout=draft.attributes.timeout or options.timeout, announces=draft.handled or draft.is_target))
     return tests
 
@@ -1034,7 +1035,7 @@ class Machine:
     def mask(self, lease: Lease) -> Dict[str, str]:
         """The environment that shows a test the devices of its lease and no others."""
         value = ",".join(lease.tokens) or self.hide
-        return dict(self.extra, **{variable: value for variable in self.variables})
+        return {**dict(self.extra), **dict.fromkeys(self.variables, value)}
 
 
 def machine_of(tokens: Sequence[str], *readers: MaskReader, extra: Tuple[Tuple[str, str], ...] = ()) -> Machine:
@@ -1076,8 +1077,8 @@ def outer_machine(environ: Mapping[str, str]) -> Optional[Machine]:
     if twin is None:
         return machine_of(tokens, first)
     if twin[1] != tokens:       # HIP reads both variables and lets its own win
-        raise UsageError(f"{CUDA.variable}={environ[CUDA.variable]} and {HIP.variable}={environ[HIP.variable]} disagree; "
-                         "unset the one that does not count")
+        raise UsageError(f"{CUDA.variable}={environ[CUDA.variable]} and {HIP.variable}={environ[HIP.variable]} "
+                         "disagree; unset the one that does not count")
     return machine_of(tokens, HIP, CUDA)
 
 
@@ -1087,7 +1088,7 @@ def ask_tool(*command: str) -> str:
         return ""
     try:
         ran = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             timeout=PROBE_S)
+                             timeout=PROBE_S, check=False)
     except subprocess.TimeoutExpired:
         warn(f"{command[0]} did not answer in {PROBE_S:.0f} s; going on without it")
         return ""
@@ -1107,7 +1108,7 @@ def pynvml_tokens() -> List[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")      # the old package of that name warns that it is old
-            import pynvml
+            import pynvml  # type: ignore[import-not-found]
         pynvml.nvmlInit()
     except Exception:  # no package, no driver, a broken one: the next probe may know more
         return []
@@ -1184,29 +1185,24 @@ def probe(environ: Mapping[str, str]) -> Machine:
 
 
 def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
-    """The devices of `--gpus`, of the outer mask or of the probe, the first that applies. Raises UsageError."""
+    """The devices of `--gpus`, of the outer mask or of the probe, the first that applies. Raises UsageError.
+
+    Without an outer mask `--gpus` is believed as it stands, and told to tests in CUDA's variable, which HIP
+    reads too.
+    """
     outer = outer_machine(environ)
     if gpus is None:
         return probe(environ) if outer is None else outer
-    visible = [device.token for device in outer.devices] if outer else None
-    if gpus.isdigit():
-        count = int(gpus)
-        if visible is None:
-            return machine_of([str(index) for index in range(count)], CUDA)
-        if count > len(visible):
-            raise UsageError(f"--gpus {gpus}: the outer mask shows {len(visible)} GPU(s), {','.join(visible) or 'none'}; "
-                             "ask for no more, or widen the mask outside")
-        chosen = visible[:count]
-    else:
-        chosen = [token for token in gpus.split(",") if token]
-        hidden = [token for token in chosen if visible is not None and token not in visible]
-        if hidden:
-            raise UsageError(f"--gpus {gpus}: the outer mask hides {','.join(hidden)}; it shows {','.join(visible or ())}")
-        if outer is None:
-            return machine_of(chosen, CUDA)
-    assert outer is not None
-    devices = tuple(Device(index, token) for index, token in enumerate(chosen))
-    return Machine(devices, outer.variables, outer.hide)
+    asked = [str(index) for index in range(int(gpus))] if gpus.isdigit() else [id for id in gpus.split(",") if id]
+    if outer is None:
+        return machine_of(asked, CUDA)
+    visible = [device.token for device in outer.devices]
+    hidden = asked[len(visible):] if gpus.isdigit() else [id for id in asked if id not in visible]
+    if hidden:
+        what = f"{len(hidden)} of them" if gpus.isdigit() else ",".join(hidden)
+        raise UsageError(f"--gpus {gpus}: the outer mask hides {what}; it shows {','.join(visible) or 'none'}")
+    chosen = visible[:len(asked)] if gpus.isdigit() else asked
+    return replace(outer, devices=tuple(Device(index, token) for index, token in enumerate(chosen)))
 
 
 class Pool:
@@ -1221,7 +1217,7 @@ class Pool:
         self.slots = [0]                 # a heap of free slot numbers; its largest is the next never used
 
     def take(self, need: float) -> Optional[Lease]:
-        """A lease on `need` devices (ALL_GPUS: every one), the first free ones in device order; None if they are not free."""
+        """A lease on `need` devices, the first free ones in device order; None if there are not as many."""
         count = self.size if need == ALL_GPUS else int(need)
         if count > len(self.devices):
             return None
@@ -1503,8 +1499,8 @@ class Process:
         log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
             self.popen = subprocess.Popen(
-                [b"bash", b"-c", to_bytes(job.script), to_bytes(job.test.file)], executable=job.bash, env=job.environment,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                [b"bash", b"-c", to_bytes(job.script), to_bytes(job.test.file)], executable=job.bash,
+                env=job.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True, close_fds=False)   # as under bash, a test has the descriptors that we have
         finally:
             os.close(log)
@@ -1547,11 +1543,6 @@ def group_exists(pgid: int) -> bool:
     return True
 
 
-def to_bytes(text: str) -> bytes:
-    """Text of a list as the bytes that it was read from."""
-    return text.encode("utf-8", "surrogateescape")
-
-
 def run_job(job: Job, post: Callable[[Event], None]) -> None:
     """Run one attempt and post what happens: Started and Exited, or Broken. Never raises."""
     try:
@@ -1573,26 +1564,22 @@ def build_script(test: Test, mask: Mapping[str, str]) -> str:
     Bash then names the same line in its messages as `bash LIST` does. State that an earlier test has shown
     runs silently. The mask is set again after the state, which may have changed it.
     """
-    parts: List[str] = []
-    line = 1
-
-    def put(text: str, at: int) -> None:
-        nonlocal line
-        parts.append("\n" * (at - line) + text)
-        line = at + text.count("\n")
-
     shell = test.shell
     silent, shown = shell.lines[:shell.shown], shell.lines[shell.shown:shell.held]
-    for number, (at, text) in enumerate(silent):
-        put("{ " * (number == 0) + text, at)
-    if silent:                           # the test that showed them stands on the next line, so that one is free
-        put("} >/dev/null 2>&1", line + 1)
-    for at, text in shown:
-        put(text, at)
-    again = " ".join(f"{name}={shlex.quote(value)}" for name, value in mask.items())
-    put((f"{{ export {again}; }} 2>/dev/null; " if again and shell.held else "") + test.command, test.line)
-    script = "".join(parts)
-    return script if len(script) < SCRIPT_BYTES else re.sub(r"\n{3,}", "\n", script)
+    pieces = [StateLine(at, text) for at, text in silent]
+    if silent:      # the test that showed them stands on the line below the last, so that that one is free
+        pieces[0] = StateLine(silent[0].line, "{ " + silent[0].text)
+        pieces.append(StateLine(silent[-1].line + silent[-1].text.count("\n") + 1, "} >/dev/null 2>&1"))
+    pieces += shown
+    values = " ".join(f"{name}={shlex.quote(value)}" for name, value in mask.items())
+    again = f"{{ export {values}; }} 2>/dev/null; " if values and shell.held else ""
+    pieces.append(StateLine(test.line, again + test.command))
+    fits = sum(len(text) for _, text in pieces) + test.line < SCRIPT_BYTES
+    parts, line = [], 1
+    for at, text in pieces:
+        parts.append("\n" * (at - line if fits else 1) + text)
+        line = at + text.count("\n")
+    return "".join(parts)
 
 
 def free_port(slot: int, slots: int) -> int:
@@ -1730,16 +1717,17 @@ def tail_of(path: str) -> str:
 
 
 def write_stand_in(path: str, result: Result, tail: str) -> None:
-    """Write a JUnit file for a test whose own cannot be used: one case that says how the test ended.
-
-    A test that passed without writing its file is an error too: its CI would show nothing for it.
-    """
-    label, message = XML_INVALID.sub("?", result.test.label), f"{result.verdict()}; its JUnit file is {result.junit_fault}"
-    counts = {"name": label, "tests": "1", "errors": "1", "failures": "0", "skipped": "0", "time": f"{result.seconds:.3f}"}
+    """Write a JUnit file for a test whose own cannot be used: one case that says how the test ended."""
+    label = XML_INVALID.sub("?", result.test.label)
+    message = f"{result.verdict()}; its JUnit file is {result.junit_fault}"
+    seconds, errors = f"{result.seconds:.3f}", str(int(not result.outcome.is_ok()))
     suites = ElementTree.Element("testsuites")
-    suite = ElementTree.SubElement(suites, "testsuite", counts)
-    case = ElementTree.SubElement(suite, "testcase", classname=PROGRAM, name=label, time=counts["time"])
-    ElementTree.SubElement(case, "error", message=message).text = XML_INVALID.sub("?", tail)
+    suite = ElementTree.SubElement(suites, "testsuite", name=label, tests="1", errors=errors, failures="0",
+                                   skipped="0", time=seconds)
+    case = ElementTree.SubElement(suite, "testcase", classname=PROGRAM, name=label, time=seconds)
+    if errors != "0":
+        ElementTree.SubElement(case, "error", message=message)
+    ElementTree.SubElement(case, "system-out").text = f"{message}\n{XML_INVALID.sub('?', tail)}"
     with contextlib.suppress(OSError):   # the verdict is in the journal already; a file that cannot be, cannot be
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path + ".tmp", "wb") as file:
@@ -1751,10 +1739,10 @@ def write_stand_in(path: str, result: Result, tail: str) -> None:
 # 9. Report: what a reader of the trace sees.
 # ---------------------------------------------------------------------------------------------------
 
-def warn(message: str) -> None:
-    """One line on stderr in the program's name."""
-    with contextlib.suppress(OSError, ValueError):
-        print(f"{PROGRAM}: {message}", file=sys.stderr, flush=True)
+def warn(message: str, name: str = PROGRAM + ": ") -> None:
+    """One line on stderr, in the program's name unless the message begins with a place of its own."""
+    with contextlib.suppress(OSError, ValueError):       # stderr may be gone
+        print(f"{name}{message}", file=sys.stderr, flush=True)
 
 
 class Trace:
@@ -1800,13 +1788,39 @@ class Trace:
         return offset, whole_line
 
 
-class ParallelConsole:
+class Console:
+    """What of a run is shown, and when. The methods are called in the order in which things happen."""
+
+    follow_s = math.inf                  # how long the main thread may sleep between two calls of tick
+
+    def __init__(self, trace: Trace, record: Record, output: str, total: int) -> None:
+        self.trace, self.record, self.output, self.total = trace, record, output, total
+
+    def begin(self, machine: Machine) -> None:
+        """The run starts."""
+
+    def launched(self, test: Test, lease: Lease) -> None:
+        """A test has been given its devices."""
+
+    def started(self, test: Test) -> None:
+        """Its process is there, and its log is its own."""
+
+    def tick(self) -> None:
+        """Nothing has happened for a while."""
+
+    def concluded(self, result: Result) -> None:
+        """It has its outcome."""
+        raise NotImplementedError
+
+    def finish(self, results: Sequence[Result], seconds: float, machine: Machine) -> None:
+        """All tests have; the last lines follow."""
+
+
+class ParallelConsole(Console):
     """Markers as tests start and end; their logs after that, whole and in list order."""
 
-    follow_s = math.inf                  # nothing to look at between events
-
-    def __init__(self, trace: Trace, record: Record, options: Options, total: int) -> None:
-        self.trace, self.record, self.output, self.total = trace, record, options.output, total
+    def __init__(self, trace: Trace, record: Record, output: str, total: int) -> None:
+        super().__init__(trace, record, output, total)
         self.finished = 0                # tests that ran to an end
         self.ended: Dict[int, Result] = {}       # by position in the list, for `--output ordered`
         self.shown = 0                   # logs shown so far, in list order
@@ -1817,12 +1831,6 @@ class ParallelConsole:
 
     def launched(self, test: Test, lease: Lease) -> None:
         self.trace.line(f">>> Starting: {test.label} on {lease.place()}")
-
-    def started(self, test: Test) -> None:
-        pass
-
-    def tick(self) -> None:
-        pass
 
     def concluded(self, result: Result) -> None:
         if result.outcome.is_failure():
@@ -1860,21 +1868,12 @@ class ParallelConsole:
             self.trace.line(line)
 
 
-class SequentialConsole:
+class SequentialConsole(Console):
     """The trace of `bash LIST`: each test's output as it comes, and nothing of the runner's own before the end."""
 
     follow_s = FOLLOW_S
-
-    def __init__(self, trace: Trace, record: Record, options: Options) -> None:
-        self.trace, self.record, self.output = trace, record, options.output
-        self.path = ""                   # of the log that is growing
-        self.offset = 0                  # up to which it has been shown
-
-    def begin(self, machine: Machine) -> None:
-        pass
-
-    def launched(self, test: Test, lease: Lease) -> None:
-        pass
+    path = ""                            # of the log that is growing
+    offset = 0                           # up to which it has been shown
 
     def started(self, test: Test) -> None:
         self.path, self.offset = self.record.log_path(test), 0
@@ -1894,14 +1893,10 @@ class SequentialConsole:
             if self.output == "failures" and not result.outcome.is_ok():
                 self.follow()
             self.path = ""
+        if result.outcome is Outcome.UNRUNNABLE:
+            warn(f"{result.test.where}: {result.test.label} {result.reason}")
         if result.outcome.is_failure() and (result.test.announces or result.status is None):
             self.trace.line(f"Error: sub-test failed: {result.test.label}")
-
-    def finish(self, results: Sequence[Result], seconds: float, machine: Machine) -> None:
-        pass
-
-
-Console = Union[ParallelConsole, SequentialConsole]
 
 
 def summary(results: Sequence[Result], seconds: float, machine: Machine, record: Record) -> List[str]:
@@ -1927,7 +1922,8 @@ def last_lines(results: Sequence[Result], schedule: Schedule) -> List[str]:
     unfinished = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome
                            if counts[outcome] and outcome.is_unfinished())
     if schedule.interrupts:
-        lines.append(f"Interrupted by {signal.Signals(schedule.interrupts[0]).name}: {unfinished or 'nothing left to run'}")
+        name = signal.Signals(schedule.interrupts[0]).name
+        lines.append(f"Interrupted by {name}: {unfinished or 'nothing was left to run'}")
     elif schedule.failure:
         lines.append(f"Stopped, the machine failed: {schedule.failure.splitlines()[0]}: {unfinished}")
     failed = [result.test.label for result in results if result.outcome.is_failure()]
@@ -1969,16 +1965,11 @@ def option_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 def parse_gpu_option(text: str) -> str:
     """`4`, or ids such as `0,2`, `2,`, `GPU-…`. Raises ValueError."""
     ids = text.split(",")[:-1] if text.endswith(",") else text.split(",")
-    if not all(reader_knows(token) for token in ids):
+    if not all(any(reader.token.fullmatch(token) for reader in READERS) for token in ids):
         raise ValueError(f"{text!r} is neither a count nor ids such as 0,2 (one id: 2,)")
     if len(set(ids)) < len(ids):
         raise ValueError(f"{text!r} names a GPU twice")
     return text
-
-
-def reader_knows(token: str) -> bool:
-    """Whether some vendor's mask can hold this token."""
-    return any(reader.token.fullmatch(token) for reader in READERS)
 
 
 def parse_jobs(text: str) -> int:
@@ -2066,8 +2057,8 @@ class Run:
         self.slots = 1 if self.sequential else max(gpus, 1) + min(jobs, on_cpu)
         selection = select(tests, gpus)
         self.schedule = Schedule(selection, Pool(machine.devices), options, jobs, self.sequential)
-        self.console: Console = (SequentialConsole(trace, record, options) if self.sequential
-                                 else ParallelConsole(trace, record, options, len(selection.runnable)))
+        console = SequentialConsole if self.sequential else ParallelConsole
+        self.console = console(trace, record, options.output, len(selection.runnable))
         self.bash = shutil.which("bash") or "bash"
         self.inbox: "queue.SimpleQueue[Event]" = queue.SimpleQueue()
         self.workers = ThreadPoolExecutor(self.slots)
@@ -2099,7 +2090,8 @@ class Run:
         """What happened, or a Tick when a deadline comes; shows growing logs meanwhile."""
         while True:
             self.console.tick()
-            self.trace.flush()
+            if self.inbox.empty():       # under load, many lines go out in one write
+                self.trace.flush()
             wait = min(self.schedule.deadline() - time.monotonic(), self.console.follow_s)
             try:
                 return self.inbox.get(timeout=None if wait == math.inf else max(wait, 0))
@@ -2194,12 +2186,13 @@ def core_count() -> int:
 @contextlib.contextmanager
 def signals_to(post: Callable[[Event], None]) -> Iterator[None]:
     """While it lasts, SIGINT, SIGTERM and SIGHUP become Interrupt events. `nohup` keeps its meaning."""
-    def handle(signum: int, frame: Any) -> None:
+    def handle(signum: int, _frame: Any) -> None:
         post(Interrupt(time.monotonic(), signum))
 
     caught = [signum for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
               if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN]
     before = {signum: signal.signal(signum, handle) for signum in caught}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)    # where it is ignored, the kernel drops exit statuses
     try:
         yield
     finally:
@@ -2244,7 +2237,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return run_lists(parse_command_line(sys.argv[1:] if argv is None else argv, os.environ), os.environ)
     except ListError as error:
         for message in error.messages:
-            print(message, file=sys.stderr)
+            warn(message, name="")
         return EXIT_USAGE
     except UsageError as error:
         warn(f"error: {error}")

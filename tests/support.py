@@ -1,0 +1,136 @@
+"""What the tests share: the real command line in a folder of its own, and a check of all that a run leaves behind."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RUNNER = os.path.join(ROOT, "run_tests.py")
+
+# Variables that change what a run does: a test sets those that it means.
+SHED = re.compile(r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK|CUDA_DEVICE_ORDER|XML_LOG_DIR|FAIL_DIR|RUN_TESTS_.*"
+                  r"|(PET_)?MASTER_PORT|OMP_NUM_THREADS|PYTHON(FAULTHANDLER|UNBUFFERED)|BASH_ENV|PYTEST_.*")
+
+
+class Ran(NamedTuple):
+    """One finished run of the command line: exit code, output, and the folder that it ran in."""
+
+    code: int
+    out: bytes
+    err: str
+    folder: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode("utf-8", "surrogateescape")
+
+    def path(self, *names: str) -> str:
+        return os.path.join(self.folder, *names)
+
+    def read(self, *names: str) -> str:
+        """A file that the run left, as text."""
+        with open(self.path(*names), encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+
+    def journal(self, event: Optional[str] = None, path: str = "logs/run_tests.jsonl") -> List[Dict[str, Any]]:
+        """The journal's events, all or those of one kind."""
+        events = [json.loads(line) for line in self.read(path).splitlines()]
+        return [record for record in events if event in (None, record["event"])]
+
+    def outcomes(self) -> Dict[str, str]:
+        """Label to outcome, from the journal."""
+        return {record["label"]: record["outcome"] for record in self.journal("test_end")}
+
+    def failures(self) -> List[str]:
+        """The lines of `logs/failures`; none if it is absent."""
+        return self.read("logs/failures").splitlines() if os.path.exists(self.path("logs/failures")) else []
+
+
+class RunnerCase(unittest.TestCase):
+    """A test case with a folder of its own, removed afterwards."""
+
+    def setUp(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="run_tests.")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def write(self, name: str, text: str, mode: int = 0o644) -> str:
+        """A file in the test's folder; returns its path."""
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(text.encode("utf-8", "surrogateescape"))
+        os.chmod(path, mode)
+        return path
+
+    def environment(self, gpus: Optional[str], extra: Mapping[str, str]) -> Dict[str, str]:
+        """This process's environment without what would change a run, with a mask and `extra`."""
+        environment = {name: value for name, value in os.environ.items() if not SHED.fullmatch(name)}
+        if gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = gpus
+        return {**environment, **extra}
+
+    def command(self, *arguments: str) -> List[str]:
+        return [sys.executable, RUNNER, *arguments]
+
+    def start(self, *arguments: str, gpus: Optional[str] = "0,1", env: Mapping[str, str] = {},  # noqa: B006
+              **popen: Any) -> "subprocess.Popen[bytes]":
+        """Start the runner in the test's folder without waiting for it."""
+        popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
+        return subprocess.Popen(self.command(*arguments), cwd=self.folder, env=self.environment(gpus, env), **popen)
+
+    def run_list(self, text: str, *arguments: str, gpus: Optional[str] = "0,1", env: Mapping[str, str] = {},  # noqa: B006
+                 name: str = "tests.txt") -> Ran:
+        """Write a list, run it, and wait for the end."""
+        self.write(name, text)
+        return self.run_command(*arguments, name, gpus=gpus, env=env)
+
+    def run_command(self, *arguments: str, gpus: Optional[str] = "0,1", env: Mapping[str, str] = {},  # noqa: B006
+                    stdin: bytes = b"") -> Ran:
+        """Run the command line and wait for the end."""
+        process = self.start(*arguments, gpus=gpus, env=env, stdin=subprocess.PIPE)
+        out, err = process.communicate(stdin)
+        return Ran(process.returncode, out, err.decode("utf-8", "replace"), self.folder)
+
+    def bash(self, text: str, prelude: str = "", name: str = "tests.txt") -> bytes:
+        """What `bash LIST` prints, stdout and stderr together; `prelude` is sourced first, through BASH_ENV."""
+        self.write(name, text)
+        extra = {"BASH_ENV": self.write("prelude.sh", prelude)} if prelude else {}
+        ran = subprocess.run(["bash", name], cwd=self.folder, env=self.environment(None, extra), check=False,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return ran.stdout
+
+    def check(self, ran: Ran, code: int, outcomes: Mapping[str, str]) -> None:
+        """Hold a run's journal, `failures`, logs, last line and exit code against each other and against `outcomes`."""
+        self.assertEqual(ran.code, code, ran.text + ran.err)
+        self.assertEqual(ran.outcomes(), dict(outcomes))
+        failed = [label for label, outcome in outcomes.items()
+                  if outcome in ("failed", "crashed", "timeout", "unrunnable", "blocked")]
+        self.assertEqual(sorted(ran.failures()), sorted(failed))
+        last = ran.text.rstrip("\n").rpartition("\n")[2]
+        if failed:
+            self.assertEqual(last, "Error in the following test cases: " + " ".join(failed))
+        elif code == 0:
+            self.assertEqual(last, "All tests passed")
+        self.assertEqual(ran.journal()[0]["event"], "run_start")
+        end = ran.journal()[-1]
+        self.assertEqual((end["event"], end["exit"], sum(end["outcomes"].values())), ("run_end", code, len(outcomes)))
+        for record in ran.journal("test_start"):
+            self.assertTrue(os.path.isfile(ran.path(record["log"])), record["log"])
+        self.assertNotIn("Traceback", ran.err)
+
+    def stub(self, name: str, script: str) -> str:
+        """An executable of that name in a folder to put on PATH; returns the folder."""
+        self.write(f"bin/{name}", script, mode=0o755)
+        return os.path.join(self.folder, "bin")
+
+
+def lines_of(text: str, start: str) -> Sequence[str]:
+    """The lines of a trace that begin with `start`."""
+    return [line for line in text.splitlines() if line.startswith(start)]
