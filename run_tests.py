@@ -56,23 +56,8 @@ import traceback
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import (
-    Any,
-    BinaryIO,
-    Callable,
-    Deque,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-    Union,
-)
+from typing import (Any, BinaryIO, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
+                    Sequence, Set, Tuple, Union)
 from xml.etree import ElementTree
 
 # ---------------------------------------------------------------------------------------------------
@@ -589,9 +574,12 @@ def apply_run_test(draft: Draft) -> str:
     if len(draft.words) != 5:
         return f'run_test takes 4 words, "ENV" "xml" "target" "label"; here are {len(draft.words) - 1}'
     environment, draft.junit, target, draft.label = draft.words[1:]
-    tokens, _ = scan_line(unquoted(environment), 0)
-    assigned, others = command_words(tokens)
-    if others or len(assigned) != len(tokens):
+    try:
+        tokens, _ = scan_line(unquoted(environment), 0)
+    except (Unclosed, RecursionError):
+        tokens = [Token("op", environment, 0, 0)]
+    assigned, _ = command_words(tokens)
+    if len(assigned) != len(tokens):
         return f"run_test's first word is VAR=value pairs, or empty; it is {environment}"
     for token in assigned:
         name, _, value = token.text.partition("=")
@@ -1527,20 +1515,27 @@ class Process:
             status = self.popen.wait()
             self.reaped = True
         give_up = time.monotonic() + GROUP_EXIT_S
-        while group_exists(self.pid) and time.monotonic() < give_up:
+        while living_members(self.pid) and time.monotonic() < give_up:
             time.sleep(GROUP_POLL_S)
         return status
 
 
-def group_exists(pgid: int) -> bool:
-    """Whether a process group has members, zombies that nobody reaps included."""
+def living_members(pgid: int) -> List[int]:
+    """The pids of a process group that still run. Zombies do not count: a container's init may never reap them."""
     try:
         os.killpg(pgid, 0)
-    except ProcessLookupError:
-        return False
+    except ProcessLookupError:           # almost always: nothing is left, and nobody has to look for it
+        return []
     except PermissionError:
-        return True
-    return True
+        pass
+    living = []
+    with contextlib.suppress(FileNotFoundError):     # no /proc
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+                state, _, group = file.read().rpartition(b")")[2].split()[:3]
+                if int(group) == pgid and state not in (b"Z", b"X"):
+                    living.append(int(pid))
+    return living
 
 
 def run_job(job: Job, post: Callable[[Event], None]) -> None:
@@ -1991,9 +1986,10 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line, grouped by task."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM, usage=f"{PROGRAM} [options] LIST [LIST ...]", allow_abbrev=False, epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False,
         description="Run a list of test commands on all GPUs, and report as if they had run one by one.")
-    parser.add_argument("lists", nargs="+", metavar="LIST", help="bash, one test per line; `-` is standard input")
+    group = parser.add_argument_group("what runs")
+    group.add_argument("lists", nargs="+", metavar="LIST", help="bash, one test per line; `-` is standard input")
     group = parser.add_argument_group("where tests run")
     group.add_argument("--gpus", type=option_type(parse_gpu_option), metavar="N|IDS",
                        help="how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are")
@@ -2018,7 +2014,9 @@ def build_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("information")
     group.add_argument("--list", action="store_true", dest="list_only",
                        help="print label, GPUs, log name and place of each test, tab-separated; run nothing")
-    group.add_argument("--version", action="version", version=version_text())
+    group.add_argument("--version", action="version", version=version_text(),
+                       help="print version and hash of this file; exit")
+    group.add_argument("-h", "--help", action="help", help="print this; exit")
     return parser
 
 

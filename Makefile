@@ -1,0 +1,31 @@
+# demo: the runner at work on two slots, in seconds.   test: the unit tests.   lint: ruff and mypy.
+# bench: what a test costs beyond itself.   golden: refresh the expected outputs of the tests.
+
+PYTHON ?= python3
+LINT := .venv/lint
+
+.PHONY: demo test lint bench golden clean
+
+demo:
+	CUDA_VISIBLE_DEVICES=0,1 $(PYTHON) run_tests.py qa/L0_demo/tests.txt
+
+test:
+	$(PYTHON) -m unittest discover -s tests -t .
+
+lint: $(LINT)/installed
+	$(LINT)/bin/ruff check .
+	$(LINT)/bin/mypy
+
+bench:
+	$(PYTHON) qa/bench/overhead.py
+
+golden:
+	REFRESH_GOLDEN=1 $(PYTHON) -m unittest tests.test_command_line
+
+$(LINT)/installed: pyproject.toml
+	$(PYTHON) -m venv $(LINT)
+	$(LINT)/bin/pip install --quiet ruff==0.17.5 mypy==2.4.1
+	touch $@
+
+clean:
+	rm -rf logs .venv
