@@ -198,7 +198,7 @@ class Test:
     shell: Shell                         # the shell state above it
     barrier: int                         # number of `wait` lines above it
     gpus: float                          # 0, a whole number, ALL_GPUS
-    timeout: Optional[float]             # seconds
+    timeout: Optional[float]             # seconds; None or 0: no limit
     junit: Optional[str]                 # absolute path of the JUnit file that it writes
     announces: bool                      # `Error: sub-test failed` is part of what its line prints
 
@@ -625,14 +625,6 @@ def parse_gpus(text: str) -> float:
     return number
 
 
-def parse_positive(text: str) -> float:
-    """A duration above zero, in seconds. Raises ValueError."""
-    seconds = parse_duration(text)
-    if not seconds:
-        raise ValueError(f"{text!r} must be more than zero")
-    return seconds
-
-
 def parse_count(text: str) -> int:
     """A whole number from 0. Raises ValueError."""
     if not re.fullmatch(r"\d{1,6}", text):
@@ -656,7 +648,7 @@ def parse_names(text: str) -> Tuple[str, ...]:
 
 
 ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
-    "gpus": parse_gpus, "timeout": parse_positive, "retries": parse_count, "label": parse_label,
+    "gpus": parse_gpus, "timeout": parse_duration, "retries": parse_count, "label": parse_label,
     "time": parse_duration, "lock": parse_names, "after": parse_names, "tags": parse_names, "split": parse_count,
 }
 
@@ -698,24 +690,24 @@ def run_bash(arguments: Sequence[str], script: str) -> "subprocess.CompletedProc
         raise MachineError(f"bash cannot be run ({error.strerror}); put it on PATH, tests run in it") from None
 
 
-def syntax_error(text: str) -> str:
-    """What bash says of one logical line; empty if it can be parsed."""
-    checked = run_bash(["-n", "-O", "extglob"], text + "\n")
-    complaint = checked.stderr.decode("utf-8", "replace").strip()
-    if not complaint:
-        return ""
-    first = re.sub(r"^bash: (line \d+: )?", "", complaint.splitlines()[0])
-    if "here-document" in first:
+def syntax_error(script: str) -> str:
+    """The first thing that bash says against the syntax of a script; empty if it can be parsed."""
+    checked = run_bash(["-n", "-O", "extglob"], script + "\n")
+    said = checked.stderr.decode("utf-8", "replace").strip().splitlines()
+    here = [line for line in said if "here-document" in line]        # only a warning to bash
+    if here:
         return "a here-document cannot be on one logical line; put the command into a script"
-    return f"{first} (a list has one whole command per line)"
+    if checked.returncode == 0:
+        return ""
+    complaint = re.sub(r"^bash: (line \d+: )?", "", said[0] if said else "no reason given")
+    return f"{complaint} (a list has one whole command per line)"
 
 
 def check_syntax(lists: Sequence[ListFile]) -> None:
     """Add a mistake for each line that bash cannot parse. One bash for all, one more per line if any is bad."""
     lines = [(parsed, line, text) for parsed in lists
              for line, text in [*parsed.states, *((draft.line, draft.source) for draft in parsed.drafts)]]
-    whole = "".join(f"{{ {text}\n}}\n" for _, _, text in lines)
-    if not run_bash(["-n", "-O", "extglob"], whole).stderr:
+    if not syntax_error("".join(f"{{ {text}\n}}\n" for _, _, text in lines)):
         return
     for parsed, line, text in lines:
         problem = syntax_error(text)
@@ -884,7 +876,8 @@ def finish_tests(lists: Sequence[ListFile], options: Options) -> List[Test]:
         tests.append(Test(
             index, draft.key, label, stem, draft.parent.name, draft.line, command_of(draft, path, options),
             shell=draft.shell, barrier=draft.barrier, gpus=need_of(draft, mask), junit=path,
-            timeout=draft.attributes.timeout or options.timeout, announces=draft.handled or draft.is_target))
+            timeout=options.timeout if draft.attributes.timeout is None else draft.attributes.timeout,
+            announces=draft.handled or draft.is_target))
     return tests
 
 
@@ -1374,8 +1367,9 @@ class Schedule:
         running = self.running.pop(event.test)
         self.pool.give(running.lease)
         outcome = running.cause or outcome_of(event.status)
+        reason = f"did not end in {event.test.timeout:g}s" if outcome is Outcome.TIMEOUT else ""
         return self.conclude(Result(event.test, outcome, event.at - running.started, event.status, running.lease,
-                                    junit_fault=event.junit_fault))
+                                    reason=reason, junit_fault=event.junit_fault))
 
     def on_broken(self, event: Broken) -> List[Action]:
         running = self.running.pop(event.test)
@@ -1888,7 +1882,7 @@ class SequentialConsole(Console):
             if self.output == "failures" and not result.outcome.is_ok():
                 self.follow()
             self.path = ""
-        if result.outcome is Outcome.UNRUNNABLE:
+        if result.reason:
             warn(f"{result.test.where}: {result.test.label} {result.reason}")
         if result.outcome.is_failure() and (result.test.announces or result.status is None):
             self.trace.line(f"Error: sub-test failed: {result.test.label}")
@@ -1999,7 +1993,7 @@ def build_parser() -> argparse.ArgumentParser:
     group.add_argument("--pytest-args", type=option_type(parse_arguments_option), default=(), metavar="ARGS",
                        help='further arguments for pytest targets, in one word: --pytest-args="-x -m \'not slow\'"')
     group = parser.add_argument_group("when tests are stopped")
-    group.add_argument("--timeout", type=option_type(parse_positive), metavar="TIME",
+    group.add_argument("--timeout", type=option_type(parse_duration), metavar="TIME",
                        help="for each test (90s, 10m, 2h), unless its line says timeout=; default: none")
     group.add_argument("--grace", type=option_type(parse_duration), default=GRACE_S, metavar="TIME",
                        help=f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s")
