@@ -318,7 +318,7 @@ class ListFile:
 
 @dataclass
 class Draft:
-    """A test line before bash has expanded its words. Words are bash text as written."""
+    """A test line on its way to a Test. `label`, `junit` and `mask` are bash words until `settle` has their values."""
 
     parent: ListFile
     line: int
@@ -332,7 +332,7 @@ class Draft:
     shell: Shell
     mask: Optional[str] = None           # the value of a leading CUDA_VISIBLE_DEVICES=…
     label: Optional[str] = None          # the word after `test_fail`, or run_test's fourth
-    junit: Optional[str] = None          # the word after `--junitxml=`, or run_test's second
+    junit: Optional[str] = None          # the word after `--junitxml=`, or run_test's second; then an absolute path
     handled: bool = False                # the line says `|| test_fail`, or is a call of run_test
     is_target: bool = False              # pytest runs it
     in_log_dir: bool = False             # a JUnit name without a folder is in the log dir, as run_test has it
@@ -781,12 +781,6 @@ def is_folder_target(cwd: str, word: str) -> bool:
     return "/" in word or shutil.which(word) is None
 
 
-def count_mask(value: str) -> int:
-    """How many GPUs a test asks for by a mask of its own; the ids themselves are replaced."""
-    entries = value.split(",")
-    return next((number for number, entry in enumerate(entries) if entry.strip() in ("", "-1")), len(entries))
-
-
 def slug(label: str) -> str:
     """A file name that tells the label: ASCII, at most STEM_BYTES; a hash where something was lost."""
     name = re.sub(r"\.py\b", "", label)
@@ -797,11 +791,13 @@ def slug(label: str) -> str:
     return name
 
 
-def junit_of(draft: Draft, cwd: str, value: str, options: Options) -> Optional[str]:
-    """The absolute path of the JUnit file that a line names itself, or None."""
-    if not value:
-        return None
-    return os.path.abspath(os.path.join(options.log_dir if draft.in_log_dir and "/" not in value else cwd, value))
+def settle(draft: Draft, cwd: str, values: Sequence[str], options: Options) -> None:
+    """Put the values of a draft's wanted words, as expanded in `cwd`, in their places."""
+    label, junit, first, draft.mask = values[0], values[1], values[2], None if draft.mask is None else values[3]
+    draft.label = CONTROL.sub(" ", label).strip() or draft.body
+    draft.is_target = draft.is_target or is_folder_target(cwd, first)
+    folder = options.log_dir if draft.in_log_dir and "/" not in junit else cwd
+    draft.junit = os.path.abspath(os.path.join(folder, junit)) if junit else None
 
 
 def command_of(draft: Draft, junit: Optional[str], options: Options) -> str:
@@ -814,13 +810,14 @@ def command_of(draft: Draft, junit: Optional[str], options: Options) -> str:
     return " ".join([*words, draft.body])
 
 
-def check_supported(draft: Draft) -> None:
+def check_supported(drafts: Sequence[Draft]) -> None:
     """A key whose effect is still to come is refused, never ignored."""
-    for key in UNSUPPORTED:
-        if getattr(draft.attributes, key) not in (None, ()):
-            draft.parent.complain(draft.line, f"{key}= is not supported yet; take it out")
-    if 0 < (draft.attributes.gpus or 0) < 1:
-        draft.parent.complain(draft.line, "a fraction of a GPU is not supported yet; write gpus=1")
+    for draft in drafts:
+        for key in UNSUPPORTED:
+            if getattr(draft.attributes, key) not in (None, ()):
+                draft.parent.complain(draft.line, f"{key}= is not supported yet; take it out")
+        if 0 < (draft.attributes.gpus or 0) < 1:
+            draft.parent.complain(draft.line, "a fraction of a GPU is not supported yet; write gpus=1")
 
 
 def check_after(drafts: Sequence[Draft], labels: Sequence[str]) -> None:
@@ -842,50 +839,44 @@ def check_after(drafts: Sequence[Draft], labels: Sequence[str]) -> None:
             draft.parent.complain(draft.line, f"after={','.join(circle[label])} goes in a circle; take one of them out")
 
 
-def check_junits(drafts: Sequence[Draft], junits: Sequence[Optional[str]]) -> None:
+def check_junits(drafts: Sequence[Draft]) -> None:
     """Two tests that name the same JUnit file would overwrite each other's verdicts."""
     owners: Dict[str, Draft] = {}
-    for draft, junit in zip(drafts, junits):
-        owner = owners.setdefault(junit, draft) if junit else draft
+    for draft in drafts:
+        owner = owners.setdefault(draft.junit, draft) if draft.junit else draft
         if owner is not draft:
             draft.parent.complain(draft.line, f"writes the same JUnit file as {owner.parent.name}:{owner.line}, "
-                                  f"{junit}; give each test its own")
+                                  f"{draft.junit}; give each test its own")
 
 
 def finish_tests(lists: Sequence[ListFile], options: Options) -> List[Test]:
     """Drafts with their words expanded to tests. Mistakes are added to the lists."""
-    drafts: List[Draft] = []
-    junits: List[Optional[str]] = []
-    written_labels: List[str] = []
-    masks: List[str] = []
     for parsed in lists:
-        for draft, (cwd, (label, junit, first, mask)) in zip(parsed.drafts, expand_words(parsed)):
-            draft.is_target = draft.is_target or is_folder_target(cwd, first)
-            drafts.append(draft)
-            junits.append(junit_of(draft, cwd, junit, options))
-            written_labels.append(CONTROL.sub(" ", label).strip() or draft.body)
-            masks.append(mask)
-    labels = unique_names(written_labels, "{} #{}", str)
-    stems = log_stems(drafts, junits, labels)
-    check_junits(drafts, junits)
+        for draft, (cwd, values) in zip(parsed.drafts, expand_words(parsed)):
+            settle(draft, cwd, values, options)
+    drafts = [draft for parsed in lists for draft in parsed.drafts]
+    labels = unique_names([draft.label or draft.body for draft in drafts], "{} #{}", str)
+    check_supported(drafts)
+    check_junits(drafts)
     check_after(drafts, labels)
     tests = []
-    for index, (draft, label, stem, named, mask) in enumerate(zip(drafts, labels, stems, junits, masks)):
-        check_supported(draft)
-        path = named or (os.path.abspath(os.path.join(options.log_dir, stem + ".xml")) if draft.is_target else None)
+    for index, (draft, label, stem) in enumerate(zip(drafts, labels, log_stems(drafts, labels))):
+        own = os.path.abspath(os.path.join(options.log_dir, stem + ".xml")) if draft.is_target else None
+        junit = draft.junit or own
+        timeout = draft.attributes.timeout
         tests.append(Test(
-            index, draft.key, label, stem, draft.parent.name, draft.line, command_of(draft, path, options),
-            shell=draft.shell, barrier=draft.barrier, gpus=need_of(draft, mask), junit=path,
-            timeout=options.timeout if draft.attributes.timeout is None else draft.attributes.timeout,
-            announces=draft.handled or draft.is_target))
+            index, draft.key, label, stem, draft.parent.name, draft.line, command_of(draft, junit, options),
+            shell=draft.shell, barrier=draft.barrier, gpus=need_of(draft), junit=junit,
+            timeout=options.timeout if timeout is None else timeout, announces=draft.handled or draft.is_target))
     return tests
 
 
-def need_of(draft: Draft, mask: str) -> float:
-    """How many GPUs a test takes: `gpus=`, else as many as its own mask names, else one."""
-    if draft.attributes.gpus is not None:
-        return draft.attributes.gpus
-    return count_mask(mask) if draft.mask is not None else 1
+def need_of(draft: Draft) -> float:
+    """How many GPUs a test takes: `gpus=`, else as many as its own mask names, else one. The ids do not matter."""
+    if draft.attributes.gpus is not None or draft.mask is None:
+        return 1 if draft.attributes.gpus is None else draft.attributes.gpus
+    entries = draft.mask.split(",")
+    return next((number for number, entry in enumerate(entries) if entry.strip() in ("", "-1")), len(entries))
 
 
 def unique_names(names: Sequence[str], pattern: str, same: Callable[[str], str],
@@ -904,19 +895,19 @@ def unique_names(names: Sequence[str], pattern: str, same: Callable[[str], str],
     return unique
 
 
-def log_stems(drafts: Sequence[Draft], junits: Sequence[Optional[str]], labels: Sequence[str]) -> List[str]:
+def log_stems(drafts: Sequence[Draft], labels: Sequence[str]) -> List[str]:
     """The log's stem for each test: that of the JUnit file it names, else a slug of its label.
 
     Names that the list gives come first, so that none of the runner's own takes their place. Some file
     systems do not tell `A.log` from `a.log`.
     """
-    given = unique_names([os.path.splitext(os.path.basename(junit))[0] for junit in junits if junit],
+    given = unique_names([os.path.splitext(os.path.basename(draft.junit))[0] for draft in drafts if draft.junit],
                          "{}_{}", str.casefold)
     made = unique_names([("pytest_" if draft.is_target else "") + slug(label)
-                         for draft, junit, label in zip(drafts, junits, labels) if not junit],
+                         for draft, label in zip(drafts, labels) if not draft.junit],
                         "{}_{}", str.casefold, taken=given)
     given_names, made_names = iter(given), iter(made)
-    return [next(given_names) if junit else next(made_names) for junit in junits]
+    return [next(given_names) if draft.junit else next(made_names) for draft in drafts]
 
 
 def read_list(name: str) -> str:
