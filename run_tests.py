@@ -70,7 +70,7 @@ PROGRAM = "run_tests.py"
 GRACE_S = 10.0               # SIGTERM to SIGKILL: enough for pytest to write its JUnit file
 FOLLOW_S = 0.05              # sequential mode looks at the growing log this often: below what an eye sees
 GROUP_EXIT_S = 2.0           # a killed process group is gone in milliseconds, or is stuck in the kernel
-GROUP_POLL_S = 0.002         # between two looks at a dying group
+GROUP_POLL_S = 0.005         # between two looks at a dying group
 PROBE_S = 30.0               # nvidia-smi takes seconds without persistence mode; a hung driver takes for ever
 COPY_BYTES = 1 << 20         # a log is replayed through a buffer of this size, so that 1 GB costs no memory
 TAIL_BYTES = 8192            # of a log that goes into a stand-in JUnit file: the last error and its traceback
@@ -409,12 +409,17 @@ def scan_line(text: str, start: int) -> Tuple[List[Token], int]:
 def end_of_word(text: str, start: int) -> int:
     """Offset after the bash word at `start`."""
     at = start
-    while at < len(text) and not text[at].isspace() and (at == start or text[at] not in ";&|()"):
-        if text[at] in "<>" and text[at + 1:at + 2] != "(":
-            break
+    while at < len(text) and not text[at].isspace():
         run = WORD_RUN.match(text, at)
-        at = run.end() if run else end_of_piece(text, at)
-    return at
+        if run:
+            at = run.end()
+        elif text[at] == "(" and ASSIGNMENT.fullmatch(text, start, at):
+            at = end_of_nest(text, at + 1, ")")          # an array: A=(1 2)
+        elif text[at] in ";&|()" or (text[at] in "<>" and text[at + 1:at + 2] != "("):
+            break
+        else:
+            at = end_of_piece(text, at)
+    return max(at, start + 1)
 
 
 def split_list(name: str, text: str, waits: int = 0) -> ListFile:
@@ -444,6 +449,7 @@ def split_list(name: str, text: str, waits: int = 0) -> ListFile:
         first_line = line + text.count("\n", at, tokens[0].start) if tokens else line
         if [token.text for token in tokens] == ["wait"]:
             parsed.waits += 1
+            parsed.states.append(StateLine(first_line, "wait"))      # for `set -x`, which shows it
         elif tokens and is_state(tokens):
             check_state(tokens, first_line, parsed)
             parsed.states.append(StateLine(first_line, text[tokens[0].start:tokens[-1].end]))
@@ -1420,7 +1426,8 @@ class Schedule:
             if lease is None:
                 break
             actions.append(self.start(gpu_line.popleft(), lease, at))
-        while cpu_line and self.may_start(cpu_line[0]) and not (gpu_line and self.must_be_alone(gpu_line[0])):
+        alone_next = bool(gpu_line) and self.must_be_alone(gpu_line[0]) and self.is_open(gpu_line[0])
+        while cpu_line and not alone_next and self.may_start(cpu_line[0]):
             lease = self.pool.take(0)
             assert lease is not None
             actions.append(self.start(cpu_line.popleft(), lease, at))
@@ -1433,11 +1440,15 @@ class Schedule:
     def must_be_alone(self, test: Test) -> bool:
         return self.sequential or test.gpus == ALL_GPUS
 
-    def may_start(self, test: Test) -> bool:
-        """Whether barrier, CPU slots and solitude let a test start now; devices apart."""
+    def is_open(self, test: Test) -> bool:
+        """Whether all tests above the `wait` lines above a test have ended."""
         while self.floor < test.barrier and not self.unfinished[self.floor]:
             self.floor += 1
-        if test.barrier > self.floor:
+        return test.barrier <= self.floor
+
+    def may_start(self, test: Test) -> bool:
+        """Whether barrier, CPU slots and solitude let a test start now; devices apart."""
+        if not self.is_open(test):
             return False
         if self.running and (self.must_be_alone(test) or self.must_be_alone(next(iter(self.running)))):
             return False
@@ -1479,12 +1490,14 @@ class Process:
             os.close(log)
         self.pid = self.popen.pid
         self.lock = threading.Lock()
+        self.asked = False               # to end, by a signal
         self.reaped = False
 
     def signal(self, signum: int) -> None:
         """Send a signal to the group, if there is one still."""
         with self.lock:
             if not self.reaped:
+                self.asked = True
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, signum)
 
@@ -1495,6 +1508,8 @@ class Process:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         else:                            # macOS before Python 3.13
             self.popen.wait()
+        while self.asked and living_members(self.pid):   # the shell is gone, its command may be in its grace period
+            time.sleep(GROUP_POLL_S)
         self.signal(signal.SIGKILL)
         with self.lock:
             status = self.popen.wait()
@@ -1559,7 +1574,7 @@ def build_script(test: Test, mask: Mapping[str, str]) -> str:
     for at, text in pieces:
         parts.append("\n" * (at - line if fits else 1) + text)
         line = at + text.count("\n")
-    return "".join(parts)
+    return "".join(parts) + "\n\n"       # with text to come, bash does not exec the command, and tells how it died
 
 
 def free_port(slot: int, slots: int) -> int:
@@ -1731,10 +1746,12 @@ class Trace:
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
         self.is_open = True
+        self.at_line_start = True
 
     def write(self, data: bytes) -> None:
         """Print bytes; they are on their way at the next flush."""
         self.guarded(self.stream.write, data)
+        self.at_line_start = data.endswith(b"\n") if data else self.at_line_start
 
     def flush(self) -> None:
         self.guarded(self.stream.flush)
@@ -1749,14 +1766,11 @@ class Trace:
                     os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
     def line(self, text: str = "") -> None:
-        self.write(to_bytes(text) + b"\n")
+        """Print a line of the runner's own, never on the end of a line that a test has left open."""
+        self.write((b"" if self.at_line_start else b"\n") + to_bytes(text) + b"\n")
 
-    def copy(self, path: str, offset: int = 0) -> Tuple[int, bool]:
-        """Copy a file from `offset` on; returns where it ended and whether that was the end of a line.
-
-        Raises OSError if the file cannot be read.
-        """
-        whole_line = True
+    def copy(self, path: str, offset: int = 0) -> int:
+        """Copy a file from `offset` on; returns where it ended. Raises OSError if it cannot be read."""
         with open(path, "rb", buffering=0) as file:
             file.seek(offset)
             while self.is_open:
@@ -1764,8 +1778,8 @@ class Trace:
                 if not data:
                     break
                 self.write(data)
-                offset, whole_line = offset + len(data), data.endswith(b"\n")
-        return offset, whole_line
+                offset += len(data)
+        return offset
 
 
 class Console:
@@ -1828,22 +1842,22 @@ class ParallelConsole(Console):
         """One log in its frame, byte for byte; a last line without an end gets one, for the frame's sake."""
         if result.status is None:
             return
-        self.trace.line(f"\n{RULE}\n>>> {result.test.stem}\n{RULE}")
+        for line in ("", RULE, f">>> {result.test.stem}", RULE):
+            self.trace.line(line)
         try:
-            _, whole_line = self.trace.copy(self.record.log_path(result.test))
+            self.trace.copy(self.record.log_path(result.test))
         except OSError as error:
-            whole_line = True
             self.trace.line(f"(its log cannot be read: {error.strerror})")
-        if not whole_line:
-            self.trace.line()
 
     def finish(self, results: Sequence[Result], seconds: float, machine: Machine) -> None:
         if self.output in ("replay", "failures"):
-            self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
+            self.trace.line()
+            self.trace.line("=== Per-test output (replayed from parallel execution) ===")
             for result in results:
                 if self.output == "replay" or not result.outcome.is_ok():
                     self.replay(result)
-            self.trace.line("\n=== End of per-test output ===")
+            self.trace.line()
+            self.trace.line("=== End of per-test output ===")
         for line in summary(results, seconds, machine, self.record):
             self.trace.line(line)
 
@@ -1865,7 +1879,7 @@ class SequentialConsole(Console):
     def follow(self) -> None:
         """Show what has come since the last look."""
         with contextlib.suppress(OSError):       # a test may take its log away
-            self.offset, _ = self.trace.copy(self.path, self.offset)
+            self.offset = self.trace.copy(self.path, self.offset)
 
     def concluded(self, result: Result) -> None:
         if result.status is not None:
@@ -1876,7 +1890,7 @@ class SequentialConsole(Console):
         if result.reason:
             warn(f"{result.test.where}: {result.test.label} {result.reason}")
         if result.outcome.is_failure() and (result.test.announces or result.status is None):
-            self.trace.line(f"Error: sub-test failed: {result.test.label}")
+            self.trace.write(to_bytes(f"Error: sub-test failed: {result.test.label}\n"))    # as `echo` prints it
 
 
 def summary(results: Sequence[Result], seconds: float, machine: Machine, record: Record) -> List[str]:
