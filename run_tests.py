@@ -274,16 +274,20 @@ def death_of(status: Optional[int]) -> str:
 
 STATE_WORDS = frozenset(["export", "unset", ":", "cd", "source", ".", "set", "shopt", "ulimit", "umask"])
 STATE_FALLBACKS = frozenset(["true", "false", "exit", "return"])   # `cd build || exit 1` is still state
+BRACED_FALLBACKS = frozenset(["echo", "printf"])                   # `cd build || { echo no; exit 1; }` too
+NOT_FOLDERS = frozenset(["eval", "exec", "command", "builtin", "time", "trap", "type", "let", "coproc", "source"])
 MASK_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 UNSUPPORTED = ("retries", "time", "lock", "after", "tags", "split")
 
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\+?=")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\+?=", re.ASCII)
 CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
-WORD_RUN = re.compile(r"[^\s'\"\\$`;&|()<>]+")
+WORD_RUN = re.compile(r"[^ \t\n'\"\\$`;&|()<>]+")
 OPERATOR = re.compile(r"\|\||&&|;;&?|;&|\|&|[;|()]|&>>?|\d*(?:<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|&")
 SEPARATORS = frozenset([";", "&&", "||", "|", "|&", "&", "(", ")", ";;", ";&", ";;&"])
 PIECE_OPENER = re.compile(r"""\\|\$?['"]|`|\$\{|[$<>]\(""")
 NESTED_STOP = re.compile(r"[()'\"\\$`{}]")
+LABEL_PIECE = re.compile(r"(\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*))|\\.|'[^']*'|.", re.ASCII | re.DOTALL)
+QUOTED_PIECE = re.compile(r"(\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*))|\\.|.", re.ASCII | re.DOTALL)
 BARE_WORD = re.compile(r"[\w@%+=:,./-]*")
 PLAIN_WORD = re.compile(r"""(?:[\w@%+=:,./-]|'[^']*'|"[^"$`\\]*")*""")   # its value does not need bash
 
@@ -309,11 +313,19 @@ class ListFile:
     waits: int = 0                       # number of `wait` lines so far, those of the lists before included
     drafts: List["Draft"] = field(default_factory=list)
     states: List[StateLine] = field(default_factory=list)
+    state_bytes: int = 0                 # their size
     mistakes: List[Tuple[int, str]] = field(default_factory=list)
+    is_whole: bool = True                # every line could be read; False: what follows from them is not known
 
-    def complain(self, line: int, what: str) -> None:
-        """Note a mistake, reported later as `file:line: what`."""
+    def complain(self, line: int, what: str, lost: bool = False) -> None:
+        """Note a mistake, reported later as `file:line: what`; `lost`: its line cannot be read at all."""
         self.mistakes.append((line, what))
+        self.is_whole = self.is_whole and not lost
+
+    def add_state(self, line: int, text: str) -> None:
+        """Add a line of shell state."""
+        self.states.append(StateLine(line, text))
+        self.state_bytes += len(to_bytes(text))
 
 
 @dataclass
@@ -338,8 +350,8 @@ class Draft:
     in_log_dir: bool = False             # a JUnit name without a folder is in the log dir, as run_test has it
 
 
-def end_of_piece(text: str, start: int) -> int:
-    """Offset after the quoted, escaped or substituted piece of a word that begins at `start`."""
+def end_of_piece(text: str, start: int, quoted: bool = False) -> int:
+    """Offset after the quoted, escaped or substituted piece at `start`; `quoted`: it stands in double quotes."""
     opener = PIECE_OPENER.match(text, start)
     if opener is None:
         return start + 1                 # a `$` that is only itself
@@ -348,7 +360,7 @@ def end_of_piece(text: str, start: int) -> int:
     closer = {"'": "'", "$'": "'", "`": "`", '"': '"', '$"': '"', "${": "}"}.get(opener.group(), ")")
     if closer in "'`":
         return end_of_quote(text, opener.end(), closer, escapes=opener.group() != "'")
-    return end_of_nest(text, opener.end(), closer)
+    return end_of_nest(text, opener.end(), closer, quoted and closer == "}" or closer == '"')
 
 
 def end_of_quote(text: str, start: int, quote: str, escapes: bool) -> int:
@@ -361,8 +373,11 @@ def end_of_quote(text: str, start: int, quote: str, escapes: bool) -> int:
     raise Unclosed(quote)
 
 
-def end_of_nest(text: str, start: int, closer: str) -> int:
-    """Offset after `closer` (a double quote, a parenthesis, a brace); pieces inside may nest."""
+def end_of_nest(text: str, start: int, closer: str, quoted: bool) -> int:
+    """Offset after `closer` (a double quote, a parenthesis, a brace); pieces inside may nest.
+
+    Where `quoted`, a single quote is only a character.
+    """
     at, depth = start, 0
     while True:
         stop = NESTED_STOP.search(text, at)
@@ -374,8 +389,8 @@ def end_of_nest(text: str, start: int, closer: str) -> int:
         if closer == ")" and char in "()":
             depth += 1 if char == "(" else -1
             at += 1
-        elif char in "\\$`" or (char in "'\"" and closer != '"'):
-            at = end_of_piece(text, at)
+        elif char in '\\$`"' or (char == "'" and not quoted):
+            at = end_of_piece(text, at, quoted)
         else:
             at += 1
 
@@ -389,7 +404,7 @@ def scan_line(text: str, start: int) -> Tuple[List[Token], int]:
     tokens: List[Token] = []
     at = start
     while at < len(text) and text[at] != "\n":
-        if text[at].isspace():
+        if text[at] in " \t":
             at += 1
         elif text.startswith("\\\n", at):
             at += 2
@@ -409,12 +424,12 @@ def scan_line(text: str, start: int) -> Tuple[List[Token], int]:
 def end_of_word(text: str, start: int) -> int:
     """Offset after the bash word at `start`."""
     at = start
-    while at < len(text) and not text[at].isspace():
+    while at < len(text) and text[at] not in " \t\n":
         run = WORD_RUN.match(text, at)
         if run:
             at = run.end()
         elif text[at] == "(" and ASSIGNMENT.fullmatch(text, start, at):
-            at = end_of_nest(text, at + 1, ")")          # an array: A=(1 2)
+            at = end_of_nest(text, at + 1, ")", quoted=False)    # an array: A=(1 2)
         elif text[at] in ";&|()" or (text[at] in "<>" and text[at + 1:at + 2] != "("):
             break
         else:
@@ -425,39 +440,49 @@ def end_of_word(text: str, start: int) -> int:
 def split_list(name: str, text: str, waits: int = 0) -> ListFile:
     """Split one list into drafts and shell state, `waits` barriers above it; mistakes are collected, not raised."""
     parsed = ListFile(name, waits)
-    if "\0" in text or "\r\n" in text:
-        nul = text.find("\0")
-        what = "a NUL byte; a list is text" if nul >= 0 else "Windows line ends; mend them with `sed -i 's/\\r$//'`"
-        parsed.complain(text.count("\n", 0, nul if nul >= 0 else text.find("\r\n")) + 1, what)
-        return parsed
+    for bad, what in (("\0", "a NUL byte; a list is text"),
+                      ("\r\n", "Windows line ends; mend them with `sed -i 's/\\r$//'`")):
+        if bad in text:
+            parsed.complain(text.count("\n", 0, text.find(bad)) + 1, what, lost=True)
+            return parsed
     defaults, at, line = Attributes(), 0, 1
     while at < len(text):
         try:
             tokens, after = scan_line(text, at)
         except Unclosed as unclosed:
-            parsed.complain(line, f"{unclosed.args[0]} is never closed")
+            parsed.complain(line, f"{unclosed.args[0]} is never closed", lost=True)
             break
         except RecursionError:
-            parsed.complain(line, "substitutions are nested too deeply")
+            parsed.complain(line, "substitutions are nested too deeply", lost=True)
             break
         comment = tokens.pop().text if tokens and tokens[-1].kind == "comment" else ""
         attributes = defaults
         if comment.startswith("#:"):
             attributes = parse_attributes(comment[2:], line, parsed, Attributes() if not tokens else defaults)
-            if not tokens:
-                defaults = attributes
-        first_line = line + text.count("\n", at, tokens[0].start) if tokens else line
-        if [token.text for token in tokens] == ["wait"]:
-            parsed.waits += 1
-            parsed.states.append(StateLine(first_line, "wait"))      # for `set -x`, which shows it
-        elif tokens and is_state(tokens):
-            check_state(tokens, first_line, parsed)
-            parsed.states.append(StateLine(first_line, text[tokens[0].start:tokens[-1].end]))
-        elif tokens:
-            add_draft(parsed, text, tokens, first_line, attributes)
+        if not tokens:
+            defaults = attributes if comment.startswith("#:") else defaults
+        else:
+            first_line = line + text.count("\n", at, tokens[0].start)
+            if not add_setting(parsed, text, tokens, first_line):
+                add_draft(parsed, text, tokens, first_line, attributes)
+            elif attributes is not defaults:
+                parsed.complain(first_line, "`#:` on a line that is no test; put it on a line of its own")
         line += text.count("\n", at, after)
         at = after
     return parsed
+
+
+def add_setting(parsed: ListFile, text: str, tokens: Sequence[Token], line: int) -> bool:
+    """Add a line that is a barrier or shell state; returns whether it is one."""
+    if [token.text for token in tokens if token.text != ";"] == ["wait"]:
+        parsed.waits += 1                # it is state too: `set -x` shows it
+    elif not is_state(tokens):
+        return False
+    for token in filter(is_mask, tokens):
+        parsed.complain(line, f"{token.text} would put all tests below on the same GPUs; set it outside the list, or "
+                        "ask for GPUs with `#: gpus=N`")
+    parsed.add_state(line, text[tokens[0].start:tokens[-1].end])
+    return True
 
 
 def simple_commands(tokens: Sequence[Token]) -> List[List[Token]]:
@@ -480,51 +505,47 @@ def command_words(tokens: Sequence[Token]) -> Tuple[List[Token], List[Token]]:
 
 
 def is_state(tokens: Sequence[Token]) -> bool:
-    """Whether a line only changes the shell: all its commands are assignments or state builtins."""
+    """Whether a line only changes the shell: all its commands are assignments or state builtins.
+
+    What may follow them in `cd build || { echo no build; exit 1; }` does not make it a test.
+    """
     if any(token.kind == "op" and token.text in SEPARATORS - {";", "&&", "||"} for token in tokens):
         return False
-    allowed = STATE_WORDS
-    for tokens_of_one in simple_commands(tokens):
-        assigned, words = command_words(tokens_of_one)
-        if words and words[0].text not in allowed:
+    allowed, in_braces = STATE_WORDS, False
+    for command in simple_commands(tokens):
+        in_braces = in_braces or [token.text for token in command[:1]] == ["{"]
+        assigned, words = command_words([token for token in command if token.text not in ("{", "}")])
+        if words and words[0].text not in allowed | (BRACED_FALLBACKS if in_braces else frozenset()):
             return False
-        allowed = STATE_WORDS | STATE_FALLBACKS if assigned or words else allowed
+        if command and not assigned and not words and not in_braces:
+            return False                 # `> file` alone
+        allowed = STATE_WORDS | STATE_FALLBACKS
     return True
-
-
-def check_state(tokens: Sequence[Token], line: int, parsed: ListFile) -> None:
-    """Refuse shell state that sets a device mask: every test below would land on the same GPUs."""
-    for token in filter(is_mask, tokens):
-        parsed.complain(line, f"{token.text} would put all tests below on the same GPUs; set it outside the "
-                                "list, or ask for GPUs with `#: gpus=N`")
 
 
 def add_draft(parsed: ListFile, text: str, tokens: List[Token], line: int, attributes: Attributes) -> None:
     """Turn the tokens of a test line into a Draft, or into mistakes."""
     label, handled, command = take_handler(tokens)
     assigned, words = command_words(simple_commands(command)[0])
-    assigned = assigned if words else []
-    masks = [token for token in assigned if is_mask(token)]
-    problem = misuse([token for token in command if token not in masks])
-    if tokens[-1].end - tokens[0].start > SCRIPT_BYTES:
-        problem = f"longer than {SCRIPT_BYTES} bytes, too long for one command; put it into a file and run that"
-    if problem:
-        parsed.complain(line, problem)
-        return
-    body_start = words[0].start if words else command[0].start
+    leading = len(assigned) if words and command[:len(assigned)] == assigned else 0
+    masks = [token for token in command[:leading] if is_mask(token)]
+    source = text[tokens[0].start:tokens[-1].end]
     draft = Draft(
-        parsed, line, text[tokens[0].start:tokens[-1].end],
-        [token.text for token in assigned if token not in masks],
-        text[body_start:command[-1].end], [word.text for word in words], key_of(command), attributes, parsed.waits,
+        parsed, line, source, [token.text for token in command[:leading] if token not in masks],
+        text[command[leading].start:command[-1].end], [word.text for word in words],
+        key_of(token.text for token in command), attributes, parsed.waits,
         Shell(parsed.states, parsed.drafts[-1].shell.held if parsed.drafts else 0, len(parsed.states)),
         masks[-1].text.partition("=")[2] if masks else None, label, handled=handled)
-    if draft.words[:1] == ["run_test"]:
-        problem = apply_run_test(draft)
+    if parsed.state_bytes + len(to_bytes(source)) > SCRIPT_BYTES:
+        problem = f"with its shell state longer than {SCRIPT_BYTES} bytes, too long for one command; run a file instead"
+    elif draft.words[:1] == ["run_test"]:
+        problem = misuse(command[leading + 2:] or command) or apply_run_test(draft, command[leading:])
     else:
+        problem = misuse(command[leading:])
         draft.is_target = bool(re.search(r"\.py(::|$)", unquoted(draft.words[0]))) if draft.words else False
         draft.junit = junit_word(draft.words)
     if problem:
-        parsed.complain(line, problem)
+        parsed.complain(line, problem, lost=True)
     else:
         parsed.drafts.append(draft)
 
@@ -546,7 +567,7 @@ def take_handler(tokens: List[Token]) -> Tuple[Optional[str], bool, List[Token]]
 
 
 def misuse(command: Sequence[Token]) -> str:
-    """Why a command, its leading masks taken out, would not do what it says; empty if it would."""
+    """Why a command, its leading assignments taken out, would not do what it says; empty if it would."""
     if command[-1].kind == "op" and command[-1].text == "&":
         return "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
     fresh = True
@@ -559,10 +580,9 @@ def misuse(command: Sequence[Token]) -> str:
     return ""
 
 
-def key_of(command: Sequence[Token]) -> str:
+def key_of(words: Iterable[str]) -> str:
     """A test's name in journals: 12 hex digits of the hash of its command and environment prefix."""
-    canonical = " ".join(token.text for token in command)
-    return hashlib.sha256(canonical.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return hashlib.sha256(to_bytes(" ".join(words))).hexdigest()[:12]
 
 
 def unquoted(word: str) -> str:
@@ -575,25 +595,30 @@ def unquoted(word: str) -> str:
         return word
 
 
-def apply_run_test(draft: Draft) -> str:
+def apply_run_test(draft: Draft, command: Sequence[Token]) -> str:
     """Read `run_test "ENV" "xml" "target" "label"` into the draft; returns what is wrong with it, or nothing."""
     if len(draft.words) != 5:
         return f'run_test takes 4 words, "ENV" "xml" "target" "label"; here are {len(draft.words) - 1}'
+    if len(command) != len(draft.words):
+        return "run_test stands alone on its line; take out what follows its 4 words"
     environment, draft.junit, target, draft.label = draft.words[1:]
+    draft.key = key_of([*draft.prefix, *draft.words[:4]])
+    draft.body = unquoted(target)
     try:
+        shlex.split(draft.body)
         tokens, _ = scan_line(unquoted(environment), 0)
+    except ValueError:
+        return f"a quote inside run_test's third word, {target}, is never closed"
     except (Unclosed, RecursionError):
         tokens = [Token("op", environment, 0, 0)]
     assigned, _ = command_words(tokens)
     if len(assigned) != len(tokens):
         return f"run_test's first word is VAR=value pairs, or empty; it is {environment}"
     for token in assigned:
-        name, _, value = token.text.partition("=")
-        if name in MASK_VARIABLES:
-            draft.mask = value
+        if is_mask(token):
+            draft.mask = token.text.partition("=")[2]
         else:
             draft.prefix.append(token.text)
-    draft.body = unquoted(target)
     draft.words = [target]
     draft.handled = draft.is_target = draft.in_log_dir = True
     return ""
@@ -713,40 +738,45 @@ def check_syntax(lists: Sequence[ListFile]) -> None:
     """Add a mistake for each line that bash cannot parse. One bash for all, one more per line if any is bad."""
     lines = [(parsed, line, text) for parsed in lists
              for line, text in [*parsed.states, *((draft.line, draft.source) for draft in parsed.drafts)]]
-    if not syntax_error("".join(f"{{ {text}\n}}\n" for _, _, text in lines)):
+    if not syntax_error("".join(f"if :; then {{ {text}\n\n}}; fi\n" for _, _, text in lines)):
         return
     for parsed, line, text in lines:
         problem = syntax_error(text)
         if problem:
-            parsed.complain(line, problem)
-    if not any(parsed.mistakes for parsed in lists):
+            parsed.complain(line, problem, lost=True)
+    if all(parsed.is_whole for parsed in lists):
         raise ListError(f"{lists[0].name}: bash cannot parse this list; each line must be a command of its own")
 
 
-def expandable(text: str) -> str:
-    """Plain text as a bash word in which only `$NAME` and `${NAME}` outside single quotes expand.
+def expandable(text: str, is_command: bool) -> str:
+    """Plain text as a bash word in which only `$NAME` and `${NAME}` expand.
 
-    A variable that is not set stays as written, so that a label keeps the `$i` of an inner script.
+    A variable that is not set stays as written, so that a label keeps the `$i` of an inner script; in a
+    command so does all that bash would not expand: what is escaped, or in single quotes.
     """
     if "$" not in text:
         return shlex.quote(text)
-    pieces = re.split(r"('[^']*'|\$\{?[A-Za-z_]\w*\}?)", text)
-    out = []
-    for piece in pieces:
-        name = re.fullmatch(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", piece)
-        if name:
-            out.append("${%s-\\%s}" % (name.group(1) or name.group(2), piece.replace("}", "\\}")))
+    out, at, in_double = [], 0, not is_command
+    while at < len(text):
+        piece = (QUOTED_PIECE if in_double else LABEL_PIECE).match(text, at)
+        assert piece is not None         # both match any character
+        at = piece.end()
+        if piece.group(1):
+            out.append("${%s-\\%s}" % (piece.group(1).strip("${}"), piece.group(1).replace("}", "\\}")))
         else:
-            out.append(re.sub(r'(["\\$`])', r"\\\1", piece))
+            out.append(re.sub(r'(["\\$`])', r"\\\1", piece.group()))
+            in_double ^= is_command and piece.group() == '"'
     return '"' + "".join(out) + '"'
 
 
 def wanted_words(draft: Draft) -> List[str]:
     """The bash words of a draft whose values are needed: label, JUnit file, first word, mask."""
-    attribute, label = draft.attributes.label, draft.label
-    if attribute is not None or label is None:
-        body = re.sub(r"\\\n\s*", "", draft.body)
-        label = expandable(attribute if attribute is not None else body)
+    label = draft.label
+    if draft.attributes.label is not None:
+        label = expandable(draft.attributes.label, is_command=False)
+    elif label is None:
+        label = expandable(re.sub(r"([ \t]*)\\\n([ \t]*)", lambda gap: " " if gap.group().strip("\\\n") else "",
+                                  draft.body), is_command=True)
     first = draft.words[0] if draft.words and not re.search(r"\$\(|`", draft.words[0]) else ""
     return [label, draft.junit or "", first, draft.mask or ""]
 
@@ -764,6 +794,7 @@ def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
     for draft, words in zip(parsed.drafts, wanted):
         for state in draft.shell.lines[draft.shell.shown:draft.shell.held]:
             script.append(f"{{ {state.text}\n}} </dev/null 3>&-\nset +euxvnf\n")
+        script.append("".join(f"RUN_TESTS_WORD_{n}=\n" for n in range(len(words))))     # where bash cannot expand it
         script.append("".join(f"RUN_TESTS_WORD_{n}={word}\n" for n, word in enumerate(words)))
         script.append("printf '%s\\0' \"$PWD\" " + " ".join(f'"$RUN_TESTS_WORD_{n}"' for n in range(len(words))))
         script.append(" >&3\n")
@@ -782,7 +813,7 @@ def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
 
 def is_folder_target(cwd: str, word: str) -> bool:
     """Whether a line's first word is a folder for pytest, and not a command of the same name."""
-    if not word or not os.path.isdir(os.path.join(cwd, word)):
+    if not word or word in NOT_FOLDERS or not os.path.isdir(os.path.join(cwd, word)):
         return False
     return "/" in word or shutil.which(word) is None
 
@@ -800,7 +831,7 @@ def slug(label: str) -> str:
 def settle(draft: Draft, cwd: str, values: Sequence[str], options: Options) -> None:
     """Put the values of a draft's wanted words, as expanded in `cwd`, in their places."""
     label, junit, first, draft.mask = values[0], values[1], values[2], None if draft.mask is None else values[3]
-    draft.label = CONTROL.sub(" ", label).strip() or draft.body
+    draft.label = CONTROL.sub(" ", label).strip() or CONTROL.sub(" ", draft.body)
     draft.is_target = draft.is_target or is_folder_target(cwd, first)
     folder = options.log_dir if draft.in_log_dir and "/" not in junit else cwd
     draft.junit = os.path.abspath(os.path.join(folder, junit)) if junit else None
@@ -920,7 +951,7 @@ def read_list(name: str) -> str:
     """The text of a list; bytes that are not UTF-8 survive as surrogates. Raises ListError."""
     try:
         if name == "-":
-            data = sys.stdin.buffer.read()
+            data = sys.stdin.buffer.read() if sys.stdin else os.read(-1, 0)      # closed: EBADF
         else:
             with open(name, "rb") as file:
                 data = file.read()
@@ -944,7 +975,7 @@ def parse_lists(options: Options) -> List[Test]:
         except ListError as error:
             unreadable += error.messages
     check_syntax(lists)
-    tests = [] if unreadable or any(parsed.mistakes for parsed in lists) else finish_tests(lists, options)
+    tests = [] if unreadable or not all(parsed.is_whole for parsed in lists) else finish_tests(lists, options)
     mistakes = [f"{parsed.name}:{line}: {what}" for parsed in lists for line, what in sorted(parsed.mistakes)]
     if unreadable or mistakes:
         raise ListError(*unreadable, *mistakes)
@@ -977,9 +1008,10 @@ class MaskReader(NamedTuple):
     """How a vendor's runtime reads its mask variable, and the value that hides all devices from a test.
 
     `token` matches one valid entry. Where `stops`, an entry that is not valid hides itself and all after
-    it; else only itself. Where `empty_hides`, an empty mask hides all devices; else it is no mask.
-    Sources: the CUDA programming guide on CUDA_VISIBLE_DEVICES; for HIP and ROCR, Device::init of ROCm's
-    clr and the RvdFilter of its ROCR runtime; for Intel, parseAffinityMask of its compute runtime.
+    it; else only itself. Where `mixes`, indices and UUIDs may stand side by side. `no_mask`: the values that
+    are no mask at all. Sources: the CUDA programming guide on CUDA_VISIBLE_DEVICES; for HIP and ROCR,
+    Device::init of ROCm's clr and the RvdFilter of its ROCR runtime; for Intel, parseAffinityMask of its
+    compute runtime.
     """
 
     variable: str
@@ -987,13 +1019,16 @@ class MaskReader(NamedTuple):
     hide: str
     strips: bool = True
     stops: bool = True
-    empty_hides: bool = True
+    mixes: bool = True
+    no_mask: Tuple[str, ...] = ()
 
 
-CUDA = MaskReader("CUDA_VISIBLE_DEVICES", re.compile(r"\d+|GPU-[\w-]+|MIG-[\w/-]+"), hide="")
-HIP = MaskReader("HIP_VISIBLE_DEVICES", re.compile(r"0|[1-9]\d*|GPU-\w+"), hide="-1", strips=False, empty_hides=False)
-ROCR = MaskReader("ROCR_VISIBLE_DEVICES", re.compile(r"\d+|GPU-\w+", re.I), hide="")
-INTEL = MaskReader("ZE_AFFINITY_MASK", re.compile(r"\d+(\.\d+){0,2}"), hide="-1", stops=False, empty_hides=False)
+CUDA = MaskReader("CUDA_VISIBLE_DEVICES", re.compile(r"\d+|GPU-[\w-]+|MIG-[\w/-]+", re.ASCII), hide="", mixes=False)
+HIP = MaskReader("HIP_VISIBLE_DEVICES", re.compile(r"0|[1-9]\d*|GPU-\w+", re.ASCII), hide="-1", strips=False,
+                 no_mask=("",))
+ROCR = MaskReader("ROCR_VISIBLE_DEVICES", re.compile(r"\d+|GPU-\w+", re.ASCII | re.IGNORECASE), hide="")
+INTEL = MaskReader("ZE_AFFINITY_MASK", re.compile(r"\d+(\.\d+){0,2}", re.ASCII), hide="-1", stops=False,
+                   no_mask=("", "default"))
 READERS = (CUDA, HIP, ROCR, INTEL)
 
 
@@ -1023,25 +1058,32 @@ def machine_of(tokens: Sequence[str], *readers: MaskReader, extra: Tuple[Tuple[s
 
 
 def token_kind(token: str) -> str:
-    """`GPU`, `MIG` or `index`: a mask holds one kind, the first; another kind is not valid in it."""
+    """`GPU`, `MIG` or `index`."""
     return token[:3].upper() if token[:1].isalpha() else "index"
 
 
 def read_mask(reader: MaskReader, value: Optional[str]) -> Optional[List[str]]:
     """The tokens that a mask leaves visible; None if it is no mask. Raises UsageError for duplicates."""
-    if value is None or (not reader.empty_hides and value in ("", "default")):
+    if value is None or value in reader.no_mask:
         return None
     visible: List[str] = []
     for entry in value.split(","):
         token = entry.strip() if reader.strips else entry
-        if reader.token.fullmatch(token) and (not visible or token_kind(token) == token_kind(visible[0])):
+        fits = reader.mixes or not visible or token_kind(token) == token_kind(visible[0])
+        if reader.token.fullmatch(token) and fits:
             visible.append(token)
         elif reader.stops:
             break
     for number, token in enumerate(visible):
-        if token.lstrip("0") in [earlier.lstrip("0") for earlier in visible[:number]]:
+        if any(is_same_device(token, earlier) for earlier in visible[:number]):
             raise UsageError(f"{reader.variable}={value} names {token} twice; name each GPU once")
     return visible
+
+
+def is_same_device(one: str, other: str) -> bool:
+    """Whether two tokens share a device: `1` and `01`, a UUID in either case, a tile (`0.1`) and its whole (`0`)."""
+    parts = [[part.lstrip("0") or "0" for part in token.casefold().split(".")] for token in (one, other)]
+    return all(left == right for left, right in zip(*parts))
 
 
 def outer_machine(environ: Mapping[str, str]) -> Optional[Machine]:
@@ -1114,8 +1156,8 @@ def nvml_instances(pynvml: Any, handle: Any) -> List[str]:
                 instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
                 uuid = pynvml.nvmlDeviceGetUUID(instance)
                 uuids.append(uuid.decode() if isinstance(uuid, bytes) else uuid)
-    except pynvml.NVMLError:
-        return uuids
+    except (pynvml.NVMLError, AttributeError):       # bindings from before MIG
+        pass
     return uuids
 
 
@@ -1173,6 +1215,8 @@ def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
         return probe(environ) if outer is None else outer
     asked = [str(index) for index in range(int(gpus))] if gpus.isdigit() else [id for id in gpus.split(",") if id]
     if outer is None:
+        if read_mask(CUDA, ",".join(asked)) != asked:
+            raise UsageError(f"--gpus {gpus}: CUDA cannot read these ids together; without an outer mask it has to")
         return machine_of(asked, CUDA)
     visible = [device.token for device in outer.devices]
     hidden = asked[len(visible):] if gpus.isdigit() else [id for id in asked if id not in visible]
@@ -1557,19 +1601,15 @@ def build_script(test: Test, mask: Mapping[str, str]) -> str:
     """The bash text of a test: its shell state, its mask, its command, each at its own line number.
 
     Bash then names the same line in its messages as `bash LIST` does. State that an earlier test has shown
-    runs silently. The mask is set again after the state, which may have changed it.
+    runs silently. The mask is set again after the state (and what BASH_ENV names), which may have changed it.
     """
     shell = test.shell
-    silent, shown = shell.lines[:shell.shown], shell.lines[shell.shown:shell.held]
-    pieces = [StateLine(at, text) for at, text in silent]
-    if silent:      # the test that showed them stands on the line below the last, so that that one is free
-        pieces[0] = StateLine(silent[0].line, "{ " + silent[0].text)
-        pieces.append(StateLine(silent[-1].line + silent[-1].text.count("\n") + 1, "} >/dev/null 2>&1"))
-    pieces += shown
+    pieces = [StateLine(at, f"{{ {text.rstrip('; ')}; }} >/dev/null 2>&1") for at, text in shell.lines[:shell.shown]]
+    pieces += shell.lines[shell.shown:shell.held]
     values = " ".join(f"{name}={shlex.quote(value)}" for name, value in mask.items())
-    again = f"{{ export {values}; }} 2>/dev/null; " if values and shell.held else ""
+    again = f"{{ export {values}; }} 2>/dev/null; " if values else ""
     pieces.append(StateLine(test.line, again + test.command))
-    fits = sum(len(text) for _, text in pieces) + test.line < SCRIPT_BYTES
+    fits = sum(len(to_bytes(text)) for _, text in pieces) + test.line < SCRIPT_BYTES
     parts, line = [], 1
     for at, text in pieces:
         parts.append("\n" * (at - line if fits else 1) + text)
@@ -1958,8 +1998,10 @@ def option_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def parse_gpu_option(text: str) -> str:
     """`4`, or ids such as `0,2`, `2,`, `GPU-…`. Raises ValueError."""
+    if re.fullmatch(r"\d{1,4}", text):
+        return text
     ids = text.split(",")[:-1] if text.endswith(",") else text.split(",")
-    if not all(any(reader.token.fullmatch(token) for reader in READERS) for token in ids):
+    if text.isdigit() or not all(any(reader.token.fullmatch(token) for reader in READERS) for token in ids):
         raise ValueError(f"{text!r} is neither a count nor ids such as 0,2 (one id: 2,)")
     if len(set(ids)) < len(ids):
         raise ValueError(f"{text!r} names a GPU twice")

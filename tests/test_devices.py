@@ -1,0 +1,895 @@
+"""Section 5 of run_tests.py: masks, vendor tools, the pool, and what a test sees of its devices."""
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import shlex
+import shutil
+import socket
+import tempfile
+import unittest
+from typing import Dict, List, Mapping, Optional, Sequence
+from unittest import mock
+
+import run_tests
+from tests.support import ROOT, Ran, RunnerCase, lines_of
+
+FIXTURES = os.path.join(ROOT, "tests", "fixtures", "devices")
+GPU_A = "GPU-b614723c-e261-4605-066e-79daab4c00ff"
+GPU_B = "GPU-e52dfcc4-406d-a3d4-f787-4402b535877a"
+MIG_A = "MIG-dc34c2fd-4bd7-52ad-a6d0-645dcd1794e4"
+MIG_B = "MIG-ec4c3916-65fa-5948-b9b5-9f21a2ddfcc0"
+MIG_C = "MIG-000d40d3-5924-5906-9879-8b69bf58689b"
+MIG_OLD = "MIG-GPU-b614723c-e261-4605-066e-79daab4c00ff"      # before driver 470: …/GPU instance/compute instance
+AMD_A, AMD_B = "GPU-e8d1c3ec8e0ab3d5", "GPU-151c3ec8e0ab3d77"     # AMD's are `GPU-` and 16 hex digits
+MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+TIMEOUT = ("--timeout", "60s")   # ends tests that wait for each other in vain
+
+
+def machine(gpus: Optional[str] = None, **environ: str) -> run_tests.Machine:
+    """The devices of an outer mask, or of `--gpus` within it; no tool is asked."""
+    assert gpus is not None or run_tests.outer_machine(environ) is not None, "the vendors' tools would be asked"
+    return run_tests.find_machine(gpus, environ)
+
+
+def tokens(gpus: Optional[str] = None, **environ: str) -> List[str]:
+    return [device.token for device in machine(gpus, **environ).devices]
+
+
+class MaskCase(unittest.TestCase):
+    """Values of one variable, and the tokens that they leave visible."""
+
+    variable = ""
+
+    def shows(self, cases: Mapping[str, Sequence[str]]) -> None:
+        for value, visible in cases.items():
+            with self.subTest(value=value):
+                found = machine(**{self.variable: value})
+                self.assertEqual([device.token for device in found.devices], list(visible))
+                self.assertEqual([device.index for device in found.devices], list(range(len(visible))))
+                self.assertEqual(found.variables, (self.variable,))
+
+    def is_no_mask(self, *values: str) -> None:
+        self.assertIsNone(run_tests.outer_machine({}))
+        for value in values:
+            with self.subTest(value=value):
+                self.assertIsNone(run_tests.outer_machine({self.variable: value}))
+
+    def is_duplicate(self, *values: str) -> None:
+        for value in values:
+            with self.subTest(value=value):
+                with self.assertRaises(run_tests.UsageError) as caught:
+                    machine(**{self.variable: value})
+                self.assertIn(f"{self.variable}={value} ", str(caught.exception))
+
+
+class CudaMaskTest(MaskCase):
+    """As the CUDA programming guide has it."""
+
+    variable = "CUDA_VISIBLE_DEVICES"
+
+    def test_unset_is_no_mask(self) -> None:
+        self.is_no_mask()
+
+    def test_empty_hides_all(self) -> None:
+        self.shows({"": [], " ": []})
+
+    def test_indices_stay_in_their_order(self) -> None:
+        self.shows({"0": ["0"], "2,3": ["2", "3"], "3,2": ["3", "2"], "10,9,11": ["10", "9", "11"]})
+
+    def test_minus_one_hides_all_after_it(self) -> None:
+        self.shows({"0,-1,2": ["0"], "-1": [], "-1,0": [], "0,2,-1,1": ["0", "2"]})
+
+    def test_what_is_no_device_hides_all_after_it(self) -> None:
+        self.shows({"NoDevFiles": [], "none": [], "0,x,1": ["0"], "0,,1": ["0"], ",0": [], "1,": ["1"], "-2,0": []})
+
+    def test_uuids_are_kept_as_they_are(self) -> None:
+        self.shows({GPU_A: [GPU_A], f"{GPU_B},{GPU_A}": [GPU_B, GPU_A], "GPU-b614": ["GPU-b614"]})
+
+    def test_mig_instances_are_kept_as_they_are(self) -> None:
+        self.shows({MIG_A: [MIG_A], f"{MIG_B},{MIG_C}": [MIG_B, MIG_C],
+                    f"{MIG_OLD}/1/0,{MIG_OLD}/2/0": [f"{MIG_OLD}/1/0", f"{MIG_OLD}/2/0"]})
+
+    def test_spaces_around_ids_do_not_count(self) -> None:
+        self.shows({" 0 , 1 ": ["0", "1"], f"{GPU_A}, {GPU_B}": [GPU_A, GPU_B], "0 1": []})
+
+    def test_ids_of_another_kind_than_the_first_are_hidden(self) -> None:
+        self.shows({f"0,{GPU_A},1": ["0"], f"{GPU_A},0": [GPU_A], f"{GPU_A},{MIG_A}": [GPU_A],
+                    f"{MIG_A},{GPU_A}": [MIG_A], f"{MIG_A},1": [MIG_A]})
+
+    def test_duplicates_are_refused(self) -> None:
+        self.is_duplicate("0,0", "0,1,0", "1, 1", "0,00", "1,01", f"{GPU_A},{GPU_A}", f"{MIG_A},{MIG_B},{MIG_A}",
+                          f"{MIG_OLD}/1/0,{MIG_OLD}/1/0")
+
+    def test_a_duplicate_that_is_hidden_is_none(self) -> None:
+        self.shows({"0,-1,0": ["0"], "0,x,0": ["0"]})
+
+
+class HipMaskTest(MaskCase):
+    """As Device::init of ROCm's clr reads it: an index is valid if it is what its number prints as."""
+
+    variable = "HIP_VISIBLE_DEVICES"
+
+    def test_empty_is_no_mask(self) -> None:
+        self.is_no_mask("")
+
+    def test_indices(self) -> None:
+        self.shows({"0": ["0"], "2,3": ["2", "3"], "3,2": ["3", "2"], "1,": ["1"]})
+
+    def test_minus_one_hides_itself_and_all_after_it(self) -> None:
+        self.shows({"-1": [], "0,-1,1": ["0"], "-1,0": []})
+
+    def test_spaces_are_not_stripped(self) -> None:
+        self.shows({"0, 1": ["0"], " 0,1": [], "0 ,1": [], " ": []})
+
+    def test_what_is_no_device_hides_all_after_it(self) -> None:
+        self.shows({"NoDevFiles": [], "00": [], "0,x,1": ["0"], "0,,1": ["0"], ",0": [], "0.1": []})
+
+    def test_default_is_no_word_of_hip(self) -> None:
+        self.shows({"default": []})      # clr: atoi gives 0, which does not print as `default`
+
+    def test_uuids(self) -> None:
+        self.shows({AMD_A: [AMD_A], f"{AMD_A},{AMD_B}": [AMD_A, AMD_B]})
+
+    def test_indices_and_uuids_may_be_mixed(self) -> None:
+        self.shows({f"0,{AMD_A}": ["0", AMD_A], f"{AMD_A},0,{AMD_B}": [AMD_A, "0", AMD_B]})
+
+    def test_duplicates_are_refused(self) -> None:
+        self.is_duplicate("0,0", "1,0,1", f"{AMD_A},{AMD_A}")
+
+
+class RocrMaskTest(MaskCase):
+    """As RvdFilter of ROCm's ROCR runtime reads it."""
+
+    variable = "ROCR_VISIBLE_DEVICES"
+
+    def test_empty_hides_all(self) -> None:
+        self.shows({"": []})
+
+    def test_indices(self) -> None:
+        self.shows({"0": ["0"], "3,2": ["3", "2"]})
+
+    def test_entries_are_trimmed(self) -> None:
+        self.shows({" 0 , 1 ": ["0", "1"], f"{AMD_A}, {AMD_B}": [AMD_A, AMD_B]})
+
+    def test_minus_one_and_no_device_hide_all_after_them(self) -> None:
+        self.shows({"-1": [], "0,-1,1": ["0"], "0,x,1": ["0"]})
+
+    def test_uuids_of_either_case(self) -> None:
+        self.shows({AMD_A: [AMD_A], AMD_A.lower(): [AMD_A.lower()]})
+
+    def test_indices_and_uuids_may_be_mixed(self) -> None:
+        self.shows({"0,GPU-DEADBEEFDEADBEEF": ["0", "GPU-DEADBEEFDEADBEEF"]})    # the example in AMD's guide
+
+    def test_duplicates_are_refused(self) -> None:
+        self.is_duplicate("0,0", "1, 1", f"{AMD_A},{AMD_A}")
+
+    def test_a_uuid_in_other_case_is_a_duplicate(self) -> None:
+        self.is_duplicate(f"{AMD_A},{AMD_A.lower()}")
+
+
+class IntelMaskTest(MaskCase):
+    """As parseAffinityMask of Intel's compute runtime reads it."""
+
+    variable = "ZE_AFFINITY_MASK"
+
+    def test_empty_and_default_are_no_mask(self) -> None:
+        self.is_no_mask("", "default")
+
+    def test_devices_and_tiles(self) -> None:
+        self.shows({"0": ["0"], "0,1": ["0", "1"], "0.0,0.1": ["0.0", "0.1"], "1.0,0": ["1.0", "0"],
+                    "0.1.2": ["0.1.2"]})
+
+    def test_a_bad_entry_is_only_skipped(self) -> None:
+        self.shows({"x,1": ["1"], "0,,1": ["0", "1"], "0,x,2": ["0", "2"], "-1,1": ["1"]})
+
+    def test_nothing_but_bad_entries_hides_all(self) -> None:
+        self.shows({"-1": [], "x": [], ",": []})
+
+    def test_duplicates_are_refused(self) -> None:
+        self.is_duplicate("0,0", "1.0,1.0", "0,x,0")
+
+    def test_a_tile_of_a_device_that_is_named_is_a_duplicate(self) -> None:
+        self.is_duplicate("0,0.1", "0.1,0")
+
+
+class PrecedenceTest(unittest.TestCase):
+    """Several masks at once."""
+
+    def assert_machine(self, variables: Sequence[str], visible: Sequence[str], **environ: str) -> None:
+        found = machine(**environ)
+        self.assertEqual((list(found.variables), [device.token for device in found.devices]),
+                         (list(variables), list(visible)))
+
+    def test_cuda_comes_before_rocr_and_intel(self) -> None:
+        self.assert_machine(["CUDA_VISIBLE_DEVICES"], ["2"], CUDA_VISIBLE_DEVICES="2", ROCR_VISIBLE_DEVICES="0,1",
+                            ZE_AFFINITY_MASK="3")
+
+    def test_a_mask_that_hides_all_is_a_mask(self) -> None:
+        self.assert_machine(["CUDA_VISIBLE_DEVICES"], [], CUDA_VISIBLE_DEVICES="", ZE_AFFINITY_MASK="3")
+
+    def test_hip_comes_before_rocr_whose_devices_it_numbers(self) -> None:
+        self.assert_machine(["HIP_VISIBLE_DEVICES"], ["0", "1"], HIP_VISIBLE_DEVICES="0,1",
+                            ROCR_VISIBLE_DEVICES="4,5,6,7")
+
+    def test_rocr_comes_before_intel(self) -> None:
+        self.assert_machine(["ROCR_VISIBLE_DEVICES"], ["4"], ROCR_VISIBLE_DEVICES="4", ZE_AFFINITY_MASK="3")
+
+    def test_what_is_no_mask_does_not_count(self) -> None:
+        self.assert_machine(["ROCR_VISIBLE_DEVICES"], ["4"], HIP_VISIBLE_DEVICES="", ROCR_VISIBLE_DEVICES="4")
+        self.assert_machine(["CUDA_VISIBLE_DEVICES"], ["1"], CUDA_VISIBLE_DEVICES="1", HIP_VISIBLE_DEVICES="")
+
+    def test_hip_and_cuda_alike_are_both_set(self) -> None:
+        found = machine(CUDA_VISIBLE_DEVICES="2,3", HIP_VISIBLE_DEVICES="2,3")
+        self.assertEqual(sorted(found.variables), ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"])
+        lease = run_tests.Lease(found.devices[1:], 0)
+        self.assertEqual(found.mask(lease), {"CUDA_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"})
+        self.assertEqual(found.mask(run_tests.Lease((), 0)),
+                         {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"})
+
+    def test_hip_and_cuda_that_differ_are_refused(self) -> None:
+        for cuda, hip in (("0,1", "2,3"), ("0,1", "1,0"), ("0,1", "0"), ("0, 1", "0, 1")):
+            with self.subTest(cuda=cuda, hip=hip):
+                with self.assertRaises(run_tests.UsageError) as caught:
+                    machine(CUDA_VISIBLE_DEVICES=cuda, HIP_VISIBLE_DEVICES=hip)
+                self.assertIn(f"CUDA_VISIBLE_DEVICES={cuda} ", str(caught.exception))
+                self.assertIn(f"HIP_VISIBLE_DEVICES={hip} ", str(caught.exception))
+
+
+class GpusOptionTest(unittest.TestCase):
+    """`--gpus`, with an outer mask and without."""
+
+    def test_count_without_a_mask(self) -> None:
+        self.assertEqual(tokens("2"), ["0", "1"])
+        self.assertEqual(tokens("12"), [str(index) for index in range(12)])
+
+    def test_ids_without_a_mask(self) -> None:
+        self.assertEqual(tokens("0,2"), ["0", "2"])
+        self.assertEqual(tokens("2,"), ["2"])
+        self.assertEqual(tokens("3,1"), ["3", "1"])
+        self.assertEqual(tokens(f"{GPU_A},{GPU_B}"), [GPU_A, GPU_B])
+        self.assertEqual(tokens(GPU_A), [GPU_A])
+
+    def test_without_a_mask_cuda_is_told(self) -> None:
+        found = machine("2")
+        self.assertEqual((found.variables, found.extra), (("CUDA_VISIBLE_DEVICES",), ()))
+
+    def test_zero_hides_every_gpu(self) -> None:
+        for environ in ({}, {"CUDA_VISIBLE_DEVICES": "4,5"}):
+            with self.subTest(environ=environ):
+                found = machine("0", **environ)
+                self.assertEqual(found.devices, ())
+                self.assertEqual(found.mask(run_tests.Lease((), 0)), {"CUDA_VISIBLE_DEVICES": ""})
+
+    def test_count_takes_the_first_of_the_mask(self) -> None:
+        self.assertEqual(tokens("2", CUDA_VISIBLE_DEVICES="4,5,6,7"), ["4", "5"])
+        self.assertEqual(tokens("4", CUDA_VISIBLE_DEVICES="4,5,6,7"), ["4", "5", "6", "7"])
+        self.assertEqual(tokens("1", CUDA_VISIBLE_DEVICES=f"{GPU_B},{GPU_A}"), [GPU_B])
+
+    def test_ids_are_those_of_the_mask(self) -> None:
+        self.assertEqual(tokens("5,7", CUDA_VISIBLE_DEVICES="4,5,6,7"), ["5", "7"])
+        self.assertEqual(tokens("7,5", CUDA_VISIBLE_DEVICES="4,5,6,7"), ["7", "5"])
+        self.assertEqual(tokens("6,", CUDA_VISIBLE_DEVICES="4,5,6,7"), ["6"])
+        self.assertEqual(tokens(GPU_B, CUDA_VISIBLE_DEVICES=f"{GPU_A},{GPU_B}"), [GPU_B])
+        self.assertEqual(tokens("0.1", ZE_AFFINITY_MASK="0.0,0.1"), ["0.1"])
+
+    def test_other_vendors_masks_keep_their_variable(self) -> None:
+        found = machine("1", HIP_VISIBLE_DEVICES="2,3")
+        self.assertEqual(found.mask(run_tests.Lease(found.devices, 0)), {"HIP_VISIBLE_DEVICES": "2"})
+        self.assertEqual(found.mask(run_tests.Lease((), 0)), {"HIP_VISIBLE_DEVICES": "-1"})
+
+    def test_a_mask_is_never_widened(self) -> None:
+        for gpus, visible, hidden in (("5", "4,5,6,7", "1 of them"), ("3,", "4,5,6,7", "3"), ("4,3,9", "4,5", "3,9"),
+                                      ("1", "", "1 of them"), ("0,", "-1", "0"), ("2", "0,-1,1", "1 of them"),
+                                      ("0,", GPU_A, "0"), (GPU_B, GPU_A, GPU_B)):
+            with self.subTest(gpus=gpus, visible=visible):
+                with self.assertRaises(run_tests.UsageError) as caught:
+                    machine(gpus, CUDA_VISIBLE_DEVICES=visible)
+                self.assertIn(f"--gpus {gpus}: the outer mask hides {hidden};", str(caught.exception))
+
+    def test_bad_values(self) -> None:
+        for text in ("", "x", "-1", "1,,2", ",", "2,,", "0,0", "1,0,1", "1 2", "0, 1", "4x", f"{GPU_A},{GPU_A}"):
+            with self.subTest(text=text):
+                with self.assertRaises(ValueError) as caught:
+                    run_tests.parse_gpu_option(text)
+                self.assertIn(repr(text), str(caught.exception))
+
+
+class PoolTest(unittest.TestCase):
+    """Leases: whole or not at all, in device order, smallest slot first."""
+
+    def pool(self, count: int) -> run_tests.Pool:
+        return run_tests.Pool([run_tests.Device(index, str(index + 4)) for index in range(count)])
+
+    def take(self, pool: run_tests.Pool, need: float) -> run_tests.Lease:
+        lease = pool.take(need)
+        assert lease is not None
+        return lease
+
+    def test_devices_come_in_device_order(self) -> None:
+        pool = self.pool(4)
+        self.assertEqual(self.take(pool, 1).tokens, ["4"])
+        self.assertEqual(self.take(pool, 2).tokens, ["5", "6"])
+        self.assertEqual(self.take(pool, 1).tokens, ["7"])
+
+    def test_too_many_is_none_and_takes_nothing(self) -> None:
+        pool = self.pool(3)
+        held = self.take(pool, 1)
+        self.assertIsNone(pool.take(3))
+        self.assertIsNone(pool.take(run_tests.ALL_GPUS))
+        self.assertEqual(self.take(pool, 2).tokens, ["5", "6"])
+        self.assertIsNone(pool.take(1))
+        pool.give(held)
+        self.assertEqual(self.take(pool, 1).tokens, ["4"])
+
+    def test_all_is_all_of_them(self) -> None:
+        self.assertEqual(self.take(self.pool(3), run_tests.ALL_GPUS).tokens, ["4", "5", "6"])
+
+    def test_what_comes_back_takes_its_old_place(self) -> None:
+        pool = self.pool(4)
+        leases = [self.take(pool, 1) for _ in range(4)]
+        for number in (2, 0, 3):
+            pool.give(leases[number])
+        self.assertEqual(self.take(pool, 2).tokens, ["4", "6"])
+        self.assertEqual(self.take(pool, 1).tokens, ["7"])
+
+    def test_order_is_that_of_the_mask_not_of_the_ids(self) -> None:
+        pool = run_tests.Pool(machine(CUDA_VISIBLE_DEVICES="10,9,0").devices)
+        first, second = self.take(pool, 1), self.take(pool, 1)
+        self.assertEqual(first.tokens + second.tokens, ["10", "9"])
+        pool.give(second)
+        pool.give(first)
+        self.assertEqual(self.take(pool, 3).tokens, ["10", "9", "0"])
+
+    def test_the_smallest_free_slot_comes_first(self) -> None:
+        pool = self.pool(4)
+        leases = [self.take(pool, 1) for _ in range(4)]
+        self.assertEqual([lease.slot for lease in leases], [0, 1, 2, 3])
+        pool.give(leases[2])
+        pool.give(leases[1])
+        self.assertEqual([self.take(pool, 1).slot, self.take(pool, 1).slot], [1, 2])
+
+    def test_no_devices_needed_is_a_slot_all_the_same(self) -> None:
+        pool = self.pool(1)
+        leases = [self.take(pool, need) for need in (0, 1, 0)]
+        self.assertEqual([(lease.slot, lease.tokens) for lease in leases], [(0, []), (1, ["4"]), (2, [])])
+        self.assertEqual([lease.place() for lease in leases], ["CPU", "GPU 4", "CPU"])
+
+    def test_without_devices_there_is_one_place(self) -> None:
+        pool = run_tests.Pool([])
+        lease = self.take(pool, 1)
+        self.assertEqual((lease.tokens, lease.place()), ([], "CPU"))
+        self.assertIsNone(pool.take(1))
+        pool.give(lease)
+        self.assertIsNotNone(pool.take(run_tests.ALL_GPUS))
+
+    def test_no_device_and_no_slot_is_ever_held_twice(self) -> None:
+        for seed in range(50):
+            with self.subTest(seed=seed):
+                self.take_and_give(random.Random(seed))
+
+    def take_and_give(self, chance: random.Random) -> None:
+        """Random leases; after each step what is held and what is free are all the devices, each once."""
+        size = chance.randint(1, 9)
+        pool = self.pool(size)
+        held: List[run_tests.Lease] = []
+        for _ in range(200):
+            if held and chance.random() < 0.5:
+                pool.give(held.pop(chance.randrange(len(held))))
+            else:
+                need = chance.choice([0, 1, 1, 2, 3, size, run_tests.ALL_GPUS])
+                count = size if need == run_tests.ALL_GPUS else need
+                busy = {device.index for lease in held for device in lease.devices}
+                free = [index for index in range(size) if index not in busy]
+                used = {lease.slot for lease in held}
+                lease = pool.take(need)
+                if count > len(free):
+                    self.assertIsNone(lease)
+                    continue
+                assert lease is not None
+                self.assertEqual([device.index for device in lease.devices], free[:count])
+                self.assertEqual(lease.slot, min(set(range(len(held) + 1)) - used))
+                held.append(lease)
+        for lease in held:
+            pool.give(lease)
+        self.assertEqual(len(self.take(pool, run_tests.ALL_GPUS).devices), size)
+
+
+class DeviceCase(RunnerCase):
+    """Runs of the command line on a machine of stubs: none of its own tools is found."""
+
+    def tools(self, gpus: Optional[Sequence[object]] = None, nvml: Mapping[str, object] = {},  # noqa: B006
+              **scripts: str) -> Dict[str, str]:
+        """An environment with bash, these vendors' tools, and a `pynvml` that shows `gpus` or finds no driver.
+
+        `nvidia_smi="exit 9"` is the sh script of `nvidia-smi`.
+        """
+        folder = os.path.join(self.folder, "bin")
+        os.makedirs(folder, exist_ok=True)
+        for name in ("bash", "cat"):
+            if not os.path.lexists(os.path.join(folder, name)):
+                os.symlink(shutil.which(name) or name, os.path.join(folder, name))
+        for name, script in scripts.items():
+            self.stub(name.replace("_", "-"), f"#!/bin/sh\n{script}\n")
+        stub = {"gpus": gpus, **({"fails": ["nvmlInit"]} if gpus is None else {}), **nvml}
+        return {"PATH": folder, "PYTHONPATH": FIXTURES, "STUB_NVML": json.dumps(stub)}
+
+    def prints(self, name: str) -> str:
+        """The sh script of a tool that prints a fixture."""
+        return "cat " + shlex.quote(os.path.join(FIXTURES, name))
+
+    def found(self, env: Mapping[str, str], warns: Sequence[str] = ()) -> List[str]:
+        """The devices that a run finds, with these words, and no others, on its stderr, a line each."""
+        ran = self.run_list("true #: label=a\n", gpus=None, env=env)
+        self.check(ran, 0, {"a": "passed"})
+        told = ran.err.splitlines()
+        self.assertEqual(len(told), len(warns), ran.err)
+        for line, words in zip(told, warns):
+            self.assertIn(words, line)
+        devices = ran.journal("run_start")[-1]["gpus"]
+        if len(devices) > 1:
+            self.assertEqual(ran.text.splitlines()[0], f"Detected {len(devices)} GPU(s): {' '.join(devices)}")
+        else:
+            self.assertEqual(lines_of(ran.text, "Detected"), [])
+        return devices
+
+    def seen(self, ran: Ran, label: str) -> Dict[str, str]:
+        """What `look` has printed into a test's log."""
+        return dict(line.split("=", 1) for line in ran.read("logs", label + ".log").splitlines())
+
+    def look(self, *names: str) -> str:
+        """Bash that prints variables; `-unset-` for one that is not in the environment of a child."""
+        script = "".join(f'echo "{name}=${{{name}--unset-}}";' for name in names)
+        return f"bash -c {shlex.quote(script)}"
+
+    def meet(self, count: int) -> List[str]:
+        """Bash for each of `count` tests that goes on only when all of them run at the same time."""
+        place = os.path.basename(tempfile.mkdtemp(prefix="meet.", dir=self.folder))
+        fifos = [(f"{place}/come.{number}", f"{place}/go.{number}") for number in range(1, count)]
+        for fifo in [name for pair in fifos for name in pair]:
+            os.mkfifo(os.path.join(self.folder, fifo))
+        first = "; ".join([f"read -r _ < {come}" for come, _ in fifos] + [f"echo > {go}" for _, go in fifos])
+        return [first] + [f"echo > {come}; read -r _ < {go}" for come, go in fifos]
+
+
+class ProbeTest(DeviceCase):
+    """No mask and no `--gpus`: the vendors' tools in turn."""
+
+    def amd(self) -> Dict[str, str]:
+        return {"amd_smi": self.prints("amd-smi-list.json"), "rocm_smi": self.prints("rocm-smi-showid.json")}
+
+    def test_pynvml_comes_first_and_no_other_is_asked(self) -> None:
+        asked = f"echo asked >> {shlex.quote(os.path.join(self.folder, 'asked'))}; exit 1"
+        env = self.tools([None] * 3, nvidia_smi=asked, amd_smi=asked, rocm_smi=asked)
+        self.assertEqual(self.found(env), ["0", "1", "2"])
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "asked")))
+
+    def test_nvidia_smi_comes_before_amds_tools(self) -> None:
+        env = self.tools(nvidia_smi=self.prints("nvidia-smi-list.txt"), **self.amd())
+        self.assertEqual(self.found(env), ["0", "1"])
+
+    def test_amd_smi_comes_before_rocm_smi(self) -> None:
+        self.assertEqual(self.found(self.tools(**self.amd())), ["0", "1", "2", "3"])
+
+    def test_amd_smi_of_newer_releases(self) -> None:
+        env = self.tools(amd_smi=self.prints("amd-smi-list-wrapped.json"))
+        self.assertEqual(self.found(env), ["0", "1", "2", "3"])
+
+    def test_rocm_smi_comes_last(self) -> None:
+        env = self.tools(rocm_smi=self.prints("rocm-smi-showid.json"))
+        self.assertEqual(self.found(env), ["0", "1", "2"])
+
+    def test_tools_are_asked_for_a_list(self) -> None:
+        def only(arguments: str, name: str) -> str:
+            return f'[ "$*" = "{arguments}" ] && {self.prints(name)}'
+
+        for tool, arguments, name in (("nvidia_smi", "-L", "nvidia-smi-list.txt"),
+                                      ("amd_smi", "list --json", "amd-smi-list.json"),
+                                      ("rocm_smi", "--showid --json", "rocm-smi-showid.json")):
+            with self.subTest(tool=tool):
+                quiet = {"nvidia_smi": "exit 0", "amd_smi": "exit 0", "rocm_smi": "exit 0"}
+                self.assertGreater(len(self.found(self.tools(**{**quiet, tool: only(arguments, name)}))), 1)
+
+    def test_nvidia_smi_lists_mig_instances_in_place_of_their_gpu(self) -> None:
+        self.assertEqual(self.found(self.tools(nvidia_smi=self.prints("nvidia-smi-list-mig.txt"))),
+                         [MIG_A, MIG_B, MIG_C])
+        self.assertEqual(self.found(self.tools(nvidia_smi=self.prints("nvidia-smi-list-mixed.txt"))),
+                         ["0", MIG_B, MIG_C])
+
+    def test_pynvml_lists_mig_instances_in_place_of_their_gpu(self) -> None:
+        for options in ({}, {"bytes": True}):
+            with self.subTest(**options):
+                env = self.tools([None, [MIG_B, None, MIG_C, None], "unsupported", [MIG_A]], options)
+                self.assertEqual(self.found(env), ["0", MIG_B, MIG_C, "2", MIG_A])
+
+    def test_pynvml_from_before_mig(self) -> None:
+        absent = ["nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"]
+        self.assertEqual(self.found(self.tools([None, None], {"lacks": absent})), ["0", "1"])
+
+    def test_pynvml_that_warns_of_its_age_is_not_quoted(self) -> None:
+        self.assertEqual(self.found(self.tools([None, None], {"warns": True})), ["0", "1"])
+
+    def test_pynvml_that_does_not_end_well_has_answered(self) -> None:
+        self.assertEqual(self.found(self.tools([None, None], {"fails": ["nvmlShutdown"]})), ["0", "1"])
+
+    def test_broken_pynvml_falls_through(self) -> None:
+        script = self.prints("nvidia-smi-list.txt")
+        for options in ({"fails": ["import"]}, {"fails": ["nvmlInit"]}, {"lacks": ["nvmlInit"]}):
+            with self.subTest(**options):
+                self.assertEqual(self.found(self.tools([None] * 3, options, nvidia_smi=script)), ["0", "1"])
+
+    def test_pynvml_that_fails_half_way_falls_through(self) -> None:
+        script = self.prints("nvidia-smi-list.txt")
+        for name in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
+            with self.subTest(name):
+                env = self.tools([None] * 3, {"fails": [name]}, nvidia_smi=script)
+                self.assertEqual(self.found(env, [f"pynvml failed ({name}: Uninitialized)"]), ["0", "1"])
+
+    def test_pynvml_without_gpus_falls_through(self) -> None:
+        env = self.tools([], nvidia_smi=self.prints("nvidia-smi-list.txt"))
+        self.assertEqual(self.found(env), ["0", "1"])
+
+    def test_a_tool_that_fails_is_told_and_passed_over(self) -> None:
+        env = self.tools(nvidia_smi=self.prints("nvidia-smi-failed.txt") + "; exit 9",
+                         amd_smi="echo 'ERROR: amdgpu is not loaded' >&2; exit 255",
+                         rocm_smi=self.prints("rocm-smi-showid.json"))
+        self.assertEqual(self.found(env, [
+            "nvidia-smi failed with status 9 (NVIDIA-SMI has failed because it couldn't communicate",
+            "amd-smi failed with status 255 (ERROR: amdgpu is not loaded)"]), ["0", "1", "2"])
+
+    def test_a_tool_that_is_no_program_is_told_and_passed_over(self) -> None:
+        env = self.tools(amd_smi=self.prints("amd-smi-list.json"))
+        self.stub("nvidia-smi", "\0not a program")
+        self.assertEqual(self.found(env, ["nvidia-smi cannot be run ("]), ["0", "1", "2", "3"])
+
+    def test_a_tool_whose_answer_makes_no_sense_is_passed_over(self) -> None:
+        for nonsense in ("exit 0", "echo no GPUs", "echo '{}'", "echo '[{}]'", "echo null", 'echo \'["x"]\'', "echo 5",
+                         'echo \'[{"gpu": "N/A"}]\'', "printf '\\377\\n'"):
+            with self.subTest(nonsense):
+                env = self.tools(nvidia_smi="echo No devices were found", amd_smi=nonsense,
+                                 rocm_smi=self.prints("rocm-smi-showid.json"))
+                with mock.patch.dict(os.environ, env), mock.patch.dict("sys.modules", {"pynvml": None}), \
+                        contextlib.redirect_stderr(io.StringIO()):
+                    self.assertEqual(len(run_tests.probe({}).devices), 3)
+
+    def test_a_tool_that_hangs_is_left(self) -> None:
+        os.mkfifo(os.path.join(self.folder, "never"))
+        env = self.tools(nvidia_smi=f"read -r _ < {shlex.quote(os.path.join(self.folder, 'never'))}")
+        told = io.StringIO()
+        with mock.patch.object(run_tests, "PROBE_S", 0.2), mock.patch.dict(os.environ, env), \
+                contextlib.redirect_stderr(told):
+            self.assertEqual(run_tests.nvidia_smi_tokens(), [])
+        self.assertIn("nvidia-smi did not answer", told.getvalue())
+
+    def test_nothing_found_is_sequential(self) -> None:
+        ran = self.run_list(f"{self.look(*MASKS)} #: label=a\necho 2 #: label=b\n", gpus=None, env=self.tools())
+        self.check(ran, 0, {"a": "passed", "b": "passed"})
+        self.assertEqual(ran.text.splitlines()[:5], [f"{name}=-unset-" for name in MASKS] + ["2"])
+        self.assertNotIn(">>>", ran.text)
+        self.assertEqual((ran.err, ran.journal("run_start")[0]["gpus"]), ("", []))
+
+    def test_one_gpu_found_is_sequential_and_told(self) -> None:
+        ran = self.run_list(f"{self.look('CUDA_VISIBLE_DEVICES')} #: label=a\n", gpus=None, env=self.tools([None]))
+        self.check(ran, 0, {"a": "passed"})
+        self.assertEqual(ran.text.splitlines()[0], "CUDA_VISIBLE_DEVICES=0")
+
+    def test_a_mask_or_gpus_asks_no_tool(self) -> None:
+        asked = f"echo asked >> {shlex.quote(os.path.join(self.folder, 'asked'))}; exit 1"
+        env = self.tools(None, {"fails": ["import"]}, nvidia_smi=asked, amd_smi=asked, rocm_smi=asked)
+        ran = self.run_list("true #: label=a\n", gpus="0,1", env=env)
+        self.check(ran, 0, {"a": "passed"})
+        ran = self.run_list("true #: label=a\n", "--gpus", "2", gpus=None, env=env)
+        self.assertEqual((ran.code, ran.err), (0, ""))
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "asked")))
+
+    def device_order(self, env: Mapping[str, str], *arguments: str, gpus: Optional[str] = None) -> str:
+        line = f"{self.look('CUDA_DEVICE_ORDER')} #: label=a\n"
+        ran = self.run_list(line, *arguments, gpus=gpus, env=env)
+        self.assertEqual(ran.code, 0, ran.err)
+        return self.seen(ran, "a")["CUDA_DEVICE_ORDER"]
+
+    def test_ids_from_a_tool_are_in_bus_order(self) -> None:
+        for env in (self.tools([None, None]), self.tools(nvidia_smi=self.prints("nvidia-smi-list.txt"))):
+            self.assertEqual(self.device_order(env), "PCI_BUS_ID")
+
+    def test_the_users_order_is_kept(self) -> None:
+        env = {**self.tools([None, None]), "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+        self.assertEqual(self.device_order(env), "FASTEST_FIRST")
+
+    def test_other_ids_are_in_no_order_of_ours(self) -> None:
+        env = self.tools([None, None])
+        self.assertEqual(self.device_order(env, gpus="0,1"), "-unset-")
+        self.assertEqual(self.device_order(env, "--gpus", "2"), "-unset-")
+        self.assertEqual(self.device_order(self.tools(amd_smi=self.prints("amd-smi-list.json"))), "-unset-")
+
+    def test_a_tools_ids_reach_the_tests(self) -> None:
+        for script, seen in (({"nvidia_smi": self.prints("nvidia-smi-list-mig.txt")},
+                              {"CUDA_VISIBLE_DEVICES": MIG_B, "HIP_VISIBLE_DEVICES": "-unset-"}),
+                             ({"nvidia_smi": "exit 0", "amd_smi": self.prints("amd-smi-list.json")},
+                              {"CUDA_VISIBLE_DEVICES": "-unset-", "HIP_VISIBLE_DEVICES": "1"})):
+            with self.subTest(**script):
+                shutil.rmtree(os.path.join(self.folder, "bin"), ignore_errors=True)
+                first, second = self.meet(2)
+                ran = self.run_list(f"{first} #: label=a\n{second}; {self.look(*MASKS[:2])} #: label=b\n", *TIMEOUT,
+                                    gpus=None, env=self.tools(**script))
+                self.assertEqual(ran.code, 0, ran.text + ran.err)
+                self.assertEqual(self.seen(ran, "b"), seen)
+
+
+class RefusalTest(DeviceCase):
+    """Mistakes in masks and `--gpus`: one line on stderr, exit code 2, nothing started."""
+
+    def refused(self, *arguments: str, gpus: Optional[str] = None, env: Mapping[str, str] = {}) -> str:  # noqa: B006
+        ran = self.run_list("echo started > started #: label=a\n", *arguments, gpus=gpus, env={**self.tools(), **env})
+        self.assertEqual((ran.code, ran.out), (2, b""), ran.err)
+        self.assertFalse(os.path.exists(ran.path("started")) or os.path.exists(ran.path("logs")))
+        self.assertNotIn("Traceback", ran.err)
+        return ran.err
+
+    def test_duplicates(self) -> None:
+        self.assertEqual(self.refused(gpus="0,1,0"),
+                         "run_tests.py: error: CUDA_VISIBLE_DEVICES=0,1,0 names 0 twice; name each GPU once\n")
+
+    def test_masks_that_differ(self) -> None:
+        told = self.refused(gpus="0,1", env={"HIP_VISIBLE_DEVICES": "1,2"})
+        self.assertEqual(len(told.splitlines()), 1)
+        self.assertIn("CUDA_VISIBLE_DEVICES=0,1 and HIP_VISIBLE_DEVICES=1,2 disagree", told)
+
+    def test_more_than_the_mask_shows(self) -> None:
+        self.assertEqual(self.refused("--gpus", "5", gpus="4,5,6,7"),
+                         "run_tests.py: error: --gpus 5: the outer mask hides 1 of them; it shows 4,5,6,7\n")
+
+    def test_a_hidden_id(self) -> None:
+        self.assertIn("--gpus 0,5: the outer mask hides 0; it shows 4,5", self.refused("--gpus", "0,5", gpus="4,5"))
+
+    def test_a_mask_that_shows_none(self) -> None:
+        self.assertIn("it shows none", self.refused("--gpus", "1", gpus=""))
+
+    def test_bad_values_of_gpus(self) -> None:
+        for value in ("x", "-1", ""):
+            with self.subTest(value):
+                self.assertIn(f"{value!r} is neither a count nor ids", self.refused("--gpus", value))
+        self.assertIn("'0,0' names a GPU twice", self.refused("--gpus", "0,0"))
+
+    def test_an_id_in_two_spellings(self) -> None:
+        self.assertIn("1,01", self.refused("--gpus", "1,01"))
+
+    def test_a_fraction_is_no_number_of_gpus(self) -> None:
+        self.assertIn("0.5", self.refused("--gpus", "0.5"))
+
+    def test_a_mask_in_shell_state(self) -> None:
+        ran = self.run_list("export CUDA_VISIBLE_DEVICES=3\ntrue\n", gpus="0,1")
+        self.assertEqual((ran.code, ran.out), (2, b""))
+        self.assertTrue(ran.err.startswith("tests.txt:1: CUDA_VISIBLE_DEVICES=3 "), ran.err)
+        self.assertFalse(os.path.exists(ran.path("logs")))
+
+
+class TestsMaskTest(DeviceCase):
+    """The mask that a test sees, through the real command line."""
+
+    def masks(self, ran: Ran, *labels: str, name: str = "CUDA_VISIBLE_DEVICES") -> List[str]:
+        return [self.seen(ran, label)[name] for label in labels]
+
+    def run_together(self, *needs: str, gpus: Optional[str] = "0,1", env: Mapping[str, str] = {},  # noqa: B006
+                     state: str = "", names: Sequence[str] = MASKS) -> Ran:
+        """Tests `a`, `b`, … that need `gpus=` as many, and run at the same time."""
+        lines = [f"{meet}; {self.look(*names)} #: label={label} gpus={need}\n"
+                 for label, need, meet in zip("abcdefgh", needs, self.meet(len(needs)))]
+        ran = self.run_list(state + "".join(lines), *TIMEOUT, gpus=gpus, env=env)
+        self.check(ran, 0, dict.fromkeys("abcdefgh"[:len(needs)], "passed"))
+        return ran
+
+    def test_each_test_sees_its_own_device(self) -> None:
+        for outer in ("2,3", "3,2", f"{GPU_B},{GPU_A}", f"{MIG_OLD}/1/0,{MIG_OLD}/2/0"):
+            with self.subTest(outer):
+                ran = self.run_together("1", "1", gpus=outer)
+                self.assertEqual(self.masks(ran, "a", "b"), outer.split(","))
+
+    def test_wide_tests_see_several(self) -> None:
+        ran = self.run_together("2", "2", gpus="4,5,6,7")
+        self.assertEqual(self.masks(ran, "a", "b"), ["4,5", "6,7"])
+        self.assertIn(">>> Starting: a on GPU 4,5", ran.text.splitlines())
+        self.assertEqual({record["label"]: record["gpus"] for record in ran.journal("test_start")},
+                         {"a": ["4", "5"], "b": ["6", "7"]})
+
+    def test_all_is_the_outer_mask(self) -> None:
+        ran = self.run_list(f"{self.look(*MASKS)} #: label=a gpus=all\n", gpus="7,4,5")
+        self.check(ran, 0, {"a": "passed"})
+        self.assertEqual(self.masks(ran, "a"), ["7,4,5"])
+
+    def test_what_the_outer_mask_hides_stays_hidden(self) -> None:
+        for outer, seen in (("0,-1,1", "0"), ("", ""), ("NoDevFiles", ""), ("-1", ""), (f" {GPU_A} ", GPU_A)):
+            with self.subTest(outer):
+                ran = self.run_list(f"{self.look(*MASKS)} #: label=a\n", gpus=outer)
+                self.assertEqual(ran.code, 0, ran.err)
+                self.assertEqual(ran.text.splitlines()[0], f"CUDA_VISIBLE_DEVICES={seen}")
+
+    def test_gpus_option(self) -> None:
+        for arguments, outer, seen in ((["--gpus", "2"], "4,5,6,7", "4,5"), (["--gpus", "7,5"], "4,5,6,7", "7,5"),
+                                       (["--gpus", "3"], None, "0,1,2"), (["--gpus", "2,"], None, "2"),
+                                       (["--gpus", "0"], "4,5", ""), (["--gpus", "0"], None, "")):
+            with self.subTest(arguments=arguments, outer=outer):
+                ran = self.run_list(f"{self.look(*MASKS)} #: label=a gpus=all\n", *arguments, gpus=outer)
+                self.assertEqual(ran.code, 0, ran.err)
+                self.assertEqual(self.masks(ran, "a"), [seen])
+
+    def test_other_vendors_are_told_in_their_variable(self) -> None:
+        for variable, outer in (("HIP_VISIBLE_DEVICES", "2,3"), ("ROCR_VISIBLE_DEVICES", "5,4"),
+                                ("ZE_AFFINITY_MASK", "0.0,0.1")):
+            with self.subTest(variable):
+                ran = self.run_list("".join(f"{self.look(*MASKS)} #: label={label} gpus={need}\n"
+                                            for label, need in (("a", 1), ("b", 2))), gpus=None, env={variable: outer})
+                self.check(ran, 0, {"a": "passed", "b": "passed"})
+                others = dict.fromkeys(set(MASKS) - {variable}, "-unset-")
+                self.assertEqual(self.seen(ran, "a"), {**others, variable: outer.split(",")[0]})
+                self.assertEqual(self.seen(ran, "b"), {**others, variable: outer})
+
+    def test_hip_and_cuda_are_both_told(self) -> None:
+        ran = self.run_together("1", "1", gpus="2,3", env={"HIP_VISIBLE_DEVICES": "2,3"}, names=MASKS[:2])
+        self.assertEqual(self.seen(ran, "b"), {"CUDA_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"})
+
+    def test_hip_in_the_devices_of_rocr(self) -> None:
+        env = {"HIP_VISIBLE_DEVICES": "0,1", "ROCR_VISIBLE_DEVICES": "6,7"}
+        ran = self.run_together("1", "1", gpus=None, env=env, names=MASKS[1:3])
+        self.assertEqual(self.seen(ran, "b"), {"HIP_VISIBLE_DEVICES": "1", "ROCR_VISIBLE_DEVICES": "6,7"})
+
+    def test_no_gpu_is_a_mask_that_hides_all(self) -> None:
+        for variable, hides in (("CUDA_VISIBLE_DEVICES", ""), ("HIP_VISIBLE_DEVICES", "-1"),
+                                ("ROCR_VISIBLE_DEVICES", ""), ("ZE_AFFINITY_MASK", "-1")):
+            for outer in ("0,1", "0"):           # beside GPU tests, and one after another
+                with self.subTest(variable=variable, outer=outer):
+                    ran = self.run_list(f"{self.look(*MASKS)} #: label=a gpus=0\n", gpus=None, env={variable: outer})
+                    self.check(ran, 0, {"a": "passed"})
+                    self.assertEqual(self.masks(ran, "a", name=variable), [hides])
+
+    def test_no_gpu_runs_beside_gpu_tests(self) -> None:
+        ran = self.run_together("1", "0", "1", "0", gpus="6,7")
+        self.assertEqual(self.masks(ran, "a", "b", "c", "d"), ["6", "", "7", ""])
+        self.assertIn(">>> Starting: b on CPU", ran.text.splitlines())
+
+    def test_a_lines_own_mask_asks_for_as_many(self) -> None:
+        self.write("x.sh", self.look(*MASKS))
+        ran = self.run_list("CUDA_VISIBLE_DEVICES=0,1,2,3 bash x.sh #: label=a\n"
+                            "A=1 HIP_VISIBLE_DEVICES=0,1 bash x.sh #: label=b\n"
+                            "CUDA_VISIBLE_DEVICES= bash x.sh #: label=c\n"
+                            "CUDA_VISIBLE_DEVICES=0,1 bash x.sh #: label=d gpus=1\n", gpus="3,4,5,6,7")
+        self.check(ran, 0, dict.fromkeys("abcd", "passed"))
+        needs = {record["label"]: record["need"] for record in ran.journal("test_end")}
+        self.assertEqual(needs, {"a": 4, "b": 2, "c": 0, "d": 1})
+        for label, need in needs.items():
+            seen = self.masks(ran, label)[0]
+            visible = seen.split(",") if seen else []
+            self.assertEqual(len(visible), need, seen)
+            self.assertLessEqual(set(visible), set("34567"))
+        self.assertEqual(self.seen(ran, "b")["HIP_VISIBLE_DEVICES"], "-unset-")
+
+    def test_a_lines_own_mask_may_ask_for_too_many(self) -> None:
+        ran = self.run_list("CUDA_VISIBLE_DEVICES=0,1,2 echo ran #: label=a\n", gpus="0,1")
+        self.check(ran, 1, {"a": "unrunnable"})
+
+    def test_shell_state_cannot_change_it(self) -> None:
+        self.write("env.sh", "export CUDA_VISIBLE_DEVICES=9 HIP_VISIBLE_DEVICES=9\n")
+        for state in ("unset CUDA_VISIBLE_DEVICES\n", "source env.sh\n", ". ./env.sh\n",
+                      'export "CUDA_VISIBLE_DEVICES=9"\n', ": ${CUDA_VISIBLE_DEVICES:=9}\n",
+                      "export -n CUDA_VISIBLE_DEVICES\n", "source env.sh\nunset CUDA_VISIBLE_DEVICES\n"):
+            with self.subTest(state):
+                ran = self.run_together("1", "1", gpus="2,3", state=state)
+                self.assertEqual(self.masks(ran, "a", "b"), ["2", "3"])
+
+    def test_what_bash_reads_first_cannot_change_it(self) -> None:
+        prelude = self.write("prelude.sh", "export CUDA_VISIBLE_DEVICES=9\n")
+        ran = self.run_list('echo "mask=$CUDA_VISIBLE_DEVICES" #: label=a\n', gpus="2,3", env={"BASH_ENV": prelude})
+        self.check(ran, 0, {"a": "passed"})
+        self.assertEqual(self.masks(ran, "a", name="mask"), ["2"])
+
+    def test_the_order_of_a_tools_ids_survives_shell_state(self) -> None:
+        names = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES")
+        ran = self.run_together("1", "1", gpus=None, env=self.tools([None, None]), names=names,
+                                state="unset CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES\n")
+        self.assertEqual(self.seen(ran, "b"), dict(zip(names, ("PCI_BUS_ID", "1"))))
+
+
+class EnvironmentTest(DeviceCase):
+    """What else a test has in its environment."""
+
+    NAMES = ("PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "MASTER_PORT", "PET_MASTER_PORT", "OMP_NUM_THREADS",
+             "RUN_TESTS_RUN", "RUN_TESTS_LABEL", "RUN_TESTS_SLOT", "RUN_TESTS_ATTEMPT")
+
+    def run_four(self, env: Mapping[str, str] = {}) -> Ran:  # noqa: B006
+        """Two GPU tests and two of the CPU, all at the same time."""
+        lines = [f"{meet}; {self.look(*self.NAMES)} #: label={label} gpus={need}\n"
+                 for label, need, meet in zip("abcd", "1010", self.meet(4))]
+        ran = self.run_list("".join(lines), *TIMEOUT, env=env)
+        self.check(ran, 0, dict.fromkeys("abcd", "passed"))
+        return ran
+
+    def test_python_tells_at_once_and_where_it_died(self) -> None:
+        for gpus in ("0", "0,1"):
+            with self.subTest(gpus=gpus):
+                ran = self.run_list(f"{self.look(*self.NAMES)} #: label=a\n", gpus=gpus)
+                seen = self.seen(ran, "a")
+                self.assertEqual((seen["PYTHONUNBUFFERED"], seen["PYTHONFAULTHANDLER"]), ("1", "1"))
+
+    def test_ports_of_tests_at_the_same_time_differ(self) -> None:
+        ran = self.run_four()
+        seen = [self.seen(ran, label) for label in "abcd"]
+        ports = [int(each["MASTER_PORT"]) for each in seen]
+        self.assertEqual(len(set(ports)), 4, ports)
+        self.assertTrue(all(1024 <= port < 65536 for port in ports), ports)
+        self.assertEqual([each["PET_MASTER_PORT"] for each in seen], [str(port) for port in ports])
+
+    def test_a_test_alone_has_a_port_too(self) -> None:
+        seen = self.seen(self.run_list(f"{self.look(*self.NAMES)} #: label=a\n", gpus="0"), "a")
+        self.assertTrue(seen["MASTER_PORT"].isdigit())
+        self.assertEqual(seen["PET_MASTER_PORT"], seen["MASTER_PORT"])
+
+    def test_a_port_in_use_is_not_given(self) -> None:
+        slots = 3
+        port = run_tests.free_port(1, slots)
+        with socket.socket() as listener:
+            with contextlib.suppress(OSError):       # another process has it by now: that is in use, too
+                listener.bind(("", port))
+                listener.listen(1)
+            other = run_tests.free_port(1, slots)
+        self.assertNotEqual(other, port)
+        self.assertEqual((other - port) % slots, 0)  # no other slot draws it
+
+    def test_what_the_user_has_set_stays(self) -> None:
+        env = {"MASTER_PORT": "29501", "PET_MASTER_PORT": "29502", "OMP_NUM_THREADS": "7", "PYTHONFAULTHANDLER": "x"}
+        ran = self.run_four(env)
+        for label in "abcd":
+            seen = self.seen(ran, label)
+            self.assertEqual({name: seen[name] for name in env}, env)
+
+    def test_one_port_that_the_user_has_set_stays(self) -> None:
+        ran = self.run_four({"PET_MASTER_PORT": "29502"})
+        seen = [self.seen(ran, label) for label in "abcd"]
+        self.assertEqual([each["PET_MASTER_PORT"] for each in seen], ["29502"] * 4)
+        self.assertEqual(len({each["MASTER_PORT"] for each in seen}), 4)
+
+    def test_output_is_unbuffered_whatever_the_user_has_set(self) -> None:
+        seen = self.seen(self.run_list(f"{self.look(*self.NAMES)} #: label=a\n", env={"PYTHONUNBUFFERED": ""}), "a")
+        self.assertEqual(seen["PYTHONUNBUFFERED"], "1")
+
+    def test_threads_are_shared_among_slots(self) -> None:
+        line = f"{self.look(*self.NAMES)} #: label=a\n"
+        self.assertEqual(self.seen(self.run_list(line, gpus="0,1"), "a")["OMP_NUM_THREADS"],
+                         str(max(1, run_tests.core_count() // 2)))
+        self.assertEqual(self.seen(self.run_list(line, gpus="0"), "a")["OMP_NUM_THREADS"], "-unset-")
+
+    def test_threads_by_cores_and_slots(self) -> None:
+        for cores, slots, threads in ((16, 1, None), (16, 2, "8"), (16, 3, "5"), (64, 8, "8"), (2, 8, "1")):
+            with self.subTest(cores=cores, slots=slots), mock.patch.object(run_tests, "core_count", lambda n=cores: n):
+                self.assertEqual(run_tests.test_environment({}, slots, "r").get("OMP_NUM_THREADS"), threads)
+
+    def test_a_test_knows_what_it_is(self) -> None:
+        ran = self.run_four()
+        run = ran.journal("run_start")[0]["run"]
+        started = {record["label"]: record["slot"] for record in ran.journal("test_start")}
+        self.assertEqual(sorted(started.values()), [0, 1, 2, 3])
+        for label, slot in started.items():
+            seen = self.seen(ran, label)
+            self.assertEqual({name: seen[name] for name in self.NAMES if name.startswith("RUN_TESTS_")},
+                             {"RUN_TESTS_RUN": run, "RUN_TESTS_LABEL": label, "RUN_TESTS_SLOT": str(slot),
+                              "RUN_TESTS_ATTEMPT": "1"})
+
+    def test_a_label_comes_as_it_is(self) -> None:
+        line = "printf '%s' \"$RUN_TESTS_LABEL\" || test_fail \"caf\u00e9 'x' #1\"\n"
+        ran = self.run_list(line + line, gpus="0")
+        self.assertTrue(ran.text.startswith("caf\u00e9 'x' #1caf\u00e9 'x' #1 #2"), ran.text)
+
+    def test_slots_are_used_again(self) -> None:
+        ran = self.run_list("".join(f"{self.look(*self.NAMES)} #: label=t{n}\n" for n in range(6)))
+        self.assertEqual(ran.code, 0, ran.err)
+        seen = [self.seen(ran, f"t{n}") for n in range(6)]
+        self.assertLessEqual({each["RUN_TESTS_SLOT"] for each in seen}, {"0", "1"})
+        owners: Dict[str, str] = {}      # no port is given to two slots
+        for each in seen:
+            self.assertEqual(owners.setdefault(each["MASTER_PORT"], each["RUN_TESTS_SLOT"]), each["RUN_TESTS_SLOT"])
+
+
+if __name__ == "__main__":
+    unittest.main()
