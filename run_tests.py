@@ -790,7 +790,7 @@ def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
     wanted = [wanted_words(draft) for draft in parsed.drafts]
     if not parsed.states and all(PLAIN_WORD.fullmatch(word) for words in wanted for word in words):
         return [(os.getcwd(), [unquoted(word) for word in words]) for words in wanted]
-    script = ["exec 3>&1 >/dev/null 2>&1\n"]
+    script = ["exec 3>&1 >/dev/null\n"]
     for draft, words in zip(parsed.drafts, wanted):
         for state in draft.shell.lines[draft.shell.shown:draft.shell.held]:
             script.append(f"{{ {state.text}\n}} </dev/null 3>&-\nset +euxvnf\n")
@@ -804,8 +804,9 @@ def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
     values = [(fields[at], fields[at + 1:at + size]) for at in range(0, len(fields), size)]
     if len(values) < len(wanted):
         draft = parsed.drafts[len(values)]
-        parsed.complain(draft.line, f"the shell state above this line ends bash with status {ran.returncode}; "
-                                f"run `bash -x {parsed.name}` to see where")
+        said = ran.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2] or f"status {ran.returncode}"
+        parsed.complain(draft.line, f"the shell state above this line ends bash ({said}); mend it, or run "
+                        f"`bash -x {parsed.name}` to see where")
     return values
 
 
