@@ -804,9 +804,9 @@ def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
     values = [(fields[at], fields[at + 1:at + size]) for at in range(0, len(fields), size)]
     if len(values) < len(wanted):
         draft = parsed.drafts[len(values)]
-        said = ran.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2] or f"status {ran.returncode}"
-        parsed.complain(draft.line, f"the shell state above this line ends bash ({said}); mend it, or run "
-                        f"`bash -x {parsed.name}` to see where")
+        said = re.sub(r"^bash: line \d+: ", "", ran.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
+        parsed.complain(draft.line, f"the shell state above this line ends bash with status {ran.returncode} "
+                        f"({said or 'no reason given'}); run `bash -x {parsed.name}` to see where")
     return values
 
 

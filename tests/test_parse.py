@@ -1031,9 +1031,12 @@ class Scripts(ParseCase):
         self.assertEqual(self.run_script(test, {"ZE_AFFINITY_MASK": "a b;$c'd"}), "a b;$c'd\n")
         self.assertEqual(self.run_script(test, {"ZE_AFFINITY_MASK": ""}), "\n")
 
-    def test_without_state_the_script_is_the_command(self) -> None:
+    def test_without_state_and_mask_the_script_is_the_command(self) -> None:
+        self.assertEqual(run_tests.build_script(self.parse_one("echo a"), {}).rstrip("\n"), "echo a")
+
+    def test_without_state_the_mask_is_set_again_for_what_bash_env_does(self) -> None:
         script = run_tests.build_script(self.parse_one("echo a"), {"CUDA_VISIBLE_DEVICES": "1"})
-        self.assertEqual(script.rstrip("\n"), "echo a")
+        self.assertEqual(script.rstrip("\n"), "{ export CUDA_VISIBLE_DEVICES=1; } 2>/dev/null; echo a")
 
     def test_a_script_may_be_longer_than_the_lists_line_numbers_allow(self) -> None:
         """Where the padding does not fit, it goes; not a byte of the content does."""
