@@ -481,7 +481,8 @@ def add_setting(parsed: ListFile, text: str, tokens: Sequence[Token], line: int)
     for token in filter(is_mask, tokens):
         parsed.complain(line, f"{token.text} would put all tests below on the same GPUs; set it outside the list, or "
                         "ask for GPUs with `#: gpus=N`")
-    parsed.add_state(line, text[tokens[0].start:tokens[-1].end])
+    last = max(number for number, token in enumerate(tokens) if token.text != ";")
+    parsed.add_state(line, text[tokens[0].start:tokens[last].end])
     return True
 
 
@@ -520,7 +521,7 @@ def is_state(tokens: Sequence[Token]) -> bool:
         if command and not assigned and not words and not in_braces:
             return False                 # `> file` alone
         allowed = STATE_WORDS | STATE_FALLBACKS
-    return True
+    return any(token.kind == "word" for token in tokens)
 
 
 def add_draft(parsed: ListFile, text: str, tokens: List[Token], line: int, attributes: Attributes) -> None:
@@ -798,13 +799,13 @@ def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
         script.append("".join(f"RUN_TESTS_WORD_{n}={word}\n" for n, word in enumerate(words)))
         script.append("printf '%s\\0' \"$PWD\" " + " ".join(f'"$RUN_TESTS_WORD_{n}"' for n in range(len(words))))
         script.append(" >&3\n")
-    ran = run_bash([], "".join(script))
+    ran = run_bash(["-c", ". /dev/stdin", parsed.name], "".join(script))     # $0 is the list, as in the tests
     fields = ran.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
     size = len(wanted[0]) + 1 if wanted else 1
     values = [(fields[at], fields[at + 1:at + size]) for at in range(0, len(fields), size)]
     if len(values) < len(wanted):
         draft = parsed.drafts[len(values)]
-        said = re.sub(r"^bash: line \d+: ", "", ran.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
+        said = re.sub(r"^.*?: line \d+: ", "", ran.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
         parsed.complain(draft.line, f"the shell state above this line ends bash with status {ran.returncode} "
                         f"({said or 'no reason given'}); run `bash -x {parsed.name}` to see where")
     return values
@@ -1605,7 +1606,7 @@ def build_script(test: Test, mask: Mapping[str, str]) -> str:
     runs silently. The mask is set again after the state (and what BASH_ENV names), which may have changed it.
     """
     shell = test.shell
-    pieces = [StateLine(at, f"{{ {text.rstrip('; ')}; }} >/dev/null 2>&1") for at, text in shell.lines[:shell.shown]]
+    pieces = [StateLine(at, f"{{ {text}; }} >/dev/null 2>&1") for at, text in shell.lines[:shell.shown]]
     pieces += shell.lines[shell.shown:shell.held]
     values = " ".join(f"{name}={shlex.quote(value)}" for name, value in mask.items())
     again = f"{{ export {values}; }} 2>/dev/null; " if values else ""
@@ -1651,8 +1652,8 @@ def junit_fault(path: Optional[str], before: Optional[Tuple[int, int, int]]) -> 
             element.clear()
     except ElementTree.ParseError:
         return "truncated"
-    except OSError as error:
-        return f"unreadable ({error.strerror})"
+    except (OSError, ValueError, LookupError) as error:      # an encoding that the parser does not know
+        return f"unreadable ({getattr(error, 'strerror', error)})"
     return ""
 
 
@@ -1778,7 +1779,8 @@ def write_stand_in(path: str, result: Result, tail: str) -> None:
 def warn(message: str, name: str = PROGRAM + ": ") -> None:
     """One line on stderr, in the program's name unless the message begins with a place of its own."""
     with contextlib.suppress(OSError, ValueError):       # stderr may be gone
-        print(f"{name}{message}", file=sys.stderr, flush=True)
+        if sys.stderr is not None:
+            print(f"{name}{message}", file=sys.stderr, flush=True)
 
 
 class Trace:
@@ -2242,7 +2244,11 @@ def signals_to(post: Callable[[Event], None]) -> Iterator[None]:
 
 def open_stdout() -> BinaryIO:
     """Standard output as bytes, buffered also under PYTHONUNBUFFERED; the null device if it is closed."""
-    return open(sys.stdout.fileno(), "wb", closefd=False) if sys.stdout else open(os.devnull, "wb")
+    if sys.stdout is None:
+        return open(os.devnull, "wb")
+    with contextlib.suppress(OSError):
+        os.set_blocking(sys.stdout.fileno(), True)       # some CIs hand down a pipe that does not block
+    return open(sys.stdout.fileno(), "wb", closefd=False)
 
 
 def list_tests(tests: Sequence[Test], trace: Trace) -> None:
