@@ -1,0 +1,405 @@
+"""Section 8: journal, `failures`, log dir and stand-in JUnit files, read from outside and from inside running tests."""
+from __future__ import annotations
+
+import os
+import unittest
+from typing import Dict, List, Mapping, Tuple
+from xml.etree import ElementTree
+
+import run_tests
+from run_tests import Outcome
+from tests.support import Ran, RunnerCase
+from tests.test_schedule import a_test
+
+START_KEYS = ["event", "run", "time", "version", "lists", "tests", "gpus", "directory"]
+TEST_START_KEYS = ["event", "run", "time", "test", "label", "attempt", "pid", "slot", "gpus", "log"]
+TEST_END_KEYS = ["event", "run", "time", "test", "label", "attempt", "outcome", "status", "signal", "seconds", "need"]
+END_KEYS = ["event", "run", "time", "exit", "outcomes"]
+
+
+class JournalTest(RunnerCase):
+    def test_each_event_has_its_fields(self) -> None:
+        ran = self.run_list("""
+            true           #: label=one
+            exit 2         #: label=two gpus=2
+            kill -KILL $$  #: label=none gpus=0
+            true           #: label=all gpus=all
+            true           #: label=wide gpus=3
+        """, gpus="4,7")
+        self.check(ran, 1, {"one": "passed", "two": "failed", "none": "crashed", "all": "passed", "wide": "unrunnable"})
+        start, *middle, end = ran.journal()
+        self.assertEqual(list(start), START_KEYS)
+        self.assertEqual((start["version"], start["lists"], start["tests"], start["gpus"], start["directory"]),
+                         (run_tests.VERSION, ["tests.txt"], 5, ["4", "7"], os.path.realpath(self.folder)))
+        self.assertEqual(list(end), END_KEYS)
+        self.assertEqual((end["exit"], end["outcomes"]),
+                         (1, {"passed": 2, "failed": 1, "crashed": 1, "unrunnable": 1}))
+        self.assertEqual({record["run"] for record in ran.journal()}, {start["run"]})
+        times = [record["time"] for record in ran.journal()]
+        self.assertEqual(times, sorted(times))
+        for record in middle:
+            keys = TEST_START_KEYS if record["event"] == "test_start" else TEST_END_KEYS
+            self.assertEqual(list(record)[:len(keys)], keys)
+            self.assertEqual(record["attempt"], 1)
+            self.assertRegex(record["test"], r"^[0-9a-f]{12}$")
+        starts = {record["label"]: record for record in ran.journal("test_start")}
+        self.assertEqual({label: (record["gpus"], record["log"]) for label, record in starts.items()},
+                         {"one": (["4"], "logs/one.log"), "two": (["4", "7"], "logs/two.log"),
+                          "none": ([], "logs/none.log"), "all": (["4", "7"], "logs/all.log")})
+        self.assertTrue(all(record["slot"] in (0, 1, 2) and record["pid"] > 1 for record in starts.values()))
+        ends = {record["label"]: record for record in ran.journal("test_end")}
+        self.assertEqual({label: (end["status"], end["signal"], end["need"]) for label, end in ends.items()},
+                         {"one": (0, None, 1), "two": (2, None, 2), "none": (-9, "SIGKILL", 0), "all": (0, None, "all"),
+                          "wide": (None, None, 3)})
+        self.assertEqual({label for label, record in ends.items() if "reason" in record}, {"wide"})
+        self.assertTrue(all(record["seconds"] >= 0 for record in ends.values()))
+
+    def test_a_test_starts_before_it_ends_and_ends_once(self) -> None:
+        ran = self.run_list("true\n" * 12 + "wait\n" + "false\n" * 4)
+        position = {(record["event"], record["label"]): number for number, record in enumerate(ran.journal())
+                    if "label" in record}
+        self.assertEqual(len(position), 32)
+        self.assertEqual(len(ran.journal()), 34)
+        for label in ran.outcomes():
+            self.assertLess(position["test_start", label], position["test_end", label])
+        self.assertLess(max(number for (_, label), number in position.items() if label.startswith("true")),
+                        min(number for (_, label), number in position.items() if label.startswith("false")))
+
+    def test_each_line_is_there_for_the_next_test_to_see(self) -> None:
+        for gpus in ("0", "0,1"):
+            with self.subTest(gpus=gpus):
+                ran = self.run_list("""
+                    true                            #: label=a
+                    wait
+                    cp logs/run_tests.jsonl seen    #: label=b
+                """, "--log-dir", "logs", gpus=gpus)
+                seen = [record for record in ran.journal(path="seen") if record["run"] == ran.journal()[-1]["run"]]
+                self.assertEqual([(record["event"], record.get("label")) for record in seen[:3]],
+                                 [("run_start", None), ("test_start", "a"), ("test_end", "a")])
+                self.assertNotIn("run_end", [record["event"] for record in seen])
+
+    def test_a_running_test_is_in_it(self) -> None:
+        ran = self.run_list("until grep -q '\"test_start\".*\"me\"' logs/run_tests.jsonl; do :; done "
+                            "#: label=me timeout=60s\n")
+        self.check(ran, 0, {"me": "passed"})
+
+    def test_runs_are_appended(self) -> None:
+        first = self.run_list("true #: label=a\nfalse #: label=b\n")
+        before = first.read("logs/run_tests.jsonl")
+        second = self.run_list("# a comment\n\nfalse #: label=c\n")
+        after = second.read("logs/run_tests.jsonl")
+        self.assertTrue(after.startswith(before))
+        starts = second.journal("run_start")
+        self.assertEqual((len(starts), len({record["run"] for record in starts})), (2, 2))
+        tests = {record["label"]: record["test"] for record in second.journal("test_end")}
+        self.assertEqual(tests["b"], tests["c"], "a test is known by its command")
+        self.assertNotEqual(tests["a"], tests["b"])
+
+    def test_a_torn_last_line_is_not_glued_to(self) -> None:
+        for torn in ('{"event": "test_st', "{", "\udcff\udcc3", "", '{"event": "old"}\n'):
+            with self.subTest(torn=torn):
+                self.write("logs/run_tests.jsonl", torn)
+                ran = self.run_list("true\n")
+                text = ran.read("logs/run_tests.jsonl")
+                own = text[len(torn):]
+                self.assertTrue(text.startswith(torn))
+                self.assertRegex(own, r'^\n\{"event": "run_start"' if torn and not torn.endswith("\n")
+                                 else r'^\{"event": "run_start"')
+                self.assertEqual(len(own.strip().splitlines()), 4)
+
+    def test_it_can_be_elsewhere(self) -> None:
+        ran = self.run_list("true\n", "--journal", "history.jsonl")
+        self.assertEqual([record["event"] for record in ran.journal(path="history.jsonl")],
+                         ["run_start", "test_start", "test_end", "run_end"])
+        self.assertEqual(os.listdir(ran.path("logs")), ["true.log"])
+
+    def test_any_label_can_be_in_it(self) -> None:
+        ran = self.run_list("true #: label='\"quoted\" \\ ü ☃ \udcff'\n")
+        self.assertEqual(ran.journal("test_end")[0]["label"], '"quoted" \\ ü ☃ \udcff')
+        self.assertTrue(ran.read("logs/run_tests.jsonl").isascii())
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "there is no /dev/full")
+    def test_a_full_disk_is_the_machines_failure(self) -> None:
+        for gpus in ("0", "0,1"):
+            with self.subTest(gpus=gpus):
+                ran = self.run_list("touch ran\ntrue\n", "--journal", "/dev/full", gpus=gpus)
+                self.assertEqual((ran.code, ran.err, os.path.exists(ran.path("ran"))), (3, "", False))
+                self.assertRegex(ran.text.splitlines()[-1],
+                                 r"^Stopped, the machine failed: .*No space left on device.*: 2 not run$")
+
+
+class FailuresTest(RunnerCase):
+    def test_each_failure_is_there_at_once(self) -> None:
+        for gpus in ("0", "0,1"):
+            with self.subTest(gpus=gpus):
+                ran = self.run_list("""
+                    false                        #: label=one
+                    wait
+                    grep -qx one logs/failures   #: label=two
+                    wait
+                    exit 4                       #: label='three and more'
+                """, gpus=gpus)
+                self.check(ran, 1, {"one": "failed", "two": "passed", "three and more": "failed"})
+                self.assertEqual(ran.read("logs/failures"), "one\nthree and more\n")
+
+    def test_every_kind_of_failure_is_named(self) -> None:
+        ran = self.run_list("""
+            true           #: label=passed
+            false          #: label=failed
+            kill -KILL $$  #: label=crashed
+            sleep 1000     #: label=timeout timeout=100ms
+            true           #: label=unrunnable gpus=3
+        """)
+        self.check(ran, 1, {outcome: outcome for outcome in ("passed", "failed", "crashed", "timeout", "unrunnable")})
+
+    def test_what_did_not_run_is_no_failure(self) -> None:
+        ran = self.run_list("false #: label=a\ntrue #: label=b\n", "--fail-fast", gpus="0")
+        self.check(ran, 1, {"a": "failed", "b": "not run"})
+        self.assertEqual(ran.failures(), ["a"])
+
+    def test_absent_when_nothing_failed(self) -> None:
+        self.assertFalse(os.path.exists(self.run_list("true\n").path("logs/failures")))
+
+    def test_the_default_one_starts_fresh(self) -> None:
+        self.write("logs/failures", "old\n")
+        self.assertEqual(self.run_list("false\n").read("logs/failures"), "false\n")
+        self.assertFalse(os.path.exists(self.run_list("true\n").path("logs/failures")))
+
+    def test_a_given_one_is_appended_to(self) -> None:
+        cases: Dict[str, Tuple[List[str], Dict[str, str]]] = {
+            "FAIL_DIR": ([], {"FAIL_DIR": "given"}),
+            "option": (["--fail-dir", "given"], {}),
+            "option over FAIL_DIR": (["--fail-dir", "given"], {"FAIL_DIR": "other"}),
+            "absolute": ([], {"FAIL_DIR": os.path.join(self.folder, "given")}),
+            "the log dir itself": (["--log-dir", "given", "--fail-dir", "given"], {}),
+        }
+        for name, (arguments, env) in cases.items():
+            with self.subTest(name):
+                path = self.write("given/failures", "old\n")
+                ran = self.run_list("false\n", *arguments, env=env)
+                self.assertEqual((ran.code, ran.read(path)), (1, "old\nfalse\n"))
+                ran = self.run_list("true\n", *arguments, env=env)
+                self.assertEqual((ran.code, ran.read(path)), (0, "old\nfalse\n"))
+                self.assertFalse(os.path.exists(ran.path("logs/failures")))
+                self.assertFalse(os.path.exists(ran.path("other")))
+
+    def test_a_given_dir_is_made(self) -> None:
+        ran = self.run_list("false\n", env={"FAIL_DIR": "new/deep"})
+        self.assertEqual(ran.read("new/deep/failures"), "false\n")
+        self.assertFalse(os.path.exists(self.run_list("true\n", "--fail-dir", "fresh").path("fresh/failures")))
+
+    def test_a_label_is_written_byte_for_byte(self) -> None:
+        ran = self.run_list('false || test_fail "caf\udce9 ☃ \udcff"\n')
+        self.assertEqual(ran.failures(), ["caf\udce9 ☃ \udcff"])
+
+
+class PlacesTest(RunnerCase):
+    def test_the_log_dir(self) -> None:
+        cases: Dict[str, Tuple[List[str], Dict[str, str], str]] = {
+            "default": ([], {}, "logs"),
+            "XML_LOG_DIR": ([], {"XML_LOG_DIR": "x/logs"}, "x/logs"),
+            "an empty XML_LOG_DIR": ([], {"XML_LOG_DIR": ""}, "logs"),
+            "option": (["--log-dir", "o/p/q"], {}, "o/p/q"),
+            "option over XML_LOG_DIR": (["--log-dir", "r"], {"XML_LOG_DIR": "s"}, "r"),
+            "with spaces": (["--log-dir", "two words"], {}, "two words"),
+        }
+        for name, (arguments, env, place) in cases.items():
+            with self.subTest(name):
+                ran = self.run_list("false #: label=a\n", *arguments, env=env)
+                self.assertEqual(ran.code, 1, ran.err)
+                self.assertEqual(sorted(os.listdir(ran.path(place))), ["a.log", "failures", "run_tests.jsonl"])
+                starts = ran.journal("test_start", f"{place}/run_tests.jsonl")
+                self.assertEqual({record["log"] for record in starts}, {f"{place}/a.log"})
+                self.assertFalse(os.path.exists(ran.path("s")))
+
+    def test_a_pytest_targets_junit_file_is_in_it(self) -> None:
+        stub = os.path.join(self.stub("python-stub", "#!/bin/bash\necho \"$@\"; exit 9\n"), "python-stub")
+        ran = self.run_list("sub/test_x.py -k y\n", "--python", stub, env={"XML_LOG_DIR": "x"})
+        place = os.path.join(os.path.realpath(self.folder), "x")
+        names = sorted(os.listdir(place))
+        self.assertEqual(len(names), 4, names)
+        self.assertRegex(" ".join(names), r"^failures pytest_(\S*test_x\S*)\.log pytest_\1\.xml run_tests\.jsonl$")
+        self.assertIn(f"--junitxml={os.path.join(place, names[2])}", ran.read("x", names[1]))
+        self.assertEqual(ElementTree.parse(ran.path("x", names[2])).getroot().tag, "testsuites")
+
+    def test_a_place_that_cannot_be_is_the_machines_failure(self) -> None:
+        self.write("file", "a file\n")
+        os.makedirs(os.path.join(self.folder, "given/failures"))
+        cases: Dict[str, Tuple[List[str], Dict[str, str], str]] = {
+            "log dir is a file": (["--log-dir", "file"], {}, "file"),
+            "log dir below a file": (["--log-dir", "file/logs"], {}, "file/logs"),
+            "XML_LOG_DIR is a file": ([], {"XML_LOG_DIR": "file"}, "file"),
+            "fail dir is a file": (["--fail-dir", "file"], {}, "file"),
+            "FAIL_DIR below a file": ([], {"FAIL_DIR": "file/fail"}, "file/fail"),
+            "journal below a file": (["--journal", "file/j.jsonl"], {}, "file/j.jsonl"),
+            "journal in no folder": (["--journal", "none/j.jsonl"], {}, "none/j.jsonl"),
+            "journal is a folder": (["--journal", "."], {}, "."),
+            "failures is a folder": (["--log-dir", "given"], {}, "given/failures"),
+        }
+        for name, (arguments, env, place) in cases.items():
+            with self.subTest(name):
+                ran = self.run_list("touch ran; false\n", *arguments, env=env)
+                self.assertEqual((ran.code, ran.out), (3, b""), ran.err)
+                self.assertRegex(ran.err, rf"^run_tests\.py: error: cannot write {place} \([A-Z][a-z ]+\); "
+                                 r"name a place with --log-dir, --fail-dir or --journal\n$")
+                self.assertFalse(os.path.exists(ran.path("ran")))
+
+    def test_a_failure_that_cannot_be_noted_is_the_machines(self) -> None:
+        os.makedirs(os.path.join(self.folder, "given/failures"))
+        ran = self.run_list("false\n", "--fail-dir", "given", gpus="0")
+        self.assertEqual(ran.code, 3)
+        self.assertIn("given/failures", ran.text + ran.err)
+        self.assertNotIn("Traceback", ran.text + ran.err)
+
+    @unittest.skipIf(os.geteuid() == 0, "root may write anywhere")
+    def test_a_place_without_permission_is_the_machines_failure(self) -> None:
+        self.write("sealed/logs/x.log", "")
+        for folder in ("sealed/logs", "sealed"):
+            os.chmod(os.path.join(self.folder, folder), 0o555)
+            self.addCleanup(os.chmod, os.path.join(self.folder, folder), 0o755)
+        for arguments in (["--log-dir", "sealed/logs"], ["--log-dir", "sealed/new"], ["--fail-dir", "sealed/logs"],
+                          ["--journal", "sealed/j.jsonl"]):
+            with self.subTest(arguments):
+                ran = self.run_list("touch ran; false\n", *arguments)
+                self.assertEqual((ran.code, ran.out, os.path.exists(ran.path("ran"))), (3, b"", False))
+                self.assertRegex(ran.err, r"^run_tests\.py: error: cannot write \S+ \(Permission denied\); name ")
+
+
+class StandInTest(RunnerCase):
+    def case_of(self, ran: Ran, path: str) -> ElementTree.Element:
+        """The one case of a JUnit file, whose counts must fit."""
+        with open(ran.path(path), "rb") as file:
+            self.assertTrue(file.read().startswith(b'<?xml version="1.0" encoding="utf-8"?>\n<testsuites>'))
+        root = ElementTree.parse(ran.path(path)).getroot()
+        suite, = root
+        case, = suite
+        self.assertEqual((root.tag, suite.tag, case.tag), ("testsuites", "testsuite", "testcase"))
+        self.assertEqual({name: suite.get(name) for name in ("tests", "failures", "skipped")},
+                         {"tests": "1", "failures": "0", "skipped": "0"})
+        self.assertEqual(suite.get("errors"), str(len(case.findall("error"))))
+        self.assertEqual((case.get("classname"), case.get("name"), case.get("time")),
+                         ("run_tests.py", suite.get("name"), suite.get("time")))
+        self.assertRegex(case.get("time", ""), r"^\d+\.\d{3}$")
+        return case
+
+    def xml_files(self, ran: Ran) -> List[str]:
+        return sorted(os.path.relpath(os.path.join(folder, name), ran.folder)
+                      for folder, _, names in os.walk(ran.folder) for name in names if ".xml" in name)
+
+    def test_it_says_how_the_test_ended(self) -> None:
+        for name in ("stale", "passed_stale"):
+            self.write(name + ".xml", "<testsuites/>")
+        ran = self.run_list("""
+            bash -c 'echo last words; kill -KILL $$' --junitxml=dead.xml                #: label=dead
+            bash -c 'exit 3' --junitxml missing.xml                                     #: label=missing
+            bash -c 'printf "<testsuites><tests" >cut.xml; exit 1' --junitxml=cut.xml   #: label=cut
+            bash -c 'exit 1' --junitxml=stale.xml                                       #: label=stale
+            bash -c 'sleep 1000' --junitxml=slow.xml                                    #: label=slow timeout=100ms
+            bash -c 'exit 1' --junitxml=deep/er/x.xml                                   #: label=deep
+            bash -c 'true' --junitxml=passed.xml                                        #: label=passed
+            bash -c 'true' --junitxml=passed_stale.xml                                  #: label=passed-stale
+            bash -c ': >passed_empty.xml' --junitxml=passed_empty.xml                   #: label=passed-empty
+            bash -c 'echo "<own/>" >own.xml; exit 1' --junitxml=own.xml                 #: label=own
+            bash -c 'echo "<own/>" >fine.xml' --junitxml=fine.xml                       #: label=fine
+            run_test "" in_log_dir.xml "true" other
+        """, "--python", "false")
+        expected: Mapping[str, Tuple[str, str, bool]] = {      # label, message, whether it is an error
+            "dead.xml": ("dead", "crashed (SIGKILL); its JUnit file is missing", True),
+            "missing.xml": ("missing", "failed, exit 3; its JUnit file is missing", True),
+            "cut.xml": ("cut", "failed, exit 1; its JUnit file is truncated", True),
+            "stale.xml": ("stale", "failed, exit 1; its JUnit file is stale, from an earlier run", True),
+            "slow.xml": ("slow", "timeout; its JUnit file is missing", True),
+            "deep/er/x.xml": ("deep", "failed, exit 1; its JUnit file is missing", True),
+            "passed.xml": ("passed", "passed; its JUnit file is missing", False),
+            "passed_stale.xml": ("passed-stale", "passed; its JUnit file is stale, from an earlier run", False),
+            "passed_empty.xml": ("passed-empty", "passed; its JUnit file is truncated", False),
+            "logs/in_log_dir.xml": ("other", "failed, exit 1; its JUnit file is missing", True),
+        }
+        self.assertEqual(self.xml_files(ran), sorted([*expected, "own.xml", "fine.xml"]))
+        self.assertEqual((ran.read("own.xml"), ran.read("fine.xml")), ("<own/>\n", "<own/>\n"))
+        for path, (label, message, is_error) in expected.items():
+            with self.subTest(path):
+                case = self.case_of(ran, path)
+                self.assertEqual(case.get("name"), label)
+                self.assertEqual([error.get("message") for error in case.findall("error")], [message] * is_error)
+                self.assertTrue((case.findtext("system-out") or "").startswith(message + "\n"))
+        self.assertIn("\nlast words\n", self.case_of(ran, "dead.xml").findtext("system-out") or "")
+        self.assertEqual(ran.code, 1)
+        passed = {label for label, outcome in ran.outcomes().items() if outcome == "passed"}
+        self.assertEqual(passed, {"passed", "passed-stale", "passed-empty", "fine"})
+        for label, fault in (("passed", "missing"), ("passed-stale", "stale, from an earlier run"),
+                             ("passed-empty", "truncated")):
+            self.assertIn(f"\npassed without its JUnit file ({fault}): {label}\n", ran.text)
+
+    def test_a_test_that_passes_without_its_file_fails_nothing(self) -> None:
+        ran = self.run_list("bash -c 'true' --junitxml=x.xml #: label=a\n")
+        self.check(ran, 0, {"a": "passed"})
+
+    def test_a_file_that_cannot_be_read_stops_nothing(self) -> None:
+        self.write("x.xml", '<?xml version="1.0" encoding="shift_jis"?><testsuites/>')
+        for gpus in ("0", "0,1"):
+            with self.subTest(gpus=gpus):
+                ran = self.run_list("""
+                    bash -c 'cp x.xml new.xml' --junitxml=new.xml            #: label=a
+                    bash -c 'mkdir -p folder.xml' --junitxml=folder.xml      #: label=b
+                    true                                                     #: label=c
+                """, "--log-dir", f"logs{gpus}", gpus=gpus)
+                self.assertEqual((ran.code, ran.err), (0, ""), ran.text)
+                self.assertEqual({end["outcome"] for end in ran.journal("test_end", f"logs{gpus}/run_tests.jsonl")},
+                                 {"passed"})
+
+    def test_any_log_fits_into_it(self) -> None:
+        cases: Mapping[str, Tuple[bytes, str]] = {      # the log, and what of it is there
+            "plain": (b"one\ntwo\n", "one\ntwo\n"),
+            "empty": (b"", ""),
+            "NUL and control characters": (b"A\0\1\x1b[31mB\x7f\tC\n", "A???[31mB\x7f\tC\n"),
+            "invalid UTF-8": (b"A\377\303B\n", "A\ufffd\ufffdB\n"),
+            "markup": (b"]]> & <b a=\"c\"> ' &amp; <!-- -->\n", "]]> & <b a=\"c\"> ' &amp; <!-- -->\n"),
+            "beyond the BMP": ("\U0001f680 \ufffe\uffff\ud7ff\n".encode(), "\U0001f680 ??\ud7ff\n"),
+            "long": (b"first\n" + b"x" * 100_000 + b"\nlast", "x" * (run_tests.TAIL_BYTES - 5) + "\nlast"),
+            "cut within a character": ("é".encode() * 10_000 + b".",
+                                       "\ufffd" + "é" * (run_tests.TAIL_BYTES // 2 - 1) + "."),
+        }
+        path, log = os.path.join(self.folder, "x.xml"), os.path.join(self.folder, "x.log")
+        result = run_tests.Result(a_test(junit=path), Outcome.FAILED, 1.5, 1, junit_fault="missing")
+        for name, (text, expected) in cases.items():
+            with self.subTest(name):
+                with open(log, "wb") as file:
+                    file.write(text)
+                run_tests.write_stand_in(path, result, run_tests.tail_of(log))
+                told = ElementTree.parse(path).getroot().findtext("testsuite/testcase/system-out")
+                self.assertEqual(told, "failed, exit 1; its JUnit file is missing\n" + expected)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["x.log", "x.xml"])
+
+    def test_any_log_of_a_run_fits_into_it(self) -> None:
+        ran = self.run_list(r"""
+            bash -c 'printf "A\0\377\033[0mB\r\n"; kill -KILL $$' --junitxml=x.xml
+        """)
+        self.assertIn("\nA?\ufffd?[0mB\n", self.case_of(ran, "x.xml").findtext("system-out") or "")
+        with open(ran.path("logs/x.log"), "rb") as file:
+            self.assertTrue(file.read().startswith(b"A\0\377\033[0mB\r\n"))
+
+    def test_any_label_fits_into_it(self) -> None:
+        for label, expected in (('a <b> & "c"', 'a <b> & "c"'), ("x\udcffy", "x?y"), ("☃\U0001f680", "☃\U0001f680")):
+            with self.subTest(label=label):
+                path = os.path.join(self.folder, "x.xml")
+                test = a_test(label=label, stem="x", junit=path)
+                run_tests.write_stand_in(path, run_tests.Result(test, Outcome.CRASHED, status=-9), "")
+                self.assertEqual(self.case_of(Ran(0, b"", "", self.folder), "x.xml").get("name"), expected)
+
+    def test_a_log_that_is_gone_has_no_tail(self) -> None:
+        self.assertEqual(run_tests.tail_of(os.path.join(self.folder, "none.log")), "")
+
+    def test_a_place_that_cannot_be_is_passed_over(self) -> None:
+        self.write("file", "")
+        path = os.path.join(self.folder, "file", "x.xml")
+        run_tests.write_stand_in(path, run_tests.Result(a_test(junit=path), Outcome.FAILED, status=1), "")
+        self.assertEqual(os.listdir(self.folder), ["file"])
+
+    def test_a_test_without_a_junit_file_gets_none(self) -> None:
+        ran = self.run_list("false\ntrue\nkill -KILL $$\nsleep 1000 #: timeout=100ms\n")
+        self.assertEqual((ran.code, self.xml_files(ran)), (1, []))
+
+
+if __name__ == "__main__":
+    unittest.main()
