@@ -37,8 +37,10 @@ import argparse
 import collections
 import contextlib
 import enum
+import fcntl
 import hashlib
 import heapq
+import itertools
 import json
 import math
 import os
@@ -68,7 +70,7 @@ VERSION = "0.1.0"
 PROGRAM = "run_tests.py"
 
 GRACE_S = 10.0               # SIGTERM to SIGKILL: enough for pytest to write its JUnit file
-FOLLOW_S = 0.05              # sequential mode looks at the growing log this often: below what an eye sees
+FOLLOW_S = 0.05              # between two looks at a growing log, or at a group in its grace period: no eye sees it
 GROUP_EXIT_S = 2.0           # a killed process group is gone in milliseconds, or is stuck in the kernel
 GROUP_POLL_S = 0.005         # between two looks at a dying group
 PROBE_S = 30.0               # nvidia-smi takes seconds without persistence mode; a hung driver takes for ever
@@ -103,6 +105,10 @@ class ListError(Exception):
 
 class MachineError(Exception):
     """The runner cannot work here: no bash, a log dir that cannot be written. Exit code 3."""
+
+
+class BadValue(argparse.ArgumentTypeError, ValueError):
+    """What an option's or an attribute's value should be. argparse shows it as it stands."""
 
 
 class Outcome(enum.Enum):
@@ -272,9 +278,13 @@ def death_of(status: Optional[int]) -> str:
 # 3. Parse: list files to tests. Lines are split here; bash itself checks syntax and expands.
 # ---------------------------------------------------------------------------------------------------
 
-STATE_WORDS = frozenset(["export", "unset", ":", "cd", "source", ".", "set", "shopt", "ulimit", "umask"])
-STATE_FALLBACKS = frozenset(["true", "false", "exit", "return"])   # `cd build || exit 1` is still state
-BRACED_FALLBACKS = frozenset(["echo", "printf"])                   # `cd build || { echo no; exit 1; }` too
+STATE_WORDS = frozenset(["export", "unset", ":", "cd", "source", ".", "set", "shopt", "ulimit", "umask",
+                         "declare", "typeset", "readonly", "alias", "unalias", "pushd", "popd"])
+# What may stand beside them: `[ -d build ] || exit 1; cd build || { echo no; exit 1; }` is state.
+STATE_FRAME = frozenset(["if", "then", "else", "elif", "fi", "{", "}", "!"])
+STATE_CONDITIONS = frozenset(["[", "[[", "test", "true", "false", "exit", "return"])
+BRACED_FALLBACKS = frozenset(["echo", "printf"])
+SILENT = "{{ {}; }} >/dev/null 2>&1"       # state that an earlier test has shown runs in this
 NOT_FOLDERS = frozenset(["eval", "exec", "command", "builtin", "time", "trap", "type", "let", "coproc", "source"])
 MASK_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 UNSUPPORTED = ("retries", "time", "lock", "after", "tags", "split")
@@ -282,7 +292,8 @@ UNSUPPORTED = ("retries", "time", "lock", "after", "tags", "split")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\+?=", re.ASCII)
 CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
 WORD_RUN = re.compile(r"[^ \t\n'\"\\$`;&|()<>]+")
-OPERATOR = re.compile(r"\|\||&&|;;&?|;&|\|&|[;|()]|&>>?|\d*(?:<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|&")
+NOT_WORD = re.compile(r"(?P<comment>#[^\n]*)|(?P<op>\|\||&&|;;&?|;&|\|&|[;|()]|&>>?"
+                      r"|\d*(?:<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|&)")
 SEPARATORS = frozenset([";", "&&", "||", "|", "|&", "&", "(", ")", ";;", ";&", ";;&"])
 PIECE_OPENER = re.compile(r"""\\|\$?['"]|`|\$\{|[$<>]\(""")
 NESTED_STOP = re.compile(r"[()'\"\\$`{}]")
@@ -313,7 +324,7 @@ class ListFile:
     waits: int = 0                       # number of `wait` lines so far, those of the lists before included
     drafts: List["Draft"] = field(default_factory=list)
     states: List[StateLine] = field(default_factory=list)
-    state_bytes: int = 0                 # their size
+    state_bytes: int = 0                 # their size in the script of a test below them
     mistakes: List[Tuple[int, str]] = field(default_factory=list)
     is_whole: bool = True                # every line could be read; False: what follows from them is not known
 
@@ -321,11 +332,6 @@ class ListFile:
         """Note a mistake, reported later as `file:line: what`; `lost`: its line cannot be read at all."""
         self.mistakes.append((line, what))
         self.is_whole = self.is_whole and not lost
-
-    def add_state(self, line: int, text: str) -> None:
-        """Add a line of shell state."""
-        self.states.append(StateLine(line, text))
-        self.state_bytes += len(to_bytes(text))
 
 
 @dataclass
@@ -408,15 +414,10 @@ def scan_line(text: str, start: int) -> Tuple[List[Token], int]:
             at += 1
         elif text.startswith("\\\n", at):
             at += 2
-        elif text[at] == "#":
-            end = text.find("\n", at)
-            end = len(text) if end < 0 else end
-            tokens.append(Token("comment", text[at:end], at, end))
-            at = end
         else:
-            operator = OPERATOR.match(text, at)
-            end = operator.end() if operator else end_of_word(text, at)
-            tokens.append(Token("op" if operator else "word", text[at:end], at, end))
+            known = NOT_WORD.match(text, at)
+            end = known.end() if known else end_of_word(text, at)
+            tokens.append(Token((known and known.lastgroup) or "word", text[at:end], at, end))
             at = end
     return tokens, at + 1
 
@@ -460,7 +461,7 @@ def split_list(name: str, text: str, waits: int = 0) -> ListFile:
         if comment.startswith("#:"):
             attributes = parse_attributes(comment[2:], line, parsed, Attributes() if not tokens else defaults)
         if not tokens:
-            defaults = attributes if comment.startswith("#:") else defaults
+            defaults = attributes
         else:
             first_line = line + text.count("\n", at, tokens[0].start)
             if not add_setting(parsed, text, tokens, first_line):
@@ -482,7 +483,9 @@ def add_setting(parsed: ListFile, text: str, tokens: Sequence[Token], line: int)
         parsed.complain(line, f"{token.text} would put all tests below on the same GPUs; set it outside the list, or "
                         "ask for GPUs with `#: gpus=N`")
     last = max(number for number, token in enumerate(tokens) if token.text != ";")
-    parsed.add_state(line, text[tokens[0].start:tokens[last].end])
+    state = StateLine(line, text[tokens[0].start:tokens[last].end])
+    parsed.states.append(state)
+    parsed.state_bytes += len(to_bytes(SILENT.format(state.text))) + 1
     return True
 
 
@@ -490,7 +493,7 @@ def simple_commands(tokens: Sequence[Token]) -> List[List[Token]]:
     """The words and redirections between the control operators of a line."""
     commands: List[List[Token]] = [[]]
     for token in tokens:
-        if token.kind == "op" and token.text in SEPARATORS:
+        if token.text in SEPARATORS:
             commands.append([])
         else:
             commands[-1].append(token)
@@ -506,22 +509,28 @@ def command_words(tokens: Sequence[Token]) -> Tuple[List[Token], List[Token]]:
 
 
 def is_state(tokens: Sequence[Token]) -> bool:
-    """Whether a line only changes the shell: all its commands are assignments or state builtins.
-
-    What may follow them in `cd build || { echo no build; exit 1; }` does not make it a test.
-    """
-    if any(token.kind == "op" and token.text in SEPARATORS - {";", "&&", "||"} for token in tokens):
+    """Whether a line only changes the shell: state builtins, assignments and a function, and what guards them."""
+    if tokens[0].text == "function" or [token.text for token in tokens[1:3]] == ["(", ")"]:
+        return True
+    if any(token.text in SEPARATORS - {";", "&&", "||"} for token in tokens):
         return False
-    allowed, in_braces = STATE_WORDS, False
+    changes = in_braces = False
     for command in simple_commands(tokens):
-        in_braces = in_braces or [token.text for token in command[:1]] == ["{"]
-        assigned, words = command_words([token for token in command if token.text not in ("{", "}")])
-        if words and words[0].text not in allowed | (BRACED_FALLBACKS if in_braces else frozenset()):
+        framed = len(list_frame(command))
+        in_braces = in_braces or "{" in [token.text for token in command[:framed]]
+        assigned, words = command_words(command[framed:])
+        beside = STATE_CONDITIONS | (BRACED_FALLBACKS if in_braces else frozenset())
+        if words and words[0].text not in STATE_WORDS | beside:
             return False
-        if command and not assigned and not words and not in_braces:
+        if command[framed:] and not assigned and not words:
             return False                 # `> file` alone
-        allowed = STATE_WORDS | STATE_FALLBACKS
-    return any(token.kind == "word" for token in tokens)
+        changes = changes or (words[0].text in STATE_WORDS if words else bool(assigned))
+    return changes
+
+
+def list_frame(command: Sequence[Token]) -> List[Token]:
+    """The words before a command that only say when it runs: `if`, `then`, `{`."""
+    return list(itertools.takewhile(lambda token: token.text in STATE_FRAME, command))
 
 
 def add_draft(parsed: ListFile, text: str, tokens: List[Token], line: int, attributes: Attributes) -> None:
@@ -559,7 +568,7 @@ def is_mask(token: Token) -> bool:
 
 def take_handler(tokens: List[Token]) -> Tuple[Optional[str], bool, List[Token]]:
     """Split `… || test_fail "label"` into the label's word, whether there was a handler, and the command."""
-    breaks = [n for n, token in enumerate(tokens) if token.kind == "op" and token.text in SEPARATORS]
+    breaks = [n for n, token in enumerate(tokens) if token.text in SEPARATORS]
     if breaks and tokens[breaks[-1]].text == "||":
         tail = tokens[breaks[-1] + 1:]
         if tail and tail[0].text == "test_fail" and breaks[-1] > 0:
@@ -569,7 +578,7 @@ def take_handler(tokens: List[Token]) -> Tuple[Optional[str], bool, List[Token]]
 
 def misuse(command: Sequence[Token]) -> str:
     """Why a command, its leading assignments taken out, would not do what it says; empty if it would."""
-    if command[-1].kind == "op" and command[-1].text == "&":
+    if command[-1].text == "&":
         return "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
     fresh = True
     for token in command:
@@ -637,45 +646,45 @@ def junit_word(words: Sequence[str]) -> Optional[str]:
     return found
 
 
-# Attributes: `#: key=value`. Each parser takes the text and raises ValueError with what it should be.
+# Attributes: `#: key=value`. Each parser takes the text and raises BadValue with what it should be.
 
 def parse_duration(text: str) -> float:
-    """Seconds in `90`, `90s`, `10m`, `1.5h`, `1d`. Raises ValueError."""
+    """Seconds in `90`, `90s`, `10m`, `1.5h`, `1d`. Raises BadValue."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", text.strip())
     if not match:
-        raise ValueError(f"{text!r} is not a duration such as 90s, 10m or 2h")
+        raise BadValue(f"{text!r} is not a duration such as 90s, 10m or 2h")
     return float(match.group(1)) * {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match.group(2)]
 
 
 def parse_gpus(text: str) -> float:
-    """The need in `0`, `0.25`, `2`, `all` (math.inf). Raises ValueError."""
+    """The need in `0`, `0.25`, `2`, `all` (math.inf). Raises BadValue."""
     if text == "all":
         return ALL_GPUS
     number = float(text) if re.fullmatch(r"\d{1,6}|0?\.\d{1,6}", text) else -1.0
     if number < 0 or ("." in text and number == 0):
-        raise ValueError(f"{text!r} is not 0, a fraction below 1, a whole number or all")
+        raise BadValue(f"{text!r} is not 0, a fraction below 1, a whole number or all")
     return number
 
 
 def parse_count(text: str) -> int:
-    """A whole number from 0. Raises ValueError."""
+    """A whole number from 0. Raises BadValue."""
     if not re.fullmatch(r"\d{1,6}", text):
-        raise ValueError(f"{text!r} is not a whole number")
+        raise BadValue(f"{text!r} is not a whole number")
     return int(text)
 
 
 def parse_label(text: str) -> str:
-    """A label as written. Raises ValueError if there is nothing in it."""
+    """A label as written. Raises BadValue if there is nothing in it."""
     if not CONTROL.sub(" ", text).strip():
-        raise ValueError("a label cannot be empty")
+        raise BadValue("a label cannot be empty")
     return text
 
 
 def parse_names(text: str) -> Tuple[str, ...]:
-    """The names in `a,b`. Raises ValueError if one is empty."""
+    """The names in `a,b`. Raises BadValue if one is empty."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise ValueError(f"{text!r} is not a list of names such as a,b")
+        raise BadValue(f"{text!r} is not a list of names such as a,b")
     return names
 
 
@@ -683,6 +692,9 @@ ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "gpus": parse_gpus, "timeout": parse_duration, "retries": parse_count, "label": parse_label,
     "time": parse_duration, "lock": parse_names, "after": parse_names, "tags": parse_names, "split": parse_count,
 }
+
+
+KNOWN_KEYS = tuple(key for key in ATTRIBUTES if key not in UNSUPPORTED)
 
 
 def parse_attributes(text: str, line: int, parsed: ListFile, base: Attributes) -> Attributes:
@@ -697,14 +709,14 @@ def parse_attributes(text: str, line: int, parsed: ListFile, base: Attributes) -
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if key not in ATTRIBUTES:
-            parsed.complain(line, f"unknown key {key!r} in `#:`; known are {', '.join(ATTRIBUTES)}")
+            parsed.complain(line, f"unknown key {key!r} in `#:`; known are {', '.join(KNOWN_KEYS)}")
         elif not equals or key in seen:
             what = "is given twice" if key in seen else "needs a value"
             parsed.complain(line, f"{key} {what}; write {key}=VALUE once")
         else:
             try:
                 values[key] = ATTRIBUTES[key](value)
-            except ValueError as error:
+            except BadValue as error:
                 parsed.complain(line, f"{key}: {error}")
         seen.add(key)
     return Attributes(**values)
@@ -712,22 +724,20 @@ def parse_attributes(text: str, line: int, parsed: ListFile, base: Attributes) -
 
 # Bash: one process checks the syntax of all lines, one per list expands words under the list's state.
 
-def run_bash(arguments: Sequence[str], script: str) -> "subprocess.CompletedProcess[bytes]":
+def run_bash(arguments: Sequence[str], script: str, **variables: str) -> "subprocess.CompletedProcess[bytes]":
     """Bash with `script` on its standard input. Raises MachineError if there is no bash."""
-    environment = dict(os.environ, LC_ALL="C") if "-n" in arguments else None
     try:
         return subprocess.run(["bash", *arguments], input=to_bytes(script), check=False,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **variables})
     except OSError as error:
         raise MachineError(f"bash cannot be run ({error.strerror}); put it on PATH, tests run in it") from None
 
 
 def syntax_error(script: str) -> str:
     """The first thing that bash says against the syntax of a script; empty if it can be parsed."""
-    checked = run_bash(["-n", "-O", "extglob"], script + "\n")
+    checked = run_bash(["-n", "-O", "extglob"], script + "\n", LC_ALL="C")
     said = checked.stderr.decode("utf-8", "replace").strip().splitlines()
-    here = [line for line in said if "here-document" in line]        # only a warning to bash
-    if here:
+    if any("here-document" in line for line in said):        # only a warning to bash
         return "a here-document cannot be on one logical line; put the command into a script"
     if checked.returncode == 0:
         return ""
@@ -776,8 +786,8 @@ def wanted_words(draft: Draft) -> List[str]:
     if draft.attributes.label is not None:
         label = expandable(draft.attributes.label, is_command=False)
     elif label is None:
-        label = expandable(re.sub(r"([ \t]*)\\\n([ \t]*)", lambda gap: " " if gap.group().strip("\\\n") else "",
-                                  draft.body), is_command=True)
+        joined = re.sub(r"[ \t]+\\\n[ \t]*|\\\n[ \t]+", " ", draft.body).replace("\\\n", "")
+        label = expandable(joined, is_command=True)
     first = draft.words[0] if draft.words and not re.search(r"\$\(|`", draft.words[0]) else ""
     return [label, draft.junit or "", first, draft.mask or ""]
 
@@ -791,18 +801,17 @@ def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
     wanted = [wanted_words(draft) for draft in parsed.drafts]
     if not parsed.states and all(PLAIN_WORD.fullmatch(word) for words in wanted for word in words):
         return [(os.getcwd(), [unquoted(word) for word in words]) for words in wanted]
+    names = [f"RUN_TESTS_WORD_{n}" for n in range(4)]
     script = ["exec 3>&1 >/dev/null\n"]
     for draft, words in zip(parsed.drafts, wanted):
         for state in draft.shell.lines[draft.shell.shown:draft.shell.held]:
             script.append(f"{{ {state.text}\n}} </dev/null 3>&-\nset +euxvnf\n")
-        script.append("".join(f"RUN_TESTS_WORD_{n}=\n" for n in range(len(words))))     # where bash cannot expand it
-        script.append("".join(f"RUN_TESTS_WORD_{n}={word}\n" for n, word in enumerate(words)))
-        script.append("printf '%s\\0' \"$PWD\" " + " ".join(f'"$RUN_TESTS_WORD_{n}"' for n in range(len(words))))
-        script.append(" >&3\n")
+        script += [f"{name}=\n" for name in names]        # its value where bash cannot expand the word
+        script += [f"{name}={word}\n" for name, word in zip(names, words)]
+        script.append("printf '%s\\0' \"$PWD\" " + " ".join(f'"${name}"' for name in names) + " >&3\n")
     ran = run_bash(["-c", ". /dev/stdin", parsed.name], "".join(script))     # $0 is the list, as in the tests
     fields = ran.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
-    size = len(wanted[0]) + 1 if wanted else 1
-    values = [(fields[at], fields[at + 1:at + size]) for at in range(0, len(fields), size)]
+    values = [(fields[at], fields[at + 1:at + 5]) for at in range(0, len(fields), 5)]
     if len(values) < len(wanted):
         draft = parsed.drafts[len(values)]
         said = re.sub(r"^.*?: line \d+: ", "", ran.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
@@ -825,14 +834,15 @@ def slug(label: str) -> str:
     name = re.sub(r"\.py\b", "", label)
     name = re.sub(r"[^A-Za-z0-9._+=@-]+", "_", name).strip("_.") or "test"
     if len(name) > STEM_BYTES or not label.isascii():
-        digest = hashlib.sha256(label.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+        digest = hashlib.sha256(to_bytes(label)).hexdigest()[:8]
         name = f"{name[:STEM_BYTES - 9]}-{digest}"
     return name
 
 
 def settle(draft: Draft, cwd: str, values: Sequence[str], options: Options) -> None:
     """Put the values of a draft's wanted words, as expanded in `cwd`, in their places."""
-    label, junit, first, draft.mask = values[0], values[1], values[2], None if draft.mask is None else values[3]
+    label, junit, first, mask = values
+    draft.mask = None if draft.mask is None else mask
     draft.label = CONTROL.sub(" ", label).strip() or CONTROL.sub(" ", draft.body)
     draft.is_target = draft.is_target or is_folder_target(cwd, first)
     folder = options.log_dir if draft.in_log_dir and "/" not in junit else cwd
@@ -912,16 +922,17 @@ def finish_tests(lists: Sequence[ListFile], options: Options) -> List[Test]:
 
 def need_of(draft: Draft) -> float:
     """How many GPUs a test takes: `gpus=`, else as many as its own mask names, else one. The ids do not matter."""
-    if draft.attributes.gpus is not None or draft.mask is None:
-        return 1 if draft.attributes.gpus is None else draft.attributes.gpus
+    if draft.attributes.gpus is not None:
+        return draft.attributes.gpus
+    if draft.mask is None:
+        return 1
     entries = draft.mask.split(",")
     return next((number for number, entry in enumerate(entries) if entry.strip() in ("", "-1")), len(entries))
 
 
-def unique_names(names: Sequence[str], pattern: str, same: Callable[[str], str],
-                 taken: Iterable[str] = ()) -> List[str]:
+def unique_names(names: Iterable[str], pattern: str, same: Callable[[str], str]) -> List[str]:
     """The names, each in turn made unique by a numbered suffix; names with equal `same(name)` are equal."""
-    seen = {same(name) for name in taken}
+    seen: Set[str] = set()
     count: Dict[str, int] = {}
     unique = []
     for name in names:
@@ -940,40 +951,33 @@ def log_stems(drafts: Sequence[Draft], labels: Sequence[str]) -> List[str]:
     Names that the list gives come first, so that none of the runner's own takes their place. Some file
     systems do not tell `A.log` from `a.log`.
     """
-    given = unique_names([os.path.splitext(os.path.basename(draft.junit))[0] for draft in drafts if draft.junit],
-                         "{}_{}", str.casefold)
-    made = unique_names([("pytest_" if draft.is_target else "") + slug(label)
-                         for draft, label in zip(drafts, labels) if not draft.junit],
-                        "{}_{}", str.casefold, taken=given)
-    given_names, made_names = iter(given), iter(made)
-    return [next(given_names) if draft.junit else next(made_names) for draft in drafts]
+    names = [os.path.splitext(os.path.basename(draft.junit))[0] if draft.junit
+             else ("pytest_" if draft.is_target else "") + slug(label) for draft, label in zip(drafts, labels)]
+    given_first = sorted(range(len(names)), key=lambda index: not drafts[index].junit)
+    stems = dict(zip(given_first, unique_names([names[index] for index in given_first], "{}_{}", str.casefold)))
+    return [stems[index] for index in range(len(names))]
 
 
 def read_list(name: str) -> str:
     """The text of a list; bytes that are not UTF-8 survive as surrogates. Raises ListError."""
     try:
-        if name == "-":
-            data = sys.stdin.buffer.read() if sys.stdin else os.read(-1, 0)      # closed: EBADF
-        else:
-            with open(name, "rb") as file:
-                data = file.read()
+        with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
+            data = file.read()
     except OSError as error:
         raise ListError(f"{name}: cannot read this list ({error.strerror}); check its path") from None
     if name.endswith(".sh") or data.startswith(b"#!"):
         raise ListError(f"{name}:1: this is a script, and running one is not supported yet; "
                          "put its test commands, one per line, into a list")
-    return data.decode("utf-8", "surrogateescape")
+    return data.decode("utf-8-sig", "surrogateescape")
 
 
 def parse_lists(options: Options) -> List[Test]:
     """The tests of all lists, in order. Raises ListError with one message per mistake."""
     lists: List[ListFile] = []
     unreadable: List[str] = []
-    waits = 0
     for name in options.lists:
         try:
-            lists.append(split_list(name, read_list(name), waits))
-            waits = lists[-1].waits
+            lists.append(split_list(name, read_list(name), lists[-1].waits if lists else 0))
         except ListError as error:
             unreadable += error.messages
     check_syntax(lists)
@@ -1032,6 +1036,7 @@ ROCR = MaskReader("ROCR_VISIBLE_DEVICES", re.compile(r"\d+|GPU-\w+", re.ASCII | 
 INTEL = MaskReader("ZE_AFFINITY_MASK", re.compile(r"\d+(\.\d+){0,2}", re.ASCII), hide="-1", stops=False,
                    no_mask=("", "default"))
 READERS = (CUDA, HIP, ROCR, INTEL)
+MASKS_OF_NONE = ("", "-1", "NoDevFiles", "none", "void")      # they are meant to hide
 
 
 @dataclass(frozen=True)
@@ -1075,6 +1080,8 @@ def read_mask(reader: MaskReader, value: Optional[str]) -> Optional[List[str]]:
         if reader.token.fullmatch(token) and fits:
             visible.append(token)
         elif reader.stops:
+            if token not in MASKS_OF_NONE:
+                warn(f"{reader.variable}={value}: {token!r} is no id, and hides itself and all after it")
             break
     for number, token in enumerate(visible):
         if any(is_same_device(token, earlier) for earlier in visible[:number]):
@@ -1214,18 +1221,20 @@ def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
     """
     outer = outer_machine(environ)
     if gpus is None:
-        return probe(environ) if outer is None else outer
-    asked = [str(index) for index in range(int(gpus))] if gpus.isdigit() else [id for id in gpus.split(",") if id]
+        return outer or probe(environ)
+    count = int(gpus) if gpus.isdigit() else None
+    asked = [id for id in gpus.split(",") if id] if count is None else [str(index) for index in range(count)]
     if outer is None:
         if read_mask(CUDA, ",".join(asked)) != asked:
             raise UsageError(f"--gpus {gpus}: CUDA cannot read these ids together; without an outer mask it has to")
         return machine_of(asked, CUDA)
     visible = [device.token for device in outer.devices]
-    hidden = asked[len(visible):] if gpus.isdigit() else [id for id in asked if id not in visible]
+    chosen = asked if count is None else visible[:count]
+    hidden = ",".join(id for id in chosen if id not in visible)
+    if len(chosen) < len(asked):
+        hidden = f"{len(asked) - len(chosen)} of them"
     if hidden:
-        what = f"{len(hidden)} of them" if gpus.isdigit() else ",".join(hidden)
-        raise UsageError(f"--gpus {gpus}: the outer mask hides {what}; it shows {','.join(visible) or 'none'}")
-    chosen = visible[:len(asked)] if gpus.isdigit() else asked
+        raise UsageError(f"--gpus {gpus}: the outer mask hides {hidden}; it shows {','.join(visible) or 'none'}")
     return replace(outer, devices=tuple(Device(index, token) for index, token in enumerate(chosen)))
 
 
@@ -1291,6 +1300,7 @@ class Broken(NamedTuple):
     at: float
     test: Test
     reason: str
+    details: str = ""                    # the traceback, if it is the runner's own mistake
 
 
 class Tick(NamedTuple):
@@ -1338,7 +1348,7 @@ class Running:
     """What the schedule knows of a test between Launch and Conclude."""
 
     lease: Lease
-    started: float
+    started: float = math.nan            # when its process was there
     deadline: float = math.inf           # when the next signal is due
     sent: int = 0                        # the last signal sent to it
     cause: Optional[Outcome] = None      # TIMEOUT or INTERRUPTED, once it is being ended
@@ -1357,9 +1367,11 @@ class Schedule:
     def __init__(self, selection: Selection, pool: Pool, options: Options, jobs: int, sequential: bool) -> None:
         self.pool, self.options, self.jobs, self.sequential = pool, options, jobs, sequential
         self.unrunnable = selection.unrunnable
-        self.lines: Tuple[Deque[Test], Deque[Test]] = (collections.deque(), collections.deque())
+        self.gpu_line: Deque[Test] = collections.deque()
+        self.cpu_line: Deque[Test] = collections.deque()
         for test in selection.runnable:
-            self.lines[test.gpus == 0 and not sequential].append(test)
+            (self.gpu_line if test.gpus > 0 or sequential else self.cpu_line).append(test)
+        self.lines = (self.gpu_line, self.cpu_line)
         self.unfinished = collections.Counter(test.barrier for test in (*selection.runnable, *selection.unrunnable))
         self.floor = 0                   # tests below this barrier have all ended
         self.running: Dict[Test, Running] = {}
@@ -1389,7 +1401,7 @@ class Schedule:
             actions = self.on_interrupt(event)
         else:
             actions = self.on_tick(event.at)
-        return actions + self.start_waiting(event.at)
+        return actions + self.start_waiting()
 
     def refuse_unrunnable(self) -> List[Action]:
         actions: List[Action] = []
@@ -1463,25 +1475,18 @@ class Schedule:
         stop = self.stop() if self.options.fail_fast and result.outcome.is_failure() and not self.stopped else []
         return [Conclude(result), *stop]
 
-    def start_waiting(self, at: float) -> List[Action]:
+    def start_waiting(self) -> List[Action]:
         """Start every test that may start now."""
         actions: List[Action] = []
-        gpu_line, cpu_line = self.lines
-        while gpu_line and self.may_start(gpu_line[0]):
-            lease = self.pool.take(gpu_line[0].gpus)
-            if lease is None:
-                break
-            actions.append(self.start(gpu_line.popleft(), lease, at))
-        alone_next = bool(gpu_line) and self.must_be_alone(gpu_line[0]) and self.is_open(gpu_line[0])
-        while cpu_line and not alone_next and self.may_start(cpu_line[0]):
-            lease = self.pool.take(0)
-            assert lease is not None
-            actions.append(self.start(cpu_line.popleft(), lease, at))
+        for line in self.lines:
+            while line and self.may_start(line[0]):
+                lease = self.pool.take(line[0].gpus)
+                if lease is None:
+                    break
+                test = line.popleft()
+                self.running[test] = Running(lease)
+                actions.append(Launch(test, lease, 1))
         return actions
-
-    def start(self, test: Test, lease: Lease, at: float) -> Action:
-        self.running[test] = Running(lease, at)
-        return Launch(test, lease, 1)
 
     def must_be_alone(self, test: Test) -> bool:
         return self.sequential or test.gpus == ALL_GPUS
@@ -1498,7 +1503,11 @@ class Schedule:
             return False
         if self.running and (self.must_be_alone(test) or self.must_be_alone(next(iter(self.running)))):
             return False
-        return test.gpus > 0 or self.sequential or sum(not r.lease.devices for r in self.running.values()) < self.jobs
+        if test.gpus > 0 or self.sequential:
+            return True
+        if self.gpu_line and self.must_be_alone(self.gpu_line[0]) and self.is_open(self.gpu_line[0]):
+            return False                 # with ever new tests beside it, that one would never be alone
+        return sum(not running.lease.devices for running in self.running.values()) < self.jobs
 
 
 def outcome_of(status: int) -> Outcome:
@@ -1536,14 +1545,14 @@ class Process:
             os.close(log)
         self.pid = self.popen.pid
         self.lock = threading.Lock()
-        self.asked = False               # to end, by a signal
+        self.sent = 0                    # the last signal
         self.reaped = False
 
     def signal(self, signum: int) -> None:
         """Send a signal to the group, if there is one still."""
         with self.lock:
             if not self.reaped:
-                self.asked = True
+                self.sent = signum
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, signum)
 
@@ -1554,38 +1563,39 @@ class Process:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         else:                            # macOS before Python 3.13
             self.popen.wait()
-        while self.asked and living_members(self.pid):   # the shell is gone, its command may be in its grace period
-            time.sleep(GROUP_POLL_S)
+        # The shell is gone; its command may be in its grace period, until SIGKILL ends that.
+        while self.sent not in (0, signal.SIGKILL) and has_members(self.pid):
+            time.sleep(FOLLOW_S)
         self.signal(signal.SIGKILL)
         with self.lock:
             status = self.popen.wait()
             self.reaped = True
         give_up = time.monotonic() + GROUP_EXIT_S
-        while living_members(self.pid) and time.monotonic() < give_up:
+        while has_members(self.pid) and time.monotonic() < give_up:
             time.sleep(GROUP_POLL_S)
         return status
 
 
-def living_members(pgid: int) -> List[int]:
-    """The pids of a process group that still run. Zombies do not count: a container's init may never reap them."""
+def has_members(pgid: int) -> bool:
+    """Whether a process of a group still runs. Zombies do not count: a container's init may never reap them."""
     try:
         os.killpg(pgid, 0)
     except ProcessLookupError:           # almost always: nothing is left, and nobody has to look for it
-        return []
+        return False
     except PermissionError:
         pass
-    living = []
     with contextlib.suppress(FileNotFoundError):     # no /proc
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
                 state, _, group = file.read().rpartition(b")")[2].split()[:3]
                 if int(group) == pgid and state not in (b"Z", b"X"):
-                    living.append(int(pid))
-    return living
+                    return True
+    return False
 
 
 def run_job(job: Job, post: Callable[[Event], None]) -> None:
     """Run one attempt and post what happens: Started and Exited, or Broken. Never raises."""
+    process = None
     try:
         before = file_signature(job.test.junit)
         process = Process(job)
@@ -1593,10 +1603,13 @@ def run_job(job: Job, post: Callable[[Event], None]) -> None:
         status = process.wait()
         at = time.monotonic()
         post(Exited(at, job.test, status, junit_fault(job.test.junit, before)))
-    except OSError as error:
-        post(Broken(time.monotonic(), job.test, f"cannot run {job.test.label}: {error}"))
-    except BaseException:  # a thread that dies in silence would hang the run
-        post(Broken(time.monotonic(), job.test, f"internal error\n{traceback.format_exc()}"))
+    except BaseException as error:  # a thread that dies in silence would hang the run
+        if process is not None:
+            process.signal(signal.SIGKILL)
+        if isinstance(error, OSError):
+            post(Broken(time.monotonic(), job.test, f"cannot run {job.test.label}: {error}"))
+        else:
+            post(Broken(time.monotonic(), job.test, f"internal error, {error!r}", traceback.format_exc()))
 
 
 def build_script(test: Test, mask: Mapping[str, str]) -> str:
@@ -1606,7 +1619,7 @@ def build_script(test: Test, mask: Mapping[str, str]) -> str:
     runs silently. The mask is set again after the state (and what BASH_ENV names), which may have changed it.
     """
     shell = test.shell
-    pieces = [StateLine(at, f"{{ {text}; }} >/dev/null 2>&1") for at, text in shell.lines[:shell.shown]]
+    pieces = [StateLine(at, SILENT.format(text)) for at, text in shell.lines[:shell.shown]]
     pieces += shell.lines[shell.shown:shell.held]
     values = " ".join(f"{name}={shlex.quote(value)}" for name, value in mask.items())
     again = f"{{ export {values}; }} 2>/dev/null; " if values else ""
@@ -1690,6 +1703,7 @@ class Record:
         self.failures = os.path.join(options.fail_dir or options.log_dir, "failures")
         try:
             os.makedirs(options.log_dir, exist_ok=True)
+            self.lock = lock_directory(options.log_dir)
             os.makedirs(os.path.dirname(self.failures), exist_ok=True)
             if options.fail_dir is None:
                 with contextlib.suppress(FileNotFoundError):
@@ -1737,6 +1751,18 @@ class Record:
         self.journal.write("run_end", exit=code, outcomes=dict(counts))
 
 
+def lock_directory(path: str) -> int:
+    """A descriptor that holds a directory until it is closed. Raises MachineError if another process holds it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise MachineError(f"another run is writing to {path}; give this one a --log-dir of its own") from None
+    except OSError:                      # a file system without locks
+        pass
+    return descriptor
+
+
 def test_need(test: Test) -> Union[int, str]:
     """A test's need as JSON can say it."""
     return "all" if test.gpus == ALL_GPUS else int(test.gpus)
@@ -1778,9 +1804,17 @@ def write_stand_in(path: str, result: Result, tail: str) -> None:
 
 def warn(message: str, name: str = PROGRAM + ": ") -> None:
     """One line on stderr, in the program's name unless the message begins with a place of its own."""
-    with contextlib.suppress(OSError, ValueError):       # stderr may be gone
-        if sys.stderr is not None:
+    if sys.stderr is not None:
+        try:
             print(f"{name}{message}", file=sys.stderr, flush=True)
+        except OSError:
+            silence(sys.stderr)
+
+
+def silence(stream: Any) -> None:
+    """Let a stream that nobody can read end in the null device: else Python flushes it at exit, and complains."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Trace:
@@ -1803,10 +1837,11 @@ class Trace:
         if self.is_open:
             try:
                 action(*arguments)
-            except OSError:
+            except OSError as error:
                 self.is_open = False
-                with contextlib.suppress(OSError):   # else Python flushes once more at exit, and complains
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+                if not isinstance(error, BrokenPipeError):
+                    warn(f"standard output cannot be written ({error.strerror}); going on without it")
+                silence(self.stream)
 
     def line(self, text: str = "") -> None:
         """Print a line of the runner's own, never on the end of a line that a test has left open."""
@@ -1825,13 +1860,15 @@ class Trace:
         return offset
 
 
+@dataclass
 class Console:
     """What of a run is shown, and when. The methods are called in the order in which things happen."""
 
+    trace: Trace
+    record: Record
+    output: str
+    total: int                           # tests that are to run
     follow_s = math.inf                  # how long the main thread may sleep between two calls of tick
-
-    def __init__(self, trace: Trace, record: Record, output: str, total: int) -> None:
-        self.trace, self.record, self.output, self.total = trace, record, output, total
 
     def begin(self, machine: Machine) -> None:
         """The run starts."""
@@ -1853,14 +1890,13 @@ class Console:
         """All tests have; the last lines follow."""
 
 
+@dataclass
 class ParallelConsole(Console):
     """Markers as tests start and end; their logs after that, whole and in list order."""
 
-    def __init__(self, trace: Trace, record: Record, output: str, total: int) -> None:
-        super().__init__(trace, record, output, total)
-        self.finished = 0                # tests that ran to an end
-        self.ended: Dict[int, Result] = {}       # by position in the list, for `--output ordered`
-        self.shown = 0                   # logs shown so far, in list order
+    finished: int = 0                    # tests that ran to an end
+    ended: Dict[int, Result] = field(default_factory=dict)   # by position in the list, for `--output ordered`
+    shown: int = 0                       # logs shown so far, in list order
 
     def begin(self, machine: Machine) -> None:
         tokens = [device.token for device in machine.devices]
@@ -1905,12 +1941,13 @@ class ParallelConsole(Console):
             self.trace.line(line)
 
 
+@dataclass
 class SequentialConsole(Console):
     """The trace of `bash LIST`: each test's output as it comes, and nothing of the runner's own before the end."""
 
     follow_s = FOLLOW_S
-    path = ""                            # of the log that is growing
-    offset = 0                           # up to which it has been shown
+    path: str = ""                       # of the log that is growing
+    offset: int = 0                      # up to which it has been shown
 
     def started(self, test: Test) -> None:
         self.path, self.offset = self.record.log_path(test), 0
@@ -1930,7 +1967,7 @@ class SequentialConsole(Console):
             if self.output == "failures" and not result.outcome.is_ok():
                 self.follow()
             self.path = ""
-        if result.reason:
+        if result.reason and not result.outcome.is_unfinished():
             warn(f"{result.test.where}: {result.test.label} {result.reason}")
         if result.outcome.is_failure() and (result.test.announces or result.status is None):
             self.trace.write(to_bytes(f"Error: sub-test failed: {result.test.label}\n"))    # as `echo` prints it
@@ -1941,23 +1978,26 @@ def summary(results: Sequence[Result], seconds: float, machine: Machine, record:
     lines = []
     for result in results:
         if not result.outcome.is_ok() and result.outcome is not Outcome.NOT_RUN:
-            about = f"{record.log_path(result.test)}" if result.status is not None else result.reason
+            about = record.log_path(result.test) if result.status is not None else result.reason
             lines.append(f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label} ({about})")
     for result in results:
         if result.junit_fault and result.outcome.is_ok():
             lines.append(f"passed without its JUnit file ({result.junit_fault}): {result.test.label}")
-    counts = collections.Counter(result.outcome for result in results)
-    told = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
-    lines.append(f"{len(results)} tests in {seconds:.1f}s on {len(machine.devices)} GPU(s): {told}")
+    total = f"{len(results)} test{'' if len(results) == 1 else 's'}"
+    lines.append(f"{total} in {seconds:.1f}s on {len(machine.devices)} GPU(s): {tally(results)}")
     return lines
+
+
+def tally(results: Iterable[Result]) -> str:
+    """`3 passed, 1 failed`: how many tests had which outcome."""
+    counts = collections.Counter(result.outcome for result in results)
+    return ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
 
 
 def last_lines(results: Sequence[Result], schedule: Schedule) -> List[str]:
     """The verdict of the run, as the last lines of the trace."""
     lines = []
-    counts = collections.Counter(result.outcome for result in results)
-    unfinished = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome
-                           if counts[outcome] and outcome.is_unfinished())
+    unfinished = tally(result for result in results if result.outcome.is_unfinished())
     if schedule.interrupts:
         name = signal.Signals(schedule.interrupts[0]).name
         lines.append(f"Interrupted by {name}: {unfinished or 'nothing was left to run'}")
@@ -1989,63 +2029,53 @@ exit codes:
 """
 
 
-def option_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """An argparse type from a parser that raises ValueError with words for the user."""
-    def convert(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-    return convert
-
-
 def parse_gpu_option(text: str) -> str:
-    """`4`, or ids such as `0,2`, `2,`, `GPU-…`. Raises ValueError."""
+    """`4`, or ids such as `0,2`, `2,`, `GPU-…`. Raises BadValue."""
     if re.fullmatch(r"\d{1,4}", text):
         return text
     ids = text.split(",")[:-1] if text.endswith(",") else text.split(",")
     if text.isdigit() or not all(any(reader.token.fullmatch(token) for reader in READERS) for token in ids):
-        raise ValueError(f"{text!r} is neither a count nor ids such as 0,2 (one id: 2,)")
+        raise BadValue(f"{text!r} is neither a count nor ids such as 0,2 (one id: 2,)")
     if len(set(ids)) < len(ids):
-        raise ValueError(f"{text!r} names a GPU twice")
+        raise BadValue(f"{text!r} names a GPU twice")
     return text
 
 
 def parse_jobs(text: str) -> int:
-    """A number of CPU slots from 1. Raises ValueError."""
+    """A number of CPU slots from 1. Raises BadValue."""
     if not re.fullmatch(r"[1-9]\d{0,4}", text):
-        raise ValueError(f"{text!r} is not a number of slots from 1")
+        raise BadValue(f"{text!r} is not a number of slots from 1")
     return int(text)
 
 
 def parse_arguments_option(text: str) -> Tuple[str, ...]:
-    """Arguments in one word, as a shell splits them. Raises ValueError."""
+    """Arguments in one word, as a shell splits them. Raises BadValue."""
     try:
         return tuple(shlex.split(text))
     except ValueError:
-        raise ValueError(f"a quote in {text!r} is never closed") from None
+        raise BadValue(f"a quote in {text!r} is never closed") from None
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line, grouped by task."""
+    """The command line, grouped by task. What it does not say is as Options has it."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM, usage=f"{PROGRAM} [options] LIST [LIST ...]", allow_abbrev=False, epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False, argument_default=argparse.SUPPRESS,
         description="Run a list of test commands on all GPUs, and report as if they had run one by one.")
     group = parser.add_argument_group("what runs")
     group.add_argument("lists", nargs="+", metavar="LIST", help="bash, one test per line; `-` is standard input")
     group = parser.add_argument_group("where tests run")
-    group.add_argument("--gpus", type=option_type(parse_gpu_option), metavar="N|IDS",
+    group.add_argument("--gpus", type=parse_gpu_option, metavar="N|IDS",
                        help="how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are")
-    group.add_argument("--jobs", type=option_type(parse_jobs), metavar="N",
+    group.add_argument("--jobs", type=parse_jobs, metavar="N",
                        help="slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs")
-    group.add_argument("--python", default="python3", metavar="EXE", help="interpreter for pytest targets (python3)")
-    group.add_argument("--pytest-args", type=option_type(parse_arguments_option), default=(), metavar="ARGS",
+    group.add_argument("--python", metavar="EXE", help="interpreter for pytest targets (python3)")
+    group.add_argument("--pytest-args", type=parse_arguments_option, metavar="ARGS",
                        help='further arguments for pytest targets, in one word: --pytest-args="-x -m \'not slow\'"')
     group = parser.add_argument_group("when tests are stopped")
-    group.add_argument("--timeout", type=option_type(parse_duration), metavar="TIME",
+    group.add_argument("--timeout", type=parse_duration, metavar="TIME",
                        help="for each test (90s, 10m, 2h), unless its line says timeout=; default: none")
-    group.add_argument("--grace", type=option_type(parse_duration), default=GRACE_S, metavar="TIME",
+    group.add_argument("--grace", type=parse_duration, metavar="TIME",
                        help=f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s")
     group.add_argument("--fail-fast", action="store_true", help="start no more tests after the first failure")
     group = parser.add_argument_group("what is written")
@@ -2053,7 +2083,7 @@ def build_parser() -> argparse.ArgumentParser:
     group.add_argument("--fail-dir", metavar="DIR",
                        help="its file `failures` gets one label per failed test; default: $FAIL_DIR, else the log dir")
     group.add_argument("--journal", metavar="FILE", help="default: run_tests.jsonl in the log dir")
-    group.add_argument("--output", choices=["replay", "ordered", "failures", "none"], default="replay",
+    group.add_argument("--output", choices=["replay", "ordered", "failures", "none"],
                        help="logs in the trace: all at the end, each as soon as its turn comes, failures only, none")
     group = parser.add_argument_group("information")
     group.add_argument("--list", action="store_true", dest="list_only",
@@ -2082,8 +2112,8 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
     values = vars(parser.parse_args([*first, *argv]))
     values["lists"] = tuple(values["lists"])
-    values["log_dir"] = values["log_dir"] or environ.get("XML_LOG_DIR") or "logs"
-    values["fail_dir"] = values["fail_dir"] or environ.get("FAIL_DIR") or None
+    values["log_dir"] = values.get("log_dir") or environ.get("XML_LOG_DIR") or "logs"
+    values["fail_dir"] = values.get("fail_dir") or environ.get("FAIL_DIR") or None
     return Options(**values)
 
 
@@ -2107,8 +2137,8 @@ class Run:
         self.pending: Dict[Test, "Future[None]"] = {}
         self.processes: Dict[Test, Process] = {}
         self.results: Dict[Test, Result] = {}
-        self.environment = test_environment(os.environ, self.slots, record.journal.run)
         self.ports: Dict[int, int] = {}  # by slot
+        self.environment = test_environment(os.environ, self.slots, record.journal.run)
 
     def execute(self) -> None:
         """From the first start to the last end. Whatever goes wrong, no test is left running."""
@@ -2120,6 +2150,10 @@ class Run:
                 event = self.next_event()
                 if isinstance(event, Started):
                     self.note_start(event)
+                elif isinstance(event, Broken) and event.details:
+                    self.record.note_crash(event.details)
+                elif isinstance(event, Interrupt) and self.pending and not self.schedule.interrupts:
+                    warn(f"{signal.Signals(event.signum).name}: ending the running tests; once more kills them")
                 self.act(event)
         except OSError as error:
             self.give_up(f"{error.filename or 'a file'} cannot be written ({error.strerror})")
@@ -2134,9 +2168,9 @@ class Run:
             self.console.tick()
             if self.inbox.empty():       # under load, many lines go out in one write
                 self.trace.flush()
-            wait = min(self.schedule.deadline() - time.monotonic(), self.console.follow_s)
+            wait = min(self.schedule.deadline() - time.monotonic(), self.console.follow_s, threading.TIMEOUT_MAX)
             try:
-                return self.inbox.get(timeout=None if wait == math.inf else max(wait, 0))
+                return self.inbox.get(timeout=max(wait, 0))
             except queue.Empty:
                 if time.monotonic() >= self.schedule.deadline():
                     return Tick(time.monotonic())
@@ -2167,7 +2201,7 @@ class Run:
     def job(self, launch: Launch) -> Job:
         """The script and the environment of one attempt."""
         test, slot, mask = launch.test, launch.lease.slot, self.machine.mask(launch.lease)
-        if slot not in self.ports:
+        if slot not in self.ports:       # once a slot: a look at a port costs as much as all else that a start takes
             self.ports[slot] = free_port(slot, self.slots)
         environment = {"MASTER_PORT": str(self.ports[slot]), **self.environment, **mask,
                        "RUN_TESTS_LABEL": to_bytes(test.label), "RUN_TESTS_SLOT": str(slot),
@@ -2196,7 +2230,10 @@ class Run:
         code = exit_code(results, self.schedule)
         with contextlib.suppress(OSError):       # where the disk is full, the trace still gets its last lines
             self.record.run_end(results, code)
-        self.console.finish(results, seconds, self.machine)
+        try:
+            self.console.finish(results, seconds, self.machine)
+        except KeyboardInterrupt:        # enough of the logs; not of the verdict
+            code = EXIT_SIGNAL + signal.SIGINT
         for line in last_lines(results, self.schedule):
             self.trace.line(line)
         self.trace.flush()
@@ -2234,7 +2271,6 @@ def signals_to(post: Callable[[Event], None]) -> Iterator[None]:
     caught = [signum for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
               if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN]
     before = {signum: signal.signal(signum, handle) for signum in caught}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)    # where it is ignored, the kernel drops exit statuses
     try:
         yield
     finally:
@@ -2251,21 +2287,17 @@ def open_stdout() -> BinaryIO:
     return open(sys.stdout.fileno(), "wb", closefd=False)
 
 
-def list_tests(tests: Sequence[Test], trace: Trace) -> None:
-    """`--list`: label, GPUs, log name, place; one line each, tab-separated."""
-    for test in tests:
-        trace.line(f"{test.label}\t{test_need(test)}\t{test.stem}\t{test.where}")
-
-
 def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     """From options to exit code. Raises ListError, UsageError, MachineError before any test has started."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)    # where it is ignored, the kernel drops exit statuses
     trace = Trace(open_stdout())
     tests = parse_lists(options)
     if not tests:
         warn(f"no tests in {', '.join(options.lists)}")
         return EXIT_NOTHING
     if options.list_only:
-        list_tests(tests, trace)
+        for test in tests:
+            trace.line(f"{test.label}\t{test_need(test)}\t{test.stem}\t{test.where}")
         trace.flush()
         return EXIT_OK
     machine = find_machine(options.gpus, environ)
@@ -2285,12 +2317,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         for message in error.messages:
             warn(message, name="")
         return EXIT_USAGE
-    except UsageError as error:
+    except (UsageError, MachineError) as error:
         warn(f"error: {error}")
-        return EXIT_USAGE
-    except MachineError as error:
-        warn(f"error: {error}")
-        return EXIT_MACHINE
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_MACHINE
     except KeyboardInterrupt:
         return EXIT_SIGNAL + signal.SIGINT
     except Exception as error:

@@ -21,12 +21,15 @@ STATE_LINES = [
     "export A", "export A=1", "export A=1; export B=2", "export A=1 && export B=2", "export A=1;",
     "unset A", ": ${A:=1}", "set -x", "set -euo pipefail", "shopt -s extglob", "ulimit -c 0", "umask 022",
     "cd x", "cd x || exit 1", "cd x || return 1", "cd x || true", 'cd "$(dirname x)" && export A=1',
-    "cd x >/dev/null 2>&1", "source x.sh", ". ./x.sh word", "  export A=1  # why", "\tcd x",
+    "[ -d x ] && cd x", "if [ -d x ]; then cd x; fi", "if true; then export A=1; else export A=2; fi", "! cd x",
+    "cd x || { echo no; exit 1; }", "{ cd x; }", "f() { echo a; }", "function f { echo a; }", "declare -x A=1",
+    "readonly A", "pushd x", "cd x >/dev/null 2>&1", "source x.sh", ". ./x.sh word", "  export A=1  # why", "\tcd x",
 ]
 TEST_LINES = [
     "python3 a.py", "cd x && pytest", "export A=1 && python3 a.py", "set -x; python3 a.py", "cd x || echo no",
     "(cd x)", "cd x | cat", "A=1 python3 a.py", "env A=1 true", "echo export A=1", "exit 1", "true", "true || exit 1",
-    "cdx", "sources a", "[ -d x ] && cd x", "wait $pid", "waits", "if true; then cd x; fi", "[[ -n $A ]]",
+    "if [ -d x ]; then a; fi", "[ -d x ] || exit 1", "{ echo a; }", "cd x; echo a", "> file",
+    "cdx", "sources a", "wait $pid", "waits", "[[ -n $A ]]",
     "bash test_x.py", "echo test_x.py", "cd x; test_x.py", "test_x.pyc", "test_x.py.txt", "a 2>&1 | tee b",
 ]
 TARGET_LINES = [
@@ -791,7 +794,7 @@ class Mistakes(ParseCase):
 
     def test_good_syntax(self) -> None:
         for line in ("if a; then b; fi", "for i in 1 2; do a $i; done", "case a in b) c;; esac", "{ a; }", "(a)",
-                     "f() { a; }", "[[ a == @(b|c) ]]", "((1))", "a <<< b", "while a; do b; done", "! a", "time a",
+                     "[[ a == @(b|c) ]]", "((1))", "a <<< b", "while a; do b; done", "! a", "time a",
                      "a ;", "echo }"):
             with self.subTest(line=line):
                 self.assertEqual(self.parse_one(line).command, line)

@@ -4,7 +4,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import select
 import subprocess
 import sys
 import unittest
@@ -13,7 +12,7 @@ from typing import Any, List, Sequence
 import run_tests
 from run_tests import Device, Lease, Outcome, Result, Test
 from tests.support import RunnerCase
-from tests.test_execute import WAIT_S, Fifo
+from tests.test_execute import Fifo, GatedCase
 from tests.test_schedule import a_test
 
 LINE = "\u2500" * 56
@@ -204,6 +203,17 @@ passed without its JUnit file (truncated): h.py
 8 tests in 61.0s on 2 GPU(s): 2 passed, 1 failed, 1 crashed, 1 timeout, 1 unrunnable, 1 interrupted, 1 not run
 """)
 
+    def test_failures_are_all_that_did_not_pass(self) -> None:
+        results = []
+        for index, (outcome, status) in enumerate([(Outcome.PASSED, 0), (Outcome.FAILED, 1), (Outcome.INTERRUPTED, -2),
+                                                   (Outcome.NOT_RUN, None), (Outcome.FLAKY, 0)]):
+            test = a_test(index, outcome.name)
+            self.append(test, b"log\n")
+            results.append(Result(test, outcome, 1.0, status, lease_on("0")))
+        self.console("failures").finish(results, 1.0, self.machine)
+        told = self.told()
+        self.assertTrue(told.startswith(HEAD + frame("FAILED", "log\n") + frame("INTERRUPTED", "log\n") + FOOT), told)
+
     def test_ordered_shows_a_log_when_its_turn_has_come(self) -> None:
         console = self.console("ordered", total=4)
         tests = [a_test(index, letter) for index, letter in enumerate("abcd")]
@@ -244,6 +254,7 @@ class SequentialConsoleTest(ConsoleCase):
                 self.append(test, b"\0\377")
                 console.concluded(Result(test, Outcome.PASSED, 1.0, 0, lease_on("0")))
                 seen.append(self.told())
+                self.append(test, b"from a daemon")
                 console.tick()
                 console.finish([], 1.0, self.machine)
                 self.assertEqual(self.told(), "")
@@ -291,7 +302,7 @@ class LastLinesTest(unittest.TestCase):
             ("passed", [2], "", ["Interrupted by SIGINT: nothing was left to run"]),
             ("failed,interrupted", [2], "", ["Interrupted by SIGINT: 1 interrupted",
                                              "Error in the following test cases: t0.py"]),
-            ("not run,not run", [], "no log\nat all", ["Stopped, the machine failed: no log: 2 not run"]),
+            ("not run,not run", [], "no log", ["Stopped, the machine failed: no log: 2 not run"]),
             ("failed,not run", [], "no log", ["Stopped, the machine failed: no log: 1 not run",
                                               "Error in the following test cases: t0.py"]),
         ]
@@ -300,7 +311,7 @@ class LastLinesTest(unittest.TestCase):
                 self.assertEqual(self.last(words.split(","), signals, failure), expected)
 
 
-class CommandLineTest(RunnerCase):
+class CommandLineTest(GatedCase):
     LIST = """
         printf 'one\\n'                                      #: label=one
         printf 'two \\0\\377'; exit 3                        #: label=two
@@ -409,28 +420,15 @@ Error in the following test cases: second fourth fifth
 
     def test_sequential_output_does_not_wait_for_the_end(self) -> None:
         gate = Fifo(self, "gate")
-        self.write("tests.txt", "printf early; read line <gate; echo late\n")
+        self.write("tests.txt", "printf early; read line <gate; printf ' on'; read line <gate; echo ' late'\n")
         process = self.start("tests.txt", gpus="0")
-        self.assertEqual(self.read_until(process, b"early"), b"early")
-        gate.release()
-        self.assertEqual(process.communicate()[0], b"late\nAll tests passed\n")
-
-    def read_until(self, process: "subprocess.Popen[bytes]", text: bytes) -> bytes:
-        """What a runner prints, up to and with a text and the line that it is in, if that has come."""
-        assert process.stdout is not None
-        data = b""
-        while text not in data:
-            ready, _, _ = select.select([process.stdout], [], [], WAIT_S)
-            more = os.read(process.stdout.fileno(), 65536) if ready else b""
-            if not more:
-                process.kill()
-                process.communicate()
-                self.fail(f"{text!r} never comes after {data!r}")
-            data += more
-        return data
+        for text in (b"early", b" on"):
+            self.assertEqual(self.read_until(process, text), text)
+            gate.release()
+        self.assertEqual(process.communicate()[0], b" late\nAll tests passed\n")
 
 
-class ReaderTest(RunnerCase):
+class ReaderTest(GatedCase):
     LIST = "head -c 300000 /dev/zero #: label=a\nwait\nfalse #: label=b\nwait\ntouch done #: label=c\n"
 
     def test_a_closed_reader_changes_nothing_else(self) -> None:
@@ -458,11 +456,10 @@ class ReaderTest(RunnerCase):
             with self.subTest(gpus=gpus):
                 process = self.start("tests.txt", gpus=gpus)
                 assert process.stdout is not None and process.stderr is not None
-                self.assertEqual(process.stdout.readline(), first)
+                self.read_until(process, first)
                 process.stdout.close()
                 gate.release()
                 self.assertEqual((process.stderr.read(), process.wait()), (b"", 1))
-                process.stderr.close()
                 os.unlink(os.path.join(self.folder, "done"))
 
     def test_no_stream_at_all(self) -> None:

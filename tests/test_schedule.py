@@ -466,7 +466,7 @@ class StopTest(ScheduleCase):
             @12 tick      > SIGKILL a
             exit a -9     > a interrupted
         """, slow=True, grace=10.0)
-        self.assertEqual(play.schedule.failure, "no log")
+        self.assertIn("no log", play.schedule.failure)
         self.assertEqual((play.results["b"].reason, play.results["b"].status), ("no log", None))
 
     def test_the_first_reason_counts(self) -> None:
@@ -474,7 +474,9 @@ class StopTest(ScheduleCase):
         play.step("begin")
         for label in "ab":
             play.schedule.step(Broken(1.0, play.tests[label], f"{label} broke"))
-        self.assertEqual((play.schedule.failure, play.schedule.done), ("a broke", True))
+        self.assertIn("a broke", play.schedule.failure)
+        self.assertNotIn("b broke", play.schedule.failure)
+        self.assertTrue(play.schedule.done)
 
     def test_a_schedule_without_tests_is_done(self) -> None:
         self.play("", "begin >")
