@@ -37,6 +37,7 @@ import argparse
 import collections
 import contextlib
 import enum
+import errno
 import fcntl
 import hashlib
 import heapq
@@ -1708,8 +1709,9 @@ class Record:
             if options.fail_dir is None:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self.failures)
-            elif not os.access(options.fail_dir, os.W_OK):
-                raise PermissionError(13, "Permission denied", self.failures)
+            elif os.path.isdir(self.failures) or not os.access(
+                    self.failures if os.path.exists(self.failures) else options.fail_dir, os.W_OK):
+                raise PermissionError(errno.EACCES, "not a file that can be written", self.failures)
             self.journal = Journal(options.journal or os.path.join(options.log_dir, "run_tests.jsonl"), run)
         except OSError as error:
             raise MachineError(f"cannot write {error.filename} ({error.strerror}); "
@@ -1791,11 +1793,15 @@ def write_stand_in(path: str, result: Result, tail: str) -> None:
     if errors != "0":
         ElementTree.SubElement(case, "error", message=message)
     ElementTree.SubElement(case, "system-out").text = f"{message}\n{XML_INVALID.sub('?', tail)}"
-    with contextlib.suppress(OSError):   # the verdict is in the journal already; a file that cannot be, cannot be
+    try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path + ".tmp", "wb") as file:
             file.write(b'<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suites, encoding="utf-8"))
         os.replace(path + ".tmp", path)
+    except OSError as error:             # the verdict is in the journal already
+        warn(f"cannot write {path} ({error.strerror}); the test has no JUnit file")
+        with contextlib.suppress(OSError):
+            os.unlink(path + ".tmp")
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -1959,6 +1965,8 @@ class SequentialConsole(Console):
     def follow(self) -> None:
         """Show what has come since the last look."""
         with contextlib.suppress(OSError):       # a test may take its log away
+            if os.path.getsize(self.path) < self.offset:
+                self.offset = 0                  # `>/dev/stderr` has cut it
             self.offset = self.trace.copy(self.path, self.offset)
 
     def concluded(self, result: Result) -> None:
