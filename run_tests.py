@@ -442,6 +442,7 @@ def end_of_word(text: str, start: int) -> int:
 def split_list(name: str, text: str, waits: int = 0) -> ListFile:
     """Split one list into drafts and shell state, `waits` barriers above it; mistakes are collected, not raised."""
     parsed = ListFile(name, waits)
+    text = re.sub(r"(\$\{?)BASH_SOURCE(\[0\])?", r"\g<1>0", text)      # `bash -c` has none, and `$0` is the list too
     for bad, what in (("\0", "a NUL byte; a list is text"),
                       ("\r\n", "Windows line ends; mend them with `sed -i 's/\\r$//'`")):
         if bad in text:
@@ -1564,6 +1565,8 @@ class Process:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         else:                            # macOS before Python 3.13
             self.popen.wait()
+        if self.sent == signal.SIGINT:   # which the shell's background jobs ignore
+            self.signal(signal.SIGTERM)
         # The shell is gone; its command may be in its grace period, until SIGKILL ends that.
         while self.sent not in (0, signal.SIGKILL) and has_members(self.pid):
             time.sleep(FOLLOW_S)
@@ -1623,7 +1626,8 @@ def build_script(test: Test, mask: Mapping[str, str]) -> str:
     pieces = [StateLine(at, SILENT.format(text)) for at, text in shell.lines[:shell.shown]]
     pieces += shell.lines[shell.shown:shell.held]
     values = " ".join(f"{name}={shlex.quote(value)}" for name, value in mask.items())
-    again = f"{{ export {values}; }} 2>/dev/null; " if values else ""
+    changed = shell.held or os.environ.get("BASH_ENV")
+    again = f"{{ export {values}; }} 2>/dev/null; " if values and changed else ""
     pieces.append(StateLine(test.line, again + test.command))
     fits = sum(len(to_bytes(text)) for _, text in pieces) + test.line < SCRIPT_BYTES
     parts, line = [], 1

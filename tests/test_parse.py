@@ -1037,9 +1037,24 @@ class Scripts(ParseCase):
     def test_without_state_and_mask_the_script_is_the_command(self) -> None:
         self.assertEqual(run_tests.build_script(self.parse_one("echo a"), {}).rstrip("\n"), "echo a")
 
-    def test_without_state_the_mask_is_set_again_for_what_bash_env_does(self) -> None:
-        script = run_tests.build_script(self.parse_one("echo a"), {"CUDA_VISIBLE_DEVICES": "1"})
-        self.assertEqual(script.rstrip("\n"), "{ export CUDA_VISIBLE_DEVICES=1; } 2>/dev/null; echo a")
+    def test_the_mask_is_set_again_after_what_may_change_it(self) -> None:
+        mask, again = {"CUDA_VISIBLE_DEVICES": "1"}, "{ export CUDA_VISIBLE_DEVICES=1; } 2>/dev/null; echo a"
+        plain, after_state = self.parse_one("echo a"), self.parse("export A=1\necho a\n")[0]
+        with mock.patch.dict(os.environ):
+            os.environ.pop("BASH_ENV", None)
+            self.assertEqual(run_tests.build_script(plain, mask).rstrip("\n"), "echo a")
+            self.assertEqual(run_tests.build_script(after_state, mask).rstrip("\n"), "export A=1\n" + again)
+            os.environ["BASH_ENV"] = "prelude.sh"
+            self.assertEqual(run_tests.build_script(plain, mask).rstrip("\n"), again)
+
+    def test_the_list_finds_its_own_folder(self) -> None:
+        for word in ("$0", "${BASH_SOURCE[0]}", "$BASH_SOURCE", "${BASH_SOURCE}"):
+            with self.subTest(word):
+                self.write("sub/l.txt", f'cd "$(dirname "{word}")"\npwd > here\n')
+                ran = self.run_command("sub/l.txt")
+                self.assertEqual((ran.code, os.path.realpath(ran.read("sub/here").strip())),
+                                 (0, os.path.realpath(ran.path("sub"))), ran.err)
+                os.unlink(ran.path("sub/here"))
 
     def test_a_script_may_be_longer_than_the_lists_line_numbers_allow(self) -> None:
         """Where the padding does not fit, it goes; not a byte of the content does."""
