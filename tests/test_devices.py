@@ -30,9 +30,10 @@ TIMEOUT = ("--timeout", "60s")   # ends tests that wait for each other in vain
 
 
 def machine(gpus: Optional[str] = None, **environ: str) -> run_tests.Machine:
-    """The devices of an outer mask, or of `--gpus` within it; no tool is asked."""
-    assert gpus is not None or run_tests.outer_machine(environ) is not None, "the vendors' tools would be asked"
-    return run_tests.find_machine(gpus, environ)
+    """The devices of an outer mask, or of `--gpus` within it; no tool is asked. Warnings are not shown."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        assert gpus is not None or run_tests.outer_machine(environ) is not None, "the vendors' tools would be asked"
+        return run_tests.find_machine(gpus, environ)
 
 
 def tokens(gpus: Optional[str] = None, **environ: str) -> List[str]:
@@ -70,6 +71,14 @@ class CudaMaskTest(MaskCase):
     """As the CUDA programming guide has it."""
 
     variable = "CUDA_VISIBLE_DEVICES"
+
+    def test_a_word_that_is_no_id_is_told(self) -> None:
+        """`all` hides every GPU: a green run on none of them should not go unnoticed. What is meant to hide is not told."""
+        for value, told in {"all": "'all'", "0,x,1": "'x'", "0-3": "'0-3'", "": "", "-1": "", "NoDevFiles": ""}.items():
+            with self.subTest(value=value), contextlib.redirect_stderr(io.StringIO()) as stderr:
+                run_tests.outer_machine({self.variable: value})
+                self.assertEqual(stderr.getvalue(), told and f"run_tests.py: {self.variable}={value}: {told} is no id, "
+                                 "and hides itself and all after it\n")
 
     def test_unset_is_no_mask(self) -> None:
         self.is_no_mask()
