@@ -73,7 +73,7 @@ class CudaMaskTest(MaskCase):
     variable = "CUDA_VISIBLE_DEVICES"
 
     def test_a_word_that_is_no_id_is_told(self) -> None:
-        """`all` hides every GPU: a green run on none of them should not go unnoticed. What is meant to hide is not told."""
+        """`all` hides every GPU: a green run on none of them should not go unnoticed."""
         for value, told in {"all": "'all'", "0,x,1": "'x'", "0-3": "'0-3'", "": "", "-1": "", "NoDevFiles": ""}.items():
             with self.subTest(value=value), contextlib.redirect_stderr(io.StringIO()) as stderr:
                 run_tests.outer_machine({self.variable: value})
