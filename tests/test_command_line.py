@@ -33,6 +33,11 @@ AFTER = "until grep -qs '\"test_end\".*\"label\": \"{}\"' logs/run_tests.jsonl; 
         "test -d logs && sleep 0.01 || exit 9; done"
 
 
+# A shell that waits for a signal: it runs its traps between two commands. In `read` or `wait` it can miss one that
+# comes just before it blocks.
+STAY = "while :; do sleep 0.01; done 2>/dev/null"       # bash tells there that a `sleep` was killed
+
+
 class Fifo:
     """A FIFO between this process and a test. It is open at both ends here, so that nobody's `open` blocks."""
 
@@ -554,7 +559,7 @@ class Timeouts(CommandLineCase):
 
     def test_a_test_that_ends_itself_in_time_is_a_timeout_all_the_same(self) -> None:
         self.fifo("hold")
-        ran = self.run_list("trap 'echo cleaned up; exit 0' TERM; echo ready; read x <hold #: label=tidy\n",
+        ran = self.run_list(f"trap 'echo cleaned up; exit 0' TERM; echo ready; {STAY} #: label=tidy\n",
                             "--timeout", "0.5s", "--grace", f"{WAIT_S}s")
         self.check(ran, 1, {"tidy": "timeout"})
         if "ready" in ran.read("logs/tidy.log"):
@@ -564,8 +569,7 @@ class Timeouts(CommandLineCase):
         """In `command; more` bash dies of SIGTERM at once; the command, which cleans up, still has its grace."""
         got, hold = self.fifo("got"), self.fifo("hold")
         self.write("tidy.sh", "trap 'echo term >got; read x <hold; echo cleaned >cleaned; exit 0' TERM\n"
-                              "echo ready >got\nwhile :; do read x <never; done\n")
-        self.fifo("never")
+                              f"echo ready >got\n{STAY}\n")
         process = self.begin("bash tidy.sh; true #: label=tidy\n", "--grace", f"{WAIT_S}s")
         self.assertEqual(got.line(), "ready")
         process.send_signal(signal.SIGTERM)
@@ -714,7 +718,7 @@ class Signals(CommandLineCase):
     """A signal ends the run: the tests get it, nothing more starts, all files are whole."""
 
     def test_table(self) -> None:
-        text = (f"{TRAP}echo $$ >>pids; echo ready >up; read x <hold #: label=traps\n"
+        text = (f"{TRAP}echo $$ >>pids; echo ready >up; {STAY} #: label=traps\n"
                 f"echo $$ >>pids; {AFTER.format('false')}; echo ready >up; sleep 1001; : #: label='does not'\n"
                 "false #: gpus=0\nwait\ntouch started\ntouch started #: gpus=0\n")
         up = self.fifo("up")
@@ -737,7 +741,7 @@ class Signals(CommandLineCase):
     def test_one_gpu_too(self) -> None:
         up = self.fifo("up")
         self.fifo("hold")
-        text = f"echo one\n{TRAP}echo two; echo ready >up; read x <hold #: label=traps\necho three\n"
+        text = f"echo one\n{TRAP}echo two; echo ready >up; {STAY} #: label=traps\necho three\n"
         for number, code in SIGNALS:
             with self.subTest(number):
                 self.clean()
@@ -757,7 +761,7 @@ class Signals(CommandLineCase):
         for second in (signal.SIGINT, signal.SIGTERM):
             with self.subTest(second):
                 self.clean()
-                process = self.begin("trap 'echo told >up' INT TERM; echo ready >up; while :; do read x <hold; done "
+                process = self.begin(f"trap 'echo told >up' INT TERM; echo ready >up; {STAY} "
                                      "#: label=stays\ntouch started #: gpus=2\n", "--grace", "1h")
                 self.assertEqual(up.line(), "ready")
                 process.send_signal(signal.SIGINT)
