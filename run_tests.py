@@ -298,8 +298,9 @@ NOT_WORD = re.compile(r"(?P<comment>#[^\n]*)|(?P<op>\|\||&&|;;&?|;&|\|&|[;|()]|&
 SEPARATORS = frozenset([";", "&&", "||", "|", "|&", "&", "(", ")", ";;", ";&", ";;&"])
 PIECE_OPENER = re.compile(r"""\\|\$?['"]|`|\$\{|[$<>]\(""")
 NESTED_STOP = re.compile(r"[()'\"\\$`{}]")
-LABEL_PIECE = re.compile(r"(\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*))|\\.|'[^']*'|.", re.ASCII | re.DOTALL)
-QUOTED_PIECE = re.compile(r"(\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*))|\\.|.", re.ASCII | re.DOTALL)
+VARIABLE = r"(\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*))"
+LABEL_PIECE = re.compile(VARIABLE + r"|\\.|'[^']*'|.", re.ASCII | re.DOTALL)
+QUOTED_PIECE = re.compile(VARIABLE + r"|\\.|.", re.ASCII | re.DOTALL)
 BARE_WORD = re.compile(r"[\w@%+=:,./-]*")
 PLAIN_WORD = re.compile(r"""(?:[\w@%+=:,./-]|'[^']*'|"[^"$`\\]*")*""")   # its value does not need bash
 
@@ -518,21 +519,16 @@ def is_state(tokens: Sequence[Token]) -> bool:
         return False
     changes = in_braces = False
     for command in simple_commands(tokens):
-        framed = len(list_frame(command))
-        in_braces = in_braces or "{" in [token.text for token in command[:framed]]
-        assigned, words = command_words(command[framed:])
+        frame = list(itertools.takewhile(lambda token: token.text in STATE_FRAME, command))
+        in_braces = in_braces or any(token.text == "{" for token in frame)
+        assigned, words = command_words(command[len(frame):])
         beside = STATE_CONDITIONS | (BRACED_FALLBACKS if in_braces else frozenset())
         if words and words[0].text not in STATE_WORDS | beside:
             return False
-        if command[framed:] and not assigned and not words:
+        if len(command) > len(frame) and not assigned and not words:
             return False                 # `> file` alone
         changes = changes or (words[0].text in STATE_WORDS if words else bool(assigned))
     return changes
-
-
-def list_frame(command: Sequence[Token]) -> List[Token]:
-    """The words before a command that only say when it runs: `if`, `then`, `{`."""
-    return list(itertools.takewhile(lambda token: token.text in STATE_FRAME, command))
 
 
 def add_draft(parsed: ListFile, text: str, tokens: List[Token], line: int, attributes: Attributes) -> None:
