@@ -20,9 +20,9 @@ The file reads in the order in which data flows:
     1  constants        numbers, and why they are what they are
     2  model            Options, Test, Device, Lease, Result, Outcome
     3  parse            list files to tests; mistakes as `file:line: what, what to do`
-    4  select           the tests that this machine can run, and those that it cannot
+    4  select           history; filters, shards, deferral; the order in which tests start
     5  devices          masks and vendor tools to devices; the pool that leases them
-    6  schedule         event in, actions out: what starts, what is stopped, what a status means
+    6  schedule         event in, actions out: what starts, what is stopped, what a status means; `--plan`
     7  execute          processes: spawn, wait, signal, sweep
     8  record           journal, `failures`, stand-in JUnit files
     9  report           what is printed
@@ -34,6 +34,8 @@ queue; so does the signal handler.
 from __future__ import annotations
 
 import argparse
+import ast
+import bisect
 import collections
 import contextlib
 import enum
@@ -51,6 +53,7 @@ import shlex
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -59,8 +62,8 @@ import traceback
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import (Any, BinaryIO, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
-                    Sequence, Set, Tuple, Union)
+from typing import (Any, BinaryIO, Callable, Container, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple,
+                    Optional, Sequence, Set, Tuple, Union)
 from xml.etree import ElementTree
 
 # ---------------------------------------------------------------------------------------------------
@@ -79,6 +82,12 @@ COPY_BYTES = 1 << 20         # a log is replayed through a buffer of this size, 
 TAIL_BYTES = 8192            # of a log that goes into a stand-in JUnit file: the last error and its traceback
 STEM_BYTES = 120             # of a file name: far below the 255 that file systems allow, suffixes included
 SCRIPT_BYTES = 120_000       # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
+SHARES = 1_000_000           # of a device, in which fractions are counted: `gpus=` takes six digits after the point
+PASSES = 5                   # of a test's last passes the median is its expected duration: two bad days do not move it
+ASSUMED_S = 60.0             # what a test is expected to take where nothing is known of any; only ratios matter
+HISTORY_BYTES = 64 << 20     # of a journal's end that are read: some hundred thousand runs of tests, in about a second
+LOCK_POLL_S = 0.2            # between two looks at a GPU that another runner holds: short beside any GPU test
+PLAN_GPUS = (1, 2, 4, 8, 16, 32)
 PORT_FIRST, PORT_LAST = 20_000, 32_767  # below the ephemeral ports of Linux, which start at 32768
 PORT_BASES = 8_000           # first ports are spread over this many, so that two runners seldom meet
 
@@ -156,6 +165,14 @@ class Options:
     journal: Optional[str] = None
     output: str = "replay"
     list_only: bool = False
+    plan: bool = False
+    history: Tuple[str, ...] = ()        # more journals to learn durations from
+    order: str = "auto"
+    keep: Optional[Callable[[Sequence[str]], bool]] = None   # of `-k`: label and tags to whether a test runs
+    rerun_failed: bool = False
+    max_gpus: Optional[int] = None
+    shard: Optional["Shard"] = None
+    gpu_locks: Optional[str] = None      # the folder of lock files
 
 
 @dataclass(frozen=True)
@@ -171,6 +188,16 @@ class Attributes:
     after: Tuple[str, ...] = ()          # labels
     tags: Tuple[str, ...] = ()
     split: Optional[int] = None
+
+
+class Shard(NamedTuple):
+    """Part `number`, from 1, of `total` parts of the tests."""
+
+    number: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.total}"
 
 
 class StateLine(NamedTuple):
@@ -201,10 +228,12 @@ class Test:
     stem: str                            # its log is `<log dir>/<stem>.log`
     file: str
     line: int
+    source: str                          # its line of the list, without `#:`
     command: str                         # bash
     shell: Shell                         # the shell state above it
+    attributes: Attributes
     barrier: int                         # number of `wait` lines above it
-    gpus: float                          # 0, a whole number, ALL_GPUS
+    gpus: float                          # 0, a fraction below 1, a whole number, ALL_GPUS
     timeout: Optional[float]             # seconds; None or 0: no limit
     junit: Optional[str]                 # absolute path of the JUnit file that it writes
     announces: bool                      # `Error: sub-test failed` is part of what its line prints
@@ -224,10 +253,12 @@ class Device:
 
 @dataclass(frozen=True)
 class Lease:
-    """What a running attempt holds: devices (none: it runs on the CPU) and a slot number from 0."""
+    """What a running attempt holds: `shares` of each of its devices (none: it runs on the CPU) and a slot from 0."""
 
     devices: Tuple[Device, ...]
     slot: int
+    shares: int = SHARES
+    is_alone: bool = False               # nothing else runs on the machine meanwhile
 
     @property
     def tokens(self) -> List[str]:
@@ -288,7 +319,7 @@ BRACED_FALLBACKS = frozenset(["echo", "printf"])
 SILENT = "{{ {}; }} >/dev/null 2>&1"       # state that an earlier test has shown runs in this
 NOT_FOLDERS = frozenset(["eval", "exec", "command", "builtin", "time", "trap", "type", "let", "coproc", "source"])
 MASK_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-UNSUPPORTED = ("retries", "time", "lock", "after", "tags", "split")
+UNSUPPORTED = ("retries", "split")
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\+?=", re.ASCII)
 CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
@@ -863,14 +894,12 @@ def check_supported(drafts: Sequence[Draft]) -> None:
         for key in UNSUPPORTED:
             if getattr(draft.attributes, key) not in (None, ()):
                 draft.parent.complain(draft.line, f"{key}= is not supported yet; take it out")
-        if 0 < (draft.attributes.gpus or 0) < 1:
-            draft.parent.complain(draft.line, "a fraction of a GPU is not supported yet; write gpus=1")
 
 
 def check_after(drafts: Sequence[Draft], labels: Sequence[str]) -> None:
     """Each `after` must name tests of the run, and none may wait for itself."""
     waits_for = {label: draft.attributes.after for draft, label in zip(drafts, labels) if draft.attributes.after}
-    known, circle = set(labels), dict(waits_for)
+    barriers, circle = {label: draft.barrier for draft, label in zip(drafts, labels)}, dict(waits_for)
     while True:     # take away whoever waits for nobody that is left, or is waited for by nobody that is left
         needed = {name for names in circle.values() for name in names}
         free = [label for label, names in circle.items() if label not in needed or circle.keys().isdisjoint(names)]
@@ -880,8 +909,11 @@ def check_after(drafts: Sequence[Draft], labels: Sequence[str]) -> None:
             del circle[label]
     for draft, label in zip(drafts, labels):
         for name in waits_for.get(label, ()):
-            if name not in known:
+            if name not in barriers:
                 draft.parent.complain(draft.line, f"after={name} names no test; write the label of one")
+            elif barriers[name] > draft.barrier:
+                draft.parent.complain(draft.line, f"after={name} waits for a test below a `wait`, which waits for this "
+                                      "one; move one of them across the `wait`")
         if label in circle:
             draft.parent.complain(draft.line, f"after={','.join(circle[label])} goes in a circle; take one of them out")
 
@@ -912,9 +944,9 @@ def finish_tests(lists: Sequence[ListFile], options: Options) -> List[Test]:
         junit = draft.junit or own
         timeout = draft.attributes.timeout
         tests.append(Test(
-            index, draft.key, label, stem, draft.parent.name, draft.line, command_of(draft, junit, options),
-            shell=draft.shell, barrier=draft.barrier, gpus=need_of(draft), junit=junit,
-            timeout=options.timeout if timeout is None else timeout, announces=draft.handled or draft.is_target))
+            index, draft.key, label, stem, draft.parent.name, draft.line, draft.source,
+            command_of(draft, junit, options), draft.shell, draft.attributes, draft.barrier, need_of(draft),
+            options.timeout if timeout is None else timeout, junit, draft.handled or draft.is_target))
     return tests
 
 
@@ -987,21 +1019,193 @@ def parse_lists(options: Options) -> List[Test]:
 
 
 # ---------------------------------------------------------------------------------------------------
-# 4. Select: which tests run, and which cannot.
+# 4. Select: what past runs say of the tests, which of them run, and in which order they start.
 # ---------------------------------------------------------------------------------------------------
 
-class Selection(NamedTuple):
-    """The tests to run, and those that need more GPUs than there are, each in list order."""
+class History:
+    """What journals say: how long each test takes when it passes, and which tests of these lists still owe a pass."""
 
-    runnable: List[Test]
-    unrunnable: List[Test]
+    def __init__(self, lists: Sequence[str] = ()) -> None:
+        self.lists = frozenset(lists)
+        self.runs: Set[str] = set()      # the runs of these lists
+        self.shard = ""                  # of the last of them
+        self.seen: Set[str] = set()      # keys of the tests that were in their lists, selected or not
+        self.owed: Dict[str, int] = {}   # by key, how many tests selected in its last run have not passed in it
+        self.passes: Dict[str, List[Tuple[float, float]]] = {}   # by key, the time of the pass and its seconds
+
+    def add(self, record: Mapping[str, Any], is_own: bool) -> None:
+        """Take in one record of a journal; of one that is not this run's own, only durations.
+
+        Raises ValueError, TypeError, AttributeError or KeyError for a record that no runner has written.
+        """
+        event, run = record["event"], record["run"]
+        if event == "run_start" and is_own and not self.lists.isdisjoint(record["lists"]):
+            self.runs.add(run)
+            self.shard = record["shard"] or ""
+            self.seen.update(record["selected"], record["left_out"])
+            self.owed.update(collections.Counter(record["selected"]))
+        elif event == "test_end" and record["outcome"] in (Outcome.PASSED.value, Outcome.FLAKY.value):
+            if not 0 <= record["seconds"] < math.inf:
+                raise ValueError("not a duration")
+            self.passes.setdefault(record["test"], []).append((record["time"], record["seconds"]))
+            if run in self.runs and record["test"] in self.owed:
+                self.owed[record["test"]] -= 1
+
+    def owes(self, test: Test) -> bool:
+        """Whether a test has not passed in its last run, or was in none: new or changed tests owe a pass too."""
+        return self.owed.get(test.key, 0) > 0 or test.key not in self.seen
+
+    def has_failed(self, test: Test) -> bool:
+        return self.owed.get(test.key, 0) > 0
+
+    def duration(self, test: Test) -> Optional[float]:
+        """Seconds: the median of the last passes, else what the list says, else None."""
+        passes = self.passes.get(test.key)
+        if passes is None:
+            return test.attributes.time
+        return statistics.median(seconds for _, seconds in sorted(passes)[-PASSES:])
 
 
-def select(tests: Sequence[Test], gpus: int) -> Selection:
-    """Part the tests by what a machine with `gpus` devices can hold. Without a GPU one test at a time still runs."""
-    room = max(gpus, 1)
-    return Selection([test for test in tests if test.gpus <= room or test.gpus == ALL_GPUS],
-                     [test for test in tests if room < test.gpus < ALL_GPUS])
+class Estimates(NamedTuple):
+    """The expected seconds of each test, and how many of them come from where."""
+
+    seconds: Mapping[Test, float]
+    unknown: FrozenSet[Test]             # they count as the mean of the known ones
+    by_history: int
+    by_list: int
+
+
+def estimate(tests: Sequence[Test], history: History) -> Estimates:
+    """The expected seconds of the tests.
+
+    A test of which nothing is known counts as the mean of the others. (It starts first of its width, as if it
+    were the longest: measured on the suites in qa/bench, that ends soonest. See qa/bench/README.md.)
+    """
+    durations = {test: history.duration(test) for test in tests}
+    known = {test: seconds for test, seconds in durations.items() if seconds is not None}
+    mean = statistics.fmean(known.values()) if known else ASSUMED_S
+    by_history = sum(test.key in history.passes for test in tests)
+    return Estimates({test: known.get(test, mean) for test in tests}, frozenset(durations.keys() - known.keys()),
+                     by_history, len(known) - by_history)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What of the lists runs: every test of them is in `tests` (each ends with an outcome) or in `left_out`."""
+
+    tests: List[Test]                    # to run or deferred, in list order
+    deferred: FrozenSet[Test]
+    left_out: Dict[str, List[Test]]      # by the option that did it, in words
+    estimates: Estimates
+    failed: FrozenSet[Test] = frozenset()    # those that failed in their last run
+
+    def to_run(self, order: str, sequential: bool) -> List[Test]:
+        """The tests that are to run, in starting order: `file`, `auto` (on one GPU the same) or `failed-first`.
+
+        `auto` is widest first, then longest, each test counting for the chain of tests that wait for it too
+        (critical path); so the tests that are hard to place find the machine empty, and the last ones are short.
+        """
+        tests = [test for test in self.tests if test not in self.deferred]
+        if order == "file" or (order == "auto" and sequential):
+            return tests
+        chains = chains_of(tests, self.estimates.seconds)
+        return sorted(tests, key=lambda test: (order == "failed-first" and test not in self.failed, -chains[test][0],
+                                               test not in self.estimates.unknown, -chains[test][1]))
+
+
+def followers_of(tests: Sequence[Test]) -> Dict[Test, List[Test]]:
+    """For each test that others name in `after`, those others. Names of tests that are not here hold up nobody."""
+    named = {test.label: test for test in tests}
+    followers: Dict[Test, List[Test]] = {}
+    for test in tests:
+        for label in test.attributes.after:
+            if label in named:
+                followers.setdefault(named[label], []).append(test)
+    return followers
+
+
+def chains_of(tests: Sequence[Test], seconds: Mapping[Test, float]) -> Dict[Test, Tuple[float, float]]:
+    """The widest need in the chain of tests that starts with each test, and the chain's expected seconds."""
+    followers = followers_of(tests)
+    chains: Dict[Test, Tuple[float, float]] = {}
+    stack = list(tests)
+    while stack:
+        test = stack[-1]
+        after = followers.get(test, [])
+        missing = [follower for follower in after if follower not in chains]
+        stack += missing
+        if not missing:
+            stack.pop()
+            chains[test] = (max([test.gpus, *(chains[follower][0] for follower in after)]),
+                            seconds[test] + max((chains[follower][1] for follower in after), default=0.0))
+    return chains
+
+
+def too_wide(tests: Sequence[Test], most: float) -> FrozenSet[Test]:
+    """The tests that need more than `most` GPUs, and those that would wait for one of them."""
+    followers = followers_of(tests)
+    found: Set[Test] = set()
+    stack = [test for test in tests if most < test.gpus < ALL_GPUS]
+    while stack:
+        test = stack.pop()
+        if test not in found:
+            found.add(test)
+            stack += followers.get(test, [])
+    return frozenset(found)
+
+
+def shard_of(tests: Sequence[Test], total: int, seconds: Mapping[Test, float]) -> Dict[Test, int]:
+    """For each test the number of its shard, from 1: the same on every machine with the same list and history.
+
+    The heaviest goes to the lightest shard (Graham's LPT rule); the weight is GPUs times expected seconds, and
+    tests that `after` ties together stay together.
+    """
+    widest = max((test.gpus for test in tests if test.gpus < ALL_GPUS), default=1)
+    weights = {test: seconds[test] * (max(test.gpus, 1) if test.gpus < ALL_GPUS else max(widest, 1))
+               for test in tests}
+    groups = {test: [test] for test in tests}
+    for test, followers in followers_of(tests).items():
+        for other in followers:
+            if groups[other] is not groups[test]:
+                groups[test] += groups[other]
+                for moved in groups[other]:
+                    groups[moved] = groups[test]
+    heavy_first = sorted(({id(group): group for group in groups.values()}).values(),
+                         key=lambda group: -sum(weights[test] for test in group))
+    shards = [(0.0, number) for number in range(1, total + 1)]
+    numbers: Dict[Test, int] = {}
+    for group in heavy_first:
+        weight, number = shards[0]
+        heapq.heapreplace(shards, (weight + sum(weights[test] for test in group), number))
+        numbers.update(dict.fromkeys(group, number))
+    return numbers
+
+
+def select(tests: Sequence[Test], options: Options, history: History) -> Selection:
+    """What runs, what is deferred and what is left out. A shard is cut before this machine's own past plays a part."""
+    estimates = estimate(tests, history)
+    left_out: Dict[str, List[Test]] = {}
+
+    def leave_out(why: str, keeps: Callable[[Test], bool]) -> List[Test]:
+        left_out[why] = [test for test in chosen if not keeps(test)]
+        return [test for test in chosen if keeps(test)]
+
+    chosen = list(tests)
+    if options.keep:
+        by_name = options.keep
+        chosen = leave_out("-k", lambda test: by_name((test.label, *test.attributes.tags)))
+    deferred = too_wide(chosen, math.inf if options.max_gpus is None else options.max_gpus)
+    shard = options.shard
+    if shard and not (options.rerun_failed and history.shard == str(shard)):
+        numbers = {}
+        for part in ([test for test in chosen if test not in deferred], [test for test in chosen if test in deferred]):
+            numbers.update(shard_of(part, shard.total, estimates.seconds))
+        plan = hashlib.sha256(repr([(test.key, numbers[test]) for test in chosen]).encode()).hexdigest()[:6]
+        chosen = leave_out(f"--shard {shard} (plan {plan})", lambda test: numbers[test] == shard.number)
+    if options.rerun_failed:
+        chosen = leave_out("--rerun-failed", history.owes)
+    return Selection(chosen, deferred.intersection(chosen), left_out, estimates,
+                     frozenset(filter(history.has_failed, chosen)))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -1236,32 +1440,134 @@ def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
     return replace(outer, devices=tuple(Device(index, token) for index, token in enumerate(chosen)))
 
 
-class Pool:
-    """Devices and slot numbers that are free. A lease is taken whole or not at all.
+class GpuLocks:
+    """A lock file per GPU, so that the runners of a machine that name the same folder never share a GPU.
 
-    Without devices there is one place to run all the same: a device without a token.
+    A lock is the kernel's (flock): it ends with the runner that holds it, however that dies. Raises MachineError.
     """
 
-    def __init__(self, devices: Sequence[Device]) -> None:
-        self.devices = list(devices) or [Device(0, "")]
-        self.size = len(self.devices)
-        self.slots = [0]                 # a heap of free slot numbers; its largest is the next never used
+    def __init__(self, folder: str, machine: Machine) -> None:
+        self.files: Dict[Device, int] = {}
+        uuids = dict(re.findall(r"^GPU (\d+):.*\(UUID: (GPU-[^)]+)\)", ask_tool("nvidia-smi", "-L"), re.MULTILINE)
+                     if CUDA.variable in machine.variables else ())
+        try:
+            os.makedirs(folder, exist_ok=True)
+            for device in machine.devices:
+                name = re.sub(r"[^\w.-]", "_", uuids.get(device.token, device.token))
+                path = os.path.join(folder, f"gpu-{name}.lock")
+                self.files[device] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise MachineError(f"cannot write {error.filename} ({error.strerror}); "
+                               "name a folder for lock files with --gpu-locks") from None
 
-    def take(self, need: float) -> Optional[Lease]:
-        """A lease on `need` devices, the first free ones in device order; None if there are not as many."""
-        count = self.size if need == ALL_GPUS else int(need)
-        if count > len(self.devices):
+    def take(self, device: Device) -> bool:
+        """Lock a GPU, unless another runner holds it."""
+        try:
+            fcntl.flock(self.files[device], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def give(self, device: Device) -> None:
+        fcntl.flock(self.files[device], fcntl.LOCK_UN)
+
+
+class Pool:
+    """What is free of a machine: devices, whole or in shares, CPU slots, slot numbers. A lease is taken whole or not.
+
+    Without devices there is one place to run all the same: a device without a token. Where `sequential`,
+    every lease has the machine to itself, as one for ALL_GPUS always has.
+    """
+
+    def __init__(self, devices: Sequence[Device], cpus: int = 1, sequential: bool = False,
+                 locks: Optional[GpuLocks] = None) -> None:
+        self.devices = tuple(devices) or (Device(0, ""),)
+        self.cpus, self.sequential, self.locks = cpus, sequential, locks
+        self.room = [SHARES] * len(self.devices)         # by device index
+        self.whole = list(range(len(self.devices)))      # indices of the devices that nobody has a share of
+        self.shared: Set[int] = set()    # of those that somebody has a share of, and others may
+        self.slots = [0]                 # a heap of free slot numbers; its largest is the next never used
+        self.leases = 0
+        self.is_alone = False            # the one lease that is out has the machine to itself
+        self.is_locked_out = False       # another runner's lock was the reason of a refusal
+
+    @property
+    def size(self) -> int:
+        return len(self.devices)
+
+    def has_room(self) -> bool:
+        """Whether any lease could be taken at all."""
+        return not self.is_alone and bool(self.whole or self.shared or self.cpus)
+
+    def take(self, need: float, avoid: Container[int] = ()) -> Optional[Lease]:
+        """A lease on what a test needs, on none of the device indices in `avoid`; None if that is not free."""
+        alone = self.sequential or need == ALL_GPUS
+        if self.is_alone or (alone and self.leases) or (need == 0 and not self.cpus):
             return None
-        taken, self.devices = self.devices[:count], self.devices[count:]
+        count, shares = demand(need, self.size)
+        chosen = self.choose(count, shares, avoid)
+        if len(chosen) < count:
+            return None
+        for index in chosen:
+            if self.room[index] == SHARES:
+                self.whole.remove(index)
+            self.room[index] -= shares
+            (self.shared.add if self.room[index] else self.shared.discard)(index)
+        self.cpus -= need == 0
+        self.leases += 1
+        self.is_alone = alone
         slot = heapq.heappop(self.slots)
         if not self.slots:
             heapq.heappush(self.slots, slot + 1)
-        return Lease(tuple(taken), slot)
+        return Lease(tuple(self.devices[index] for index in chosen), slot, shares, alone)
+
+    def choose(self, count: int, shares: int, avoid: Container[int]) -> Sequence[int]:
+        """The devices to take shares of: fewer than `count` if there are not as many.
+
+        A fraction goes where the least room is left for others; whole devices are neighbours where they can be,
+        from the smallest gap that holds them (best fit).
+        """
+        part = [(self.room[index], index) for index in self.shared if self.room[index] >= shares and index not in avoid]
+        if part and count == 1:
+            return [min(part)[1]]
+        free = [index for index in self.whole if index not in avoid] if avoid else self.whole
+        if self.locks is None or len(free) < count:
+            return best_block(free, count)
+        locked = [index for index in free if self.locks.take(self.devices[index])]
+        chosen = best_block(locked, count)
+        self.is_locked_out = self.is_locked_out or len(chosen) < count
+        for index in set(locked).difference(chosen if len(chosen) == count else ()):
+            self.locks.give(self.devices[index])
+        return chosen
 
     def give(self, lease: Lease) -> None:
         """Take a lease back."""
-        self.devices = sorted([*self.devices, *lease.devices], key=lambda device: device.index)
+        for device in lease.devices:
+            index = device.index
+            self.room[index] += lease.shares
+            if self.room[index] == SHARES:
+                bisect.insort(self.whole, index)
+                if self.locks is not None:
+                    self.locks.give(device)
+            (self.shared.add if self.room[index] < SHARES else self.shared.discard)(index)
+        self.cpus += not lease.devices
+        self.leases -= 1
+        self.is_alone = False
         heapq.heappush(self.slots, lease.slot)
+
+
+def demand(need: float, size: int) -> Tuple[int, int]:
+    """How many devices of a machine with `size` a need takes, and how many shares of each."""
+    if 0 < need < 1:
+        return 1, round(need * SHARES)
+    return size if need == ALL_GPUS else int(need), SHARES
+
+
+def best_block(free: Sequence[int], count: int) -> Sequence[int]:
+    """`count` of the free device indices, neighbours if there are as many in a row; all if there are not as many."""
+    rows = [[index for _, index in row]
+            for _, row in itertools.groupby(enumerate(free), lambda pair: pair[1] - pair[0])]
+    return min((row for row in rows if len(row) >= count), key=len, default=free)[:count]
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -1346,6 +1652,7 @@ class Running:
     """What the schedule knows of a test between Launch and Conclude."""
 
     lease: Lease
+    expected_end: float
     started: float = math.nan            # when its process was there
     deadline: float = math.inf           # when the next signal is due
     sent: int = 0                        # the last signal sent to it
@@ -1353,44 +1660,57 @@ class Running:
     is_there: bool = False               # its process exists
 
 
+class Reservation(NamedTuple):
+    """What the first test that finds no room is promised: these devices (by index), `at` the latest."""
+
+    at: float
+    devices: FrozenSet[int]
+    is_alone: bool                       # and the CPU slots too
+
+
 class Schedule:
     """Decides which test starts when, when one is stopped, and what its end means.
 
-    GPU tests start in list order: the first waiting one takes its devices at once as soon as they are free,
-    and none overtakes it, so that a wide test cannot starve. `gpus=0` tests wait in a line of their own for
-    one of `jobs` CPU slots. A `wait` barrier holds both lines. A test that must be alone (`gpus=all`, or
-    every test when `sequential`) starts when nothing runs, and nothing starts beside it.
+    `tests` come in starting order. A test is `waiting` until it starts or is concluded; once `wait` barriers and
+    `after` let it start, it also stands in the line of those that need the same. What fits starts at once. The
+    first test that finds no room is promised the devices that it can have soonest: tests behind it start on
+    these only if they are expected to end before, so that no wide test starves (EASY backfill, Lifka 1995).
     """
 
-    def __init__(self, selection: Selection, pool: Pool, options: Options, jobs: int, sequential: bool) -> None:
-        self.pool, self.options, self.jobs, self.sequential = pool, options, jobs, sequential
-        self.unrunnable = selection.unrunnable
-        self.gpu_line: Deque[Test] = collections.deque()
-        self.cpu_line: Deque[Test] = collections.deque()
-        for test in selection.runnable:
-            (self.gpu_line if test.gpus > 0 or sequential else self.cpu_line).append(test)
-        self.lines = (self.gpu_line, self.cpu_line)
-        self.unfinished = collections.Counter(test.barrier for test in (*selection.runnable, *selection.unrunnable))
-        self.floor = 0                   # tests below this barrier have all ended
+    def __init__(self, tests: Sequence[Test], seconds: Mapping[Test, float], pool: Pool, options: Options) -> None:
+        self.seconds, self.pool, self.options = seconds, pool, options
+        self.rank = {test: rank for rank, test in enumerate(tests)}
+        self.followers = followers_of(tests)
+        ahead = collections.Counter(itertools.chain.from_iterable(self.followers.values()))
+        self.waiting = {test: ahead[test] for test in tests}     # for how many tests named in its `after`
+        # By need and locks, each test with its negative rank: the last of a line is the next to start.
+        self.lines: Dict[Tuple[float, Tuple[str, ...]], List[Tuple[int, Test]]] = {}
+        self.held: Dict[int, List[Test]] = {}    # by barrier, the tests below it, which has not opened
+        for test in tests:
+            self.held.setdefault(test.barrier, []).append(test)
+        self.unfinished = {barrier: len(held) for barrier, held in self.held.items()}
+        self.floor = -1                  # the last barrier that has opened
+        self.locked: Set[str] = set()    # names of `lock` that running tests hold
         self.running: Dict[Test, Running] = {}
         self.interrupts: List[int] = []
         self.failure = ""                # why the machine cannot go on
         self.stopped = False             # no test starts any more
+        self.poll_at = math.inf          # when to look again at GPUs that other runners hold
 
     @property
     def done(self) -> bool:
-        return not self.running and not any(self.lines)
+        return not self.running and not self.waiting
 
     def deadline(self) -> float:
         """When the next Tick is due, on the events' clock; infinity if none is."""
-        return min((running.deadline for running in self.running.values()), default=math.inf)
+        return min([self.poll_at, *(running.deadline for running in self.running.values())])
 
     def step(self, event: Event) -> List[Action]:
         """Take in one event; returns what to do now, in order."""
+        if isinstance(event, Started):
+            return self.on_started(event)
         if isinstance(event, Begin):
             actions = self.refuse_unrunnable()
-        elif isinstance(event, Started):
-            actions = self.on_started(event)
         elif isinstance(event, Exited):
             actions = self.on_exited(event)
         elif isinstance(event, Broken):
@@ -1399,13 +1719,15 @@ class Schedule:
             actions = self.on_interrupt(event)
         else:
             actions = self.on_tick(event.at)
-        return actions + self.start_waiting()
+        self.open_barriers()
+        return actions + self.start_waiting(event.at)
 
     def refuse_unrunnable(self) -> List[Action]:
         actions: List[Action] = []
-        for test in self.unrunnable:
-            reason = f"needs {test.gpus:.0f} GPUs, more than there are"
-            actions += self.conclude(Result(test, Outcome.UNRUNNABLE, reason=reason))
+        for test in sorted(self.waiting, key=lambda test: test.index):
+            if test in self.waiting and self.pool.size < test.gpus < ALL_GPUS:
+                reason = f"needs {test.gpus:.0f} GPUs, more than there are"
+                actions += self.conclude(Result(test, Outcome.UNRUNNABLE, reason=reason))
         return actions
 
     def on_started(self, event: Started) -> List[Action]:
@@ -1417,16 +1739,14 @@ class Schedule:
         return []
 
     def on_exited(self, event: Exited) -> List[Action]:
-        running = self.running.pop(event.test)
-        self.pool.give(running.lease)
+        running = self.free(event.test)
         outcome = running.cause or outcome_of(event.status)
         reason = f"did not end in {event.test.timeout:g}s" if outcome is Outcome.TIMEOUT else ""
         return self.conclude(Result(event.test, outcome, event.at - running.started, event.status, running.lease,
                                     reason=reason, junit_fault=event.junit_fault))
 
     def on_broken(self, event: Broken) -> List[Action]:
-        running = self.running.pop(event.test)
-        self.pool.give(running.lease)
+        running = self.free(event.test)
         self.failure = self.failure or event.reason
         return (self.conclude(Result(event.test, Outcome.NOT_RUN, lease=running.lease, reason=event.reason))
                 + self.stop() + self.end_running(signal.SIGTERM, event.at))
@@ -1462,50 +1782,106 @@ class Schedule:
     def stop(self) -> List[Action]:
         """Start nothing more: what waits is not run."""
         self.stopped = True
-        waiting = sorted((test for line in self.lines for test in line), key=lambda test: test.index)
-        for line in self.lines:
-            line.clear()
+        waiting = sorted(self.waiting, key=lambda test: test.index)
+        self.waiting.clear()
+        self.lines.clear()
         return [Conclude(Result(test, Outcome.NOT_RUN)) for test in waiting]
 
     def conclude(self, result: Result) -> List[Action]:
-        """Give a test its outcome; with --fail-fast a failure is the end of starting."""
-        self.unfinished[result.test.barrier] -= 1
-        stop = self.stop() if self.options.fail_fast and result.outcome.is_failure() and not self.stopped else []
-        return [Conclude(result), *stop]
+        """Give a test its outcome, and with it those that wait for it; with --fail-fast a failure stops the run."""
+        results = [result]
+        for ended in results:            # it grows
+            self.waiting.pop(ended.test, None)
+            self.unfinished[ended.test.barrier] -= 1
+            for follower in self.followers.get(ended.test, ()):
+                if follower not in self.waiting or ended.outcome.is_unfinished():
+                    continue
+                if ended.outcome.is_ok():
+                    self.waiting[follower] -= 1
+                    self.line_up(follower)
+                else:
+                    del self.waiting[follower]
+                    reason = f"waits for {ended.test.label}, which did not pass"
+                    results.append(Result(follower, Outcome.BLOCKED, reason=reason))
+        stop = self.options.fail_fast and result.outcome.is_failure() and not self.stopped
+        return [*(Conclude(ended) for ended in results), *(self.stop() if stop else [])]
 
-    def start_waiting(self) -> List[Action]:
-        """Start every test that may start now."""
+    def free(self, test: Test) -> Running:
+        """Take back what a running test holds."""
+        running = self.running.pop(test)
+        self.pool.give(running.lease)
+        self.locked.difference_update(test.attributes.lock)
+        return running
+
+    def open_barriers(self) -> None:
+        """Line up what stands below a barrier above which all tests have ended."""
+        while self.held and not self.unfinished.get(self.floor):
+            self.floor += 1
+            for test in reversed(self.held.pop(self.floor, [])):
+                self.line_up(test)
+
+    def line_up(self, test: Test) -> None:
+        """Put a test into its line, if nothing but room keeps it from starting."""
+        if self.waiting.get(test) == 0 and test.barrier <= self.floor:
+            bisect.insort(self.lines.setdefault((test.gpus, test.attributes.lock), []), (-self.rank[test], test))
+
+    def start_waiting(self, at: float) -> List[Action]:
+        """Start every test that may start now, the first in starting order first."""
         actions: List[Action] = []
-        for line in self.lines:
-            while line and self.may_start(line[0]):
-                lease = self.pool.take(line[0].gpus)
-                if lease is None:
-                    break
-                test = line.popleft()
-                self.running[test] = Running(lease)
-                actions.append(Launch(test, lease, 1))
+        reservation: Optional[Reservation] = None
+        self.pool.is_locked_out = False
+        heads = [(-line[-1][0], key) for key, line in self.lines.items() if line] if self.pool.has_room() else []
+        heapq.heapify(heads)
+        while heads and self.pool.has_room():
+            _, key = heapq.heappop(heads)
+            line = self.lines[key]
+            if not self.locked.isdisjoint(key[1]):
+                continue
+            launch = self.launch_from(line, at, reservation)
+            if launch is not None:
+                actions.append(launch)
+                if line:
+                    heapq.heappush(heads, (-line[-1][0], key))
+            elif reservation is None and key[0] > 0 and not self.pool.is_locked_out:
+                reservation = self.reserve(key[0], at)
+        self.poll_at = at + LOCK_POLL_S if self.pool.is_locked_out else math.inf
         return actions
 
-    def must_be_alone(self, test: Test) -> bool:
-        return self.sequential or test.gpus == ALL_GPUS
+    def launch_from(self, line: List[Tuple[int, Test]], at: float, reservation: Optional[Reservation]
+                    ) -> Optional[Launch]:
+        """Start the next test of a line, or the next that a reservation lets by; None if there is no room."""
+        number, need, lease = len(line) - 1, line[-1][1].gpus, None
+        if reservation is None:
+            lease = self.pool.take(need)
+        elif not reservation.is_alone:
+            lease = self.pool.take(need, avoid=reservation.devices)
+        if lease is None and reservation is not None:
+            while number >= 0 and at + self.seconds[line[number][1]] > reservation.at:
+                number -= 1
+            lease = self.pool.take(need) if number >= 0 else None
+        if lease is None:
+            return None
+        test = line.pop(number)[1]
+        del self.waiting[test]
+        self.locked.update(test.attributes.lock)
+        self.running[test] = Running(lease, at + self.seconds[test])
+        return Launch(test, lease, 1)
 
-    def is_open(self, test: Test) -> bool:
-        """Whether all tests above the `wait` lines above a test have ended."""
-        while self.floor < test.barrier and not self.unfinished[self.floor]:
-            self.floor += 1
-        return test.barrier <= self.floor
-
-    def may_start(self, test: Test) -> bool:
-        """Whether barrier, CPU slots and solitude let a test start now; devices apart."""
-        if not self.is_open(test):
-            return False
-        if self.running and (self.must_be_alone(test) or self.must_be_alone(next(iter(self.running)))):
-            return False
-        if test.gpus > 0 or self.sequential:
-            return True
-        if self.gpu_line and self.must_be_alone(self.gpu_line[0]) and self.is_open(self.gpu_line[0]):
-            return False                 # with ever new tests beside it, that one would never be alone
-        return sum(not running.lease.devices for running in self.running.values()) < self.jobs
+    def reserve(self, need: float, at: float) -> Reservation:
+        """The devices that a test can have soonest, if what runs ends as expected; what is overdue, now."""
+        count, shares = demand(need, self.pool.size)
+        room = list(self.pool.room)
+        ready = {index: at for index, free in enumerate(room) if free >= shares}     # when, the soonest first
+        ends = sorted(((max(running.expected_end, at), running.lease) for running in self.running.values()),
+                      key=lambda end: end[0])
+        for end, lease in ends:
+            for device in lease.devices if len(ready) < count else ():
+                room[device.index] += lease.shares
+                if room[device.index] >= shares:
+                    ready.setdefault(device.index, end)
+        promised = list(ready)[-count:]
+        is_alone = need == ALL_GPUS
+        return Reservation(ends[-1][0] if is_alone else ready[promised[-1]], frozenset(promised), is_alone)
 
 
 def outcome_of(status: int) -> Outcome:
@@ -1513,6 +1889,28 @@ def outcome_of(status: int) -> Outcome:
     if status == 0:
         return Outcome.PASSED
     return Outcome.CRASHED if death_of(status) else Outcome.FAILED
+
+
+def simulate(tests: Sequence[Test], expected: Mapping[Test, float], pool: Pool, options: Options,
+             actual: Optional[Mapping[Test, float]] = None) -> List[Tuple[float, Test]]:
+    """Run a schedule on a virtual clock: when each test ends, in seconds, in that order.
+
+    A test takes the seconds that `actual` says, else those that are expected, and passes.
+    """
+    schedule = Schedule(tests, expected, pool, options)
+    seconds = actual or expected
+    ended: List[Tuple[float, Test]] = []
+    running: List[Tuple[float, int, Test]] = []
+    event: Union[Begin, Exited] = Begin(0.0)
+    while True:
+        for action in schedule.step(event):
+            if isinstance(action, Launch):
+                heapq.heappush(running, (event.at + seconds[action.test], action.test.index, action.test))
+        if not running:
+            return ended
+        at, _, test = heapq.heappop(running)
+        ended.append((at, test))
+        event = Exited(at, test, 0, "")
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -1696,6 +2094,28 @@ class Journal:
         self.file.write(json.dumps(record).encode("ascii") + b"\n")
 
 
+def read_history(options: Options) -> History:
+    """What the run's own journal and those of `--history` say. Raises UsageError for one that cannot be read."""
+    history = History(options.lists)
+    own = journal_path(options)
+    for path in dict.fromkeys([own, *options.history]):
+        try:
+            with open(path, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - HISTORY_BYTES))
+                for line in file:
+                    # Torn lines, lines of other tools and of older runners: each costs itself alone.
+                    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                        history.add(json.loads(line), is_own=path == own)
+        except OSError as error:
+            if path != own:
+                raise UsageError(f"--history {path}: cannot be read ({error.strerror}); name a journal") from None
+    return history
+
+
+def journal_path(options: Options) -> str:
+    return options.journal or os.path.join(options.log_dir, "run_tests.jsonl")
+
+
 class Record:
     """All that the run writes: logs' directory, journal, `failures`, JUnit files for tests that left none."""
 
@@ -1712,7 +2132,7 @@ class Record:
             elif os.path.isdir(self.failures) or not os.access(
                     self.failures if os.path.exists(self.failures) else options.fail_dir, os.W_OK):
                 raise PermissionError(errno.EACCES, "not a file that can be written", self.failures)
-            self.journal = Journal(options.journal or os.path.join(options.log_dir, "run_tests.jsonl"), run)
+            self.journal = Journal(journal_path(options), run)
         except OSError as error:
             raise MachineError(f"cannot write {error.filename} ({error.strerror}); "
                                "name a place with --log-dir, --fail-dir or --journal") from None
@@ -1720,9 +2140,16 @@ class Record:
     def log_path(self, test: Test) -> str:
         return os.path.join(self.log_dir, test.stem + ".log")
 
-    def run_start(self, options: Options, tests: Sequence[Test], machine: Machine) -> None:
-        self.journal.write("run_start", version=VERSION, lists=options.lists, tests=len(tests),
-                           gpus=[device.token for device in machine.devices], directory=os.getcwd())
+    def run_start(self, options: Options, selection: Selection, machine: Machine) -> None:
+        """Journal what is to run and what is not; a run that starts the tests again has to know."""
+        left_out = [*selection.deferred, *itertools.chain.from_iterable(selection.left_out.values())]
+        self.journal.write("run_start", version=VERSION, lists=options.lists, tests=len(selection.tests),
+                           gpus=[device.token for device in machine.devices], directory=os.getcwd(),
+                           shard=options.shard and str(options.shard),
+                           selected=[test.key for test in selection.tests if test not in selection.deferred],
+                           left_out=[test.key for test in left_out])
+        if options.max_gpus is not None:
+            write_deferred(self.log_dir, selection)
 
     def test_start(self, test: Test, lease: Lease, pid: int) -> None:
         self.journal.write("test_start", test=test.key, label=test.label, attempt=1, pid=pid, slot=lease.slot,
@@ -1753,6 +2180,49 @@ class Record:
         self.journal.write("run_end", exit=code, outcomes=dict(counts))
 
 
+def write_deferred(folder: str, selection: Selection) -> None:
+    """Write the deferred tests as lists that run just them: `deferred.txt`, a second list's `deferred_2.txt`.
+
+    A list's shell state stands above its tests as it did, and `$0` is the list's name still (where bash is 5.0
+    or newer). Each line says its attributes itself. `after` names only tests that are deferred too: the others
+    have had their run. Raises OSError.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        for number in itertools.count(1):
+            os.unlink(os.path.join(folder, deferred_name(number)))
+    labels = {test.label for test in selection.deferred}
+    tests = [test for test in selection.tests if test in selection.deferred]
+    for number, name in enumerate(dict.fromkeys(test.file for test in tests), 1):
+        lines, held = [f"# Deferred tests of {CONTROL.sub('?', name)}", f"BASH_ARGV0={shlex.quote(name)}"], 0
+        for test in tests:
+            if test.file == name:
+                lines += [state.text for state in test.shell.lines[held:test.shell.held]]
+                said = spell_attributes(test, labels)
+                lines.append(f"{test.source}  #: {said}" if said else test.source)
+                held = test.shell.held
+        with open(os.path.join(folder, deferred_name(number)), "wb") as file:
+            file.write(to_bytes("\n".join(lines) + "\n"))
+
+
+def deferred_name(number: int) -> str:
+    return "deferred.txt" if number == 1 else f"deferred_{number}.txt"
+
+
+def spell_attributes(test: Test, labels: Container[str]) -> str:
+    """A test's attributes as `key=value` words; `labels` are those that `after` may name."""
+    said = dict(vars(test.attributes), after=tuple(label for label in test.attributes.after if label in labels))
+    if said["label"] is not None or re.search(r" #\d+$", test.label):
+        said["label"] = test.label
+    return " ".join(shlex.quote(f"{key}={spell(value)}") for key, value in said.items() if value not in (None, ()))
+
+
+def spell(value: Any) -> str:
+    """An attribute's value as a list has it."""
+    if isinstance(value, (int, float)):
+        return "all" if value == ALL_GPUS else f"{value:f}".rstrip("0").rstrip(".")
+    return value if isinstance(value, str) else ",".join(value)
+
+
 def lock_directory(path: str) -> int:
     """A descriptor that holds a directory until it is closed. Raises MachineError if another process holds it."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -1765,9 +2235,9 @@ def lock_directory(path: str) -> int:
     return descriptor
 
 
-def test_need(test: Test) -> Union[int, str]:
-    """A test's need as JSON can say it."""
-    return "all" if test.gpus == ALL_GPUS else int(test.gpus)
+def test_need(test: Test) -> Union[int, float, str]:
+    """A test's need as JSON and lists can say it."""
+    return "all" if test.gpus == ALL_GPUS else test.gpus if test.gpus % 1 else int(test.gpus)
 
 
 def tail_of(path: str) -> str:
@@ -1873,7 +2343,8 @@ class Console:
     trace: Trace
     record: Record
     output: str
-    total: int                           # tests that are to run
+    tests: Sequence[Test]                # all that get an outcome, in list order
+    total: int                           # those that are to run
     follow_s = math.inf                  # how long the main thread may sleep between two calls of tick
 
     def begin(self, machine: Machine) -> None:
@@ -1901,7 +2372,7 @@ class ParallelConsole(Console):
     """Markers as tests start and end; their logs after that, whole and in list order."""
 
     finished: int = 0                    # tests that ran to an end
-    ended: Dict[int, Result] = field(default_factory=dict)   # by position in the list, for `--output ordered`
+    ended: Dict[Test, Result] = field(default_factory=dict)
     shown: int = 0                       # logs shown so far, in list order
 
     def begin(self, machine: Machine) -> None:
@@ -1918,9 +2389,9 @@ class ParallelConsole(Console):
             self.finished += 1
             self.trace.line(f">>> Finished: {result.test.label} on {result.lease.place()} "
                             f"[{result.verdict()}, {result.seconds:.1f}s, {self.finished}/{self.total}]")
-        self.ended[result.test.index] = result
-        while self.output == "ordered" and self.shown in self.ended:
-            self.replay(self.ended[self.shown])
+        self.ended[result.test] = result
+        while self.output == "ordered" and self.shown < len(self.tests) and self.tests[self.shown] in self.ended:
+            self.replay(self.ended[self.tests[self.shown]])
             self.shown += 1
 
     def replay(self, result: Result) -> None:
@@ -2002,6 +2473,72 @@ def tally(results: Iterable[Result]) -> str:
     return ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
 
 
+def account(selection: Selection, options: Options) -> List[str]:
+    """What of the lists was selected and where the rest is, if there is a rest."""
+    left_out = {why: len(tests) for why, tests in selection.left_out.items()}
+    selected = len(selection.tests) - len(selection.deferred)
+    total = len(selection.tests) + sum(left_out.values())
+    if not left_out and not selection.deferred:
+        return []
+    parts = [f"Selected {selected} of {total} tests ({100 * selected / total:.1f} %)"]
+    if selection.deferred:
+        files = len({test.file for test in selection.deferred})
+        paths = " ".join(os.path.join(options.log_dir, deferred_name(number)) for number in range(1, files + 1))
+        others = any(test.gpus <= (options.max_gpus or 0) for test in selection.deferred)
+        parts.append(f"deferred {len(selection.deferred)} that need more than {options.max_gpus} GPUs"
+                     f"{' or wait for one that does' if others else ''}: {paths}")
+    if left_out:
+        parts.append("left out " + ", ".join(f"{count} by {why}" for why, count in left_out.items()))
+    return ["; ".join(parts)]
+
+
+def assumption(estimates: Estimates) -> str:
+    """What the expected durations of a plan rest on."""
+    known = [f"{count} from {source}" for count, source in
+             ((estimates.by_history, f"history (median of the last {PASSES} passes)"), (estimates.by_list, "time="))
+             if count]
+    if estimates.unknown:
+        seconds = show_duration(estimates.seconds[next(iter(estimates.unknown))])
+        counts_as = f"the mean of the known, {seconds}," if known else seconds
+        known.append(f"{len(estimates.unknown)} unknown, taken for {counts_as} each")
+    return "Expected durations: " + "; ".join(known)
+
+
+def show_duration(seconds: float) -> str:
+    """`4.2s`, `12m30s`, `9h34m`."""
+    if seconds < 59.95:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+
+
+def list_lines(selection: Selection) -> Iterator[str]:
+    """The lines of `--list`."""
+    for test in selection.tests:
+        yield f"{test.label}\t{test_need(test)}\t{test.stem}\t{test.where}"
+
+
+def plan_lines(selection: Selection, options: Options) -> Iterator[str]:
+    """The table of `--plan`: what a run on so many GPUs would come to, by the schedule that would run it."""
+    seconds = selection.estimates.seconds
+    yield assumption(selection.estimates)
+    yield " GPUs  wall time  GPU-hours    busy  to bound  cannot run  critical test"
+    sizes = set(PLAN_GPUS)
+    if options.gpus is not None:
+        sizes.add(int(options.gpus) if options.gpus.isdigit() else len(options.gpus.strip(",").split(",")))
+    for gpus in sorted(sizes - {0}):
+        pool = make_pool([Device(index, str(index)) for index in range(gpus)], selection.tests, options)
+        tests = selection.to_run(options.order, pool.sequential)
+        ended = simulate(tests, seconds, pool, options)
+        wall, last = ended[-1] if ended else (0.0, None)
+        work = sum(seconds[test] * (gpus if test.gpus == ALL_GPUS else test.gpus) for _, test in ended)
+        bound = max([work / gpus, *(seconds[test] for _, test in ended)])
+        busy, ratio = (100 * work / (gpus * wall), wall / bound) if wall else (0.0, 1.0)
+        critical = f"{last.label} ({show_duration(seconds[last])}, gpus={test_need(last)})" if last else "none"
+        yield (f"{gpus:5} {show_duration(wall):>10} {gpus * wall / 3600:10.2f} {busy:6.1f}% {ratio:9.3f} "
+               f"{len(tests) - len(ended):11}  {critical}")
+
+
 def last_lines(results: Sequence[Result], schedule: Schedule) -> List[str]:
     """The verdict of the run, as the last lines of the trace."""
     lines = []
@@ -2015,7 +2552,8 @@ def last_lines(results: Sequence[Result], schedule: Schedule) -> List[str]:
     if failed:
         lines.append("Error in the following test cases: " + " ".join(failed))
     elif not lines:
-        lines.append("All tests passed")
+        has_run = any(result.outcome is not Outcome.DEFERRED for result in results)
+        lines.append("All tests passed" if has_run else "No test ran")
     return lines
 
 
@@ -2056,6 +2594,77 @@ def parse_jobs(text: str) -> int:
     return int(text)
 
 
+def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
+    """What `-k` asks of a test's names: names, parts of which are enough, joined by and, or, not and parentheses.
+
+    Case does not count, as for pytest's `-k`, whose source is the idea of letting Python's own parser do the work.
+    Raises BadValue.
+    """
+    wanted: List[str] = []
+
+    def as_python(match: "re.Match[str]") -> str:
+        if match.group() in ("and", "or", "not", "(", ")"):
+            return match.group()
+        wanted.append(match.group().strip("'\"").casefold())
+        return f" name{len(wanted) - 1} "
+
+    python = re.sub(r"""'[^']+'|"[^"]+"|[()]|[^\s()'"]+""", as_python, text)
+    known = (ast.Expression, ast.BoolOp, ast.UnaryOp, ast.boolop, ast.Not, ast.Name, ast.Load)
+    try:
+        tree = ast.parse(python.strip(), mode="eval")
+        if not all(isinstance(node, known) for node in ast.walk(tree)):
+            raise SyntaxError        # `a (b)` is a call
+    except (SyntaxError, RecursionError, MemoryError):
+        raise BadValue(f"{text!r} is not names joined by and, or, not and parentheses, "
+                       "such as 'fp8 and not (slow or h100)'") from None
+    code = compile(tree, "-k", "eval")
+
+    def is_match(names: Sequence[str]) -> bool:
+        folded = [name.casefold() for name in names]
+        return bool(eval(code, {f"name{number}": any(part in name for name in folded)
+                                for number, part in enumerate(wanted)}))
+    return is_match
+
+
+def parse_shard(text: str) -> Union[Shard, str]:
+    """`2/4`, or `auto`. Raises BadValue."""
+    match = re.fullmatch(r"([1-9]\d{0,4})/([1-9]\d{0,4})", text)
+    if text != "auto" and (not match or int(match.group(1)) > int(match.group(2))):
+        raise BadValue(f"{text!r} is not K/N, K from 1 to N, such as 2/4, nor auto")
+    return Shard(int(match.group(1)), int(match.group(2))) if match else text
+
+
+# How CI services tell a job its number among equal ones: the variables of number and total, the first number, and
+# a variable without which they mean something else. Azure counts from 1.
+SHARD_VARIABLES = (
+    ("CI_NODE_INDEX", "CI_NODE_TOTAL", "1", "GITLAB_CI"),
+    ("CIRCLE_NODE_INDEX", "CIRCLE_NODE_TOTAL", "0", ""),
+    ("BUILDKITE_PARALLEL_JOB", "BUILDKITE_PARALLEL_JOB_COUNT", "0", ""),
+    ("SEMAPHORE_JOB_INDEX", "SEMAPHORE_JOB_COUNT", "1", ""),
+    ("SYSTEM_JOBPOSITIONINPHASE", "SYSTEM_TOTALJOBSINPHASE", "1", ""),
+    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", ""),
+)
+
+
+def find_shard(environ: Mapping[str, str]) -> Optional[Shard]:
+    """The shard that the CI's variables name; None, with a warning, if there are none. Raises UsageError."""
+    for index, total, first, required in SHARD_VARIABLES:
+        if index in environ and total in environ and (not required or required in environ):
+            number = environ[index]
+            try:
+                base = int(environ.get(first, "0") if first.isupper() else first)
+                step = int(environ.get("SLURM_ARRAY_TASK_STEP", "1")) if first.isupper() else 1
+                shard = Shard((int(number) - base) // step + 1, int(environ[total]))
+            except (ValueError, ZeroDivisionError):
+                shard = Shard(0, 0)
+            if not 1 <= shard.number <= shard.total:
+                raise UsageError(f"--shard auto: {index}={number} is not one of {total}={environ[total]}; "
+                                 "write --shard K/N")
+            return shard
+    warn("--shard auto: no CI says which shard this is; all tests run")
+    return None
+
+
 def parse_arguments_option(text: str) -> Tuple[str, ...]:
     """Arguments in one word, as a shell splits them. Raises BadValue."""
     try:
@@ -2072,11 +2681,27 @@ def build_parser() -> argparse.ArgumentParser:
         description="Run a list of test commands on all GPUs, and report as if they had run one by one.")
     group = parser.add_argument_group("what runs")
     group.add_argument("lists", nargs="+", metavar="LIST", help="bash, one test per line; `-` is standard input")
+    group.add_argument("-k", type=parse_expression, dest="keep", metavar="EXPR",
+                       help="tests whose label or tags contain these names: 'fp8 and not (slow or h100)'")
+    group.add_argument("--rerun-failed", action="store_true",
+                       help="tests that did not pass in this list's last run, or were not reached by it")
+    group.add_argument("--max-gpus", type=parse_jobs, metavar="N",
+                       help="defer tests that need more: a list of them is written to deferred.txt in the log dir")
+    group.add_argument("--shard", type=parse_shard, metavar="K/N|auto",
+                       help="part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure or a Slurm "
+                            "array says")
+    group = parser.add_argument_group("in which order")
+    group.add_argument("--order", choices=["auto", "file", "failed-first"],
+                       help="auto: widest first, then longest, as earlier runs took; one by one on one GPU: file")
+    group.add_argument("--history", action="append", metavar="FILE",
+                       help="a journal of another run or machine to learn durations from; may be repeated")
     group = parser.add_argument_group("where tests run")
     group.add_argument("--gpus", type=parse_gpu_option, metavar="N|IDS",
                        help="how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are")
     group.add_argument("--jobs", type=parse_jobs, metavar="N",
                        help="slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs")
+    group.add_argument("--gpu-locks", metavar="DIR",
+                       help="lock files, one per GPU, so that runners on this machine never share a GPU")
     group.add_argument("--python", metavar="EXE", help="interpreter for pytest targets (python3)")
     group.add_argument("--pytest-args", type=parse_arguments_option, metavar="ARGS",
                        help='further arguments for pytest targets, in one word: --pytest-args="-x -m \'not slow\'"')
@@ -2096,6 +2721,8 @@ def build_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("information")
     group.add_argument("--list", action="store_true", dest="list_only",
                        help="print label, GPUs, log name and place of each test, tab-separated; run nothing")
+    group.add_argument("--plan", action="store_true",
+                       help="print what a run on 1 to 32 GPUs (and --gpus) would take, by earlier runs; run nothing")
     group.add_argument("--version", action="version", version=version_text(),
                        help="print version and hash of this file; exit")
     group.add_argument("-h", "--help", action="help", help="print this; exit")
@@ -2119,7 +2746,9 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
     except ValueError:
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
     values = vars(parser.parse_args([*first, *argv]))
-    values["lists"] = tuple(values["lists"])
+    values["lists"], values["history"] = tuple(values["lists"]), tuple(values.get("history", ()))
+    if values.get("shard") == "auto":
+        values["shard"] = find_shard(environ)
     values["log_dir"] = values.get("log_dir") or environ.get("XML_LOG_DIR") or "logs"
     values["fail_dir"] = values.get("fail_dir") or environ.get("FAIL_DIR") or None
     return Options(**values)
@@ -2128,17 +2757,17 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
 class Run:
     """One run: carries out what the schedule decides, and feeds it what happens. Main thread only."""
 
-    def __init__(self, tests: Sequence[Test], machine: Machine, options: Options, record: Record, trace: Trace) -> None:
-        self.tests, self.machine, self.options, self.record, self.trace = tests, machine, options, record, trace
-        gpus = len(machine.devices)
-        jobs = options.jobs or max(gpus, 1)
-        on_cpu = sum(1 for test in tests if test.gpus == 0)
-        self.sequential = gpus <= 1 and (jobs <= 1 or not on_cpu)
-        self.slots = 1 if self.sequential else max(gpus, 1) + min(jobs, on_cpu)
-        selection = select(tests, gpus)
-        self.schedule = Schedule(selection, Pool(machine.devices), options, jobs, self.sequential)
-        console = SequentialConsole if self.sequential else ParallelConsole
-        self.console = console(trace, record, options.output, len(selection.runnable))
+    def __init__(self, selection: Selection, machine: Machine, options: Options, record: Record, trace: Trace,
+                 *, locks: Optional[GpuLocks] = None) -> None:
+        self.selection, self.machine, self.options, self.record, self.trace = selection, machine, options, record, trace
+        self.tests = selection.tests
+        pool = make_pool(machine.devices, self.tests, options, locks)
+        tests = selection.to_run(options.order, pool.sequential)
+        self.schedule = Schedule(tests, selection.estimates.seconds, pool, options)
+        self.slots = slot_count(pool, tests)
+        console = SequentialConsole if pool.sequential else ParallelConsole
+        self.console = console(trace, record, options.output, self.tests,
+                               sum(pool.size >= test.gpus or test.gpus == ALL_GPUS for test in tests))
         self.bash = shutil.which("bash") or "bash"
         self.inbox: "queue.SimpleQueue[Event]" = queue.SimpleQueue()
         self.workers = ThreadPoolExecutor(self.slots)
@@ -2151,8 +2780,10 @@ class Run:
     def execute(self) -> None:
         """From the first start to the last end. Whatever goes wrong, no test is left running."""
         try:
-            self.record.run_start(self.options, self.tests, self.machine)
+            self.record.run_start(self.options, self.selection, self.machine)
             self.console.begin(self.machine)
+            for test in filter(self.selection.deferred.__contains__, self.tests):
+                self.conclude(Result(test, Outcome.DEFERRED))
             self.act(Begin(time.monotonic()))
             while not self.schedule.done:
                 event = self.next_event()
@@ -2242,10 +2873,27 @@ class Run:
             self.console.finish(results, seconds, self.machine)
         except KeyboardInterrupt:        # enough of the logs; not of the verdict
             code = EXIT_SIGNAL + signal.SIGINT
-        for line in last_lines(results, self.schedule):
+        for line in [*account(self.selection, self.options), *last_lines(results, self.schedule)]:
             self.trace.line(line)
         self.trace.flush()
         return code
+
+
+def make_pool(devices: Sequence[Device], tests: Iterable[Test], options: Options, locks: Optional[GpuLocks] = None
+              ) -> Pool:
+    """The pool of a machine with these devices: sequential where there is at most one place to run tests."""
+    jobs = options.jobs or max(len(devices), 1)
+    only_gpu = all(test.gpus > 0 for test in tests)
+    return Pool(devices, jobs, sequential=len(devices) <= 1 and (jobs <= 1 or only_gpu), locks=locks)
+
+
+def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
+    """How many tests may run at once."""
+    if pool.sequential:
+        return 1
+    shares = [demand(test.gpus, pool.size)[1] for test in tests if 0 < test.gpus < 1]
+    fractions = min(len(shares), pool.size * (SHARES // min(shares) - 1)) if shares else 0
+    return pool.size + fractions + min(pool.cpus, sum(test.gpus == 0 for test in tests))
 
 
 def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
@@ -2254,7 +2902,10 @@ def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
         return EXIT_MACHINE
     if schedule.interrupts:
         return EXIT_SIGNAL + schedule.interrupts[0]
-    return EXIT_OK if all(result.outcome.is_ok() for result in results) else EXIT_FAILED
+    outcomes = {result.outcome for result in results}
+    if outcomes == {Outcome.DEFERRED}:   # an empty shard is no mistake, an empty run may be one
+        return EXIT_OK if schedule.options.shard else EXIT_NOTHING
+    return EXIT_OK if all(outcome.is_ok() for outcome in outcomes) else EXIT_FAILED
 
 
 def test_environment(outer: Mapping[str, str], slots: int, run: str) -> Dict[str, Any]:
@@ -2286,6 +2937,17 @@ def signals_to(post: Callable[[Event], None]) -> Iterator[None]:
             signal.signal(signum, handler)
 
 
+def report_nothing(selection: Selection, options: Options, trace: Trace) -> int:
+    """Say why no test runs; returns the exit code."""
+    why = "; ".join(account(selection, options))
+    if not any(tests for why, tests in selection.left_out.items() if why.startswith("--shard")):
+        warn(f"nothing to run: {why}")
+        return EXIT_NOTHING
+    trace.line(f"Shard {options.shard} is empty: {why}")
+    trace.flush()
+    return EXIT_OK
+
+
 def open_stdout() -> BinaryIO:
     """Standard output as bytes, buffered also under PYTHONUNBUFFERED; the null device if it is closed."""
     if sys.stdout is None:
@@ -2303,14 +2965,18 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     if not tests:
         warn(f"no tests in {', '.join(options.lists)}")
         return EXIT_NOTHING
-    if options.list_only:
-        for test in tests:
-            trace.line(f"{test.label}\t{test_need(test)}\t{test.stem}\t{test.where}")
+    selection = select(tests, options, read_history(options))
+    if not selection.tests:
+        return report_nothing(selection, options, trace)
+    if options.list_only or options.plan:
+        for line in plan_lines(selection, options) if options.plan else list_lines(selection):
+            trace.line(line)
         trace.flush()
         return EXIT_OK
     machine = find_machine(options.gpus, environ)
+    locks = GpuLocks(options.gpu_locks, machine) if options.gpu_locks and machine.devices else None
     run_id = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}"
-    run = Run(tests, machine, options, Record(options, run_id), trace)
+    run = Run(selection, machine, options, Record(options, run_id), trace, locks=locks)
     start = time.monotonic()
     with signals_to(run.inbox.put):
         run.execute()
