@@ -84,6 +84,7 @@ STEM_BYTES = 120             # of a file name: far below the 255 that file syste
 SCRIPT_BYTES = 120_000       # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
 SHARES = 1_000_000           # of a device, in which fractions are counted: `gpus=` takes six digits after the point
 PASSES = 5                   # of a test's last passes the median is its expected duration: two bad days do not move it
+SLACK = 1.1                  # by how much the estimate of the longest test may be short before the run ends with it
 ASSUMED_S = 60.0             # what a test is expected to take where nothing is known of any; only ratios matter
 HISTORY_BYTES = 64 << 20     # of a journal's end that are read: some hundred thousand runs of tests, in about a second
 LOCK_POLL_S = 0.2            # between two looks at a GPU that another runner holds: short beside any GPU test
@@ -679,7 +680,7 @@ def junit_word(words: Sequence[str]) -> Optional[str]:
 
 def parse_duration(text: str) -> float:
     """Seconds in `90`, `90s`, `10m`, `1.5h`, `1d`. Raises BadValue."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", text.strip())
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)(ms|s|m|h|d|)", text.strip())
     if not match:
         raise BadValue(f"{text!r} is not a duration such as 90s, 10m or 2h")
     return float(match.group(1)) * {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match.group(2)]
@@ -1099,18 +1100,44 @@ class Selection:
     estimates: Estimates
     failed: FrozenSet[Test] = frozenset()    # those that failed in their last run
 
-    def to_run(self, order: str, sequential: bool) -> List[Test]:
-        """The tests that are to run, in starting order: `file`, `auto` (on one GPU the same) or `failed-first`.
-
-        `auto` is widest first, then longest, each test counting for the chain of tests that wait for it too
-        (critical path); so the tests that are hard to place find the machine empty, and the last ones are short.
-        """
+    def to_run(self, order: str, pool: "Pool") -> List[Test]:
+        """The tests that are to run, in the order `file`, `failed-first` or `auto`; one by one `auto` is `file`."""
         tests = [test for test in self.tests if test not in self.deferred]
-        if order == "file" or (order == "auto" and sequential):
+        if order == "file" or (order == "auto" and pool.sequential):
             return tests
-        chains = chains_of(tests, self.estimates.seconds)
-        return sorted(tests, key=lambda test: (order == "failed-first" and test not in self.failed, -chains[test][0],
-                                               test not in self.estimates.unknown, -chains[test][1]))
+        tests = widest_first(tests, self.estimates, pool.size)
+        return sorted(tests, key=lambda test: test not in self.failed) if order == "failed-first" else tests
+
+
+def widest_first(tests: Sequence[Test], estimates: Estimates, gpus: int) -> List[Test]:
+    """Starting order of the shortest run: widest first, then longest, but no test too late.
+
+    The widest find an empty machine, and the last ones are short. But a test goes first as soon as it takes
+    nearly as long as all that is left would take on all GPUs, if it can run beside the widest: else the run would
+    end with it alone. A test counts for the tests that wait for it too (critical path).
+    """
+    chains = chains_of(tests, estimates.seconds)
+    wide = sorted(tests, key=lambda test: (-chains[test][0], test not in estimates.unknown, -chains[test][1]))
+    long = iter(sorted(wide, key=lambda test: -chains[test][1]))
+    longest = next(long, None)
+    left = sum(work_of(test, estimates.seconds, gpus) for test in tests)
+    placed: Dict[Test, None] = {}        # in starting order
+    for widest in wide:
+        while widest not in placed and longest is not None and (longest in placed or (
+                chains[longest][1] * SLACK >= left / gpus and longest.gpus + widest.gpus <= gpus)):
+            if longest not in placed:
+                placed[longest] = None
+                left -= work_of(longest, estimates.seconds, gpus)
+            longest = next(long, None)
+        if widest not in placed:
+            placed[widest] = None
+            left -= work_of(widest, estimates.seconds, gpus)
+    return list(placed)
+
+
+def work_of(test: Test, seconds: Mapping[Test, float], gpus: int) -> float:
+    """GPU-seconds of a test on a machine with `gpus` GPUs."""
+    return seconds[test] * (gpus if test.gpus == ALL_GPUS else test.gpus)
 
 
 def followers_of(tests: Sequence[Test]) -> Dict[Test, List[Test]]:
@@ -1668,6 +1695,14 @@ class Reservation(NamedTuple):
     is_alone: bool                       # and the CPU slots too
 
 
+class LineKey(NamedTuple):
+    """What waiting tests have in common, so that the first in their line stands for all of them."""
+
+    gpus: float
+    lock: Tuple[str, ...]
+    magnitude: int                       # of the expected seconds, the power of two above them
+
+
 class Schedule:
     """Decides which test starts when, when one is stopped, and what its end means.
 
@@ -1683,8 +1718,7 @@ class Schedule:
         self.followers = followers_of(tests)
         ahead = collections.Counter(itertools.chain.from_iterable(self.followers.values()))
         self.waiting = {test: ahead[test] for test in tests}     # for how many tests named in its `after`
-        # By need and locks, each test with its negative rank: the last of a line is the next to start.
-        self.lines: Dict[Tuple[float, Tuple[str, ...]], List[Tuple[int, Test]]] = {}
+        self.lines: Dict[LineKey, List[Tuple[int, Test]]] = {}   # with negative ranks: the last is the next to start
         self.held: Dict[int, List[Test]] = {}    # by barrier, the tests below it, which has not opened
         for test in tests:
             self.held.setdefault(test.barrier, []).append(test)
@@ -1692,6 +1726,7 @@ class Schedule:
         self.floor = -1                  # the last barrier that has opened
         self.locked: Set[str] = set()    # names of `lock` that running tests hold
         self.running: Dict[Test, Running] = {}
+        self.ends: List[Tuple[float, int, Test]] = []    # when they are expected to end, in that order
         self.interrupts: List[int] = []
         self.failure = ""                # why the machine cannot go on
         self.stopped = False             # no test starts any more
@@ -1809,6 +1844,7 @@ class Schedule:
     def free(self, test: Test) -> Running:
         """Take back what a running test holds."""
         running = self.running.pop(test)
+        del self.ends[bisect.bisect_left(self.ends, (running.expected_end, self.rank[test], test))]
         self.pool.give(running.lease)
         self.locked.difference_update(test.attributes.lock)
         return running
@@ -1823,7 +1859,8 @@ class Schedule:
     def line_up(self, test: Test) -> None:
         """Put a test into its line, if nothing but room keeps it from starting."""
         if self.waiting.get(test) == 0 and test.barrier <= self.floor:
-            bisect.insort(self.lines.setdefault((test.gpus, test.attributes.lock), []), (-self.rank[test], test))
+            key = LineKey(test.gpus, test.attributes.lock, math.frexp(self.seconds[test])[1])
+            bisect.insort(self.lines.setdefault(key, []), (-self.rank[test], test))
 
     def start_waiting(self, at: float) -> List[Action]:
         """Start every test that may start now, the first in starting order first."""
@@ -1835,53 +1872,45 @@ class Schedule:
         while heads and self.pool.has_room():
             _, key = heapq.heappop(heads)
             line = self.lines[key]
-            if not self.locked.isdisjoint(key[1]):
+            if not self.locked.isdisjoint(key.lock):
                 continue
-            launch = self.launch_from(line, at, reservation)
-            if launch is not None:
-                actions.append(launch)
+            lease = self.lease(line[-1][1], at, reservation)
+            if lease is not None:
+                actions.append(self.launch(line.pop()[1], lease, at))
                 if line:
                     heapq.heappush(heads, (-line[-1][0], key))
-            elif reservation is None and key[0] > 0 and not self.pool.is_locked_out:
-                reservation = self.reserve(key[0], at)
+            elif reservation is None and key.gpus > 0 and not self.pool.is_locked_out:
+                reservation = self.reserve(key.gpus, at)
         self.poll_at = at + LOCK_POLL_S if self.pool.is_locked_out else math.inf
         return actions
 
-    def launch_from(self, line: List[Tuple[int, Test]], at: float, reservation: Optional[Reservation]
-                    ) -> Optional[Launch]:
-        """Start the next test of a line, or the next that a reservation lets by; None if there is no room."""
-        number, need, lease = len(line) - 1, line[-1][1].gpus, None
-        if reservation is None:
-            lease = self.pool.take(need)
-        elif not reservation.is_alone:
-            lease = self.pool.take(need, avoid=reservation.devices)
-        if lease is None and reservation is not None:
-            while number >= 0 and at + self.seconds[line[number][1]] > reservation.at:
-                number -= 1
-            lease = self.pool.take(need) if number >= 0 else None
-        if lease is None:
-            return None
-        test = line.pop(number)[1]
+    def lease(self, test: Test, at: float, promised: Optional[Reservation]) -> Optional[Lease]:
+        """What a test needs, if it is free and, unless the test ends in time, not promised; else None."""
+        if promised is None or at + self.seconds[test] <= promised.at:
+            return self.pool.take(test.gpus)
+        return None if promised.is_alone else self.pool.take(test.gpus, avoid=promised.devices)
+
+    def launch(self, test: Test, lease: Lease, at: float) -> Launch:
+        end = at + self.seconds[test]
         del self.waiting[test]
         self.locked.update(test.attributes.lock)
-        self.running[test] = Running(lease, at + self.seconds[test])
+        self.running[test] = Running(lease, end)
+        bisect.insort(self.ends, (end, self.rank[test], test))
         return Launch(test, lease, 1)
 
     def reserve(self, need: float, at: float) -> Reservation:
-        """The devices that a test can have soonest, if what runs ends as expected; what is overdue, now."""
+        """The devices that a test for which there is no room can have soonest. What is overdue may end now."""
         count, shares = demand(need, self.pool.size)
         room = list(self.pool.room)
-        ready = {index: at for index, free in enumerate(room) if free >= shares}     # when, the soonest first
-        ends = sorted(((max(running.expected_end, at), running.lease) for running in self.running.values()),
-                      key=lambda end: end[0])
-        for end, lease in ends:
-            for device in lease.devices if len(ready) < count else ():
-                room[device.index] += lease.shares
+        ready = dict.fromkeys(self.pool.whole, at)       # when each device has room, the soonest first
+        for end, _, test in self.ends:
+            for device in self.running[test].lease.devices if len(ready) < count else ():
+                room[device.index] += self.running[test].lease.shares
                 if room[device.index] >= shares:
-                    ready.setdefault(device.index, end)
+                    ready.setdefault(device.index, max(end, at))
         promised = list(ready)[-count:]
         is_alone = need == ALL_GPUS
-        return Reservation(ends[-1][0] if is_alone else ready[promised[-1]], frozenset(promised), is_alone)
+        return Reservation(self.ends[-1][0] if is_alone else ready[promised[-1]], frozenset(promised), is_alone)
 
 
 def outcome_of(status: int) -> Outcome:
@@ -2113,6 +2142,7 @@ def read_history(options: Options) -> History:
 
 
 def journal_path(options: Options) -> str:
+    """The run's own journal."""
     return options.journal or os.path.join(options.log_dir, "run_tests.jsonl")
 
 
@@ -2205,6 +2235,7 @@ def write_deferred(folder: str, selection: Selection) -> None:
 
 
 def deferred_name(number: int) -> str:
+    """The name of the list of deferred tests of the run's first list that has any, its second, …"""
     return "deferred.txt" if number == 1 else f"deferred_{number}.txt"
 
 
@@ -2528,10 +2559,10 @@ def plan_lines(selection: Selection, options: Options) -> Iterator[str]:
         sizes.add(int(options.gpus) if options.gpus.isdigit() else len(options.gpus.strip(",").split(",")))
     for gpus in sorted(sizes - {0}):
         pool = make_pool([Device(index, str(index)) for index in range(gpus)], selection.tests, options)
-        tests = selection.to_run(options.order, pool.sequential)
+        tests = selection.to_run(options.order, pool)
         ended = simulate(tests, seconds, pool, options)
         wall, last = ended[-1] if ended else (0.0, None)
-        work = sum(seconds[test] * (gpus if test.gpus == ALL_GPUS else test.gpus) for _, test in ended)
+        work = sum(work_of(test, seconds, gpus) for _, test in ended)
         bound = max([work / gpus, *(seconds[test] for _, test in ended)])
         busy, ratio = (100 * work / (gpus * wall), wall / bound) if wall else (0.0, 1.0)
         critical = f"{last.label} ({show_duration(seconds[last])}, gpus={test_need(last)})" if last else "none"
@@ -2673,12 +2704,8 @@ def parse_arguments_option(text: str) -> Tuple[str, ...]:
         raise BadValue(f"a quote in {text!r} is never closed") from None
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command line, grouped by task. What it does not say is as Options has it."""
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, usage=f"{PROGRAM} [options] LIST [LIST ...]", allow_abbrev=False, epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False, argument_default=argparse.SUPPRESS,
-        description="Run a list of test commands on all GPUs, and report as if they had run one by one.")
+def add_selection_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say which tests run, and which first."""
     group = parser.add_argument_group("what runs")
     group.add_argument("lists", nargs="+", metavar="LIST", help="bash, one test per line; `-` is standard input")
     group.add_argument("-k", type=parse_expression, dest="keep", metavar="EXPR",
@@ -2695,6 +2722,15 @@ def build_parser() -> argparse.ArgumentParser:
                        help="auto: widest first, then longest, as earlier runs took; one by one on one GPU: file")
     group.add_argument("--history", action="append", metavar="FILE",
                        help="a journal of another run or machine to learn durations from; may be repeated")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line, grouped by task. What it does not say is as Options has it."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, usage=f"{PROGRAM} [options] LIST [LIST ...]", allow_abbrev=False, epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False, argument_default=argparse.SUPPRESS,
+        description="Run a list of test commands on all GPUs, and report as if they had run one by one.")
+    add_selection_options(parser)
     group = parser.add_argument_group("where tests run")
     group.add_argument("--gpus", type=parse_gpu_option, metavar="N|IDS",
                        help="how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are")
@@ -2762,7 +2798,7 @@ class Run:
         self.selection, self.machine, self.options, self.record, self.trace = selection, machine, options, record, trace
         self.tests = selection.tests
         pool = make_pool(machine.devices, self.tests, options, locks)
-        tests = selection.to_run(options.order, pool.sequential)
+        tests = selection.to_run(options.order, pool)
         self.schedule = Schedule(tests, selection.estimates.seconds, pool, options)
         self.slots = slot_count(pool, tests)
         console = SequentialConsole if pool.sequential else ParallelConsole
@@ -2775,6 +2811,7 @@ class Run:
         self.processes: Dict[Test, Process] = {}
         self.results: Dict[Test, Result] = {}
         self.ports: Dict[int, int] = {}  # by slot
+        self.has_waited = False          # for another runner's GPUs
         self.environment = test_environment(os.environ, self.slots, record.journal.run)
 
     def execute(self) -> None:
@@ -2821,7 +2858,11 @@ class Run:
 
     def act(self, event: Event) -> None:
         """Let the schedule decide on one event, and do what it says."""
-        for action in self.schedule.step(event):
+        actions = self.schedule.step(event)
+        if self.schedule.poll_at < math.inf and not self.schedule.running and not self.has_waited:
+            self.has_waited = True
+            warn(f"waiting for GPUs that another runner holds, by its locks in {self.options.gpu_locks}")
+        for action in actions:
             if isinstance(action, Launch):
                 self.console.launched(action.test, action.lease)
                 self.pending[action.test] = self.workers.submit(run_job, self.job(action), self.inbox.put)

@@ -11,6 +11,8 @@ import tempfile
 import unittest
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
+import run_tests
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RUNNER = os.path.join(ROOT, "run_tests.py")
 
@@ -51,6 +53,15 @@ class Ran(NamedTuple):
     def failures(self) -> List[str]:
         """The lines of `logs/failures`; none if it is absent."""
         return self.read("logs/failures").splitlines() if os.path.exists(self.path("logs/failures")) else []
+
+
+def a_test(index: int = 0, label: str = "", **values: Any) -> run_tests.Test:
+    """A Test with as little in it as may be; `values` are its other fields."""
+    label = label or f"t{index}"
+    defaults = {"key": f"{index:012x}", "stem": label, "file": "tests.txt", "line": index + 1, "source": "true",
+                "command": "true", "shell": run_tests.Shell((), 0, 0), "attributes": run_tests.Attributes(),
+                "barrier": 0, "gpus": 1.0, "timeout": None, "junit": None, "announces": False}
+    return run_tests.Test(index=index, label=label, **{**defaults, **values})
 
 
 class RunnerCase(unittest.TestCase):

@@ -762,7 +762,7 @@ class Signals(CommandLineCase):
             with self.subTest(second):
                 self.clean()
                 process = self.begin(f"trap 'echo told >up' INT TERM; echo ready >up; {STAY} "
-                                     "#: label=stays\ntouch started #: gpus=2\n", "--grace", "1h")
+                                     "#: label=stays\nwait\ntouch started\n", "--grace", "1h")
                 self.assertEqual(up.line(), "ready")
                 process.send_signal(signal.SIGINT)
                 self.assertEqual(up.line(), "told")
@@ -1010,7 +1010,7 @@ class Breakdown(CommandLineCase):
 
     def test_an_error_while_tests_run(self) -> None:
         self.write("tests.txt", "echo $$ >>pids; sleep 1000 & echo $! >>pids; echo ready >up; wait #: label=runs\n"
-                                "read x <go; false #: label=ends\ntouch started #: gpus=2\n")
+                                "read x <go; false #: label=ends\nwait\ntouch started\n")
         up, go = self.fifo("up"), self.fifo("go")
         for target in ("Record.test_end", "Schedule.on_exited", "ParallelConsole.concluded", "junit_fault"):
             with self.subTest(target):
@@ -1049,7 +1049,7 @@ class Breakdown(CommandLineCase):
 
     def test_a_full_disk(self) -> None:
         """The journal cannot be written: the machine's fault, and the test that ran is ended."""
-        self.write("tests.txt", "true\ntouch started #: gpus=2\n")
+        self.write("tests.txt", "true\nwait\ntouch started\n")
         for target in ("Record.test_start", "Record.test_end"):
             with self.subTest(target):
                 self.clean()

@@ -15,8 +15,7 @@ from unittest import mock
 
 import run_tests
 from run_tests import Broken, Exited, Process, Started, run_job
-from tests.support import RunnerCase
-from tests.test_schedule import a_test
+from tests.support import RunnerCase, a_test
 
 WAIT_S = 60.0                   # for what takes milliseconds
 ENDING = b"run_tests.py: SIGTERM: ending the running tests; once more kills them\n"

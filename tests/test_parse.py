@@ -279,13 +279,24 @@ class AttributeLines(ParseCase):
         self.assertTrue(all(message.startswith(f"{NAME}:1: ") for message in found))
 
     def test_keys_whose_effect_is_still_to_come_are_refused(self) -> None:
-        for text, what in (("retries=1", "retries= is"), ("retries=0", "retries= is"), ("time=5", "time= is"),
-                           ("lock=a", "lock= is"), ("tags=a", "tags= is"), ("split=2", "split= is"),
-                           ("gpus=0.25", "a fraction of a GPU is")):
+        for text, key in (("retries=1", "retries"), ("retries=0", "retries"), ("split=2", "split")):
             with self.subTest(text=text):
-                self.assert_mistake(f"true #: {text}\n", 1, f"{what} not supported yet")
-        found = self.mistakes("true\nfalse #: after=true\n")
-        self.assertEqual(found, [f"{NAME}:2: after= is not supported yet; take it out"])
+                found = self.mistakes(f"true\nfalse #: {text}\n")
+                self.assertEqual(found, [f"{NAME}:2: {key}= is not supported yet; take it out"])
+
+    def test_an_unknown_key_is_told_which_are_known(self) -> None:
+        self.assert_mistake("true #: gpu=1\n", 1, "unknown key 'gpu' in `#:`; known are gpus, timeout, label, time, "
+                            "lock, after, tags")
+
+    def test_what_a_line_says_of_its_test_stays_with_it(self) -> None:
+        """The test's own line too, for a list of the deferred ones."""
+        first, second = self.parse("#: tags=a,b time=5 gpus=0.25\nA=1 true 'x\ny' || test_fail z  #: lock=c\n"
+                                   "CUDA_VISIBLE_DEVICES=0,1 \\\n  false #: after=z\n")
+        self.assertEqual((first.source, second.source),
+                         ("A=1 true 'x\ny' || test_fail z", "CUDA_VISIBLE_DEVICES=0,1 \\\n  false"))
+        self.assertEqual(first.attributes, Attributes(gpus=0.25, time=5, tags=("a", "b"), lock=("c",)))
+        self.assertEqual(second.attributes, Attributes(gpus=0.25, time=5, tags=("a", "b"), after=("z",)))
+        self.assertEqual((first.gpus, second.gpus), (0.25, 0.25))
 
     def test_a_line_of_its_own_holds_until_the_next(self) -> None:
         parsed = split("a\n#: gpus=2 timeout=5\nb\nexport A=1\nwait\n# text\nc\n#: timeout=7\nd\n")
@@ -326,7 +337,8 @@ class Need(ParseCase):
         return self.parse_one(line + "\n").gpus
 
     def test_one_gpu_unless_said(self) -> None:
-        for line, need in (("a", 1), ("a #: gpus=0", 0), ("a #: gpus=3", 3), ("a #: gpus=all", ALL_GPUS)):
+        for line, need in (("a", 1), ("a #: gpus=0", 0), ("a #: gpus=.25", 0.25), ("a #: gpus=3", 3),
+                           ("a #: gpus=all", ALL_GPUS)):
             with self.subTest(line=line):
                 self.assertEqual(self.need(line), need)
 
@@ -833,11 +845,20 @@ class Mistakes(ParseCase):
     def test_after_that_goes_in_a_circle(self) -> None:
         for text, lines in (("a #: after=a\n", [1]), ("a #: after=b\nb #: after=a\n", [1, 2]),
                             ("a #: after=b\nb #: after=c\nc #: after=a\nd #: after=a\n", [1, 2, 3]),
-                            ("a\nb #: after=a\nc #: after=a,b\nd #: after=c,b,a\n", []),
-                            ("b #: after=a\na\n", [])):
+                            ("a\nc\nb #: after=c,d\nd #: after=a,b\n", [3, 4])):
             with self.subTest(text=text):
                 found = [message for message in self.mistakes(text) if "circle" in message]
                 self.assertEqual([int(message.split(":")[1]) for message in found], lines, found)
+
+    def test_after_that_goes_in_no_circle(self) -> None:
+        for text in ("a\nb #: after=a\nc #: after=a,b\nd #: after=c,b,a\n", "b #: after=a\na\n",
+                     "a\nwait\nb #: after=a\n"):
+            with self.subTest(text=text):
+                self.assertTrue(self.parse(text))
+
+    def test_after_across_a_barrier(self) -> None:
+        """A test above a `wait` cannot wait for one below it."""
+        self.assert_mistake("a #: after=b\nwait\nb\n", 1, "after=b waits for a test below a `wait`")
 
     def test_state_that_ends_bash(self) -> None:
         for text, line in (("cd nowhere || exit 3\n\ntrue\n", 3), ("true\ncd nowhere || exit 3\ntrue\nfalse\n", 3),

@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 import run_tests
 from run_tests import Outcome
-from tests.support import Ran, RunnerCase
-from tests.test_schedule import a_test
+from tests.support import Ran, RunnerCase, a_test
 
-START_KEYS = ["event", "run", "time", "version", "lists", "tests", "gpus", "directory"]
+START_KEYS = ["event", "run", "time", "version", "lists", "tests", "gpus", "directory", "shard",
+              "selected", "left_out"]
 TEST_START_KEYS = ["event", "run", "time", "test", "label", "attempt", "pid", "slot", "gpus", "log"]
 TEST_END_KEYS = ["event", "run", "time", "test", "label", "attempt", "outcome", "status", "signal", "seconds", "need"]
 END_KEYS = ["event", "run", "time", "exit", "outcomes"]
@@ -31,6 +31,9 @@ class JournalTest(RunnerCase):
         self.assertEqual(list(start), START_KEYS)
         self.assertEqual((start["version"], start["lists"], start["tests"], start["gpus"], start["directory"]),
                          (run_tests.VERSION, ["tests.txt"], 5, ["4", "7"], os.path.realpath(self.folder)))
+        keys = {record["label"]: record["test"] for record in middle}
+        self.assertEqual((start["shard"], start["selected"], start["left_out"]),
+                         (None, [keys[label] for label in ("one", "two", "none", "all", "wide")], []))
         self.assertEqual(list(end), END_KEYS)
         self.assertEqual((end["exit"], end["outcomes"]),
                          (1, {"passed": 2, "failed": 1, "crashed": 1, "unrunnable": 1}))

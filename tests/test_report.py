@@ -11,9 +11,8 @@ from typing import Any, List, Sequence
 
 import run_tests
 from run_tests import Device, Lease, Outcome, Result, Test
-from tests.support import RunnerCase
+from tests.support import RunnerCase, a_test
 from tests.test_execute import Fifo, GatedCase
-from tests.test_schedule import a_test
 
 LINE = "\u2500" * 56
 HEAD = "\n=== Per-test output (replayed from parallel execution) ===\n"
@@ -124,8 +123,8 @@ class ConsoleCase(RunnerCase):
 
 
 class ParallelConsoleTest(ConsoleCase):
-    def console(self, output: str = "replay", total: int = 30) -> run_tests.ParallelConsole:
-        return run_tests.ParallelConsole(self.trace, self.record, output, total)
+    def console(self, output: str = "replay", tests: Sequence[Test] = (), total: int = 30) -> run_tests.ParallelConsole:
+        return run_tests.ParallelConsole(self.trace, self.record, output, tests, total)
 
     def test_the_first_line_names_the_gpus(self) -> None:
         cases = {"0 1 2 3 4 5 6 7": "Detected 8 GPU(s): 0 1 2 3 4 5 6 7\n", "6 2": "Detected 2 GPU(s): 6 2\n",
@@ -215,8 +214,8 @@ passed without its JUnit file (truncated): h.py
         self.assertTrue(told.startswith(HEAD + frame("FAILED", "log\n") + frame("INTERRUPTED", "log\n") + FOOT), told)
 
     def test_ordered_shows_a_log_when_its_turn_has_come(self) -> None:
-        console = self.console("ordered", total=4)
         tests = [a_test(index, letter) for index, letter in enumerate("abcd")]
+        console = self.console("ordered", tests, 4)
         for test, log in zip(tests, (b"of a", b"of b\n", b"", b"of d\n")):
             self.append(test, log)
 
@@ -240,7 +239,7 @@ class SequentialConsoleTest(ConsoleCase):
         shown = ["", "one", " two\n", "\0\udcff"]
         for output, expected in (("replay", shown), ("ordered", shown), ("failures", [""] * 4), ("none", [""] * 4)):
             with self.subTest(output):
-                console = run_tests.SequentialConsole(self.trace, self.record, output, 1)
+                console = run_tests.SequentialConsole(self.trace, self.record, output, [], 1)
                 test, seen = a_test(label=output), []
                 console.begin(self.machine)
                 console.launched(test, lease_on("0"))
@@ -264,7 +263,7 @@ class SequentialConsoleTest(ConsoleCase):
         for output, log in (("replay", "log\n"), ("ordered", "log\n"), ("failures", "log\n"), ("none", "")):
             for announces in (True, False):
                 with self.subTest(output=output, announces=announces):
-                    console = run_tests.SequentialConsole(self.trace, self.record, output, 1)
+                    console = run_tests.SequentialConsole(self.trace, self.record, output, [], 1)
                     test = a_test(label="x.py", stem=f"{output}{announces}", announces=announces)
                     self.append(test, b"log\n")
                     console.started(test)
@@ -275,7 +274,7 @@ class SequentialConsoleTest(ConsoleCase):
 class LastLinesTest(unittest.TestCase):
     def last(self, words: Sequence[str], signals: Sequence[int] = (), failure: str = "") -> List[str]:
         results = [Result(a_test(index, f"t{index}.py"), Outcome(word)) for index, word in enumerate(words)]
-        schedule = run_tests.Schedule(run_tests.Selection([], []), run_tests.Pool([]), run_tests.Options(()), 1, True)
+        schedule = run_tests.Schedule([], {}, run_tests.Pool([]), run_tests.Options(()))
         for signum in signals:
             schedule.step(run_tests.Interrupt(0.0, signum))
         schedule.failure = failure
@@ -285,6 +284,7 @@ class LastLinesTest(unittest.TestCase):
         cases = {
             "passed": ["All tests passed"],
             "passed,flaky,deferred": ["All tests passed"],
+            "deferred,deferred": ["No test ran"],
             "failed": ["Error in the following test cases: t0.py"],
             "failed,passed,crashed,timeout,blocked,unrunnable,passed":
                 ["Error in the following test cases: t0.py t2.py t3.py t4.py t5.py"],
