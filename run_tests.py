@@ -144,6 +144,10 @@ class Outcome(enum.Enum):
         """It is the test's own failure: named in `failures` and in the last line."""
         return not self.is_ok() and not self.is_unfinished()
 
+    def can_be_retried(self) -> bool:
+        """The test ran and did not pass."""
+        return self in (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMEOUT)
+
     def is_unfinished(self) -> bool:
         """The run ended before the test did; it says nothing about the test."""
         return self in (Outcome.INTERRUPTED, Outcome.NOT_RUN)
@@ -160,6 +164,7 @@ class Options:
     pytest_args: Tuple[str, ...] = ()
     timeout: Optional[float] = None
     grace: float = GRACE_S
+    retries: int = 0
     fail_fast: bool = False
     log_dir: str = "logs"
     fail_dir: Optional[str] = None       # None: the log dir, and `failures` starts fresh
@@ -320,7 +325,7 @@ BRACED_FALLBACKS = frozenset(["echo", "printf"])
 SILENT = "{{ {}; }} >/dev/null 2>&1"       # state that an earlier test has shown runs in this
 NOT_FOLDERS = frozenset(["eval", "exec", "command", "builtin", "time", "trap", "type", "let", "coproc", "source"])
 MASK_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-UNSUPPORTED = ("retries", "split")
+UNSUPPORTED = ("split",)
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\+?=", re.ASCII)
 CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
@@ -1482,7 +1487,7 @@ class GpuLocks:
             for device in machine.devices:
                 name = re.sub(r"[^\w.-]", "_", uuids.get(device.token, device.token))
                 path = os.path.join(folder, f"gpu-{name}.lock")
-                self.files[device] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self.files[device] = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise MachineError(f"cannot write {error.filename} ({error.strerror}); "
                                "name a folder for lock files with --gpu-locks") from None
@@ -1658,6 +1663,12 @@ class Launch(NamedTuple):
     attempt: int
 
 
+class Retry(NamedTuple):
+    """An attempt has ended without a pass, and another will follow."""
+
+    result: Result
+
+
 class Kill(NamedTuple):
     """Send a signal to a test's process group."""
 
@@ -1671,7 +1682,7 @@ class Conclude(NamedTuple):
     result: Result
 
 
-Action = Union[Launch, Kill, Conclude]
+Action = Union[Launch, Retry, Kill, Conclude]
 
 
 @dataclass
@@ -1679,6 +1690,7 @@ class Running:
     """What the schedule knows of a test between Launch and Conclude."""
 
     lease: Lease
+    attempt: int
     expected_end: float
     started: float = math.nan            # when its process was there
     deadline: float = math.inf           # when the next signal is due
@@ -1726,6 +1738,7 @@ class Schedule:
         self.floor = -1                  # the last barrier that has opened
         self.locked: Set[str] = set()    # names of `lock` that running tests hold
         self.running: Dict[Test, Running] = {}
+        self.attempts: Dict[Test, int] = {}      # those that have ended without a pass
         self.ends: List[Tuple[float, int, Test]] = []    # when they are expected to end, in that order
         self.interrupts: List[int] = []
         self.failure = ""                # why the machine cannot go on
@@ -1774,11 +1787,20 @@ class Schedule:
         return []
 
     def on_exited(self, event: Exited) -> List[Action]:
-        running = self.free(event.test)
+        test, running = event.test, self.free(event.test)
         outcome = running.cause or outcome_of(event.status)
-        reason = f"did not end in {event.test.timeout:g}s" if outcome is Outcome.TIMEOUT else ""
-        return self.conclude(Result(event.test, outcome, event.at - running.started, event.status, running.lease,
-                                    reason=reason, junit_fault=event.junit_fault))
+        if outcome is Outcome.PASSED and running.attempt > 1:
+            outcome = Outcome.FLAKY
+        reason = f"did not end in {test.timeout:g}s" if outcome is Outcome.TIMEOUT else ""
+        result = Result(test, outcome, event.at - running.started, event.status, running.lease, running.attempt,
+                        reason, event.junit_fault)
+        retries = self.options.retries if test.attributes.retries is None else test.attributes.retries
+        if self.stopped or running.attempt > retries or not outcome.can_be_retried():
+            return self.conclude(result)
+        self.attempts[test] = running.attempt
+        self.waiting[test] = 0
+        self.line_up(test)
+        return [Retry(result)]
 
     def on_broken(self, event: Broken) -> List[Action]:
         running = self.free(event.test)
@@ -1891,12 +1913,12 @@ class Schedule:
         return None if promised.is_alone else self.pool.take(test.gpus, avoid=promised.devices)
 
     def launch(self, test: Test, lease: Lease, at: float) -> Launch:
-        end = at + self.seconds[test]
+        end, attempt = at + self.seconds[test], self.attempts.get(test, 0) + 1
         del self.waiting[test]
         self.locked.update(test.attributes.lock)
-        self.running[test] = Running(lease, end)
+        self.running[test] = Running(lease, attempt, end)
         bisect.insort(self.ends, (end, self.rank[test], test))
-        return Launch(test, lease, 1)
+        return Launch(test, lease, attempt)
 
     def reserve(self, need: float, at: float) -> Reservation:
         """The devices that a test for which there is no room can have soonest. What is overdue may end now."""
@@ -2181,22 +2203,37 @@ class Record:
         if options.max_gpus is not None:
             write_deferred(self.log_dir, selection)
 
-    def test_start(self, test: Test, lease: Lease, pid: int) -> None:
-        self.journal.write("test_start", test=test.key, label=test.label, attempt=1, pid=pid, slot=lease.slot,
-                           gpus=lease.tokens, log=self.log_path(test))
+    def test_start(self, test: Test, running: Running, pid: int) -> None:
+        lease = running.lease
+        self.journal.write("test_start", test=test.key, label=test.label, attempt=running.attempt, pid=pid,
+                           slot=lease.slot, gpus=lease.tokens, log=self.log_path(test))
+
+    def attempt_end(self, result: Result) -> None:
+        """Journal how an attempt has ended, and keep its log and JUnit file from the next (`x.attempt1.log`)."""
+        self.journal_end(result)
+        log, junit, suffix = self.log_path(result.test), result.test.junit, f".attempt{result.attempt}"
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(log, f"{os.path.splitext(log)[0]}{suffix}.log")
+        if junit and not result.junit_fault:
+            os.replace(junit, junit + suffix)    # no `.xml` at its end: CI is to read the last attempt's alone
 
     def test_end(self, result: Result) -> None:
         """Journal a verdict, note a failure, stand in for a JUnit file that is not there."""
         test = result.test
-        self.journal.write("test_end", test=test.key, label=test.label, attempt=result.attempt,
-                           outcome=result.outcome.value, status=result.status, signal=death_of(result.status) or None,
-                           seconds=round(result.seconds, 3), need=test_need(test),
-                           **({"reason": result.reason} if result.reason else {}))
+        self.journal_end(result)
         if result.outcome.is_failure():
             with open(self.failures, "ab") as file:
                 file.write(to_bytes(test.label) + b"\n")
         if test.junit and result.junit_fault:
             write_stand_in(test.junit, result, tail_of(self.log_path(test)))
+
+    def journal_end(self, result: Result) -> None:
+        """One event for each attempt; the last one's outcome is the test's."""
+        test = result.test
+        self.journal.write("test_end", test=test.key, label=test.label, attempt=result.attempt,
+                           outcome=result.outcome.value, status=result.status, signal=death_of(result.status) or None,
+                           seconds=round(result.seconds, 3), need=test_need(test),
+                           **({"reason": result.reason} if result.reason else {}))
 
     def note_crash(self, details: str) -> str:
         """Keep the traceback of an internal error beside the logs; returns its path."""
@@ -2390,6 +2427,10 @@ class Console:
     def tick(self) -> None:
         """Nothing has happened for a while."""
 
+    def retried(self, result: Result) -> None:
+        """An attempt has ended; another follows."""
+        raise NotImplementedError
+
     def concluded(self, result: Result) -> None:
         """It has its outcome."""
         raise NotImplementedError
@@ -2413,13 +2454,21 @@ class ParallelConsole(Console):
     def launched(self, test: Test, lease: Lease) -> None:
         self.trace.line(f">>> Starting: {test.label} on {lease.place()}")
 
+    def mark_end(self, result: Result, progress: str) -> None:
+        """The marker for the end of an attempt."""
+        place = result.lease.place() if result.lease else "CPU"
+        self.trace.line(f">>> Finished: {result.test.label} on {place} "
+                        f"[{result.verdict()}, {result.seconds:.1f}s, {progress}]")
+
+    def retried(self, result: Result) -> None:
+        self.mark_end(result, "to be retried")
+
     def concluded(self, result: Result) -> None:
         if result.outcome.is_failure():
             self.trace.line(f"Error: sub-test failed: {result.test.label}")
-        if result.lease is not None and result.status is not None:
+        if result.status is not None:
             self.finished += 1
-            self.trace.line(f">>> Finished: {result.test.label} on {result.lease.place()} "
-                            f"[{result.verdict()}, {result.seconds:.1f}s, {self.finished}/{self.total}]")
+            self.mark_end(result, f"{self.finished}/{self.total}")
         self.ended[result.test] = result
         while self.output == "ordered" and self.shown < len(self.tests) and self.tests[self.shown] in self.ended:
             self.replay(self.ended[self.tests[self.shown]])
@@ -2471,12 +2520,15 @@ class SequentialConsole(Console):
                 self.offset = 0                  # `>/dev/stderr` has cut it
             self.offset = self.trace.copy(self.path, self.offset)
 
+    def retried(self, result: Result) -> None:
+        self.tick()
+        if self.output == "failures" and not result.outcome.is_ok():
+            self.follow()
+        self.path = ""
+
     def concluded(self, result: Result) -> None:
         if result.status is not None:
-            self.tick()
-            if self.output == "failures" and not result.outcome.is_ok():
-                self.follow()
-            self.path = ""
+            self.retried(result)
         if result.reason and not result.outcome.is_unfinished():
             warn(f"{result.test.where}: {result.test.label} {result.reason}")
         if result.outcome.is_failure() and (result.test.announces or result.status is None):
@@ -2490,6 +2542,8 @@ def summary(results: Sequence[Result], seconds: float, machine: Machine, record:
         if not result.outcome.is_ok() and result.outcome is not Outcome.NOT_RUN:
             about = record.log_path(result.test) if result.status is not None else result.reason
             lines.append(f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label} ({about})")
+        elif result.outcome is Outcome.FLAKY:
+            lines.append(f"flaky, passed at attempt {result.attempt}: {result.test.label}")
     for result in results:
         if result.junit_fault and result.outcome.is_ok():
             lines.append(f"passed without its JUnit file ({result.junit_fault}): {result.test.label}")
@@ -2509,7 +2563,7 @@ def account(selection: Selection, options: Options) -> List[str]:
     left_out = {why: len(tests) for why, tests in selection.left_out.items()}
     selected = len(selection.tests) - len(selection.deferred)
     total = len(selection.tests) + sum(left_out.values())
-    if not left_out and not selection.deferred:
+    if not left_out and options.max_gpus is None:
         return []
     parts = [f"Selected {selected} of {total} tests ({100 * selected / total:.1f} %)"]
     if selection.deferred:
@@ -2598,6 +2652,10 @@ examples:
   CUDA_VISIBLE_DEVICES=4,5,6,7 run_tests.py a.txt b.txt     two lists, one run, four GPUs
   run_tests.py --gpus 2 --timeout 30m tests.txt   two GPUs; a test that takes longer is ended
   run_tests.py --output failures --fail-fast -    the list from standard input; show only what failed
+  run_tests.py --rerun-failed tests.txt           what did not pass in the last run, or was not reached by it
+  run_tests.py --max-gpus 2 tests.txt             the tests that need more are put off, into logs/deferred.txt
+  run_tests.py --shard auto --history j.jsonl tests.txt     this CI job's part of the list
+  run_tests.py --plan tests.txt                   what the list would take on 1 to 32 GPUs
   RUN_TESTS_OPTS="--grace 30s" qa/L0/test.sh      options for a runner inside a script
 
 exit codes:
@@ -2746,6 +2804,8 @@ def build_parser() -> argparse.ArgumentParser:
                        help="for each test (90s, 10m, 2h), unless its line says timeout=; default: none")
     group.add_argument("--grace", type=parse_duration, metavar="TIME",
                        help=f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s")
+    group.add_argument("--retries", type=parse_count, metavar="N",
+                       help="run a test that did not pass up to N times more, unless its line says retries=")
     group.add_argument("--fail-fast", action="store_true", help="start no more tests after the first failure")
     group = parser.add_argument_group("what is written")
     group.add_argument("--log-dir", metavar="DIR", help="logs and JUnit files; default: $XML_LOG_DIR, else logs")
@@ -2853,7 +2913,7 @@ class Run:
 
     def note_start(self, event: Started) -> None:
         self.processes[event.test] = event.process
-        self.record.test_start(event.test, self.schedule.running[event.test].lease, event.process.pid)
+        self.record.test_start(event.test, self.schedule.running[event.test], event.process.pid)
         self.console.started(event.test)
 
     def act(self, event: Event) -> None:
@@ -2868,12 +2928,20 @@ class Run:
                 self.pending[action.test] = self.workers.submit(run_job, self.job(action), self.inbox.put)
             elif isinstance(action, Kill):
                 self.processes[action.test].signal(action.signum)
+            elif isinstance(action, Retry):
+                self.forget(action.result.test)
+                self.console.retried(action.result)      # before its log is put away
+                self.record.attempt_end(action.result)
             else:
                 self.conclude(action.result)
 
+    def forget(self, test: Test) -> None:
+        """Its process is gone."""
+        self.processes.pop(test, None)
+        self.pending.pop(test, None)
+
     def conclude(self, result: Result) -> None:
-        self.processes.pop(result.test, None)
-        self.pending.pop(result.test, None)
+        self.forget(result.test)
         self.results[result.test] = result
         self.record.test_end(result)
         self.console.concluded(result)
