@@ -1125,19 +1125,18 @@ def widest_first(tests: Sequence[Test], estimates: Estimates, gpus: int) -> List
     wide = sorted(tests, key=lambda test: (-chains[test][0], test not in estimates.unknown, -chains[test][1]))
     long = iter(sorted(wide, key=lambda test: -chains[test][1]))
     longest = next(long, None)
-    left = sum(work_of(test, estimates.seconds, gpus) for test in tests)
-    placed: Dict[Test, None] = {}        # in starting order
+    works = {test: work_of(test, estimates.seconds, gpus) for test in tests}
+    left = sum(works.values())
+    order: Dict[Test, None] = {}
     for widest in wide:
-        while widest not in placed and longest is not None and (longest in placed or (
+        while longest is not None and widest not in order and (longest in order or (
                 chains[longest][1] * SLACK >= left / gpus and longest.gpus + widest.gpus <= gpus)):
-            if longest not in placed:
-                placed[longest] = None
-                left -= work_of(longest, estimates.seconds, gpus)
+            left -= works.pop(longest, 0.0)
+            order.setdefault(longest)
             longest = next(long, None)
-        if widest not in placed:
-            placed[widest] = None
-            left -= work_of(widest, estimates.seconds, gpus)
-    return list(placed)
+        left -= works.pop(widest, 0.0)
+        order.setdefault(widest)
+    return list(order)
 
 
 def work_of(test: Test, seconds: Mapping[Test, float], gpus: int) -> float:
@@ -2272,7 +2271,7 @@ def write_deferred(folder: str, selection: Selection) -> None:
 
 
 def deferred_name(number: int) -> str:
-    """The name of the list of deferred tests of the run's first list that has any, its second, …"""
+    """The file of deferred tests of the first list that has any, of the second, and so on."""
     return "deferred.txt" if number == 1 else f"deferred_{number}.txt"
 
 

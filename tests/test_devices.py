@@ -9,6 +9,8 @@ import random
 import shlex
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 import unittest
 from typing import Dict, List, Mapping, Optional, Sequence
@@ -26,6 +28,7 @@ MIG_C = "MIG-000d40d3-5924-5906-9879-8b69bf58689b"
 MIG_OLD = "MIG-GPU-b614723c-e261-4605-066e-79daab4c00ff"      # before driver 470: …/GPU instance/compute instance
 AMD_A, AMD_B = "GPU-e8d1c3ec8e0ab3d5", "GPU-151c3ec8e0ab3d77"     # AMD's are `GPU-` and 16 hex digits
 MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+ALL = run_tests.ALL_GPUS
 TIMEOUT = ("--timeout", "60s")   # ends tests that wait for each other in vain
 
 
@@ -307,43 +310,94 @@ class GpusOptionTest(unittest.TestCase):
                 self.assertIn(repr(text), str(caught.exception))
 
 
-class PoolTest(unittest.TestCase):
-    """Leases: whole or not at all, in device order, smallest slot first."""
+class PoolCase(unittest.TestCase):
+    """A pool and its leases, in short."""
 
-    def pool(self, count: int) -> run_tests.Pool:
-        return run_tests.Pool([run_tests.Device(index, str(index + 4)) for index in range(count)])
+    def pool(self, count: int, cpus: int = 2, sequential: bool = False) -> run_tests.Pool:
+        """Devices 0, 1, … whose tokens are 4, 5, …"""
+        return run_tests.Pool([run_tests.Device(index, str(index + 4)) for index in range(count)], cpus, sequential)
 
-    def take(self, pool: run_tests.Pool, need: float) -> run_tests.Lease:
-        lease = pool.take(need)
+    def take(self, pool: run_tests.Pool, need: float, avoid: Sequence[int] = ()) -> run_tests.Lease:
+        lease = pool.take(need, avoid)
         assert lease is not None
         return lease
 
+    def tokens(self, pool: run_tests.Pool, *needs: float) -> str:
+        """The devices of leases that are taken one after another: `4 5,6 CPU`; `-` for one that is refused."""
+        leases = [pool.take(need) for need in needs]
+        return " ".join(lease.place().replace("GPU ", "") if lease else "-" for lease in leases)
+
+    def pool_with_free(self, count: int, *free: int) -> run_tests.Pool:
+        """A pool of `count` devices, of which these indices are free."""
+        pool = self.pool(count)
+        leases = [self.take(pool, 1) for _ in range(count)]
+        for index in free:
+            pool.give(leases[index])
+        return pool
+
+
+class PoolTest(PoolCase):
+    """Leases: whole or not at all, neighbours where there are any, smallest slot first."""
+
     def test_devices_come_in_device_order(self) -> None:
-        pool = self.pool(4)
-        self.assertEqual(self.take(pool, 1).tokens, ["4"])
-        self.assertEqual(self.take(pool, 2).tokens, ["5", "6"])
-        self.assertEqual(self.take(pool, 1).tokens, ["7"])
+        self.assertEqual(self.tokens(self.pool(4), 1, 2, 1), "4 5,6 7")
 
     def test_too_many_is_none_and_takes_nothing(self) -> None:
         pool = self.pool(3)
         held = self.take(pool, 1)
-        self.assertIsNone(pool.take(3))
-        self.assertIsNone(pool.take(run_tests.ALL_GPUS))
-        self.assertEqual(self.take(pool, 2).tokens, ["5", "6"])
-        self.assertIsNone(pool.take(1))
+        self.assertEqual(self.tokens(pool, 3, ALL, 2, 1), "- - 5,6 -")
         pool.give(held)
         self.assertEqual(self.take(pool, 1).tokens, ["4"])
 
     def test_all_is_all_of_them(self) -> None:
-        self.assertEqual(self.take(self.pool(3), run_tests.ALL_GPUS).tokens, ["4", "5", "6"])
+        self.assertEqual(self.take(self.pool(3), ALL).tokens, ["4", "5", "6"])
+
+    def test_all_has_the_machine_to_itself(self) -> None:
+        for need in (0, 0.5, 1, 2, ALL):
+            with self.subTest(need=need):
+                pool = self.pool(2)
+                other = self.take(pool, need)
+                self.assertEqual(other.is_alone, need == ALL)
+                self.assertIsNone(pool.take(ALL))
+                pool.give(other)
+                alone = self.take(pool, ALL)
+                self.assertTrue(alone.is_alone)
+                self.assertIsNone(pool.take(need))
+                self.assertFalse(pool.has_room())
+                pool.give(alone)
+                self.assertIsNotNone(pool.take(need))
+
+    def test_every_gpu_is_not_alone(self) -> None:
+        self.assertEqual(self.tokens(self.pool(2), 2, 0, 1), "4,5 CPU -")
 
     def test_what_comes_back_takes_its_old_place(self) -> None:
-        pool = self.pool(4)
-        leases = [self.take(pool, 1) for _ in range(4)]
-        for number in (2, 0, 3):
-            pool.give(leases[number])
-        self.assertEqual(self.take(pool, 2).tokens, ["4", "6"])
-        self.assertEqual(self.take(pool, 1).tokens, ["7"])
+        pool = self.pool_with_free(4, 3, 0, 2)
+        self.assertEqual(self.tokens(pool, 3), "4,6,7")
+        pool = self.pool_with_free(4, 3, 0, 2)
+        self.assertEqual(self.tokens(pool, 1, 1, 1), "4 6 7")
+
+    def test_neighbours_come_from_the_smallest_gap_that_holds_them(self) -> None:
+        cases = [((0, 1, 2, 4, 5), 2, "8,9"), ((0, 1, 3, 4, 5), 2, "4,5"), ((0, 1, 2, 4, 5), 1, "8"),
+                 ((0, 2, 3, 4, 5), 1, "4"), ((0, 1, 2, 4, 5), 3, "4,5,6"), ((0, 1, 3, 4), 2, "4,5"),
+                 ((1, 2, 3, 4), 3, "5,6,7"), ((2, 3, 4, 5), 1, "6")]
+        for free, need, expected in cases:
+            with self.subTest(free=free, need=need):
+                self.assertEqual(self.tokens(self.pool_with_free(6, *free), need), expected)
+
+    def test_where_no_neighbours_are_free_others_do(self) -> None:
+        cases = [((0, 2, 4), 2, "4,6"), ((0, 2, 3, 5), 3, "4,6,7"), ((0, 1, 3, 4), 3, "4,5,7"), ((1, 3, 5), 3, "5,7,9")]
+        for free, need, expected in cases:
+            with self.subTest(free=free, need=need):
+                self.assertEqual(self.tokens(self.pool_with_free(6, *free), need), expected)
+
+    def test_devices_to_avoid_are_left(self) -> None:
+        self.assertEqual(self.take(self.pool(4), 1, avoid=[0, 1]).tokens, ["6"])
+        self.assertEqual(self.take(self.pool(4), 2, avoid=[1]).tokens, ["6", "7"])
+        self.assertIsNone(self.pool(3).take(2, avoid=[0, 2]))
+        pool = self.pool(2)
+        self.take(pool, 0.5)
+        self.assertEqual(self.take(pool, 0.5, avoid=[0]).tokens, ["5"])
+        self.assertEqual(self.take(pool, 0, avoid=[0, 1]).tokens, [])
 
     def test_order_is_that_of_the_mask_not_of_the_ids(self) -> None:
         pool = run_tests.Pool(machine(CUDA_VISIBLE_DEVICES="10,9,0").devices)
@@ -355,11 +409,11 @@ class PoolTest(unittest.TestCase):
 
     def test_the_smallest_free_slot_comes_first(self) -> None:
         pool = self.pool(4)
-        leases = [self.take(pool, 1) for _ in range(4)]
+        leases = [self.take(pool, need) for need in (1, 0, 0.5, 0.5)]
         self.assertEqual([lease.slot for lease in leases], [0, 1, 2, 3])
         pool.give(leases[2])
         pool.give(leases[1])
-        self.assertEqual([self.take(pool, 1).slot, self.take(pool, 1).slot], [1, 2])
+        self.assertEqual([self.take(pool, need).slot for need in (1, 0, 1)], [1, 2, 4])
 
     def test_no_devices_needed_is_a_slot_all_the_same(self) -> None:
         pool = self.pool(1)
@@ -367,44 +421,157 @@ class PoolTest(unittest.TestCase):
         self.assertEqual([(lease.slot, lease.tokens) for lease in leases], [(0, []), (1, ["4"]), (2, [])])
         self.assertEqual([lease.place() for lease in leases], ["CPU", "GPU 4", "CPU"])
 
+    def test_tests_without_a_gpu_have_so_many_slots(self) -> None:
+        pool = self.pool(1, cpus=2)
+        held = self.take(pool, 0)
+        self.assertEqual(self.tokens(pool, 0, 0, 1, 0), "CPU - 4 -")
+        pool.give(held)
+        self.assertEqual(self.tokens(pool, 0, 0), "CPU -")
+
     def test_without_devices_there_is_one_place(self) -> None:
         pool = run_tests.Pool([])
         lease = self.take(pool, 1)
-        self.assertEqual((lease.tokens, lease.place()), ([], "CPU"))
+        self.assertEqual((lease.tokens, lease.place(), pool.size), ([], "CPU", 1))
         self.assertIsNone(pool.take(1))
         pool.give(lease)
-        self.assertIsNotNone(pool.take(run_tests.ALL_GPUS))
+        self.assertIsNotNone(pool.take(ALL))
 
-    def test_no_device_and_no_slot_is_ever_held_twice(self) -> None:
-        for seed in range(50):
+    def test_a_sequential_pool_gives_one_lease_at_a_time(self) -> None:
+        needs = (0, 0.5, 1, ALL)
+        for need in needs:
+            with self.subTest(need=need):
+                pool = self.pool(1, sequential=True)
+                lease = self.take(pool, need)
+                self.assertEqual((lease.slot, lease.is_alone, pool.has_room()), (0, True, False))
+                self.assertEqual([pool.take(other) for other in needs], [None] * 4)
+                pool.give(lease)
+                self.assertEqual((self.take(pool, need).slot, pool.has_room()), (0, False))
+
+    def test_there_is_room_while_anything_is_free(self) -> None:
+        pool = self.pool(1, cpus=1)
+        self.assertTrue(pool.has_room())
+        gpu = self.take(pool, 1)
+        self.assertTrue(pool.has_room())
+        cpu = self.take(pool, 0)
+        self.assertFalse(pool.has_room())
+        pool.give(gpu)
+        self.assertTrue(pool.has_room())
+        share = self.take(pool, 0.999999)
+        self.assertTrue(pool.has_room())
+        self.take(pool, 0.000001)
+        self.assertFalse(pool.has_room())
+        pool.give(share)
+        self.assertTrue(pool.has_room())
+        self.take(pool, 0.999999)
+        pool.give(cpu)
+        self.assertTrue(pool.has_room())
+
+
+class SharesTest(PoolCase):
+    """Leases of fractions."""
+
+    def test_four_quarters_are_one_device(self) -> None:
+        self.assertEqual(self.tokens(self.pool(2), *[0.25] * 9), "4 4 4 4 5 5 5 5 -")
+
+    def test_a_fraction_is_of_one_device(self) -> None:
+        self.assertEqual(self.tokens(self.pool(2), 0.75, 0.75, 0.5, 0.25), "4 5 - 4")
+
+    def test_shares_add_up_to_a_device_whatever_floats_do(self) -> None:
+        for needs in ((0.7, 0.2, 0.1), (0.1,) * 10, (0.3, 0.3, 0.3, 0.1), (0.000001, 0.999999), (0.6, 0.4)):
+            with self.subTest(needs=needs):
+                pool = self.pool(1, cpus=0)
+                leases = [self.take(pool, need) for need in needs]
+                self.assertEqual(sum(lease.shares for lease in leases), run_tests.SHARES)
+                self.assertEqual((pool.take(0.000001), pool.has_room()), (None, False))
+                for lease in leases:
+                    pool.give(lease)
+                self.assertEqual(self.take(pool, 1).shares, run_tests.SHARES)
+
+    def test_thirds_fit_three_times(self) -> None:
+        self.assertEqual(self.tokens(self.pool(1), *[0.333333] * 4), "4 4 4 -")
+
+    def test_a_fraction_goes_where_the_least_is_left_for_others(self) -> None:
+        pool = self.pool(3)
+        self.assertEqual(self.tokens(pool, 0.5, 0.75, 0.25, 0.25, 0.25, 0.25), "4 5 5 4 4 6")
+
+    def test_of_whole_devices_a_fraction_takes_one_that_is_alone(self) -> None:
+        self.assertEqual(self.tokens(self.pool_with_free(4, 0, 1, 3), 0.5, 2), "7 4,5")
+
+    def test_a_device_with_a_share_given_is_never_given_whole(self) -> None:
+        pool = self.pool(2)
+        share = self.take(pool, 0.1)
+        self.assertEqual(self.tokens(pool, 2, ALL, 1, 1), "- - 5 -")
+        pool.give(share)
+        self.assertEqual(self.take(pool, 1).tokens, ["4"])
+
+    def test_a_device_is_whole_again_when_the_last_share_is_back(self) -> None:
+        pool = self.pool(1)
+        leases = [self.take(pool, 0.5), self.take(pool, 0.25), self.take(pool, 0.25)]
+        for lease in leases:
+            self.assertIsNone(pool.take(1))
+            pool.give(lease)
+        self.assertIsNotNone(pool.take(1))
+
+    def test_a_place_without_devices_is_shared_too(self) -> None:
+        self.assertEqual(self.tokens(run_tests.Pool([]), 0.5, 0.5, 0.5), "CPU CPU -")
+
+
+class RandomPoolTest(PoolCase):
+    """Random leases: after each step what is held and what is free are all there is, each once."""
+
+    def test_nothing_is_ever_held_twice_and_all_comes_back(self) -> None:
+        for seed in range(60):
             with self.subTest(seed=seed):
                 self.take_and_give(random.Random(seed))
 
     def take_and_give(self, chance: random.Random) -> None:
-        """Random leases; after each step what is held and what is free are all the devices, each once."""
-        size = chance.randint(1, 9)
-        pool = self.pool(size)
-        held: List[run_tests.Lease] = []
+        size, cpus = chance.randint(1, 9), chance.randint(1, 3)
+        pool = self.pool(size, cpus)
+        held: Dict[run_tests.Lease, float] = {}      # with the need
         for _ in range(200):
             if held and chance.random() < 0.5:
-                pool.give(held.pop(chance.randrange(len(held))))
+                lease = chance.choice(list(held))
+                del held[lease]
+                pool.give(lease)
             else:
-                need = chance.choice([0, 1, 1, 2, 3, size, run_tests.ALL_GPUS])
-                count = size if need == run_tests.ALL_GPUS else need
-                busy = {device.index for lease in held for device in lease.devices}
-                free = [index for index in range(size) if index not in busy]
-                used = {lease.slot for lease in held}
-                lease = pool.take(need)
-                if count > len(free):
-                    self.assertIsNone(lease)
-                    continue
-                assert lease is not None
-                self.assertEqual([device.index for device in lease.devices], free[:count])
-                self.assertEqual(lease.slot, min(set(range(len(held) + 1)) - used))
-                held.append(lease)
+                need = chance.choice([0, 0, 0.1, 0.25, 0.3, 0.5, 0.7, 1, 1, 1, 2, 3, size, ALL])
+                taken = pool.take(need)
+                self.check(held, taken, need, size, cpus)
+                if taken is not None:
+                    held[taken] = need
         for lease in held:
             pool.give(lease)
-        self.assertEqual(len(self.take(pool, run_tests.ALL_GPUS).devices), size)
+        self.assertEqual(len(self.take(pool, ALL).devices), size)
+
+    def check(self, held: Mapping[run_tests.Lease, float], lease: Optional[run_tests.Lease], need: float,
+              size: int, cpus: int) -> None:
+        """A lease is what is free, or there is not enough of that."""
+        room = [run_tests.SHARES] * size
+        for other in held:
+            for device in other.devices:
+                room[device.index] -= other.shares
+        shares = round(need * run_tests.SHARES) if 0 < need < 1 else run_tests.SHARES
+        free = [index for index in range(size) if room[index] >= shares]
+        count = size if need == ALL else 1 if 0 < need < 1 else int(need)
+        is_free = (len(free) >= count and ALL not in held.values() and (need != ALL or not held)
+                   and (need > 0 or list(held.values()).count(0) < cpus))
+        self.assertEqual(lease is not None, is_free, f"{need} of {room}")
+        if lease is not None:
+            self.assertEqual((len(lease.devices), lease.shares), (count, shares))
+            self.assertEqual(lease.slot, min(set(range(len(held) + 1)) - {other.slot for other in held}))
+            self.check_place(room, free, [device.index for device in lease.devices], shares)
+
+    def check_place(self, room: Sequence[int], free: Sequence[int], chosen: Sequence[int], shares: int) -> None:
+        """The devices are free, fractions fill the fullest, and whole devices are neighbours if any are."""
+        self.assertLessEqual(set(chosen), set(free))
+        self.assertEqual(sorted(set(chosen)), list(chosen))
+        if shares < run_tests.SHARES:
+            self.assertEqual(room[chosen[0]], min(room[index] for index in free))
+        rows = [list(range(first, first + len(chosen))) for first in free]
+        if any(set(row) <= set(free) for row in rows):
+            self.assertTrue(list(chosen) in rows or not chosen)
+        else:
+            self.assertEqual(list(chosen), list(free[:len(chosen)]))
 
 
 class DeviceCase(RunnerCase):
@@ -626,6 +793,187 @@ class ProbeTest(DeviceCase):
                                     gpus=None, env=self.tools(**script))
                 self.assertEqual(ran.code, 0, ran.text + ran.err)
                 self.assertEqual(self.seen(ran, "b"), seen)
+
+
+HOLD = """
+import sys, run_tests
+machine = run_tests.outer_machine({"CUDA_VISIBLE_DEVICES": sys.argv[2]})
+locks = run_tests.GpuLocks(sys.argv[1], machine)
+print(*[locks.take(device) for device in machine.devices], flush=True)
+sys.stdin.read()
+"""
+
+
+class GpuLocksTest(DeviceCase):
+    """Runners of one machine that name the same folder. Two GpuLocks are as good as two: flock is by open file."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.place = os.path.join(self.folder, "a", "locks")
+        self.see()
+
+    def see(self, **scripts: str) -> None:
+        """From now on these are the vendors' tools."""
+        patch = mock.patch.dict(os.environ, self.tools(**scripts))
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def locks(self, mask: str = "0,1", variable: str = "CUDA_VISIBLE_DEVICES") -> run_tests.GpuLocks:
+        return run_tests.GpuLocks(self.place, machine(**{variable: mask}))
+
+    def pool(self, mask: str = "0,1") -> run_tests.Pool:
+        found = machine(CUDA_VISIBLE_DEVICES=mask)
+        return run_tests.Pool(found.devices, 2, locks=run_tests.GpuLocks(self.place, found))
+
+    def names(self) -> List[str]:
+        return sorted(os.listdir(self.place))
+
+    def takes(self, locks: run_tests.GpuLocks) -> List[bool]:
+        return [locks.take(device) for device in locks.files]
+
+    def holder(self, mask: str) -> "subprocess.Popen[str]":
+        """Another process that holds the GPUs of a mask until it is killed."""
+        process = subprocess.Popen([sys.executable, "-c", HOLD, self.place, mask], cwd=ROOT, text=True,
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertEqual(process.stdout and process.stdout.readline(), "True\n")
+        return process
+
+    def test_a_gpu_has_one_holder(self) -> None:
+        one, other = self.locks(), self.locks()
+        first, second = one.files
+        self.assertTrue(one.take(first))
+        self.assertEqual(self.takes(other), [False, True])
+        self.assertEqual(one.take(second), False)
+        one.give(first)
+        self.assertTrue(other.take(first))
+
+    def test_one_that_dies_holds_nothing(self) -> None:
+        process, locks = self.holder("1"), self.locks()
+        self.assertEqual(self.takes(locks), [True, False])
+        process.kill()
+        process.wait()
+        self.assertEqual(self.takes(locks), [True, True])
+
+    def test_files_left_by_others_are_no_locks(self) -> None:
+        os.makedirs(self.place)
+        self.write("a/locks/gpu-0.lock", "pid 1\n")
+        self.assertEqual(self.takes(self.locks("0")), [True])
+        self.assertEqual(self.names(), ["gpu-0.lock"])
+
+    def test_a_test_does_not_inherit_them(self) -> None:
+        locks = self.locks()
+        self.assertEqual([os.get_inheritable(file) for file in locks.files.values()], [False, False])
+
+    def test_an_index_and_its_uuid_are_one_gpu(self) -> None:
+        self.see(nvidia_smi=self.prints("nvidia-smi-list.txt"))
+        by_index, by_uuid = self.locks("0,1"), self.locks(f"{GPU_B},{GPU_A}")
+        self.assertEqual(self.names(), [f"gpu-{GPU_A}.lock", f"gpu-{GPU_B}.lock"])
+        self.assertTrue(by_index.take(list(by_index.files)[0]))
+        self.assertEqual(self.takes(by_uuid), [True, False])
+
+    def test_without_nvidia_smi_tokens_are_names(self) -> None:
+        for script in (None, "exit 9", "echo No devices were found"):
+            with self.subTest(script=script), contextlib.redirect_stderr(io.StringIO()):
+                self.see(**({"nvidia_smi": script} if script else {}))
+                self.locks("3,4")
+                self.locks(GPU_A)
+                self.assertEqual(self.names(), ["gpu-3.lock", "gpu-4.lock", f"gpu-{GPU_A}.lock"])
+
+    def test_mig_instances_have_a_file_each(self) -> None:
+        self.see(nvidia_smi=self.prints("nvidia-smi-list-mig.txt"))
+        self.locks(f"{MIG_A},{MIG_B}")
+        self.locks(f"{MIG_OLD}/1/0")
+        self.assertEqual(self.names(), sorted([f"gpu-{MIG_A}.lock", f"gpu-{MIG_B}.lock", f"gpu-{MIG_OLD}_1_0.lock"]))
+
+    def test_other_vendors_are_not_named_by_nvidias_tool(self) -> None:
+        self.see(nvidia_smi=self.prints("nvidia-smi-list.txt"))
+        self.locks("0", variable="HIP_VISIBLE_DEVICES")
+        self.locks("0.1", variable="ZE_AFFINITY_MASK")
+        self.assertEqual(self.names(), ["gpu-0.1.lock", "gpu-0.lock"])
+
+    def test_a_folder_that_cannot_be_made(self) -> None:
+        self.write("a", "a file is in the way")
+        with self.assertRaises(run_tests.MachineError) as caught:
+            self.locks()
+        self.assertIn(self.place, str(caught.exception))
+        self.assertIn("--gpu-locks", str(caught.exception))
+
+    def test_a_lock_file_that_cannot_be_opened(self) -> None:
+        os.makedirs(os.path.join(self.place, "gpu-1.lock"))
+        with self.assertRaises(run_tests.MachineError) as caught:
+            self.locks()
+        self.assertIn("gpu-1.lock", str(caught.exception))
+
+    def test_a_pool_gives_what_no_other_runner_holds(self) -> None:
+        one, other = self.pool("0,1,2"), self.pool("0,1,2")
+        held = one.take(1)
+        assert held is not None
+        self.assertIsNone(other.take(3))
+        self.assertTrue(other.is_locked_out)
+        lease = other.take(2)
+        self.assertEqual(lease and lease.tokens, ["1", "2"])
+        self.assertIsNone(one.take(1))
+        one.give(held)
+        self.assertIsNotNone(other.take(1))
+
+    def test_a_pool_that_is_refused_holds_nothing(self) -> None:
+        one, other, third = self.pool("0,1"), self.pool("0,1,2"), self.pool("0,1,2")
+        self.assertIsNotNone(one.take(1))
+        self.assertEqual([other.take(3), other.take(run_tests.ALL_GPUS)], [None, None])
+        lease = third.take(2)
+        self.assertEqual(lease and lease.tokens, ["1", "2"])
+
+    def test_a_pool_holds_no_more_than_it_gives(self) -> None:
+        one, other = self.pool(), self.pool()
+        self.assertIsNotNone(one.take(1))
+        lease = other.take(1)
+        self.assertEqual(lease and lease.tokens, ["1"])
+
+    def test_what_does_not_fit_asks_for_no_lock(self) -> None:
+        pool = self.pool()
+        self.assertIsNotNone(pool.take(1))
+        self.assertIsNone(pool.take(2))
+        self.assertFalse(pool.is_locked_out)
+
+    def test_neighbours_are_chosen_among_what_is_not_locked(self) -> None:
+        one, other = self.pool("1"), self.pool("0,1,2,3")
+        self.assertIsNotNone(one.take(1))
+        lease = other.take(2)
+        self.assertEqual(lease and lease.tokens, ["2", "3"])
+
+    def test_a_device_that_is_shared_stays_locked_until_the_last_share_is_back(self) -> None:
+        one, other = self.pool("0"), self.pool("0")
+        shares = [one.take(0.5), one.take(0.5)]
+        for share in shares:
+            self.assertIsNone(other.take(0.1))
+            assert share is not None
+            one.give(share)
+        self.assertIsNotNone(other.take(1))
+
+    def test_a_test_without_a_gpu_needs_no_lock(self) -> None:
+        one, other, third = self.pool(), self.pool(), self.pool()
+        self.assertIsNotNone(one.take(2))
+        self.assertIsNotNone(other.take(0))
+        self.assertFalse(other.is_locked_out)
+        for lease in [one.take(0), one.take(0)]:
+            assert lease is not None
+            one.give(lease)
+        self.assertIsNone(third.take(1))
+
+    def test_a_run_keeps_to_the_gpus_that_are_free(self) -> None:
+        locks = self.locks()
+        self.assertTrue(locks.take(list(locks.files)[0]))
+        ran = self.run_list("true #: label=a\ntrue #: label=b\n", "--gpu-locks", self.place)
+        self.check(ran, 0, {"a": "passed", "b": "passed"})
+        self.assertEqual([record["gpus"] for record in ran.journal("test_start")], [["1"], ["1"]])
+
+    def test_a_run_without_a_place_for_locks_does_not_start(self) -> None:
+        self.write("a", "a file is in the way")
+        ran = self.run_list("true\n", "--gpu-locks", self.place)
+        self.assertEqual((ran.code, ran.out), (3, b""))
+        self.assertIn("--gpu-locks", ran.err)
 
 
 class RefusalTest(DeviceCase):
