@@ -1,5 +1,5 @@
 # demo: the runner at work on two slots, in seconds.   test: the unit tests.   lint: ruff and mypy.
-# bench: what a test costs beyond itself.   golden: refresh the expected outputs of the tests.
+# bench: real suites against other tools, and what a test costs beyond itself.   golden: refresh the expected outputs of the tests.
 
 PYTHON ?= python3
 LINT := .venv/lint
@@ -17,6 +17,8 @@ lint: $(LINT)/installed
 	$(LINT)/bin/mypy
 
 bench:
+	$(PYTHON) qa/bench/schedules.py
+	$(PYTHON) qa/bench/planning.py
 	$(PYTHON) qa/bench/overhead.py
 
 golden:

@@ -1053,7 +1053,7 @@ class History:
         elif event == "test_end" and record["outcome"] in (Outcome.PASSED.value, Outcome.FLAKY.value):
             if not 0 <= record["seconds"] < math.inf:
                 raise ValueError("not a duration")
-            self.passes.setdefault(record["test"], []).append((record["time"], record["seconds"]))
+            self.passes.setdefault(record["test"], []).append((float(record["time"]), record["seconds"]))
             if run in self.runs and record["test"] in self.owed:
                 self.owed[record["test"]] -= 1
 
@@ -1106,11 +1106,10 @@ class Selection:
     failed: FrozenSet[Test] = frozenset()    # those that failed in their last run
 
     def to_run(self, order: str, pool: "Pool") -> List[Test]:
-        """The tests that are to run, in the order `file`, `failed-first` or `auto`; one by one `auto` is `file`."""
+        """The tests that are to run, in the order `file`, `auto` or `failed-first`; one by one, sizes do not count."""
         tests = [test for test in self.tests if test not in self.deferred]
-        if order == "file" or (order == "auto" and pool.sequential):
-            return tests
-        tests = widest_first(tests, self.estimates, pool.size)
+        if order != "file" and not pool.sequential:
+            tests = widest_first(tests, self.estimates, pool.size)
         return sorted(tests, key=lambda test: test not in self.failed) if order == "failed-first" else tests
 
 
