@@ -3072,7 +3072,10 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     if not tests:
         warn(f"no tests in {', '.join(options.lists)}")
         return EXIT_NOTHING
-    selection = select(tests, options, read_history(options))
+    history = read_history(options)
+    if options.rerun_failed and not history.runs:
+        warn(f"--rerun-failed: {journal_path(options)} has no run of this list; all of it runs")
+    selection = select(tests, options, history)
     if not selection.tests:
         return report_nothing(selection, options, trace)
     if options.list_only or options.plan:

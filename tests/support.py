@@ -18,7 +18,9 @@ RUNNER = os.path.join(ROOT, "run_tests.py")
 
 # Variables that change what a run does: a test sets those that it means.
 SHED = re.compile(r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK|CUDA_DEVICE_ORDER|XML_LOG_DIR|FAIL_DIR"
-                  r"|RUN_TESTS_.*|(PET_)?MASTER_PORT|OMP_NUM_THREADS|PYTHON(FAULTHANDLER|UNBUFFERED)|BASH_ENV|PYTEST_.*")
+                  r"|RUN_TESTS_.*|(PET_)?MASTER_PORT|OMP_NUM_THREADS|PYTHON(FAULTHANDLER|UNBUFFERED)|BASH_ENV|PYTEST_.*"
+                  r"|GITLAB_CI|CI_NODE_.*|CIRCLE_NODE_.*|BUILDKITE_PARALLEL_.*|SEMAPHORE_JOB_.*|SYSTEM_.*INPHASE"
+                  r"|SLURM_ARRAY_.*")
 
 
 class Ran(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Set
 
 import run_tests
 from run_tests import (ALL_GPUS, SHARES, Begin, Broken, Conclude, Exited, Interrupt, Kill, Launch, Lease, Outcome,
-                       Started, Test, Tick, death_of, outcome_of)
+                       Retry, Started, Test, Tick, death_of, outcome_of)
 from tests.support import ROOT, a_test
 
 EXPECTED_S = 60.0    # what a test of words is expected to take
@@ -67,7 +67,8 @@ class Play:
     """A schedule fed by words, whose actions are told in words.
 
     Events: `begin`, `start a`, `exit a [status]`, `break a`, `tick`, `SIGINT` and other signals; `@5` before one
-    is its time. Actions: `a on GPU 0,1`, `SIGTERM a`, `a passed`. Unless `slow`, a launched test has started.
+    is its time. Actions: `a on GPU 0,1`, `SIGTERM a`, `a passed`, `a failed, again`. Unless `slow`, a launched test
+    has started.
     `order` are labels in starting order; empty: list order.
     """
 
@@ -103,6 +104,8 @@ class Play:
                     told += self.step(f"start {action.test.label}")
             elif isinstance(action, Kill):
                 told.append(f"{signal.Signals(action.signum).name} {action.test.label}")
+            elif isinstance(action, Retry):
+                told.append(f"{action.result.test.label} {action.result.outcome.value}, again")
             else:
                 told.append(f"{action.result.test.label} {action.result.outcome.value}")
                 self.results[action.result.test.label] = action.result
@@ -788,6 +791,75 @@ class LockedOutTest(ScheduleCase):
             self.assertLess(next(numbers), 5000, "no end in sight")
 
 
+class RetryTest(ScheduleCase):
+    def test_a_test_that_does_not_pass_runs_again(self) -> None:
+        play = self.play("a", """
+            begin       > a on GPU 0
+            exit a 1    > a failed, again; a on GPU 0
+            exit a -11  > a crashed, again; a on GPU 0
+            exit a      > a flaky
+        """, retries=2)
+        self.assertEqual((play.results["a"].attempt, play.results["a"].status), (3, 0))
+
+    def test_the_last_attempt_counts(self) -> None:
+        play = self.play("a", """
+            begin      > a on GPU 0
+            exit a 1   > a failed, again; a on GPU 0
+            exit a -6  > a crashed
+        """, retries=1)
+        self.assertEqual((play.results["a"].attempt, play.results["a"].status), (2, -6))
+
+    def test_a_timeout_is_retried_with_a_clock_of_its_own(self) -> None:
+        self.play("a:1:5", """
+            begin         > a on GPU 0
+            @5 tick       > SIGTERM a
+            @7 exit a     > a timeout, again; a on GPU 0
+            @11 tick      >
+            @12 tick      > SIGTERM a
+            @13 exit a    > a timeout
+        """, retries=1)
+
+    def test_it_waits_for_room_in_its_place_of_the_starting_order(self) -> None:
+        self.play("a b~99 c", """
+            begin      > a on GPU 0
+            exit a 1   > a failed, again; a on GPU 0
+            exit a     > a flaky; b on GPU 0
+        """, gpus=1, retries=1, done=False)
+
+    def test_barriers_after_and_locks_wait_for_the_verdict(self) -> None:
+        self.play("a+lock=x b+after=a d+lock=x | c", """
+            begin      > a on GPU 0
+            exit a 1   > a failed, again; a on GPU 0
+            exit a     > a flaky; b on GPU 0; d on GPU 1
+            exit d     > d passed
+            exit b 1   > b failed, again; b on GPU 0
+            exit b 1   > b failed; c on GPU 0
+        """, retries=1, done=False)
+
+    def test_only_a_verdict_stops_a_run_or_blocks_a_test(self) -> None:
+        self.play("a b+after=a c", """
+            begin     > a on GPU 0
+            exit a 1  > a failed, again; a on GPU 0
+            exit a 1  > a failed; b blocked; c not run
+        """, gpus=1, retries=1, fail_fast=True)
+
+    def test_a_run_that_ends_retries_nothing(self) -> None:
+        self.play("a b", """
+            begin     > a on GPU 0; b on GPU 1
+            SIGINT    > SIGINT a; SIGINT b
+            exit a 1  > a interrupted
+            exit b    > b interrupted
+        """, retries=9)
+
+    def test_an_attempt_that_cannot_start_has_its_number(self) -> None:
+        play = self.play("a", """
+            begin     > a on GPU 0
+            exit a 1  > a failed, again; a on GPU 0
+            break a   > a not run
+        """, retries=1)
+        self.assertEqual(play.results["a"].attempt, 2)
+
+
 class SequentialTest(ScheduleCase):
     def test_one_at_a_time_in_list_order(self) -> None:
         for gpus, place in ((1, "GPU 0"), (0, "CPU")):
@@ -1196,7 +1268,7 @@ class Promise:
         room, ready = room.copy(), dict.fromkeys(room.free(test), at)
         ends = sorted(ends, key=lambda end: end[0])
         for end, other, lease in ends:
-            if room.fits(test):
+            if room.fits(test) and end > self.at:
                 break
             room.move(other, lease, 1)
             self.at = end
@@ -1235,10 +1307,11 @@ class Simulation:
         self.leases: Dict[Test, Lease] = {}                  # of tests between Launch and Conclude, as launched
         self.expected: Dict[Test, float] = {}                # when they end, it is thought
         self.started: Dict[Test, float] = {}
-        self.ends: Dict[Test, float] = {}                    # when a process ends as things stand
+        self.ends: Dict[Test, Tuple[float, Exited]] = {}     # when and how a process ends as things stand
         self.causes: Dict[Test, Outcome] = {}                # why a test is being ended
         self.promises: Dict[Test, float] = {}
         self.launched: List[Test] = []
+        self.attempts: Dict[Test, int] = {}                  # that have ended without a pass
         self.outcomes: Dict[Test, Outcome] = {}
         self.stopped = False
         if self.random.random() < 0.2:
@@ -1247,7 +1320,8 @@ class Simulation:
                 self.later(self.random.uniform(0, 30), Interrupt(0, signum))
 
     def a_schedule(self) -> run_tests.Schedule:
-        options = run_tests.Options((), grace=self.grace, fail_fast=self.random.random() < 0.1)
+        options = run_tests.Options((), grace=self.grace, fail_fast=self.random.random() < 0.1,
+                                    retries=self.random.choice([0, 0, 1, 2]))
         pool = run_tests.Pool(devices_of(self.gpus), self.jobs, self.sequential)
         return run_tests.Schedule(self.order, self.seconds, pool, options)
 
@@ -1285,7 +1359,7 @@ class Simulation:
         """From Begin to `done`."""
         self.feed(Begin(self.now))
         while not self.schedule.done:
-            self.require(self.serial < 1000, "no end in sight")
+            self.require(self.serial < 3000, "no end in sight")
             self.serial += 1
             coming, due = self.agenda[0][0] if self.agenda else math.inf, self.schedule.deadline()
             self.require(min(coming, due) < math.inf, "deadlock: nothing will ever happen again")
@@ -1304,7 +1378,7 @@ class Simulation:
 
     def happen(self, event: Any) -> None:
         """Feed what the agenda held, unless it has been overtaken."""
-        if isinstance(event, Exited) and self.ends.get(event.test) != self.now:
+        if isinstance(event, Exited) and self.ends.get(event.test, (0, None))[1] is not event:
             return
         self.feed(event._replace(at=self.now))
 
@@ -1318,10 +1392,13 @@ class Simulation:
             self.stopped = True
             for test in self.leases:
                 self.causes.setdefault(test, Outcome.INTERRUPTED)
-        before = len(self.launched)
+        launched = []
         for action in self.schedule.step(event):
             if isinstance(action, Launch):
                 self.on_launch(action)
+                launched.append(action.test)
+            elif isinstance(action, Retry):
+                self.on_retry(action, event)
             elif isinstance(action, Kill):
                 self.on_kill(action, event)
             else:
@@ -1329,13 +1406,14 @@ class Simulation:
         if self.stopped:
             self.require(not self.waiting(), f"{self.waiting()} wait for nothing")
         elif not isinstance(event, Started):
-            self.check_starts(self.launched[before:])
+            self.check_starts(launched)
 
     def end_in(self, test: Test, seconds: float, status: int) -> None:
         """A process will end then, if it does not end before."""
-        if self.now + seconds < self.ends.get(test, math.inf):
-            self.ends[test] = self.now + seconds
-            self.later(seconds, Exited(0, test, status, ""))
+        if test not in self.ends or self.now + seconds < self.ends[test][0]:
+            event = Exited(0, test, status, "")
+            self.ends[test] = self.now + seconds, event
+            self.later(seconds, event)
 
     def on_launch(self, action: Launch) -> None:
         test, lease = action.test, action.lease
@@ -1351,6 +1429,7 @@ class Simulation:
         used = {other.slot for other in self.leases.values()}
         self.require(lease.slot == min(set(range(len(used) + 1)) - used), f"slot {lease.slot} beside {used}")
         self.leases[test] = lease
+        self.require(action.attempt == self.attempts.get(test, 0) + 1, f"{test.label}: attempt {action.attempt}")
         self.expected[test] = self.now + self.seconds[test]
         self.launched.append(test)
         begins = Broken(0, test, "broken") if self.random.random() < 0.01 else Started(0, test, None)
@@ -1373,12 +1452,9 @@ class Simulation:
         test = result.test
         self.require(test not in self.outcomes, f"{test.label} has two outcomes")
         if isinstance(event, Exited) and event.test is test:
-            expected = self.causes.get(test) or OUTCOME_BY_STATUS[event.status]
-            self.require(result.status == event.status, "the status is another")
-            self.require(result.seconds == self.now - self.started[test], "the duration is another")
-            self.require(result.lease is self.leases.pop(test), "the lease is another")
-            in_time = test.timeout is None or self.now <= self.started[test] + test.timeout
-            self.require(in_time or test in self.causes, f"{test.label} outlived its timeout")
+            expected = self.outcome_of_run(result, event)
+            left = expected.can_be_retried() and self.attempts.get(test, 0) < self.schedule.options.retries
+            self.require(self.stopped or not left, f"{test.label} is not retried")
         elif isinstance(event, Broken) and event.test is test:
             self.leases.pop(test)
             expected = Outcome.NOT_RUN
@@ -1389,6 +1465,30 @@ class Simulation:
         self.require(result.outcome is expected, f"{test.label} is {result.outcome}, not {expected}")
         self.stopped = self.stopped or (self.schedule.options.fail_fast and result.outcome.is_failure())
         self.require(self.stopped or expected is not Outcome.NOT_RUN, f"{test.label} does not run")
+
+    def outcome_of_run(self, result: run_tests.Result, event: Exited) -> Outcome:
+        """What an attempt is that has ended."""
+        test, attempts = event.test, self.attempts.get(event.test, 0)
+        self.require((result.status, result.attempt) == (event.status, attempts + 1), "the status is another")
+        self.require(result.seconds == self.now - self.started[test], "the duration is another")
+        self.require(result.lease is self.leases.pop(test), "the lease is another")
+        in_time = test.timeout is None or self.now <= self.started[test] + test.timeout
+        self.require(in_time or test in self.causes, f"{test.label} outlived its timeout")
+        outcome = self.causes.get(test) or OUTCOME_BY_STATUS[event.status]
+        return Outcome.FLAKY if outcome is Outcome.PASSED and attempts else outcome
+
+    def on_retry(self, action: Retry, event: Any) -> None:
+        """The test waits again, as if it had not run."""
+        test = action.result.test
+        self.require(isinstance(event, Exited) and event.test is test and not self.stopped, f"{test.label} is retried")
+        outcome = self.outcome_of_run(action.result, event)
+        self.require(action.result.outcome is outcome and outcome.can_be_retried(), f"{outcome} is retried")
+        self.attempts[test] = self.attempts.get(test, 0) + 1
+        self.require(self.attempts[test] <= self.schedule.options.retries, f"{test.label} is retried too often")
+        self.launched.remove(test)
+        self.promises.clear()            # nobody could know that it would need its devices again
+        for known in (self.started, self.ends, self.causes):
+            known.pop(test, None)
 
     def outcome_without_run(self, test: Test, event: Any) -> Outcome:
         """What a test is that never started."""
@@ -1486,7 +1586,7 @@ class PropertyTest(unittest.TestCase):
                          simulation.seconds[test]) for test in simulation.order]
                 self.fail(f"seed {seed}, {simulation.gpus} GPUs, {simulation.jobs} jobs, tests {told}: {error}")
             seen.update(simulation.outcomes.values())
-        self.assertEqual(seen, set(Outcome) - {Outcome.FLAKY, Outcome.DEFERRED})
+        self.assertEqual(seen, set(Outcome) - {Outcome.DEFERRED})
 
 
 if __name__ == "__main__":
