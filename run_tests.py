@@ -1519,7 +1519,7 @@ class Pool:
         self.slots = [0]                 # a heap of free slot numbers; its largest is the next never used
         self.leases = 0
         self.is_alone = False            # the one lease that is out has the machine to itself
-        self.is_locked_out = False       # another runner's lock was the reason of a refusal
+        self.held_by_others: Set[int] = set()    # free devices whose locks were the reason of a refusal
 
     @property
     def size(self) -> int:
@@ -1561,12 +1561,14 @@ class Pool:
         if part and count == 1:
             return [min(part)[1]]
         free = [index for index in self.whole if index not in avoid] if avoid else self.whole
-        if self.locks is None or len(free) < count:
+        if self.locks is None or len(free) < count or not count:
             return best_block(free, count)
         locked = [index for index in free if self.locks.take(self.devices[index])]
         chosen = best_block(locked, count)
-        self.is_locked_out = self.is_locked_out or len(chosen) < count
-        for index in set(locked).difference(chosen if len(chosen) == count else ()):
+        if len(chosen) < count:
+            self.held_by_others.update(set(free).difference(locked))
+            chosen = []
+        for index in set(locked).difference(chosen):
             self.locks.give(self.devices[index])
         return chosen
 
@@ -1698,15 +1700,16 @@ class Running:
 
 
 class Reservation(NamedTuple):
-    """What the first test that finds no room is promised: these devices (by index), `at` the latest."""
+    """What the first test that finds no room is promised: these devices (by index) and locks, `at` the latest."""
 
     at: float
     devices: FrozenSet[int]
+    lock: Tuple[str, ...]
     is_alone: bool                       # and the CPU slots too
 
 
 class LineKey(NamedTuple):
-    """What waiting tests have in common, so that the first in their line stands for all of them."""
+    """What waiting tests have in common, so that only the first in each line is looked at."""
 
     gpus: float
     lock: Tuple[str, ...]
@@ -1736,7 +1739,7 @@ class Schedule:
         self.floor = -1                  # the last barrier that has opened
         self.locked: Set[str] = set()    # names of `lock` that running tests hold
         self.running: Dict[Test, Running] = {}
-        self.attempts: Dict[Test, int] = {}      # those that have ended without a pass
+        self.failed: Dict[Test, Result] = {}     # the last attempt of each test that is to be retried
         self.ends: List[Tuple[float, int, Test]] = []    # when they are expected to end, in that order
         self.interrupts: List[int] = []
         self.failure = ""                # why the machine cannot go on
@@ -1769,12 +1772,10 @@ class Schedule:
         return actions + self.start_waiting(event.at)
 
     def refuse_unrunnable(self) -> List[Action]:
-        actions: List[Action] = []
-        for test in sorted(self.waiting, key=lambda test: test.index):
-            if test in self.waiting and self.pool.size < test.gpus < ALL_GPUS:
-                reason = f"needs {test.gpus:.0f} GPUs, more than there are"
-                actions += self.conclude(Result(test, Outcome.UNRUNNABLE, reason=reason))
-        return actions
+        unrunnable = [test for test in self.waiting if self.pool.size < test.gpus < ALL_GPUS]
+        unrunnable.sort(key=lambda test: test.index)
+        return self.conclude(*(Result(test, Outcome.UNRUNNABLE, reason=f"needs {test.gpus:g} GPUs, more than there are")
+                               for test in unrunnable))
 
     def on_started(self, event: Started) -> List[Action]:
         running = self.running[event.test]
@@ -1795,7 +1796,7 @@ class Schedule:
         retries = self.options.retries if test.attributes.retries is None else test.attributes.retries
         if self.stopped or running.attempt > retries or not outcome.can_be_retried():
             return self.conclude(result)
-        self.attempts[test] = running.attempt
+        self.failed[test] = result
         self.waiting[test] = 0
         self.line_up(test)
         return [Retry(result)]
@@ -1803,7 +1804,8 @@ class Schedule:
     def on_broken(self, event: Broken) -> List[Action]:
         running = self.free(event.test)
         self.failure = self.failure or event.reason
-        return (self.conclude(Result(event.test, Outcome.NOT_RUN, lease=running.lease, reason=event.reason))
+        return (self.conclude(Result(event.test, Outcome.NOT_RUN, lease=running.lease, attempt=running.attempt,
+                                     reason=event.reason))
                 + self.stop() + self.end_running(signal.SIGTERM, event.at))
 
     def on_interrupt(self, event: Interrupt) -> List[Action]:
@@ -1835,18 +1837,19 @@ class Schedule:
         return [Kill(test, signum)] if running.is_there else []
 
     def stop(self) -> List[Action]:
-        """Start nothing more: what waits is not run."""
+        """Start nothing more: what waits is not run, or has failed if it waits for a retry."""
         self.stopped = True
         waiting = sorted(self.waiting, key=lambda test: test.index)
         self.waiting.clear()
         self.lines.clear()
-        return [Conclude(Result(test, Outcome.NOT_RUN)) for test in waiting]
+        return [Conclude(self.failed.get(test) or Result(test, Outcome.NOT_RUN)) for test in waiting]
 
-    def conclude(self, result: Result) -> List[Action]:
-        """Give a test its outcome, and with it those that wait for it; with --fail-fast a failure stops the run."""
-        results = [result]
-        for ended in results:            # it grows
+    def conclude(self, *ends: Result) -> List[Action]:
+        """Give tests their outcomes, and those that wait for them in vain; with --fail-fast a failure stops the run."""
+        results = list(ends)
+        for ended in ends:
             self.waiting.pop(ended.test, None)
+        for ended in results:            # it grows
             self.unfinished[ended.test.barrier] -= 1
             for follower in self.followers.get(ended.test, ()):
                 if follower not in self.waiting or ended.outcome.is_unfinished():
@@ -1858,7 +1861,7 @@ class Schedule:
                     del self.waiting[follower]
                     reason = f"waits for {ended.test.label}, which did not pass"
                     results.append(Result(follower, Outcome.BLOCKED, reason=reason))
-        stop = self.options.fail_fast and result.outcome.is_failure() and not self.stopped
+        stop = self.options.fail_fast and not self.stopped and any(ended.outcome.is_failure() for ended in ends)
         return [*(Conclude(ended) for ended in results), *(self.stop() if stop else [])]
 
     def free(self, test: Test) -> Running:
@@ -1886,7 +1889,7 @@ class Schedule:
         """Start every test that may start now, the first in starting order first."""
         actions: List[Action] = []
         reservation: Optional[Reservation] = None
-        self.pool.is_locked_out = False
+        self.pool.held_by_others.clear()
         heads = [(-line[-1][0], key) for key, line in self.lines.items() if line] if self.pool.has_room() else []
         heapq.heapify(heads)
         while heads and self.pool.has_room():
@@ -1899,38 +1902,46 @@ class Schedule:
                 actions.append(self.launch(line.pop()[1], lease, at))
                 if line:
                     heapq.heappush(heads, (-line[-1][0], key))
-            elif reservation is None and key.gpus > 0 and not self.pool.is_locked_out:
-                reservation = self.reserve(key.gpus, at)
-        self.poll_at = at + LOCK_POLL_S if self.pool.is_locked_out else math.inf
+            elif reservation is None and key.gpus > 0:
+                reservation = self.reserve(key, at)
+        self.poll_at = at + LOCK_POLL_S if self.pool.held_by_others else math.inf
         return actions
 
     def lease(self, test: Test, at: float, promised: Optional[Reservation]) -> Optional[Lease]:
         """What a test needs, if it is free and, unless the test ends in time, not promised; else None."""
         if promised is None or at + self.seconds[test] <= promised.at:
             return self.pool.take(test.gpus)
-        return None if promised.is_alone else self.pool.take(test.gpus, avoid=promised.devices)
+        if promised.is_alone or not set(promised.lock).isdisjoint(test.attributes.lock):
+            return None
+        return self.pool.take(test.gpus, avoid=promised.devices)
 
     def launch(self, test: Test, lease: Lease, at: float) -> Launch:
-        end, attempt = at + self.seconds[test], self.attempts.get(test, 0) + 1
+        end, attempt = at + self.seconds[test], self.failed[test].attempt + 1 if test in self.failed else 1
         del self.waiting[test]
         self.locked.update(test.attributes.lock)
         self.running[test] = Running(lease, attempt, end)
         bisect.insort(self.ends, (end, self.rank[test], test))
         return Launch(test, lease, attempt)
 
-    def reserve(self, need: float, at: float) -> Reservation:
-        """The devices that a test for which there is no room can have soonest. What is overdue may end now."""
-        count, shares = demand(need, self.pool.size)
+    def reserve(self, key: LineKey, at: float) -> Optional[Reservation]:
+        """The devices that a test for which there is no room can have soonest; None if others hold too many.
+
+        What is overdue may end now.
+        """
+        count, shares = demand(key.gpus, self.pool.size)
         room = list(self.pool.room)
-        ready = dict.fromkeys(self.pool.whole, at)       # when each device has room, the soonest first
+        # When each device has room, the soonest first.
+        ready = dict.fromkeys((index for index in self.pool.whole if index not in self.pool.held_by_others), at)
         for end, _, test in self.ends:
             for device in self.running[test].lease.devices if len(ready) < count else ():
                 room[device.index] += self.running[test].lease.shares
                 if room[device.index] >= shares:
                     ready.setdefault(device.index, max(end, at))
-        promised = list(ready)[-count:]
-        is_alone = need == ALL_GPUS
-        return Reservation(self.ends[-1][0] if is_alone else ready[promised[-1]], frozenset(promised), is_alone)
+        if len(ready) < count:
+            return None
+        promised, is_alone = list(ready)[-count:], key.gpus == ALL_GPUS
+        start = max(self.ends[-1][0], at) if is_alone else ready[promised[-1]]
+        return Reservation(start, frozenset(promised), key.lock, is_alone)
 
 
 def outcome_of(status: int) -> Outcome:
@@ -2206,9 +2217,8 @@ class Record:
         self.journal.write("test_start", test=test.key, label=test.label, attempt=running.attempt, pid=pid,
                            slot=lease.slot, gpus=lease.tokens, log=self.log_path(test))
 
-    def attempt_end(self, result: Result) -> None:
-        """Journal how an attempt has ended, and keep its log and JUnit file from the next (`x.attempt1.log`)."""
-        self.journal_end(result)
+    def put_away(self, result: Result) -> None:
+        """Keep the log and the JUnit file of an attempt from the next one (`x.attempt1.log`)."""
         log, junit, suffix = self.log_path(result.test), result.test.junit, f".attempt{result.attempt}"
         with contextlib.suppress(FileNotFoundError):
             os.replace(log, f"{os.path.splitext(log)[0]}{suffix}.log")
@@ -2218,15 +2228,15 @@ class Record:
     def test_end(self, result: Result) -> None:
         """Journal a verdict, note a failure, stand in for a JUnit file that is not there."""
         test = result.test
-        self.journal_end(result)
+        self.attempt_end(result)
         if result.outcome.is_failure():
             with open(self.failures, "ab") as file:
                 file.write(to_bytes(test.label) + b"\n")
         if test.junit and result.junit_fault:
             write_stand_in(test.junit, result, tail_of(self.log_path(test)))
 
-    def journal_end(self, result: Result) -> None:
-        """One event for each attempt; the last one's outcome is the test's."""
+    def attempt_end(self, result: Result) -> None:
+        """Journal how an attempt has ended; the last one's outcome is the test's."""
         test = result.test
         self.journal.write("test_end", test=test.key, label=test.label, attempt=result.attempt,
                            outcome=result.outcome.value, status=result.status, signal=death_of(result.status) or None,
@@ -2922,14 +2932,16 @@ class Run:
             warn(f"waiting for GPUs that another runner holds, by its locks in {self.options.gpu_locks}")
         for action in actions:
             if isinstance(action, Launch):
+                if action.attempt > 1:
+                    self.record.put_away(self.schedule.failed[action.test])
                 self.console.launched(action.test, action.lease)
                 self.pending[action.test] = self.workers.submit(run_job, self.job(action), self.inbox.put)
             elif isinstance(action, Kill):
                 self.processes[action.test].signal(action.signum)
             elif isinstance(action, Retry):
                 self.forget(action.result.test)
-                self.console.retried(action.result)      # before its log is put away
                 self.record.attempt_end(action.result)
+                self.console.retried(action.result)
             else:
                 self.conclude(action.result)
 

@@ -157,6 +157,7 @@ EXIT_CODES: Mapping[str, Ends] = {
     "a status of 2 is not the runner's": Ends("exit 2\nexit 3\nexit 5\n", [], 1),
     "one took too long": Ends("sleep 1000\n", ["--timeout", "0.1s"], 1),
     "one cannot run": Ends("true #: gpus=3\n", [], 1),
+    "one cannot run and another waits for it": Ends("true #: gpus=3\nfalse #: after=true\n", [], 1),
     "bad bash": Ends("true\nfi\n", [], 2, r"^tests\.txt:2: .*fi"),
     "an open quote": Ends("true\n\necho 'a\n", [], 2, r"^tests\.txt:3: .*'"),
     "an unknown key": Ends("true #: gpu=1\n", [], 2, r"^tests\.txt:1: .*gpu"),
@@ -166,6 +167,10 @@ EXIT_CODES: Mapping[str, Ends] = {
     "a mask with duplicates": Ends("true\n", [], 2, r"CUDA_VISIBLE_DEVICES=0,1,0", "0,1,0"),
     "more GPUs than the mask shows": Ends("true\n", ["--gpus", "3"], 2, r"--gpus 3"),
     "a GPU that the mask hides": Ends("true\n", ["--gpus", "0,7"], 2, r"--gpus 0,7.*7"),
+    "after names nothing": Ends("true #: after=none\n", [], 2, r"^tests\.txt:1: after=none names no test"),
+    "after goes in a circle": Ends("true #: after=false\nfalse #: after=true\n", [], 2, r"^tests\.txt:2: .* circle"),
+    "a key of a later version": Ends("true\nfalse #: split=1\n", [], 2, r"^tests\.txt:2: split= is not supported yet"),
+    "a history that is missing": Ends("true\n", ["--history", "none"], 2, r"--history none: cannot be read"),
     "log dir is a file": Ends("true\n", ["--log-dir", "tests.txt"], 3, r"tests\.txt"),
     "log dir is below a file": Ends("true\n", ["--log-dir", "tests.txt/logs"], 3, r"tests\.txt/logs"),
     "fail dir is a file": Ends("true\n", ["--fail-dir", "tests.txt"], 3, r"tests\.txt"),
@@ -184,10 +189,14 @@ BAD_OPTIONS: Mapping[Tuple[str, ...], str] = {
     ("--timeout", "-5"): r"--timeout", ("--timeout", "inf"): r"--timeout.*'inf'",
     ("--grace", "soon"): r"--grace.*'soon'", ("--grace", ""): r"--grace.*''",
     ("--pytest-args=it's",): r'--pytest-args.*"it\'s"', ("--output", "all"): r"--output.*'all'.*replay",
+    ("--shard", "5/4"): r"--shard.*'5/4' is not K/N", ("--max-gpus", "0"): r"--max-gpus.*'0'",
+    ("--max-gpus", "all"): r"--max-gpus.*'all'", ("--order", "size"): r"--order.*'size'.*failed-first",
+    ("-k", "a b"): r"-k.*'a b' is not names",
     ("--bogus",): r"--bogus", ("-x",): r"-x",
     # An abbreviation would change its meaning with the next option of a similar name.
     ("--gpu", "2"): r"--gpu\b", ("--time", "3"): r"--time\b", ("--fail",): r"--fail\b", ("--log", "d"): r"--log\b",
-    ("--lis",): r"--lis\b", ("--vers",): r"--vers\b",
+    ("--lis",): r"--lis\b", ("--vers",): r"--vers\b", ("--rerun",): r"--rerun\b", ("--his", "x"): r"--his\b",
+    ("--max", "2"): r"--max\b", ("--pla",): r"--pla\b", ("--shards", "1/2"): r"--shards\b",
 }
 
 

@@ -477,7 +477,8 @@ class SharesTest(PoolCase):
         self.assertEqual(self.tokens(self.pool(2), 0.75, 0.75, 0.5, 0.25), "4 5 - 4")
 
     def test_shares_add_up_to_a_device_whatever_floats_do(self) -> None:
-        for needs in ((0.7, 0.2, 0.1), (0.1,) * 10, (0.3, 0.3, 0.3, 0.1), (0.000001, 0.999999), (0.6, 0.4)):
+        for needs in ((0.7, 0.2, 0.1), (0.1,) * 10, (0.3, 0.3, 0.3, 0.1), (0.000001, 0.999999), (0.6, 0.4),
+                      (0.000249, 0.999751), (0.000123, 0.999877)):
             with self.subTest(needs=needs):
                 pool = self.pool(1, cpus=0)
                 leases = [self.take(pool, need) for need in needs]
@@ -911,7 +912,7 @@ class GpuLocksTest(DeviceCase):
         held = one.take(1)
         assert held is not None
         self.assertIsNone(other.take(3))
-        self.assertTrue(other.is_locked_out)
+        self.assertTrue(other.held_by_others)
         lease = other.take(2)
         self.assertEqual(lease and lease.tokens, ["1", "2"])
         self.assertIsNone(one.take(1))
@@ -935,7 +936,7 @@ class GpuLocksTest(DeviceCase):
         pool = self.pool()
         self.assertIsNotNone(pool.take(1))
         self.assertIsNone(pool.take(2))
-        self.assertFalse(pool.is_locked_out)
+        self.assertFalse(pool.held_by_others)
 
     def test_neighbours_are_chosen_among_what_is_not_locked(self) -> None:
         one, other = self.pool("1"), self.pool("0,1,2,3")
@@ -956,7 +957,7 @@ class GpuLocksTest(DeviceCase):
         one, other, third = self.pool(), self.pool(), self.pool()
         self.assertIsNotNone(one.take(2))
         self.assertIsNotNone(other.take(0))
-        self.assertFalse(other.is_locked_out)
+        self.assertFalse(other.held_by_others)
         for lease in [one.take(0), one.take(0)]:
             assert lease is not None
             one.give(lease)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import unittest
 from typing import Dict, List, Mapping, Tuple
 from xml.etree import ElementTree
@@ -10,11 +11,16 @@ import run_tests
 from run_tests import Outcome
 from tests.support import Ran, RunnerCase, a_test
 
+MEMORY_BYTES = 2 << 30
 START_KEYS = ["event", "run", "time", "version", "lists", "tests", "gpus", "directory", "shard",
               "selected", "left_out"]
 TEST_START_KEYS = ["event", "run", "time", "test", "label", "attempt", "pid", "slot", "gpus", "log"]
 TEST_END_KEYS = ["event", "run", "time", "test", "label", "attempt", "outcome", "status", "signal", "seconds", "need"]
 END_KEYS = ["event", "run", "time", "exit", "outcomes"]
+
+
+def limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
 
 class JournalTest(RunnerCase):
@@ -125,9 +131,12 @@ class JournalTest(RunnerCase):
     def test_a_full_disk_is_the_machines_failure(self) -> None:
         for gpus in ("0", "0,1"):
             with self.subTest(gpus=gpus):
-                ran = self.run_list("touch ran\ntrue\n", "--journal", "/dev/full", gpus=gpus)
-                self.assertEqual((ran.code, ran.err, os.path.exists(ran.path("ran"))), (3, "", False))
-                self.assertRegex(ran.text.splitlines()[-1],
+                self.write("tests.txt", "touch ran\ntrue\n")
+                process = self.start("--journal", "/dev/full", "tests.txt", gpus=gpus, preexec_fn=limit_memory)
+                out, err = process.communicate()         # who reads it to its end never comes to one
+                self.assertEqual((process.returncode, err.decode(), os.path.exists(f"{self.folder}/ran")),
+                                 (3, "", False))
+                self.assertRegex(out.decode().splitlines()[-1],
                                  r"^Stopped, the machine failed: .*No space left on device.*: 2 not run$")
 
 

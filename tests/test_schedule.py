@@ -438,7 +438,7 @@ class AfterTest(ScheduleCase):
         self.play("a w:9+after=a", "begin > w unrunnable; a on GPU 0", done=False)
 
     def test_two_that_cannot_run_have_one_outcome_each(self) -> None:
-        self.play("v:9 w:9+after=v", "begin > v unrunnable; w blocked")
+        self.play("v:9 w:9+after=v", "begin > v unrunnable; w unrunnable")
         self.play("w:9+after=v v:9", "begin > w unrunnable; v unrunnable")
 
     def test_a_blocked_test_opens_its_barrier(self) -> None:
@@ -739,6 +739,7 @@ class LockedOutTest(ScheduleCase):
     def test_narrower_tests_start_beside_what_is_locked(self) -> None:
         self.hold(0, 1)
         play = self.start("w:2 a~999 x:0~999", "a on GPU 2; x on CPU", gpus=3)
+        self.assertEqual(play.schedule.deadline(), run_tests.LOCK_POLL_S)
         self.free(0, 1)
         self.tell(play, "@1 tick", "w on GPU 0,1")
 
@@ -972,6 +973,10 @@ class InterruptTest(ScheduleCase):
                     exit e 130  > e interrupted
                 """)
                 self.assertEqual(play.schedule.interrupts, [signal.Signals[name]])
+
+    def test_what_is_not_run_is_told_in_list_order(self) -> None:
+        self.play("a b c d", "begin > d on GPU 0\nSIGINT > a not run; b not run; c not run; SIGINT d", gpus=1,
+                  order="d c a b", done=False)
 
     def test_sigkill_after_grace(self) -> None:
         self.play("a", """
@@ -1312,6 +1317,7 @@ class Simulation:
         self.promises: Dict[Test, float] = {}
         self.launched: List[Test] = []
         self.attempts: Dict[Test, int] = {}                  # that have ended without a pass
+        self.last_outcome: Dict[Test, Outcome] = {}          # of those
         self.outcomes: Dict[Test, Outcome] = {}
         self.stopped = False
         if self.random.random() < 0.2:
@@ -1484,6 +1490,7 @@ class Simulation:
         outcome = self.outcome_of_run(action.result, event)
         self.require(action.result.outcome is outcome and outcome.can_be_retried(), f"{outcome} is retried")
         self.attempts[test] = self.attempts.get(test, 0) + 1
+        self.last_outcome[test] = outcome
         self.require(self.attempts[test] <= self.schedule.options.retries, f"{test.label} is retried too often")
         self.launched.remove(test)
         self.promises.clear()            # nobody could know that it would need its devices again
@@ -1492,11 +1499,11 @@ class Simulation:
 
     def outcome_without_run(self, test: Test, event: Any) -> Outcome:
         """What a test is that never started."""
+        if max(self.gpus, 1) < test.gpus < ALL_GPUS and isinstance(event, Begin):
+            return Outcome.UNRUNNABLE
         if any(other in self.outcomes and self.outcomes[other].is_failure() for other in self.awaited(test)):
             return Outcome.BLOCKED
-        too_wide = max(self.gpus, 1) < test.gpus < ALL_GPUS
-        is_first = not self.schedule.options.fail_fast or Outcome.UNRUNNABLE not in self.outcomes.values()
-        return Outcome.UNRUNNABLE if too_wide and isinstance(event, Begin) and is_first else Outcome.NOT_RUN
+        return self.last_outcome.get(test, Outcome.NOT_RUN)      # of what waits for its retry when the run stops
 
     def awaited(self, test: Test) -> List[Test]:
         return [self.by_label[label] for label in test.attributes.after]
