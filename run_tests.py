@@ -87,6 +87,7 @@ PASSES = 5                   # of a test's last passes the median is its expecte
 SLACK = 1.1                  # by how much the estimate of the longest test may be short before the run ends with it
 ASSUMED_S = 60.0             # what a test is expected to take where nothing is known of any; only ratios matter
 HISTORY_BYTES = 64 << 20     # of a journal's end that are read: some hundred thousand runs of tests, in about a second
+ROUNDING_S = 1e-6            # by which sums of times may be off: far below any test's duration
 LOCK_POLL_S = 0.2            # between two looks at a GPU that another runner holds: short beside any GPU test
 PLAN_GPUS = (1, 2, 4, 8, 16, 32)
 PORT_FIRST, PORT_LAST = 20_000, 32_767  # below the ephemeral ports of Linux, which start at 32768
@@ -1704,16 +1705,35 @@ class Reservation(NamedTuple):
 
     at: float
     devices: FrozenSet[int]
-    lock: Tuple[str, ...]
+    lock: FrozenSet[str]
     is_alone: bool                       # and the CPU slots too
 
 
-class LineKey(NamedTuple):
-    """What waiting tests have in common, so that only the first in each line is looked at."""
+class Line:
+    """Waiting tests that need the same: the first in starting order, or the longest that ends in time, is the next.
 
-    gpus: float
-    lock: Tuple[str, ...]
-    magnitude: int                       # of the expected seconds, the power of two above them
+    Ranks are negative here, so that the first of two stands behind the second.
+    """
+
+    def __init__(self, need: float, lock: Tuple[str, ...]) -> None:
+        self.need, self.lock = need, lock
+        self.ranked: List[Tuple[int, Test]] = []
+        self.timed: List[Tuple[float, int, Test]] = []   # by expected seconds first
+
+    def add(self, rank: int, seconds: float, test: Test) -> None:
+        """Let a test stand in line."""
+        bisect.insort(self.ranked, (-rank, test))
+        bisect.insort(self.timed, (seconds, -rank, test))
+
+    def remove(self, rank: int, seconds: float, test: Test) -> None:
+        """Take a test out of the line."""
+        del self.ranked[bisect.bisect_left(self.ranked, (-rank, test))]
+        del self.timed[bisect.bisect_left(self.timed, (seconds, -rank, test))]
+
+    def within(self, seconds: float) -> Optional[Test]:
+        """The longest test that is expected to take at most so long."""
+        number = bisect.bisect_right(self.timed, (seconds, math.inf)) - 1
+        return self.timed[number][2] if number >= 0 else None
 
 
 class Schedule:
@@ -1731,7 +1751,7 @@ class Schedule:
         self.followers = followers_of(tests)
         ahead = collections.Counter(itertools.chain.from_iterable(self.followers.values()))
         self.waiting = {test: ahead[test] for test in tests}     # for how many tests named in its `after`
-        self.lines: Dict[LineKey, List[Tuple[int, Test]]] = {}   # with negative ranks: the last is the next to start
+        self.lines: Dict[Tuple[float, Tuple[str, ...]], Line] = {}       # by need and locks
         self.held: Dict[int, List[Test]] = {}    # by barrier, the tests below it, which has not opened
         for test in tests:
             self.held.setdefault(test.barrier, []).append(test)
@@ -1882,53 +1902,57 @@ class Schedule:
     def line_up(self, test: Test) -> None:
         """Put a test into its line, if nothing but room keeps it from starting."""
         if self.waiting.get(test) == 0 and test.barrier <= self.floor:
-            key = LineKey(test.gpus, test.attributes.lock, math.frexp(self.seconds[test])[1])
-            bisect.insort(self.lines.setdefault(key, []), (-self.rank[test], test))
+            need = test.gpus, test.attributes.lock
+            self.lines.setdefault(need, Line(*need)).add(self.rank[test], self.seconds[test], test)
 
     def start_waiting(self, at: float) -> List[Action]:
         """Start every test that may start now, the first in starting order first."""
         actions: List[Action] = []
         reservation: Optional[Reservation] = None
         self.pool.held_by_others.clear()
-        heads = [(-line[-1][0], key) for key, line in self.lines.items() if line] if self.pool.has_room() else []
-        heapq.heapify(heads)
-        while heads and self.pool.has_room():
-            _, key = heapq.heappop(heads)
-            line = self.lines[key]
-            if not self.locked.isdisjoint(key.lock):
+        lines = [(-line.ranked[-1][0], line) for line in self.lines.values() if line.ranked]
+        heapq.heapify(lines)
+        while lines and self.pool.has_room():
+            _, line = heapq.heappop(lines)
+            if not self.locked.isdisjoint(line.lock):
                 continue
-            lease = self.lease(line[-1][1], at, reservation)
-            if lease is not None:
-                actions.append(self.launch(line.pop()[1], lease, at))
-                if line:
-                    heapq.heappush(heads, (-line[-1][0], key))
-            elif reservation is None and key.gpus > 0:
-                reservation = self.reserve(key, at)
+            launch = self.launch_from(line, at, reservation)
+            if launch is not None:
+                actions.append(launch)
+                if line.ranked:
+                    heapq.heappush(lines, (-line.ranked[-1][0], line))
+            elif reservation is None and line.need > 0:
+                reservation = self.reserve(line, at)
         self.poll_at = at + LOCK_POLL_S if self.pool.held_by_others else math.inf
         return actions
 
-    def lease(self, test: Test, at: float, promised: Optional[Reservation]) -> Optional[Lease]:
-        """What a test needs, if it is free and, unless the test ends in time, not promised; else None."""
-        if promised is None or at + self.seconds[test] <= promised.at:
-            return self.pool.take(test.gpus)
-        if promised.is_alone or not set(promised.lock).isdisjoint(test.attributes.lock):
+    def launch_from(self, line: Line, at: float, promised: Optional[Reservation]) -> Optional[Launch]:
+        """Start the first test of a line on what is not promised, else one that will have ended by then."""
+        test, lease = line.ranked[-1][1], None
+        if promised is None:
+            lease = self.pool.take(line.need)
+        elif not promised.is_alone and promised.lock.isdisjoint(line.lock):
+            lease = self.pool.take(line.need, avoid=promised.devices)
+        if lease is None and promised is not None:
+            short = line.within(promised.at - at + ROUNDING_S)
+            test, lease = short or test, self.pool.take(line.need) if short else None
+        if lease is None:
             return None
-        return self.pool.take(test.gpus, avoid=promised.devices)
-
-    def launch(self, test: Test, lease: Lease, at: float) -> Launch:
-        end, attempt = at + self.seconds[test], self.failed[test].attempt + 1 if test in self.failed else 1
+        rank, seconds = self.rank[test], self.seconds[test]
+        line.remove(rank, seconds, test)
         del self.waiting[test]
-        self.locked.update(test.attributes.lock)
-        self.running[test] = Running(lease, attempt, end)
-        bisect.insort(self.ends, (end, self.rank[test], test))
+        self.locked.update(line.lock)
+        attempt = self.failed[test].attempt + 1 if test in self.failed else 1
+        self.running[test] = Running(lease, attempt, at + seconds)
+        bisect.insort(self.ends, (at + seconds, rank, test))
         return Launch(test, lease, attempt)
 
-    def reserve(self, key: LineKey, at: float) -> Optional[Reservation]:
-        """The devices that a test for which there is no room can have soonest; None if others hold too many.
+    def reserve(self, line: Line, at: float) -> Optional[Reservation]:
+        """The devices that a line for which there is no room can have soonest; None if others hold too many.
 
         What is overdue may end now.
         """
-        count, shares = demand(key.gpus, self.pool.size)
+        count, shares = demand(line.need, self.pool.size)
         room = list(self.pool.room)
         # When each device has room, the soonest first.
         ready = dict.fromkeys((index for index in self.pool.whole if index not in self.pool.held_by_others), at)
@@ -1939,9 +1963,9 @@ class Schedule:
                     ready.setdefault(device.index, max(end, at))
         if len(ready) < count:
             return None
-        promised, is_alone = list(ready)[-count:], key.gpus == ALL_GPUS
+        promised, is_alone = list(ready)[-count:], line.need == ALL_GPUS
         start = max(self.ends[-1][0], at) if is_alone else ready[promised[-1]]
-        return Reservation(start, frozenset(promised), key.lock, is_alone)
+        return Reservation(start, frozenset(promised), frozenset(line.lock), is_alone)
 
 
 def outcome_of(status: int) -> Outcome:

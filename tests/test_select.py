@@ -751,6 +751,14 @@ class Selections(unittest.TestCase):
         self.assertEqual((labels(again.tests), {why: labels(out) for why, out in again.left_out.items()}),
                          ("d", {"--rerun-failed": "a b c"}))
 
+    def test_a_run_between_takes_nothing_from_a_shard(self) -> None:
+        """`-k d` without a shard, and then again what failed in the first: it is in no other shard's journal."""
+        text, history = "a:1:40 b:1:30 c:1:20 d:1:10", [
+            start("ad", "bc", run="1", shard="1/2"), end("a", 1, 1, "failed", run="1"), end("d", 10, 1, run="1"),
+            start("d", "abc", run="2"), end("d", 900, 2, run="2")]
+        again = self.select(text, history, shard=Shard(1, 2), rerun_failed=True)
+        self.assertEqual(labels(again.tests), "a")
+
     def test_another_shard_is_cut_anew(self) -> None:
         history = [start("ad", "bc", shard="1/2"), *(end(key, 1000, outcome="failed") for key in "ad")]
         other = self.select("a:1:40 b:1:30 c:1:20 d:1:10", history, shard=Shard(2, 2), rerun_failed=True)

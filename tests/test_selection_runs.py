@@ -536,6 +536,14 @@ class Deferral(SelectionCase):
         self.assertEqual({record["label"] for record in later.journal("test_end", "later/run_tests.jsonl")},
                          {"true 1", "of c", "true 1 #2"})
 
+    def test_a_list_that_is_given_twice(self) -> None:
+        """Its second tests start with the state of its beginning again."""
+        self.write("a.txt", 'A=1\ntest "$A" = 1 #: gpus=4 label=one\nA=2\ntest "$A" = 2 #: gpus=4 label=two\n')
+        self.assertEqual(self.run_command("--max-gpus", "2", "a.txt", "a.txt").code, 5)
+        lists = [os.path.join("logs", name) for name in self.deferred_files()]
+        ran = self.run_command("--log-dir", "later", *lists, gpus=FOUR)
+        self.assertEqual((ran.code, ran.text.splitlines()[-1]), (0, "All tests passed"))
+
     def test_what_waits_for_a_deferred_one(self) -> None:
         text = ("true a #: label=a gpus=4\ntrue b #: label=b after=a\ntrue c #: label=c\n"
                 "true d #: label=d gpus=4 after=c\n")
@@ -738,6 +746,20 @@ class GpuLocks(SelectionCase):
         self.hold("2", "5,2,7")
         ran = self.run_list("true a\ntrue b\n", "--gpu-locks", "locks", gpus="2,7")
         self.assertEqual((ran.code, self.gpus(ran)), (0, [["7"]] * 2))
+
+    def test_an_index_and_a_uuid_may_be_one_gpu(self) -> None:
+        """As `nvidia-smi -L` tells."""
+        tools = self.stub("nvidia-smi", "#!/bin/bash\necho 'GPU 0: NVIDIA H200 (UUID: GPU-aaaa)'\n"
+                                        "echo 'GPU 1: NVIDIA H200 (UUID: GPU-bbbb)'\n")
+        env = {"PATH": f"{tools}:{os.environ['PATH']}"}
+        up, hold = self.fifo("up"), self.fifo("hold")
+        self.write("holds.txt", "echo up >up; read x <hold\n")
+        first = self.start("--gpu-locks", "locks", "--log-dir", "first", "holds.txt", gpus="0", env=env)
+        self.addCleanup(self.abandon, first)
+        self.addCleanup(hold.send)
+        self.assertEqual(up.line(), "up")
+        ran = self.run_list("true a\ntrue b\n", "--gpu-locks", "locks", gpus="GPU-aaaa,GPU-bbbb", env=env)
+        self.assertEqual((ran.code, self.gpus(ran)), (0, [["GPU-bbbb"]] * 2))
 
     def waiter(self, text: str = "true #: gpus=2\n", gpus: str = TWO) -> Any:
         """A runner that has said that it waits for the other's GPUs."""
