@@ -85,6 +85,7 @@ SCRIPT_BYTES = 120_000       # Linux refuses one argument of 128 KiB or more (MA
 SHARES = 1_000_000           # of a device, in which fractions are counted: `gpus=` takes six digits after the point
 PASSES = 5                   # of a test's last passes the median is its expected duration: two bad days do not move it
 SLACK = 1.1                  # by how much the estimate of the longest test may be short before the run ends with it
+LONGEST_S = 1e9              # a pass that is said to have taken longer, thirty years, is a torn or foreign record
 ASSUMED_S = 60.0             # what a test is expected to take where nothing is known of any; only ratios matter
 HISTORY_BYTES = 64 << 20     # of a journal's end that are read: some hundred thousand runs of tests, in about a second
 ROUNDING_S = 1e-6            # by which sums of times may be off: far below any test's duration
@@ -1033,9 +1034,9 @@ class History:
     """What journals say: how long each test takes when it passes, and which tests of these lists still owe a pass."""
 
     def __init__(self, lists: Sequence[str] = ()) -> None:
-        self.lists = frozenset(lists)
+        self.lists = frozenset(map(os.path.normpath, lists))
         self.runs: Set[str] = set()      # the runs of these lists
-        self.shard = ""                  # of the last of them
+        self.shards: Dict[str, Set[str]] = {}    # by shard (`2/4`), the keys that its runs have selected
         self.seen: Set[str] = set()      # keys of the tests that were in their lists, selected or not
         self.owed: Dict[str, int] = {}   # by key, how many tests selected in its last run have not passed in it
         self.passes: Dict[str, List[Tuple[float, float]]] = {}   # by key, the time of the pass and its seconds
@@ -1046,15 +1047,15 @@ class History:
         Raises ValueError, TypeError, AttributeError or KeyError for a record that no runner has written.
         """
         event, run = record["event"], record["run"]
-        if event == "run_start" and is_own and not self.lists.isdisjoint(record["lists"]):
+        if event == "run_start" and is_own and not self.lists.isdisjoint(map(os.path.normpath, record["lists"])):
             self.runs.add(run)
-            self.shard = record["shard"] or ""
+            self.shards.setdefault(record["shard"] or "", set()).update(record["selected"])
             self.seen.update(record["selected"], record["left_out"])
             self.owed.update(collections.Counter(record["selected"]))
         elif event == "test_end" and record["outcome"] in (Outcome.PASSED.value, Outcome.FLAKY.value):
-            if not 0 <= record["seconds"] < math.inf:
+            if not (0 <= record["seconds"] <= LONGEST_S and record["time"] >= 0):
                 raise ValueError("not a duration")
-            self.passes.setdefault(record["test"], []).append((float(record["time"]), record["seconds"]))
+            self.passes.setdefault(record["test"], []).append((record["time"], record["seconds"]))
             if run in self.runs and record["test"] in self.owed:
                 self.owed[record["test"]] -= 1
 
@@ -1112,6 +1113,11 @@ class Selection:
         if order != "file" and not pool.sequential:
             tests = widest_first(tests, self.estimates, pool.size)
         return sorted(tests, key=lambda test: test not in self.failed) if order == "failed-first" else tests
+
+    def deferred_lists(self) -> List[List[Test]]:
+        """The deferred tests, list by list. A list that is given twice is two."""
+        deferred = [test for test in self.tests if test in self.deferred]
+        return [list(tests) for _, tests in itertools.groupby(deferred, lambda test: id(test.shell.lines))]
 
 
 def widest_first(tests: Sequence[Test], estimates: Estimates, gpus: int) -> List[Test]:
@@ -1226,15 +1232,17 @@ def select(tests: Sequence[Test], options: Options, history: History) -> Selecti
         by_name = options.keep
         chosen = leave_out("-k", lambda test: by_name((test.label, *test.attributes.tags)))
     deferred = too_wide(chosen, math.inf if options.max_gpus is None else options.max_gpus)
-    shard = options.shard
-    if shard and not (options.rerun_failed and history.shard == str(shard)):
+    shard, begun = options.shard, history.shards.get(str(options.shard)) if options.rerun_failed else None
+    if shard and begun is not None:
+        chosen = leave_out(f"--shard {shard}", lambda test: test.key in begun or test.key not in history.seen)
+    elif shard:
         numbers = {}
         for part in ([test for test in chosen if test not in deferred], [test for test in chosen if test in deferred]):
             numbers.update(shard_of(part, shard.total, estimates.seconds))
         plan = hashlib.sha256(repr([(test.key, numbers[test]) for test in chosen]).encode()).hexdigest()[:6]
         chosen = leave_out(f"--shard {shard} (plan {plan})", lambda test: numbers[test] == shard.number)
     if options.rerun_failed:
-        chosen = leave_out("--rerun-failed", history.owes)
+        chosen = leave_out("--rerun-failed", lambda test: test in deferred or history.owes(test))
     return Selection(chosen, deferred.intersection(chosen), left_out, estimates,
                      frozenset(filter(history.has_failed, chosen)))
 
@@ -2182,17 +2190,18 @@ def read_history(options: Options) -> History:
     """What the run's own journal and those of `--history` say. Raises UsageError for one that cannot be read."""
     history = History(options.lists)
     own = journal_path(options)
-    for path in dict.fromkeys([own, *options.history]):
+    paths = [own, *options.history] if os.path.isfile(own) else options.history
+    for real, path in {os.path.realpath(path): path for path in paths}.items():      # each file once
         try:
             with open(path, "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - HISTORY_BYTES))
+                if file.seekable():
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - HISTORY_BYTES))
                 for line in file:
                     # Torn lines, lines of other tools and of older runners: each costs itself alone.
-                    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-                        history.add(json.loads(line), is_own=path == own)
+                    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                        history.add(json.loads(line), is_own=real == os.path.realpath(own))
         except OSError as error:
-            if path != own:
-                raise UsageError(f"--history {path}: cannot be read ({error.strerror}); name a journal") from None
+            raise UsageError(f"--history {path}: cannot be read ({error.strerror}); name a journal") from None
     return history
 
 
@@ -2290,15 +2299,14 @@ def write_deferred(folder: str, selection: Selection) -> None:
         for number in itertools.count(1):
             os.unlink(os.path.join(folder, deferred_name(number)))
     labels = {test.label for test in selection.deferred}
-    tests = [test for test in selection.tests if test in selection.deferred]
-    for number, name in enumerate(dict.fromkeys(test.file for test in tests), 1):
-        lines, held = [f"# Deferred tests of {CONTROL.sub('?', name)}", f"BASH_ARGV0={shlex.quote(name)}"], 0
+    for number, tests in enumerate(selection.deferred_lists(), 1):
+        name, held = tests[0].file, 0
+        lines = [f"# Deferred tests of {CONTROL.sub('?', name)}", f"BASH_ARGV0={shlex.quote(name)}"]
         for test in tests:
-            if test.file == name:
-                lines += [state.text for state in test.shell.lines[held:test.shell.held]]
-                said = spell_attributes(test, labels)
-                lines.append(f"{test.source}  #: {said}" if said else test.source)
-                held = test.shell.held
+            lines += [state.text for state in test.shell.lines[held:test.shell.held]]
+            said = spell_attributes(test, labels)
+            lines.append(f"{test.source}  #: {said}" if said else test.source)
+            held = test.shell.held
         with open(os.path.join(folder, deferred_name(number)), "wb") as file:
             file.write(to_bytes("\n".join(lines) + "\n"))
 
@@ -2311,7 +2319,7 @@ def deferred_name(number: int) -> str:
 def spell_attributes(test: Test, labels: Container[str]) -> str:
     """A test's attributes as `key=value` words; `labels` are those that `after` may name."""
     said = dict(vars(test.attributes), after=tuple(label for label in test.attributes.after if label in labels))
-    if said["label"] is not None or re.search(r" #\d+$", test.label):
+    if re.search(r" #\d+$", test.label):        # its twin may not be there
         said["label"] = test.label
     return " ".join(shlex.quote(f"{key}={spell(value)}") for key, value in said.items() if value not in (None, ()))
 
@@ -2599,8 +2607,8 @@ def account(selection: Selection, options: Options) -> List[str]:
         return []
     parts = [f"Selected {selected} of {total} tests ({100 * selected / total:.1f} %)"]
     if selection.deferred:
-        files = len({test.file for test in selection.deferred})
-        paths = " ".join(os.path.join(options.log_dir, deferred_name(number)) for number in range(1, files + 1))
+        paths = " ".join(os.path.join(options.log_dir, deferred_name(number))
+                         for number, _ in enumerate(selection.deferred_lists(), 1))
         others = any(test.gpus <= (options.max_gpus or 0) for test in selection.deferred)
         parts.append(f"deferred {len(selection.deferred)} that need more than {options.max_gpus} GPUs"
                      f"{' or wait for one that does' if others else ''}: {paths}")

@@ -157,6 +157,13 @@ class Durations(HistoryCase):
                 self.history(path)
             self.assertRegex(str(caught.exception), rf"^--history .*/{path}: cannot be read \({why}\); name a journal$")
 
+    def test_a_journal_that_is_named_twice_counts_once(self) -> None:
+        """Whatever the spelling of its path; the run's own too."""
+        self.journal(*(end("a", seconds, at) for at, seconds in enumerate([1, 1, 1, 9, 9])))
+        for more in ([], [OWN], ["./" + OWN], ["logs/../" + OWN, "./" + OWN]):
+            with self.subTest(more):
+                self.assertEqual(self.duration("a", *more), 1)
+
     def test_a_journal_that_is_named_is_only_read(self) -> None:
         path = self.journal(end("a", 3), '{"torn', path="other.jsonl")
         os.chmod(path, 0o444)
@@ -318,12 +325,10 @@ class Owing(HistoryCase):
         self.assertEqual(self.failed(*records, keys="ab"), "")
         self.assertEqual(self.duration("a"), 7)
 
-    def test_the_shard_of_the_last_run(self) -> None:
-        for records, expected in (([], ""), ([start(shard="2/4")], "2/4"), ([start(shard="2/4"), start()], ""),
-                                  ([start(shard="1/4"), start(shard="3/4", lists=["other.txt"])], "1/4")):
-            with self.subTest(expected):
-                self.journal(*records)
-                self.assertEqual(self.history().shard, expected)
+    def test_what_the_runs_of_a_shard_have_selected(self) -> None:
+        self.journal(start("ab", shard="2/4"), start("abc"), start("c", shard="2/4"), start("d", shard="1/4"),
+                     start("e", shard="2/4", lists=["other.txt"]))
+        self.assertEqual(self.history().shards, {"2/4": {"a", "b", "c"}, "": {"a", "b", "c"}, "1/4": {"d"}})
 
 
 # What `-k` keeps.
@@ -749,7 +754,7 @@ class Selections(unittest.TestCase):
         history = [start("ad", "bc", shard="1/2"), end("a", 1), end("d", 500, outcome="failed")]
         again = self.select(text, history, shard=Shard(1, 2), rerun_failed=True)
         self.assertEqual((labels(again.tests), {why: labels(out) for why, out in again.left_out.items()}),
-                         ("d", {"--rerun-failed": "a b c"}))
+                         ("d", {"--shard 1/2": "b c", "--rerun-failed": "a"}))
 
     def test_a_run_between_takes_nothing_from_a_shard(self) -> None:
         """`-k d` without a shard, and then again what failed in the first: it is in no other shard's journal."""

@@ -521,6 +521,14 @@ class Deferral(SelectionCase):
             self.assertEqual((new.label, new.key, new.command, new.stem, new.gpus, new.junit),
                              (old.label, old.key, old.command, old.stem, old.gpus, old.junit))
 
+    def test_a_number_behind_a_label_survives(self) -> None:
+        """Also where the tests that took the numbers before it are not deferred."""
+        self.write("tests.txt", "true #: label=x\ntrue b #: label=x gpus=4\ntrue c || test_fail x #: gpus=4\ntrue\n"
+                                "true #: gpus=4\nA=y\ntrue d #: label=$A gpus=4\ntrue y\n")
+        self.assertEqual(self.run_command("--max-gpus", "2", "tests.txt").code, 0)
+        self.assertEqual([(test.label, test.stem) for test in self.parse("logs/deferred.txt")],
+                         [("x #2", "x_2"), ("x #3", "x_3"), ("true #2", "true_2"), ("y", "y")])
+
     def test_several_lists_make_several(self) -> None:
         self.write("a.txt", "export WHO=a\ntrue 1 #: gpus=3\ntrue 2\n")
         self.write("b.txt", "true 3\n")
@@ -594,7 +602,7 @@ class Deferral(SelectionCase):
         text = "false #: label=a\ntrue #: label=wide gpus=4\n"
         self.check(self.run_list(text, "--max-gpus", "2"), 1, {"a": "failed", "wide": "deferred"})
         ran = self.run_list(text, "--max-gpus", "2", "--rerun-failed")
-        self.assertEqual(self.last_outcomes(ran), {"a": "failed"})
+        self.assertEqual(self.last_outcomes(ran), {"a": "failed", "wide": "deferred"})
         ran = self.run_list(text, "--rerun-failed", gpus=FOUR)
         self.assertEqual(self.last_outcomes(ran), {"a": "failed"})
 
@@ -741,6 +749,20 @@ class GpuLocks(SelectionCase):
         ran = self.run_list("true\n", "--gpu-locks", "locks", "--log-dir", "third")
         self.assertEqual((ran.code, ran.journal("test_start", "third/run_tests.jsonl")[0]["gpus"], ran.err),
                          (0, ["0"], ""))
+
+    def test_a_gpu_is_free_when_its_test_has_ended(self) -> None:
+        """The other runner goes on meanwhile."""
+        up, hold = self.fifo("up"), self.fifo("hold")
+        self.write("first.txt", "true #: gpus=2\ntrue half #: gpus=0.5\n"
+                                "echo up >up; read x <hold #: gpus=0 after='true,true half'\n")
+        first = self.start("--gpu-locks", "locks", "--log-dir", "first", "first.txt")
+        self.addCleanup(self.abandon, first)
+        self.addCleanup(hold.send)
+        self.assertEqual(up.line(), "up")
+        ran = self.run_list("true #: gpus=2\n", "--gpu-locks", "locks")
+        self.assertEqual((ran.code, self.gpus(ran), ran.err), (0, [["0", "1"]], ""))
+        hold.send()
+        self.assertEqual(first.wait(WAIT_S), 0)
 
     def test_the_order_of_a_mask_does_not_matter(self) -> None:
         self.hold("2", "5,2,7")
