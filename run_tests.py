@@ -340,6 +340,7 @@ NESTED_STOP = re.compile(r"[()'\"\\$`{}]")
 VARIABLE = r"(\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*))"
 LABEL_PIECE = re.compile(VARIABLE + r"|\\.|'[^']*'|.", re.ASCII | re.DOTALL)
 QUOTED_PIECE = re.compile(VARIABLE + r"|\\.|.", re.ASCII | re.DOTALL)
+QUOTING, WORD = re.compile(r"""['"\\]"""), re.compile(r"[^ \t\r\n]+")
 BARE_WORD = re.compile(r"[\w@%+=:,./-]*")
 PLAIN_WORD = re.compile(r"""(?:[\w@%+=:,./-]|'[^']*'|"[^"$`\\]*")*""")   # its value does not need bash
 
@@ -739,7 +740,8 @@ def parse_attributes(text: str, line: int, parsed: ListFile, base: Attributes) -
     values = dict(vars(base))
     seen: Set[str] = set()
     try:
-        pairs = shlex.split(text)
+        # Where nothing is quoted, shlex would only be slow: it reads character by character.
+        pairs = shlex.split(text) if QUOTING.search(text) else WORD.findall(text)
     except ValueError:
         parsed.complain(line, f"a quote in `#:{text}` is never closed")
         return base
