@@ -231,7 +231,7 @@ class Test:
     """One test of the list, ready to run. Equal only to itself."""
 
     index: int                           # position in the run, from 0
-    key: str                             # hash of command and environment prefix: its name in journals
+    key: str                             # hash of command and environment prefix: what journals know it by
     label: str                           # unique in the run
     stem: str                            # its log is `<log dir>/<stem>.log`
     file: str
@@ -249,6 +249,11 @@ class Test:
     @property
     def where(self) -> str:
         return f"{self.file}:{self.line}"
+
+    @property
+    def name(self) -> str:
+        """Tells tests apart that differ in nothing but label and shell state."""
+        return key_of([self.key, self.label])
 
 
 @dataclass(frozen=True)
@@ -618,6 +623,8 @@ def misuse(command: Sequence[Token]) -> str:
     """Why a command, its leading assignments taken out, would not do what it says; empty if it would."""
     if command[-1].text == "&":
         return "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
+    if len(command) > 1 and command[-2].text == "||" and ASSIGNMENT.match(command[-1].text):
+        return f'`|| {command[-1].text}` would hide the failure: the test would always pass; write || test_fail "label"'
     fresh = True
     for token in command:
         if fresh and token.text == "test_fail":
@@ -906,6 +913,16 @@ def check_supported(drafts: Sequence[Draft]) -> None:
                 draft.parent.complain(draft.line, f"{key}= is not supported yet; take it out")
 
 
+def resolve_after(drafts: Sequence[Draft], labels: Sequence[str]) -> None:
+    """Let each `after` name tests by their unique labels: those of its own list come before others' of that name."""
+    unique: Dict[Tuple[str, str], str] = {}
+    for draft, label in zip(drafts, labels):
+        unique.setdefault((draft.parent.name, draft.label or draft.body), label)
+    for draft in drafts:
+        after = tuple(unique.get((draft.parent.name, name), name) for name in draft.attributes.after)
+        draft.attributes = replace(draft.attributes, after=after) if after else draft.attributes
+
+
 def check_after(drafts: Sequence[Draft], labels: Sequence[str]) -> None:
     """Each `after` must name tests of the run, and none may wait for itself."""
     waits_for = {label: draft.attributes.after for draft, label in zip(drafts, labels) if draft.attributes.after}
@@ -945,6 +962,7 @@ def finish_tests(lists: Sequence[ListFile], options: Options) -> List[Test]:
             settle(draft, cwd, values, options)
     drafts = [draft for parsed in lists for draft in parsed.drafts]
     labels = unique_names([draft.label or draft.body for draft in drafts], "{} #{}", str)
+    resolve_after(drafts, labels)
     check_supported(drafts)
     check_junits(drafts)
     check_after(drafts, labels)
@@ -1038,10 +1056,10 @@ class History:
     def __init__(self, lists: Sequence[str] = ()) -> None:
         self.lists = frozenset(map(os.path.normpath, lists))
         self.runs: Set[str] = set()      # the runs of these lists
-        self.shards: Dict[str, Set[str]] = {}    # by shard (`2/4`), the keys that its runs have selected
-        self.seen: Set[str] = set()      # keys of the tests that were in their lists, selected or not
-        self.owed: Dict[str, int] = {}   # by key, how many tests selected in its last run have not passed in it
-        self.passes: Dict[str, List[Tuple[float, float]]] = {}   # by key, the time of the pass and its seconds
+        self.shards: Dict[str, Set[str]] = {}    # by shard (`2/4`), the names of tests that its runs have selected
+        self.seen: Set[str] = set()      # names of the tests that were in their lists, selected or not
+        self.owed: Set[str] = set()      # names of the tests that have not passed in the last run that selected them
+        self.passes: Dict[str, List[Tuple[float, float]]] = {}   # by name and by key, time and seconds of each pass
 
     def add(self, record: Mapping[str, Any], is_own: bool) -> None:
         """Take in one record of a journal; of one that is not this run's own, only durations.
@@ -1053,36 +1071,33 @@ class History:
             self.runs.add(run)
             self.shards.setdefault(record["shard"] or "", set()).update(record["selected"])
             self.seen.update(record["selected"], record["left_out"])
-            self.owed.update(collections.Counter(record["selected"]))
+            self.owed.update(record["selected"])
         elif event == "test_end" and record["outcome"] in (Outcome.PASSED.value, Outcome.FLAKY.value):
             if not (0 <= record["seconds"] <= LONGEST_S and record["time"] >= 0):
                 raise ValueError("not a duration")
-            self.passes.setdefault(record["test"], []).append((record["time"], record["seconds"]))
-            if run in self.runs and record["test"] in self.owed:
-                self.owed[record["test"]] -= 1
+            name = key_of([record["test"], record["label"]])
+            for known_as in (name, record["test"]):
+                self.passes.setdefault(known_as, []).append((record["time"], record["seconds"]))
+            if run in self.runs:
+                self.owed.discard(name)
 
     def owes(self, test: Test) -> bool:
         """Whether a test has not passed in its last run, or was in none: new or changed tests owe a pass too."""
-        return self.owed.get(test.key, 0) > 0 or test.key not in self.seen
-
-    def has_failed(self, test: Test) -> bool:
-        return self.owed.get(test.key, 0) > 0
+        return test.name in self.owed or test.name not in self.seen
 
     def duration(self, test: Test) -> Optional[float]:
         """Seconds: the median of the last passes, else what the list says, else None."""
-        passes = self.passes.get(test.key)
+        passes = self.passes.get(test.name) or self.passes.get(test.key)
         if passes is None:
             return test.attributes.time
         return statistics.median(seconds for _, seconds in sorted(passes)[-PASSES:])
 
 
 class Estimates(NamedTuple):
-    """The expected seconds of each test, and how many of them come from where."""
+    """The expected seconds of each test."""
 
     seconds: Mapping[Test, float]
     unknown: FrozenSet[Test]             # they count as the mean of the known ones
-    by_history: int
-    by_list: int
 
 
 def estimate(tests: Sequence[Test], history: History) -> Estimates:
@@ -1094,9 +1109,7 @@ def estimate(tests: Sequence[Test], history: History) -> Estimates:
     durations = {test: history.duration(test) for test in tests}
     known = {test: seconds for test, seconds in durations.items() if seconds is not None}
     mean = statistics.fmean(known.values()) if known else ASSUMED_S
-    by_history = sum(test.key in history.passes for test in tests)
-    return Estimates({test: known.get(test, mean) for test in tests}, frozenset(durations.keys() - known.keys()),
-                     by_history, len(known) - by_history)
+    return Estimates({test: known.get(test, mean) for test in tests}, frozenset(durations.keys() - known.keys()))
 
 
 @dataclass(frozen=True)
@@ -1236,7 +1249,7 @@ def select(tests: Sequence[Test], options: Options, history: History) -> Selecti
     deferred = too_wide(chosen, math.inf if options.max_gpus is None else options.max_gpus)
     shard, begun = options.shard, history.shards.get(str(options.shard)) if options.rerun_failed else None
     if shard and begun is not None:
-        chosen = leave_out(f"--shard {shard}", lambda test: test.key in begun or test.key not in history.seen)
+        chosen = leave_out(f"--shard {shard}", lambda test: test.name in begun or test.name not in history.seen)
     elif shard:
         numbers = {}
         for part in ([test for test in chosen if test not in deferred], [test for test in chosen if test in deferred]):
@@ -1246,7 +1259,7 @@ def select(tests: Sequence[Test], options: Options, history: History) -> Selecti
     if options.rerun_failed:
         chosen = leave_out("--rerun-failed", lambda test: test in deferred or history.owes(test))
     return Selection(chosen, deferred.intersection(chosen), left_out, estimates,
-                     frozenset(filter(history.has_failed, chosen)))
+                     frozenset(test for test in chosen if test.name in history.owed))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -2242,10 +2255,10 @@ class Record:
         self.journal.write("run_start", version=VERSION, lists=options.lists, tests=len(selection.tests),
                            gpus=[device.token for device in machine.devices], directory=os.getcwd(),
                            shard=options.shard and str(options.shard),
-                           selected=[test.key for test in selection.tests if test not in selection.deferred],
-                           left_out=[test.key for test in left_out])
+                           selected=[test.name for test in selection.tests if test not in selection.deferred],
+                           left_out=[test.name for test in left_out])
         if options.max_gpus is not None:
-            write_deferred(self.log_dir, selection)
+            write_deferred(selection, options)
 
     def test_start(self, test: Test, running: Running, pid: int) -> None:
         lease = running.lease
@@ -2267,8 +2280,9 @@ class Record:
         if result.outcome.is_failure():
             with open(self.failures, "ab") as file:
                 file.write(to_bytes(test.label) + b"\n")
-        if test.junit and result.junit_fault:
-            write_stand_in(test.junit, result, tail_of(self.log_path(test)))
+        never_ran = result.status is None and not result.outcome.is_ok()     # its file is of an earlier run, if any
+        if test.junit and (result.junit_fault or never_ran):
+            write_stand_in(test.junit, result, "" if never_ran else tail_of(self.log_path(test)))
 
     def attempt_end(self, result: Result) -> None:
         """Journal how an attempt has ended; the last one's outcome is the test's."""
@@ -2290,7 +2304,7 @@ class Record:
         self.journal.write("run_end", exit=code, outcomes=dict(counts))
 
 
-def write_deferred(folder: str, selection: Selection) -> None:
+def write_deferred(selection: Selection, options: Options) -> None:
     """Write the deferred tests as lists that run just them: `deferred.txt`, a second list's `deferred_2.txt`.
 
     A list's shell state stands above its tests as it did, and `$0` is the list's name still (where bash is 5.0
@@ -2298,10 +2312,10 @@ def write_deferred(folder: str, selection: Selection) -> None:
     have had their run. Raises OSError.
     """
     with contextlib.suppress(FileNotFoundError):
-        for number in itertools.count(1):
-            os.unlink(os.path.join(folder, deferred_name(number)))
+        for path in deferred_paths(options):
+            os.unlink(path)
     labels = {test.label for test in selection.deferred}
-    for number, tests in enumerate(selection.deferred_lists(), 1):
+    for path, tests in zip(deferred_paths(options), selection.deferred_lists()):
         name, held = tests[0].file, 0
         lines = [f"# Deferred tests of {CONTROL.sub('?', name)}", f"BASH_ARGV0={shlex.quote(name)}"]
         for test in tests:
@@ -2309,13 +2323,16 @@ def write_deferred(folder: str, selection: Selection) -> None:
             said = spell_attributes(test, labels)
             lines.append(f"{test.source}  #: {said}" if said else test.source)
             held = test.shell.held
-        with open(os.path.join(folder, deferred_name(number)), "wb") as file:
+        with open(path, "wb") as file:
             file.write(to_bytes("\n".join(lines) + "\n"))
 
 
-def deferred_name(number: int) -> str:
-    """The file of deferred tests of the first list that has any, of the second, and so on."""
-    return "deferred.txt" if number == 1 else f"deferred_{number}.txt"
+def deferred_paths(options: Options) -> Iterator[str]:
+    """The files for deferred tests: of the first list that has any, of the second, and so on. None is a list in use."""
+    in_use = {os.path.realpath(name) for name in options.lists}
+    names = itertools.chain(["deferred.txt"], map("deferred_{}.txt".format, itertools.count(2)))
+    paths = (os.path.join(options.log_dir, name) for name in names)
+    return (path for path in paths if os.path.realpath(path) not in in_use)
 
 
 def spell_attributes(test: Test, labels: Container[str]) -> str:
@@ -2364,7 +2381,8 @@ def tail_of(path: str) -> str:
 def write_stand_in(path: str, result: Result, tail: str) -> None:
     """Write a JUnit file for a test whose own cannot be used: one case that says how the test ended."""
     label = XML_INVALID.sub("?", result.test.label)
-    message = f"{result.verdict()}; its JUnit file is {result.junit_fault}"
+    why = f"its JUnit file is {result.junit_fault}" if result.junit_fault else result.reason or "it was not started"
+    message = f"{result.verdict()}; {why}"
     seconds, errors = f"{result.seconds:.3f}", str(int(not result.outcome.is_ok()))
     suites = ElementTree.Element("testsuites")
     suite = ElementTree.SubElement(suites, "testsuite", name=label, tests="1", errors=errors, failures="0",
@@ -2485,7 +2503,7 @@ class Console:
 class ParallelConsole(Console):
     """Markers as tests start and end; their logs after that, whole and in list order."""
 
-    finished: int = 0                    # tests that ran to an end
+    finished: int = 0                    # tests that ran to an end, or will not run
     ended: Dict[Test, Result] = field(default_factory=dict)
     shown: int = 0                       # logs shown so far, in list order
 
@@ -2508,9 +2526,11 @@ class ParallelConsole(Console):
     def concluded(self, result: Result) -> None:
         if result.outcome.is_failure():
             self.trace.line(f"Error: sub-test failed: {result.test.label}")
+        self.finished += result.status is not None or result.outcome is Outcome.BLOCKED
         if result.status is not None:
-            self.finished += 1
             self.mark_end(result, f"{self.finished}/{self.total}")
+        elif result.outcome is Outcome.BLOCKED:
+            self.trace.line(f">>> Blocked: {result.test.label} [{result.reason}, {self.finished}/{self.total}]")
         self.ended[result.test] = result
         while self.output == "ordered" and self.shown < len(self.tests) and self.tests[self.shown] in self.ended:
             self.replay(self.ended[self.tests[self.shown]])
@@ -2585,7 +2605,8 @@ def summary(results: Sequence[Result], seconds: float, machine: Machine, record:
             about = record.log_path(result.test) if result.status is not None else result.reason
             lines.append(f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label} ({about})")
         elif result.outcome is Outcome.FLAKY:
-            lines.append(f"flaky, passed at attempt {result.attempt}: {result.test.label}")
+            first = os.path.splitext(record.log_path(result.test))[0] + ".attempt1.log"
+            lines.append(f"flaky, passed at attempt {result.attempt}: {result.test.label} ({first})")
     for result in results:
         if result.junit_fault and result.outcome.is_ok():
             lines.append(f"passed without its JUnit file ({result.junit_fault}): {result.test.label}")
@@ -2609,26 +2630,26 @@ def account(selection: Selection, options: Options) -> List[str]:
         return []
     parts = [f"Selected {selected} of {total} tests ({100 * selected / total:.1f} %)"]
     if selection.deferred:
-        paths = " ".join(os.path.join(options.log_dir, deferred_name(number))
-                         for number, _ in enumerate(selection.deferred_lists(), 1))
+        paths = " ".join(path for path, _ in zip(deferred_paths(options), selection.deferred_lists()))
         others = any(test.gpus <= (options.max_gpus or 0) for test in selection.deferred)
+        where = "" if options.plan or options.list_only else f": {paths}"    # those write nothing
         parts.append(f"deferred {len(selection.deferred)} that need more than {options.max_gpus} GPUs"
-                     f"{' or wait for one that does' if others else ''}: {paths}")
+                     f"{' or wait for one that does' if others else ''}{where}")
     if left_out:
         parts.append("left out " + ", ".join(f"{count} by {why}" for why, count in left_out.items()))
     return ["; ".join(parts)]
 
 
-def assumption(estimates: Estimates) -> str:
+def assumption(selection: Selection) -> str:
     """What the expected durations of a plan rest on."""
-    known = [f"{count} from {source}" for count, source in
-             ((estimates.by_history, f"history (median of the last {PASSES} passes)"), (estimates.by_list, "time="))
-             if count]
-    if estimates.unknown:
-        seconds = show_duration(estimates.seconds[next(iter(estimates.unknown))])
+    unknown = selection.estimates.unknown.intersection(selection.tests) - selection.deferred
+    known = len(selection.tests) - len(selection.deferred) - len(unknown)
+    parts = [f"{known} known from history (the median of the last {PASSES} passes) or time="] if known else []
+    if unknown:
+        seconds = show_duration(selection.estimates.seconds[next(iter(unknown))])
         counts_as = f"the mean of the known, {seconds}," if known else seconds
-        known.append(f"{len(estimates.unknown)} unknown, taken for {counts_as} each")
-    return "Expected durations: " + "; ".join(known)
+        parts.append(f"{len(unknown)} unknown, taken for {counts_as} each")
+    return "Expected durations: " + "; ".join(parts)
 
 
 def show_duration(seconds: float) -> str:
@@ -2648,7 +2669,8 @@ def list_lines(selection: Selection) -> Iterator[str]:
 def plan_lines(selection: Selection, options: Options) -> Iterator[str]:
     """The table of `--plan`: what a run on so many GPUs would come to, by the schedule that would run it."""
     seconds = selection.estimates.seconds
-    yield assumption(selection.estimates)
+    yield from account(selection, options)
+    yield assumption(selection)
     yield " GPUs  wall time  GPU-hours    busy  to bound  cannot run  critical test"
     sizes = set(PLAN_GPUS)
     if options.gpus is not None:
@@ -3121,12 +3143,17 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     history = read_history(options)
     if options.rerun_failed and not history.runs:
         warn(f"--rerun-failed: {journal_path(options)} has no run of this list; all of it runs")
+    if options.shard and any(history.shards):
+        warn(f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "
+             "their parts overlap or miss tests: give all the same by --history and start with an empty log dir")
     selection = select(tests, options, history)
     if not selection.tests:
         return report_nothing(selection, options, trace)
     if options.list_only or options.plan:
         for line in plan_lines(selection, options) if options.plan else list_lines(selection):
             trace.line(line)
+        for line in account(selection, options) if options.list_only else ():
+            warn(line)
         trace.flush()
         return EXIT_OK
     machine = find_machine(options.gpus, environ)

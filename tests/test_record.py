@@ -37,9 +37,9 @@ class JournalTest(RunnerCase):
         self.assertEqual(list(start), START_KEYS)
         self.assertEqual((start["version"], start["lists"], start["tests"], start["gpus"], start["directory"]),
                          (run_tests.VERSION, ["tests.txt"], 5, ["4", "7"], os.path.realpath(self.folder)))
-        keys = {record["label"]: record["test"] for record in middle}
+        names = {record["label"]: run_tests.key_of([record["test"], record["label"]]) for record in middle}
         self.assertEqual((start["shard"], start["selected"], start["left_out"]),
-                         (None, [keys[label] for label in ("one", "two", "none", "all", "wide")], []))
+                         (None, [names[label] for label in ("one", "two", "none", "all", "wide")], []))
         self.assertEqual(list(end), END_KEYS)
         self.assertEqual((end["exit"], end["outcomes"]),
                          (1, {"passed": 2, "failed": 1, "crashed": 1, "unrunnable": 1}))

@@ -18,10 +18,15 @@ LIST = "tests.txt"
 OWN = "logs/run_tests.jsonl"
 
 
+def name_of(key: str) -> str:
+    """The name in `selected` of the test with that key and label."""
+    return named(key).name
+
+
 def start(selected: Sequence[str] = (), left_out: Sequence[str] = (), run: str = "r", **values: Any) -> Dict[str, Any]:
     """A `run_start` record: the keys of the tests that were to run, and of those that were not."""
     return {"event": "run_start", "run": run, "time": 0.0, "lists": [LIST], "shard": None,
-            "selected": list(selected), "left_out": list(left_out), **values}
+            "selected": [name_of(key) for key in selected], "left_out": [name_of(key) for key in left_out], **values}
 
 
 def end(key: str, seconds: Any = 1.0, at: Any = 0.0, outcome: str = "passed", run: str = "r") -> Dict[str, Any]:
@@ -147,7 +152,7 @@ class Durations(HistoryCase):
             self.assertEqual((self.duration("old"), self.duration("a")), (None, 1))
 
     def test_no_journal_is_no_history(self) -> None:
-        self.assertEqual((self.history().passes, self.history().owed), ({}, {}))
+        self.assertEqual((self.history().passes, self.history().owed), ({}, set()))
 
     def test_a_journal_that_is_named_must_be_there(self) -> None:
         self.write("sub/x", "")
@@ -176,8 +181,7 @@ class Durations(HistoryCase):
     def test_a_journal_that_is_named_says_nothing_of_failures(self) -> None:
         self.journal(start("ab"), end("a", 3), end("b", 9, outcome="failed"), path="other.jsonl")
         history = self.history("other.jsonl")
-        self.assertEqual((history.duration(named("a")), history.owed, history.seen, history.has_failed(named("b"))),
-                         (3, {}, set(), False))
+        self.assertEqual((history.duration(named("a")), history.owed, history.seen), (3, set(), set()))
         self.assertTrue(history.owes(named("a")), "this machine has not run it")
 
 
@@ -193,38 +197,42 @@ class EstimateTest(unittest.TestCase):
     def test_an_unknown_one_counts_as_the_mean_of_the_known(self) -> None:
         tests = [named("a"), named("b", 1, time=30.0), named("c", 2), named("d", 3)]
         found = self.estimate({"a": 10, "elsewhere": 1000}, *tests)
-        self.assertEqual(([found.seconds[test] for test in tests], found.by_history, found.by_list),
-                         ([10, 30, 20, 20], 1, 1))
+        self.assertEqual([found.seconds[test] for test in tests], [10, 30, 20, 20])
         self.assertEqual(found.unknown, {tests[2], tests[3]})
 
     def test_a_minute_where_nothing_is_known(self) -> None:
         tests = [named("a"), named("b", 1)]
         found = self.estimate({"elsewhere": 1000}, *tests)
-        self.assertEqual((list(found.seconds.values()), found.unknown, found.by_history, found.by_list),
-                         ([60.0, 60.0], set(tests), 0, 0))
+        self.assertEqual((list(found.seconds.values()), found.unknown), ([60.0, 60.0], set(tests)))
 
     def test_what_history_says_comes_before_the_list(self) -> None:
         found = self.estimate({"a": 10}, named("a", time=30.0))
-        self.assertEqual((list(found.seconds.values()), found.by_history, found.by_list), ([10], 1, 0))
+        self.assertEqual((list(found.seconds.values()), found.unknown), ([10], set()))
 
-    def test_equal_lines_are_equally_long(self) -> None:
-        found = self.estimate({"a": 10}, named("a"), named("a", 1))
-        self.assertEqual((list(found.seconds.values()), found.by_history), ([10, 10], 2))
+    def test_a_command_under_another_label_takes_as_long(self) -> None:
+        other = a_test(1, "b", key="a")
+        self.assertEqual(list(self.estimate({"a": 10}, named("a"), other).seconds.values()), [10, 10])
+
+    def test_a_label_tells_equal_commands_apart(self) -> None:
+        """The shell state above them may make all the difference."""
+        tests, history = [a_test(0, "short", key="a"), a_test(1, "long", key="a"), a_test(2, "new", key="a")], History()
+        for label, seconds in (("short", 1), ("short", 2), ("long", 90)):
+            history.add({**end("a", seconds), "label": label}, is_own=True)
+        self.assertEqual(list(run_tests.estimate(tests, history).seconds.values()), [1.5, 90, 2])
 
     def test_no_tests(self) -> None:
         self.assertEqual(self.estimate({}).seconds, {})
 
     def test_it_is_said_what_the_durations_rest_on(self) -> None:
         for known, keys, expected in (
-                ({"a": 10.0, "b": 20.0}, "ab", "2 from history (median of the last 5 passes)"),
-                ({"a": 10.0}, "at", "1 from history (median of the last 5 passes); 1 from time="),
-                ({"a": 10.0}, "axy", "1 from history (median of the last 5 passes); 2 unknown, taken for the mean of "
-                                     "the known, 10.0s, each"),
-                ({}, "tx", "1 from time=; 1 unknown, taken for the mean of the known, 30.0s, each"),
+                ({"a": 10.0}, "at", "2 known from history (the median of the last 5 passes) or time="),
+                ({"a": 10.0}, "axy", "1 known from history (the median of the last 5 passes) or time=; 2 unknown, "
+                                     "taken for the mean of the known, 10.0s, each"),
                 ({}, "xyz", "3 unknown, taken for 1m00s each")):
             with self.subTest(known=known, keys=keys):
                 tests = [named(key, index, **({"time": 30.0} if key == "t" else {})) for index, key in enumerate(keys)]
-                self.assertEqual(run_tests.assumption(self.estimate(known, *tests)), f"Expected durations: {expected}")
+                selection = run_tests.Selection(tests, frozenset(), {}, self.estimate(known, *tests))
+                self.assertEqual(run_tests.assumption(selection), f"Expected durations: {expected}")
 
     def test_durations_as_people_read_them(self) -> None:
         for seconds, expected in ((0, "0.0s"), (4.24, "4.2s"), (59.94, "59.9s"), (59.96, "1m00s"), (60, "1m00s"),
@@ -246,7 +254,7 @@ class Owing(HistoryCase):
     def failed(self, *records: Any, keys: str = "abcdef") -> str:
         self.journal(*records)
         history = self.history()
-        return "".join(key for key in keys if history.has_failed(named(key)))
+        return "".join(key for key in keys if name_of(key) in history.owed)
 
     def test_all_that_did_not_pass(self) -> None:
         outcomes = {"a": "passed", "b": "flaky", "c": "failed", "d": "crashed", "e": "timeout", "f": "blocked",
@@ -282,12 +290,13 @@ class Owing(HistoryCase):
                 self.assertEqual(self.owing(*first, *second, keys="abcf"), expected)
 
     def test_equal_lines_pass_each_for_itself(self) -> None:
-        """They have one key: one pass does not settle the debt of both."""
-        self.assertEqual(self.owing(start("aab"), end("a"), end("a", outcome="failed"), end("b"), keys="ab"), "a")
-        self.assertEqual(self.owing(start("aab"), end("a", outcome="failed"), end("a"), keys="ab"), "ab")
-        self.assertEqual(self.owing(start("aab"), end("a"), end("a"), end("b"), keys="ab"), "")
-        self.assertEqual(self.owing(start("aa", run="1"), end("a", run="1"), end("a", outcome="failed", run="1"),
-                                    start("aa", run="2"), end("a", run="2"), end("a", run="2"), keys="a"), "")
+        """They have one key, and labels that tell them apart."""
+        tests = [a_test(0, "x", key="a"), a_test(1, "x #2", key="a")]
+        run = {**start(), "selected": [test.name for test in tests]}
+        for passed in ([], ["x"], ["x #2"], ["x", "x #2"]):
+            with self.subTest(passed):
+                self.journal(run, *({**end("a"), "label": label} for label in passed))
+                self.assertEqual([test.label for test in tests if not self.history().owes(test)], passed)
 
     def test_passes_of_other_lists_settle_nothing(self) -> None:
         ours = [start("ab", run="1"), end("a", outcome="failed", run="1"), end("b", run="1")]
@@ -328,7 +337,8 @@ class Owing(HistoryCase):
     def test_what_the_runs_of_a_shard_have_selected(self) -> None:
         self.journal(start("ab", shard="2/4"), start("abc"), start("c", shard="2/4"), start("d", shard="1/4"),
                      start("e", shard="2/4", lists=["other.txt"]))
-        self.assertEqual(self.history().shards, {"2/4": {"a", "b", "c"}, "": {"a", "b", "c"}, "1/4": {"d"}})
+        self.assertEqual(self.history().shards, {"2/4": set(map(name_of, "abc")), "": set(map(name_of, "abc")),
+                                                 "1/4": {name_of("d")}})
 
 
 # What `-k` keeps.
@@ -404,7 +414,7 @@ class Order(unittest.TestCase):
         unknowns = frozenset(test for test in tests if test.label in unknown.split())
         selection = run_tests.Selection(
             tests, frozenset(test for test in tests if test.label in deferred.split()), {},
-            run_tests.Estimates(seconds, unknowns, 0, 0),
+            run_tests.Estimates(seconds, unknowns),
             frozenset(test for test in tests if test.label in failed.split()))
         return labels(test for test in selection.to_run(order, pool_of(gpus)) if test.label != "-")
 
@@ -478,7 +488,7 @@ class Order(unittest.TestCase):
                            after=tuple({f"t{rng.randrange(index)}" for _ in range(rng.choice([0, 0, 1, 2])) if index}))
                      for index in range(rng.randrange(1, 30))]
             seconds = {test: rng.choice([0, 1, 5, 100, 10_000]) * rng.random() for test in tests}
-            estimates = run_tests.Estimates(seconds, frozenset(rng.sample(tests, len(tests) // 4)), 0, 0)
+            estimates = run_tests.Estimates(seconds, frozenset(rng.sample(tests, len(tests) // 4)))
             selection = run_tests.Selection(tests, frozenset(), {}, estimates, frozenset(rng.sample(tests, 1)))
             for order in ("auto", "failed-first"):
                 with self.subTest(seed=seed, order=order):

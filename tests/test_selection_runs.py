@@ -144,7 +144,13 @@ class RerunFailed(SelectionCase):
     def test_new_and_edited_lines_run_too(self) -> None:
         self.check(self.run_list("true #: label=a\ntrue b #: label=b\n"), 0, {"a": "passed", "b": "passed"})
         ran = self.run_list("true c #: label=c\ntrue #: label=renamed\ntrue edited #: label=b\n", "--rerun-failed")
-        self.assertEqual((ran.code, self.last_outcomes(ran)), (0, {"c": "passed", "b": "passed"}))
+        self.assertEqual((ran.code, self.last_outcomes(ran)), (0, {"c": "passed", "renamed": "passed", "b": "passed"}))
+
+    def test_equal_commands_under_other_state_are_other_tests(self) -> None:
+        first = "export A=1\ntest $A -gt 0 || test_fail one\n"
+        self.check(self.run_list(first), 0, {"one": "passed"})
+        ran = self.run_list(first + "export A=2\ntest $A -gt 0 || test_fail two\n", "--rerun-failed")
+        self.assertEqual((ran.code, self.last_outcomes(ran)), (0, {"two": "passed"}))
 
     def test_a_list_that_never_ran_runs_whole(self) -> None:
         self.check(self.run_list("true\n", name="other.txt"), 0, {"true": "passed"})
@@ -314,7 +320,8 @@ class Shards(SelectionCase):
     def part(self, shard: str, *arguments: str, seed: int = 0, env: Mapping[str, str] = {}) -> List[str]:  # noqa: B006
         """The labels of a shard."""
         ran = self.run_list(self.TEXT, "--shard", shard, "--list", *arguments, env={"PYTHONHASHSEED": str(seed), **env})
-        self.assertEqual((ran.code, ran.err), (0, ""))
+        self.assertEqual(ran.code, 0)
+        self.assertRegex(ran.err, r"^run_tests\.py: Selected \d+ of \d+ tests .*\n$|^$")
         return [line.split("\t")[0] for line in ran.text.splitlines()]
 
     def test_they_are_a_partition_whatever_the_hash_seed(self) -> None:
@@ -659,7 +666,7 @@ class Plan(SelectionCase):
     def test_the_table(self) -> None:
         """On one GPU b, c, e, f and g come one by one; `to bound` is to max(GPU-seconds / GPUs, longest)."""
         self.assertEqual(self.plan(PLANNED, "--gpus", "3"), f"""\
-Expected durations: 7 from time=
+Expected durations: 7 known from history (the median of the last 5 passes) or time=
 {self.HEAD}\
     1      1m18s       0.02   75.6%     1.322           2  g (8.0s, gpus=0.5)
     2      45.0s       0.03   93.3%     1.071           1  b (30.0s, gpus=1)
@@ -677,7 +684,7 @@ Expected durations: 7 from time=
         text = "true b #: time=1s\ntrue c\ntrue d\ntrue e #: time=30m\n"
         lines = self.plan(text).splitlines(keepends=True)
         self.assertEqual("".join(lines[:5]), f"""\
-Expected durations: 2 from history (median of the last 5 passes); 1 from time=; 1 unknown, taken for the mean of the \
+Expected durations: 3 known from history (the median of the last 5 passes) or time=; 1 unknown, taken for the mean of the \
 known, 40m00s, each
 {self.HEAD}\
     1      2h40m       2.67  100.0%     1.000           0  true e (30m00s, gpus=1)
@@ -697,9 +704,11 @@ known, 40m00s, each
 
     def test_it_is_for_what_is_selected(self) -> None:
         every = self.plan(PLANNED, "-k", "b or c or a", "--max-gpus", "2").splitlines()
-        self.assertEqual(every[2:4], ["    1      50.0s       0.01  100.0%     1.000           0  c (20.0s, gpus=1)",
+        self.assertEqual(every[3:5], ["    1      50.0s       0.01  100.0%     1.000           0  c (20.0s, gpus=1)",
                                       "    2      30.0s       0.02   83.3%     1.000           0  b (30.0s, gpus=1)"])
-        self.assertEqual(every[0], "Expected durations: 7 from time=")
+        self.assertEqual(every[0], "Selected 2 of 7 tests (28.6 %); deferred 1 that need more than 2 GPUs; "
+                         "left out 4 by -k")
+        self.assertRegex(every[1], "^Expected durations: 2 known ")
 
     def test_sizes(self) -> None:
         for gpus, sizes in (("", [1, 2, 4, 8, 16, 32]), ("3", [1, 2, 3, 4, 8, 16, 32]), ("0", [1, 2, 4, 8, 16, 32]),
