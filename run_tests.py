@@ -340,7 +340,8 @@ WORD_RUN = re.compile(r"[^ \t\n'\"\\$`;&|()<>]+")
 NOT_WORD = re.compile(r"(?P<comment>#[^\n]*)|(?P<op>\|\||&&|;;&?|;&|\|&|[;|()]|&>>?"
                       r"|\d*(?:<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|&)")
 SEPARATORS = frozenset([";", "&&", "||", "|", "|&", "&", "(", ")", ";;", ";&", ";;&"])
-PIECE_OPENER = re.compile(r"""\\|\$?['"]|`|\$\{|[$<>]\(""")
+FLAT_PIECE = re.compile(r"""\\.?|'[^']*'|\$'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`""", re.DOTALL)    # nothing nests
+PIECE_OPENER = re.compile(r"""\$?['"]|`|\$\{|[$<>]\(""")
 NESTED_STOP = re.compile(r"[()'\"\\$`{}]")
 VARIABLE = r"(\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*))"
 LABEL_PIECE = re.compile(VARIABLE + r"|\\.|'[^']*'|.", re.ASCII | re.DOTALL)
@@ -405,25 +406,18 @@ class Draft:
 
 def end_of_piece(text: str, start: int, quoted: bool = False) -> int:
     """Offset after the quoted, escaped or substituted piece at `start`; `quoted`: it stands in double quotes."""
+    if quoted and text.startswith(('$"', "$'"), start):
+        return start + 1                 # a `$` that is only itself
+    flat = FLAT_PIECE.match(text, start)
+    if flat:
+        return flat.end()
     opener = PIECE_OPENER.match(text, start)
     if opener is None:
-        return start + 1                 # a `$` that is only itself
-    if opener.group() == "\\":
-        return min(start + 2, len(text))
+        return start + 1
     closer = {"'": "'", "$'": "'", "`": "`", '"': '"', '$"': '"', "${": "}"}.get(opener.group(), ")")
     if closer in "'`":
-        return end_of_quote(text, opener.end(), closer, escapes=opener.group() != "'")
+        raise Unclosed(closer)
     return end_of_nest(text, opener.end(), closer, quoted and closer == "}" or closer == '"')
-
-
-def end_of_quote(text: str, start: int, quote: str, escapes: bool) -> int:
-    """Offset after the closing `quote`; nothing inside nests."""
-    at = start
-    while at < len(text):
-        if text[at] == quote:
-            return at + 1
-        at += 2 if escapes and text[at] == "\\" else 1
-    raise Unclosed(quote)
 
 
 def end_of_nest(text: str, start: int, closer: str, quoted: bool) -> int:
@@ -431,17 +425,16 @@ def end_of_nest(text: str, start: int, closer: str, quoted: bool) -> int:
 
     Where `quoted`, a single quote is only a character.
     """
-    at, depth = start, 0
+    at = start
     while True:
         stop = NESTED_STOP.search(text, at)
         if stop is None:
             raise Unclosed({")": "$(", "}": "${"}.get(closer, closer))
         at, char = stop.start(), stop.group()
-        if char == closer and depth == 0:
+        if char == closer:
             return at + 1
-        if closer == ")" and char in "()":
-            depth += 1 if char == "(" else -1
-            at += 1
+        if char == "(" and closer == ")":
+            at = end_of_nest(text, at + 1, closer, quoted)
         elif char in '\\$`"' or (char == "'" and not quoted):
             at = end_of_piece(text, at, quoted)
         else:
@@ -523,15 +516,15 @@ def split_list(name: str, text: str, waits: int = 0) -> ListFile:
 
 def add_setting(parsed: ListFile, text: str, tokens: Sequence[Token], line: int) -> bool:
     """Add a line that is a barrier or shell state; returns whether it is one."""
-    if [token.text for token in tokens if token.text != ";"] == ["wait"]:
+    said = [token for token in tokens if token.text != ";"]
+    if [token.text for token in said] == ["wait"]:
         parsed.waits += 1                # it is state too: `set -x` shows it
     elif not is_state(tokens):
         return False
     for token in filter(is_mask, tokens):
         parsed.complain(line, f"{token.text} would put all tests below on the same GPUs; set it outside the list, or "
                         "ask for GPUs with `#: gpus=N`")
-    last = max(number for number, token in enumerate(tokens) if token.text != ";")
-    state = StateLine(line, text[tokens[0].start:tokens[last].end])
+    state = StateLine(line, text[tokens[0].start:said[-1].end])
     parsed.states.append(state)
     parsed.state_bytes += len(to_bytes(SILENT.format(state.text))) + 1
     return True
@@ -611,11 +604,10 @@ def is_mask(token: Token) -> bool:
 
 def take_handler(tokens: List[Token]) -> Tuple[Optional[str], bool, List[Token]]:
     """Split `… || test_fail "label"` into the label's word, whether there was a handler, and the command."""
-    breaks = [n for n, token in enumerate(tokens) if token.text in SEPARATORS]
-    if breaks and tokens[breaks[-1]].text == "||":
-        tail = tokens[breaks[-1] + 1:]
-        if tail and tail[0].text == "test_fail" and breaks[-1] > 0:
-            return (tail[1].text if len(tail) > 1 else None), True, tokens[:breaks[-1]]
+    last = max((n for n, token in enumerate(tokens) if token.text in SEPARATORS), default=0)
+    tail = [token.text for token in tokens[last:]]
+    if last > 0 and tail[:2] == ["||", "test_fail"]:
+        return (tail[2] if len(tail) > 2 else None), True, tokens[:last]
     return None, False, tokens
 
 
@@ -739,9 +731,6 @@ ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-KNOWN_KEYS = tuple(key for key in ATTRIBUTES if key not in UNSUPPORTED)
-
-
 def parse_attributes(text: str, line: int, parsed: ListFile, base: Attributes) -> Attributes:
     """`base` with the keys in `text` set; mistakes are added to `parsed`."""
     values = dict(vars(base))
@@ -755,7 +744,8 @@ def parse_attributes(text: str, line: int, parsed: ListFile, base: Attributes) -
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if key not in ATTRIBUTES:
-            parsed.complain(line, f"unknown key {key!r} in `#:`; known are {', '.join(KNOWN_KEYS)}")
+            known = ", ".join(key for key in ATTRIBUTES if key not in UNSUPPORTED)
+            parsed.complain(line, f"unknown key {key!r} in `#:`; known are {known}")
         elif not equals or key in seen:
             what = "is given twice" if key in seen else "needs a value"
             parsed.complain(line, f"{key} {what}; write {key}=VALUE once")
@@ -870,9 +860,8 @@ def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
 
 def is_folder_target(cwd: str, word: str) -> bool:
     """Whether a line's first word is a folder for pytest, and not a command of the same name."""
-    if not word or word in NOT_FOLDERS or not os.path.isdir(os.path.join(cwd, word)):
-        return False
-    return "/" in word or shutil.which(word) is None
+    is_folder = bool(word) and word not in NOT_FOLDERS and os.path.isdir(os.path.join(cwd, word))
+    return is_folder and ("/" in word or shutil.which(word) is None)
 
 
 def slug(label: str) -> str:
@@ -1144,19 +1133,18 @@ def widest_first(tests: Sequence[Test], estimates: Estimates, gpus: int) -> List
     """
     chains = chains_of(tests, estimates.seconds)
     wide = sorted(tests, key=lambda test: (-chains[test][0], test not in estimates.unknown, -chains[test][1]))
-    long = iter(sorted(wide, key=lambda test: -chains[test][1]))
-    longest = next(long, None)
+    long = sorted(wide, key=lambda test: -chains[test][1])[::-1]         # the longest comes last
     works = {test: work_of(test, estimates.seconds, gpus) for test in tests}
     left = sum(works.values())
     order: Dict[Test, None] = {}
     for widest in wide:
-        while longest is not None and widest not in order and (longest in order or (
-                chains[longest][1] * SLACK >= left / gpus and longest.gpus + widest.gpus <= gpus)):
-            left -= works.pop(longest, 0.0)
-            order.setdefault(longest)
-            longest = next(long, None)
-        left -= works.pop(widest, 0.0)
-        order.setdefault(widest)
+        while widest not in order:
+            while long[-1] in order:
+                long.pop()
+            is_late = chains[long[-1]][1] * SLACK >= left / gpus and long[-1].gpus + widest.gpus <= gpus
+            test = long[-1] if is_late else widest
+            left -= works[test]
+            order[test] = None
     return list(order)
 
 
@@ -1212,9 +1200,8 @@ def shard_of(tests: Sequence[Test], total: int, seconds: Mapping[Test, float]) -
     The heaviest goes to the lightest shard (Graham's LPT rule); the weight is GPUs times expected seconds, and
     tests that `after` ties together stay together.
     """
-    widest = max((test.gpus for test in tests if test.gpus < ALL_GPUS), default=1)
-    weights = {test: seconds[test] * (max(test.gpus, 1) if test.gpus < ALL_GPUS else max(widest, 1))
-               for test in tests}
+    widest = max([1, *(test.gpus for test in tests if test.gpus < ALL_GPUS)])
+    weights = {test: seconds[test] * min(max(test.gpus, 1), widest) for test in tests}
     groups = {test: [test] for test in tests}
     for test, followers in followers_of(tests).items():
         for other in followers:
@@ -1353,15 +1340,14 @@ def is_same_device(one: str, other: str) -> bool:
 
 def outer_machine(environ: Mapping[str, str]) -> Optional[Machine]:
     """The devices of the outer mask, or None if there is no mask. Raises UsageError if masks disagree."""
-    masks = [(reader, read_mask(reader, environ.get(reader.variable))) for reader in READERS]
-    masks = [(reader, tokens) for reader, tokens in masks if tokens is not None]
+    read = {reader: read_mask(reader, environ.get(reader.variable)) for reader in READERS}
+    masks = {reader: tokens for reader, tokens in read.items() if tokens is not None}
     if not masks:
         return None
-    first, tokens = masks[0][0], masks[0][1] or []
-    twin = masks[1] if first is CUDA and len(masks) > 1 and masks[1][0] is HIP else None
-    if twin is None:
+    first, tokens = next(iter(masks.items()))
+    if first is not CUDA or HIP not in masks:
         return machine_of(tokens, first)
-    if twin[1] != tokens:       # HIP reads both variables and lets its own win
+    if masks[HIP] != tokens:    # HIP reads both variables and lets its own win
         raise UsageError(f"{CUDA.variable}={environ[CUDA.variable]} and {HIP.variable}={environ[HIP.variable]} "
                          "disagree; unset the one that does not count")
     return machine_of(tokens, HIP, CUDA)
@@ -1374,18 +1360,16 @@ def ask_tool(*command: str) -> str:
     try:
         ran = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              timeout=PROBE_S, check=False)
+        if ran.returncode == 0:
+            return ran.stdout.decode("utf-8", "replace")
+        said = (ran.stderr + ran.stdout).decode("utf-8", "replace").strip().splitlines() or ["nothing"]
+        problem = f"failed with status {ran.returncode} ({said[0]})"
     except subprocess.TimeoutExpired:
-        warn(f"{command[0]} did not answer in {PROBE_S:.0f} s; going on without it")
-        return ""
+        problem = f"did not answer in {PROBE_S:.0f} s"
     except OSError as error:
-        warn(f"{command[0]} cannot be run ({error.strerror}); going on without it")
-        return ""
-    text = ran.stdout.decode("utf-8", "replace")
-    if ran.returncode:
-        said = (ran.stderr.decode("utf-8", "replace") + text).strip().splitlines() or ["nothing"]
-        warn(f"{command[0]} failed with status {ran.returncode} ({said[0]}); going on without it")
-        return ""
-    return text
+        problem = f"cannot be run ({error.strerror})"
+    warn(f"{command[0]} {problem}; going on without it")
+    return ""
 
 
 def pynvml_tokens() -> List[str]:
@@ -1413,31 +1397,23 @@ def pynvml_tokens() -> List[str]:
 def nvml_instances(pynvml: Any, handle: Any) -> List[str]:
     """The UUIDs of a GPU's MIG instances; empty where MIG is off or unknown."""
     uuids = []
-    try:
-        if pynvml.nvmlDeviceGetMigMode(handle)[0] != 1:
-            return []
-        for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+    with contextlib.suppress(pynvml.NVMLError, AttributeError):      # bindings from before MIG
+        is_split = pynvml.nvmlDeviceGetMigMode(handle)[0] == 1
+        for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle) if is_split else 0):
             with contextlib.suppress(pynvml.NVMLError):      # not every place is taken
-                instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-                uuid = pynvml.nvmlDeviceGetUUID(instance)
+                uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
                 uuids.append(uuid.decode() if isinstance(uuid, bytes) else uuid)
-    except (pynvml.NVMLError, AttributeError):       # bindings from before MIG
-        pass
     return uuids
 
 
 def nvidia_smi_tokens() -> List[str]:
     """What `nvidia-smi -L` lists: GPU indices, or the UUIDs of MIG instances below a GPU that has them."""
     tokens: List[str] = []
-    for line in ask_tool("nvidia-smi", "-L").splitlines():
-        gpu = re.match(r"GPU (\d+):", line)
-        instance = re.match(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)", line)
-        if gpu:
-            tokens.append(gpu.group(1))
-        elif instance and tokens:
-            if token_kind(tokens[-1]) == "index":
-                tokens.pop()
-            tokens.append(instance.group(1))
+    listed = re.findall(r"^GPU (\d+):|^[ \t]+MIG .*\(UUID: (MIG-[^)]+)\)", ask_tool("nvidia-smi", "-L"), re.MULTILINE)
+    for gpu, instance in listed:
+        if instance and tokens and token_kind(tokens[-1]) == "index":
+            tokens.pop()
+        tokens.append(gpu or instance)
     return tokens
 
 
@@ -1775,10 +1751,8 @@ class Schedule:
         ahead = collections.Counter(itertools.chain.from_iterable(self.followers.values()))
         self.waiting = {test: ahead[test] for test in tests}     # for how many tests named in its `after`
         self.lines: Dict[Tuple[float, Tuple[str, ...]], Line] = {}       # by need and locks
-        self.held: Dict[int, List[Test]] = {}    # by barrier, the tests below it, which has not opened
-        for test in tests:
-            self.held.setdefault(test.barrier, []).append(test)
-        self.unfinished = {barrier: len(held) for barrier, held in self.held.items()}
+        self.held = sorted(tests, key=lambda test: -test.barrier)    # those below barriers that have not opened
+        self.unfinished = collections.Counter(test.barrier for test in tests)
         self.floor = -1                  # the last barrier that has opened
         self.locked: Set[str] = set()    # names of `lock` that running tests hold
         self.running: Dict[Test, Running] = {}
@@ -1815,10 +1789,9 @@ class Schedule:
         return actions + self.start_waiting(event.at)
 
     def refuse_unrunnable(self) -> List[Action]:
-        unrunnable = [test for test in self.waiting if self.pool.size < test.gpus < ALL_GPUS]
-        unrunnable.sort(key=lambda test: test.index)
         return self.conclude(*(Result(test, Outcome.UNRUNNABLE, reason=f"needs {test.gpus:g} GPUs, more than there are")
-                               for test in unrunnable))
+                               for test in sorted(self.waiting, key=lambda test: test.index)
+                               if self.pool.size < test.gpus < ALL_GPUS))
 
     def on_started(self, event: Started) -> List[Action]:
         running = self.running[event.test]
@@ -1857,25 +1830,16 @@ class Schedule:
         return self.stop() + self.end_running(signal.SIGKILL if again else event.signum, event.at)
 
     def on_tick(self, at: float) -> List[Action]:
-        actions: List[Action] = []
-        for test, running in self.running.items():
-            if running.deadline <= at:
-                first = running.cause is None
-                running.cause = running.cause or Outcome.TIMEOUT
-                actions += self.end(test, running, signal.SIGTERM if first else signal.SIGKILL, at)
-        return actions
+        return [action for test, running in self.running.items() if running.deadline <= at
+                for action in self.end(test, Outcome.TIMEOUT, signal.SIGKILL if running.cause else signal.SIGTERM, at)]
 
     def end_running(self, signum: int, at: float) -> List[Action]:
-        """Signal every running test; those that were not being ended yet become interrupted."""
-        actions: List[Action] = []
-        for test, running in self.running.items():
-            running.cause = running.cause or Outcome.INTERRUPTED
-            actions += self.end(test, running, signum, at)
-        return actions
+        return [action for test in self.running for action in self.end(test, Outcome.INTERRUPTED, signum, at)]
 
-    def end(self, test: Test, running: Running, signum: int, at: float) -> List[Action]:
-        """One signal to one test; SIGKILL follows after the grace period."""
-        running.sent = signum
+    def end(self, test: Test, cause: Outcome, signum: int, at: float) -> List[Action]:
+        """One signal to one test, whose first cause counts; SIGKILL follows after the grace period."""
+        running = self.running[test]
+        running.cause, running.sent = running.cause or cause, signum
         running.deadline = math.inf if signum == signal.SIGKILL else at + self.options.grace
         return [Kill(test, signum)] if running.is_there else []
 
@@ -1917,10 +1881,10 @@ class Schedule:
 
     def open_barriers(self) -> None:
         """Line up what stands below a barrier above which all tests have ended."""
-        while self.held and not self.unfinished.get(self.floor):
+        while self.held and not self.unfinished[self.floor]:
             self.floor += 1
-            for test in reversed(self.held.pop(self.floor, [])):
-                self.line_up(test)
+            while self.held and self.held[-1].barrier == self.floor:
+                self.line_up(self.held.pop())
 
     def line_up(self, test: Test) -> None:
         """Put a test into its line, if nothing but room keeps it from starting."""
@@ -2152,11 +2116,10 @@ def free_port(slot: int, slots: int) -> int:
 
 def file_signature(path: Optional[str]) -> Optional[Tuple[int, int, int]]:
     """What changes when a file is written anew; None if there is none."""
-    try:
-        status = os.stat(path) if path else None
-    except OSError:
-        return None
-    return (status.st_ino, status.st_mtime_ns, status.st_size) if status else None
+    with contextlib.suppress(OSError):
+        status = os.stat(path or "")
+        return status.st_ino, status.st_mtime_ns, status.st_size
+    return None
 
 
 def junit_fault(path: Optional[str], before: Optional[Tuple[int, int, int]]) -> str:
@@ -2190,10 +2153,8 @@ class Journal:
         self.run = run
         self.file = open(path, "ab+", buffering=0)
         size = self.file.seek(0, os.SEEK_END)
-        if size:                         # a line that a dying run has torn must not swallow ours
-            self.file.seek(size - 1)
-            if self.file.read(1) != b"\n":
-                self.file.write(b"\n")
+        if size and os.pread(self.file.fileno(), 1, size - 1) != b"\n":
+            self.file.write(b"\n")       # a line that a dying run has torn must not swallow ours
 
     def write(self, event: str, **values: Any) -> None:
         """Append one event. Raises OSError."""
@@ -2371,8 +2332,7 @@ def tail_of(path: str) -> str:
     """The end of a log as text."""
     try:
         with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL_BYTES))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
@@ -2489,11 +2449,9 @@ class Console:
 
     def retried(self, result: Result) -> None:
         """An attempt has ended; another follows."""
-        raise NotImplementedError
 
     def concluded(self, result: Result) -> None:
         """It has its outcome."""
-        raise NotImplementedError
 
     def finish(self, results: Sequence[Result], seconds: float, machine: Machine) -> None:
         """All tests have; the last lines follow."""
@@ -2540,8 +2498,7 @@ class ParallelConsole(Console):
         """One log in its frame, byte for byte; a last line without an end gets one, for the frame's sake."""
         if result.status is None:
             return
-        for line in ("", RULE, f">>> {result.test.stem}", RULE):
-            self.trace.line(line)
+        self.trace.line(f"\n{RULE}\n>>> {result.test.stem}\n{RULE}")
         try:
             self.trace.copy(self.record.log_path(result.test))
         except OSError as error:
@@ -2549,13 +2506,11 @@ class ParallelConsole(Console):
 
     def finish(self, results: Sequence[Result], seconds: float, machine: Machine) -> None:
         if self.output in ("replay", "failures"):
-            self.trace.line()
-            self.trace.line("=== Per-test output (replayed from parallel execution) ===")
+            self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
             for result in results:
                 if self.output == "replay" or not result.outcome.is_ok():
                     self.replay(result)
-            self.trace.line()
-            self.trace.line("=== End of per-test output ===")
+            self.trace.line("\n=== End of per-test output ===")
         for line in summary(results, seconds, machine, self.record):
             self.trace.line(line)
 
@@ -2607,9 +2562,8 @@ def summary(results: Sequence[Result], seconds: float, machine: Machine, record:
         elif result.outcome is Outcome.FLAKY:
             first = os.path.splitext(record.log_path(result.test))[0] + ".attempt1.log"
             lines.append(f"flaky, passed at attempt {result.attempt}: {result.test.label} ({first})")
-    for result in results:
-        if result.junit_fault and result.outcome.is_ok():
-            lines.append(f"passed without its JUnit file ({result.junit_fault}): {result.test.label}")
+    lines += [f"passed without its JUnit file ({result.junit_fault}): {result.test.label}"
+              for result in results if result.junit_fault and result.outcome.is_ok()]
     total = f"{len(results)} test{'' if len(results) == 1 else 's'}"
     lines.append(f"{total} in {seconds:.1f}s on {len(machine.devices)} GPU(s): {tally(results)}")
     return lines
@@ -2658,12 +2612,6 @@ def show_duration(seconds: float) -> str:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
-
-
-def list_lines(selection: Selection) -> Iterator[str]:
-    """The lines of `--list`."""
-    for test in selection.tests:
-        yield f"{test.label}\t{test_need(test)}\t{test.stem}\t{test.where}"
 
 
 def plan_lines(selection: Selection, options: Options) -> Iterator[str]:
@@ -2740,10 +2688,10 @@ def parse_gpu_option(text: str) -> str:
     return text
 
 
-def parse_jobs(text: str) -> int:
-    """A number of CPU slots from 1. Raises BadValue."""
+def parse_positive(text: str) -> int:
+    """A whole number from 1. Raises BadValue."""
     if not re.fullmatch(r"[1-9]\d{0,4}", text):
-        raise BadValue(f"{text!r} is not a number of slots from 1")
+        raise BadValue(f"{text!r} is not a whole number from 1")
     return int(text)
 
 
@@ -2767,10 +2715,10 @@ def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
         tree = ast.parse(python.strip(), mode="eval")
         if not all(isinstance(node, known) for node in ast.walk(tree)):
             raise SyntaxError        # `a (b)` is a call
+        code = compile(tree, "-k", "eval")
     except (SyntaxError, RecursionError, MemoryError):
         raise BadValue(f"{text!r} is not names joined by and, or, not and parentheses, "
                        "such as 'fp8 and not (slow or h100)'") from None
-    code = compile(tree, "-k", "eval")
 
     def is_match(names: Sequence[str]) -> bool:
         folded = [name.casefold() for name in names]
@@ -2834,7 +2782,7 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
                        help="tests whose label or tags contain these names: 'fp8 and not (slow or h100)'")
     group.add_argument("--rerun-failed", action="store_true",
                        help="tests that did not pass in this list's last run, or were not reached by it")
-    group.add_argument("--max-gpus", type=parse_jobs, metavar="N",
+    group.add_argument("--max-gpus", type=parse_positive, metavar="N",
                        help="defer tests that need more: a list of them is written to deferred.txt in the log dir")
     group.add_argument("--shard", type=parse_shard, metavar="K/N|auto",
                        help="part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure or a Slurm "
@@ -2856,7 +2804,7 @@ def build_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("where tests run")
     group.add_argument("--gpus", type=parse_gpu_option, metavar="N|IDS",
                        help="how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are")
-    group.add_argument("--jobs", type=parse_jobs, metavar="N",
+    group.add_argument("--jobs", type=parse_positive, metavar="N",
                        help="slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs")
     group.add_argument("--gpu-locks", metavar="DIR",
                        help="lock files, one per GPU, so that runners on this machine never share a GPU")
@@ -2949,7 +2897,9 @@ class Run:
             while not self.schedule.done:
                 event = self.next_event()
                 if isinstance(event, Started):
-                    self.note_start(event)
+                    self.processes[event.test] = event.process
+                    self.record.test_start(event.test, self.schedule.running[event.test], event.process.pid)
+                    self.console.started(event.test)
                 elif isinstance(event, Broken) and event.details:
                     self.record.note_crash(event.details)
                 elif isinstance(event, Interrupt) and self.pending and not self.schedule.interrupts:
@@ -2974,11 +2924,6 @@ class Run:
             except queue.Empty:
                 if time.monotonic() >= self.schedule.deadline():
                     return Tick(time.monotonic())
-
-    def note_start(self, event: Started) -> None:
-        self.processes[event.test] = event.process
-        self.record.test_start(event.test, self.schedule.running[event.test], event.process.pid)
-        self.console.started(event.test)
 
     def act(self, event: Event) -> None:
         """Let the schedule decide on one event, and do what it says."""
@@ -3150,7 +3095,8 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     if not selection.tests:
         return report_nothing(selection, options, trace)
     if options.list_only or options.plan:
-        for line in plan_lines(selection, options) if options.plan else list_lines(selection):
+        listed = (f"{test.label}\t{test_need(test)}\t{test.stem}\t{test.where}" for test in selection.tests)
+        for line in plan_lines(selection, options) if options.plan else listed:
             trace.line(line)
         for line in account(selection, options) if options.list_only else ():
             warn(line)
@@ -3171,8 +3117,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         return run_lists(parse_command_line(sys.argv[1:] if argv is None else argv, os.environ), os.environ)
     except ListError as error:
-        for message in error.messages:
-            warn(message, name="")
+        warn(str(error), name="")
         return EXIT_USAGE
     except (UsageError, MachineError) as error:
         warn(f"error: {error}")

@@ -684,8 +684,8 @@ Expected durations: 7 known from history (the median of the last 5 passes) or ti
         text = "true b #: time=1s\ntrue c\ntrue d\ntrue e #: time=30m\n"
         lines = self.plan(text).splitlines(keepends=True)
         self.assertEqual("".join(lines[:5]), f"""\
-Expected durations: 3 known from history (the median of the last 5 passes) or time=; 1 unknown, taken for the mean of the \
-known, 40m00s, each
+Expected durations: 3 known from history (the median of the last 5 passes) or time=; 1 unknown, taken for the mean \
+of the known, 40m00s, each
 {self.HEAD}\
     1      2h40m       2.67  100.0%     1.000           0  true e (30m00s, gpus=1)
     2      1h30m       3.00   88.9%     1.125           0  true e (30m00s, gpus=1)
