@@ -219,6 +219,11 @@ class LogicalLines(ParseCase):
         """A no-break space is part of a word in bash, and so is a `#` after it."""
         self.assertEqual(sources("a b\u00a0#c\n"), [(1, "a b\u00a0#c")])
 
+    def test_a_dollar_before_a_quote_in_double_quotes_is_itself(self) -> None:
+        for first in ('grep "foo$" x', 'echo "a$" "b$"', """python3 -c "print('$')" """.strip(), 'a "$(b "c$")"'):
+            with self.subTest(first=first):
+                self.assertEqual(sources(f"{first}\nmake\n"), [(1, first), (2, "make")])
+
     def test_an_apostrophe_in_a_quoted_default_is_text(self) -> None:
         self.assertEqual(sources('echo "${A:-it\'s}"\nb\n'), [(1, 'echo "${A:-it\'s}"'), (2, "b")])
 
@@ -758,6 +763,15 @@ class Mistakes(ParseCase):
             with self.subTest(line=line):
                 self.assert_mistake(f"\n{line}\n", 2, "in the background")
 
+    def test_a_failure_that_only_sets_a_variable_would_pass(self) -> None:
+        for line in ("make check || RET=1", 'python3 t.py || FAILED="$FAILED t"', "A=1 make || RET=$((RET+1))"):
+            with self.subTest(line=line):
+                self.assert_mistake(f"\n{line}\n", 2, 'would hide the failure: the test would always pass; write || '
+                                    'test_fail "label"')
+
+    def test_variables_that_a_guard_or_a_test_sets(self) -> None:
+        self.assertEqual(self.labels("[ -d a ] || B=1\nexport A=1 || B=1\nmake || B=1 make\n"), ["make || B=1 make"])
+
     def test_ampersands_that_put_nothing_in_the_background(self) -> None:
         for line in ("a 2>&1", "a &> b", "a >& b", "a && b", "a '&'", "a \\&", "a |& b", "a & wait", "a >&-"):
             with self.subTest(line=line):
@@ -953,6 +967,12 @@ class SeveralLists(ParseCase):
     def test_barriers_are_counted_over_all(self) -> None:
         tests = self.parse_several("a\nwait\nb\nwait\n", "c\nwait\nd\n", "e\n")
         self.assertEqual([test.barrier for test in tests], [0, 1, 2, 3, 3])
+
+    def test_after_names_a_test_of_its_own_list_first(self) -> None:
+        build = 'true || test_fail "build"\n'
+        tests = self.parse_several(build, f"{build}true use #: after=build\n", "true too #: after=build\n")
+        self.assertEqual([(test.label, test.attributes.after) for test in tests], [
+            ("build", ()), ("build #2", ()), ("true use", ("build #2",)), ("true too", ("build",))])
 
     def test_state_does_not_leak_into_the_next(self) -> None:
         os.mkdir("d")

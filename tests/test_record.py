@@ -298,6 +298,23 @@ class StandInTest(RunnerCase):
         return sorted(os.path.relpath(os.path.join(folder, name), ran.folder)
                       for folder, _, names in os.walk(ran.folder) for name in names if ".xml" in name)
 
+    def test_what_never_ran_does_not_keep_the_file_of_an_earlier_run(self) -> None:
+        for name in ("late", "wide", "cut"):
+            self.write(name + ".xml", "<testsuites/>")
+        ran = self.run_list("""
+            false                             #: label=first
+            wait
+            true late --junitxml=late.xml     #: after=first label=late
+            true wide --junitxml=wide.xml     #: gpus=3 label=wide
+            true new --junitxml=new.xml       #: after=first label=new
+        """)
+        self.check(ran, 1, {"first": "failed", "late": "blocked", "wide": "unrunnable", "new": "blocked"})
+        for name, why in (("late", "blocked; waits for first, which did not pass"),
+                          ("wide", "unrunnable; needs 3 GPUs, more than there are"),
+                          ("new", "blocked; waits for first, which did not pass")):
+            with self.subTest(name):
+                self.assertEqual([error.get("message") for error in self.case_of(ran, name + ".xml")][0], why)
+
     def test_it_says_how_the_test_ended(self) -> None:
         for name in ("stale", "passed_stale"):
             self.write(name + ".xml", "<testsuites/>")

@@ -377,6 +377,14 @@ class Shards(SelectionCase):
             with self.subTest(env):
                 self.assertEqual(self.part("auto", env=env), self.part(shard))
 
+    def test_a_journal_that_single_shards_have_written_is_told(self) -> None:
+        """Each shard's own journal would cut the list elsewhere."""
+        self.assertEqual(self.run_list("true a\ntrue b\n", "--shard", "1/2").err, "")
+        self.assertIn("overlap or miss tests", self.run_list("true a\ntrue b\n", "--shard", "1/2").err)
+        self.clean()
+        self.run_list("true a\ntrue b\n")
+        self.assertEqual(self.run_list("true a\ntrue b\n", "--shard", "1/2").err, "", "a whole run is no shard's")
+
     def test_auto_without_a_ci_runs_all(self) -> None:
         ran = self.run_list("true a\ntrue b\n", "--shard", "auto", env={"CI_NODE_INDEX": "1", "CI_NODE_TOTAL": "2"})
         self.check(ran, 0, {"true a": "passed", "true b": "passed"})
@@ -434,6 +442,14 @@ true #: label=last
 
 class Deferral(SelectionCase):
     """`--max-gpus N` and the lists that it writes."""
+
+    def test_a_list_in_use_is_not_overwritten(self) -> None:
+        self.run_list("true a #: gpus=4\ntrue b #: gpus=8\n", "--max-gpus", "2", gpus=TWO)
+        ran = self.run_command("--max-gpus", "4", "logs/deferred.txt", gpus=FOUR)
+        self.assertEqual(ran.code, 0)
+        self.assertIn("deferred 1 that need more than 4 GPUs: logs/deferred_2.txt\n", ran.text)
+        self.assertEqual([[test.label for test in self.parse(f"logs/{name}")] for name in
+                          ("deferred.txt", "deferred_2.txt")], [["true a", "true b"], ["true b"]])
 
     def told(self) -> List[str]:
         """What the tests have told of themselves since the last call; of their masks, only how many GPUs."""
@@ -1026,6 +1042,17 @@ class Needs(SelectionCase):
         ran = self.run_list(text, gpus=FOUR)
         self.check(ran, 0, dict.fromkeys(ran.outcomes(), "passed"))
         self.assertEqual(len(ran.outcomes()), 6)
+
+
+
+class Blocked(SelectionCase):
+    """A test whose `after` did not pass."""
+
+    def test_it_has_a_marker_of_its_own_and_counts(self) -> None:
+        ran = self.run_list("false #: label=a\ntrue #: label=b after=a\n", gpus=TWO)
+        self.check(ran, 1, {"a": "failed", "b": "blocked"})
+        self.assertRegex(ran.text, r"(?m)^>>> Finished: a on GPU 0 \[failed, exit 1, \d+\.\ds, 1/2\]$")
+        self.assertRegex(ran.text, r"(?m)^>>> Blocked: b \[waits for a, which did not pass, 2/2\]$")
 
 
 if __name__ == "__main__":
