@@ -163,7 +163,7 @@ class Unknowns(NamedTuple):
 
 def guess(tests: Sequence[Test], known: Durations, value: float) -> run_tests.Estimates:
     """Estimates in which an unknown test is taken for one of `value` seconds, also when tests are put in order."""
-    return run_tests.Estimates({test: known.get(test, value) for test in tests}, frozenset(), 0, 0)
+    return run_tests.Estimates({test: known.get(test, value) for test in tests}, frozenset())
 
 
 def measure_unknowns(suite: Suite, share: float, seeds: int) -> Unknowns:
