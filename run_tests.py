@@ -1558,7 +1558,7 @@ class Pool:
         from the smallest gap that holds them (best fit).
         """
         part = [(self.room[index], index) for index in self.shared if self.room[index] >= shares and index not in avoid]
-        if part and count == 1:
+        if part:                         # of a fraction: a device that others share has no room for a whole one
             return [min(part)[1]]
         free = [index for index in self.whole if index not in avoid] if avoid else self.whole
         if self.locks is None or len(free) < count or not count:
@@ -1908,7 +1908,7 @@ class Schedule:
                 actions.append(launch)
                 if line.ranked:
                     heapq.heappush(lines, (-line.ranked[-1][0], line))
-            elif reservation is None and line.need > 0:
+            elif reservation is None and line.need > 0 and lines:    # without others nobody could take it away
                 reservation = self.reserve(line, at)
         self.poll_at = at + LOCK_POLL_S if self.pool.held_by_others else math.inf
         return actions
