@@ -264,14 +264,12 @@ class Device:
     token: str
 
 
-@dataclass(frozen=True)
-class Lease:
+class Lease(NamedTuple):
     """What a running attempt holds: `shares` of each of its devices (none: it runs on the CPU) and a slot from 0."""
 
     devices: Tuple[Device, ...]
     slot: int
     shares: int = SHARES
-    is_alone: bool = False               # nothing else runs on the machine meanwhile
 
     @property
     def tokens(self) -> List[str]:
@@ -1549,7 +1547,7 @@ class Pool:
         slot = heapq.heappop(self.slots)
         if not self.slots:
             heapq.heappush(self.slots, slot + 1)
-        return Lease(tuple(self.devices[index] for index in chosen), slot, shares, alone)
+        return Lease(tuple(self.devices[index] for index in chosen), slot, shares)
 
     def choose(self, count: int, shares: int, avoid: Container[int]) -> Sequence[int]:
         """The devices to take shares of: fewer than `count` if there are not as many.

@@ -357,11 +357,11 @@ class PoolTest(PoolCase):
             with self.subTest(need=need):
                 pool = self.pool(2)
                 other = self.take(pool, need)
-                self.assertEqual(other.is_alone, need == ALL)
+                self.assertEqual(pool.is_alone, need == ALL)
                 self.assertIsNone(pool.take(ALL))
                 pool.give(other)
                 alone = self.take(pool, ALL)
-                self.assertTrue(alone.is_alone)
+                self.assertTrue(pool.is_alone)
                 self.assertIsNone(pool.take(need))
                 self.assertFalse(pool.has_room())
                 pool.give(alone)
@@ -442,7 +442,7 @@ class PoolTest(PoolCase):
             with self.subTest(need=need):
                 pool = self.pool(1, sequential=True)
                 lease = self.take(pool, need)
-                self.assertEqual((lease.slot, lease.is_alone, pool.has_room()), (0, True, False))
+                self.assertEqual((lease.slot, pool.is_alone, pool.has_room()), (0, True, False))
                 self.assertEqual([pool.take(other) for other in needs], [None] * 4)
                 pool.give(lease)
                 self.assertEqual((self.take(pool, need).slot, pool.has_room()), (0, False))
