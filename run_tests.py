@@ -1046,7 +1046,7 @@ class History:
         self.shards: Dict[str, Set[str]] = {}    # by shard (`2/4`), the names of tests that its runs have selected
         self.seen: Set[str] = set()      # names of the tests that were in their lists, selected or not
         self.owed: Set[str] = set()      # names of the tests that have not passed in the last run that selected them
-        self.passes: Dict[str, List[Tuple[float, float]]] = {}   # by name and by key, time and seconds of each pass
+        self.passes: Dict[str, List[Tuple[float, float]]] = {}   # by name and by key, time and seconds of the last
 
     def add(self, record: Mapping[str, Any], is_own: bool) -> None:
         """Take in one record of a journal; of one that is not this run's own, only durations.
@@ -1064,7 +1064,9 @@ class History:
                 raise ValueError("not a duration")
             name = key_of([record["test"], record["label"]])
             for known_as in (name, record["test"]):
-                self.passes.setdefault(known_as, []).append((record["time"], record["seconds"]))
+                passes = self.passes.setdefault(known_as, [])
+                bisect.insort(passes, (record["time"], record["seconds"]))
+                del passes[:-PASSES]
             if run in self.runs:
                 self.owed.discard(name)
 
@@ -1077,7 +1079,7 @@ class History:
         passes = self.passes.get(test.name) or self.passes.get(test.key)
         if passes is None:
             return test.attributes.time
-        return statistics.median(seconds for _, seconds in sorted(passes)[-PASSES:])
+        return statistics.median(seconds for _, seconds in passes)
 
 
 class Estimates(NamedTuple):
@@ -3075,6 +3077,17 @@ def open_stdout() -> BinaryIO:
     return open(sys.stdout.fileno(), "wb", closefd=False)
 
 
+def choose(tests: Sequence[Test], options: Options) -> Selection:
+    """What runs, by the journals; warns where they are not what an option needs. Raises UsageError."""
+    history = read_history(options)
+    if options.rerun_failed and not history.runs:
+        warn(f"--rerun-failed: {journal_path(options)} has no run of this list; all of it runs")
+    if options.shard and any(history.shards):
+        warn(f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "
+             "their parts overlap or miss tests: give all the same by --history and start with an empty log dir")
+    return select(tests, options, history)
+
+
 def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     """From options to exit code. Raises ListError, UsageError, MachineError before any test has started."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)    # where it is ignored, the kernel drops exit statuses
@@ -3083,13 +3096,7 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     if not tests:
         warn(f"no tests in {', '.join(options.lists)}")
         return EXIT_NOTHING
-    history = read_history(options)
-    if options.rerun_failed and not history.runs:
-        warn(f"--rerun-failed: {journal_path(options)} has no run of this list; all of it runs")
-    if options.shard and any(history.shards):
-        warn(f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "
-             "their parts overlap or miss tests: give all the same by --history and start with an empty log dir")
-    selection = select(tests, options, history)
+    selection = choose(tests, options)
     if not selection.tests:
         return report_nothing(selection, options, trace)
     if options.list_only or options.plan:
