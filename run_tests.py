@@ -1226,8 +1226,9 @@ def select(tests: Sequence[Test], options: Options, history: History) -> Selecti
     left_out: Dict[str, List[Test]] = {}
 
     def leave_out(why: str, keeps: Callable[[Test], bool]) -> List[Test]:
-        left_out[why] = [test for test in chosen if not keeps(test)]
-        return [test for test in chosen if keeps(test)]
+        kept = {test for test in chosen if keeps(test)}
+        left_out[why] = [test for test in chosen if test not in kept]
+        return [test for test in chosen if test in kept]
 
     chosen = list(tests)
     if options.keep:
@@ -2169,13 +2170,14 @@ def read_history(options: Options) -> History:
     paths = [own, *options.history] if os.path.isfile(own) else options.history
     for real, path in {os.path.realpath(path): path for path in paths}.items():      # each file once
         try:
+            is_own = real == os.path.realpath(own)
             with open(path, "rb") as file:
                 if file.seekable():
                     file.seek(max(0, file.seek(0, os.SEEK_END) - HISTORY_BYTES))
                 for line in file:
                     # Torn lines, lines of other tools and of older runners: each costs itself alone.
                     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                        history.add(json.loads(line), is_own=real == os.path.realpath(own))
+                        history.add(json.loads(line), is_own)
         except OSError as error:
             raise UsageError(f"--history {path}: cannot be read ({error.strerror}); name a journal") from None
     return history

@@ -129,12 +129,16 @@ def write(folder: str, name: str, lines: Sequence[str]) -> str:
     return path
 
 
-def after_removal(of: str, measure: Measure) -> Measure:
-    """The measurement of a run that finds nothing of an earlier one in a folder."""
-    def cold() -> float:
-        shutil.rmtree(of, ignore_errors=True)
-        return measure()
-    return cold
+def cold_or_warm(is_warm: bool, command: Sequence[str], folder: str, past: str) -> Measure:
+    """The measurement of a command after a first run of it, or of one that finds nothing of it in `past`."""
+    def measure() -> float:
+        if not is_warm:
+            shutil.rmtree(os.path.join(folder, past), ignore_errors=True)
+        return run(command, folder).seconds
+
+    if is_warm:
+        measure()
+    return measure
 
 
 def prepare_waves(work: Work, folder: str) -> Measure:
@@ -157,14 +161,7 @@ def prepare_runner(is_warm: bool) -> Callable[[Work, str], Measure]:
         lines = write(folder, "tests.txt", [
             f"{command_of(row)}  #: {shlex.quote('label=' + row.name)} gpus={row.gpus}" for row in work.rows])
         command = [sys.executable, RUNNER, "--gpus", str(SLOTS), "--jobs", str(CPU_SLOTS), "--output", "none", lines]
-
-        def measure() -> float:
-            return run(command, folder).seconds
-
-        if not is_warm:
-            return after_removal(os.path.join(folder, "logs"), measure)
-        measure()
-        return measure
+        return cold_or_warm(is_warm, command, folder, "logs")
     return prepare
 
 
@@ -188,14 +185,7 @@ def prepare_ctest(is_warm: bool, has_cost: bool = False) -> Callable[[Work, str]
         path = write(folder, "gpus.json", [json.dumps(spec)])
         slots = SLOTS + CPU_SLOTS * any(row.gpus == 0 for row in work.rows)
         command = ["ctest", f"-j{slots}", "--resource-spec-file", path]
-
-        def measure() -> float:
-            return run(command, folder).seconds
-
-        if not is_warm:
-            return after_removal(os.path.join(folder, "Testing"), measure)
-        measure()
-        return measure
+        return cold_or_warm(is_warm, command, folder, "Testing")
     return prepare
 
 
