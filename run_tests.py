@@ -38,6 +38,7 @@ import ast
 import bisect
 import collections
 import contextlib
+import ctypes
 import enum
 import errno
 import fcntl
@@ -74,12 +75,23 @@ VERSION = "0.1.0"
 PROGRAM = "run_tests.py"
 
 GRACE_S = 10.0               # SIGTERM to SIGKILL: enough for pytest to write its JUnit file
-FOLLOW_S = 0.05              # between two looks at a growing log, or at a group in its grace period: no eye sees it
-GROUP_EXIT_S = 2.0           # a killed process group is gone in milliseconds, or is stuck in the kernel
-GROUP_POLL_S = 0.005         # between two looks at a dying group
+FOLLOW_S = 0.05              # between two looks at a growing log: no eye sees it
+LINGER_S = 0.5               # for what a test leaves behind: helpers of multiprocessing see its end only then, and go
+KILLED_S = 2.0               # a killed process is gone in milliseconds, or is stuck in the kernel
+STUCK_S = 30.0               # a shell that SIGKILL does not end by then is given up: a driver may hold it for ever
+SWEEP_POLL_S = 0.01          # between two looks at what a test has left
+STACKS_S = 1.0               # for the stacks of all Python processes of a test: each takes milliseconds, unless frozen
+REAP_S = 1.0                 # the main thread's longest sleep, so that orphans that have ended do not pile up
+REPORT_S = 10.0              # of `--deadline`, kept for sweeps and reports
+MEMORY_S = 10.0              # a GPU's memory is back a second after the process that held it, or is held by another
+MEMORY_MIB = 128             # that a GPU may hold more than before the run: drivers keep some, a CUDA context 500
+START_S = 30.0               # an `unspecified launch failure` by then may be the GPU's fault, later it is the test's
 PROBE_S = 30.0               # nvidia-smi takes seconds without persistence mode; a hung driver takes for ever
 COPY_BYTES = 1 << 20         # a log is replayed through a buffer of this size, so that 1 GB costs no memory
-TAIL_BYTES = 8192            # of a log that goes into a stand-in JUnit file: the last error and its traceback
+TAIL_BYTES = 8192            # of a log that goes into a JUnit file: the last error and its traceback
+CAUSE_BYTES = 1 << 16        # of a failed test's log, its end, in which its cause is looked for
+LINE_CHARS = 200             # of a log's line that are shown or compared
+CAUSE_LABELS = 10            # tests that the summary names for one cause
 STEM_BYTES = 120             # of a file name: far below the 255 that file systems allow, suffixes included
 SCRIPT_BYTES = 120_000       # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
 SHARES = 1_000_000           # of a device, in which fractions are counted: `gpus=` takes six digits after the point
@@ -95,6 +107,7 @@ PORT_FIRST, PORT_LAST = 20_000, 32_767  # below the ephemeral ports of Linux, wh
 PORT_BASES = 8_000           # first ports are spread over this many, so that two runners seldom meet
 
 RULE = "\u2500" * 56
+STACKS = signal.SIGFPE       # asks Python for its stacks, by faulthandler: of its signals the one that nobody sends
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING, EXIT_SIGNAL = 0, 1, 2, 3, 5, 128
 
 # ---------------------------------------------------------------------------------------------------
@@ -164,13 +177,19 @@ class Options:
     jobs: Optional[int] = None           # CPU slots for `gpus=0`; None: as many as GPUs
     python: str = "python3"
     pytest_args: Tuple[str, ...] = ()
+    require_gpus: int = 0
     timeout: Optional[float] = None
+    slow: Optional[float] = None         # how often a test that runs on is announced
+    deadline: Optional[float] = None
     grace: float = GRACE_S
     retries: int = 0
+    flaky: str = "pass"
+    leaks: str = "report"
     fail_fast: bool = False
     log_dir: str = "logs"
     fail_dir: Optional[str] = None       # None: the log dir, and `failures` starts fresh
     journal: Optional[str] = None
+    junit: Optional[str] = None          # the summary of the run
     output: str = "replay"
     list_only: bool = False
     plan: bool = False
@@ -181,6 +200,10 @@ class Options:
     max_gpus: Optional[int] = None
     shard: Optional["Shard"] = None
     gpu_locks: Optional[str] = None      # the folder of lock files
+
+    def fails(self, outcome: Outcome) -> bool:
+        """Whether a test that ends so is named as one that failed."""
+        return outcome.is_failure() or (outcome is Outcome.FLAKY and self.flaky == "fail")
 
 
 @dataclass(frozen=True)
@@ -276,9 +299,30 @@ class Lease(NamedTuple):
         """The mask of the attempt. The one place of a machine without GPUs has no token."""
         return [device.token for device in self.devices if device.token]
 
+    @property
+    def is_torn(self) -> bool:
+        """Its devices are no neighbours."""
+        return bool(self.devices) and self.devices[-1].index - self.devices[0].index >= len(self.devices)
+
     def place(self) -> str:
         """`GPU 0,1` or `CPU`, as the markers say it."""
         return "GPU " + ",".join(self.tokens) if self.tokens else "CPU"
+
+
+class Blame(enum.Enum):
+    """Whose failure a cause is."""
+
+    TEST = "test"
+    DEVICE = "device"                    # the GPU is broken; the test is to run on another
+    STARTUP = "startup"                  # so too, if it shows as soon as the test starts, and on no other GPU
+    MACHINE = "machine"                  # if it shows on every GPU, no test can pass
+
+
+class Cause(NamedTuple):
+    """Why a test failed, in words that are the same for the same cause."""
+
+    text: str = ""
+    blame: Blame = Blame.TEST
 
 
 @dataclass(frozen=True)
@@ -292,15 +336,28 @@ class Result:
     lease: Optional[Lease] = None
     attempt: int = 1
     reason: str = ""                     # why, where the outcome alone does not say it
-    junit_fault: str = ""                # why its JUnit file cannot be used, if it cannot
+    junit_fault: str = ""                # why its JUnit file cannot be used as it is, if it cannot
+    cause: Cause = Cause()
+    leaked: Tuple[str, ...] = ()         # processes that it left, `python3 (pid 12)`
 
     def verdict(self) -> str:
         """`failed, exit 1`, `crashed (SIGSEGV)`, `passed`: what the markers and the summary say."""
+        why = f", {self.reason}" if self.reason else ""
         if self.outcome is Outcome.CRASHED:
-            return f"crashed ({death_of(self.status)})"
+            return f"crashed ({death_of(self.status)}{why})"
         if self.outcome is Outcome.FAILED and self.status is not None:
-            return f"failed, exit {self.status}"
+            return f"failed, exit {self.status}{why}"
         return self.outcome.value
+
+    @property
+    def used(self) -> FrozenSet[int]:
+        """The indices of its devices."""
+        return frozenset(device.index for device in self.lease.devices) if self.lease else frozenset()
+
+    def leaks(self) -> str:
+        """`leaked: 2 processes`, if there are any."""
+        count = len(self.leaked)
+        return f"leaked: {count} process{'es' * (count > 1)}" if count else ""
 
 
 def to_bytes(text: str) -> bytes:
@@ -333,7 +390,7 @@ MASK_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_D
 UNSUPPORTED = ("split",)
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\+?=", re.ASCII)
-CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 WORD_RUN = re.compile(r"[^ \t\n'\"\\$`;&|()<>]+")
 NOT_WORD = re.compile(r"(?P<comment>#[^\n]*)|(?P<op>\|\||&&|;;&?|;&|\|&|[;|()]|&>>?"
                       r"|\d*(?:<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|&)")
@@ -1354,23 +1411,39 @@ def outer_machine(environ: Mapping[str, str]) -> Optional[Machine]:
     return machine_of(tokens, HIP, CUDA)
 
 
+class ToolError(Exception):
+    """A vendor's tool is there and does not answer; why, in words."""
+
+
+def call_tool(*command: str) -> str:
+    """What a vendor's tool prints. Raises ToolError, also for one that hangs: that is killed, or left in the kernel."""
+    try:
+        tool = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                start_new_session=True)
+    except OSError as error:
+        raise ToolError(f"cannot be run ({error.strerror})") from None
+    try:
+        out, err = tool.communicate(timeout=PROBE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(tool.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            tool.wait(KILLED_S)
+        raise ToolError(f"did not answer in {PROBE_S:.0f} s") from None
+    if tool.returncode != 0:
+        said = (err + out).decode("utf-8", "replace").strip().splitlines() or ["nothing"]
+        raise ToolError(f"failed with status {tool.returncode} ({said[0]})")
+    return out.decode("utf-8", "replace")
+
+
 def ask_tool(*command: str) -> str:
     """What a vendor's tool prints; empty, with a warning on stderr, if it is there and fails."""
     if shutil.which(command[0]) is None:
         return ""
     try:
-        ran = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             timeout=PROBE_S, check=False)
-        if ran.returncode == 0:
-            return ran.stdout.decode("utf-8", "replace")
-        said = (ran.stderr + ran.stdout).decode("utf-8", "replace").strip().splitlines() or ["nothing"]
-        problem = f"failed with status {ran.returncode} ({said[0]})"
-    except subprocess.TimeoutExpired:
-        problem = f"did not answer in {PROBE_S:.0f} s"
-    except OSError as error:
-        problem = f"cannot be run ({error.strerror})"
-    warn(f"{command[0]} {problem}; going on without it")
-    return ""
+        return call_tool(*command)
+    except ToolError as error:
+        warn(f"{command[0]} {error}; going on without it")
+        return ""
 
 
 def pynvml_tokens() -> List[str]:
@@ -1471,6 +1544,64 @@ def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
     return replace(outer, devices=tuple(Device(index, token) for index, token in enumerate(chosen)))
 
 
+class Sick(NamedTuple):
+    """A device that tests can no longer use, and why."""
+
+    device: Device
+    reason: str
+
+
+class Health:
+    """What nvidia-smi says of the GPUs' memory: before the run, and after each test. It knows nothing of MIG instances.
+
+    A GPU by an index of an outer mask is the one that nvidia-smi gives that number.
+    """
+
+    QUERY = ("nvidia-smi", "--format=csv,noheader,nounits")
+
+    def __init__(self, machine: Machine) -> None:
+        self.used: Dict[Device, int] = {}        # MiB in use without a test, of the GPUs that are watched
+        if CUDA.variable not in machine.variables or not machine.devices or shutil.which("nvidia-smi") is None:
+            return
+        said = ask_tool(*self.QUERY, "--query-gpu=index,uuid,memory.used")
+        known = {name: int(used) for index, uuid, used in re.findall(r"^(\d+), (\S+), (\d+)$", said, re.MULTILINE)
+                 for name in (index, uuid)}
+        self.used = {device: known[device.token] for device in machine.devices if device.token in known}
+
+    def examine(self, lease: Lease) -> Iterator[Sick]:
+        """Wait, in bounded time, until a test's GPUs have their memory back; yields those that do not answer.
+
+        A GPU that others have a share of is not waited for.
+        """
+        watched = [device for device in lease.devices if device in self.used and lease.shares == SHARES]
+        for device in watched:
+            give_up = time.monotonic() + MEMORY_S
+            try:
+                while self.excess(device) > 0 and time.monotonic() < give_up:
+                    time.sleep(FOLLOW_S)
+                excess = self.excess(device) if time.monotonic() >= give_up else 0
+            except ToolError as error:
+                yield Sick(device, f"nvidia-smi {error}")
+                continue
+            if excess > 0:
+                warn(f"GPU {device.token} does not give back {excess + MEMORY_MIB} MiB; {self.holders(device)}")
+                self.used[device] += excess      # whose ever they are, the next test need not wait for them
+
+    def excess(self, device: Device) -> int:
+        """MiB that a GPU holds beyond what it may. Raises ToolError if it does not answer."""
+        said = call_tool(*self.QUERY, "--query-gpu=memory.used,temperature.gpu", "-i", device.token).strip()
+        used = re.fullmatch(r"(\d+), (?:\d+|\[N/A\])", said)      # else `[Unknown Error]`, `[GPU requires reset]`
+        if used is None:                 # the memory alone may look well
+            raise ToolError(f"says {said or 'nothing'}")
+        return int(used.group(1)) - self.used[device] - MEMORY_MIB
+
+    def holders(self, device: Device) -> str:
+        """Who holds a GPU's memory, in words."""
+        said = ask_tool(*self.QUERY, "--query-compute-apps=pid,process_name", "-i", device.token)
+        holders = [f"{os.path.basename(name)} (pid {pid})" for pid, name in re.findall(r"(\d+), (.*)", said)]
+        return f"held by {', '.join(holders)}" if holders else "nvidia-smi sees no process there"
+
+
 class GpuLocks:
     """A lock file per GPU, so that the runners of a machine that name the same folder never share a GPU.
 
@@ -1519,12 +1650,13 @@ class Pool:
         self.shared: Set[int] = set()    # of those that somebody has a share of, and others may
         self.slots = [0]                 # a heap of free slot numbers; its largest is the next never used
         self.leases = 0
+        self.lost: Set[int] = set()      # indices of the devices in quarantine
         self.is_alone = False            # the one lease that is out has the machine to itself
         self.held_by_others: Set[int] = set()    # free devices whose locks were the reason of a refusal
 
     @property
     def size(self) -> int:
-        return len(self.devices)
+        return len(self.devices) - len(self.lost)
 
     def has_room(self) -> bool:
         """Whether any lease could be taken at all."""
@@ -1578,15 +1710,23 @@ class Pool:
         for device in lease.devices:
             index = device.index
             self.room[index] += lease.shares
-            if self.room[index] == SHARES:
+            if self.room[index] == SHARES and index not in self.lost:
                 bisect.insort(self.whole, index)
-                if self.locks is not None:
-                    self.locks.give(device)
-            (self.shared.add if self.room[index] < SHARES else self.shared.discard)(index)
+            if self.room[index] == SHARES and self.locks is not None:
+                self.locks.give(device)
+            is_shared = self.room[index] < SHARES and index not in self.lost
+            (self.shared.add if is_shared else self.shared.discard)(index)
         self.cpus += not lease.devices
         self.leases -= 1
         self.is_alone = False
         heapq.heappush(self.slots, lease.slot)
+
+    def quarantine(self, device: Device) -> None:
+        """Lease a device no more."""
+        self.lost.add(device.index)
+        self.shared.discard(device.index)
+        if device.index in self.whole:
+            self.whole.remove(device.index)
 
 
 def demand(need: float, size: int) -> Tuple[int, int]:
@@ -1623,12 +1763,16 @@ class Started(NamedTuple):
 
 
 class Exited(NamedTuple):
-    """A test's process has ended and its group is gone. `status` as in subprocess."""
+    """All processes of an attempt have ended. `status` as in subprocess; the rest is what they have left to find."""
 
     at: float
     test: Test
     status: int
-    junit_fault: str
+    junit_fault: str = ""
+    junit_failures: int = 0              # of its own JUnit file
+    cause: Cause = Cause()
+    leaked: Tuple[str, ...] = ()
+    sick: Tuple[Sick, ...] = ()
 
 
 class Broken(NamedTuple):
@@ -1671,10 +1815,30 @@ class Retry(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """Send a signal to a test's process group."""
+    """Send a signal to a test's process group; before it, if `stacks` says why, ask for the stacks of its Pythons."""
 
     test: Test
     signum: int
+    stacks: str = ""
+
+
+class Abandon(NamedTuple):
+    """Wait no longer for a test's shell, which SIGKILL does not end."""
+
+    test: Test
+
+
+class Announce(NamedTuple):
+    """A test runs for long."""
+
+    test: Test
+    seconds: float
+
+
+class Quarantine(NamedTuple):
+    """Tests can no longer use a device."""
+
+    sick: Sick
 
 
 class Conclude(NamedTuple):
@@ -1683,7 +1847,7 @@ class Conclude(NamedTuple):
     result: Result
 
 
-Action = Union[Launch, Retry, Kill, Conclude]
+Action = Union[Launch, Retry, Kill, Abandon, Announce, Quarantine, Conclude]
 
 
 @dataclass
@@ -1695,6 +1859,7 @@ class Running:
     expected_end: float
     started: float = math.nan            # when its process was there
     deadline: float = math.inf           # when the next signal is due
+    slow_at: float = math.inf            # when it is to be announced
     sent: int = 0                        # the last signal sent to it
     cause: Optional[Outcome] = None      # TIMEOUT or INTERRUPTED, once it is being ended
     is_there: bool = False               # its process exists
@@ -1758,9 +1923,15 @@ class Schedule:
         self.locked: Set[str] = set()    # names of `lock` that running tests hold
         self.running: Dict[Test, Running] = {}
         self.failed: Dict[Test, Result] = {}     # the last attempt of each test that is to be retried
+        self.spared: Set[Test] = set()   # those of which one attempt does not count: it was the GPU's fault
+        self.suspects: Dict[Test, Sick] = {}     # the GPUs of those attempts, if what they do elsewhere is to tell
+        self.struck: List[Result] = []   # the last ends of GPU tests, if all had the same cause and it is the machine's
         self.ends: List[Tuple[float, int, Test]] = []    # when they are expected to end, in that order
         self.interrupts: List[int] = []
         self.failure = ""                # why the machine cannot go on
+        self.grace = options.grace
+        self.end_at = math.inf           # when --deadline ends the run
+        self.is_overdue = False          # it has
         self.stopped = False             # no test starts any more
         self.poll_at = math.inf          # when to look again at GPUs that other runners hold
 
@@ -1770,14 +1941,15 @@ class Schedule:
 
     def deadline(self) -> float:
         """When the next Tick is due, on the events' clock; infinity if none is."""
-        return min([self.poll_at, *(running.deadline for running in self.running.values())])
+        return min([self.poll_at, self.end_at, *(min(running.deadline, running.slow_at)
+                                                 for running in self.running.values())])
 
     def step(self, event: Event) -> List[Action]:
         """Take in one event; returns what to do now, in order."""
         if isinstance(event, Started):
             return self.on_started(event)
         if isinstance(event, Begin):
-            actions = self.refuse_unrunnable()
+            actions = self.on_begin(event)
         elif isinstance(event, Exited):
             actions = self.on_exited(event)
         elif isinstance(event, Broken):
@@ -1789,41 +1961,101 @@ class Schedule:
         self.open_barriers()
         return actions + self.start_waiting(event.at)
 
+    def on_begin(self, event: Begin) -> List[Action]:
+        if self.options.deadline:        # half of a short one is for the tests
+            reserve = min(self.options.grace + STACKS_S + REPORT_S, self.options.deadline / 2)
+            self.end_at = event.at + self.options.deadline - reserve
+        return self.refuse_unrunnable()
+
     def refuse_unrunnable(self) -> List[Action]:
-        return self.conclude(*(Result(test, Outcome.UNRUNNABLE, reason=f"needs {test.gpus:g} GPUs, more than there are")
-                               for test in sorted(self.waiting, key=lambda test: test.index)
-                               if self.pool.size < test.gpus < ALL_GPUS))
+        """Conclude the tests that need more GPUs than there are, or are left."""
+        what = "more than are left" if self.pool.lost else "more than there are"
+        refused = sorted((test for test in self.waiting if not self.can_run(test)), key=lambda test: test.index)
+        self.lines = {key: line for key, line in self.lines.items() if line.ranked and self.can_run(line.ranked[0][1])}
+        return self.conclude(*(self.failed.get(test) or Result(
+            test, Outcome.UNRUNNABLE, reason=f"needs {test.gpus:g} GPUs, {what}") for test in refused))
 
     def on_started(self, event: Started) -> List[Action]:
         running = self.running[event.test]
         running.started, running.is_there = event.at, True
+        running.slow_at = event.at + (self.options.slow or math.inf)
         if running.cause is not None:    # the order to end came before the process did
             return [Kill(event.test, running.sent)]
         running.deadline = event.at + event.test.timeout if event.test.timeout else math.inf
         return []
 
     def on_exited(self, event: Exited) -> List[Action]:
-        test, running = event.test, self.free(event.test)
-        outcome = running.cause or outcome_of(event.status)
-        if outcome is Outcome.PASSED and running.attempt > 1:
-            outcome = Outcome.FLAKY
-        reason = f"did not end in {test.timeout:g}s" if outcome is Outcome.TIMEOUT else ""
-        result = Result(test, outcome, event.at - running.started, event.status, running.lease, running.attempt,
-                        reason, event.junit_fault)
+        test = event.test
+        if test not in self.running:     # it was abandoned
+            return []
+        running = self.free(test)
+        result = judge(event, running, self.options, is_spared=test in self.spared)
+        sick = [*event.sick, *self.accuse(result)]
+        is_spared = bool(sick or test in self.suspects) and test not in self.spared and result.outcome.can_be_retried()
+        actions = self.isolate(sick, event.at)
+        if self.is_machine_wide(result):
+            actions += self.fail(f"{result.cause.text}, on every GPU", event.at)
         retries = self.options.retries if test.attributes.retries is None else test.attributes.retries
-        if self.stopped or running.attempt > retries or not outcome.can_be_retried():
-            return self.conclude(result)
+        attempts = 1 + retries + (test in self.spared or is_spared)
+        if self.stopped or running.attempt >= attempts or not (result.outcome.can_be_retried() and self.can_run(test)):
+            return actions + self.conclude(result)
+        self.spared.update([test] if is_spared else [])
         self.failed[test] = result
         self.waiting[test] = 0
         self.line_up(test)
-        return [Retry(result)]
+        return [*actions, Retry(result)]
+
+    def accuse(self, result: Result) -> List[Sick]:
+        """The GPU that an attempt's log shows to be broken, if the attempt had no other.
+
+        An error that a test may cause too counts once the test has ended otherwise on another GPU.
+        """
+        before = self.suspects.pop(result.test, None)
+        if result.lease is None or len(result.lease.tokens) != 1:
+            return []
+        device, blame = result.lease.devices[0], result.cause.blame
+        sick = Sick(device, f"{result.cause.text} in {result.test.label}")
+        if blame is Blame.STARTUP and result.seconds <= START_S and result.test not in self.spared:
+            self.suspects[result.test] = sick
+        is_proven = before is not None and before.device != device and before.reason != sick.reason
+        if blame is Blame.DEVICE and result.test not in self.spared:     # else it is the test that says so everywhere
+            return [sick]
+        return [before] if before and is_proven else []
+
+    def isolate(self, sick: Iterable[Sick], at: float) -> List[Action]:
+        """Put devices in quarantine, and conclude the tests that need more than are left."""
+        new = {each.device: each for each in sick if each.device.index not in self.pool.lost}
+        for device in new:
+            self.pool.quarantine(device)
+        actions: List[Action] = [Quarantine(each) for each in new.values()]
+        if not new:
+            return []
+        return actions + (self.refuse_unrunnable() if self.pool.size else self.fail("no usable GPU is left", at))
+
+    def is_machine_wide(self, result: Result) -> bool:
+        """Whether one cause, the machine's, has now ended two tests in a row or more, and one on every GPU."""
+        if not result.used:
+            return False
+        if self.struck and self.struck[0].cause != result.cause:
+            self.struck.clear()
+        if result.cause.blame is Blame.MACHINE:
+            self.struck.append(result)
+        on = frozenset().union(*(struck.used for struck in self.struck))
+        return len({struck.test for struck in self.struck}) > 1 and len(on - self.pool.lost) == self.pool.size
+
+    def can_run(self, test: Test) -> bool:
+        return test.gpus <= self.pool.size or test.gpus == ALL_GPUS
 
     def on_broken(self, event: Broken) -> List[Action]:
         running = self.free(event.test)
-        self.failure = self.failure or event.reason
         return (self.conclude(Result(event.test, Outcome.NOT_RUN, lease=running.lease, attempt=running.attempt,
                                      reason=event.reason))
-                + self.stop() + self.end_running(signal.SIGTERM, event.at))
+                + self.fail(event.reason, event.at))
+
+    def fail(self, why: str, at: float) -> List[Action]:
+        """The machine cannot go on: end what runs, start nothing more."""
+        self.failure = self.failure or why
+        return self.stop() + self.end_running(signal.SIGTERM, at)
 
     def on_interrupt(self, event: Interrupt) -> List[Action]:
         self.interrupts.append(event.signum)
@@ -1831,18 +2063,41 @@ class Schedule:
         return self.stop() + self.end_running(signal.SIGKILL if again else event.signum, event.at)
 
     def on_tick(self, at: float) -> List[Action]:
-        return [action for test, running in self.running.items() if running.deadline <= at
-                for action in self.end(test, Outcome.TIMEOUT, signal.SIGKILL if running.cause else signal.SIGTERM, at)]
+        if at >= self.end_at:
+            self.grace = min(self.grace, (self.options.deadline or 0) / 4)
+            self.end_at, self.is_overdue = math.inf, True
+            return self.stop() + self.end_running(signal.SIGTERM, at, "--deadline ends the run")
+        actions: List[Action] = []
+        for test, running in list(self.running.items()):
+            if running.slow_at <= at:
+                running.slow_at += self.options.slow or math.inf
+                actions.append(Announce(test, at - running.started))
+            if running.deadline <= at and running.sent == signal.SIGKILL:
+                actions += self.abandon(test, at)
+            elif running.deadline <= at:
+                actions += (self.end(test, Outcome.TIMEOUT, signal.SIGKILL, at) if running.cause else
+                            self.end(test, Outcome.TIMEOUT, signal.SIGTERM, at, f"did not end in {test.timeout:g}s"))
+        return actions
 
-    def end_running(self, signum: int, at: float) -> List[Action]:
-        return [action for test in self.running for action in self.end(test, Outcome.INTERRUPTED, signum, at)]
+    def abandon(self, test: Test, at: float) -> List[Action]:
+        """Go on without the GPUs of a test that cannot be killed."""
+        running = self.free(test)
+        seconds = at - running.started if running.is_there else 0.0
+        result = Result(test, running.cause or Outcome.TIMEOUT, seconds, -signal.SIGKILL, running.lease,
+                        running.attempt, "cannot be killed", "left open", Cause("cannot be killed"))
+        sick = [Sick(device, f"{test.label} cannot be killed") for device in running.lease.devices]
+        return [Abandon(test), *self.isolate(sick, at), *self.conclude(result)]
 
-    def end(self, test: Test, cause: Outcome, signum: int, at: float) -> List[Action]:
+    def end_running(self, signum: int, at: float, stacks: str = "") -> List[Action]:
+        return [action for test in self.running for action in self.end(test, Outcome.INTERRUPTED, signum, at, stacks)]
+
+    def end(self, test: Test, cause: Outcome, signum: int, at: float, stacks: str = "") -> List[Action]:
         """One signal to one test, whose first cause counts; SIGKILL follows after the grace period."""
         running = self.running[test]
         running.cause, running.sent = running.cause or cause, signum
-        running.deadline = math.inf if signum == signal.SIGKILL else at + self.options.grace
-        return [Kill(test, signum)] if running.is_there else []
+        running.deadline = at + (STUCK_S if signum == signal.SIGKILL else self.grace)
+        running.slow_at = math.inf
+        return [Kill(test, signum, stacks)] if running.is_there else []
 
     def stop(self) -> List[Action]:
         """Start nothing more: what waits is not run, or has failed if it waits for a retry."""
@@ -1917,10 +2172,14 @@ class Schedule:
     def launch_from(self, line: Line, at: float, promised: Optional[Reservation]) -> Optional[Launch]:
         """Start the first test of a line on what is not promised, else one that will have ended by then."""
         test, lease = line.ranked[-1][1], None
-        if promised is None:
-            lease = self.pool.take(line.need)
-        elif not promised.is_alone and promised.lock.isdisjoint(line.lock):
-            lease = self.pool.take(line.need, avoid=promised.devices)
+        avoid = promised.devices if promised else frozenset()
+        if promised is None or not promised.is_alone and promised.lock.isdisjoint(line.lock):
+            if test in self.failed:      # elsewhere, if it can, but not on GPUs far apart
+                lease = self.pool.take(line.need, avoid.union(self.failed[test].used))
+                if lease and lease.is_torn:
+                    self.pool.give(lease)
+                    lease = None
+            lease = lease or self.pool.take(line.need, avoid)
         if lease is None and promised is not None:
             short = line.within(promised.at - at + ROUNDING_S)
             test, lease = short or test, self.pool.take(line.need) if short else None
@@ -1954,6 +2213,30 @@ class Schedule:
         promised, is_alone = list(ready)[-count:], line.need == ALL_GPUS
         start = max(self.ends[-1][0], at) if is_alone else ready[promised[-1]]
         return Reservation(start, frozenset(promised), frozenset(line.lock), is_alone)
+
+
+def judge(event: Exited, running: Running, options: Options, is_spared: bool) -> Result:
+    """What the end of an attempt means. Exit status 0 is a pass only if nothing that the test left speaks against it.
+
+    `is_spared`: an earlier attempt does not count.
+    """
+    test, outcome, fault = event.test, running.cause or outcome_of(event.status), event.junit_fault
+    cause, reason = event.cause, ""
+    if outcome is Outcome.TIMEOUT:
+        cause, reason = Cause("timeout"), f"did not end in {test.timeout:g}s"
+    elif cause == OOM_KILLED:
+        reason = "OOM killer"
+    elif outcome is Outcome.PASSED and event.junit_failures:
+        outcome, reason = Outcome.FAILED, f"its JUnit file shows failures: {event.junit_failures}"
+    elif outcome is Outcome.PASSED and running.attempt > 1 + is_spared:
+        outcome = Outcome.FLAKY
+    if not outcome.is_ok() and test.junit and not fault and not event.junit_failures:
+        fault = "without a failure"      # written before it died: CI would show green
+    result = Result(test, outcome, event.at - running.started, event.status, running.lease, running.attempt, reason,
+                    fault, cause, event.leaked)
+    if outcome.is_ok() and event.leaked and options.leaks == "fail":
+        result = replace(result, outcome=Outcome.FAILED, reason=result.leaks(), cause=Cause("leaked processes"))
+    return result
 
 
 def outcome_of(status: int) -> Outcome:
@@ -1993,18 +2276,214 @@ class Job(NamedTuple):
     """All that a pool thread needs to run one attempt."""
 
     test: Test
+    lease: Lease
     bash: str                            # path: looking it up for every test would cost more than starting it
     script: str
-    environment: Mapping[str, str]
+    environment: Mapping[str, Any]
     log: str                             # path
+    oom_kills: int = 0                   # of the machine, before
+
+    @property
+    def mark(self) -> FrozenSet[bytes]:
+        """What the processes of this attempt, and no others, have in their environment."""
+        names = ("RUN_TESTS_RUN", "RUN_TESTS_LABEL", "RUN_TESTS_ATTEMPT")
+        return frozenset(os.fsencode(name) + b"=" + os.fsencode(self.environment[name]) for name in names)
+
+
+class ProcessInfo(NamedTuple):
+    """A live process, as /proc shows it. `began` is in seconds since boot."""
+
+    pid: int
+    name: str
+    parent: int
+    group: int
+    session: int
+    began: float
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid})"
+
+
+def process_table() -> Dict[int, ProcessInfo]:
+    """The live processes of the machine by pid; none where there is no /proc. Zombies live only in their threads."""
+    table: Dict[int, ProcessInfo] = {}
+    ticks = os.sysconf("SC_CLK_TCK")
+    for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            head, _, rest = file.read().rpartition(b") ")
+            state, parent, group, session, *more = rest.split()
+            if state not in (b"Z", b"X") or more[13] != b"1":
+                command = CONTROL.sub("?", head.partition(b"(")[2].decode("utf-8", "replace"))
+                table[int(name)] = ProcessInfo(int(name), command, int(parent), int(group), int(session),
+                                               int(more[15]) / ticks)
+    return table
+
+
+def with_descendants(table: Mapping[int, ProcessInfo], pids: Iterable[int]) -> List[ProcessInfo]:
+    """These processes and all that have come from them, the live ones, by pid."""
+    children = collections.defaultdict(list)
+    for info in table.values():
+        children[info.parent].append(info.pid)
+    found: Set[int] = set()
+    stack = list(pids)
+    while stack:
+        pid = stack.pop()
+        if pid in table and pid not in found:
+            found.add(pid)
+            stack += children[pid]
+    return [table[pid] for pid in sorted(found)]
+
+
+def environment_of(pid: int) -> FrozenSet[bytes]:
+    """What a process was started with, as `NAME=value`; empty if we may not see it."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        return frozenset(file.read().split(b"\0"))
+    return frozenset()
+
+
+def send(signum: int, processes: Iterable[ProcessInfo]) -> None:
+    """Send a signal to processes, as far as they are there."""
+    for info in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(info.pid, signum)
+
+
+class Reaper:
+    """Loses no process that a test has started, and ends them all if the runner itself is killed.
+
+    As a child subreaper the runner becomes the parent of those whose parents have ended, wherever they went
+    (setsid, a daemon). Linux gives them to its main thread, and lists them apart from what other threads have
+    started: a look at that list is all that a test costs which leaves nothing. Another process, the guard, waits
+    for the runner's death; it holds the files in `kept` open, and so their locks, until it has done its work.
+    """
+
+    ADOPT, ONLY_MINE = 36, 0x20000000    # PR_SET_CHILD_SUBREAPER of prctl, __WNOTHREAD of waitpid
+
+    def __init__(self, run: str, kept: Iterable[int] = ()) -> None:
+        self.attempts: Dict[int, "Process"] = {}         # by pid of the shell
+        self.unclaimed: Dict[int, ProcessInfo] = {}      # orphans that may be of several attempts
+        self.adopts = False
+        with contextlib.suppress(OSError, AttributeError):       # not Linux
+            self.adopts = ctypes.CDLL(None).prctl(self.ADOPT, 1, 0, 0, 0) == 0 or os.getpid() == 1
+        self.list = -1
+        with contextlib.suppress(OSError):
+            self.list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
+        alive, self.line = os.pipe()
+        self.guard = os.fork()
+        if self.guard == 0:
+            guard(run, alive, {alive, *kept})
+        os.close(alive)
+        os.set_blocking(self.line, False)
+        self.told = self.children()
+
+    def children(self) -> bytes:
+        """The pids of the guard and of orphans, as the kernel lists them: the first hundreds of them."""
+        return os.pread(self.list, COPY_BYTES, 0) if self.list >= 0 else b""
+
+    def collect(self) -> None:
+        """Let ended orphans go, and tell the guard of the others: they may have lost their mark. Main thread only."""
+        with contextlib.suppress(OSError):       # none are left
+            while self.adopts and os.waitpid(-1, os.WNOHANG | self.ONLY_MINE)[0]:
+                pass
+        children = self.children()
+        if children != self.told:
+            self.told = children
+            with contextlib.suppress(OSError):
+                os.write(self.line, children + b"\n")
+
+    def has_orphans(self) -> bool:
+        """Whether tests have left processes behind; also if that cannot be told."""
+        return not self.adopts or self.list < 0 or self.children().strip() not in (b"%d" % self.guard, b"")
+
+    def members(self, attempt: "Process") -> List[ProcessInfo]:
+        """The live processes of an attempt: its group, its session, its orphans, and what has come from them."""
+        table = process_table()
+        orphans = [int(pid) for pid in self.children().split()] if self.adopts and self.list >= 0 else table.keys()
+        mine = [pid for pid in orphans if pid in table and pid not in self.attempts and pid != self.guard
+                and self.owner(table[pid]) is attempt]
+        mine += [info.pid for info in table.values() if attempt.pid in (info.group, info.session)]
+        return with_descendants(table, mine)
+
+    def owner(self, orphan: ProcessInfo) -> Optional["Process"]:
+        """The attempt whose mark an orphan bears; without one, the last of those that were running when it began."""
+        attempts, environment = list(self.attempts.values()), environment_of(orphan.pid)
+        marked = [attempt for attempt in attempts if attempt.job.mark <= environment]
+        if marked or orphan.parent != os.getpid():
+            return marked[0] if marked else None
+        early = [attempt for attempt in attempts if attempt.began <= orphan.began + 1 / os.sysconf("SC_CLK_TCK")]
+        if len(early) != 1:
+            self.unclaimed[orphan.pid] = orphan
+            return None
+        return early[0]
+
+    def close(self) -> List[ProcessInfo]:
+        """End what is left when all tests have ended, and the guard; returns what was left by no test in particular."""
+        give_up = time.monotonic() + KILLED_S
+        while self.has_orphans() and self.list >= 0 and time.monotonic() < give_up:
+            orphans = {int(pid) for pid in self.children().split()} - {self.guard}
+            found = with_descendants(process_table(), orphans)
+            self.unclaimed.update((info.pid, info) for info in found)
+            send(signal.SIGKILL, found)
+            self.collect()
+            time.sleep(SWEEP_POLL_S)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.guard, signal.SIGKILL)
+            os.waitpid(self.guard, 0)
+        for descriptor in (self.line, self.list):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        return list(self.unclaimed.values())
+
+
+def guard(run: str, alive: int, kept: Container[int]) -> None:
+    """Wait until the runner has died, then kill all that bears its run's mark. Never returns.
+
+    Until then it reads, line by line, which orphans the runner has: they may have lost their mark.
+    """
+    try:
+        os.setsid()
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(null, stream)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor > 2 and descriptor not in kept:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+        hide_command_line()
+        orphans, mark, calm = b"", b"RUN_TESTS_RUN=" + os.fsencode(run), 0
+        for line in open(alive, "rb", buffering=0):
+            orphans = line
+        while calm < 5:                  # a test that was about to start bears its mark a moment later
+            table = process_table()
+            roots = {pid for pid in table if mark in environment_of(pid)} | set(map(int, orphans.split()))
+            found = with_descendants(table, roots - {os.getpid()})
+            send(signal.SIGKILL, found)
+            calm = 0 if found else calm + 1
+            time.sleep(SWEEP_POLL_S)
+    finally:
+        os._exit(0)
+
+
+def hide_command_line() -> None:
+    """Write another name over this process's command line: `pkill -9 -f run_tests` must not find the guard too."""
+    with open("/proc/self/stat", "rb") as file:
+        start, end = (int(number) for number in file.read().rpartition(b") ")[2].split()[45:47])
+    if start:                            # else we may not know
+        ctypes.memmove(start, b"sweeper".ljust(end - start, b"\0"), end - start)
 
 
 class Process:
-    """A test's process group. Signals never reach a group that is gone and whose number others may have."""
+    """One attempt's shell and its group. No signal goes to a group that is gone: others may have its number."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, reaper: Reaper) -> None:
+        self.job, self.reaper = job, reaper
+        if not os.path.isdir(os.path.dirname(job.log) or "."):
+            os.makedirs(os.path.dirname(job.log))        # a test may have taken it away
         log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
+            self.began = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
             self.popen = subprocess.Popen(
                 [b"bash", b"-c", to_bytes(job.script), to_bytes(job.test.file)], executable=job.bash,
                 env=job.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
@@ -2012,67 +2491,122 @@ class Process:
         finally:
             os.close(log)
         self.pid = self.popen.pid
+        reaper.attempts[self.pid] = self
         self.lock = threading.Lock()
         self.sent = 0                    # the last signal
         self.reaped = False
+        self.stuck: List[ProcessInfo] = []       # what SIGKILL did not end
 
-    def signal(self, signum: int) -> None:
-        """Send a signal to the group, if there is one still."""
+    def signal(self, signum: int, stacks: str = "") -> None:
+        """Send a signal to the group, if there is one still; before it, the stacks of its Pythons go into the log."""
+        if stacks:
+            with contextlib.suppress(OSError):   # its log may be gone
+                self.dump_stacks(stacks)
         with self.lock:
             if not self.reaped:
                 self.sent = signum
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, signum)
+                    os.killpg(self.pid, signal.SIGCONT)  # one that is stopped would not see it
 
-    def wait(self) -> int:
-        """The exit status, once the process has ended and what it left in its group is killed and gone."""
+    def dump_stacks(self, why: str) -> None:
+        """Ask each Python process for the stacks of its threads, one after the other. Raises OSError.
+
+        PYTHONFAULTHANDLER=1 makes Python write them to its standard error on STACKS, and then do what that signal
+        did before. The runner has it ignored, and so have its children: a test's first Python goes on. Those that
+        a Python has started end by it.
+        """
+        give_up = time.monotonic() + STACKS_S
+        with open(self.job.log, "ab", buffering=0) as log:
+            for info in self.reaper.members(self):
+                if "python" not in os.path.basename(executable_of(info.pid)):
+                    continue
+                answers = catches(info.pid, STACKS)
+                about = f"asked by {STACKS.name} for the stacks of" if answers else "there is no faulthandler in"
+                log.write(to_bytes(f"\n=== {PROGRAM}: {why}; {about} {info} ===\n"))
+                if answers:
+                    send(STACKS, [info])
+                    wait_for_quiet(log.fileno(), give_up)
+
+    def wait(self) -> Tuple[int, List[ProcessInfo]]:
+        """The exit status, once all processes of the attempt have ended, and those that it left to be killed."""
         # Waiting without reaping keeps the number of the group ours until the group has been killed.
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         else:                            # macOS before Python 3.13
             self.popen.wait()
-        if self.sent == signal.SIGINT:   # which the shell's background jobs ignore
-            self.signal(signal.SIGTERM)
-        # The shell is gone; its command may be in its grace period, until SIGKILL ends that.
-        while self.sent not in (0, signal.SIGKILL) and has_members(self.pid):
-            time.sleep(FOLLOW_S)
+        leaked = self.sweep() if self.reaper.has_orphans() else []
         self.signal(signal.SIGKILL)
         with self.lock:
             status = self.popen.wait()
             self.reaped = True
-        give_up = time.monotonic() + GROUP_EXIT_S
-        while has_members(self.pid) and time.monotonic() < give_up:
-            time.sleep(GROUP_POLL_S)
-        return status
+        del self.reaper.attempts[self.pid]
+        return status, leaked
+
+    def sweep(self) -> List[ProcessInfo]:
+        """End what the shell has left, after its grace period if it has one; returns what nobody had told to end."""
+        if self.sent == signal.SIGINT:   # which the shell's background jobs ignore
+            self.signal(signal.SIGTERM)
+        linger = time.monotonic() + LINGER_S
+        told: Set[int] = set()
+        left = self.reaper.members(self)
+        while left and self.sent != signal.SIGKILL and (self.sent or time.monotonic() < linger):
+            if self.sent:                # those that have left the group have not heard of it
+                send(signal.SIGTERM, (info for info in left if info.group != self.pid and info.pid not in told))
+                told.update(info.pid for info in left)
+            time.sleep(SWEEP_POLL_S)
+            left = self.reaper.members(self)
+        leaked = [] if self.sent else [info for info in left if info.pid not in self.reaper.unclaimed]
+        give_up = time.monotonic() + KILLED_S
+        while left and time.monotonic() < give_up:
+            send(signal.SIGKILL, left)
+            time.sleep(SWEEP_POLL_S)
+            left = self.reaper.members(self)
+        self.stuck = left
+        return leaked
 
 
-def has_members(pgid: int) -> bool:
-    """Whether a process of a group still runs. Zombies do not count: a container's init may never reap them."""
-    try:
-        os.killpg(pgid, 0)
-    except ProcessLookupError:           # almost always: nothing is left, and nobody has to look for it
-        return False
-    except PermissionError:
-        pass
-    with contextlib.suppress(FileNotFoundError):     # no /proc
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-                state, _, group = file.read().rpartition(b")")[2].split()[:3]
-                if int(group) == pgid and state not in (b"Z", b"X"):
-                    return True
-    return False
+def executable_of(pid: int) -> str:
+    """The path of a process's program; empty if we may not see it."""
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/exe")
+    return ""
 
 
-def run_job(job: Job, post: Callable[[Event], None]) -> None:
+def catches(pid: int, signum: int) -> bool:
+    """Whether a process has a handler for a signal. Raises OSError."""
+    with open(f"/proc/{pid}/status", "rb") as file:
+        caught = re.search(rb"^SigCgt:\s*([0-9a-f]+)", file.read(), re.MULTILINE)
+    return caught is not None and bool(int(caught.group(1), 16) >> (signum - 1) & 1)
+
+
+def wait_for_quiet(descriptor: int, give_up: float) -> None:
+    """Wait until a file that is to grow has stopped growing, on the monotonic clock until `give_up` at most."""
+    first = before = os.fstat(descriptor).st_size
+    looks = 0
+    while looks < (3 if before > first else 20) and time.monotonic() < give_up:
+        time.sleep(SWEEP_POLL_S)
+        size = os.fstat(descriptor).st_size
+        looks = looks + 1 if size == before else 0
+        before = size
+
+
+def run_job(job: Job, reaper: Reaper, health: Health, post: Callable[[Event], None]) -> None:
     """Run one attempt and post what happens: Started and Exited, or Broken. Never raises."""
     process = None
     try:
         before = file_signature(job.test.junit)
-        process = Process(job)
+        process = Process(job, reaper)
         post(Started(time.monotonic(), job.test, process))
-        status = process.wait()
+        status, leaked = process.wait()
         at = time.monotonic()
-        post(Exited(at, job.test, status, junit_fault(job.test.junit, before)))
+        fault, failures = junit_fault(job.test.junit, before)
+        if (status or failures) and is_full(job.log):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), job.log)
+        cause = find_cause(status, job) if status or failures else Cause()
+        sick = [Sick(device, f"{process.stuck[0]} cannot be killed") for device in job.lease.devices if process.stuck]
+        sick += health.examine(job.lease)
+        post(Exited(at, job.test, status, fault, failures, cause, tuple(map(str, leaked)), tuple(sick)))
     except BaseException as error:  # a thread that dies in silence would hang the run
         if process is not None:
             process.signal(signal.SIGKILL)
@@ -2123,21 +2657,148 @@ def file_signature(path: Optional[str]) -> Optional[Tuple[int, int, int]]:
     return None
 
 
-def junit_fault(path: Optional[str], before: Optional[Tuple[int, int, int]]) -> str:
-    """Why a test's JUnit file cannot be used: `missing`, `stale`, `truncated`; empty if it can, or if it has none."""
+MISSING, STALE = "missing", "stale, from an earlier run"         # of a JUnit file: nothing in it is this attempt's
+
+
+def junit_cases(path: str) -> Iterator[ElementTree.Element]:
+    """The complete cases of a JUnit file, one after the other. Raises ParseError where it breaks off."""
+    return (element for _, element in ElementTree.iterparse(path) if element.tag == "testcase")
+
+
+def has_failed(case: ElementTree.Element) -> bool:
+    return case.find("failure") is not None or case.find("error") is not None
+
+
+def junit_fault(path: Optional[str], before: Optional[Tuple[int, int, int]]) -> Tuple[str, int]:
+    """Why a JUnit file cannot be used (`missing`, `stale`, `truncated`), if so, and how many cases have failed."""
     if path is None:
-        return ""
+        return "", 0
     after = file_signature(path)
     if after is None or after == before:
-        return "missing" if after is None else "stale, from an earlier run"
+        return (MISSING if after is None else STALE), 0
+    failures = 0
     try:
-        for _, element in ElementTree.iterparse(path):
-            element.clear()
+        for case in junit_cases(path):
+            failures += has_failed(case)
+            case.clear()
     except ElementTree.ParseError:
-        return "truncated"
+        return "truncated", failures
     except (OSError, ValueError, LookupError) as error:      # an encoding that the parser does not know
-        return f"unreadable ({getattr(error, 'strerror', error)})"
-    return ""
+        return f"unreadable ({getattr(error, 'strerror', error)})", failures
+    return "", failures
+
+
+# Causes: what a log's end says, as a human would sort it.
+
+OOM_KILLED = Cause("out of memory (the kernel's OOM killer)")
+
+# What a line of a failed test's log says for certain; the first that is found counts: broken hardware, then what
+# is wrong with the machine, then what only follows from other errors. The texts are those of CUDA, HIP, PyTorch,
+# JAX, NCCL, pytest and the kernel, as public bug reports show them.
+SIGNATURES: Sequence[Tuple[str, str, Blame]] = (
+    (r"uncorrectable (?:ECC|NVLink) error|CUDA_ERROR_ECC_UNCORRECTABLE|\bcudaErrorECCUncorrectable\b",
+     "uncorrectable ECC error", Blame.DEVICE),
+    (r"\bGPU is lost\b|fallen off the bus|\bGPU requires reset\b|nable to determine the device handle for [Gg][Pp][Uu]",
+     "GPU fallen off the bus", Blame.DEVICE),
+    (r"driver version is insufficient for CUDA runtime|NVIDIA driver on your system is too old|\bError 80[34]: "
+     r"|Driver/[Ll]ibrary version mismatch|forward compatibility was attempted on non supported HW"
+     r"|\bcudaErrorInsufficientDriver\b|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+     "driver older than the runtime", Blame.MACHINE),
+    (r"no CUDA-capable device is detected|\bNo (?:CUDA|HIP|XPU) GPUs are available|Found no NVIDIA driver on your"
+     r"|CUDA_ERROR_(?:NO_DEVICE|SYSTEM_NOT_READY)\b|\bsystem not yet initialized\b|\bcudaErrorNoDevice\b"
+     r"|couldn't communicate with the NVIDIA driver|^Failed to initialize NVML: ", "no usable GPU", Blame.MACHINE),
+    (r"\[Errno 98\] Address already in use|EADDRINUSE|failed to listen on any local network address",
+     "port already in use", Blame.TEST),
+    (r"(?:CUDA|HIP|XPU)(?: driver)?(?: error:)? out of memory\b|\b(?:CUDA|HIP)_ERROR_OUT_OF_MEMORY\b"
+     r"|OutOfMemoryError: (?:CUDA|HIP|XPU)|cudaErrorMemoryAllocation\b.*out of memory|Cuda failure .*out of memory"
+     r"|R(?:ESOURCE_EXHAUSTED|esource exhausted): .*Out of memory", "CUDA out of memory", Blame.TEST),
+    (r"illegal memory access was encountered|_ERROR_ILLEGAL_ADDRESS\b|Memory access fault by GPU node",
+     "illegal memory access", Blame.TEST),
+    (r"device-side assert triggered|CUDA_ERROR_ASSERT\b", "device-side assert", Blame.TEST),
+    (r"unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED\b", "unspecified launch failure", Blame.STARTUP),
+    (r"No space left on device", "no space left on device", Blame.TEST),
+    (r"(?:^|[\s.])MemoryError(?::|$)|std::bad_alloc|Cannot allocate memory|can't allocate memory",
+     "out of memory (of the machine)", Blame.TEST),
+    (r"Watchdog caught collective operation timeout|Some NCCL operations have failed or timed out"
+     r"|DistStoreError: Timed out|NCCL.*\btime(?:d )?out\b", "NCCL timeout", Blame.TEST),
+    (r"(?:^|\] |^E +| - )(?:ImportError|ModuleNotFoundError): |^ImportError while ", "import error", Blame.TEST),
+    (r"Fatal Python error: Segmentation fault|: +\d+ Segmentation fault|\(SIGSEGV\)|exitcode *: -11\b",
+     "segmentation fault", Blame.TEST),
+    (r"\bno tests ran in \d|^collected 0 items\s*$|^ERROR: file or directory not found: ",
+     "no tests collected", Blame.TEST),
+)
+# Lines that only quote such a text: source in a traceback, a warning, `set -x`, the result of another test case.
+QUOTING_LINE = r"^(?:>|\+ |[A-Z_]+=)|UserWarning:|\b(?:PASSED|SKIPPED|XFAIL)\b|^\[ +(?:OK|RUN) +\]"
+ERROR_LINES = (                          # the first of these that matches a line, from the log's end, is the cause
+    r"^E +(\S.*)$",                      # pytest shows the exception so
+    r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout)(?:: .*)?)$",
+    r"^(.*(?i:\b(?:error|fatal|failed|failure|abort(?:ed)?|terminate[d]?|panic)\b).*)$",
+    r"^(.*\S.*)$",
+)
+ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_]|\][^\x07\x1b]*(?:\x07|\x1b\\))"
+
+
+def find_cause(status: int, job: Job) -> Cause:
+    """Why a job that has not passed has not, by its status and the end of its log."""
+    if death_of(status) == "SIGKILL" and oom_kills() > job.oom_kills:
+        return OOM_KILLED
+    return diagnose(status, tail_of(job.log, CAUSE_BYTES))
+
+
+def diagnose(status: int, log: str) -> Cause:
+    """The cause that a log's end shows: a known one, else its last error line without what differs between runs."""
+    lines = [plain(line[:LINE_CHARS * 4])[:LINE_CHARS] for line in log.splitlines()]
+    lines = [line for line in lines if not re.search(QUOTING_LINE, line)]
+    for pattern, text, blame in SIGNATURES:
+        if any(re.search(pattern, line) for line in lines):
+            return Cause(text, blame)
+    death = death_of(status)
+    if death:
+        return Cause("segmentation fault" if death == "SIGSEGV" else f"killed by {death}")
+    for pattern in ERROR_LINES:
+        for line in reversed(lines):
+            match = re.search(pattern, line)
+            if match:
+                return Cause(normalise(match.group(1)))
+    return Cause(f"exit status {status}, without output")
+
+
+def plain(text: str) -> str:
+    """A line without terminal escapes and control characters."""
+    return CONTROL.sub(" ", re.sub(ESCAPES, "", text)).strip()
+
+
+def normalise(line: str) -> str:
+    """An error line without what differs between runs of one failure: paths, addresses, ids, numbers."""
+    line = re.sub(r"(?<![\w/])(?:\.{0,2}|~)(?:/[\w.+@~-]+)+/?", "PATH", line)
+    line = re.sub(r"\b0x[0-9a-fA-F]+\b|\b(?=[a-f]*\d)[0-9a-f]{8,}\b", "ID", line)
+    return re.sub(r"\d+(?:\.\d+)*(?:e[+-]?\d+)?", "N", line)
+
+
+def oom_kills(files: Iterable[str] = ()) -> int:
+    """How many processes the kernel has killed for want of memory: on this machine and in this cgroup."""
+    counts = 0
+    for path in files or ("/proc/vmstat", *own_cgroup_files()):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            counts += sum(map(int, re.findall(rb"^oom_kill (\d+)", file.read(), re.MULTILINE)))
+    return counts
+
+
+def own_cgroup_files() -> List[str]:
+    """Where the cgroup of this process counts its OOM kills, in both versions of cgroups."""
+    with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+        groups = [line.rstrip("\n").split(":", 2) for line in file]
+        return [f"/sys/fs/cgroup/memory{path}/memory.oom_control" if kind else f"/sys/fs/cgroup{path}/memory.events"
+                for _, kind, path in groups if kind in ("", "memory")]
+    return []
+
+
+def is_full(path: str) -> bool:
+    """Whether there is no room left where a file is."""
+    with contextlib.suppress(OSError):
+        status = os.statvfs(os.path.dirname(path) or ".")
+        return status.f_blocks > 0 and (status.f_bavail if os.geteuid() else status.f_bfree) == 0
+    return False
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -2147,20 +2808,39 @@ def junit_fault(path: Optional[str], before: Optional[Tuple[int, int, int]]) -> 
 XML_INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-class Journal:
-    """`run_tests.jsonl`: one JSON object per line, appended; the only state that there is."""
+class Appender:
+    """A file that grows line by line and is not lost: a test that deletes it takes nothing from it. Raises OSError."""
 
-    def __init__(self, path: str, run: str) -> None:
-        self.run = run
+    def __init__(self, path: str) -> None:
+        self.path = path
         self.file = open(path, "ab+", buffering=0)
         size = self.file.seek(0, os.SEEK_END)
         if size and os.pread(self.file.fileno(), 1, size - 1) != b"\n":
-            self.file.write(b"\n")       # a line that a dying run has torn must not swallow ours
+            self.write(b"\n")            # a line that a dying run has torn must not swallow ours
 
-    def write(self, event: str, **values: Any) -> None:
+    def write(self, line: bytes) -> None:
+        if os.fstat(self.file.fileno()).st_nlink == 0:
+            lost = self.file
+            os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+            self.file = open(self.path, "ab+", buffering=0)
+            with lost:
+                lost.seek(0)
+                shutil.copyfileobj(lost, self.file)
+        if self.file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+
+
+class Journal(Appender):
+    """`run_tests.jsonl`: one JSON object per line, appended; the only state that there is."""
+
+    def __init__(self, path: str, run: str) -> None:
+        super().__init__(path)
+        self.run = run
+
+    def note(self, event: str, **values: Any) -> None:
         """Append one event. Raises OSError."""
         record = {"event": event, "run": self.run, "time": round(time.time(), 3), **values}
-        self.file.write(json.dumps(record).encode("ascii") + b"\n")
+        self.write(json.dumps(record).encode("ascii") + b"\n")
 
 
 def read_history(options: Options) -> History:
@@ -2192,30 +2872,32 @@ class Record:
     """All that the run writes: logs' directory, journal, `failures`, JUnit files for tests that left none."""
 
     def __init__(self, options: Options, run: str) -> None:
-        self.log_dir = options.log_dir
+        self.options, self.log_dir = options, options.log_dir
+        self.failed: Optional[Appender] = None   # `failures`, once there is one
         self.failures = os.path.join(options.fail_dir or options.log_dir, "failures")
         try:
             os.makedirs(options.log_dir, exist_ok=True)
             self.lock = lock_directory(options.log_dir)
             os.makedirs(os.path.dirname(self.failures), exist_ok=True)
-            if options.fail_dir is None:
+            for stale in filter(None, [options.junit, None if options.fail_dir else self.failures]):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self.failures)
-            elif os.path.isdir(self.failures) or not os.access(
-                    self.failures if os.path.exists(self.failures) else options.fail_dir, os.W_OK):
+                    os.unlink(stale)
+            if options.fail_dir is not None and (os.path.isdir(self.failures) or not os.access(
+                    self.failures if os.path.exists(self.failures) else options.fail_dir, os.W_OK)):
                 raise PermissionError(errno.EACCES, "not a file that can be written", self.failures)
             self.journal = Journal(journal_path(options), run)
         except OSError as error:
             raise MachineError(f"cannot write {error.filename} ({error.strerror}); "
                                "name a place with --log-dir, --fail-dir or --journal") from None
 
-    def log_path(self, test: Test) -> str:
-        return os.path.join(self.log_dir, test.stem + ".log")
+    def log_path(self, test: Test, attempt: int = 0) -> str:
+        """The log of a test's last attempt, or of an earlier one."""
+        return os.path.join(self.log_dir, f"{test.stem}.attempt{attempt}.log" if attempt else f"{test.stem}.log")
 
     def run_start(self, options: Options, selection: Selection, machine: Machine) -> None:
         """Journal what is to run and what is not; a run that starts the tests again has to know."""
         left_out = [*selection.deferred, *itertools.chain.from_iterable(selection.left_out.values())]
-        self.journal.write("run_start", version=VERSION, lists=options.lists, tests=len(selection.tests),
+        self.journal.note("run_start", version=VERSION, lists=options.lists, tests=len(selection.tests),
                            gpus=[device.token for device in machine.devices], directory=os.getcwd(),
                            shard=options.shard and str(options.shard),
                            selected=[test.name for test in selection.tests if test not in selection.deferred],
@@ -2225,35 +2907,43 @@ class Record:
 
     def test_start(self, test: Test, running: Running, pid: int) -> None:
         lease = running.lease
-        self.journal.write("test_start", test=test.key, label=test.label, attempt=running.attempt, pid=pid,
+        self.journal.note("test_start", test=test.key, label=test.label, attempt=running.attempt, pid=pid,
                            slot=lease.slot, gpus=lease.tokens, log=self.log_path(test))
 
     def put_away(self, result: Result) -> None:
         """Keep the log and the JUnit file of an attempt from the next one (`x.attempt1.log`)."""
-        log, junit, suffix = self.log_path(result.test), result.test.junit, f".attempt{result.attempt}"
+        junit, suffix = result.test.junit, f".attempt{result.attempt}"
         with contextlib.suppress(FileNotFoundError):
-            os.replace(log, f"{os.path.splitext(log)[0]}{suffix}.log")
-        if junit and not result.junit_fault:
-            os.replace(junit, junit + suffix)    # no `.xml` at its end: CI is to read the last attempt's alone
+            os.replace(self.log_path(result.test), self.log_path(result.test, result.attempt))
+        if junit and result.junit_fault not in (MISSING, STALE):
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(junit, junit + suffix)    # no `.xml` at its end: CI is to read the last attempt's alone
 
     def test_end(self, result: Result) -> None:
-        """Journal a verdict, note a failure, stand in for a JUnit file that is not there."""
+        """Journal a verdict, note a failure, mend the JUnit file."""
         test = result.test
         self.attempt_end(result)
-        if result.outcome.is_failure():
-            with open(self.failures, "ab") as file:
-                file.write(to_bytes(test.label) + b"\n")
+        if self.options.fails(result.outcome):
+            if self.failed is None:
+                os.makedirs(os.path.dirname(self.failures) or ".", exist_ok=True)
+                self.failed = Appender(self.failures)
+            self.failed.write(to_bytes(test.label) + b"\n")
         never_ran = result.status is None and not result.outcome.is_ok()     # its file is of an earlier run, if any
         if test.junit and (result.junit_fault or never_ran):
-            write_stand_in(test.junit, result, "" if never_ran else tail_of(self.log_path(test)))
+            keeps = not never_ran and result.junit_fault not in (MISSING, STALE)
+            try:
+                write_xml(test.junit, mended_junit(result, "" if never_ran else tail_of(self.log_path(test)), keeps))
+            except OSError as error:     # the verdict is in the journal already
+                warn(f"cannot write {test.junit} ({error.strerror}); the test has no JUnit file")
 
     def attempt_end(self, result: Result) -> None:
         """Journal how an attempt has ended; the last one's outcome is the test's."""
         test = result.test
-        self.journal.write("test_end", test=test.key, label=test.label, attempt=result.attempt,
-                           outcome=result.outcome.value, status=result.status, signal=death_of(result.status) or None,
-                           seconds=round(result.seconds, 3), need=test_need(test),
-                           **({"reason": result.reason} if result.reason else {}))
+        said = {"reason": result.reason, "cause": result.cause.text, "leaked": result.leaked}
+        self.journal.note("test_end", test=test.key, label=test.label, attempt=result.attempt,
+                          outcome=result.outcome.value, status=result.status, signal=death_of(result.status) or None,
+                          seconds=round(result.seconds, 3), need=test_need(test),
+                          **{name: value for name, value in said.items() if value})
 
     def note_crash(self, details: str) -> str:
         """Keep the traceback of an internal error beside the logs; returns its path."""
@@ -2262,9 +2952,10 @@ class Record:
             file.write(details)
         return path
 
-    def run_end(self, results: Iterable[Result], code: int) -> None:
+    def run_end(self, results: Iterable[Result], code: int, quarantined: Iterable[Sick]) -> None:
         counts = collections.Counter(result.outcome.value for result in results)
-        self.journal.write("run_end", exit=code, outcomes=dict(counts))
+        self.journal.note("run_end", exit=code, outcomes=dict(counts),
+                          quarantined={sick.device.token: sick.reason for sick in quarantined})
 
 
 def write_deferred(selection: Selection, options: Options) -> None:
@@ -2330,38 +3021,91 @@ def test_need(test: Test) -> Union[int, float, str]:
     return "all" if test.gpus == ALL_GPUS else test.gpus if test.gpus % 1 else int(test.gpus)
 
 
-def tail_of(path: str) -> str:
+def tail_of(path: str, size: int = TAIL_BYTES) -> str:
     """The end of a log as text."""
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
 
 
-def write_stand_in(path: str, result: Result, tail: str) -> None:
-    """Write a JUnit file for a test whose own cannot be used: one case that says how the test ended."""
-    label = XML_INVALID.sub("?", result.test.label)
+def xml_text(text: str) -> str:
+    """Text without what XML cannot hold."""
+    return XML_INVALID.sub("?", text)
+
+
+def junit_of(name: str, seconds: float, cases: Sequence[ElementTree.Element]) -> ElementTree.Element:
+    """A JUnit file with these cases in one suite."""
+    counts = {tag: str(sum(case.find(tag) is not None for case in cases)) for tag in ("failure", "error", "skipped")}
+    suites = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(
+        suites, "testsuite", name=xml_text(name), tests=str(len(cases)), failures=counts["failure"],
+        errors=counts["error"], skipped=counts["skipped"], time=f"{seconds:.3f}")
+    suite.extend(cases)
+    return suites
+
+
+def problem_of(result: Result) -> str:
+    """JUnit's word for what went wrong."""
+    return "failure" if result.outcome is Outcome.FAILED else "error"
+
+
+def mended_junit(result: Result, tail: str, keeps: bool) -> ElementTree.Element:
+    """In place of a JUnit file that cannot be used: its complete cases, if it `keeps` them, and how the test ended."""
     why = f"its JUnit file is {result.junit_fault}" if result.junit_fault else result.reason or "it was not started"
     message = f"{result.verdict()}; {why}"
-    seconds, errors = f"{result.seconds:.3f}", str(int(not result.outcome.is_ok()))
-    suites = ElementTree.Element("testsuites")
-    suite = ElementTree.SubElement(suites, "testsuite", name=label, tests="1", errors=errors, failures="0",
-                                   skipped="0", time=seconds)
-    case = ElementTree.SubElement(suite, "testcase", classname=PROGRAM, name=label, time=seconds)
-    if errors != "0":
-        ElementTree.SubElement(case, "error", message=message)
-    ElementTree.SubElement(case, "system-out").text = f"{message}\n{XML_INVALID.sub('?', tail)}"
+    cases: List[ElementTree.Element] = []
+    with contextlib.suppress(ElementTree.ParseError, OSError, ValueError, LookupError):
+        for kept in junit_cases(result.test.junit or "") if keeps else ():
+            cases.append(kept)
+    case = ElementTree.Element("testcase", classname=PROGRAM, name=xml_text(result.test.label),
+                               time=f"{result.seconds:.3f}")
+    if not result.outcome.is_ok():
+        ElementTree.SubElement(case, "error", message=xml_text(message))
+    ElementTree.SubElement(case, "system-out").text = xml_text(f"{message}\n{tail}")
+    return junit_of(result.test.label, result.seconds, [*cases, case])
+
+
+def summary_case(attempts: Sequence[Result], record: Record) -> ElementTree.Element:
+    """One test's case in the summary of the run, its attempts as Maven's surefire has them.
+
+    A test that passed in the end has a `flakyFailure` (or `flakyError`) for each attempt before, one that did not
+    has its first failure, and a `rerunFailure` for each that followed.
+    """
+    last, test = attempts[-1], attempts[-1].test
+    case = ElementTree.Element("testcase", classname=xml_text(test.file), name=xml_text(test.label),
+                               time=f"{last.seconds:.3f}")
+    if last.outcome is Outcome.DEFERRED:
+        ElementTree.SubElement(case, "skipped", message="deferred by --max-gpus")
+    is_ok = last.outcome.is_ok()
+    for result in attempts[:-1] if is_ok else attempts:
+        log = record.log_path(test, 0 if result is last else result.attempt)
+        tail = tail_of(log) if result.status is not None else ""
+        message = xml_text(": ".join(dict.fromkeys(filter(None, [result.verdict(), result.cause.text, result.reason]))))
+        is_first = result is attempts[0] and not is_ok
+        tag = problem_of(result) if is_first else ("flaky" if is_ok else "rerun") + problem_of(result).capitalize()
+        element = ElementTree.SubElement(case, tag, message=message, type=result.outcome.value)
+        if is_first:
+            element.text = xml_text(tail)
+        else:
+            ElementTree.SubElement(element, "stackTrace").text = message
+            ElementTree.SubElement(element, "system-out").text = xml_text(tail)
+    return case
+
+
+def write_xml(path: str, root: ElementTree.Element) -> None:
+    """Write an XML file whole or not at all. Raises OSError."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path + ".tmp", "wb") as file:
-            file.write(b'<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suites, encoding="utf-8"))
+            file.write(b'<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="utf-8"))
         os.replace(path + ".tmp", path)
-    except OSError as error:             # the verdict is in the journal already
-        warn(f"cannot write {path} ({error.strerror}); the test has no JUnit file")
+    except OSError:
         with contextlib.suppress(OSError):
             os.unlink(path + ".tmp")
+        raise
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -2390,11 +3134,19 @@ class Trace:
         self.stream = stream
         self.is_open = True
         self.at_line_start = True
+        self.has_escapes = False         # since the last calm
 
     def write(self, data: bytes) -> None:
         """Print bytes; they are on their way at the next flush."""
         self.guarded(self.stream.write, data)
         self.at_line_start = data.endswith(b"\n") if data else self.at_line_start
+        self.has_escapes = self.has_escapes or b"\x1b" in data
+
+    def calm(self) -> None:
+        """After a log with terminal escapes: end what they have begun (a title, a colour), for the lines to come."""
+        if self.has_escapes:
+            self.write(b"\x1b\\\x1b[0m")
+            self.has_escapes = False
 
     def flush(self) -> None:
         self.guarded(self.stream.flush)
@@ -2432,10 +3184,10 @@ class Console:
 
     trace: Trace
     record: Record
-    output: str
+    options: Options
     tests: Sequence[Test]                # all that get an outcome, in list order
     total: int                           # those that are to run
-    follow_s = math.inf                  # how long the main thread may sleep between two calls of tick
+    follow_s = REAP_S                    # how long the main thread may sleep between two calls of tick
 
     def begin(self, machine: Machine) -> None:
         """The run starts."""
@@ -2449,14 +3201,23 @@ class Console:
     def tick(self) -> None:
         """Nothing has happened for a while."""
 
+    def announced(self, test: Test, seconds: float) -> None:
+        """It runs for long."""
+        said = last_line(tail_of(self.record.log_path(test)))
+        self.remark(f"Slow: {test.label} [{show_duration(seconds)}; {said or 'its log is empty'}]")
+
+    def remark(self, text: str) -> None:
+        """Something that is no test's end is worth a line."""
+        warn(text)
+
     def retried(self, result: Result) -> None:
         """An attempt has ended; another follows."""
 
     def concluded(self, result: Result) -> None:
         """It has its outcome."""
 
-    def finish(self, results: Sequence[Result], seconds: float, machine: Machine) -> None:
-        """All tests have; the last lines follow."""
+    def finish(self, results: Sequence[Result], lines: Sequence[str]) -> None:
+        """All tests have; these lines sum up, the last ones follow."""
 
 
 @dataclass
@@ -2474,6 +3235,9 @@ class ParallelConsole(Console):
     def launched(self, test: Test, lease: Lease) -> None:
         self.trace.line(f">>> Starting: {test.label} on {lease.place()}")
 
+    def remark(self, text: str) -> None:
+        self.trace.line(f">>> {text}")
+
     def mark_end(self, result: Result, progress: str) -> None:
         """The marker for the end of an attempt."""
         place = result.lease.place() if result.lease else "CPU"
@@ -2484,7 +3248,7 @@ class ParallelConsole(Console):
         self.mark_end(result, "to be retried")
 
     def concluded(self, result: Result) -> None:
-        if result.outcome.is_failure():
+        if self.options.fails(result.outcome):
             self.trace.line(f"Error: sub-test failed: {result.test.label}")
         self.finished += result.status is not None or result.outcome is Outcome.BLOCKED
         if result.status is not None:
@@ -2492,7 +3256,8 @@ class ParallelConsole(Console):
         elif result.outcome is Outcome.BLOCKED:
             self.trace.line(f">>> Blocked: {result.test.label} [{result.reason}, {self.finished}/{self.total}]")
         self.ended[result.test] = result
-        while self.output == "ordered" and self.shown < len(self.tests) and self.tests[self.shown] in self.ended:
+        ordered = self.options.output == "ordered"
+        while ordered and self.shown < len(self.tests) and self.tests[self.shown] in self.ended:
             self.replay(self.ended[self.tests[self.shown]])
             self.shown += 1
 
@@ -2505,15 +3270,16 @@ class ParallelConsole(Console):
             self.trace.copy(self.record.log_path(result.test))
         except OSError as error:
             self.trace.line(f"(its log cannot be read: {error.strerror})")
+        self.trace.calm()
 
-    def finish(self, results: Sequence[Result], seconds: float, machine: Machine) -> None:
-        if self.output in ("replay", "failures"):
+    def finish(self, results: Sequence[Result], lines: Sequence[str]) -> None:
+        if self.options.output in ("replay", "failures"):
             self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
             for result in results:
-                if self.output == "replay" or not result.outcome.is_ok():
+                if self.options.output == "replay" or not result.outcome.is_ok():
                     self.replay(result)
             self.trace.line("\n=== End of per-test output ===")
-        for line in summary(results, seconds, machine, self.record):
+        for line in lines:
             self.trace.line(line)
 
 
@@ -2529,7 +3295,7 @@ class SequentialConsole(Console):
         self.path, self.offset = self.record.log_path(test), 0
 
     def tick(self) -> None:
-        if self.path and self.output in ("replay", "ordered"):
+        if self.path and self.options.output in ("replay", "ordered"):
             self.follow()
 
     def follow(self) -> None:
@@ -2541,34 +3307,59 @@ class SequentialConsole(Console):
 
     def retried(self, result: Result) -> None:
         self.tick()
-        if self.output == "failures" and not result.outcome.is_ok():
+        if self.options.output == "failures" and not result.outcome.is_ok():
             self.follow()
         self.path = ""
 
     def concluded(self, result: Result) -> None:
         if result.status is not None:
             self.retried(result)
-        if result.reason and not result.outcome.is_unfinished():
-            warn(f"{result.test.where}: {result.test.label} {result.reason}")
-        if result.outcome.is_failure() and (result.test.announces or result.status is None):
+        for what in (result.reason, ": ".join(filter(None, [result.leaks(), ", ".join(result.leaked)]))):
+            if what and not result.outcome.is_unfinished():
+                warn(f"{result.test.where}: {result.test.label} {what}")
+        if self.options.fails(result.outcome) and (result.test.announces or result.status is None):
             self.trace.write(to_bytes(f"Error: sub-test failed: {result.test.label}\n"))    # as `echo` prints it
 
 
-def summary(results: Sequence[Result], seconds: float, machine: Machine, record: Record) -> List[str]:
-    """What did not pass, where its log is, and the counts."""
+def summary(results: Sequence[Result], seconds: float, machine: Machine, record: Record, quarantined: Iterable[Sick]
+            ) -> List[str]:
+    """What did not pass, where its log is, why, and the counts."""
     lines = []
     for result in results:
         if not result.outcome.is_ok() and result.outcome is not Outcome.NOT_RUN:
             about = record.log_path(result.test) if result.status is not None else result.reason
             lines.append(f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label} ({about})")
         elif result.outcome is Outcome.FLAKY:
-            first = os.path.splitext(record.log_path(result.test))[0] + ".attempt1.log"
+            first = record.log_path(result.test, 1)
             lines.append(f"flaky, passed at attempt {result.attempt}: {result.test.label} ({first})")
+    lines += [f"{result.leaks()}: {result.test.label} ({', '.join(result.leaked)})"
+              for result in results if result.leaked]
     lines += [f"passed without its JUnit file ({result.junit_fault}): {result.test.label}"
               for result in results if result.junit_fault and result.outcome.is_ok()]
+    lines += causes(results)
+    lines += [f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in quarantined]
     total = f"{len(results)} test{'' if len(results) == 1 else 's'}"
     lines.append(f"{total} in {seconds:.1f}s on {len(machine.devices)} GPU(s): {tally(results)}")
     return lines
+
+
+def causes(results: Iterable[Result]) -> Iterator[str]:
+    """The failures by their causes, the most frequent first."""
+    labels: Dict[str, List[str]] = {}
+    for result in results:
+        if result.outcome.is_failure():
+            labels.setdefault(result.cause.text or result.reason, []).append(result.test.label)
+    if labels:
+        yield f"{sum(map(len, labels.values()))} failures by cause:"
+    for cause, named in sorted(labels.items(), key=lambda item: -len(item[1])):
+        more = f" \u2026 with {len(named) - CAUSE_LABELS} more" if len(named) > CAUSE_LABELS else ""
+        yield f"{len(named):5} x {cause}: {' '.join(named[:CAUSE_LABELS])}{more}"
+
+
+def last_line(text: str) -> str:
+    """The last line of a log that says anything, short and fit to be shown."""
+    said = [plain(line[-LINE_CHARS * 4:]) for line in text.splitlines()]
+    return next((line[:LINE_CHARS] for line in reversed(said) if line), "")
 
 
 def tally(results: Iterable[Result]) -> str:
@@ -2647,7 +3438,9 @@ def last_lines(results: Sequence[Result], schedule: Schedule) -> List[str]:
         lines.append(f"Interrupted by {name}: {unfinished or 'nothing was left to run'}")
     elif schedule.failure:
         lines.append(f"Stopped, the machine failed: {schedule.failure.splitlines()[0]}: {unfinished}")
-    failed = [result.test.label for result in results if result.outcome.is_failure()]
+    elif schedule.is_overdue:
+        lines.append(f"Ended by --deadline: {unfinished or 'nothing was left to run'}")
+    failed = [result.test.label for result in results if schedule.options.fails(result.outcome)]
     if failed:
         lines.append("Error in the following test cases: " + " ".join(failed))
     elif not lines:
@@ -2796,6 +3589,25 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
                        help="a journal of another run or machine to learn durations from; may be repeated")
 
 
+def add_stop_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say when a test or the run ends, and what then counts as a failure."""
+    group = parser.add_argument_group("when tests are stopped")
+    group.add_argument("--timeout", type=parse_duration, metavar="TIME",
+                       help="for each test (90s, 10m, 2h), unless its line says timeout=; default: none")
+    group.add_argument("--slow", type=parse_duration, metavar="TIME",
+                       help="announce a test each time that it has run on for so long, with the last line of its log")
+    group.add_argument("--deadline", type=parse_duration, metavar="TIME",
+                       help="end the whole run so early that by then all is reported; what did not run is `not run`")
+    group.add_argument("--grace", type=parse_duration, metavar="TIME",
+                       help=f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s")
+    group.add_argument("--retries", type=parse_count, metavar="N",
+                       help="run a test that did not pass up to N times more, unless its line says retries=")
+    group.add_argument("--flaky", choices=["pass", "fail"], help="whether a test that passes at a retry fails the run")
+    group.add_argument("--leaks", choices=["report", "fail"],
+                       help="whether a test fails that leaves processes behind; they are ended and named anyway")
+    group.add_argument("--fail-fast", action="store_true", help="start no more tests after the first failure")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line, grouped by task. What it does not say is as Options has it."""
     parser = argparse.ArgumentParser(
@@ -2808,24 +3620,21 @@ def build_parser() -> argparse.ArgumentParser:
                        help="how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are")
     group.add_argument("--jobs", type=parse_positive, metavar="N",
                        help="slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs")
+    group.add_argument("--require-gpus", type=parse_positive, metavar="N",
+                       help="end with exit code 3 if there are fewer, rather than run on those")
     group.add_argument("--gpu-locks", metavar="DIR",
                        help="lock files, one per GPU, so that runners on this machine never share a GPU")
     group.add_argument("--python", metavar="EXE", help="interpreter for pytest targets (python3)")
     group.add_argument("--pytest-args", type=parse_arguments_option, metavar="ARGS",
                        help='further arguments for pytest targets, in one word: --pytest-args="-x -m \'not slow\'"')
-    group = parser.add_argument_group("when tests are stopped")
-    group.add_argument("--timeout", type=parse_duration, metavar="TIME",
-                       help="for each test (90s, 10m, 2h), unless its line says timeout=; default: none")
-    group.add_argument("--grace", type=parse_duration, metavar="TIME",
-                       help=f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s")
-    group.add_argument("--retries", type=parse_count, metavar="N",
-                       help="run a test that did not pass up to N times more, unless its line says retries=")
-    group.add_argument("--fail-fast", action="store_true", help="start no more tests after the first failure")
+    add_stop_options(parser)
     group = parser.add_argument_group("what is written")
     group.add_argument("--log-dir", metavar="DIR", help="logs and JUnit files; default: $XML_LOG_DIR, else logs")
     group.add_argument("--fail-dir", metavar="DIR",
                        help="its file `failures` gets one label per failed test; default: $FAIL_DIR, else the log dir")
     group.add_argument("--journal", metavar="FILE", help="default: run_tests.jsonl in the log dir")
+    group.add_argument("--junit", metavar="FILE",
+                       help="a JUnit file that sums up the run, with flaky tests as surefire has them")
     group.add_argument("--output", choices=["replay", "ordered", "failures", "none"],
                        help="logs in the trace: all at the end, each as soon as its turn comes, failures only, none")
     group = parser.add_argument_group("information")
@@ -2876,7 +3685,7 @@ class Run:
         self.schedule = Schedule(tests, selection.estimates.seconds, pool, options)
         self.slots = slot_count(pool, tests)
         console = SequentialConsole if pool.sequential else ParallelConsole
-        self.console = console(trace, record, options.output, self.tests,
+        self.console = console(trace, record, options, self.tests,
                                sum(pool.size >= test.gpus or test.gpus == ALL_GPUS for test in tests))
         self.bash = shutil.which("bash") or "bash"
         self.inbox: "queue.SimpleQueue[Event]" = queue.SimpleQueue()
@@ -2884,9 +3693,15 @@ class Run:
         self.pending: Dict[Test, "Future[None]"] = {}
         self.processes: Dict[Test, Process] = {}
         self.results: Dict[Test, Result] = {}
+        self.attempts: Dict[Test, List[Result]] = {}     # those before the last, of tests that had several
+        self.quarantined: List[Sick] = []
+        self.health = Health(machine)
+        self.oom_kills, self.oom_at = 0, -math.inf
+        self.has_stuck = False           # a pool thread waits for a process that cannot be killed
         self.ports: Dict[int, int] = {}  # by slot
         self.has_waited = False          # for another runner's GPUs
         self.environment = test_environment(os.environ, self.slots, record.journal.run)
+        self.reaper = Reaper(record.journal.run, [record.lock, *(locks.files.values() if locks else ())])
 
     def execute(self) -> None:
         """From the first start to the last end. Whatever goes wrong, no test is left running."""
@@ -2912,15 +3727,19 @@ class Run:
         except Exception as error:
             self.give_up(f"internal error, {error!r}; details are in {self.record.note_crash(traceback.format_exc())}")
         finally:
-            self.workers.shutdown()
+            self.workers.shutdown(wait=not self.has_stuck)
+            left = self.reaper.close()
+            if left and not self.has_stuck:
+                warn(f"ended what some tests had left behind: {', '.join(map(str, left))}")
 
     def next_event(self) -> Event:
         """What happened, or a Tick when a deadline comes; shows growing logs meanwhile."""
         while True:
             self.console.tick()
+            self.reaper.collect()
             if self.inbox.empty():       # under load, many lines go out in one write
                 self.trace.flush()
-            wait = min(self.schedule.deadline() - time.monotonic(), self.console.follow_s, threading.TIMEOUT_MAX)
+            wait = min(self.schedule.deadline() - time.monotonic(), self.console.follow_s)
             try:
                 return self.inbox.get(timeout=max(wait, 0))
             except queue.Empty:
@@ -2938,13 +3757,24 @@ class Run:
                 if action.attempt > 1:
                     self.record.put_away(self.schedule.failed[action.test])
                 self.console.launched(action.test, action.lease)
-                self.pending[action.test] = self.workers.submit(run_job, self.job(action), self.inbox.put)
+                self.pending[action.test] = self.workers.submit(
+                    run_job, self.job(action), self.reaper, self.health, self.inbox.put)
             elif isinstance(action, Kill):
-                self.processes[action.test].signal(action.signum)
+                self.processes[action.test].signal(action.signum, action.stacks)
             elif isinstance(action, Retry):
                 self.forget(action.result.test)
+                self.attempts.setdefault(action.result.test, []).append(action.result)
                 self.record.attempt_end(action.result)
                 self.console.retried(action.result)
+            elif isinstance(action, Announce):
+                self.console.announced(action.test, action.seconds)
+            elif isinstance(action, Quarantine):
+                self.quarantined.append(action.sick)
+                self.console.remark(f"Quarantined: GPU {action.sick.device.token} [{action.sick.reason}]")
+            elif isinstance(action, Abandon):
+                self.has_stuck = True    # its thread is lost, and others must not wait for it
+                self.workers.shutdown(wait=False)
+                self.workers = ThreadPoolExecutor(self.slots)
             else:
                 self.conclude(action.result)
 
@@ -2968,7 +3798,10 @@ class Run:
                        "RUN_TESTS_LABEL": to_bytes(test.label), "RUN_TESTS_SLOT": str(slot),
                        "RUN_TESTS_ATTEMPT": str(launch.attempt)}
         environment.setdefault("PET_MASTER_PORT", environment["MASTER_PORT"])
-        return Job(test, self.bash, build_script(test, mask), environment, self.record.log_path(test))
+        if time.monotonic() > self.oom_at + REAP_S:
+            self.oom_kills, self.oom_at = oom_kills(), time.monotonic()
+        return Job(test, launch.lease, self.bash, build_script(test, mask), environment, self.record.log_path(test),
+                   self.oom_kills)
 
     def give_up(self, why: str) -> None:
         """The last resort when the runner itself cannot go on: kill all tests, keep what is known."""
@@ -2990,15 +3823,29 @@ class Run:
         results = [self.results[test] for test in self.tests]
         code = exit_code(results, self.schedule)
         with contextlib.suppress(OSError):       # where the disk is full, the trace still gets its last lines
-            self.record.run_end(results, code)
+            self.record.run_end(results, code, self.quarantined)
+        if self.options.junit:
+            code = self.write_summary(seconds) or code
         try:
-            self.console.finish(results, seconds, self.machine)
+            self.console.finish(results, summary(results, seconds, self.machine, self.record, self.quarantined))
         except KeyboardInterrupt:        # enough of the logs; not of the verdict
             code = EXIT_SIGNAL + signal.SIGINT
         for line in [*account(self.selection, self.options), *last_lines(results, self.schedule)]:
             self.trace.line(line)
         self.trace.flush()
+        if self.has_stuck:               # Python would wait for the thread
+            os._exit(code)
         return code
+
+    def write_summary(self, seconds: float) -> int:
+        """Write `--junit`; returns an exit code if it cannot be written."""
+        cases = [summary_case([*self.attempts.get(test, []), self.results[test]], self.record) for test in self.tests]
+        try:
+            write_xml(self.options.junit or "", junit_of(PROGRAM, seconds, cases))
+        except OSError as error:
+            warn(f"--junit {self.options.junit}: cannot be written ({error.strerror}); name another place")
+            return EXIT_MACHINE
+        return 0
 
 
 def make_pool(devices: Sequence[Device], tests: Iterable[Test], options: Options, locks: Optional[GpuLocks] = None
@@ -3027,7 +3874,8 @@ def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
     outcomes = {result.outcome for result in results}
     if outcomes == {Outcome.DEFERRED}:   # an empty shard is no mistake, an empty run may be one
         return EXIT_OK if schedule.options.shard else EXIT_NOTHING
-    return EXIT_OK if all(outcome.is_ok() for outcome in outcomes) else EXIT_FAILED
+    is_ok = all(outcome.is_ok() and not schedule.options.fails(outcome) for outcome in outcomes)
+    return EXIT_OK if is_ok else EXIT_FAILED
 
 
 def test_environment(outer: Mapping[str, str], slots: int, run: str) -> Dict[str, Any]:
@@ -3093,6 +3941,7 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
 def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     """From options to exit code. Raises ListError, UsageError, MachineError before any test has started."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)    # where it is ignored, the kernel drops exit statuses
+    signal.signal(STACKS, signal.SIG_IGN)            # tests inherit it: see dump_stacks
     trace = Trace(open_stdout())
     tests = parse_lists(options)
     if not tests:
@@ -3110,6 +3959,10 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
         trace.flush()
         return EXIT_OK
     machine = find_machine(options.gpus, environ)
+    if len(machine.devices) < options.require_gpus:
+        found = " ".join(device.token for device in machine.devices) or "none"
+        raise MachineError(f"--require-gpus {options.require_gpus}: there are {len(machine.devices)} ({found}); "
+                           "mend the machine or its mask")
     locks = GpuLocks(options.gpu_locks, machine) if options.gpu_locks and machine.devices else None
     run_id = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}"
     run = Run(selection, machine, options, Record(options, run_id), trace, locks=locks)

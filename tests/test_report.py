@@ -124,7 +124,7 @@ class ConsoleCase(RunnerCase):
 
 class ParallelConsoleTest(ConsoleCase):
     def console(self, output: str = "replay", tests: Sequence[Test] = (), total: int = 30) -> run_tests.ParallelConsole:
-        return run_tests.ParallelConsole(self.trace, self.record, output, tests, total)
+        return run_tests.ParallelConsole(self.trace, self.record, run_tests.Options((), output=output), tests, total)
 
     def test_the_first_line_names_the_gpus(self) -> None:
         cases = {"0 1 2 3 4 5 6 7": "Detected 8 GPU(s): 0 1 2 3 4 5 6 7\n", "6 2": "Detected 2 GPU(s): 6 2\n",
@@ -239,7 +239,7 @@ class SequentialConsoleTest(ConsoleCase):
         shown = ["", "one", " two\n", "\0\udcff"]
         for output, expected in (("replay", shown), ("ordered", shown), ("failures", [""] * 4), ("none", [""] * 4)):
             with self.subTest(output):
-                console = run_tests.SequentialConsole(self.trace, self.record, output, [], 1)
+                console = run_tests.SequentialConsole(self.trace, self.record, run_tests.Options((), output=output), [], 1)
                 test, seen = a_test(label=output), []
                 console.begin(self.machine)
                 console.launched(test, lease_on("0"))
@@ -263,7 +263,7 @@ class SequentialConsoleTest(ConsoleCase):
         for output, log in (("replay", "log\n"), ("ordered", "log\n"), ("failures", "log\n"), ("none", "")):
             for announces in (True, False):
                 with self.subTest(output=output, announces=announces):
-                    console = run_tests.SequentialConsole(self.trace, self.record, output, [], 1)
+                    console = run_tests.SequentialConsole(self.trace, self.record, run_tests.Options((), output=output), [], 1)
                     test = a_test(label="x.py", stem=f"{output}{announces}", announces=announces)
                     self.append(test, b"log\n")
                     console.started(test)
