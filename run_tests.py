@@ -352,7 +352,7 @@ class Result:
     @property
     def used(self) -> FrozenSet[int]:
         """The indices of its devices."""
-        return frozenset(device.index for device in self.lease.devices) if self.lease else frozenset()
+        return frozenset(device.index for device in self.lease.devices if device.token) if self.lease else frozenset()
 
     def leaks(self) -> str:
         """`leaked: 2 processes`, if there are any."""
@@ -1424,11 +1424,13 @@ def call_tool(*command: str) -> str:
         raise ToolError(f"cannot be run ({error.strerror})") from None
     try:
         out, err = tool.communicate(timeout=PROBE_S)
-    except subprocess.TimeoutExpired:
+    except BaseException as error:       # Ctrl-C too
         os.killpg(tool.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             tool.wait(KILLED_S)
-        raise ToolError(f"did not answer in {PROBE_S:.0f} s") from None
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise ToolError(f"did not answer in {PROBE_S:.0f} s") from None
+        raise
     if tool.returncode != 0:
         said = (err + out).decode("utf-8", "replace").strip().splitlines() or ["nothing"]
         raise ToolError(f"failed with status {tool.returncode} ({said[0]})")
@@ -2010,17 +2012,15 @@ class Schedule:
 
         An error that a test may cause too counts once the test has ended otherwise on another GPU.
         """
-        before = self.suspects.pop(result.test, None)
-        if result.lease is None or len(result.lease.tokens) != 1:
+        before, blame = self.suspects.pop(result.test, None), result.cause.blame
+        if result.lease is None or len(result.used) != 1 or (before is None and blame in (Blame.TEST, Blame.MACHINE)):
             return []
-        device, blame = result.lease.devices[0], result.cause.blame
-        sick = Sick(device, f"{result.cause.text} in {result.test.label}")
-        if blame is Blame.STARTUP and result.seconds <= START_S and result.test not in self.spared:
-            self.suspects[result.test] = sick
-        is_proven = before is not None and before.device != device and before.reason != sick.reason
-        if blame is Blame.DEVICE and result.test not in self.spared:     # else it is the test that says so everywhere
-            return [sick]
-        return [before] if before and is_proven else []
+        sick = Sick(result.lease.devices[0], f"{result.cause.text} in {result.test.label}")
+        if result.test not in self.spared:
+            if blame is Blame.STARTUP and result.seconds <= START_S:
+                self.suspects[result.test] = sick
+            return [sick] if blame is Blame.DEVICE else []       # where it says so everywhere, it is the test
+        return [before] if before and before.device != sick.device and before.reason != sick.reason else []
 
     def isolate(self, sick: Iterable[Sick], at: float) -> List[Action]:
         """Put devices in quarantine, and conclude the tests that need more than are left."""
@@ -2034,12 +2034,11 @@ class Schedule:
 
     def is_machine_wide(self, result: Result) -> bool:
         """Whether one cause, the machine's, has now ended two tests in a row or more, and one on every GPU."""
-        if not result.used:
-            return False
-        if self.struck and self.struck[0].cause != result.cause:
+        if result.used and self.struck and self.struck[0].cause != result.cause:
             self.struck.clear()
-        if result.cause.blame is Blame.MACHINE:
-            self.struck.append(result)
+        if not result.used or result.cause.blame is not Blame.MACHINE:
+            return False
+        self.struck.append(result)
         on = frozenset().union(*(struck.used for struck in self.struck))
         return len({struck.test for struck in self.struck}) > 1 and len(on - self.pool.lost) == self.pool.size
 
@@ -2361,7 +2360,9 @@ class Reaper:
 
     def __init__(self, run: str, kept: Iterable[int] = ()) -> None:
         self.attempts: Dict[int, "Process"] = {}         # by pid of the shell
-        self.unclaimed: Dict[int, ProcessInfo] = {}      # orphans that may be of several attempts
+        self.unclaimed: Set[int] = set()         # orphans that may be of several attempts
+        self.nameless: List[ProcessInfo] = []    # those of them that had to be killed
+        self.collect_at = 0.0
         self.adopts = False
         with contextlib.suppress(OSError, AttributeError):       # not Linux
             self.adopts = ctypes.CDLL(None).prctl(self.ADOPT, 1, 0, 0, 0) == 0 or os.getpid() == 1
@@ -2369,38 +2370,48 @@ class Reaper:
         with contextlib.suppress(OSError):
             self.list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
         alive, self.line = os.pipe()
-        self.guard = os.fork()
+        try:
+            self.guard = os.fork()
+        except OSError as error:
+            raise MachineError(f"no process can be started ({error.strerror}); raise `ulimit -u`") from None
         if self.guard == 0:
             guard(run, alive, {alive, *kept})
         os.close(alive)
         os.set_blocking(self.line, False)
-        self.told = self.children()
+        self.own: FrozenSet[int] = frozenset()
+        self.own = self.told = self.orphans()    # the guard, and children from before the runner was exec'ed
 
-    def children(self) -> bytes:
-        """The pids of the guard and of orphans, as the kernel lists them: the first hundreds of them."""
-        return os.pread(self.list, COPY_BYTES, 0) if self.list >= 0 else b""
+    def orphans(self) -> FrozenSet[int]:
+        """The pids of the orphans, some perhaps dead, as the kernel lists them: the first hundreds of them."""
+        listed = os.pread(self.list, COPY_BYTES, 0) if self.list >= 0 else b""
+        return frozenset(map(int, listed.split())) - self.own
 
     def collect(self) -> None:
         """Let ended orphans go, and tell the guard of the others: they may have lost their mark. Main thread only."""
+        if time.monotonic() < self.collect_at:
+            return
+        self.collect_at = time.monotonic() + REAP_S
         with contextlib.suppress(OSError):       # none are left
-            while self.adopts and os.waitpid(-1, os.WNOHANG | self.ONLY_MINE)[0]:
-                pass
-        children = self.children()
-        if children != self.told:
-            self.told = children
+            while self.adopts:
+                pid, _ = os.waitpid(-1, os.WNOHANG | self.ONLY_MINE)
+                if pid == 0:
+                    break
+                self.guard = 0 if pid == self.guard else self.guard
+        orphans = self.orphans()
+        if orphans != self.told:
+            self.told = orphans
             with contextlib.suppress(OSError):
-                os.write(self.line, children + b"\n")
+                os.write(self.line, " ".join(map(str, orphans)).encode() + b"\n")
 
     def has_orphans(self) -> bool:
         """Whether tests have left processes behind; also if that cannot be told."""
-        return not self.adopts or self.list < 0 or self.children().strip() not in (b"%d" % self.guard, b"")
+        return not self.adopts or self.list < 0 or bool(self.orphans())
 
     def members(self, attempt: "Process") -> List[ProcessInfo]:
         """The live processes of an attempt: its group, its session, its orphans, and what has come from them."""
         table = process_table()
-        orphans = [int(pid) for pid in self.children().split()] if self.adopts and self.list >= 0 else table.keys()
-        mine = [pid for pid in orphans if pid in table and pid not in self.attempts and pid != self.guard
-                and self.owner(table[pid]) is attempt]
+        orphans = self.orphans() if self.adopts and self.list >= 0 else table.keys() - self.attempts.keys()
+        mine = [pid for pid in orphans if pid in table and self.owner(table[pid]) is attempt]
         mine += [info.pid for info in table.values() if attempt.pid in (info.group, info.session)]
         return with_descendants(table, mine)
 
@@ -2412,7 +2423,7 @@ class Reaper:
             return marked[0] if marked else None
         early = [attempt for attempt in attempts if attempt.began <= orphan.began + 1 / os.sysconf("SC_CLK_TCK")]
         if len(early) != 1:
-            self.unclaimed[orphan.pid] = orphan
+            self.unclaimed.add(orphan.pid)
             return None
         return early[0]
 
@@ -2420,19 +2431,19 @@ class Reaper:
         """End what is left when all tests have ended, and the guard; returns what was left by no test in particular."""
         give_up = time.monotonic() + KILLED_S
         while self.has_orphans() and self.list >= 0 and time.monotonic() < give_up:
-            orphans = {int(pid) for pid in self.children().split()} - {self.guard}
-            found = with_descendants(process_table(), orphans)
-            self.unclaimed.update((info.pid, info) for info in found)
+            found = with_descendants(process_table(), self.orphans())
+            self.nameless += [info for info in found if info not in self.nameless]
             send(signal.SIGKILL, found)
+            self.collect_at = 0.0
             self.collect()
             time.sleep(SWEEP_POLL_S)
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        if self.guard:
             os.kill(self.guard, signal.SIGKILL)
             os.waitpid(self.guard, 0)
         for descriptor in (self.line, self.list):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        return list(self.unclaimed.values())
+        return self.nameless
 
 
 def guard(run: str, alive: int, kept: Container[int]) -> None:
@@ -2479,8 +2490,8 @@ class Process:
 
     def __init__(self, job: Job, reaper: Reaper) -> None:
         self.job, self.reaper = job, reaper
-        if not os.path.isdir(os.path.dirname(job.log) or "."):
-            os.makedirs(os.path.dirname(job.log))        # a test may have taken it away
+        if not os.path.isdir(os.path.dirname(job.log) or "."):   # a test may have taken it away
+            os.makedirs(os.path.dirname(job.log))
         log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
             self.began = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
@@ -2507,7 +2518,8 @@ class Process:
                 self.sent = signum
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, signum)
-                    os.killpg(self.pid, signal.SIGCONT)  # one that is stopped would not see it
+                    if signum != signal.SIGKILL:         # one that is stopped would not see it
+                        os.killpg(self.pid, signal.SIGCONT)
 
     def dump_stacks(self, why: str) -> None:
         """Ask each Python process for the stacks of its threads, one after the other. Raises OSError.
@@ -2535,8 +2547,10 @@ class Process:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         else:                            # macOS before Python 3.13
             self.popen.wait()
-        leaked = self.sweep() if self.reaper.has_orphans() else []
-        self.signal(signal.SIGKILL)
+        leaked = []
+        if self.reaper.has_orphans():
+            leaked = self.sweep()
+            self.signal(signal.SIGKILL)      # what /proc does not show
         with self.lock:
             status = self.popen.wait()
             self.reaped = True
@@ -2557,6 +2571,7 @@ class Process:
             time.sleep(SWEEP_POLL_S)
             left = self.reaper.members(self)
         leaked = [] if self.sent else [info for info in left if info.pid not in self.reaper.unclaimed]
+        self.reaper.nameless += [info for info in left if info.pid in self.reaper.unclaimed]
         give_up = time.monotonic() + KILLED_S
         while left and time.monotonic() < give_up:
             send(signal.SIGKILL, left)
@@ -2665,10 +2680,6 @@ def junit_cases(path: str) -> Iterator[ElementTree.Element]:
     return (element for _, element in ElementTree.iterparse(path) if element.tag == "testcase")
 
 
-def has_failed(case: ElementTree.Element) -> bool:
-    return case.find("failure") is not None or case.find("error") is not None
-
-
 def junit_fault(path: Optional[str], before: Optional[Tuple[int, int, int]]) -> Tuple[str, int]:
     """Why a JUnit file cannot be used (`missing`, `stale`, `truncated`), if so, and how many cases have failed."""
     if path is None:
@@ -2679,7 +2690,7 @@ def junit_fault(path: Optional[str], before: Optional[Tuple[int, int, int]]) -> 
     failures = 0
     try:
         for case in junit_cases(path):
-            failures += has_failed(case)
+            failures += case.find("failure") is not None or case.find("error") is not None
             case.clear()
     except ElementTree.ParseError:
         return "truncated", failures
@@ -3134,19 +3145,23 @@ class Trace:
         self.stream = stream
         self.is_open = True
         self.at_line_start = True
-        self.has_escapes = False         # since the last calm
+        self.is_github = os.environ.get("GITHUB_ACTIONS") == "true"
+        self.has_escapes = self.has_folds = False        # since the last calm
 
     def write(self, data: bytes) -> None:
         """Print bytes; they are on their way at the next flush."""
         self.guarded(self.stream.write, data)
         self.at_line_start = data.endswith(b"\n") if data else self.at_line_start
         self.has_escapes = self.has_escapes or b"\x1b" in data
+        self.has_folds = self.has_folds or (self.is_github and b"::group::" in data)
 
     def calm(self) -> None:
-        """After a log with terminal escapes: end what they have begun (a title, a colour), for the lines to come."""
+        """After a log, end what it has begun (a title, a colour, a fold of GitHub's), for the lines to come."""
         if self.has_escapes:
             self.write(b"\x1b\\\x1b[0m")
-            self.has_escapes = False
+        if self.has_folds:
+            self.line("::endgroup::")
+        self.has_escapes = self.has_folds = False
 
     def flush(self) -> None:
         self.guarded(self.stream.flush)
@@ -3163,6 +3178,7 @@ class Trace:
 
     def line(self, text: str = "") -> None:
         """Print a line of the runner's own, never on the end of a line that a test has left open."""
+        text = re.sub(r"##(?=\[|vso\[)", "# #", text)    # Azure obeys these anywhere in a line, in a label too
         self.write((b"" if self.at_line_start else b"\n") + to_bytes(text) + b"\n")
 
     def copy(self, path: str, offset: int = 0) -> int:
@@ -3332,7 +3348,7 @@ def summary(results: Sequence[Result], seconds: float, machine: Machine, record:
         elif result.outcome is Outcome.FLAKY:
             first = record.log_path(result.test, 1)
             lines.append(f"flaky, passed at attempt {result.attempt}: {result.test.label} ({first})")
-    lines += [f"{result.leaks()}: {result.test.label} ({', '.join(result.leaked)})"
+    lines += [f"{result.leaks()}: {result.test.label} left {', '.join(result.leaked)}"
               for result in results if result.leaked]
     lines += [f"passed without its JUnit file ({result.junit_fault}): {result.test.label}"
               for result in results if result.junit_fault and result.outcome.is_ok()]
