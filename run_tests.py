@@ -81,7 +81,7 @@ KILLED_S = 2.0               # a killed process is gone in milliseconds, or is s
 STUCK_S = 30.0               # a shell that SIGKILL does not end by then is given up: a driver may hold it for ever
 SWEEP_POLL_S = 0.01          # between two looks at what a test has left
 STACKS_S = 1.0               # for the stacks of all Python processes of a test: each takes milliseconds, unless frozen
-REAP_S = 1.0                 # the main thread's longest sleep, so that orphans that have ended do not pile up
+CHORES_S = 1.0               # between two looks at orphans that have ended, deleted files, OOM kills
 REPORT_S = 10.0              # of `--deadline`, kept for sweeps and reports
 MEMORY_S = 10.0              # a GPU's memory is back a second after the process that held it, or is held by another
 MEMORY_MIB = 128             # that a GPU may hold more than before the run: drivers keep some, a CUDA context 500
@@ -2362,7 +2362,6 @@ class Reaper:
         self.attempts: Dict[int, "Process"] = {}         # by pid of the shell
         self.unclaimed: Set[int] = set()         # orphans that may be of several attempts
         self.nameless: List[ProcessInfo] = []    # those of them that had to be killed
-        self.collect_at = 0.0
         self.adopts = False
         with contextlib.suppress(OSError, AttributeError):       # not Linux
             self.adopts = ctypes.CDLL(None).prctl(self.ADOPT, 1, 0, 0, 0) == 0 or os.getpid() == 1
@@ -2388,9 +2387,6 @@ class Reaper:
 
     def collect(self) -> None:
         """Let ended orphans go, and tell the guard of the others: they may have lost their mark. Main thread only."""
-        if time.monotonic() < self.collect_at:
-            return
-        self.collect_at = time.monotonic() + REAP_S
         with contextlib.suppress(OSError):       # none are left
             while self.adopts:
                 pid, _ = os.waitpid(-1, os.WNOHANG | self.ONLY_MINE)
@@ -2434,7 +2430,6 @@ class Reaper:
             found = with_descendants(process_table(), self.orphans())
             self.nameless += [info for info in found if info not in self.nameless]
             send(signal.SIGKILL, found)
-            self.collect_at = 0.0
             self.collect()
             time.sleep(SWEEP_POLL_S)
         if self.guard:
@@ -2490,9 +2485,12 @@ class Process:
 
     def __init__(self, job: Job, reaper: Reaper) -> None:
         self.job, self.reaper = job, reaper
-        if not os.path.isdir(os.path.dirname(job.log) or "."):   # a test may have taken it away
-            os.makedirs(os.path.dirname(job.log))
-        log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        try:
+            log = os.open(job.log, flags, 0o666)
+        except FileNotFoundError:        # a test has taken its folder away
+            os.makedirs(os.path.dirname(job.log), exist_ok=True)
+            log = os.open(job.log, flags, 0o666)
         try:
             self.began = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
             self.popen = subprocess.Popen(
@@ -2820,7 +2818,7 @@ XML_INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 class Appender:
-    """A file that grows line by line and is not lost: a test that deletes it takes nothing from it. Raises OSError."""
+    """A file that grows line by line and can be restored if a test deletes it. Raises OSError."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -2830,15 +2828,17 @@ class Appender:
             self.write(b"\n")            # a line that a dying run has torn must not swallow ours
 
     def write(self, line: bytes) -> None:
-        if os.fstat(self.file.fileno()).st_nlink == 0:
-            lost = self.file
-            os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
-            self.file = open(self.path, "ab+", buffering=0)
-            with lost:
-                lost.seek(0)
-                shutil.copyfileobj(lost, self.file)
         if self.file.write(line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+
+    def restore(self) -> None:
+        """Put the file back, whole, if it has been deleted: we hold it open still."""
+        if os.fstat(self.file.fileno()).st_nlink == 0:
+            os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+            with self.file as lost:
+                self.file = open(self.path, "ab+", buffering=0)
+                lost.seek(0)
+                shutil.copyfileobj(lost, self.file)
 
 
 class Journal(Appender):
@@ -2955,6 +2955,11 @@ class Record:
                           outcome=result.outcome.value, status=result.status, signal=death_of(result.status) or None,
                           seconds=round(result.seconds, 3), need=test_need(test),
                           **{name: value for name, value in said.items() if value})
+
+    def restore(self) -> None:
+        """Put back what a test has deleted. Raises OSError."""
+        for file in filter(None, (self.journal, self.failed)):
+            file.restore()
 
     def note_crash(self, details: str) -> str:
         """Keep the traceback of an internal error beside the logs; returns its path."""
@@ -3203,7 +3208,7 @@ class Console:
     options: Options
     tests: Sequence[Test]                # all that get an outcome, in list order
     total: int                           # those that are to run
-    follow_s = REAP_S                    # how long the main thread may sleep between two calls of tick
+    follow_s = CHORES_S                    # how long the main thread may sleep between two calls of tick
 
     def begin(self, machine: Machine) -> None:
         """The run starts."""
@@ -3712,7 +3717,7 @@ class Run:
         self.attempts: Dict[Test, List[Result]] = {}     # those before the last, of tests that had several
         self.quarantined: List[Sick] = []
         self.health = Health(machine)
-        self.oom_kills, self.oom_at = 0, -math.inf
+        self.oom_kills, self.chores_at = 0, -math.inf
         self.has_stuck = False           # a pool thread waits for a process that cannot be killed
         self.ports: Dict[int, int] = {}  # by slot
         self.has_waited = False          # for another runner's GPUs
@@ -3752,7 +3757,8 @@ class Run:
         """What happened, or a Tick when a deadline comes; shows growing logs meanwhile."""
         while True:
             self.console.tick()
-            self.reaper.collect()
+            if time.monotonic() >= self.chores_at:
+                self.do_chores()
             if self.inbox.empty():       # under load, many lines go out in one write
                 self.trace.flush()
             wait = min(self.schedule.deadline() - time.monotonic(), self.console.follow_s)
@@ -3761,6 +3767,13 @@ class Run:
             except queue.Empty:
                 if time.monotonic() >= self.schedule.deadline():
                     return Tick(time.monotonic())
+
+    def do_chores(self) -> None:
+        """What is to be looked after every second. Raises OSError."""
+        self.chores_at = time.monotonic() + CHORES_S
+        self.reaper.collect()
+        self.record.restore()
+        self.oom_kills = oom_kills()
 
     def act(self, event: Event) -> None:
         """Let the schedule decide on one event, and do what it says."""
@@ -3814,8 +3827,6 @@ class Run:
                        "RUN_TESTS_LABEL": to_bytes(test.label), "RUN_TESTS_SLOT": str(slot),
                        "RUN_TESTS_ATTEMPT": str(launch.attempt)}
         environment.setdefault("PET_MASTER_PORT", environment["MASTER_PORT"])
-        if time.monotonic() > self.oom_at + REAP_S:
-            self.oom_kills, self.oom_at = oom_kills(), time.monotonic()
         return Job(test, launch.lease, self.bash, build_script(test, mask), environment, self.record.log_path(test),
                    self.oom_kills)
 
@@ -3839,6 +3850,7 @@ class Run:
         results = [self.results[test] for test in self.tests]
         code = exit_code(results, self.schedule)
         with contextlib.suppress(OSError):       # where the disk is full, the trace still gets its last lines
+            self.record.restore()
             self.record.run_end(results, code, self.quarantined)
         if self.options.junit:
             code = self.write_summary(seconds) or code
