@@ -79,7 +79,7 @@ FOLLOW_S = 0.05              # between two looks at a growing log: no eye sees i
 LINGER_S = 0.5               # for what a test leaves behind: helpers of multiprocessing see its end only then, and go
 KILLED_S = 2.0               # a killed process is gone in milliseconds, or is stuck in the kernel
 STUCK_S = 30.0               # a shell that SIGKILL does not end by then is given up: a driver may hold it for ever
-SWEEP_POLL_S = 0.01          # between two looks at what a test has left
+SWEEP_POLL_S = 0.02          # between two looks at what a test has left: each takes milliseconds
 STACKS_S = 1.0               # for the stacks of all Python processes of a test: each takes milliseconds, unless frozen
 CHORES_S = 1.0               # between two looks at orphans that have ended, deleted files, OOM kills
 REPORT_S = 10.0              # of `--deadline`, kept for sweeps and reports
@@ -87,11 +87,12 @@ MEMORY_S = 10.0              # a GPU's memory is back a second after the process
 MEMORY_MIB = 128             # that a GPU may hold more than before the run: drivers keep some, a CUDA context 500
 START_S = 30.0               # an `unspecified launch failure` by then may be the GPU's fault, later it is the test's
 PROBE_S = 30.0               # nvidia-smi takes seconds without persistence mode; a hung driver takes for ever
+PAGE_BYTES = 4096            # what /proc tells and a pipe takes in one piece
 COPY_BYTES = 1 << 20         # a log is replayed through a buffer of this size, so that 1 GB costs no memory
 TAIL_BYTES = 8192            # of a log that goes into a JUnit file: the last error and its traceback
 CAUSE_BYTES = 1 << 16        # of a failed test's log, its end, in which its cause is looked for
 LINE_CHARS = 200             # of a log's line that are shown or compared
-CAUSE_LABELS = 10            # tests that the summary names for one cause
+SHOWN = 10                   # tests that the summary names for one cause, processes for one test
 STEM_BYTES = 120             # of a file name: far below the 255 that file systems allow, suffixes included
 SCRIPT_BYTES = 120_000       # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
 SHARES = 1_000_000           # of a device, in which fractions are counted: `gpus=` takes six digits after the point
@@ -2205,7 +2206,7 @@ class Schedule:
         for end, _, test in self.ends:
             for device in self.running[test].lease.devices if len(ready) < count else ():
                 room[device.index] += self.running[test].lease.shares
-                if room[device.index] >= shares:
+                if room[device.index] >= shares and device.index not in self.pool.lost:
                     ready.setdefault(device.index, max(end, at))
         if len(ready) < count:
             return None
@@ -2365,9 +2366,9 @@ class Reaper:
         self.adopts = False
         with contextlib.suppress(OSError, AttributeError):       # not Linux
             self.adopts = ctypes.CDLL(None).prctl(self.ADOPT, 1, 0, 0, 0) == 0 or os.getpid() == 1
-        self.list = -1
+        self.path, self.list = f"/proc/self/task/{os.getpid()}/children", -1
         with contextlib.suppress(OSError):
-            self.list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
+            self.list = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         alive, self.line = os.pipe()
         try:
             self.guard = os.fork()
@@ -2381,8 +2382,11 @@ class Reaper:
         self.own = self.told = self.orphans()    # the guard, and children from before the runner was exec'ed
 
     def orphans(self) -> FrozenSet[int]:
-        """The pids of the orphans, some perhaps dead, as the kernel lists them: the first hundreds of them."""
-        listed = os.pread(self.list, COPY_BYTES, 0) if self.list >= 0 else b""
+        """The pids of the orphans, some perhaps dead, as the kernel lists them."""
+        listed = os.pread(self.list, PAGE_BYTES, 0) if self.list >= 0 else b""
+        if len(listed) > PAGE_BYTES / 2:         # there may be more
+            with open(self.path, "rb") as file:
+                listed = file.read()
         return frozenset(map(int, listed.split())) - self.own
 
     def collect(self) -> None:
@@ -2397,7 +2401,7 @@ class Reaper:
         if orphans != self.told:
             self.told = orphans
             with contextlib.suppress(OSError):
-                os.write(self.line, " ".join(map(str, orphans)).encode() + b"\n")
+                os.write(self.line, " ".join(map(str, sorted(orphans)[:PAGE_BYTES // 12])).encode() + b"\n")   # whole
 
     def has_orphans(self) -> bool:
         """Whether tests have left processes behind; also if that cannot be told."""
@@ -2566,7 +2570,7 @@ class Process:
             if self.sent:                # those that have left the group have not heard of it
                 send(signal.SIGTERM, (info for info in left if info.group != self.pid and info.pid not in told))
                 told.update(info.pid for info in left)
-            time.sleep(SWEEP_POLL_S)
+            time.sleep(FOLLOW_S if self.sent else SWEEP_POLL_S)
             left = self.reaper.members(self)
         leaked = [] if self.sent else [info for info in left if info.pid not in self.reaper.unclaimed]
         self.reaper.nameless += [info for info in left if info.pid in self.reaper.unclaimed]
@@ -3335,7 +3339,7 @@ class SequentialConsole(Console):
     def concluded(self, result: Result) -> None:
         if result.status is not None:
             self.retried(result)
-        for what in (result.reason, ": ".join(filter(None, [result.leaks(), ", ".join(result.leaked)]))):
+        for what in (result.reason, result.leaked and f"{result.leaks()}: {first_of(result.leaked)}"):
             if what and not result.outcome.is_unfinished():
                 warn(f"{result.test.where}: {result.test.label} {what}")
         if self.options.fails(result.outcome) and (result.test.announces or result.status is None):
@@ -3353,7 +3357,7 @@ def summary(results: Sequence[Result], seconds: float, machine: Machine, record:
         elif result.outcome is Outcome.FLAKY:
             first = record.log_path(result.test, 1)
             lines.append(f"flaky, passed at attempt {result.attempt}: {result.test.label} ({first})")
-    lines += [f"{result.leaks()}: {result.test.label} left {', '.join(result.leaked)}"
+    lines += [f"{result.leaks()}: {result.test.label} left {first_of(result.leaked)}"
               for result in results if result.leaked]
     lines += [f"passed without its JUnit file ({result.junit_fault}): {result.test.label}"
               for result in results if result.junit_fault and result.outcome.is_ok()]
@@ -3373,8 +3377,13 @@ def causes(results: Iterable[Result]) -> Iterator[str]:
     if labels:
         yield f"{sum(map(len, labels.values()))} failures by cause:"
     for cause, named in sorted(labels.items(), key=lambda item: -len(item[1])):
-        more = f" \u2026 with {len(named) - CAUSE_LABELS} more" if len(named) > CAUSE_LABELS else ""
-        yield f"{len(named):5} x {cause}: {' '.join(named[:CAUSE_LABELS])}{more}"
+        yield f"{len(named):5} x {cause}: {first_of(named)}"
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first ten of many names, and how many more there are."""
+    more = [f"\u2026 with {len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    return " ".join([*names[:SHOWN], *more])
 
 
 def last_line(text: str) -> str:
@@ -3751,7 +3760,7 @@ class Run:
             self.workers.shutdown(wait=not self.has_stuck)
             left = self.reaper.close()
             if left and not self.has_stuck:
-                warn(f"ended what some tests had left behind: {', '.join(map(str, left))}")
+                warn(f"ended what some tests had left behind: {first_of(list(map(str, left)))}")
 
     def next_event(self) -> Event:
         """What happened, or a Tick when a deadline comes; shows growing logs meanwhile."""
