@@ -102,6 +102,7 @@ LONGEST_S = 1e9              # a pass that is said to have taken longer, thirty 
 ASSUMED_S = 60.0             # what a test is expected to take where nothing is known of any; only ratios matter
 HISTORY_BYTES = 64 << 20     # of a journal's end that are read: some hundred thousand runs of tests, in about a second
 ROUNDING_S = 1e-6            # by which sums of times may be off: far below any test's duration
+HELD_S = 5.0                 # for the guard of a killed run, which holds the log dir until it has ended all tests
 LOCK_POLL_S = 0.2            # between two looks at a GPU that another runner holds: short beside any GPU test
 PLAN_GPUS = (1, 2, 4, 8, 16, 32)
 PORT_FIRST, PORT_LAST = 20_000, 32_767  # below the ephemeral ports of Linux, which start at 32768
@@ -3027,13 +3028,18 @@ def spell(value: Any) -> str:
 def lock_directory(path: str) -> int:
     """A descriptor that holds a directory until it is closed. Raises MachineError if another process holds it."""
     descriptor = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise MachineError(f"another run is writing to {path}; give this one a --log-dir of its own") from None
-    except OSError:                      # a file system without locks
-        pass
-    return descriptor
+    give_up = time.monotonic() + HELD_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= give_up:
+                raise MachineError(f"another run is writing to {path}; give this one a --log-dir of its own") from None
+            time.sleep(FOLLOW_S)
+            continue
+        except OSError:                  # a file system without locks
+            pass
+        return descriptor
 
 
 def test_need(test: Test) -> Union[int, float, str]:
@@ -3375,7 +3381,8 @@ def causes(results: Iterable[Result]) -> Iterator[str]:
         if result.outcome.is_failure():
             labels.setdefault(result.cause.text or result.reason, []).append(result.test.label)
     if labels:
-        yield f"{sum(map(len, labels.values()))} failures by cause:"
+        count = sum(map(len, labels.values()))
+        yield f"{count} failure{'s' * (count > 1)} by cause:"
     for cause, named in sorted(labels.items(), key=lambda item: -len(item[1])):
         yield f"{len(named):5} x {cause}: {first_of(named)}"
 
