@@ -2716,6 +2716,7 @@ SIGNATURES: Sequence[Tuple[str, str, Blame]] = (
      "GPU fallen off the bus", Blame.DEVICE),
     (r"driver version is insufficient for CUDA runtime|NVIDIA driver on your system is too old|\bError 80[34]: "
      r"|Driver/[Ll]ibrary version mismatch|forward compatibility was attempted on non supported HW"
+     r"|unsupported display driver / cuda driver combination"
      r"|\bcudaErrorInsufficientDriver\b|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
      "driver older than the runtime", Blame.MACHINE),
     (r"no CUDA-capable device is detected|\bNo (?:CUDA|HIP|XPU) GPUs are available|Found no NVIDIA driver on your"
@@ -2828,9 +2829,13 @@ class Appender:
     def __init__(self, path: str) -> None:
         self.path = path
         self.file = open(path, "ab+", buffering=0)
+        self.end_line()
+
+    def end_line(self) -> None:
+        """End a line that a dying run has torn, or a test has left open: it must not swallow ours."""
         size = self.file.seek(0, os.SEEK_END)
         if size and os.pread(self.file.fileno(), 1, size - 1) != b"\n":
-            self.write(b"\n")            # a line that a dying run has torn must not swallow ours
+            self.write(b"\n")
 
     def write(self, line: bytes) -> None:
         if self.file.write(line) != len(line):
@@ -2871,9 +2876,9 @@ def read_history(options: Options) -> History:
                 if file.seekable():
                     file.seek(max(0, file.seek(0, os.SEEK_END) - HISTORY_BYTES))
                 for line in file:
-                    # Torn lines, lines of other tools and of older runners: each costs itself alone.
+                    # Torn lines, lines of other tools and of older runners: each costs itself alone, before ours too.
                     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                        history.add(json.loads(line), is_own)
+                        history.add(json.loads(line[line.rfind(b'{"event"'):]), is_own)
         except OSError as error:
             raise UsageError(f"--history {path}: cannot be read ({error.strerror}); name a journal") from None
     return history
@@ -2943,6 +2948,7 @@ class Record:
             if self.failed is None:
                 os.makedirs(os.path.dirname(self.failures) or ".", exist_ok=True)
                 self.failed = Appender(self.failures)
+            self.failed.end_line()
             self.failed.write(to_bytes(test.label) + b"\n")
         never_ran = result.status is None and not result.outcome.is_ok()     # its file is of an earlier run, if any
         if test.junit and (result.junit_fault or never_ran):
@@ -3733,7 +3739,7 @@ class Run:
         self.attempts: Dict[Test, List[Result]] = {}     # those before the last, of tests that had several
         self.quarantined: List[Sick] = []
         self.health = Health(machine)
-        self.oom_kills, self.chores_at = 0, -math.inf
+        self.oom_kills, self.chores_at = oom_kills(), -math.inf
         self.has_stuck = False           # a pool thread waits for a process that cannot be killed
         self.ports: Dict[int, int] = {}  # by slot
         self.has_waited = False          # for another runner's GPUs
@@ -3754,6 +3760,8 @@ class Run:
                     self.processes[event.test] = event.process
                     self.record.test_start(event.test, self.schedule.running[event.test], event.process.pid)
                     self.console.started(event.test)
+                elif isinstance(event, Exited) and event.cause == OOM_KILLED:
+                    self.oom_kills = oom_kills()         # the next one is another
                 elif isinstance(event, Broken) and event.details:
                     self.record.note_crash(event.details)
                 elif isinstance(event, Interrupt) and self.pending and not self.schedule.interrupts:
