@@ -63,6 +63,7 @@ import traceback
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from select import poll
 from typing import (Any, BinaryIO, Callable, Container, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple,
                     Optional, Sequence, Set, Tuple, Union)
 from xml.etree import ElementTree
@@ -2367,20 +2368,20 @@ class Reaper:
         self.adopts = False
         with contextlib.suppress(OSError, AttributeError):       # not Linux
             self.adopts = ctypes.CDLL(None).prctl(self.ADOPT, 1, 0, 0, 0) == 0 or os.getpid() == 1
-        self.path, self.list = f"/proc/self/task/{os.getpid()}/children", -1
+        self.path, self.list = "/proc/{0}/task/{0}/children".format(os.getpid()), -1
         with contextlib.suppress(OSError):
             self.list = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self.own: FrozenSet[int] = frozenset()
+        self.own = self.orphans()        # children from before the runner was exec'ed, and the guard
         alive, self.line = os.pipe()
         try:
             self.guard = os.fork()
         except OSError as error:
             raise MachineError(f"no process can be started ({error.strerror}); raise `ulimit -u`") from None
         if self.guard == 0:
-            guard(run, alive, {alive, *kept})
+            self.stand_guard(run, alive, {alive, self.list, *kept})
         os.close(alive)
-        os.set_blocking(self.line, False)
-        self.own: FrozenSet[int] = frozenset()
-        self.own = self.told = self.orphans()    # the guard, and children from before the runner was exec'ed
+        self.own |= {self.guard}
 
     def orphans(self) -> FrozenSet[int]:
         """The pids of the orphans, some perhaps dead, as the kernel lists them."""
@@ -2391,18 +2392,13 @@ class Reaper:
         return frozenset(map(int, listed.split())) - self.own
 
     def collect(self) -> None:
-        """Let ended orphans go, and tell the guard of the others: they may have lost their mark. Main thread only."""
-        with contextlib.suppress(OSError):       # none are left
+        """Let ended orphans go. Main thread only."""
+        with contextlib.suppress(ChildProcessError):     # none are left
             while self.adopts:
                 pid, _ = os.waitpid(-1, os.WNOHANG | self.ONLY_MINE)
                 if pid == 0:
                     break
                 self.guard = 0 if pid == self.guard else self.guard
-        orphans = self.orphans()
-        if orphans != self.told:
-            self.told = orphans
-            with contextlib.suppress(OSError):
-                os.write(self.line, " ".join(map(str, sorted(orphans)[:PAGE_BYTES // 12])).encode() + b"\n")   # whole
 
     def has_orphans(self) -> bool:
         """Whether tests have left processes behind; also if that cannot be told."""
@@ -2445,44 +2441,47 @@ class Reaper:
                 os.close(descriptor)
         return self.nameless
 
+    def stand_guard(self, run: str, alive: int, kept: Container[int]) -> None:
+        """In the guard: wait until the runner has died, then kill all that bears its run's mark. Never returns.
 
-def guard(run: str, alive: int, kept: Container[int]) -> None:
-    """Wait until the runner has died, then kill all that bears its run's mark. Never returns.
+        Orphans may have lost their mark: the guard knows them from its last two looks at the runner.
+        """
+        try:
+            os.setsid()
+            for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(signum, signal.SIG_IGN)
+            null = os.open(os.devnull, os.O_RDWR)
+            for stream in range(3):
+                os.dup2(null, stream)
+            for descriptor in map(int, os.listdir("/proc/self/fd")):
+                if descriptor > 2 and descriptor not in kept:
+                    with contextlib.suppress(OSError):
+                        os.close(descriptor)
+            rename_process(b"sweeper")
+            before = orphans = self.orphans()
+            end = poll()
+            end.register(alive)
+            while not end.poll(FOLLOW_S * 1000):         # milliseconds
+                before, orphans = orphans, self.orphans()
+            mark, calm = b"RUN_TESTS_RUN=" + os.fsencode(run), 0
+            while calm < 5:              # a test that was about to start bears its mark a moment later
+                table = process_table()
+                roots = {pid for pid in table if mark in environment_of(pid)} | before | orphans
+                found = with_descendants(table, roots - {os.getpid()})
+                send(signal.SIGKILL, found)
+                calm = 0 if found else calm + 1
+                time.sleep(SWEEP_POLL_S)
+        finally:
+            os._exit(0)
 
-    Until then it reads, line by line, which orphans the runner has: they may have lost their mark.
-    """
-    try:
-        os.setsid()
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(signum, signal.SIG_IGN)
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in range(3):
-            os.dup2(null, stream)
-        for descriptor in map(int, os.listdir("/proc/self/fd")):
-            if descriptor > 2 and descriptor not in kept:
-                with contextlib.suppress(OSError):
-                    os.close(descriptor)
-        hide_command_line()
-        orphans, mark, calm = b"", b"RUN_TESTS_RUN=" + os.fsencode(run), 0
-        for line in open(alive, "rb", buffering=0):
-            orphans = line
-        while calm < 5:                  # a test that was about to start bears its mark a moment later
-            table = process_table()
-            roots = {pid for pid in table if mark in environment_of(pid)} | set(map(int, orphans.split()))
-            found = with_descendants(table, roots - {os.getpid()})
-            send(signal.SIGKILL, found)
-            calm = 0 if found else calm + 1
-            time.sleep(SWEEP_POLL_S)
-    finally:
-        os._exit(0)
 
-
-def hide_command_line() -> None:
-    """Write another name over this process's command line: `pkill -9 -f run_tests` must not find the guard too."""
+def rename_process(name: bytes) -> None:
+    """Give this process another name and command line: `pkill -9 -f run_tests` must not find the guard too."""
+    ctypes.CDLL(None).prctl(15, name, 0, 0, 0)           # PR_SET_NAME
     with open("/proc/self/stat", "rb") as file:
         start, end = (int(number) for number in file.read().rpartition(b") ")[2].split()[45:47])
     if start:                            # else we may not know
-        ctypes.memmove(start, b"sweeper".ljust(end - start, b"\0"), end - start)
+        ctypes.memmove(start, name.ljust(end - start, b"\0"), end - start)
 
 
 class Process:
@@ -2721,6 +2720,7 @@ SIGNATURES: Sequence[Tuple[str, str, Blame]] = (
      "driver older than the runtime", Blame.MACHINE),
     (r"no CUDA-capable device is detected|\bNo (?:CUDA|HIP|XPU) GPUs are available|Found no NVIDIA driver on your"
      r"|CUDA_ERROR_(?:NO_DEVICE|SYSTEM_NOT_READY)\b|\bsystem not yet initialized\b|\bcudaErrorNoDevice\b"
+     r"|\bcudaErrorSystemNotReady\b|CUDA-capable devices are busy or unavailable|^No devices were found"
      r"|couldn't communicate with the NVIDIA driver|^Failed to initialize NVML: ", "no usable GPU", Blame.MACHINE),
     (r"\[Errno 98\] Address already in use|EADDRINUSE|failed to listen on any local network address",
      "port already in use", Blame.TEST),
@@ -2762,7 +2762,7 @@ def find_cause(status: int, job: Job) -> Cause:
 
 def diagnose(status: int, log: str) -> Cause:
     """The cause that a log's end shows: a known one, else its last error line without what differs between runs."""
-    lines = [plain(line[:LINE_CHARS * 4])[:LINE_CHARS] for line in log.splitlines()]
+    lines = [plain(line[:LINE_CHARS * 5]) for line in log.splitlines()]
     lines = [line for line in lines if not re.search(QUOTING_LINE, line)]
     for pattern, text, blame in SIGNATURES:
         if any(re.search(pattern, line) for line in lines):
@@ -2774,7 +2774,7 @@ def diagnose(status: int, log: str) -> Cause:
         for line in reversed(lines):
             match = re.search(pattern, line)
             if match:
-                return Cause(normalise(match.group(1)))
+                return Cause(normalise(match.group(1)[:LINE_CHARS]))
     return Cause(f"exit status {status}, without output")
 
 
@@ -3103,8 +3103,8 @@ def mended_junit(result: Result, tail: str, keeps: bool) -> ElementTree.Element:
 def summary_case(attempts: Sequence[Result], record: Record) -> ElementTree.Element:
     """One test's case in the summary of the run, its attempts as Maven's surefire has them.
 
-    A test that passed in the end has a `flakyFailure` (or `flakyError`) for each attempt before, one that did not
-    has its first failure, and a `rerunFailure` for each that followed.
+    A test that is flaky has a `flakyFailure` (or `flakyError`) for each attempt before, one that did not pass has
+    its first failure, and a `rerunFailure` for each that followed. An attempt that a GPU has spoilt is none.
     """
     last, test = attempts[-1], attempts[-1].test
     case = ElementTree.Element("testcase", classname=xml_text(test.file), name=xml_text(test.label),
@@ -3112,7 +3112,7 @@ def summary_case(attempts: Sequence[Result], record: Record) -> ElementTree.Elem
     if last.outcome is Outcome.DEFERRED:
         ElementTree.SubElement(case, "skipped", message="deferred by --max-gpus")
     is_ok = last.outcome.is_ok()
-    for result in attempts[:-1] if is_ok else attempts:
+    for result in [] if last.outcome is Outcome.PASSED else attempts[:-1] if is_ok else attempts:
         log = record.log_path(test, 0 if result is last else result.attempt)
         tail = tail_of(log) if result.status is not None else ""
         message = xml_text(": ".join(dict.fromkeys(filter(None, [result.verdict(), result.cause.text, result.reason]))))

@@ -1,0 +1,364 @@
+"""What happens to the runner itself, from a full disk to SIGKILL, and to its machine: as `test_faults.py` has it."""
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+from typing import Any, Mapping, Tuple
+
+from tests.support import RUNNER
+from tests.test_execute import ENDING, WAIT_S, Fifo
+from tests.test_faults import WHEN_READY, Ended, FaultCase, cgroup, is_allowed
+
+
+class OutputTest(FaultCase):
+    """The runner's own output goes where nobody reads it, or where there is no room."""
+
+    def unheard(self, code: int, outcomes: Mapping[str, str], **popen: Any) -> str:
+        """A run whose output is lost, but for its verdict, which files tell; returns what it says on stderr."""
+        process = self.start("--junit", "junit.xml", "tests.txt", **popen)
+        if process.stdout is not None:
+            self.read_until(process, b"Starting")
+            process.stdout.close()
+            process.stdout = None
+        err = process.communicate(timeout=WAIT_S)[1].decode()
+        self.assertEqual(self.left(), {})
+        failed = " ".join(label for label in outcomes if outcomes[label] == "failed")
+        last = f"Error in the following test cases: {failed}\n" if failed else "All tests passed\n"
+        self.verify(Ended(process.returncode, last.encode(), err, self.folder), code, outcomes)
+        return err
+
+    def test_a_pipe_without_a_reader(self) -> None:
+        gate = Fifo(self, "gate")
+        gate.release()
+        self.write("tests.txt", "read line <gate; seq 10000 #: label=a\nexit 3 #: label=b\n")
+        self.assertEqual(self.unheard(1, {"a": "passed", "b": "failed"}), "")
+
+    def test_a_full_device(self) -> None:
+        self.write("tests.txt", "seq 10000 #: label=a\nexit 3 #: label=b\n")
+        for gpus in ("0", "0,1"):
+            with self.each(gpus), open("/dev/full", "wb") as full:
+                told = self.unheard(1, {"a": "passed", "b": "failed"}, stdout=full, gpus=gpus)
+                self.assertIn("standard output cannot be written (No space left on device); going on", told)
+
+    def test_no_streams_at_all(self) -> None:
+        self.write("tests.txt", "seq 10 #: label=a\nexit 3 #: label=b\n")
+        self.head = ["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", *self.head]
+        process = self.start("--junit", "junit.xml", "tests.txt")
+        process.communicate(timeout=WAIT_S)
+        last = b"Error in the following test cases: b\n"
+        self.verify(Ended(process.returncode, last, "", self.folder), 1, {"a": "passed", "b": "failed"})
+        self.assertEqual(self.left(), {})
+
+    def test_endless_logs(self) -> None:
+        """They are replayed, in no more memory than any other."""
+        for script, size in (("yes FAILED", 1 << 30), ("tr '\\0' x </dev/zero", 100_000_000)):
+            with self.each(script):
+                self.write("tests.txt", f"{script} | head -c {size}; exit 3 #: label=a\ntrue #: label=b\n")
+                process = self.start("--junit", "junit.xml", "tests.txt")
+                length, peak, end = self.drain(process, size)
+                err = process.communicate(timeout=WAIT_S)[1].decode()
+                self.assertEqual((process.returncode, self.left(), length > size), (1, {}, True))
+                self.assertLess(peak, 200_000)
+                os.unlink(os.path.join(self.folder, "logs/a.log"))
+                ran = Ended(process.returncode, end[end.rindex(b"Error in"):], err, self.folder)
+                self.verify(ran, 1, {"a": "failed", "b": "passed"}, ["logs/a.log"])
+
+    def drain(self, process: "subprocess.Popen[bytes]", size: int) -> Tuple[int, int, bytes]:
+        """The length of what a runner prints, the memory (KiB) that it has needed by the middle of it, and its end."""
+        assert process.stdout is not None
+        length, peak, end = 0, 0, b""
+        while True:
+            data = os.read(process.stdout.fileno(), 1 << 20)
+            length, end = length + len(data), (end + data)[-4096:]
+            if not data:
+                return length, peak, end
+            if length > size / 2 and not peak:
+                with open(f"/proc/{process.pid}/status", encoding="ascii", errors="replace") as file:
+                    peak = int(file.read().split("VmHWM:")[1].split()[0])
+
+    def on_small_disk(self, text: str, *arguments: str) -> Ended:
+        """Run a list whose folder `logs` is a file system of 300 KB; its files are kept."""
+        if not is_allowed("unshare", "-m", "mount", "-t", "tmpfs", "none", self.folder):
+            self.skipTest("we may not mount a file system")
+        self.write("tests.txt", text)
+        os.makedirs(os.path.join(self.folder, "logs"))
+        script = 'mount -t tmpfs -o size=300k none logs && { "$@"; code=$?; cp -r logs kept; exit $code; }'
+        process = subprocess.Popen(["unshare", "-m", "sh", "-c", script, "sh", *self.command(*arguments, "tests.txt")],
+                                   cwd=self.folder, env=self.environment("0,1", {}), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        out, err = process.communicate(timeout=WAIT_S)
+        os.rmdir(os.path.join(self.folder, "logs"))
+        os.rename(os.path.join(self.folder, "kept"), os.path.join(self.folder, "logs"))
+        ran = Ended(process.returncode, out, err.decode(), self.folder)
+        self.assertEqual((ran.code, self.left(), "Traceback" in ran.text + ran.err), (3, {}, False), ran.text + ran.err)
+        return ran
+
+    def test_no_room_for_a_log(self) -> None:
+        ran = self.on_small_disk("true #: label=a\nwait\nif [ ! -e again ]; then touch again; head -c 1M /dev/zero; fi "
+                                 "#: label=b\nwait\ntrue #: label=c\n", "--journal", "j.jsonl")
+        self.assertRegex(ran.text.splitlines()[-1], r"^Stopped, the machine failed: cannot run b: .*No space left on "
+                         r"device: 'logs/b\.log': 2 not run$")
+        events = ran.journal("test_end", path="j.jsonl")
+        self.assertEqual([record["outcome"] for record in events], ["passed", "not run", "not run"])
+        process = self.start("--rerun-failed", "--journal", "j.jsonl", "tests.txt")
+        process.communicate(timeout=WAIT_S)
+        owed = {record["label"]: record["outcome"] for record in ran.journal("test_end", path="j.jsonl")}
+        self.assertEqual((process.returncode, owed), (0, {"b": "passed", "c": "passed"}))
+
+    def test_no_room_for_the_journal(self) -> None:
+        long = "b" * 5000                    # more than is left of the journal's page
+        ran = self.on_small_disk("setsid $NAP & [ -e again ] || cat /dev/zero >logs/x 2>/dev/null; true #: label=a\n"
+                                 f"wait\ntrue #: label={long}\n")
+        self.assertRegex(ran.text.splitlines()[-1], r"^Stopped, the machine failed: .*(logs/run_tests\.jsonl|a file) "
+                         r"cannot be written \(No space left on device\): 1 ")
+        self.assertEqual(ran.outcomes(), {"a": "passed"})
+        os.unlink(ran.path("logs/x"))
+        self.write("again", "")
+        self.suffer(ran.read("tests.txt"), 0, {long: "passed"}, "--rerun-failed")
+
+    def test_a_limit_of_file_size(self) -> None:
+        self.write("logs/run_tests.jsonl", "{}\n" * 2700)
+        self.write("tests.txt", "setsid $NAP & wait\n")
+        self.head = ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", *self.head]
+        process = self.start("tests.txt")
+        out, err = process.communicate(timeout=WAIT_S)
+        self.assertEqual((process.returncode, self.left(), b"Traceback" in out + err), (3, {}, False), out + err)
+        self.assertRegex(out.decode().splitlines()[-1], r"the machine failed: .*run_tests\.jsonl.*: 1 not run$")
+
+
+class RunnerTest(FaultCase):
+    """The runner itself is killed, stopped, interrupted, or another's child."""
+
+    TREE = """
+        setsid $NAP &
+        env -i $(which setsid) $NAP &
+        $PY tool.py daemon
+        ($NAP & $NAP & wait) &
+        $PY tool.py elastic &
+        trap '' TERM HUP INT
+        wait
+    """
+
+    def start_tree(self, *arguments: str, attributes: str = "", **changes: Any) -> "subprocess.Popen[bytes]":
+        """A runner in the middle of a run: `a` has passed, `b` has failed, `tree` and `deaf` run, `e` waits."""
+        self.up = Fifo(self, "up")
+        self.write("tree.sh", self.TREE)
+        self.write("deaf.sh", "trap '' TERM HUP INT; echo up >up; while :; do $NAP; done")
+        self.write("tests.txt", "true #: label=a\nexit 1 #: label=b\nwait\nbash tree.sh #: label=tree\n"
+                                f"bash deaf.sh #: label=deaf\nwait\ntrue #: label=e {attributes}\n")
+        process = self.start(*arguments, "tests.txt", **changes)
+        self.up.lines(4)
+        return process
+
+    def killed(self, process: "subprocess.Popen[bytes]") -> None:
+        """The runner has just been killed: what it ran is gone, and another run does exactly what is owed."""
+        self.assert_swept()
+        self.assertEqual(process.wait(WAIT_S), -signal.SIGKILL)
+        for name in ("tree.sh", "deaf.sh"):
+            self.write(name, "true")
+        self.suffer(self.read_list(), 1, {"b": "failed", "tree": "passed", "deaf": "passed", "e": "passed"},
+                    "--rerun-failed")
+
+    def read_list(self) -> str:
+        with open(os.path.join(self.folder, "tests.txt"), encoding="utf-8") as file:
+            return file.read()
+
+    def test_killed_in_the_middle(self) -> None:
+        process = self.start_tree()
+        process.kill()
+        self.killed(process)
+
+    def test_killed_by_its_command_line(self) -> None:
+        """As `pkill -9 -f run_tests.py` would, but for a runner of our own."""
+        path = shutil.copy(RUNNER, self.folder)
+        self.head = [sys.executable, path]
+        process = self.start_tree()
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+                if path.encode() in file.read():
+                    os.kill(int(pid), signal.SIGKILL)
+        self.killed(process)
+
+    def test_killed_with_a_daemon_that_it_has_adopted(self) -> None:
+        """One without environment, whose parent is gone: the guard has been told of it."""
+        up = Fifo(self, "up")
+        self.write("tests.txt", "(env -i $(which setsid) $NAP &); echo up >up; while :; do $NAP; done #: label=a\n"
+                                "true #: label=b\n")
+        process = self.start("--slow", "700ms", "tests.txt", gpus="0,1")
+        up.lines()
+        self.wait_for(lambda: sum(command.startswith("sleep") for command in self.left().values()) == 2)
+        for _ in range(4):
+            self.read_until(process, b"Slow: a")
+        process.kill()
+        self.assert_swept()
+
+    def test_killed_at_the_start(self) -> None:
+        """As soon as there is a guard, and as soon as there is a test."""
+        text = "[ -e ready ] || { trap '' TERM; setsid $NAP & $NAP; } #: label=a\ntrue #: label=b gpus=2\n"
+        for name in ("Reaper", "Process"):
+            with self.each(name):
+                self.drive("import os", f"start = run_tests.{name}.__init__", "def killed(*args):", "    start(*args)",
+                           "    os.kill(os.getpid(), 9)", f"run_tests.{name}.__init__ = killed")
+                self.write("tests.txt", text)
+                process = self.start("tests.txt")
+                self.assertEqual(process.wait(WAIT_S), -signal.SIGKILL)
+                self.assert_swept()
+                self.write("ready", "")
+                self.head = [sys.executable, RUNNER]
+                self.suffer(text, 0, {"a": "passed", "b": "passed"}, "--rerun-failed")
+                os.unlink(os.path.join(self.folder, "ready"))
+
+    def test_killed_in_the_replay(self) -> None:
+        text = "[ -e again ] || seq 100000 #: label=a\n[ -e again ] #: label=b\ntrue #: label=c\n"
+        self.write("tests.txt", text)
+        process = self.start("tests.txt")
+        self.read_until(process, b"=== Per-test output")          # the rest does not fit into the pipe
+        process.kill()
+        self.assert_swept()
+        self.assertEqual(process.wait(WAIT_S), -signal.SIGKILL)
+        self.write("again", "")
+        self.suffer(text, 0, {"b": "passed"}, "--rerun-failed")
+
+    def test_killed_by_its_test(self) -> None:
+        self.write("tests.txt", "setsid $NAP & [ -e again ] || kill -KILL $PPID; [ -e again ] || $NAP #: label=a\n"
+                                "true #: label=b gpus=2\n")
+        process = self.start("tests.txt")
+        self.assertEqual(process.wait(WAIT_S), -signal.SIGKILL)
+        self.assert_swept()
+        self.write("again", "")
+        self.suffer(self.read_list(), 0, {"a": "passed"}, "--rerun-failed")
+
+    def test_asked_to_end_by_its_test(self) -> None:
+        for gpus in ("0", "0,1"):
+            with self.each(gpus):
+                ran = self.suffer("true #: label=a gpus=all\nsetsid $NAP & kill -TERM $PPID; $NAP #: label=b gpus=all\n"
+                                  "true #: label=c\n", 143, {"a": "passed", "b": "interrupted", "c": "not run"},
+                                  "--order", "file", gpus=gpus)
+                self.assertEqual(ran.text.splitlines()[-1], "Interrupted by SIGTERM: 1 interrupted, 1 not run")
+
+    def test_interrupted_twice(self) -> None:
+        """Those who do not listen, and those who have left their session, are gone all the same."""
+        process = self.start_tree("--grace", "1h")
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        self.assertEqual(process.stderr.readline(), ENDING)
+        process.send_signal(signal.SIGINT)
+        ran = self.settle(process, 143, {"a": "passed", "b": "failed", "tree": "interrupted", "deaf": "interrupted",
+                                         "e": "not run"})
+        self.assertIn("\nInterrupted by SIGTERM: 2 interrupted, 1 not run\n", ran.text)
+
+    def test_a_stopped_test_is_interrupted(self) -> None:
+        up = Fifo(self, "up")
+        self.write("tests.txt", "trap 'echo heard; exit 1' HUP; echo $$ >up; kill -STOP $$; read <&- #: label=a\n")
+        process = self.start("--grace", "1h", "tests.txt")
+        pid, = up.lines()
+        self.wait_for(lambda: f"{int(pid)} (bash) T " in self.stat(int(pid)))
+        process.send_signal(signal.SIGHUP)
+        ran = self.settle(process, 129, {"a": "interrupted"})
+        self.assertEqual(ran.read("logs/a.log"), "heard\n")
+
+    def stat(self, pid: int) -> str:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read()
+
+    def test_the_first_process(self) -> None:
+        """Of a container: orphans are its children, and it lets dead ones go."""
+        space = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        if not is_allowed(*space, "true"):
+            self.skipTest("we may not make a PID namespace")
+        self.head = [*space, *self.head]
+        ran = self.suffer("$PY tool.py orphans #: label=a\n(env -i $(which setsid) $NAP & setsid $NAP & true) "
+                          "#: label=b\n[ $PPID = 1 ] #: label=c\n", 0, dict.fromkeys("abc", "passed"), gpus="0")
+        self.assertEqual([len(record.get("leaked", ())) for record in ran.journal("test_end")], [0, 2, 0])
+
+    def nested(self, inner: str) -> str:
+        """A line that runs the runner on another list."""
+        self.write("inner.txt", inner)
+        return "$PY $RUNNER --grace 1h --log-dir inner inner.txt"
+
+    def test_a_runner_in_a_runner_that_is_killed(self) -> None:
+        line = self.nested("(setsid $NAP & env -i $(which setsid) $NAP & true); kill -KILL $PPID; $NAP")
+        self.suffer(f"{line} #: label=a\ntrue #: label=b\n", 1, {"a": "crashed", "b": "passed"})
+
+    def test_a_runner_in_a_runner_that_times_out(self) -> None:
+        env = self.when_ready()
+        for inner in ("setsid $NAP & echo up >up; wait",
+                      "trap '' TERM; setsid $NAP & echo up >up; while :; do wait; done"):
+            with self.each(inner):
+                line = self.nested(inner)
+                self.suffer(f"{line} #: label=a timeout=100ms\ntrue #: label=b\n", 1, {"a": "timeout", "b": "passed"},
+                            env=env)
+
+    def test_a_runner_in_a_runner_that_is_killed_itself(self) -> None:
+        up = Fifo(self, "up")
+        line = self.nested("trap '' TERM; setsid $NAP & $PY tool.py daemon; echo up >up; $NAP")
+        self.write("tests.txt", f"{line} #: label=a\n")
+        process = self.start("tests.txt")
+        up.lines()
+        process.kill()
+        self.assert_swept()
+
+
+class MachineTest(FaultCase):
+    def test_a_clock_that_runs_backwards(self) -> None:
+        self.drive("import itertools, time", "clock = itertools.count(2_000_000_000, -3600)",
+                   "time.time = lambda: next(clock)")
+        text = "true #: label=a\nexit 1 #: label=b retries=1\n(exec $NAP) #: label=c timeout=300ms\n"
+        outcomes = {"a": "passed", "b": "failed", "c": "timeout"}
+        ran = self.suffer(text, 1, outcomes)
+        self.assertTrue(all(0 <= record["seconds"] < WAIT_S for record in ran.journal("test_end")))
+        self.suffer(text, 1, {"b": "failed", "c": "timeout"}, "--rerun-failed", "--shard", "1/1")
+        self.head = [sys.executable, RUNNER]
+        self.suffer(text, 1, outcomes, "--order", "failed-first")
+
+    def frozen(self) -> str:
+        """Bash that freezes itself: no signal ends it, as with one that waits in a broken driver."""
+        self.cell = cgroup(self, "freezer")
+        self.addCleanup(self.thaw)
+        self.drive("run_tests.KILLED_S = run_tests.STUCK_S = 0.3", WHEN_READY)
+        Fifo(self, "up")
+        return f"echo $BASHPID >{self.cell}/cgroup.procs; echo up >up; echo FROZEN >{self.cell}/freezer.state; $NAP"
+
+    def thaw(self) -> None:
+        with open(f"{self.cell}/freezer.state", "w") as file:
+            file.write("THAWED")
+
+    def outlive(self, text: str, code: int, outcomes: Mapping[str, str], gpus: str = "0,1") -> Ended:
+        """A run that a frozen process outlives: nothing else does, nor does that, once it has thawed."""
+        self.write("tests.txt", text)
+        process = self.start("--junit", "junit.xml", "--grace", "100ms", "tests.txt", gpus=gpus, env={"LINES": "1"})
+        out, err = process.communicate(timeout=WAIT_S)
+        with open(f"{self.cell}/cgroup.procs") as file:
+            self.assertEqual(sorted(self.left()), sorted(map(int, file)))
+        self.thaw()
+        self.wait_for(lambda: not self.left())
+        ran = Ended(process.returncode, out, err.decode(), self.folder)
+        self.verify(ran, code, outcomes)
+        return ran
+
+    def test_a_shell_that_cannot_be_killed(self) -> None:
+        ran = self.outlive(f"{self.frozen()} #: label=a timeout=100ms retries=2\ntrue #: label=b\nwait\n"
+                           "true #: label=c gpus=2\ntrue #: label=d\n", 1,
+                           {"a": "timeout", "b": "passed", "c": "unrunnable", "d": "passed"})
+        gpu, = ran.journal("run_end")[0]["quarantined"]
+        self.assertIn(f">>> Quarantined: GPU {gpu} [a cannot be killed]\n", ran.text)
+
+    def test_a_child_that_cannot_be_killed(self) -> None:
+        ran = self.outlive(f"({self.frozen()}) & until grep -q FROZEN {self.cell}/freezer.state; do :; done "
+                           "#: label=a\ntrue #: label=b\n", 0, {"a": "passed", "b": "passed"})
+        (gpu, reason), = ran.journal("run_end")[0]["quarantined"].items()
+        self.assertRegex(reason, r"^(bash|sleep) \(pid \d+\) cannot be killed$")
+
+    def test_the_only_gpu(self) -> None:
+        ran = self.outlive(f"{self.frozen()} #: label=a timeout=100ms\ntrue #: label=b\n", 3,
+                           {"a": "timeout", "b": "not run"}, gpus="0")
+        self.assertIn("Stopped, the machine failed: no usable GPU is left: 1 not run\n", ran.text)
+
+
+if __name__ == "__main__":
+    unittest.main()
