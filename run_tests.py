@@ -436,7 +436,7 @@ class ListFile:
 
     def complain(self, line: int, what: str, lost: bool = False) -> None:
         """Note a mistake, reported later as `file:line: what`; `lost`: its line cannot be read at all."""
-        self.mistakes.append((line, what))
+        self.mistakes.append((line, CONTROL.sub(" ", what)))
         self.is_whole = self.is_whole and not lost
 
 
@@ -510,7 +510,7 @@ def scan_line(text: str, start: int) -> Tuple[List[Token], int]:
     while at < len(text) and text[at] != "\n":
         if text[at] in " \t":
             at += 1
-        elif text.startswith("\\\n", at):
+        elif text[at] == "\\" and text[at + 1:at + 2] in ("\n", ""):     # bash ignores one that ends the file
             at += 2
         else:
             known = NOT_WORD.match(text, at)
@@ -607,9 +607,22 @@ def command_words(tokens: Sequence[Token]) -> Tuple[List[Token], List[Token]]:
     return words[:count], words[count:]
 
 
+def is_function(tokens: Sequence[Token]) -> bool:
+    """Whether a line is the definition of a function, `f() { ...; }`, and nothing else."""
+    texts = [token.text for token in tokens if token.text != ";"]
+    is_said = texts[:1] == ["function"]
+    body = texts[1 + is_said:]
+    body = body[2:] if body[:2] == ["(", ")"] else body if is_said else []
+    if body[:1] not in (["{"], ["("]):
+        return False
+    closer = {"{": "}", "(": ")"}[body[0]]
+    depths = list(itertools.accumulate((text == body[0]) - (text == closer) for text in body))
+    return 0 in depths and depths.index(0) == len(depths) - 1
+
+
 def is_state(tokens: Sequence[Token]) -> bool:
     """Whether a line only changes the shell: state builtins, assignments and a function, and what guards them."""
-    if tokens[0].text == "function" or [token.text for token in tokens[1:3]] == ["(", ")"]:
+    if is_function(tokens):
         return True
     if any(token.text in SEPARATORS - {";", "&&", "||"} for token in tokens):
         return False
@@ -665,7 +678,8 @@ def take_handler(tokens: List[Token]) -> Tuple[Optional[str], bool, List[Token]]
     last = max((n for n, token in enumerate(tokens) if token.text in SEPARATORS), default=0)
     tail = [token.text for token in tokens[last:]]
     if last > 0 and tail[:2] == ["||", "test_fail"]:
-        return (tail[2] if len(tail) > 2 else None), True, tokens[:last]
+        _, words = command_words(tokens[last + 1:])      # `test_fail >&2` has no label
+        return (words[1].text if len(words) > 1 else None), True, tokens[:last]
     return None, False, tokens
 
 
@@ -711,9 +725,13 @@ def apply_run_test(draft: Draft, command: Sequence[Token]) -> str:
     draft.body = unquoted(target)
     try:
         shlex.split(draft.body)
-        tokens, _ = scan_line(unquoted(environment), 0)
     except ValueError:
         return f"a quote inside run_test's third word, {target}, is never closed"
+    tokens, at, environment_text = [], 0, unquoted(environment)
+    try:
+        while at < len(environment_text):
+            more, at = scan_line(environment_text, at)
+            tokens += more
     except (Unclosed, RecursionError):
         tokens = [Token("op", environment, 0, 0)]
     assigned, _ = command_words(tokens)
@@ -833,24 +851,30 @@ def syntax_error(script: str) -> str:
     said = checked.stderr.decode("utf-8", "replace").strip().splitlines()
     if any("here-document" in line for line in said):        # only a warning to bash
         return "a here-document cannot be on one logical line; put the command into a script"
-    if checked.returncode == 0:
-        return ""
+    if checked.returncode == 0:          # also after some a bad `[[`, of which bash only tells
+        said = [line for line in said if re.match("bash: (?!warning: )", line)]
+        if not said:
+            return ""
     complaint = re.sub(r"^bash: (line \d+: )?", "", said[0] if said else "no reason given")
     return f"{complaint} (a list has one whole command per line)"
 
 
 def check_syntax(lists: Sequence[ListFile]) -> None:
-    """Add a mistake for each line that bash cannot parse. One bash for all, one more per line if any is bad."""
+    """Add a mistake for each line that bash cannot parse. One bash for all; where it finds a bad one, for each half."""
     lines = [(parsed, line, text) for parsed in lists
-             for line, text in [*parsed.states, *((draft.line, draft.source) for draft in parsed.drafts)]]
-    if not syntax_error("".join(f"if :; then {{ {text}\n\n}}; fi\n" for _, _, text in lines)):
-        return
-    for parsed, line, text in lines:
-        problem = syntax_error(text)
-        if problem:
-            parsed.complain(line, problem, lost=True)
-    if all(parsed.is_whole for parsed in lists):
-        raise ListError(f"{lists[0].name}: bash cannot parse this list; each line must be a command of its own")
+             for line, text in [*parsed.states, *((draft.line, draft.source) for draft in parsed.drafts),
+                                *((draft.line, " ".join([*draft.prefix, "pytest", draft.body]))
+                                  for draft in parsed.drafts if draft.in_log_dir)]]
+    waiting = [lines]
+    while waiting:
+        some = waiting.pop()
+        # Both in braces and in parentheses: no line ends the one and the other, as `a; } || { b` ends the first.
+        problem = syntax_error("".join(f"{{ {text}\n\n}}\n(\n{text}\n\n)\n" for _, _, text in some))
+        if problem and len(some) > 1:
+            waiting += [some[:len(some) // 2], some[len(some) // 2:]]
+        elif problem:
+            parsed, line, text = some[0]
+            parsed.complain(line, syntax_error(text) or "each line must be a command of its own", lost=True)
 
 
 def expandable(text: str, is_command: bool) -> str:
@@ -880,7 +904,7 @@ def wanted_words(draft: Draft) -> List[str]:
     if draft.attributes.label is not None:
         label = expandable(draft.attributes.label, is_command=False)
     elif label is None:
-        joined = re.sub(r"[ \t]+\\\n[ \t]*|\\\n[ \t]+", " ", draft.body).replace("\\\n", "")
+        joined = re.sub(r"(?<![ \t])[ \t]+\\\n[ \t]*|\\\n[ \t]+", " ", draft.body).replace("\\\n", "")
         label = expandable(joined, is_command=True)
     first = draft.words[0] if draft.words and not re.search(r"\$\(|`", draft.words[0]) else ""
     return [label, draft.junit or "", first, draft.mask or ""]
@@ -901,7 +925,7 @@ def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
         for state in draft.shell.lines[draft.shell.shown:draft.shell.held]:
             script.append(f"{{ {state.text}\n}} </dev/null 3>&-\nset +euxvnf\n")
         script += [f"{name}=\n" for name in names]        # its value where bash cannot expand the word
-        script += [f"{name}={word}\n" for name, word in zip(names, words)]
+        script += [f"{{ {name}={word}\n}} 3>&-\n" for name, word in zip(names, words)]
         script.append("printf '%s\\0' \"$PWD\" " + " ".join(f'"${name}"' for name in names) + " >&3\n")
     ran = run_bash(["-c", ". /dev/stdin", parsed.name], "".join(script))     # $0 is the list, as in the tests
     fields = ran.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
@@ -909,7 +933,8 @@ def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
     if len(values) < len(wanted):
         draft = parsed.drafts[len(values)]
         said = re.sub(r"^.*?: line \d+: ", "", ran.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
-        parsed.complain(draft.line, f"the shell state above this line ends bash with status {ran.returncode} "
+        what = "the shell state above this line" if draft.shell.held else "a word of this line"
+        parsed.complain(draft.line, f"{what} ends bash with status {ran.returncode} "
                         f"({said or 'no reason given'}); run `bash -x {parsed.name}` to see where")
     return values
 
@@ -936,7 +961,7 @@ def settle(draft: Draft, cwd: str, values: Sequence[str], options: Options) -> N
     """Put the values of a draft's wanted words, as expanded in `cwd`, in their places."""
     label, junit, first, mask = values
     draft.mask = None if draft.mask is None else mask
-    draft.label = CONTROL.sub(" ", label).strip() or CONTROL.sub(" ", draft.body)
+    draft.label = CONTROL.sub(" ", label).strip() or CONTROL.sub(" ", draft.body).strip() or "test"
     draft.is_target = draft.is_target or is_folder_target(cwd, first)
     folder = options.log_dir if draft.in_log_dir and "/" not in junit else cwd
     draft.junit = os.path.abspath(os.path.join(folder, junit)) if junit else None
@@ -1050,14 +1075,20 @@ def unique_names(names: Iterable[str], pattern: str, same: Callable[[str], str])
     return unique
 
 
+def stem_of(junit: str) -> str:
+    """The stem of a JUnit file's name; a slug of it where that is no name for a log."""
+    stem = os.path.splitext(os.path.basename(junit))[0]
+    return stem if 0 < len(to_bytes(stem)) <= STEM_BYTES and not CONTROL.search(stem) else slug(stem)
+
+
 def log_stems(drafts: Sequence[Draft], labels: Sequence[str]) -> List[str]:
     """The log's stem for each test: that of the JUnit file it names, else a slug of its label.
 
     Names that the list gives come first, so that none of the runner's own takes their place. Some file
     systems do not tell `A.log` from `a.log`.
     """
-    names = [os.path.splitext(os.path.basename(draft.junit))[0] if draft.junit
-             else ("pytest_" if draft.is_target else "") + slug(label) for draft, label in zip(drafts, labels)]
+    names = [stem_of(draft.junit) if draft.junit else ("pytest_" if draft.is_target else "") + slug(label)
+             for draft, label in zip(drafts, labels)]
     given_first = sorted(range(len(names)), key=lambda index: not drafts[index].junit)
     stems = dict(zip(given_first, unique_names([names[index] for index in given_first], "{}_{}", str.casefold)))
     return [stems[index] for index in range(len(names))]
