@@ -42,6 +42,7 @@ import ctypes
 import enum
 import errno
 import fcntl
+import functools
 import hashlib
 import heapq
 import itertools
@@ -390,7 +391,6 @@ BRACED_FALLBACKS = frozenset(["echo", "printf"])
 SILENT = "{{ {}; }} >/dev/null 2>&1"       # state that an earlier test has shown runs in this
 NOT_FOLDERS = frozenset(["eval", "exec", "command", "builtin", "time", "trap", "type", "let", "coproc", "source"])
 MASK_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-UNSUPPORTED = ("split",)
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\+?=", re.ASCII)
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
@@ -479,10 +479,7 @@ def end_of_piece(text: str, start: int, quoted: bool = False) -> int:
 
 
 def end_of_nest(text: str, start: int, closer: str, quoted: bool) -> int:
-    """Offset after `closer` (a double quote, a parenthesis, a brace); pieces inside may nest.
-
-    Where `quoted`, a single quote is only a character.
-    """
+    """Offset after `closer` (`"`, `)` or `}`); pieces inside may nest. Where `quoted`, a `'` is only a character."""
     at = start
     while True:
         stop = NESTED_STOP.search(text, at)
@@ -820,7 +817,7 @@ def parse_attributes(text: str, line: int, parsed: ListFile, base: Attributes) -
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if key not in ATTRIBUTES:
-            known = ", ".join(key for key in ATTRIBUTES if key not in UNSUPPORTED)
+            known = ", ".join(key for key in ATTRIBUTES if key != "split")
             parsed.complain(line, f"unknown key {key!r} in `#:`; known are {known}")
         elif not equals or key in seen:
             what = "is given twice" if key in seen else "needs a value"
@@ -941,12 +938,6 @@ def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
 
 # From drafts to tests.
 
-def is_folder_target(cwd: str, word: str) -> bool:
-    """Whether a line's first word is a folder for pytest, and not a command of the same name."""
-    is_folder = bool(word) and word not in NOT_FOLDERS and os.path.isdir(os.path.join(cwd, word))
-    return is_folder and ("/" in word or shutil.which(word) is None)
-
-
 def slug(label: str) -> str:
     """A file name that tells the label: ASCII, at most STEM_BYTES; a hash where something was lost."""
     name = re.sub(r"\.py\b", "", label)
@@ -962,7 +953,8 @@ def settle(draft: Draft, cwd: str, values: Sequence[str], options: Options) -> N
     label, junit, first, mask = values
     draft.mask = None if draft.mask is None else mask
     draft.label = CONTROL.sub(" ", label).strip() or CONTROL.sub(" ", draft.body).strip() or "test"
-    draft.is_target = draft.is_target or is_folder_target(cwd, first)
+    if first and first not in NOT_FOLDERS and os.path.isdir(os.path.join(cwd, first)):
+        draft.is_target = draft.is_target or "/" in first or shutil.which(first) is None     # no command of that name
     folder = options.log_dir if draft.in_log_dir and "/" not in junit else cwd
     draft.junit = os.path.abspath(os.path.join(folder, junit)) if junit else None
 
@@ -975,14 +967,6 @@ def command_of(draft: Draft, junit: Optional[str], options: Options) -> str:
         words += [f"--junitxml={shlex.quote(junit)}"] if junit and junit_word(draft.words) is None else []
         words += [shlex.quote(argument) for argument in options.pytest_args]
     return " ".join([*words, draft.body])
-
-
-def check_supported(drafts: Sequence[Draft]) -> None:
-    """A key whose effect is still to come is refused, never ignored."""
-    for draft in drafts:
-        for key in UNSUPPORTED:
-            if getattr(draft.attributes, key) not in (None, ()):
-                draft.parent.complain(draft.line, f"{key}= is not supported yet; take it out")
 
 
 def resolve_after(drafts: Sequence[Draft], labels: Sequence[str]) -> None:
@@ -1035,7 +1019,6 @@ def finish_tests(lists: Sequence[ListFile], options: Options) -> List[Test]:
     drafts = [draft for parsed in lists for draft in parsed.drafts]
     labels = unique_names([draft.label or draft.body for draft in drafts], "{} #{}", str)
     resolve_after(drafts, labels)
-    check_supported(drafts)
     check_junits(drafts)
     check_after(drafts, labels)
     tests = []
@@ -1043,6 +1026,8 @@ def finish_tests(lists: Sequence[ListFile], options: Options) -> List[Test]:
         own = os.path.abspath(os.path.join(options.log_dir, stem + ".xml")) if draft.is_target else None
         junit = draft.junit or own
         timeout = draft.attributes.timeout
+        if draft.attributes.split is not None:   # its effect is still to come: refused, never ignored
+            draft.parent.complain(draft.line, "split= is not supported yet; take it out")
         tests.append(Test(
             index, draft.key, label, stem, draft.parent.name, draft.line, draft.source,
             command_of(draft, junit, options), draft.shell, draft.attributes, draft.barrier, need_of(draft),
@@ -1530,7 +1515,7 @@ def nvidia_smi_tokens() -> List[str]:
 def amd_smi_tokens() -> List[str]:
     """The `gpu` numbers of `amd-smi list --json`."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        listed = json.loads(ask_tool("amd-smi", "list", "--json") or "[]")
+        listed = json.loads(ask_tool("amd-smi", "list", "--json"))
         return [str(int(gpu["gpu"])) for gpu in (listed["gpu_data"] if isinstance(listed, dict) else listed)]
     return []
 
@@ -1538,7 +1523,7 @@ def amd_smi_tokens() -> List[str]:
 def rocm_smi_tokens() -> List[str]:
     """The numbers of the `cardN` keys of `rocm-smi --showid --json`, from 0 in the order of HIP."""
     with contextlib.suppress(ValueError, TypeError):
-        cards = [key for key in json.loads(ask_tool("rocm-smi", "--showid", "--json") or "{}")
+        cards = [key for key in json.loads(ask_tool("rocm-smi", "--showid", "--json"))
                  if re.fullmatch(r"card\d+", key)]
         return [str(number) for number in range(len(cards))]
     return []
@@ -1594,10 +1579,11 @@ class Health:
     """
 
     QUERY = ("nvidia-smi", "--format=csv,noheader,nounits")
+    ROW = r"(\d+), (?:\d+|\[(?:N/A|Not Supported|Insufficient Permissions)\])"     # of a GPU that is well
 
     def __init__(self, machine: Machine) -> None:
         self.used: Dict[Device, int] = {}        # MiB in use without a test, of the GPUs that are watched
-        if CUDA.variable not in machine.variables or not machine.devices or shutil.which("nvidia-smi") is None:
+        if CUDA.variable not in machine.variables or not machine.devices:
             return
         said = ask_tool(*self.QUERY, "--query-gpu=index,uuid,memory.used")
         known = {name: int(used) for index, uuid, used in re.findall(r"^(\d+), (\S+), (\d+)$", said, re.MULTILINE)
@@ -1626,7 +1612,7 @@ class Health:
     def excess(self, device: Device) -> int:
         """MiB that a GPU holds beyond what it may. Raises ToolError if it does not answer."""
         said = call_tool(*self.QUERY, "--query-gpu=memory.used,temperature.gpu", "-i", device.token).strip()
-        used = re.fullmatch(r"(\d+), (?:\d+|\[N/A\])", said)      # else `[Unknown Error]`, `[GPU requires reset]`
+        used = re.fullmatch(self.ROW, said)      # else `[Unknown Error]`, `[GPU requires reset]`
         if used is None:                 # the memory alone may look well
             raise ToolError(f"says {said or 'nothing'}")
         return int(used.group(1)) - self.used[device] - MEMORY_MIB
@@ -1911,14 +1897,11 @@ class Reservation(NamedTuple):
 
 
 class Line:
-    """Waiting tests that need the same: the first in starting order, or the longest that ends in time, is the next.
-
-    Ranks are negative here, so that the first of two stands behind the second.
-    """
+    """Waiting tests that need the same: the first in starting order, or the longest that ends in time, is the next."""
 
     def __init__(self, need: float, lock: Tuple[str, ...]) -> None:
         self.need, self.lock = need, lock
-        self.ranked: List[Tuple[int, Test]] = []
+        self.ranked: List[Tuple[int, Test]] = []         # ranks are negative: the first of two stands behind the second
         self.timed: List[Tuple[float, int, Test]] = []   # by expected seconds first
 
     def add(self, rank: int, seconds: float, test: Test) -> None:
@@ -1982,6 +1965,8 @@ class Schedule:
 
     def step(self, event: Event) -> List[Action]:
         """Take in one event; returns what to do now, in order."""
+        if isinstance(event, (Started, Exited, Broken)) and event.test not in self.running:
+            return []                    # it was abandoned
         if isinstance(event, Started):
             return self.on_started(event)
         if isinstance(event, Begin):
@@ -2021,21 +2006,18 @@ class Schedule:
         return []
 
     def on_exited(self, event: Exited) -> List[Action]:
-        test = event.test
-        if test not in self.running:     # it was abandoned
-            return []
-        running = self.free(test)
+        test, running = event.test, self.free(event.test)
         result = judge(event, running, self.options, is_spared=test in self.spared)
         sick = [*event.sick, *self.accuse(result)]
-        is_spared = bool(sick or test in self.suspects) and test not in self.spared and result.outcome.can_be_retried()
+        if result.outcome.can_be_retried() and (sick or test in self.suspects):
+            self.spared.add(test)
         actions = self.isolate(sick, event.at)
         if self.is_machine_wide(result):
             actions += self.fail(f"{result.cause.text}, on every GPU", event.at)
         retries = self.options.retries if test.attributes.retries is None else test.attributes.retries
-        attempts = 1 + retries + (test in self.spared or is_spared)
+        attempts = 1 + retries + (test in self.spared)
         if self.stopped or running.attempt >= attempts or not (result.outcome.can_be_retried() and self.can_run(test)):
             return actions + self.conclude(result)
-        self.spared.update([test] if is_spared else [])
         self.failed[test] = result
         self.waiting[test] = 0
         self.line_up(test)
@@ -2058,13 +2040,13 @@ class Schedule:
 
     def isolate(self, sick: Iterable[Sick], at: float) -> List[Action]:
         """Put devices in quarantine, and conclude the tests that need more than are left."""
-        new = {each.device: each for each in sick if each.device.index not in self.pool.lost}
-        for device in new:
-            self.pool.quarantine(device)
-        actions: List[Action] = [Quarantine(each) for each in new.values()]
+        new = {each.device: each for each in sick if each.device.token and each.device.index not in self.pool.lost}
         if not new:
             return []
-        return actions + (self.refuse_unrunnable() if self.pool.size else self.fail("no usable GPU is left", at))
+        for device in new:
+            self.pool.quarantine(device)
+        rest = self.refuse_unrunnable() if self.pool.size else self.fail("no usable GPU is left", at)
+        return [*map(Quarantine, new.values()), *rest]
 
     def is_machine_wide(self, result: Result) -> bool:
         """Whether one cause, the machine's, has now ended two tests in a row or more, and one on every GPU."""
@@ -2103,7 +2085,7 @@ class Schedule:
         actions: List[Action] = []
         for test, running in list(self.running.items()):
             if running.slow_at <= at:
-                running.slow_at += self.options.slow or math.inf
+                running.slow_at = at + (self.options.slow or math.inf)
                 actions.append(Announce(test, at - running.started))
             if running.deadline <= at and running.sent == signal.SIGKILL:
                 actions += self.abandon(test, at)
@@ -2128,7 +2110,7 @@ class Schedule:
         """One signal to one test, whose first cause counts; SIGKILL follows after the grace period."""
         running = self.running[test]
         running.cause, running.sent = running.cause or cause, signum
-        running.deadline = at + (STUCK_S if signum == signal.SIGKILL else self.grace)
+        running.deadline = at + (STUCK_S if signum == signal.SIGKILL else self.grace + STACKS_S * bool(stacks))
         running.slow_at = math.inf
         return [Kill(test, signum, stacks)] if running.is_there else []
 
@@ -2228,10 +2210,7 @@ class Schedule:
         return Launch(test, lease, attempt)
 
     def reserve(self, line: Line, at: float) -> Optional[Reservation]:
-        """The devices that a line for which there is no room can have soonest; None if others hold too many.
-
-        What is overdue may end now.
-        """
+        """The devices that a line for which there is no room can have soonest; None if others hold too many."""
         count, shares = demand(line.need, self.pool.size)
         room = list(self.pool.room)
         # When each device has room, the soonest first.
@@ -2240,7 +2219,7 @@ class Schedule:
             for device in self.running[test].lease.devices if len(ready) < count else ():
                 room[device.index] += self.running[test].lease.shares
                 if room[device.index] >= shares and device.index not in self.pool.lost:
-                    ready.setdefault(device.index, max(end, at))
+                    ready.setdefault(device.index, max(end, at))     # what is overdue may end now
         if len(ready) < count:
             return None
         promised, is_alone = list(ready)[-count:], line.need == ALL_GPUS
@@ -2263,12 +2242,12 @@ def judge(event: Exited, running: Running, options: Options, is_spared: bool) ->
         outcome, reason = Outcome.FAILED, f"its JUnit file shows failures: {event.junit_failures}"
     elif outcome is Outcome.PASSED and running.attempt > 1 + is_spared:
         outcome = Outcome.FLAKY
-    if not outcome.is_ok() and test.junit and not fault and not event.junit_failures:
-        fault = "without a failure"      # written before it died: CI would show green
     result = Result(test, outcome, event.at - running.started, event.status, running.lease, running.attempt, reason,
                     fault, cause, event.leaked)
     if outcome.is_ok() and event.leaked and options.leaks == "fail":
         result = replace(result, outcome=Outcome.FAILED, reason=result.leaks(), cause=Cause("leaked processes"))
+    if not result.outcome.is_ok() and test.junit and not fault and not event.junit_failures:
+        result = replace(result, junit_fault="without a failure")    # written before it died: CI would show green
     return result
 
 
@@ -2281,10 +2260,7 @@ def outcome_of(status: int) -> Outcome:
 
 def simulate(tests: Sequence[Test], expected: Mapping[Test, float], pool: Pool, options: Options,
              actual: Optional[Mapping[Test, float]] = None) -> List[Tuple[float, Test]]:
-    """Run a schedule on a virtual clock: when each test ends, in seconds, in that order.
-
-    A test takes the seconds that `actual` says, else those that are expected, and passes.
-    """
+    """When each test ends, in that order, on a virtual clock: all pass, in the `actual` else the expected seconds."""
     schedule = Schedule(tests, expected, pool, options)
     seconds = actual or expected
     ended: List[Tuple[float, Test]] = []
@@ -2298,7 +2274,7 @@ def simulate(tests: Sequence[Test], expected: Mapping[Test, float], pool: Pool, 
             return ended
         at, _, test = heapq.heappop(running)
         ended.append((at, test))
-        event = Exited(at, test, 0, "")
+        event = Exited(at, test, 0)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -2439,16 +2415,17 @@ class Reaper:
         """The live processes of an attempt: its group, its session, its orphans, and what has come from them."""
         table = process_table()
         orphans = self.orphans() if self.adopts and self.list >= 0 else table.keys() - self.attempts.keys()
-        mine = [pid for pid in orphans if pid in table and self.owner(table[pid]) is attempt]
-        mine += [info.pid for info in table.values() if attempt.pid in (info.group, info.session)]
+        mine = [info.pid for info in table.values() if attempt.pid in (info.group, info.session)
+                or (info.pid in orphans and self.owner(info) is attempt)]
         return with_descendants(table, mine)
 
     def owner(self, orphan: ProcessInfo) -> Optional["Process"]:
-        """The attempt whose mark an orphan bears; without one, the last of those that were running when it began."""
+        """The attempt whose group, session or mark an orphan has; else the last of those that ran when it began."""
         attempts, environment = list(self.attempts.values()), environment_of(orphan.pid)
-        marked = [attempt for attempt in attempts if attempt.job.mark <= environment]
-        if marked or orphan.parent != os.getpid():
-            return marked[0] if marked else None
+        known = [attempt for attempt in attempts
+                 if attempt.pid in (orphan.group, orphan.session) or attempt.job.mark <= environment]
+        if known or orphan.parent != os.getpid():
+            return known[0] if known else None
         early = [attempt for attempt in attempts if attempt.began <= orphan.began + 1 / os.sysconf("SC_CLK_TCK")]
         if len(early) != 1:
             self.unclaimed.add(orphan.pid)
@@ -2543,12 +2520,12 @@ class Process:
 
     def signal(self, signum: int, stacks: str = "") -> None:
         """Send a signal to the group, if there is one still; before it, the stacks of its Pythons go into the log."""
+        self.sent = self.sent if self.sent == signal.SIGKILL else signum
         if stacks:
             with contextlib.suppress(OSError):   # its log may be gone
                 self.dump_stacks(stacks)
         with self.lock:
             if not self.reaped:
-                self.sent = signum
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, signum)
                     if signum != signal.SIGKILL:         # one that is stopped would not see it
@@ -2564,14 +2541,15 @@ class Process:
         give_up = time.monotonic() + STACKS_S
         with open(self.job.log, "ab", buffering=0) as log:
             for info in self.reaper.members(self):
-                if "python" not in os.path.basename(executable_of(info.pid)):
-                    continue
-                answers = catches(info.pid, STACKS)
-                about = f"asked by {STACKS.name} for the stacks of" if answers else "there is no faulthandler in"
-                log.write(to_bytes(f"\n=== {PROGRAM}: {why}; {about} {info} ===\n"))
-                if answers:
-                    send(STACKS, [info])
-                    wait_for_quiet(log.fileno(), give_up)
+                with contextlib.suppress(OSError):       # it has ended, or we may not see it
+                    if "python" not in os.path.basename(os.readlink(f"/proc/{info.pid}/exe")):
+                        continue
+                    answers = catches(info.pid, STACKS)
+                    about = f"asked by {STACKS.name} for the stacks of" if answers else "there is no faulthandler in"
+                    log.write(to_bytes(f"\n=== {PROGRAM}: {why}; {about} {info} ===\n"))
+                    if answers:
+                        send(STACKS, [info])
+                        wait_for_quiet(log.fileno(), give_up)
 
     def wait(self) -> Tuple[int, List[ProcessInfo]]:
         """The exit status, once all processes of the attempt have ended, and those that it left to be killed."""
@@ -2612,13 +2590,6 @@ class Process:
             left = self.reaper.members(self)
         self.stuck = left
         return leaked
-
-
-def executable_of(pid: int) -> str:
-    """The path of a process's program; empty if we may not see it."""
-    with contextlib.suppress(OSError):
-        return os.readlink(f"/proc/{pid}/exe")
-    return ""
 
 
 def catches(pid: int, signum: int) -> bool:
@@ -2740,18 +2711,19 @@ OOM_KILLED = Cause("out of memory (the kernel's OOM killer)")
 # is wrong with the machine, then what only follows from other errors. The texts are those of CUDA, HIP, PyTorch,
 # JAX, NCCL, pytest and the kernel, as public bug reports show them.
 SIGNATURES: Sequence[Tuple[str, str, Blame]] = (
-    (r"uncorrectable (?:ECC|NVLink) error|CUDA_ERROR_ECC_UNCORRECTABLE|\bcudaErrorECCUncorrectable\b",
+    (r"uncorrectable (?:ECC|NVLink) error|CUDA_ERROR_ECC_UNCORRECTABLE|\bcudaErrorECCUncorrectable(?:\)|: |' in )",
      "uncorrectable ECC error", Blame.DEVICE),
     (r"\bGPU is lost\b|fallen off the bus|\bGPU requires reset\b|nable to determine the device handle for [Gg][Pp][Uu]",
      "GPU fallen off the bus", Blame.DEVICE),
     (r"driver version is insufficient for CUDA runtime|NVIDIA driver on your system is too old|\bError 80[34]: "
      r"|Driver/[Ll]ibrary version mismatch|forward compatibility was attempted on non supported HW"
      r"|unsupported display driver / cuda driver combination"
-     r"|\bcudaErrorInsufficientDriver\b|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+     r"|\bcudaErrorInsufficientDriver(?:\)|: |' in )|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
      "driver older than the runtime", Blame.MACHINE),
     (r"no CUDA-capable device is detected|\bNo (?:CUDA|HIP|XPU) GPUs are available|Found no NVIDIA driver on your"
-     r"|CUDA_ERROR_(?:NO_DEVICE|SYSTEM_NOT_READY)\b|\bsystem not yet initialized\b|\bcudaErrorNoDevice\b"
-     r"|\bcudaErrorSystemNotReady\b|CUDA-capable devices are busy or unavailable|^No devices were found"
+     r"|CUDA_ERROR_(?:NO_DEVICE|SYSTEM_NOT_READY)\b|\bsystem not yet initialized\b"
+     r"|\bcudaError(?:NoDevice|SystemNotReady)(?:\)|: |' in )|^No devices were found"
+     r"|CUDA-capable devices are busy or unavailable"
      r"|couldn't communicate with the NVIDIA driver|^Failed to initialize NVML: ", "no usable GPU", Blame.MACHINE),
     (r"\[Errno 98\] Address already in use|EADDRINUSE|failed to listen on any local network address",
      "port already in use", Blame.TEST),
@@ -2774,14 +2746,17 @@ SIGNATURES: Sequence[Tuple[str, str, Blame]] = (
      "no tests collected", Blame.TEST),
 )
 # Lines that only quote such a text: source in a traceback, a warning, `set -x`, the result of another test case.
-QUOTING_LINE = r"^(?:>|\+ |[A-Z_]+=)|UserWarning:|\b(?:PASSED|SKIPPED|XFAIL)\b|^\[ +(?:OK|RUN) +\]"
+QUOTING_LINE = (r"^(?:>|\+ |[A-Z_]+=|=* ?\d+ (?:failed|passed|errors?)\b.* in [\d.]+s)"
+                r"|UserWarning:|\b(?:PASSED|SKIPPED|XFAIL)\b|^\[ +(?:OK|RUN) +\]")
 ERROR_LINES = (                          # the first of these that matches a line, from the log's end, is the cause
-    r"^E +(\S.*)$",                      # pytest shows the exception so
+    # pytest shows the exception so, and below it, in the same way, what it says on further lines
+    r"^E +((?:\w+\.)*\w*(?:Error|Exception|Exit|Failed|Failure|Interrupt|Timeout)\b.*)$", r"^E +(assert .*)$",
+    r"^E +(\S.*)$",
     r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout)(?:: .*)?)$",
     r"^(.*(?i:\b(?:error|fatal|failed|failure|abort(?:ed)?|terminate[d]?|panic)\b).*)$",
     r"^(.*\S.*)$",
 )
-ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_]|\][^\x07\x1b]*(?:\x07|\x1b\\))"
+ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"
 
 
 def find_cause(status: int, job: Job) -> Cause:
@@ -2817,6 +2792,7 @@ def plain(text: str) -> str:
 def normalise(line: str) -> str:
     """An error line without what differs between runs of one failure: paths, addresses, ids, numbers."""
     line = re.sub(r"(?<![\w/])(?:\.{0,2}|~)(?:/[\w.+@~-]+)+/?", "PATH", line)
+    line = re.sub(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "ID", line)
     line = re.sub(r"\b0x[0-9a-fA-F]+\b|\b(?=[a-f]*\d)[0-9a-f]{8,}\b", "ID", line)
     return re.sub(r"\d+(?:\.\d+)*(?:e[+-]?\d+)?", "N", line)
 
@@ -2833,9 +2809,8 @@ def oom_kills(files: Iterable[str] = ()) -> int:
 def own_cgroup_files() -> List[str]:
     """Where the cgroup of this process counts its OOM kills, in both versions of cgroups."""
     with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-        groups = [line.rstrip("\n").split(":", 2) for line in file]
         return [f"/sys/fs/cgroup/memory{path}/memory.oom_control" if kind else f"/sys/fs/cgroup{path}/memory.events"
-                for _, kind, path in groups if kind in ("", "memory")]
+                for kind, path in re.findall(r"^\d+:(|memory):(.*)$", file.read(), re.MULTILINE)]
     return []
 
 
@@ -2882,19 +2857,6 @@ class Appender:
                 shutil.copyfileobj(lost, self.file)
 
 
-class Journal(Appender):
-    """`run_tests.jsonl`: one JSON object per line, appended; the only state that there is."""
-
-    def __init__(self, path: str, run: str) -> None:
-        super().__init__(path)
-        self.run = run
-
-    def note(self, event: str, **values: Any) -> None:
-        """Append one event. Raises OSError."""
-        record = {"event": event, "run": self.run, "time": round(time.time(), 3), **values}
-        self.write(json.dumps(record).encode("ascii") + b"\n")
-
-
 def read_history(options: Options) -> History:
     """What the run's own journal and those of `--history` say. Raises UsageError for one that cannot be read."""
     history = History(options.lists)
@@ -2924,7 +2886,7 @@ class Record:
     """All that the run writes: logs' directory, journal, `failures`, JUnit files for tests that left none."""
 
     def __init__(self, options: Options, run: str) -> None:
-        self.options, self.log_dir = options, options.log_dir
+        self.options, self.run, self.log_dir = options, run, options.log_dir
         self.failed: Optional[Appender] = None   # `failures`, once there is one
         self.failures = os.path.join(options.fail_dir or options.log_dir, "failures")
         try:
@@ -2937,30 +2899,36 @@ class Record:
             if options.fail_dir is not None and (os.path.isdir(self.failures) or not os.access(
                     self.failures if os.path.exists(self.failures) else options.fail_dir, os.W_OK)):
                 raise PermissionError(errno.EACCES, "not a file that can be written", self.failures)
-            self.journal = Journal(journal_path(options), run)
+            self.journal = Appender(journal_path(options))
         except OSError as error:
             raise MachineError(f"cannot write {error.filename} ({error.strerror}); "
                                "name a place with --log-dir, --fail-dir or --journal") from None
+
+    def note(self, event: str, **values: Any) -> None:
+        """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
+        record = {"event": event, "run": self.run, "time": round(time.time(), 3), **values}
+        self.journal.write(json.dumps(record).encode("ascii") + b"\n")
 
     def log_path(self, test: Test, attempt: int = 0) -> str:
         """The log of a test's last attempt, or of an earlier one."""
         return os.path.join(self.log_dir, f"{test.stem}.attempt{attempt}.log" if attempt else f"{test.stem}.log")
 
-    def run_start(self, options: Options, selection: Selection, machine: Machine) -> None:
+    def run_start(self, selection: Selection, machine: Machine) -> None:
         """Journal what is to run and what is not; a run that starts the tests again has to know."""
+        options = self.options
         left_out = [*selection.deferred, *itertools.chain.from_iterable(selection.left_out.values())]
-        self.journal.note("run_start", version=VERSION, lists=options.lists, tests=len(selection.tests),
-                           gpus=[device.token for device in machine.devices], directory=os.getcwd(),
-                           shard=options.shard and str(options.shard),
-                           selected=[test.name for test in selection.tests if test not in selection.deferred],
-                           left_out=[test.name for test in left_out])
+        self.note("run_start", version=VERSION, lists=options.lists, tests=len(selection.tests),
+                  gpus=[device.token for device in machine.devices], directory=os.getcwd(),
+                  shard=options.shard and str(options.shard),
+                  selected=[test.name for test in selection.tests if test not in selection.deferred],
+                  left_out=[test.name for test in left_out])
         if options.max_gpus is not None:
             write_deferred(selection, options)
 
     def test_start(self, test: Test, running: Running, pid: int) -> None:
         lease = running.lease
-        self.journal.note("test_start", test=test.key, label=test.label, attempt=running.attempt, pid=pid,
-                           slot=lease.slot, gpus=lease.tokens, log=self.log_path(test))
+        self.note("test_start", test=test.key, label=test.label, attempt=running.attempt, pid=pid,
+                  slot=lease.slot, gpus=lease.tokens, log=self.log_path(test))
 
     def put_away(self, result: Result) -> None:
         """Keep the log and the JUnit file of an attempt from the next one (`x.attempt1.log`)."""
@@ -2993,10 +2961,10 @@ class Record:
         """Journal how an attempt has ended; the last one's outcome is the test's."""
         test = result.test
         said = {"reason": result.reason, "cause": result.cause.text, "leaked": result.leaked}
-        self.journal.note("test_end", test=test.key, label=test.label, attempt=result.attempt,
-                          outcome=result.outcome.value, status=result.status, signal=death_of(result.status) or None,
-                          seconds=round(result.seconds, 3), need=test_need(test),
-                          **{name: value for name, value in said.items() if value})
+        self.note("test_end", test=test.key, label=test.label, attempt=result.attempt,
+                  outcome=result.outcome.value, status=result.status, signal=death_of(result.status) or None,
+                  seconds=round(result.seconds, 3), need=test_need(test),
+                  **{name: value for name, value in said.items() if value})
 
     def restore(self) -> None:
         """Put back what a test has deleted. Raises OSError."""
@@ -3012,8 +2980,8 @@ class Record:
 
     def run_end(self, results: Iterable[Result], code: int, quarantined: Iterable[Sick]) -> None:
         counts = collections.Counter(result.outcome.value for result in results)
-        self.journal.note("run_end", exit=code, outcomes=dict(counts),
-                          quarantined={sick.device.token: sick.reason for sick in quarantined})
+        self.note("run_end", exit=code, outcomes=dict(counts),
+                  quarantined={sick.device.token: sick.reason for sick in quarantined})
 
 
 def write_deferred(selection: Selection, options: Options) -> None:
@@ -3069,14 +3037,13 @@ def lock_directory(path: str) -> int:
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
         except BlockingIOError:
             if time.monotonic() >= give_up:
                 raise MachineError(f"another run is writing to {path}; give this one a --log-dir of its own") from None
             time.sleep(FOLLOW_S)
-            continue
         except OSError:                  # a file system without locks
-            pass
-        return descriptor
+            return descriptor
 
 
 def test_need(test: Test) -> Union[int, float, str]:
@@ -3086,12 +3053,10 @@ def test_need(test: Test) -> Union[int, float, str]:
 
 def tail_of(path: str, size: int = TAIL_BYTES) -> str:
     """The end of a log as text."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+        return file.read().decode("utf-8", "replace")
+    return ""
 
 
 def xml_text(text: str) -> str:
@@ -3108,11 +3073,6 @@ def junit_of(name: str, seconds: float, cases: Sequence[ElementTree.Element]) ->
         errors=counts["error"], skipped=counts["skipped"], time=f"{seconds:.3f}")
     suite.extend(cases)
     return suites
-
-
-def problem_of(result: Result) -> str:
-    """JUnit's word for what went wrong."""
-    return "failure" if result.outcome is Outcome.FAILED else "error"
 
 
 def mended_junit(result: Result, tail: str, keeps: bool) -> ElementTree.Element:
@@ -3148,7 +3108,8 @@ def summary_case(attempts: Sequence[Result], record: Record) -> ElementTree.Elem
         tail = tail_of(log) if result.status is not None else ""
         message = xml_text(": ".join(dict.fromkeys(filter(None, [result.verdict(), result.cause.text, result.reason]))))
         is_first = result is attempts[0] and not is_ok
-        tag = problem_of(result) if is_first else ("flaky" if is_ok else "rerun") + problem_of(result).capitalize()
+        problem = "failure" if result.outcome is Outcome.FAILED else "error"     # JUnit's words
+        tag = problem if is_first else ("flaky" if is_ok else "rerun") + problem.capitalize()
         element = ElementTree.SubElement(case, tag, message=message, type=result.outcome.value)
         if is_first:
             element.text = xml_text(tail)
@@ -3724,11 +3685,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def version_text() -> str:
     """Version and hash of this very file: copies drift."""
-    try:
-        with open(os.path.abspath(__file__), "rb") as file:
-            return f"{PROGRAM} {VERSION} ({hashlib.sha256(file.read()).hexdigest()[:12]})"
-    except OSError:
-        return f"{PROGRAM} {VERSION}"
+    with contextlib.suppress(OSError), open(os.path.abspath(__file__), "rb") as file:
+        return f"{PROGRAM} {VERSION} ({hashlib.sha256(file.read()).hexdigest()[:12]})"
+    return f"{PROGRAM} {VERSION}"
 
 
 def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -3774,20 +3733,22 @@ class Run:
         self.has_stuck = False           # a pool thread waits for a process that cannot be killed
         self.ports: Dict[int, int] = {}  # by slot
         self.has_waited = False          # for another runner's GPUs
-        self.environment = test_environment(os.environ, self.slots, record.journal.run)
-        self.reaper = Reaper(record.journal.run, [record.lock, *(locks.files.values() if locks else ())])
+        self.environment = test_environment(os.environ, self.slots, record.run)
+        self.reaper = Reaper(record.run, [record.lock, *(locks.files.values() if locks else ())])
 
     def execute(self) -> None:
         """From the first start to the last end. Whatever goes wrong, no test is left running."""
         try:
-            self.record.run_start(self.options, self.selection, self.machine)
+            self.record.run_start(self.selection, self.machine)
             self.console.begin(self.machine)
             for test in filter(self.selection.deferred.__contains__, self.tests):
                 self.conclude(Result(test, Outcome.DEFERRED))
             self.act(Begin(time.monotonic()))
             while not self.schedule.done:
                 event = self.next_event()
-                if isinstance(event, Started):
+                if isinstance(event, Started) and event.test not in self.schedule.running:
+                    event.process.signal(signal.SIGKILL)         # it was abandoned before it was there
+                elif isinstance(event, Started):
                     self.processes[event.test] = event.process
                     self.record.test_start(event.test, self.schedule.running[event.test], event.process.pid)
                     self.console.started(event.test)
@@ -3844,7 +3805,11 @@ class Run:
                 self.pending[action.test] = self.workers.submit(
                     run_job, self.job(action), self.reaper, self.health, self.inbox.put)
             elif isinstance(action, Kill):
-                self.processes[action.test].signal(action.signum, action.stacks)
+                signal_it = functools.partial(self.processes[action.test].signal, action.signum, action.stacks)
+                if action.stacks:        # this takes time
+                    threading.Thread(target=signal_it, daemon=True).start()
+                else:
+                    signal_it()
             elif isinstance(action, Retry):
                 self.forget(action.result.test)
                 self.attempts.setdefault(action.result.test, []).append(action.result)
@@ -3908,7 +3873,13 @@ class Run:
             self.record.restore()
             self.record.run_end(results, code, self.quarantined)
         if self.options.junit:
-            code = self.write_summary(seconds) or code
+            cases = [summary_case([*self.attempts.get(test, []), self.results[test]], self.record)
+                     for test in self.tests]
+            try:
+                write_xml(self.options.junit, junit_of(PROGRAM, seconds, cases))
+            except OSError as error:
+                warn(f"--junit {self.options.junit}: cannot be written ({error.strerror}); name another place")
+                code = EXIT_MACHINE
         try:
             self.console.finish(results, summary(results, seconds, self.machine, self.record, self.quarantined))
         except KeyboardInterrupt:        # enough of the logs; not of the verdict
@@ -3919,16 +3890,6 @@ class Run:
         if self.has_stuck:               # Python would wait for the thread
             os._exit(code)
         return code
-
-    def write_summary(self, seconds: float) -> int:
-        """Write `--junit`; returns an exit code if it cannot be written."""
-        cases = [summary_case([*self.attempts.get(test, []), self.results[test]], self.record) for test in self.tests]
-        try:
-            write_xml(self.options.junit or "", junit_of(PROGRAM, seconds, cases))
-        except OSError as error:
-            warn(f"--junit {self.options.junit}: cannot be written ({error.strerror}); name another place")
-            return EXIT_MACHINE
-        return 0
 
 
 def make_pool(devices: Sequence[Device], tests: Iterable[Test], options: Options, locks: Optional[GpuLocks] = None

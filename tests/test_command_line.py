@@ -20,7 +20,8 @@ import unittest
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from xml.etree import ElementTree
 
-from tests.support import ROOT, RUNNER, Ran, RunnerCase, lines_of
+import run_tests
+from tests.support import ROOT, RUNNER, Ran, RunnerCase, a_test, lines_of
 
 GOLDEN = os.path.join(ROOT, "tests", "golden")
 REFRESH = bool(os.environ.get("REFRESH_GOLDEN"))
@@ -175,6 +176,9 @@ EXIT_CODES: Mapping[str, Ends] = {
     "log dir is below a file": Ends("true\n", ["--log-dir", "tests.txt/logs"], 3, r"tests\.txt/logs"),
     "fail dir is a file": Ends("true\n", ["--fail-dir", "tests.txt"], 3, r"tests\.txt"),
     "journal is a folder": Ends("true\n", ["--journal", "."], 3, r"--journal"),
+    "fewer GPUs than required": Ends("true\n", ["--require-gpus", "3"], 3, r"--require-gpus 3: there are 2 \(0 1\); "),
+    "no GPU where one is required": Ends("true\n", ["--require-gpus", "1"], 3, r"there are 0 \(none\); ", ""),
+    "as many GPUs as required": Ends("true\n", ["--require-gpus", "2"], 0),
     "no bash": Ends("true\n", [], 3, r"bash", env={"PATH": "/nonexistent"}),
     "an empty list": Ends("", [], 5, r"tests\.txt"),
     "only comments": Ends("# one\n\n   # two\n#: gpus=0\n", [], 5, r"tests\.txt"),
@@ -188,6 +192,11 @@ BAD_OPTIONS: Mapping[Tuple[str, ...], str] = {
     ("--jobs", "-3"): r"--jobs", ("--timeout", "5x"): r"--timeout.*'5x'",
     ("--timeout", "-5"): r"--timeout", ("--timeout", "inf"): r"--timeout.*'inf'",
     ("--grace", "soon"): r"--grace.*'soon'", ("--grace", ""): r"--grace.*''",
+    ("--slow", "often"): r"--slow.*'often' is not a duration", ("--deadline", "5x"): r"--deadline.*'5x'",
+    ("--deadline", "-1"): r"--deadline", ("--flaky", "maybe"): r"--flaky.*'maybe'.*pass.*fail",
+    ("--flaky", ""): r"--flaky.*''", ("--leaks", "pass"): r"--leaks.*'pass'.*report.*fail",
+    ("--require-gpus", "0"): r"--require-gpus.*'0' is not a whole number from 1",
+    ("--require-gpus", "two"): r"--require-gpus.*'two'",
     ("--pytest-args=it's",): r'--pytest-args.*"it\'s"', ("--output", "all"): r"--output.*'all'.*replay",
     ("--shard", "5/4"): r"--shard.*'5/4' is not K/N", ("--max-gpus", "0"): r"--max-gpus.*'0'",
     ("--max-gpus", "all"): r"--max-gpus.*'all'", ("--order", "size"): r"--order.*'size'.*failed-first",
@@ -324,6 +333,34 @@ class Information(CommandLineCase):
         ran = self.run_list("echo 'a\n", "--list")
         self.assertEqual((ran.code, ran.out), (2, b""))
         self.assertRegex(ran.err, r"^tests\.txt:1: ")
+
+
+class Parsing(unittest.TestCase):
+    """Options as values."""
+
+    def test_durations_choices_and_names(self) -> None:
+        cases: Mapping[Tuple[str, ...], Mapping[str, Any]] = {
+            (): {"slow": None, "deadline": None, "flaky": "pass", "leaks": "report", "junit": None, "require_gpus": 0},
+            ("--slow", "5m"): {"slow": 300.0}, ("--deadline", "1.5h"): {"deadline": 5400.0},
+            ("--deadline=90",): {"deadline": 90.0}, ("--flaky", "fail"): {"flaky": "fail"},
+            ("--flaky", "fail", "--flaky", "pass"): {"flaky": "pass"}, ("--leaks", "fail"): {"leaks": "fail"},
+            ("--junit", "a/b.xml"): {"junit": "a/b.xml"}, ("--require-gpus", "8"): {"require_gpus": 8},
+        }
+        for arguments, values in cases.items():
+            with self.subTest(arguments):
+                options = run_tests.parse_command_line([*arguments, "tests.txt"], {})
+                self.assertEqual({name: getattr(options, name) for name in values}, values)
+
+    def test_a_flaky_test_fails_the_run_where_that_is_asked_for(self) -> None:
+        flaky, passed = run_tests.Outcome.FLAKY, run_tests.Outcome.PASSED
+        for arguments, fails in (([], False), (["--flaky", "pass"], False), (["--flaky", "fail"], True)):
+            options = run_tests.parse_command_line([*arguments, "tests.txt"], {})
+            self.assertEqual((options.fails(flaky), options.fails(passed)), (fails, False))
+            schedule = run_tests.Schedule([], {}, run_tests.Pool([]), options)
+            results = [run_tests.Result(a_test(0, "a"), passed), run_tests.Result(a_test(1, "b"), flaky)]
+            self.assertEqual(run_tests.exit_code(results, schedule), int(fails))
+            self.assertEqual(run_tests.last_lines(results, schedule),
+                             ["Error in the following test cases: b"] if fails else ["All tests passed"])
 
 
 class Variable(CommandLineCase):
@@ -1069,16 +1106,21 @@ class Breakdown(CommandLineCase):
                 self.assertFalse(os.path.exists(ran.path("started")))
 
     def test_the_log_dir_goes_away(self) -> None:
-        """What cannot be written fails the run as the machine's; a test that has passed has passed."""
-        for text, code in (("rm -r logs\nwait\ntrue\n", 3), ("rm -r logs; false\n", 3), ("rm -r logs\n", 0)):
+        """It comes back, and what the runner wrote there: only the logs so far are lost."""
+        cases = {"rm -r logs\n": {"rm -r logs": "passed"}, "rm -r logs; false\n": {"rm -r logs; false": "failed"},
+                 "rm -r logs\nwait\ntrue\n": {"rm -r logs": "passed", "true": "passed"},
+                 "false\nwait\nrm -r logs\nwait\ntrue\n": {"false": "failed", "rm -r logs": "passed", "true": "passed"}}
+        for text, outcomes in cases.items():
             for gpus in (TWO, "0"):
                 with self.subTest(text, gpus=gpus):
                     ran = self.run_list(text, gpus=gpus)
-                    self.assertEqual(ran.code, code)
-                    self.assertNotIn("Traceback", ran.text + ran.err)
-                    last = ran.text.splitlines()[-1]
-                    self.assertEqual(last == "All tests passed", code == 0, last)
-                    self.assertEqual("the machine failed" in ran.text, code == 3)
+                    code = int("failed" in outcomes.values())
+                    self.assertEqual((ran.code, ran.outcomes()), (code, outcomes))
+                    self.assertEqual([record["event"] for record in ran.journal()],
+                                     ["run_start", *["test_start", "test_end"] * len(outcomes), "run_end"])
+                    self.assertEqual(ran.failures(), [label for label in outcomes if outcomes[label] == "failed"])
+                    self.assertEqual(ran.err, "")
+                    self.clean()
 
     def test_a_torn_journal_is_continued(self) -> None:
         """A runner that was killed in the middle of a line costs that line only."""

@@ -29,6 +29,7 @@ MIG_OLD = "MIG-GPU-b614723c-e261-4605-066e-79daab4c00ff"      # before driver 47
 AMD_A, AMD_B = "GPU-e8d1c3ec8e0ab3d5", "GPU-151c3ec8e0ab3d77"     # AMD's are `GPU-` and 16 hex digits
 MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 ALL = run_tests.ALL_GPUS
+MEMORY_ASKED = "nvidia-smi --format=csv,noheader,nounits --query-gpu=index,uuid,memory.used"
 TIMEOUT = ("--timeout", "60s")   # ends tests that wait for each other in vain
 
 
@@ -517,6 +518,72 @@ class SharesTest(PoolCase):
         self.assertEqual(self.tokens(run_tests.Pool([]), 0.5, 0.5, 0.5), "CPU CPU -")
 
 
+class LostDevicesTest(PoolCase):
+    """Devices in quarantine are lent no more."""
+
+    def test_one_that_is_free(self) -> None:
+        pool = self.pool(3)
+        pool.quarantine(pool.devices[1])
+        self.assertEqual((pool.size, self.tokens(pool, 2, 1, 0)), (2, "4,6 - CPU"))
+
+    def test_one_that_is_leased(self) -> None:
+        pool = self.pool(3)
+        lease = self.take(pool, 2)
+        pool.quarantine(lease.devices[0])
+        self.assertEqual((pool.size, self.tokens(pool, 2)), (2, "-"))
+        pool.give(lease)
+        self.assertEqual(self.tokens(pool, 2, 1), "5,6 -")
+
+    def test_one_that_is_shared(self) -> None:
+        pool = self.pool(2)
+        first, second = self.take(pool, .5), self.take(pool, .25)
+        pool.quarantine(first.devices[0])
+        self.assertEqual(self.tokens(pool, .25), "5")
+        pool.give(first)
+        pool.give(second)
+        self.assertEqual(self.tokens(pool, .75, .25, 1), "5 - -")
+
+    def test_all_are_all_that_are_left(self) -> None:
+        pool = self.pool(3)
+        pool.quarantine(pool.devices[0])
+        lease = self.take(pool, ALL)
+        self.assertEqual(lease.tokens, ["5", "6"])
+        pool.quarantine(pool.devices[2])
+        pool.give(lease)
+        self.assertEqual(self.tokens(pool, ALL), "5")
+
+    def test_twice_is_once(self) -> None:
+        pool = self.pool(2)
+        for _ in range(2):
+            pool.quarantine(pool.devices[0])
+        self.assertEqual((pool.size, self.tokens(pool, 1, 1)), (1, "5 -"))
+
+    def test_when_none_is_left_cpu_tests_have_their_slots(self) -> None:
+        pool = self.pool(1)
+        pool.quarantine(pool.devices[0])
+        self.assertEqual((pool.size, self.tokens(pool, 1, .5, 0, 0, 0)), (0, "- - CPU CPU -"))
+
+    def test_none_is_ever_lent_again(self) -> None:
+        for seed in range(40):
+            chance = random.Random(seed)
+            size, held = chance.randint(1, 6), []
+            pool = self.pool(size)
+            for _ in range(60):
+                if held and chance.random() < .5:
+                    pool.give(held.pop(chance.randrange(len(held))))
+                elif chance.random() < .05:
+                    pool.quarantine(chance.choice(pool.devices))
+                else:
+                    lease = pool.take(chance.choice([0, .25, .5, 1, 1, 2]))
+                    held += [lease] if lease else []
+                    self.assertTrue(lease is None or pool.lost.isdisjoint(device.index for device in lease.devices))
+            for lease in held:
+                pool.give(lease)
+            if pool.size:
+                left = {device.index for device in self.take(pool, ALL).devices}
+                self.assertEqual(left, set(range(size)) - pool.lost)
+
+
 class RandomPoolTest(PoolCase):
     """Random leases: after each step what is held and what is free are all there is, each once."""
 
@@ -638,11 +705,24 @@ class ProbeTest(DeviceCase):
     def amd(self) -> Dict[str, str]:
         return {"amd_smi": self.prints("amd-smi-list.json"), "rocm_smi": self.prints("rocm-smi-showid.json")}
 
+    def listening(self) -> Dict[str, str]:
+        """Tools that tell nothing, but note what they were asked."""
+        note = f'echo "${{0##*/}} $*" >> {shlex.quote(os.path.join(self.folder, "asked"))}'
+        return {"nvidia_smi": note, "amd_smi": note, "rocm_smi": note}
+
+    def asked(self) -> List[str]:
+        """What those were asked, since the last call."""
+        path = os.path.join(self.folder, "asked")
+        if not os.path.exists(path):
+            return []
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        os.unlink(path)
+        return lines
+
     def test_pynvml_comes_first_and_no_other_is_asked(self) -> None:
-        asked = f"echo asked >> {shlex.quote(os.path.join(self.folder, 'asked'))}; exit 1"
-        env = self.tools([None] * 3, nvidia_smi=asked, amd_smi=asked, rocm_smi=asked)
-        self.assertEqual(self.found(env), ["0", "1", "2"])
-        self.assertFalse(os.path.exists(os.path.join(self.folder, "asked")))
+        self.assertEqual(self.found(self.tools([None] * 3, **self.listening())), ["0", "1", "2"])
+        self.assertEqual(self.asked(), [MEMORY_ASKED])
 
     def test_nvidia_smi_comes_before_amds_tools(self) -> None:
         env = self.tools(nvidia_smi=self.prints("nvidia-smi-list.txt"), **self.amd())
@@ -661,7 +741,7 @@ class ProbeTest(DeviceCase):
 
     def test_tools_are_asked_for_a_list(self) -> None:
         def only(arguments: str, name: str) -> str:
-            return f'[ "$*" = "{arguments}" ] && {self.prints(name)}'
+            return f'if [ "$*" = "{arguments}" ]; then {self.prints(name)}; fi'
 
         for tool, arguments, name in (("nvidia_smi", "-L", "nvidia-smi-list.txt"),
                                       ("amd_smi", "list --json", "amd-smi-list.json"),
@@ -753,14 +833,23 @@ class ProbeTest(DeviceCase):
         self.check(ran, 0, {"a": "passed"})
         self.assertEqual(ran.text.splitlines()[0], "CUDA_VISIBLE_DEVICES=0")
 
-    def test_a_mask_or_gpus_asks_no_tool(self) -> None:
-        asked = f"echo asked >> {shlex.quote(os.path.join(self.folder, 'asked'))}; exit 1"
-        env = self.tools(None, {"fails": ["import"]}, nvidia_smi=asked, amd_smi=asked, rocm_smi=asked)
-        ran = self.run_list("true #: label=a\n", gpus="0,1", env=env)
-        self.check(ran, 0, {"a": "passed"})
-        ran = self.run_list("true #: label=a\n", "--gpus", "2", gpus=None, env=env)
-        self.assertEqual((ran.code, ran.err), (0, ""))
-        self.assertFalse(os.path.exists(os.path.join(self.folder, "asked")))
+    def test_a_mask_or_gpus_asks_no_tool_but_for_memory(self) -> None:
+        """What they show is believed; of NVIDIA's GPUs one wants to know what they hold before the run."""
+        env = self.tools(None, {"fails": ["import"]}, **self.listening())
+        cases = {"a mask": ([], "0,1", {}, [MEMORY_ASKED]), "--gpus": (["--gpus", "2"], None, {}, [MEMORY_ASKED]),
+                 "both": (["--gpus", "1"], "0,1", {}, [MEMORY_ASKED]),
+                 "AMD's mask": ([], None, {"HIP_VISIBLE_DEVICES": "0,1"}, []),
+                 "Intel's mask": ([], None, {"ZE_AFFINITY_MASK": "0,1"}, []), "a mask that hides all": ([], "", {}, [])}
+        for name, (arguments, gpus, masks, asked) in cases.items():
+            with self.subTest(name):
+                ran = self.run_list("true #: label=a\n", *arguments, gpus=gpus, env={**env, **masks})
+                self.assertEqual((ran.code, ran.err, self.asked()), (0, "", asked))
+
+    def test_memory_that_cannot_be_asked_for_is_told_once(self) -> None:
+        env = self.tools([None] * 2, nvidia_smi="echo No devices were found; exit 6")
+        ran = self.run_list("true\n" * 4, gpus=None, env=env)
+        told = "run_tests.py: nvidia-smi failed with status 6 (No devices were found); going on without it\n"
+        self.assertEqual((ran.code, ran.err), (0, told))
 
     def device_order(self, env: Mapping[str, str], *arguments: str, gpus: Optional[str] = None) -> str:
         line = f"{self.look('CUDA_DEVICE_ORDER')} #: label=a\n"
@@ -975,6 +1064,178 @@ class GpuLocksTest(DeviceCase):
         ran = self.run_list("true\n", "--gpu-locks", self.place)
         self.assertEqual((ran.code, ran.out), (3, b""))
         self.assertIn("--gpu-locks", ran.err)
+
+
+class HealthTest(DeviceCase):
+    """What nvidia-smi says of a GPU's memory before the run and after a test. The stub says what files hold."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.now("nvidia-smi-memory.txt", "35, 35")
+
+    def now(self, before: str, after: str, status: int = 0, apps: str = "nvidia-smi-apps.txt") -> None:
+        """From now on nvidia-smi says this: fixtures, or the rows themselves; `after` of GPU 0 and its UUID alone."""
+        rows = {"index,uuid": (before, 0), "compute-apps": (apps, 0), "memory.used,temp": (after, status)}
+        script = f'echo "$*" >> {shlex.quote(self.path("asked"))}\ncase "$*" in\n'
+        for words, (text, code) in rows.items():
+            says = self.prints(text) if text.endswith(".txt") else f"echo {shlex.quote(text)}"
+            script += f"*{words}*) {says}; exit {code};;\n"
+        patch = mock.patch.dict(os.environ, self.tools(nvidia_smi=script + "esac"))
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def asked(self) -> List[str]:
+        """What nvidia-smi was asked since the last call, without what it is always asked."""
+        with contextlib.suppress(FileNotFoundError), open(self.path("asked"), encoding="utf-8") as file:
+            lines = [line.strip().replace("--format=csv,noheader,nounits ", "") for line in file]
+            os.unlink(self.path("asked"))
+            return lines
+        return []
+
+    def lease(self, mask: str = "0", shares: int = run_tests.SHARES, **environ: str) -> run_tests.Lease:
+        return run_tests.Lease(machine(**(environ or {"CUDA_VISIBLE_DEVICES": mask})).devices, 0, shares)
+
+    def health(self, mask: str = "0,1", **environ: str) -> run_tests.Health:
+        return run_tests.Health(machine(**(environ or {"CUDA_VISIBLE_DEVICES": mask})))
+
+    def examined(self, health: run_tests.Health, lease: run_tests.Lease) -> List[str]:
+        """What is sick of a lease, and the warnings. It does not wait for long."""
+        told = io.StringIO()
+        with mock.patch.object(run_tests, "MEMORY_S", 0.1), mock.patch.object(run_tests, "PROBE_S", 5.0), \
+                contextlib.redirect_stderr(told):
+            sick = list(health.examine(lease))
+        return [f"{each.device.token}: {each.reason}" for each in sick] + told.getvalue().splitlines()
+
+    def test_the_baseline(self) -> None:
+        uuids = {"0": "GPU-004f693d-767b-b215-b4a9-a18af0ffd643", "1": "GPU-86fe97db-bf54-a056-4e8d-9b07e1a298e7"}
+        cases = {"0,1": {"0": 802, "1": 10032}, "1": {"1": 10032}, "2": {}, "": {}, MIG_A: {}, GPU_A: {},
+                 f"{uuids['1']},{uuids['0']}": {uuids["1"]: 10032, uuids["0"]: 802}, uuids["0"][:8]: {}}
+        for mask, used in cases.items():
+            with self.subTest(mask=mask):
+                health = self.health(mask)
+                self.assertEqual({device.token: mib for device, mib in health.used.items()}, used)
+                self.assertEqual(self.asked(), ["--query-gpu=index,uuid,memory.used"] * bool(mask))
+
+    def test_gpus_of_other_vendors_are_none_of_its_business(self) -> None:
+        for variable in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
+            self.assertEqual((self.health(**{variable: "0,1"}).used, self.asked()), ({}, []))
+
+    def test_of_a_gpu_that_is_well_nothing_is_said(self) -> None:
+        uuid = "GPU-004f693d-767b-b215-b4a9-a18af0ffd643"
+        for mask in ("0", uuid):
+            for row in ("802, 35", "0, 35", f"{802 + run_tests.MEMORY_MIB}, 35", "802, [N/A]"):
+                with self.subTest(row, mask=mask):
+                    self.now("nvidia-smi-memory.txt", row)
+                    health = self.health(mask)
+                    self.assertEqual(self.examined(health, self.lease(mask)), [])
+                    self.assertEqual(self.asked()[1:], [f"--query-gpu=memory.used,temperature.gpu -i {mask}"])
+
+    def test_memory_that_is_back_later_is_waited_for(self) -> None:
+        later = self.path("later")
+        env = self.tools(nvidia_smi=f"""
+            case "$*" in *index*) echo 0, {GPU_A}, 4; exit;; *compute*) exit 1;; esac
+            [ -e {later}.2 ] && echo 4, 35 && exit
+            [ -e {later}.1 ] && : > {later}.2; : > {later}.1; echo 40000, 35""")
+        with mock.patch.dict(os.environ, env), contextlib.redirect_stderr(io.StringIO()) as told:
+            self.assertEqual(list(self.health("0").examine(self.lease())), [])
+        self.assertEqual((told.getvalue(), os.path.exists(later + ".2")), ("", True))
+
+    def test_memory_that_does_not_come_back_is_told_with_its_holder(self) -> None:
+        cases = {"nvidia-smi-apps.txt": "held by python3 (pid 40170)",
+                 "nvidia-smi-apps-container.txt": "held by [Not Found] (pid 2151955)",
+                 "": "nvidia-smi sees no process there"}
+        for apps, who in cases.items():
+            with self.subTest(apps):
+                self.now("nvidia-smi-memory.txt", "1802, 35", apps=apps)
+                health = self.health()
+                self.assertEqual(self.examined(health, self.lease()),
+                                 [f"run_tests.py: GPU 0 does not give back 1000 MiB; {who}"])
+                self.asked()
+                self.assertEqual(self.examined(health, self.lease()), [], "the next test has not to wait for it")
+                self.assertEqual(len(self.asked()), 1)
+                self.now("nvidia-smi-memory.txt", "2200, 35")
+                self.assertEqual(self.examined(health, self.lease())[0][:48],
+                                 "run_tests.py: GPU 0 does not give back 526 MiB; ")
+
+    def test_one_that_does_not_answer_well_is_sick(self) -> None:
+        with open(os.path.join(FIXTURES, "nvidia-smi-failed.txt"), encoding="utf-8") as file:
+            failed = file.read()
+        lost = "Unable to determine the device handle for GPU0000:07:00.0: Unknown Error"
+        cases = {
+            ("nvidia-smi-lost.txt", 15): f"failed with status 15 ({lost})",
+            ("nvidia-smi-lost.txt", 0): f"says {lost}",
+            ("nvidia-smi-failed.txt", 9): f"failed with status 9 ({failed.strip()})",
+            ("nvidia-smi-mismatch.txt", 18): "failed with status 18 (Failed to initialize NVML: Driver/library version "
+                                             "mismatch)",
+            ("nvidia-smi-reset.txt", 0): "says 0, [GPU requires reset]",
+            ("nvidia-smi-unknown.txt", 0): "says 6, [Unknown Error]",
+            ("[GPU is lost], [GPU is lost]", 0): "says [GPU is lost], [GPU is lost]",
+            ("[Unknown Error], 35", 0): "says [Unknown Error], 35",
+            ("", 0): "says nothing", ("", 255): "failed with status 255 (nothing)",
+        }
+        for (says, status), reason in cases.items():
+            with self.subTest(says, status=status):
+                self.now("nvidia-smi-memory.txt", says, status)
+                self.assertEqual(self.examined(self.health(), self.lease()), [f"0: nvidia-smi {reason}"])
+
+    def test_what_a_driver_does_not_tell_is_no_sickness(self) -> None:
+        """An old driver, a virtual GPU, a container that may not ask."""
+        for why in ("N/A", "Not Supported", "Insufficient Permissions"):
+            with self.subTest(why):
+                self.now("nvidia-smi-memory.txt", f"802, [{why}]")
+                self.assertEqual(self.examined(self.health(), self.lease()), [])
+
+    def test_one_that_hangs_is_sick(self) -> None:
+        os.mkfifo(self.path("never"))
+        health = self.health()
+        env = self.tools(nvidia_smi=f"read -r _ < {shlex.quote(self.path('never'))}")
+        with mock.patch.dict(os.environ, env), mock.patch.object(run_tests, "PROBE_S", 0.2):
+            self.assertEqual([sick.reason for sick in health.examine(self.lease())],
+                             ["nvidia-smi did not answer in 0 s"])
+
+    def test_each_gpu_of_a_lease_is_examined(self) -> None:
+        self.now("nvidia-smi-memory.txt", "nvidia-smi-reset.txt")
+        self.assertEqual(self.examined(self.health(), self.lease("0,1,2")),
+                         [f"{token}: nvidia-smi says 0, [GPU requires reset]" for token in "01"])
+
+    def test_what_is_not_watched_is_not_asked_for(self) -> None:
+        self.now("nvidia-smi-memory.txt", "nvidia-smi-reset.txt")
+        health = self.health()
+        self.asked()
+        cases = {"a share": self.lease(shares=run_tests.SHARES // 2), "a MIG instance": self.lease(MIG_A),
+                 "an unknown GPU": self.lease("2"), "none": self.lease("")}
+        for name, lease in cases.items():
+            with self.subTest(name):
+                self.assertEqual((self.examined(health, lease), self.asked()), ([], []))
+
+    def test_without_an_answer_before_the_run_nothing_is_watched(self) -> None:
+        fails = self.prints("nvidia-smi-mismatch.txt") + "; exit 18"
+        for name, script, told in (("it fails", fails, "status 18 (Failed"), ("it says nothing", "exit 0", ""),
+                                   ("no rows", "echo No devices were found", "")):
+            with self.subTest(name), mock.patch.dict(os.environ, self.tools(nvidia_smi=script)), \
+                    contextlib.redirect_stderr(io.StringIO()) as stderr:
+                health = self.health()
+                self.assertEqual((health.used, list(health.examine(self.lease()))), ({}, []))
+                self.assertEqual(stderr.getvalue().count("\n"), int(bool(told)))
+                self.assertIn(told, stderr.getvalue())
+        os.unlink(os.path.join(self.folder, "bin", "nvidia-smi"))
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            self.assertEqual((self.health().used, stderr.getvalue()), ({}, ""))
+
+    def test_a_run_goes_on_without_the_gpu_that_is_sick(self) -> None:
+        broken = 'case "$*" in *temp*"-i 0") echo "0, [GPU requires reset]";; *temp*) echo 802, 35;; *) {};; esac'
+        env = self.tools(nvidia_smi=broken.format(self.prints("nvidia-smi-memory.txt")))
+        ran = self.run_list("true #: label=a gpus=2\nwait\ntrue #: label=b\nfalse #: label=c\ntrue #: label=w gpus=2\n",
+                            gpus="0,1", env=env)
+        reason = "nvidia-smi says 0, [GPU requires reset]"
+        self.assertEqual(ran.outcomes(), {"a": "passed", "b": "passed", "c": "failed", "w": "unrunnable"})
+        self.assertIn(f">>> Quarantined: GPU 0 [{reason}]\n", ran.text)
+        self.assertIn(f"\nquarantined: GPU 0 ({reason})\n", ran.text)
+        self.assertEqual(ran.journal("run_end")[0]["quarantined"], {"0": reason})
+        self.assertEqual([start["gpus"] for start in ran.journal("test_start")], [["0", "1"], ["1"], ["1"]])
 
 
 class RefusalTest(DeviceCase):

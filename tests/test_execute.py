@@ -1,6 +1,7 @@
 """Section 7 with real processes: statuses, groups, signals, leftovers, descriptors, JUnit files, ports."""
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import shutil
@@ -9,12 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import unittest
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 from unittest import mock
 
 import run_tests
-from run_tests import Broken, Exited, Process, Started, run_job
+from run_tests import Broken, Exited, Job, Lease, Process, Reaper, Started, run_job
 from tests.support import RunnerCase, a_test
 
 WAIT_S = 60.0                   # for what takes milliseconds
@@ -98,16 +100,27 @@ class Lifeline:
 
 
 class ProcessCase(RunnerCase):
-    def job(self, script: str, junit: Optional[str] = None, log: str = "test.log", **changes: Any) -> run_tests.Job:
+    """A test case that is a runner: it has a reaper, to which it gives jobs of its own."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.reaper = Reaper("a run")
+        self.addCleanup(ctypes.CDLL(None).prctl, Reaper.ADOPT, 0, 0, 0, 0)
+        self.addCleanup(self.reaper.close)
+        self.health = run_tests.Health(run_tests.Machine())
+
+    def job(self, script: str, junit: Optional[str] = None, log: str = "test.log", label: str = "t0",
+            **changes: Any) -> Job:
         """A job in this test's folder."""
-        environment = {**os.environ, "HERE": self.folder}
-        job = run_tests.Job(a_test(junit=junit), shutil.which("bash") or "", script, environment,
-                            os.path.join(self.folder, log))
+        environment = {**os.environ, "HERE": self.folder, "RUN_TESTS_RUN": "a run", "RUN_TESTS_LABEL": label,
+                       "RUN_TESTS_ATTEMPT": "1"}
+        job = Job(a_test(label=label, junit=junit), Lease((), 0), shutil.which("bash") or "", script, environment,
+                  os.path.join(self.folder, log), run_tests.oom_kills())
         return job._replace(**changes)
 
-    def process(self, script: str) -> Process:
+    def process(self, script: str, **job: Any) -> Process:
         """A process for a script; killed if the test fails meanwhile."""
-        process = Process(self.job(script))
+        process = Process(self.job(script, **job), self.reaper)
         self.addCleanup(process.popen.wait)
         self.addCleanup(process.signal, signal.SIGKILL)
         return process
@@ -116,10 +129,10 @@ class ProcessCase(RunnerCase):
         with open(os.path.join(self.folder, name), "rb") as file:
             return file.read()
 
-    def events(self, job: run_tests.Job) -> List[Any]:
+    def events(self, job: Job) -> List[Any]:
         """What run_job posts."""
         posted: List[Any] = []
-        run_job(job, posted.append)
+        run_job(job, self.reaper, self.health, posted.append)
         return posted
 
 
@@ -140,30 +153,41 @@ class StatusTest(ProcessCase):
                 self.assertLessEqual(started.at, exited.at)
 
     def test_closing_the_streams_is_no_end(self) -> None:
-        status, lifeline = self.run_with_lifeline('exec >&- 2>&- <&-; bash -c ": >$HERE/done"; exit 4')
-        self.assertEqual((status, lifeline.is_cut(), self.log(), self.log("done")), (4, True, b"", b""))
+        status, leaked, lifeline = self.run_with_lifeline('exec >&- 2>&- <&-; bash -c ": >$HERE/done"; exit 4')
+        self.assertEqual((status, leaked, lifeline.is_cut(), self.log(), self.log("done")), (4, [], True, b"", b""))
 
-    def run_with_lifeline(self, script: str) -> Tuple[int, Lifeline]:
+    def run_with_lifeline(self, script: str) -> Tuple[int, List[str], Lifeline]:
+        """Exit status, the names of what was left, and a lifeline of all processes."""
         lifeline = Lifeline(self)
         process = self.process(script)
         lifeline.let_go()
-        return process.wait(), lifeline
+        status, leaked = process.wait()
+        return status, sorted(info.name for info in leaked), lifeline
 
-    def test_a_background_process_is_killed_at_once(self) -> None:
+    def test_what_is_left_is_killed_and_named(self) -> None:
         cases = {
-            "one": "sleep 1000 & exit 3",
-            "a tree": "(sleep 1000 & sleep 1000 & wait) & (sleep 1000 &) ; exit 3",
-            "one that ignores signals": "(trap '' TERM INT HUP; sleep 1000; sleep 1000) & exit 3",
-            "one that is stopped": "sleep 1000 & kill -STOP $!; exit 3",
+            "one": ("sleep 1000 & exit 3", "sleep"),
+            "a tree": ("(sleep 1000 & sleep 1000 & wait) & (sleep 1000 &) ; exit 3", "bash sleep sleep sleep"),
+            "one that ignores signals": ("(trap '' TERM INT HUP; sleep 1000; sleep 1000) & exit 3", "bash sleep"),
+            "one that is stopped": ("sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; kill -STOP $!; exit 3",
+                                    "sleep"),
+            "one in a session of its own": ("setsid sleep 1000 & exit 3", "sleep"),
+            "a daemon": ("(setsid bash -c 'sleep 1000 & exit' &) ; exit 3", "sleep"),
+            "one without a mark": ("env -i setsid sleep 1000 & exit 3", "sleep"),
         }
-        for name, script in cases.items():
+        for name, (script, leaked) in cases.items():
             with self.subTest(name):
-                status, lifeline = self.run_with_lifeline(script)
-                self.assertEqual((status, lifeline.is_cut()), (3, True))
+                self.assertEqual(self.reaper.orphans() & run_tests.process_table().keys(), set())
+                self.assertEqual(self.run_with_lifeline(script)[:2], (3, leaked.split()))
+
+    def test_what_is_left_and_ends_by_itself_is_no_leak(self) -> None:
+        """A helper of multiprocessing sees the end of its test, and goes: so does this one, by a pipe."""
+        status, leaked, lifeline = self.run_with_lifeline("coproc helper { read line; exec 9>&-; }; exit 3")
+        self.assertEqual((status, leaked, lifeline.is_cut()), (3, [], True))
 
     def test_a_job_that_cannot_be_run_is_broken(self) -> None:
         cases = {
-            "no folder for the log": ({"log": self.folder + "/none/x.log"}, r"No such file .*/none/x\.log"),
+            "no place for the log": ({"log": self.write("file", "") + "/x.log"}, "Not a directory.*/file/x"),
             "a folder in the log's place": ({"log": self.folder}, "Is a directory.*" + self.folder),
             "no bash": ({"bash": self.folder + "/bash"}, "No such file .*/bash"),
             "a fault of our own": ({"environment": {"A": 1}}, "TypeError"),
@@ -173,6 +197,17 @@ class StatusTest(ProcessCase):
                 broken, = self.events(self.job("true", **changes))
                 self.assertIsInstance(broken, Broken)
                 self.assertRegex(broken.reason, reason)
+                self.assertEqual("Traceback" in broken.details, name == "a fault of our own")
+
+    def test_a_folder_for_the_log_that_is_gone_comes_back(self) -> None:
+        started, exited = self.events(self.job("echo told", log="gone/far/x.log"))
+        self.assertEqual((exited.status, self.log("gone/far/x.log")), (0, b"told\n"))
+
+    def test_a_failure_has_its_cause_and_a_pass_has_none(self) -> None:
+        for script, cause in (("echo Fatal error; exit 1", "Fatal error"), ("echo Fatal error", ""),
+                              ("kill -KILL $$", "killed by SIGKILL"), ("exit 9", "exit status 9, without output")):
+            with self.subTest(script):
+                self.assertEqual(self.events(self.job(script))[-1].cause.text, cause)
 
 
 class GroupTest(ProcessCase):
@@ -182,7 +217,7 @@ class GroupTest(ProcessCase):
         self.assertEqual(up.lines(), [b"%d" % process.pid])
         self.assertEqual((os.getpgid(process.pid), os.getsid(process.pid)), (process.pid, process.pid))
         gate.release()
-        self.assertEqual(process.wait(), 0)
+        self.assertEqual(process.wait(), (0, []))
 
     def test_a_signal_reaches_the_whole_group(self) -> None:
         up = Fifo(self, "up")
@@ -194,7 +229,7 @@ class GroupTest(ProcessCase):
         """)
         self.assertEqual(up.lines(2), [b"up", b"up"])
         process.signal(signal.SIGTERM)
-        self.assertEqual(process.wait(), 7)
+        self.assertEqual(process.wait(), (7, []))
         self.assertEqual(sorted(self.log().splitlines()), [b"inner", b"outer"])
 
     def test_what_was_asked_to_end_may_take_its_time(self) -> None:
@@ -207,7 +242,7 @@ class GroupTest(ProcessCase):
         lifeline.let_go()
         self.assertEqual(up.lines(), [b"up"])
         process.signal(signal.SIGTERM)       # the outer shell is dead long before the inner one is
-        self.assertEqual((process.wait(), lifeline.is_cut()), (-15, True))
+        self.assertEqual((process.wait(), lifeline.is_cut()), ((-15, []), True))
         self.assertEqual(self.log(), b"ended\n")
 
     def test_sigkill_ends_what_does_not_listen(self) -> None:
@@ -230,11 +265,11 @@ class GroupTest(ProcessCase):
                 self.assertFalse(lifeline.is_cut())
                 process.signal(signal.SIGKILL)
                 waiter.join(WAIT_S)
-                self.assertEqual((statuses, lifeline.is_cut()), ([status], True))
+                self.assertEqual((statuses, lifeline.is_cut()), ([(status, [])], True))
 
     def test_a_signal_after_the_end_is_sent_to_nobody(self) -> None:
         process = self.process("exit 5")
-        self.assertEqual(process.wait(), 5)
+        self.assertEqual(process.wait(), (5, []))
         with mock.patch("os.killpg") as killpg:
             process.signal(signal.SIGTERM)
             process.signal(signal.SIGKILL)
@@ -244,7 +279,155 @@ class GroupTest(ProcessCase):
         process = self.process("exit 5")
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         process.signal(signal.SIGTERM)
-        self.assertEqual(process.wait(), 5)
+        self.assertEqual(process.wait(), (5, []))
+
+
+LIE = """
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, b") Z 0 (a\\nb\\x1b", 0, 0, 0)     # PR_SET_NAME
+print("named", flush=True)
+sys.stdin.read()
+"""
+LEADERLESS = """
+import ctypes, sys, threading
+def stay():
+    with open("/proc/self/stat", "rb") as file:      # of the whole process, whose first thread is gone by then
+        while file.seek(0) or file.read().rpartition(b") ")[2][:1] != b"Z":
+            pass
+    print("alone", flush=True)
+    sys.stdin.read()
+threading.Thread(target=stay).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+class ProcessTableTest(RunnerCase):
+    """The live processes as /proc shows them."""
+
+    def python(self, program: str) -> "subprocess.Popen[bytes]":
+        """A Python that has printed a line and waits for its input to end."""
+        child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert child.stdin is not None and child.stdout is not None
+        for cleanup in (child.stdout.close, child.wait, child.stdin.close):
+            self.addCleanup(cleanup)
+        child.stdout.readline()
+        return child
+
+    def test_what_it_says_of_this_process(self) -> None:
+        me = run_tests.process_table()[os.getpid()]
+        self.assertEqual((me.pid, me.parent), (os.getpid(), os.getppid()))
+        self.assertEqual((me.group, me.session), (os.getpgrp(), os.getsid(0)))
+        self.assertEqual(str(me), f"{me.name} (pid {os.getpid()})")
+        pid = self.python("import sys; print(flush=True); sys.stdin.read()").pid
+        child = run_tests.process_table()[pid]
+        self.assertEqual(child.parent, os.getpid())
+        self.assertGreaterEqual(child.began, me.began)
+        self.assertLessEqual(child.began, time.clock_gettime(time.CLOCK_BOOTTIME))
+
+    def test_a_name_cannot_lie(self) -> None:
+        child = self.python(LIE)
+        info = run_tests.process_table()[child.pid]
+        self.assertEqual((info.name, info.parent, info.group), (") Z 0 (a?b?", os.getpid(), os.getpgrp()))
+
+    def test_the_dead_are_not_in_it(self) -> None:
+        child = subprocess.Popen(["true"])
+        self.addCleanup(child.wait)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        self.assertTrue(os.path.exists(f"/proc/{child.pid}/stat"))
+        self.assertNotIn(child.pid, run_tests.process_table())
+
+    def test_one_whose_first_thread_has_ended_lives(self) -> None:
+        self.assertIn(self.python(LEADERLESS).pid, run_tests.process_table())
+
+    def test_descendants(self) -> None:
+        parents = {1: 0, 10: 1, 11: 10, 12: 11, 13: 10, 20: 1, 21: 20, 30: 31, 31: 30}       # pids come round: a circle
+        table = {pid: run_tests.ProcessInfo(pid, "x", parent, pid, pid, 0.0) for pid, parent in parents.items()}
+        cases = {(): [], (12,): [12], (10,): [10, 11, 12, 13], (11, 10): [10, 11, 12, 13], (13, 20): [13, 20, 21],
+                 (99,): [], (99, 21): [21], (30,): [30, 31], (1,): [1, 10, 11, 12, 13, 20, 21]}
+        for pids, found in cases.items():
+            with self.subTest(pids=pids):
+                self.assertEqual([info.pid for info in run_tests.with_descendants(table, pids)], found)
+
+
+class ReaperTest(ProcessCase):
+    """Whose a process is that has left its test."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.up, self.gate = Fifo(self, "up"), Fifo(self, "gate")
+
+    def start(self, label: str, *orphans: str) -> Process:
+        """A test that has left these behind, each of which has told its pid, and runs on."""
+        leave = "".join(f"({each} bash -c 'echo $$ >$0/up; exec sleep 1000' \"$HERE\" &)\n" for each in orphans)
+        process = self.process(leave + 'read line <"$HERE/gate"', label=label, log=label + ".log")
+        self.pids = [int(line) for line in self.up.lines(len(orphans))] if orphans else []
+        while any(run_tests.process_table()[pid].parent != os.getpid() for pid in self.pids):
+            pass                         # those who have started them have still to end
+        for pid in self.pids:
+            self.addCleanup(run_tests.send, signal.SIGKILL, [run_tests.ProcessInfo(pid, "", 0, 0, 0, 0.0)])
+        return process
+
+    def owners(self, *pids: int) -> List[Optional[Process]]:
+        table = run_tests.process_table()
+        return [self.reaper.owner(table[pid]) for pid in pids]
+
+    def test_one_that_bears_a_mark_is_that_tests(self) -> None:
+        first = self.start("a", "setsid", "")
+        marked = self.pids
+        second = self.start("b", "setsid")
+        self.assertEqual(self.owners(*marked, *self.pids), [first, first, second])
+        self.assertEqual(self.reaper.unclaimed, set())
+
+    def test_one_without_a_mark_is_that_of_the_only_test_there_was(self) -> None:
+        first = self.start("a", "env -i setsid")
+        unmarked = self.pids
+        self.assertEqual(self.owners(*unmarked), [first])
+        self.assertEqual(self.members(first), {first.pid, *unmarked})
+
+    def test_where_it_may_be_of_two_tests_it_is_of_none(self) -> None:
+        first, second = self.start("a"), self.start("b", "env -i setsid")
+        unmarked, = self.pids
+        self.assertEqual((self.owners(unmarked), self.reaper.unclaimed), ([None], {unmarked}))
+        self.assertEqual((self.members(first), self.members(second)), ({first.pid}, {second.pid}))
+
+    def test_a_test_that_began_later_has_not_left_it(self) -> None:
+        first = self.start("a", "env -i setsid")
+        began = run_tests.process_table()[self.pids[0]].began
+        second = self.process("read line <$HERE/gate", label="b", log="b.log")
+        second.began = began + 1.0       # as it is where tests do not start within one tick of the clock
+        self.assertEqual(self.owners(*self.pids), [first])
+
+    def test_another_attempt_of_the_same_test_is_another(self) -> None:
+        first = self.start("a", "setsid")
+        second = self.process("read line <$HERE/gate", log="b.log")
+        second.job = first.job._replace(environment={**first.job.environment, "RUN_TESTS_ATTEMPT": "2"})
+        self.assertEqual(self.owners(*self.pids), [first])
+
+    def test_members_are_all_that_came_from_a_test(self) -> None:
+        first = self.start("a", "setsid", "env -i setsid", "", "nohup setsid -f")
+        self.assertEqual(self.members(first), {first.pid, *self.pids})
+
+    def members(self, process: Process) -> Set[int]:
+        """The pids of a test's processes."""
+        return {info.pid for info in self.reaper.members(process)}
+
+    def test_what_nobody_claims_is_ended_at_the_close(self) -> None:
+        reaper = Reaper("another run")
+        self.reaper.own |= reaper.own
+        attempts = [self.start("a"), self.start("b", "env -i setsid")]
+        for attempt in attempts:
+            reaper.attempts[attempt.pid] = attempt
+            attempt.reaper = reaper
+        self.members(attempts[1])
+        for attempt in attempts:
+            attempt.signal(signal.SIGKILL)
+            self.assertEqual(attempt.wait(), (-9, []))
+        self.assertEqual([info.pid for info in reaper.close()], self.pids)
+        self.assertNotIn(self.pids[0], run_tests.process_table())
+
+    def test_the_guard_is_no_orphan(self) -> None:
+        self.assertFalse(self.reaper.has_orphans())
+        self.assertEqual(self.process("exit 3").wait(), (3, []))
 
 
 class StreamsTest(ProcessCase):
@@ -360,12 +543,13 @@ class CommandLineTest(GatedCase):
     def test_a_log_that_cannot_be_opened_ends_the_run(self) -> None:
         for gpus in ("0", "0,1"):
             with self.subTest(gpus=gpus):
-                ran = self.run_list("rm -r logs  #: label=a\nwait\ntrue  #: label=b\ntrue  #: label=c\n",
+                ran = self.run_list("rm -r logs; touch logs  #: label=a\nwait\ntrue  #: label=b\ntrue  #: label=c\n",
                                     "--journal", f"{gpus}.jsonl", gpus=gpus)
                 self.assertEqual(ran.code, 3)
                 self.assertNotIn("Traceback", ran.err)
                 self.assertRegex(ran.text.splitlines()[-1], r"^Stopped, the machine failed: .*\b[bc]\b.*"
-                                 r"No such file or directory.*logs/[bc]\.log.*: 2 not run$")
+                                 r"Not a directory: 'logs/[bc]\.log'.*: 2 not run$")
+                os.unlink(ran.path("logs"))
                 ends = ran.journal("test_end", path=f"{gpus}.jsonl")
                 self.assertEqual({end["label"]: end["outcome"] for end in ends},
                                  {"a": "passed", "b": "not run", "c": "not run"})
@@ -397,29 +581,50 @@ class JUnitFaultTest(RunnerCase):
                     os.unlink(path)
                 elif after is not None and after != before:
                     self.write(name + ".xml", after)
-                self.assertEqual(run_tests.junit_fault(path, signature), fault)
+                self.assertEqual(run_tests.junit_fault(path, signature), (fault, 0))
+
+    def test_failures_are_counted_as_far_as_it_goes(self) -> None:
+        case = "<testcase>{}</testcase>".format
+        failed, error, passed = case('<failure message="x"/>'), case("<error/>"), case("")
+        skipped, told = case('<skipped type="pytest.xfail"/>'), case("<system-out>failure</system-out>")
+        cases = {
+            "none": ("<testsuites/>", ("", 0)),
+            "passes": (f"<testsuite>{passed}{skipped}{told}</testsuite>", ("", 0)),
+            "one of each": (f"<a><testsuite>{failed}{passed}</testsuite><testsuite>{error}</testsuite></a>", ("", 2)),
+            "both in one case": ("<testsuite>" + case("<failure/><error/>") + "</testsuite>", ("", 1)),
+            "what the suite says does not count": (f'<testsuite failures="3">{passed}</testsuite>', ("", 0)),
+            "before it breaks off": (f"<testsuites><testsuite>{failed}{passed}<testcase><fail", ("truncated", 1)),
+            "the case that it breaks off in does not count": ("<testsuite><testcase><failure/>", ("truncated", 0)),
+        }
+        for name, (text, expected) in cases.items():
+            with self.subTest(name):
+                self.assertEqual(run_tests.junit_fault(self.write("x.xml", text), None), expected)
 
     def test_a_test_without_a_junit_file_has_no_fault(self) -> None:
         self.assertIsNone(run_tests.file_signature(None))
-        self.assertEqual(run_tests.junit_fault(None, None), "")
+        self.assertEqual(run_tests.junit_fault(None, None), ("", 0))
 
     def test_a_folder_in_its_place_is_unreadable(self) -> None:
-        self.assertEqual(run_tests.junit_fault(self.folder, None), "unreadable (Is a directory)")
+        self.assertEqual(run_tests.junit_fault(self.folder, None), ("unreadable (Is a directory)", 0))
 
     def test_a_file_in_any_encoding_is_no_fault_of_the_runner(self) -> None:
         for encoding in ("shift_jis", "utf-7", "no-such-encoding", "hex"):
             with self.subTest(encoding):
                 path = self.write("x.xml", f'<?xml version="1.0" encoding="{encoding}"?><a/>')
-                self.assertIsInstance(run_tests.junit_fault(path, None), str)
+                fault, failures = run_tests.junit_fault(path, None)
+                self.assertRegex(fault, "^$|^truncated$|^unreadable [(].+[)]$")
+                self.assertEqual(failures, 0)
 
+
+class JUnitJobTest(ProcessCase):
     def test_run_job_tells_it(self) -> None:
         path = os.path.join(self.folder, "x.xml")
-        for script, fault in (("true", "missing"), ("echo '<a>' >$X", "truncated"), ("echo '<a/>' >$X", ""),
-                              ("true", "stale, from an earlier run")):
-            posted: List[Any] = []
-            run_job(run_tests.Job(a_test(junit=path), shutil.which("bash") or "", script, {**os.environ, "X": path},
-                                  path + ".log"), posted.append)
-            self.assertEqual(posted[-1].junit_fault, fault, script)
+        for script, fault, failures in (
+                ("true", "missing", 0), ("echo '<a>' >$HERE/x.xml", "truncated", 0),
+                ("echo '<a/>' >$HERE/x.xml", "", 0), ("true", "stale, from an earlier run", 0),
+                ("echo '<a><testcase><error/></testcase></a>' >$HERE/x.xml", "", 1)):
+            exited = self.events(self.job(script, junit=path))[-1]
+            self.assertEqual((exited.junit_fault, exited.junit_failures), (fault, failures), script)
 
 
 class PortTest(unittest.TestCase):

@@ -3,20 +3,23 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
+import subprocess
+import sys
 import unittest
-from typing import Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 from xml.etree import ElementTree
 
 import run_tests
 from run_tests import Outcome
-from tests.support import Ran, RunnerCase, a_test
+from tests.support import ROOT, Ran, RunnerCase, a_test
 
 MEMORY_BYTES = 2 << 30
 START_KEYS = ["event", "run", "time", "version", "lists", "tests", "gpus", "directory", "shard",
               "selected", "left_out"]
 TEST_START_KEYS = ["event", "run", "time", "test", "label", "attempt", "pid", "slot", "gpus", "log"]
 TEST_END_KEYS = ["event", "run", "time", "test", "label", "attempt", "outcome", "status", "signal", "seconds", "need"]
-END_KEYS = ["event", "run", "time", "exit", "outcomes"]
+END_KEYS = ["event", "run", "time", "exit", "outcomes", "quarantined"]
 
 
 def limit_memory() -> None:
@@ -41,8 +44,8 @@ class JournalTest(RunnerCase):
         self.assertEqual((start["shard"], start["selected"], start["left_out"]),
                          (None, [names[label] for label in ("one", "two", "none", "all", "wide")], []))
         self.assertEqual(list(end), END_KEYS)
-        self.assertEqual((end["exit"], end["outcomes"]),
-                         (1, {"passed": 2, "failed": 1, "crashed": 1, "unrunnable": 1}))
+        self.assertEqual((end["exit"], end["outcomes"], end["quarantined"]),
+                         (1, {"passed": 2, "failed": 1, "crashed": 1, "unrunnable": 1}, {}))
         self.assertEqual({record["run"] for record in ran.journal()}, {start["run"]})
         times = [record["time"] for record in ran.journal()]
         self.assertEqual(times, sorted(times))
@@ -60,7 +63,11 @@ class JournalTest(RunnerCase):
         self.assertEqual({label: (end["status"], end["signal"], end["need"]) for label, end in ends.items()},
                          {"one": (0, None, 1), "two": (2, None, 2), "none": (-9, "SIGKILL", 0), "all": (0, None, "all"),
                           "wide": (None, None, 3)})
-        self.assertEqual({label for label, record in ends.items() if "reason" in record}, {"wide"})
+        said = {label: {key: record[key] for key in ("reason", "cause", "leaked") if key in record}
+                for label, record in ends.items()}
+        self.assertEqual(said, {"one": {}, "two": {"cause": "exit status 2, without output"},
+                                "none": {"cause": "killed by SIGKILL"}, "all": {},
+                                "wide": {"reason": "needs 3 GPUs, more than there are"}})
         self.assertTrue(all(record["seconds"] >= 0 for record in ends.values()))
 
     def test_a_test_starts_before_it_ends_and_ends_once(self) -> None:
@@ -138,6 +145,94 @@ class JournalTest(RunnerCase):
                                  (3, "", False))
                 self.assertRegex(out.decode().splitlines()[-1],
                                  r"^Stopped, the machine failed: .*No space left on device.*: 2 not run$")
+
+
+WRITE_TWICE = """
+import resource, sys, run_tests
+file = run_tests.Appender(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+for line in (b"whole\\n", b"torn line\\n", b"no room at all\\n"):
+    try:
+        file.write(line)
+        print("written")
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+class AppenderTest(RunnerCase):
+    """A file that grows line by line, whatever becomes of its name."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = os.path.join(self.folder, "logs", "x.jsonl")
+        self.start_with(b"")
+
+    def start_with(self, text: bytes) -> None:
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        with open(self.path, "wb") as file:
+            file.write(text)
+        self.appender = run_tests.Appender(self.path)
+        self.addCleanup(lambda appender=self.appender: appender.file.close())
+
+    def read(self) -> bytes:
+        with open(self.path, "rb") as file:
+            return file.read()
+
+    def test_lines_are_there_at_once(self) -> None:
+        for number in range(3):
+            self.appender.write(b"%d\n" % number)
+            self.assertEqual(self.read(), b"0\n1\n2\n"[:2 * number + 2])
+
+    def test_a_torn_end_is_ended(self) -> None:
+        for before, after in ((b"", b"new\n"), (b"old\n", b"old\nnew\n"), (b"old\ntorn", b"old\ntorn\nnew\n")):
+            with self.subTest(before):
+                self.start_with(before)
+                self.appender.write(b"new\n")
+                self.assertEqual(self.read(), after)
+
+    def test_what_a_test_deletes_comes_back(self) -> None:
+        cases: Dict[str, Tuple[Callable[[], Any], bytes]] = {
+            "the file": (lambda: os.unlink(self.path), b""),
+            "its folder": (lambda: shutil.rmtree(os.path.dirname(self.path)), b""),
+            "the file, for one of its own": (lambda: self.replace(b"theirs\n"), b"theirs\n"),
+        }
+        for name, (delete, theirs) in cases.items():
+            with self.subTest(name):
+                self.start_with(b"before\n")
+                self.appender.write(b"one\n")
+                delete()
+                self.appender.write(b"two\n")
+                self.appender.restore()
+                self.assertEqual(self.read(), theirs + b"before\none\ntwo\n")
+                self.appender.write(b"three\n")
+                self.appender.restore()
+                self.assertEqual(self.read(), theirs + b"before\none\ntwo\nthree\n")
+
+    def replace(self, text: bytes) -> None:
+        os.unlink(self.path)
+        self.write("logs/x.jsonl", text.decode())
+
+    def test_what_is_there_is_left_alone(self) -> None:
+        self.appender.write(b"one\n")
+        before = os.stat(self.path)
+        self.appender.restore()
+        after = os.stat(self.path)
+        self.assertEqual((after.st_ino, after.st_mtime_ns), (before.st_ino, before.st_mtime_ns))
+
+    def test_a_place_that_is_gone_for_good_raises(self) -> None:
+        shutil.rmtree(os.path.dirname(self.path))
+        self.write("logs", "a file")
+        with self.assertRaises(OSError):
+            self.appender.restore()
+
+    def test_a_line_that_is_written_in_part_raises(self) -> None:
+        command = [sys.executable, "-c", WRITE_TWICE, self.path]
+        ran = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
+        self.assertEqual(ran.stdout.decode().splitlines(), ["written", "No space left on device", "File too large"])
+        self.assertEqual(self.read(), b"whole\ntorn")
+        self.start_with(self.read())
+        self.assertEqual(self.read(), b"whole\ntorn\n")
 
 
 class FailuresTest(RunnerCase):
@@ -318,6 +413,7 @@ class StandInTest(RunnerCase):
     def test_it_says_how_the_test_ended(self) -> None:
         for name in ("stale", "passed_stale"):
             self.write(name + ".xml", "<testsuites/>")
+        told = "<a><testcase><error/></testcase></a>"
         ran = self.run_list("""
             bash -c 'echo last words; kill -KILL $$' --junitxml=dead.xml                #: label=dead
             bash -c 'exit 3' --junitxml missing.xml                                     #: label=missing
@@ -329,9 +425,10 @@ class StandInTest(RunnerCase):
             bash -c 'true' --junitxml=passed_stale.xml                                  #: label=passed-stale
             bash -c ': >passed_empty.xml' --junitxml=passed_empty.xml                   #: label=passed-empty
             bash -c 'echo "<own/>" >own.xml; exit 1' --junitxml=own.xml                 #: label=own
+            bash -c 'echo "$TOLD" >told.xml; exit 1' --junitxml=told.xml                #: label=told
             bash -c 'echo "<own/>" >fine.xml' --junitxml=fine.xml                       #: label=fine
             run_test "" in_log_dir.xml "true" other
-        """, "--python", "false")
+        """, "--python", "false", env={"TOLD": told})
         expected: Mapping[str, Tuple[str, str, bool]] = {      # label, message, whether it is an error
             "dead.xml": ("dead", "crashed (SIGKILL); its JUnit file is missing", True),
             "missing.xml": ("missing", "failed, exit 3; its JUnit file is missing", True),
@@ -342,10 +439,11 @@ class StandInTest(RunnerCase):
             "passed.xml": ("passed", "passed; its JUnit file is missing", False),
             "passed_stale.xml": ("passed-stale", "passed; its JUnit file is stale, from an earlier run", False),
             "passed_empty.xml": ("passed-empty", "passed; its JUnit file is truncated", False),
+            "own.xml": ("own", "failed, exit 1; its JUnit file is without a failure", True),
             "logs/in_log_dir.xml": ("other", "failed, exit 1; its JUnit file is missing", True),
         }
-        self.assertEqual(self.xml_files(ran), sorted([*expected, "own.xml", "fine.xml"]))
-        self.assertEqual((ran.read("own.xml"), ran.read("fine.xml")), ("<own/>\n", "<own/>\n"))
+        self.assertEqual(self.xml_files(ran), sorted([*expected, "told.xml", "fine.xml"]))
+        self.assertEqual((ran.read("told.xml"), ran.read("fine.xml")), (told + "\n", "<own/>\n"))
         for path, (label, message, is_error) in expected.items():
             with self.subTest(path):
                 case = self.case_of(ran, path)
@@ -396,7 +494,7 @@ class StandInTest(RunnerCase):
             with self.subTest(name):
                 with open(log, "wb") as file:
                     file.write(text)
-                run_tests.write_stand_in(path, result, run_tests.tail_of(log))
+                run_tests.write_xml(path, run_tests.mended_junit(result, run_tests.tail_of(log), False))
                 told = ElementTree.parse(path).getroot().findtext("testsuite/testcase/system-out")
                 self.assertEqual(told, "failed, exit 1; its JUnit file is missing\n" + expected)
         self.assertEqual(sorted(os.listdir(self.folder)), ["x.log", "x.xml"])
@@ -414,21 +512,159 @@ class StandInTest(RunnerCase):
             with self.subTest(label=label):
                 path = os.path.join(self.folder, "x.xml")
                 test = a_test(label=label, stem="x", junit=path)
-                run_tests.write_stand_in(path, run_tests.Result(test, Outcome.CRASHED, status=-9), "")
+                result = run_tests.Result(test, Outcome.CRASHED, status=-9)
+                run_tests.write_xml(path, run_tests.mended_junit(result, "", False))
                 self.assertEqual(self.case_of(Ran(0, b"", "", self.folder), "x.xml").get("name"), expected)
 
     def test_a_log_that_is_gone_has_no_tail(self) -> None:
         self.assertEqual(run_tests.tail_of(os.path.join(self.folder, "none.log")), "")
 
-    def test_a_place_that_cannot_be_is_passed_over(self) -> None:
-        self.write("file", "")
-        path = os.path.join(self.folder, "file", "x.xml")
-        run_tests.write_stand_in(path, run_tests.Result(a_test(junit=path), Outcome.FAILED, status=1), "")
-        self.assertEqual(os.listdir(self.folder), ["file"])
+    def test_a_place_that_cannot_be_raises_and_leaves_nothing(self) -> None:
+        os.makedirs(os.path.join(self.folder, "folder.xml"))
+        for path in (self.write("file", "") + "/x.xml", os.path.join(self.folder, "folder.xml")):
+            with self.subTest(path), self.assertRaises(OSError):
+                run_tests.write_xml(path, ElementTree.Element("testsuites"))
+        self.assertEqual(sorted(os.listdir(self.folder)), ["file", "folder.xml"])
 
     def test_a_test_without_a_junit_file_gets_none(self) -> None:
         ran = self.run_list("false\ntrue\nkill -KILL $$\nsleep 1000 #: timeout=100ms\n")
         self.assertEqual((ran.code, self.xml_files(ran)), (1, []))
+
+
+class MendedTest(RunnerCase):
+    """A JUnit file whose complete cases are kept, and the one that says how the test ended."""
+
+    def mended(self, text: Optional[str], keeps: bool = True, **values: Any) -> ElementTree.Element:
+        """What comes in place of a file; it has been written and read once."""
+        path = self.write("x.xml", text or "")
+        if text is None:
+            os.unlink(path)
+        values = {"outcome": Outcome.FAILED, "seconds": 1.5, "status": 1, **values}
+        result = run_tests.Result(a_test(label="x.py", junit=path), **values)
+        run_tests.write_xml(path, run_tests.mended_junit(result, "tail", keeps))
+        return ElementTree.parse(path).getroot()
+
+    def names(self, root: ElementTree.Element) -> List[str]:
+        return [case.get("name", "") for case in root.iter("testcase")]
+
+    def test_complete_cases_are_kept_as_they_are(self) -> None:
+        case = '<testcase name="{0}" classname="t" time="0.5">{1}</testcase>'.format
+        kept = [case("a", ""), case("b", "<failure message='x'>text</failure>"), case("c", "<error/>"),
+                case("d", '<skipped type="pytest.skip"/>'), case("e", "<system-out>&lt;&#233;</system-out>")]
+        whole = "<testsuites><testsuite>" + "".join(kept) + "</testsuite></testsuites>"
+        texts = {"whole": whole, "cut between cases": whole[:-25], "cut within a case": whole[:-25] + kept[0][:-5],
+                 "two suites": "<testsuites><testsuite>" + kept[0] + kept[1] + "</testsuite><testsuite>" + kept[2]
+                               + kept[3] + kept[4] + "</testsuite></testsuites>",
+                 "in an encoding of its own": '<?xml version="1.0" encoding="latin-1"?>' + whole}
+        for name, text in texts.items():
+            with self.subTest(name):
+                root = self.mended(text, junit_fault="truncated")
+                self.assertEqual(self.names(root), ["a", "b", "c", "d", "e", "x.py"])
+                suite, = root
+                self.assertEqual([suite.get(name) for name in ("tests", "failures", "errors", "skipped", "time")],
+                                 ["6", "1", "2", "1", "1.500"])
+                for element, own in zip(suite, kept):
+                    self.assertEqual(ElementTree.tostring(element), ElementTree.tostring(ElementTree.fromstring(own)))
+
+    def test_what_is_of_no_use_is_not_kept(self) -> None:
+        whole = "<testsuites><testsuite><testcase name='a'/></testsuite></testsuites>"
+        for name, text, keeps in (("an earlier run's", whole, False), ("no file", None, True), ("no XML", "x\n", True),
+                                  ("empty", "", True), ("no case", "<testsuites/>", True),
+                                  ("an unknown encoding", '<?xml version="1.0" encoding="none"?>' + whole, True)):
+            with self.subTest(name):
+                self.assertEqual(self.names(self.mended(text, keeps)), ["x.py"])
+
+    def test_the_new_case_says_how_the_test_ended(self) -> None:
+        cases: List[Tuple[Dict[str, Any], str]] = [
+            ({"junit_fault": "missing"}, "failed, exit 1; its JUnit file is missing"),
+            ({"junit_fault": "without a failure"}, "failed, exit 1; its JUnit file is without a failure"),
+            ({"outcome": Outcome.CRASHED, "status": -9, "reason": "OOM killer", "junit_fault": "truncated"},
+             "crashed (SIGKILL, OOM killer); its JUnit file is truncated"),
+            ({"outcome": Outcome.TIMEOUT, "status": -15, "reason": "did not end in 5s", "junit_fault": "missing"},
+             "timeout; its JUnit file is missing"),
+            ({"outcome": Outcome.BLOCKED, "status": None, "reason": "waits for y"}, "blocked; waits for y"),
+            ({"outcome": Outcome.NOT_RUN, "status": None}, "not run; it was not started"),
+        ]
+        for values, message in cases:
+            with self.subTest(message):
+                case, = self.mended(None, **values).iter("testcase")
+                self.assertEqual([error.get("message") for error in case.findall("error")], [message])
+                self.assertEqual(case.findtext("system-out"), message + "\ntail")
+        case, = self.mended(None, outcome=Outcome.PASSED, status=0, junit_fault="missing").iter("testcase")
+        self.assertEqual([element.tag for element in case], ["system-out"])
+
+
+class SummaryCaseTest(RunnerCase):
+    """A test in the summary of the run (`--junit`), its attempts as surefire has them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.record = run_tests.Record(run_tests.Options((), log_dir=os.path.join(self.folder, "logs")), "a run")
+        self.addCleanup(self.record.journal.file.close)
+        self.addCleanup(os.close, self.record.lock)
+
+    def case_of(self, words: str, label: str = "x.py", tail: str = "", **values: Any) -> ElementTree.Element:
+        """The case of a test whose attempts had these outcomes; each log tells its number."""
+        statuses = {"passed": 0, "flaky": 0, "failed": 3, "crashed": -11, "timeout": -15, "interrupted": -2}
+        test, words_list = a_test(label=label, stem="x"), words.split(",")
+        results = []
+        for number, word in enumerate(words_list, 1):
+            results.append(run_tests.Result(test, Outcome(word), 2.0, statuses.get(word), attempt=number, **values))
+            name = "x.log" if number == len(words_list) else f"x.attempt{number}.log"
+            self.write(f"logs/{name}", f"log {number}{tail}")
+        path = os.path.join(self.folder, "sum.xml")
+        run_tests.write_xml(path, run_tests.junit_of("all", 9.0, [run_tests.summary_case(results, self.record)]))
+        return next(ElementTree.parse(path).getroot().iter("testcase"))
+
+    def test_attempts_as_surefire_has_them(self) -> None:
+        cases = {
+            "passed": "", "failed": "failure", "crashed": "error", "timeout": "error", "blocked": "error",
+            "unrunnable": "error", "interrupted": "error", "not run": "error", "deferred": "skipped",
+            "failed,flaky": "flakyFailure", "crashed,flaky": "flakyError", "timeout,flaky": "flakyError",
+            "failed,crashed,failed,flaky": "flakyFailure flakyError flakyFailure",
+            "failed,failed": "failure rerunFailure", "failed,crashed,failed": "failure rerunError rerunFailure",
+            "timeout,failed": "error rerunFailure", "failed,interrupted": "failure rerunError",
+            "failed,passed": "",         # the first was the GPU's fault
+        }
+        for words, tags in cases.items():
+            with self.subTest(words):
+                case = self.case_of(words)
+                self.assertEqual(" ".join(element.tag for element in case), tags)
+                self.assertEqual(case.attrib, {"name": "x.py", "classname": "tests.txt", "time": "2.000"})
+                for number, element in enumerate(case, 1):
+                    if element.tag in ("failure", "error"):
+                        has_log = words.split(",")[0] not in ("blocked", "unrunnable", "not run")
+                        self.assertEqual(element.text, f"log {number}" if has_log else None)
+                        self.assertEqual(list(element), [])
+                    elif element.tag != "skipped":
+                        self.assertEqual([child.tag for child in element], ["stackTrace", "system-out"])
+                        self.assertEqual(element.findtext("system-out"), f"log {number}")
+                        self.assertEqual(element.findtext("stackTrace"), element.get("message"))
+
+    def test_a_message_has_verdict_cause_and_reason(self) -> None:
+        cases = [("failed", "CUDA out of memory", "", "failed, exit 3: CUDA out of memory"),
+                 ("timeout", "timeout", "did not end in 5s", "timeout: did not end in 5s"),
+                 ("blocked", "", "waits for y", "blocked: waits for y"),
+                 ("crashed", "", "", "crashed (SIGSEGV)")]
+        for word, cause, reason, message in cases:
+            with self.subTest(word):
+                element, = self.case_of(word, cause=run_tests.Cause(cause), reason=reason)
+                self.assertEqual((element.get("message"), element.get("type")), (message, word))
+
+    def test_any_label_and_any_log_fit_into_it(self) -> None:
+        for label, expected in (('a <b> & "c"', 'a <b> & "c"'), ("x\udcff\x01y", "x??y"), ("\u2603 ]]>", "\u2603 ]]>")):
+            with self.subTest(label):
+                case = self.case_of("failed,crashed", label=label, tail="\0\x1b ]]> \udcff")
+                self.assertEqual(case.get("name"), expected)
+                self.assertEqual(case.findtext("failure"), "log 1?? ]]> \ufffd")
+
+    def test_the_counts_of_a_summary(self) -> None:
+        attempts = ["passed", "failed", "crashed", "deferred", "failed", "timeout"]
+        results = [run_tests.Result(a_test(index), Outcome(word), 1.0, 1) for index, word in enumerate(attempts)]
+        cases = [run_tests.summary_case([result], self.record) for result in results]
+        suite, = run_tests.junit_of("a \x01 name", 7.25, cases)
+        counts = {"tests": "6", "failures": "2", "errors": "2", "skipped": "1"}
+        self.assertEqual(suite.attrib, {"name": "a ? name", "time": "7.250", **counts})
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ import subprocess
 import sys
 import unittest
 from typing import Any, List, Sequence
+from unittest import mock
 
 import run_tests
-from run_tests import Device, Lease, Outcome, Result, Test
+from run_tests import Cause, Device, Lease, Outcome, Result, Test
 from tests.support import RunnerCase, a_test
 from tests.test_execute import Fifo, GatedCase
 
@@ -79,6 +80,27 @@ class TraceTest(RunnerCase):
                     self.assertEqual(self.trace.copy(log, offset), max(offset, len(text)))
                     self.assertEqual(self.out.getvalue(), text[offset:])
 
+    def test_what_a_log_has_begun_is_ended_after_it(self) -> None:
+        """A colour or a title that a log leaves open would reach into the lines to come, and a fold hide them."""
+        reset, end = b"\033\\\033[0m", b"\n::endgroup::\n"
+        cases = {"plain": (b"text\n", "", b""), "a colour": (b"\033[31mred\n", "", reset),
+                 "an open title": (b"\033]0;title", "", reset), "a fold": (b"::group::x\n", "true", b"::endgroup::\n"),
+                 "a fold and a colour": (b"::group::\033[1mx\n", "true", reset + end),
+                 "a fold elsewhere": (b"::group::x\n", "", b"")}
+        for name, (log, is_github, calmed) in cases.items():
+            with self.subTest(name), mock.patch.dict(os.environ, {"GITHUB_ACTIONS": is_github}):
+                out = io.BytesIO()
+                trace = run_tests.Trace(out)
+                for _ in range(2):
+                    trace.write(log)
+                    trace.calm()
+                    trace.calm()
+                self.assertEqual(out.getvalue(), (log + calmed) * 2)
+
+    def test_a_label_gives_azure_no_orders(self) -> None:
+        self.trace.line("##vso[task.complete result=Failed] ##[error] ## a ##b")
+        self.assertEqual(self.out.getvalue(), b"# #vso[task.complete result=Failed] # #[error] ## a ##b\n")
+
     def test_copy_of_no_file_raises(self) -> None:
         with self.assertRaises(OSError):
             self.trace.copy(os.path.join(self.folder, "none"))
@@ -115,6 +137,11 @@ class ConsoleCase(RunnerCase):
         self.out.seek(0)
         self.out.truncate()
         return text
+
+    def finish(self, console: run_tests.Console, results: Sequence[Result], seconds: float,
+               quarantined: Sequence[run_tests.Sick] = ()) -> None:
+        """Let a console show the logs and the summary."""
+        console.finish(results, run_tests.summary(results, seconds, self.machine, self.record, quarantined))
 
     def append(self, test: Test, data: bytes) -> None:
         """A running test writes to its log."""
@@ -172,34 +199,55 @@ class ParallelConsoleTest(ConsoleCase):
             results.append(Result(test, Outcome.PASSED, 1.0, 0, lease_on("0")))
         lost = a_test(6, "lost.py", stem="pytest_lost")
         results.append(Result(lost, Outcome.PASSED, 1.0, 0, lease_on("0")))
-        self.console().finish(results, 75.04, self.machine)
-        ends = ["", "", "\n", "", "", "\n"]
+        self.finish(self.console(), results, 75.04)
+        ends = ["", "", "\n", "", "\033\\\033[0m\n", "\n"]     # after escapes a terminal is as it was
         expected = HEAD + "".join(frame(f"pytest_test_{index}", log.decode("utf-8", "surrogateescape") + end)
                                   for index, (log, end) in enumerate(zip(logs, ends)))
         expected += frame("pytest_lost", "(its log cannot be read: No such file or directory)\n")
         self.assertEqual(self.told(), expected + FOOT + "7 tests in 75.0s on 2 GPU(s): 7 passed\n")
 
     def test_the_summary(self) -> None:
-        tests = [a_test(index, f"{letter}.py", stem=letter) for index, letter in enumerate("abcdefgh")]
+        tests = [a_test(index, f"{letter}.py", stem=letter) for index, letter in enumerate("abcdefghijkl")]
+        oom = Cause("CUDA out of memory")
         results = [
             Result(tests[0], Outcome.PASSED, 1.0, 0, lease_on("0")),
-            Result(tests[1], Outcome.FAILED, 12.34, 1, lease_on("0")),
-            Result(tests[2], Outcome.CRASHED, 2.0, 139, lease_on("0")),
-            Result(tests[3], Outcome.TIMEOUT, 60.0, -9, lease_on("0")),
+            Result(tests[1], Outcome.FAILED, 12.34, 1, lease_on("0"), cause=oom),
+            Result(tests[2], Outcome.CRASHED, 2.0, 139, lease_on("0"), cause=Cause("segmentation fault")),
+            Result(tests[3], Outcome.TIMEOUT, 60.0, -9, lease_on("0"), cause=Cause("timeout")),
             Result(tests[4], Outcome.UNRUNNABLE, reason="needs 4 GPUs, more than there are"),
             Result(tests[5], Outcome.INTERRUPTED, 0.5, -2, lease_on("0")),
             Result(tests[6], Outcome.NOT_RUN),
             Result(tests[7], Outcome.PASSED, 1.0, 0, lease_on("0"), junit_fault="truncated"),
+            Result(tests[8], Outcome.FLAKY, 1.0, 0, lease_on("0"), 2, leaked=("sleep (pid 7)",)),
+            Result(tests[9], Outcome.FAILED, 1.0, 5, lease_on("0"), cause=oom, leaked=("a (pid 8)", "b (pid 9)")),
+            Result(tests[10], Outcome.CRASHED, 1.0, -9, lease_on("0"), reason="OOM killer", cause=run_tests.OOM_KILLED),
+            Result(tests[11], Outcome.BLOCKED, reason="waits for b.py, which did not pass"),
         ]
-        self.console("none").finish(results, 61.0, self.machine)
+        sick = [run_tests.Sick(Device(1, "4"), "uncorrectable ECC error in b.py")]
+        self.finish(self.console("none"), results, 61.0, sick)
         self.assertEqual(self.told(), f"""\
 failed, exit 1, 12.3s: b.py ({self.logs}/b.log)
 crashed (SIGSEGV), 2.0s: c.py ({self.logs}/c.log)
 timeout, 60.0s: d.py ({self.logs}/d.log)
 unrunnable, 0.0s: e.py (needs 4 GPUs, more than there are)
 interrupted, 0.5s: f.py ({self.logs}/f.log)
+flaky, passed at attempt 2: i.py ({self.logs}/i.attempt1.log)
+failed, exit 5, 1.0s: j.py ({self.logs}/j.log)
+crashed (SIGKILL, OOM killer), 1.0s: k.py ({self.logs}/k.log)
+blocked, 0.0s: l.py (waits for b.py, which did not pass)
+leaked: 1 process: i.py left sleep (pid 7)
+leaked: 2 processes: j.py left a (pid 8) b (pid 9)
 passed without its JUnit file (truncated): h.py
-8 tests in 61.0s on 2 GPU(s): 2 passed, 1 failed, 1 crashed, 1 timeout, 1 unrunnable, 1 interrupted, 1 not run
+7 failures by cause:
+    2 x CUDA out of memory: b.py j.py
+    1 x segmentation fault: c.py
+    1 x timeout: d.py
+    1 x needs 4 GPUs, more than there are: e.py
+    1 x out of memory (the kernel's OOM killer): k.py
+    1 x waits for b.py, which did not pass: l.py
+quarantined: GPU 4 (uncorrectable ECC error in b.py)
+12 tests in 61.0s on 2 GPU(s): 2 passed, 1 flaky, 2 failed, 2 crashed, 1 timeout, 1 blocked, 1 unrunnable, \
+1 interrupted, 1 not run
 """)
 
     def test_failures_are_all_that_did_not_pass(self) -> None:
@@ -209,7 +257,7 @@ passed without its JUnit file (truncated): h.py
             test = a_test(index, outcome.name)
             self.append(test, b"log\n")
             results.append(Result(test, outcome, 1.0, status, lease_on("0")))
-        self.console("failures").finish(results, 1.0, self.machine)
+        self.finish(self.console("failures"), results, 1.0)
         told = self.told()
         self.assertTrue(told.startswith(HEAD + frame("FAILED", "log\n") + frame("INTERRUPTED", "log\n") + FOOT), told)
 
@@ -230,16 +278,19 @@ passed without its JUnit file (truncated): h.py
         console.concluded(Result(tests[2], Outcome.NOT_RUN))
         self.assertEqual(end(0, 2), frame("a", "of a\n") + frame("b", "of b\n"))
         self.assertEqual(end(3, 3), frame("d", "of d\n"))
-        console.finish([], 1.0, self.machine)
+        self.finish(console, [], 1.0)
         self.assertEqual(self.told(), "0 tests in 1.0s on 2 GPU(s): \n")
 
 
 class SequentialConsoleTest(ConsoleCase):
+    def console(self, output: str) -> run_tests.SequentialConsole:
+        return run_tests.SequentialConsole(self.trace, self.record, run_tests.Options((), output=output), [], 1)
+
     def test_output_comes_as_it_grows(self) -> None:
         shown = ["", "one", " two\n", "\0\udcff"]
         for output, expected in (("replay", shown), ("ordered", shown), ("failures", [""] * 4), ("none", [""] * 4)):
             with self.subTest(output):
-                console = run_tests.SequentialConsole(self.trace, self.record, run_tests.Options((), output=output), [], 1)
+                console = self.console(output)
                 test, seen = a_test(label=output), []
                 console.begin(self.machine)
                 console.launched(test, lease_on("0"))
@@ -255,7 +306,7 @@ class SequentialConsoleTest(ConsoleCase):
                 seen.append(self.told())
                 self.append(test, b"from a daemon")
                 console.tick()
-                console.finish([], 1.0, self.machine)
+                self.finish(console, [], 1.0)
                 self.assertEqual(self.told(), "")
                 self.assertEqual(seen, expected)
 
@@ -263,7 +314,7 @@ class SequentialConsoleTest(ConsoleCase):
         for output, log in (("replay", "log\n"), ("ordered", "log\n"), ("failures", "log\n"), ("none", "")):
             for announces in (True, False):
                 with self.subTest(output=output, announces=announces):
-                    console = run_tests.SequentialConsole(self.trace, self.record, run_tests.Options((), output=output), [], 1)
+                    console = self.console(output)
                     test = a_test(label="x.py", stem=f"{output}{announces}", announces=announces)
                     self.append(test, b"log\n")
                     console.started(test)
@@ -350,6 +401,10 @@ Error: sub-test failed: fourth
 failed, exit 3, 0.0s: second (logs/second.log)
 crashed (SIGKILL), 0.0s: fourth (logs/fourth.log)
 unrunnable, 0.0s: fifth (needs 5 GPUs, more than there are)
+3 failures by cause:
+    1 x two: second
+    1 x killed by SIGKILL: fourth
+    1 x needs 5 GPUs, more than there are: fifth
 5 tests in 0.0s on 2 GPU(s): 2 passed, 1 failed, 1 crashed, 1 unrunnable
 Error in the following test cases: second fourth fifth
 """)

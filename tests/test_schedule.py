@@ -10,14 +10,18 @@ import shutil
 import signal
 import tempfile
 import unittest
-from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
 import run_tests
-from run_tests import (ALL_GPUS, SHARES, Begin, Broken, Conclude, Exited, Interrupt, Kill, Launch, Lease, Outcome,
-                       Retry, Started, Test, Tick, death_of, outcome_of)
+from run_tests import (ALL_GPUS, SHARES, STUCK_S, Abandon, Announce, Begin, Blame, Broken, Cause, Conclude, Exited,
+                       Interrupt, Kill, Launch, Lease, Outcome, Quarantine, Retry, Sick, Started, Test, Tick, death_of,
+                       judge, outcome_of)
 from tests.support import ROOT, a_test
 
 EXPECTED_S = 60.0    # what a test of words is expected to take
+CAUSES = {"ecc": Cause("ECC", Blame.DEVICE), "bus": Cause("lost", Blame.DEVICE),
+          "launch": Cause("launch failure", Blame.STARTUP),
+          "old": Cause("old driver", Blame.MACHINE), "none": Cause("no GPU", Blame.MACHINE)}
 DURATIONS = os.path.join(ROOT, "qa", "bench", "durations")   # of suites: name, seconds, GPUs
 
 
@@ -66,20 +70,23 @@ def schedule_of(tests: List[Test], gpus: int, jobs: int, sequential: bool = Fals
 class Play:
     """A schedule fed by words, whose actions are told in words.
 
-    Events: `begin`, `start a`, `exit a [status]`, `break a`, `tick`, `SIGINT` and other signals; `@5` before one
-    is its time. Actions: `a on GPU 0,1`, `SIGTERM a`, `a passed`, `a failed, again`. Unless `slow`, a launched test
-    has started.
+    Events: `begin`, `start a`, `exit a [status [cause]]`, `break a`, `tick`, `SIGINT` and other signals; `@5` before
+    one is its time; a cause is a word of CAUSES, any other word the test's own, or `sick:0`, what nvidia-smi finds.
+    Actions: `a on GPU 0,1`, `SIGTERM a`, `a passed`, `a failed, again`, `quarantine 0`, `abandon a`, `a runs 60s`.
+    Unless `slow`, a launched test has started.
     `order` are labels in starting order; empty: list order.
     """
 
     def __init__(self, tests: str, *, gpus: int = 2, jobs: int = 2, slow: bool = False, order: str = "",
-                 **options: Any) -> None:
+                 slow_after: Optional[float] = None, **options: Any) -> None:
         self.tests = {test.label: test for test in tests_of(tests)}
         ordered = [self.tests[label] for label in order.split() or self.tests]
-        self.schedule = schedule_of(ordered, gpus, jobs, **options)
+        self.schedule = schedule_of(ordered, gpus, jobs, **options, **({"slow": slow_after} if slow_after else {}))
         self.slow, self.at = slow, 0.0
         self.results: Dict[str, run_tests.Result] = {}
         self.leases: Dict[str, Lease] = {}
+        self.stacks: Dict[str, str] = {}         # by label, why they were last asked for
+        self.quarantined: List[str] = []         # reasons
 
     def event(self, text: str) -> Any:
         words = text.split()
@@ -89,9 +96,16 @@ class Play:
         if name.startswith("SIG"):
             return Interrupt(self.at, signal.Signals[name])
         if name == "exit":
-            return Exited(self.at, test, int(words[2]) if len(words) > 2 else 0, "")
+            return self.exited(test, *words[2:])
         return {"begin": Begin(self.at), "tick": Tick(self.at), "start": Started(self.at, test, None),
                 "break": Broken(self.at, test, "no log")}[name]
+
+    def exited(self, test: Optional[Test], status: str = "0", word: str = "") -> Exited:
+        assert test is not None
+        _, is_sick, index = word.partition("sick:")
+        if is_sick:
+            return Exited(self.at, test, int(status), sick=(Sick(devices_of(9)[int(index)], "no answer"),))
+        return Exited(self.at, test, int(status), cause=CAUSES.get(word, Cause(word)))
 
     def step(self, text: str) -> List[str]:
         """Feed one event; returns what the schedule wants done."""
@@ -104,6 +118,15 @@ class Play:
                     told += self.step(f"start {action.test.label}")
             elif isinstance(action, Kill):
                 told.append(f"{signal.Signals(action.signum).name} {action.test.label}")
+                if action.stacks:
+                    self.stacks[action.test.label] = action.stacks
+            elif isinstance(action, Quarantine):
+                told.append(f"quarantine {action.sick.device.token}")
+                self.quarantined.append(action.sick.reason)
+            elif isinstance(action, Abandon):
+                told.append(f"abandon {action.test.label}")
+            elif isinstance(action, Announce):
+                told.append(f"{action.test.label} runs {action.seconds:g}s")
             elif isinstance(action, Retry):
                 told.append(f"{action.result.test.label} {action.result.outcome.value}, again")
             else:
@@ -117,14 +140,14 @@ class Play:
 
 
 class ScheduleCase(unittest.TestCase):
-    def play(self, tests: str, script: str, *, done: bool = True, **values: Any) -> Play:
-        """Hold a script of `event > action; action` lines against a schedule; at its end all is `done`."""
+    def play(self, tests: str, script: str, *, done: Optional[bool] = True, **values: Any) -> Play:
+        """Hold a script of `event > action; action` lines against a schedule; at its end all is `done`, or not."""
         play = Play(tests, **values)
         for line in script.strip().splitlines():
             event, _, expected = line.partition(">")
             told = play.step(event.strip())
             self.assertEqual("; ".join(told), expected.strip(), f"after {event.strip()!r}")
-        self.assertEqual(play.schedule.done, done)
+        self.assertIn(done, (play.schedule.done, None))
         return play
 
 
@@ -796,7 +819,7 @@ class RetryTest(ScheduleCase):
     def test_a_test_that_does_not_pass_runs_again(self) -> None:
         play = self.play("a", """
             begin       > a on GPU 0
-            exit a 1    > a failed, again; a on GPU 0
+            exit a 1    > a failed, again; a on GPU 1
             exit a -11  > a crashed, again; a on GPU 0
             exit a      > a flaky
         """, retries=2)
@@ -805,7 +828,7 @@ class RetryTest(ScheduleCase):
     def test_the_last_attempt_counts(self) -> None:
         play = self.play("a", """
             begin      > a on GPU 0
-            exit a 1   > a failed, again; a on GPU 0
+            exit a 1   > a failed, again; a on GPU 1
             exit a -6  > a crashed
         """, retries=1)
         self.assertEqual((play.results["a"].attempt, play.results["a"].status), (2, -6))
@@ -814,7 +837,7 @@ class RetryTest(ScheduleCase):
         self.play("a:1:5", """
             begin         > a on GPU 0
             @5 tick       > SIGTERM a
-            @7 exit a     > a timeout, again; a on GPU 0
+            @7 exit a     > a timeout, again; a on GPU 1
             @11 tick      >
             @12 tick      > SIGTERM a
             @13 exit a    > a timeout
@@ -830,10 +853,10 @@ class RetryTest(ScheduleCase):
     def test_barriers_after_and_locks_wait_for_the_verdict(self) -> None:
         self.play("a+lock=x b+after=a d+lock=x | c", """
             begin      > a on GPU 0
-            exit a 1   > a failed, again; a on GPU 0
+            exit a 1   > a failed, again; a on GPU 1
             exit a     > a flaky; b on GPU 0; d on GPU 1
             exit d     > d passed
-            exit b 1   > b failed, again; b on GPU 0
+            exit b 1   > b failed, again; b on GPU 1
             exit b 1   > b failed; c on GPU 0
         """, retries=1, done=False)
 
@@ -855,10 +878,340 @@ class RetryTest(ScheduleCase):
     def test_an_attempt_that_cannot_start_has_its_number(self) -> None:
         play = self.play("a", """
             begin     > a on GPU 0
-            exit a 1  > a failed, again; a on GPU 0
+            exit a 1  > a failed, again; a on GPU 1
             break a   > a not run
         """, retries=1)
         self.assertEqual(play.results["a"].attempt, 2)
+
+
+    def test_it_runs_elsewhere_if_it_can(self) -> None:
+        cases = {
+            "another GPU is free": ("a b", 3, """
+                begin     > a on GPU 0; b on GPU 1
+                exit a 1  > a failed, again; a on GPU 2
+                exit a 1  > a failed, again; a on GPU 0
+            """),
+            "none is": ("a b", 2, "begin > a on GPU 0; b on GPU 1\nexit a 1 > a failed, again; a on GPU 0"),
+            "neighbours": ("w:2", 4, "begin > w on GPU 0,1\nexit w 1 > w failed, again; w on GPU 2,3"),
+            "not as many others": ("w:2", 3, "begin > w on GPU 0,1\nexit w 1 > w failed, again; w on GPU 0,1"),
+            "the others are no neighbours": ("x w:2 y z", 5, """
+                begin     > x on GPU 0; w on GPU 1,2; y on GPU 3; z on GPU 4
+                exit x    > x passed
+                exit z    > z passed
+                exit w 1  > w failed, again; w on GPU 0,1
+            """),
+            "a share": ("h:.5 i:.5", 2, """
+                begin     > h on GPU 0; i on GPU 0
+                exit h 1  > h failed, again; h on GPU 1
+            """),
+            "all there are": ("w:all", 2, "begin > w on GPU 0,1\nexit w 1 > w failed, again; w on GPU 0,1"),
+            "no GPU": ("x:0", 2, "begin > x on CPU\nexit x 1 > x failed, again; x on CPU"),
+        }
+        for name, (tests, gpus, script) in cases.items():
+            with self.subTest(name):
+                self.play(tests, script, gpus=gpus, retries=2, done=False)
+
+
+class QuarantineTest(ScheduleCase):
+    """GPUs that fall out, as nvidia-smi says or as a log shows."""
+
+    def test_what_nvidia_smi_finds_counts_at_once(self) -> None:
+        play = self.play("a b c", """
+            begin           > a on GPU 0; b on GPU 1
+            exit a 0 sick:0 > quarantine 0; a passed
+            exit b          > b passed; c on GPU 1
+            exit c          > c passed
+        """)
+        self.assertEqual(play.quarantined, ["no answer"])
+
+    def test_a_device_is_quarantined_once(self) -> None:
+        self.play("a:.5 b:.5 c", """
+            begin           > a on GPU 0; b on GPU 0; c on GPU 1
+            exit a 0 sick:0 > quarantine 0; a passed
+            exit b 0 sick:0 > b passed
+        """, done=False)
+
+    def test_a_broken_gpus_test_runs_again_elsewhere_and_that_attempt_alone_counts(self) -> None:
+        for word in ("ecc", "bus", "sick:0"):
+            with self.subTest(word):
+                play = self.play("a b c", f"""
+                    begin            > a on GPU 0; b on GPU 1
+                    exit a 1 {word}  > quarantine 0; a failed, again
+                    exit b           > b passed; a on GPU 1
+                    exit a           > a passed; c on GPU 1
+                    exit c           > c passed
+                """)
+                self.assertEqual(play.results["a"].attempt, 2)
+        self.assertEqual(self.play("a", "begin > a on GPU 0\nexit a 1 ecc > quarantine 0; a failed, again; a on GPU 1",
+                                   done=False).quarantined, ["ECC in a"])
+
+    def test_what_shows_on_every_gpu_is_the_test(self) -> None:
+        self.play("a b", """
+            begin         > a on GPU 0; b on GPU 1
+            exit a 1 ecc  > quarantine 0; a failed, again; a on GPU 2
+            exit a 1 ecc  > a failed
+            exit b        > b passed
+        """, gpus=3)
+
+    def test_a_test_is_spared_once_and_then_retried_as_often_as_said(self) -> None:
+        self.play("a", """
+            begin            > a on GPU 0
+            exit a 1 ecc     > quarantine 0; a failed, again; a on GPU 1
+            exit a 1 sick:1  > quarantine 1; a failed
+        """, gpus=3)
+        play = self.play("a", """
+            begin            > a on GPU 0
+            exit a 1 ecc     > quarantine 0; a failed, again; a on GPU 1
+            exit a 1         > a failed, again; a on GPU 2
+            exit a           > a flaky
+        """, gpus=3, retries=1)
+        self.assertEqual(play.results["a"].attempt, 3)
+
+    def test_a_pass_beside_a_broken_gpu_is_a_pass(self) -> None:
+        self.play("a b", "begin > a on GPU 0; b on GPU 1\nexit a 0 sick:1 > quarantine 1; a passed", done=False)
+
+    def test_several_gpus_do_not_tell_which_is_broken(self) -> None:
+        self.play("w:2 a", "begin > w on GPU 0,1\nexit w 1 ecc > w failed; a on GPU 0", done=False)
+        self.play("w:2 a", "begin > w on GPU 0,1\nexit w 1 sick:1 > quarantine 1; w failed; a on GPU 0", done=False)
+
+    def test_a_test_without_a_gpu_accuses_none(self) -> None:
+        self.play("x:0 a", "begin > x on CPU; a on GPU 0\nexit x 1 ecc > x failed", done=False)
+        self.play("x:0 a", "begin > x on CPU; a on CPU\nexit a 1 ecc > a failed", gpus=0, done=False)
+
+    def test_a_share_of_a_gpu_accuses_it(self) -> None:
+        self.play("h:.5 i:.5", """
+            begin         > h on GPU 0; i on GPU 0
+            exit h 1 ecc  > quarantine 0; h failed, again; h on GPU 1
+            exit i        > i passed
+        """, done=False)
+
+    def test_what_fails_at_the_start_is_held_against_another_gpu(self) -> None:
+        cases = {"a pass": ("exit a", "quarantine 0; a passed"), "a crash": ("exit a -11 x", "quarantine 0; a crashed"),
+                 "another error": ("exit a 1 assert", "quarantine 0; a failed"),
+                 "the same error": ("exit a 1 launch", "a failed")}
+        for name, (end, told) in cases.items():
+            with self.subTest(name):
+                play = self.play("a", f"""
+                    @5 begin            > a on GPU 0
+                    @35 exit a 1 launch > a failed, again; a on GPU 1
+                    {end}               > {told}
+                """)
+                self.assertEqual(play.quarantined, ["launch failure in a"] * told.startswith("quarantine"))
+
+    def test_what_fails_later_is_the_tests_own(self) -> None:
+        self.play("a", "begin > a on GPU 0\n@30.1 exit a 1 launch > a failed")
+
+    def test_a_suspicion_needs_another_gpu(self) -> None:
+        for gpus in (1, 2):
+            with self.subTest(gpus=gpus):
+                self.play("a b", f"""
+                    begin           > a on GPU 0{'; b on GPU 1' * (gpus - 1)}
+                    exit a 1 launch > a failed, again; a on GPU 0
+                    exit a          > a passed{'; b on GPU 0' * (2 - gpus)}
+                """, gpus=gpus, done=False)
+
+    def test_a_suspicion_counts_for_one_attempt(self) -> None:
+        """The third attempt is no more a proof than it is a suspicion."""
+        self.play("a", """
+            begin           > a on GPU 0
+            exit a 1 launch > a failed, again; a on GPU 1
+            exit a 1 launch > a failed, again; a on GPU 0
+            exit a          > a flaky
+        """, retries=1)
+
+    def test_what_needs_more_than_is_left_cannot_run(self) -> None:
+        play = self.play("a~99 w:2 v:2+after=a b:all x:0+after=w", """
+            begin         > a on GPU 0
+            exit a 1 ecc  > quarantine 0; w unrunnable; v unrunnable; x blocked; a failed, again; a on GPU 1
+            exit a        > a passed; b on GPU 1
+            exit b        > b passed
+        """, order="a w v b x")
+        self.assertEqual(play.results["w"].reason, "needs 2 GPUs, more than are left")
+
+    def test_what_waits_for_a_retry_and_cannot_run_has_failed(self) -> None:
+        self.play("a w:2 b", """
+            begin         > w on GPU 0,1; b on GPU 2
+            exit w 1      > w failed, again; w on GPU 0,1
+            exit b 1 ecc  > quarantine 2; b failed, again
+            exit w 1      > w failed, again; w on GPU 0,1
+            exit w 1      > w failed; b on GPU 0; a on GPU 1
+        """, gpus=3, retries=2, order="w b a", done=False)
+        play = self.play("w:2 b~1", """
+            begin         > w on GPU 0,1; b on GPU 2
+            exit w 1 sick:0  > quarantine 0; w failed, again
+            exit b 1 sick:1  > quarantine 1; w failed; b failed, again; b on GPU 2
+        """, gpus=3, done=False)
+        self.assertEqual(play.results["w"].reason, "")
+
+    def test_a_reservation_is_of_gpus_that_are_left(self) -> None:
+        self.play("a~10 b~20 c~30 w:2 n~25", """
+            begin            > a on GPU 0; b on GPU 1; c on GPU 2
+            @10 exit a 0 sick:0  > quarantine 0; a passed
+            @20 exit b       > b passed
+            @30 exit c       > c passed; w on GPU 1,2
+        """, gpus=3, done=False)
+
+    def test_without_a_gpu_the_machine_has_failed(self) -> None:
+        play = self.play("a b c x:0 y:0 z:0", """
+            begin           > a on GPU 0; b on GPU 1; x on CPU; y on CPU
+            exit a 1 ecc    > quarantine 0; a failed, again
+            exit b 0 sick:1 > quarantine 1; a failed; c not run; z not run; SIGTERM x; SIGTERM y; b passed
+            exit x -15      > x interrupted
+            exit y          > y interrupted
+        """)
+        self.assertEqual(play.schedule.failure, "no usable GPU is left")
+        play = self.play("a b", "begin > a on GPU 0\nexit a 1 ecc > quarantine 0; b not run; a failed", gpus=1, jobs=1,
+                         sequential=True, retries=5)
+        self.assertEqual(play.schedule.failure, "no usable GPU is left")
+
+
+class MachineWideTest(ScheduleCase):
+    """One cause that no test can pass, on every GPU: the run ends."""
+
+    def ends(self, tests: str, script: str, failure: str = "", **values: Any) -> None:
+        play = self.play(tests, script, done=None, **values)
+        self.assertEqual(play.schedule.failure, failure)
+
+    def test_two_tests_on_every_gpu_end_the_run(self) -> None:
+        self.ends("a b c d", """
+            begin         > a on GPU 0; b on GPU 1
+            exit a 1 old  > a failed; c on GPU 0
+            exit b 1 old  > d not run; SIGTERM c; b failed
+        """, "old driver, on every GPU")
+
+    def test_one_gpu_takes_two_tests(self) -> None:
+        self.ends("a b c", """
+            begin          > a on GPU 0
+            exit a 1 none  > a failed; b on GPU 0
+            exit b 1 none  > c not run; b failed
+        """, "no GPU, on every GPU", gpus=1)
+
+    def test_one_test_is_no_machine(self) -> None:
+        self.ends("a b", """
+            begin         > a on GPU 0; b on GPU 1
+            exit a 1 old  > a failed, again; a on GPU 0
+            exit a 1 old  > a failed, again; a on GPU 0
+            exit a 1 old  > a failed
+        """, retries=2)
+        self.ends("a", """
+            begin         > a on GPU 0
+            exit a 1 old  > a failed, again; a on GPU 1
+            exit a 1 old  > a failed
+        """, retries=1)
+        self.ends("w:all", "begin > w on GPU 0,1\nexit w 1 old > w failed")
+
+    def test_wide_tests_count_for_all_their_gpus(self) -> None:
+        self.ends("w:2 v:2 u:2", """
+            begin         > w on GPU 0,1
+            exit w 1 old  > w failed; v on GPU 0,1
+            exit v 1 old  > u not run; v failed
+        """, "old driver, on every GPU")
+
+    def test_every_gpu_has_to_show_it(self) -> None:
+        self.ends("a b c d", """
+            begin         > a on GPU 0; b on GPU 1
+            exit a 1 old  > a failed; c on GPU 0
+            exit c 1 old  > c failed; d on GPU 0
+            exit d 1 old  > d failed
+        """)
+
+    def test_any_other_end_on_a_gpu_starts_anew(self) -> None:
+        for end in ("exit b", "exit b 1 assert", "exit b 1 none", "exit b -9"):
+            with self.subTest(end):
+                play = Play("a b c d e")
+                for event in ("begin", "exit a 1 old", end, "exit c 1 old", "exit c 1 old"):
+                    play.step(event)
+                self.assertEqual(play.schedule.failure, "")
+                play.step("exit d 1 old")
+                self.assertEqual(play.schedule.failure, "old driver, on every GPU")
+
+    def test_tests_without_a_gpu_say_nothing_of_them(self) -> None:
+        self.ends("a b x:0 y:0 c", """
+            begin         > a on GPU 0; b on GPU 1; x on CPU; y on CPU
+            exit a 1 old  > a failed; c on GPU 0
+            exit x 1 old  > x failed
+            exit y        > y passed
+            exit b 1 old  > SIGTERM c; b failed
+        """, "old driver, on every GPU")
+        self.ends("x:0 y:0", "begin > x on CPU; y on CPU\nexit x 1 old > x failed\nexit y 1 old > y failed")
+        self.ends("a b", "begin > a on CPU\nexit a 1 old > a failed; b on CPU\nexit b 1 old > b failed", gpus=0)
+
+    def test_gpus_in_quarantine_need_not_show_it(self) -> None:
+        self.ends("a b c d", """
+            begin            > a on GPU 0; b on GPU 1
+            exit a 0 sick:0  > quarantine 0; a passed
+            exit b 1 old     > b failed; c on GPU 1
+            exit c 1 old     > d not run; c failed
+        """, "old driver, on every GPU")
+
+
+class JudgeTest(unittest.TestCase):
+    """What the end of an attempt means."""
+
+    def judged(self, attempt: int = 1, being_ended: Optional[Outcome] = None, options: str = "report",
+               is_spared: bool = False, junit: Optional[str] = "x.xml", **event: Any) -> run_tests.Result:
+        test = a_test(junit=junit, timeout=5.0)
+        running = run_tests.Running(Lease((), 0), attempt, 0.0, started=2.0, cause=being_ended)
+        return judge(Exited(5.0, test, **event), running, run_tests.Options((), leaks=options), is_spared)
+
+    def test_outcome_cause_and_reason(self) -> None:
+        passed, flaky, failed, crashed = Outcome.PASSED, Outcome.FLAKY, Outcome.FAILED, Outcome.CRASHED
+        timeout, interrupted, leak = Outcome.TIMEOUT, Outcome.INTERRUPTED, ("sleep (pid 7)",)
+        why, shows, oom = Cause("why"), "its JUnit file shows failures: 2", run_tests.OOM_KILLED
+        late = "did not end in 5s"
+        cases: List[Tuple[str, Dict[str, Any], Tuple[Outcome, str, str]]] = [
+            ("a pass", {"status": 0}, (passed, "", "")),
+            ("a failure", {"status": 3, "cause": why}, (failed, "why", "")),
+            ("a crash", {"status": -11, "cause": why}, (crashed, "why", "")),
+            ("a crash as a shell tells it", {"status": 139, "cause": why}, (crashed, "why", "")),
+            ("a timeout", {"status": -15, "cause": why, "being_ended": timeout}, (timeout, "timeout", late)),
+            ("a timeout that ends well", {"status": 0, "being_ended": timeout}, (timeout, "timeout", late)),
+            ("a timeout, then the OOM killer", {"status": -9, "cause": oom, "being_ended": timeout},
+             (timeout, "timeout", late)),
+            ("an interrupt", {"status": -2, "being_ended": interrupted}, (interrupted, "", "")),
+            ("an interrupt that ends well", {"status": 0, "being_ended": interrupted}, (interrupted, "", "")),
+            ("the OOM killer", {"status": -9, "cause": oom}, (crashed, oom.text, "OOM killer")),
+            ("the OOM killer, within", {"status": 137, "cause": oom}, (crashed, oom.text, "OOM killer")),
+            ("failures behind exit 0", {"status": 0, "junit_failures": 2, "cause": why}, (failed, "why", shows)),
+            ("failures", {"status": 1, "junit_failures": 2, "cause": why}, (failed, "why", "")),
+            ("a second attempt", {"status": 0, "attempt": 2}, (flaky, "", "")),
+            ("a second that fails", {"status": 1, "attempt": 2}, (failed, "", "")),
+            ("a second with failures behind exit 0", {"status": 0, "attempt": 2, "junit_failures": 2},
+             (failed, "", shows)),
+            ("the first that counts", {"status": 0, "attempt": 2, "is_spared": True}, (passed, "", "")),
+            ("the second that counts", {"status": 0, "attempt": 3, "is_spared": True}, (flaky, "", "")),
+            ("a leak", {"status": 0, "leaked": leak}, (passed, "", "")),
+            ("a leak that fails", {"status": 0, "leaked": leak, "options": "fail"},
+             (failed, "leaked processes", "leaked: 1 process")),
+            ("two leaks at a retry", {"status": 0, "leaked": leak * 2, "options": "fail", "attempt": 2},
+             (failed, "leaked processes", "leaked: 2 processes")),
+            ("a failure that leaks", {"status": 3, "leaked": leak, "options": "fail", "cause": why},
+             (failed, "why", "")),
+        ]
+        for name, values, expected in cases:
+            with self.subTest(name):
+                result = self.judged(**values)
+                self.assertEqual((result.outcome, result.cause.text, result.reason), expected)
+                self.assertEqual((result.seconds, result.status, result.leaked),
+                                 (3.0, values["status"], values.get("leaked", ())))
+
+    def test_a_junit_file_without_a_failure_is_of_no_use_to_a_failure(self) -> None:
+        silent = "without a failure"
+        cases: List[Tuple[Dict[str, Any], str]] = [
+            ({"status": 0}, ""), ({"status": 0, "attempt": 2}, ""),
+            ({"status": 0, "junit_fault": "missing"}, "missing"),
+            ({"status": 1}, silent), ({"status": -9}, silent), ({"status": 1, "junit_failures": 1}, ""),
+            ({"status": 1, "junit_fault": "stale"}, "stale"), ({"status": 1, "junit": None}, ""),
+            ({"status": 0, "being_ended": Outcome.TIMEOUT}, silent),
+            ({"status": 0, "being_ended": Outcome.INTERRUPTED}, silent),
+            ({"status": 1, "junit_fault": "truncated", "junit_failures": 1}, "truncated"),
+            ({"status": 0, "junit_failures": 1}, ""),
+            ({"status": 0, "leaked": ("sleep (pid 7)",)}, ""),
+            ({"status": 0, "leaked": ("sleep (pid 7)",), "options": "fail"}, silent),
+        ]
+        for values, fault in cases:
+            with self.subTest(**values):
+                self.assertEqual(self.judged(**values).junit_fault, fault)
 
 
 class SequentialTest(ScheduleCase):
@@ -912,8 +1265,8 @@ class TimeoutTest(ScheduleCase):
             @10 begin      > a on GPU 0
             @39 tick       >
             @40 tick       > SIGTERM a
-            @49 tick       >
-            @50 tick       > SIGKILL a
+            @50 tick       >
+            @51 tick       > SIGKILL a
             @60 tick       >
             @61 exit a -9  > a timeout
         """, grace=10.0)
@@ -954,10 +1307,167 @@ class TimeoutTest(ScheduleCase):
     def test_deadline_is_that_of_the_next_signal(self) -> None:
         play = Play("a:1:5 b:1:3 c", gpus=3, jobs=1, grace=2.0)
         seen = [play.schedule.deadline()]
-        for event in ("begin", "@3 tick", "@5 tick", "exit b", "@7 tick", "exit a", "exit c"):
+        for event in ("begin", "@3 tick", "@5 tick", "exit b", "@8 tick", "exit a", "exit c"):
             play.step(event)
             seen.append(play.schedule.deadline())
-        self.assertEqual(seen, [math.inf, 3.0, 5.0, 7.0, 7.0, math.inf, math.inf, math.inf])
+        stuck = 8.0 + run_tests.STUCK_S
+        self.assertEqual(seen, [math.inf, 3.0, 5.0, 6.0, 8.0, stuck, math.inf, math.inf])
+
+
+    def test_stacks_are_asked_for_before_the_first_signal(self) -> None:
+        play = self.play("a:1:1.5", "begin > a on GPU 0\n@1.5 tick > SIGTERM a", done=False)
+        self.assertEqual(play.stacks, {"a": "did not end in 1.5s"})
+        for events in ("@1 SIGINT", "@1 SIGINT\n@2 SIGINT"):
+            play = Play("a:1:5")
+            for event in ["begin", *events.splitlines(), "@99 tick"]:
+                play.step(event)
+            self.assertEqual(play.stacks, {})
+
+    def test_what_cannot_be_killed_is_abandoned_with_its_gpus(self) -> None:
+        play = self.play("a:2:5 b c x:0", f"""
+            begin                > a on GPU 0,1; b on GPU 2; x on CPU
+            exit x               > x passed
+            @5 tick              > SIGTERM a
+            @16 tick             > SIGKILL a
+            @{15.9 + STUCK_S} tick  >
+            @{16 + STUCK_S} tick    > abandon a; quarantine 0; quarantine 1; a timeout
+            @99 exit a -9        >
+            exit b               > b passed; c on GPU 2
+            exit c               > c passed
+        """, gpus=3)
+        result = play.results["a"]
+        self.assertEqual((result.status, result.reason, result.cause.text, result.junit_fault, result.seconds),
+                         (-9, "cannot be killed", "cannot be killed", "left open", 16 + STUCK_S))
+        self.assertEqual(play.quarantined, ["a cannot be killed"] * 2)
+
+    def test_an_abandoned_test_is_not_retried_and_blocks_others(self) -> None:
+        self.play("a:0:5 b+after=a", f"begin > a on CPU\n@5 tick > SIGTERM a\n@16 tick > SIGKILL a\n"
+                  f"@{16 + STUCK_S} tick > abandon a; a timeout; b blocked", retries=3)
+
+    def test_the_last_gpu_may_be_abandoned_too(self) -> None:
+        play = self.play("a:1:5 b", f"begin > a on GPU 0\n@5 tick > SIGTERM a\n@16 tick > SIGKILL a\n"
+                         f"@{16 + STUCK_S} tick > abandon a; quarantine 0; b not run; a timeout", gpus=1)
+        self.assertEqual(play.schedule.failure, "no usable GPU is left")
+
+    def test_a_machine_without_gpus_loses_none(self) -> None:
+        for jobs, sequential in ((1, True), (2, False)):
+            self.play("a:1:5 b", f"""
+                begin                 > a on CPU
+                @5 tick               > SIGTERM a
+                @16 tick              > SIGKILL a
+                @{16 + STUCK_S} tick  > abandon a; a timeout; b on CPU
+                exit b                > b passed
+            """, gpus=0, jobs=jobs, sequential=sequential)
+
+    def test_an_interrupt_does_not_wait_for_ever_for_what_cannot_be_killed(self) -> None:
+        self.play("a b", f"""
+            begin                   > a on GPU 0; b on GPU 1
+            @1 SIGINT               > SIGINT a; SIGINT b
+            @2 SIGINT               > SIGKILL a; SIGKILL b
+            @2 exit b -9            > b interrupted
+            @{2 + STUCK_S} tick     > abandon a; quarantine 0; a interrupted
+        """)
+
+    def test_whatever_an_abandoned_test_posts_is_ignored(self) -> None:
+        """Its thread may come back from the kernel at any time."""
+        for event in ("start a", "exit a -9", "break a"):
+            with self.subTest(event):
+                self.play("a b", f"""
+                    begin                   > a on GPU 0; b on GPU 1
+                    start b                 >
+                    @1 SIGINT               > SIGINT b
+                    @2 SIGINT               > SIGKILL b
+                    @2 exit b -9            > b interrupted
+                    @{2 + STUCK_S} tick     > abandon a; quarantine 0; a interrupted
+                    {event}                 >
+                """, slow=True)
+
+
+class SlowTest(ScheduleCase):
+    def test_a_test_is_announced_after_each_span(self) -> None:
+        play = self.play("a b", """
+            begin        > a on GPU 0
+            @59.9 tick   >
+            @60 tick     > a runs 60s
+            @119 tick    >
+            @120 tick    > a runs 120s
+            @130 exit a  > a passed; b on GPU 0
+            @180 tick    >
+            @190 tick    > b runs 60s
+        """, gpus=1, slow_after=60.0, done=False)
+        self.assertEqual(play.schedule.deadline(), 250.0)
+
+    def test_the_clock_runs_from_the_start_of_the_process(self) -> None:
+        self.play("a", "begin > a on GPU 0\n@5 start a >\n@64 tick >\n@65 tick > a runs 60s", slow=True,
+                  slow_after=60.0, done=False)
+
+    def test_one_that_is_being_ended_is_no_news(self) -> None:
+        self.play("a:1:65", "begin > a on GPU 0\n@60 tick > a runs 60s\n@65 tick > SIGTERM a\n@120 tick >\n"
+                  "@121 tick >", slow_after=60.0, grace=100.0, done=False)
+
+    def test_a_timeout_at_the_same_time_comes_too(self) -> None:
+        self.play("a:1:60", "begin > a on GPU 0\n@60 tick > a runs 60s; SIGTERM a", slow_after=60.0, done=False)
+
+
+class DeadlineTest(ScheduleCase):
+    """`--deadline`: all is reported by then."""
+
+    def test_the_run_ends_early_enough_for_sweeps_and_reports(self) -> None:
+        play = self.play("a b c x:0 | d", """
+            @1000 begin      > a on GPU 0; b on GPU 1; x on CPU
+            @1010 exit a     > a passed; c on GPU 0
+            @1078.9 tick     >
+            @1079 tick       > d not run; SIGTERM b; SIGTERM x; SIGTERM c
+            @1080 exit b 0   > b interrupted
+            @1081 exit x -15 > x interrupted
+            @1089 tick       >
+            @1090 tick       > SIGKILL c
+            exit c -9        > c interrupted
+        """, deadline=100.0, grace=10.0)
+        self.assertTrue(play.schedule.is_overdue)
+        self.assertEqual(play.stacks, dict.fromkeys("bxc", "--deadline ends the run"))
+        self.assertEqual((play.schedule.failure, play.schedule.interrupts), ("", []))
+
+    def test_of_a_short_one_half_is_for_the_tests(self) -> None:
+        self.play("a", """
+            begin      > a on GPU 0
+            @3.9 tick  >
+            @4 tick    > SIGTERM a
+            @6.9 tick  >
+            @7 tick    > SIGKILL a
+        """, deadline=8.0, grace=10.0, done=False)
+
+    def test_it_comes_once(self) -> None:
+        play = Play("a", deadline=100.0)
+        play.step("begin")
+        self.assertEqual(play.schedule.deadline(), 79.0)
+        play.step("@79 tick")
+        self.assertEqual(play.schedule.deadline(), 90.0)
+
+    def test_a_run_that_ends_before_it_is_not_overdue(self) -> None:
+        play = self.play("a", "begin > a on GPU 0\n@78 exit a > a passed", deadline=100.0)
+        self.assertFalse(play.schedule.is_overdue)
+
+    def test_what_ended_otherwise_before_stays_as_it_was(self) -> None:
+        self.play("a:1:75 b", """
+            begin         > a on GPU 0
+            @75 tick      > SIGTERM a
+            @79 tick      > b not run; SIGTERM a
+            @80 exit a    > a timeout
+        """, gpus=1, deadline=100.0)
+        self.play("x:0 b:2+after=x w:2", """
+            begin         > x on CPU; w on GPU 0,1
+            @10 exit x    > x passed
+            @11 exit w 1  > w failed, again; b on GPU 0,1
+            @79 tick      > w failed; SIGTERM b
+        """, deadline=100.0, retries=1, done=False)
+
+    def test_a_test_that_is_only_launched_is_ended_when_it_has_started(self) -> None:
+        self.play("a", "begin > a on GPU 0\n@79 tick >\n@80 start a > SIGTERM a\n@81 exit a > a interrupted",
+                  deadline=100.0, slow=True)
+
+    def test_without_one_a_run_takes_its_time(self) -> None:
+        self.play("a", "begin > a on GPU 0\n@1e9 tick >\n@1e9 exit a > a passed")
 
 
 class InterruptTest(ScheduleCase):
@@ -1378,6 +1888,10 @@ class Simulation:
                 self.happen(heapq.heappop(self.agenda)[2])
         self.require(set(self.outcomes) == set(self.tests), "a test has no outcome")
         self.require(not self.leases, "a test ends without its lease")
+        self.check_end()
+
+    def check_end(self) -> None:
+        """All that was lent is back, and nothing more is to happen."""
         self.require(self.schedule.deadline() == math.inf, "there is a deadline after the end")
         rest = self.schedule.pool.take(ALL_GPUS)
         self.require(rest is not None and len(rest.devices) == max(self.gpus, 1), "a lease is not given back")
@@ -1581,19 +2095,143 @@ class Simulation:
         return not any(start <= set(free) for start in starts)
 
 
+class FaultSimulation(Simulation):
+    """The same with GPUs that break, machines that fail, deadlines, and tests that cannot be killed or leave things."""
+
+    def a_schedule(self) -> run_tests.Schedule:
+        schedule = super().a_schedule()
+        chance = self.random.choice
+        schedule.options = run_tests.Options(
+            (), grace=self.grace, retries=chance([0, 0, 1, 3]), fail_fast=self.random.random() < 0.1,
+            deadline=chance([None, None, None, 0.5, 40.0, 100.0]), slow=chance([None, None, 2.0]),
+            leaks=chance(["report", "fail"]))
+        self.causes_here = chance([[Cause()], [Cause("assert"), *CAUSES.values()], [CAUSES["old"]],
+                                   [CAUSES["ecc"], Cause()], [CAUSES["launch"], CAUSES["launch"], Cause()]])
+        self.lost: Set[int] = set()              # indices
+        self.killed: Dict[Test, float] = {}      # when SIGKILL was sent
+        self.seen: Set[str] = set()              # what has happened
+        return schedule
+
+    def check_end(self) -> None:
+        self.require(self.schedule.pool.size == max(self.gpus, 1) - len(self.lost), "the pool has another size")
+        rest = self.schedule.pool.take(ALL_GPUS)
+        self.require(rest is not None and len(rest.devices) == self.schedule.pool.size, "a lease is not given back")
+        self.seen.update(["failure"] * bool(self.schedule.failure), ["overdue"] * self.schedule.is_overdue)
+
+    def happen(self, event: Any) -> None:
+        if not isinstance(event, Exited) or self.ends.get(event.test, (0, None))[1] is event:
+            self.feed(event._replace(at=self.now))
+
+    def feed(self, event: Any) -> None:
+        if isinstance(event, Started):
+            self.started[event.test] = self.now
+            self.end_in(event.test, self.random.choice([0.0, 1.0, 3.0, 8.0, 25.0]), self.random.choice([0, 0, 1, -11]))
+        for action in self.schedule.step(event):
+            self.seen.add(type(action).__name__)
+            if isinstance(action, Launch):
+                self.on_launch(action)
+            elif isinstance(action, Quarantine):
+                self.require(action.sick.device.index not in self.lost, "a GPU is lost twice")
+                self.require(bool(action.sick.device.token), "what is no GPU is lost")
+                self.lost.add(action.sick.device.index)
+            elif isinstance(action, Kill):
+                self.on_kill(action, event)
+            elif isinstance(action, Abandon):
+                soon = self.killed[action.test] + STUCK_S - 1.0      # the order may have come before the process did
+                self.require(self.now >= soon, f"{action.test.label} is abandoned too soon")
+            elif isinstance(action, Announce):
+                self.require(action.test in self.started, "what does not run is announced")
+            elif isinstance(action, Retry):
+                self.on_retry(action, event)
+            else:
+                self.on_conclude(action, event)
+        self.require(set(self.leases) == set(self.schedule.running), "another test runs than was launched")
+
+    def end_in(self, test: Test, seconds: float, status: int) -> None:
+        """A process will end then, whatever it leaves and shows."""
+        if test in self.ends and self.now + seconds >= self.ends[test][0]:
+            return
+        chance, devices = self.random.random, self.leases[test].devices
+        sick = tuple(Sick(device, "no answer") for device in devices if device.token and chance() < 0.04)
+        event = Exited(0, test, status, "", int(chance() < 0.1), self.random.choice(self.causes_here),
+                       ("sleep (pid 7)",) if chance() < 0.1 else (), sick)
+        self.ends[test] = self.now + seconds, event
+        self.later(seconds, event)
+
+    def on_launch(self, action: Launch) -> None:
+        test, lease = action.test, action.lease
+        self.require(test not in self.leases and test not in self.outcomes, f"{test.label} starts twice")
+        self.require(self.locks().isdisjoint(test.attributes.lock), f"{test.label} gets a lock that is held")
+        self.require(self.may_start(test), f"{test.label} passes a barrier or an `after`")
+        indices = {device.index for device in lease.devices}
+        self.require(indices.isdisjoint(self.lost), f"{test.label} gets a GPU in quarantine")
+        self.require(indices <= set(self.room(self.leases).free(test)), f"{test.label} gets a GPU that is held")
+        need = max(self.gpus, 1) - len(self.lost) if test.gpus == ALL_GPUS else math.ceil(test.gpus)
+        self.require(len(indices) == need, f"{test.label} gets {len(indices)} GPUs")
+        self.leases[test] = lease
+        for known in (self.started, self.ends, self.killed):
+            known.pop(test, None)
+        begins = Broken(0, test, "broken") if self.random.random() < 0.01 else Started(0, test, None)
+        self.later(self.random.choice([0.0, 0.1, 1.0]), begins)
+
+    def on_kill(self, action: Kill, event: Any) -> None:
+        test = action.test
+        self.require(test in self.started and test in self.leases, f"{test.label} is signalled while it is not there")
+        self.require(not action.stacks or isinstance(event, Tick), "stacks are asked for")
+        if action.signum == signal.SIGKILL:
+            self.killed[test] = self.now
+        if self.random.random() < (0.6 if action.signum == signal.SIGKILL else 0.3):
+            self.end_in(test, self.random.choice([0.0, 1.0]), -action.signum)
+        elif action.signum == signal.SIGKILL:    # it hangs in the kernel, for ever or for long
+            self.ends.pop(test, None)
+            if self.random.random() < 0.5:
+                self.end_in(test, STUCK_S * 2, -9)
+
+    def on_retry(self, action: Retry, event: Any) -> None:
+        test = action.result.test
+        self.require(isinstance(event, Exited) and event.test is test, f"{test.label} is retried")
+        self.require(action.result.outcome.can_be_retried(), f"{action.result.outcome} is retried")
+        self.require(action.result.attempt <= self.schedule.options.retries + 1, f"{test.label} is retried too often")
+        del self.leases[test]
+
+    def on_conclude(self, action: Conclude, event: Any) -> None:
+        result = action.result
+        self.require(result.test not in self.outcomes, f"{result.test.label} has two outcomes")
+        self.outcomes[result.test] = result.outcome
+        if result.lease is not None and self.leases.get(result.test) is result.lease:
+            del self.leases[result.test]
+        self.require(result.test not in self.leases, f"{result.test.label} is concluded while it runs")
+        fails = bool(event.leaked) and self.schedule.options.leaks == "fail" if isinstance(event, Exited) else False
+        self.require(not fails or event.test is not result.test or not result.outcome.is_ok(), "a leak passes")
+
+
 class PropertyTest(unittest.TestCase):
-    def test_the_rules_hold_for_random_schedules(self) -> None:
-        seen: Set[Outcome] = set()
-        for seed in range(600):
-            simulation = Simulation(seed)
+    def simulations(self, kind: Any, seeds: Iterable[int]) -> Iterator[Any]:
+        """Simulations that have come to their ends."""
+        for seed in seeds:
+            simulation = kind(seed)
             try:
                 simulation.run()
             except AssertionError as error:
                 told = [(test.label, test.gpus, test.barrier, test.attributes.lock, test.attributes.after,
                          simulation.seconds[test]) for test in simulation.order]
                 self.fail(f"seed {seed}, {simulation.gpus} GPUs, {simulation.jobs} jobs, tests {told}: {error}")
+            yield simulation
+
+    def test_the_rules_hold_for_random_schedules(self) -> None:
+        seen: Set[Outcome] = set()
+        for simulation in self.simulations(Simulation, range(600)):
             seen.update(simulation.outcomes.values())
         self.assertEqual(seen, set(Outcome) - {Outcome.DEFERRED})
+
+    def test_no_fault_hangs_a_random_schedule_or_breaks_its_rules(self) -> None:
+        outcomes, seen = set(), set()
+        for simulation in self.simulations(FaultSimulation, range(1500)):
+            outcomes.update(simulation.outcomes.values())
+            seen |= simulation.seen
+        self.assertEqual(outcomes, set(Outcome) - {Outcome.DEFERRED})
+        self.assertEqual(seen, {"Launch", "Retry", "Kill", "Abandon", "Announce", "Quarantine", "Conclude", "failure",
+                                "overdue"})
 
 
 if __name__ == "__main__":
