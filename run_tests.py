@@ -42,7 +42,6 @@ import ctypes
 import enum
 import errno
 import fcntl
-import functools
 import hashlib
 import heapq
 import itertools
@@ -78,7 +77,7 @@ PROGRAM = "run_tests.py"
 
 GRACE_S = 10.0               # SIGTERM to SIGKILL: enough for pytest to write its JUnit file
 FOLLOW_S = 0.05              # between two looks at a growing log: no eye sees it
-LINGER_S = 0.5               # for what a test leaves behind: helpers of multiprocessing see its end only then, and go
+LINGER_S = 1.5               # for what a test leaves behind: helpers see its end only then (torch's once a second), and go
 KILLED_S = 2.0               # a killed process is gone in milliseconds, or is stuck in the kernel
 STUCK_S = 30.0               # a shell that SIGKILL does not end by then is given up: a driver may hold it for ever
 SWEEP_POLL_S = 0.02          # between two looks at what a test has left: each takes milliseconds
@@ -2940,9 +2939,8 @@ class Record:
                 os.replace(junit, junit + suffix)    # no `.xml` at its end: CI is to read the last attempt's alone
 
     def test_end(self, result: Result) -> None:
-        """Journal a verdict, note a failure, mend the JUnit file."""
+        """Note a failure, mend the JUnit file."""
         test = result.test
-        self.attempt_end(result)
         if self.options.fails(result.outcome):
             if self.failed is None:
                 os.makedirs(os.path.dirname(self.failures) or ".", exist_ok=True)
@@ -3080,9 +3078,9 @@ def mended_junit(result: Result, tail: str, keeps: bool) -> ElementTree.Element:
     why = f"its JUnit file is {result.junit_fault}" if result.junit_fault else result.reason or "it was not started"
     message = f"{result.verdict()}; {why}"
     cases: List[ElementTree.Element] = []
-    with contextlib.suppress(ElementTree.ParseError, OSError, ValueError, LookupError):
-        for kept in junit_cases(result.test.junit or "") if keeps else ():
-            cases.append(kept)
+    if keeps:
+        with contextlib.suppress(ElementTree.ParseError, OSError, ValueError, LookupError):
+            cases.extend(junit_cases(result.test.junit or ""))       # those before the fault stay
     case = ElementTree.Element("testcase", classname=PROGRAM, name=xml_text(result.test.label),
                                time=f"{result.seconds:.3f}")
     if not result.outcome.is_ok():
@@ -3103,7 +3101,8 @@ def summary_case(attempts: Sequence[Result], record: Record) -> ElementTree.Elem
     if last.outcome is Outcome.DEFERRED:
         ElementTree.SubElement(case, "skipped", message="deferred by --max-gpus")
     is_ok = last.outcome.is_ok()
-    for result in [] if last.outcome is Outcome.PASSED else attempts[:-1] if is_ok else attempts:
+    told = attempts[:-1] if last.outcome is Outcome.FLAKY else [] if is_ok else attempts
+    for result in told:
         log = record.log_path(test, 0 if result is last else result.attempt)
         tail = tail_of(log) if result.status is not None else ""
         message = xml_text(": ".join(dict.fromkeys(filter(None, [result.verdict(), result.cause.text, result.reason]))))
@@ -3805,11 +3804,11 @@ class Run:
                 self.pending[action.test] = self.workers.submit(
                     run_job, self.job(action), self.reaper, self.health, self.inbox.put)
             elif isinstance(action, Kill):
-                signal_it = functools.partial(self.processes[action.test].signal, action.signum, action.stacks)
+                send_signal = self.processes[action.test].signal
                 if action.stacks:        # this takes time
-                    threading.Thread(target=signal_it, daemon=True).start()
+                    threading.Thread(target=send_signal, args=(action.signum, action.stacks), daemon=True).start()
                 else:
-                    signal_it()
+                    send_signal(action.signum)
             elif isinstance(action, Retry):
                 self.forget(action.result.test)
                 self.attempts.setdefault(action.result.test, []).append(action.result)
@@ -3835,6 +3834,11 @@ class Run:
     def conclude(self, result: Result) -> None:
         self.forget(result.test)
         self.results[result.test] = result
+        earlier = self.attempts.get(result.test, [])
+        if result in earlier:            # it has waited for a retry that does not come
+            earlier.remove(result)
+        else:
+            self.record.attempt_end(result)
         self.record.test_end(result)
         self.console.concluded(result)
 
