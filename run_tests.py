@@ -77,7 +77,7 @@ PROGRAM = "run_tests.py"
 
 GRACE_S = 10.0               # SIGTERM to SIGKILL: enough for pytest to write its JUnit file
 FOLLOW_S = 0.05              # between two looks at a growing log: no eye sees it
-LINGER_S = 1.5               # for what a test leaves behind: helpers see its end only then (torch's once a second), and go
+LINGER_S = 1.5               # for what a test leaves behind: some helpers look for their parent once a second, and go
 KILLED_S = 2.0               # a killed process is gone in milliseconds, or is stuck in the kernel
 STUCK_S = 30.0               # a shell that SIGKILL does not end by then is given up: a driver may hold it for ever
 SWEEP_POLL_S = 0.02          # between two looks at what a test has left: each takes milliseconds
