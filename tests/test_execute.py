@@ -17,7 +17,7 @@ from unittest import mock
 
 import run_tests
 from run_tests import Broken, Exited, Job, Lease, Process, Reaper, Started, run_job
-from tests.support import RunnerCase, a_test
+from tests.support import Ran, RunnerCase, a_test
 
 WAIT_S = 60.0                   # for what takes milliseconds
 ENDING = b"run_tests.py: SIGTERM: ending the running tests; once more kills them\n"
@@ -553,6 +553,21 @@ class CommandLineTest(GatedCase):
                 ends = ran.journal("test_end", path=f"{gpus}.jsonl")
                 self.assertEqual({end["label"]: end["outcome"] for end in ends},
                                  {"a": "passed", "b": "not run", "c": "not run"})
+
+
+    def test_a_retry_that_does_not_come_is_journaled_once(self) -> None:
+        gate = Fifo(self, "gate")
+        self.write("tests.txt", "false #: label=d lock=x after=e\ntrue #: label=e\n"
+                                "read line <gate; false #: label=a lock=x retries=1\n")
+        process = self.start("--fail-fast", "--order", "file", "--junit", "sum.xml", "tests.txt")
+        self.read_until(process, b">>> Finished: e")     # d waits for the lock now, before a
+        gate.release()
+        _, err = process.communicate(timeout=WAIT_S)
+        ran = Ran(process.returncode, b"", err.decode(), self.folder)
+        ends = [(record["label"], record["outcome"], record["attempt"]) for record in ran.journal("test_end")]
+        self.assertEqual(ends, [("e", "passed", 1), ("a", "failed", 1), ("d", "failed", 1)])
+        self.assertEqual((ran.code, sorted(ran.failures())), (1, ["a", "d"]))
+        self.assertEqual((ran.read("sum.xml").count("<failure"), ran.read("sum.xml").count("<rerun")), (2, 0))
 
 
 class JUnitFaultTest(RunnerCase):
