@@ -38,7 +38,6 @@ import ast
 import bisect
 import collections
 import contextlib
-import ctypes
 import enum
 import errno
 import fcntl
@@ -2365,15 +2364,14 @@ class Reaper:
     for the runner's death; it holds the files in `kept` open, and so their locks, until it has done its work.
     """
 
-    ADOPT, ONLY_MINE = 36, 0x20000000    # PR_SET_CHILD_SUBREAPER of prctl, __WNOTHREAD of waitpid
+    RENAME, ADOPT = 15, 36       # PR_SET_NAME and PR_SET_CHILD_SUBREAPER of prctl
+    ONLY_MINE = 0x20000000       # __WNOTHREAD of waitpid: not the children of other threads
 
     def __init__(self, run: str, kept: Iterable[int] = ()) -> None:
         self.attempts: Dict[int, "Process"] = {}         # by pid of the shell
         self.unclaimed: Set[int] = set()         # orphans that may be of several attempts
         self.nameless: List[ProcessInfo] = []    # those of them that had to be killed
-        self.adopts = False
-        with contextlib.suppress(OSError, AttributeError):       # not Linux
-            self.adopts = ctypes.CDLL(None).prctl(self.ADOPT, 1, 0, 0, 0) == 0 or os.getpid() == 1
+        self.adopts = prctl(self.ADOPT, 1) or os.getpid() == 1
         self.path, self.list = "/proc/{0}/task/{0}/children".format(os.getpid()), -1
         with contextlib.suppress(OSError):
             self.list = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -2482,12 +2480,20 @@ class Reaper:
             os._exit(0)
 
 
+def prctl(option: int, argument: Union[int, bytes]) -> bool:
+    """The system call of that name; False if it fails, or if this is no Linux or a Python without ctypes."""
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+        return bool(ctypes.CDLL(None).prctl(option, argument, 0, 0, 0) == 0)
+    return False
+
+
 def rename_process(name: bytes) -> None:
     """Give this process another name and command line: `pkill -9 -f run_tests` must not find the guard too."""
-    ctypes.CDLL(None).prctl(15, name, 0, 0, 0)           # PR_SET_NAME
     with open("/proc/self/stat", "rb") as file:
         start, end = (int(number) for number in file.read().rpartition(b") ")[2].split()[45:47])
-    if start:                            # else we may not know
+    if prctl(Reaper.RENAME, name) and start:     # else we may not know
+        import ctypes
         ctypes.memmove(start, name.ljust(end - start, b"\0"), end - start)
 
 
