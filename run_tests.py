@@ -56,6 +56,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -109,6 +110,7 @@ PORT_FIRST, PORT_LAST = 20_000, 32_767  # below the ephemeral ports of Linux, wh
 PORT_BASES = 8_000           # first ports are spread over this many, so that two runners seldom meet
 
 RULE = "\u2500" * 56
+SWEEPER = "sweeper"          # what the guard is called in `ps`
 STACKS = signal.SIGFPE       # asks Python for its stacks, by faulthandler: of its signals the one that nobody sends
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING, EXIT_SIGNAL = 0, 1, 2, 3, 5, 128
 
@@ -831,22 +833,45 @@ def parse_attributes(text: str, line: int, parsed: ListFile, base: Attributes) -
 
 # Bash: one process checks the syntax of all lines, one per list expands words under the list's state.
 
-def run_bash(arguments: Sequence[str], script: str, **variables: str) -> "subprocess.CompletedProcess[bytes]":
-    """Bash with `script` on its standard input. Raises MachineError if there is no bash."""
-    try:
-        return subprocess.run(["bash", *arguments], input=to_bytes(script), check=False,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **variables})
-    except OSError as error:
-        raise MachineError(f"bash cannot be run ({error.strerror}); put it on PATH, tests run in it") from None
+class Said(NamedTuple):
+    """What a bash has said, and how it ended."""
+
+    status: int
+    out: bytes
+    err: str
+
+
+def run_bash(arguments: Sequence[str], script: str, **variables: str) -> Said:
+    """Run bash with `script` on its standard input, until it has ended and its group with it.
+
+    Files, not pipes, take what it says: a background job that it leaves would hold these open. Raises MachineError.
+    """
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        source.write(to_bytes(script))
+        source.seek(0)
+        try:
+            bash = subprocess.Popen(["bash", *arguments], stdin=source, stdout=out, stderr=err, start_new_session=True,
+                                    env={**os.environ, **variables})
+        except OSError as error:
+            raise MachineError(f"bash cannot be run ({error.strerror}); put it on PATH, tests run in it") from None
+        try:
+            status = bash.wait()
+        finally:                         # Ctrl-C too
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(bash.pid, signal.SIGKILL)
+            bash.wait()
+        out.seek(0)
+        err.seek(0)
+        return Said(status, out.read(), err.read().decode("utf-8", "replace"))
 
 
 def syntax_error(script: str) -> str:
     """The first thing that bash says against the syntax of a script; empty if it can be parsed."""
     checked = run_bash(["-n", "-O", "extglob"], script + "\n", LC_ALL="C")
-    said = checked.stderr.decode("utf-8", "replace").strip().splitlines()
+    said = checked.err.strip().splitlines()
     if any("here-document" in line for line in said):        # only a warning to bash
         return "a here-document cannot be on one logical line; put the command into a script"
-    if checked.returncode == 0:          # also after some a bad `[[`, of which bash only tells
+    if checked.status == 0:              # also after some a bad `[[`, of which bash only tells
         said = [line for line in said if re.match("bash: (?!warning: )", line)]
         if not said:
             return ""
@@ -923,13 +948,13 @@ def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
         script += [f"{{ {name}={word}\n}} 3>&-\n" for name, word in zip(names, words)]
         script.append("printf '%s\\0' \"$PWD\" " + " ".join(f'"${name}"' for name in names) + " >&3\n")
     ran = run_bash(["-c", ". /dev/stdin", parsed.name], "".join(script))     # $0 is the list, as in the tests
-    fields = ran.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    fields = ran.out.decode("utf-8", "surrogateescape").split("\0")[:-1]
     values = [(fields[at], fields[at + 1:at + 5]) for at in range(0, len(fields), 5)]
     if len(values) < len(wanted):
         draft = parsed.drafts[len(values)]
-        said = re.sub(r"^.*?: line \d+: ", "", ran.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
+        said = re.sub(r"^.*?: line \d+: ", "", ran.err.strip().rpartition("\n")[2])
         what = "the shell state above this line" if draft.shell.held else "a word of this line"
-        parsed.complain(draft.line, f"{what} ends bash with status {ran.returncode} "
+        parsed.complain(draft.line, f"{what} ends bash with status {ran.status} "
                         f"({said or 'no reason given'}); run `bash -x {parsed.name}` to see where")
     return values
 
@@ -1114,7 +1139,8 @@ def parse_lists(options: Options) -> List[Test]:
 class History:
     """What journals say: how long each test takes when it passes, and which tests of these lists still owe a pass."""
 
-    def __init__(self, lists: Sequence[str] = ()) -> None:
+    def __init__(self, lists: Sequence[str] = (), flaky: str = "pass") -> None:
+        self.counts = {Outcome.PASSED.value} if flaky == "fail" else {Outcome.PASSED.value, Outcome.FLAKY.value}
         self.lists = frozenset(map(os.path.normpath, lists))
         self.runs: Set[str] = set()      # the runs of these lists
         self.shards: Dict[str, Set[str]] = {}    # by shard (`2/4`), the names of tests that its runs have selected
@@ -1141,7 +1167,7 @@ class History:
                 passes = self.passes.setdefault(known_as, [])
                 bisect.insort(passes, (record["time"], record["seconds"]))
                 del passes[:-PASSES]
-            if run in self.runs:
+            if run in self.runs and record["outcome"] in self.counts:
                 self.owed.discard(name)
 
     def owes(self, test: Test) -> bool:
@@ -2312,18 +2338,21 @@ class ProcessInfo(NamedTuple):
 
 
 def process_table() -> Dict[int, ProcessInfo]:
-    """The live processes of the machine by pid; none where there is no /proc. Zombies live only in their threads."""
-    table: Dict[int, ProcessInfo] = {}
-    ticks = os.sysconf("SC_CLK_TCK")
-    for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
-        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-            head, _, rest = file.read().rpartition(b") ")
-            state, parent, group, session, *more = rest.split()
-            if state not in (b"Z", b"X") or more[13] != b"1":
-                command = CONTROL.sub("?", head.partition(b"(")[2].decode("utf-8", "replace"))
-                table[int(name)] = ProcessInfo(int(name), command, int(parent), int(group), int(session),
-                                               int(more[15]) / ticks)
-    return table
+    """The live processes of the machine by pid; none where there is no /proc."""
+    found = map(process_info, map(int, filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ())))
+    return {info.pid: info for info in found if info is not None}
+
+
+def process_info(pid: int) -> Optional[ProcessInfo]:
+    """What /proc says of a process, if it lives. Zombies live only in their threads."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        head, _, rest = file.read().rpartition(b") ")
+        state, parent, group, session, *more = rest.split()
+        if state not in (b"Z", b"X") or more[13] != b"1":
+            name = CONTROL.sub("?", head.partition(b"(")[2].decode("utf-8", "replace"))
+            return ProcessInfo(pid, name, int(parent), int(group), int(session),
+                               int(more[15]) / os.sysconf("SC_CLK_TCK"))
+    return None
 
 
 def with_descendants(table: Mapping[int, ProcessInfo], pids: Iterable[int]) -> List[ProcessInfo]:
@@ -2367,17 +2396,23 @@ class Reaper:
     RENAME, ADOPT = 15, 36       # PR_SET_NAME and PR_SET_CHILD_SUBREAPER of prctl
     ONLY_MINE = 0x20000000       # __WNOTHREAD of waitpid: not the children of other threads
 
-    def __init__(self, run: str, kept: Iterable[int] = ()) -> None:
+    def __init__(self) -> None:
         self.attempts: Dict[int, "Process"] = {}         # by pid of the shell
         self.unclaimed: Set[int] = set()         # orphans that may be of several attempts
         self.nameless: List[ProcessInfo] = []    # those of them that had to be killed
         self.adopts = prctl(self.ADOPT, 1) or os.getpid() == 1
         self.path, self.list = "/proc/{0}/task/{0}/children".format(os.getpid()), -1
-        with contextlib.suppress(OSError):
-            self.list = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError), open(self.path, "rb") as file:
+            self.list = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)      # not the number of a closed standard stream
         self.own: FrozenSet[int] = frozenset()
         self.own = self.orphans()        # children from before the runner was exec'ed, and the guard
-        alive, self.line = os.pipe()
+        self.guard = 0
+        if not os.path.isdir("/proc/self"):
+            warn("there is no /proc: processes that leave the process group of their test are not found")
+
+    def post_guard(self, run: str, kept: Iterable[int] = ()) -> None:
+        """Start the guard. Raises MachineError."""
+        alive, self.line = os.pipe()     # its other end tells the guard of our death
         try:
             self.guard = os.fork()
         except OSError as error:
@@ -2412,6 +2447,8 @@ class Reaper:
         """The live processes of an attempt: its group, its session, its orphans, and what has come from them."""
         table = process_table()
         orphans = self.orphans() if self.adopts and self.list >= 0 else table.keys() - self.attempts.keys()
+        for info in filter(None, map(process_info, orphans - table.keys())):
+            table[info.pid] = info       # it came, and its parent went, while we looked
         mine = [info.pid for info in table.values() if attempt.pid in (info.group, info.session)
                 or (info.pid in orphans and self.owner(info) is attempt)]
         return with_descendants(table, mine)
@@ -2431,13 +2468,7 @@ class Reaper:
 
     def close(self) -> List[ProcessInfo]:
         """End what is left when all tests have ended, and the guard; returns what was left by no test in particular."""
-        give_up = time.monotonic() + KILLED_S
-        while self.has_orphans() and self.list >= 0 and time.monotonic() < give_up:
-            found = with_descendants(process_table(), self.orphans())
-            self.nameless += [info for info in found if info not in self.nameless]
-            send(signal.SIGKILL, found)
-            self.collect()
-            time.sleep(SWEEP_POLL_S)
+        self.end_orphans()
         if self.guard:
             os.kill(self.guard, signal.SIGKILL)
             os.waitpid(self.guard, 0)
@@ -2445,6 +2476,16 @@ class Reaper:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
         return self.nameless
+
+    def end_orphans(self) -> None:
+        """End all orphans, and what has come from them."""
+        give_up = time.monotonic() + KILLED_S
+        while self.has_orphans() and self.list >= 0 and time.monotonic() < give_up:
+            found = with_descendants(process_table(), self.orphans())
+            self.nameless += [info for info in found if info not in self.nameless]
+            send(signal.SIGKILL, found)
+            self.collect()
+            time.sleep(SWEEP_POLL_S)
 
     def stand_guard(self, run: str, alive: int, kept: Container[int]) -> None:
         """In the guard: wait until the runner has died, then kill all that bears its run's mark. Never returns.
@@ -2462,16 +2503,18 @@ class Reaper:
                 if descriptor > 2 and descriptor not in kept:
                     with contextlib.suppress(OSError):
                         os.close(descriptor)
-            rename_process(b"sweeper")
+            rename_process(SWEEPER.encode())
             before = orphans = self.orphans()
             end = poll()
             end.register(alive)
             while not end.poll(FOLLOW_S * 1000):         # milliseconds
                 before, orphans = orphans, self.orphans()
-            mark, calm = b"RUN_TESTS_RUN=" + os.fsencode(run), 0
+            mark, calm = os.fsencode(run), 0
             while calm < 5:              # a test that was about to start bears its mark a moment later
                 table = process_table()
-                roots = {pid for pid in table if mark in environment_of(pid)} | before | orphans
+                marked = {pid for pid in table for variable in environment_of(pid)
+                          if mark in variable and variable.startswith((b"RUN_TESTS_RUN=", b"RUN_TESTS_OUTER="))}
+                roots = marked | before | orphans
                 found = with_descendants(table, roots - {os.getpid()})
                 send(signal.SIGKILL, found)
                 calm = 0 if found else calm + 1
@@ -2545,13 +2588,15 @@ class Process:
         """
         give_up = time.monotonic() + STACKS_S
         with open(self.job.log, "ab", buffering=0) as log:
+            log.write(to_bytes(f"\n=== {PROGRAM}: {why} ===\n"))
             for info in self.reaper.members(self):
                 with contextlib.suppress(OSError):       # it has ended, or we may not see it
-                    if "python" not in os.path.basename(os.readlink(f"/proc/{info.pid}/exe")):
+                    program = os.path.basename(os.readlink(f"/proc/{info.pid}/exe"))
+                    if "python" not in program or info.name == SWEEPER:
                         continue
                     answers = catches(info.pid, STACKS)
                     about = f"asked by {STACKS.name} for the stacks of" if answers else "there is no faulthandler in"
-                    log.write(to_bytes(f"\n=== {PROGRAM}: {why}; {about} {info} ===\n"))
+                    log.write(to_bytes(f"\n=== {PROGRAM}: {about} {info} ===\n"))
                     if answers:
                         send(STACKS, [info])
                         wait_for_quiet(log.fileno(), give_up)
@@ -2747,8 +2792,7 @@ SIGNATURES: Sequence[Tuple[str, str, Blame]] = (
     (r"(?:^|\] |^E +| - )(?:ImportError|ModuleNotFoundError): |^ImportError while ", "import error", Blame.TEST),
     (r"Fatal Python error: Segmentation fault|: +\d+ Segmentation fault|\(SIGSEGV\)|exitcode *: -11\b",
      "segmentation fault", Blame.TEST),
-    (r"\bno tests ran in \d|^collected 0 items\s*$|^ERROR: file or directory not found: ",
-     "no tests collected", Blame.TEST),
+    (r"\bno tests ran in \d|^collected 0 items\s*$|^=* ?\d+ deselected in \d", "no tests collected", Blame.TEST),
 )
 # Lines that only quote such a text: source in a traceback, a warning, `set -x`, the result of another test case.
 QUOTING_LINE = (r"^(?:>|\+ |[A-Z_]+=|=* ?\d+ (?:failed|passed|errors?)\b.* in [\d.]+s)"
@@ -2759,7 +2803,6 @@ ERROR_LINES = (                          # the first of these that matches a lin
     r"^E +(\S.*)$",
     r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout)(?:: .*)?)$",
     r"^(.*(?i:\b(?:error|fatal|failed|failure|abort(?:ed)?|terminate[d]?|panic)\b).*)$",
-    r"^(.*\S.*)$",
 )
 ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"
 
@@ -2786,7 +2829,8 @@ def diagnose(status: int, log: str) -> Cause:
             match = re.search(pattern, line)
             if match:
                 return Cause(normalise(match.group(1)[:LINE_CHARS]))
-    return Cause(f"exit status {status}, without output")
+    last = normalise(next(filter(None, reversed(lines)), "")[:LINE_CHARS])
+    return Cause(f"exit status {status}, {f'last line: {last}' if last else 'without output'}")
 
 
 def plain(text: str) -> str:
@@ -2849,13 +2893,19 @@ class Appender:
             self.write(b"\n")
 
     def write(self, line: bytes) -> None:
-        if self.file.write(line) != len(line):
+        try:
+            written = self.file.write(line)
+        except OSError as error:         # it does not say which file
+            raise OSError(error.errno, error.strerror, self.path) from None
+        if written != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
 
     def restore(self) -> None:
         """Put the file back, whole, if it has been deleted: we hold it open still."""
         if os.fstat(self.file.fileno()).st_nlink == 0:
             os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+            if os.path.islink(self.path):        # a test's
+                os.unlink(self.path)
             with self.file as lost:
                 self.file = open(self.path, "ab+", buffering=0)
                 lost.seek(0)
@@ -2864,7 +2914,7 @@ class Appender:
 
 def read_history(options: Options) -> History:
     """What the run's own journal and those of `--history` say. Raises UsageError for one that cannot be read."""
-    history = History(options.lists)
+    history = History(options.lists, options.flaky)
     own = journal_path(options)
     paths = [own, *options.history] if os.path.isfile(own) else options.history
     for real, path in {os.path.realpath(path): path for path in paths}.items():      # each file once
@@ -2898,6 +2948,11 @@ class Record:
             os.makedirs(options.log_dir, exist_ok=True)
             self.lock = lock_directory(options.log_dir)
             os.makedirs(os.path.dirname(self.failures), exist_ok=True)
+            if options.junit:
+                folder = os.path.dirname(options.junit) or "."
+                os.makedirs(folder, exist_ok=True)
+                if os.path.isdir(options.junit) or not os.access(folder, os.W_OK):
+                    raise PermissionError(errno.EACCES, "cannot be written", options.junit)
             for stale in filter(None, [options.junit, None if options.fail_dir else self.failures]):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(stale)
@@ -2907,7 +2962,7 @@ class Record:
             self.journal = Appender(journal_path(options))
         except OSError as error:
             raise MachineError(f"cannot write {error.filename} ({error.strerror}); "
-                               "name a place with --log-dir, --fail-dir or --journal") from None
+                               "name a place with --log-dir, --fail-dir, --journal or --junit") from None
 
     def note(self, event: str, **values: Any) -> None:
         """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
@@ -3037,7 +3092,7 @@ def spell(value: Any) -> str:
 def lock_directory(path: str) -> int:
     """A descriptor that holds a directory until it is closed. Raises MachineError if another process holds it."""
     descriptor = os.open(path, os.O_RDONLY)
-    give_up = time.monotonic() + HELD_S
+    give_up, has_told = time.monotonic() + HELD_S, False
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -3045,6 +3100,9 @@ def lock_directory(path: str) -> int:
         except BlockingIOError:
             if time.monotonic() >= give_up:
                 raise MachineError(f"another run is writing to {path}; give this one a --log-dir of its own") from None
+            if not has_told:
+                has_told = True
+                warn(f"another run is writing to {path}; waiting {HELD_S:.0f} s for its end")
             time.sleep(FOLLOW_S)
         except OSError:                  # a file system without locks
             return descriptor
@@ -3087,10 +3145,11 @@ def mended_junit(result: Result, tail: str, keeps: bool) -> ElementTree.Element:
     if keeps:
         with contextlib.suppress(ElementTree.ParseError, OSError, ValueError, LookupError):
             cases.extend(junit_cases(result.test.junit or ""))       # those before the fault stay
+    cases = [case for case in cases if case.get("name")]     # pytest leaves one without, if it is ended in a test
     case = ElementTree.Element("testcase", classname=PROGRAM, name=xml_text(result.test.label),
                                time=f"{result.seconds:.3f}")
     if not result.outcome.is_ok():
-        ElementTree.SubElement(case, "error", message=xml_text(message))
+        ElementTree.SubElement(case, "error", message=xml_text(message), type=result.outcome.value)
     ElementTree.SubElement(case, "system-out").text = xml_text(f"{message}\n{tail}")
     return junit_of(result.test.label, result.seconds, [*cases, case])
 
@@ -3348,7 +3407,8 @@ class SequentialConsole(Console):
     def concluded(self, result: Result) -> None:
         if result.status is not None:
             self.retried(result)
-        for what in (result.reason, result.leaked and f"{result.leaks()}: {first_of(result.leaked)}"):
+        reason = "" if result.leaked and result.reason == result.leaks() else result.reason
+        for what in (reason, result.leaked and f"{result.leaks()}: {first_of(result.leaked)}"):
             if what and not result.outcome.is_unfinished():
                 warn(f"{result.test.where}: {result.test.label} {what}")
         if self.options.fails(result.outcome) and (result.test.announces or result.status is None):
@@ -3477,7 +3537,8 @@ def last_lines(results: Sequence[Result], schedule: Schedule) -> List[str]:
         name = signal.Signals(schedule.interrupts[0]).name
         lines.append(f"Interrupted by {name}: {unfinished or 'nothing was left to run'}")
     elif schedule.failure:
-        lines.append(f"Stopped, the machine failed: {schedule.failure.splitlines()[0]}: {unfinished}")
+        why = ": ".join(filter(None, [schedule.failure.splitlines()[0], unfinished]))
+        lines.append(f"Stopped, the machine failed: {why}")
     elif schedule.is_overdue:
         lines.append(f"Ended by --deadline: {unfinished or 'nothing was left to run'}")
     failed = [result.test.label for result in results if schedule.options.fails(result.outcome)]
@@ -3715,7 +3776,7 @@ class Run:
     """One run: carries out what the schedule decides, and feeds it what happens. Main thread only."""
 
     def __init__(self, selection: Selection, machine: Machine, options: Options, record: Record, trace: Trace,
-                 *, locks: Optional[GpuLocks] = None) -> None:
+                 *, reaper: Reaper, locks: Optional[GpuLocks] = None) -> None:
         self.selection, self.machine, self.options, self.record, self.trace = selection, machine, options, record, trace
         self.tests = selection.tests
         pool = make_pool(machine.devices, self.tests, options, locks)
@@ -3739,7 +3800,8 @@ class Run:
         self.ports: Dict[int, int] = {}  # by slot
         self.has_waited = False          # for another runner's GPUs
         self.environment = test_environment(os.environ, self.slots, record.run)
-        self.reaper = Reaper(record.run, [record.lock, *(locks.files.values() if locks else ())])
+        self.reaper = reaper
+        reaper.post_guard(record.run, [record.lock, *(locks.files.values() if locks else ())])
 
     def execute(self) -> None:
         """From the first start to the last end. Whatever goes wrong, no test is left running."""
@@ -3878,18 +3940,17 @@ class Run:
     def report(self, seconds: float) -> int:
         """Close the journal, print what there is to print; returns the exit code."""
         results = [self.results[test] for test in self.tests]
-        code = exit_code(results, self.schedule)
-        with contextlib.suppress(OSError):       # where the disk is full, the trace still gets its last lines
-            self.record.restore()
-            self.record.run_end(results, code, self.quarantined)
         if self.options.junit:
             cases = [summary_case([*self.attempts.get(test, []), self.results[test]], self.record)
                      for test in self.tests]
             try:
                 write_xml(self.options.junit, junit_of(PROGRAM, seconds, cases))
             except OSError as error:
-                warn(f"--junit {self.options.junit}: cannot be written ({error.strerror}); name another place")
-                code = EXIT_MACHINE
+                self.schedule.failure = self.schedule.failure or f"--junit {self.options.junit}: {error.strerror}"
+        code = exit_code(results, self.schedule)
+        with contextlib.suppress(OSError):       # where the disk is full, the trace still gets its last lines
+            self.record.restore()
+            self.record.run_end(results, code, self.quarantined)
         try:
             self.console.finish(results, summary(results, seconds, self.machine, self.record, self.quarantined))
         except KeyboardInterrupt:        # enough of the logs; not of the verdict
@@ -3935,6 +3996,8 @@ def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
 def test_environment(outer: Mapping[str, str], slots: int, run: str) -> Dict[str, Any]:
     """What all tests of a run have in their environment; what the user has set stays, but for buffering."""
     environment = {"PYTHONFAULTHANDLER": "1", **outer, "PYTHONUNBUFFERED": "1", "RUN_TESTS_RUN": run}
+    if "RUN_TESTS_RUN" in outer:         # a runner in a runner: the outer one's mark must not be lost
+        environment["RUN_TESTS_OUTER"] = " ".join(filter(None, [outer.get("RUN_TESTS_OUTER"), outer["RUN_TESTS_RUN"]]))
     if slots > 1:
         environment.setdefault("OMP_NUM_THREADS", str(max(1, core_count() // slots)))
     return environment
@@ -3996,8 +4059,29 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     """From options to exit code. Raises ListError, UsageError, MachineError before any test has started."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)    # where it is ignored, the kernel drops exit statuses
     signal.signal(STACKS, signal.SIG_IGN)            # tests inherit it: see dump_stacks
-    trace = Trace(open_stdout())
-    tests = parse_lists(options)
+    with signals_to(end_at_once):
+        run = prepare(options, environ, Trace(open_stdout()), Reaper())
+    if isinstance(run, int):
+        return run
+    start = time.monotonic()
+    with signals_to(run.inbox.put):
+        run.execute()
+    return run.report(time.monotonic() - start)
+
+
+def end_at_once(event: Event) -> None:
+    """What a signal does before the run."""
+    assert isinstance(event, Interrupt)
+    raise SystemExit(EXIT_SIGNAL + event.signum)
+
+
+def prepare(options: Options, environ: Mapping[str, str], trace: Trace, reaper: Reaper) -> Union["Run", int]:
+    """All that comes before the first test: the run, or the exit code where there is none."""
+    try:
+        tests = parse_lists(options)
+    finally:
+        reaper.end_orphans()             # daemons of shell state: each test starts its own
+        reaper.nameless.clear()
     if not tests:
         warn(f"no tests in {', '.join(options.lists)}")
         return EXIT_NOTHING
@@ -4019,11 +4103,7 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
                            "mend the machine or its mask")
     locks = GpuLocks(options.gpu_locks, machine) if options.gpu_locks and machine.devices else None
     run_id = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}"
-    run = Run(selection, machine, options, Record(options, run_id), trace, locks=locks)
-    start = time.monotonic()
-    with signals_to(run.inbox.put):
-        run.execute()
-    return run.report(time.monotonic() - start)
+    return Run(selection, machine, options, Record(options, run_id), trace, reaper=reaper, locks=locks)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -190,7 +190,7 @@ class FindCauseTest(RunnerCase):
 
     def test_only_the_end_of_a_log_counts(self) -> None:
         most = run_tests.CAUSE_BYTES
-        for size, cause in ((most - 100, "no space left on device"), (most, "the end")):
+        for size, cause in ((most - 100, "no space left on device"), (most, "exit status 1, last line: the end")):
             log = self.write("x.log", "No space left on device\n" + "x" * size + "\nthe end\n")
             self.assertEqual(run_tests.find_cause(1, self.job(log, 0)).text, cause)
 

@@ -104,7 +104,8 @@ class ProcessCase(RunnerCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.reaper = Reaper("a run")
+        self.reaper = Reaper()
+        self.reaper.post_guard("a run")
         self.addCleanup(ctypes.CDLL(None).prctl, Reaper.ADOPT, 0, 0, 0, 0)
         self.addCleanup(self.reaper.close)
         self.health = run_tests.Health(run_tests.Machine())
@@ -412,7 +413,8 @@ class ReaperTest(ProcessCase):
         return {info.pid for info in self.reaper.members(process)}
 
     def test_what_nobody_claims_is_ended_at_the_close(self) -> None:
-        reaper = Reaper("another run")
+        reaper = Reaper()
+        reaper.post_guard("another run")
         self.reaper.own |= reaper.own
         attempts = [self.start("a"), self.start("b", "env -i setsid")]
         for attempt in attempts:

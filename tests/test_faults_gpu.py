@@ -292,6 +292,9 @@ class OptionsTest(FaultCase):
         ran = Ended(process.returncode, out, err.decode(), self.folder)
         self.assertEqual((ran.code, ran.outcomes(), ran.failures(), self.left()), (1, outcomes, ["a"], {}), ran.text)
         self.assertTrue(ran.text.endswith("\nError in the following test cases: a\n"), ran.text)
+        again = self.start("--flaky", "fail", "--rerun-failed", "tests.txt")
+        again.communicate(timeout=WAIT_S)
+        self.assertEqual((again.returncode, self.left()), (0, {}))       # and not 5, nothing to run
 
     def test_too_few_gpus(self) -> None:
         self.write("tests.txt", "setsid $NAP & true\n")

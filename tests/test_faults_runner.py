@@ -304,6 +304,28 @@ class RunnerTest(FaultCase):
         self.assert_swept()
 
 
+    def test_what_shell_state_leaves_while_the_list_is_read(self) -> None:
+        """It neither holds up the reading nor outlives it; each test has its own, and that is its leak."""
+        self.write("env.sh", "$NAP & (setsid $NAP >/dev/null 2>&1 &); export P=$!\n")
+        self.write("tests.txt", ". ./env.sh\ntrue #: label=a\n")
+        listed = self.start("--list", "tests.txt")
+        out, _ = listed.communicate(timeout=WAIT_S)
+        self.assertEqual((listed.returncode, out[:2], self.left()), (0, b"a\t", {}))
+        ran = self.suffer(". ./env.sh\ntrue #: label=a\n", 0, {"a": "passed"})
+        self.assertEqual(len(ran.journal("test_end")[0]["leaked"]), 2)
+
+    def test_a_signal_while_the_list_is_read(self) -> None:
+        up = Fifo(self, "up")
+        self.write("tests.txt", "export X=$(echo up >up; $NAP)\ntrue\n")
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.each(signum.name):
+                process = self.start("tests.txt")
+                up.lines()
+                process.send_signal(signum)
+                out, err = process.communicate(timeout=WAIT_S)
+                self.assertEqual((process.returncode, out, err, self.left()), (128 + signum, b"", b"", {}))
+
+
 class MachineTest(FaultCase):
     def test_a_clock_that_runs_backwards(self) -> None:
         self.drive("import itertools, time", "clock = itertools.count(2_000_000_000, -3600)",

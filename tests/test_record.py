@@ -348,7 +348,7 @@ class PlacesTest(RunnerCase):
                 ran = self.run_list("touch ran; false\n", *arguments, env=env)
                 self.assertEqual((ran.code, ran.out), (3, b""), ran.err)
                 self.assertRegex(ran.err, rf"^run_tests\.py: error: cannot write {place} \([A-Z][a-z ]+\); "
-                                 r"name a place with --log-dir, --fail-dir or --journal\n$")
+                                 r"name a place with --log-dir, --fail-dir, --journal or --junit\n$")
                 self.assertFalse(os.path.exists(ran.path("ran")))
 
     def test_a_failure_that_cannot_be_noted_is_the_machines(self) -> None:
@@ -546,6 +546,11 @@ class MendedTest(RunnerCase):
 
     def names(self, root: ElementTree.Element) -> List[str]:
         return [case.get("name", "") for case in root.iter("testcase")]
+
+    def test_a_case_without_a_name_is_not_complete(self) -> None:
+        """What pytest writes for the test in which it was ended."""
+        text = '<testsuites><testsuite><testcase name="a"/><testcase time="0.000"/></testsuite></testsuites>'
+        self.assertEqual(self.names(self.mended(text, junit_fault="without a failure")), ["a", "x.py"])
 
     def test_complete_cases_are_kept_as_they_are(self) -> None:
         case = '<testcase name="{0}" classname="t" time="0.5">{1}</testcase>'.format

@@ -402,7 +402,7 @@ failed, exit 3, 0.0s: second (logs/second.log)
 crashed (SIGKILL), 0.0s: fourth (logs/fourth.log)
 unrunnable, 0.0s: fifth (needs 5 GPUs, more than there are)
 3 failures by cause:
-    1 x two: second
+    1 x exit status 3, last line: two: second
     1 x killed by SIGKILL: fourth
     1 x needs 5 GPUs, more than there are: fifth
 5 tests in 0.0s on 2 GPU(s): 2 passed, 1 failed, 1 crashed, 1 unrunnable
