@@ -846,23 +846,24 @@ def run_bash(arguments: Sequence[str], script: str, **variables: str) -> Said:
 
     Files, not pipes, take what it says: a background job that it leaves would hold these open. Raises MachineError.
     """
-    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        source.write(to_bytes(script))
-        source.seek(0)
-        try:
+    try:
+        with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            source.write(to_bytes(script))
+            source.seek(0)
             bash = subprocess.Popen(["bash", *arguments], stdin=source, stdout=out, stderr=err, start_new_session=True,
                                     env={**os.environ, **variables})
-        except OSError as error:
-            raise MachineError(f"bash cannot be run ({error.strerror}); put it on PATH, tests run in it") from None
-        try:
-            status = bash.wait()
-        finally:                         # Ctrl-C too
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(bash.pid, signal.SIGKILL)
-            bash.wait()
-        out.seek(0)
-        err.seek(0)
-        return Said(status, out.read(), err.read().decode("utf-8", "replace"))
+            try:
+                status = bash.wait()
+            finally:                     # Ctrl-C too
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(bash.pid, signal.SIGKILL)
+                bash.wait()
+            out.seek(0)
+            err.seek(0)
+            return Said(status, out.read(), err.read().decode("utf-8", "replace"))
+    except OSError as error:
+        raise MachineError(f"bash cannot be run ({error.strerror}); put it on PATH, tests run in it; it needs room for "
+                           "temporary files") from None
 
 
 def syntax_error(script: str) -> str:
@@ -2480,7 +2481,7 @@ class Reaper:
     def end_orphans(self) -> None:
         """End all orphans, and what has come from them."""
         give_up = time.monotonic() + KILLED_S
-        while self.has_orphans() and self.list >= 0 and time.monotonic() < give_up:
+        while self.orphans() and time.monotonic() < give_up:
             found = with_descendants(process_table(), self.orphans())
             self.nameless += [info for info in found if info not in self.nameless]
             send(signal.SIGKILL, found)
