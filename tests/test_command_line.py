@@ -609,7 +609,8 @@ class Timeouts(CommandLineCase):
                             "--timeout", "0.5s", "--grace", f"{WAIT_S}s")
         self.check(ran, 1, {"tidy": "timeout"})
         if "ready" in ran.read("logs/tidy.log"):
-            self.assertEqual(ran.read("logs/tidy.log"), "ready\ncleaned up\n")
+            self.assertEqual(ran.read("logs/tidy.log"),
+                                 "ready\n\n=== run_tests.py: did not end in 0.5s ===\ncleaned up\n")
 
     def test_the_grace_is_for_the_whole_group(self) -> None:
         """In `command; more` bash dies of SIGTERM at once; the command, which cleans up, still has its grace."""

@@ -408,7 +408,7 @@ class TestFaultTest(FaultCase):
         for name in ("first_wait", "second_wait", "third_wait", "fourth_wait"):
             self.assertEqual(len(re.findall(rf"line \d+ in {name}$", log, re.MULTILINE)), 1, log)
         self.assertEqual(len(re.findall(r"^  File .*, line \d+ in hang$", log, re.MULTILINE)), 2, log)
-        self.assertEqual(log.count("did not end in 0.1s; asked by SIGFPE for the stacks of python"), 2, log)
+        self.assertEqual(log.count("asked by SIGFPE for the stacks of python"), 2, log)
 
     def test_a_python_without_faulthandler(self) -> None:
         env = self.when_ready()
