@@ -64,8 +64,8 @@ import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from select import poll
-from typing import (Any, BinaryIO, Callable, Container, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple,
-                    Optional, Sequence, Set, Tuple, Union)
+from typing import (Any, BinaryIO, Callable, Collection, Container, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple,
+                    Optional, Sequence, Set, Tuple, Type, Union)
 from xml.etree import ElementTree
 
 # ---------------------------------------------------------------------------------------------------
@@ -76,6 +76,7 @@ VERSION = "0.1.0"
 PROGRAM = "run_tests.py"
 
 GRACE_S = 10.0               # SIGTERM to SIGKILL: enough for pytest to write its JUnit file
+BATCH_S = 0.05               # in which a script hands over the tests that follow one: they come milliseconds apart
 FOLLOW_S = 0.05              # between two looks at a growing log: no eye sees it
 LINGER_S = 1.5               # for what a test leaves behind: some helpers look for their parent once a second, and go
 KILLED_S = 2.0               # a killed process is gone in milliseconds, or is stuck in the kernel
@@ -190,6 +191,8 @@ class Options:
     flaky: str = "pass"
     leaks: str = "report"
     fail_fast: bool = False
+    handlers: Tuple[str, ...] = ("test_fail",)       # of failures, in scripts
+    verbose: bool = False
     log_dir: str = "logs"
     fail_dir: Optional[str] = None       # None: the log dir, and `failures` starts fresh
     journal: Optional[str] = None
@@ -438,6 +441,10 @@ class ListFile:
         """Note a mistake, reported later as `file:line: what`; `lost`: its line cannot be read at all."""
         self.mistakes.append((line, CONTROL.sub(" ", what)))
         self.is_whole = self.is_whole and not lost
+
+    def messages(self) -> List[str]:
+        """The mistakes as the user is to read them."""
+        return [f"{self.name}:{line}: {what}" for line, what in sorted(self.mistakes)]
 
 
 @dataclass
@@ -1041,7 +1048,7 @@ def finish_tests(lists: Sequence[ListFile], options: Options) -> List[Test]:
         for draft, (cwd, values) in zip(parsed.drafts, expand_words(parsed)):
             settle(draft, cwd, values, options)
     drafts = [draft for parsed in lists for draft in parsed.drafts]
-    labels = unique_names([draft.label or draft.body for draft in drafts], "{} #{}", str)
+    labels = list(map(Unique("{} #{}", str), [draft.label or draft.body for draft in drafts]))
     resolve_after(drafts, labels)
     check_junits(drafts)
     check_after(drafts, labels)
@@ -1054,34 +1061,37 @@ def finish_tests(lists: Sequence[ListFile], options: Options) -> List[Test]:
             draft.parent.complain(draft.line, "split= is not supported yet; take it out")
         tests.append(Test(
             index, draft.key, label, stem, draft.parent.name, draft.line, draft.source,
-            command_of(draft, junit, options), draft.shell, draft.attributes, draft.barrier, need_of(draft),
-            options.timeout if timeout is None else timeout, junit, draft.handled or draft.is_target))
+            command_of(draft, junit, options), draft.shell, draft.attributes, draft.barrier,
+            need_of(draft.attributes, draft.mask), options.timeout if timeout is None else timeout, junit,
+            draft.handled or draft.is_target))
     return tests
 
 
-def need_of(draft: Draft) -> float:
+def need_of(attributes: Attributes, mask: Optional[str]) -> float:
     """How many GPUs a test takes: `gpus=`, else as many as its own mask names, else one. The ids do not matter."""
-    if draft.attributes.gpus is not None:
-        return draft.attributes.gpus
-    if draft.mask is None:
+    if attributes.gpus is not None:
+        return attributes.gpus
+    if mask is None:
         return 1
-    entries = draft.mask.split(",")
+    entries = mask.split(",")
     return next((number for number, entry in enumerate(entries) if entry.strip() in ("", "-1")), len(entries))
 
 
-def unique_names(names: Iterable[str], pattern: str, same: Callable[[str], str]) -> List[str]:
-    """The names, each in turn made unique by a numbered suffix; names with equal `same(name)` are equal."""
-    seen: Set[str] = set()
-    count: Dict[str, int] = {}
-    unique = []
-    for name in names:
+class Unique:
+    """Makes each name in turn unique by a numbered suffix; names with equal `same(name)` are equal."""
+
+    def __init__(self, pattern: str, same: Callable[[str], str]) -> None:
+        self.pattern, self.same = pattern, same
+        self.seen: Set[str] = set()
+        self.count: Dict[str, int] = {}
+
+    def __call__(self, name: str) -> str:
         chosen = name
-        while same(chosen) in seen:
-            count[name] = count.get(name, 1) + 1
-            chosen = pattern.format(name, count[name])
-        seen.add(same(chosen))
-        unique.append(chosen)
-    return unique
+        while self.same(chosen) in self.seen:
+            self.count[name] = self.count.get(name, 1) + 1
+            chosen = self.pattern.format(name, self.count[name])
+        self.seen.add(self.same(chosen))
+        return chosen
 
 
 def stem_of(junit: str) -> str:
@@ -1099,7 +1109,7 @@ def log_stems(drafts: Sequence[Draft], labels: Sequence[str]) -> List[str]:
     names = [stem_of(draft.junit) if draft.junit else ("pytest_" if draft.is_target else "") + slug(label)
              for draft, label in zip(drafts, labels)]
     given_first = sorted(range(len(names)), key=lambda index: not drafts[index].junit)
-    stems = dict(zip(given_first, unique_names([names[index] for index in given_first], "{}_{}", str.casefold)))
+    stems = dict(zip(given_first, map(Unique("{}_{}", str.casefold), [names[index] for index in given_first])))
     return [stems[index] for index in range(len(names))]
 
 
@@ -1107,30 +1117,430 @@ def read_list(name: str) -> str:
     """The text of a list; bytes that are not UTF-8 survive as surrogates. Raises ListError."""
     try:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
-            data = file.read()
+            return file.read().decode("utf-8-sig", "surrogateescape")
     except OSError as error:
         raise ListError(f"{name}: cannot read this list ({error.strerror}); check its path") from None
-    if name.endswith(".sh") or data.startswith(b"#!"):
-        raise ListError(f"{name}:1: this is a script, and running one is not supported yet; "
-                         "put its test commands, one per line, into a list")
-    return data.decode("utf-8-sig", "surrogateescape")
 
 
-def parse_lists(options: Options) -> List[Test]:
-    """The tests of all lists, in order. Raises ListError with one message per mistake."""
-    lists: List[ListFile] = []
+def is_script(name: str, text: str) -> bool:
+    """Whether a file is a script, which bash itself runs, and no list."""
+    return name.endswith(".sh") or text.startswith("#!")
+
+
+def read_lists(names: Iterable[str]) -> Dict[str, str]:
+    """The texts of all lists by their names. Raises ListError with one message for each that cannot be read."""
+    texts: Dict[str, str] = {}
     unreadable: List[str] = []
-    for name in options.lists:
+    for name in dict.fromkeys(names):
         try:
-            lists.append(split_list(name, read_list(name), lists[-1].waits if lists else 0))
+            texts[name] = read_list(name)
         except ListError as error:
             unreadable += error.messages
+    if unreadable:
+        raise ListError(*unreadable)
+    return texts
+
+
+def parse_lists(texts: Mapping[str, str], options: Options) -> List[Test]:
+    """The tests of all lists, in order. Raises ListError with one message per mistake."""
+    lists: List[ListFile] = []
+    for name in options.lists:
+        lists.append(split_list(name, texts[name], lists[-1].waits if lists else 0))
     check_syntax(lists)
-    tests = [] if unreadable or not all(parsed.is_whole for parsed in lists) else finish_tests(lists, options)
-    mistakes = [f"{parsed.name}:{line}: {what}" for parsed in lists for line, what in sorted(parsed.mistakes)]
-    if unreadable or mistakes:
-        raise ListError(*unreadable, *mistakes)
+    tests = finish_tests(lists, options) if all(parsed.is_whole for parsed in lists) else []
+    mistakes = [message for parsed in lists for message in parsed.messages()]
+    if mistakes:
+        raise ListError(*mistakes)
     return tests
+
+
+# Scripts: bash runs them itself. Read here is which of their commands are tests, and where bash has to wait for
+# them earlier than its DEBUG trap would tell: that does not see a subshell before it has begun.
+
+BLOCKS = {"if": "fi", "for": "done", "select": "done", "while": "done", "until": "done", "case": "esac",
+          "{": "}", "(": ")"}
+LEADS = frozenset(["then", "else", "elif", "do"])        # what follows begins a command
+PIPES = ("|", "|&")
+BUILTINS = frozenset(
+    ". : [ [[ (( alias bg bind break builtin caller cd command compgen complete compopt continue coproc declare dirs disown "
+    "echo enable eval exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile popd "
+    "printf pushd pwd read readarray readonly return set shift shopt source suspend test times trap true type "
+    "typeset ulimit umask unalias unset wait".split())
+# What does not depend on tests, if what it names does not, and leaves no process.
+CALM = frozenset(["echo", "printf", ":", "true", "false", "[", "[[", "((", "test", "local", "export", "declare", "typeset",
+                  "readonly", "let", "unset"])
+GOES_ON = CALM | {"wait", "cd", "set", "shopt", "ulimit", "umask", "alias", "unalias", "return", "break", "continue",
+                  "shift"}
+INFALLIBLE = frozenset(["echo", "printf", ":", "true", "export"])        # a handler's commands that cannot fail
+HARMLESS = CALM | {"tee", "touch", "date", "cat", "tail", "head", "return", "mkdir"}     # in a handler that is put off
+LEAVES = frozenset(["exit", "return", "break", "continue", "exec", "local", "declare", "typeset", "set", "shopt"])
+STATEFUL = STATE_WORDS | {"exit", "exec", "eval", "read", "mapfile", "readarray", "trap", "let", "shift", "getopts"}
+ASSIGNING = frozenset(["export", "declare", "typeset", "readonly", "local", "read", "let", "unset", "mapfile",
+                       "readarray", "printf", "((", "getopts"])
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+OWN_STATE = re.compile(r"\$[$!?]|\$\{[$!?#]|\$BASHPID|\$_\b|\$\{\w+:?[=?]|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])"
+                       r"|[<>]&\s*(?:[3-9]|\d\d)|<<")
+SUBSTITUTION = re.compile(r"\$\(|`|[<>]\(")
+SEES_OUTSIDE = re.compile(SUBSTITUTION.pattern + r"|\$\?|\$\{[!?]")
+QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""", re.DOTALL)
+FILE_TEST = re.compile(r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)")
+FUNCTION = re.compile(r"^(?:function )?(\S+) \(\) ?\n(\{ ?\n.*?^\})$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass
+class ScriptCommand:
+    """A simple command of a script, or the head of a `for` or `case`, between the operators `before` and `after` it."""
+
+    tokens: List[Token]
+    lines: range                         # those it stands on
+    lead: str                            # `if`, `while`, `!` … right before it
+    before: str
+    after: str
+    obstacle: str = ""                   # why a test cannot be handed over
+
+    @property
+    def words(self) -> List[str]:
+        """Its words with its assignments, without redirections."""
+        return [word.text.replace("\\\n", "") for words in command_words(self.tokens) for word in words]
+
+    @property
+    def name(self) -> str:
+        """Its first word; empty for assignments alone."""
+        if self.tokens[0].text == "(":
+            return "(("
+        words = command_words(self.tokens)[1]
+        return unquoted(words[0].text) if words else ""
+
+
+@dataclass
+class Block:
+    """A compound command of a script while it is read; its own commands and those of statements by their numbers."""
+
+    closer: str
+    before: str                          # the operator before it
+    start: int                           # offset in the text
+    first: int                           # its first command
+    previous: int                        # the first command of the statement before the current one
+    statement: int                       # the first command of the current statement
+    function: str = ""                   # whose body it is
+    is_pattern: bool = False             # of `case`: a pattern is due
+    begins_unseen: bool = False          # it begins with what the DEBUG trap does not see
+
+
+class Site(NamedTuple):
+    """A test of a script: `command || test_fail "label"`. Label, JUnit file, mask and first word are bash words."""
+
+    line: int
+    words: Tuple[str, ...]
+    text: str                            # bash; a mask before it is what the test has been given
+    handler: str                         # bash
+    is_call: bool                        # the handler is one call: its words are expanded before the test runs
+    label: str
+    junit: str
+    mask: Optional[str]
+    first: str
+    attributes: Attributes
+
+
+class Script:
+    """What is read of a script, or of a file that it sources."""
+
+    def __init__(self, name: str, text: str, handlers: Collection[str]) -> None:
+        self.text, self.handlers = text, handlers
+        told = re.findall(rf"\b(?:{'|'.join(map(re.escape, handlers))})\s*\(\)\s*\{{(.*?)\}}", text, re.DOTALL)
+        self.changes = frozenset(re.findall(r"(\w+)\+?=", " ".join(told))) if told else None
+        self.parsed = ListFile(name)             # for mistakes in `#:`
+        self.commands: List[ScriptCommand] = []
+        self.sites: Dict[int, List[Site]] = {}   # by each line of their commands
+        self.waits: Set[int] = set()             # lines after whose commands bash waits
+        self.unseen: Set[str] = set()            # functions before whose calls it does
+        self.obstacles: Dict[int, str] = {}      # by line, why a test runs as it stands
+        self.found: List[Tuple[ScriptCommand, Site]] = []
+        self.blocks = [Block("", "", 0, 0, 0, 0)]
+        self.current: List[Token] = []
+        self.lead = self.before = self.function = ""
+        self.closed: Optional[Block] = None      # a block whose redirections may follow
+        self.depth = 0                           # of parentheses in `((`
+        self.line, self.line_start, self.attributes = 1, 0, Attributes()
+        self.read()
+
+    def read(self) -> None:
+        """Read line by line up to the end, or to what cannot be read."""
+        at, defaults = 0, Attributes()
+        try:
+            while at < len(self.text):
+                self.line_start, (tokens, after) = at, scan_line(self.text, at)
+                comment = tokens.pop().text if tokens and tokens[-1].kind == "comment" else ""
+                self.attributes = defaults
+                if comment.startswith("#:"):
+                    base = defaults if tokens else Attributes()
+                    self.attributes = parse_attributes(comment[2:], self.line, self.parsed, base)
+                    defaults = defaults if tokens else self.attributes
+                for token in tokens:
+                    self.take(token)
+                if not tokens or tokens[-1].text not in ("&&", "||", *PIPES):
+                    self.take(Token("op", ";", after - 1, after))
+                after = self.end_of_documents(tokens, after)
+                self.line += self.text.count("\n", at, after)
+                at = after
+        except (Unclosed, RecursionError):
+            self.obstacles[self.line] = "it cannot be read, nor can what follows"
+        for command, site in self.found:
+            for line in command.lines:
+                if command.obstacle:
+                    self.obstacles[line] = command.obstacle
+                else:
+                    self.sites.setdefault(line, []).append(site)
+
+    def end_of_documents(self, tokens: Sequence[Token], at: int) -> int:
+        """The offset after the here-documents of a line."""
+        for number, token in enumerate(tokens[:-1]):
+            if token.kind == "op" and re.search("<<-?$", token.text):
+                end = re.escape(unquoted(tokens[number + 1].text))
+                found = re.compile(rf"^{chr(9)}*{end}$\n?", re.MULTILINE).search(self.text, at)
+                at = found.end() if found else len(self.text)
+        return at
+
+    def take(self, token: Token) -> None:
+        """Take in the next token. A newline comes as `;`."""
+        text, block = token.text, self.blocks[-1]
+        if block.is_pattern:
+            if text == ")":
+                block.is_pattern = False
+            elif text == "esac":
+                self.close(token)
+        elif self.depth:
+            self.depth += (text == "(") - (text == ")") - (text == "]]")
+            self.current.append(token)
+        elif text == "(" and not self.closed and self.text.startswith("((", token.start) and (
+                not self.current or self.lead == "for"):
+            self.depth = 1
+            self.current.append(token)
+        elif text == "(" and len(self.current) == 1:
+            self.function, self.current = self.current[0].text, []
+        elif text == ")" and self.function and not self.current:
+            pass                         # of `f()`
+        elif text in SEPARATORS and text not in ("(", ")"):
+            self.separate(text)
+        elif text == ")":
+            self.separate(";")
+            self.close(token)
+        elif self.current or self.closed or not self.begin(token):
+            self.current.append(token)
+
+    def begin(self, token: Token) -> bool:
+        """What the first word of a command may mean; returns whether it is a reserved word."""
+        text, block = token.text, self.blocks[-1]
+        if text in BLOCKS:
+            count = len(self.commands)
+            self.blocks.append(Block(BLOCKS[text], self.before, token.end, count, count, count, self.function))
+            self.lead = text if text not in "{(" else ""
+            self.before = self.function = ""
+        elif text in BLOCKS.values():
+            self.close(token)
+        elif text in LEADS:
+            block.previous, block.statement = block.first, len(self.commands)
+            self.lead, self.before = text if text == "elif" else "", ""
+        elif text in ("!", "time"):
+            self.lead = text
+        elif text == "[[":
+            self.depth = 1
+            return False
+        elif text == "function":
+            self.current = [token]
+            return True
+        else:
+            return False
+        return True
+
+    def close(self, token: Token) -> None:
+        """A block ends; what follows it tells whether bash has forked for it."""
+        self.separate(";")
+        if len(self.blocks) > 1 and token.text == self.blocks[-1].closer:
+            self.closed = self.blocks.pop()
+            self.before = self.closed.before
+            self.lead = ""
+
+    def separate(self, operator: str) -> None:
+        """An operator ends a command or a block, and perhaps a statement."""
+        if self.closed:
+            self.end_block(self.closed, operator)
+        elif self.current and self.current[0].text == "function":
+            self.function, self.current = self.current[1].text if len(self.current) > 1 else "", []
+            return
+        elif self.current:
+            self.end_command(operator)
+        block = self.blocks[-1]
+        if operator not in ("&&", "||", *PIPES):
+            commands = self.commands[block.statement:]
+            if operator == "&":
+                for command in commands:
+                    command.obstacle = "it runs in the background"
+                if len(commands) > 1:
+                    self.hide(block, block.statement)
+            if commands:
+                block.previous, block.statement = block.statement, len(self.commands)
+            block.is_pattern = block.closer == "esac" and (operator.startswith((";;", ";&")) or block.is_pattern)
+        self.before = operator if operator in ("&&", "||", *PIPES) else ""
+
+    def end_command(self, operator: str) -> None:
+        """Note a simple command, and the test before it if it is a handler."""
+        tokens, lead, block = self.current, self.lead, self.blocks[-1]
+        first = self.line + self.text.count("\n", self.line_start, tokens[0].start)
+        last = first + self.text.count("\n", tokens[0].start, tokens[-1].end)
+        command = ScriptCommand(tokens, range(first, last + 1), lead, self.before, operator)
+        self.commands.append(command)
+        self.current, self.lead = [], ""
+        if lead == "case":
+            block.is_pattern = True
+        elif lead == "for" and self.sees_outside(tokens):
+            self.hide(self.blocks[-2], block.first)      # bash expands its words before the trap knows
+        elif self.before == "||" and not lead and command.name in self.handlers and operator in (";", ";;"):
+            words, is_plain = command_words(tokens)[1], all(token.kind == "word" for token in tokens)
+            self.add_site(len(self.commands) - 2, self.source(tokens), is_plain, words[1].text if len(words) > 1 else None)
+
+    def sees_outside(self, head: Sequence[Token]) -> bool:
+        """Whether what `for` goes through may depend on tests that are running."""
+        text = self.source(head[1:] or head)
+        names = re.findall(r"\$\{?(\w+)", text)
+        return bool(SUBSTITUTION.search(text)) or has_glob(head) or any(
+            self.changes is None or name in self.changes for name in names)
+
+    def source(self, tokens: Sequence[Token]) -> str:
+        """Tokens as they are written."""
+        return self.text[tokens[0].start:tokens[-1].end]
+
+    def end_block(self, block: Block, operator: str) -> None:
+        """A block, its redirections and the operator behind it have been read."""
+        redirected, self.current, self.closed = bool(self.current), [], None
+        inner = self.commands[block.first:]
+        if block.closer == ")" or operator in (*PIPES, "&") or block.before in PIPES:
+            for command in inner:
+                command.obstacle = "it runs in a subshell"
+        if block.closer == ")" or operator in (*PIPES, "&") or redirected or block.begins_unseen:
+            if block.begins_unseen and block.closer == "done":   # its end is followed by its beginning
+                self.waits.update(line for command in inner for line in command.lines)
+            if block.function:
+                self.unseen.add(block.function)
+            self.hide(self.blocks[-1], block.first)
+        handler = next((command for command in inner if command.name in self.handlers), None)
+        if block.closer == "}" and block.before == "||" and handler and not redirected and operator in (";", ";;"):
+            words = command_words(handler.tokens)[1]
+            text = self.text[block.start:self.text.rindex("}", 0, self.end_of_block(inner))]
+            self.add_site(block.first - 1, text, False, words[1].text if len(words) > 1 else None)
+            if any(command.name in LEAVES for command in inner):
+                self.found[-1][0].obstacle = "its handler changes the course of the script"
+
+    def end_of_block(self, inner: Sequence[ScriptCommand]) -> int:
+        """The offset after the brace that closes a block."""
+        return self.text.index("}", inner[-1].tokens[-1].end) + 1
+
+    def hide(self, parent: Block, first: int) -> None:
+        """The trap does not see what begins at a command: let bash wait after the statement before it."""
+        if parent.statement == parent.first == first:
+            parent.begins_unseen = True
+        start = parent.previous if first == parent.statement else parent.statement
+        self.waits.update(line for command in self.commands[start:first] for line in command.lines)
+
+    def add_site(self, number: int, handler: str, is_call: bool, label: Optional[str]) -> None:
+        """The command of this number has a handler: it is a test."""
+        command = self.commands[number] if number >= 0 else None
+        if command is None or command.after != "||":
+            return                       # a block
+        assigned, words = command_words(command.tokens)
+        said = [word.text for word in words]
+        masks = {token: token.text.partition("=") for token in assigned if is_mask(token)}
+        text = self.source(command.tokens)
+        for token in sorted(masks, key=lambda token: -token.start):
+            start, name = token.start - command.tokens[0].start, masks[token][0]
+            text = f"{text[:start]}{name}=${{{name}-}}{text[start + len(token.text):]}"
+        if not command.obstacle:
+            command.obstacle = obstacle_of(command, words, text + handler)
+        if self.attributes.label:
+            label = expandable(self.attributes.label, is_command=False)
+        elif label is None or SUBSTITUTION.search(label):
+            label = expandable(label or " ".join(said), is_command=True)
+        mask = list(masks.values())[-1][2] if masks else None
+        first, junit = said[0] if said else "", junit_word(said) or ""
+        self.found.append((command, Site(
+            command.lines[0], tuple(command.words), text, handler, is_call and not SEES_OUTSIDE.search(handler), label,
+            "" if SUBSTITUTION.search(junit) else junit, mask, "" if SUBSTITUTION.search(first) else first,
+            self.attributes)))
+
+
+def obstacle_of(command: ScriptCommand, words: Sequence[Token], text: str) -> str:
+    """Why a test cannot be handed over; empty if it can."""
+    if command.before in PIPES:
+        return "it ends a pipeline"
+    if command.lead in ("!", "time", "if", "elif", "while", "until"):
+        return f"it follows `{command.lead}`"
+    if command.name in BUILTINS or not words:
+        return "bash runs it itself"
+    own = OWN_STATE.search(re.sub(r"\$\?", "", text))
+    return f"`{own.group()}` needs the script's own shell" if own else ""
+
+
+def has_glob(tokens: Iterable[Token]) -> bool:
+    """Whether words may be file names to bash."""
+    return any(re.search(r"[*?[]", QUOTED.sub("", token.text)) for token in tokens if token.kind == "word")
+
+
+def goes_on(command: str, is_function: bool, changes: Container[str]) -> bool:
+    """Whether a command of a script cannot tell if the tests before it have ended, so that it may run at once.
+
+    `changes`: the variables that handlers of failures change.
+    """
+    if SEES_OUTSIDE.search(command) or any(name in changes for name in NAME.findall(command)):
+        return False
+    if command.startswith(("((", "for ", "case ")):
+        return True
+    try:
+        tokens, end = scan_line(command, 0)
+    except (Unclosed, RecursionError):
+        return False
+    assigned, words = command_words(tokens)
+    if not words:
+        return bool(assigned) and end > len(command) and not (has_glob(tokens) and "=(" in command)
+    name, arguments = words[0].text, [word.text for word in words[1:]]
+    outward = [tokens[number + 1].text for number, token in enumerate(tokens[:-1])
+               if token.kind == "op" and token.text not in SEPARATORS and not token.text.endswith(">&")]
+    if end <= len(command) or any(target != "/dev/null" for target in outward):
+        return False
+    if name in ("[", "[[", "test"):
+        return not any(map(FILE_TEST.fullmatch, arguments)) and not (has_glob(words[1:]) and name != "[[")
+    if any(token.text in SEPARATORS for token in tokens) or has_glob(words):
+        return False
+    prints = name in ASSIGNING | {"set", "shopt", "alias"} and (not arguments or "-p" in arguments)
+    return is_function or (name in GOES_ON and not prints)
+
+
+class Handler(NamedTuple):
+    """What the handler of a failure does."""
+
+    changes: FrozenSet[str]              # variables
+    can_wait: bool                       # until more tests have been started
+    can_fail: bool
+    is_test: bool                        # as a test it would change nothing in the script's shell
+
+
+def read_handler(text: str, functions: Mapping[str, str]) -> Handler:
+    """What some bash does, and the functions that it calls."""
+    changes: Set[str] = set()
+    names: Set[str] = set()
+    texts, seen = [text], set()
+    while texts:
+        for command in Script("", texts.pop(), ()).commands:
+            names.add(command.name)
+            assigned, _ = command_words(command.tokens)
+            changes.update(word.text for word in assigned if command.name == "")
+            if command.name in ASSIGNING:
+                changes.update(word for token in command.tokens[1:] for word in NAME.findall(token.text))
+            if command.name in functions and command.name not in seen:
+                seen.add(command.name)
+                texts.append(functions[command.name])
+    names -= {"", *functions}
+    return Handler(frozenset(name for word in changes for name in NAME.findall(word)[:1]), names <= HARMLESS,
+                   not names <= INFALLIBLE, not (names & STATEFUL or changes))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -1831,6 +2241,15 @@ class Broken(NamedTuple):
     details: str = ""                    # the traceback, if it is the runner's own mistake
 
 
+class Submit(NamedTuple):
+    """More tests have come. All that wait are in `order` from now on; `seconds` is what each is expected to take."""
+
+    at: float
+    tests: Sequence[Test]
+    order: Sequence[Test]
+    seconds: Mapping[Test, float]
+
+
 class Tick(NamedTuple):
     """Time has passed."""
 
@@ -1844,7 +2263,7 @@ class Interrupt(NamedTuple):
     signum: int
 
 
-Event = Union[Begin, Started, Exited, Broken, Tick, Interrupt]
+Event = Union[Begin, Submit, Started, Exited, Broken, Tick, Interrupt]
 
 
 class Launch(NamedTuple):
@@ -1996,6 +2415,8 @@ class Schedule:
             return self.on_started(event)
         if isinstance(event, Begin):
             actions = self.on_begin(event)
+        elif isinstance(event, Submit):
+            actions = self.on_submit(event)
         elif isinstance(event, Exited):
             actions = self.on_exited(event)
         elif isinstance(event, Broken):
@@ -2012,6 +2433,18 @@ class Schedule:
             reserve = min(self.options.grace + STACKS_S + REPORT_S, self.options.deadline / 2)
             self.end_at = event.at + self.options.deadline - reserve
         return self.refuse_unrunnable()
+
+    def on_submit(self, event: Submit) -> List[Action]:
+        self.seconds = event.seconds
+        self.floor = 0                   # a script has no barriers: it waits itself
+        first = 1 + max(self.rank.values(), default=-1)      # no rank is given twice
+        self.rank.update((test, first + rank) for rank, test in enumerate(event.order))
+        self.waiting.update(dict.fromkeys(event.tests, 0))
+        self.unfinished.update(test.barrier for test in event.tests)
+        self.lines.clear()
+        for test in self.waiting:
+            self.line_up(test)
+        return self.stop() if self.stopped else self.refuse_unrunnable()
 
     def refuse_unrunnable(self) -> List[Action]:
         """Conclude the tests that need more GPUs than there are, or are left."""
@@ -2307,12 +2740,10 @@ def simulate(tests: Sequence[Test], expected: Mapping[Test, float], pool: Pool, 
 # ---------------------------------------------------------------------------------------------------
 
 class Job(NamedTuple):
-    """All that a pool thread needs to run one attempt."""
+    """A shell to be started: that of one attempt, or of a script."""
 
-    test: Test
-    lease: Lease
     bash: str                            # path: looking it up for every test would cost more than starting it
-    script: str
+    arguments: Sequence[str]
     environment: Mapping[str, Any]
     log: str                             # path
     oom_kills: int = 0                   # of the machine, before
@@ -2544,22 +2975,13 @@ def rename_process(name: bytes) -> None:
 class Process:
     """One attempt's shell and its group. No signal goes to a group that is gone: others may have its number."""
 
-    def __init__(self, job: Job, reaper: Reaper) -> None:
+    def __init__(self, job: Job, reaper: Reaper, stdin: Optional[int], output: int) -> None:
         self.job, self.reaper = job, reaper
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        try:
-            log = os.open(job.log, flags, 0o666)
-        except FileNotFoundError:        # a test has taken its folder away
-            os.makedirs(os.path.dirname(job.log), exist_ok=True)
-            log = os.open(job.log, flags, 0o666)
-        try:
-            self.began = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-            self.popen = subprocess.Popen(
-                [b"bash", b"-c", to_bytes(job.script), to_bytes(job.test.file)], executable=job.bash,
-                env=job.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True, close_fds=False)   # as under bash, a test has the descriptors that we have
-        finally:
-            os.close(log)
+        self.began = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+        self.popen = subprocess.Popen(
+            [b"bash", *map(to_bytes, job.arguments)], executable=job.bash, env=job.environment, stdin=stdin,
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            close_fds=False)             # as under bash, a test has the descriptors that we have
         self.pid = self.popen.pid
         reaper.attempts[self.pid] = self
         self.lock = threading.Lock()
@@ -2661,29 +3083,42 @@ def wait_for_quiet(descriptor: int, give_up: float) -> None:
         before = size
 
 
-def run_job(job: Job, reaper: Reaper, health: Health, post: Callable[[Event], None]) -> None:
+def open_log(path: str) -> int:
+    """A descriptor of an empty log. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(path, flags, 0o666)
+    os.makedirs(os.path.dirname(path), exist_ok=True)    # a test has taken its folder away
+    return os.open(path, flags, 0o666)
+
+
+def run_job(launch: Launch, job: Job, reaper: Reaper, health: Health, post: Callable[[Event], None]) -> None:
     """Run one attempt and post what happens: Started and Exited, or Broken. Never raises."""
-    process = None
+    test, lease, process = launch.test, launch.lease, None
     try:
-        before = file_signature(job.test.junit)
-        process = Process(job, reaper)
-        post(Started(time.monotonic(), job.test, process))
+        before = file_signature(test.junit)
+        log = open_log(job.log)
+        try:
+            process = Process(job, reaper, subprocess.DEVNULL, log)
+        finally:
+            os.close(log)
+        post(Started(time.monotonic(), test, process))
         status, leaked = process.wait()
         at = time.monotonic()
-        fault, failures = junit_fault(job.test.junit, before)
+        fault, failures = junit_fault(test.junit, before)
         if (status or failures) and is_full(job.log):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), job.log)
         cause = find_cause(status, job) if status or failures else Cause()
-        sick = [Sick(device, f"{process.stuck[0]} cannot be killed") for device in job.lease.devices if process.stuck]
-        sick += health.examine(job.lease)
-        post(Exited(at, job.test, status, fault, failures, cause, tuple(map(str, leaked)), tuple(sick)))
+        sick = [Sick(device, f"{process.stuck[0]} cannot be killed") for device in lease.devices if process.stuck]
+        sick += health.examine(lease)
+        post(Exited(at, test, status, fault, failures, cause, tuple(map(str, leaked)), tuple(sick)))
     except BaseException as error:  # a thread that dies in silence would hang the run
         if process is not None:
             process.signal(signal.SIGKILL)
         if isinstance(error, OSError):
-            post(Broken(time.monotonic(), job.test, f"cannot run {job.test.label}: {error}"))
+            post(Broken(time.monotonic(), test, f"cannot run {test.label}: {error}"))
         else:
-            post(Broken(time.monotonic(), job.test, f"internal error, {error!r}", traceback.format_exc()))
+            post(Broken(time.monotonic(), test, f"internal error, {error!r}", traceback.format_exc()))
 
 
 def build_script(test: Test, mask: Mapping[str, str]) -> str:
@@ -2705,6 +3140,216 @@ def build_script(test: Test, mask: Mapping[str, str]) -> str:
         parts.append("\n" * (at - line if fits else 1) + text)
         line = at + text.count("\n")
     return "".join(parts) + "\n\n"       # with text to come, bash does not exec the command, and tells how it died
+
+
+# What the shell of a script does before the script, by BASH_ENV. Its DEBUG trap sees every simple command first; while
+# tests are running, and for each that is a test itself, it asks the runner, which answers in bash.
+# Where a function ends with status 0, the command is skipped. Nothing in it may show under `set -x`, nor change what
+# the script sees: `$?`, `$_`, its options, its standard streams.
+HOOK = r"""
+unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
+declare -A _rt_files _rt_lines
+_rt_shell=$BASHPID _rt_pending= _rt_trapped= _rt_bang= _rt_count=0 _rt_jobs=()
+
+_rt_ask() {      # sends words, does what is answered
+  local IFS= TMOUT=0 _rt_answer=
+  builtin printf '%s\0' "$#" "$@" >&"$_rt_out"
+  builtin read -r -d '' -u "$_rt_in" _rt_answer
+  eval "$_rt_answer"
+}
+_rt_hook() {     # $_, $?, the command, its line, the positional parameters
+  local - _rt_flags=$- _rt_skip= _rt_last=$1
+  set +aeuvx
+  if [[ $BASHPID == "$_rt_shell" && $3 != *_rt_end* && " ${FUNCNAME[*]} " != *' _rt_end '* ]]; then
+    local _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5}") _rt_function=
+    _rt_step
+  fi
+  : "$_rt_last"
+  [[ $_rt_skip ]]
+}
+_rt_step() {
+  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
+  [[ ${_rt_files[$_rt_source]-} ]] || _rt_ask scan "$_rt_source" "$PWD"
+  _rt_place=${_rt_lines[${_rt_files[$_rt_source]}:$_rt_line]-}
+  [[ ! $_rt_trapped ]] || _rt_keep_end
+  if [[ $! != "$_rt_bang" ]]; then
+    _rt_bang=$!
+    _rt_jobs+=("$!")
+  fi
+  if [[ $_rt_place == *s* || $_rt_pending ]]; then
+    declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null && _rt_function=1
+    _rt_ask command "$_rt_source" "$_rt_line" "$_rt_command" "$_rt_function" "$_rt_place"
+  fi
+  [[ $_rt_command != trap* ]] || _rt_trapped=1
+}
+_rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, _rt_mask, _rt_first, _rt_handler
+  local _rt_why= _rt_marked= _rt_level=0 _rt_n _rt_called
+  for _rt_n in "${_rt_jobs[@]}"; do
+    if kill -0 "$_rt_n"; then _rt_why='the script has a job in the background'; fi
+  done
+  [[ $_rt_why ]] || _rt_jobs=()
+  [[ /dev/fd/1 -ef /dev/fd/$_rt_stream && /dev/fd/198 -ef /dev/fd/$_rt_stream ]] || _rt_why='its output is redirected'
+  for ((_rt_n = 0; _rt_n < ${#FUNCNAME[@]} - 1; _rt_n++)); do
+    [[ ${_rt_lines[${_rt_files[${BASH_SOURCE[_rt_n + 1]:-main}]-}:${BASH_LINENO[_rt_n]}]-} != *w* ]] || _rt_marked=1
+    [[ ${FUNCNAME[_rt_n]} != source ]] || ((++_rt_level))
+  done
+  builtin printf -v _rt_called '%q ' "${_rt_handler[@]}"
+  _rt_snapshot >|"$_rt_folder/$((++_rt_count))"
+  _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_marked" "$_rt_level" "$_rt_flags" "$_rt_label" "$_rt_junit" \
+    "$_rt_mask" "$_rt_first" "$_rt_called"
+}
+_rt_snapshot() { # bash that makes another shell like this one
+  builtin printf 'cd -- %q\n' "$PWD"
+  umask -p
+  shopt -p
+  set +o
+  declare -p
+  declare -f
+  declare -Fx
+  alias -p
+  builtin printf 'set --'
+  builtin printf ' %q' "${_rt_arguments[@]}"
+  for ((; _rt_level > 0; _rt_level--)); do builtin printf '\nPS4=${PS4:0:1}$PS4'; done
+  builtin printf '\nunset "${!_rt_@}"\nunset -f _rt_{ask,hook,step,hand,snapshot,join,return,handle,end,keep_end}\n'
+  builtin printf 'shopt -u extdebug\nset +vxeuaTE\n'
+  [[ $_rt_flags != *[aux]* ]] || builtin printf 'set -%s\n' "${_rt_flags//[!aux]/}"
+}
+_rt_join() {     # waits until all tests have ended; the answer calls handlers
+  [[ $_rt_pending ]] || return
+  _rt_pending=
+  local _rt_level=0 _rt_n
+  for _rt_n in "${FUNCNAME[@]}"; do [[ $_rt_n != source && $_rt_n != _rt_ask ]] || ((++_rt_level)); done
+  _rt_ask join "$_rt_level"
+}
+_rt_return() { return "$1"; }
+_rt_handle() {   # the status of a test, its handler and the options at its place
+  local PS4=$'\1'$PS4 _rt_text=$2 _rt_set=${3//[!aux]/}
+  _rt_text="{ ${_rt_set:+set -$_rt_set; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_text"$'\n'"{ set +aux; } 2>/dev/null"
+  set -- "${_rt_arguments[@]}"
+  { eval "$_rt_text"; } 2>&198
+  _rt_ask handled
+}
+_rt_end() {
+  local _rt_status=$? - _rt_flags=$- _rt_arguments=()
+  set +aeuvx
+  [[ $BASHPID != "$_rt_shell" ]] || _rt_join
+  return "$_rt_status"
+}
+_rt_keep_end() { # the end of the script waits too, whatever trap it has set for it
+  local _rt_text=
+  _rt_trapped=
+  trap -p EXIT >|"$_rt_folder/trap"
+  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/trap"
+  [[ $_rt_text != *_rt_end* ]] || return
+  eval "set -- ${_rt_text#trap -- }"
+  trap -- "{ _rt_end && :; } 198>&2 2>/dev/null${1:+$'\n'$1}" EXIT
+}
+_rt_keep_end
+trap 'shopt -s extdebug
+set +E -T
+trap "! { _rt_hook \"\$_\" \"\$?\" \"\$BASH_COMMAND\" \"\$LINENO\" \"\$@\"; } 198>&2 2>/dev/null" DEBUG
+! { _rt_hook "$_" "$?" "$BASH_COMMAND" "$LINENO" "$@"; } 198>&2 2>/dev/null' DEBUG
+"""
+
+
+class Asked(NamedTuple):
+    """The shell of a script asks what to do; it had printed `offset` bytes before."""
+
+    at: float
+    offset: int
+    words: Sequence[str]
+
+
+class ScriptEnded(NamedTuple):
+    """A script has ended, with this status."""
+
+    at: float
+    status: int
+    offset: int
+    fault: Optional[OSError] = None      # why what it printed could not be kept
+
+
+class ScriptShell:
+    """The bash that runs a script, the log that keeps what it prints, and the pipes by which its hook asks.
+
+    A pipe takes what it prints, so that it can say `echo >/dev/stderr`; it waits for each answer, so that we know
+    what it had printed before it asked.
+    """
+
+    FIRST_FD = 200                       # scripts use small numbers, bash its own from 255 down
+
+    def __init__(self, job: Job, reaper: Reaper, folder: str, post: Callable[[Any], None]) -> None:
+        self.post, self.size = post, 0
+        self.log = open_log(job.log)
+        self.output, stream = os.pipe()
+        self.questions, ask = os.pipe()
+        answer, self.answers = os.pipe()
+        self.over, self.end = os.pipe()
+        own = {name: fcntl.fcntl(descriptor, fcntl.F_DUPFD, self.FIRST_FD)
+               for name, descriptor in (("in", answer), ("out", ask), ("stream", stream))}
+        hook = os.path.join(folder, "hook")
+        outer = os.environ.get("BASH_ENV")
+        with open(hook, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write("unset BASH_ENV\n" if outer is None else
+                       f"export BASH_ENV={shlex.quote(outer)}\n. \"$BASH_ENV\"\n")
+            file.writelines(f"_rt_{name}={descriptor}\n" for name, descriptor in own.items())
+            file.write(f"_rt_folder={shlex.quote(folder)}\n{HOOK}")
+        job = job._replace(environment={**job.environment, "BASH_ENV": hook})
+        try:
+            self.process = Process(job, reaper, None, stream)
+        finally:
+            for descriptor in (answer, *own.values()):       # not what would then tell of its end, but not when
+                os.close(descriptor)
+        os.set_blocking(self.output, False)
+        threading.Thread(target=self.wait, daemon=True).start()
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def wait(self) -> None:
+        """Wait for the end of the script and all that it has started."""
+        self.status, _ = self.process.wait()
+        os.close(self.end)
+
+    def listen(self) -> None:
+        """Keep what is printed, post what is asked."""
+        ready, asked, fault = poll(), b"", None
+        for descriptor in (self.output, self.questions, self.over):
+            ready.register(descriptor)
+        is_over = False
+        while not is_over:
+            events = dict(ready.poll())
+            is_over = self.over in events
+            try:
+                self.keep()
+            except OSError as error:
+                fault = error
+                self.process.signal(signal.SIGKILL)
+            if self.questions in events and not is_over:
+                asked += os.read(self.questions, COPY_BYTES)
+                count, _, rest = asked.partition(b"\0")
+                words = rest.split(b"\0")
+                if count and len(words) > int(count):
+                    asked = b""
+                    self.post(Asked(time.monotonic(), self.size, [
+                        word.decode("utf-8", "surrogateescape") for word in words[:int(count)]]))
+        self.post(ScriptEnded(time.monotonic(), self.status, self.size, fault))
+
+    def keep(self) -> None:
+        """Append to the log what has been printed since the last time. Raises OSError."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                data = os.read(self.output, COPY_BYTES)
+                if not data:
+                    break
+                while data:
+                    written = os.write(self.log, data)
+                    data, self.size = data[written:], self.size + written
+
+    def answer(self, code: str) -> None:
+        """Let the shell do what it has asked for."""
+        data = to_bytes(code) + b"\0"
+        with contextlib.suppress(OSError):       # it has been killed
+            while data:
+                data = data[os.write(self.answers, data):]
 
 
 def free_port(slot: int, slots: int) -> int:
@@ -2943,6 +3588,7 @@ class Record:
 
     def __init__(self, options: Options, run: str) -> None:
         self.options, self.run, self.log_dir = options, run, options.log_dir
+        self.script_log = os.path.join(self.log_dir, os.path.basename(options.lists[0]) + ".log")    # of a script
         self.failed: Optional[Appender] = None   # `failures`, once there is one
         self.failures = os.path.join(options.fail_dir or options.log_dir, "failures")
         try:
@@ -3259,12 +3905,12 @@ class Trace:
         text = re.sub(r"##(?=\[|vso\[)", "# #", text)    # Azure obeys these anywhere in a line, in a label too
         self.write((b"" if self.at_line_start else b"\n") + to_bytes(text) + b"\n")
 
-    def copy(self, path: str, offset: int = 0) -> int:
-        """Copy a file from `offset` on; returns where it ended. Raises OSError if it cannot be read."""
+    def copy(self, path: str, offset: int = 0, end: float = math.inf) -> int:
+        """Copy a file from `offset` on, up to `end`; returns where it ended. Raises OSError if it cannot be read."""
         with open(path, "rb", buffering=0) as file:
             file.seek(offset)
             while self.is_open:
-                data = file.read(COPY_BYTES)
+                data = file.read(int(min(COPY_BYTES, end - offset)))
                 if not data:
                     break
                 self.write(data)
@@ -3320,7 +3966,7 @@ class ParallelConsole(Console):
 
     finished: int = 0                    # tests that ran to an end, or will not run
     ended: Dict[Test, Result] = field(default_factory=dict)
-    shown: int = 0                       # logs shown so far, in list order
+    replayed: int = 0                    # logs, in list order
 
     def begin(self, machine: Machine) -> None:
         tokens = [device.token for device in machine.devices]
@@ -3344,16 +3990,20 @@ class ParallelConsole(Console):
     def concluded(self, result: Result) -> None:
         if self.options.fails(result.outcome):
             self.trace.line(f"Error: sub-test failed: {result.test.label}")
+        self.mark(result)
+        self.ended[result.test] = result
+        ordered = self.options.output == "ordered"
+        while ordered and self.replayed < len(self.tests) and self.tests[self.replayed] in self.ended:
+            self.replay(self.ended[self.tests[self.replayed]])
+            self.replayed += 1
+
+    def mark(self, result: Result) -> None:
+        """The marker for the end of a test."""
         self.finished += result.status is not None or result.outcome is Outcome.BLOCKED
         if result.status is not None:
             self.mark_end(result, f"{self.finished}/{self.total}")
         elif result.outcome is Outcome.BLOCKED:
             self.trace.line(f">>> Blocked: {result.test.label} [{result.reason}, {self.finished}/{self.total}]")
-        self.ended[result.test] = result
-        ordered = self.options.output == "ordered"
-        while ordered and self.shown < len(self.tests) and self.tests[self.shown] in self.ended:
-            self.replay(self.ended[self.tests[self.shown]])
-            self.shown += 1
 
     def replay(self, result: Result) -> None:
         """One log in its frame, byte for byte; a last line without an end gets one, for the frame's sake."""
@@ -3414,6 +4064,104 @@ class SequentialConsole(Console):
                 warn(f"{result.test.where}: {result.test.label} {what}")
         if self.options.fails(result.outcome) and (result.test.announces or result.status is None):
             self.trace.write(to_bytes(f"Error: sub-test failed: {result.test.label}\n"))    # as `echo` prints it
+
+
+class Part(NamedTuple):
+    """A test of a script, and what the script prints because of it; offsets are those in the log of the script."""
+
+    result: Result
+    offset: int                          # what was printed before it
+    start: int                           # what its handler has printed
+    end: int
+    shift: int                           # by how much `set -x` shows the handler deeper than it is
+
+
+class ScriptTrace(Console):
+    """What a script prints, as it comes while none of its tests runs; else each test's output at its place."""
+
+    shown = 0                            # offset
+    is_held = False
+
+    def tick(self) -> None:
+        super().tick()
+        if not self.is_held:
+            self.show()
+
+    def show(self, end: float = math.inf) -> None:
+        """Show more of what the script has printed."""
+        with contextlib.suppress(OSError):
+            self.shown = max(self.shown, self.trace.copy(self.record.script_log, self.shown, end))
+
+    def handed(self, offset: int) -> None:
+        """A test has been handed over."""
+        self.is_held = True
+
+    def release(self, parts: Sequence[Part], start: int, end: int, lines: Sequence[str]) -> None:
+        """All have ended; their handlers have printed what is between `start` and `end`."""
+        self.sum_up(lines)
+        for part in parts:
+            self.show(part.offset)
+            self.show_log(part.result)
+            with contextlib.suppress(OSError), open(self.record.script_log, "rb") as file:
+                file.seek(part.start)
+                self.trace.write(unshifted(file.read(part.end - part.start), part.shift))
+        self.show(start)
+        self.shown, self.is_held = end, False
+
+    def sum_up(self, lines: Sequence[str]) -> None:
+        """What there is to say of the tests."""
+
+    def finish(self, results: Sequence[Result], lines: Sequence[str]) -> None:
+        self.is_held = False
+        self.show()                      # the script has the last word
+
+    def show_log(self, result: Result) -> None:
+        """What a test has printed, if it is to be shown."""
+        wanted = self.options.output in ("replay", "ordered") or (
+            self.options.output == "failures" and not result.outcome.is_ok())
+        if wanted and result.status is not None:
+            with contextlib.suppress(OSError):
+                self.trace.copy(self.record.log_path(result.test))
+
+
+@dataclass
+class ScriptConsole(ScriptTrace, ParallelConsole):
+    """Markers as a script's tests start and end."""
+
+    follow_s = FOLLOW_S
+
+    def handed(self, offset: int) -> None:
+        super().handed(offset)
+        self.total += 1
+
+    def concluded(self, result: Result) -> None:
+        self.mark(result)
+
+    def sum_up(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.trace.line(line)
+        self.trace.line("\n=== What the script printed, with each test's output at its place ===")
+
+
+
+@dataclass
+class SequentialScriptConsole(ScriptTrace, SequentialConsole):
+    """The trace of `bash SCRIPT`."""
+
+    def handed(self, offset: int) -> None:
+        super().handed(offset)
+        self.show(offset)
+
+    def show_log(self, result: Result) -> None:
+        """It has been shown as it grew."""
+
+
+def unshifted(data: bytes, shift: int) -> bytes:
+    """What `set -x` shows of a handler, at the depth that it has without us: the hook's PS4 begins with \\1."""
+    def mend(match: "re.Match[bytes]") -> bytes:
+        return match.group(2) * max(len(match.group(1)) - shift, 1)
+
+    return re.sub(rb"(?m)^(\x01+)([^\x01])", mend, data)
 
 
 def summary(results: Sequence[Result], seconds: float, machine: Machine, record: Record, quarantined: Iterable[Sick]
@@ -3708,6 +4456,8 @@ def add_stop_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--leaks", choices=["report", "fail"],
                        help="whether a test fails that leaves processes behind; they are ended and named anyway")
     group.add_argument("--fail-fast", action="store_true", help="start no more tests after the first failure")
+    group.add_argument("--fail-function", action="append", dest="handlers", metavar="NAME",
+                       help="in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -3744,6 +4494,7 @@ def build_parser() -> argparse.ArgumentParser:
                        help="print label, GPUs, log name and place of each test, tab-separated; run nothing")
     group.add_argument("--plan", action="store_true",
                        help="print what a run on 1 to 32 GPUs (and --gpus) would take, by earlier runs; run nothing")
+    group.add_argument("--verbose", action="store_true", help="say why a test of a script runs as it stands")
     group.add_argument("--version", action="version", version=version_text(),
                        help="print version and hash of this file; exit")
     group.add_argument("-h", "--help", action="help", help="print this; exit")
@@ -3766,6 +4517,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
     values = vars(parser.parse_args([*first, *argv]))
     values["lists"], values["history"] = tuple(values["lists"]), tuple(values.get("history", ()))
+    values["handlers"] = ("test_fail", *values.get("handlers", ()))
     if values.get("shard") == "auto":
         values["shard"] = find_shard(environ)
     values["log_dir"] = values.get("log_dir") or environ.get("XML_LOG_DIR") or "logs"
@@ -3776,19 +4528,22 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
 class Run:
     """One run: carries out what the schedule decides, and feeds it what happens. Main thread only."""
 
-    def __init__(self, selection: Selection, machine: Machine, options: Options, record: Record, trace: Trace,
-                 *, reaper: Reaper, locks: Optional[GpuLocks] = None) -> None:
-        self.selection, self.machine, self.options, self.record, self.trace = selection, machine, options, record, trace
+    CONSOLES: Tuple[Type[Console], Type[Console]] = (ParallelConsole, SequentialConsole)
+
+    def __init__(self, selection: Selection, machine: Machine, options: Options, trace: Trace, reaper: Reaper) -> None:
+        self.selection, self.machine, self.options, self.trace = selection, machine, options, trace
         self.tests = selection.tests
+        locks = GpuLocks(options.gpu_locks, machine) if options.gpu_locks and machine.devices else None
+        self.record = record = Record(
+            options, f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}")
         pool = make_pool(machine.devices, self.tests, options, locks)
         tests = selection.to_run(options.order, pool)
         self.schedule = Schedule(tests, selection.estimates.seconds, pool, options)
         self.slots = slot_count(pool, tests)
-        console = SequentialConsole if pool.sequential else ParallelConsole
-        self.console = console(trace, record, options, self.tests,
-                               sum(pool.size >= test.gpus or test.gpus == ALL_GPUS for test in tests))
+        self.console = self.CONSOLES[pool.sequential](
+            trace, record, options, self.tests, sum(pool.size >= test.gpus or test.gpus == ALL_GPUS for test in tests))
         self.bash = shutil.which("bash") or "bash"
-        self.inbox: "queue.SimpleQueue[Event]" = queue.SimpleQueue()
+        self.inbox: "queue.SimpleQueue[Any]" = queue.SimpleQueue()       # of Events
         self.workers = ThreadPoolExecutor(self.slots)
         self.pending: Dict[Test, "Future[None]"] = {}
         self.processes: Dict[Test, Process] = {}
@@ -3811,22 +4566,9 @@ class Run:
             self.console.begin(self.machine)
             for test in filter(self.selection.deferred.__contains__, self.tests):
                 self.conclude(Result(test, Outcome.DEFERRED))
-            self.act(Begin(time.monotonic()))
-            while not self.schedule.done:
-                event = self.next_event()
-                if isinstance(event, Started) and event.test not in self.schedule.running:
-                    event.process.signal(signal.SIGKILL)         # it was abandoned before it was there
-                elif isinstance(event, Started):
-                    self.processes[event.test] = event.process
-                    self.record.test_start(event.test, self.schedule.running[event.test], event.process.pid)
-                    self.console.started(event.test)
-                elif isinstance(event, Exited) and event.cause == OOM_KILLED:
-                    self.oom_kills = oom_kills()         # the next one is another
-                elif isinstance(event, Broken) and event.details:
-                    self.record.note_crash(event.details)
-                elif isinstance(event, Interrupt) and self.pending and not self.schedule.interrupts:
-                    warn(f"{signal.Signals(event.signum).name}: ending the running tests; once more kills them")
-                self.act(event)
+            self.take(Begin(time.monotonic()))
+            while not self.is_over():
+                self.take(self.next_event())
         except OSError as error:
             self.give_up(f"{error.filename or 'a file'} cannot be written ({error.strerror})")
         except Exception as error:
@@ -3837,6 +4579,29 @@ class Run:
             if left and not self.has_stuck:
                 warn(f"ended what some tests had left behind: {first_of(list(map(str, left)))}")
 
+    def is_over(self) -> bool:
+        return self.schedule.done
+
+    def take(self, event: Event) -> None:
+        """Note what has happened, and do what follows from it."""
+        if isinstance(event, Started) and event.test not in self.schedule.running:
+            event.process.signal(signal.SIGKILL)         # it was abandoned before it was there
+        elif isinstance(event, Started):
+            self.processes[event.test] = event.process
+            self.record.test_start(event.test, self.schedule.running[event.test], event.process.pid)
+            self.console.started(event.test)
+        elif isinstance(event, Exited) and event.cause == OOM_KILLED:
+            self.oom_kills = oom_kills()         # the next one is another
+        elif isinstance(event, Broken) and event.details:
+            self.record.note_crash(event.details)
+        elif isinstance(event, Interrupt) and self.pending and not self.schedule.interrupts:
+            warn(f"{signal.Signals(event.signum).name}: ending the running tests; once more kills them")
+        self.act(event)
+
+    def deadline(self) -> float:
+        """When a Tick is due."""
+        return self.schedule.deadline()
+
     def next_event(self) -> Event:
         """What happened, or a Tick when a deadline comes; shows growing logs meanwhile."""
         while True:
@@ -3845,11 +4610,11 @@ class Run:
                 self.do_chores()
             if self.inbox.empty():       # under load, many lines go out in one write
                 self.trace.flush()
-            wait = min(self.schedule.deadline() - time.monotonic(), self.console.follow_s)
+            wait = min(self.deadline() - time.monotonic(), self.console.follow_s)
             try:
-                return self.inbox.get(timeout=max(wait, 0))
+                return self.inbox.get(timeout=max(wait, 0))      # type: ignore[no-any-return]
             except queue.Empty:
-                if time.monotonic() >= self.schedule.deadline():
+                if time.monotonic() >= self.deadline():
                     return Tick(time.monotonic())
 
     def do_chores(self) -> None:
@@ -3871,7 +4636,7 @@ class Run:
                     self.record.put_away(self.schedule.failed[action.test])
                 self.console.launched(action.test, action.lease)
                 self.pending[action.test] = self.workers.submit(
-                    run_job, self.job(action), self.reaper, self.health, self.inbox.put)
+                    run_job, action, self.job(action), self.reaper, self.health, self.inbox.put)
             elif isinstance(action, Kill):
                 send_signal = self.processes[action.test].signal
                 if action.stacks:        # this takes time
@@ -3920,7 +4685,7 @@ class Run:
                        "RUN_TESTS_LABEL": to_bytes(test.label), "RUN_TESTS_SLOT": str(slot),
                        "RUN_TESTS_ATTEMPT": str(launch.attempt)}
         environment.setdefault("PET_MASTER_PORT", environment["MASTER_PORT"])
-        return Job(test, launch.lease, self.bash, build_script(test, mask), environment, self.record.log_path(test),
+        return Job(self.bash, ["-c", build_script(test, mask), test.file], environment, self.record.log_path(test),
                    self.oom_kills)
 
     def give_up(self, why: str) -> None:
@@ -3948,7 +4713,7 @@ class Run:
                 write_xml(self.options.junit, junit_of(PROGRAM, seconds, cases))
             except OSError as error:
                 self.schedule.failure = self.schedule.failure or f"--junit {self.options.junit}: {error.strerror}"
-        code = exit_code(results, self.schedule)
+        code = self.exit_code(results)
         with contextlib.suppress(OSError):       # where the disk is full, the trace still gets its last lines
             self.record.restore()
             self.record.run_end(results, code, self.quarantined)
@@ -3956,12 +4721,284 @@ class Run:
             self.console.finish(results, summary(results, seconds, self.machine, self.record, self.quarantined))
         except KeyboardInterrupt:        # enough of the logs; not of the verdict
             code = EXIT_SIGNAL + signal.SIGINT
-        for line in [*account(self.selection, self.options), *last_lines(results, self.schedule)]:
+        for line in self.last_lines(results):
             self.trace.line(line)
         self.trace.flush()
         if self.has_stuck:               # Python would wait for the thread
             os._exit(code)
         return code
+
+
+    def exit_code(self, results: Sequence[Result]) -> int:
+        return exit_code(results, self.schedule)
+
+    def last_lines(self, results: Sequence[Result]) -> List[str]:
+        return [*account(self.selection, self.options), *last_lines(results, self.schedule)]
+
+
+class Handed(NamedTuple):
+    """A test that the shell of a script has handed over."""
+
+    test: Test
+    offset: int                          # what the script had printed before
+    handler: str                         # bash
+    flags: str                           # the shell's options
+    level: int                           # of `source`
+
+
+class ScriptRun(Run):
+    """The run of a script: bash goes through it and hands tests over, and waits where it would see a difference."""
+
+    CONSOLES = (ScriptConsole, SequentialScriptConsole)
+    console: Union[ScriptConsole, SequentialScriptConsole]
+
+    def __init__(self, machine: Machine, options: Options, trace: Trace, history: History, reaper: Reaper) -> None:
+        nothing = Selection([], frozenset(), {}, Estimates({}, frozenset()))
+        super().__init__(nothing, machine, options, trace, reaper)
+        self.history, self.name = history, options.lists[0]
+        self.folder = tempfile.mkdtemp(prefix=PROGRAM + ".")
+        self.slots = self.schedule.pool.size * 8 + self.schedule.pool.cpus       # with fractions
+        self.workers = ThreadPoolExecutor(self.slots)
+        # Its variables come with the snapshot of the script's shell, but for those whose names no shell knows.
+        self.environment = test_environment(
+            {name: value for name, value in os.environ.items() if not NAME.fullmatch(name) and "%%" not in name},
+            self.schedule.pool.size, self.record.run)
+        self.labels, self.stems = Unique("{} #{}", str), Unique("{}_{}", str.casefold)
+        self.scripts: Dict[str, Script] = {}     # by name, as bash knows them
+        self.changes: Set[str] = set()   # variables that handlers change
+        self.site: Optional[Site] = None         # whose words bash is asked for
+        self.next: Optional[Handed] = None       # waits for those before it
+        self.handed: List[Handed] = []   # since the script has last waited
+        self.batch: List[Test] = []      # of these, what the schedule does not know yet
+        self.batch_at = math.inf
+        self.joined: Optional[Tuple[int, int]] = None    # offset and level of `source` where the script waits
+        self.handling: Optional[List[Handed]] = None     # whose handlers are called
+        self.ends: List[int] = []        # offsets where these have ended
+        self.ended: Optional[ScriptEnded] = None
+        self.is_ending = False
+        self.began = time.monotonic()    # the first of `handed`
+
+    def execute(self) -> None:
+        try:
+            super().execute()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def is_over(self) -> bool:
+        return self.ended is not None and self.schedule.done and not self.handed
+
+    def deadline(self) -> float:
+        return min(self.schedule.deadline(), self.batch_at)
+
+    def take(self, event: Any) -> None:
+        """Note what has happened, and do what follows from it."""
+        if isinstance(event, Asked):
+            what, *words = event.words
+            answer = {"scan": self.scan, "command": self.on_command, "test": self.on_test, "go": self.on_go,
+                      "join": self.on_join, "handled": self.on_handled}[what](event.offset, *words)
+            if answer is not None:
+                self.shell.answer(answer)
+        elif isinstance(event, ScriptEnded):
+            self.ended = event
+            if event.fault:
+                raise event.fault
+        else:
+            super().take(event)
+            if isinstance(event, Begin):
+                environment = {**test_environment(os.environ, 1, self.record.run), "RUN_TESTS_LABEL": self.name,
+                               "RUN_TESTS_ATTEMPT": "1"}
+                job = Job(self.bash, [self.name], environment, self.record.script_log)
+                self.shell = ScriptShell(job, self.reaper, self.folder, self.inbox.put)
+            if isinstance(event, Interrupt) and self.is_ending:
+                self.shell.process.signal(signal.SIGKILL)
+        self.follow_up()
+
+    def follow_up(self) -> None:
+        """What any event may have made possible or necessary."""
+        schedule = self.schedule
+        if self.batch and (self.joined or self.ended or time.monotonic() >= self.batch_at):
+            self.submit()
+        if not self.is_ending and (schedule.interrupts or schedule.failure or schedule.is_overdue):
+            self.is_ending = True
+            self.shell.process.signal(schedule.interrupts[0] if schedule.interrupts else signal.SIGTERM)
+            killer = threading.Timer(self.options.grace, self.shell.process.signal, [signal.SIGKILL])
+            killer.daemon = True
+            killer.start()
+        have_ended = all(handed.test in self.results for handed in self.handed)
+        if self.joined and have_ended and self.handling is None:
+            self.call_handlers()
+        if self.ended and have_ended and self.handed:
+            self.release(self.joined[0] if self.joined else self.ended.offset, self.ended.offset)
+
+    def submit(self) -> None:
+        """Let the schedule know of the new tests: the first ones wait a moment for others, to start the longest first."""
+        estimates = estimate(self.tests, self.history)
+        order = [*self.schedule.waiting, *self.batch]
+        if self.options.order != "file" and not self.schedule.pool.sequential:
+            order = widest_first(order, estimates, max(self.schedule.pool.size, 1))
+        event = Submit(time.monotonic(), tuple(self.batch), order, estimates.seconds)
+        self.batch, self.batch_at = [], math.inf
+        self.act(event)
+
+    def scan(self, _: int, source: str, directory: str) -> str:
+        """Bash has come to a file that it had not come to before."""
+        try:
+            text = read_list(os.path.join(directory, source))
+        except ListError:
+            text = ""                    # `eval`, standard input
+        script = self.scripts[source] = Script(source, text, self.options.handlers)
+        for message in script.parsed.messages():
+            warn(message, name="")
+        for line, why in sorted(script.obstacles.items()):
+            self.explain(f"{source}:{line}", why)
+        number, places = len(self.scripts), dict.fromkeys(script.sites, "s")
+        for line in script.waits:
+            places[line] = places.get(line, "") + "w"
+        table = " ".join(f"[{number}:{line}]={place}" for line, place in places.items())
+        return f"_rt_files[{shlex.quote(source)}]={number} _rt_lines+=({table})"
+
+    def explain(self, where: str, why: str) -> None:
+        """With --verbose, say why a test is no job for the slots."""
+        if self.options.verbose:
+            warn(f"{where}: runs as it stands: {why}", name="")
+
+    def on_command(self, _: int, source: str, line: str, command: str, is_function: str, place: str) -> str:
+        """Bash is about to run a command."""
+        words, script = words_of(command), self.scripts[source]
+        site = next((site for site in script.sites.get(int(line), ()) if list(site.words) == words), None)
+        if site is not None:
+            self.site, mask = site, site.mask
+            if mask is None and self.machine.variables:
+                mask = f"${{{self.machine.variables[0]}-}}"
+            join = "_rt_join; " if any(name in self.changes for name in NAME.findall(command)) else ""
+            return (f"{join}local _rt_label={site.label} _rt_junit={site.junit} _rt_mask={mask or ''} "
+                    f"_rt_first={site.first}; local _rt_handler=({site.handler if site.is_call else ''}); _rt_hand")
+        name = words[0] if words else ""
+        if "w" in place or name in self.options.handlers or not goes_on(command, bool(is_function), self.changes) or any(
+                name in known.unseen for known in self.scripts.values()):
+            return "_rt_join"
+        return '( eval "$_rt_command" ) >/dev/null || _rt_join' if name == "cd" else ""
+
+    def on_test(self, offset: int, snapshot: str, why: str, must_wait: str, level: str, flags: str, label: str, junit: str,
+                mask: str, first: str, called: str) -> str:
+        """Bash has come to a test."""
+        site = self.site
+        assert site is not None
+        with open(snapshot, encoding="utf-8", errors="surrogateescape") as file:
+            functions = dict(FUNCTION.findall(file.read()))
+        handler = read_handler(site.handler, functions)
+        self.changes |= handler.changes
+        if first in functions and not read_handler(first, functions).is_test:
+            why = f"{first} changes the script's shell"
+        elif "e" in flags and handler.can_fail:
+            why = "under `set -e` its handler may end the script"
+        if why or self.is_ending or first in BUILTINS:
+            self.explain(f"{self.name}:{site.line}", why)
+            return "_rt_skip=1" if self.is_ending else "_rt_join"
+        if not site.mask and mask == os.environ.get((self.machine.variables or ("",))[0], ""):
+            mask = ""
+        test = self.make_test(site, snapshot, label, junit, mask)
+        self.next = Handed(test, offset, called if site.is_call else site.handler, flags, int(level))
+        done = "_rt_pending=1 _rt_skip=1"
+        if must_wait or not site.is_call or not handler.can_wait or self.schedule.pool.sequential:
+            done += "; _rt_join"
+        if any(test.junit and handed.test.junit == test.junit for handed in self.handed):
+            warn(f"{test.where}: writes the same JUnit file as an earlier test, {test.junit}, and waits for it")
+            return f"_rt_join; _rt_ask go; {done}"
+        self.on_go(offset)
+        return done
+
+    def on_go(self, offset: int) -> str:
+        """A test is on its way."""
+        assert self.next is not None
+        handed = self.next._replace(offset=offset)
+        if not self.handed:
+            self.began = time.monotonic()
+        self.handed.append(handed)
+        self.tests.append(handed.test)
+        self.batch.append(handed.test)
+        self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
+        self.console.handed(offset)
+        return ""
+
+    def make_test(self, site: Site, snapshot: str, label: str, junit: str, mask: str) -> Test:
+        """A test of the script, with the values of its words."""
+        said = Attributes(**{**vars(site.attributes), "after": ()})
+        label = self.labels(CONTROL.sub(" ", label).strip() or "test")
+        stem = self.stems(stem_of(junit) if junit else slug(label))
+        shell = Shell([StateLine(1, f". {shlex.quote(snapshot)}")], 1, 1)
+        timeout = self.options.timeout if said.timeout is None else said.timeout
+        return Test(len(self.tests), key_of(site.words), label, stem, self.name, site.line, " ".join(site.words), site.text,
+                    shell, said, 0, need_of(said, mask or None), timeout, os.path.abspath(junit) if junit else None, False)
+
+    def on_join(self, offset: int, level: str) -> Optional[str]:
+        """Bash waits; it is answered when all tests have ended."""
+        self.joined = offset, int(level)
+        return None
+
+    def call_handlers(self) -> None:
+        """Let bash call the handlers of the tests that failed, in its order, or go on."""
+        self.handling = [handed for handed in self.handed if self.options.fails(self.results[handed.test].outcome)
+                         and not self.is_ending]
+        self.ends = []
+        self.shell.answer("".join(
+            f"_rt_handle {exit_status(self.results[handed.test])} {shlex.quote(handed.handler)} {handed.flags or '-'}\n"
+            for handed in self.handling))
+        if not self.handling and self.joined:
+            self.release(self.joined[0], self.joined[0])
+
+    def on_handled(self, offset: int) -> str:
+        """A handler has returned."""
+        self.ends.append(offset)
+        if self.joined and self.handling and len(self.ends) == len(self.handling):
+            self.release(self.joined[0], offset)
+        return ""
+
+    def release(self, start: int, end: int) -> None:
+        """Show the tests that the script has waited for, at their places in what it prints."""
+        joined = self.joined or (start, 0)
+        ends = iter([*self.ends, *[end] * len(self.handed)])
+        parts, begin = [], start
+        for handed in self.handed:
+            stop = next(ends) if handed in (self.handling or ()) else begin
+            parts.append(Part(self.results[handed.test], handed.offset, begin, stop, 3 + joined[1] - handed.level))
+            begin = stop
+        results = [part.result for part in parts]
+        lines = summary(results, time.monotonic() - self.began, self.machine, self.record, self.quarantined)
+        self.console.release(parts, start, end, lines)
+        self.handed, self.joined, self.handling, self.ends = [], None, None, []
+
+    def give_up(self, why: str) -> None:
+        if hasattr(self, "shell"):
+            self.shell.process.signal(signal.SIGKILL)
+        super().give_up(why)
+
+    def exit_code(self, results: Sequence[Result]) -> int:
+        schedule = self.schedule
+        if schedule.failure or schedule.interrupts:
+            return super().exit_code(results)
+        if schedule.is_overdue or self.ended is None:
+            return EXIT_FAILED
+        return self.ended.status if self.ended.status >= 0 else EXIT_SIGNAL - self.ended.status
+
+    def last_lines(self, results: Sequence[Result]) -> List[str]:
+        """The script has said its own; only what ended it is news."""
+        return last_lines(results, self.schedule) if self.is_ending else []
+
+
+def words_of(command: str) -> List[str]:
+    """The words of a simple command without its redirections; empty where it is none."""
+    try:
+        tokens, _ = scan_line(command, 0)
+    except (Unclosed, RecursionError):
+        return []
+    return ScriptCommand(tokens, range(0), "", "", "").words if tokens else []
+
+
+def exit_status(result: Result) -> int:
+    """What `$?` is to the handler of a failure."""
+    status = result.status or 1          # one that did not run, or has passed but for the runner
+    return status if status > 0 else EXIT_SIGNAL - status
 
 
 def make_pool(devices: Sequence[Device], tests: Iterable[Test], options: Options, locks: Optional[GpuLocks] = None
@@ -4078,8 +5115,13 @@ def end_at_once(event: Event) -> None:
 
 def prepare(options: Options, environ: Mapping[str, str], trace: Trace, reaper: Reaper) -> Union["Run", int]:
     """All that comes before the first test: the run, or the exit code where there is none."""
+    texts = read_lists(options.lists)
+    scripts = [name for name, text in texts.items() if is_script(name, text)]
+    if scripts:
+        check_script(scripts[0], texts[scripts[0]], options)
+        return ScriptRun(find_gpus(options, environ), options, trace, read_history(options), reaper)
     try:
-        tests = parse_lists(options)
+        tests = parse_lists(texts, options)
     finally:
         reaper.end_orphans()             # daemons of shell state: each test starts its own
         reaper.nameless.clear()
@@ -4097,14 +5139,39 @@ def prepare(options: Options, environ: Mapping[str, str], trace: Trace, reaper: 
             warn(line)
         trace.flush()
         return EXIT_OK
+    return Run(selection, find_gpus(options, environ), options, trace, reaper)
+
+
+def find_gpus(options: Options, environ: Mapping[str, str]) -> Machine:
+    """The devices of this run. Raises UsageError, and MachineError where they are fewer than demanded."""
     machine = find_machine(options.gpus, environ)
     if len(machine.devices) < options.require_gpus:
         found = " ".join(device.token for device in machine.devices) or "none"
         raise MachineError(f"--require-gpus {options.require_gpus}: there are {len(machine.devices)} ({found}); "
                            "mend the machine or its mask")
-    locks = GpuLocks(options.gpu_locks, machine) if options.gpu_locks and machine.devices else None
-    run_id = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}"
-    return Run(selection, machine, options, Record(options, run_id), trace, reaper=reaper, locks=locks)
+    return machine
+
+
+def check_script(name: str, text: str, options: Options) -> None:
+    """A script runs alone and from top to bottom. Raises UsageError or ListError."""
+    if len(options.lists) > 1:
+        raise UsageError(f"{name} is a script; it runs alone, in a call of its own")
+    if name == "-":
+        raise UsageError("a script cannot come from standard input, which is its own; name its file")
+    unknown = {"--list": options.list_only, "--plan": options.plan, "--shard": options.shard, "-k": options.keep,
+               "--max-gpus": options.max_gpus, "--rerun-failed": options.rerun_failed}
+    for option, value in unknown.items():
+        if value:
+            raise UsageError(f"{option}: {name} is a script, whose tests show only as it runs; leave {option} out, or "
+                             "put its test commands into a list")
+    if text.startswith("#!") and not re.match(r"#!.*sh\b", text):
+        raise ListError(f"{name}:1: this is a script, but none for bash; run it by a line of a list")
+    script = Script(name, text, options.handlers)
+    for line, sites in sorted(script.sites.items()):
+        if sites[0].attributes.after:
+            script.parsed.complain(line, "after= means nothing in a script, which has an order of its own; take it out")
+    if script.parsed.mistakes:
+        raise ListError(*script.parsed.messages())
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -9,7 +9,7 @@ import unittest
 from typing import Any, Dict, Iterator, List, Tuple
 
 import run_tests
-from run_tests import SIGNATURES, Blame, Cause, Job, Lease, Outcome, Result, diagnose, normalise
+from run_tests import SIGNATURES, Blame, Cause, Job, Outcome, Result, diagnose, normalise
 from tests.support import ROOT, RunnerCase, a_test
 
 LINES = os.path.join(ROOT, "tests", "fixtures", "causes.tsv")
@@ -186,7 +186,7 @@ class CostTest(unittest.TestCase):
 
 class FindCauseTest(RunnerCase):
     def job(self, log: str, oom_kills: int) -> Job:
-        return Job(a_test(), Lease((), 0), "bash", "", {}, log, oom_kills)
+        return Job("bash", [], {}, log, oom_kills)
 
     def test_only_the_end_of_a_log_counts(self) -> None:
         most = run_tests.CAUSE_BYTES

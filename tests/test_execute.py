@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 from unittest import mock
 
 import run_tests
-from run_tests import Broken, Exited, Job, Lease, Process, Reaper, Started, run_job
+from run_tests import Broken, Exited, Job, Launch, Lease, Process, Reaper, Started, run_job
 from tests.support import Ran, RunnerCase, a_test
 
 WAIT_S = 60.0                   # for what takes milliseconds
@@ -115,13 +115,19 @@ class ProcessCase(RunnerCase):
         """A job in this test's folder."""
         environment = {**os.environ, "HERE": self.folder, "RUN_TESTS_RUN": "a run", "RUN_TESTS_LABEL": label,
                        "RUN_TESTS_ATTEMPT": "1"}
-        job = Job(a_test(label=label, junit=junit), Lease((), 0), shutil.which("bash") or "", script, environment,
-                  os.path.join(self.folder, log), run_tests.oom_kills())
+        job = Job(shutil.which("bash") or "", ["-c", script, "tests.txt"], environment, os.path.join(self.folder, log),
+                  run_tests.oom_kills())
+        self.launch = Launch(a_test(label=label, junit=junit), Lease((), 0), 1)
         return job._replace(**changes)
 
     def process(self, script: str, **job: Any) -> Process:
         """A process for a script; killed if the test fails meanwhile."""
-        process = Process(self.job(script, **job), self.reaper)
+        made = self.job(script, **job)
+        log = run_tests.open_log(made.log)
+        try:
+            process = Process(made, self.reaper, subprocess.DEVNULL, log)
+        finally:
+            os.close(log)
         self.addCleanup(process.popen.wait)
         self.addCleanup(process.signal, signal.SIGKILL)
         return process
@@ -133,7 +139,7 @@ class ProcessCase(RunnerCase):
     def events(self, job: Job) -> List[Any]:
         """What run_job posts."""
         posted: List[Any] = []
-        run_job(job, self.reaper, self.health, posted.append)
+        run_job(self.launch, job, self.reaper, self.health, posted.append)
         return posted
 
 
