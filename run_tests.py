@@ -64,8 +64,8 @@ import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from select import poll
-from typing import (Any, BinaryIO, Callable, Collection, Container, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple,
-                    Optional, Sequence, Set, Tuple, Type, Union)
+from typing import (Any, BinaryIO, Callable, Collection, Container, Dict, FrozenSet, Iterable, Iterator, List, Mapping,
+                    NamedTuple, Optional, Sequence, Set, Tuple, Type, Union)
 from xml.etree import ElementTree
 
 # ---------------------------------------------------------------------------------------------------
@@ -1117,58 +1117,46 @@ def read_list(name: str) -> str:
     """The text of a list; bytes that are not UTF-8 survive as surrogates. Raises ListError."""
     try:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
-            return file.read().decode("utf-8-sig", "surrogateescape")
+            data = file.read()
     except OSError as error:
         raise ListError(f"{name}: cannot read this list ({error.strerror}); check its path") from None
+    if name == "-" and data.startswith(b"#!"):
+        raise ListError("-:1: a script cannot come from standard input, which is its own; name its file")
+    return data.decode("utf-8-sig", "surrogateescape")
 
 
-def is_script(name: str, text: str) -> bool:
-    """Whether a file is a script, which bash itself runs, and no list."""
-    return name.endswith(".sh") or text.startswith("#!")
-
-
-def read_lists(names: Iterable[str]) -> Dict[str, str]:
-    """The texts of all lists by their names. Raises ListError with one message for each that cannot be read."""
-    texts: Dict[str, str] = {}
-    unreadable: List[str] = []
-    for name in dict.fromkeys(names):
-        try:
-            texts[name] = read_list(name)
-        except ListError as error:
-            unreadable += error.messages
-    if unreadable:
-        raise ListError(*unreadable)
-    return texts
-
-
-def parse_lists(texts: Mapping[str, str], options: Options) -> List[Test]:
+def parse_lists(options: Options) -> List[Test]:
     """The tests of all lists, in order. Raises ListError with one message per mistake."""
     lists: List[ListFile] = []
+    unreadable: List[str] = []
     for name in options.lists:
-        lists.append(split_list(name, texts[name], lists[-1].waits if lists else 0))
+        try:
+            lists.append(split_list(name, read_list(name), lists[-1].waits if lists else 0))
+        except ListError as error:
+            unreadable += error.messages
     check_syntax(lists)
-    tests = finish_tests(lists, options) if all(parsed.is_whole for parsed in lists) else []
+    tests = [] if unreadable or not all(parsed.is_whole for parsed in lists) else finish_tests(lists, options)
     mistakes = [message for parsed in lists for message in parsed.messages()]
-    if mistakes:
-        raise ListError(*mistakes)
+    if unreadable or mistakes:
+        raise ListError(*unreadable, *mistakes)
     return tests
 
 
 # Scripts: bash runs them itself. Read here is which of their commands are tests, and where bash has to wait for
 # them earlier than its DEBUG trap would tell: that does not see a subshell before it has begun.
 
-BLOCKS = {"if": "fi", "for": "done", "select": "done", "while": "done", "until": "done", "case": "esac",
-          "{": "}", "(": ")"}
+BLOCKS: Mapping[str, str] = {"if": "fi", "for": "done", "select": "done", "while": "done", "until": "done",
+                             "case": "esac", "{": "}", "(": ")"}
 LEADS = frozenset(["then", "else", "elif", "do"])        # what follows begins a command
 PIPES = ("|", "|&")
 BUILTINS = frozenset(
-    ". : [ [[ (( alias bg bind break builtin caller cd command compgen complete compopt continue coproc declare dirs disown "
-    "echo enable eval exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile popd "
-    "printf pushd pwd read readarray readonly return set shift shopt source suspend test times trap true type "
+    ". : [ [[ (( alias bg bind break builtin caller cd command compgen complete compopt continue coproc declare dirs "
+    "disown echo enable eval exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile "
+    "popd printf pushd pwd read readarray readonly return set shift shopt source suspend test times trap true type "
     "typeset ulimit umask unalias unset wait".split())
 # What does not depend on tests, if what it names does not, and leaves no process.
-CALM = frozenset(["echo", "printf", ":", "true", "false", "[", "[[", "((", "test", "local", "export", "declare", "typeset",
-                  "readonly", "let", "unset"])
+CALM = frozenset(["echo", "printf", ":", "true", "false", "[", "[[", "((", "test", "local", "export", "declare",
+                  "typeset", "readonly", "let", "unset"])
 GOES_ON = CALM | {"wait", "cd", "set", "shopt", "ulimit", "umask", "alias", "unalias", "return", "break", "continue",
                   "shift"}
 INFALLIBLE = frozenset(["echo", "printf", ":", "true", "export"])        # a handler's commands that cannot fail
@@ -1240,6 +1228,9 @@ class Site(NamedTuple):
     mask: Optional[str]
     first: str
     attributes: Attributes
+
+
+NO_SITE = Site(0, (), "", "", True, "", "", None, "", Attributes())
 
 
 class Script:
@@ -1397,7 +1388,8 @@ class Script:
             self.hide(self.blocks[-2], block.first)      # bash expands its words before the trap knows
         elif self.before == "||" and not lead and command.name in self.handlers and operator in (";", ";;"):
             words, is_plain = command_words(tokens)[1], all(token.kind == "word" for token in tokens)
-            self.add_site(len(self.commands) - 2, self.source(tokens), is_plain, words[1].text if len(words) > 1 else None)
+            label = words[1].text if len(words) > 1 else None
+            self.add_site(len(self.commands) - 2, self.source(tokens), is_plain, label)
 
     def sees_outside(self, head: Sequence[Token]) -> bool:
         """Whether what `for` goes through may depend on tests that are running."""
@@ -1485,12 +1477,12 @@ def has_glob(tokens: Iterable[Token]) -> bool:
     return any(re.search(r"[*?[]", QUOTED.sub("", token.text)) for token in tokens if token.kind == "word")
 
 
-def goes_on(command: str, is_function: bool, changes: Container[str]) -> bool:
+def goes_on(command: str, is_function: bool) -> bool:
     """Whether a command of a script cannot tell if the tests before it have ended, so that it may run at once.
 
-    `changes`: the variables that handlers of failures change.
+    It can by the variables that handlers change, too, which are not looked for here.
     """
-    if SEES_OUTSIDE.search(command) or any(name in changes for name in NAME.findall(command)):
+    if SEES_OUTSIDE.search(command):
         return False
     if command.startswith(("((", "for ", "case ")):
         return True
@@ -3161,7 +3153,7 @@ _rt_hook() {     # $_, $?, the command, its line, the positional parameters
   local - _rt_flags=$- _rt_skip= _rt_last=$1
   set +aeuvx
   if [[ $BASHPID == "$_rt_shell" && $3 != *_rt_end* && " ${FUNCNAME[*]} " != *' _rt_end '* ]]; then
-    local _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5}") _rt_function=
+    local _rt_status=$2 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5}") _rt_function=
     _rt_step
   fi
   : "$_rt_last"
@@ -3176,8 +3168,9 @@ _rt_step() {
     _rt_bang=$!
     _rt_jobs+=("$!")
   fi
-  if [[ $_rt_place == *s* || $_rt_pending ]]; then
-    declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null && _rt_function=1
+  local _rt_name=${_rt_command%%[$' \t\n']*}
+  if [[ $_rt_place == *s* || $_rt_pending || $_rt_handlers == *" $_rt_name "* ]]; then
+    declare -F -- "$_rt_name" >/dev/null && _rt_function=1
     _rt_ask command "$_rt_source" "$_rt_line" "$_rt_command" "$_rt_function" "$_rt_place"
   fi
   [[ $_rt_command != trap* ]] || _rt_trapped=1
@@ -3278,34 +3271,43 @@ class ScriptShell:
 
     FIRST_FD = 200                       # scripts use small numbers, bash its own from 255 down
 
-    def __init__(self, job: Job, reaper: Reaper, folder: str, post: Callable[[Any], None]) -> None:
-        self.post, self.size = post, 0
-        self.log = open_log(job.log)
-        self.output, stream = os.pipe()
-        self.questions, ask = os.pipe()
-        answer, self.answers = os.pipe()
+    def __init__(self, job: Job, folder: str, handlers: Iterable[str], post: Callable[[Any], None]) -> None:
+        self.job, self.folder, self.handlers, self.post, self.size = job, folder, handlers, post, 0
+        self.process: Optional[Process] = None
+        self.output, self.stream = os.pipe()
+        self.questions, self.ask = os.pipe()
+        self.answers_end, self.answers = os.pipe()
         self.over, self.end = os.pipe()
+        os.set_blocking(self.output, False)
+
+    def start(self, reaper: Reaper) -> None:
+        """Start it. Raises OSError."""
+        self.log = open_log(self.job.log)
         own = {name: fcntl.fcntl(descriptor, fcntl.F_DUPFD, self.FIRST_FD)
-               for name, descriptor in (("in", answer), ("out", ask), ("stream", stream))}
-        hook = os.path.join(folder, "hook")
-        outer = os.environ.get("BASH_ENV")
+               for name, descriptor in (("in", self.answers_end), ("out", self.ask), ("stream", self.stream))}
+        hook, outer = os.path.join(self.folder, "hook"), os.environ.get("BASH_ENV")
         with open(hook, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write("unset BASH_ENV\n" if outer is None else
                        f"export BASH_ENV={shlex.quote(outer)}\n. \"$BASH_ENV\"\n")
             file.writelines(f"_rt_{name}={descriptor}\n" for name, descriptor in own.items())
-            file.write(f"_rt_folder={shlex.quote(folder)}\n{HOOK}")
-        job = job._replace(environment={**job.environment, "BASH_ENV": hook})
+            file.write(f"_rt_folder={shlex.quote(self.folder)} _rt_handlers=' {' '.join(self.handlers)} '\n{HOOK}")
+        job = self.job._replace(environment={**self.job.environment, "BASH_ENV": hook})
         try:
-            self.process = Process(job, reaper, None, stream)
-        finally:
-            for descriptor in (answer, *own.values()):       # not what would then tell of its end, but not when
+            self.process = Process(job, reaper, None, self.stream)
+        finally:                         # our own ends of what it writes to stay open: poll would not rest without
+            for descriptor in own.values():
                 os.close(descriptor)
-        os.set_blocking(self.output, False)
-        threading.Thread(target=self.wait, daemon=True).start()
-        threading.Thread(target=self.listen, daemon=True).start()
+        for work in (self.wait, self.listen):
+            threading.Thread(target=work, daemon=True).start()
+
+    def signal(self, signum: int) -> None:
+        """Send a signal to the script, if it has been started."""
+        if self.process is not None:
+            self.process.signal(signum)
 
     def wait(self) -> None:
         """Wait for the end of the script and all that it has started."""
+        assert self.process is not None
         self.status, _ = self.process.wait()
         os.close(self.end)
 
@@ -3322,7 +3324,7 @@ class ScriptShell:
                 self.keep()
             except OSError as error:
                 fault = error
-                self.process.signal(signal.SIGKILL)
+                self.signal(signal.SIGKILL)
             if self.questions in events and not is_over:
                 asked += os.read(self.questions, COPY_BYTES)
                 count, _, rest = asked.partition(b"\0")
@@ -4746,16 +4748,31 @@ class Handed(NamedTuple):
     level: int                           # of `source`
 
 
+class Offer(NamedTuple):
+    """What the hook says of a test; the last five are the values of words."""
+
+    snapshot: str                        # path of bash that makes another shell like the script's
+    obstacle: str                        # why it must run as it stands
+    must_wait: str                       # not empty: bash will not be able to wait later
+    level: str                           # of `source`
+    flags: str                           # `$-`
+    label: str
+    junit: str
+    mask: str
+    first: str
+    called: str                          # the handler
+
+
 class ScriptRun(Run):
     """The run of a script: bash goes through it and hands tests over, and waits where it would see a difference."""
 
     CONSOLES = (ScriptConsole, SequentialScriptConsole)
     console: Union[ScriptConsole, SequentialScriptConsole]
 
-    def __init__(self, machine: Machine, options: Options, trace: Trace, history: History, reaper: Reaper) -> None:
+    def __init__(self, machine: Machine, options: Options, trace: Trace, reaper: Reaper) -> None:
         nothing = Selection([], frozenset(), {}, Estimates({}, frozenset()))
         super().__init__(nothing, machine, options, trace, reaper)
-        self.history, self.name = history, options.lists[0]
+        self.history, self.name = read_history(options), options.lists[0]
         self.folder = tempfile.mkdtemp(prefix=PROGRAM + ".")
         self.slots = self.schedule.pool.size * 8 + self.schedule.pool.cpus       # with fractions
         self.workers = ThreadPoolExecutor(self.slots)
@@ -4777,6 +4794,10 @@ class ScriptRun(Run):
         self.ended: Optional[ScriptEnded] = None
         self.is_ending = False
         self.began = time.monotonic()    # the first of `handed`
+        environment = {**test_environment(os.environ, 1, self.record.run), "RUN_TESTS_LABEL": self.name,
+                       "RUN_TESTS_ATTEMPT": "1"}
+        job = Job(self.bash, [self.name], environment, self.record.script_log)
+        self.shell = ScriptShell(job, self.folder, options.handlers, self.inbox.put)
 
     def execute(self) -> None:
         try:
@@ -4793,9 +4814,10 @@ class ScriptRun(Run):
     def take(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""
         if isinstance(event, Asked):
-            what, *words = event.words
-            answer = {"scan": self.scan, "command": self.on_command, "test": self.on_test, "go": self.on_go,
-                      "join": self.on_join, "handled": self.on_handled}[what](event.offset, *words)
+            answers: Mapping[str, Callable[[int, Sequence[str]], Optional[str]]] = {
+                "scan": self.on_scan, "command": self.on_command, "test": self.on_test, "go": self.on_go,
+                "join": self.on_join, "handled": self.on_handled, "failed": self.on_failed}
+            answer = answers[event.words[0]](event.offset, event.words[1:])
             if answer is not None:
                 self.shell.answer(answer)
         elif isinstance(event, ScriptEnded):
@@ -4805,12 +4827,9 @@ class ScriptRun(Run):
         else:
             super().take(event)
             if isinstance(event, Begin):
-                environment = {**test_environment(os.environ, 1, self.record.run), "RUN_TESTS_LABEL": self.name,
-                               "RUN_TESTS_ATTEMPT": "1"}
-                job = Job(self.bash, [self.name], environment, self.record.script_log)
-                self.shell = ScriptShell(job, self.reaper, self.folder, self.inbox.put)
+                self.shell.start(self.reaper)
             if isinstance(event, Interrupt) and self.is_ending:
-                self.shell.process.signal(signal.SIGKILL)
+                self.shell.signal(signal.SIGKILL)
         self.follow_up()
 
     def follow_up(self) -> None:
@@ -4820,8 +4839,8 @@ class ScriptRun(Run):
             self.submit()
         if not self.is_ending and (schedule.interrupts or schedule.failure or schedule.is_overdue):
             self.is_ending = True
-            self.shell.process.signal(schedule.interrupts[0] if schedule.interrupts else signal.SIGTERM)
-            killer = threading.Timer(self.options.grace, self.shell.process.signal, [signal.SIGKILL])
+            self.shell.signal(schedule.interrupts[0] if schedule.interrupts else signal.SIGTERM)
+            killer = threading.Timer(self.options.grace, self.shell.signal, [signal.SIGKILL])
             killer.daemon = True
             killer.start()
         have_ended = all(handed.test in self.results for handed in self.handed)
@@ -4831,7 +4850,7 @@ class ScriptRun(Run):
             self.release(self.joined[0] if self.joined else self.ended.offset, self.ended.offset)
 
     def submit(self) -> None:
-        """Let the schedule know of the new tests: the first ones wait a moment for others, to start the longest first."""
+        """Let the schedule know of new tests: the first ones wait a moment for others, to start the longest first."""
         estimates = estimate(self.tests, self.history)
         order = [*self.schedule.waiting, *self.batch]
         if self.options.order != "file" and not self.schedule.pool.sequential:
@@ -4840,8 +4859,9 @@ class ScriptRun(Run):
         self.batch, self.batch_at = [], math.inf
         self.act(event)
 
-    def scan(self, _: int, source: str, directory: str) -> str:
+    def on_scan(self, _: int, words: Sequence[str]) -> str:
         """Bash has come to a file that it had not come to before."""
+        source, directory = words
         try:
             text = read_list(os.path.join(directory, source))
         except ListError:
@@ -4862,45 +4882,59 @@ class ScriptRun(Run):
         if self.options.verbose:
             warn(f"{where}: runs as it stands: {why}", name="")
 
-    def on_command(self, _: int, source: str, line: str, command: str, is_function: str, place: str) -> str:
-        """Bash is about to run a command."""
-        words, script = words_of(command), self.scripts[source]
-        site = next((site for site in script.sites.get(int(line), ()) if list(site.words) == words), None)
-        if site is not None:
-            self.site, mask = site, site.mask
-            if mask is None and self.machine.variables:
-                mask = f"${{{self.machine.variables[0]}-}}"
-            join = "_rt_join; " if any(name in self.changes for name in NAME.findall(command)) else ""
-            return (f"{join}local _rt_label={site.label} _rt_junit={site.junit} _rt_mask={mask or ''} "
-                    f"_rt_first={site.first}; local _rt_handler=({site.handler if site.is_call else ''}); _rt_hand")
+    def on_command(self, _: int, said: Sequence[str]) -> str:
+        """Bash is about to run a command: a test, or one before which it may have to wait."""
+        source, line, command, is_function, place = said
+        words = words_of(command)
         name = words[0] if words else ""
-        if "w" in place or name in self.options.handlers or not goes_on(command, bool(is_function), self.changes) or any(
-                name in known.unseen for known in self.scripts.values()):
+        sees = any(word in self.changes for word in NAME.findall(command))
+        for site in self.scripts[source].sites.get(int(line), ()):
+            if list(site.words) == words:
+                self.site, mask = site, site.mask
+                if mask is None and self.machine.variables:
+                    mask = f"${{{self.machine.variables[0]}-}}"
+                return (f"{'_rt_join; ' if sees else ''}local _rt_label={site.label} _rt_junit={site.junit} "
+                        f"_rt_mask={mask or ''} _rt_first={site.first}; "
+                        f"local _rt_handler=({site.handler if site.is_call else ''}); _rt_hand")
+        if name in self.options.handlers:
+            label = words[1] if len(words) > 1 and not SEES_OUTSIDE.search(words[1]) else shlex.quote(command)
+            return f'_rt_join; local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}'
+        is_unseen = any(name in script.unseen for script in self.scripts.values())
+        if "w" in place or sees or is_unseen or not goes_on(command, bool(is_function)):
             return "_rt_join"
         return '( eval "$_rt_command" ) >/dev/null || _rt_join' if name == "cd" else ""
 
-    def on_test(self, offset: int, snapshot: str, why: str, must_wait: str, level: str, flags: str, label: str, junit: str,
-                mask: str, first: str, called: str) -> str:
+    def on_failed(self, _: int, said: Sequence[str]) -> str:
+        """Bash itself is about to call a handler: a test has failed that was no job for the slots."""
+        label, status, line = said
+        test = self.make_test(NO_SITE._replace(line=int(line), words=(label,)), "", label, "", "")
+        result = Result(test, Outcome.FAILED, status=int(status) or 1)
+        self.tests.append(test)
+        self.results[test] = result
+        self.record.attempt_end(result)
+        self.record.test_end(result)
+        return ""
+
+    def on_test(self, offset: int, said: Sequence[str]) -> str:
         """Bash has come to a test."""
-        site = self.site
+        site, offer = self.site, Offer(*said)
         assert site is not None
-        with open(snapshot, encoding="utf-8", errors="surrogateescape") as file:
+        with open(offer.snapshot, encoding="utf-8", errors="surrogateescape") as file:
             functions = dict(FUNCTION.findall(file.read()))
-        handler = read_handler(site.handler, functions)
+        handler, why = read_handler(site.handler, functions), offer.obstacle
         self.changes |= handler.changes
-        if first in functions and not read_handler(first, functions).is_test:
-            why = f"{first} changes the script's shell"
-        elif "e" in flags and handler.can_fail:
+        if offer.first in functions and not read_handler(offer.first, functions).is_test:
+            why = f"{offer.first} changes the script's shell"
+        elif "e" in offer.flags and handler.can_fail:
             why = "under `set -e` its handler may end the script"
-        if why or self.is_ending or first in BUILTINS:
+        if why or self.is_ending or offer.first in BUILTINS:
             self.explain(f"{self.name}:{site.line}", why)
             return "_rt_skip=1" if self.is_ending else "_rt_join"
-        if not site.mask and mask == os.environ.get((self.machine.variables or ("",))[0], ""):
-            mask = ""
-        test = self.make_test(site, snapshot, label, junit, mask)
-        self.next = Handed(test, offset, called if site.is_call else site.handler, flags, int(level))
+        own = site.mask is not None or offer.mask != os.environ.get((self.machine.variables or ("",))[0], "")
+        test = self.make_test(site, offer.snapshot, offer.label, offer.junit, offer.mask if own else None)
+        self.next = Handed(test, offset, offer.called if site.is_call else site.handler, offer.flags, int(offer.level))
         done = "_rt_pending=1 _rt_skip=1"
-        if must_wait or not site.is_call or not handler.can_wait or self.schedule.pool.sequential:
+        if offer.must_wait or not site.is_call or not handler.can_wait or self.schedule.pool.sequential:
             done += "; _rt_join"
         if any(test.junit and handed.test.junit == test.junit for handed in self.handed):
             warn(f"{test.where}: writes the same JUnit file as an earlier test, {test.junit}, and waits for it")
@@ -4908,7 +4942,7 @@ class ScriptRun(Run):
         self.on_go(offset)
         return done
 
-    def on_go(self, offset: int) -> str:
+    def on_go(self, offset: int, _: Sequence[str] = ()) -> str:
         """A test is on its way."""
         assert self.next is not None
         handed = self.next._replace(offset=offset)
@@ -4921,19 +4955,20 @@ class ScriptRun(Run):
         self.console.handed(offset)
         return ""
 
-    def make_test(self, site: Site, snapshot: str, label: str, junit: str, mask: str) -> Test:
+    def make_test(self, site: Site, snapshot: str, label: str, junit: str, mask: Optional[str]) -> Test:
         """A test of the script, with the values of its words."""
         said = Attributes(**{**vars(site.attributes), "after": ()})
         label = self.labels(CONTROL.sub(" ", label).strip() or "test")
         stem = self.stems(stem_of(junit) if junit else slug(label))
         shell = Shell([StateLine(1, f". {shlex.quote(snapshot)}")], 1, 1)
         timeout = self.options.timeout if said.timeout is None else said.timeout
-        return Test(len(self.tests), key_of(site.words), label, stem, self.name, site.line, " ".join(site.words), site.text,
-                    shell, said, 0, need_of(said, mask or None), timeout, os.path.abspath(junit) if junit else None, False)
+        return Test(len(self.tests), key_of(site.words), label, stem, self.name, site.line, " ".join(site.words),
+                    site.text, shell, said, 0, need_of(said, mask), timeout,
+                    os.path.abspath(junit) if junit else None, False)
 
-    def on_join(self, offset: int, level: str) -> Optional[str]:
+    def on_join(self, offset: int, said: Sequence[str]) -> Optional[str]:
         """Bash waits; it is answered when all tests have ended."""
-        self.joined = offset, int(level)
+        self.joined = offset, int(said[0])
         return None
 
     def call_handlers(self) -> None:
@@ -4947,7 +4982,7 @@ class ScriptRun(Run):
         if not self.handling and self.joined:
             self.release(self.joined[0], self.joined[0])
 
-    def on_handled(self, offset: int) -> str:
+    def on_handled(self, offset: int, _: Sequence[str]) -> str:
         """A handler has returned."""
         self.ends.append(offset)
         if self.joined and self.handling and len(self.ends) == len(self.handling):
@@ -4969,8 +5004,7 @@ class ScriptRun(Run):
         self.handed, self.joined, self.handling, self.ends = [], None, None, []
 
     def give_up(self, why: str) -> None:
-        if hasattr(self, "shell"):
-            self.shell.process.signal(signal.SIGKILL)
+        self.shell.signal(signal.SIGKILL)
         super().give_up(why)
 
     def exit_code(self, results: Sequence[Result]) -> int:
@@ -5115,13 +5149,12 @@ def end_at_once(event: Event) -> None:
 
 def prepare(options: Options, environ: Mapping[str, str], trace: Trace, reaper: Reaper) -> Union["Run", int]:
     """All that comes before the first test: the run, or the exit code where there is none."""
-    texts = read_lists(options.lists)
-    scripts = [name for name, text in texts.items() if is_script(name, text)]
-    if scripts:
-        check_script(scripts[0], texts[scripts[0]], options)
-        return ScriptRun(find_gpus(options, environ), options, trace, read_history(options), reaper)
+    script = next(filter(is_script, options.lists), None)
+    if script is not None:
+        check_script(script, options)
+        return ScriptRun(find_gpus(options, environ), options, trace, reaper)
     try:
-        tests = parse_lists(texts, options)
+        tests = parse_lists(options)
     finally:
         reaper.end_orphans()             # daemons of shell state: each test starts its own
         reaper.nameless.clear()
@@ -5152,19 +5185,25 @@ def find_gpus(options: Options, environ: Mapping[str, str]) -> Machine:
     return machine
 
 
-def check_script(name: str, text: str, options: Options) -> None:
+def is_script(name: str) -> bool:
+    """Whether a file is a script, which bash itself runs, and no list."""
+    with contextlib.suppress(OSError), open(name, "rb") as file:
+        return name.endswith(".sh") or file.read(2) == b"#!"
+    return False
+
+
+def check_script(name: str, options: Options) -> None:
     """A script runs alone and from top to bottom. Raises UsageError or ListError."""
     if len(options.lists) > 1:
         raise UsageError(f"{name} is a script; it runs alone, in a call of its own")
-    if name == "-":
-        raise UsageError("a script cannot come from standard input, which is its own; name its file")
     unknown = {"--list": options.list_only, "--plan": options.plan, "--shard": options.shard, "-k": options.keep,
                "--max-gpus": options.max_gpus, "--rerun-failed": options.rerun_failed}
     for option, value in unknown.items():
         if value:
             raise UsageError(f"{option}: {name} is a script, whose tests show only as it runs; leave {option} out, or "
                              "put its test commands into a list")
-    if text.startswith("#!") and not re.match(r"#!.*sh\b", text):
+    text = read_list(name)
+    if re.match(r"#!(?!.*sh\b)", text):
         raise ListError(f"{name}:1: this is a script, but none for bash; run it by a line of a list")
     script = Script(name, text, options.handlers)
     for line, sites in sorted(script.sites.items()):

@@ -248,7 +248,7 @@ class Fuzz(ParseCase):
     def plan(self, *names: str) -> Sequence[Test]:
         """The tests of lists, each found sound; raises ListError with its messages found sound."""
         try:
-            tests = run_tests.parse_lists(run_tests.read_lists(names), Options(names))
+            tests = run_tests.parse_lists(Options(names))
         except ListError as error:
             for message in error.messages:
                 self.assertRegex(message, r"\A[a-z]+\.txt:\d+: ")

@@ -92,7 +92,7 @@ class ParseCase(RunnerCase):
     def parse(self, text: str, **options: Any) -> List[Test]:
         """The tests of a list."""
         self.write(NAME, text)
-        return run_tests.parse_lists(run_tests.read_lists([NAME]), Options((NAME,), **options))
+        return run_tests.parse_lists(Options((NAME,), **options))
 
     def parse_one(self, text: str, **options: Any) -> Test:
         (test,) = self.parse(text, **options)
@@ -103,7 +103,7 @@ class ParseCase(RunnerCase):
         names = [f"{letter}.txt" for letter, _ in zip("abcdef", texts)]
         for name, text in zip(names, texts):
             self.write(name, text)
-        return run_tests.parse_lists(run_tests.read_lists(names), Options(tuple(names)))
+        return run_tests.parse_lists(Options(tuple(names)))
 
     def mistakes(self, text: str, **options: Any) -> List[str]:
         """The mistakes in a list that has some."""

@@ -463,7 +463,7 @@ class Deferral(SelectionCase):
         """The tests of lists in this test's folder."""
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.folder)
-        return run_tests.parse_lists(run_tests.read_lists(names), Options(names))
+        return run_tests.parse_lists(Options(names))
 
     def test_the_sentence_of_the_account(self) -> None:
         text = "".join(f"true {number} #: label=t{number} gpus={4 if number < 3 else number % 3}\n"
