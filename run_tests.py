@@ -1171,6 +1171,7 @@ OWN_STATE = re.compile(r"\$[$!?]|\$\{[$!?#]|\$BASHPID|\$_\b|\$\{\w+:?[=?]|\$\(\(
 SUBSTITUTION = re.compile(r"\$\(|`|[<>]\(")
 SEES_OUTSIDE = re.compile(SUBSTITUTION.pattern + r"|\$\?|\$\{[!?]")
 QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""", re.DOTALL)
+SINGLE_QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", re.DOTALL)        # outside double quotes
 FILE_TEST = re.compile(r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)")
 FUNCTION = re.compile(r"^(?:function )?(\S+) \(\) ?\n(\{ ?\n.*?^\})$", re.MULTILINE | re.DOTALL)
 
@@ -1447,7 +1448,7 @@ class Script:
             start, name = token.start - command.tokens[0].start, masks[token][0]
             text = f"{text[:start]}{name}=${{{name}-}}{text[start + len(token.text):]}"
         if not command.obstacle:
-            command.obstacle = obstacle_of(command, words, text + handler)
+            command.obstacle = obstacle_of(command, words, text)
         if self.attributes.label:
             label = expandable(self.attributes.label, is_command=False)
         elif label is None or SUBSTITUTION.search(label):
@@ -1468,7 +1469,7 @@ def obstacle_of(command: ScriptCommand, words: Sequence[Token], text: str) -> st
         return f"it follows `{command.lead}`"
     if command.name in BUILTINS or not words:
         return "bash runs it itself"
-    own = OWN_STATE.search(re.sub(r"\$\?", "", text))
+    own = OWN_STATE.search(SINGLE_QUOTED.sub(r"\1", text))
     return f"`{own.group()}` needs the script's own shell" if own else ""
 
 
@@ -3129,7 +3130,7 @@ def build_script(test: Test, mask: Mapping[str, str]) -> str:
     fits = sum(len(to_bytes(text)) for _, text in pieces) + test.line < SCRIPT_BYTES
     parts, line = [], 1
     for at, text in pieces:
-        parts.append("\n" * (at - line if fits else 1) + text)
+        parts.append(("\n" * (at - line if fits else 1) or ("; " if parts else "")) + text)
         line = at + text.count("\n")
     return "".join(parts) + "\n\n"       # with text to come, bash does not exec the command, and tells how it died
 
@@ -3144,15 +3145,15 @@ declare -A _rt_files _rt_lines
 _rt_shell=$BASHPID _rt_pending= _rt_trapped= _rt_bang= _rt_count=0 _rt_jobs=()
 
 _rt_ask() {      # sends words, does what is answered
-  local IFS= TMOUT=0 _rt_answer=
+  local _rt_answer=
   builtin printf '%s\0' "$#" "$@" >&"$_rt_out"
-  builtin read -r -d '' -u "$_rt_in" _rt_answer
+  IFS= TMOUT=0 builtin read -r -d '' -u "$_rt_in" _rt_answer
   eval "$_rt_answer"
 }
 _rt_hook() {     # $_, $?, the command, its line, the positional parameters
   local - _rt_flags=$- _rt_skip= _rt_last=$1
   set +aeuvx
-  if [[ $BASHPID == "$_rt_shell" && $3 != *_rt_end* && " ${FUNCNAME[*]} " != *' _rt_end '* ]]; then
+  if [[ $BASHPID == "$_rt_shell" && $3 != *_rt_end* && ${FUNCNAME[*]} != *_rt_end* ]]; then
     local _rt_status=$2 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5}") _rt_function=
     _rt_step
   fi
@@ -3169,6 +3170,7 @@ _rt_step() {
     _rt_jobs+=("$!")
   fi
   local _rt_name=${_rt_command%%[$' \t\n']*}
+  [[ ${FUNCNAME[2]-} != "$_rt_name" ]] || return         # a function is seen where it is called and where it begins
   if [[ $_rt_place == *s* || $_rt_pending || $_rt_handlers == *" $_rt_name "* ]]; then
     declare -F -- "$_rt_name" >/dev/null && _rt_function=1
     _rt_ask command "$_rt_source" "$_rt_line" "$_rt_command" "$_rt_function" "$_rt_place"
@@ -3238,10 +3240,8 @@ _rt_keep_end() { # the end of the script waits too, whatever trap it has set for
   trap -- "{ _rt_end && :; } 198>&2 2>/dev/null${1:+$'\n'$1}" EXIT
 }
 _rt_keep_end
-trap 'shopt -s extdebug
-set +E -T
-trap "! { _rt_hook \"\$_\" \"\$?\" \"\$BASH_COMMAND\" \"\$LINENO\" \"\$@\"; } 198>&2 2>/dev/null" DEBUG
-! { _rt_hook "$_" "$?" "$BASH_COMMAND" "$LINENO" "$@"; } 198>&2 2>/dev/null' DEBUG
+_rt_trap='! { _rt_hook "$_" "$?" "$BASH_COMMAND" "$LINENO" "$@"; } 198>&2 2>/dev/null'
+trap 'shopt -s extdebug; set +E -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
 
 
@@ -3590,7 +3590,6 @@ class Record:
 
     def __init__(self, options: Options, run: str) -> None:
         self.options, self.run, self.log_dir = options, run, options.log_dir
-        self.script_log = os.path.join(self.log_dir, os.path.basename(options.lists[0]) + ".log")    # of a script
         self.failed: Optional[Appender] = None   # `failures`, once there is one
         self.failures = os.path.join(options.fail_dir or options.log_dir, "failures")
         try:
@@ -3617,6 +3616,11 @@ class Record:
         """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
         record = {"event": event, "run": self.run, "time": round(time.time(), 3), **values}
         self.journal.write(json.dumps(record).encode("ascii") + b"\n")
+
+    @property
+    def script_log(self) -> str:
+        """What a script itself prints."""
+        return os.path.join(self.log_dir, os.path.basename(self.options.lists[0]) + ".log")
 
     def log_path(self, test: Test, attempt: int = 0) -> str:
         """The log of a test's last attempt, or of an earlier one."""
