@@ -3128,7 +3128,8 @@ def build_script(test: Test, mask: Mapping[str, str]) -> str:
     again = f"{{ export {values}; }} 2>/dev/null; " if values and changed else ""
     pieces.append(StateLine(test.line, again + test.command))
     fits = sum(len(to_bytes(text)) for _, text in pieces) + test.line < SCRIPT_BYTES
-    parts, line = [], 1
+    parts: List[str] = []
+    line = 1
     for at, text in pieces:
         parts.append(("\n" * (at - line if fits else 1) or ("; " if parts else "")) + text)
         line = at + text.count("\n")
@@ -4099,7 +4100,9 @@ class ScriptTrace(Console):
             self.shown = max(self.shown, self.trace.copy(self.record.script_log, self.shown, end))
 
     def handed(self, offset: int) -> None:
-        """A test has been handed over."""
+        """A test has been handed over: what follows may not be shown yet."""
+        if not self.is_held:
+            self.show(offset)
         self.is_held = True
 
     def release(self, parts: Sequence[Part], start: int, end: int, lines: Sequence[str]) -> None:
@@ -4115,9 +4118,9 @@ class ScriptTrace(Console):
         self.shown, self.is_held = end, False
 
     def sum_up(self, lines: Sequence[str]) -> None:
-        """What there is to say of the tests."""
+        """These lines say how its tests have ended."""
 
-    def finish(self, results: Sequence[Result], lines: Sequence[str]) -> None:
+    def finish(self, _results: Sequence[Result], _lines: Sequence[str]) -> None:
         self.is_held = False
         self.show()                      # the script has the last word
 
@@ -4154,11 +4157,7 @@ class ScriptConsole(ScriptTrace, ParallelConsole):
 class SequentialScriptConsole(ScriptTrace, SequentialConsole):
     """The trace of `bash SCRIPT`."""
 
-    def handed(self, offset: int) -> None:
-        super().handed(offset)
-        self.show(offset)
-
-    def show_log(self, result: Result) -> None:
+    def show_log(self, _result: Result) -> None:
         """It has been shown as it grew."""
 
 
