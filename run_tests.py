@@ -3963,6 +3963,10 @@ class Console:
     def concluded(self, result: Result) -> None:
         """It has its outcome."""
 
+    def announce(self, test: Test) -> None:
+        """It has failed."""
+        self.trace.line(f"Error: sub-test failed: {test.label}")
+
     def finish(self, results: Sequence[Result], lines: Sequence[str]) -> None:
         """All tests have; these lines sum up, the last ones follow."""
 
@@ -3996,21 +4000,17 @@ class ParallelConsole(Console):
 
     def concluded(self, result: Result) -> None:
         if self.options.fails(result.outcome):
-            self.trace.line(f"Error: sub-test failed: {result.test.label}")
-        self.mark(result)
-        self.ended[result.test] = result
-        ordered = self.options.output == "ordered"
-        while ordered and self.replayed < len(self.tests) and self.tests[self.replayed] in self.ended:
-            self.replay(self.ended[self.tests[self.replayed]])
-            self.replayed += 1
-
-    def mark(self, result: Result) -> None:
-        """The marker for the end of a test."""
+            self.announce(result.test)
         self.finished += result.status is not None or result.outcome is Outcome.BLOCKED
         if result.status is not None:
             self.mark_end(result, f"{self.finished}/{self.total}")
         elif result.outcome is Outcome.BLOCKED:
             self.trace.line(f">>> Blocked: {result.test.label} [{result.reason}, {self.finished}/{self.total}]")
+        self.ended[result.test] = result
+        ordered = self.options.output == "ordered"
+        while ordered and self.replayed < len(self.tests) and self.tests[self.replayed] in self.ended:
+            self.replay(self.ended[self.tests[self.replayed]])
+            self.replayed += 1
 
     def replay(self, result: Result) -> None:
         """One log in its frame, byte for byte; a last line without an end gets one, for the frame's sake."""
@@ -4070,7 +4070,10 @@ class SequentialConsole(Console):
             if what and not result.outcome.is_unfinished():
                 warn(f"{result.test.where}: {result.test.label} {what}")
         if self.options.fails(result.outcome) and (result.test.announces or result.status is None):
-            self.trace.write(to_bytes(f"Error: sub-test failed: {result.test.label}\n"))    # as `echo` prints it
+            self.announce(result.test)
+
+    def announce(self, test: Test) -> None:
+        self.trace.write(to_bytes(f"Error: sub-test failed: {test.label}\n"))       # as `echo` prints it
 
 
 class Part(NamedTuple):
@@ -4104,6 +4107,12 @@ class ScriptTrace(Console):
         if not self.is_held:
             self.show(offset)
         self.is_held = True
+
+    def announce(self, _test: Test) -> None:
+        """Its handler does."""
+
+    def replay(self, _result: Result) -> None:
+        """A log has its place in what the script prints."""
 
     def release(self, parts: Sequence[Part], start: int, end: int, lines: Sequence[str]) -> None:
         """All have ended; their handlers have printed what is between `start` and `end`."""
@@ -4142,9 +4151,6 @@ class ScriptConsole(ScriptTrace, ParallelConsole):
     def handed(self, offset: int) -> None:
         super().handed(offset)
         self.total += 1
-
-    def concluded(self, result: Result) -> None:
-        self.mark(result)
 
     def sum_up(self, lines: Sequence[str]) -> None:
         for line in lines:
@@ -4965,9 +4971,11 @@ class ScriptRun(Run):
         stem = self.stems(stem_of(junit) if junit else slug(label))
         shell = Shell([StateLine(1, f". {shlex.quote(snapshot)}")], 1, 1)
         timeout = self.options.timeout if said.timeout is None else said.timeout
+        need = need_of(said, mask)
+        if said.gpus is None:            # CUDA leaves out what is not there
+            need = min(need, max(len(self.machine.devices), 1))
         return Test(len(self.tests), key_of(site.words), label, stem, self.name, site.line, " ".join(site.words),
-                    site.text, shell, said, 0, need_of(said, mask), timeout,
-                    os.path.abspath(junit) if junit else None, False)
+                    site.text, shell, said, 0, need, timeout, os.path.abspath(junit) if junit else None, False)
 
     def on_join(self, offset: int, said: Sequence[str]) -> Optional[str]:
         """Bash waits; it is answered when all tests have ended."""
