@@ -1149,11 +1149,6 @@ BLOCKS: Mapping[str, str] = {"if": "fi", "for": "done", "select": "done", "while
                              "case": "esac", "{": "}", "(": ")"}
 LEADS = frozenset(["then", "else", "elif", "do"])        # what follows begins a command
 PIPES = ("|", "|&")
-BUILTINS = frozenset(
-    ". : [ [[ (( alias bg bind break builtin caller cd command compgen complete compopt continue coproc declare dirs "
-    "disown echo enable eval exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile "
-    "popd printf pushd pwd read readarray readonly return set shift shopt source suspend test times trap true type "
-    "typeset ulimit umask unalias unset wait".split())
 # What does not depend on tests, if what it names does not, and leaves no process.
 CALM = frozenset(["echo", "printf", ":", "true", "false", "[", "[[", "((", "test", "local", "export", "declare",
                   "typeset", "readonly", "let", "unset"])
@@ -1219,6 +1214,7 @@ class Block:
 class Site(NamedTuple):
     """A test of a script: `command || test_fail "label"`. Label, JUnit file, mask and first word are bash words."""
 
+    file: str                            # as bash names it
     line: int
     words: Tuple[str, ...]
     text: str                            # bash; a mask before it is what the test has been given
@@ -1231,7 +1227,7 @@ class Site(NamedTuple):
     attributes: Attributes
 
 
-NO_SITE = Site(0, (), "", "", True, "", "", None, "", Attributes())
+NO_SITE = Site("", 0, (), "", "", True, "", "", None, "", Attributes())
 
 
 class Script:
@@ -1456,7 +1452,8 @@ class Script:
         mask = list(masks.values())[-1][2] if masks else None
         first, junit = said[0] if said else "", junit_word(said) or ""
         self.found.append((command, Site(
-            command.lines[0], tuple(command.words), text, handler, is_call and not SEES_OUTSIDE.search(handler), label,
+            self.parsed.name, command.lines[0], tuple(command.words), text, handler,
+            is_call and not SEES_OUTSIDE.search(handler), label,
             "" if SUBSTITUTION.search(junit) else junit, mask, "" if SUBSTITUTION.search(first) else first,
             self.attributes)))
 
@@ -1467,8 +1464,8 @@ def obstacle_of(command: ScriptCommand, words: Sequence[Token], text: str) -> st
         return "it ends a pipeline"
     if command.lead in ("!", "time", "if", "elif", "while", "until"):
         return f"it follows `{command.lead}`"
-    if command.name in BUILTINS or not words:
-        return "bash runs it itself"
+    if not words:
+        return "it is no command"
     own = OWN_STATE.search(SINGLE_QUOTED.sub(r"\1", text))
     return f"`{own.group()}` needs the script's own shell" if own else ""
 
@@ -1483,28 +1480,27 @@ def goes_on(command: str, is_function: bool) -> bool:
 
     It can by the variables that handlers change, too, which are not looked for here.
     """
-    if SEES_OUTSIDE.search(command):
-        return False
-    if command.startswith(("((", "for ", "case ")):
-        return True
     try:
         tokens, end = scan_line(command, 0)
     except (Unclosed, RecursionError):
         return False
+    if SEES_OUTSIDE.search(command) or end <= len(command):
+        return False
+    if tokens[0].text in ("(", "for", "case"):
+        return True
     assigned, words = command_words(tokens)
-    if not words:
-        return bool(assigned) and end > len(command) and not (has_glob(tokens) and "=(" in command)
-    name, arguments = words[0].text, [word.text for word in words[1:]]
-    outward = [tokens[number + 1].text for number, token in enumerate(tokens[:-1])
-               if token.kind == "op" and token.text not in SEPARATORS and not token.text.endswith(">&")]
-    if end <= len(command) or any(target != "/dev/null" for target in outward):
-        return False
+    name, arguments = words[0].text if words else "", [word.text for word in words[1:]]
     if name in ("[", "[[", "test"):
-        return not any(map(FILE_TEST.fullmatch, arguments)) and not (has_glob(words[1:]) and name != "[[")
-    if any(token.text in SEPARATORS for token in tokens) or has_glob(words):
-        return False
-    prints = name in ASSIGNING | {"set", "shopt", "alias"} and (not arguments or "-p" in arguments)
-    return is_function or (name in GOES_ON and not prints)
+        is_calm = not any(map(FILE_TEST.fullmatch, arguments)) and (name == "[[" or not has_glob(words[1:]))
+    elif words:
+        prints = name in ASSIGNING | {"set", "shopt", "alias"} and (not arguments or "-p" in arguments)
+        is_simple = not any(token.text in SEPARATORS for token in tokens)
+        is_calm = (is_function or name in GOES_ON) and is_simple and not prints and not has_glob(words)
+    else:
+        is_calm = bool(assigned) and not ("=(" in command and has_glob(assigned))
+    return is_calm and all(
+        tokens[number + 1].text == "/dev/null" for number, token in enumerate(tokens[:-1])
+        if token.kind == "op" and token.text not in SEPARATORS and not token.text.endswith(">&"))
 
 
 class Handler(NamedTuple):
@@ -3141,8 +3137,13 @@ def build_script(test: Test, mask: Mapping[str, str]) -> str:
 # Where a function ends with status 0, the command is skipped. Nothing in it may show under `set -x`, nor change what
 # the script sees: `$?`, `$_`, its options, its standard streams.
 HOOK = r"""
+if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
+  echo "run_tests.py: error: bash $BASH_VERSION is too old to run a script in parallel; put bash 4.4 on PATH" >&2
+  exit 3
+fi
 unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_lines
+_rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
 _rt_shell=$BASHPID _rt_pending= _rt_trapped= _rt_bang= _rt_count=0 _rt_jobs=()
 
 _rt_ask() {      # sends words, does what is answered
@@ -3180,6 +3181,7 @@ _rt_step() {
 }
 _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, _rt_mask, _rt_first, _rt_handler
   local _rt_why= _rt_marked= _rt_level=0 _rt_n _rt_called
+  [[ $_rt_own != *$'\n'"$_rt_first"$'\n'* ]] || _rt_why='bash runs it itself'
   for _rt_n in "${_rt_jobs[@]}"; do
     if kill -0 "$_rt_n"; then _rt_why='the script has a job in the background'; fi
   done
@@ -3197,6 +3199,10 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
 _rt_snapshot() { # bash that makes another shell like this one
   builtin printf 'cd -- %q\n' "$PWD"
   umask -p
+  for _rt_n in c d f l m n s t u v; do
+    builtin printf 'ulimit -S%s ' "$_rt_n"
+    ulimit "-S$_rt_n"
+  done
   shopt -p
   set +o
   declare -p
@@ -4916,7 +4922,7 @@ class ScriptRun(Run):
     def on_failed(self, _: int, said: Sequence[str]) -> str:
         """Bash itself is about to call a handler: a test has failed that was no job for the slots."""
         label, status, line = said
-        test = self.make_test(NO_SITE._replace(line=int(line), words=(label,)), "", label, "", "")
+        test = self.make_test(NO_SITE._replace(file=self.name, line=int(line), words=(label,)), "", label, "", "")
         result = Result(test, Outcome.FAILED, status=int(status) or 1)
         self.tests.append(test)
         self.results[test] = result
@@ -4936,8 +4942,8 @@ class ScriptRun(Run):
             why = f"{offer.first} changes the script's shell"
         elif "e" in offer.flags and handler.can_fail:
             why = "under `set -e` its handler may end the script"
-        if why or self.is_ending or offer.first in BUILTINS:
-            self.explain(f"{self.name}:{site.line}", why)
+        if why or self.is_ending:
+            self.explain(f"{site.file}:{site.line}", why)
             return "_rt_skip=1" if self.is_ending else "_rt_join"
         own = site.mask is not None or offer.mask != os.environ.get((self.machine.variables or ("",))[0], "")
         test = self.make_test(site, offer.snapshot, offer.label, offer.junit, offer.mask if own else None)
@@ -4974,7 +4980,7 @@ class ScriptRun(Run):
         need = need_of(said, mask)
         if said.gpus is None:            # CUDA leaves out what is not there
             need = min(need, max(len(self.machine.devices), 1))
-        return Test(len(self.tests), key_of(site.words), label, stem, self.name, site.line, " ".join(site.words),
+        return Test(len(self.tests), key_of(site.words), label, stem, site.file, site.line, " ".join(site.words),
                     site.text, shell, said, 0, need, timeout, os.path.abspath(junit) if junit else None, False)
 
     def on_join(self, offset: int, said: Sequence[str]) -> Optional[str]:
