@@ -3144,7 +3144,7 @@ fi
 unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_lines
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
-_rt_shell=$BASHPID _rt_pending= _rt_trapped= _rt_bang= _rt_count=0 _rt_jobs=()
+_rt_shell=$BASHPID _rt_pending= _rt_trapped= _rt_careful= _rt_over= _rt_bang= _rt_count=0 _rt_jobs=()
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
@@ -3155,7 +3155,7 @@ _rt_ask() {      # sends words, does what is answered
 _rt_hook() {     # $_, $?, the command, its line, the positional parameters
   local - _rt_flags=$- _rt_skip= _rt_last=$1
   set +aeuvx
-  if [[ $BASHPID == "$_rt_shell" && $3 != *_rt_end* && ${FUNCNAME[*]} != *_rt_end* ]]; then
+  if [[ $BASHPID == "$_rt_shell" && ! $_rt_over && ! -e /dev/fd/197 ]]; then    # in a trap, $3 is a stale command
     local _rt_status=$2 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5}") _rt_function=
     _rt_step
   fi
@@ -3180,7 +3180,7 @@ _rt_step() {
   [[ $_rt_command != trap* ]] || _rt_trapped=1
 }
 _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, _rt_mask, _rt_first, _rt_handler
-  local _rt_why= _rt_marked= _rt_level=0 _rt_n _rt_called
+  local _rt_why= _rt_marked=$_rt_careful _rt_level=0 _rt_n _rt_called
   [[ $_rt_own != *$'\n'"$_rt_first"$'\n'* ]] || _rt_why='bash runs it itself'
   for _rt_n in "${_rt_jobs[@]}"; do
     if kill -0 "$_rt_n"; then _rt_why='the script has a job in the background'; fi
@@ -3234,17 +3234,24 @@ _rt_handle() {   # the status of a test, its handler and the options at its plac
 _rt_end() {
   local _rt_status=$? - _rt_flags=$- _rt_arguments=()
   set +aeuvx
-  [[ $BASHPID != "$_rt_shell" ]] || _rt_join
+  if [[ $BASHPID == "$_rt_shell" ]]; then
+    trap -p HUP INT TERM >|"$_rt_folder/trap"
+    [[ -s $_rt_folder/trap ]] || trap : HUP INT TERM     # the rest of its EXIT trap is to run
+    _rt_join
+    _rt_over=1
+  fi
   return "$_rt_status"
 }
 _rt_keep_end() { # the end of the script waits too, whatever trap it has set for it
   local _rt_text=
-  _rt_trapped=
+  _rt_trapped= _rt_careful=
+  trap -p ERR RETURN >|"$_rt_folder/trap"
+  [[ ! -s $_rt_folder/trap ]] || _rt_careful=1
   trap -p EXIT >|"$_rt_folder/trap"
   IFS= builtin read -r -d '' _rt_text <"$_rt_folder/trap"
   [[ $_rt_text != *_rt_end* ]] || return
   eval "set -- ${_rt_text#trap -- }"
-  trap -- "{ _rt_end && :; } 198>&2 2>/dev/null${1:+$'\n'$1}" EXIT
+  trap -- "{ _rt_end && :; } 197>&2 198>&2 2>/dev/null${1:+$'\n'$1}" EXIT
 }
 _rt_keep_end
 _rt_trap='! { _rt_hook "$_" "$?" "$BASH_COMMAND" "$LINENO" "$@"; } 198>&2 2>/dev/null'
@@ -4808,6 +4815,7 @@ class ScriptRun(Run):
         self.ends: List[int] = []        # offsets where these have ended
         self.ended: Optional[ScriptEnded] = None
         self.is_ending = False
+        self.killer: Optional[threading.Timer] = None    # of a script that goes on when all its tests have been ended
         self.began = time.monotonic()    # the first of `handed`
         environment = {**test_environment(os.environ, 1, self.record.run), "RUN_TESTS_LABEL": self.name,
                        "RUN_TESTS_ATTEMPT": "1"}
@@ -4855,10 +4863,11 @@ class ScriptRun(Run):
         if not self.is_ending and (schedule.interrupts or schedule.failure or schedule.is_overdue):
             self.is_ending = True
             self.shell.signal(schedule.interrupts[0] if schedule.interrupts else signal.SIGTERM)
-            killer = threading.Timer(self.options.grace, self.shell.signal, [signal.SIGKILL])
-            killer.daemon = True
-            killer.start()
         have_ended = all(handed.test in self.results for handed in self.handed)
+        if self.is_ending and have_ended and self.killer is None:
+            self.killer = threading.Timer(self.options.grace, self.shell.signal, [signal.SIGKILL])
+            self.killer.daemon = True
+            self.killer.start()
         if self.joined and have_ended and self.handling is None:
             self.call_handlers()
         if self.ended and have_ended and self.handed:
