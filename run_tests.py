@@ -1195,6 +1195,14 @@ class ScriptCommand:
         words = command_words(self.tokens)[1]
         return unquoted(words[0].text) if words else ""
 
+    @property
+    def changes(self) -> Set[str]:
+        """The variables that it changes, perhaps with some other names."""
+        if self.name in ASSIGNING:
+            return {name for token in self.tokens[1:] for name in NAME.findall(token.text)}
+        assigned = command_words(self.tokens)[0] if not self.name else []
+        return {name for word in assigned for name in NAME.findall(word.text)[:1]}
+
 
 @dataclass
 class Block:
@@ -1202,7 +1210,8 @@ class Block:
 
     closer: str
     before: str                          # the operator before it
-    start: int                           # offset in the text
+    start: int                           # offsets in the text of what is in it
+    end: int
     first: int                           # its first command
     previous: int                        # the first command of the statement before the current one
     statement: int                       # the first command of the current statement
@@ -1235,8 +1244,7 @@ class Script:
 
     def __init__(self, name: str, text: str, handlers: Collection[str]) -> None:
         self.text, self.handlers = text, handlers
-        told = re.findall(rf"\b(?:{'|'.join(map(re.escape, handlers))})\s*\(\)\s*\{{(.*?)\}}", text, re.DOTALL)
-        self.changes = frozenset(re.findall(r"(\w+)\+?=", " ".join(told))) if told else None
+        self.changes: Optional[Set[str]] = None  # variables that handlers set, if they stand here
         self.parsed = ListFile(name)             # for mistakes in `#:`
         self.commands: List[ScriptCommand] = []
         self.sites: Dict[int, List[Site]] = {}   # by each line of their commands
@@ -1244,9 +1252,10 @@ class Script:
         self.unseen: Set[str] = set()            # functions before whose calls it does
         self.obstacles: Dict[int, str] = {}      # by line, why a test runs as it stands
         self.found: List[Tuple[ScriptCommand, Site]] = []
-        self.blocks = [Block("", "", 0, 0, 0, 0)]
+        self.blocks = [Block("", "", 0, 0, 0, 0, 0)]
         self.current: List[Token] = []
         self.lead = self.before = self.function = ""
+        self.is_named = True             # the function whose body follows, after the word `function`
         self.closed: Optional[Block] = None      # a block whose redirections may follow
         self.depth = 0                           # of parentheses in `((`
         self.line, self.line_start, self.attributes = 1, 0, Attributes()
@@ -1291,37 +1300,47 @@ class Script:
 
     def take(self, token: Token) -> None:
         """Take in the next token. A newline comes as `;`."""
-        text, block = token.text, self.blocks[-1]
-        if block.is_pattern:
-            if text == ")":
-                block.is_pattern = False
-            elif text == "esac":
+        text = token.text
+        if self.blocks[-1].is_pattern:
+            self.blocks[-1].is_pattern = text not in (")", "esac")
+            if text == "esac":
                 self.close(token)
-        elif self.depth:
-            self.depth += (text == "(") - (text == ")") - (text == "]]")
+        elif self.depth or (text == "(" and self.is_arithmetic(token)):
+            self.depth += (text == "(") - (text in (")", "]]"))
             self.current.append(token)
-        elif text == "(" and not self.closed and self.text.startswith("((", token.start) and (
-                not self.current or self.lead == "for"):
-            self.depth = 1
-            self.current.append(token)
-        elif text == "(" and len(self.current) == 1:
-            self.function, self.current = self.current[0].text, []
-        elif text == ")" and self.function and not self.current:
-            pass                         # of `f()`
-        elif text in SEPARATORS and text not in ("(", ")"):
-            self.separate(text)
-        elif text == ")":
+        elif self.takes_function(token):
+            pass
+        elif text == "in" and self.lead == "case" and self.current:
             self.separate(";")
+        elif text == ")":
             self.close(token)
+        elif text in SEPARATORS and text != "(":
+            self.separate(text)
         elif self.current or self.closed or not self.begin(token):
             self.current.append(token)
+
+    def is_arithmetic(self, token: Token) -> bool:
+        """Whether a parenthesis begins `((`."""
+        return self.text.startswith("((", token.start) and not self.closed and (not self.current or self.lead == "for")
+
+    def takes_function(self, token: Token) -> bool:
+        """Take in what is part of `f()` or `function f`, before the body; returns whether it is."""
+        text = token.text
+        if not self.is_named:
+            self.function, self.is_named = text, True
+        elif text == "(" and len(self.current) == 1 and not self.lead:
+            self.function, self.current = self.current[0].text, []
+        else:
+            return bool(self.function) and not self.current and (
+                text == ")" or self.text.startswith(("()", "( )"), token.start))
+        return True
 
     def begin(self, token: Token) -> bool:
         """What the first word of a command may mean; returns whether it is a reserved word."""
         text, block = token.text, self.blocks[-1]
         if text in BLOCKS:
             count = len(self.commands)
-            self.blocks.append(Block(BLOCKS[text], self.before, token.end, count, count, count, self.function))
+            self.blocks.append(Block(BLOCKS[text], self.before, token.end, 0, count, count, count, self.function))
             self.lead = text if text not in "{(" else ""
             self.before = self.function = ""
         elif text in BLOCKS.values():
@@ -1335,8 +1354,7 @@ class Script:
             self.depth = 1
             return False
         elif text == "function":
-            self.current = [token]
-            return True
+            self.is_named = False
         else:
             return False
         return True
@@ -1346,6 +1364,7 @@ class Script:
         self.separate(";")
         if len(self.blocks) > 1 and token.text == self.blocks[-1].closer:
             self.closed = self.blocks.pop()
+            self.closed.end = token.start
             self.before = self.closed.before
             self.lead = ""
 
@@ -1353,9 +1372,6 @@ class Script:
         """An operator ends a command or a block, and perhaps a statement."""
         if self.closed:
             self.end_block(self.closed, operator)
-        elif self.current and self.current[0].text == "function":
-            self.function, self.current = self.current[1].text if len(self.current) > 1 else "", []
-            return
         elif self.current:
             self.end_command(operator)
         block = self.blocks[-1]
@@ -1412,17 +1428,15 @@ class Script:
             if block.function:
                 self.unseen.add(block.function)
             self.hide(self.blocks[-1], block.first)
+        if block.function in self.handlers:
+            self.changes = (self.changes or set()).union(*(command.changes for command in inner))
         handler = next((command for command in inner if command.name in self.handlers), None)
         if block.closer == "}" and block.before == "||" and handler and not redirected and operator in (";", ";;"):
             words = command_words(handler.tokens)[1]
-            text = self.text[block.start:self.text.rindex("}", 0, self.end_of_block(inner))]
+            text = self.text[block.start:block.end]
             self.add_site(block.first - 1, text, False, words[1].text if len(words) > 1 else None)
             if any(command.name in LEAVES for command in inner):
                 self.found[-1][0].obstacle = "its handler changes the course of the script"
-
-    def end_of_block(self, inner: Sequence[ScriptCommand]) -> int:
-        """The offset after the brace that closes a block."""
-        return self.text.index("}", inner[-1].tokens[-1].end) + 1
 
     def hide(self, parent: Block, first: int) -> None:
         """The trap does not see what begins at a command: let bash wait after the statement before it."""
@@ -1515,21 +1529,19 @@ class Handler(NamedTuple):
 def read_handler(text: str, functions: Mapping[str, str]) -> Handler:
     """What some bash does, and the functions that it calls."""
     changes: Set[str] = set()
+    inner: Set[str] = set()
     names: Set[str] = set()
     texts, seen = [text], set()
     while texts:
         for command in Script("", texts.pop(), ()).commands:
             names.add(command.name)
-            assigned, _ = command_words(command.tokens)
-            changes.update(word.text for word in assigned if command.name == "")
-            if command.name in ASSIGNING:
-                changes.update(word for token in command.tokens[1:] for word in NAME.findall(token.text))
+            (inner if command.name == "local" else changes).update(command.changes)
             if command.name in functions and command.name not in seen:
                 seen.add(command.name)
                 texts.append(functions[command.name])
+    changes -= inner
     names -= {"", *functions}
-    return Handler(frozenset(name for word in changes for name in NAME.findall(word)[:1]), names <= HARMLESS,
-                   not names <= INFALLIBLE, not (names & STATEFUL or changes))
+    return Handler(frozenset(changes), names <= HARMLESS, not names <= INFALLIBLE, not (names & STATEFUL or changes))
 
 
 # ---------------------------------------------------------------------------------------------------
