@@ -1155,7 +1155,9 @@ CALM = frozenset(["echo", "printf", ":", "true", "false", "[", "[[", "((", "test
 GOES_ON = CALM | {"wait", "cd", "set", "shopt", "ulimit", "umask", "alias", "unalias", "return", "break", "continue",
                   "shift"}
 INFALLIBLE = frozenset(["echo", "printf", ":", "true", "export"])        # a handler's commands that cannot fail
-HARMLESS = CALM | {"tee", "touch", "date", "cat", "tail", "head", "return", "mkdir"}     # in a handler that is put off
+# In a handler that is put off until more tests have been started.
+HARMLESS = CALM | {"awk", "basename", "cat", "cut", "date", "dirname", "grep", "head", "hostname", "ls", "mkdir",
+                   "nvidia-smi", "return", "sed", "tail", "tee", "touch", "tr", "wc"}
 LEAVES = frozenset(["exit", "return", "break", "continue", "exec", "local", "declare", "typeset", "set", "shopt"])
 STATEFUL = STATE_WORDS | {"exit", "exec", "eval", "read", "mapfile", "readarray", "trap", "let", "shift", "getopts"}
 ASSIGNING = frozenset(["export", "declare", "typeset", "readonly", "local", "read", "let", "unset", "mapfile",
@@ -1521,7 +1523,7 @@ class Handler(NamedTuple):
     """What the handler of a failure does."""
 
     changes: FrozenSet[str]              # variables
-    can_wait: bool                       # until more tests have been started
+    hasty: FrozenSet[str]                # what it runs that cannot be put off until more tests have been started
     can_fail: bool
     is_test: bool                        # as a test it would change nothing in the script's shell
 
@@ -1530,18 +1532,18 @@ def read_handler(text: str, functions: Mapping[str, str]) -> Handler:
     """What some bash does, and the functions that it calls."""
     changes: Set[str] = set()
     inner: Set[str] = set()
-    names: Set[str] = set()
+    names: FrozenSet[str] = frozenset()
     texts, seen = [text], set()
     while texts:
         for command in Script("", texts.pop(), ()).commands:
-            names.add(command.name)
+            names |= {command.name}
             (inner if command.name == "local" else changes).update(command.changes)
             if command.name in functions and command.name not in seen:
                 seen.add(command.name)
                 texts.append(functions[command.name])
     changes -= inner
     names -= {"", *functions}
-    return Handler(frozenset(changes), names <= HARMLESS, not names <= INFALLIBLE, not (names & STATEFUL or changes))
+    return Handler(frozenset(changes), names - HARMLESS, not names <= INFALLIBLE, not (names & STATEFUL or changes))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -4530,7 +4532,7 @@ def build_parser() -> argparse.ArgumentParser:
                        help="print label, GPUs, log name and place of each test, tab-separated; run nothing")
     group.add_argument("--plan", action="store_true",
                        help="print what a run on 1 to 32 GPUs (and --gpus) would take, by earlier runs; run nothing")
-    group.add_argument("--verbose", action="store_true", help="say why a test of a script runs as it stands")
+    group.add_argument("--verbose", action="store_true", help="say why tests of a script do not run beside others")
     group.add_argument("--version", action="version", version=version_text(),
                        help="print version and hash of this file; exit")
     group.add_argument("-h", "--help", action="help", help="print this; exit")
@@ -4906,17 +4908,17 @@ class ScriptRun(Run):
         for message in script.parsed.messages():
             warn(message, name="")
         for line, why in sorted(script.obstacles.items()):
-            self.explain(f"{source}:{line}", why)
+            self.explain(f"{source}:{line}", f"runs as it stands: {why}")
         number, places = len(self.scripts), dict.fromkeys(script.sites, "s")
         for line in script.waits:
             places[line] = places.get(line, "") + "w"
         table = " ".join(f"[{number}:{line}]={place}" for line, place in places.items())
         return f"_rt_files[{shlex.quote(source)}]={number} _rt_lines+=({table})"
 
-    def explain(self, where: str, why: str) -> None:
-        """With --verbose, say why a test is no job for the slots."""
+    def explain(self, where: str, what: str) -> None:
+        """With --verbose, say why a test does not run beside others."""
         if self.options.verbose:
-            warn(f"{where}: runs as it stands: {why}", name="")
+            warn(f"{where}: {what}", name="")
 
     def on_command(self, _: int, said: Sequence[str]) -> str:
         """Bash is about to run a command: a test, or one before which it may have to wait."""
@@ -4964,13 +4966,15 @@ class ScriptRun(Run):
         elif "e" in offer.flags and handler.can_fail:
             why = "under `set -e` its handler may end the script"
         if why or self.is_ending:
-            self.explain(f"{site.file}:{site.line}", why)
+            self.explain(f"{site.file}:{site.line}", f"runs as it stands: {why}")
             return "_rt_skip=1" if self.is_ending else "_rt_join"
         own = site.mask is not None or offer.mask != os.environ.get((self.machine.variables or ("",))[0], "")
         test = self.make_test(site, offer.snapshot, offer.label, offer.junit, offer.mask if own else None)
         self.next = Handed(test, offset, offer.called if site.is_call else site.handler, offer.flags, int(offer.level))
         done = "_rt_pending=1 _rt_skip=1"
-        if offer.must_wait or not site.is_call or not handler.can_wait or self.schedule.pool.sequential:
+        if handler.hasty:
+            self.explain(test.where, f"is waited for at once: its handler calls {' '.join(sorted(handler.hasty))}")
+        if offer.must_wait or not site.is_call or handler.hasty or self.schedule.pool.sequential:
             done += "; _rt_join"
         if any(test.junit and handed.test.junit == test.junit for handed in self.handed):
             warn(f"{test.where}: writes the same JUnit file as an earlier test, {test.junit}, and waits for it")
