@@ -1161,7 +1161,7 @@ HARMLESS = CALM | {"awk", "basename", "cat", "cut", "date", "dirname", "grep", "
 LEAVES = frozenset(["exit", "return", "break", "continue", "exec", "local", "declare", "typeset", "set", "shopt"])
 STATEFUL = STATE_WORDS | {"exit", "exec", "eval", "read", "mapfile", "readarray", "trap", "let", "shift", "getopts"}
 ASSIGNING = frozenset(["export", "declare", "typeset", "readonly", "local", "read", "let", "unset", "mapfile",
-                       "readarray", "printf", "((", "getopts"])
+                       "readarray", "((", "getopts"])
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OWN_STATE = re.compile(r"\$[$!?]|\$\{[$!?#]|\$BASHPID|\$_\b|\$\{\w+:?[=?]|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])"
                        r"|[<>]&\s*(?:[3-9]|\d\d)|<<")
@@ -1200,7 +1200,7 @@ class ScriptCommand:
     @property
     def changes(self) -> Set[str]:
         """The variables that it changes, perhaps with some other names."""
-        if self.name in ASSIGNING:
+        if self.name in ASSIGNING or (self.name == "printf" and "-v" in self.words):
             return {name for token in self.tokens[1:] for name in NAME.findall(token.text)}
         assigned = command_words(self.tokens)[0] if not self.name else []
         return {name for word in assigned for name in NAME.findall(word.text)[:1]}
@@ -1451,7 +1451,8 @@ class Script:
         """The command of this number has a handler: it is a test."""
         command = self.commands[number] if number >= 0 else None
         if command is None or command.after != "||":
-            return                       # a block
+            self.obstacles[self.line] = "it is more than one command"
+            return
         assigned, words = command_words(command.tokens)
         said = [word.text for word in words]
         masks = {token: token.text.partition("=") for token in assigned if is_mask(token)}
@@ -3211,7 +3212,7 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
     "$_rt_mask" "$_rt_first" "$_rt_called"
 }
 _rt_snapshot() { # bash that makes another shell like this one
-  builtin printf 'cd -- %q\n' "$PWD"
+  builtin printf 'cd -- %q\nunset OLDPWD\n' "$PWD"
   umask -p
   for _rt_n in c d f l m n s t u v; do
     builtin printf 'ulimit -S%s ' "$_rt_n"
@@ -3271,6 +3272,9 @@ _rt_keep_end
 _rt_trap='! { _rt_hook "$_" "$?" "$BASH_COMMAND" "$LINENO" "$@"; } 198>&2 2>/dev/null'
 trap 'shopt -s extdebug; set +E -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
+
+
+OWN_ARGUMENTS = 'set -- "${_rt_arguments[@]}"; '      # in an answer: the positional parameters of the script
 
 
 class Asked(NamedTuple):
@@ -4925,22 +4929,25 @@ class ScriptRun(Run):
         source, line, command, is_function, place = said
         words = words_of(command)
         name = words[0] if words else ""
-        sees = any(word in self.changes for word in NAME.findall(command))
         for site in self.scripts[source].sites.get(int(line), ()):
             if list(site.words) == words:
                 self.site, mask = site, site.mask
                 if mask is None and self.machine.variables:
                     mask = f"${{{self.machine.variables[0]}-}}"
-                return (f"{'_rt_join; ' if sees else ''}local _rt_label={site.label} _rt_junit={site.junit} "
-                        f"_rt_mask={mask or ''} _rt_first={site.first}; "
-                        f"local _rt_handler=({site.handler if site.is_call else ''}); _rt_hand")
+                return (f"{'_rt_join; ' if self.is_changed(command + site.handler) else ''}{OWN_ARGUMENTS}"
+                        f"local _rt_label={site.label} _rt_junit={site.junit} _rt_mask={mask or ''} "
+                        f"_rt_first={site.first}; local _rt_handler=({site.handler if site.is_call else ''}); _rt_hand")
         if name in self.options.handlers:
             label = words[1] if len(words) > 1 and not SEES_OUTSIDE.search(words[1]) else shlex.quote(command)
-            return f'_rt_join; local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}'
+            return f'_rt_join; {OWN_ARGUMENTS}local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}'
         is_unseen = any(name in script.unseen for script in self.scripts.values())
-        if "w" in place or sees or is_unseen or not goes_on(command, bool(is_function)):
+        if "w" in place or self.is_changed(command) or is_unseen or not goes_on(command, bool(is_function)):
             return "_rt_join"
         return '( eval "$_rt_command" ) >/dev/null || _rt_join' if name == "cd" else ""
+
+    def is_changed(self, text: str) -> bool:
+        """Whether some bash names a variable that handlers change."""
+        return any(word in self.changes for word in NAME.findall(text))
 
     def on_failed(self, _: int, said: Sequence[str]) -> str:
         """Bash itself is about to call a handler: a test has failed that was no job for the slots."""
@@ -5169,8 +5176,16 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
     return select(tests, options, history)
 
 
+def drop_coerced_locale() -> None:
+    """Take out of the environment what Python itself has put there where the locale was C (PEP 538)."""
+    with contextlib.suppress(OSError), open("/proc/self/environ", "rb") as file:
+        if not re.search(rb"(^|\0)LC_CTYPE=", file.read()):
+            os.environ.pop("LC_CTYPE", None)
+
+
 def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     """From options to exit code. Raises ListError, UsageError, MachineError before any test has started."""
+    drop_coerced_locale()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)    # where it is ignored, the kernel drops exit statuses
     signal.signal(STACKS, signal.SIG_IGN)            # tests inherit it: see dump_stacks
     with signals_to(end_at_once):
