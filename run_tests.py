@@ -1163,9 +1163,9 @@ STATEFUL = STATE_WORDS | {"exit", "exec", "eval", "read", "mapfile", "readarray"
 ASSIGNING = frozenset(["export", "declare", "typeset", "readonly", "local", "read", "let", "unset", "mapfile",
                        "readarray", "((", "getopts"])
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-OWN_STATE = re.compile(r"\$[$!?]|\$\{[$!?#]|\$BASHPID|\$_\b|\$\{\w+:?[=?]|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])"
+OWN_STATE = re.compile(r"\$[$!?-]|\$\{[$!?#-]|\$BASHPID|\$_\b|\$\{\w+:?[=?]|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])"
                        r"|[<>]&\s*(?:[3-9]|\d\d)|<<")
-SUBSTITUTION = re.compile(r"\$\(|`|[<>]\(")
+SUBSTITUTION = re.compile(r"\$\((?!\()|`|[<>]\(")
 SEES_OUTSIDE = re.compile(SUBSTITUTION.pattern + r"|\$\?|\$\{[!?]")
 QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""", re.DOTALL)
 SINGLE_QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", re.DOTALL)        # outside double quotes
@@ -1277,7 +1277,7 @@ class Script:
                     defaults = defaults if tokens else self.attributes
                 for token in tokens:
                     self.take(token)
-                if not tokens or tokens[-1].text not in ("&&", "||", *PIPES):
+                if tokens and tokens[-1].text not in ("&&", "||", *PIPES):
                     self.take(Token("op", ";", after - 1, after))
                 after = self.end_of_documents(tokens, after)
                 self.line += self.text.count("\n", at, after)
@@ -1464,13 +1464,13 @@ class Script:
             command.obstacle = obstacle_of(command, words, text)
         if self.attributes.label:
             label = expandable(self.attributes.label, is_command=False)
-        elif label is None or SUBSTITUTION.search(label):
+        elif label is None or SUBSTITUTION.search(label) or OWN_STATE.search(label):
             label = expandable(label or " ".join(said), is_command=True)
         mask = list(masks.values())[-1][2] if masks else None
         first, junit = said[0] if said else "", junit_word(said) or ""
         self.found.append((command, Site(
             self.parsed.name, command.lines[0], tuple(command.words), text, handler,
-            is_call and not SEES_OUTSIDE.search(handler), label,
+            is_call and not SEES_OUTSIDE.search(handler) and not OWN_STATE.search(handler), label,
             "" if SUBSTITUTION.search(junit) else junit, mask, "" if SUBSTITUTION.search(first) else first,
             self.attributes)))
 
@@ -1501,7 +1501,7 @@ def goes_on(command: str, is_function: bool) -> bool:
         tokens, end = scan_line(command, 0)
     except (Unclosed, RecursionError):
         return False
-    if SEES_OUTSIDE.search(command) or end <= len(command):
+    if SEES_OUTSIDE.search(command) or end <= len(command) or not tokens:
         return False
     if tokens[0].text in ("(", "for", "case"):
         return True
@@ -1526,6 +1526,7 @@ class Handler(NamedTuple):
     changes: FrozenSet[str]              # variables
     hasty: FrozenSet[str]                # what it runs that cannot be put off until more tests have been started
     can_fail: bool
+    fails: bool                          # it says so: `return 1`
     is_test: bool                        # as a test it would change nothing in the script's shell
 
 
@@ -1534,17 +1535,21 @@ def read_handler(text: str, functions: Mapping[str, str]) -> Handler:
     changes: Set[str] = set()
     inner: Set[str] = set()
     names: FrozenSet[str] = frozenset()
+    fails = False
     texts, seen = [text], set()
     while texts:
         for command in Script("", texts.pop(), ()).commands:
             names |= {command.name}
+            fails = fails or command.name == "false" or (
+                command.name == "return" and command.words[1:] not in ([], ["0"]))
             (inner if command.name == "local" else changes).update(command.changes)
             if command.name in functions and command.name not in seen:
                 seen.add(command.name)
                 texts.append(functions[command.name])
     changes -= inner
     names -= {"", *functions}
-    return Handler(frozenset(changes), names - HARMLESS, not names <= INFALLIBLE, not (names & STATEFUL or changes))
+    return Handler(frozenset(changes), names - HARMLESS, not names <= INFALLIBLE, fails,
+                   not (names & STATEFUL or changes))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -3197,6 +3202,9 @@ _rt_step() {
 _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, _rt_mask, _rt_first, _rt_handler
   local _rt_why= _rt_marked=$_rt_careful _rt_level=0 _rt_n _rt_called
   [[ $_rt_own != *$'\n'"$_rt_first"$'\n'* ]] || _rt_why='bash runs it itself'
+  if [[ $_rt_flags == *u* ]]; then
+    for _rt_n in "${_rt_names[@]}"; do [[ -v $_rt_n ]] || _rt_why="$_rt_n is not set"; done
+  fi
   for _rt_n in "${_rt_jobs[@]}"; do
     if kill -0 "$_rt_n"; then _rt_why='the script has a job in the background'; fi
   done
@@ -3226,7 +3234,7 @@ _rt_snapshot() { # bash that makes another shell like this one
   alias -p
   builtin printf 'set --'
   builtin printf ' %q' "${_rt_arguments[@]}"
-  for ((; _rt_level > 0; _rt_level--)); do builtin printf '\nPS4=${PS4:0:1}$PS4'; done
+  for ((_rt_n = 0; _rt_n < _rt_level; _rt_n++)); do builtin printf '\nPS4=${PS4:0:1}$PS4'; done
   builtin printf '\nunset "${!_rt_@}"\nunset -f _rt_{ask,hook,step,hand,snapshot,join,return,handle,end,keep_end}\n'
   builtin printf 'shopt -u extdebug\nset +vxeuaTE\n'
   [[ $_rt_flags != *[aux]* ]] || builtin printf 'set -%s\n' "${_rt_flags//[!aux]/}"
@@ -3235,7 +3243,9 @@ _rt_join() {     # waits until all tests have ended; the answer calls handlers
   [[ $_rt_pending ]] || return
   _rt_pending=
   local _rt_level=0 _rt_n
-  for _rt_n in "${FUNCNAME[@]}"; do [[ $_rt_n != source && $_rt_n != _rt_ask ]] || ((++_rt_level)); done
+  for _rt_n in "${FUNCNAME[@]}"; do
+    case $_rt_n in source|_rt_ask|_rt_hook) ((++_rt_level)) ;; esac      # each shows one level deeper
+  done
   _rt_ask join "$_rt_level"
 }
 _rt_return() { return "$1"; }
@@ -4934,9 +4944,11 @@ class ScriptRun(Run):
                 self.site, mask = site, site.mask
                 if mask is None and self.machine.variables:
                     mask = f"${{{self.machine.variables[0]}-}}"
+                names = " ".join(re.findall(r"\$\{?([A-Za-z_]\w*)\b(?!:?[-+])", site.text))
                 return (f"{'_rt_join; ' if self.is_changed(command + site.handler) else ''}{OWN_ARGUMENTS}"
                         f"local _rt_label={site.label} _rt_junit={site.junit} _rt_mask={mask or ''} "
-                        f"_rt_first={site.first}; local _rt_handler=({site.handler if site.is_call else ''}); _rt_hand")
+                        f"_rt_first={site.first}; local _rt_handler=({site.handler if site.is_call else ''}) "
+                        f"_rt_names=({names}); _rt_hand")
         if name in self.options.handlers:
             label = words[1] if len(words) > 1 and not SEES_OUTSIDE.search(words[1]) else shlex.quote(command)
             return f'_rt_join; {OWN_ARGUMENTS}local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}'
@@ -4970,8 +4982,8 @@ class ScriptRun(Run):
         self.changes |= handler.changes
         if offer.first in functions and not read_handler(offer.first, functions).is_test:
             why = f"{offer.first} changes the script's shell"
-        elif "e" in offer.flags and handler.can_fail:
-            why = "under `set -e` its handler may end the script"
+        elif handler.fails or ("e" in offer.flags and handler.can_fail):
+            why = "its handler may fail"     # and end the script, under `set -e`; else its status may be asked for
         if why or self.is_ending:
             self.explain(f"{site.file}:{site.line}", f"runs as it stands: {why}")
             return "_rt_skip=1" if self.is_ending else "_rt_join"
@@ -5045,7 +5057,7 @@ class ScriptRun(Run):
         parts, begin = [], start
         for handed in self.handed:
             stop = next(ends) if handed in (self.handling or ()) else begin
-            parts.append(Part(self.results[handed.test], handed.offset, begin, stop, 3 + joined[1] - handed.level))
+            parts.append(Part(self.results[handed.test], handed.offset, begin, stop, 2 + joined[1] - handed.level))
             begin = stop
         results = [part.result for part in parts]
         lines = summary(results, time.monotonic() - self.began, self.machine, self.record, self.quarantined)
