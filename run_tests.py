@@ -1165,6 +1165,7 @@ ASSIGNING = frozenset(["export", "declare", "typeset", "readonly", "local", "rea
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OWN_STATE = re.compile(r"\$[$!?-]|\$\{[$!?#-]|\$BASHPID|\$_\b|\$\{\w+:?[=?]|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])"
                        r"|[<>]&\s*(?:[3-9]|\d\d)|<<")
+WHERE = re.compile(r"FUNCNAME|BASH_LINENO|BASH_SOURCE|\bcaller\b")
 SUBSTITUTION = re.compile(r"\$\((?!\()|`|[<>]\(")
 SEES_OUTSIDE = re.compile(SUBSTITUTION.pattern + r"|\$\?|\$\{[!?]")
 QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""", re.DOTALL)
@@ -1402,9 +1403,8 @@ class Script:
         elif lead == "for" and self.sees_outside(tokens):
             self.hide(self.blocks[-2], block.first)      # bash expands its words before the trap knows
         elif self.before == "||" and not lead and command.name in self.handlers and operator in (";", ";;"):
-            words, is_plain = command_words(tokens)[1], all(token.kind == "word" for token in tokens)
-            label = words[1].text if len(words) > 1 else None
-            self.add_site(len(self.commands) - 2, self.source(tokens), is_plain, label)
+            is_plain = all(token.kind == "word" for token in tokens)
+            self.add_site(len(self.commands) - 2, self.source(tokens), is_plain, command, tokens[-1].end)
 
     def sees_outside(self, head: Sequence[Token]) -> bool:
         """Whether what `for` goes through may depend on tests that are running."""
@@ -1434,10 +1434,8 @@ class Script:
             self.changes = (self.changes or set()).union(*(command.changes for command in inner))
         handler = next((command for command in inner if command.name in self.handlers), None)
         if block.closer == "}" and block.before == "||" and handler and not redirected and operator in (";", ";;"):
-            words = command_words(handler.tokens)[1]
-            text = self.text[block.start:block.end]
-            self.add_site(block.first - 1, text, False, words[1].text if len(words) > 1 else None)
-            if any(command.name in LEAVES for command in inner):
+            self.add_site(block.first - 1, self.text[block.start:block.end], False, handler, block.end)
+            if any(command.name in LEAVES for command in inner) and self.found:
                 self.found[-1][0].obstacle = "its handler changes the course of the script"
 
     def hide(self, parent: Block, first: int) -> None:
@@ -1447,14 +1445,15 @@ class Script:
         start = parent.previous if first == parent.statement else parent.statement
         self.waits.update(line for command in self.commands[start:first] for line in command.lines)
 
-    def add_site(self, number: int, handler: str, is_call: bool, label: Optional[str]) -> None:
-        """The command of this number has a handler: it is a test."""
+    def add_site(self, number: int, handler: str, is_call: bool, called: ScriptCommand, end: int) -> None:
+        """The command of this number has a handler, which ends at an offset: it is a test."""
         command = self.commands[number] if number >= 0 else None
         if command is None or command.after != "||":
             self.obstacles[self.line] = "it is more than one command"
             return
         assigned, words = command_words(command.tokens)
         said = [word.text for word in words]
+        label = next((word.text for word in command_words(called.tokens)[1][1:]), None)
         masks = {token: token.text.partition("=") for token in assigned if is_mask(token)}
         text = self.source(command.tokens)
         for token in sorted(masks, key=lambda token: -token.start):
@@ -1468,6 +1467,8 @@ class Script:
             label = expandable(label or " ".join(said), is_command=True)
         mask = list(masks.values())[-1][2] if masks else None
         first, junit = said[0] if said else "", junit_word(said) or ""
+        if len(self.blocks) == 1:        # bash tells of a command's death at the line where its list ends
+            text += " \\\n" * (self.line + self.text.count("\n", self.line_start, end) - command.lines[-1])
         self.found.append((command, Site(
             self.parsed.name, command.lines[0], tuple(command.words), text, handler,
             is_call and not SEES_OUTSIDE.search(handler) and not OWN_STATE.search(handler), label,
@@ -1526,7 +1527,7 @@ class Handler(NamedTuple):
     changes: FrozenSet[str]              # variables
     hasty: FrozenSet[str]                # what it runs that cannot be put off until more tests have been started
     can_fail: bool
-    fails: bool                          # it says so: `return 1`
+    fails: bool                          # it says so: `return 1`; or it looks at where it is called
     is_test: bool                        # as a test it would change nothing in the script's shell
 
 
@@ -1538,7 +1539,9 @@ def read_handler(text: str, functions: Mapping[str, str]) -> Handler:
     fails = False
     texts, seen = [text], set()
     while texts:
-        for command in Script("", texts.pop(), ()).commands:
+        text = texts.pop()
+        fails = fails or bool(WHERE.search(text))
+        for command in Script("", text, ()).commands:
             names |= {command.name}
             fails = fails or command.name == "false" or (
                 command.name == "return" and command.words[1:] not in ([], ["0"]))
@@ -3233,7 +3236,7 @@ _rt_snapshot() { # bash that makes another shell like this one
   declare -Fx
   alias -p
   builtin printf 'set --'
-  builtin printf ' %q' "${_rt_arguments[@]}"
+  [[ ${#_rt_arguments[@]} == 0 ]] || builtin printf ' %q' "${_rt_arguments[@]}"
   for ((_rt_n = 0; _rt_n < _rt_level; _rt_n++)); do builtin printf '\nPS4=${PS4:0:1}$PS4'; done
   builtin printf '\nunset "${!_rt_@}"\nunset -f _rt_{ask,hook,step,hand,snapshot,join,return,handle,end,keep_end}\n'
   builtin printf 'shopt -u extdebug\nset +vxeuaTE\n'
@@ -3284,6 +3287,7 @@ trap 'shopt -s extdebug; set +E -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
 
 
+OWN_LINES = re.compile(rb"(?:! \{ _rt_hook|\{ _rt_end) .*2>/dev/null\n")       # which `set -v` shows
 OWN_ARGUMENTS = 'set -- "${_rt_arguments[@]}"; '      # in an answer: the positional parameters of the script
 
 
@@ -3384,6 +3388,7 @@ class ScriptShell:
                 data = os.read(self.output, COPY_BYTES)
                 if not data:
                     break
+                data = OWN_LINES.sub(b"", data)
                 while data:
                     written = os.write(self.log, data)
                     data, self.size = data[written:], self.size + written
@@ -4945,7 +4950,8 @@ class ScriptRun(Run):
                 if mask is None and self.machine.variables:
                     mask = f"${{{self.machine.variables[0]}-}}"
                 names = " ".join(re.findall(r"\$\{?([A-Za-z_]\w*)\b(?!:?[-+])", site.text))
-                return (f"{'_rt_join; ' if self.is_changed(command + site.handler) else ''}{OWN_ARGUMENTS}"
+                join = "_rt_join; " if self.is_changed(command + site.handler) else ""
+                return (f"{join}{OWN_ARGUMENTS}"
                         f"local _rt_label={site.label} _rt_junit={site.junit} _rt_mask={mask or ''} "
                         f"_rt_first={site.first}; local _rt_handler=({site.handler if site.is_call else ''}) "
                         f"_rt_names=({names}); _rt_hand")
@@ -4983,7 +4989,7 @@ class ScriptRun(Run):
         if offer.first in functions and not read_handler(offer.first, functions).is_test:
             why = f"{offer.first} changes the script's shell"
         elif handler.fails or ("e" in offer.flags and handler.can_fail):
-            why = "its handler may fail"     # and end the script, under `set -e`; else its status may be asked for
+            why = "its handler may fail, or looks at where it is called"
         if why or self.is_ending:
             self.explain(f"{site.file}:{site.line}", f"runs as it stands: {why}")
             return "_rt_skip=1" if self.is_ending else "_rt_join"
