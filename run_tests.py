@@ -1488,6 +1488,11 @@ def obstacle_of(command: ScriptCommand, words: Sequence[Token], text: str) -> st
     return f"`{own.group()}` needs the script's own shell" if own else ""
 
 
+def needed_by(text: str) -> List[str]:
+    """The variables that have to be set under `set -u` for some bash; positional ones by their numbers."""
+    return [name or digit for name, digit in re.findall(r"\$(?:\{(\w+)(?!\w*:?[-+])|(\d|[A-Za-z_]\w*))", text)]
+
+
 def has_glob(tokens: Iterable[Token]) -> bool:
     """Whether words may be file names to bash."""
     return any(re.search(r"[*?[]", QUOTED.sub("", token.text)) for token in tokens if token.kind == "word")
@@ -3157,7 +3162,7 @@ def build_script(test: Test, mask: Mapping[str, str]) -> str:
 
 # What the shell of a script does before the script, by BASH_ENV. Its DEBUG trap sees every simple command first; while
 # tests are running, and for each that is a test itself, it asks the runner, which answers in bash.
-# Where a function ends with status 0, the command is skipped. Nothing in it may show under `set -x`, nor change what
+# A trap that ends with a failure skips the command. Nothing in it may show under `set -x`, nor change what
 # the script sees: `$?`, `$_`, its options, its standard streams.
 HOOK = r"""
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
@@ -3206,7 +3211,11 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
   local _rt_why= _rt_marked=$_rt_careful _rt_level=0 _rt_n _rt_called
   [[ $_rt_own != *$'\n'"$_rt_first"$'\n'* ]] || _rt_why='bash runs it itself'
   if [[ $_rt_flags == *u* ]]; then
-    for _rt_n in "${_rt_names[@]}"; do [[ -v $_rt_n ]] || _rt_why="$_rt_n is not set"; done
+    for _rt_n in "${_rt_names[@]}"; do
+      if [[ $_rt_n == [1-9]* && $_rt_n -gt ${#_rt_arguments[@]} || $_rt_n != [1-9]* && ! -v $_rt_n ]]; then
+        _rt_why="$_rt_n is not set"
+      fi
+    done
   fi
   for _rt_n in "${_rt_jobs[@]}"; do
     if kill -0 "$_rt_n"; then _rt_why='the script has a job in the background'; fi
@@ -3282,12 +3291,12 @@ _rt_keep_end() { # the end of the script waits too, whatever trap it has set for
   trap -- "{ _rt_end && :; } 197>&2 198>&2 2>/dev/null${1:+$'\n'$1}" EXIT
 }
 _rt_keep_end
-_rt_trap='! { _rt_hook "$_" "$?" "$BASH_COMMAND" "$LINENO" "$@"; } 198>&2 2>/dev/null'
+_rt_trap='{ if _rt_hook "$_" "$?" "$BASH_COMMAND" "$LINENO" "$@"; then ! : "$_"; fi; } 198>&2 2>/dev/null'
 trap 'shopt -s extdebug; set +E -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
 
 
-OWN_LINES = re.compile(rb"(?:! \{ _rt_hook|\{ _rt_end) .*2>/dev/null\n")       # which `set -v` shows
+OWN_LINES = re.compile(rb"\{ (?:if _rt_hook|_rt_end) .*2>/dev/null\n")       # which `set -v` shows
 OWN_ARGUMENTS = 'set -- "${_rt_arguments[@]}"; '      # in an answer: the positional parameters of the script
 
 
@@ -4949,12 +4958,11 @@ class ScriptRun(Run):
                 self.site, mask = site, site.mask
                 if mask is None and self.machine.variables:
                     mask = f"${{{self.machine.variables[0]}-}}"
-                names = " ".join(re.findall(r"\$\{?([A-Za-z_]\w*)\b(?!:?[-+])", site.text))
                 join = "_rt_join; " if self.is_changed(command + site.handler) else ""
                 return (f"{join}{OWN_ARGUMENTS}"
                         f"local _rt_label={site.label} _rt_junit={site.junit} _rt_mask={mask or ''} "
                         f"_rt_first={site.first}; local _rt_handler=({site.handler if site.is_call else ''}) "
-                        f"_rt_names=({names}); _rt_hand")
+                        f"_rt_names=({' '.join(needed_by(site.text))}); _rt_hand")
         if name in self.options.handlers:
             label = words[1] if len(words) > 1 and not SEES_OUTSIDE.search(words[1]) else shlex.quote(command)
             return f'_rt_join; {OWN_ARGUMENTS}local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}'
