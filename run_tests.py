@@ -1343,6 +1343,8 @@ class Script:
         text, block = token.text, self.blocks[-1]
         if text in BLOCKS:
             count = len(self.commands)
+            if self.function in self.handlers:       # the trap does not see definitions
+                self.hide(block, count)
             self.blocks.append(Block(BLOCKS[text], self.before, token.end, 0, count, count, count, self.function))
             self.lead = text if text not in "{(" else ""
             self.before = self.function = ""
