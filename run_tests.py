@@ -395,6 +395,7 @@ SILENT = "{{ {}; }} >/dev/null 2>&1"       # state that an earlier test has show
 NOT_FOLDERS = frozenset(["eval", "exec", "command", "builtin", "time", "trap", "type", "let", "coproc", "source"])
 MASK_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
+BASH_SOURCE = re.compile(r"(\$\{?)BASH_SOURCE(\[0\])?")      # `bash -c` has none, and `$0` is the file too
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\+?=", re.ASCII)
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 WORD_RUN = re.compile(r"[^ \t\n'\"\\$`;&|()<>]+")
@@ -543,7 +544,7 @@ def end_of_word(text: str, start: int) -> int:
 def split_list(name: str, text: str, waits: int = 0) -> ListFile:
     """Split one list into drafts and shell state, `waits` barriers above it; mistakes are collected, not raised."""
     parsed = ListFile(name, waits)
-    text = re.sub(r"(\$\{?)BASH_SOURCE(\[0\])?", r"\g<1>0", text)      # `bash -c` has none, and `$0` is the list too
+    text = BASH_SOURCE.sub(r"\g<1>0", text)
     for bad, what in (("\0", "a NUL byte; a list is text"),
                       ("\r\n", "Windows line ends; mend them with `sed -i 's/\\r$//'`")):
         if bad in text:
@@ -1157,14 +1158,14 @@ GOES_ON = CALM | {"wait", "cd", "set", "shopt", "ulimit", "umask", "alias", "una
 INFALLIBLE = frozenset(["echo", "printf", ":", "true", "export"])        # a handler's commands that cannot fail
 # In a handler that is put off until more tests have been started.
 HARMLESS = CALM | {"awk", "basename", "cat", "cut", "date", "dirname", "grep", "head", "hostname", "ls", "mkdir",
-                   "nvidia-smi", "return", "sed", "tail", "tee", "touch", "tr", "wc"}
+                   "nvidia-smi", "return", "sed", "set", "tail", "tee", "touch", "tr", "wc"}
 LEAVES = frozenset(["exit", "return", "break", "continue", "exec", "local", "declare", "typeset", "set", "shopt"])
 STATEFUL = STATE_WORDS | {"exit", "exec", "eval", "read", "mapfile", "readarray", "trap", "let", "shift", "getopts"}
 ASSIGNING = frozenset(["export", "declare", "typeset", "readonly", "local", "read", "let", "unset", "mapfile",
                        "readarray", "((", "getopts"])
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-OWN_STATE = re.compile(r"\$[$!?-]|\$\{[$!?#-]|\$BASHPID|\$_\b|\$\{\w+:?[=?]|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])"
-                       r"|[<>]&\s*(?:[3-9]|\d\d)|<<")
+OWN_STATE = re.compile(r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\$\{\w+:?[=?]"
+                       r"|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])|[<>]&\s*(?:[3-9]|\d\d)|<<")
 WHERE = re.compile(r"FUNCNAME|BASH_LINENO|BASH_SOURCE|\bcaller\b")
 SUBSTITUTION = re.compile(r"\$\((?!\()|`|[<>]\(")
 SEES_OUTSIDE = re.compile(SUBSTITUTION.pattern + r"|\$\?|\$\{[!?]")
@@ -1400,12 +1401,14 @@ class Script:
         command = ScriptCommand(tokens, range(first, last + 1), lead, self.before, operator)
         self.commands.append(command)
         self.current, self.lead = [], ""
+        if operator in (*PIPES, "&") or self.before in PIPES:
+            self.waits.update(command.lines)         # bash may fork for it, and its trap with it
         if lead == "case":
             block.is_pattern = True
         elif lead == "for" and self.sees_outside(tokens):
             self.hide(self.blocks[-2], block.first)      # bash expands its words before the trap knows
         elif self.before == "||" and not lead and command.name in self.handlers and operator in (";", ";;"):
-            is_plain = all(token.kind == "word" for token in tokens)
+            is_plain = all(token.kind == "word" for token in tokens) and not has_glob(tokens)
             self.add_site(len(self.commands) - 2, self.source(tokens), is_plain, command, tokens[-1].end)
 
     def sees_outside(self, head: Sequence[Token]) -> bool:
@@ -1534,12 +1537,12 @@ class Handler(NamedTuple):
     changes: FrozenSet[str]              # variables
     hasty: FrozenSet[str]                # what it runs that cannot be put off until more tests have been started
     can_fail: bool
-    fails: bool                          # it says so: `return 1`; or it looks at where it is called
+    fails: bool                          # it says so (`return 1`), or does what only the script's shell can
     is_test: bool                        # as a test it would change nothing in the script's shell
 
 
-def read_handler(text: str, functions: Mapping[str, str]) -> Handler:
-    """What some bash does, and the functions that it calls."""
+def read_handler(text: str, functions: Mapping[str, str], flags: str = "") -> Handler:
+    """What some bash does, and the functions that it calls, in a shell with these options (`$-`)."""
     changes: Set[str] = set()
     inner: Set[str] = set()
     names: FrozenSet[str] = frozenset()
@@ -1550,8 +1553,9 @@ def read_handler(text: str, functions: Mapping[str, str]) -> Handler:
         fails = fails or bool(WHERE.search(text))
         for command in Script("", text, ()).commands:
             names |= {command.name}
-            fails = fails or command.name == "false" or (
-                command.name == "return" and command.words[1:] not in ([], ["0"]))
+            harmless = {"return": ([], ["0"]), "set": (["-x"], ["+x"]) if "x" in flags else (), "shopt": (),
+                        "false": ()}.get(command.name)
+            fails = fails or (harmless is not None and command.words[1:] not in harmless)
             (inner if command.name == "local" else changes).update(command.changes)
             if command.name in functions and command.name not in seen:
                 seen.add(command.name)
@@ -2766,6 +2770,7 @@ class Job(NamedTuple):
     environment: Mapping[str, Any]
     log: str                             # path
     oom_kills: int = 0                   # of the machine, before
+    stdin: Optional[int] = subprocess.DEVNULL        # None: ours
 
     @property
     def mark(self) -> FrozenSet[bytes]:
@@ -2851,6 +2856,7 @@ class Reaper:
         self.attempts: Dict[int, "Process"] = {}         # by pid of the shell
         self.unclaimed: Set[int] = set()         # orphans that may be of several attempts
         self.nameless: List[ProcessInfo] = []    # those of them that had to be killed
+        self.scratch = ""                # a folder that the guard takes away
         self.adopts = prctl(self.ADOPT, 1) or os.getpid() == 1
         self.path, self.list = "/proc/{0}/task/{0}/children".format(os.getpid()), -1
         with contextlib.suppress(OSError), open(self.path, "rb") as file:
@@ -2970,6 +2976,7 @@ class Reaper:
                 send(signal.SIGKILL, found)
                 calm = 0 if found else calm + 1
                 time.sleep(SWEEP_POLL_S)
+            shutil.rmtree(self.scratch, ignore_errors=True)
         finally:
             os._exit(0)
 
@@ -2994,11 +3001,11 @@ def rename_process(name: bytes) -> None:
 class Process:
     """One attempt's shell and its group. No signal goes to a group that is gone: others may have its number."""
 
-    def __init__(self, job: Job, reaper: Reaper, stdin: Optional[int], output: int) -> None:
+    def __init__(self, job: Job, reaper: Reaper, output: int) -> None:
         self.job, self.reaper = job, reaper
         self.began = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
         self.popen = subprocess.Popen(
-            [b"bash", *map(to_bytes, job.arguments)], executable=job.bash, env=job.environment, stdin=stdin,
+            [b"bash", *map(to_bytes, job.arguments)], executable=job.bash, env=job.environment, stdin=job.stdin,
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             close_fds=False)             # as under bash, a test has the descriptors that we have
         self.pid = self.popen.pid
@@ -3118,7 +3125,7 @@ def run_job(launch: Launch, job: Job, reaper: Reaper, health: Health, post: Call
         before = file_signature(test.junit)
         log = open_log(job.log)
         try:
-            process = Process(job, reaper, subprocess.DEVNULL, log)
+            process = Process(job, reaper, log)
         finally:
             os.close(log)
         post(Started(time.monotonic(), test, process))
@@ -3182,14 +3189,13 @@ _rt_ask() {      # sends words, does what is answered
   IFS= TMOUT=0 builtin read -r -d '' -u "$_rt_in" _rt_answer
   eval "$_rt_answer"
 }
-_rt_hook() {     # $_, $?, the command, its line, the positional parameters
-  local - _rt_flags=$- _rt_skip= _rt_last=$1
+_rt_hook() {     # $?, the command, its line, the positional parameters, $_, which so stays what it is
+  local - _rt_flags=$- _rt_skip=
   set +aeuvx
-  if [[ $BASHPID == "$_rt_shell" && ! $_rt_over && ! -e /dev/fd/197 ]]; then    # in a trap, $3 is a stale command
-    local _rt_status=$2 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5}") _rt_function=
+  if [[ $BASHPID == "$_rt_shell" && ! $_rt_over && ! -e /dev/fd/197 ]]; then    # else $2 is stale
+    local _rt_status=$1 _rt_command=$2 _rt_line=$3 _rt_arguments=("${@:4:$#-4}") _rt_function=
     _rt_step
   fi
-  : "$_rt_last"
   [[ $_rt_skip ]]
 }
 _rt_step() {
@@ -3203,6 +3209,7 @@ _rt_step() {
   fi
   local _rt_name=${_rt_command%%[$' \t\n']*}
   [[ ${FUNCNAME[2]-} != "$_rt_name" ]] || return         # a function is seen where it is called and where it begins
+  [[ ! $_rt_careful || $_rt_place == *s* ]] || _rt_join  # the commands of a trap for ERR are not told
   if [[ $_rt_place == *s* || $_rt_pending || $_rt_handlers == *" $_rt_name "* ]]; then
     declare -F -- "$_rt_name" >/dev/null && _rt_function=1
     _rt_ask command "$_rt_source" "$_rt_line" "$_rt_command" "$_rt_function" "$_rt_place"
@@ -3210,7 +3217,7 @@ _rt_step() {
   [[ $_rt_command != trap* ]] || _rt_trapped=1
 }
 _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, _rt_mask, _rt_first, _rt_handler
-  local _rt_why= _rt_marked=$_rt_careful _rt_level=0 _rt_n _rt_called
+  local _rt_why= _rt_marked= _rt_level=0 _rt_reads= _rt_n _rt_called
   [[ $_rt_own != *$'\n'"$_rt_first"$'\n'* ]] || _rt_why='bash runs it itself'
   if [[ $_rt_flags == *u* ]]; then
     for _rt_n in "${_rt_names[@]}"; do
@@ -3223,6 +3230,7 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
     if kill -0 "$_rt_n"; then _rt_why='the script has a job in the background'; fi
   done
   [[ $_rt_why ]] || _rt_jobs=()
+  [[ ! /dev/fd/0 -ef /dev/fd/$_rt_stdin ]] || _rt_reads=1
   [[ /dev/fd/1 -ef /dev/fd/$_rt_stream && /dev/fd/198 -ef /dev/fd/$_rt_stream ]] || _rt_why='its output is redirected'
   for ((_rt_n = 0; _rt_n < ${#FUNCNAME[@]} - 1; _rt_n++)); do
     [[ ${_rt_lines[${_rt_files[${BASH_SOURCE[_rt_n + 1]:-main}]-}:${BASH_LINENO[_rt_n]}]-} != *w* ]] || _rt_marked=1
@@ -3230,8 +3238,8 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
   done
   builtin printf -v _rt_called '%q ' "${_rt_handler[@]}"
   _rt_snapshot >|"$_rt_folder/$((++_rt_count))"
-  _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_marked" "$_rt_level" "$_rt_flags" "$_rt_label" "$_rt_junit" \
-    "$_rt_mask" "$_rt_first" "$_rt_called"
+  _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_marked" "$_rt_level" "$_rt_flags" "$_rt_reads" \
+    "$_rt_label" "$_rt_junit" "$_rt_mask" "$_rt_first" "$_rt_called"
 }
 _rt_snapshot() { # bash that makes another shell like this one
   builtin printf 'cd -- %q\nunset OLDPWD\n' "$PWD"
@@ -3293,7 +3301,7 @@ _rt_keep_end() { # the end of the script waits too, whatever trap it has set for
   trap -- "{ _rt_end && :; } 197>&2 198>&2 2>/dev/null${1:+$'\n'$1}" EXIT
 }
 _rt_keep_end
-_rt_trap='{ if _rt_hook "$_" "$?" "$BASH_COMMAND" "$LINENO" "$@"; then ! : "$_"; fi; } 198>&2 2>/dev/null'
+_rt_trap='{ if _rt_hook "$?" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then ! : "$_"; fi; } 198>&2 2>/dev/null'
 trap 'shopt -s extdebug; set +E -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
 
@@ -3341,7 +3349,8 @@ class ScriptShell:
         """Start it. Raises OSError."""
         self.log = open_log(self.job.log)
         own = {name: fcntl.fcntl(descriptor, fcntl.F_DUPFD, self.FIRST_FD)
-               for name, descriptor in (("in", self.answers_end), ("out", self.ask), ("stream", self.stream))}
+               for name, descriptor in (("in", self.answers_end), ("out", self.ask), ("stream", self.stream),
+                                        ("stdin", self.stream if sys.stdin is None else 0))}
         hook, outer = os.path.join(self.folder, "hook"), os.environ.get("BASH_ENV")
         with open(hook, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write("unset BASH_ENV\n" if outer is None else
@@ -3350,7 +3359,7 @@ class ScriptShell:
             file.write(f"_rt_folder={shlex.quote(self.folder)} _rt_handlers=' {' '.join(self.handlers)} '\n{HOOK}")
         job = self.job._replace(environment={**self.job.environment, "BASH_ENV": hook})
         try:
-            self.process = Process(job, reaper, None, self.stream)
+            self.process = Process(job, reaper, self.stream)
         finally:                         # our own ends of what it writes to stay open: poll would not rest without
             for descriptor in own.values():
                 os.close(descriptor)
@@ -4822,6 +4831,7 @@ class Offer(NamedTuple):
     must_wait: str                       # not empty: bash will not be able to wait later
     level: str                           # of `source`
     flags: str                           # `$-`
+    reads: str                           # not empty: its standard input is that of the runner
     label: str
     junit: str
     mask: str
@@ -4836,10 +4846,10 @@ class ScriptRun(Run):
     console: Union[ScriptConsole, SequentialScriptConsole]
 
     def __init__(self, machine: Machine, options: Options, trace: Trace, reaper: Reaper) -> None:
+        self.folder = reaper.scratch = tempfile.mkdtemp(prefix=PROGRAM + ".")
         nothing = Selection([], frozenset(), {}, Estimates({}, frozenset()))
         super().__init__(nothing, machine, options, trace, reaper)
         self.history, self.name = read_history(options), options.lists[0]
-        self.folder = tempfile.mkdtemp(prefix=PROGRAM + ".")
         self.slots = self.schedule.pool.size * 8 + self.schedule.pool.cpus       # with fractions
         self.workers = ThreadPoolExecutor(self.slots)
         # Its variables come with the snapshot of the script's shell, but for those whose names no shell knows.
@@ -4849,6 +4859,7 @@ class ScriptRun(Run):
         self.labels, self.stems = Unique("{} #{}", str), Unique("{}_{}", str.casefold)
         self.scripts: Dict[str, Script] = {}     # by name, as bash knows them
         self.changes: Set[str] = set()   # variables that handlers change
+        self.readers: Set[Test] = set()  # tests whose standard input would be ours
         self.site: Optional[Site] = None         # whose words bash is asked for
         self.next: Optional[Handed] = None       # waits for those before it
         self.handed: List[Handed] = []   # since the script has last waited
@@ -4863,7 +4874,7 @@ class ScriptRun(Run):
         self.began = time.monotonic()    # the first of `handed`
         environment = {**test_environment(os.environ, 1, self.record.run), "RUN_TESTS_LABEL": self.name,
                        "RUN_TESTS_ATTEMPT": "1"}
-        job = Job(self.bash, [self.name], environment, self.record.script_log)
+        job = Job(self.bash, [self.name], environment, self.record.script_log, stdin=None)
         self.shell = ScriptShell(job, self.folder, options.handlers, self.inbox.put)
 
     def execute(self) -> None:
@@ -4964,7 +4975,7 @@ class ScriptRun(Run):
                 return (f"{join}{OWN_ARGUMENTS}"
                         f"local _rt_label={site.label} _rt_junit={site.junit} _rt_mask={mask or ''} "
                         f"_rt_first={site.first}; local _rt_handler=({site.handler if site.is_call else ''}) "
-                        f"_rt_names=({' '.join(needed_by(site.text))}); _rt_hand")
+                        f"_rt_names=({' '.join(needed_by(site.text + site.handler))}); _rt_hand")
         if name in self.options.handlers:
             label = words[1] if len(words) > 1 and not SEES_OUTSIDE.search(words[1]) else shlex.quote(command)
             return f'_rt_join; {OWN_ARGUMENTS}local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}'
@@ -4994,18 +5005,21 @@ class ScriptRun(Run):
         assert site is not None
         with open(offer.snapshot, encoding="utf-8", errors="surrogateescape") as file:
             functions = dict(FUNCTION.findall(file.read()))
-        handler, why = read_handler(site.handler, functions), offer.obstacle
+        handler, why = read_handler(site.handler, functions, offer.flags), offer.obstacle
         self.changes |= handler.changes
-        if offer.first in functions and not read_handler(offer.first, functions).is_test:
+        if "BASH_SOURCE" in site.text and site.file != self.name:
+            why = "BASH_SOURCE is not its own"
+        elif offer.first in functions and not read_handler(offer.first, functions).is_test:
             why = f"{offer.first} changes the script's shell"
-        elif handler.fails or ("e" in offer.flags and handler.can_fail):
-            why = "its handler may fail, or looks at where it is called"
+        elif handler.fails or (re.search("[eE]", offer.flags) and handler.can_fail):
+            why = "its handler may fail, or needs the script's own shell"
         if why or self.is_ending:
             self.explain(f"{site.file}:{site.line}", f"runs as it stands: {why}")
             return "_rt_skip=1" if self.is_ending else "_rt_join"
         own = site.mask is not None or offer.mask != os.environ.get((self.machine.variables or ("",))[0], "")
         test = self.make_test(site, offer.snapshot, offer.label, offer.junit, offer.mask if own else None)
         self.next = Handed(test, offset, offer.called if site.is_call else site.handler, offer.flags, int(offer.level))
+        self.readers.update([test] if offer.reads else [])
         done = "_rt_pending=1 _rt_skip=1"
         if handler.hasty:
             self.explain(test.where, f"is waited for at once: its handler calls {' '.join(sorted(handler.hasty))}")
@@ -5041,7 +5055,13 @@ class ScriptRun(Run):
         if said.gpus is None:            # CUDA leaves out what is not there
             need = min(need, max(len(self.machine.devices), 1))
         return Test(len(self.tests), key_of(site.words), label, stem, site.file, site.line, " ".join(site.words),
-                    site.text, shell, said, 0, need, timeout, os.path.abspath(junit) if junit else None, False)
+                    BASH_SOURCE.sub(r"\g<1>0", site.text), shell, said, 0, need, timeout,
+                    os.path.abspath(junit) if junit else None, False)
+
+    def job(self, launch: Launch) -> Job:
+        """The script and the environment of one attempt. One by one, tests read what the script reads."""
+        shares = self.schedule.pool.sequential and launch.test in self.readers
+        return super().job(launch)._replace(stdin=None if shares else subprocess.DEVNULL)
 
     def on_join(self, offset: int, said: Sequence[str]) -> Optional[str]:
         """Bash waits; it is answered when all tests have ended."""

@@ -125,7 +125,7 @@ class ProcessCase(RunnerCase):
         made = self.job(script, **job)
         log = run_tests.open_log(made.log)
         try:
-            process = Process(made, self.reaper, subprocess.DEVNULL, log)
+            process = Process(made, self.reaper, log)
         finally:
             os.close(log)
         self.addCleanup(process.popen.wait)

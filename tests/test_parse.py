@@ -933,7 +933,7 @@ class ThroughTheCommandLine(ParseCase):
     def test_a_script_for_another_shell_is_refused(self) -> None:
         for line in ("#!/usr/bin/env python3", "#!/usr/bin/perl"):
             with self.subTest(line=line):
-                self.assert_refused(self.run_list(f"{line}\ntouch started\n", name="run"), "run:1: this is a script, but")
+                self.assert_refused(self.run_list(f"{line}\ntouch started\n", name="run"), "run:1: this is a")
 
     def test_equal_junit_files_are_told(self) -> None:
         ran = self.run_list("touch started --junitxml=a.xml\ntouch started --junitxml a.xml\n")
