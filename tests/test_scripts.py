@@ -471,8 +471,13 @@ class ShapeTest(ScriptCase):
         self.assertCountEqual(starts(ran.four), ["one", "two", "three", "four"])
 
     def test_a_test_that_reads_standard_input(self) -> None:
-        ran = self.trial(suite("read -r first", "cat || test_fail all", 'echo "[$first]"'), stdin=b"one\ntwo\n")
-        self.assertIn("two\n", ran.one.text)
+        """One by one it reads on where the script has stopped; beside others it reads nothing."""
+        files = {"test.sh": suite("read -r first", "cat || test_fail all", 'echo "[$first]"')}
+        plain, one, four = (self.once(head, files, {}, gpus, stdin=b"one\ntwo\n") for head, gpus in (
+            (["bash"], FOUR), (self.command(), "0"), (self.command(), FOUR)))
+        self.assertEqual((one.text, one.code), (plain.text, plain.code))
+        self.assertIn("two\n", one.text)
+        self.assertNotIn("two\n", four.text)
 
     def test_traps_of_its_own(self) -> None:
         """They run when all tests have ended, and know of all failures."""
@@ -1017,7 +1022,7 @@ class ScriptReadTest(unittest.TestCase):
         """The lines after whose commands bash has to wait, as its trap is blind to what follows."""
         for text, waits in {
             "a\nb || test_fail b\nc\n": set(), "a\n(b)\n": {1}, "a\nb\n(c)\nd\n(e)\n": {2, 4}, "a\n{ b; } > log\n": {1},
-            "a\n{ b; } | c\n": {1}, "a\nif b; then c; fi 2>&1\n": {1}, "a; (b)\n": {1},
+            "a\n{ b; } | c\n": {1, 2}, "a\nif b; then c; fi 2>&1\n": {1}, "a; (b)\n": {1},
             "a\nfor i in $(b); do c; done\n": {1}, "a\nfor i in *.x; do c; done\n": {1},
             "a\nfor i in 1 2; do c; done\n": set(), "a\nif b; then\n c\n (d)\nfi\n": {3},
             "(a)\n": set(), "for i in 1; do\n (a)\n b\ndone\n": {1},
