@@ -3339,6 +3339,8 @@ class ScriptShell:
     def __init__(self, job: Job, folder: str, handlers: Iterable[str], post: Callable[[Any], None]) -> None:
         self.job, self.folder, self.handlers, self.post, self.size = job, folder, handlers, post, 0
         self.process: Optional[Process] = None
+        self.sent = self.status = 0      # the last signal; the exit status
+        self.fault: Optional[OSError] = None     # why it could not be started, or what it printed not be kept
         self.output, self.stream = os.pipe()
         self.questions, self.ask = os.pipe()
         self.answers_end, self.answers = os.pipe()
@@ -3348,6 +3350,23 @@ class ScriptShell:
     def start(self, reaper: Reaper) -> None:
         """Start it. Raises OSError."""
         self.log = open_log(self.job.log)
+        threading.Thread(target=self.run, args=(reaper,), daemon=True).start()
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def run(self, reaper: Reaper) -> None:
+        """Run the script until all that it has started has ended. Children of the main thread would be orphans."""
+        try:
+            self.process = self.spawn(reaper)
+            if self.sent:                # meanwhile
+                self.process.signal(self.sent)
+            self.status, _ = self.process.wait()
+        except OSError as error:
+            self.fault = error
+        finally:
+            os.close(self.end)
+
+    def spawn(self, reaper: Reaper) -> Process:
+        """The process of the script, with the hook. Raises OSError."""
         own = {name: fcntl.fcntl(descriptor, fcntl.F_DUPFD, self.FIRST_FD)
                for name, descriptor in (("in", self.answers_end), ("out", self.ask), ("stream", self.stream),
                                         ("stdin", self.stream if sys.stdin is None else 0))}
@@ -3357,29 +3376,22 @@ class ScriptShell:
                        f"export BASH_ENV={shlex.quote(outer)}\n. \"$BASH_ENV\"\n")
             file.writelines(f"_rt_{name}={descriptor}\n" for name, descriptor in own.items())
             file.write(f"_rt_folder={shlex.quote(self.folder)} _rt_handlers=' {' '.join(self.handlers)} '\n{HOOK}")
-        job = self.job._replace(environment={**self.job.environment, "BASH_ENV": hook})
         try:
-            self.process = Process(job, reaper, self.stream)
+            job = self.job._replace(environment={**self.job.environment, "BASH_ENV": hook})
+            return Process(job, reaper, self.stream)
         finally:                         # our own ends of what it writes to stay open: poll would not rest without
             for descriptor in own.values():
                 os.close(descriptor)
-        for work in (self.wait, self.listen):
-            threading.Thread(target=work, daemon=True).start()
 
     def signal(self, signum: int) -> None:
-        """Send a signal to the script, if it has been started."""
+        """Send a signal to the script."""
+        self.sent = signum
         if self.process is not None:
             self.process.signal(signum)
 
-    def wait(self) -> None:
-        """Wait for the end of the script and all that it has started."""
-        assert self.process is not None
-        self.status, _ = self.process.wait()
-        os.close(self.end)
-
     def listen(self) -> None:
         """Keep what is printed, post what is asked."""
-        ready, asked, fault = poll(), b"", None
+        ready, asked = poll(), b""
         for descriptor in (self.output, self.questions, self.over):
             ready.register(descriptor)
         is_over = False
@@ -3389,17 +3401,17 @@ class ScriptShell:
             try:
                 self.keep()
             except OSError as error:
-                fault = error
+                self.fault = error
                 self.signal(signal.SIGKILL)
             if self.questions in events and not is_over:
                 asked += os.read(self.questions, COPY_BYTES)
                 count, _, rest = asked.partition(b"\0")
                 words = rest.split(b"\0")
-                if count and len(words) > int(count):
+                if count.isdigit() and len(words) > int(count):
                     asked = b""
                     self.post(Asked(time.monotonic(), self.size, [
                         word.decode("utf-8", "surrogateescape") for word in words[:int(count)]]))
-        self.post(ScriptEnded(time.monotonic(), self.status, self.size, fault))
+        self.post(ScriptEnded(time.monotonic(), self.status, self.size, self.fault))
 
     def keep(self) -> None:
         """Append to the log what has been printed since the last time. Raises OSError."""
