@@ -1409,7 +1409,7 @@ class Script:
             self.hide(self.blocks[-2], block.first)      # bash expands its words before the trap knows
         elif self.before == "||" and not lead and command.name in self.handlers and operator in (";", ";;"):
             is_plain = all(token.kind == "word" for token in tokens) and not has_glob(tokens)
-            self.add_site(len(self.commands) - 2, self.source(tokens), is_plain, command, tokens[-1].end)
+            self.add_site(len(self.commands) - 2, self.source(tokens), is_plain, command)
 
     def sees_outside(self, head: Sequence[Token]) -> bool:
         """Whether what `for` goes through may depend on tests that are running."""
@@ -1439,7 +1439,7 @@ class Script:
             self.changes = (self.changes or set()).union(*(command.changes for command in inner))
         handler = next((command for command in inner if command.name in self.handlers), None)
         if block.closer == "}" and block.before == "||" and handler and not redirected and operator in (";", ";;"):
-            self.add_site(block.first - 1, self.text[block.start:block.end], False, handler, block.end)
+            self.add_site(block.first - 1, self.text[block.start:block.end], False, handler)
             if any(command.name in LEAVES for command in inner) and self.found:
                 self.found[-1][0].obstacle = "its handler changes the course of the script"
 
@@ -1450,8 +1450,8 @@ class Script:
         start = parent.previous if first == parent.statement else parent.statement
         self.waits.update(line for command in self.commands[start:first] for line in command.lines)
 
-    def add_site(self, number: int, handler: str, is_call: bool, called: ScriptCommand, end: int) -> None:
-        """The command of this number has a handler, which ends at an offset: it is a test."""
+    def add_site(self, number: int, handler: str, is_call: bool, called: ScriptCommand) -> None:
+        """The command of this number has a handler: it is a test."""
         command = self.commands[number] if number >= 0 else None
         if command is None or command.after != "||":
             self.obstacles[self.line] = "it is more than one command"
@@ -1472,8 +1472,9 @@ class Script:
             label = expandable(label or " ".join(said), is_command=True)
         mask = list(masks.values())[-1][2] if masks else None
         first, junit = said[0] if said else "", junit_word(said) or ""
-        if len(self.blocks) == 1:        # bash tells of a command's death at the line where its list ends
-            text += " \\\n" * (self.line + self.text.count("\n", self.line_start, end) - command.lines[-1])
+        if len(self.blocks) == 1:        # bash names a command's line when it has read the `||`
+            end = command.tokens[-1].end
+            text += " \\\n" * self.text.count("\n", end, self.text.index("||", end))
         self.found.append((command, Site(
             self.parsed.name, command.lines[0], tuple(command.words), text, handler,
             is_call and not SEES_OUTSIDE.search(handler) and not OWN_STATE.search(handler), label,
@@ -5035,7 +5036,8 @@ class ScriptRun(Run):
         done = "_rt_pending=1 _rt_skip=1"
         if handler.hasty:
             self.explain(test.where, f"is waited for at once: its handler calls {' '.join(sorted(handler.hasty))}")
-        if offer.must_wait or not site.is_call or handler.hasty or self.schedule.pool.sequential:
+        is_bare = "u" in offer.flags and " " not in site.handler         # its handler has no label, and may say $1
+        if offer.must_wait or not site.is_call or handler.hasty or is_bare or self.schedule.pool.sequential:
             done += "; _rt_join"
         if any(test.junit and handed.test.junit == test.junit for handed in self.handed):
             warn(f"{test.where}: writes the same JUnit file as an earlier test, {test.junit}, and waits for it")

@@ -4,7 +4,7 @@
 `SCRIPT_SEED=12345` runs one, and shows it, what it prints and how the runner differs.
 
 No script here has tests that depend on each other by files, nor a trace that differs from run to run under bash, nor
-what README names under "Limits": `$-`, BASH_XTRACEFD, and what PS4 computes.
+what README names under "Limits": `$-`, `$_` behind a test, BASH_XTRACEFD, and what PS4 computes.
 """
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ test_fail() { echo "Error: sub-test failed: $1"; exit 4; }
 test_fail() { echo "Error: sub-test failed: $1 in ${FUNCNAME[1]-} of ${BASH_SOURCE[1]-}"; RET=1; }
 test_fail() { echo "Error: sub-test failed: $1 at line ${BASH_LINENO[0]}"; RET=1; }
 test_fail() { RET=1; cat >> failures.txt <<< "$1"; cat <<END⏎Error: sub-test failed: $1⏎END⏎}
-declare -A BY_NAME; test_fail() { BY_NAME[$1]=$?; RET=${#BY_NAME[@]}; echo "Error: sub-test failed: $1"; }
+declare -A BY_NAME; test_fail() { BY_NAME[x$1]=$?; RET=${#BY_NAME[@]}; echo "Error: sub-test failed: $1"; }
 test_fail() (⏎  echo "Error: sub-test failed: $1"⏎  touch "failed_$?"⏎)
 == globals
 : ${TE_PATH:=/opt/te}⏎: "${XML_LOG_DIR:=xml}"⏎x=ex y="why not" ok=1 n=2⏎list=(a "b c" d)⏎«global»⏎
@@ -416,7 +416,6 @@ echo $?
 echo "$? $RET"
 echo "RET=$RET$FAILED_CASES"
 echo "${FAILED[@]}"
-echo "$_"
 echo "${PIPESTATUS[@]}"
 echo "$(python3 --echo=inner§)"
 x="new §"
