@@ -14,8 +14,8 @@ from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Opt
 
 import run_tests
 from run_tests import (ALL_GPUS, SHARES, STUCK_S, Abandon, Announce, Begin, Blame, Broken, Cause, Conclude, Exited,
-                       Interrupt, Kill, Launch, Lease, Outcome, Quarantine, Retry, Sick, Started, Test, Tick, death_of,
-                       judge, outcome_of)
+                       Interrupt, Kill, Launch, Lease, Outcome, Quarantine, Retry, Sick, Started, Submit, Test, Tick,
+                       death_of, judge, outcome_of)
 from tests.support import ROOT, a_test
 
 EXPECTED_S = 60.0    # what a test of words is expected to take
@@ -70,17 +70,18 @@ def schedule_of(tests: List[Test], gpus: int, jobs: int, sequential: bool = Fals
 class Play:
     """A schedule fed by words, whose actions are told in words.
 
-    Events: `begin`, `start a`, `exit a [status [cause]]`, `break a`, `tick`, `SIGINT` and other signals; `@5` before
-    one is its time; a cause is a word of CAUSES, any other word the test's own, or `sick:0`, what nvidia-smi finds.
+    Events: `begin`, `submit a b` (of those in `later`; named are then all that wait, in starting order), `start a`,
+    `exit a [status [cause]]`, `break a`, `tick`, `SIGINT` and other signals; `@5` before one is its time; a cause is a
+    word of CAUSES, any other word the test's own, or `sick:0`, what nvidia-smi finds.
     Actions: `a on GPU 0,1`, `SIGTERM a`, `a passed`, `a failed, again`, `quarantine 0`, `abandon a`, `a runs 60s`.
     Unless `slow`, a launched test has started.
     `order` are labels in starting order; empty: list order.
     """
 
     def __init__(self, tests: str, *, gpus: int = 2, jobs: int = 2, slow: bool = False, order: str = "",
-                 slow_after: Optional[float] = None, **options: Any) -> None:
+                 slow_after: Optional[float] = None, later: str = "", **options: Any) -> None:
         self.tests = {test.label: test for test in tests_of(tests)}
-        ordered = [self.tests[label] for label in order.split() or self.tests]
+        ordered = [self.tests[label] for label in order.split() or self.tests if label not in later.split()]
         self.schedule = schedule_of(ordered, gpus, jobs, **options, **({"slow": slow_after} if slow_after else {}))
         self.slow, self.at = slow, 0.0
         self.results: Dict[str, run_tests.Result] = {}
@@ -97,6 +98,10 @@ class Play:
             return Interrupt(self.at, signal.Signals[name])
         if name == "exit":
             return self.exited(test, *words[2:])
+        if name == "submit":
+            order = [self.tests[word] for word in words[1:]]
+            new = [test for test in order if test not in self.schedule.waiting]
+            return Submit(self.at, new, order, seconds_of(self.tests.values()))
         return {"begin": Begin(self.at), "tick": Tick(self.at), "start": Started(self.at, test, None),
                 "break": Broken(self.at, test, "no log")}[name]
 
@@ -1257,6 +1262,48 @@ class UnrunnableTest(ScheduleCase):
                 play.step("begin")
                 self.assertEqual({label: result.outcome for label, result in play.results.items()},
                                  dict.fromkeys(unrunnable.split(), Outcome.UNRUNNABLE))
+
+
+class SubmitTest(ScheduleCase):
+    """Tests that come one by one, as a script hands them over."""
+
+    def test_they_start_at_once_where_there_is_room(self) -> None:
+        self.play("a b c", """
+            begin >
+            submit a > a on GPU 0
+            submit b > b on GPU 1
+            submit c >
+            exit a > a passed; c on GPU 0
+            exit b > b passed
+            exit c > c passed""", later="a b c")
+
+    def test_all_that_wait_have_a_new_order(self) -> None:
+        self.play("a b c d e", """
+            begin >
+            submit a b c > a on GPU 0; b on GPU 1
+            submit e d c >
+            exit a > a passed; e on GPU 0
+            exit b > b passed; d on GPU 1
+            exit e > e passed; c on GPU 0
+            exit d > d passed
+            exit c > c passed""", later="a b c d e")
+
+    def test_what_waits_for_a_retry_keeps_its_place(self) -> None:
+        self.play("a b c", """
+            begin >
+            submit a b > a on GPU 0; b on GPU 1
+            exit a 1 > a failed, again; a on GPU 0
+            submit c >
+            exit b > b passed; c on GPU 1
+            exit a > a flaky
+            exit c > c passed""", later="a b c", retries=1)
+
+    def test_one_that_is_too_wide_is_told_at_once(self) -> None:
+        self.play("a w:3", "begin >\nsubmit a w > w unrunnable; a on GPU 0\nexit a > a passed", later="a w")
+
+    def test_none_starts_after_the_end(self) -> None:
+        self.play("a b", "begin >\nsubmit a > a on GPU 0\nSIGTERM > SIGTERM a\nsubmit b > b not run\n"
+                  "exit a > a interrupted", later="a b")
 
 
 class TimeoutTest(ScheduleCase):
