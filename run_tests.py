@@ -1676,7 +1676,7 @@ def widest_first(tests: Sequence[Test], estimates: Estimates, gpus: int) -> List
         while widest not in order:
             while long[-1] in order:
                 long.pop()
-            is_late = chains[long[-1]][1] * SLACK >= left / gpus and long[-1].gpus + widest.gpus <= gpus
+            is_late = chains[long[-1]][1] * SLACK * gpus >= left and long[-1].gpus + widest.gpus <= gpus
             test = long[-1] if is_late else widest
             left -= works[test]
             order[test] = None
@@ -2857,7 +2857,7 @@ class Reaper:
         self.attempts: Dict[int, "Process"] = {}         # by pid of the shell
         self.unclaimed: Set[int] = set()         # orphans that may be of several attempts
         self.nameless: List[ProcessInfo] = []    # those of them that had to be killed
-        self.scratch = ""                # a folder that the guard takes away
+        self.scratch = ""                # a folder that is taken away in the end
         self.adopts = prctl(self.ADOPT, 1) or os.getpid() == 1
         self.path, self.list = "/proc/{0}/task/{0}/children".format(os.getpid()), -1
         with contextlib.suppress(OSError), open(self.path, "rb") as file:
@@ -2927,6 +2927,7 @@ class Reaper:
     def close(self) -> List[ProcessInfo]:
         """End what is left when all tests have ended, and the guard; returns what was left by no test in particular."""
         self.end_orphans()
+        shutil.rmtree(self.scratch, ignore_errors=True)
         if self.guard:
             os.kill(self.guard, signal.SIGKILL)
             os.waitpid(self.guard, 0)
@@ -3182,12 +3183,13 @@ fi
 unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_lines
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
-_rt_shell=$BASHPID _rt_pending= _rt_trapped= _rt_careful= _rt_over= _rt_bang= _rt_count=0 _rt_jobs=()
+_rt_shell=$BASHPID _rt_pending= _rt_trapped= _rt_careful= _rt_over= _rt_count=0
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
   builtin printf '%s\0' "$#" "$@" >&"$_rt_out"
   IFS= TMOUT=0 builtin read -r -d '' -u "$_rt_in" _rt_answer
+  set -- "${_rt_arguments[@]}"
   eval "$_rt_answer"
 }
 _rt_hook() {     # $?, the command, its line, the positional parameters, $_, which so stays what it is
@@ -3204,10 +3206,6 @@ _rt_step() {
   [[ ${_rt_files[$_rt_source]-} ]] || _rt_ask scan "$_rt_source" "$PWD"
   _rt_place=${_rt_lines[${_rt_files[$_rt_source]}:$_rt_line]-}
   [[ ! $_rt_trapped ]] || _rt_keep_end
-  if [[ $! != "$_rt_bang" ]]; then
-    _rt_bang=$!
-    _rt_jobs+=("$!")
-  fi
   local _rt_name=${_rt_command%%[$' \t\n']*}
   [[ ${FUNCNAME[2]-} != "$_rt_name" ]] || return         # a function is seen where it is called and where it begins
   [[ ! $_rt_careful || $_rt_place == *s* ]] || _rt_join  # the commands of a trap for ERR are not told
@@ -3227,10 +3225,7 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
       fi
     done
   fi
-  for _rt_n in "${_rt_jobs[@]}"; do
-    if kill -0 "$_rt_n"; then _rt_why='the script has a job in the background'; fi
-  done
-  [[ $_rt_why ]] || _rt_jobs=()
+  [[ ! $(builtin jobs -pr) ]] || _rt_why='the script has a job in the background'
   [[ ! /dev/fd/0 -ef /dev/fd/$_rt_stdin ]] || _rt_reads=1
   [[ /dev/fd/1 -ef /dev/fd/$_rt_stream && /dev/fd/198 -ef /dev/fd/$_rt_stream ]] || _rt_why='its output is redirected'
   for ((_rt_n = 0; _rt_n < ${#FUNCNAME[@]} - 1; _rt_n++)); do
@@ -3238,7 +3233,8 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
     [[ ${FUNCNAME[_rt_n]} != source ]] || ((++_rt_level))
   done
   builtin printf -v _rt_called '%q ' "${_rt_handler[@]}"
-  _rt_snapshot >|"$_rt_folder/$((++_rt_count))"
+  [[ ! $_rt_junit || $_rt_junit == /* ]] || _rt_junit=$PWD/$_rt_junit
+  _rt_snapshot >|"$_rt_folder/$((++_rt_count))" || _rt_why='its state cannot be kept'
   _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_marked" "$_rt_level" "$_rt_flags" "$_rt_reads" \
     "$_rt_label" "$_rt_junit" "$_rt_mask" "$_rt_first" "$_rt_called"
 }
@@ -3283,20 +3279,17 @@ _rt_end() {
   local _rt_status=$? - _rt_flags=$- _rt_arguments=()
   set +aeuvx
   if [[ $BASHPID == "$_rt_shell" ]]; then
-    trap -p HUP INT TERM >|"$_rt_folder/trap"
-    [[ -s $_rt_folder/trap ]] || trap : HUP INT TERM     # the rest of its EXIT trap is to run
+    [[ $(trap -p HUP INT TERM) ]] || trap : HUP INT TERM # the rest of its EXIT trap is to run
     _rt_join
     _rt_over=1
   fi
   return "$_rt_status"
 }
 _rt_keep_end() { # the end of the script waits too, whatever trap it has set for it
-  local _rt_text=
+  local _rt_text=$(trap -p EXIT)
   _rt_trapped= _rt_careful=
   trap -p ERR RETURN >|"$_rt_folder/trap"
   [[ ! -s $_rt_folder/trap ]] || _rt_careful=1
-  trap -p EXIT >|"$_rt_folder/trap"
-  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/trap"
   [[ $_rt_text != *_rt_end* ]] || return
   eval "set -- ${_rt_text#trap -- }"
   trap -- "{ _rt_end && :; } 197>&2 198>&2 2>/dev/null${1:+$'\n'$1}" EXIT
@@ -3308,13 +3301,11 @@ trap 'shopt -s extdebug; set +E -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 
 
 OWN_LINES = re.compile(rb"\{ (?:if _rt_hook|_rt_end) .*2>/dev/null\n")       # which `set -v` shows
-OWN_ARGUMENTS = 'set -- "${_rt_arguments[@]}"; '      # in an answer: the positional parameters of the script
 
 
 class Asked(NamedTuple):
     """The shell of a script asks what to do; it had printed `offset` bytes before."""
 
-    at: float
     offset: int
     words: Sequence[str]
 
@@ -3322,7 +3313,6 @@ class Asked(NamedTuple):
 class ScriptEnded(NamedTuple):
     """A script has ended, with this status."""
 
-    at: float
     status: int
     offset: int
     fault: Optional[OSError] = None      # why what it printed could not be kept
@@ -3340,7 +3330,7 @@ class ScriptShell:
     def __init__(self, job: Job, folder: str, handlers: Iterable[str], post: Callable[[Any], None]) -> None:
         self.job, self.folder, self.handlers, self.post, self.size = job, folder, handlers, post, 0
         self.process: Optional[Process] = None
-        self.sent = self.status = 0      # the last signal; the exit status
+        self.sent, self.status = 0, EXIT_MACHINE         # the last signal; the exit status
         self.fault: Optional[OSError] = None     # why it could not be started, or what it printed not be kept
         self.output, self.stream = os.pipe()
         self.questions, self.ask = os.pipe()
@@ -3381,7 +3371,7 @@ class ScriptShell:
             job = self.job._replace(environment={**self.job.environment, "BASH_ENV": hook})
             return Process(job, reaper, self.stream)
         finally:                         # our own ends of what it writes to stay open: poll would not rest without
-            for descriptor in own.values():
+            for descriptor in (*own.values(), self.answers_end):
                 os.close(descriptor)
 
     def signal(self, signum: int) -> None:
@@ -3410,9 +3400,9 @@ class ScriptShell:
                 words = rest.split(b"\0")
                 if count.isdigit() and len(words) > int(count):
                     asked = b""
-                    self.post(Asked(time.monotonic(), self.size, [
-                        word.decode("utf-8", "surrogateescape") for word in words[:int(count)]]))
-        self.post(ScriptEnded(time.monotonic(), self.status, self.size, self.fault))
+                    self.post(Asked(self.size, [word.decode("utf-8", "surrogateescape")
+                                                for word in words[:int(count)]]))
+        self.post(ScriptEnded(self.status, self.size, self.fault))
 
     def keep(self) -> None:
         """Append to the log what has been printed since the last time. Raises OSError."""
@@ -3696,11 +3686,6 @@ class Record:
         """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
         record = {"event": event, "run": self.run, "time": round(time.time(), 3), **values}
         self.journal.write(json.dumps(record).encode("ascii") + b"\n")
-
-    @property
-    def script_log(self) -> str:
-        """What a script itself prints."""
-        return os.path.join(self.log_dir, os.path.basename(self.options.lists[0]) + ".log")
 
     def log_path(self, test: Test, attempt: int = 0) -> str:
         """The log of a test's last attempt, or of an earlier one."""
@@ -4155,19 +4140,10 @@ class SequentialConsole(Console):
         self.trace.write(to_bytes(f"Error: sub-test failed: {test.label}\n"))       # as `echo` prints it
 
 
-class Part(NamedTuple):
-    """A test of a script, and what the script prints because of it; offsets are those in the log of the script."""
-
-    result: Result
-    offset: int                          # what was printed before it
-    start: int                           # what its handler has printed
-    end: int
-    shift: int                           # by how much `set -x` shows the handler deeper than it is
-
-
 class ScriptTrace(Console):
     """What a script prints, as it comes while none of its tests runs; else each test's output at its place."""
 
+    source = os.devnull                  # the script's log, by its descriptor: the script may take its name away
     shown = 0                            # offset
     is_held = False
 
@@ -4179,13 +4155,14 @@ class ScriptTrace(Console):
     def show(self, end: float = math.inf) -> None:
         """Show more of what the script has printed."""
         with contextlib.suppress(OSError):
-            self.shown = max(self.shown, self.trace.copy(self.record.script_log, self.shown, end))
+            self.shown = max(self.shown, self.trace.copy(self.source, self.shown, end))
 
     def handed(self, offset: int) -> None:
         """A test has been handed over: what follows may not be shown yet."""
         if not self.is_held:
             self.show(offset)
         self.is_held = True
+        self.total += 1
 
     def announce(self, _test: Test) -> None:
         """Its handler does."""
@@ -4193,15 +4170,19 @@ class ScriptTrace(Console):
     def replay(self, _result: Result) -> None:
         """A log has its place in what the script prints."""
 
-    def release(self, parts: Sequence[Part], start: int, end: int, lines: Sequence[str]) -> None:
-        """All have ended; their handlers have printed what is between `start` and `end`."""
-        self.sum_up(lines)
-        for part in parts:
-            self.show(part.offset)
-            self.show_log(part.result)
-            with contextlib.suppress(OSError), open(self.record.script_log, "rb") as file:
-                file.seek(part.start)
-                self.trace.write(unshifted(file.read(part.end - part.start), part.shift))
+    def show_test(self, result: Result, offset: int, start: int, end: int, shift: int) -> None:
+        """Show a test at its offset in what the script prints, then what its handler has printed there.
+
+        `set -x` shows the handler by `shift` deeper than it is.
+        """
+        self.show(offset)
+        self.show_log(result)
+        with contextlib.suppress(OSError), open(self.source, "rb") as file:
+            file.seek(start)
+            self.trace.write(unshifted(file.read(end - start), shift))
+
+    def release(self, start: int, end: int) -> None:
+        """All have been shown; their handlers have printed what is between `start` and `end`."""
         self.show(start)
         self.shown, self.is_held = end, False
 
@@ -4227,15 +4208,10 @@ class ScriptConsole(ScriptTrace, ParallelConsole):
 
     follow_s = FOLLOW_S
 
-    def handed(self, offset: int) -> None:
-        super().handed(offset)
-        self.total += 1
-
     def sum_up(self, lines: Sequence[str]) -> None:
         for line in lines:
             self.trace.line(line)
         self.trace.line("\n=== What the script printed, with each test's output at its place ===")
-
 
 
 @dataclass
@@ -4702,7 +4678,7 @@ class Run:
                 self.trace.flush()
             wait = min(self.deadline() - time.monotonic(), self.console.follow_s)
             try:
-                return self.inbox.get(timeout=max(wait, 0))      # type: ignore[no-any-return]
+                return self.inbox.get(timeout=max(wait, 0))
             except queue.Empty:
                 if time.monotonic() >= self.deadline():
                     return Tick(time.monotonic())
@@ -4818,7 +4794,6 @@ class Run:
             os._exit(code)
         return code
 
-
     def exit_code(self, results: Sequence[Result]) -> int:
         return exit_code(results, self.schedule)
 
@@ -4836,22 +4811,6 @@ class Handed(NamedTuple):
     level: int                           # of `source`
 
 
-class Offer(NamedTuple):
-    """What the hook says of a test; the last five are the values of words."""
-
-    snapshot: str                        # path of bash that makes another shell like the script's
-    obstacle: str                        # why it must run as it stands
-    must_wait: str                       # not empty: bash will not be able to wait later
-    level: str                           # of `source`
-    flags: str                           # `$-`
-    reads: str                           # not empty: its standard input is that of the runner
-    label: str
-    junit: str
-    mask: str
-    first: str
-    called: str                          # the handler
-
-
 class ScriptRun(Run):
     """The run of a script: bash goes through it and hands tests over, and waits where it would see a difference."""
 
@@ -4859,9 +4818,11 @@ class ScriptRun(Run):
     console: Union[ScriptConsole, SequentialScriptConsole]
 
     def __init__(self, machine: Machine, options: Options, trace: Trace, reaper: Reaper) -> None:
-        self.folder = reaper.scratch = tempfile.mkdtemp(prefix=PROGRAM + ".")
+        name = f"{PROGRAM}.{os.getpid()}.{os.urandom(6).hex()}"          # made if the run is not refused
+        self.folder = reaper.scratch = os.path.join(tempfile.gettempdir(), name)
         nothing = Selection([], frozenset(), {}, Estimates({}, frozenset()))
         super().__init__(nothing, machine, options, trace, reaper)
+        os.mkdir(self.folder, 0o700)
         self.history, self.name = read_history(options), options.lists[0]
         self.slots = self.schedule.pool.size * 8 + self.schedule.pool.cpus       # with fractions
         self.workers = ThreadPoolExecutor(self.slots)
@@ -4870,6 +4831,7 @@ class ScriptRun(Run):
             {name: value for name, value in os.environ.items() if not NAME.fullmatch(name) and "%%" not in name},
             self.schedule.pool.size, self.record.run)
         self.labels, self.stems = Unique("{} #{}", str), Unique("{}_{}", str.casefold)
+        self.stems(os.path.basename(self.name))          # its own log
         self.scripts: Dict[str, Script] = {}     # by name, as bash knows them
         self.changes: Set[str] = set()   # variables that handlers change
         self.readers: Set[Test] = set()  # tests whose standard input would be ours
@@ -4879,7 +4841,7 @@ class ScriptRun(Run):
         self.batch: List[Test] = []      # of these, what the schedule does not know yet
         self.batch_at = math.inf
         self.joined: Optional[Tuple[int, int]] = None    # offset and level of `source` where the script waits
-        self.handling: Optional[List[Handed]] = None     # whose handlers are called
+        self.handling: List[Handed] = []         # whose handlers are called
         self.ends: List[int] = []        # offsets where these have ended
         self.ended: Optional[ScriptEnded] = None
         self.is_ending = False
@@ -4887,14 +4849,9 @@ class ScriptRun(Run):
         self.began = time.monotonic()    # the first of `handed`
         environment = {**test_environment(os.environ, 1, self.record.run), "RUN_TESTS_LABEL": self.name,
                        "RUN_TESTS_ATTEMPT": "1"}
-        job = Job(self.bash, [self.name], environment, self.record.script_log, stdin=None)
+        log = os.path.join(self.record.log_dir, os.path.basename(self.name) + ".log")
+        job = Job(self.bash, [self.name], environment, log, stdin=None)
         self.shell = ScriptShell(job, self.folder, options.handlers, self.inbox.put)
-
-    def execute(self) -> None:
-        try:
-            super().execute()
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def is_over(self) -> bool:
         return self.ended is not None and self.schedule.done and not self.handed
@@ -4919,6 +4876,7 @@ class ScriptRun(Run):
             super().take(event)
             if isinstance(event, Begin):
                 self.shell.start(self.reaper)
+                self.console.source = f"/dev/fd/{self.shell.log}"
             if isinstance(event, Interrupt) and self.is_ending:
                 self.shell.signal(signal.SIGKILL)
         self.follow_up()
@@ -4936,18 +4894,17 @@ class ScriptRun(Run):
             self.killer = threading.Timer(self.options.grace, self.shell.signal, [signal.SIGKILL])
             self.killer.daemon = True
             self.killer.start()
-        if self.joined and have_ended and self.handling is None:
+        if self.joined and have_ended and not self.handling:
             self.call_handlers()
         if self.ended and have_ended and self.handed:
-            self.release(self.joined[0] if self.joined else self.ended.offset, self.ended.offset)
+            self.release(self.ended.offset)
 
     def submit(self) -> None:
         """Let the schedule know of new tests: the first ones wait a moment for others, to start the longest first."""
-        estimates = estimate(self.tests, self.history)
-        order = [*self.schedule.waiting, *self.batch]
-        if self.options.order != "file" and not self.schedule.pool.sequential:
-            order = widest_first(order, estimates, max(self.schedule.pool.size, 1))
-        event = Submit(time.monotonic(), tuple(self.batch), order, estimates.seconds)
+        known = select(self.tests, self.options, self.history)
+        waiting = replace(known, tests=[*self.schedule.waiting, *self.batch])
+        order = waiting.to_run(self.options.order, self.schedule.pool)
+        event = Submit(time.monotonic(), tuple(self.batch), order, known.estimates.seconds)
         self.batch, self.batch_at = [], math.inf
         self.act(event)
 
@@ -4985,13 +4942,12 @@ class ScriptRun(Run):
                 if mask is None and self.machine.variables:
                     mask = f"${{{self.machine.variables[0]}-}}"
                 join = "_rt_join; " if self.is_changed(command + site.handler) else ""
-                return (f"{join}{OWN_ARGUMENTS}"
-                        f"local _rt_label={site.label} _rt_junit={site.junit} _rt_mask={mask or ''} "
+                return (f"{join}local _rt_label={site.label} _rt_junit={site.junit} _rt_mask={mask or ''} "
                         f"_rt_first={site.first}; local _rt_handler=({site.handler if site.is_call else ''}) "
                         f"_rt_names=({' '.join(needed_by(site.text + site.handler))}); _rt_hand")
         if name in self.options.handlers:
             label = words[1] if len(words) > 1 and not SEES_OUTSIDE.search(words[1]) else shlex.quote(command)
-            return f'_rt_join; {OWN_ARGUMENTS}local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}'
+            return f'_rt_join; local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}'
         is_unseen = any(name in script.unseen for script in self.scripts.values())
         if "w" in place or self.is_changed(command) or is_unseen or not goes_on(command, bool(is_function)):
             return "_rt_join"
@@ -5013,31 +4969,37 @@ class ScriptRun(Run):
         return ""
 
     def on_test(self, offset: int, said: Sequence[str]) -> str:
-        """Bash has come to a test."""
-        site, offer = self.site, Offer(*said)
+        """Bash has come to a test.
+
+        `snapshot` is the path of bash that makes another shell like the script's; `why` says what is in the way.
+        Where `must_wait`, bash will not be able to wait later; where `reads`, standard input is the runner's.
+        """
+        snapshot, why, must_wait, level, flags, reads, label, junit, mask, first, called = said
+        site = self.site
         assert site is not None
-        with open(offer.snapshot, encoding="utf-8", errors="surrogateescape") as file:
+        functions: Dict[str, str] = {}
+        with contextlib.suppress(OSError), open(snapshot, encoding="utf-8", errors="surrogateescape") as file:
             functions = dict(FUNCTION.findall(file.read()))
-        handler, why = read_handler(site.handler, functions, offer.flags), offer.obstacle
+        handler = read_handler(site.handler, functions, flags)
         self.changes |= handler.changes
         if "BASH_SOURCE" in site.text and site.file != self.name:
             why = "BASH_SOURCE is not its own"
-        elif offer.first in functions and not read_handler(offer.first, functions).is_test:
-            why = f"{offer.first} changes the script's shell"
-        elif handler.fails or (re.search("[eE]", offer.flags) and handler.can_fail):
+        elif first in functions and not read_handler(first, functions).is_test:
+            why = f"{first} changes the script's shell"
+        elif handler.fails or (re.search("[eE]", flags) and handler.can_fail):
             why = "its handler may fail, or needs the script's own shell"
         if why or self.is_ending:
             self.explain(f"{site.file}:{site.line}", f"runs as it stands: {why}")
             return "_rt_skip=1" if self.is_ending else "_rt_join"
-        own = site.mask is not None or offer.mask != os.environ.get((self.machine.variables or ("",))[0], "")
-        test = self.make_test(site, offer.snapshot, offer.label, offer.junit, offer.mask if own else None)
-        self.next = Handed(test, offset, offer.called if site.is_call else site.handler, offer.flags, int(offer.level))
-        self.readers.update([test] if offer.reads else [])
+        own = site.mask is not None or mask != os.environ.get((self.machine.variables or ("",))[0], "")
+        test = self.make_test(site, snapshot, label, junit, mask if own else None)
+        self.next = Handed(test, offset, called if site.is_call else site.handler, flags, int(level))
+        self.readers.update([test] if reads else [])
         done = "_rt_pending=1 _rt_skip=1"
         if handler.hasty:
             self.explain(test.where, f"is waited for at once: its handler calls {' '.join(sorted(handler.hasty))}")
-        is_bare = "u" in offer.flags and " " not in site.handler         # its handler has no label, and may say $1
-        if offer.must_wait or not site.is_call or handler.hasty or is_bare or self.schedule.pool.sequential:
+        is_bare = "u" in flags and " " not in site.handler         # its handler has no label, and may say $1
+        if must_wait or not site.is_call or handler.hasty or is_bare or self.schedule.pool.sequential:
             done += "; _rt_join"
         if any(test.junit and handed.test.junit == test.junit for handed in self.handed):
             warn(f"{test.where}: writes the same JUnit file as an earlier test, {test.junit}, and waits for it")
@@ -5060,7 +5022,7 @@ class ScriptRun(Run):
 
     def make_test(self, site: Site, snapshot: str, label: str, junit: str, mask: Optional[str]) -> Test:
         """A test of the script, with the values of its words."""
-        said = Attributes(**{**vars(site.attributes), "after": ()})
+        said = replace(site.attributes, after=())
         label = self.labels(CONTROL.sub(" ", label).strip() or "test")
         stem = self.stems(stem_of(junit) if junit else slug(label))
         shell = Shell([StateLine(1, f". {shlex.quote(snapshot)}")], 1, 1)
@@ -5087,32 +5049,33 @@ class ScriptRun(Run):
         self.handling = [handed for handed in self.handed if self.options.fails(self.results[handed.test].outcome)
                          and not self.is_ending]
         self.ends = []
+        # The status is 1 for one that did not run, or has passed but for the runner.
         self.shell.answer("".join(
-            f"_rt_handle {exit_status(self.results[handed.test])} {shlex.quote(handed.handler)} {handed.flags or '-'}\n"
-            for handed in self.handling))
+            f"_rt_handle {shell_status(self.results[handed.test].status or 1)} {shlex.quote(handed.handler)} "
+            f"{handed.flags or '-'}\n" for handed in self.handling))
         if not self.handling and self.joined:
-            self.release(self.joined[0], self.joined[0])
+            self.release(self.joined[0])
 
     def on_handled(self, offset: int, _: Sequence[str]) -> str:
         """A handler has returned."""
         self.ends.append(offset)
-        if self.joined and self.handling and len(self.ends) == len(self.handling):
-            self.release(self.joined[0], offset)
+        if len(self.ends) == len(self.handling):
+            self.release(offset)
         return ""
 
-    def release(self, start: int, end: int) -> None:
-        """Show the tests that the script has waited for, at their places in what it prints."""
-        joined = self.joined or (start, 0)
-        ends = iter([*self.ends, *[end] * len(self.handed)])
-        parts, begin = [], start
-        for handed in self.handed:
-            stop = next(ends) if handed in (self.handling or ()) else begin
-            parts.append(Part(self.results[handed.test], handed.offset, begin, stop, 2 + joined[1] - handed.level))
+    def release(self, end: int) -> None:
+        """Show the tests that the script has waited for, at their places in what it has printed up to `end`."""
+        start, level = self.joined or (end, 0)
+        begin, ends = start, iter([*self.ends, *[end] * len(self.handed)])
+        results = [self.results[handed.test] for handed in self.handed]
+        self.console.sum_up(summary(
+            results, time.monotonic() - self.began, self.machine, self.record, self.quarantined))
+        for handed, result in zip(self.handed, results):
+            stop = next(ends) if handed in self.handling else begin
+            self.console.show_test(result, handed.offset, begin, stop, 2 + level - handed.level)
             begin = stop
-        results = [part.result for part in parts]
-        lines = summary(results, time.monotonic() - self.began, self.machine, self.record, self.quarantined)
-        self.console.release(parts, start, end, lines)
-        self.handed, self.joined, self.handling, self.ends = [], None, None, []
+        self.console.release(start, end)
+        self.handed, self.joined, self.handling, self.ends = [], None, [], []
 
     def give_up(self, why: str) -> None:
         self.shell.signal(signal.SIGKILL)
@@ -5124,11 +5087,11 @@ class ScriptRun(Run):
             return super().exit_code(results)
         if schedule.is_overdue or self.ended is None:
             return EXIT_FAILED
-        return self.ended.status if self.ended.status >= 0 else EXIT_SIGNAL - self.ended.status
+        return shell_status(self.ended.status)
 
     def last_lines(self, results: Sequence[Result]) -> List[str]:
         """The script has said its own; only what ended it is news."""
-        return last_lines(results, self.schedule) if self.is_ending else []
+        return last_lines(results, self.schedule) if self.is_ending or self.schedule.failure else []
 
 
 def words_of(command: str) -> List[str]:
@@ -5140,10 +5103,9 @@ def words_of(command: str) -> List[str]:
     return ScriptCommand(tokens, range(0), "", "", "").words if tokens else []
 
 
-def exit_status(result: Result) -> int:
-    """What `$?` is to the handler of a failure."""
-    status = result.status or 1          # one that did not run, or has passed but for the runner
-    return status if status > 0 else EXIT_SIGNAL - status
+def shell_status(status: int) -> int:
+    """An exit status as `$?` has it."""
+    return status if status >= 0 else EXIT_SIGNAL - status
 
 
 def make_pool(devices: Sequence[Device], tests: Iterable[Test], options: Options, locks: Optional[GpuLocks] = None
@@ -5306,8 +5268,9 @@ def find_gpus(options: Options, environ: Mapping[str, str]) -> Machine:
 
 def is_script(name: str) -> bool:
     """Whether a file is a script, which bash itself runs, and no list."""
-    with contextlib.suppress(OSError), open(name, "rb") as file:
-        return name.endswith(".sh") or file.read(2) == b"#!"
+    if os.path.isfile(name):             # a pipe could not be read again
+        with contextlib.suppress(OSError), open(name, "rb") as file:
+            return name.endswith(".sh") or file.read(2) == b"#!"
     return False
 
 
