@@ -192,6 +192,7 @@ class Options:
     leaks: str = "report"
     fail_fast: bool = False
     handlers: Tuple[str, ...] = ("test_fail",)       # of failures, in scripts
+    arguments: Tuple[str, ...] = ()      # of a script
     verbose: bool = False
     log_dir: str = "logs"
     fail_dir: Optional[str] = None       # None: the log dir, and `failures` starts fresh
@@ -1153,8 +1154,8 @@ PIPES = ("|", "|&")
 # What does not depend on tests, if what it names does not, and leaves no process.
 CALM = frozenset(["echo", "printf", ":", "true", "false", "[", "[[", "((", "test", "local", "export", "declare",
                   "typeset", "readonly", "let", "unset"])
-GOES_ON = CALM | {"wait", "cd", "set", "shopt", "ulimit", "umask", "alias", "unalias", "return", "break", "continue",
-                  "shift"}
+GOES_ON = CALM | {"alias", "break", "cd", "continue", "popd", "pushd", "read", "return", "set", "shift", "shopt",
+                  "ulimit", "umask", "unalias", "wait"}
 INFALLIBLE = frozenset(["echo", "printf", ":", "true", "export"])        # a handler's commands that cannot fail
 # In a handler that is put off until more tests have been started.
 HARMLESS = CALM | {"awk", "basename", "cat", "cut", "date", "dirname", "grep", "head", "hostname", "ls", "mkdir",
@@ -1168,6 +1169,7 @@ OWN_STATE = re.compile(r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|F
                        r"|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])|[<>]&\s*(?:[3-9]|\d\d)|<<")
 WHERE = re.compile(r"FUNCNAME|BASH_LINENO|BASH_SOURCE|\bcaller\b")
 SUBSTITUTION = re.compile(r"\$\((?!\()|`|[<>]\(")
+WORDS_ALONE = re.compile(r"\$\((?:basename|dirname|echo|hostname|nproc|printf|uname)\b([^()`;&|<>]*)\)")
 SEES_OUTSIDE = re.compile(SUBSTITUTION.pattern + r"|\$\?|\$\{[!?]")
 QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""", re.DOTALL)
 SINGLE_QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", re.DOTALL)        # outside double quotes
@@ -1504,7 +1506,7 @@ def has_glob(tokens: Iterable[Token]) -> bool:
     return any(re.search(r"[*?[]", QUOTED.sub("", token.text)) for token in tokens if token.kind == "word")
 
 
-def goes_on(command: str, is_function: bool) -> bool:
+def goes_on(command: str, functions: Container[str]) -> bool:
     """Whether a command of a script cannot tell if the tests before it have ended, so that it may run at once.
 
     It can by the variables that handlers change, too, which are not looked for here.
@@ -1513,7 +1515,7 @@ def goes_on(command: str, is_function: bool) -> bool:
         tokens, end = scan_line(command, 0)
     except (Unclosed, RecursionError):
         return False
-    if SEES_OUTSIDE.search(command) or end <= len(command) or not tokens:
+    if SEES_OUTSIDE.search(WORDS_ALONE.sub(r"\1", command)) or end <= len(command) or not tokens:
         return False
     if tokens[0].text in ("(", "for", "case"):
         return True
@@ -1524,7 +1526,7 @@ def goes_on(command: str, is_function: bool) -> bool:
     elif words:
         prints = name in ASSIGNING | {"set", "shopt", "alias"} and (not arguments or "-p" in arguments)
         is_simple = not any(token.text in SEPARATORS for token in tokens)
-        is_calm = (is_function or name in GOES_ON) and is_simple and not prints and not has_glob(words)
+        is_calm = (name in functions or name in GOES_ON) and is_simple and not prints and not has_glob(words)
     else:
         is_calm = bool(assigned) and not ("=(" in command and has_glob(assigned))
     return is_calm and all(
@@ -3196,7 +3198,7 @@ _rt_hook() {     # $?, the command, its line, the positional parameters, $_, whi
   local - _rt_flags=$- _rt_skip=
   set +aeuvx
   if [[ $BASHPID == "$_rt_shell" && ! $_rt_over && ! -e /dev/fd/197 ]]; then    # else $2 is stale
-    local _rt_status=$1 _rt_command=$2 _rt_line=$3 _rt_arguments=("${@:4:$#-4}") _rt_function=
+    local _rt_status=$1 _rt_command=$2 _rt_line=$3 _rt_arguments=("${@:4:$#-4}")
     _rt_step
   fi
   [[ $_rt_skip ]]
@@ -3210,8 +3212,7 @@ _rt_step() {
   [[ ${FUNCNAME[2]-} != "$_rt_name" ]] || return         # a function is seen where it is called and where it begins
   [[ ! $_rt_careful || $_rt_place == *s* ]] || _rt_join  # the commands of a trap for ERR are not told
   if [[ $_rt_place == *s* || $_rt_pending || $_rt_handlers == *" $_rt_name "* ]]; then
-    declare -F -- "$_rt_name" >/dev/null && _rt_function=1
-    _rt_ask command "$_rt_source" "$_rt_line" "$_rt_command" "$_rt_function" "$_rt_place"
+    _rt_ask command "$_rt_source" "$_rt_line" "$_rt_command" "$_rt_place"
   fi
   [[ $_rt_command != trap* ]] || _rt_trapped=1
 }
@@ -3816,6 +3817,9 @@ def lock_directory(path: str) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return descriptor
         except BlockingIOError:
+            if "RUN_TESTS_RUN" in os.environ:
+                raise MachineError(f"the run that has started this one, or another, is writing to {path}; give this "
+                                   "one a --log-dir of its own") from None
             if time.monotonic() >= give_up:
                 raise MachineError(f"another run is writing to {path}; give this one a --log-dir of its own") from None
             if not has_told:
@@ -4375,6 +4379,7 @@ examples:
   CUDA_VISIBLE_DEVICES=4,5,6,7 run_tests.py a.txt b.txt     two lists, one run, four GPUs
   run_tests.py --gpus 2 --timeout 30m tests.txt   two GPUs; a test that takes longer is ended
   run_tests.py --output failures --fail-fast -    the list from standard input; show only what failed
+  run_tests.py qa/L0/test.sh                      a script, unmodified: its `|| test_fail` commands on all GPUs
   run_tests.py --rerun-failed tests.txt           what did not pass in the last run, or was not reached by it
   run_tests.py --max-gpus 2 tests.txt             the tests that need more are put off, into logs/deferred.txt
   run_tests.py --shard auto --history j.jsonl tests.txt     this CI job's part of the list
@@ -4488,7 +4493,8 @@ def parse_arguments_option(text: str) -> Tuple[str, ...]:
 def add_selection_options(parser: argparse.ArgumentParser) -> None:
     """The options that say which tests run, and which first."""
     group = parser.add_argument_group("what runs")
-    group.add_argument("lists", nargs="+", metavar="LIST", help="bash, one test per line; `-` is standard input")
+    group.add_argument("lists", nargs="+", metavar="LIST",
+                       help="bash, one test per line; `-` is standard input; or one script (.sh or #!), as it is")
     group.add_argument("-k", type=parse_expression, dest="keep", metavar="EXPR",
                        help="tests whose label or tags contain these names: 'fp8 and not (slow or h100)'")
     group.add_argument("--rerun-failed", action="store_true",
@@ -4529,7 +4535,8 @@ def add_stop_options(parser: argparse.ArgumentParser) -> None:
 def build_parser() -> argparse.ArgumentParser:
     """The command line, grouped by task. What it does not say is as Options has it."""
     parser = argparse.ArgumentParser(
-        prog=PROGRAM, usage=f"{PROGRAM} [options] LIST [LIST ...]", allow_abbrev=False, epilog=EXAMPLES,
+        prog=PROGRAM, usage=f"{PROGRAM} [options] LIST [LIST ...] | SCRIPT [-- ARGUMENTS]",
+        allow_abbrev=False, epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False, argument_default=argparse.SUPPRESS,
         description="Run a list of test commands on all GPUs, and report as if they had run one by one.")
     add_selection_options(parser)
@@ -4581,7 +4588,11 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
         first = shlex.split(environ.get("RUN_TESTS_OPTS", ""))
     except ValueError:
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
-    values = vars(parser.parse_args([*first, *argv]))
+    own, arguments = argv, argv[:0]
+    if "--" in argv and any(map(is_script, argv[:argv.index("--")])):
+        own, arguments = argv[:argv.index("--")], argv[argv.index("--") + 1:]
+    values = vars(parser.parse_args([*first, *own]))
+    values["arguments"] = tuple(arguments)
     values["lists"], values["history"] = tuple(values["lists"]), tuple(values.get("history", ()))
     values["handlers"] = ("test_fail", *values.get("handlers", ()))
     if values.get("shard") == "auto":
@@ -4834,6 +4845,7 @@ class ScriptRun(Run):
         self.stems(os.path.basename(self.name))          # its own log
         self.scripts: Dict[str, Script] = {}     # by name, as bash knows them
         self.changes: Set[str] = set()   # variables that handlers change
+        self.functions: Dict[str, str] = {}      # of the script, at its last test
         self.readers: Set[Test] = set()  # tests whose standard input would be ours
         self.site: Optional[Site] = None         # whose words bash is asked for
         self.next: Optional[Handed] = None       # waits for those before it
@@ -4850,7 +4862,7 @@ class ScriptRun(Run):
         environment = {**test_environment(os.environ, 1, self.record.run), "RUN_TESTS_LABEL": self.name,
                        "RUN_TESTS_ATTEMPT": "1"}
         log = os.path.join(self.record.log_dir, os.path.basename(self.name) + ".log")
-        job = Job(self.bash, [self.name], environment, log, stdin=None)
+        job = Job(self.bash, [self.name, *options.arguments], environment, log, stdin=None)
         self.shell = ScriptShell(job, self.folder, options.handlers, self.inbox.put)
 
     def is_over(self) -> bool:
@@ -4933,9 +4945,9 @@ class ScriptRun(Run):
 
     def on_command(self, _: int, said: Sequence[str]) -> str:
         """Bash is about to run a command: a test, or one before which it may have to wait."""
-        source, line, command, is_function, place = said
+        source, line, command, place = said
         words = words_of(command)
-        name = words[0] if words else ""
+        name = next((word for word in words if not ASSIGNMENT.match(word)), "")
         for site in self.scripts[source].sites.get(int(line), ()):
             if list(site.words) == words:
                 self.site, mask = site, site.mask
@@ -4949,9 +4961,11 @@ class ScriptRun(Run):
             label = words[1] if len(words) > 1 and not SEES_OUTSIDE.search(words[1]) else shlex.quote(command)
             return f'_rt_join; local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}'
         is_unseen = any(name in script.unseen for script in self.scripts.values())
-        if "w" in place or self.is_changed(command) or is_unseen or not goes_on(command, bool(is_function)):
+        if "w" in place or self.is_changed(command) or is_unseen or not goes_on(command, self.functions):
+            if self.handed:
+                self.explain(f"{source}:{line}", f"waits for {len(self.handed)} tests: {command}")
             return "_rt_join"
-        return '( eval "$_rt_command" ) >/dev/null || _rt_join' if name == "cd" else ""
+        return '( eval "$_rt_command" ) >/dev/null || _rt_join' if name in ("cd", "pushd", "popd") else ""
 
     def is_changed(self, text: str) -> bool:
         """Whether some bash names a variable that handlers change."""
@@ -4977,12 +4991,14 @@ class ScriptRun(Run):
         snapshot, why, must_wait, level, flags, reads, label, junit, mask, first, called = said
         site = self.site
         assert site is not None
-        functions: Dict[str, str] = {}
+        functions = self.functions
         with contextlib.suppress(OSError), open(snapshot, encoding="utf-8", errors="surrogateescape") as file:
-            functions = dict(FUNCTION.findall(file.read()))
+            functions = self.functions = dict(FUNCTION.findall(file.read()))
         handler = read_handler(site.handler, functions, flags)
         self.changes |= handler.changes
-        if "BASH_SOURCE" in site.text and site.file != self.name:
+        if site.is_call and words_of(site.handler)[0] not in functions:
+            why = "its handler is no function"
+        elif "BASH_SOURCE" in site.text and site.file != self.name:
             why = "BASH_SOURCE is not its own"
         elif first in functions and not read_handler(first, functions).is_test:
             why = f"{first} changes the script's shell"
@@ -5277,7 +5293,7 @@ def is_script(name: str) -> bool:
 def check_script(name: str, options: Options) -> None:
     """A script runs alone and from top to bottom. Raises UsageError or ListError."""
     if len(options.lists) > 1:
-        raise UsageError(f"{name} is a script; it runs alone, in a call of its own")
+        raise UsageError(f"{name} is a script; it runs alone, in a call of its own; its arguments follow `--`")
     unknown = {"--list": options.list_only, "--plan": options.plan, "--shard": options.shard, "-k": options.keep,
                "--max-gpus": options.max_gpus, "--rerun-failed": options.rerun_failed}
     for option, value in unknown.items():
@@ -5293,6 +5309,9 @@ def check_script(name: str, options: Options) -> None:
             script.parsed.complain(line, "after= means nothing in a script, which has an order of its own; take it out")
     if script.parsed.mistakes:
         raise ListError(*script.parsed.messages())
+    if not script.found and not any(command.name in ("source", ".") for command in script.commands):
+        warn(f"{name}: nothing runs in parallel: no command has `|| {'` or `|| '.join(options.handlers)}`; "
+             "name another handler with --fail-function")
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

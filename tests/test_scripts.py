@@ -1040,25 +1040,26 @@ class DecisionTest(unittest.TestCase):
     """What may go on while tests run, and what handlers do."""
 
     def test_goes_on(self) -> None:
-        yes = ("echo a", "echo \"$x\" 'b c'", "x=1", "x=1 y=\"$z\"", "export A=1", "cd sub", "cd ..", ":", "wait",
+        yes = ("read x", "n=$(basename \"$f\" .py)",
+               "echo a", "echo \"$x\" 'b c'", "x=1", "x=1 y=\"$z\"", "export A=1", "cd sub", "cd ..", ":", "wait",
                "set -x", "[ $n -gt 1 ]", "[[ $x == e* ]]", "[[ -n $x && -z $y ]]", "test -n \"$x\"", "(( n > 1 ))",
                "((n++))", "let n=n+1", "for i in 1 2", "case $x in", "umask 077", "shopt -s nullglob",
                "echo a >/dev/null", "echo a >&2", "list+=(\"$x\")", "printf '%s\\n' \"$x\"", "local a=1", "unset x",
                "shift", "return", "break", "declare -A m", "echo '*'", "n=$((n + 1))", "echo \"$(( n * 2 ))\"")
         no = ("python3 a", "A=1 python3 a", "x=$(a)", "x=`a`", "echo $(a)", "echo a >file", "echo a >>file",
               "[ -f x ]", "[ ! -d x ]", "[[ -e x ]]", "[ a -nt b ]", "test -s x", "echo *", "[ -n * ]", "echo $?",
-              "read x", "source x", ". ./x", "eval a", "exec a", "exit", "trap 'a' EXIT", "kill 1", "cat <(a)",
+              "source x", ". ./x", "eval a", "exec a", "exit", "trap 'a' EXIT", "kill 1", "cat <(a)",
               "export", "export -p", "set", "jobs", "list=(*)", "a; b", "echo 'open", "mapfile x", "echo a <file",
               "type a", "unknown", "n=$((n + $(a)))", "n=$((n + `a`))", "x=$( (a) )", "", "# a")
         for command in yes:
             with self.subTest(command):
-                self.assertTrue(goes_on(command, False))
+                self.assertTrue(goes_on(command, ()))
         for command in no:
             with self.subTest(command):
-                self.assertFalse(goes_on(command, False))
-        self.assertTrue(goes_on("f a 'b c'", True))
-        self.assertFalse(goes_on("f *", True))
-        self.assertFalse(goes_on("f >file", True))
+                self.assertFalse(goes_on(command, ()))
+        self.assertTrue(goes_on("A=1 f a 'b c'", ("f",)))
+        self.assertFalse(goes_on("f *", ("f",)))
+        self.assertFalse(goes_on("f >file", ("f",)))
 
     def test_handlers(self) -> None:
         """Variables that they change, what cannot be put off, whether they can fail, whether they are tests."""

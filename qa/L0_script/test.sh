@@ -33,14 +33,14 @@ for dtype in float32 float16; do
     DEMO_DTYPE=$dtype python3 -m unittest test_demo.Recipe \
         || test_fail "recipe $dtype"
 done
-CUDA_VISIBLE_DEVICES=0,1 python3 -m unittest test_demo.Kernels || test_fail "kernels"
+python3 -m unittest test_demo.Kernels || test_fail "kernels"
 python3 -m unittest test_demo.Tokenizer || test_fail "tokenizer"    #: gpus=0
 
 if [ ! -f test_demo.py ]; then
     python3 -c "print('nothing to prepare')" || error_exit "Failed to prepare the checkpoint"
 fi
 python3 -m unittest test_demo.Checkpoint || test_fail "checkpoint"
-python3 -m unittest test_demo.Model || test_fail "model"
+CUDA_VISIBLE_DEVICES=0,1 python3 -m unittest test_demo.Model || test_fail "model on two GPUs"
 
 if [ "$RET" -ne 0 ]; then
     echo "Error in the following test cases:$FAILED_CASES"
