@@ -1166,7 +1166,7 @@ ASSIGNING = frozenset(["export", "declare", "typeset", "readonly", "local", "rea
                        "readarray", "((", "getopts"])
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OWN_STATE = re.compile(r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\$\{\w+:?[=?]"
-                       r"|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])|[<>]&\s*(?:[3-9]|\d\d)|<<")
+                       r"|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])|[<>]&\s*(?:[3-9]|\d\d)|(?<!<)<<(?!<)")
 WHERE = re.compile(r"FUNCNAME|BASH_LINENO|BASH_SOURCE|\bcaller\b")
 SUBSTITUTION = re.compile(r"\$\((?!\()|`|[<>]\(")
 WORDS_ALONE = re.compile(r"\$\((?:basename|dirname|echo|hostname|nproc|printf|uname)\b([^()`;&|<>]*)\)")
@@ -1298,7 +1298,7 @@ class Script:
     def end_of_documents(self, tokens: Sequence[Token], at: int) -> int:
         """The offset after the here-documents of a line."""
         for number, token in enumerate(tokens[:-1]):
-            if token.kind == "op" and re.search("<<-?$", token.text):
+            if token.kind == "op" and re.fullmatch(r"\d*<<-?", token.text):
                 end = re.escape(unquoted(tokens[number + 1].text))
                 found = re.compile(rf"^{chr(9)}*{end}$\n?", re.MULTILINE).search(self.text, at)
                 at = found.end() if found else len(self.text)
@@ -4930,6 +4930,11 @@ class ScriptRun(Run):
         script = self.scripts[source] = Script(source, text, self.options.handlers)
         for message in script.parsed.messages():
             warn(message, name="")
+        has_none = not (script.found or script.obstacles or any(command.name in ("source", ".")
+                                                                for command in script.commands))
+        if source == self.name and has_none and not self.schedule.pool.sequential:
+            warn(f"{source}: nothing runs in parallel: no command has `|| {'` or `|| '.join(self.options.handlers)}`; "
+                 "name another handler with --fail-function")
         for line, why in sorted(script.obstacles.items()):
             self.explain(f"{source}:{line}", f"runs as it stands: {why}")
         number, places = len(self.scripts), dict.fromkeys(script.sites, "s")
@@ -5309,9 +5314,6 @@ def check_script(name: str, options: Options) -> None:
             script.parsed.complain(line, "after= means nothing in a script, which has an order of its own; take it out")
     if script.parsed.mistakes:
         raise ListError(*script.parsed.messages())
-    if not script.found and not any(command.name in ("source", ".") for command in script.commands):
-        warn(f"{name}: nothing runs in parallel: no command has `|| {'` or `|| '.join(options.handlers)}`; "
-             "name another handler with --fail-function")
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -1018,6 +1018,11 @@ class ScriptReadTest(unittest.TestCase):
                 self.assertIn(why, "".join(script.obstacles.values()))
         self.assertEqual(self.read("a '$$ $! <<' '${x:=1}' || test_fail x\n").obstacles, {})
 
+    def test_a_here_string_hides_nothing(self) -> None:
+        script = self.read("f() { cat <<< x; }\na <<< b || test_fail a\n"
+                           "cat <<- EOF\n b || test_fail no\n\tEOF\nc || test_fail c\n")
+        self.assertEqual(sorted(script.sites), [2, 6])
+
     def test_waits(self) -> None:
         """The lines after whose commands bash has to wait, as its trap is blind to what follows."""
         for text, waits in {
