@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: MIT
 """Run a list of test commands on all the GPUs of a machine, and report as if they had run one by one.
 
-Copy this one file next to a CI script and replace the script's list of test commands by a call:
+Copy this one file next to a CI script and let it run the script, or a list of the script's test commands:
 
+    python run_tests.py qa/test.sh                 # the script as it is; its `|| test_fail` commands on all GPUs
     python run_tests.py tests.txt                  # one test per GPU; logs, JUnit, `failures` in ./logs
     python run_tests.py --gpus 2 --timeout 30m -   # the list from standard input, on two GPUs
-    python run_tests.py --list tests.txt           # what would run, without running it
 
 A list is bash, one test per logical line. Every GPU of the outer mask is a slot; a slot that becomes
 free takes the next waiting test at once. With one GPU or none the tests run one after another and
-print what `bash tests.txt` would print.
+print what `bash tests.txt` would print. A script is run by bash itself: see HOOK.
 
 Exit codes: 0 all passed; 1 a test failed or did not get to run; 2 usage or a bad list; 3 the runner or
 the machine failed; 5 nothing selected; 128+N ended by signal N.
@@ -19,7 +19,7 @@ The file reads in the order in which data flows:
 
     1  constants        numbers, and why they are what they are
     2  model            Options, Test, Device, Lease, Result, Outcome
-    3  parse            list files to tests; mistakes as `file:line: what, what to do`
+    3  parse            list files to tests; mistakes as `file:line: what, what to do`; the tests of a script
     4  select           history; filters, shards, deferral; the order in which tests start
     5  devices          masks and vendor tools to devices; the pool that leases them
     6  schedule         event in, actions out: what starts, what is stopped, what a status means; `--plan`
@@ -89,7 +89,7 @@ MEMORY_S = 10.0              # a GPU's memory is back a second after the process
 MEMORY_MIB = 128             # that a GPU may hold more than before the run: drivers keep some, a CUDA context 500
 START_S = 30.0               # an `unspecified launch failure` by then may be the GPU's fault, later it is the test's
 PROBE_S = 30.0               # nvidia-smi takes seconds without persistence mode; a hung driver takes for ever
-PAGE_BYTES = 4096            # what /proc tells and a pipe takes in one piece
+PAGE_BYTES = 4096            # what /proc tells in one piece
 COPY_BYTES = 1 << 20         # a log is replayed through a buffer of this size, so that 1 GB costs no memory
 TAIL_BYTES = 8192            # of a log that goes into a JUnit file: the last error and its traceback
 CAUSE_BYTES = 1 << 16        # of a failed test's log, its end, in which its cause is looked for
@@ -4002,7 +4002,7 @@ class Console:
     options: Options
     tests: Sequence[Test]                # all that get an outcome, in list order
     total: int                           # those that are to run
-    follow_s = CHORES_S                    # how long the main thread may sleep between two calls of tick
+    follow_s = CHORES_S                  # how long the main thread may sleep between two calls of tick
 
     def begin(self, machine: Machine) -> None:
         """The run starts."""

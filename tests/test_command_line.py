@@ -306,7 +306,7 @@ class Information(CommandLineCase):
     def test_help_has_examples_and_exit_codes(self) -> None:
         ran = self.run_command("--help")
         self.assertEqual((ran.code, ran.err), (0, ""))
-        self.assertTrue(ran.text.startswith("usage: run_tests.py [options] LIST [LIST ...]\n"))
+        self.assertTrue(ran.text.startswith("usage: run_tests.py [options] LIST [LIST ...] | SCRIPT [-- ARGUMENTS]\n"))
         examples = ran.text[ran.text.index("examples:"):ran.text.index("exit codes:")]
         self.assertGreaterEqual(examples.count("run_tests.py"), 4)
         for code in ("0 ", "1 ", "2 ", "3 ", "5 ", "128+N "):

@@ -130,15 +130,19 @@ globals()[sys.argv[1]](*sys.argv[2:])
 
 # Timeouts count from when the test has told, by so many lines through the FIFO `up`, that it is ready.
 WHEN_READY = """
-import os
-spawn = run_tests.Process.__init__
-def held(process, job, *rest):
-    spawn(process, job, *rest)
-    if job.test.timeout:
+import os, threading
+mine = threading.local()
+run, spawn = run_tests.run_job, run_tests.Process.__init__
+def noted(launch, *rest):
+    mine.timeout = launch.test.timeout
+    run(launch, *rest)
+def held(process, *rest):
+    spawn(process, *rest)
+    if mine.timeout:
         with open("up") as up:
             for _ in range(int(os.environ["LINES"])):
                 up.readline()
-run_tests.Process.__init__ = held
+run_tests.run_job, run_tests.Process.__init__ = noted, held
 """
 
 
