@@ -17,6 +17,7 @@ import random
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,9 @@ PROCESS = re.compile(rb"(?<=: line )\d+: *\d+ |\b(wait |P\w+=)\d+")
 # … and, with several slots, in the runner's own lines.
 BLOCK = re.compile(rb"^(?:Detected \d+ GPU\(s\):.*|>>> (?:.*\n)*?=== What the script printed, .* ===)\n", re.MULTILINE)
 REMARK = re.compile(rb"^\S.*: writes the same JUnit file as an earlier test, .*\n", re.MULTILINE)
+
+# The runner has SIGINT caught where a background job of a shell has it ignored, and STACKS ignored.
+OWN_SIGNALS = 1 << run_tests.STACKS - 1 | 1 << signal.SIGINT - 1
 
 # All the programs that the scripts start: it notes how it was called, does what its arguments say, and is quick.
 STUB = r"""#!/bin/sh
@@ -774,7 +778,7 @@ def calls_of(folder: str, root: bytes) -> Iterator[bytes]:
         variables = sorted(item for item in environ.split(b"\0")
                            if not OWN_VARIABLE.fullmatch(item.partition(b"=")[0].decode("utf-8", "replace")))
         ignored = re.findall(rb"^SigIgn:\s*(.*)$", status, re.MULTILINE)
-        signals = [b"ignores %x" % (int(bits, 16) & ~(1 << run_tests.STACKS - 1)) for bits in ignored]
+        signals = [b"ignores %x" % (int(bits, 16) & ~OWN_SIGNALS) for bits in ignored]
         if b"--query-gpu" not in words:  # that is the runner's own
             yield b" | ".join([words, *variables, *signals]).replace(root, b"/ROOT")
 
