@@ -48,9 +48,6 @@ PROCESS = re.compile(rb"(?<=: line )\d+: *\d+ |\b(wait |P\w+=)\d+")
 BLOCK = re.compile(rb"^(?:Detected \d+ GPU\(s\):.*|>>> (?:.*\n)*?=== What the script printed, .* ===)\n", re.MULTILINE)
 REMARK = re.compile(rb"^\S.*: writes the same JUnit file as an earlier test, .*\n", re.MULTILINE)
 
-# The runner has SIGINT caught where a background job of a shell has it ignored, and STACKS ignored.
-OWN_SIGNALS = 1 << run_tests.STACKS - 1 | 1 << signal.SIGINT - 1
-
 # All the programs that the scripts start: it notes how it was called, does what its arguments say, and is quick.
 STUB = r"""#!/bin/sh
 name=${0##*/} status=0 quiet= open= death=
@@ -778,7 +775,7 @@ def calls_of(folder: str, root: bytes) -> Iterator[bytes]:
         variables = sorted(item for item in environ.split(b"\0")
                            if not OWN_VARIABLE.fullmatch(item.partition(b"=")[0].decode("utf-8", "replace")))
         ignored = re.findall(rb"^SigIgn:\s*(.*)$", status, re.MULTILINE)
-        signals = [b"ignores %x" % (int(bits, 16) & ~OWN_SIGNALS) for bits in ignored]
+        signals = [b"ignores %x" % (int(bits, 16) & ~(1 << run_tests.STACKS - 1)) for bits in ignored]
         if b"--query-gpu" not in words:  # that is the runner's own
             yield b" | ".join([words, *variables, *signals]).replace(root, b"/ROOT")
 
@@ -819,6 +816,9 @@ class ScriptEquivalence(unittest.TestCase):
         limits = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, limits[1]))
         self.addCleanup(resource.setrlimit, resource.RLIMIT_CORE, limits)
+        # A shell starts its background jobs with these ignored; what bash and the runner make of it differs.
+        for signum, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+            self.addCleanup(signal.signal, signum, signal.signal(signum, handler))
 
     def run_case(self, case: Case, slots: Optional[int]) -> Ran:
         """Run a script in a fresh folder, under bash or the runner."""
