@@ -561,10 +561,7 @@ def split_list(name: str, text: str, waits: int = 0) -> ListFile:
         except RecursionError:
             parsed.complain(line, "substitutions are nested too deeply", lost=True)
             break
-        comment = tokens.pop().text if tokens and tokens[-1].kind == "comment" else ""
-        attributes = defaults
-        if comment.startswith("#:"):
-            attributes = parse_attributes(comment[2:], line, parsed, Attributes() if not tokens else defaults)
+        attributes = take_attributes(tokens, line, parsed, defaults)
         if not tokens:
             defaults = attributes
         else:
@@ -811,6 +808,14 @@ ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "gpus": parse_gpus, "timeout": parse_duration, "retries": parse_count, "label": parse_label,
     "time": parse_duration, "lock": parse_names, "after": parse_names, "tags": parse_names, "split": parse_count,
 }
+
+
+def take_attributes(tokens: List[Token], line: int, parsed: ListFile, defaults: Attributes) -> Attributes:
+    """Take the comment off a line; what holds for the line, or for those below it if there is nothing else on it."""
+    comment = tokens.pop().text if tokens and tokens[-1].kind == "comment" else ""
+    if not comment.startswith("#:"):
+        return defaults
+    return parse_attributes(comment[2:], line, parsed, defaults if tokens else Attributes())
 
 
 def parse_attributes(text: str, line: int, parsed: ListFile, base: Attributes) -> Attributes:
@@ -1273,12 +1278,9 @@ class Script:
         try:
             while at < len(self.text):
                 self.line_start, (tokens, after) = at, scan_line(self.text, at)
-                comment = tokens.pop().text if tokens and tokens[-1].kind == "comment" else ""
-                self.attributes = defaults
-                if comment.startswith("#:"):
-                    base = defaults if tokens else Attributes()
-                    self.attributes = parse_attributes(comment[2:], self.line, self.parsed, base)
-                    defaults = defaults if tokens else self.attributes
+                self.attributes = take_attributes(tokens, self.line, self.parsed, defaults)
+                if not tokens:
+                    defaults = self.attributes
                 for token in tokens:
                     self.take(token)
                 if tokens and tokens[-1].text not in ("&&", "||", *PIPES):
@@ -3817,11 +3819,10 @@ def lock_directory(path: str) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return descriptor
         except BlockingIOError:
-            if "RUN_TESTS_RUN" in os.environ:
-                raise MachineError(f"the run that has started this one, or another, is writing to {path}; give this "
-                                   "one a --log-dir of its own") from None
-            if time.monotonic() >= give_up:
-                raise MachineError(f"another run is writing to {path}; give this one a --log-dir of its own") from None
+            is_nested = "RUN_TESTS_RUN" in os.environ        # to wait for one's own parent is in vain
+            if is_nested or time.monotonic() >= give_up:
+                who = "the run that has started this one, or another," if is_nested else "another run"
+                raise MachineError(f"{who} is writing to {path}; give this one a --log-dir of its own") from None
             if not has_told:
                 has_told = True
                 warn(f"another run is writing to {path}; waiting {HELD_S:.0f} s for its end")
@@ -5223,9 +5224,10 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
 
 def drop_coerced_locale() -> None:
     """Take out of the environment what Python itself has put there where the locale was C (PEP 538)."""
-    with contextlib.suppress(OSError), open("/proc/self/environ", "rb") as file:
-        if not re.search(rb"(^|\0)LC_CTYPE=", file.read()):
-            os.environ.pop("LC_CTYPE", None)
+    if "LC_CTYPE" in os.environ:
+        with contextlib.suppress(OSError), open("/proc/self/environ", "rb") as file:
+            if not re.search(rb"(^|\0)LC_CTYPE=", file.read()):
+                del os.environ["LC_CTYPE"]
 
 
 def run_lists(options: Options, environ: Mapping[str, str]) -> int:
