@@ -106,6 +106,9 @@ HISTORY_BYTES = 64 << 20     # of a journal's end that are read: some hundred th
 ROUNDING_S = 1e-6            # by which sums of times may be off: far below any test's duration
 HELD_S = 5.0                 # for the guard of a killed run, which holds the log dir until it has ended all tests
 LOCK_POLL_S = 0.2            # between two looks at a GPU that another runner holds: short beside any GPU test
+COMMIT_VARIABLES = (         # in which CI services tell a job the commit that it tests
+    "GITHUB_SHA", "CI_COMMIT_SHA", "CIRCLE_SHA1", "BUILDKITE_COMMIT", "SEMAPHORE_GIT_SHA", "BUILD_SOURCEVERSION",
+    "GIT_COMMIT")
 PLAN_GPUS = (1, 2, 4, 8, 16, 32)
 PORT_FIRST, PORT_LAST = 20_000, 32_767  # below the ephemeral ports of Linux, which start at 32768
 PORT_BASES = 8_000           # first ports are spread over this many, so that two runners seldom meet
@@ -205,6 +208,8 @@ class Options:
     order: str = "auto"
     keep: Optional[Callable[[Sequence[str]], bool]] = None   # of `-k`: label and tags to whether a test runs
     rerun_failed: bool = False
+    only: Optional["LabelFile"] = None
+    wanted: Tuple[str, ...] = ()         # of `[ci WORDS]` in --message: parts of labels or tags, case folded
     max_gpus: Optional[int] = None
     shard: Optional["Shard"] = None
     gpu_locks: Optional[str] = None      # the folder of lock files
@@ -227,6 +232,13 @@ class Attributes:
     after: Tuple[str, ...] = ()          # labels
     tags: Tuple[str, ...] = ()
     split: Optional[int] = None
+
+
+class LabelFile(NamedTuple):
+    """The labels in a file of `--only`, which was chosen from runs of this list and others."""
+
+    path: str
+    labels: FrozenSet[str]
 
 
 class Shard(NamedTuple):
@@ -1645,7 +1657,7 @@ class Selection:
     """What of the lists runs: every test of them is in `tests` (each ends with an outcome) or in `left_out`."""
 
     tests: List[Test]                    # to run or deferred, in list order
-    deferred: FrozenSet[Test]
+    deferred: Mapping[Test, str]         # to the option that did it
     left_out: Dict[str, List[Test]]      # by the option that did it, in words
     estimates: Estimates
     failed: FrozenSet[Test] = frozenset()    # those that failed in their last run
@@ -1720,17 +1732,36 @@ def chains_of(tests: Sequence[Test], seconds: Mapping[Test, float]) -> Dict[Test
     return chains
 
 
-def too_wide(tests: Sequence[Test], most: float) -> FrozenSet[Test]:
-    """The tests that need more than `most` GPUs, and those that would wait for one of them."""
-    followers = followers_of(tests)
+def reach(start: Iterable[Test], edges: Mapping[Test, Sequence[Test]]) -> FrozenSet[Test]:
+    """Some tests, and all that their edges lead to."""
     found: Set[Test] = set()
-    stack = [test for test in tests if most < test.gpus < ALL_GPUS]
+    stack = list(start)
     while stack:
         test = stack.pop()
         if test not in found:
             found.add(test)
-            stack += followers.get(test, [])
+            stack += edges.get(test, [])
     return frozenset(found)
+
+
+def too_wide(tests: Sequence[Test], most: float) -> FrozenSet[Test]:
+    """The tests that need more than `most` GPUs, and those that would wait for one of them."""
+    return reach((test for test in tests if most < test.gpus < ALL_GPUS), followers_of(tests))
+
+
+def has_word(test: Test, word: str) -> bool:
+    """Whether a word, case folded, is a part of a test's label or tags."""
+    return any(word in name.casefold() for name in (test.label, *test.attributes.tags))
+
+
+def asked_for(tests: Sequence[Test], labels: Container[str], words: Sequence[str]) -> FrozenSet[Test]:
+    """The tests of these labels, those that have one of the words, and those that they wait for."""
+    leaders: Dict[Test, List[Test]] = {}
+    for leader, followers in followers_of(tests).items():
+        for follower in followers:
+            leaders.setdefault(follower, []).append(leader)
+    named = (test for test in tests if test.label in labels or any(has_word(test, word) for word in words))
+    return reach(named, leaders)
 
 
 def shard_of(tests: Sequence[Test], total: int, seconds: Mapping[Test, float]) -> Dict[Test, int]:
@@ -1773,7 +1804,10 @@ def select(tests: Sequence[Test], options: Options, history: History) -> Selecti
     if options.keep:
         by_name = options.keep
         chosen = leave_out("-k", lambda test: by_name((test.label, *test.attributes.tags)))
-    deferred = too_wide(chosen, math.inf if options.max_gpus is None else options.max_gpus)
+    deferred = dict.fromkeys(too_wide(chosen, math.inf if options.max_gpus is None else options.max_gpus), "--max-gpus")
+    if options.only:
+        asked = asked_for(chosen, options.only.labels, options.wanted)
+        deferred.update((test, "--only") for test in chosen if test not in asked)
     shard, begun = options.shard, history.shards.get(str(options.shard)) if options.rerun_failed else None
     if shard and begun is not None:
         chosen = leave_out(f"--shard {shard}", lambda test: test.name in begun or test.name not in history.seen)
@@ -1785,7 +1819,7 @@ def select(tests: Sequence[Test], options: Options, history: History) -> Selecti
         chosen = leave_out(f"--shard {shard} (plan {plan})", lambda test: numbers[test] == shard.number)
     if options.rerun_failed:
         chosen = leave_out("--rerun-failed", lambda test: test in deferred or history.owes(test))
-    return Selection(chosen, deferred.intersection(chosen), left_out, estimates,
+    return Selection(chosen, {test: deferred[test] for test in chosen if test in deferred}, left_out, estimates,
                      frozenset(test for test in chosen if test.name in history.owed))
 
 
@@ -3699,11 +3733,12 @@ class Record:
         options = self.options
         left_out = [*selection.deferred, *itertools.chain.from_iterable(selection.left_out.values())]
         self.note("run_start", version=VERSION, lists=options.lists, tests=len(selection.tests),
+                  commit=next(filter(None, map(os.environ.get, COMMIT_VARIABLES)), None),
                   gpus=[device.token for device in machine.devices], directory=os.getcwd(),
                   shard=options.shard and str(options.shard),
                   selected=[test.name for test in selection.tests if test not in selection.deferred],
                   left_out=[test.name for test in left_out])
-        if options.max_gpus is not None:
+        if options.max_gpus is not None or options.only:
             write_deferred(selection, options)
 
     def test_start(self, test: Test, running: Running, pid: int) -> None:
@@ -3887,7 +3922,7 @@ def summary_case(attempts: Sequence[Result], record: Record) -> ElementTree.Elem
     case = ElementTree.Element("testcase", classname=xml_text(test.file), name=xml_text(test.label),
                                time=f"{last.seconds:.3f}")
     if last.outcome is Outcome.DEFERRED:
-        ElementTree.SubElement(case, "skipped", message="deferred by --max-gpus")
+        ElementTree.SubElement(case, "skipped", message=f"deferred by {last.reason}")
     is_ok = last.outcome.is_ok()
     told = attempts[:-1] if last.outcome is Outcome.FLAKY else [] if is_ok else attempts
     for result in told:
@@ -4293,15 +4328,19 @@ def account(selection: Selection, options: Options) -> List[str]:
     left_out = {why: len(tests) for why, tests in selection.left_out.items()}
     selected = len(selection.tests) - len(selection.deferred)
     total = len(selection.tests) + sum(left_out.values())
-    if not left_out and options.max_gpus is None:
+    if not left_out and options.max_gpus is None and not options.only:
         return []
     parts = [f"Selected {selected} of {total} tests ({100 * selected / total:.1f} %)"]
     if selection.deferred:
         paths = " ".join(path for path, _ in zip(deferred_paths(options), selection.deferred_lists()))
-        others = any(test.gpus <= (options.max_gpus or 0) for test in selection.deferred)
         where = "" if options.plan or options.list_only else f": {paths}"    # those write nothing
-        parts.append(f"deferred {len(selection.deferred)} that need more than {options.max_gpus} GPUs"
-                     f"{' or wait for one that does' if others else ''}{where}")
+        counts = collections.Counter(selection.deferred.values())
+        others = any(test.gpus <= (options.max_gpus or 0) for test, why in selection.deferred.items()
+                     if why == "--max-gpus")
+        whys = {"--only": f"that {options.only.path if options.only else ''} does not name",
+                "--max-gpus": f"that need more than {options.max_gpus} GPUs{' or wait for one that does' * others}"}
+        parts.append("deferred " + ", ".join(f"{counts[why]} {said}" for why, said in whys.items() if counts[why])
+                     + where)
     if left_out:
         parts.append("left out " + ", ".join(f"{count} by {why}" for why, count in left_out.items()))
     return ["; ".join(parts)]
@@ -4309,7 +4348,7 @@ def account(selection: Selection, options: Options) -> List[str]:
 
 def assumption(selection: Selection) -> str:
     """What the expected durations of a plan rest on."""
-    unknown = selection.estimates.unknown.intersection(selection.tests) - selection.deferred
+    unknown = selection.estimates.unknown.intersection(selection.tests).difference(selection.deferred)
     known = len(selection.tests) - len(selection.deferred) - len(unknown)
     parts = [f"{known} known from history (the median of the last {PASSES} passes) or time="] if known else []
     if unknown:
@@ -4383,6 +4422,7 @@ examples:
   run_tests.py qa/L0/test.sh                      a script, unmodified: its `|| test_fail` commands on all GPUs
   run_tests.py --rerun-failed tests.txt           what did not pass in the last run, or was not reached by it
   run_tests.py --max-gpus 2 tests.txt             the tests that need more are put off, into logs/deferred.txt
+  run_tests.py --only few.txt --message "$MESSAGE" tests.txt     the tests that few.txt names, unless [ci all]
   run_tests.py --shard auto --history j.jsonl tests.txt     this CI job's part of the list
   run_tests.py --plan tests.txt                   what the list would take on 1 to 32 GPUs
   RUN_TESTS_OPTS="--grace 30s" qa/L0/test.sh      options for a runner inside a script
@@ -4444,6 +4484,25 @@ def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
     return is_match
 
 
+def parse_only(path: str) -> LabelFile:
+    """A file of labels, one a line; blank lines and `# comments` aside. Raises BadValue."""
+    try:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
+            lines = [line.strip() for line in file]
+    except OSError as error:
+        raise BadValue(f"{path}: cannot be read ({error.strerror}); name a file with one label per line") from None
+    labels = frozenset(line for line in lines if line and not line.startswith("# "))
+    if not labels:
+        raise BadValue(f"{path}: names no test; one label per line")
+    return LabelFile(path, labels)
+
+
+def parse_message(text: str) -> Tuple[str, ...]:
+    """The words of all `[ci WORDS]` in a commit's message, case folded."""
+    marked = re.findall(r"\[ci\s([^][]*)\]", text, re.IGNORECASE)
+    return tuple(dict.fromkeys(" ".join(marked).casefold().replace(",", " ").split()))
+
+
 def parse_shard(text: str) -> Union[Shard, str]:
     """`2/4`, or `auto`. Raises BadValue."""
     match = re.fullmatch(r"([1-9]\d{0,4})/([1-9]\d{0,4})", text)
@@ -4500,6 +4559,11 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
                        help="tests whose label or tags contain these names: 'fp8 and not (slow or h100)'")
     group.add_argument("--rerun-failed", action="store_true",
                        help="tests that did not pass in this list's last run, or were not reached by it")
+    group.add_argument("--only", type=parse_only, metavar="FILE",
+                       help="run the tests whose labels FILE names, one a line, and what they wait for; defer the rest")
+    group.add_argument("--message", type=parse_message, dest="wanted", metavar="TEXT",
+                       help="a commit's message: `[ci WORDS]` adds to --only the tests whose label or tags contain one "
+                            "of the words, `[ci all]` runs all")
     group.add_argument("--max-gpus", type=parse_positive, metavar="N",
                        help="defer tests that need more: a list of them is written to deferred.txt in the log dir")
     group.add_argument("--shard", type=parse_shard, metavar="K/N|auto",
@@ -4596,6 +4660,8 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
     values["arguments"] = tuple(arguments)
     values["lists"], values["history"] = tuple(values["lists"]), tuple(values.get("history", ()))
     values["handlers"] = ("test_fail", *values.get("handlers", ()))
+    if "all" in values.get("wanted", ()):
+        values["only"] = None
     if values.get("shard") == "auto":
         values["shard"] = find_shard(environ)
     values["log_dir"] = values.get("log_dir") or environ.get("XML_LOG_DIR") or "logs"
@@ -4642,8 +4708,8 @@ class Run:
         try:
             self.record.run_start(self.selection, self.machine)
             self.console.begin(self.machine)
-            for test in filter(self.selection.deferred.__contains__, self.tests):
-                self.conclude(Result(test, Outcome.DEFERRED))
+            for test, why in self.selection.deferred.items():
+                self.conclude(Result(test, Outcome.DEFERRED, reason=why))
             self.take(Begin(time.monotonic()))
             while not self.is_over():
                 self.take(self.next_event())
@@ -4832,7 +4898,7 @@ class ScriptRun(Run):
     def __init__(self, machine: Machine, options: Options, trace: Trace, reaper: Reaper) -> None:
         name = f"{PROGRAM}.{os.getpid()}.{os.urandom(6).hex()}"          # made if the run is not refused
         self.folder = reaper.scratch = os.path.join(tempfile.gettempdir(), name)
-        nothing = Selection([], frozenset(), {}, Estimates({}, frozenset()))
+        nothing = Selection([], {}, {}, Estimates({}, frozenset()))
         super().__init__(nothing, machine, options, trace, reaper)
         os.mkdir(self.folder, 0o700)
         self.history, self.name = read_history(options), options.lists[0]
@@ -5219,6 +5285,13 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
     if options.shard and any(history.shards):
         warn(f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "
              "their parts overlap or miss tests: give all the same by --history and start with an empty log dir")
+    if options.only:
+        strange = sorted(options.only.labels.difference(test.label for test in tests))
+        if strange:
+            warn(f"--only {options.only.path}: {len(strange)} of its labels name no test here: {first_of(strange)}")
+        for word in options.wanted:
+            if not any(has_word(test, word) for test in tests):
+                warn(f"--message: `[ci {word}]` names no test; its words are parts of labels or tags")
     return select(tests, options, history)
 
 
@@ -5302,7 +5375,7 @@ def check_script(name: str, options: Options) -> None:
     if len(options.lists) > 1:
         raise UsageError(f"{name} is a script; it runs alone, in a call of its own; its arguments follow `--`")
     unknown = {"--list": options.list_only, "--plan": options.plan, "--shard": options.shard, "-k": options.keep,
-               "--max-gpus": options.max_gpus, "--rerun-failed": options.rerun_failed}
+               "--max-gpus": options.max_gpus, "--only": options.only, "--rerun-failed": options.rerun_failed}
     for option, value in unknown.items():
         if value:
             raise UsageError(f"{option}: {name} is a script, whose tests show only as it runs; leave {option} out, or "

@@ -15,7 +15,7 @@ from run_tests import Outcome
 from tests.support import ROOT, Ran, RunnerCase, a_test
 
 MEMORY_BYTES = 2 << 30
-START_KEYS = ["event", "run", "time", "version", "lists", "tests", "gpus", "directory", "shard",
+START_KEYS = ["event", "run", "time", "version", "lists", "tests", "commit", "gpus", "directory", "shard",
               "selected", "left_out"]
 TEST_START_KEYS = ["event", "run", "time", "test", "label", "attempt", "pid", "slot", "gpus", "log"]
 TEST_END_KEYS = ["event", "run", "time", "test", "label", "attempt", "outcome", "status", "signal", "seconds", "need"]

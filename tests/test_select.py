@@ -231,7 +231,7 @@ class EstimateTest(unittest.TestCase):
                 ({}, "xyz", "3 unknown, taken for 1m00s each")):
             with self.subTest(known=known, keys=keys):
                 tests = [named(key, index, **({"time": 30.0} if key == "t" else {})) for index, key in enumerate(keys)]
-                selection = run_tests.Selection(tests, frozenset(), {}, self.estimate(known, *tests))
+                selection = run_tests.Selection(tests, {}, {}, self.estimate(known, *tests))
                 self.assertEqual(run_tests.assumption(selection), f"Expected durations: {expected}")
 
     def test_durations_as_people_read_them(self) -> None:
@@ -413,7 +413,7 @@ class Order(unittest.TestCase):
         seconds = {test: test.attributes.time or 0.0 for test in tests}
         unknowns = frozenset(test for test in tests if test.label in unknown.split())
         selection = run_tests.Selection(
-            tests, frozenset(test for test in tests if test.label in deferred.split()), {},
+            tests, {test: "--only" for test in tests if test.label in deferred.split()}, {},
             run_tests.Estimates(seconds, unknowns),
             frozenset(test for test in tests if test.label in failed.split()))
         return labels(test for test in selection.to_run(order, pool_of(gpus)) if test.label != "-")
@@ -449,7 +449,7 @@ class Order(unittest.TestCase):
 
     def test_auto_is_the_order_of_the_list_where_tests_run_one_by_one(self) -> None:
         tests = many("a:1:1 b:2:9 c:1:7:b d:all:1")
-        selection = run_tests.Selection(tests, frozenset(), {}, run_tests.estimate(tests, History()),
+        selection = run_tests.Selection(tests, {}, {}, run_tests.estimate(tests, History()),
                                         frozenset(tests[2:3]))
         for order, expected in (("auto", "a b c d"), ("file", "a b c d"), ("failed-first", "c a b d")):
             with self.subTest(order):
@@ -489,7 +489,7 @@ class Order(unittest.TestCase):
                      for index in range(rng.randrange(1, 30))]
             seconds = {test: rng.choice([0, 1, 5, 100, 10_000]) * rng.random() for test in tests}
             estimates = run_tests.Estimates(seconds, frozenset(rng.sample(tests, len(tests) // 4)))
-            selection = run_tests.Selection(tests, frozenset(), {}, estimates, frozenset(rng.sample(tests, 1)))
+            selection = run_tests.Selection(tests, {}, {}, estimates, frozenset(rng.sample(tests, 1)))
             for order in ("auto", "failed-first"):
                 with self.subTest(seed=seed, order=order):
                     started = selection.to_run(order, pool_of(rng.choice([1, 2, 8])))
@@ -708,7 +708,7 @@ class Selections(unittest.TestCase):
     def test_all(self) -> None:
         selection = self.select("a b:9 c:all")
         self.assertEqual((labels(selection.tests), selection.deferred, selection.left_out, selection.failed),
-                         ("a b c", frozenset(), {}, frozenset()))
+                         ("a b c", {}, {}, frozenset()))
         self.assertEqual(run_tests.account(selection, Options((LIST,))), [])
 
     def test_each_option_answers_for_what_it_leaves_out(self) -> None:
@@ -755,6 +755,42 @@ class Selections(unittest.TestCase):
         self.assertEqual(run_tests.account(selection, Options((LIST,), max_gpus=2)),
                          ["Selected 4171 of 4495 tests (92.8 %); deferred 324 that need more than 2 GPUs: "
                           "logs/deferred.txt"])
+
+    def test_only_takes_the_named_ones_and_what_they_wait_for(self) -> None:
+        text = "a b:1:1:a c:1:1:b d:1:1:z e"
+        for named_here, words, expected in (
+                ("a", [], "a"), ("c", [], "a b c"), ("d e", [], "d e"), ("z", [], ""), ("a b c d e", [], "a b c d e"),
+                ("e", ["b"], "a b e"), ("e", ["nothing"], "e"), ("z", ["d", "e"], "d e")):
+            with self.subTest(named_here, words=words):
+                selection = self.select(text, only=run_tests.LabelFile("few.txt", frozenset(named_here.split())),
+                                        wanted=tuple(words))
+                self.assertEqual(labels(test for test in selection.tests if test not in selection.deferred), expected)
+                self.assertEqual((labels(selection.tests), set(selection.deferred.values()) - {"--only"}),
+                                 ("a b c d e", set()))
+
+    def test_a_word_of_the_message_is_a_part_of_label_or_tags(self) -> None:
+        for word, expected in (("asan", True), ("san", True), ("sq", True), ("test_", True), ("asan2", False)):
+            with self.subTest(word):
+                self.assertEqual(run_tests.has_word(a_test(0, "Test_SQRT", attributes=Attributes(tags=("ASAN", "x"))),
+                                                    word), expected)
+
+    def test_the_account_of_only_and_max_gpus(self) -> None:
+        few = run_tests.LabelFile("few.txt", frozenset(["a", "b"]))
+        for text, values, expected in (
+                ("a b c d", {}, "Selected 2 of 4 tests (50.0 %); deferred 2 that few.txt does not name: "),
+                ("a b:4 c d:4", {"max_gpus": 2}, "Selected 1 of 4 tests (25.0 %); deferred 2 that few.txt does not "
+                                                 "name, 1 that need more than 2 GPUs: "),
+                ("a b", {}, "Selected 2 of 2 tests (100.0 %)")):
+            with self.subTest(text):
+                options = Options((LIST,), only=few, **values)
+                where = "logs/deferred.txt" if "deferred" in expected else ""
+                self.assertEqual(run_tests.account(self.select(text, only=few, **values), options), [expected + where])
+
+    def test_shards_share_out_what_only_names(self) -> None:
+        text = " ".join(f"t{number}" for number in range(20))
+        few = run_tests.LabelFile("few.txt", frozenset(f"t{number}" for number in range(10)))
+        parts = [self.select(text, only=few, shard=run_tests.Shard(number, 2)) for number in (1, 2)]
+        self.assertEqual([len(part.tests) - len(part.deferred) for part in parts], [5, 5])
 
     def test_a_shard_that_is_run_again_keeps_its_tests(self) -> None:
         """Its own durations have changed since the cut: the tests are those that the journal says."""

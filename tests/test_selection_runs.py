@@ -664,6 +664,89 @@ true g #: label=g gpus=0.5 time=8s
 """
 
 
+ONLY_LIST = """\
+true built #: label=build
+true a #: label=a after=build
+true b #: label=b tags=ASan
+true c #: label=c
+true sanity #: label=test_sanity
+"""
+
+
+class Only(SelectionCase):
+    """`--only` and the words of `--message`."""
+
+    def passed(self, ran: Ran) -> List[str]:
+        """The labels of those that ran; the others are deferred."""
+        outcomes = self.last_outcomes(ran)
+        self.assertEqual((len(outcomes), set(outcomes.values()) - {"passed", "deferred"}), (5, set()))
+        return sorted(label for label, outcome in outcomes.items() if outcome == "passed")
+
+    def test_the_rest_is_deferred_into_a_list(self) -> None:
+        self.write("few.txt", "# a choice\n\n  a \r\nc\n")
+        ran = self.run_list(ONLY_LIST, "--only", "few.txt", "--junit", "sum.xml")
+        self.check(ran, 0, {"build": "passed", "a": "passed", "c": "passed", "b": "deferred",
+                            "test_sanity": "deferred"})
+        self.assertIn("\nSelected 3 of 5 tests (60.0 %); deferred 2 that few.txt does not name: logs/deferred.txt\n",
+                      ran.text)
+        reasons = {record["label"]: record["reason"] for record in ran.journal("test_end") if "reason" in record}
+        self.assertEqual(reasons, {"b": "--only", "test_sanity": "--only"})
+        self.assertIn('<skipped message="deferred by --only"', ran.read("sum.xml"))
+        self.assertEqual(ran.err, "")
+        ran = self.run_command("--log-dir", "later", "logs/deferred.txt")
+        self.assertEqual([record["label"] for record in ran.journal("test_end", "later/run_tests.jsonl")],
+                         ["b", "test_sanity"])
+
+    def test_the_message_adds_or_takes_all(self) -> None:
+        self.write("few.txt", "c\n")
+        everything = "build a b c test_sanity"
+        for message, expected in (
+                ("Fix it", "c"), ("Fix\n\n[ci asan]", "b c"), ("[ci SAN]", "b c test_sanity"),
+                ("[ci a_s b]", "build b c"),
+                ("[CI all]", everything), ("[ci asan] and [ci build,slow]", "build b c"),
+                ("-x [ci]", "c"), ("[ci ]", "c"), ("[skip ci] all", "c"), ("[ci slow\nall]", everything)):
+            with self.subTest(message):
+                ran = self.run_list(ONLY_LIST, "--only", "few.txt", "--message", message)
+                self.assertEqual(self.passed(ran), sorted(expected.split()), ran.err)
+
+    def test_without_only_the_message_changes_nothing(self) -> None:
+        ran = self.run_list(ONLY_LIST, "--message", "[ci asan]")
+        self.assertEqual(len(self.passed(ran)), 5)
+
+    def test_what_names_nothing_is_told(self) -> None:
+        self.write("few.txt", "a\ngone\nlost\n")
+        ran = self.run_list(ONLY_LIST, "--only", "few.txt", "--message", "[ci a, quux]")
+        self.assertEqual((ran.code, ran.err.splitlines()), (0, [
+            "run_tests.py: --only few.txt: 2 of its labels name no test here: gone lost",
+            "run_tests.py: --message: `[ci quux]` names no test; its words are parts of labels or tags"]))
+
+    def test_nothing_named_here_is_nothing_selected(self) -> None:
+        self.write("few.txt", "gone\n")
+        ran = self.run_list(ONLY_LIST, "--only", "few.txt")
+        self.assertEqual((ran.code, ran.text.splitlines()[-2:]), (5, [
+            "Selected 0 of 5 tests (0.0 %); deferred 5 that few.txt does not name: logs/deferred.txt", "No test ran"]))
+
+    def test_mistakes(self) -> None:
+        self.write("empty.txt", "# nothing\n\n")
+        for name, why in (("none.txt", r"none\.txt: cannot be read \(No such file"), ("empty.txt", "names no test")):
+            with self.subTest(name):
+                ran = self.run_list(ONLY_LIST, "--only", name)
+                self.assertEqual((ran.code, ran.out), (2, b""))
+                self.assertRegex(ran.err, f"argument --only: .*{why}")
+        self.write("few.txt", "a\n")
+        ran = self.run_list("#!/bin/bash\ntrue\n", "--only", "few.txt", name="x.sh")
+        self.assertEqual((ran.code, ran.out), (2, b""))
+        self.assertIn("--only: x.sh is a script", ran.err)
+
+    def test_the_journal_knows_the_commit(self) -> None:
+        for variables, commit in (({}, None), ({"CI_COMMIT_SHA": "4f2a"}, "4f2a"),
+                                  ({"GITHUB_SHA": "", "GIT_COMMIT": "9"}, "9")):
+            with self.subTest(variables):
+                nothing = dict.fromkeys(run_tests.COMMIT_VARIABLES, "")
+                ran = self.run_list("true\n", env={**nothing, **variables})
+                self.assertEqual(ran.journal("run_start")[-1]["commit"], commit)
+
+
 class Plan(SelectionCase):
     """`--plan`: a table, and nothing else."""
 
