@@ -1,0 +1,923 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Which CI jobs, or tests, tell nothing new: correlate their past verdicts, cluster them, choose a cheaper set.
+
+    python3 qa/ci_dedup.py statuses/ --html map.html         # a folder of one JSON file per commit
+    python3 qa/ci_dedup.py logs/run_tests.jsonl --write reduced.txt --keep '*sanity*'      # journals of run_tests.py
+    python3 qa/ci_dedup.py history.csv --catch 100           # columns commit, job, ok, seconds, gpus
+
+The set is chosen on the older part of the history: the cheapest (median seconds times GPUs) that would have caught
+99 % of the commits in which a job failed. It is judged on the newer part, which it did not see: what it would have
+caught, missed and saved. `run_tests.py tests.txt --only reduced.txt` then runs just those tests.
+
+The idea and the numbers are those of "PyTorch CI deduplication" (Edward Z. Yang, 2019,
+https://github.com/ezyang/pytorch-ci-deduplication): phi correlation of job statuses, complete-linkage clusters of the
+correlation matrix's rows. What that study left to judgement, the choice and what it would have missed, is added here.
+
+Exit codes: 0 done; 2 usage, or input that is not what it should be; 3 a file cannot be written; 5 nothing to choose by.
+
+The file reads as data flows: constants, model, read, correlate and cluster, choose and judge, report, command line.
+"""
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import csv
+import fnmatch
+import functools
+import heapq
+import html
+import json
+import math
+import os
+import statistics
+import sys
+from dataclasses import dataclass
+from typing import (Any, Callable, Container, Counter, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple,
+                    Optional, Sequence, Tuple)
+
+# ---------------------------------------------------------------------------------------------------
+# Constants: units in the names, reasons beside the numbers.
+# ---------------------------------------------------------------------------------------------------
+
+PROGRAM = "ci_dedup.py"
+CUT = 0.1                    # of the largest distance, below which jobs are one cluster: the study's
+CATCH_PERCENT = 99.0         # of the failing commits that a set has to catch
+HOLDOUT_PERCENT = 30.0       # of the commits, the newest, on which a choice is judged
+DIGITS = 12                  # of a distance that count: what is equal stays so whatever a Python's rounding
+SEARCH_STEPS = 100_000_000   # looks at a failing job in search of the cheapest set: some seconds
+CAPS = 24                    # tried for a bound, each half of the one before
+NEARLY = 1 - 1e-9            # what is cheaper by less is rounding
+SHOWN = 10                   # names in one line
+
+SUFFIXES = ("_build", "_test", "-build", "-test", "_multigpu", "_NO_AVX_NO_AVX2", "_NO_AVX2")    # taken off in turn
+PASSED = frozenset(["1", "true", "yes", "ok", "success", "passed", "flaky"])
+FAILED = frozenset(["0", "false", "no", "failure", "failed", "crashed", "timeout", "error"])
+EXIT_OK, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING = 0, 2, 3, 5
+
+Matrix = List[List[float]]
+
+# ---------------------------------------------------------------------------------------------------
+# Model: what the sections hand to each other.
+# ---------------------------------------------------------------------------------------------------
+
+
+class UsageError(Exception):
+    """A mistake in the command line or the input. Exit code 2."""
+
+
+class Verdict(NamedTuple):
+    """What one job said of one commit."""
+
+    passed: bool
+    cost: Optional[float]                # seconds times GPUs, where they are known
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit, or a run whose CI named none, and its jobs' verdicts. A job that is not there said nothing."""
+
+    name: str
+    verdicts: Mapping[str, Verdict]
+
+    def failed(self) -> FrozenSet[str]:
+        return frozenset(job for job, verdict in self.verdicts.items() if not verdict.passed)
+
+    def with_jobs(self, jobs: Container[str]) -> "Commit":
+        return Commit(self.name, {job: verdict for job, verdict in self.verdicts.items() if job in jobs})
+
+
+class History(NamedTuple):
+    """The commits, oldest first, and what could not be read, in words."""
+
+    commits: List[Commit]
+    skipped: List[str]
+
+    def jobs(self) -> List[str]:
+        return sorted({job for commit in self.commits for job in commit.verdicts})
+
+    def costs(self) -> Dict[str, float]:
+        """Each job's median cost; the median of the others' where a job's is unknown, 1 where all are."""
+        known: Dict[str, List[float]] = {}
+        for commit in self.commits:
+            for job, verdict in commit.verdicts.items():
+                if verdict.cost is not None:
+                    known.setdefault(job, []).append(verdict.cost)
+        medians = {job: statistics.median(costs) for job, costs in known.items()}
+        usual = statistics.median(medians.values()) if medians else 1.0
+        return {job: medians.get(job, usual) for job in self.jobs()}
+
+    def has_costs(self) -> bool:
+        return any(verdict.cost is not None for commit in self.commits for verdict in commit.verdicts.values())
+
+
+class Clusters(NamedTuple):
+    """Jobs by what they tell: groups in dendrogram order, then those whose verdict never changed, in one `constant`."""
+
+    jobs: List[str]                      # of the matrix's rows and columns: those of `groups`, then of `constant`
+    groups: List[List[str]]
+    constant: List[str]
+    matrix: Matrix                       # phi; nan where either job was constant over the commits of both
+
+
+class Choice(NamedTuple):
+    """A set of jobs, its cost, and what is proven: no set that catches as much is cheaper than `bound`."""
+
+    jobs: FrozenSet[str]
+    cost: float
+    bound: float
+
+
+class Score(NamedTuple):
+    """What a choice would have done on some commits. Costs are those of all commits together."""
+
+    commits: int
+    caught: List[Commit]
+    missed: List[Commit]
+    cost_of_all: float
+    cost_of_chosen: float
+
+
+# ---------------------------------------------------------------------------------------------------
+# Read: folders of job statuses, journals, CSV files to a History.
+# ---------------------------------------------------------------------------------------------------
+
+
+def folded(job: str) -> str:
+    """A job's name without the suffixes of its parts: builds, tests, variants."""
+    for suffix in SUFFIXES:
+        if job.endswith(suffix):
+            job = job[:-len(suffix)]
+    return job
+
+
+def cost_of(record: Mapping[str, Any], gpus_of_all: float = 1.0) -> Optional[float]:
+    """Seconds times GPUs as a record has them; None where it has no seconds. Raises ValueError or TypeError."""
+    seconds, gpus = record.get("seconds"), record.get("gpus")
+    if seconds in (None, ""):
+        return None
+    cost = float(seconds) * (1.0 if gpus in (None, "") else gpus_of_all if gpus == "all" else float(gpus))
+    if not 0 <= cost < math.inf:
+        raise ValueError(f"{seconds!r} seconds")
+    return cost
+
+
+def add_part(verdicts: Dict[str, Verdict], job: str, part: Verdict) -> None:
+    """Take in the verdict of a part of a job, which passed if all of them did, and costs what they cost together."""
+    if job in verdicts:
+        costs = [cost for cost in (verdicts[job].cost, part.cost) if cost is not None]
+        part = Verdict(verdicts[job].passed and part.passed, sum(costs) if costs else None)
+    verdicts[job] = part
+
+
+def read_statuses(path: str, tests_only: bool, silent: Container[str]) -> Dict[str, Verdict]:
+    """One commit's JSON file: `{job: {"status": "success", …}}`, perhaps with `seconds` and `gpus`.
+
+    The parts of a job are one, which passed if all of them did. With `tests_only` they stay apart: tests alone, but
+    for those whose build failed. A status in `silent` is no verdict. Raises ValueError for a file that is half
+    written, UsageError for one of another form.
+    """
+    with open(path, encoding="utf-8") as file:
+        statuses = json.load(file)
+    if not isinstance(statuses, dict):
+        raise UsageError(f'{path}: not a JSON object {{job: {{"status": "success"}}}}; name a folder of such files')
+    verdicts: Dict[str, Verdict] = {}
+    broken = set()
+    for job, said in statuses.items():
+        try:
+            part = Verdict(said["status"] == "success", cost_of(said))
+        except (TypeError, KeyError, ValueError, AttributeError):
+            raise UsageError(f'{path}: job {job!r}: not {{"status": "success", …}} with numbers for seconds and gpus, '
+                             "if it has them; mend or remove the file") from None
+        if job.endswith(("_build", "-build")) and not part.passed:
+            broken.add(folded(job))
+        if said["status"] not in silent and (not tests_only or job.endswith(("_test", "-test"))):
+            add_part(verdicts, job if tests_only else folded(job), part)
+    return {job: verdict for job, verdict in verdicts.items() if not (tests_only and folded(job) in broken)}
+
+
+def read_folders(folders: Iterable[str], tests_only: bool, silent: Container[str], by_name: bool) -> History:
+    """The commits of all JSON files in folders and below, by time of last change or by name. Raises UsageError."""
+    found: List[Tuple[float, str, Commit]] = []
+    skipped = []
+    for folder in folders:
+        for place, _, names in os.walk(folder):
+            for name in names:
+                stem, extension = os.path.splitext(name)
+                if extension not in ("", ".json") or name.startswith("."):
+                    continue
+                path = os.path.join(place, name)
+                try:
+                    verdicts = read_statuses(path, tests_only, silent)
+                    found.append((0.0 if by_name else os.stat(path).st_mtime_ns, name, Commit(stem, verdicts)))
+                except OSError as error:
+                    raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+                except (ValueError, RecursionError):
+                    skipped.append(path)
+    return History([commit for _, _, commit in sorted(found, key=lambda entry: entry[:2])], sorted(skipped))
+
+
+def read_journals(paths: Iterable[str]) -> History:
+    """The commits that runs of run_tests.py have tested; a run whose CI named no commit is one by itself.
+
+    A test's last verdict for a commit counts, so that a flaky test that passed at last has passed. Tests that did not
+    run (deferred, blocked, unrunnable, not run) said nothing. Raises UsageError.
+    """
+    commits: Dict[str, Dict[str, Verdict]] = {}
+    begun: Dict[str, float] = {}         # by commit, when its first run began
+    commit_of: Dict[str, str] = {}       # by run
+    gpus_of: Dict[str, int] = {}
+    torn: Counter[str] = collections.Counter()
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                for line in file:
+                    try:
+                        record = json.loads(line[line.rfind(b'{"event"'):])      # a torn line may stand before ours
+                        run = record["run"]
+                        commit = commit_of.setdefault(run, record.get("commit") or run)
+                        begun.setdefault(commit, record["time"])
+                        if record["event"] == "run_start":
+                            gpus_of[run] = len(record["gpus"])
+                        elif record["event"] == "test_end" and record["outcome"] in PASSED | FAILED:
+                            said = {"seconds": record["seconds"], "gpus": record.get("need")}
+                            commits.setdefault(commit, {})[record["label"]] = Verdict(
+                                record["outcome"] in PASSED, cost_of(said, gpus_of.get(run, 1)))
+                    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                        torn[path] += bool(line.strip())
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({error.strerror}); name journals or folders") from None
+    return History([Commit(name, commits[name]) for name in sorted(commits, key=begun.__getitem__)],
+                   [f"{path} ({count} lines)" for path, count in torn.items()])
+
+
+def read_table(path: str, commits: Dict[str, Dict[str, Verdict]]) -> str:
+    """Take in a CSV file with a header, oldest commit first; returns what of it is not whole, if anything is.
+
+    Rows of one commit and job are its parts. Raises UsageError for a mistake above the last row.
+    """
+    mistake = ""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file)
+            header = next(rows, [])
+            lacking = [name for name in ("commit", "job", "ok") if name not in header]
+            if lacking:
+                raise UsageError(f"{path}:1: no column {', '.join(lacking)}; the first line names the columns "
+                                 "commit, job, ok and, if known, seconds and gpus")
+            for row in rows:
+                if mistake:
+                    raise UsageError(mistake)
+                said = dict(zip(header, row))
+                try:
+                    if not (said.get("commit") and said.get("job") and "ok" in said):
+                        raise ValueError("commit, job or ok is missing")
+                    verdict = row_verdict(said["ok"], said.get("seconds"), said.get("gpus"))
+                    verdicts = commits.setdefault(said["commit"], {})
+                    if verdict:
+                        add_part(verdicts, said["job"], verdict)
+                except ValueError as error:
+                    mistake = f"{path}:{rows.line_num}: {error}; mend the row" if row else ""
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); name journals, CSV files or folders") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}: not a CSV file in UTF-8 ({error}); name journals, CSV files or folders") from None
+    return mistake
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def row_verdict(ok: str, seconds: Optional[str], gpus: Optional[str]) -> Optional[Verdict]:
+    """What a row says; None where `ok` is empty. Raises ValueError."""
+    word = ok.strip().casefold()
+    if word not in PASSED | FAILED | {""}:
+        raise ValueError(f"ok is {ok!r} and not 1, 0 or empty")
+    return Verdict(word in PASSED, cost_of({"seconds": seconds, "gpus": gpus})) if word else None
+
+
+def read_tables(paths: Iterable[str]) -> History:
+    """The commits of CSV files, in the order in which they appear. Raises UsageError."""
+    commits: Dict[str, Dict[str, Verdict]] = {}
+    skipped = [read_table(path, commits) for path in paths]
+    return History([Commit(name, verdicts) for name, verdicts in commits.items()], [what for what in skipped if what])
+
+
+def read_history(options: argparse.Namespace) -> History:
+    """All that the sources say of the jobs that are still there. Raises UsageError."""
+    sources = options.sources
+    kinds = {"folder" if os.path.isdir(path) else "table" if path.endswith(".csv") else "journal" for path in sources}
+    if len(kinds) > 1:
+        raise UsageError("sources are of different kinds; name folders, or journals, or CSV files")
+    kind = kinds.pop()
+    if kind == "folder":
+        history = read_folders(sources, options.tests, options.no_verdict, options.order == "name")
+    elif options.tests or options.no_verdict or options.order:
+        raise UsageError("--tests, --no-verdict and --order are for folders of job statuses; leave them out")
+    else:
+        history = read_tables(sources) if kind == "table" else read_journals(sources)
+    commits = [commit for commit in history.commits if commit.verdicts]
+    if not commits:
+        raise UsageError(f"{', '.join(sources)}: no verdict of any job"
+                         + "".join(f"; skipped {what}" for what in history.skipped[:SHOWN]))
+    stay = set(history.jobs())
+    if (options.jobs or ("newest" if kind == "folder" else "all")) == "newest":
+        stay = set(commits[-1].verdicts)
+    stay -= matching("--drop", options.drop, sorted(stay))
+    kept = [commit.with_jobs(stay) for commit in commits]
+    return History([commit for commit in kept if commit.verdicts], history.skipped)
+
+
+def matching(option: str, patterns: Iterable[str], jobs: Sequence[str]) -> FrozenSet[str]:
+    """The jobs that patterns (`*asan*`) name. Raises UsageError for a pattern that names none."""
+    found: List[str] = []
+    for pattern in patterns:
+        named = [job for job in jobs if job == pattern or fnmatch.fnmatchcase(job, pattern)]
+        if not named:
+            raise UsageError(f"{option} {pattern}: no job has such a name; there are {first_of(jobs)}")
+        found += named
+    return frozenset(found)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Correlate and cluster: from verdicts to the matrix, the tree and the groups. Pure.
+# ---------------------------------------------------------------------------------------------------
+
+
+def correlations(commits: Sequence[Commit], jobs: Sequence[str]) -> Matrix:
+    """Phi of each pair of jobs, over the commits on which both gave a verdict; nan where either was constant there.
+
+    It is Pearson's coefficient of 0 and 1, what pandas' `corr` gives. Commits are the bits of whole numbers, so that a
+    pair costs a few machine words and the counts are exact.
+    """
+    count: Callable[[int], int] = getattr(int, "bit_count", None) or (lambda bits: bin(bits).count("1"))
+    ran, passed = dict.fromkeys(jobs, 0), dict.fromkeys(jobs, 0)
+    for number, commit in enumerate(commits):
+        for job, verdict in commit.verdicts.items():
+            ran[job] |= 1 << number
+            passed[job] |= verdict.passed << number
+    matrix = [[math.nan] * len(jobs) for _ in jobs]
+    for row, one in enumerate(jobs):
+        for column, other in enumerate(jobs[:row + 1]):
+            total, both = count(ran[one] & ran[other]), count(passed[one] & passed[other])
+            ones, others = count(passed[one] & ran[other]), count(passed[other] & ran[one])
+            variances = ones * (total - ones) * others * (total - others)
+            if variances:
+                matrix[row][column] = matrix[column][row] = (total * both - ones * others) / math.sqrt(variances)
+    return matrix
+
+
+class Merge(NamedTuple):
+    """Two nodes of a tree that become one; leaves are numbered from 0, merges from the number of leaves on."""
+
+    left: int
+    right: int
+    height: float
+
+
+def distances_of(rows: Matrix) -> Matrix:
+    """Euclidean distances between rows."""
+    points = [tuple(row) for row in rows]
+    return [[round(math.dist(one, other), DIGITS) for other in points] for one in points]
+
+
+def linkage(distances: Matrix) -> List[Merge]:
+    """The tree of complete linkage: the distance of two clusters is that of their farthest members. Lowest merge first.
+
+    By the chain of nearest neighbours (F. Murtagh, "A survey of recent advances in hierarchical clustering
+    algorithms", 1983), in O(n²). Where distances are equal the chain's last but one, then the first in order is the
+    nearest, as in D. Müllner's fastcluster and in SciPy, whose `linkage(…, "complete")` gives the same tree.
+    """
+    count = len(distances)
+    apart = [[*row] for row in distances]
+    for number in range(count):
+        apart[number][number] = math.inf
+    alive, chain = [*range(count)], []   # type: List[int], List[int]
+    joined: List[Tuple[float, int, int]] = []
+    while len(alive) > 1:
+        chain = chain or alive[:1]
+        here = apart[chain[-1]]
+        nearest = min(alive, key=here.__getitem__)
+        if len(chain) < 2 or here[nearest] < here[chain[-2]]:
+            chain.append(nearest)
+            continue
+        gone, stays = sorted(chain[-2:])
+        joined.append((apart[gone][stays], gone, stays))
+        alive.remove(gone)
+        del chain[-2:]
+        for other in alive:
+            if other != stays:
+                apart[stays][other] = apart[other][stays] = max(apart[gone][other], apart[stays][other])
+    parent = [*range(2 * count)]
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = node = parent[parent[node]]
+        return node
+
+    tree: List[Merge] = []
+    for height, one, other in sorted(joined, key=lambda join: join[0]):
+        left, right = sorted((root(one), root(other)))
+        parent[left] = parent[right] = count + len(tree)
+        tree.append(Merge(left, right, height))
+    return tree
+
+
+def nodes_below(tree: Sequence[Merge], node: int, cut: float) -> Iterator[int]:
+    """The highest nodes below one that are leaves or merges of at most that height, from left to right."""
+    leaves = len(tree) + 1
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        if node < leaves or tree[node - leaves].height <= cut:
+            yield node
+        else:
+            stack += [tree[node - leaves].right, tree[node - leaves].left]
+
+
+def cluster(history: History) -> Clusters:
+    """Group the jobs whose correlations with all others are alike.
+
+    A job that always passed, or always failed, correlates with nothing: it is `constant`. A correlation of two other
+    jobs that cannot be told, since they never varied on common commits, counts as none (0).
+    """
+    jobs = history.jobs()
+    matrix = correlations(history.commits, jobs)
+    varied = [number for number in range(len(jobs)) if not math.isnan(matrix[number][number])]
+    constant = [number for number in range(len(jobs)) if math.isnan(matrix[number][number])]
+    distances = distances_of([[0.0 if math.isnan(matrix[one][other]) else matrix[one][other] for other in varied]
+                              for one in varied])
+    tree = linkage(distances)
+    cut = CUT * max((max(row) for row in distances), default=0.0)
+    groups = [[varied[leaf] for leaf in nodes_below(tree, node, -1.0)]
+              for node in (nodes_below(tree, 2 * len(tree), cut) if varied else ())]
+    order = [number for group in groups for number in group] + constant
+    return Clusters([jobs[number] for number in order], [[jobs[number] for number in group] for group in groups],
+                    [jobs[number] for number in constant],
+                    [[matrix[one][other] for other in order] for one in order])
+
+
+# ---------------------------------------------------------------------------------------------------
+# Choose and judge: the cheapest set of jobs that catches what has to be caught. Pure.
+# ---------------------------------------------------------------------------------------------------
+
+
+Failure = Tuple[FrozenSet[str], int]     # the jobs that fail together, and in how many commits
+
+
+class Cover:
+    """Partial weighted set cover: so many of the failing commits are to be caught, by jobs that cost.
+
+    A node of the search is a set of jobs that are `chosen` and one of jobs that are `barred`.
+    """
+
+    def __init__(self, failures: Mapping[FrozenSet[str], int], costs: Mapping[str, float], need: int) -> None:
+        self.costs, self.need = costs, need
+        useful = self.undominated(failures)
+        self.failures: List[Failure] = [(jobs & useful, failures[jobs]) for jobs in sorted(failures, key=sorted)]
+        self.failures.sort(key=lambda failure: len(failure[0]))
+        self.total = sum(failures.values())
+        self.size = sum(len(jobs) for jobs, _ in self.failures)
+
+    def undominated(self, failures: Iterable[FrozenSet[str]]) -> FrozenSet[str]:
+        """The jobs to choose from: without those of which another catches all that they do, and costs no more."""
+        caught: Dict[str, int] = {}      # by job, the failures as bits
+        for number, jobs in enumerate(failures):
+            for job in jobs:
+                caught[job] = caught.get(job, 0) | 1 << number
+        useful: List[str] = []
+        for job in sorted(caught, key=lambda job: (self.costs[job], -bin(caught[job]).count("1"), job)):
+            if not any(caught[job] | caught[better] == caught[better] for better in useful):
+                useful.append(job)
+        return frozenset(useful)
+
+    def left(self, chosen: FrozenSet[str]) -> Tuple[List[Failure], int]:
+        """The failures that no chosen job catches, and how many of their commits are to be caught still."""
+        left = [failure for failure in self.failures if chosen.isdisjoint(failure[0])]
+        return left, self.need - self.total + sum(weight for _, weight in left)
+
+    def best(self, left: Iterable[Failure], missing: int, barred: Container[str]) -> Optional[str]:
+        """The job that costs least per commit that it catches of those that are missing; None if none catches any."""
+        gains: Counter[str] = collections.Counter()
+        for jobs, weight in left:
+            for job in jobs:
+                gains[job] += weight
+        return min((job for job in gains if job not in barred), default=None,
+                   key=lambda job: (self.costs[job] / min(gains[job], missing), self.costs[job], job))
+
+    def greedy(self, chosen: FrozenSet[str], barred: Container[str]) -> Optional[FrozenSet[str]]:
+        """`chosen` and what the best job, again and again, adds to it; None if too little can be caught.
+
+        What later jobs have made superfluous is taken out again. Without barred jobs it costs at most 1 + 1/2 + … + 1/d
+        times the cheapest, d being the most commits that one job catches (L. Wolsey, "An analysis of the greedy
+        algorithm for the submodular set covering problem", 1982).
+        """
+        picked = chosen
+        left, missing = self.left(picked)
+        while missing > 0:
+            job = self.best(left, missing, barred)
+            if job is None:
+                return None
+            picked |= {job}
+            left, missing = self.left(picked)
+        for job in sorted(picked - chosen, key=lambda job: (-self.costs[job], job)):
+            if self.left(picked - {job})[1] <= 0:
+                picked -= {job}
+        return picked
+
+    def bound(self, chosen: FrozenSet[str], barred: FrozenSet[str], caps: Iterable[float]) -> Tuple[float, float]:
+        """What a set with these jobs and without those costs at least, and the cap that showed it.
+
+        Each commit that is left gets a price, such that no job catches commits of more worth than it costs (a solution
+        of the linear program's dual, commits of few jobs first). So a set costs no less than the commits that it
+        catches are worth, and these no less than the cheapest that could be. Prices are capped, since dear ones are
+        those that a set may miss.
+        """
+        left, missing = self.left(chosen)
+        highest = (0.0, 0.0)
+        for cap in caps:
+            slack, prices = dict(self.costs), []
+            for jobs, weight in left:
+                price = min([slack[job] / weight for job in jobs if job not in barred], default=math.inf)
+                prices.append((min(price, cap) if price < math.inf else price, weight))
+                for job in jobs:
+                    slack[job] -= prices[-1][0] * weight if price < math.inf else 0
+            worth, rest = 0.0, missing
+            for price, weight in sorted(prices):
+                worth += price * min(weight, rest) if rest > 0 else 0
+                rest -= weight
+            highest = max(highest, (worth if rest <= 0 else math.inf, cap))
+        return highest[0] + self.cost(chosen), highest[1]
+
+    def cost(self, jobs: Iterable[str]) -> float:
+        return math.fsum(self.costs[job] for job in jobs)
+
+    def cheapest(self) -> Tuple[FrozenSet[str], float]:
+        """The cheapest set that was found, and what the cheapest costs at least: the same, unless the search was ended.
+
+        Branch and bound, the lowest bound first, from the greedy set; a job is in or out. It ends after a number of
+        steps, not of seconds: the same input has the same answer everywhere.
+        """
+        nothing: FrozenSet[str] = frozenset()
+        found = self.greedy(nothing, nothing)
+        assert found is not None             # all jobs together catch all
+        lower, cap = self.bound(nothing, nothing, [max(self.costs.values()) / 2 ** power for power in range(CAPS)])
+        heap = [(lower, 0, nothing, nothing, cap)]
+        steps = numbers = 0
+        while heap and heap[0][0] < self.cost(found) * NEARLY and steps < SEARCH_STEPS:
+            _, _, chosen, barred, cap = heapq.heappop(heap)
+            job = self.best(*self.left(chosen), barred)
+            assert job is not None           # a node of which a set is known
+            for node in ((chosen | {job}, barred), (chosen, barred | {job})):
+                lower, near = self.bound(*node, [cap * 2, cap, cap / 2])
+                other = self.greedy(*node) if lower < self.cost(found) * NEARLY else None
+                if other is not None:
+                    found = other if self.cost(other) < self.cost(found) * NEARLY else found
+                    numbers += 1
+                    heapq.heappush(heap, (lower, numbers, *node, near))
+                    steps += self.size * len(other)
+                steps += self.size * 4
+        return found, min(self.cost(found), heap[0][0] if heap else math.inf)
+
+
+def choose(commits: Sequence[Commit], costs: Mapping[str, float], percent: float, kept: FrozenSet[str]
+           ) -> Optional[Choice]:
+    """The cheapest jobs that, with those that are `kept`, catch so many of the failing commits; None if none failed."""
+    failures = collections.Counter(commit.failed() for commit in commits)
+    del failures[frozenset()]
+    if not failures:
+        return None
+    need = math.ceil(sum(failures.values()) * percent / 100 - 1e-9)
+    for jobs in [jobs for jobs in failures if jobs & kept]:
+        need -= failures.pop(jobs)
+    cover = Cover(failures, costs, need)
+    found, bound = cover.cheapest()
+    fixed = cover.cost(kept)
+    return Choice(found | kept, cover.cost(found) + fixed, bound + fixed)
+
+
+def judge(commits: Sequence[Commit], costs: Mapping[str, float], jobs: FrozenSet[str]) -> Score:
+    """What a set of jobs would have caught and cost on these commits."""
+    failing = [commit for commit in commits if commit.failed()]
+    ran = [job for commit in commits for job in commit.verdicts]
+    return Score(len(commits), [commit for commit in failing if commit.failed() & jobs],
+                 [commit for commit in failing if not commit.failed() & jobs],
+                 math.fsum(costs[job] for job in ran), math.fsum(costs[job] for job in ran if job in jobs))
+
+
+# ---------------------------------------------------------------------------------------------------
+# Report: text, the picture, the matrix, the file of labels.
+# ---------------------------------------------------------------------------------------------------
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>TITLE</title>
+<style>
+body { font: 14px sans-serif; margin: 1em; }
+#map { position: relative; display: inline-block; }
+#tip { position: absolute; pointer-events: none; background: #222; color: #fff; padding: 4px 8px; white-space: pre; }
+pre { font: 12px monospace; }
+</style>
+</head>
+<body>
+<h1>TITLE</h1>
+<p>How alike the verdicts of two jobs are: 1 (red) fail together, 0 (white) have nothing to do with each other,
+-1 (blue) fail in turns, grey cannot be told. A box is a cluster; jobs in bold are in the recommended set.</p>
+<div id="map"><canvas></canvas><div id="tip" hidden></div></div>
+<noscript>The picture needs JavaScript; the same numbers are in what --csv writes.</noscript>
+<pre>TEXT</pre>
+<script>
+"use strict";
+const data = DATA;
+const count = data.jobs.length, cell = Math.max(8, Math.min(20, Math.floor(1000 / count)));
+const canvas = document.querySelector("canvas"), tip = document.getElementById("tip"), ink = canvas.getContext("2d");
+const font = job => (data.chosen.includes(job) ? "bold " : "") + Math.min(12, cell) + "px sans-serif";
+const title = number => number + ". " + data.jobs[number];
+const margin = Math.ceil(Math.max(...data.jobs.map((job, number) => {
+    ink.font = font(job);
+    return ink.measureText(title(number)).width;
+}))) + 8;
+const size = margin + count * cell + 2, sharp = window.devicePixelRatio || 1;
+canvas.width = canvas.height = size * sharp;
+canvas.style.width = canvas.style.height = size + "px";
+ink.scale(sharp, sharp);
+function shade(value) {
+    if (value === null) return "#bbb";
+    const rest = Math.round(255 * (1 - Math.abs(value)));
+    return value < 0 ? `rgb(${rest},${rest},255)` : `rgb(255,${rest},${rest})`;
+}
+data.values.forEach((row, y) => row.forEach((value, x) => {
+    ink.fillStyle = shade(value);
+    ink.fillRect(margin + x * cell, margin + y * cell, cell, cell);
+}));
+ink.fillStyle = "#000";
+ink.textBaseline = "middle";
+data.jobs.forEach((job, number) => {
+    ink.font = font(job);
+    ink.textAlign = "right";
+    ink.fillText(title(number), margin - 4, margin + (number + 0.5) * cell);
+    ink.save();
+    ink.translate(margin + (number + 0.5) * cell, margin - 4);
+    ink.rotate(-Math.PI / 2);
+    ink.textAlign = "left";
+    ink.fillText(title(number), 0, 0);
+    ink.restore();
+});
+ink.lineWidth = 2;
+for (const [first, length] of data.clusters)
+    ink.strokeRect(margin + first * cell, margin + first * cell, length * cell, length * cell);
+canvas.addEventListener("mousemove", event => {
+    const x = Math.floor((event.offsetX - margin) / cell), y = Math.floor((event.offsetY - margin) / cell);
+    tip.hidden = !(0 <= x && x < count && 0 <= y && y < count);
+    if (tip.hidden) return;
+    const value = data.values[y][x];
+    tip.textContent = title(y) + "\\n" + title(x) + "\\n" + (value === null ? "cannot be told" : value.toFixed(3));
+    tip.style.left = event.offsetX + 16 + "px";
+    tip.style.top = event.offsetY + 16 + "px";
+});
+canvas.addEventListener("mouseleave", () => { tip.hidden = true; });
+</script>
+</body>
+</html>
+"""
+
+
+class Report(NamedTuple):
+    """All that was found, for all that is written."""
+
+    history: History
+    clusters: Clusters
+    costs: Dict[str, float]
+    older: List[Commit]                  # those on which was chosen
+    kept: FrozenSet[str]
+    new: FrozenSet[str]                  # jobs that the older commits do not know: nothing can be said against them
+    choice: Optional[Choice]
+    score: Optional[Score]
+    percent: float
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    more = [f"\u2026 with {len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    return " ".join([*names[:SHOWN], *more])
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
+
+
+def show_cost(report: Report, cost: float) -> str:
+    """A cost in the unit that the history has: GPU time, or jobs where it knows no seconds."""
+    if not report.history.has_costs():
+        return f"{cost:g} jobs"
+    return f"{cost / 60:.1f} GPU-min" if cost < 7200 else f"{cost / 3600:.1f} GPU-h"
+
+
+def text_lines(report: Report) -> Iterator[str]:
+    """The report for a terminal."""
+    history, clusters = report.history, report.clusters
+    commits = history.commits
+    yield (f"{counted(len(clusters.jobs), 'job')}, {counted(len(commits), 'commit')} from {commits[0].name} to "
+           f"{commits[-1].name}, {counted(sum(1 for commit in commits if commit.failed()), 'failing commit')}")
+    if history.skipped:
+        yield f"skipped, not whole: {len(history.skipped)}: {first_of(history.skipped)}"
+    failed = {job for commit in commits for job in commit.failed()}
+    for jobs, what in (([job for job in clusters.constant if job not in failed], "never failed"),
+                       ([job for job in clusters.constant if job in failed], "never passed")):
+        if jobs:
+            yield f"{what}: {len(jobs)}: {first_of(jobs)}"
+    groups = [group for group in clusters.groups if len(group) > 1]
+    yield f"{counted(len(clusters.groups), 'cluster')}, {len(groups)} of more than one job:"
+    yield from ("  " + " ".join(group) for group in groups)
+    yield ""
+    if report.choice is None:
+        yield "No commit failed on which to choose; nothing is recommended."
+    else:
+        yield from choice_lines(report, report.choice)
+    if report.choice and report.score:
+        yield from score_lines(report, report.score)
+
+
+def choice_lines(report: Report, choice: Choice) -> Iterator[str]:
+    """What is recommended, and why."""
+    jobs, costs = report.clusters.jobs, report.costs
+    total = math.fsum(costs.values())
+    proof = ("the cheapest set there is" if choice.bound >= choice.cost * (1 - 1e-9) else
+             f"at most {choice.cost / choice.bound:.3f} times the cheapest set")
+    caught = judge(report.older, costs, choice.jobs)
+    failing = len(caught.caught) + len(caught.missed)
+    yield (f"Recommended: {len(choice.jobs)} of {counted(len(jobs), 'job')}, {show_cost(report, choice.cost)} of "
+           f"{show_cost(report, total)} a commit ({share(choice.cost, total)}); {proof} that catches "
+           f"{report.percent:g} % of failing commits ({len(caught.caught)} of {failing})")
+    yield f"{'cost':>14} {'catches':>8} {'alone':>6}  job"
+    failures = [commit.failed() for commit in report.older if commit.failed()]
+    for job in (job for job in jobs if job in choice.jobs):
+        catches = [failed & choice.jobs for failed in failures if job in failed]
+        alone = sum(1 for caught_by in catches if len(caught_by) == 1)
+        why = " (--keep)" if job in report.kept else " (new)" if job in report.new else ""
+        yield f"{show_cost(report, costs[job]):>14} {len(catches):8} {alone:6}  {job}{why}"
+    left_out = [job for job in jobs if job not in choice.jobs]
+    if left_out:
+        yield f"{'left out, cost':>14} {'failures':>8} {'phi':>6}  job: the recommended one that is most like it"
+    number = {job: place for place, job in enumerate(jobs)}
+    for job in left_out:
+        phi, like = max(((report.clusters.matrix[number[job]][number[other]], other) for other in sorted(choice.jobs)),
+                        key=lambda pair: -2.0 if math.isnan(pair[0]) else pair[0])
+        said = f"{phi:6.2f}  {job}: {like}" if phi > 0 else f"{'':6}  {job}"
+        yield f"{show_cost(report, costs[job]):>14} {sum(1 for failed in failures if job in failed):8} {said}"
+
+
+def score_lines(report: Report, score: Score) -> Iterator[str]:
+    """What the choice is worth on commits that it did not see."""
+    yield ""
+    failing = len(score.caught) + len(score.missed)
+    saved = score.cost_of_all - score.cost_of_chosen
+    yield (f"Judged on the newest {counted(score.commits, 'commit')}: caught {len(score.caught)} of {failing} failing "
+           f"({share(len(score.caught), failing)}), missed {len(score.missed)}; saved {show_cost(report, saved)} of "
+           f"{show_cost(report, score.cost_of_all)} ({share(saved, score.cost_of_all)})")
+    yield from (f"  missed {commit.name}: {' '.join(sorted(commit.failed()))}" for commit in score.missed)
+
+
+def picture(report: Report) -> str:
+    """The heat map as one HTML page that needs nothing else."""
+    clusters = report.clusters
+    first, boxes = 0, []
+    for group in clusters.groups:
+        if len(group) > 1:
+            boxes.append((first, len(group)))
+        first += len(group)
+    values = [[None if math.isnan(value) else round(value, 4) for value in row] for row in clusters.matrix]
+    data = {"jobs": clusters.jobs, "clusters": boxes, "values": values,
+            "chosen": sorted(report.choice.jobs) if report.choice else []}
+    title = f"{counted(len(clusters.jobs), 'job')} over {counted(len(report.history.commits), 'commit')}"
+    text = html.escape("\n".join(text_lines(report)))
+    page = PAGE.replace("TITLE", title)
+    for name, value in (("DATA", json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")), ("TEXT", text)):
+        head, _, tail = page.partition(name)
+        page = head + value + tail
+    return page
+
+
+def matrix_table(clusters: Clusters) -> Iterator[List[str]]:
+    """The matrix as rows of a CSV file: job, number of its cluster, phi with each job, empty where it is unknown."""
+    number_of = {job: str(number) for number, group in enumerate(clusters.groups, 1) for job in group}
+    yield ["job", "cluster", *clusters.jobs]
+    for job, row in zip(clusters.jobs, clusters.matrix):
+        yield [job, number_of.get(job, ""), *("" if math.isnan(value) else repr(value) for value in row)]
+
+
+def labels_text(report: Report, choice: Choice) -> str:
+    """The file for `run_tests.py --only`: the labels, one a line, and where they come from."""
+    about = [f"# {line}" for line in text_lines(report) if line.startswith(("Recommended:", "Judged"))]
+    return "\n".join([f"# Chosen by {PROGRAM}, for run_tests.py --only.", *about, *sorted(choice.jobs), ""])
+
+
+# ---------------------------------------------------------------------------------------------------
+# Command line.
+# ---------------------------------------------------------------------------------------------------
+
+EXAMPLES = """\
+examples:
+  ci_dedup.py statuses/ --html map.html --csv map.csv       a folder of job statuses, one JSON file per commit
+  ci_dedup.py statuses/ --tests                             its test jobs alone, where their builds passed
+  ci_dedup.py logs/*.jsonl --write reduced.txt              journals of run_tests.py
+  ci_dedup.py history.csv --keep '*asan*' --catch 100       CSV: commit,job,ok,seconds,gpus, oldest commit first
+  run_tests.py tests.txt --only reduced.txt --message="$(git log -1 --format=%B)"
+
+exit codes:
+  0 done   2 usage or bad input   3 a file cannot be written   5 no commit failed: nothing to choose by
+"""
+
+
+def parse_percent(text: str) -> float:
+    """A number from 0 to 100."""
+    value = float(text.rstrip("%"))
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
+    return value
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, allow_abbrev=False, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Find the CI jobs, or tests, that tell nothing new, and choose a cheaper set.")
+    parser.add_argument("sources", nargs="+", metavar="SOURCE",
+                        help="folders of job statuses, journals of run_tests.py, or CSV files; several are one history")
+    group = parser.add_argument_group("what is read")
+    group.add_argument("--tests", action="store_true",
+                       help="of job statuses: keep *_test jobs apart, without those whose build failed")
+    group.add_argument("--no-verdict", type=lambda text: text.split(","), default=[], metavar="STATUS,...",
+                       help="statuses that say nothing, such as canceled,pending; default: all but success failed")
+    group.add_argument("--order", choices=["time", "name"],
+                       help="whether files of job statuses are in order of their last change (default) or by name")
+    group.add_argument("--jobs", choices=["newest", "all"],
+                       help="jobs of the newest commit alone (default for folders), or all that ever were")
+    group.add_argument("--drop", action="append", default=[], metavar="JOB",
+                       help="leave out a job, or jobs by a pattern such as '*flaky*', and what failed in it alone")
+    group = parser.add_argument_group("what is chosen")
+    group.add_argument("--catch", type=parse_percent, default=CATCH_PERCENT, metavar="PERCENT",
+                       help="of the failing commits that the set has to catch; default: %(default)g")
+    group.add_argument("--keep", action="append", default=[], metavar="JOB",
+                       help="a job, or jobs by a pattern such as '*asan*', that are in the set whatever they tell")
+    group.add_argument("--holdout", type=parse_percent, default=HOLDOUT_PERCENT, metavar="PERCENT",
+                       help="of the commits, the newest, that judge the set and do not choose it; default: %(default)g")
+    group = parser.add_argument_group("what is written")
+    group.add_argument("--html", metavar="FILE", help="a heat map of the correlations, in one file")
+    group.add_argument("--csv", metavar="FILE", help="the same as numbers")
+    group.add_argument("--write", metavar="FILE", help="the recommended labels, for run_tests.py --only")
+    return parser
+
+
+def analyse(options: argparse.Namespace) -> Report:
+    """From the sources to all that is reported. Raises UsageError."""
+    history = read_history(options)
+    costs, jobs = history.costs(), history.jobs()
+    split = len(history.commits) - math.floor(len(history.commits) * options.holdout / 100)
+    older, newer = history.commits[:split], history.commits[split:]
+    new = frozenset(jobs).difference(*(commit.verdicts for commit in older))
+    kept = matching("--keep", options.keep, jobs)
+    choice = choose(older, costs, options.catch, kept | new)
+    score = judge(newer, costs, choice.jobs) if choice and newer else None
+    return Report(history, cluster(history), costs, older, kept, new, choice, score, options.catch)
+
+
+def write(options: argparse.Namespace, report: Report) -> None:
+    """The files that were asked for. Raises OSError."""
+    if options.html:
+        with open(options.html, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(picture(report))
+    if options.csv:
+        with open(options.csv, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(matrix_table(report.clusters))
+    if options.write and report.choice:
+        with open(options.write, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(labels_text(report, report.choice))
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """The command line: returns the exit code, prints mistakes on stderr, never a traceback."""
+    options = build_parser().parse_args(argv)
+    try:
+        report = analyse(options)
+        write(options, report)
+    except UsageError as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except OSError as error:
+        print(f"{PROGRAM}: error: cannot write {error.filename} ({error.strerror})", file=sys.stderr)
+        return EXIT_MACHINE
+    with contextlib.suppress(BrokenPipeError):
+        for line in text_lines(report):
+            print(line)
+        sys.stdout.flush()
+    return EXIT_OK if report.choice else EXIT_NOTHING
+
+
+if __name__ == "__main__":
+    sys.exit(main())
