@@ -31,6 +31,7 @@ import html
 import json
 import math
 import os
+import re
 import statistics
 import sys
 from dataclasses import dataclass
@@ -199,7 +200,7 @@ def read_statuses(path: str, tests_only: bool, silent: Container[str]) -> Dict[s
 
 def read_folders(folders: Iterable[str], tests_only: bool, silent: Container[str], by_name: bool) -> History:
     """The commits of all JSON files in folders and below, by time of last change or by name. Raises UsageError."""
-    found: List[Tuple[float, str, Commit]] = []
+    found: List[Tuple[int, List[str], Commit]] = []
     skipped = []
     for folder in folders:
         for place, _, names in os.walk(folder):
@@ -210,7 +211,8 @@ def read_folders(folders: Iterable[str], tests_only: bool, silent: Container[str
                 path = os.path.join(place, name)
                 try:
                     verdicts = read_statuses(path, tests_only, silent)
-                    found.append((0.0 if by_name else os.stat(path).st_mtime_ns, name, Commit(stem, verdicts)))
+                    numbered = [part.zfill(20) if part.isdigit() else part for part in re.split(r"(\d+)", stem)]
+                    found.append((0 if by_name else os.stat(path).st_mtime_ns, numbered, Commit(stem, verdicts)))
                 except OSError as error:
                     raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
                 except (ValueError, RecursionError):
@@ -712,10 +714,10 @@ def share(part: float, whole: float) -> str:
 
 
 def show_cost(report: Report, cost: float) -> str:
-    """A cost in the unit that the history has: GPU time, or jobs where it knows no seconds."""
+    """A cost in the unit that the history has: time on one GPU, or jobs where it knows no seconds."""
     if not report.history.has_costs():
-        return f"{cost:g} jobs"
-    return f"{cost / 60:.1f} GPU-min" if cost < 7200 else f"{cost / 3600:.1f} GPU-h"
+        return counted(round(cost), "job")
+    return f"{cost:.1f} s" if cost < 120 else f"{cost / 60:.1f} min" if cost < 7200 else f"{cost / 3600:,.1f} h"
 
 
 def text_lines(report: Report) -> Iterator[str]:
@@ -733,7 +735,7 @@ def text_lines(report: Report) -> Iterator[str]:
             yield f"{what}: {len(jobs)}: {first_of(jobs)}"
     groups = [group for group in clusters.groups if len(group) > 1]
     yield f"{counted(len(clusters.groups), 'cluster')}, {len(groups)} of more than one job:"
-    yield from ("  " + " ".join(group) for group in groups)
+    yield from ("  " + " | ".join(group) for group in groups)
     yield ""
     if report.choice is None:
         yield "No commit failed on which to choose; nothing is recommended."
@@ -753,23 +755,24 @@ def choice_lines(report: Report, choice: Choice) -> Iterator[str]:
     failing = len(caught.caught) + len(caught.missed)
     yield (f"Recommended: {len(choice.jobs)} of {counted(len(jobs), 'job')}, {show_cost(report, choice.cost)} of "
            f"{show_cost(report, total)} a commit ({share(choice.cost, total)}); {proof} that catches "
-           f"{report.percent:g} % of failing commits ({len(caught.caught)} of {failing})")
-    yield f"{'cost':>14} {'catches':>8} {'alone':>6}  job"
+           f"{report.percent:g} % of failing commits (it catches {len(caught.caught)} of {failing})")
+    yield f"{'cost':>10} {'catches':>8} {'alone':>6}  job"
     failures = [commit.failed() for commit in report.older if commit.failed()]
     for job in (job for job in jobs if job in choice.jobs):
         catches = [failed & choice.jobs for failed in failures if job in failed]
         alone = sum(1 for caught_by in catches if len(caught_by) == 1)
         why = " (--keep)" if job in report.kept else " (new)" if job in report.new else ""
-        yield f"{show_cost(report, costs[job]):>14} {len(catches):8} {alone:6}  {job}{why}"
+        yield f"{show_cost(report, costs[job]):>10} {len(catches):8} {alone:6}  {job}{why}"
     left_out = [job for job in jobs if job not in choice.jobs]
     if left_out:
-        yield f"{'left out, cost':>14} {'failures':>8} {'phi':>6}  job: the recommended one that is most like it"
+        yield "Left out:"
+        yield f"{'cost':>10} {'failures':>8} {'phi':>6}  job | the recommended one that is most like it"
     number = {job: place for place, job in enumerate(jobs)}
     for job in left_out:
         phi, like = max(((report.clusters.matrix[number[job]][number[other]], other) for other in sorted(choice.jobs)),
                         key=lambda pair: -2.0 if math.isnan(pair[0]) else pair[0])
-        said = f"{phi:6.2f}  {job}: {like}" if phi > 0 else f"{'':6}  {job}"
-        yield f"{show_cost(report, costs[job]):>14} {sum(1 for failed in failures if job in failed):8} {said}"
+        said = f"{phi:6.2f}  {job} | {like}" if phi > 0 else f"{'':6}  {job}"
+        yield f"{show_cost(report, costs[job]):>10} {sum(1 for failed in failures if job in failed):8} {said}"
 
 
 def score_lines(report: Report, score: Score) -> Iterator[str]:
@@ -780,7 +783,7 @@ def score_lines(report: Report, score: Score) -> Iterator[str]:
     yield (f"Judged on the newest {counted(score.commits, 'commit')}: caught {len(score.caught)} of {failing} failing "
            f"({share(len(score.caught), failing)}), missed {len(score.missed)}; saved {show_cost(report, saved)} of "
            f"{show_cost(report, score.cost_of_all)} ({share(saved, score.cost_of_all)})")
-    yield from (f"  missed {commit.name}: {' '.join(sorted(commit.failed()))}" for commit in score.missed)
+    yield from (f"  missed {commit.name}: {' | '.join(sorted(commit.failed()))}" for commit in score.missed)
 
 
 def picture(report: Report) -> str:
