@@ -319,8 +319,10 @@ def read_history(options: argparse.Namespace) -> History:
         history = read_tables(sources) if kind == "table" else read_journals(sources)
     commits = [commit for commit in history.commits if commit.verdicts]
     if not commits:
-        raise UsageError(f"{', '.join(sources)}: no verdict of any job"
-                         + "".join(f"; skipped {what}" for what in history.skipped[:SHOWN]))
+        holds = {"folder": "one JSON file per commit", "table": "a row per commit and job",
+                 "journal": "the events of run_tests.py, one a line"}
+        raise UsageError(f"{', '.join(sources)}: no verdict of any job; a {kind} holds {holds[kind]}"
+                         + (f"; skipped {first_of(history.skipped)}" if history.skipped else ""))
     stay = set(history.jobs())
     if (options.jobs or ("newest" if kind == "folder" else "all")) == "newest":
         stay = set(commits[-1].verdicts)
@@ -619,7 +621,7 @@ PAGE = """<!DOCTYPE html>
 body { font: 14px sans-serif; margin: 1em; }
 #map { position: relative; display: inline-block; }
 #tip { position: absolute; pointer-events: none; background: #222; color: #fff; padding: 4px 8px; white-space: pre; }
-pre { font: 12px monospace; }
+pre { font: 12px monospace; white-space: pre-wrap; }
 </style>
 </head>
 <body>
@@ -749,8 +751,8 @@ def choice_lines(report: Report, choice: Choice) -> Iterator[str]:
     """What is recommended, and why."""
     jobs, costs = report.clusters.jobs, report.costs
     total = math.fsum(costs.values())
-    proof = ("the cheapest set there is" if choice.bound >= choice.cost * (1 - 1e-9) else
-             f"at most {choice.cost / choice.bound:.3f} times the cheapest set")
+    proof = ("the cheapest set there is" if choice.bound >= choice.cost * NEARLY else
+             f"no more than {show_cost(report, choice.cost - choice.bound)} above the cheapest set")
     caught = judge(report.older, costs, choice.jobs)
     failing = len(caught.caught) + len(caught.missed)
     yield (f"Recommended: {len(choice.jobs)} of {counted(len(jobs), 'job')}, {show_cost(report, choice.cost)} of "

@@ -288,6 +288,22 @@ class Help(unittest.TestCase):
         self.assertTrue(used)
         self.assertEqual(used - known, set())
 
+    def test_readme_shows_what_ci_dedup_finds(self) -> None:
+        """The lines of the README's example are lines of its own commands' output; … stands for what is cut off."""
+        with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+            block = re.search(r"^```text dedup\n(.*?)^```$", file.read(), re.M | re.S)
+        assert block is not None
+        with tempfile.TemporaryDirectory(prefix="run_tests.") as folder:
+            for command in (["bench/ci_history.py"], ["ci_dedup.py"]):
+                script = os.path.join(ROOT, "qa", *command[0].split("/"))
+                ran = subprocess.run([sys.executable, script, folder], check=True, stdin=subprocess.DEVNULL,
+                                     stdout=subprocess.PIPE)
+        said = ran.stdout.decode().splitlines()
+        shown = [line.rstrip("\u2026") for line in block.group(1).splitlines()]
+        self.assertGreater(len(list(filter(None, shown))), 5)
+        for line in shown:
+            self.assertTrue(any(other.startswith(line) for other in said), line)
+
 
 if __name__ == "__main__":
     unittest.main()
