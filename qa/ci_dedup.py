@@ -840,11 +840,11 @@ exit codes:
 
 
 def parse_percent(text: str) -> float:
-    """A number from 0 to 100."""
-    value = float(text.rstrip("%"))
-    if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
-    return value
+    """A number from 0 to 100. Raises ArgumentTypeError."""
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text.rstrip("% ")) <= 100:
+            return float(text.rstrip("% "))
+    raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
 
 
 def build_parser() -> argparse.ArgumentParser:

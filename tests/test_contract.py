@@ -294,10 +294,9 @@ class Help(unittest.TestCase):
             block = re.search(r"^```text dedup\n(.*?)^```$", file.read(), re.M | re.S)
         assert block is not None
         with tempfile.TemporaryDirectory(prefix="run_tests.") as folder:
-            for command in (["bench/ci_history.py"], ["ci_dedup.py"]):
-                script = os.path.join(ROOT, "qa", *command[0].split("/"))
-                ran = subprocess.run([sys.executable, script, folder], check=True, stdin=subprocess.DEVNULL,
-                                     stdout=subprocess.PIPE)
+            for script in (os.path.join("bench", "ci_history.py"), "ci_dedup.py"):
+                ran = subprocess.run([sys.executable, os.path.join(ROOT, "qa", script), folder], check=True,
+                                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         said = ran.stdout.decode().splitlines()
         shown = [line.rstrip("\u2026") for line in block.group(1).splitlines()]
         self.assertGreater(len(list(filter(None, shown))), 5)
