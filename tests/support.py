@@ -1,8 +1,11 @@
 """What the tests share: the real command line in a folder of its own, and a check of all that a run leaves behind."""
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import py_compile
 import re
 import shutil
 import subprocess
@@ -21,6 +24,14 @@ SHED = re.compile(r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK|CUDA_DEVICE
                   r"|RUN_TESTS_.*|(PET_)?MASTER_PORT|OMP_NUM_THREADS|PYTHON(FAULTHANDLER|UNBUFFERED)|BASH_ENV|PYTEST_.*"
                   r"|GITLAB_CI|CI_NODE_.*|CIRCLE_NODE_.*|BUILDKITE_PARALLEL_.*|SEMAPHORE_JOB_.*|SYSTEM_.*INPHASE"
                   r"|SLURM_ARRAY_.*")
+
+
+@functools.lru_cache(maxsize=None)
+def compiled_runner() -> str:
+    """The runner as byte code, made once a process: Python keeps none of a script, and compiles it for 0.1 s."""
+    folder = tempfile.mkdtemp(prefix="run_tests.")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(py_compile.compile(RUNNER, os.path.join(folder, "run_tests.pyc"), doraise=True))
 
 
 class Ran(NamedTuple):
@@ -90,7 +101,7 @@ class RunnerCase(unittest.TestCase):
         return {**environment, **extra}
 
     def command(self, *arguments: str) -> List[str]:
-        return [sys.executable, RUNNER, *arguments]
+        return [sys.executable, compiled_runner(), *arguments]
 
     def start(self, *arguments: str, gpus: Optional[str] = "0,1", env: Mapping[str, str] = {},  # noqa: B006
               **popen: Any) -> "subprocess.Popen[bytes]":

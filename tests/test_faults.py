@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Named
 from xml.etree import ElementTree
 
 import run_tests
-from tests.support import ROOT, RUNNER, Ran
+from tests.support import ROOT, Ran, compiled_runner
 from tests.test_execute import WAIT_S, Fifo, GatedCase
 
 GONE_S = 5.0                    # from the runner's death to the last of its tests' processes
@@ -171,7 +171,7 @@ class FaultCase(GatedCase):
         super().setUp()
         mark = uuid.uuid4()
         self.mark, self.number = f"FAULT={mark.hex}".encode(), str(mark.int)[-15:]
-        self.head: Sequence[str] = [sys.executable, RUNNER]
+        self.head: Sequence[str] = [sys.executable, compiled_runner()]
         self.write("tool.py", TOOL)
         self.addCleanup(self.kill_left)      # before the folder is removed
 
@@ -182,7 +182,7 @@ class FaultCase(GatedCase):
 
     def environment(self, gpus: Optional[str], extra: Mapping[str, str]) -> Dict[str, str]:
         return super().environment(gpus, {"FAULT": self.mark.decode()[6:], "NAP": f"sleep 86400.{self.number}",
-                                          "PY": sys.executable, "RUNNER": RUNNER, **extra})
+                                          "PY": sys.executable, "RUNNER": compiled_runner(), **extra})
 
     def command(self, *arguments: str) -> List[str]:
         return [*self.head, *arguments]

@@ -10,7 +10,7 @@ import sys
 import unittest
 from typing import Any, Mapping, Tuple
 
-from tests.support import RUNNER
+from tests.support import RUNNER, compiled_runner
 from tests.test_execute import ENDING, WAIT_S, Fifo
 from tests.test_faults import WHEN_READY, Ended, FaultCase, cgroup, is_allowed
 
@@ -209,7 +209,7 @@ class RunnerTest(FaultCase):
                 self.assertEqual(process.wait(WAIT_S), -signal.SIGKILL)
                 self.assert_swept()
                 self.write("ready", "")
-                self.head = [sys.executable, RUNNER]
+                self.head = [sys.executable, compiled_runner()]
                 self.suffer(text, 0, {"a": "passed", "b": "passed"}, "--rerun-failed")
                 os.unlink(os.path.join(self.folder, "ready"))
 
@@ -335,7 +335,7 @@ class MachineTest(FaultCase):
         ran = self.suffer(text, 1, outcomes)
         self.assertTrue(all(0 <= record["seconds"] < WAIT_S for record in ran.journal("test_end")))
         self.suffer(text, 1, {"b": "failed", "c": "timeout"}, "--rerun-failed", "--shard", "1/1")
-        self.head = [sys.executable, RUNNER]
+        self.head = [sys.executable, compiled_runner()]
         self.suffer(text, 1, outcomes, "--order", "failed-first")
 
     def frozen(self) -> str:

@@ -12,7 +12,6 @@ import collections
 import difflib
 import functools
 import os
-import py_compile
 import random
 import re
 import resource
@@ -26,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Counter, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import run_tests
-from tests.support import RUNNER, SHED
+from tests.support import SHED, compiled_runner
 
 SCRIPTS = os.environ.get("SCRIPTS")
 ONE_SEED = os.environ.get("SCRIPT_SEED")
@@ -812,7 +811,6 @@ class ScriptEquivalence(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="run_tests.")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.runner = py_compile.compile(RUNNER, os.path.join(self.folder, "run_tests.pyc"), doraise=True)
         limits = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, limits[1]))
         self.addCleanup(resource.setrlimit, resource.RLIMIT_CORE, limits)
@@ -833,7 +831,8 @@ class ScriptEquivalence(unittest.TestCase):
             os.chmod(file.name, 0o755 if re.search(r"run_|bin/python3", name) else 0o644)
         for name in PROGRAMS[1:]:
             os.link(os.path.join(root, "bin/python3"), os.path.join(root, "bin", name))
-        command = ["bash"] if slots is None else [sys.executable, self.runner, "--log-dir", os.path.join(root, "logs")]
+        logs = os.path.join(root, "logs")
+        command = ["bash"] if slots is None else [sys.executable, compiled_runner(), "--log-dir", logs]
         process = subprocess.Popen(
             [*command, case.name.replace("{root}", work)], cwd=work, env=environment(root, slots),
             start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

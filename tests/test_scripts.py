@@ -11,19 +11,16 @@ import contextlib
 import json
 import os
 import pathlib
-import py_compile
 import re
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import unittest
 from typing import Any, Counter, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from xml.etree import ElementTree
 
 from run_tests import Script, goes_on, read_handler
-from tests.support import RUNNER, SHED, Ran, lines_of
+from tests.support import SHED, Ran, lines_of
 from tests.test_execute import WAIT_S, Fifo
 from tests.test_faults import Ended, FaultCase
 
@@ -167,17 +164,8 @@ class ScriptCase(FaultCase):
 
     maxDiff = None
 
-    @classmethod
-    def setUpClass(cls) -> None:
-        """Compile the runner once: that takes longer than most scripts here."""
-        super().setUpClass()
-        folder = tempfile.mkdtemp(prefix="run_tests.")
-        cls.addClassCleanup(shutil.rmtree, folder, ignore_errors=True)
-        cls.runner = str(py_compile.compile(RUNNER, os.path.join(folder, "run_tests.pyc"), doraise=True))
-
     def setUp(self) -> None:
         super().setUp()
-        self.head = [sys.executable, self.runner]
         for name in PROGRAMS:
             self.stub(name, STUB)
         self.runs = 0
