@@ -4491,8 +4491,8 @@ def parse_only(path: str) -> LabelFile:
             lines = [line.strip() for line in file]
     except OSError as error:
         raise BadValue(f"{path}: cannot be read ({error.strerror}); name a file with one label per line") from None
-    labels = frozenset(line for line in lines if line and not line.startswith("# "))
-    if not labels:
+    labels = frozenset(filter(None, lines))      # comments too: no test has such a label, or it is meant
+    if all(label.startswith("# ") for label in labels):
         raise BadValue(f"{path}: names no test; one label per line")
     return LabelFile(path, labels)
 
@@ -5286,7 +5286,8 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
         warn(f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "
              "their parts overlap or miss tests: give all the same by --history and start with an empty log dir")
     if options.only:
-        strange = sorted(options.only.labels.difference(test.label for test in tests))
+        unknown = options.only.labels.difference(test.label for test in tests)
+        strange = sorted(label for label in unknown if not label.startswith("# "))
         if strange:
             warn(f"--only {options.only.path}: {len(strange)} of its labels name no test here: {first_of(strange)}")
         for word in options.wanted:

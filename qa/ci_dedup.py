@@ -28,6 +28,8 @@ import fnmatch
 import functools
 import heapq
 import html
+import io
+import itertools
 import json
 import math
 import os
@@ -51,6 +53,7 @@ SEARCH_STEPS = 100_000_000   # looks at a failing job in search of the cheapest 
 CAPS = 24                    # tried for a bound, each half of the one before
 NEARLY = 1 - 1e-9            # what is cheaper by less is rounding
 SHOWN = 10                   # names in one line
+LARGEST = 1e9                # seconds or GPUs: more is a mistake
 
 SUFFIXES = ("_build", "_test", "-build", "-test", "_multigpu", "_NO_AVX_NO_AVX2", "_NO_AVX2")    # taken off in turn
 PASSED = frozenset(["1", "true", "yes", "ok", "success", "passed", "flaky"])
@@ -66,6 +69,10 @@ Matrix = List[List[float]]
 
 class UsageError(Exception):
     """A mistake in the command line or the input. Exit code 2."""
+
+
+class MachineError(Exception):
+    """A file cannot be written. Exit code 3."""
 
 
 class Verdict(NamedTuple):
@@ -85,9 +92,6 @@ class Commit:
     def failed(self) -> FrozenSet[str]:
         return frozenset(job for job, verdict in self.verdicts.items() if not verdict.passed)
 
-    def with_jobs(self, jobs: Container[str]) -> "Commit":
-        return Commit(self.name, {job: verdict for job, verdict in self.verdicts.items() if job in jobs})
-
 
 class History(NamedTuple):
     """The commits, oldest first, and what could not be read, in words."""
@@ -99,18 +103,28 @@ class History(NamedTuple):
         return sorted({job for commit in self.commits for job in commit.verdicts})
 
     def costs(self) -> Dict[str, float]:
-        """Each job's median cost; the median of the others' where a job's is unknown, 1 where all are."""
+        """Each job's median cost; the median of the others' where a job's is unknown, 1 where all are, or nothing."""
         known: Dict[str, List[float]] = {}
         for commit in self.commits:
             for job, verdict in commit.verdicts.items():
                 if verdict.cost is not None:
                     known.setdefault(job, []).append(verdict.cost)
-        medians = {job: statistics.median(costs) for job, costs in known.items()}
+        medians = {job: statistics.median(costs) for job, costs in known.items()} if self.has_costs() else {}
         usual = statistics.median(medians.values()) if medians else 1.0
         return {job: medians.get(job, usual) for job in self.jobs()}
 
     def has_costs(self) -> bool:
-        return any(verdict.cost is not None for commit in self.commits for verdict in commit.verdicts.values())
+        return any(verdict.cost for commit in self.commits for verdict in commit.verdicts.values())
+
+
+Said = Dict[str, Optional[Verdict]]      # by job, what is known of one commit; None: it was there, and said nothing
+
+
+class Source(NamedTuple):
+    """What was read: names of commits and what is known of them, oldest first, and what was skipped, in words."""
+
+    commits: List[Tuple[str, Said]]
+    skipped: List[str]
 
 
 class Clusters(NamedTuple):
@@ -158,133 +172,148 @@ def cost_of(record: Mapping[str, Any], gpus_of_all: float = 1.0) -> Optional[flo
     seconds, gpus = record.get("seconds"), record.get("gpus")
     if seconds in (None, ""):
         return None
-    cost = float(seconds) * (1.0 if gpus in (None, "") else gpus_of_all if gpus == "all" else float(gpus))
-    if not 0 <= cost < math.inf:
-        raise ValueError(f"{seconds!r} seconds")
-    return cost
+    try:
+        factors = float(seconds), 1.0 if gpus in (None, "") else gpus_of_all if gpus == "all" else float(gpus)
+    except OverflowError:
+        raise ValueError("a number is too large") from None
+    if not all(0 <= factor <= LARGEST for factor in factors):
+        raise ValueError(f"{seconds!r} seconds or {gpus!r} GPUs are not from 0 to {LARGEST:g}")
+    return factors[0] * factors[1]
 
 
-def add_part(verdicts: Dict[str, Verdict], job: str, part: Verdict) -> None:
-    """Take in the verdict of a part of a job, which passed if all of them did, and costs what they cost together."""
-    if job in verdicts:
-        costs = [cost for cost in (verdicts[job].cost, part.cost) if cost is not None]
-        part = Verdict(verdicts[job].passed and part.passed, sum(costs) if costs else None)
-    verdicts[job] = part
+def add_part(said: Said, job: str, part: Optional[Verdict]) -> None:
+    """Take in what a part of a job said; it passed if all its parts did, and costs what they cost together."""
+    before = said.setdefault(job, part)
+    if part and before and before is not part:
+        costs = [cost for cost in (before.cost, part.cost) if cost is not None]
+        said[job] = Verdict(before.passed and part.passed, sum(costs) if costs else None)
+    elif part:
+        said[job] = part
 
 
-def read_statuses(path: str, tests_only: bool, silent: Container[str]) -> Dict[str, Verdict]:
+def read_statuses(path: str, tests_only: bool, silent: Container[str]) -> Said:
     """One commit's JSON file: `{job: {"status": "success", …}}`, perhaps with `seconds` and `gpus`.
 
-    The parts of a job are one, which passed if all of them did. With `tests_only` they stay apart: tests alone, but
-    for those whose build failed. A status in `silent` is no verdict. Raises ValueError for a file that is half
-    written, UsageError for one of another form.
+    The parts of a job are one, which passed if all of them did. With `tests_only` they stay apart: tests alone, of
+    which those whose build failed said nothing. A status in `silent` is no verdict. Raises ValueError for a file that
+    is half written, UsageError for one of another form.
     """
     with open(path, encoding="utf-8") as file:
         statuses = json.load(file)
     if not isinstance(statuses, dict):
         raise UsageError(f'{path}: not a JSON object {{job: {{"status": "success"}}}}; name a folder of such files')
-    verdicts: Dict[str, Verdict] = {}
+    said: Said = {}
     broken = set()
-    for job, said in statuses.items():
+    for job, record in statuses.items():
         try:
-            part = Verdict(said["status"] == "success", cost_of(said))
+            part = Verdict(record["status"] == "success", cost_of(record))
         except (TypeError, KeyError, ValueError, AttributeError):
             raise UsageError(f'{path}: job {job!r}: not {{"status": "success", …}} with numbers for seconds and gpus, '
                              "if it has them; mend or remove the file") from None
         if job.endswith(("_build", "-build")) and not part.passed:
             broken.add(folded(job))
-        if said["status"] not in silent and (not tests_only or job.endswith(("_test", "-test"))):
-            add_part(verdicts, job if tests_only else folded(job), part)
-    return {job: verdict for job, verdict in verdicts.items() if not (tests_only and folded(job) in broken)}
+        if not tests_only or job.endswith(("_test", "-test")):
+            add_part(said, job if tests_only else folded(job), None if record["status"] in silent else part)
+    return {job: None if tests_only and folded(job) in broken else verdict for job, verdict in said.items()}
 
 
-def read_folders(folders: Iterable[str], tests_only: bool, silent: Container[str], by_name: bool) -> History:
-    """The commits of all JSON files in folders and below, by time of last change or by name. Raises UsageError."""
-    found: List[Tuple[int, List[str], Commit]] = []
+def read_folders(folders: Iterable[str], tests_only: bool, silent: Container[str], by_name: bool) -> Source:
+    """All JSON files in folders and below, by time of last change or by name. Raises UsageError."""
+    found: List[Tuple[int, List[str], str, Said]] = []
     skipped = []
     for folder in folders:
-        for place, _, names in os.walk(folder):
-            for name in names:
-                stem, extension = os.path.splitext(name)
-                if extension not in ("", ".json") or name.startswith("."):
+        for place, below, names in os.walk(folder):
+            below[:] = [name for name in below if not name.startswith(".")]
+            for stem, extension in map(os.path.splitext, names):
+                path = os.path.join(place, stem + extension)
+                if extension not in ("", ".json") or stem.startswith("."):
                     continue
-                path = os.path.join(place, name)
                 try:
-                    verdicts = read_statuses(path, tests_only, silent)
+                    said = read_statuses(path, tests_only, silent)
                     numbered = [part.zfill(20) if part.isdigit() else part for part in re.split(r"(\d+)", stem)]
-                    found.append((0 if by_name else os.stat(path).st_mtime_ns, numbered, Commit(stem, verdicts)))
+                    found.append((0 if by_name else os.stat(path).st_mtime_ns, numbered, path, said))
                 except OSError as error:
                     raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
                 except (ValueError, RecursionError):
                     skipped.append(path)
-    return History([commit for _, _, commit in sorted(found, key=lambda entry: entry[:2])], sorted(skipped))
+    return Source([(os.path.splitext(os.path.basename(path))[0], said)
+                   for _, _, path, said in sorted(found, key=lambda entry: entry[:3])], sorted(skipped))
 
 
-def read_journals(paths: Iterable[str]) -> History:
+def read_journal(path: str, commit_of: Dict[str, str]) -> Tuple[List[Tuple[float, str, str, Optional[Verdict]]], int]:
+    """The ends of tests in a journal: time, run, label, verdict; and how many lines are torn. Adds to `commit_of`, by
+    run. Raises UsageError.
+    """
+    ended, torn = [], 0
+    gpus_of: Dict[str, int] = {}         # by run
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                try:
+                    record = json.loads(line[line.rfind(b'{"event"'):])      # a torn line may stand before ours
+                    if record["event"] == "run_start":
+                        commit_of[record["run"]] = str(record.get("commit") or record["run"])
+                        gpus_of[record["run"]] = len(record["gpus"])
+                    elif record["event"] == "test_end":
+                        time, run, label, outcome = (record[key] for key in ("time", "run", "label", "outcome"))
+                        if not (isinstance(label, str) and isinstance(run, str) and isinstance(time, (int, float))):
+                            raise TypeError("no event of run_tests.py")
+                        cost = cost_of({"seconds": record["seconds"], "gpus": record.get("need")}, gpus_of.get(run, 1))
+                        ended.append((time, run, label, Verdict(outcome in PASSED, cost)
+                                      if outcome in PASSED | FAILED else None))
+                except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                    torn += bool(line.strip())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); name journals, CSV files or folders") from None
+    return ended, torn
+
+
+def read_journals(paths: Sequence[str]) -> Source:
     """The commits that runs of run_tests.py have tested; a run whose CI named no commit is one by itself.
 
     A test's last verdict for a commit counts, so that a flaky test that passed at last has passed. Tests that did not
     run (deferred, blocked, unrunnable, not run) said nothing. Raises UsageError.
     """
-    commits: Dict[str, Dict[str, Verdict]] = {}
-    begun: Dict[str, float] = {}         # by commit, when its first run began
     commit_of: Dict[str, str] = {}       # by run
-    gpus_of: Dict[str, int] = {}
-    torn: Counter[str] = collections.Counter()
-    for path in paths:
-        try:
-            with open(path, "rb") as file:
-                for line in file:
-                    try:
-                        record = json.loads(line[line.rfind(b'{"event"'):])      # a torn line may stand before ours
-                        run = record["run"]
-                        commit = commit_of.setdefault(run, record.get("commit") or run)
-                        begun.setdefault(commit, record["time"])
-                        if record["event"] == "run_start":
-                            gpus_of[run] = len(record["gpus"])
-                        elif record["event"] == "test_end" and record["outcome"] in PASSED | FAILED:
-                            said = {"seconds": record["seconds"], "gpus": record.get("need")}
-                            commits.setdefault(commit, {})[record["label"]] = Verdict(
-                                record["outcome"] in PASSED, cost_of(said, gpus_of.get(run, 1)))
-                    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                        torn[path] += bool(line.strip())
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be read ({error.strerror}); name journals or folders") from None
-    return History([Commit(name, commits[name]) for name in sorted(commits, key=begun.__getitem__)],
-                   [f"{path} ({count} lines)" for path, count in torn.items()])
+    read = [read_journal(path, commit_of) for path in paths]
+    commits: Dict[str, Said] = {}
+    for _, run, label, verdict in sorted(itertools.chain.from_iterable(ended for ended, _ in read),
+                                         key=lambda event: event[0]):
+        said = commits.setdefault(commit_of.get(run, run), {})
+        said[label] = verdict or said.get(label)
+    return Source(list(commits.items()),
+                  [f"{path} ({counted(torn, 'line')})" for path, (_, torn) in zip(paths, read) if torn])
 
 
-def read_table(path: str, commits: Dict[str, Dict[str, Verdict]]) -> str:
-    """Take in a CSV file with a header, oldest commit first; returns what of it is not whole, if anything is.
+def read_table(path: str, commits: Dict[str, Said]) -> str:
+    """Take in a CSV file with a header, oldest commit first; returns what of its last row is torn, if that is.
 
-    Rows of one commit and job are its parts. Raises UsageError for a mistake above the last row.
+    Rows of one commit and job are its parts. Raises UsageError for a mistake.
     """
     mistake = ""
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             rows = csv.reader(file)
             header = next(rows, [])
             lacking = [name for name in ("commit", "job", "ok") if name not in header]
             if lacking:
                 raise UsageError(f"{path}:1: no column {', '.join(lacking)}; the first line names the columns "
                                  "commit, job, ok and, if known, seconds and gpus")
-            for row in rows:
+            for row in filter(None, rows):
                 if mistake:
                     raise UsageError(mistake)
-                said = dict(zip(header, row))
+                named = dict(zip(header, row))
                 try:
-                    if not (said.get("commit") and said.get("job") and "ok" in said):
+                    if not (named.get("commit") and named.get("job") and "ok" in named):
                         raise ValueError("commit, job or ok is missing")
-                    verdict = row_verdict(said["ok"], said.get("seconds"), said.get("gpus"))
-                    verdicts = commits.setdefault(said["commit"], {})
-                    if verdict:
-                        add_part(verdicts, said["job"], verdict)
+                    verdict = row_verdict(named["ok"], named.get("seconds"), named.get("gpus"))
+                    add_part(commits.setdefault(named["commit"], {}), named["job"], verdict)
                 except ValueError as error:
-                    mistake = f"{path}:{rows.line_num}: {error}; mend the row" if row else ""
+                    mistake = f"{path}:{rows.line_num}: {error}; mend the row"
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); name journals, CSV files or folders") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path}: not a CSV file in UTF-8 ({error}); name journals, CSV files or folders") from None
+    except csv.Error as error:
+        raise UsageError(f"{path}: not a CSV file ({error}); name journals, CSV files or folders") from None
     return mistake
 
 
@@ -297,38 +326,54 @@ def row_verdict(ok: str, seconds: Optional[str], gpus: Optional[str]) -> Optiona
     return Verdict(word in PASSED, cost_of({"seconds": seconds, "gpus": gpus})) if word else None
 
 
-def read_tables(paths: Iterable[str]) -> History:
+def read_tables(paths: Iterable[str]) -> Source:
     """The commits of CSV files, in the order in which they appear. Raises UsageError."""
-    commits: Dict[str, Dict[str, Verdict]] = {}
+    commits: Dict[str, Said] = {}
     skipped = [read_table(path, commits) for path in paths]
-    return History([Commit(name, verdicts) for name, verdicts in commits.items()], [what for what in skipped if what])
+    return Source(list(commits.items()), [what for what in skipped if what])
 
 
-def read_history(options: argparse.Namespace) -> History:
-    """All that the sources say of the jobs that are still there. Raises UsageError."""
-    sources = options.sources
-    kinds = {"folder" if os.path.isdir(path) else "table" if path.endswith(".csv") else "journal" for path in sources}
+def read_sources(options: argparse.Namespace) -> Source:
+    """All that the sources say. Raises UsageError."""
+    sources = [*{os.path.realpath(path): path for path in options.sources}.values()]      # each once
+    kinds = {kind_of(path) for path in sources}
     if len(kinds) > 1:
         raise UsageError("sources are of different kinds; name folders, or journals, or CSV files")
     kind = kinds.pop()
     if kind == "folder":
-        history = read_folders(sources, options.tests, options.no_verdict, options.order == "name")
+        source = read_folders(sources, options.tests, options.no_verdict, options.order == "name")
     elif options.tests or options.no_verdict or options.order:
         raise UsageError("--tests, --no-verdict and --order are for folders of job statuses; leave them out")
     else:
-        history = read_tables(sources) if kind == "table" else read_journals(sources)
-    commits = [commit for commit in history.commits if commit.verdicts]
-    if not commits:
-        holds = {"folder": "one JSON file per commit", "table": "a row per commit and job",
-                 "journal": "the events of run_tests.py, one a line"}
+        source = read_tables(sources) if kind == "table" else read_journals(sources)
+    if not any(any(said.values()) for _, said in source.commits):
+        holds = {"folder": "one JSON file per commit (of journals, name the files)",
+                 "table": "a row per commit and job", "journal": "the events of run_tests.py, one a line"}
         raise UsageError(f"{', '.join(sources)}: no verdict of any job; a {kind} holds {holds[kind]}"
-                         + (f"; skipped {first_of(history.skipped)}" if history.skipped else ""))
-    stay = set(history.jobs())
-    if (options.jobs or ("newest" if kind == "folder" else "all")) == "newest":
-        stay = set(commits[-1].verdicts)
+                         + (f"; skipped {first_of(source.skipped)}" if source.skipped else ""))
+    return source
+
+
+def kind_of(path: str) -> str:
+    """What a source is: `folder`, `table` or `journal`. Raises UsageError."""
+    if os.path.isfile(path) and path.endswith(".json"):
+        raise UsageError(f"{path}: one commit's statuses are no history; name the folder")
+    return "folder" if os.path.isdir(path) else "table" if path.endswith(".csv") else "journal"
+
+
+def read_history(options: argparse.Namespace) -> History:
+    """The verdicts of the jobs that are still there. Raises UsageError."""
+    source = read_sources(options)
+    there = [said for _, said in source.commits if said]
+    of_newest = os.path.isdir(options.sources[0]) if options.jobs is None else options.jobs == "newest"
+    stay = set(there[-1]) if of_newest else {job for said in there for job in said}
     stay -= matching("--drop", options.drop, sorted(stay))
-    kept = [commit.with_jobs(stay) for commit in commits]
-    return History([commit for commit in kept if commit.verdicts], history.skipped)
+    commits = [Commit(name, {job: verdict for job, verdict in said.items() if verdict and job in stay})
+               for name, said in source.commits]
+    history = History([commit for commit in commits if commit.verdicts], source.skipped)
+    if not history.commits:
+        raise UsageError("no job is left that has said anything; drop fewer, or say --jobs all")
+    return history
 
 
 def matching(option: str, patterns: Iterable[str], jobs: Sequence[str]) -> FrozenSet[str]:
@@ -719,7 +764,9 @@ def show_cost(report: Report, cost: float) -> str:
     """A cost in the unit that the history has: time on one GPU, or jobs where it knows no seconds."""
     if not report.history.has_costs():
         return counted(round(cost), "job")
-    return f"{cost:.1f} s" if cost < 120 else f"{cost / 60:.1f} min" if cost < 7200 else f"{cost / 3600:,.1f} h"
+    if cost < 120:
+        return f"{cost:.1f} s" if cost >= 1 else f"{cost:.2g} s"
+    return f"{cost / 60:.1f} min" if cost < 7200 else f"{cost / 3600:,.1f} h"
 
 
 def text_lines(report: Report) -> Iterator[str]:
@@ -771,9 +818,9 @@ def choice_lines(report: Report, choice: Choice) -> Iterator[str]:
         yield f"{'cost':>10} {'failures':>8} {'phi':>6}  job | the recommended one that is most like it"
     number = {job: place for place, job in enumerate(jobs)}
     for job in left_out:
-        phi, like = max(((report.clusters.matrix[number[job]][number[other]], other) for other in sorted(choice.jobs)),
-                        key=lambda pair: -2.0 if math.isnan(pair[0]) else pair[0])
-        said = f"{phi:6.2f}  {job} | {like}" if phi > 0 else f"{'':6}  {job}"
+        alike = [(report.clusters.matrix[number[job]][number[other]], other) for other in sorted(choice.jobs)]
+        phi, like = max((pair for pair in alike if pair[0] > 0), default=(0.0, ""), key=lambda pair: pair[0])
+        said = f"{phi:6.2f}  {job} | {like}" if like else f"{'':6}  {job}"
         yield f"{show_cost(report, costs[job]):>10} {sum(1 for failed in failures if job in failed):8} {said}"
 
 
@@ -808,12 +855,15 @@ def picture(report: Report) -> str:
     return page
 
 
-def matrix_table(clusters: Clusters) -> Iterator[List[str]]:
-    """The matrix as rows of a CSV file: job, number of its cluster, phi with each job, empty where it is unknown."""
+def matrix_text(clusters: Clusters) -> str:
+    """The matrix as a CSV file: job, number of its cluster, phi with each job, empty where it is unknown."""
     number_of = {job: str(number) for number, group in enumerate(clusters.groups, 1) for job in group}
-    yield ["job", "cluster", *clusters.jobs]
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["job", "cluster", *clusters.jobs])
     for job, row in zip(clusters.jobs, clusters.matrix):
-        yield [job, number_of.get(job, ""), *("" if math.isnan(value) else repr(value) for value in row)]
+        rows.writerow([job, number_of.get(job, ""), *("" if math.isnan(value) else repr(value) for value in row)])
+    return text.getvalue()
 
 
 def labels_text(report: Report, choice: Choice) -> str:
@@ -892,17 +942,26 @@ def analyse(options: argparse.Namespace) -> Report:
     return Report(history, cluster(history), costs, older, kept, new, choice, score, options.catch)
 
 
-def write(options: argparse.Namespace, report: Report) -> None:
-    """The files that were asked for. Raises OSError."""
-    if options.html:
-        with open(options.html, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(picture(report))
-    if options.csv:
-        with open(options.csv, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(matrix_table(report.clusters))
-    if options.write and report.choice:
-        with open(options.write, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(labels_text(report, report.choice))
+def write(path: str, text: str) -> None:
+    """Write a file. Raises MachineError."""
+    try:
+        with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            file.write(text)
+    except OSError as error:
+        raise MachineError(f"cannot write {path} ({error.strerror}); name another place") from None
+
+
+def show(text: str) -> None:
+    """Print what standard output can show, if there is one. Raises MachineError."""
+    if sys.stdout is None:
+        return
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())       # or Python fails at its end again
+        if not isinstance(error, BrokenPipeError):       # its reader has seen enough
+            raise MachineError(f"cannot write to standard output ({error.strerror})") from None
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -910,17 +969,16 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     options = build_parser().parse_args(argv)
     try:
         report = analyse(options)
-        write(options, report)
-    except UsageError as error:
+        if options.html:
+            write(options.html, picture(report))
+        if options.csv:
+            write(options.csv, matrix_text(report.clusters))
+        if options.write and report.choice:
+            write(options.write, labels_text(report, report.choice))
+        show("\n".join(text_lines(report)))
+    except (UsageError, MachineError) as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    except OSError as error:
-        print(f"{PROGRAM}: error: cannot write {error.filename} ({error.strerror})", file=sys.stderr)
-        return EXIT_MACHINE
-    with contextlib.suppress(BrokenPipeError):
-        for line in text_lines(report):
-            print(line)
-        sys.stdout.flush()
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_MACHINE
     return EXIT_OK if report.choice else EXIT_NOTHING
 
 

@@ -694,8 +694,15 @@ class Only(SelectionCase):
         self.assertIn('<skipped message="deferred by --only"', ran.read("sum.xml"))
         self.assertEqual(ran.err, "")
         ran = self.run_command("--log-dir", "later", "logs/deferred.txt")
-        self.assertEqual([record["label"] for record in ran.journal("test_end", "later/run_tests.jsonl")],
-                         ["b", "test_sanity"])
+        self.assertEqual({record["label"] for record in ran.journal("test_end", "later/run_tests.jsonl")},
+                         {"b", "test_sanity"})
+
+    def test_a_label_may_look_like_a_comment(self) -> None:
+        self.write("few.txt", "# chosen\n# odd\n#1\nc\n")
+        ran = self.run_list("true a #: label='# odd'\ntrue b #: label='#1'\ntrue c #: label=c\ntrue d #: label=d\n",
+                            "--only", "few.txt")
+        self.check(ran, 0, {"# odd": "passed", "#1": "passed", "c": "passed", "d": "deferred"})
+        self.assertEqual(ran.err, "")
 
     def test_the_message_adds_or_takes_all(self) -> None:
         self.write("few.txt", "c\n")

@@ -1,0 +1,1709 @@
+"""qa/ci_dedup.py: what it reads, correlates, clusters, chooses, judges and writes; its made-up history."""
+from __future__ import annotations
+
+import ast
+import contextlib
+import csv
+import html.parser
+import io
+import itertools
+import json
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+import unittest
+import unittest.mock
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+import run_tests
+from tests.support import ROOT, Ran, RunnerCase
+from tests.test_contract import STDLIB
+
+sys.path.insert(0, os.path.join(ROOT, "qa"))
+sys.path.insert(0, os.path.join(ROOT, "qa", "bench"))
+
+import ci_dedup
+import ci_history
+from ci_dedup import Commit, Cover, History, Merge, UsageError, Verdict
+
+SCRIPT = os.path.join(ROOT, "qa", "ci_dedup.py")
+NO_COMMIT = dict.fromkeys(run_tests.COMMIT_VARIABLES, "")
+FUNCTION_LINES = 45
+
+IMPORT = """
+import os, sys, threading
+sys.path.insert(0, sys.argv[1])
+def world():
+    return [os.getcwd(), sorted(os.listdir(".")), dict(os.environ), sys.path[:], len(threading.enumerate())]
+import argparse, csv, statistics             # what they do at import is theirs
+before = world()
+import ci_dedup
+assert before == world(), "it changes something at import"
+"""
+
+# Ten commits that a reader can judge: `slow` repeats `fast`, `rare` first fails where the choice is judged.
+TEN = ("c1: fast+ slow+ other+ rare+ calm+", "c2: fast- slow- other+ rare+ calm+",
+       "c3: fast+ slow+ other+ rare+ calm+", "c4: fast+ slow+ other- rare+ calm+",
+       "c5: fast- slow- other+ rare+ calm+", "c6: fast+ slow+ other+ rare+ calm+",
+       "c7: fast+ slow+ other+ rare+ calm+", "c8: fast- slow- other+ rare+ calm+",
+       "c9: fast+ slow+ other+ rare- calm+", "c10: fast+ slow+ other+ rare+ calm+")
+TEN_COSTS = {"fast": "10,1", "slow": "50,2", "other": "20,", "rare": "40,1", "calm": "10,0.5"}
+TEN_TEXT = """\
+5 jobs, 10 commits from c1 to c10, 5 failing commits
+never failed: 1: calm
+3 clusters, 1 of more than one job:
+  fast | slow
+
+Recommended: 2 of 5 jobs, 30.0 s of 2.9 min a commit (17.1 %); the cheapest set there is that catches 99 % of failing \
+commits (it catches 3 of 3)
+      cost  catches  alone  job
+    10.0 s        2      2  fast
+    20.0 s        1      1  other
+Left out:
+      cost failures    phi  job | the recommended one that is most like it
+   100.0 s        2   1.00  slow | fast
+    40.0 s        0         rare
+     5.0 s        0         calm
+
+Judged on the newest 3 commits: caught 1 of 2 failing (50.0 %), missed 1; saved 7.2 min of 8.8 min (82.9 %)
+  missed c9: rare
+"""
+
+
+def commits_of(*lines: str, costs: Mapping[str, float] = {}) -> List[Commit]:  # noqa: B006
+    """Commits from lines `name: job+ job- …`: a job that passed, one that failed."""
+    commits = []
+    for line in lines:
+        name, _, words = line.partition(":")
+        commits.append(Commit(name, {word[:-1]: Verdict(word[-1] == "+", costs.get(word[:-1]))
+                                     for word in words.split()}))
+    return commits
+
+
+def told(history: History) -> List[str]:
+    """A history as lines that `commits_of` reads, the jobs by name."""
+    return [f"{commit.name}: " + " ".join(f"{job}{'-+'[verdict.passed]}" for job, verdict in
+                                          sorted(commit.verdicts.items())) for commit in history.commits]
+
+
+def prices(history: History) -> List[Dict[str, Optional[float]]]:
+    """What each job of each commit has cost."""
+    return [{job: verdict.cost for job, verdict in commit.verdicts.items()} for commit in history.commits]
+
+
+def table_of(*lines: str, costs: Mapping[str, str] = {}, blank: str = ",") -> str:  # noqa: B006
+    """A CSV file from lines as of `commits_of`, with `seconds,gpus` by job."""
+    rows = [f"{commit.name},{job},{int(verdict.passed)},{costs.get(job, blank)}\n"
+            for commit in commits_of(*lines) for job, verdict in commit.verdicts.items()]
+    return "".join(["commit,job,ok,seconds,gpus\n", *rows])
+
+
+def started(run: str, commit: Optional[str] = None, gpus: Sequence[str] = ("0", "1"), time: float = 0.0
+            ) -> Dict[str, Any]:
+    """A `run_start` record of run_tests.py, as far as it is read."""
+    return {"event": "run_start", "run": run, "time": time, "commit": commit, "gpus": list(gpus)}
+
+
+def ended(label: Any, outcome: Any = "passed", run: Any = "r", seconds: Any = 1.0, *, need: Any = 1,
+          time: Any = 1.0) -> Dict[str, Any]:
+    """A `test_end` record of run_tests.py, as far as it is read."""
+    return {"event": "test_end", "run": run, "time": time, "test": "0" * 12, "label": label, "attempt": 1,
+            "outcome": outcome, "seconds": seconds, "need": need}
+
+
+class DedupCase(RunnerCase):
+    """A test case with a folder of its own, in which the real command line runs."""
+
+    def dedup(self, *arguments: str, code: int = 0, err: str = "", env: Mapping[str, str] = {},  # noqa: B006
+              stdout: int = subprocess.PIPE) -> Ran:
+        """Run the command line; hold exit code, stderr (a pattern for all of it) and stdout against each other."""
+        environment = {"PYTHONIOENCODING": "utf-8:surrogateescape", "COLUMNS": "100", **env}
+        ran = subprocess.run([sys.executable, SCRIPT, *arguments], cwd=self.folder, check=False, stdout=stdout,
+                             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=self.environment(None, environment))
+        said = ran.stderr.decode("utf-8", "replace")
+        self.assertEqual(ran.returncode, code, said)
+        self.assertRegex(said, rf"(?s)\A{err}\n?\Z")
+        if code in (2, 3):
+            self.assertFalse(ran.stdout, "a mistake is told on stderr alone")
+        return Ran(ran.returncode, ran.stdout or b"", said, self.folder)
+
+    def inside(self, source: str, *options: str, code: int = 0, err: str = "") -> str:
+        """The same in this process, in which tables of many cases are quicker; returns what is printed."""
+        out, said = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+            try:
+                found: Any = ci_dedup.main([self.path(source), *options])
+            except SystemExit as error:
+                found = error.code
+        self.assertEqual(found, code, said.getvalue())
+        self.assertRegex(said.getvalue(), rf"(?s)\A{err}\n?\Z")
+        return out.getvalue()
+
+    def path(self, *names: str) -> str:
+        return os.path.join(self.folder, *names)
+
+    def history(self, sources: str, *options: str) -> History:
+        """What is read from files and folders of the test's folder, named in one text."""
+        return ci_dedup.read_history(ci_dedup.build_parser().parse_args([*map(self.path, sources.split()), *options]))
+
+    def statuses(self, name: str, jobs: Any, at: float = 0.0) -> str:
+        """A file of job statuses, changed at that time; a job's status, or all that is said of it, by job."""
+        said = {job: {"status": what} if isinstance(what, str) else what for job, what in jobs.items()}
+        path = self.write(name, json.dumps(said))
+        os.utime(path, (1_500_000_000 + at,) * 2)
+        return path
+
+    def journal(self, *records: Any, name: str = "j.jsonl") -> str:
+        """A journal of records, and of text as it is."""
+        return self.write(name, "".join(record if isinstance(record, str) else json.dumps(record) + "\n"
+                                        for record in records))
+
+    def refused(self, sources: str, *options: str) -> str:
+        """The mistake that is told of these sources, their paths as in `sources`."""
+        with self.assertRaises(UsageError) as caught:
+            self.history(sources, *options)
+        return str(caught.exception).replace(self.folder + os.sep, "")
+
+    def numbers(self, name: str) -> Tuple[List[str], List[str], List[List[float]]]:
+        """Jobs, numbers of their clusters and phi, of a matrix that was written."""
+        rows = list(csv.reader(io.StringIO(self.read(name))))
+        self.assertEqual(rows[0], ["job", "cluster", *(row[0] for row in rows[1:])])
+        return ([row[0] for row in rows[1:]], [row[1] for row in rows[1:]],
+                [[float(value or "nan") for value in row[2:]] for row in rows[1:]])
+
+    def read(self, name: str) -> str:
+        with open(self.path(name), encoding="utf-8", newline="") as file:
+            return file.read()
+
+
+class Contract(RunnerCase):
+    """It is one file that any Python from 3.8 runs."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        with open(SCRIPT, encoding="utf-8") as file:
+            self.source = file.read()
+        self.tree = ast.parse(self.source, feature_version=(3, 8))
+
+    def test_imports_are_of_the_standard_library(self) -> None:
+        imported = {alias.name.partition(".")[0] for node in ast.walk(self.tree) if isinstance(node, ast.Import)
+                    for alias in node.names}
+        imported |= {(node.module or ".").partition(".")[0] for node in ast.walk(self.tree)
+                     if isinstance(node, ast.ImportFrom)}
+        self.assertIn("argparse", imported)
+        self.assertEqual(imported - STDLIB, set())
+
+    def test_newer_spellings_of_types_are_not_evaluated(self) -> None:
+        self.assertIn("from __future__ import annotations", self.source)
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+                self.assertNotIn(node.value.id, ("list", "dict", "set", "tuple", "type"), f"line {node.lineno}")
+
+    def test_functions_are_short_and_lines_too(self) -> None:
+        functions = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)]
+        self.assertGreater(len(functions), 30)
+        self.assertEqual({node.name: (node.end_lineno or 0) - node.lineno + 1 for node in functions
+                          if (node.end_lineno or 0) - node.lineno + 1 > FUNCTION_LINES}, {})
+        self.assertEqual([number for number, line in enumerate(self.source.splitlines(), 1)
+                          if len(line) > 120 or line != line.rstrip()], [])
+
+    def test_docstrings_are_sentences(self) -> None:
+        for node in self.tree.body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node):
+                first = (ast.get_docstring(node) or "").partition("\n\n")[0]
+                self.assertRegex(first, r"(?s)^[^\s].*[.:)]$", node.name)
+
+    def test_importing_it_has_no_side_effects(self) -> None:
+        ran = subprocess.run([sys.executable, "-B", "-c", IMPORT, os.path.dirname(SCRIPT)], cwd=self.folder,
+                             check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual((ran.returncode, ran.stdout), (0, b""))
+
+
+class Folders(DedupCase):
+    """One JSON file of job statuses per commit."""
+
+    def test_suffixes_are_folded_in_turn(self) -> None:
+        self.assertEqual(len(ci_dedup.SUFFIXES), 7)
+        for job, expected in (
+                ("x", "x"), ("x_build", "x"), ("x_test", "x"), ("x-build", "x"), ("x-test", "x"), ("x_multigpu", "x"),
+                ("x_NO_AVX_NO_AVX2", "x"), ("x_NO_AVX2", "x"), ("x_multigpu_test", "x"), ("x_NO_AVX2_test", "x"),
+                ("x_NO_AVX_NO_AVX2-build", "x"), ("x_multigpu-test", "x"), ("x_NO_AVX2_multigpu_test", "x"),
+                ("x_test_build", "x"), ("x_build_test", "x_build"), ("x_test_NO_AVX2", "x_test"),
+                ("x_build_build", "x_build"), ("x_build-test", "x_build"), ("x-build_build", "x"),
+                ("x-test_build", "x"), ("x_NO_AVX", "x_NO_AVX"), ("x_tests", "x_tests"), ("test", "test"),
+                ("build_x", "build_x"), ("xbuild", "xbuild"), ("x_Test", "x_Test"),
+                ("pr/py2-cuda_build", "pr/py2-cuda"), ("ci/circleci: a_b_test", "ci/circleci: a_b")):
+            with self.subTest(job):
+                self.assertEqual(ci_dedup.folded(job), expected)
+
+    def test_a_job_passes_if_all_its_parts_do(self) -> None:
+        for parts, passed in ((("success", "success"), "+"), (("success", "failure"), "-"),
+                              (("failure", "success"), "-"), (("failure", "failure"), "-"), (("success",), "+")):
+            with self.subTest(parts):
+                names = ("x_build", "x_test")
+                self.statuses("s/c1", dict(zip(names, parts)))
+                self.assertEqual(told(self.history("s")), ["c1: x" + passed])
+
+    def test_what_is_no_success_has_failed(self) -> None:
+        for status in ("failure", "error", "pending", "canceled", "skipped", "", "Success", "SUCCESS", "successful",
+                       "passed"):
+            with self.subTest(status):
+                self.statuses("s/c1.json", {"a": "success", "b": status})
+                self.assertEqual(told(self.history("s")), ["c1: a+ b-"])
+
+    def test_no_verdict_names_statuses_that_say_nothing(self) -> None:
+        self.statuses("s/c1", {"a": "success", "b": "pending", "d": "canceled", "e": "failure"}, 1)
+        self.statuses("s/c2", dict.fromkeys("abde", "success"), 2)
+        for option, expected in ((None, "a+ b- d- e-"), ("pending", "a+ d- e-"), ("pending,canceled", "a+ e-"),
+                                 ("canceled,failure,pending", "a+"), ("other", "a+ b- d- e-"),
+                                 ("success", "b- d- e-")):
+            with self.subTest(option):
+                options = ["--no-verdict", option] if option else []
+                self.assertEqual(told(self.history("s", "--jobs", "all", *options))[0], "c1: " + expected)
+
+    def test_a_part_without_verdict_is_none(self) -> None:
+        self.statuses("s/c1", {"x_build": "success", "x_test": "canceled", "y_build": "canceled", "y_test": "failure"})
+        self.assertEqual(told(self.history("s", "--no-verdict", "canceled")), ["c1: x+ y-"])
+
+    def test_a_commit_without_a_verdict_is_none(self) -> None:
+        self.statuses("s/c1", {"a": "success"}, 1)
+        self.statuses("s/c2", {"a": "pending"}, 2)
+        self.statuses("s/c3", {}, 3)
+        self.assertEqual(told(self.history("s", "--no-verdict", "pending")), ["c1: a+"])
+        self.assertRegex(self.refused("s", "--no-verdict", "pending,success"),
+                         r"^s: no verdict of any job; a folder holds [^;]*$")
+
+    def test_tests_alone_are_kept_apart(self) -> None:
+        self.statuses("s/c1", {"x_build": "success", "x_test": "success", "x_multigpu_test": "failure",
+                               "y-build": "failure", "y-test": "success", "y_NO_AVX2_test": "success",
+                               "lint": "failure", "z_test": "failure", "a_multigpu": "success"})
+        self.assertEqual(told(self.history("s", "--tests")), ["c1: x_multigpu_test- x_test+ z_test-"])
+        self.assertEqual(told(self.history("s")), ["c1: a+ lint- x- y- z-"])
+
+    def test_the_newest_file_says_which_jobs_there_are(self) -> None:
+        self.statuses("s/b", {"a": "success", "gone": "failure"}, 2)
+        self.statuses("s/c", {"gone": "success"}, 1)
+        self.statuses("s/a", {"a": "failure", "new": "success"}, 3)
+        for options, expected in (([], ["b: a+", "a: a- new+"]), (["--jobs", "newest"], ["b: a+", "a: a- new+"]),
+                                  (["--jobs", "all"], ["c: gone+", "b: a+ gone-", "a: a- new+"]),
+                                  (["--order", "time"], ["b: a+", "a: a- new+"]),
+                                  (["--order", "name"], ["b: gone-", "c: gone+"]),
+                                  (["--order", "name", "--jobs", "all"], ["a: a- new+", "b: a+ gone-", "c: gone+"])):
+            with self.subTest(options):
+                self.assertEqual(told(self.history("s", *options)), expected)
+
+    def test_the_order_of_names_is_natural(self) -> None:
+        for name in ("c10", "c9.json", "c100", "b2", "c9a", "c009b", "c"):
+            self.statuses("s/" + name, {"a": "success"}, 5)
+        expected = ["b2", "c", "c9", "c9a", "c009b", "c10", "c100"]
+        for options in ([], ["--order", "name"]):    # the times are equal
+            with self.subTest(options):
+                self.assertEqual([commit.name for commit in self.history("s", *options).commits], expected)
+
+    def test_fractions_of_a_second_count(self) -> None:
+        for number, name in enumerate("badc"):
+            self.statuses(name.join(["s/", ""]), {"j": "success"}, number / 8)
+        self.assertEqual([commit.name for commit in self.history("s").commits], list("badc"))
+
+    def test_several_folders_and_those_below_are_one_history(self) -> None:
+        self.statuses("s/x/y/c3", {"a": "success"}, 3)
+        self.statuses("s/c1", {"a": "failure"}, 1)
+        self.statuses("more/c2.json", {"a": "success"}, 2)
+        self.assertEqual(told(self.history("s more")), ["c1: a-", "c2: a+", "c3: a+"])
+        self.assertEqual(told(self.history("more s")), ["c1: a-", "c2: a+", "c3: a+"])
+
+    def test_other_files_are_left_alone(self) -> None:
+        self.statuses("s/c1", {"a": "success"})
+        for name in ("s/README.md", "s/c2.txt", "s/c3.json.gz", "s/.c4", "s/.c5.json", "s/c6.jsonl", "s/c7.JSON~"):
+            self.write(name, "{")
+        history = self.history("s")
+        self.assertEqual((told(history), history.skipped), (["c1: a+"], []))
+
+    def test_files_that_are_not_whole_are_skipped_and_told(self) -> None:
+        self.statuses("s/good", {"a": "success"})
+        for name, text in (("empty", ""), ("half.json", '{"a": {"status": "succ'), ("bytes", '{"a\udcff": {}}'),
+                           ("text", "no JSON"), ("deep", "[" * 200_000), ("two", "{} {}")):
+            self.write("s/" + name, text)
+        history = self.history("s")
+        names = ["bytes", "deep", "empty", "half.json", "text", "two"]
+        self.assertEqual((told(history), history.skipped), (["good: a+"], [self.path("s", name) for name in names]))
+        out = self.dedup("s", code=5).text
+        self.assertIn("\nskipped, not whole: 6: " + " ".join("s/" + name for name in names) + "\n", out)
+
+    def test_no_file_that_can_be_read_is_a_mistake(self) -> None:
+        os.mkdir(self.path("none"))
+        said = "no verdict of any job; a folder holds one JSON file per commit (of journals, name the files)"
+        self.assertEqual(self.refused("none"), "none: " + said)
+        self.write("half/c1", '{"a"')
+        self.assertEqual(self.refused("half none"), f"half, none: {said}; skipped half/c1")
+        self.dedup("none", code=2, err=rf"ci_dedup\.py: error: none: {re.escape(said)}")
+
+    def test_files_of_another_form_are_mistakes(self) -> None:
+        for text in ("[]", "7", '"text"', "null", '[{"a": {"status": "success"}}]'):
+            with self.subTest(text):
+                self.write("s/c1.json", text)
+                self.assertRegex(self.refused("s"), r"^s/c1\.json: not a JSON object .*; name a folder of such files$")
+
+    def test_jobs_of_another_form_are_mistakes(self) -> None:
+        for said in ('"success"', "null", "3", "[]", "{}", '{"state": "success"}',
+                     '{"status": "success", "seconds": "x"}',
+                     '{"status": "success", "seconds": -1}', '{"status": "success", "seconds": NaN}',
+                     '{"status": "success", "seconds": Infinity}', '{"status": "success", "seconds": [1]}',
+                     '{"status": "success", "seconds": 1, "gpus": "many"}',
+                     '{"status": "failure", "seconds": 1, "gpus": -1}',
+                     '{"status": "success", "seconds": 1, "gpus": {}}'):
+            with self.subTest(said):
+                self.write("s/c1", f'{{"good": {{"status": "success"}}, "bad one": {said}}}')
+                self.assertRegex(self.refused("s"), r"^s/c1: job 'bad one': not .*; mend or remove the file$")
+        self.dedup("s", code=2, err=r"ci_dedup\.py: error: s/c1: job 'bad one': not [^\n]+; mend or remove the file")
+
+    def test_the_cost_is_seconds_times_gpus_of_all_parts(self) -> None:
+        for build, test, expected in (
+                ({"seconds": 10}, {"seconds": 5}, 15), ({"seconds": 10, "gpus": 2}, {"seconds": 5, "gpus": 4}, 40),
+                ({"seconds": 10}, {}, 10), ({}, {"seconds": 5, "gpus": 3}, 15), ({}, {}, None),
+                ({"seconds": 10, "gpus": 0}, {"seconds": 2.5}, 2.5), ({"seconds": "10", "gpus": "2"}, {}, 20),
+                ({"seconds": None, "gpus": 8}, {"seconds": 7, "gpus": None}, 7), ({"gpus": 8}, {}, None),
+                ({"seconds": 0}, {}, 0), ({"seconds": "", "gpus": ""}, {"seconds": 1, "gpus": ""}, 1)):
+            with self.subTest(build=build, test=test):
+                self.statuses("s/c1", {"x_build": {"status": "success", **build},
+                                       "x_test": {"status": "failure", **test}})
+                self.assertEqual(prices(self.history("s")), [{"x": expected}])
+
+
+class Journals(DedupCase):
+    """Journals of run_tests.py."""
+
+    def test_each_run_is_a_commit_by_itself_unless_it_names_one(self) -> None:
+        self.journal(started("r1"), ended("a", run="r1"), started("r2", "C"), ended("a", "failed", run="r2"),
+                     started("r3", "C"), ended("b", run="r3"), started("r4", ""), ended("b", "failed", run="r4"))
+        self.assertEqual(told(self.history("j.jsonl")), ["r1: a+", "C: a- b+", "r4: b-"])
+
+    def test_the_last_run_of_a_commit_counts(self) -> None:
+        self.journal(started("r1", "C"), ended("a", "failed", "r1", 7), ended("b", "passed", "r1"),
+                     started("r2", "C"), ended("a", "passed", "r2", 9), ended("b", "timeout", "r2"))
+        history = self.history("j.jsonl")
+        self.assertEqual((told(history), prices(history)), (["C: a+ b-"], [{"a": 9, "b": 1}]))
+
+    def test_outcomes(self) -> None:
+        verdicts = {"passed": "+", "flaky": "+", "failed": "-", "crashed": "-", "timeout": "-", "blocked": "",
+                    "unrunnable": "", "deferred": "", "interrupted": "", "not run": ""}
+        self.assertEqual(set(verdicts), {outcome.value for outcome in run_tests.Outcome})
+        for outcome, verdict in verdicts.items():
+            with self.subTest(outcome):
+                self.journal(started("r"), ended("z"), ended("a", outcome))
+                self.assertEqual(told(self.history("j.jsonl")), [f"r: a{verdict} z+" if verdict else "r: z+"])
+
+    def test_the_last_attempt_counts(self) -> None:
+        for outcomes, expected in (("failed flaky", "+"), ("failed failed", "-"), ("crashed timeout", "-"),
+                                   ("failed interrupted", "-"), ("passed not_run", "+")):
+            with self.subTest(outcomes):
+                self.journal(started("r"), *(ended("a", word.replace("_", " ")) for word in outcomes.split()))
+                self.assertEqual(told(self.history("j.jsonl")), ["r: a" + expected])
+
+    def test_the_cost_is_seconds_times_need(self) -> None:
+        for need, expected in ((1, 6), (2, 12), (0.5, 3), (0, 0), ("all", 18), (None, 6)):
+            with self.subTest(need):
+                self.journal(started("r", gpus="012"), ended("a", seconds=6.0, need=need))
+                self.assertEqual(prices(self.history("j.jsonl")), [{"a": expected}])
+
+    def test_all_gpus_are_those_of_the_run(self) -> None:
+        self.journal(started("r1", gpus="01234567"), ended("a", run="r1", seconds=2, need="all"),
+                     started("r2", gpus="0"), ended("a", run="r2", seconds=2, need="all"),
+                     ended("a", run="torn", seconds=2, need="all"))
+        self.assertEqual(prices(self.history("j.jsonl")), [{"a": 16}, {"a": 2}, {"a": 2}])
+
+    def test_torn_lines_cost_themselves_alone(self) -> None:
+        for line in ('{"event": "test_end", "run": "r", "tes\n', "{\n", "null\n", "7\n", '"text"\n', "[]\n", "{}\n",
+                     "\udcff\udcfe\n", "\0\n", '{"event": "test_end"}\n', "9" * 5000 + "\n",
+                     "[" * 200_000 + "\n", '{"event":' * 200_000 + "\n",
+                     '{"event": "run_start", "run": "r", "time": 1, "gpus": 3}\n', "half a line",
+                     json.dumps({**ended("a"), "outcome": ["passed"]}) + "\n", json.dumps(ended(["a"])) + "\n",
+                     json.dumps(ended("a", seconds="x")) + "\n", json.dumps(ended("a", seconds=-1)) + "\n",
+                     json.dumps(ended("a", need="some")) + "\n", json.dumps(ended("a", run=["r"])) + "\n"):
+            with self.subTest(line[:70]):
+                path = self.journal(started("r"), ended("a", "failed"), line)
+                history = self.history("j.jsonl")
+                self.assertEqual((told(history), history.skipped), (["r: a-"], [f"{path} (1 line)"]))
+
+    def test_events_of_other_kinds_are_passed_over(self) -> None:
+        for line in ('{"event": null}\n', '{"event": {}, "run": [], "time": 1}\n', '{"event": "note", "run": "r"}\n'):
+            with self.subTest(line):
+                self.journal(started("r"), ended("a", "failed"), line)
+                history = self.history("j.jsonl")
+                self.assertEqual((told(history), history.skipped), (["r: a-"], []))
+
+    def test_an_event_behind_a_torn_line_is_read(self) -> None:
+        """A run that was killed leaves half a line, to which the next one appends."""
+        self.journal('{"event": "test_end", "run": "r0", "ti', started("r"), '{"ev', ended("a", "failed"),
+                     '\x00\x00{"event": "test_', ended("b"), "x\n", "\n", "  \n", ended("c"))
+        history = self.history("j.jsonl")
+        self.assertEqual((told(history), len(history.skipped)), (["r: a- b+ c+"], 1))
+        self.assertRegex(history.skipped[0], r"/j\.jsonl \(1 line\)$")
+
+    def test_labels_and_commits_may_hold_anything(self) -> None:
+        for label in ('{"event": "x"}', 'a {"event"', "ä ö", "\udcff", "a,b", "#", "\u2028"):
+            with self.subTest(ascii(label)):
+                self.journal(started("r", label), ended(label, "failed"))
+                commit, = self.history("j.jsonl").commits
+                self.assertEqual((commit.name, list(commit.verdicts)), (label, [label]))
+
+    def test_several_journals_are_one_history_in_order_of_time(self) -> None:
+        self.journal(started("r3", time=30), ended("a", run="r3", time=31), started("r1", "C", time=10),
+                     ended("a", "failed", "r1", time=11), name="one.jsonl")
+        self.journal(started("r2", time=20), ended("a", run="r2", time=21), started("r4", "C", time=40),
+                     ended("b", "failed", "r4", time=41), name="two.jsonl")
+        for sources in ("one.jsonl two.jsonl", "one.jsonl ./two.jsonl"):
+            with self.subTest(sources):
+                self.assertEqual(told(self.history(sources)), ["C: a- b-", "r2: a+", "r3: a+"])
+
+    def test_jobs_that_are_gone_stay_unless_asked(self) -> None:
+        self.journal(started("r1"), ended("a", run="r1"), ended("b", run="r1"), started("r2", time=2),
+                     ended("a", run="r2", time=2))
+        self.assertEqual(told(self.history("j.jsonl")), ["r1: a+ b+", "r2: a+"])
+        self.assertEqual(told(self.history("j.jsonl", "--jobs", "newest")), ["r1: a+", "r2: a+"])
+
+    def test_a_journal_must_be_there_and_say_something(self) -> None:
+        self.assertEqual(self.refused("none.jsonl"),
+                         "none.jsonl: cannot be read (No such file or directory); name journals, CSV files or folders")
+        self.journal(started("r"), ended("a", "deferred"), "torn\n")
+        self.assertRegex(self.refused("j.jsonl"), r"^j\.jsonl: no verdict of any job; a journal holds the events of "
+                         r"run_tests\.py, one a line; skipped j\.jsonl \(1 line\)$")
+
+    def test_options_of_folders_are_refused(self) -> None:
+        self.journal(started("r"), ended("a"))
+        for options in (["--tests"], ["--no-verdict", "pending"], ["--order", "name"], ["--order", "time"]):
+            with self.subTest(options):
+                self.assertRegex(self.refused("j.jsonl", *options), "are for folders of job statuses; leave them out$")
+
+
+class RealJournals(DedupCase):
+    """Journals that run_tests.py has written in the test's folder."""
+
+    def run_at(self, commit: str, text: str, *arguments: str) -> Ran:
+        return self.run_list(text, *arguments, env={**NO_COMMIT, "GITHUB_SHA": commit})
+
+    def test_two_runs_of_one_commit(self) -> None:
+        text = ('true  #: label="all good"\ntest -e mended  #: label=broken\ntrue  #: label=later after=broken\n'
+                "test -e once || { touch once; false; }  #: label=shaky retries=1\n"
+                f"'{sys.executable}' -c pass  #: label=wide gpus=all\n")
+        self.assertEqual(self.run_at("abc", text).code, 1)
+        self.assertEqual(told(self.history("logs/run_tests.jsonl")), ["abc: all good+ broken- shaky+ wide+"])
+        self.write("mended", "")
+        ran = self.run_at("abc", text)
+        self.assertEqual(ran.code, 0, ran.text)
+        history = self.history("logs/run_tests.jsonl")
+        self.assertEqual((told(history), history.skipped), (["abc: all good+ broken+ later+ shaky+ wide+"], []))
+        last = {record["label"]: record["seconds"] for record in ran.journal("test_end")}
+        self.assertGreater(last["wide"], 0)
+        self.assertEqual(prices(history), [{**last, "wide": 2 * last["wide"]}])
+
+    def test_runs_without_a_commit_and_one_with_a_torn_end(self) -> None:
+        for _ in range(2):
+            ran = self.run_list("false  #: label=a\n", env=NO_COMMIT)
+            with open(self.path("logs", "run_tests.jsonl"), "ab") as file:
+                file.write(b'{"event": "test_st')
+        runs = list(dict.fromkeys(re.findall(r'"run": "([^"]+)"', ran.read("logs", "run_tests.jsonl"))))
+        history = self.history("logs/run_tests.jsonl")
+        self.assertEqual(told(history), [f"{run}: a-" for run in runs])
+        self.assertEqual((len(runs), len(history.skipped)), (2, 1))
+
+    def test_the_chosen_labels_are_run_by_only(self) -> None:
+        text = ('test ! -e down  #: label="needs the net"\ntest ! -e down  #: label="prüft das Netz"\n'
+                'test ! -e wet  #: label="roof & \'walls\', dry"\ntrue  #: label=#calm\n')
+        for commit, file in (("c1", "sun"), ("c2", "down"), ("c3", "wet")):
+            self.write(file, "")
+            self.run_at(commit, text)
+            os.unlink(self.path(file))
+        self.dedup("logs/run_tests.jsonl", "--holdout", "0", "--keep", "pr*", "--write", "reduced.txt")
+        chosen = ["prüft das Netz", "roof & 'walls', dry"]
+        self.assertEqual([line for line in self.read("reduced.txt").splitlines() if not line.startswith("# ")], chosen)
+        ran = self.run_at("c4", text, "--only", "reduced.txt", "--log-dir", "few")
+        self.assertEqual((ran.code, ran.err), (0, ""))
+        self.assertEqual(sorted(record["label"] for record in ran.journal("test_end", "few/run_tests.jsonl")
+                                if record["outcome"] == "passed"), chosen)
+        self.assertEqual(ran.journal("run_end", "few/run_tests.jsonl")[0]["outcomes"], {"passed": 2, "deferred": 2})
+
+
+class Tables(DedupCase):
+    """CSV files with a header."""
+
+    def test_columns_may_be_in_any_order_and_more(self) -> None:
+        for text in ("commit,job,ok,seconds,gpus\nc1,a,1,2,3\nc1,b,0,5,\n",
+                     "gpus,ok,seconds,who,job,commit\n3,1,2,me,a,c1\n,0,5,you,b,c1\n",
+                     "\ufeffcommit,job,ok,seconds,gpus\r\nc1,a,1,2,3\r\nc1,b,0,5,\r\n",
+                     '"commit","job","ok","seconds","gpus"\n\n"c1","a","1","2","3"\n\n\n"c1","b","0","5",""\n\n',
+                     "commit,job,ok,seconds,gpus\nc1,a,1,2,3\nc1,b,0,5"):
+            with self.subTest(text):
+                self.write("h.csv", text)
+                history = self.history("h.csv")
+                self.assertEqual((told(history), prices(history), history.skipped),
+                                 (["c1: a+ b-"], [{"a": 6, "b": 5}], []))
+
+    def test_seconds_and_gpus_may_be_unknown(self) -> None:
+        self.write("h.csv", "commit,job,ok\nc1,a,1\nc1,b,0\n")
+        self.assertEqual(prices(self.history("h.csv")), [{"a": None, "b": None}])
+        self.write("h.csv", "commit,job,ok,gpus,seconds\nc1,a,1,2\nc1,b,0,2,\nc1,c,1\n")
+        self.assertEqual(prices(self.history("h.csv")), [{"a": None, "b": None, "c": None}])
+
+    def test_missing_columns_are_named(self) -> None:
+        for header, lacking in (("", "commit, job, ok"), ("job,ok", "commit"), ("commit,ok,seconds", "job"),
+                                ("commit,job,status", "ok"), ("Commit,job,ok", "commit"),
+                                ("c1,a,1", "commit, job, ok")):
+            with self.subTest(header):
+                self.write("h.csv", header + "\nc1,a,1\n")
+                self.assertRegex(self.refused("h.csv"), rf"^h\.csv:1: no column {lacking}; the first line names")
+        self.write("none.csv", "")
+        self.assertRegex(self.refused("none.csv"), r"^none\.csv:1: no column commit, job, ok;")
+        self.dedup("h.csv", code=2, err=r"ci_dedup\.py: error: h\.csv:1: no column commit, job, ok; [^\n]+")
+
+    def test_words_for_ok(self) -> None:
+        for word, sign in (("1", "+"), ("true", "+"), ("True", "+"), (" yes ", "+"), ("OK", "+"), ("success", "+"),
+                           ("passed", "+"), ("flaky", "+"), ("0", "-"), ("FALSE", "-"), ("no", "-"), ("failure", "-"),
+                           ("failed", "-"), ("crashed", "-"), ("timeout", "-"), ("error", "-"), ("", ""), ("  ", "")):
+            with self.subTest(word):
+                self.write("h.csv", f"commit,job,ok\nc1,b,1\nc1,a,{word}\nc2,b,1\n")
+                self.assertEqual(told(self.history("h.csv"))[0], f"c1: a{sign} b+" if sign else "c1: b+")
+
+    def test_mistakes_above_the_last_row_are_told_with_their_line(self) -> None:
+        for row, why in (("c2,a,maybe,1,1", "ok is 'maybe' and not 1, 0 or empty"), ("c2,a,2,1,1", "ok is '2' .*"),
+                         ("c2,a,1,x,1", ".*'x'"), ("c2,a,1,-1,1", "'-1' seconds or .*"),
+                         ("c2,a,1,nan,1", "'nan' seconds .*"),
+                         ("c2,a,1,inf,1", "'inf' seconds .*"), ("c2,a,1,1,few", ".*'few'"),
+                         ("c2,a,1,1,-2", "'1' seconds or '-2' GPUs are not .*"), ("c2,a,1,-1,-2", "'-1' seconds .*"),
+                         ("c2,a", "commit, job or ok is missing"), ("c2", "commit, job or ok is missing"),
+                         (",a,1", "commit, job or ok is missing"), ("c2,,1", "commit, job or ok is missing")):
+            with self.subTest(row):
+                self.write("h.csv", f"commit,job,ok,seconds,gpus\nc1,a,1,1,1\n\n{row}\nc3,a,1,1,1\n")
+                self.assertRegex(self.refused("h.csv"), rf"^h\.csv:4: {why}; mend the row$")
+        self.dedup("h.csv", code=2, err=r"ci_dedup\.py: error: h\.csv:4: commit, job or ok is missing; mend the row")
+
+    def test_a_torn_last_row_is_skipped_and_told(self) -> None:
+        whole = "commit,job,ok,seconds,gpus\nc1,a,0,1,1\nc1,b,1,1,1\n"
+        for row in ("c2", "c2,a", "c2,", "c2,a,fals", "c2,a,1,1e", 'c2,"a', "c2,a,1,1,-\n"):
+            with self.subTest(row):
+                path = self.write("h.csv", whole + row)
+                history = self.history("h.csv")
+                self.assertEqual(told(history), ["c1: a- b+"])
+                self.assertEqual(len(history.skipped), 1)
+                self.assertTrue(history.skipped[0].startswith(path + ":4: "), history.skipped)
+        out = self.dedup("h.csv", "--holdout", "0").text
+        self.assertRegex(out, r"\nskipped, not whole: 1: h\.csv:4: ")
+
+    def test_empty_ok_is_no_verdict(self) -> None:
+        self.write("h.csv", "commit,job,ok\nc1,a,\nc2,a,0\nc2,b,\nc2,a,\n")
+        history = self.history("h.csv")
+        self.assertEqual((told(history), history.skipped), (["c2: a-"], []))
+        self.write("h.csv", "commit,job,ok\nc1,a,\n")
+        self.assertRegex(self.refused("h.csv"), r"^h\.csv: no verdict of any job; a table holds [^;]*$")
+
+    def test_rows_of_one_commit_and_job_are_its_parts(self) -> None:
+        self.write("h.csv", "commit,job,ok,seconds,gpus\nc1,a,1,5,\nc2,a,1,1,1\nc1,a,0,7,2\nc1,a,1,,\n")
+        self.write("more.csv", "commit,job,ok,seconds\nc3,b,1,1\nc2,a,1,10\nc1,b,1,\n")
+        self.assertEqual(told(self.history("h.csv")), ["c1: a-", "c2: a+"])
+        self.assertEqual(prices(self.history("h.csv")), [{"a": 19}, {"a": 1}])
+        history = self.history("h.csv more.csv")
+        self.assertEqual(told(history), ["c1: a- b+", "c2: a+", "c3: b+"])
+        self.assertEqual(prices(history), [{"a": 19, "b": None}, {"a": 11}, {"b": 1}])
+
+    def test_the_order_is_that_of_the_rows(self) -> None:
+        self.write("h.csv", table_of("c9: a+", "c10: a-", "c1: a+"))
+        self.write("g.csv", table_of("c0: a-", "c10: b+"))
+        self.assertEqual(told(self.history("h.csv g.csv")), ["c9: a+", "c10: a- b+", "c1: a+", "c0: a-"])
+        self.assertEqual(told(self.history("g.csv h.csv")), ["c0: a-", "c10: a- b+", "c9: a+", "c1: a+"])
+
+    def test_names_may_hold_anything(self) -> None:
+        self.write("h.csv", 'commit,job,ok\n"c,1","a ""b"", \'c\'",0\n"c\n2",ä ö,1\n')
+        self.assertEqual(told(self.history("h.csv")), ["c,1: a \"b\", 'c'-", "c\n2: ä ö+"])
+
+    def test_what_is_no_table(self) -> None:
+        self.assertRegex(self.refused("none.csv"), r"^none\.csv: cannot be read \(No such file or directory\); name ")
+        self.write("h.csv", "commit,job,ok\nc1," + "x" * 200_000 + ",1\nc2,a,1\n")
+        self.assertRegex(self.refused("h.csv"), r"^h\.csv: not a CSV file \(.*; name journals, CSV files or ")
+
+    def test_bytes_that_are_not_utf_8_are_a_name_too(self) -> None:
+        self.write("h.csv", "commit,job,ok\nc1,\udcff,1\nc2,a,1\n")
+        self.assertEqual(told(self.history("h.csv")), ["c1: \udcff+", "c2: a+"])
+
+
+class Costs(unittest.TestCase):
+    """What a job costs, from what it has cost."""
+
+    def costs(self, **known: Sequence[Optional[float]]) -> Dict[str, float]:
+        rows = itertools.zip_longest(*known.values(), fillvalue=None)
+        return History([Commit(str(number), {job: Verdict(True, cost) for job, cost in zip(known, row)})
+                        for number, row in enumerate(rows)], []).costs()
+
+    def test_the_median(self) -> None:
+        self.assertEqual(self.costs(a=[1, 2, 90], b=[4, 1], c=[7], d=[5, None, 3]), {"a": 2, "b": 2.5, "c": 7, "d": 4})
+
+    def test_an_unknown_one_costs_the_median_of_the_known(self) -> None:
+        self.assertEqual(self.costs(a=[1], b=[None], c=[9], d=[2, 4]), {"a": 1, "b": 3, "c": 9, "d": 3})
+
+    def test_all_cost_one_where_nothing_is_known(self) -> None:
+        self.assertEqual(self.costs(a=[None], b=[None]), {"a": 1, "b": 1})
+
+    def test_zero_is_known(self) -> None:
+        self.assertEqual(self.costs(a=[0], b=[None], c=[0], d=[4]), {"a": 0, "b": 0, "c": 0, "d": 4})
+
+    def test_all_cost_one_where_nothing_costs_anything(self) -> None:
+        self.assertEqual(self.costs(a=[0], b=[None], c=[0]), {"a": 1, "b": 1, "c": 1})
+
+
+def pearson(one: Sequence[float], other: Sequence[float]) -> float:
+    """Pearson's coefficient from its definition; nan where either is constant."""
+    means = [math.fsum(values) / len(values) if values else 0.0 for values in (one, other)]
+    spreads = [math.fsum((value - mean) ** 2 for value in values) for values, mean in zip((one, other), means)]
+    if len(set(one)) < 2 or len(set(other)) < 2:
+        return math.nan
+    return math.fsum((x - means[0]) * (y - means[1]) for x, y in zip(one, other)) / math.sqrt(spreads[0] * spreads[1])
+
+
+class Correlations(unittest.TestCase):
+    """Phi of each pair of jobs."""
+
+    def phi(self, *lines: str) -> Dict[str, float]:
+        """Phi by pair of jobs with names of one letter, both ways; it has to be the same."""
+        commits = commits_of(*lines)
+        jobs = History(commits, []).jobs()
+        matrix = ci_dedup.correlations(commits, jobs)
+        values = {one + other: value for one, row in zip(jobs, matrix) for other, value in zip(jobs, row)}
+        for pair, value in values.items():
+            self.assertEqual(repr(value), repr(values[pair[::-1]]), pair)
+        return values
+
+    def check(self, expected: Mapping[str, float], *lines: str) -> None:
+        found = self.phi(*lines)
+        for pair, value in expected.items():
+            with self.subTest(pair):
+                if math.isnan(value):
+                    self.assertTrue(math.isnan(found[pair]), found[pair])
+                else:
+                    self.assertAlmostEqual(found[pair], value, places=12)
+
+    def test_by_hand(self) -> None:
+        self.check({"aa": 1, "ab": 0, "ac": -1, "ad": 2 / math.sqrt(12), "bd": 2 / math.sqrt(12), "bc": 0,
+                    "cd": -2 / math.sqrt(12), "dd": 1, "ak": math.nan, "kk": math.nan, "kl": math.nan, "ll": math.nan},
+                   "1: a+ b+ c- d+ k+ l-", "2: a+ b- c- d+ k+ l-", "3: a- b+ c+ d+ k+ l-", "4: a- b- c+ d- k+ l-")
+
+    def test_only_commits_of_both_count(self) -> None:
+        """Of a and b these are 1, 2, 3 and 5: a ++-+, b +-- +, so 4·2 − 3·2 over √(3·1·2·2)."""
+        self.check({"ab": 2 / math.sqrt(12), "aa": 1, "bb": 1}, "1: a+ b+", "2: a+ b-", "3: a- b-", "4: a-", "5: a+ b+",
+                   "6: b-", "7: c+")
+
+    def test_what_cannot_be_told(self) -> None:
+        """Both have varied, but not where both said something: on no common commit, on one, or one was constant."""
+        self.check({"aa": 1, "bb": 1, "ab": math.nan}, "1: a+", "2: a-", "3: b+", "4: b-")
+        self.check({"aa": 1, "bb": 1, "ab": math.nan}, "1: a+", "2: a- b-", "3: b+")
+        self.check({"aa": 1, "bb": 1, "ab": math.nan}, "1: a+ b+", "2: a- b+", "3: b-")
+        self.check({"aa": 1, "bb": 1, "ab": 1}, "1: a+ b+", "2: a- b-", "3: b-")
+
+    def test_as_by_definition_on_random_verdicts(self) -> None:
+        rng = random.Random(20190521)
+        for number in range(40):
+            jobs = "abcdefgh"[:rng.randint(2, 8)]
+            lines = [f"{commit}: " + " ".join(job + rng.choice("++-") for job in jobs if rng.random() < 0.8)
+                     for commit in range(rng.randint(1, 80))]
+            commits, found = commits_of(*lines), self.phi(*lines)
+            for one, other in itertools.product(History(commits, []).jobs(), repeat=2):
+                both = [(commit.verdicts[one].passed, commit.verdicts[other].passed) for commit in commits
+                        if one in commit.verdicts and other in commit.verdicts]
+                expected = pearson([float(x) for x, _ in both], [float(y) for _, y in both])
+                with self.subTest(number=number, one=one, other=other):
+                    self.assertEqual(math.isnan(found[one + other]), math.isnan(expected))
+                    if not math.isnan(expected):
+                        self.assertAlmostEqual(found[one + other], expected, places=12)
+
+    def test_many_commits_are_exact(self) -> None:
+        lines = [f"{number}: a{'+-'[number % 7 == 0]} b{'-+'[number % 7 == 0]}" for number in range(5000)]
+        self.assertEqual(self.phi(*lines), {"aa": 1.0, "bb": 1.0, "ab": -1.0, "ba": -1.0})
+
+    def test_without_bit_count(self) -> None:
+        """Python 3.8 and 3.9 count bits in another way."""
+        lines = ("1: a+ b+", "2: a+ b-", "3: a- b-", "4: a- b-")
+        expected = self.phi(*lines)
+        with unittest.mock.patch.object(ci_dedup, "getattr", lambda *_: None, create=True):
+            self.assertEqual(self.phi(*lines), expected)
+
+
+class Joined(NamedTuple):
+    """A cluster of the naive way: its leaves, and the height at which it was made."""
+
+    leaves: FrozenSet[int]
+    height: float
+
+
+def naive_linkage(distances: Sequence[Sequence[float]]) -> List[Joined]:
+    """Complete linkage as its definition has it: join the two nearest, again and again."""
+    clusters = [frozenset([number]) for number in range(len(distances))]
+    joined = []
+    while len(clusters) > 1:
+        height, one, other = min(
+            ((max(distances[x][y] for x in one for y in other), one, other)
+             for one, other in itertools.combinations(clusters, 2)), key=lambda entry: entry[0])
+        clusters = [cluster for cluster in clusters if cluster not in (one, other)] + [one | other]
+        joined.append(Joined(one | other, height))
+    return joined
+
+
+def naive_groups(distances: Sequence[Sequence[float]], cut: float) -> Set[FrozenSet[int]]:
+    """The clusters of the naive way at a cut."""
+    groups = {frozenset([number]) for number in range(len(distances))}
+    for leaves, height in naive_linkage(distances):
+        if height <= cut:
+            groups = {group for group in groups if not group <= leaves} | {leaves}
+    return groups
+
+
+def leaves_of(tree: Sequence[Merge], node: int) -> FrozenSet[int]:
+    """The leaves below a node, by the tree's own numbers."""
+    if node <= len(tree):
+        return frozenset([node])
+    merge = tree[node - len(tree) - 1]
+    return leaves_of(tree, merge.left) | leaves_of(tree, merge.right)
+
+
+def random_distances(rng: random.Random, count: int) -> List[List[float]]:
+    """Distances without ties."""
+    apart = [[0.0] * count for _ in range(count)]
+    for one, other in itertools.combinations(range(count), 2):
+        apart[one][other] = apart[other][one] = rng.random()
+    return apart
+
+
+class Linkage(unittest.TestCase):
+    """The tree of complete linkage."""
+
+    def on_a_line(self, *points: float) -> List[Merge]:
+        return ci_dedup.linkage(ci_dedup.distances_of([[point] for point in points]))
+
+    def test_by_hand(self) -> None:
+        for points, expected in (
+                ((0, 1, 3, 7), [(0, 1, 1), (2, 4, 3), (3, 5, 7)]), ((0, 2, 3, 7), [(1, 2, 1), (0, 4, 3), (3, 5, 7)]),
+                ((0, 10, 1, 12), [(0, 2, 1), (1, 3, 2), (4, 5, 12)]), ((5,), []), ((), []), ((4, 4), [(0, 1, 0)]),
+                ((9, 2), [(0, 1, 7)]), ((0, 4, 9, 15.5), [(0, 1, 4), (2, 3, 6.5), (4, 5, 15.5)])):
+            with self.subTest(points):
+                self.assertEqual(self.on_a_line(*points), expected)
+
+    def test_distances_are_euclidean(self) -> None:
+        self.assertEqual(ci_dedup.distances_of([[0, 0], [3, 4], [3, 0]]), [[0, 5, 3], [5, 0, 4], [3, 4, 0]])
+        self.assertEqual(ci_dedup.distances_of([]), [])
+
+    def test_rounding_breaks_no_tie(self) -> None:
+        """0.1 + 0.2 is not 0.3; what differs by less than twelve digits is equal."""
+        self.assertEqual(ci_dedup.distances_of([[0.0], [0.1 + 0.2], [0.3]])[0][1:], [0.3, 0.3])
+        self.assertNotEqual(*ci_dedup.distances_of([[0.0], [0.3], [0.3000000001]])[0][1:])
+
+    def test_as_by_definition_on_random_distances(self) -> None:
+        rng = random.Random(1983)
+        for number in range(120):
+            distances = random_distances(rng, rng.randint(1, 24))
+            before = [row[:] for row in distances]
+            tree, expected = ci_dedup.linkage(distances), naive_linkage(distances)
+            with self.subTest(number=number, leaves=len(distances)):
+                self.assertEqual(distances, before, "the argument has changed")
+                self.assertEqual([Joined(leaves_of(tree, len(distances) + place), merge.height)
+                                  for place, merge in enumerate(tree)], expected)
+                self.assertTrue(all(merge.left < merge.right < len(distances) + place
+                                    for place, merge in enumerate(tree)))
+
+    def test_ties_give_a_tree_of_all_leaves(self) -> None:
+        rng = random.Random(7)
+        for number in range(60):
+            count = rng.randint(2, 16)
+            distances = ci_dedup.distances_of([[rng.randint(0, 3), rng.randint(0, 3)] for _ in range(count)])
+            tree = ci_dedup.linkage(distances)
+            with self.subTest(number):
+                self.assertEqual(leaves_of(tree, 2 * len(tree)), frozenset(range(count)))
+                self.assertEqual([merge.height for merge in tree], sorted(merge.height for merge in tree))
+                for place, merge in enumerate(tree):
+                    self.assertEqual(merge.height, max(distances[one][other] for one in leaves_of(tree, merge.left)
+                                                       for other in leaves_of(tree, merge.right)), place)
+
+    def test_nodes_below_a_cut(self) -> None:
+        tree = [Merge(1, 2, 1.0), Merge(0, 4, 3.0), Merge(3, 5, 7.0)]
+        for node, cut, expected in ((6, 7.0, [6]), (6, 6.9, [3, 5]), (6, 3.0, [3, 5]), (6, 2.9, [3, 0, 4]),
+                                    (6, 1.0, [3, 0, 4]), (6, 0.9, [3, 0, 1, 2]), (6, -1.0, [3, 0, 1, 2]),
+                                    (5, 2.0, [0, 4]), (4, -1.0, [1, 2]), (2, 0.0, [2])):
+            with self.subTest(node=node, cut=cut):
+                self.assertEqual(list(ci_dedup.nodes_below(tree, node, cut)), expected)
+        self.assertEqual(list(ci_dedup.nodes_below([], 0, 0.0)), [0])
+
+    def test_cuts_as_by_definition(self) -> None:
+        rng = random.Random(11)
+        for number in range(60):
+            distances = random_distances(rng, rng.randint(1, 20))
+            tree, cut = ci_dedup.linkage(distances), rng.random()
+            nodes = list(ci_dedup.nodes_below(tree, 2 * len(tree), cut))
+            with self.subTest(number):
+                self.assertEqual({leaves_of(tree, node) for node in nodes}, naive_groups(distances, cut))
+                self.assertEqual(len(nodes), len(set(nodes)))
+
+    def test_a_deep_tree_is_no_recursion(self) -> None:
+        count = 3000
+        tree = [Merge(0, 1, 1.0)] + [Merge(number, count + number - 2, float(number)) for number in range(2, count)]
+        self.assertEqual(len(list(ci_dedup.nodes_below(tree, 2 * count - 2, -1.0))), count)
+
+
+class Clustering(unittest.TestCase):
+    """Jobs by what they tell."""
+
+    def cluster(self, *lines: str) -> ci_dedup.Clusters:
+        return ci_dedup.cluster(History(commits_of(*lines), []))
+
+    def test_by_hand(self) -> None:
+        """a and c are alike; b is their opposite, so as far as can be; k and l never changed."""
+        found = self.cluster("1: a+ b- c+ k+ l-", "2: a- b+ c- k+ l-", "3: a- b+ c- k+ l-")
+        self.assertEqual(found[:3], (["b", "a", "c", "k", "l"], [["b"], ["a", "c"]], ["k", "l"]))
+        at = {job: number for number, job in enumerate(found.jobs)}
+        self.assertEqual([found.matrix[at["a"]][at[other]] for other in "abc"], [1, -1, 1])
+        self.assertTrue(all(math.isnan(found.matrix[at[one]][at[other]]) for one in "kl" for other in at))
+
+    def test_the_rows_of_the_matrix_are_in_the_order_of_jobs(self) -> None:
+        rng = random.Random(3)
+        commits = commits_of(*(f"{number}: " + " ".join(job + rng.choice("+-") for job in "abcdefgh")
+                               for number in range(30)))
+        found = ci_dedup.cluster(History(commits, []))
+        self.assertEqual(sorted(found.jobs), list("abcdefgh"))
+        self.assertEqual(found.matrix, ci_dedup.correlations(commits, found.jobs))
+
+    def test_one_job(self) -> None:
+        self.assertEqual(self.cluster("1: a+", "2: a-")[:3], (["a"], [["a"]], []))
+        self.assertEqual(self.cluster("1: a+", "2: a-").matrix, [[1.0]])
+        self.assertEqual(self.cluster("1: a+", "2: a+")[:3], (["a"], [], ["a"]))
+
+    def test_one_that_varied_beside_others(self) -> None:
+        self.assertEqual(self.cluster("1: a+ b+ c-", "2: a+ b- c-")[:3], (["b", "a", "c"], [["b"]], ["a", "c"]))
+
+    def test_none_that_varied(self) -> None:
+        self.assertEqual(self.cluster("1: b+ a-", "2: a- c+")[:3], (["a", "b", "c"], [], ["a", "b", "c"]))
+
+    def test_all_alike_are_one_cluster(self) -> None:
+        found = self.cluster("1: a+ b+ c+ d+", "2: a- b- c- d-", "3: a+ b+ c+ d+")
+        self.assertEqual((len(found.groups), sorted(found.groups[0]), found.constant), (1, list("abcd"), []))
+
+    def test_what_cannot_be_told_counts_as_nothing_in_common(self) -> None:
+        """a and b never met; both go with c, so that only their own two values keep them apart."""
+        found = self.cluster("1: a+ c+", "2: a- c-", "3: b+ c+", "4: b- c-")
+        self.assertEqual(sorted(map(sorted, found.groups)), [["a"], ["b"], ["c"]])
+        at = {job: number for number, job in enumerate(found.jobs)}
+        self.assertTrue(math.isnan(found.matrix[at["a"]][at["b"]]))
+        self.assertEqual(found.matrix[at["a"]][at["c"]], 1.0)
+
+    def test_the_cut_is_a_tenth_of_the_largest_distance(self) -> None:
+        """Noise of a percent leaves jobs together, noise of a fifth does not."""
+        self.assertEqual(ci_dedup.CUT, 0.1)
+        rng = random.Random(5)
+        for noise, count in ((0.004, 3), (0.2, 9)):
+            base = [[rng.random() < 0.5 for _ in range(1000)] for _ in range(3)]
+            lines = [f"{number}: " + " ".join(f"{group}{copy}{'+-'[base[group][number] ^ (rng.random() < noise)]}"
+                                              for group in range(3) for copy in range(3)) for number in range(1000)]
+            with self.subTest(noise):
+                self.assertEqual(len(self.cluster(*lines).groups), count)
+
+    def test_as_by_definition_on_random_histories(self) -> None:
+        for seed in range(12):
+            rng = random.Random(seed)
+            base = [[rng.random() < 0.1 for _ in range(300)] for _ in range(5)]
+            noises = [rng.choice((0.0, 0.001, 0.004, 0.01)) for _ in range(14)]
+            commits = commits_of(*(
+                f"{number}: " + " ".join(f"j{job}{'+-'[base[job % 5][number] ^ (rng.random() < noise)]}"
+                                         for job, noise in enumerate(noises)) for number in range(300)))
+            found = ci_dedup.cluster(History(commits, []))
+            jobs = sorted(f"j{job}" for job in range(14))
+            rows = ci_dedup.correlations(commits, jobs)
+            distances = [[round(math.sqrt(sum((x - y) ** 2 for x, y in zip(one, other))), 10) for other in rows]
+                         for one in rows]
+            expected = naive_groups(distances, 0.1 * max(map(max, distances)))
+            with self.subTest(seed):
+                self.assertEqual({frozenset(group) for group in found.groups},
+                                 {frozenset(jobs[number] for number in group) for group in expected})
+
+
+class Instance(NamedTuple):
+    """A partial weighted set cover."""
+
+    failures: Dict[FrozenSet[str], int]
+    costs: Dict[str, float]
+    need: int
+
+    def caught(self, jobs: Iterable[str]) -> int:
+        chosen = frozenset(jobs)
+        return sum(weight for failure, weight in self.failures.items() if failure & chosen)
+
+    def cheapest(self) -> float:
+        """By trying all sets of jobs."""
+        jobs = sorted(self.costs)
+        bits = [(sum(1 << place for place, job in enumerate(jobs) if job in failure), weight)
+                for failure, weight in self.failures.items()]
+        costs = [0.0]
+        for job in jobs:
+            costs += [cost + self.costs[job] for cost in costs]
+        return min(cost for mask, cost in enumerate(costs)
+                   if sum(weight for failure, weight in bits if failure & mask) >= self.need)
+
+    def most(self) -> int:
+        """The most commits that one job catches."""
+        return max(sum(weight for failure, weight in self.failures.items() if job in failure) for job in self.costs)
+
+
+def instances(seed: int, number: int) -> Iterator[Instance]:
+    """Random ones of at most ten jobs, with costs of few values, many, or none at all."""
+    rng = random.Random(seed)
+    for _ in range(number):
+        jobs = [f"j{index}" for index in range(rng.randint(1, 10))]
+        most = rng.choice((1, 3, 20, 1000))
+        costs = {job: float(rng.randint(0 if rng.random() < 0.1 else 1, most)) for job in jobs}
+        failures: Dict[FrozenSet[str], int] = {}
+        for _ in range(rng.randint(1, 14)):
+            failure = frozenset(rng.sample(jobs, rng.randint(1, min(len(jobs), rng.choice((2, 4, 10))))))
+            failures[failure] = failures.get(failure, 0) + rng.choice((1, 1, 2, 5))
+        total = sum(failures.values())
+        yield Instance(failures, costs, rng.choice((total, total, math.ceil(total * 0.9), rng.randint(1, total))))
+
+
+class Covers(unittest.TestCase):
+    """The cheapest set, against all sets."""
+
+    # Greedy takes `both` (3 a commit), then `a` and `d`; the cheapest is `left` and `right`.
+    TRAP = Instance({frozenset(["both", "left"]): 2, frozenset(["both", "right"]): 2, frozenset(["a", "left"]): 1,
+                     frozenset(["d", "right"]): 1}, {"both": 12, "left": 10, "right": 10, "a": 5, "d": 5}, 6)
+
+    def test_as_good_as_the_best_of_all_sets(self) -> None:
+        for number, instance in enumerate(instances(1, 400)):
+            found, bound = Cover(*instance).cheapest()
+            cost, best = sum(instance.costs[job] for job in found), instance.cheapest()
+            with self.subTest(number=number, instance=instance):
+                self.assertGreaterEqual(instance.caught(found), instance.need)
+                self.assertAlmostEqual(cost, best, delta=1e-6 * best)
+                self.assertLessEqual(bound, best * (1 + 1e-9))
+                self.assertGreaterEqual(bound, best * (1 - 1e-6))
+
+    def test_what_is_proven_when_the_search_is_ended(self) -> None:
+        """The bound holds, and the greedy set is as good as is proven of it."""
+        tight = 0
+        for number, instance in enumerate(instances(2, 300)):
+            with unittest.mock.patch.object(ci_dedup, "SEARCH_STEPS", 0):
+                found, bound = Cover(*instance).cheapest()
+            cost, best = sum(instance.costs[job] for job in found), instance.cheapest()
+            harmonic = sum(1 / count for count in range(1, instance.most() + 1))
+            tight += bound >= best * (1 - 1e-9)
+            with self.subTest(number=number, instance=instance):
+                self.assertGreaterEqual(instance.caught(found), instance.need)
+                self.assertLessEqual(cost, best * harmonic * (1 + 1e-9))
+                self.assertLessEqual(bound, best * (1 + 1e-9))
+                self.assertGreaterEqual(bound, 0)
+        self.assertGreater(tight, 150, "a bound that is seldom near ends no search")
+
+    def test_where_greed_fails(self) -> None:
+        self.assertEqual(self.TRAP.cheapest(), 20)
+        cover = Cover(*self.TRAP)
+        self.assertEqual(cover.greedy(frozenset(), frozenset()), frozenset(["both", "a", "d"]))
+        self.assertEqual(cover.cheapest()[0], frozenset(["left", "right"]))
+        with unittest.mock.patch.object(ci_dedup, "SEARCH_STEPS", 0):
+            found, bound = cover.cheapest()
+        self.assertEqual(found, frozenset(["both", "a", "d"]))
+        self.assertTrue(12 < bound <= 20, bound)
+
+    def test_greed_takes_out_what_became_superfluous(self) -> None:
+        """`a` is cheapest by the commit; `b` and `c`, which have to be, catch its commits too."""
+        cover = Cover({frozenset("ab"): 2, frozenset("ac"): 2, frozenset("b"): 1, frozenset("c"): 1},
+                      {"a": 1.0, "b": 9.0, "c": 9.0}, 6)
+        self.assertEqual(cover.greedy(frozenset(), frozenset()), frozenset("bc"))
+        self.assertIsNone(cover.greedy(frozenset(), frozenset("b")))
+        self.assertEqual(cover.greedy(frozenset("a"), frozenset()), frozenset("abc"), "what was given stays")
+
+    def test_greed_counts_no_more_than_is_missing(self) -> None:
+        """`big` catches five commits at two each, but one is enough."""
+        cover = Cover({frozenset(["big"]): 5, frozenset(["small"]): 1}, {"big": 10.0, "small": 3.0}, 1)
+        self.assertEqual(cover.greedy(frozenset(), frozenset()), frozenset(["small"]))
+        self.assertEqual(cover.best(*cover.left(frozenset()), frozenset(["small"])), "big")
+        self.assertIsNone(cover.best(*cover.left(frozenset()), frozenset(["small", "big"])))
+
+    def test_dominated_jobs_are_left_aside(self) -> None:
+        costs = {"a": 2.0, "b": 2.0, "c": 3.0, "d": 1.0}
+        for failures, expected in (([("a", "c"), ("a", "c")], "a"), ([("a", "c"), ("c",)], "ac"), ([("a", "b")], "a"),
+                                   ([("a", "b"), ("b",)], "b"), ([("a", "d"), ("d", "c")], "d"),
+                                   ([("a", "d"), ("a",)], "ad")):
+            with self.subTest(failures):
+                weights = {frozenset(jobs): 1 for jobs in failures}
+                self.assertEqual(Cover(weights, costs, 1).undominated(weights), frozenset(expected))
+
+    def test_the_bound_of_what_no_two_share_is_their_cost(self) -> None:
+        alone = {frozenset("a"): 1, frozenset("b"): 1, frozenset("c"): 1}
+        costs = {"a": 1.0, "b": 2.0, "c": 9.0}
+        for need, expected in ((3, 12), (2, 3), (1, 1), (0, 0)):
+            with self.subTest(need):
+                cover = Cover(alone, costs, need)
+                self.assertEqual(cover.bound(frozenset(), frozenset(), [math.inf])[0], expected)
+                self.assertEqual(cover.cheapest()[1], expected)
+        cover = Cover(alone, costs, 3)
+        self.assertEqual(cover.bound(frozenset("a"), frozenset(), [math.inf])[0], 12)
+        self.assertEqual(cover.bound(frozenset(), frozenset("c"), [math.inf])[0], math.inf)
+
+    def test_capped_prices_bound_what_may_miss_some(self) -> None:
+        """Three of four: b, c and d, 9. Without a cap the commit that is a's alone is worth 10, the others nothing."""
+        cover = Cover({frozenset("a"): 1, frozenset("ab"): 1, frozenset("ac"): 1, frozenset("ad"): 1},
+                      {"a": 10.0, "b": 3.0, "c": 3.0, "d": 3.0}, 3)
+        nothing: FrozenSet[str] = frozenset()
+        for caps, expected in (([math.inf], 0), ([3], 7), ([2.5], 7.5), ([1], 3), ([10, 5, 2.5, 1.25], 7.5)):
+            with self.subTest(caps):
+                self.assertEqual(cover.bound(nothing, nothing, caps)[0], expected)
+        self.assertEqual(cover.bound(nothing, nothing, [10, 5, 2.5, 1.25])[1], 2.5)
+        self.assertEqual(cover.cheapest(), (frozenset("bcd"), 9))
+
+    def test_the_order_of_the_input_changes_nothing(self) -> None:
+        rng = random.Random(4)
+        for number, instance in enumerate(instances(3, 100)):
+            found = Cover(*instance).cheapest()
+            failures, costs = list(instance.failures.items()), list(instance.costs.items())
+            rng.shuffle(failures)
+            rng.shuffle(costs)
+            with self.subTest(number=number, instance=instance):
+                self.assertEqual(Cover(dict(failures), dict(costs), instance.need).cheapest(), found)
+                with unittest.mock.patch.object(ci_dedup, "SEARCH_STEPS", 0):
+                    self.assertEqual(Cover(dict(failures), dict(costs), instance.need).cheapest(),
+                                     Cover(*instance).cheapest())
+
+    def test_the_catch_of_a_set_that_was_chosen(self) -> None:
+        """`choose`, with jobs that are kept, against all sets that hold them."""
+        for number, instance in enumerate(instances(5, 150)):
+            rng = random.Random(number)
+            kept = frozenset(job for job in instance.costs if rng.random() < 0.2)
+            percent = rng.choice((0, 50, 90, 99, 100))
+            commits = [Commit(f"{index}", {job: Verdict(job not in failure, None) for job in instance.costs})
+                       for index, failure in enumerate(jobs for jobs, weight in instance.failures.items()
+                                                       for _ in range(weight))]
+            need = math.ceil(len(commits) * percent / 100)
+            rest = {jobs: weight for jobs, weight in instance.failures.items() if not jobs & kept}
+            still = need - (len(commits) - sum(rest.values()))
+            best = sum(instance.costs[job] for job in kept) + (
+                Instance(rest, instance.costs, still).cheapest() if still > 0 else 0)
+            choice = ci_dedup.choose(commits, instance.costs, percent, kept)
+            assert choice is not None
+            with self.subTest(number=number, percent=percent, instance=instance, kept=kept):
+                self.assertLessEqual(kept, choice.jobs)
+                self.assertGreaterEqual(instance.caught(choice.jobs), need)
+                self.assertAlmostEqual(choice.cost, best, delta=1e-6)
+                self.assertAlmostEqual(choice.cost, sum(instance.costs[job] for job in choice.jobs), delta=1e-6)
+                self.assertAlmostEqual(choice.bound, best, delta=1e-5)
+
+    def test_nothing_failed(self) -> None:
+        self.assertIsNone(ci_dedup.choose(commits_of("1: a+ b+", "2: a+"), {"a": 1, "b": 1}, 99, frozenset("a")))
+        self.assertIsNone(ci_dedup.choose([], {}, 99, frozenset()))
+
+    def test_judge(self) -> None:
+        commits = commits_of("1: a+ b+", "2: a- b-", "3: b- c+", "4: c-", "5: a+")
+        score = ci_dedup.judge(commits, {"a": 1, "b": 10, "c": 100}, frozenset("a"))
+        self.assertEqual(([commit.name for commit in score.caught], [commit.name for commit in score.missed]),
+                         (["2"], ["3", "4"]))
+        self.assertEqual((score.commits, score.cost_of_all, score.cost_of_chosen), (5, 233, 3))
+
+
+class Choosing(DedupCase):
+    """What the command line recommends, and how it judges that."""
+
+    def ten(self, *options: str, code: int = 0, err: str = "") -> str:
+        """The report on TEN."""
+        self.write("h.csv", table_of(*TEN, costs=TEN_COSTS))
+        return self.inside("h.csv", *options, code=code, err=err)
+
+    def chosen(self, *options: str) -> List[str]:
+        """The labels that are written for TEN."""
+        self.ten("--write", self.path("w"), *options)
+        return [line for line in self.read("w").splitlines() if not line.startswith("# ")]
+
+    def test_all_that_is_said(self) -> None:
+        self.assertEqual(self.ten(), TEN_TEXT)
+        self.assertEqual(self.dedup("h.csv").text, TEN_TEXT)
+
+    def test_catch(self) -> None:
+        """Of five failing commits three are fast's."""
+        for percent, expected in (("100", ["fast", "other", "rare"]), ("90", ["fast", "other", "rare"]),
+                                  ("80", ["fast", "other"]), ("61%", ["fast", "other"]), ("60", ["fast"]),
+                                  ("0.1", ["fast"])):
+            with self.subTest(percent):
+                self.assertEqual(self.chosen("--holdout", "0", "--catch", percent), expected)
+
+    def test_the_percentage_is_told(self) -> None:
+        self.assertIn("; the cheapest set there is that catches 66.6 % of failing commits (it catches 2 of 3)\n",
+                      self.ten("--catch", "66.6"))
+
+    def test_keep(self) -> None:
+        for options, expected in ((["calm"], ["calm", "fast", "other"]), (["s*"], ["other", "slow"]),
+                                  (["?a*"], ["calm", "fast", "other", "rare"]),
+                                  (["slow", "fast"], ["fast", "other", "slow"]), (["[fo]*"], ["fast", "other"])):
+            with self.subTest(options):
+                self.assertEqual(self.chosen(*itertools.chain(*(("--keep", job) for job in options))), expected)
+        out = self.ten("--keep", "slow")
+        self.assertRegex(out, r"\nRecommended: 2 of 5 jobs, 2\.0 min of 2\.9 min a commit \(68\.6 %\); the cheapest ")
+        self.assertRegex(out, r"\n +100\.0 s +2 +2  slow \(--keep\)\n")
+
+    def test_a_pattern_that_names_none_is_a_mistake(self) -> None:
+        for option in ("--keep", "--drop"):
+            for name in ("none", "FAST", "f", "*x"):
+                with self.subTest(option=option, name=name):
+                    pattern = re.escape(f"ci_dedup.py: error: {option} {name}: no job has such a name; there are "
+                                        "calm fast other rare slow")
+                    self.ten("--write", self.path("w"), option, "calm", option, name, code=2, err=pattern)
+        self.assertFalse(os.path.exists(self.path("w")))
+
+    def test_a_name_is_taken_as_it_is_too(self) -> None:
+        jobs = ["a[1]", "a1", "b"]
+        for patterns, expected in ((["a[1]"], {"a[1]", "a1"}), (["b", "a1"], {"a1", "b"}), (["*"], set(jobs)),
+                                   ([], set())):
+            with self.subTest(patterns):
+                self.assertEqual(ci_dedup.matching("--keep", patterns, jobs), expected)
+
+    def test_drop(self) -> None:
+        """What failed in the dropped job alone is no failing commit any more."""
+        self.assertEqual(self.chosen("--drop", "f*"), ["other", "slow"])
+        out = self.ten("--drop", "rare", "--drop", "fast")
+        self.assertTrue(out.startswith("3 jobs, 10 commits from c1 to c10, 4 failing commits\n"), out)
+        self.assertIn("caught 1 of 1 failing (100.0 %), missed 0;", out)
+        self.ten("--drop", "fast", "--keep", "fast", code=2, err=".*--keep fast: no job has such a name; .*")
+
+    def test_holdout(self) -> None:
+        for percent, judged in (("0", None), ("9", None), ("10", "1 commit: caught 0 of 0 failing (0.0 %), missed 0;"),
+                                ("30", "3 commits: caught 1 of 2 failing"), ("39%", "3 commits: "),
+                                ("80", "8 commits: caught 2 of 4 failing (50.0 %), missed 2;")):
+            with self.subTest(percent):
+                out = self.ten("--holdout", percent)
+                if judged is None:
+                    self.assertNotIn("Judged", out)
+                else:
+                    self.assertIn("\nJudged on the newest " + judged, out)
+        self.assertTrue(out.endswith("\n  missed c4: other\n  missed c9: rare\n"), out)
+
+    def test_missed_commits_are_listed_with_all_jobs_that_failed(self) -> None:
+        self.write("h.csv", table_of("1: a- b+ c+ d+", "2: a+ b+ c+ d+", "3: a+ b- c+ d-",
+                                     "4: a- b- c+ d+", "5: a+ b+ c- d+"))
+        out = self.inside("h.csv", "--holdout", "60")
+        self.assertTrue(out.endswith("caught 1 of 3 failing (33.3 %), missed 2; saved 9 jobs of 12 jobs (75.0 %)\n"
+                                     "  missed 3: b | d\n  missed 5: c\n"), out)
+
+    def test_new_jobs_are_kept(self) -> None:
+        """Nothing can be said against a job that the older commits do not know."""
+        self.write("h.csv", table_of("1: a- b+", "2: a+ b+", "3: a+ b+", "4: a+ b+ new+"))
+        out = self.inside("h.csv", "--holdout", "25", "--write", self.path("w"))
+        self.assertIn(" new (new)\n", out)
+        self.assertEqual(self.read("w").splitlines()[-2:], ["a", "new"])
+        self.inside("h.csv", "--holdout", "0", "--write", self.path("w"))
+        self.assertEqual(self.read("w").splitlines()[-1:], ["a"])
+
+    def test_nothing_to_choose_by(self) -> None:
+        for name, lines, options in (("none failed", ["1: a+ b+", "2: a+ b+"], []),
+                                     ("all are held out", ["1: a- b+", "2: a+ b-"], ["--holdout", "100"]),
+                                     ("only newer ones failed", ["1: a+", "2: a+", "3: a-"], ["--holdout", "40"])):
+            with self.subTest(name):
+                self.write("h.csv", table_of(*lines))
+                out = self.inside("h.csv", "--write", self.path("w"), *options, code=5)
+                self.assertTrue(out.endswith("\nNo commit failed on which to choose; nothing is recommended.\n"), out)
+                self.assertNotIn("Judged", out)
+                self.assertFalse(os.path.exists(self.path("w")))
+
+    def test_costs_that_are_zero_or_unknown(self) -> None:
+        lines = ("1: a- b-", "2: a+ b+", "3: b- c+", "4: a+ b+ c+")
+        for costs, chosen, said in (({}, "b", "1 job of 3 jobs a commit (33.3 %)"),
+                                    (dict.fromkeys("abc", "0,1"), "b", "1 job of 3 jobs a commit (33.3 %)"),
+                                    ({"a": "0,1", "b": "5,0"}, "b", "1 job of 3 jobs a commit (33.3 %)"),
+                                    ({"a": "5,1", "b": "5,0"}, "b", "0 s of 7.5 s a commit (0.0 %)"),
+                                    ({"a": "6,1", "c": "2,1"}, "b", "4.0 s of 12.0 s a commit (33.3 %)")):
+            with self.subTest(costs):
+                self.write("h.csv", table_of(*lines, costs=costs))
+                out = self.inside("h.csv", "--holdout", "0", "--write", self.path("w"))
+                self.assertEqual(self.read("w").splitlines()[-1], chosen)
+                self.assertIn(f"Recommended: 1 of 3 jobs, {said}; the cheapest set there is ", out)
+
+    def test_costs_are_told_in_a_unit_that_suits(self) -> None:
+        report = unittest.mock.Mock()
+        report.history.has_costs.return_value = True
+        for cost, expected in ((0, "0 s"), (0.012, "0.012 s"), (119.9, "119.9 s"), (120, "2.0 min"),
+                               (7199, "120.0 min"), (7200, "2.0 h"), (3_600_000 * 2, "2,000.0 h")):
+            with self.subTest(cost):
+                self.assertEqual(ci_dedup.show_cost(report, cost), expected)
+        report.history.has_costs.return_value = False
+        self.assertEqual([ci_dedup.show_cost(report, cost) for cost in (0, 1.0, 2000)],
+                         ["0 jobs", "1 job", "2,000 jobs"])
+
+    def test_many_names_are_cut(self) -> None:
+        names = [f"j{number:02}" for number in range(12)]
+        self.assertEqual(ci_dedup.first_of(names), " ".join(names[:10]) + " \u2026 with 2 more")
+        self.assertEqual(ci_dedup.first_of(names[:10]), " ".join(names[:10]))
+
+    def test_a_search_that_was_ended_says_how_far_it_came(self) -> None:
+        lines = [f"{number}: " + " ".join(job + "+-"[job in failure] for job in sorted(Covers.TRAP.costs))
+                 for number, failure in enumerate(jobs for jobs, weight in Covers.TRAP.failures.items()
+                                                  for _ in range(weight))]
+        self.write("h.csv", table_of(*lines, costs={job: f"{cost},1" for job, cost in Covers.TRAP.costs.items()}))
+        arguments = ci_dedup.build_parser().parse_args([self.path("h.csv"), "--holdout", "0"])
+        for steps, pattern in ((0, r"22\.0 s of 42\.0 s a commit \(52\.4 %\); no more than (\d\.\d) s above the cheap"),
+                               (10 ** 6, r"20\.0 s of 42\.0 s a commit \(47\.6 %\); the cheapest set there is ()that")):
+            with self.subTest(steps), unittest.mock.patch.object(ci_dedup, "SEARCH_STEPS", steps):
+                report = ci_dedup.analyse(arguments)
+                found = re.search(pattern, "\n".join(ci_dedup.text_lines(report)))
+                assert found is not None and report.choice is not None
+                above = report.choice.cost - report.choice.bound
+                self.assertAlmostEqual(float(found.group(1) or 0), above, delta=0.051)
+
+    def test_what_never_changed_is_told(self) -> None:
+        self.write("h.csv", table_of("1: a+ b- k+ l-", "2: a- b+ k+ l-"))
+        out = self.dedup("h.csv", "--holdout", "0").text
+        self.assertIn("\nnever failed: 1: k\nnever passed: 1: l\n2 clusters, 0 of more than one job:\n\n", out)
+
+    def test_the_one_that_is_most_like_a_job_is_named(self) -> None:
+        """Of those recommended; none is named for a job that is like none of them."""
+        self.write("h.csv", table_of("1: a- x- b+ y+", "2: a- x- b+ y+", "3: a+ x+ b- y-", "4: a- x+ b+ y+",
+                                     "5: a+ x+ b- y-", "6: a+ x+ b+ y+", costs={"x": "9,", "y": "9,"}, blank="1,"))
+        out = self.dedup("h.csv", "--holdout", "0").text
+        self.assertRegex(out, r"\n +9\.0 s +2   0\.71  x \| a\n")
+        self.assertRegex(out, r"\n +9\.0 s +2   1\.00  y \| b\n")
+
+    def test_one_that_never_met_a_job_is_not_like_it(self) -> None:
+        self.write("h.csv", table_of("1: a- x-", "2: a+ x+", "3: b-", "4: b+", costs={"x": "9,"}, blank="1,"))
+        self.assertRegex(self.inside("h.csv", "--holdout", "0"), r"\n +9\.0 s +1   1\.00  x \| a\n")
+
+    def test_what_each_catches_alone(self) -> None:
+        self.write("h.csv", table_of("1: a- b+ c+", "2: a- b- c+", "3: a- b- c-", "4: a+ b- c+", "5: a- b- c+"))
+        out = self.inside("h.csv", "--holdout", "0", "--keep", "c")
+        self.assertRegex(out, r"\n +1 job +4 +1  a\n")
+        self.assertRegex(out, r"\n +1 job +4 +1  b\n")
+        self.assertRegex(out, r"\n +1 job +1 +0  c \(--keep\)\n")
+
+    def test_the_same_whatever_the_hash_seed_and_the_order_of_jobs(self) -> None:
+        rng = random.Random(42)
+        jobs = [f"j{number}" for number in range(24)]
+        lines = [f"c{commit}: " + " ".join(job + rng.choice("++++-") for job in rng.sample(jobs, 20))
+                 for commit in range(60)]
+        self.write("h.csv", table_of(*lines))
+        shuffled = [line.split() for line in lines]
+        for words in shuffled:
+            words[1:] = rng.sample(words[1:], len(words) - 1)
+        self.write("s.csv", table_of(*map(" ".join, shuffled)))
+        found = set()
+        for name, seed in (("h.csv", "0"), ("h.csv", "1"), ("s.csv", "2")):
+            ran = self.dedup(name, "--write", "w", "--csv", "m.csv", "--html", "p.html", env={"PYTHONHASHSEED": seed})
+            found.add((ran.text, self.read("w"), self.read("m.csv"), self.read("p.html")))
+        self.assertEqual(len(found), 1)
+
+    def test_the_order_of_commits_changes_no_choice(self) -> None:
+        rng = random.Random(9)
+        for seed in range(5):
+            lines = [f"c{commit}: " + " ".join(f"j{job}" + rng.choice("+++-") for job in range(12))
+                     for commit in range(25)]
+            commits = commits_of(*lines)
+            costs = {f"j{job}": float(rng.randint(1, 4)) for job in range(12)}
+            expected = ci_dedup.choose(commits, costs, 90, frozenset())
+            rng.shuffle(commits)
+            with self.subTest(seed):
+                self.assertEqual(ci_dedup.choose(commits, costs, 90, frozenset()), expected)
+
+    def test_bad_percentages(self) -> None:
+        for option in ("--catch", "--holdout"):
+            for text in ("-1", "100.1", "nan", "x", "", "%", "inf"):
+                with self.subTest(option=option, text=text):
+                    self.ten(f"{option}={text}", code=2,
+                             err=rf"usage: .*ci_dedup\.py: error: argument {option}: '{text}' is not a percentage "
+                             "from 0 to 100")
+
+
+class MadeUp(DedupCase):
+    """The made-up history, of which the right answer is known."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.jobs = ci_history.read_jobs()
+        self.answer, self.clusters = ci_history.right_answer(self.jobs)
+
+    def groups(self, out: str) -> Set[FrozenSet[str]]:
+        """The clusters of more than one job that are told."""
+        head, _, _ = out.partition("\n\n")
+        return {frozenset(line.strip().split(" | ")) for line in head.splitlines() if line.startswith("  ")}
+
+    def test_the_table(self) -> None:
+        """The forty jobs of the study in its clusters, and an answer by hand for three of these."""
+        self.assertEqual((len(self.jobs), len({job.name for job in self.jobs}), len(self.clusters)), (40, 40, 15))
+        self.assertEqual({job.alone for job in self.jobs}, {"", "flaky", "rare"})
+        for cluster, cheapest in (("macos", "ci/circleci: binary_macos_conda_3.5_cpu"),
+                                  ("caffe2-clang", "ci/circleci: caffe2_py2_clang3_9_ubuntu16_04"),
+                                  ("rocm", "pr/py2-clang7-rocmdeb-ubuntu16.04")):
+            self.assertEqual(self.answer & frozenset(self.clusters[cluster]), {cheapest})
+        self.assertEqual(len(self.answer), 15)
+
+    def test_what_is_chosen_is_the_right_answer(self) -> None:
+        script = os.path.join(ROOT, "qa", "bench", "ci_history.py")
+        for seed, commits in ((1, 1000), (2, 1500)):
+            command = [sys.executable, script, self.path(str(seed)), "--commits", str(commits), "--seed", str(seed)]
+            made = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout.decode()
+            out = self.dedup(str(seed), "--write", f"{seed}.txt").text
+            newer = [(number, failed) for number, failed in enumerate(ci_history.failures(self.jobs, commits, seed))
+                     if failed and number >= 0.7 * commits]
+            missed = [f"  missed c{number:05}: {' | '.join(sorted(failed))}" for number, failed in newer
+                      if not failed & self.answer]
+            with self.subTest(seed):
+                self.assertEqual(made.splitlines()[1:], sorted(self.answer))
+                self.assertEqual([line for line in self.read(f"{seed}.txt").splitlines() if not line.startswith("# ")],
+                                 sorted(self.answer))
+                self.assertEqual(self.groups(out), {frozenset(group) for group in self.clusters.values() if group[1:]})
+                self.assertIn(f"40 jobs, {commits:,} commits from c00000 to c{commits - 1:05}, ", out)
+                self.assertIn("Recommended: 15 of 40 jobs, ", out)
+                self.assertIn(f"newest {0.3 * commits:.0f} commits: caught {len(newer) - len(missed)} of "
+                              f"{len(newer)} failing ", out)
+                self.assertEqual([line for line in out.splitlines() if line.startswith("  missed ")], missed)
+
+    def test_seconds_and_parts_are_those_of_the_table(self) -> None:
+        ci_history.write_history(self.path("h"), self.jobs, 60, 3)
+        costs = self.history("h").costs()
+        self.assertEqual(sorted(costs), sorted(job.name for job in self.jobs))
+        for job in self.jobs:
+            self.assertAlmostEqual(costs[job.name], job.seconds * job.gpus, delta=0.1 * job.seconds * job.gpus)
+        tests = self.history("h", "--tests", "--jobs", "all").jobs()
+        self.assertEqual({ci_dedup.folded(job) for job in tests}, {job.name for job in self.jobs})
+        self.assertTrue(all(job.endswith(("_test", "-test")) for job in tests))
+
+    def test_failures_are_those_that_were_made_up(self) -> None:
+        ci_history.write_history(self.path("h"), self.jobs, 300, 4)
+        expected = list(ci_history.failures(self.jobs, 300, 4))
+        self.assertGreater(sum(map(bool, expected)), 20)
+        for options in ([], ["--order", "name"]):
+            found = self.history("h", *options).commits
+            self.assertEqual([commit.failed() for commit in found], expected)
+            self.assertEqual([commit.name for commit in found], [f"c{number:05}" for number in range(300)])
+
+    def test_rare_failures_are_missed_and_told(self) -> None:
+        """In the newer part two jobs fail alone, and one with a job that is in the set."""
+        with unittest.mock.patch.object(ci_history, "RARE", 0.0):
+            failing = list(ci_history.failures(self.jobs, 1000, 5))
+        rare = sorted(job.name for job in self.jobs if job.alone == "rare" and job.name not in self.answer)
+        quiet = [number for number in range(700, 1000) if not failing[number]]
+        failing[quiet[5]], failing[quiet[9]] = frozenset(rare[:1]), frozenset(rare[1:3])
+        failing[quiet[12]] = frozenset([rare[3], min(self.answer)])
+        costs = {job.name: job.seconds * job.gpus for job in self.jobs}
+        commits = [Commit(f"c{number}", {job: Verdict(job not in failed, cost) for job, cost in costs.items()})
+                   for number, failed in enumerate(failing)]
+        choice = ci_dedup.choose(commits[:700], costs, 99, frozenset())
+        assert choice is not None
+        score = ci_dedup.judge(commits[700:], costs, choice.jobs)
+        self.assertEqual(choice.jobs, self.answer)
+        self.assertEqual({commit.name: commit.failed() for commit in score.missed},
+                         {f"c{quiet[5]}": frozenset(rare[:1]), f"c{quiet[9]}": frozenset(rare[1:3])})
+        self.assertEqual(len(score.caught), sum(map(bool, failing[700:])) - 2)
+        self.assertEqual((score.cost_of_all, score.cost_of_chosen),
+                         (300 * sum(costs.values()), 300 * sum(costs[job] for job in self.answer)))
+        found = ci_dedup.cluster(History(commits[:700], []))
+        self.assertEqual({frozenset(group) for group in found.groups}, set(map(frozenset, self.clusters.values())))
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser would make of a page: its tags, and the text in each kind of tag."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: List[Tuple[str, Tuple[Any, ...]]] = []
+        self.texts: Dict[str, str] = {}
+        self.open: List[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: List[Tuple[str, Optional[str]]]) -> None:
+        self.tags.append((tag, tuple(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.tags.append(("/" + tag, ()))
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        tag = self.open[-1] if self.open else ""
+        self.texts[tag] = self.texts.get(tag, "") + data
+
+    def data(self) -> Any:
+        found = re.findall(r"(?m)^const data = (.*);$", self.texts["script"])
+        return json.loads(found[0])
+
+
+class Outputs(DedupCase):
+    """What is written."""
+
+    NASTY = ("plain", "<b>bold</b>", "a&amp;b & c", 'say "hi"', "it's", "</script><script>alert(1)</script>", "<!--",
+             "TITLE", "DATA", "TEXT", "\\u003c \\", "]]>", "ä€😀", "\u2028", "`${1}`", "-->", "=1+1", "a,b", "</pre>")
+
+    def nasty(self, names: Sequence[str]) -> List[str]:
+        """Write a history of jobs with these names, and of one that never failed; returns all names."""
+        rng = random.Random(13)
+        rows = [["commit", "job", "ok"]]
+        for commit in range(40):
+            rows += [[f"c{commit}", name, str(int(rng.random() < 0.8))] for name in names if rng.random() < 0.9]
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([*rows, ["c1", "calm", "1"], ["c2", "calm", "1"]])
+        self.write("h.csv", text.getvalue())
+        return [*names, "calm"]
+
+    def test_matrix(self) -> None:
+        jobs = self.nasty(self.NASTY)
+        self.dedup("h.csv", "--csv", "m.csv")
+        found = ci_dedup.cluster(self.history("h.csv"))
+        names, numbers, values = self.numbers("m.csv")
+        self.assertEqual((names, sorted(names)), (found.jobs, sorted(jobs)))
+        self.assertEqual(list(map(repr, itertools.chain(*values))), list(map(repr, itertools.chain(*found.matrix))))
+        self.assertEqual(numbers, [str(number) for number, group in enumerate(found.groups, 1) for _ in group] + [""])
+        self.assertEqual((names[-1], set(map(str, values[-1]))), ("calm", {"nan"}))
+        self.assertTrue(self.read("m.csv").endswith("\ncalm,," + "," * (len(jobs) - 1) + "\n"))
+
+    def test_matrix_by_hand(self) -> None:
+        self.write("h.csv", table_of("1: a+ b- c+ k+", "2: a- b+ c- k+", "3: a- b+ c-"))
+        self.dedup("h.csv", "--csv", "m.csv")
+        self.assertEqual(self.read("m.csv"), "job,cluster,b,a,c,k\nb,1,1.0,-1.0,-1.0,\na,2,-1.0,1.0,1.0,\n"
+                         "c,2,-1.0,1.0,1.0,\nk,,,,,\n")
+
+    def test_page_holds_the_numbers_of_the_matrix(self) -> None:
+        self.nasty(self.NASTY)
+        ran = self.dedup("h.csv", "--csv", "m.csv", "--html", "p.html", "--write", "w", "--catch", "60")
+        data = Page(self.read("p.html")).data()
+        names, numbers, values = self.numbers("m.csv")
+        self.assertEqual(data["jobs"], names)
+        self.assertEqual(data["values"], [[None if math.isnan(value) else round(value, 4) for value in row]
+                                          for row in values])
+        sizes = [(names.index(names[numbers.index(number)]), numbers.count(number)) for number in dict.fromkeys(numbers)
+                 if number and numbers.count(number) > 1]
+        self.assertEqual([tuple(box) for box in data["clusters"]], sizes)
+        found = re.search(r"Recommended: (\d+) of 20 jobs", ran.text)
+        assert found is not None
+        self.assertEqual(len(data["chosen"]), int(found.group(1)))
+        self.assertTrue(0 < len(data["chosen"]) < len(names))
+
+    def test_boxes_are_clusters_of_more_than_one(self) -> None:
+        self.write("h.csv", table_of(*TEN))
+        self.dedup("h.csv", "--html", "p.html")
+        data = Page(self.read("p.html")).data()
+        (first, length), = data["clusters"]
+        self.assertEqual(sorted(data["jobs"][first:first + length]), ["fast", "slow"])
+        self.assertEqual(data["chosen"], ["fast", "other"])
+
+    def test_names_cannot_break_the_page(self) -> None:
+        self.nasty([f"j{number:02}" for number in range(len(self.NASTY))])
+        self.dedup("h.csv", "--html", "plain.html")
+        self.nasty(self.NASTY)
+        ran = self.dedup("h.csv", "--html", "p.html")
+        plain, page = Page(self.read("plain.html")), Page(self.read("p.html"))
+        self.assertEqual(page.tags, plain.tags)
+        self.assertEqual(page.open, [])
+        self.assertEqual(page.texts["pre"] + "\n", ran.text)
+        self.assertEqual(sorted(page.data()["jobs"]), sorted([*self.NASTY, "calm"]))
+        self.assertEqual((page.texts["title"], page.texts["h1"]), ("20 jobs over 40 commits",) * 2)
+        one, other = (re.sub(r"(?m)^const data = .*$", "", each.texts["script"]) for each in (page, plain))
+        self.assertEqual(one, other)
+
+    def test_page_needs_nothing_else(self) -> None:
+        self.write("h.csv", table_of(*TEN))
+        self.dedup("h.csv", "--html", "p.html")
+        text = self.read("p.html")
+        self.assertTrue(text.startswith("<!DOCTYPE html>\n"))
+        self.assertIn('<meta charset="utf-8">', text)
+        for word in ("http", "src", "href", "url(", "import", "fetch", "XMLHttp", "//", "<link"):
+            with self.subTest(word):
+                self.assertNotIn(word, text)
+        for tag, attributes in Page(text).tags:
+            self.assertLessEqual({name for name, _ in attributes}, {"id", "hidden", "charset", "lang"}, tag)
+
+    def test_labels(self) -> None:
+        self.write("h.csv", table_of(*TEN, costs=TEN_COSTS))
+        ran = self.dedup("h.csv", "--write", "w")
+        about = [line for line in ran.text.splitlines() if line.startswith(("Recommended", "Judged"))]
+        self.assertEqual(self.read("w").splitlines(), ["# Chosen by ci_dedup.py, for run_tests.py --only.",
+                                                       *("# " + line for line in about), "fast", "other"])
+        labels = run_tests.parse_only(self.path("w")).labels
+        self.assertEqual({label for label in labels if not label.startswith("# ")}, {"fast", "other"})
+
+    def test_labels_that_are_no_text_are_the_same_bytes(self) -> None:
+        self.journal(started("r"), ended("a \udcff", "failed"), ended("ü"))
+        self.dedup("j.jsonl", "--holdout", "0", "--write", "w", "--csv", "m.csv", "--html", "p.html")
+        with open(self.path("w"), "rb") as file:
+            self.assertEqual(file.read().splitlines()[-1], b"a \xff")
+        self.assertIn("a \udcff", run_tests.parse_only(self.path("w")).labels)
+
+    def test_what_is_written_where_nothing_is_recommended(self) -> None:
+        """The correlations need no choice."""
+        self.write("h.csv", table_of("1: a+ b-", "2: a- b+"))
+        out = self.dedup("h.csv", "--holdout", "100", "--csv", "m.csv", "--html", "p.html", code=5).text
+        self.assertEqual(sorted(self.numbers("m.csv")[0]), ["a", "b"])
+        page = Page(self.read("p.html"))
+        self.assertEqual((page.data()["chosen"], page.texts["pre"] + "\n"), ([], out))
+
+    def test_a_file_that_cannot_be_written(self) -> None:
+        self.write("h.csv", table_of(*TEN))
+        os.mkdir(self.path("folder"))
+        for option in ("--html", "--csv", "--write"):
+            for path, why in (("none/file", "No such file or directory"), ("folder", "Is a directory"),
+                              ("h.csv/x", "Not a directory")):
+                with self.subTest(option=option, path=path):
+                    self.dedup("h.csv", option, path, code=3,
+                               err=rf"ci_dedup\.py: error: cannot write {path} \({why}\); name another place")
+
+    def test_nothing_else_is_written(self) -> None:
+        self.write("h.csv", table_of(*TEN))
+        self.dedup("h.csv")
+        self.assertEqual(os.listdir(self.folder), ["h.csv"])
+
+
+class CommandLine(DedupCase):
+    """Help, and mistakes in what is asked."""
+
+    def options(self) -> Set[str]:
+        return {option for action in ci_dedup.build_parser()._actions for option in action.option_strings}
+
+    def test_help_names_all_options_and_exit_codes(self) -> None:
+        shown = self.dedup("--help").text
+        self.assertLess({"--html", "--csv", "--write", "--keep", "--drop", "--catch", "--holdout"}, self.options())
+        for option in self.options():
+            with self.subTest(option):
+                self.assertRegex(shown, rf"(?m)(^|[ ,\[]){re.escape(option)}\b")
+        for action in ci_dedup.build_parser()._actions:
+            self.assertTrue(action.help, action.dest)
+        self.assertRegex(shown, r"exit codes:\n  0 done   2 usage or bad input   3 a file cannot be written   5 ")
+        self.assertIn("default: 99", shown)
+        self.assertIn("default: 30", shown)
+
+    def test_examples_name_only_options_that_there_are(self) -> None:
+        theirs = {option for action in run_tests.build_parser()._actions for option in action.option_strings}
+        for text in (ci_dedup.EXAMPLES, ci_dedup.__doc__ or ""):
+            seen = 0
+            for line in text.splitlines():
+                command = re.search(r"\b(run_tests|ci_dedup)\.py [^`]*", line)
+                if command and line.startswith(("  ", "`")):
+                    used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", command.group(0).split("$(")[0]))
+                    self.assertLessEqual(used, theirs if command.group(1) == "run_tests" else self.options(), line)
+                    seen += 1
+            self.assertGreaterEqual(seen, 3)
+
+    def test_the_examples_run(self) -> None:
+        """Those of the help, on sources of their names."""
+        self.statuses("statuses/c1", {"x_build": "success", "x_asan_test": "failure"}, 1)
+        self.statuses("statuses/c2", {"x_build": "success", "x_asan_test": "success"}, 2)
+        self.journal(started("r"), ended("a", "failed"), name="logs/one.jsonl")
+        self.write("history.csv", table_of("1: a_asan- b+", "2: a_asan+ b+"))
+        ran = 0
+        for line in ci_dedup.EXAMPLES.splitlines():
+            if line.startswith("  ci_dedup.py "):
+                words = re.split(r" {2,}", line.strip())[0].replace("'", "").replace("*.jsonl", "one.jsonl").split()[1:]
+                with self.subTest(line):
+                    self.dedup(*words)
+                    ran += 1
+        self.assertEqual(ran, 4)
+        self.assertTrue(all(os.path.getsize(self.path(name)) for name in ("map.html", "map.csv", "reduced.txt")))
+
+    def test_sources_of_different_kinds(self) -> None:
+        self.statuses("s/c1", {"a": "success"})
+        self.journal(started("r"), ended("a"))
+        self.write("h.csv", table_of("1: a+"))
+        for sources in (["s", "h.csv"], ["h.csv", "j.jsonl"], ["j.jsonl", "s"], ["s", "h.csv", "j.jsonl"]):
+            with self.subTest(sources):
+                self.dedup(*sources, code=2, err=r"ci_dedup\.py: error: sources are of different kinds; name folders, "
+                           "or journals, or CSV files")
+
+    def test_a_path_that_is_not_there(self) -> None:
+        for name in ("none", "none.csv", "none.jsonl", "none/none"):
+            with self.subTest(name):
+                self.dedup(name, code=2, err=rf"ci_dedup\.py: error: {name}: cannot be read "
+                           r"\(No such file or directory\); name journals[^\n]+")
+
+    def test_bad_usage(self) -> None:
+        for arguments in ([], ["--catch", "50"], ["x.csv", "--cat", "50"], ["x.csv", "--order", "size"],
+                          ["x.csv", "--jobs", "some"], ["x.csv", "--none"], ["x.csv", "--html"]):
+            with self.subTest(arguments):
+                self.dedup(*arguments, code=2, err=r"usage: ci_dedup\.py .*\nci_dedup\.py: error: [^\n]+")
+
+    def test_options_of_folders_are_refused_for_tables(self) -> None:
+        self.write("h.csv", table_of("1: a+"))
+        for options in (["--tests"], ["--no-verdict", "x"], ["--order", "time"]):
+            with self.subTest(options):
+                self.dedup("h.csv", *options, code=2, err=r"ci_dedup\.py: error: --tests, --no-verdict and --order "
+                           "are for folders of job statuses; leave them out")
+
+
+class Surroundings(DedupCase):
+    """Odd input, odd options, an output that does not take it all: an answer or a mistake, never a traceback."""
+
+    def test_a_reader_that_leaves_early(self) -> None:
+        """As in `| head`, whether little is written or much."""
+        self.write("few.csv", table_of(*TEN))
+        self.write("many.csv", table_of(*(f"{number}: " + " ".join(f"{'long' * 20}{job}{'+-'[job == number]}"
+                                                                 for job in range(60)) for number in range(60))))
+        for name in ("few.csv", "many.csv"):
+            reading, writing = os.pipe()
+            os.close(reading)
+            try:
+                with self.subTest(name):
+                    self.dedup(name, "--holdout", "0", stdout=writing)
+            finally:
+                os.close(writing)
+
+    def test_names_that_the_terminal_cannot_show(self) -> None:
+        self.journal(started("r"), ended("a \udcff", "failed"), ended("\u00fc"))
+        for encoding in ("ascii:strict", "utf-8:strict", "latin-1:strict"):
+            with self.subTest(encoding):
+                self.dedup("j.jsonl", "--holdout", "0", env={"PYTHONIOENCODING": encoding})
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "needs /dev/full")
+    def test_a_full_disk(self) -> None:
+        self.write("h.csv", table_of(*TEN))
+        for option in ("--html", "--csv", "--write"):
+            with self.subTest(option):
+                self.dedup("h.csv", option, "/dev/full", code=3,
+                           err=r"ci_dedup\.py: error: cannot write /dev/full \(No space left on device\); [^\n]*")
+        with self.subTest("stdout"), open("/dev/full", "wb") as full:
+            self.dedup("h.csv", code=3, stdout=full.fileno(),
+                       err=r"ci_dedup\.py: error: [^\n]*No space left on device[^\n]*")
+
+    def test_nothing_is_to_be_caught(self) -> None:
+        self.write("h.csv", table_of(*TEN))
+        self.assertIn("\nRecommended: 0 of 5 jobs, 0 jobs of 5 jobs a commit (0.0 %); ",
+                      self.dedup("h.csv", "--catch", "0").text)
+        self.assertIn("\nRecommended: 1 of 5 jobs, 1 job of 5 jobs a commit (20.0 %); ",
+                      self.dedup("h.csv", "--catch", "0", "--keep", "calm").text)
+
+    def test_all_jobs_are_dropped(self) -> None:
+        self.write("h.csv", table_of(*TEN))
+        self.dedup("h.csv", "--drop", "*", code=2, err=r"ci_dedup\.py: error: [^\n]+")
+
+    def test_numbers_that_are_too_large(self) -> None:
+        for number in ("1" + "0" * 400, "1e400"):
+            with self.subTest(number[:9]):
+                self.write("s/c1", '{"good": {"status": "success"}, "bad": {"status": "x", "seconds": ' + number + "}}")
+                self.dedup("s", code=2, err=r"ci_dedup\.py: error: s/c1: job 'bad': not [^\n]+")
+                self.journal(started("r"), ended("a", "failed"),
+                             json.dumps(ended("b", seconds="HERE")).replace('"HERE"', number) + "\n")
+                self.assertIn("\nskipped, not whole: 1: j.jsonl (1 line)\n",
+                              self.dedup("j.jsonl", "--holdout", "0").text)
+
+    def test_events_of_another_form(self) -> None:
+        good = [started("r"), ended("a", "failed"), started("s", time=5), ended("a", run="s", time=6)]
+        for strange in (started("x", time=None), started("x", time="now"), ended(7), ended(None), ended(3.5),
+                        ended("b", run="y", time=None), ended("b", run="y", time=[1])):
+            with self.subTest(strange):
+                self.journal(strange, *good)
+                self.assertRegex(self.dedup("j.jsonl", "--holdout", "0").text,
+                                 "^1 job, 2 commits from r to s, 1 failing ")
+
+    def test_journals_in_any_order(self) -> None:
+        """A commit's last run counts, and its first says when, whichever journal they are in."""
+        self.journal(started("r1", "C", time=10), ended("a", "failed", "r1", time=11),
+                     ended("b", "failed", "r1", time=12), name="old.jsonl")
+        self.journal(started("r2", "D", time=20), ended("a", run="r2", time=21), started("r3", "C", time=30),
+                     ended("a", "passed", "r3", time=31), name="new.jsonl")
+        for sources in ("old.jsonl new.jsonl", "new.jsonl old.jsonl"):
+            with self.subTest(sources):
+                self.assertEqual(told(self.history(sources)), ["C: a+ b-", "D: a+"])
+
+    def test_a_row_that_is_torn_within_a_letter(self) -> None:
+        path = self.write("h.csv", "commit,job,ok\nc1,a,0\nc1,b,1\nc2,\udcc3")
+        history = self.history("h.csv")
+        self.assertEqual((told(history), len(history.skipped)), (["c1: a- b+"], 1))
+        self.assertIn(path, history.skipped[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
