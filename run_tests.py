@@ -1805,7 +1805,7 @@ def select(tests: Sequence[Test], options: Options, history: History) -> Selecti
         by_name = options.keep
         chosen = leave_out("-k", lambda test: by_name((test.label, *test.attributes.tags)))
     deferred = dict.fromkeys(too_wide(chosen, math.inf if options.max_gpus is None else options.max_gpus), "--max-gpus")
-    if options.only:
+    if options.only and "all" not in options.wanted:
         asked = asked_for(chosen, options.only.labels, options.wanted)
         deferred.update((test, "--only") for test in chosen if test not in asked)
     shard, begun = options.shard, history.shards.get(str(options.shard)) if options.rerun_failed else None
@@ -4169,7 +4169,8 @@ class SequentialConsole(Console):
     def concluded(self, result: Result) -> None:
         if result.status is not None:
             self.retried(result)
-        reason = "" if result.leaked and result.reason == result.leaks() else result.reason
+        is_known = result.outcome is Outcome.DEFERRED or (result.leaked and result.reason == result.leaks())
+        reason = "" if is_known else result.reason
         for what in (reason, result.leaked and f"{result.leaks()}: {first_of(result.leaked)}"):
             if what and not result.outcome.is_unfinished():
                 warn(f"{result.test.where}: {result.test.label} {what}")
@@ -4422,7 +4423,7 @@ examples:
   run_tests.py qa/L0/test.sh                      a script, unmodified: its `|| test_fail` commands on all GPUs
   run_tests.py --rerun-failed tests.txt           what did not pass in the last run, or was not reached by it
   run_tests.py --max-gpus 2 tests.txt             the tests that need more are put off, into logs/deferred.txt
-  run_tests.py --only few.txt --message "$MESSAGE" tests.txt     the tests that few.txt names, unless [ci all]
+  run_tests.py --only few.txt --message="$MESSAGE" tests.txt     the tests that few.txt names, unless [ci all]
   run_tests.py --shard auto --history j.jsonl tests.txt     this CI job's part of the list
   run_tests.py --plan tests.txt                   what the list would take on 1 to 32 GPUs
   RUN_TESTS_OPTS="--grace 30s" qa/L0/test.sh      options for a runner inside a script
@@ -4498,9 +4499,10 @@ def parse_only(path: str) -> LabelFile:
 
 
 def parse_message(text: str) -> Tuple[str, ...]:
-    """The words of all `[ci WORDS]` in a commit's message, case folded."""
-    marked = re.findall(r"\[ci\s([^][]*)\]", text, re.IGNORECASE)
-    return tuple(dict.fromkeys(" ".join(marked).casefold().replace(",", " ").split()))
+    """The words of all `[ci WORDS]` in a commit's message, case folded; `skip` is for the CI itself."""
+    marked = re.findall(r"\[ci[\s:-]([^][]*)\]", text, re.IGNORECASE)
+    words = dict.fromkeys(" ".join(marked).casefold().replace(",", " ").split())
+    return tuple(word for word in words if word != "skip")
 
 
 def parse_shard(text: str) -> Union[Shard, str]:
@@ -4660,8 +4662,6 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
     values["arguments"] = tuple(arguments)
     values["lists"], values["history"] = tuple(values["lists"]), tuple(values.get("history", ()))
     values["handlers"] = ("test_fail", *values.get("handlers", ()))
-    if "all" in values.get("wanted", ()):
-        values["only"] = None
     if values.get("shard") == "auto":
         values["shard"] = find_shard(environ)
     values["log_dir"] = values.get("log_dir") or environ.get("XML_LOG_DIR") or "logs"
@@ -5286,14 +5286,27 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
         warn(f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "
              "their parts overlap or miss tests: give all the same by --history and start with an empty log dir")
     if options.only:
-        unknown = options.only.labels.difference(test.label for test in tests)
-        strange = sorted(label for label in unknown if not label.startswith("# "))
-        if strange:
-            warn(f"--only {options.only.path}: {len(strange)} of its labels name no test here: {first_of(strange)}")
-        for word in options.wanted:
-            if not any(has_word(test, word) for test in tests):
-                warn(f"--message: `[ci {word}]` names no test; its words are parts of labels or tags")
+        warn_of_strangers(tests, options.only, options.wanted)
     return select(tests, options, history)
+
+
+def warn_of_strangers(tests: Sequence[Test], only: LabelFile, words: Iterable[str]) -> None:
+    """Say which names of `--only` and of `--message` mean no test here, and which tests such a file does not know.
+
+    A file that ci_dedup.py wrote names in comments what it left out: a test that it names nowhere is new.
+    """
+    here = {test.label for test in tests}
+    strange = sorted(label for label in only.labels - here if not label.startswith("# "))
+    if strange:
+        warn(f"--only {only.path}: {len(strange)} of its labels name no test here: {first_of(strange)}")
+    left_out = {label[2:] for label in only.labels if label.startswith("# ")}
+    new = [test.label for test in tests if test.label not in only.labels | left_out]
+    if new and here & left_out and "all" not in words:
+        warn(f"--only {only.path}: {len(new)} tests are new to it, and deferred unless it or the message names them: "
+             f"{first_of(new)}")
+    for word in words:
+        if word != "all" and not any(has_word(test, word) for test in tests):
+            warn(f"--message: `[ci {word}]` names no test; its words are parts of labels or tags")
 
 
 def drop_coerced_locale() -> None:
@@ -5343,7 +5356,8 @@ def prepare(options: Options, environ: Mapping[str, str], trace: Trace, reaper: 
     if not selection.tests:
         return report_nothing(selection, options, trace)
     if options.list_only or options.plan:
-        listed = (f"{test.label}\t{test_need(test)}\t{test.stem}\t{test.where}" for test in selection.tests)
+        listed = (f"{test.label}\t{test_need(test)}\t{test.stem}\t{test.where}" for test in selection.tests
+                  if test not in selection.deferred)
         for line in plan_lines(selection, options) if options.plan else listed:
             trace.line(line)
         for line in account(selection, options) if options.list_only else ():

@@ -711,7 +711,8 @@ class Only(SelectionCase):
                 ("Fix it", "c"), ("Fix\n\n[ci asan]", "b c"), ("[ci SAN]", "b c test_sanity"),
                 ("[ci a_s b]", "build b c"),
                 ("[CI all]", everything), ("[ci asan] and [ci build,slow]", "build b c"),
-                ("-x [ci]", "c"), ("[ci ]", "c"), ("[skip ci] all", "c"), ("[ci slow\nall]", everything)):
+                ("-x [ci]", "c"), ("[ci ]", "c"), ("[skip ci] all", "c"), ("[ci slow\nall]", everything),
+                ("[ci-all]", everything), ("[ci: asan]", "b c"), ("[ci skip]", "c"), ("[ciao asan]", "c")):
             with self.subTest(message):
                 ran = self.run_list(ONLY_LIST, "--only", "few.txt", "--message", message)
                 self.assertEqual(self.passed(ran), sorted(expected.split()), ran.err)
@@ -726,6 +727,31 @@ class Only(SelectionCase):
         self.assertEqual((ran.code, ran.err.splitlines()), (0, [
             "run_tests.py: --only few.txt: 2 of its labels name no test here: gone lost",
             "run_tests.py: --message: `[ci quux]` names no test; its words are parts of labels or tags"]))
+
+    def test_all_by_the_message_leaves_no_deferred_list(self) -> None:
+        self.write("few.txt", "a\n")
+        self.run_list(ONLY_LIST, "--only", "few.txt")
+        ran = self.run_list(ONLY_LIST, "--only", "few.txt", "--message", "[ci all]")
+        self.assertFalse(os.path.exists(ran.path("logs/deferred.txt")))
+        self.assertIn("\nSelected 5 of 5 tests (100.0 %)\n", ran.text)
+
+    def test_a_test_that_the_file_leaves_out_nowhere_is_new(self) -> None:
+        self.write("few.txt", "# b\n# c\na\n")
+        ran = self.run_list(ONLY_LIST, "--only", "few.txt")
+        self.assertEqual(ran.err, "run_tests.py: --only few.txt: 2 tests are new to it, and deferred unless it or the "
+                                  "message names them: build test_sanity\n")
+        self.assertEqual(self.run_list(ONLY_LIST, "--only", "few.txt", "--message", "[ci all]").err, "")
+
+    def test_list_names_those_that_would_run(self) -> None:
+        self.write("few.txt", "a\n")
+        ran = self.run_list(ONLY_LIST, "--only", "few.txt", "--list")
+        self.assertEqual([line.partition("\t")[0] for line in ran.text.splitlines()], ["build", "a"])
+        self.assertIn("deferred 3 that few.txt does not name", ran.err)
+
+    def test_one_by_one_nothing_is_said_of_the_deferred_ones(self) -> None:
+        self.write("few.txt", "c\n")
+        ran = self.run_list(ONLY_LIST, "--only", "few.txt", gpus="0")
+        self.assertEqual((ran.code, ran.err, self.passed(ran)), (0, "", ["c"]))
 
     def test_nothing_named_here_is_nothing_selected(self) -> None:
         self.write("few.txt", "gone\n")
