@@ -2473,20 +2473,12 @@ class Schedule:
         """Take in one event; returns what to do now, in order."""
         if isinstance(event, (Started, Exited, Broken)) and event.test not in self.running:
             return []                    # it was abandoned
-        if isinstance(event, Started):
-            return self.on_started(event)
-        if isinstance(event, Begin):
-            actions = self.on_begin(event)
-        elif isinstance(event, Submit):
-            actions = self.on_submit(event)
-        elif isinstance(event, Exited):
-            actions = self.on_exited(event)
-        elif isinstance(event, Broken):
-            actions = self.on_broken(event)
-        elif isinstance(event, Interrupt):
-            actions = self.on_interrupt(event)
-        else:
-            actions = self.on_tick(event.at)
+        responses: Mapping[type, Callable[[Any], List[Action]]] = {
+            Begin: self.on_begin, Submit: self.on_submit, Started: self.on_started, Exited: self.on_exited,
+            Broken: self.on_broken, Tick: self.on_tick, Interrupt: self.on_interrupt}
+        actions = responses[type(event)](event)
+        if isinstance(event, Started):   # nothing has become free
+            return actions
         self.open_barriers()
         return actions + self.start_waiting(event.at)
 
@@ -2597,7 +2589,8 @@ class Schedule:
         again = len(self.interrupts) > 1
         return self.stop() + self.end_running(signal.SIGKILL if again else event.signum, event.at)
 
-    def on_tick(self, at: float) -> List[Action]:
+    def on_tick(self, event: Tick) -> List[Action]:
+        at = event.at
         if at >= self.end_at:
             self.grace = min(self.grace, (self.options.deadline or 0) / 4)
             self.end_at, self.is_overdue = math.inf, True
