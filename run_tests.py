@@ -4064,6 +4064,11 @@ class Console:
         """It has failed."""
         self.trace.line(f"Error: sub-test failed: {test.label}")
 
+    def shows(self, result: Result) -> bool:
+        """Whether its log is to be shown."""
+        hidden = self.options.output == "none" or (self.options.output == "failures" and result.outcome.is_ok())
+        return result.status is not None and not hidden
+
     def finish(self, results: Sequence[Result], lines: Sequence[str]) -> None:
         """All tests have; these lines sum up, the last ones follow."""
 
@@ -4111,7 +4116,7 @@ class ParallelConsole(Console):
 
     def replay(self, result: Result) -> None:
         """One log in its frame, byte for byte; a last line without an end gets one, for the frame's sake."""
-        if result.status is None:
+        if not self.shows(result):
             return
         self.trace.line(f"\n{RULE}\n>>> {result.test.stem}\n{RULE}")
         try:
@@ -4124,8 +4129,7 @@ class ParallelConsole(Console):
         if self.options.output in ("replay", "failures"):
             self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
             for result in results:
-                if self.options.output == "replay" or not result.outcome.is_ok():
-                    self.replay(result)
+                self.replay(result)
             self.trace.line("\n=== End of per-test output ===")
         for line in lines:
             self.trace.line(line)
@@ -4154,8 +4158,7 @@ class SequentialConsole(Console):
             self.offset = self.trace.copy(self.path, self.offset)
 
     def retried(self, result: Result) -> None:
-        self.tick()
-        if self.options.output == "failures" and not result.outcome.is_ok():
+        if self.shows(result):
             self.follow()
         self.path = ""
 
@@ -4177,6 +4180,7 @@ class SequentialConsole(Console):
 class ScriptTrace(Console):
     """What a script prints, as it comes while none of its tests runs; else each test's output at its place."""
 
+    follow_s = FOLLOW_S
     source = os.devnull                  # the script's log, by its descriptor: the script may take its name away
     shown = 0                            # offset
     is_held = False
@@ -4229,9 +4233,7 @@ class ScriptTrace(Console):
 
     def show_log(self, result: Result) -> None:
         """What a test has printed, if it is to be shown."""
-        wanted = self.options.output in ("replay", "ordered") or (
-            self.options.output == "failures" and not result.outcome.is_ok())
-        if wanted and result.status is not None:
+        if self.shows(result):
             with contextlib.suppress(OSError):
                 self.trace.copy(self.record.log_path(result.test))
 
@@ -4239,8 +4241,6 @@ class ScriptTrace(Console):
 @dataclass
 class ScriptConsole(ScriptTrace, ParallelConsole):
     """Markers as a script's tests start and end."""
-
-    follow_s = FOLLOW_S
 
     def sum_up(self, lines: Sequence[str]) -> None:
         for line in lines:
