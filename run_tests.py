@@ -3334,18 +3334,10 @@ OWN_LINES = re.compile(rb"\{ (?:if _rt_hook|_rt_end) .*2>/dev/null\n")       # w
 
 
 class Asked(NamedTuple):
-    """The shell of a script asks what to do; it had printed `offset` bytes before."""
+    """The shell of a script asks what to do, or has ended; it had printed `offset` bytes before."""
 
     offset: int
     words: Sequence[str]
-
-
-class ScriptEnded(NamedTuple):
-    """A script has ended, with this status."""
-
-    status: int
-    offset: int
-    fault: Optional[OSError] = None      # why what it printed could not be kept
 
 
 class ScriptShell:
@@ -3432,7 +3424,7 @@ class ScriptShell:
                     asked = b""
                     self.post(Asked(self.size, [word.decode("utf-8", "surrogateescape")
                                                 for word in words[:int(count)]]))
-        self.post(ScriptEnded(self.status, self.size, self.fault))
+        self.post(Asked(self.size, ["end"]))
 
     def keep(self) -> None:
         """Append to the log what has been printed since the last time. Raises OSError."""
@@ -4915,8 +4907,7 @@ class ScriptRun(Run):
         self.joined: Optional[Tuple[int, int]] = None    # offset and level of `source` where the script waits
         self.handling: List[Handed] = []         # whose handlers are called
         self.ends: List[int] = []        # offsets where these have ended
-        self.ended: Optional[ScriptEnded] = None
-        self.is_ending = False
+        self.has_ended = self.is_ending = False
         self.killer: Optional[threading.Timer] = None    # of a script that goes on when all its tests have been ended
         self.began = time.monotonic()    # the first of `handed`
         environment = {**test_environment(os.environ, 1, self.record.run), "RUN_TESTS_LABEL": self.name,
@@ -4926,7 +4917,7 @@ class ScriptRun(Run):
         self.shell = ScriptShell(job, self.folder, options.handlers, self.inbox.put)
 
     def is_over(self) -> bool:
-        return self.ended is not None and self.schedule.done and not self.handed
+        return self.has_ended and self.schedule.done and not self.handed
 
     def deadline(self) -> float:
         return min(self.schedule.deadline(), self.batch_at)
@@ -4936,14 +4927,10 @@ class ScriptRun(Run):
         if isinstance(event, Asked):
             answers: Mapping[str, Callable[[int, Sequence[str]], Optional[str]]] = {
                 "scan": self.on_scan, "command": self.on_command, "test": self.on_test, "go": self.on_go,
-                "join": self.on_join, "handled": self.on_handled, "failed": self.on_failed}
+                "join": self.on_join, "handled": self.on_handled, "failed": self.on_failed, "end": self.on_end}
             answer = answers[event.words[0]](event.offset, event.words[1:])
             if answer is not None:
                 self.shell.answer(answer)
-        elif isinstance(event, ScriptEnded):
-            self.ended = event
-            if event.fault:
-                raise event.fault
         else:
             super().take(event)
             if isinstance(event, Begin):
@@ -4956,7 +4943,7 @@ class ScriptRun(Run):
     def follow_up(self) -> None:
         """What any event may have made possible or necessary."""
         schedule = self.schedule
-        if self.batch and (self.joined or self.ended or time.monotonic() >= self.batch_at):
+        if self.batch and (self.joined or self.has_ended or time.monotonic() >= self.batch_at):
             self.submit()
         if not self.is_ending and (schedule.interrupts or schedule.failure or schedule.is_overdue):
             self.is_ending = True
@@ -4968,8 +4955,8 @@ class ScriptRun(Run):
             self.killer.start()
         if self.joined and have_ended and not self.handling:
             self.call_handlers()
-        if self.ended and have_ended and self.handed:
-            self.release(self.ended.offset)
+        if self.has_ended and have_ended and self.handed:
+            self.release(self.shell.size)
 
     def submit(self) -> None:
         """Let the schedule know of new tests: the first ones wait a moment for others, to start the longest first."""
@@ -5125,6 +5112,12 @@ class ScriptRun(Run):
         self.joined = offset, int(said[0])
         return None
 
+    def on_end(self, *_: Any) -> None:
+        """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
+        self.has_ended = True
+        if self.shell.fault:
+            raise self.shell.fault
+
     def call_handlers(self) -> None:
         """Let bash call the handlers of the tests that failed, in its order, or go on."""
         self.handling = [handed for handed in self.handed if self.options.fails(self.results[handed.test].outcome)
@@ -5166,9 +5159,9 @@ class ScriptRun(Run):
         schedule = self.schedule
         if schedule.failure or schedule.interrupts:
             return super().exit_code(results)
-        if schedule.is_overdue or self.ended is None:
+        if schedule.is_overdue or not self.has_ended:
             return EXIT_FAILED
-        return shell_status(self.ended.status)
+        return shell_status(self.shell.status)
 
     def last_lines(self, results: Sequence[Result]) -> List[str]:
         """The script has said its own; only what ended it is news."""
