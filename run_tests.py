@@ -1259,9 +1259,6 @@ class Site(NamedTuple):
     attributes: Attributes
 
 
-NO_SITE = Site("", 0, (), "", "", True, "", "", None, "", Attributes())
-
-
 class Script:
     """What is read of a script, or of a file that it sources."""
 
@@ -4926,8 +4923,8 @@ class ScriptRun(Run):
         """Note what has happened, and do what follows from it."""
         if isinstance(event, Asked):
             answers: Mapping[str, Callable[[int, Sequence[str]], Optional[str]]] = {
-                "scan": self.on_scan, "command": self.on_command, "test": self.on_test, "go": self.on_go,
-                "join": self.on_join, "handled": self.on_handled, "failed": self.on_failed, "end": self.on_end}
+                "scan": self.on_scan, "command": self.on_command, "test": self.on_test, "join": self.on_join,
+                "handled": self.on_handled, "failed": self.on_failed, "end": self.on_end}
             answer = answers[event.words[0]](event.offset, event.words[1:])
             if answer is not None:
                 self.shell.answer(answer)
@@ -5026,7 +5023,8 @@ class ScriptRun(Run):
     def on_failed(self, _: int, said: Sequence[str]) -> str:
         """Bash itself is about to call a handler: a test has failed that was no job for the slots."""
         label, status, line = said
-        test = self.make_test(NO_SITE._replace(file=self.name, line=int(line), words=(label,)), "", label, "", "")
+        site = Site(self.name, int(line), (label,), "", "", True, "", "", None, "", Attributes())
+        test = self.make_test(site, "", label, "", "")
         result = Result(test, Outcome.FAILED, status=int(status) or 1)
         self.tests.append(test)
         self.results[test] = result
@@ -5061,7 +5059,7 @@ class ScriptRun(Run):
             return "_rt_skip=1" if self.is_ending else "_rt_join"
         own = site.mask is not None or mask != os.environ.get((self.machine.variables or ("",))[0], "")
         test = self.make_test(site, snapshot, label, junit, mask if own else None)
-        self.next = Handed(test, offset, called if site.is_call else site.handler, flags, int(level))
+        handed = Handed(test, offset, called if site.is_call else site.handler, flags, int(level))
         self.readers.update([test] if reads else [])
         done = "_rt_pending=1 _rt_skip=1"
         if handler.hasty:
@@ -5069,24 +5067,22 @@ class ScriptRun(Run):
         is_bare = "u" in flags and " " not in site.handler         # its handler has no label, and may say $1
         if must_wait or not site.is_call or handler.hasty or is_bare or self.schedule.pool.sequential:
             done += "; _rt_join"
-        if any(test.junit and handed.test.junit == test.junit for handed in self.handed):
+        if any(test.junit and earlier.test.junit == test.junit for earlier in self.handed):
             warn(f"{test.where}: writes the same JUnit file as an earlier test, {test.junit}, and waits for it")
-            return f"_rt_join; _rt_ask go; {done}"
-        self.on_go(offset)
+            self.next = handed
+            return f"_rt_join; {done}"
+        self.hand(handed)
         return done
 
-    def on_go(self, offset: int, _: Sequence[str] = ()) -> str:
+    def hand(self, handed: Handed) -> None:
         """A test is on its way."""
-        assert self.next is not None
-        handed = self.next._replace(offset=offset)
         if not self.handed:
             self.began = time.monotonic()
         self.handed.append(handed)
         self.tests.append(handed.test)
         self.batch.append(handed.test)
         self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
-        self.console.handed(offset)
-        return ""
+        self.console.handed(handed.offset)
 
     def make_test(self, site: Site, snapshot: str, label: str, junit: str, mask: Optional[str]) -> Test:
         """A test of the script, with the values of its words."""
@@ -5150,6 +5146,9 @@ class ScriptRun(Run):
             begin = stop
         self.console.release(start, end)
         self.handed, self.joined, self.handling, self.ends = [], None, [], []
+        if self.next and not self.has_ended:
+            self.hand(self.next._replace(offset=end))
+        self.next = None
 
     def give_up(self, why: str) -> None:
         self.shell.signal(signal.SIGKILL)
