@@ -5227,7 +5227,7 @@ def core_count() -> int:
 
 
 @contextlib.contextmanager
-def signals_to(post: Callable[[Event], None]) -> Iterator[None]:
+def signals_to(post: Callable[[Interrupt], None]) -> Iterator[None]:
     """While it lasts, SIGINT, SIGTERM and SIGHUP become Interrupt events. `nohup` keeps its meaning."""
     def handle(signum: int, _frame: Any) -> None:
         post(Interrupt(time.monotonic(), signum))
@@ -5307,7 +5307,7 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     drop_coerced_locale()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)    # where it is ignored, the kernel drops exit statuses
     signal.signal(STACKS, signal.SIG_IGN)            # tests inherit it: see dump_stacks
-    with signals_to(end_at_once):
+    with signals_to(lambda event: sys.exit(EXIT_SIGNAL + event.signum)):
         run = prepare(options, environ, Trace(open_stdout()), Reaper())
     if isinstance(run, int):
         return run
@@ -5315,12 +5315,6 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     with signals_to(run.inbox.put):
         run.execute()
     return run.report(time.monotonic() - start)
-
-
-def end_at_once(event: Event) -> None:
-    """What a signal does before the run."""
-    assert isinstance(event, Interrupt)
-    raise SystemExit(EXIT_SIGNAL + event.signum)
 
 
 def prepare(options: Options, environ: Mapping[str, str], trace: Trace, reaper: Reaper) -> Union["Run", int]:
