@@ -1191,6 +1191,7 @@ SEES_OUTSIDE = re.compile(SUBSTITUTION.pattern + r"|\$\?|\$\{[!?]")
 QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""", re.DOTALL)
 SINGLE_QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", re.DOTALL)        # outside double quotes
 FILE_TEST = re.compile(r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)")
+FUNCTION_HEAD = re.compile(r"(?:function[ \t]+)?([^\s\"'$`;&|()<>\\=]+)[ \t]*\([ \t]*\)|function[ \t]+([^\s;&|()<>]+)")
 FUNCTION = re.compile(r"^(?:function )?(\S+) \(\) ?\n(\{ ?\n.*?^\})$", re.MULTILINE | re.DOTALL)
 
 
@@ -1275,7 +1276,7 @@ class Script:
         self.blocks = [Block("", "", 0, 0, 0, 0, 0)]
         self.current: List[Token] = []
         self.lead = self.before = self.function = ""
-        self.is_named = True             # the function whose body follows, after the word `function`
+        self.head_end = 0                        # of the function whose body follows
         self.closed: Optional[Block] = None      # a block whose redirections may follow
         self.depth = 0                           # of parentheses in `((`
         self.line, self.line_start, self.attributes = 1, 0, Attributes()
@@ -1318,6 +1319,8 @@ class Script:
     def take(self, token: Token) -> None:
         """Take in the next token. A newline comes as `;`."""
         text = token.text
+        if token.start < self.head_end:
+            return                       # `()` of a function
         if self.blocks[-1].is_pattern:
             self.blocks[-1].is_pattern = text not in (")", "esac")
             if text == "esac":
@@ -1325,8 +1328,6 @@ class Script:
         elif self.depth or (text == "(" and self.is_arithmetic(token)):
             self.depth += (text == "(") - (text in (")", "]]"))
             self.current.append(token)
-        elif self.takes_function(token):
-            pass
         elif text == "in" and self.lead == "case" and self.current:
             self.separate(";")
         elif text == ")":
@@ -1340,22 +1341,13 @@ class Script:
         """Whether a parenthesis begins `((`."""
         return self.text.startswith("((", token.start) and not self.closed and (not self.current or self.lead == "for")
 
-    def takes_function(self, token: Token) -> bool:
-        """Take in what is part of `f()` or `function f`, before the body; returns whether it is."""
-        text = token.text
-        if not self.is_named:
-            self.function, self.is_named = text, True
-        elif text == "(" and len(self.current) == 1 and not self.lead:
-            self.function, self.current = self.current[0].text, []
-        else:
-            return bool(self.function) and not self.current and (
-                text == ")" or self.text.startswith(("()", "( )"), token.start))
-        return True
-
     def begin(self, token: Token) -> bool:
         """What the first word of a command may mean; returns whether it is a reserved word."""
         text, block = token.text, self.blocks[-1]
-        if text in BLOCKS:
+        head = FUNCTION_HEAD.match(self.text, token.start)
+        if head:
+            self.function, self.head_end = head.group(1) or head.group(2), head.end()
+        elif text in BLOCKS:
             count = len(self.commands)
             if self.function in self.handlers:       # the trap does not see definitions
                 self.hide(block, count)
@@ -1372,8 +1364,6 @@ class Script:
         elif text == "[[":
             self.depth = 1
             return False
-        elif text == "function":
-            self.is_named = False
         else:
             return False
         return True
