@@ -859,18 +859,11 @@ def parse_attributes(text: str, line: int, parsed: ListFile, base: Attributes) -
 
 # Bash: one process checks the syntax of all lines, one per list expands words under the list's state.
 
-class Said(NamedTuple):
-    """What a bash has said, and how it ended."""
-
-    status: int
-    out: bytes
-    err: str
-
-
-def run_bash(arguments: Sequence[str], script: str, **variables: str) -> Said:
+def run_bash(arguments: Sequence[str], script: str, **variables: str) -> "subprocess.CompletedProcess[Any]":
     """Run bash with `script` on its standard input, until it has ended and its group with it.
 
-    Files, not pipes, take what it says: a background job that it leaves would hold these open. Raises MachineError.
+    Files, not pipes, take what it says, in bytes on stdout, in text on stderr: a background job that it leaves would
+    hold pipes open. Raises MachineError.
     """
     try:
         with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -886,7 +879,7 @@ def run_bash(arguments: Sequence[str], script: str, **variables: str) -> Said:
                 bash.wait()
             out.seek(0)
             err.seek(0)
-            return Said(status, out.read(), err.read().decode("utf-8", "replace"))
+            return subprocess.CompletedProcess(arguments, status, out.read(), err.read().decode("utf-8", "replace"))
     except OSError as error:
         raise MachineError(f"bash cannot be run ({error.strerror}); put it on PATH, tests run in it; it needs room for "
                            "temporary files") from None
@@ -895,10 +888,10 @@ def run_bash(arguments: Sequence[str], script: str, **variables: str) -> Said:
 def syntax_error(script: str) -> str:
     """The first thing that bash says against the syntax of a script; empty if it can be parsed."""
     checked = run_bash(["-n", "-O", "extglob"], script + "\n", LC_ALL="C")
-    said = checked.err.strip().splitlines()
+    said = checked.stderr.strip().splitlines()
     if any("here-document" in line for line in said):        # only a warning to bash
         return "a here-document cannot be on one logical line; put the command into a script"
-    if checked.status == 0:              # also after some a bad `[[`, of which bash only tells
+    if checked.returncode == 0:          # also after some a bad `[[`, of which bash only tells
         said = [line for line in said if re.match("bash: (?!warning: )", line)]
         if not said:
             return ""
@@ -975,13 +968,13 @@ def expand_words(parsed: ListFile) -> List[Tuple[str, List[str]]]:
         script += [f"{{ {name}={word}\n}} 3>&-\n" for name, word in zip(names, words)]
         script.append("printf '%s\\0' \"$PWD\" " + " ".join(f'"${name}"' for name in names) + " >&3\n")
     ran = run_bash(["-c", ". /dev/stdin", parsed.name], "".join(script))     # $0 is the list, as in the tests
-    fields = ran.out.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    fields = ran.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
     values = [(fields[at], fields[at + 1:at + 5]) for at in range(0, len(fields), 5)]
     if len(values) < len(wanted):
         draft = parsed.drafts[len(values)]
-        said = re.sub(r"^.*?: line \d+: ", "", ran.err.strip().rpartition("\n")[2])
+        said = re.sub(r"^.*?: line \d+: ", "", ran.stderr.strip().rpartition("\n")[2])
         what = "the shell state above this line" if draft.shell.held else "a word of this line"
-        parsed.complain(draft.line, f"{what} ends bash with status {ran.status} "
+        parsed.complain(draft.line, f"{what} ends bash with status {ran.returncode} "
                         f"({said or 'no reason given'}); run `bash -x {parsed.name}` to see where")
     return values
 
