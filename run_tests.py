@@ -4230,10 +4230,7 @@ class SequentialScriptConsole(ScriptTrace, SequentialConsole):
 
 def unshifted(data: bytes, shift: int) -> bytes:
     """What `set -x` shows of a handler, at the depth that it has without us: the hook's PS4 begins with \\1."""
-    def mend(match: "re.Match[bytes]") -> bytes:
-        return match.group(2) * max(len(match.group(1)) - shift, 1)
-
-    return re.sub(rb"(?m)^(\x01+)([^\x01])", mend, data)
+    return re.sub(rb"(?m)^(\x01+)([^\x01])", lambda match: match.group(2) * max(len(match.group(1)) - shift, 1), data)
 
 
 def summary(results: Sequence[Result], seconds: float, machine: Machine, record: Record, quarantined: Iterable[Sick]
@@ -4649,8 +4646,8 @@ class Run:
         tests = selection.to_run(options.order, pool)
         self.schedule = Schedule(tests, selection.estimates.seconds, pool, options)
         self.slots = slot_count(pool, tests)
-        self.console = self.CONSOLES[pool.sequential](
-            trace, record, options, self.tests, sum(pool.size >= test.gpus or test.gpus == ALL_GPUS for test in tests))
+        total = sum(map(self.schedule.can_run, tests))
+        self.console = self.CONSOLES[pool.sequential](trace, record, options, self.tests, total)
         self.bash = shutil.which("bash") or "bash"
         self.inbox: "queue.SimpleQueue[Any]" = queue.SimpleQueue()       # of Events
         self.workers = ThreadPoolExecutor(self.slots)
@@ -4822,7 +4819,7 @@ class Run:
                 write_xml(self.options.junit, junit_of(PROGRAM, seconds, cases))
             except OSError as error:
                 self.schedule.failure = self.schedule.failure or f"--junit {self.options.junit}: {error.strerror}"
-        code = self.exit_code(results)
+        code, last = self.verdict(results)
         with contextlib.suppress(OSError):       # where the disk is full, the trace still gets its last lines
             self.record.restore()
             self.record.run_end(results, code, self.quarantined)
@@ -4830,18 +4827,17 @@ class Run:
             self.console.finish(results, summary(results, seconds, self.machine, self.record, self.quarantined))
         except KeyboardInterrupt:        # enough of the logs; not of the verdict
             code = EXIT_SIGNAL + signal.SIGINT
-        for line in self.last_lines(results):
+        for line in last:
             self.trace.line(line)
         self.trace.flush()
         if self.has_stuck:               # Python would wait for the thread
             os._exit(code)
         return code
 
-    def exit_code(self, results: Sequence[Result]) -> int:
-        return exit_code(results, self.schedule)
-
-    def last_lines(self, results: Sequence[Result]) -> List[str]:
-        return [*account(self.selection, self.options), *last_lines(results, self.schedule)]
+    def verdict(self, results: Sequence[Result]) -> Tuple[int, List[str]]:
+        """The exit code and the last lines of the trace."""
+        lines = [*account(self.selection, self.options), *last_lines(results, self.schedule)]
+        return exit_code(results, self.schedule), lines
 
 
 class Handed(NamedTuple):
@@ -5137,17 +5133,12 @@ class ScriptRun(Run):
         self.shell.signal(signal.SIGKILL)
         super().give_up(why)
 
-    def exit_code(self, results: Sequence[Result]) -> int:
-        schedule = self.schedule
-        if schedule.failure or schedule.interrupts:
-            return super().exit_code(results)
-        if schedule.is_overdue or not self.has_ended:
-            return EXIT_FAILED
-        return shell_status(self.shell.status)
-
-    def last_lines(self, results: Sequence[Result]) -> List[str]:
+    def verdict(self, results: Sequence[Result]) -> Tuple[int, List[str]]:
         """The script has said its own; only what ended it is news."""
-        return last_lines(results, self.schedule) if self.is_ending or self.schedule.failure else []
+        code, lines = super().verdict(results)
+        if self.is_ending or self.schedule.failure:
+            return max(code, EXIT_FAILED), lines
+        return shell_status(self.shell.status), []
 
 
 def words_of(command: str) -> List[str]:
