@@ -4153,6 +4153,7 @@ class ScriptTrace(Console):
     """What a script prints, as it comes while none of its tests runs; else each test's output at its place."""
 
     follow_s = FOLLOW_S
+    is_live = False                      # tests are shown as they run, and nothing more is said of them
     source = os.devnull                  # the script's log, by its descriptor: the script may take its name away
     shown = 0                            # offset
     is_held = False
@@ -4186,7 +4187,9 @@ class ScriptTrace(Console):
         `set -x` shows the handler by `shift` deeper than it is.
         """
         self.show(offset)
-        self.show_log(result)
+        if self.shows(result) and not self.is_live:
+            with contextlib.suppress(OSError):
+                self.trace.copy(self.record.log_path(result.test))
         with contextlib.suppress(OSError), open(self.source, "rb") as file:
             file.seek(start)
             self.trace.write(unshifted(file.read(end - start), shift))
@@ -4198,34 +4201,24 @@ class ScriptTrace(Console):
 
     def sum_up(self, lines: Sequence[str]) -> None:
         """These lines say how its tests have ended."""
+        end = "\n=== What the script printed, with each test's output at its place ==="
+        for line in () if self.is_live else (*lines, end):
+            self.trace.line(line)
 
     def finish(self, _results: Sequence[Result], _lines: Sequence[str]) -> None:
-        self.is_held = False
         self.show()                      # the script has the last word
-
-    def show_log(self, result: Result) -> None:
-        """What a test has printed, if it is to be shown."""
-        if self.shows(result):
-            with contextlib.suppress(OSError):
-                self.trace.copy(self.record.log_path(result.test))
 
 
 @dataclass
 class ScriptConsole(ScriptTrace, ParallelConsole):
     """Markers as a script's tests start and end."""
 
-    def sum_up(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self.trace.line(line)
-        self.trace.line("\n=== What the script printed, with each test's output at its place ===")
-
 
 @dataclass
 class SequentialScriptConsole(ScriptTrace, SequentialConsole):
     """The trace of `bash SCRIPT`."""
 
-    def show_log(self, _result: Result) -> None:
-        """It has been shown as it grew."""
+    is_live = True
 
 
 def unshifted(data: bytes, shift: int) -> bytes:
