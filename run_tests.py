@@ -1318,7 +1318,8 @@ class Script:
             self.blocks[-1].is_pattern = text not in (")", "esac")
             if text == "esac":
                 self.close(token)
-        elif self.depth or (text == "(" and self.is_arithmetic(token)):
+        elif self.depth or (self.text.startswith("((", token.start) and not self.closed
+                            and (not self.current or self.lead == "for")):       # arithmetic
             self.depth += (text == "(") - (text in (")", "]]"))
             self.current.append(token)
         elif text == "in" and self.lead == "case" and self.current:
@@ -1329,10 +1330,6 @@ class Script:
             self.separate(text)
         elif self.current or self.closed or not self.begin(token):
             self.current.append(token)
-
-    def is_arithmetic(self, token: Token) -> bool:
-        """Whether a parenthesis begins `((`."""
-        return self.text.startswith("((", token.start) and not self.closed and (not self.current or self.lead == "for")
 
     def begin(self, token: Token) -> bool:
         """What the first word of a command may mean; returns whether it is a reserved word."""
@@ -2365,12 +2362,11 @@ class Running:
     lease: Lease
     attempt: int
     expected_end: float
-    started: float = math.nan            # when its process was there
+    started: float = math.inf            # when its process was there
     deadline: float = math.inf           # when the next signal is due
     slow_at: float = math.inf            # when it is to be announced
     sent: int = 0                        # the last signal sent to it
     cause: Optional[Outcome] = None      # TIMEOUT or INTERRUPTED, once it is being ended
-    is_there: bool = False               # its process exists
 
 
 class Reservation(NamedTuple):
@@ -2490,7 +2486,7 @@ class Schedule:
 
     def on_started(self, event: Started) -> List[Action]:
         running = self.running[event.test]
-        running.started, running.is_there = event.at, True
+        running.started = event.at
         running.slow_at = event.at + (self.options.slow or math.inf)
         if running.cause is not None:    # the order to end came before the process did
             return [Kill(event.test, running.sent)]
@@ -2590,7 +2586,7 @@ class Schedule:
     def abandon(self, test: Test, at: float) -> List[Action]:
         """Go on without the GPUs of a test that cannot be killed."""
         running = self.free(test)
-        seconds = at - running.started if running.is_there else 0.0
+        seconds = max(at - running.started, 0.0)
         result = Result(test, running.cause or Outcome.TIMEOUT, seconds, -signal.SIGKILL, running.lease,
                         running.attempt, "cannot be killed", "left open", Cause("cannot be killed"))
         sick = [Sick(device, f"{test.label} cannot be killed") for device in running.lease.devices]
@@ -2605,7 +2601,7 @@ class Schedule:
         running.cause, running.sent = running.cause or cause, signum
         running.deadline = at + (STUCK_S if signum == signal.SIGKILL else self.grace + STACKS_S * bool(stacks))
         running.slow_at = math.inf
-        return [Kill(test, signum, stacks)] if running.is_there else []
+        return [Kill(test, signum, stacks)] if running.started < math.inf else []
 
     def stop(self) -> List[Action]:
         """Start nothing more: what waits is not run, or has failed if it waits for a retry."""
