@@ -65,7 +65,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from select import poll
 from typing import (Any, BinaryIO, Callable, Collection, Container, Dict, FrozenSet, Iterable, Iterator, List, Mapping,
-                    NamedTuple, Optional, Sequence, Set, Tuple, Type, Union)
+                    NamedTuple, Optional, Sequence, Set, Tuple, Type, TypeVar, Union)
 from xml.etree import ElementTree
 
 # ---------------------------------------------------------------------------------------------------
@@ -1564,6 +1564,9 @@ def read_handler(text: str, functions: Mapping[str, str], flags: str = "") -> Ha
 # 4. Select: what past runs say of the tests, which of them run, and in which order they start.
 # ---------------------------------------------------------------------------------------------------
 
+Node = TypeVar("Node")          # of a graph
+
+
 class History:
     """What journals say: how long each test takes when it passes, and which tests of these lists still owe a pass."""
 
@@ -1709,15 +1712,15 @@ def chains_of(tests: Sequence[Test], seconds: Mapping[Test, float]) -> Dict[Test
     return chains
 
 
-def reach(start: Iterable[Test], edges: Mapping[Test, Sequence[Test]]) -> FrozenSet[Test]:
-    """Some tests, and all that their edges lead to."""
-    found: Set[Test] = set()
+def reach(start: Iterable[Node], edges: Mapping[Node, Sequence[Node]]) -> FrozenSet[Node]:
+    """Some tests or other things, and all that their edges lead to."""
+    found: Set[Node] = set()
     stack = list(start)
     while stack:
-        test = stack.pop()
-        if test not in found:
-            found.add(test)
-            stack += edges.get(test, [])
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += edges.get(node, [])
     return frozenset(found)
 
 
@@ -1733,10 +1736,8 @@ def has_word(test: Test, word: str) -> bool:
 
 def asked_for(tests: Sequence[Test], labels: Container[str], words: Sequence[str]) -> FrozenSet[Test]:
     """The tests of these labels, those that have one of the words, and those that they wait for."""
-    leaders: Dict[Test, List[Test]] = {}
-    for leader, followers in followers_of(tests).items():
-        for follower in followers:
-            leaders.setdefault(follower, []).append(leader)
+    by_label = {test.label: test for test in tests}
+    leaders = {test: [by_label[label] for label in test.attributes.after if label in by_label] for test in tests}
     named = (test for test in tests if test.label in labels or any(has_word(test, word) for word in words))
     return reach(named, leaders)
 
@@ -2824,14 +2825,7 @@ def with_descendants(table: Mapping[int, ProcessInfo], pids: Iterable[int]) -> L
     children = collections.defaultdict(list)
     for info in table.values():
         children[info.parent].append(info.pid)
-    found: Set[int] = set()
-    stack = list(pids)
-    while stack:
-        pid = stack.pop()
-        if pid in table and pid not in found:
-            found.add(pid)
-            stack += children[pid]
-    return [table[pid] for pid in sorted(found)]
+    return [table[pid] for pid in sorted(reach(table.keys() & pids, children))]
 
 
 def environment_of(pid: int) -> FrozenSet[bytes]:
