@@ -3400,10 +3400,7 @@ class ScriptShell:
         """Append to the log what has been printed since the last time. Raises OSError."""
         with contextlib.suppress(BlockingIOError):
             while True:
-                data = os.read(self.output, COPY_BYTES)
-                if not data:
-                    break
-                data = OWN_LINES.sub(b"", data)
+                data = OWN_LINES.sub(b"", os.read(self.output, COPY_BYTES))      # it does not end: we hold it open
                 while data:
                     written = os.write(self.log, data)
                     data, self.size = data[written:], self.size + written
@@ -4842,8 +4839,7 @@ class ScriptRun(Run):
     def __init__(self, machine: Machine, options: Options, trace: Trace, reaper: Reaper) -> None:
         name = f"{PROGRAM}.{os.getpid()}.{os.urandom(6).hex()}"          # made if the run is not refused
         self.folder = reaper.scratch = os.path.join(tempfile.gettempdir(), name)
-        nothing = Selection([], {}, {}, Estimates({}, frozenset()))
-        super().__init__(nothing, machine, options, trace, reaper)
+        super().__init__(select([], options, History()), machine, options, trace, reaper)
         os.mkdir(self.folder, 0o700)
         self.history, self.name = read_history(options), options.lists[0]
         self.slots = self.schedule.pool.size * 8 + self.schedule.pool.cpus       # with fractions
