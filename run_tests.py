@@ -1305,7 +1305,8 @@ class Script:
         for number, token in enumerate(tokens[:-1]):
             if token.kind == "op" and re.fullmatch(r"\d*<<-?", token.text):
                 end = re.escape(unquoted(tokens[number + 1].text))
-                found = re.compile(rf"^{chr(9)}*{end}$\n?", re.MULTILINE).search(self.text, at)
+                tabs = "\t*" if token.text.endswith("-") else ""
+                found = re.compile(rf"^{tabs}{end}$\n?", re.MULTILINE).search(self.text, at)
                 at = found.end() if found else len(self.text)
         return at
 

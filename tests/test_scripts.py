@@ -963,6 +963,7 @@ class ScriptReadTest(unittest.TestCase):
             "a || { test_fail x; ok=0; }\n": {1: [("a", " test_fail x; ok=0; ", "x")]},
             "cat <<EOF\na || test_fail in\n\tEOF\nEOF\nb || test_fail c\n": {5: [("b", "test_fail c", "c")]},
             "cat <<-'E F' <<G\n\tE F\na || test_fail in\nG\nb || test_fail c\n": {5: [("b", "test_fail c", "c")]},
+            "cat <<E\n\tE\na || test_fail in\nE\nb || test_fail c\n": {5: [("b", "test_fail c", "c")]},
             "echo 'a || test_fail x\n' \"b || test_fail y\"\n": {}, "a || other x\n": {}, "a | test_fail x\n": {},
             "x=$(a || test_fail x)\n": {}, "test_fail x\n": {}, "# a || test_fail x\n": {}, "": {},
             "CUDA_VISIBLE_DEVICES=0,1 a || test_fail x\n": {
