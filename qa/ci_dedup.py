@@ -36,20 +36,19 @@ import os
 import re
 import statistics
 import sys
-from dataclasses import dataclass
 from typing import (Any, Callable, Container, Counter, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple,
-                    Optional, Sequence, Tuple)
+                    Optional, Sequence, Set, Tuple)
 
 # ---------------------------------------------------------------------------------------------------
 # Constants: units in the names, reasons beside the numbers.
 # ---------------------------------------------------------------------------------------------------
 
 PROGRAM = "ci_dedup.py"
-CUT = 0.1                    # of the largest distance, below which jobs are one cluster: the study's
+CUT = 0.1                    # of the largest distance, up to which jobs are one cluster: the study's
 CATCH_PERCENT = 99.0         # of the failing commits that a set has to catch
 HOLDOUT_PERCENT = 30.0       # of the commits, the newest, on which a choice is judged
 DIGITS = 12                  # of a distance that count: what is equal stays so whatever a Python's rounding
-SEARCH_STEPS = 100_000_000   # looks at a failing job in search of the cheapest set: some seconds
+SEARCH_STEPS = 100_000_000   # looks at a failing job in search of the cheapest set: 10 to 20 s
 CAPS = 24                    # tried for a bound, each half of the one before
 NEARLY = 1 - 1e-9            # what is cheaper by less is rounding
 SHOWN = 10                   # names in one line
@@ -82,8 +81,7 @@ class Verdict(NamedTuple):
     cost: Optional[float]                # seconds times GPUs, where they are known
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(NamedTuple):
     """A commit, or a run whose CI named none, and its jobs' verdicts. A job that is not there said nothing."""
 
     name: str
@@ -103,21 +101,21 @@ class History(NamedTuple):
         return sorted({job for commit in self.commits for job in commit.verdicts})
 
     def costs(self) -> Dict[str, float]:
-        """Each job's median cost; the median of the others' where a job's is unknown, 1 where all are, or nothing."""
+        """Each job's median cost, the median of the others' where a job's is unknown; empty if none costs anything."""
         known: Dict[str, List[float]] = {}
         for commit in self.commits:
             for job, verdict in commit.verdicts.items():
                 if verdict.cost is not None:
                     known.setdefault(job, []).append(verdict.cost)
-        medians = {job: statistics.median(costs) for job, costs in known.items()} if self.has_costs() else {}
-        usual = statistics.median(medians.values()) if medians else 1.0
+        medians = {job: statistics.median(costs) for job, costs in known.items()}
+        if not any(medians.values()):
+            return {}
+        usual = statistics.median(medians.values())
         return {job: medians.get(job, usual) for job in self.jobs()}
-
-    def has_costs(self) -> bool:
-        return any(verdict.cost for commit in self.commits for verdict in commit.verdicts.values())
 
 
 Said = Dict[str, Optional[Verdict]]      # by job, what is known of one commit; None: it was there, and said nothing
+TestEnd = Tuple[float, str, str, Optional[Verdict]]      # in a journal: time, run, label
 
 
 class Source(NamedTuple):
@@ -137,7 +135,7 @@ class Clusters(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A set of jobs, its cost, and what is proven: no set that catches as much is cheaper than `bound`."""
+    """A set of jobs, its cost, and a bound: no set that has the jobs to keep and catches enough costs less."""
 
     jobs: FrozenSet[str]
     cost: float
@@ -167,15 +165,20 @@ def folded(job: str) -> str:
     return job
 
 
-def cost_of(record: Mapping[str, Any], gpus_of_all: float = 1.0) -> Optional[float]:
-    """Seconds times GPUs as a record has them; None where it has no seconds. Raises ValueError or TypeError."""
-    seconds, gpus = record.get("seconds"), record.get("gpus")
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Make what the system says of a file a mistake of the input. Raises UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); name journals, CSV files or folders") from None
+
+
+def cost_of(seconds: Any, gpus: Any) -> Optional[float]:
+    """Seconds times GPUs, 1 where these are not known; None where the seconds are not. Raises ValueError."""
     if seconds in (None, ""):
         return None
-    try:
-        factors = float(seconds), 1.0 if gpus in (None, "") else gpus_of_all if gpus == "all" else float(gpus)
-    except OverflowError:
-        raise ValueError("a number is too large") from None
+    factors = [float(str(factor)) for factor in (seconds, 1 if gpus in (None, "") else gpus)]    # inf if too large
     if not all(0 <= factor <= LARGEST for factor in factors):
         raise ValueError(f"{seconds!r} seconds or {gpus!r} GPUs are not from 0 to {LARGEST:g}")
     return factors[0] * factors[1]
@@ -183,12 +186,11 @@ def cost_of(record: Mapping[str, Any], gpus_of_all: float = 1.0) -> Optional[flo
 
 def add_part(said: Said, job: str, part: Optional[Verdict]) -> None:
     """Take in what a part of a job said; it passed if all its parts did, and costs what they cost together."""
-    before = said.setdefault(job, part)
-    if part and before and before is not part:
+    before = said.get(job)
+    if before and part:
         costs = [cost for cost in (before.cost, part.cost) if cost is not None]
-        said[job] = Verdict(before.passed and part.passed, sum(costs) if costs else None)
-    elif part:
-        said[job] = part
+        part = Verdict(before.passed and part.passed, sum(costs) if costs else None)
+    said[job] = part or before
 
 
 def read_statuses(path: str, tests_only: bool, silent: Container[str]) -> Said:
@@ -196,9 +198,9 @@ def read_statuses(path: str, tests_only: bool, silent: Container[str]) -> Said:
 
     The parts of a job are one, which passed if all of them did. With `tests_only` they stay apart: tests alone, of
     which those whose build failed said nothing. A status in `silent` is no verdict. Raises ValueError for a file that
-    is half written, UsageError for one of another form.
+    is half written, UsageError for one that cannot be read or is of another form.
     """
-    with open(path, encoding="utf-8") as file:
+    with reading(path), open(path, encoding="utf-8") as file:
         statuses = json.load(file)
     if not isinstance(statuses, dict):
         raise UsageError(f'{path}: not a JSON object {{job: {{"status": "success"}}}}; name a folder of such files')
@@ -206,8 +208,8 @@ def read_statuses(path: str, tests_only: bool, silent: Container[str]) -> Said:
     broken = set()
     for job, record in statuses.items():
         try:
-            part = Verdict(record["status"] == "success", cost_of(record))
-        except (TypeError, KeyError, ValueError, AttributeError):
+            part = Verdict(record["status"] == "success", cost_of(record.get("seconds"), record.get("gpus")))
+        except (TypeError, KeyError, ValueError):
             raise UsageError(f'{path}: job {job!r}: not {{"status": "success", …}} with numbers for seconds and gpus, '
                              "if it has them; mend or remove the file") from None
         if job.endswith(("_build", "-build")) and not part.passed:
@@ -219,70 +221,61 @@ def read_statuses(path: str, tests_only: bool, silent: Container[str]) -> Said:
 
 def read_folders(folders: Iterable[str], tests_only: bool, silent: Container[str], by_name: bool) -> Source:
     """All JSON files in folders and below, by time of last change or by name. Raises UsageError."""
-    found: List[Tuple[int, List[str], str, Said]] = []
+    found: List[Tuple[int, List[str], str, str, Said]] = []
     skipped = []
-    for folder in folders:
-        for place, below, names in os.walk(folder):
-            below[:] = [name for name in below if not name.startswith(".")]
-            for stem, extension in map(os.path.splitext, names):
-                path = os.path.join(place, stem + extension)
-                if extension not in ("", ".json") or stem.startswith("."):
-                    continue
-                try:
-                    said = read_statuses(path, tests_only, silent)
-                    numbered = [part.zfill(20) if part.isdigit() else part for part in re.split(r"(\d+)", stem)]
-                    found.append((0 if by_name else os.stat(path).st_mtime_ns, numbered, path, said))
-                except OSError as error:
-                    raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-                except (ValueError, RecursionError):
-                    skipped.append(path)
-    return Source([(os.path.splitext(os.path.basename(path))[0], said)
-                   for _, _, path, said in sorted(found, key=lambda entry: entry[:3])], sorted(skipped))
+    for place, below, names in itertools.chain.from_iterable(map(os.walk, folders)):
+        below[:] = [name for name in below if not name.startswith(".")]
+        for stem, extension in map(os.path.splitext, names):
+            path = os.path.join(place, stem + extension)
+            if extension not in ("", ".json") or stem.startswith("."):
+                continue
+            numbered = [part.zfill(20) if part.isdigit() else part for part in re.split(r"(\d+)", stem)]
+            try:
+                said = read_statuses(path, tests_only, silent)
+                found.append((0 if by_name else os.stat(path).st_mtime_ns, numbered, path, stem, said))
+            except (ValueError, RecursionError):
+                skipped.append(path)
+    found.sort(key=lambda entry: entry[:3])
+    return Source([(stem, said) for *_, stem, said in found], sorted(skipped))
 
 
-def read_journal(path: str, commit_of: Dict[str, str]) -> Tuple[List[Tuple[float, str, str, Optional[Verdict]]], int]:
-    """The ends of tests in a journal: time, run, label, verdict; and how many lines are torn. Adds to `commit_of`, by
-    run. Raises UsageError.
-    """
-    ended, torn = [], 0
-    gpus_of: Dict[str, int] = {}         # by run
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                try:
-                    record = json.loads(line[line.rfind(b'{"event"'):])      # a torn line may stand before ours
-                    if record["event"] == "run_start":
-                        commit_of[record["run"]] = str(record.get("commit") or record["run"])
-                        gpus_of[record["run"]] = len(record["gpus"])
-                    elif record["event"] == "test_end":
-                        time, run, label, outcome = (record[key] for key in ("time", "run", "label", "outcome"))
-                        if not (isinstance(label, str) and isinstance(run, str) and isinstance(time, (int, float))):
-                            raise TypeError("no event of run_tests.py")
-                        cost = cost_of({"seconds": record["seconds"], "gpus": record.get("need")}, gpus_of.get(run, 1))
-                        ended.append((time, run, label, Verdict(outcome in PASSED, cost)
-                                      if outcome in PASSED | FAILED else None))
-                except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                    torn += bool(line.strip())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}); name journals, CSV files or folders") from None
-    return ended, torn
+def read_end(record: Mapping[str, Any], gpus: int) -> TestEnd:
+    """A test's end in a run on so many GPUs. Raises TypeError, KeyError or ValueError for what is none."""
+    time, run, label, outcome = (record[key] for key in ("time", "run", "label", "outcome"))
+    if not (isinstance(label, str) and isinstance(run, str) and isinstance(time, (int, float))):
+        raise TypeError("no event of run_tests.py")
+    need = gpus if record.get("need") == "all" else record.get("need")
+    verdict = Verdict(outcome in PASSED, cost_of(record["seconds"], need))
+    return time, run, label, verdict if outcome in PASSED | FAILED else None
 
 
-def read_journals(paths: Sequence[str]) -> Source:
+def read_journals(paths: Iterable[str]) -> Source:
     """The commits that runs of run_tests.py have tested; a run whose CI named no commit is one by itself.
 
     A test's last verdict for a commit counts, so that a flaky test that passed at last has passed. Tests that did not
     run (deferred, blocked, unrunnable, not run) said nothing. Raises UsageError.
     """
     commit_of: Dict[str, str] = {}       # by run
-    read = [read_journal(path, commit_of) for path in paths]
+    gpus_of: Dict[str, int] = {}
+    ends: List[TestEnd] = []
+    torn: Counter[str] = collections.Counter()
+    for path in paths:
+        with reading(path), open(path, "rb") as file:
+            for line in filter(bytes.strip, file):
+                try:
+                    record = json.loads(line[line.rfind(b'{"event"'):])      # a torn line may stand before ours
+                    if record["event"] == "run_start":
+                        commit_of[record["run"]] = str(record.get("commit") or record["run"])
+                        gpus_of[record["run"]] = len(record["gpus"])
+                    elif record["event"] == "test_end":
+                        ends.append(read_end(record, gpus_of.get(record["run"], 1)))
+                except (ValueError, TypeError, KeyError, RecursionError):
+                    torn[path] += 1
     commits: Dict[str, Said] = {}
-    for _, run, label, verdict in sorted(itertools.chain.from_iterable(ended for ended, _ in read),
-                                         key=lambda event: event[0]):
+    for _, run, label, verdict in sorted(ends, key=lambda end: end[0]):
         said = commits.setdefault(commit_of.get(run, run), {})
         said[label] = verdict or said.get(label)
-    return Source(list(commits.items()),
-                  [f"{path} ({counted(torn, 'line')})" for path, (_, torn) in zip(paths, read) if torn])
+    return Source(list(commits.items()), [f"{path} ({counted(lines, 'line')})" for path, lines in torn.items()])
 
 
 def read_table(path: str, commits: Dict[str, Said]) -> str:
@@ -291,9 +284,9 @@ def read_table(path: str, commits: Dict[str, Said]) -> str:
     Rows of one commit and job are its parts. Raises UsageError for a mistake.
     """
     mistake = ""
-    try:
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            rows = csv.reader(file)
+    with reading(path), open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        rows = csv.reader(file)
+        try:
             header = next(rows, [])
             lacking = [name for name in ("commit", "job", "ok") if name not in header]
             if lacking:
@@ -310,20 +303,18 @@ def read_table(path: str, commits: Dict[str, Said]) -> str:
                     add_part(commits.setdefault(named["commit"], {}), named["job"], verdict)
                 except ValueError as error:
                     mistake = f"{path}:{rows.line_num}: {error}; mend the row"
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}); name journals, CSV files or folders") from None
-    except csv.Error as error:
-        raise UsageError(f"{path}: not a CSV file ({error}); name journals, CSV files or folders") from None
+        except csv.Error as error:
+            raise UsageError(f"{path}: not a CSV file ({error}); name journals, CSV files or folders") from None
     return mistake
 
 
-@functools.lru_cache(maxsize=1 << 16)
+@functools.lru_cache(maxsize=1 << 16)    # rows are many, and most of them alike
 def row_verdict(ok: str, seconds: Optional[str], gpus: Optional[str]) -> Optional[Verdict]:
     """What a row says; None where `ok` is empty. Raises ValueError."""
     word = ok.strip().casefold()
     if word not in PASSED | FAILED | {""}:
         raise ValueError(f"ok is {ok!r} and not 1, 0 or empty")
-    return Verdict(word in PASSED, cost_of({"seconds": seconds, "gpus": gpus})) if word else None
+    return Verdict(word in PASSED, cost_of(seconds, gpus)) if word else None
 
 
 def read_tables(paths: Iterable[str]) -> Source:
@@ -336,10 +327,9 @@ def read_tables(paths: Iterable[str]) -> Source:
 def read_sources(options: argparse.Namespace) -> Source:
     """All that the sources say. Raises UsageError."""
     sources = [*{os.path.realpath(path): path for path in options.sources}.values()]      # each once
-    kinds = {kind_of(path) for path in sources}
-    if len(kinds) > 1:
+    kind, *others = {kind_of(path) for path in sources}
+    if others:
         raise UsageError("sources are of different kinds; name folders, or journals, or CSV files")
-    kind = kinds.pop()
     if kind == "folder":
         source = read_folders(sources, options.tests, options.no_verdict, options.order == "name")
     elif options.tests or options.no_verdict or options.order:
@@ -365,8 +355,8 @@ def read_history(options: argparse.Namespace) -> History:
     """The verdicts of the jobs that are still there. Raises UsageError."""
     source = read_sources(options)
     there = [said for _, said in source.commits if said]
-    of_newest = os.path.isdir(options.sources[0]) if options.jobs is None else options.jobs == "newest"
-    stay = set(there[-1]) if of_newest else {job for said in there for job in said}
+    only_newest = (options.jobs or ("newest" if os.path.isdir(options.sources[0]) else "all")) == "newest"
+    stay = {job for said in (there[-1:] if only_newest else there) for job in said}
     stay -= matching("--drop", options.drop, sorted(stay))
     commits = [Commit(name, {job: verdict for job, verdict in said.items() if verdict and job in stay})
                for name, said in source.commits]
@@ -440,7 +430,8 @@ def linkage(distances: Matrix) -> List[Merge]:
     apart = [[*row] for row in distances]
     for number in range(count):
         apart[number][number] = math.inf
-    alive, chain = [*range(count)], []   # type: List[int], List[int]
+    alive, node = [*range(count)], [*range(count)]       # node: the tree's number of the cluster of a leaf in `alive`
+    chain: List[int] = []
     joined: List[Tuple[float, int, int]] = []
     while len(alive) > 1:
         chain = chain or alive[:1]
@@ -456,31 +447,21 @@ def linkage(distances: Matrix) -> List[Merge]:
         for other in alive:
             if other != stays:
                 apart[stays][other] = apart[other][stays] = max(apart[gone][other], apart[stays][other])
-    parent = [*range(2 * count)]
-
-    def root(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = node = parent[parent[node]]
-        return node
-
     tree: List[Merge] = []
-    for height, one, other in sorted(joined, key=lambda join: join[0]):
-        left, right = sorted((root(one), root(other)))
-        parent[left] = parent[right] = count + len(tree)
+    for height, gone, stays in sorted(joined, key=lambda join: join[0]):
+        left, right = sorted((node[gone], node[stays]))
+        node[stays] = count + len(tree)
         tree.append(Merge(left, right, height))
     return tree
 
 
-def nodes_below(tree: Sequence[Merge], node: int, cut: float) -> Iterator[int]:
-    """The highest nodes below one that are leaves or merges of at most that height, from left to right."""
-    leaves = len(tree) + 1
-    stack = [node]
-    while stack:
-        node = stack.pop()
-        if node < leaves or tree[node - leaves].height <= cut:
-            yield node
-        else:
-            stack += [tree[node - leaves].right, tree[node - leaves].left]
+def groups_at(tree: Sequence[Merge], cut: float) -> List[List[int]]:
+    """The leaves of the clusters that merges of at most that height have made, in the order of the dendrogram."""
+    below = {leaf: [[leaf]] for leaf in range(len(tree) + 1)}        # by node, the clusters in it
+    for node, (left, right, height) in enumerate(tree, len(below)):
+        groups = below.pop(left) + below.pop(right)
+        below[node] = groups if height > cut else [[*itertools.chain.from_iterable(groups)]]
+    return below.popitem()[1]
 
 
 def cluster(history: History) -> Clusters:
@@ -497,8 +478,7 @@ def cluster(history: History) -> Clusters:
                               for one in varied])
     tree = linkage(distances)
     cut = CUT * max((max(row) for row in distances), default=0.0)
-    groups = [[varied[leaf] for leaf in nodes_below(tree, node, -1.0)]
-              for node in (nodes_below(tree, 2 * len(tree), cut) if varied else ())]
+    groups = [[varied[leaf] for leaf in group] for group in groups_at(tree, cut)] if varied else []
     order = [number for group in groups for number in group] + constant
     return Clusters([jobs[number] for number in order], [[jobs[number] for number in group] for group in groups],
                     [jobs[number] for number in constant],
@@ -520,41 +500,43 @@ class Cover:
     """
 
     def __init__(self, failures: Mapping[FrozenSet[str], int], costs: Mapping[str, float], need: int) -> None:
-        self.costs, self.need = costs, need
+        self.costs = costs
         useful = self.undominated(failures)
-        self.failures: List[Failure] = [(jobs & useful, failures[jobs]) for jobs in sorted(failures, key=sorted)]
-        self.failures.sort(key=lambda failure: len(failure[0]))
-        self.total = sum(failures.values())
+        weights: Counter[FrozenSet[str]] = collections.Counter()
+        for jobs, weight in failures.items():
+            weights[jobs & useful] += weight
+        self.failures = sorted(weights.items(), key=lambda failure: (len(failure[0]), sorted(failure[0])))
+        self.may_miss = sum(failures.values()) - need
         self.size = sum(len(jobs) for jobs, _ in self.failures)
 
     def undominated(self, failures: Iterable[FrozenSet[str]]) -> FrozenSet[str]:
         """The jobs to choose from: without those of which another catches all that they do, and costs no more."""
-        caught: Dict[str, int] = {}      # by job, the failures as bits
-        for number, jobs in enumerate(failures):
+        caught: Dict[str, Set[FrozenSet[str]]] = collections.defaultdict(set)    # by job
+        for jobs in failures:
             for job in jobs:
-                caught[job] = caught.get(job, 0) | 1 << number
+                caught[job].add(jobs)
         useful: List[str] = []
-        for job in sorted(caught, key=lambda job: (self.costs[job], -bin(caught[job]).count("1"), job)):
-            if not any(caught[job] | caught[better] == caught[better] for better in useful):
+        for job in sorted(caught, key=lambda job: (self.costs[job], -len(caught[job]), job)):
+            if not any(caught[job] <= caught[better] for better in useful):
                 useful.append(job)
         return frozenset(useful)
 
     def left(self, chosen: FrozenSet[str]) -> Tuple[List[Failure], int]:
         """The failures that no chosen job catches, and how many of their commits are to be caught still."""
         left = [failure for failure in self.failures if chosen.isdisjoint(failure[0])]
-        return left, self.need - self.total + sum(weight for _, weight in left)
+        return left, sum(weight for _, weight in left) - self.may_miss
 
-    def best(self, left: Iterable[Failure], missing: int, barred: Container[str]) -> Optional[str]:
-        """The job that costs least per commit that it catches of those that are missing; None if none catches any."""
+    def best(self, left: Iterable[Failure], missing: int, barred: Container[str]) -> str:
+        """The job that costs least per commit that it catches of those that are missing; there has to be one."""
         gains: Counter[str] = collections.Counter()
         for jobs, weight in left:
             for job in jobs:
                 gains[job] += weight
-        return min((job for job in gains if job not in barred), default=None,
+        return min((job for job in gains if job not in barred),
                    key=lambda job: (self.costs[job] / min(gains[job], missing), self.costs[job], job))
 
-    def greedy(self, chosen: FrozenSet[str], barred: Container[str]) -> Optional[FrozenSet[str]]:
-        """`chosen` and what the best job, again and again, adds to it; None if too little can be caught.
+    def greedy(self, chosen: FrozenSet[str], barred: Container[str]) -> FrozenSet[str]:
+        """`chosen` and what the best job, again and again, adds to it, where enough can be caught.
 
         What later jobs have made superfluous is taken out again. Without barred jobs it costs at most 1 + 1/2 + … + 1/d
         times the cheapest, d being the most commits that one job catches (L. Wolsey, "An analysis of the greedy
@@ -563,10 +545,7 @@ class Cover:
         picked = chosen
         left, missing = self.left(picked)
         while missing > 0:
-            job = self.best(left, missing, barred)
-            if job is None:
-                return None
-            picked |= {job}
+            picked |= {self.best(left, missing, barred)}
             left, missing = self.left(picked)
         for job in sorted(picked - chosen, key=lambda job: (-self.costs[job], job)):
             if self.left(picked - {job})[1] <= 0:
@@ -574,7 +553,7 @@ class Cover:
         return picked
 
     def bound(self, chosen: FrozenSet[str], barred: FrozenSet[str], caps: Iterable[float]) -> Tuple[float, float]:
-        """What a set with these jobs and without those costs at least, and the cap that showed it.
+        """What a set with these jobs and without those costs at least, inf if none catches enough, and the best cap.
 
         Each commit that is left gets a price, such that no job catches commits of more worth than it costs (a solution
         of the linear program's dual, commits of few jobs first). So a set costs no less than the commits that it
@@ -582,19 +561,20 @@ class Cover:
         those that a set may miss.
         """
         left, missing = self.left(chosen)
-        highest = (0.0, 0.0)
+        left = [(jobs - barred, weight) for jobs, weight in left if not jobs <= barred]
+        highest = (0.0 if sum(weight for _, weight in left) >= missing else math.inf, 0.0)
         for cap in caps:
             slack, prices = dict(self.costs), []
             for jobs, weight in left:
-                price = min([slack[job] / weight for job in jobs if job not in barred], default=math.inf)
-                prices.append((min(price, cap) if price < math.inf else price, weight))
+                price = min(cap, *(slack[job] / weight for job in jobs))
+                prices.append((price, weight))
                 for job in jobs:
-                    slack[job] -= prices[-1][0] * weight if price < math.inf else 0
+                    slack[job] -= price * weight
             worth, rest = 0.0, missing
             for price, weight in sorted(prices):
-                worth += price * min(weight, rest) if rest > 0 else 0
+                worth += price * max(0, min(weight, rest))
                 rest -= weight
-            highest = max(highest, (worth if rest <= 0 else math.inf, cap))
+            highest = max(highest, (worth, cap))
         return highest[0] + self.cost(chosen), highest[1]
 
     def cost(self, jobs: Iterable[str]) -> float:
@@ -608,23 +588,18 @@ class Cover:
         """
         nothing: FrozenSet[str] = frozenset()
         found = self.greedy(nothing, nothing)
-        assert found is not None             # all jobs together catch all
         lower, cap = self.bound(nothing, nothing, [max(self.costs.values()) / 2 ** power for power in range(CAPS)])
-        heap = [(lower, 0, nothing, nothing, cap)]
-        steps = numbers = 0
+        steps = 0
+        heap = [(lower, steps, nothing, nothing, cap)]
         while heap and heap[0][0] < self.cost(found) * NEARLY and steps < SEARCH_STEPS:
             _, _, chosen, barred, cap = heapq.heappop(heap)
             job = self.best(*self.left(chosen), barred)
-            assert job is not None           # a node of which a set is known
             for node in ((chosen | {job}, barred), (chosen, barred | {job})):
+                steps += self.size * (4 + len(found))
                 lower, near = self.bound(*node, [cap * 2, cap, cap / 2])
-                other = self.greedy(*node) if lower < self.cost(found) * NEARLY else None
-                if other is not None:
-                    found = other if self.cost(other) < self.cost(found) * NEARLY else found
-                    numbers += 1
-                    heapq.heappush(heap, (lower, numbers, *node, near))
-                    steps += self.size * len(other)
-                steps += self.size * 4
+                if lower < self.cost(found) * NEARLY:
+                    found = min(found, self.greedy(*node), key=self.cost)
+                    heapq.heappush(heap, (lower, steps, *node, near))
         return found, min(self.cost(found), heap[0][0] if heap else math.inf)
 
 
@@ -738,6 +713,7 @@ class Report(NamedTuple):
     history: History
     clusters: Clusters
     costs: Dict[str, float]
+    is_timed: bool                       # whether costs are seconds; else each job's is 1
     older: List[Commit]                  # those on which was chosen
     kept: FrozenSet[str]
     new: FrozenSet[str]                  # jobs that the older commits do not know: nothing can be said against them
@@ -748,8 +724,7 @@ class Report(NamedTuple):
 
 def first_of(names: Sequence[str]) -> str:
     """The first of many names, and how many more there are."""
-    more = [f"\u2026 with {len(names) - SHOWN} more"] if len(names) > SHOWN else []
-    return " ".join([*names[:SHOWN], *more])
+    return " ".join(names[:SHOWN]) + (f" \u2026 with {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def counted(number: int, what: str) -> str:
@@ -762,7 +737,7 @@ def share(part: float, whole: float) -> str:
 
 def show_cost(report: Report, cost: float) -> str:
     """A cost in the unit that the history has: time on one GPU, or jobs where it knows no seconds."""
-    if not report.history.has_costs():
+    if not report.is_timed:
         return counted(round(cost), "job")
     if cost < 120:
         return f"{cost:.1f} s" if cost >= 1 else f"{cost:.2g} s"
@@ -786,11 +761,11 @@ def text_lines(report: Report) -> Iterator[str]:
     yield f"{counted(len(clusters.groups), 'cluster')}, {len(groups)} of more than one job:"
     yield from ("  " + " | ".join(group) for group in groups)
     yield ""
-    if report.choice is None:
-        yield "No commit failed on which to choose; nothing is recommended."
-    else:
+    if report.choice:
         yield from choice_lines(report, report.choice)
-    if report.choice and report.score:
+    else:
+        yield "No commit failed on which to choose; nothing is recommended."
+    if report.score:
         yield from score_lines(report, report.score)
 
 
@@ -800,14 +775,14 @@ def choice_lines(report: Report, choice: Choice) -> Iterator[str]:
     total = math.fsum(costs.values())
     proof = ("the cheapest set there is" if choice.bound >= choice.cost * NEARLY else
              f"no more than {show_cost(report, choice.cost - choice.bound)} above the cheapest set")
-    caught = judge(report.older, costs, choice.jobs)
-    failing = len(caught.caught) + len(caught.missed)
+    proof += " with those to keep" if report.kept | report.new else ""
+    failures = [commit.failed() for commit in report.older if commit.failed()]
+    caught = sum(1 for failed in failures if failed & choice.jobs)
     yield (f"Recommended: {len(choice.jobs)} of {counted(len(jobs), 'job')}, {show_cost(report, choice.cost)} of "
            f"{show_cost(report, total)} a commit ({share(choice.cost, total)}); {proof} that catches "
-           f"{report.percent:g} % of failing commits (it catches {len(caught.caught)} of {failing})")
+           f"{report.percent:g} % of failing commits (it catches {caught} of {len(failures)})")
     yield f"{'cost':>10} {'catches':>8} {'alone':>6}  job"
-    failures = [commit.failed() for commit in report.older if commit.failed()]
-    for job in (job for job in jobs if job in choice.jobs):
+    for job in filter(choice.jobs.__contains__, jobs):
         catches = [failed & choice.jobs for failed in failures if job in failed]
         alone = sum(1 for caught_by in catches if len(caught_by) == 1)
         why = " (--keep)" if job in report.kept else " (new)" if job in report.new else ""
@@ -816,11 +791,11 @@ def choice_lines(report: Report, choice: Choice) -> Iterator[str]:
     if left_out:
         yield "Left out:"
         yield f"{'cost':>10} {'failures':>8} {'phi':>6}  job | the recommended one that is most like it"
-    number = {job: place for place, job in enumerate(jobs)}
+    rows = dict(zip(jobs, report.clusters.matrix))
     for job in left_out:
-        alike = [(report.clusters.matrix[number[job]][number[other]], other) for other in sorted(choice.jobs)]
-        phi, like = max((pair for pair in alike if pair[0] > 0), default=(0.0, ""), key=lambda pair: pair[0])
-        said = f"{phi:6.2f}  {job} | {like}" if like else f"{'':6}  {job}"
+        unlike, like = min(((-phi, other) for phi, other in zip(rows[job], jobs) if other in choice.jobs and phi > 0),
+                           default=(0.0, ""))
+        said = f"{-unlike:6.2f}  {job} | {like}" if like else f"{'':6}  {job}"
         yield f"{show_cost(report, costs[job]):>10} {sum(1 for failed in failures if job in failed):8} {said}"
 
 
@@ -835,24 +810,17 @@ def score_lines(report: Report, score: Score) -> Iterator[str]:
     yield from (f"  missed {commit.name}: {' | '.join(sorted(commit.failed()))}" for commit in score.missed)
 
 
-def picture(report: Report) -> str:
-    """The heat map as one HTML page that needs nothing else."""
+def picture(report: Report, lines: Iterable[str]) -> str:
+    """The heat map, and the report's lines, as one HTML page that needs nothing else."""
     clusters = report.clusters
-    first, boxes = 0, []
-    for group in clusters.groups:
-        if len(group) > 1:
-            boxes.append((first, len(group)))
-        first += len(group)
+    ends = itertools.accumulate(map(len, clusters.groups))
     values = [[None if math.isnan(value) else round(value, 4) for value in row] for row in clusters.matrix]
-    data = {"jobs": clusters.jobs, "clusters": boxes, "values": values,
-            "chosen": sorted(report.choice.jobs) if report.choice else []}
-    title = f"{counted(len(clusters.jobs), 'job')} over {counted(len(report.history.commits), 'commit')}"
-    text = html.escape("\n".join(text_lines(report)))
-    page = PAGE.replace("TITLE", title)
-    for name, value in (("DATA", json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")), ("TEXT", text)):
-        head, _, tail = page.partition(name)
-        page = head + value + tail
-    return page
+    data = {"jobs": clusters.jobs, "values": values, "chosen": sorted(report.choice.jobs) if report.choice else [],
+            "clusters": [(end - len(group), len(group)) for end, group in zip(ends, clusters.groups) if len(group) > 1]}
+    parts = {"TITLE": f"{counted(len(clusters.jobs), 'job')} over {counted(len(report.history.commits), 'commit')}",
+             "TEXT": html.escape("\n".join(lines)),
+             "DATA": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")}
+    return re.sub("TITLE|TEXT|DATA", lambda found: parts[found.group()], PAGE)
 
 
 def matrix_text(clusters: Clusters) -> str:
@@ -866,9 +834,9 @@ def matrix_text(clusters: Clusters) -> str:
     return text.getvalue()
 
 
-def labels_text(report: Report, choice: Choice) -> str:
+def labels_text(choice: Choice, lines: Iterable[str]) -> str:
     """The file for `run_tests.py --only`: the labels, one a line, and where they come from."""
-    about = [f"# {line}" for line in text_lines(report) if line.startswith(("Recommended:", "Judged"))]
+    about = [f"# {line}" for line in lines if line.startswith(("Recommended:", "Judged"))]
     return "\n".join([f"# Chosen by {PROGRAM}, for run_tests.py --only.", *about, *sorted(choice.jobs), ""])
 
 
@@ -892,8 +860,9 @@ exit codes:
 def parse_percent(text: str) -> float:
     """A number from 0 to 100. Raises ArgumentTypeError."""
     with contextlib.suppress(ValueError):
-        if 0 <= float(text.rstrip("% ")) <= 100:
-            return float(text.rstrip("% "))
+        percent = float(text.rstrip("% "))
+        if 0 <= percent <= 100:
+            return percent
     raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
 
 
@@ -932,23 +901,27 @@ def build_parser() -> argparse.ArgumentParser:
 def analyse(options: argparse.Namespace) -> Report:
     """From the sources to all that is reported. Raises UsageError."""
     history = read_history(options)
-    costs, jobs = history.costs(), history.jobs()
+    jobs, known = history.jobs(), history.costs()
+    costs = known or dict.fromkeys(jobs, 1.0)
     split = len(history.commits) - math.floor(len(history.commits) * options.holdout / 100)
     older, newer = history.commits[:split], history.commits[split:]
     new = frozenset(jobs).difference(*(commit.verdicts for commit in older))
     kept = matching("--keep", options.keep, jobs)
     choice = choose(older, costs, options.catch, kept | new)
     score = judge(newer, costs, choice.jobs) if choice and newer else None
-    return Report(history, cluster(history), costs, older, kept, new, choice, score, options.catch)
+    return Report(history, cluster(history), costs, bool(known), older, kept, new, choice, score, options.catch)
 
 
 def write(path: str, text: str) -> None:
     """Write a file. Raises MachineError."""
     try:
-        with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            file.write(text)
+        data = text.encode("utf-8", "surrogateescape")
+        with open(path, "wb") as file:
+            file.write(data)
     except OSError as error:
         raise MachineError(f"cannot write {path} ({error.strerror}); name another place") from None
+    except UnicodeError:
+        raise MachineError(f"cannot write {path} (a name is no text); leave the job out by --drop") from None
 
 
 def show(text: str) -> None:
@@ -969,13 +942,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     options = build_parser().parse_args(argv)
     try:
         report = analyse(options)
+        lines = list(text_lines(report))
         if options.html:
-            write(options.html, picture(report))
+            write(options.html, picture(report, lines))
         if options.csv:
             write(options.csv, matrix_text(report.clusters))
         if options.write and report.choice:
-            write(options.write, labels_text(report, report.choice))
-        show("\n".join(text_lines(report)))
+            write(options.write, labels_text(report.choice, lines))
+        show("\n".join(lines))
     except (UsageError, MachineError) as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_MACHINE

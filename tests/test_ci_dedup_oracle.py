@@ -87,7 +87,7 @@ class AgainstScipy(unittest.TestCase):
         # What rounding leaves open, which of two equal distances comes first, is the same once these are.
         same = linkage(squareform(numpy.array(our_distances)), method="complete")
         self.assertEqual([[*merge] for merge in our_tree], same[:, :3].tolist())
-        self.assertEqual([*ci_dedup.nodes_below(our_tree, 2 * len(our_tree), -1.0)], leaves_list(same).tolist())
+        self.assertEqual(ci_dedup.groups_at(our_tree, math.inf), [leaves_list(same).tolist()])
         self.assertEqual(clusters.jobs[:len(varied)], [named[leaf] for leaf in leaves_list(same)])
         return True
 
