@@ -48,15 +48,16 @@ CUT = 0.1                    # of the largest distance, up to which jobs are one
 CATCH_PERCENT = 99.0         # of the failing commits that a set has to catch
 HOLDOUT_PERCENT = 30.0       # of the commits, the newest, on which a choice is judged
 DIGITS = 12                  # of a distance that count: what is equal stays so whatever a Python's rounding
-SEARCH_STEPS = 100_000_000   # looks at a failing job in search of the cheapest set: 10 to 20 s
+SEARCH_STEPS = 30_000_000    # looks at a failing job in search of the cheapest set: three to six seconds
+OFTEN = 0.2                  # of its commits in which a job fails that hides what others say
 CAPS = 24                    # tried for a bound, each half of the one before
 NEARLY = 1 - 1e-9            # what is cheaper by less is rounding
 SHOWN = 10                   # names in one line
 LARGEST = 1e9                # seconds or GPUs: more is a mistake
 
 SUFFIXES = ("_build", "_test", "-build", "-test", "_multigpu", "_NO_AVX_NO_AVX2", "_NO_AVX2")    # taken off in turn
-PASSED = frozenset(["1", "true", "yes", "ok", "success", "passed", "flaky"])
-FAILED = frozenset(["0", "false", "no", "failure", "failed", "crashed", "timeout", "error"])
+PASSED = frozenset(["1", "true", "yes", "ok", "success", "pass", "passed", "flaky"])
+FAILED = frozenset(["0", "false", "no", "failure", "fail", "failed", "crashed", "timeout", "error"])
 EXIT_OK, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING = 0, 2, 3, 5
 
 Matrix = List[List[float]]
@@ -92,10 +93,11 @@ class Commit(NamedTuple):
 
 
 class History(NamedTuple):
-    """The commits, oldest first, and what could not be read, in words."""
+    """The commits, oldest first, what of them could not be read, and what else their reader should know, in lines."""
 
     commits: List[Commit]
     skipped: List[str]
+    notes: Sequence[str] = ()
 
     def jobs(self) -> List[str]:
         return sorted({job for commit in self.commits for job in commit.verdicts})
@@ -119,10 +121,11 @@ TestEnd = Tuple[float, str, str, Optional[Verdict]]      # in a journal: time, r
 
 
 class Source(NamedTuple):
-    """What was read: names of commits and what is known of them, oldest first, and what was skipped, in words."""
+    """What was read: names of commits and what is known of them, oldest first; the rest as in History."""
 
     commits: List[Tuple[str, Said]]
     skipped: List[str]
+    notes: Sequence[str] = ()
 
 
 class Clusters(NamedTuple):
@@ -145,7 +148,7 @@ class Choice(NamedTuple):
 class Score(NamedTuple):
     """What a choice would have done on some commits. Costs are those of all commits together."""
 
-    commits: int
+    commits: int                         # those in which a job ran that was not chosen: in others nothing can be missed
     caught: List[Commit]
     missed: List[Commit]
     cost_of_all: float
@@ -157,6 +160,7 @@ class Score(NamedTuple):
 # ---------------------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=1 << 16)    # names are few
 def folded(job: str) -> str:
     """A job's name without the suffixes of its parts: builds, tests, variants."""
     for suffix in SUFFIXES:
@@ -178,10 +182,22 @@ def cost_of(seconds: Any, gpus: Any) -> Optional[float]:
     """Seconds times GPUs, 1 where these are not known; None where the seconds are not. Raises ValueError."""
     if seconds in (None, ""):
         return None
-    factors = [float(str(factor)) for factor in (seconds, 1 if gpus in (None, "") else gpus)]    # inf if too large
-    if not all(0 <= factor <= LARGEST for factor in factors):
-        raise ValueError(f"{seconds!r} seconds or {gpus!r} GPUs are not from 0 to {LARGEST:g}")
-    return factors[0] * factors[1]
+    try:
+        time, count = float(seconds), 1.0 if gpus in (None, "") else float(gpus)
+    except (ValueError, TypeError, OverflowError):
+        time = count = math.inf
+    if 0 <= time <= LARGEST and 0 <= count <= LARGEST:
+        return time * count
+    raise ValueError(f"{seconds!r} seconds or {gpus!r} GPUs are no number from 0 to {LARGEST:g}")
+
+
+UNTIMED: Mapping[bool, Verdict] = {passed: Verdict(passed, None) for passed in (False, True)}     # they are many
+
+
+def verdict_of(passed: bool, seconds: Any, gpus: Any) -> Verdict:
+    """A verdict, with what it has cost. Raises ValueError."""
+    cost = cost_of(seconds, gpus)
+    return UNTIMED[passed] if cost is None else Verdict(passed, cost)
 
 
 def add_part(said: Said, job: str, part: Optional[Verdict]) -> None:
@@ -193,12 +209,12 @@ def add_part(said: Said, job: str, part: Optional[Verdict]) -> None:
     said[job] = part or before
 
 
-def read_statuses(path: str, tests_only: bool, silent: Container[str]) -> Said:
+def read_statuses(path: str, tests_only: bool, silent: Container[str], seen: Counter[str]) -> Said:
     """One commit's JSON file: `{job: {"status": "success", …}}`, perhaps with `seconds` and `gpus`.
 
     The parts of a job are one, which passed if all of them did. With `tests_only` they stay apart: tests alone, of
-    which those whose build failed said nothing. A status in `silent` is no verdict. Raises ValueError for a file that
-    is half written, UsageError for one that cannot be read or is of another form.
+    which those whose build failed said nothing. A status in `silent` is no verdict; all are counted in `seen`. Raises
+    ValueError for a file that is half written, UsageError for one that cannot be read or is of another form.
     """
     with reading(path), open(path, encoding="utf-8") as file:
         statuses = json.load(file)
@@ -208,21 +224,24 @@ def read_statuses(path: str, tests_only: bool, silent: Container[str]) -> Said:
     broken = set()
     for job, record in statuses.items():
         try:
-            part = Verdict(record["status"] == "success", cost_of(record.get("seconds"), record.get("gpus")))
-        except (TypeError, KeyError, ValueError):
+            status = record["status"]
+            part = verdict_of(status == "success", record.get("seconds"), record.get("gpus"))
+            seen[status] += 1
+        except (TypeError, KeyError, ValueError, AttributeError):
             raise UsageError(f'{path}: job {job!r}: not {{"status": "success", …}} with numbers for seconds and gpus, '
                              "if it has them; mend or remove the file") from None
-        if job.endswith(("_build", "-build")) and not part.passed:
+        if not part.passed and job.endswith(("_build", "-build")):
             broken.add(folded(job))
         if not tests_only or job.endswith(("_test", "-test")):
-            add_part(said, job if tests_only else folded(job), None if record["status"] in silent else part)
+            add_part(said, job if tests_only else folded(job), None if status in silent else part)
     return {job: None if tests_only and folded(job) in broken else verdict for job, verdict in said.items()}
 
 
-def read_folders(folders: Iterable[str], tests_only: bool, silent: Container[str], by_name: bool) -> Source:
+def read_folders(folders: Iterable[str], tests_only: bool, silent: Sequence[str], by_name: bool) -> Source:
     """All JSON files in folders and below, by time of last change or by name. Raises UsageError."""
     found: List[Tuple[int, List[str], str, str, Said]] = []
     skipped = []
+    seen: Counter[str] = collections.Counter()
     for place, below, names in itertools.chain.from_iterable(map(os.walk, folders)):
         below[:] = [name for name in below if not name.startswith(".")]
         for stem, extension in map(os.path.splitext, names):
@@ -231,12 +250,21 @@ def read_folders(folders: Iterable[str], tests_only: bool, silent: Container[str
                 continue
             numbered = [part.zfill(20) if part.isdigit() else part for part in re.split(r"(\d+)", stem)]
             try:
-                said = read_statuses(path, tests_only, silent)
+                said = read_statuses(path, tests_only, silent, seen)
                 found.append((0 if by_name else os.stat(path).st_mtime_ns, numbered, path, stem, said))
             except (ValueError, RecursionError):
                 skipped.append(path)
     found.sort(key=lambda entry: entry[:3])
-    return Source([(stem, said) for *_, stem, said in found], sorted(skipped))
+    for status in silent:
+        if status not in seen:
+            raise UsageError(f"--no-verdict {status}: no job has such a status; there are {first_of(sorted(seen))}")
+    failing = [f"{status} {number:,}" for status, number in seen.most_common() if status not in ("success", *silent)]
+    notes = []
+    if len(failing) > 1:
+        notes.append(f"statuses that count as failed: {', '.join(failing)}; --no-verdict makes some say nothing")
+    if not by_name and 2 * len({time for time, *_ in found}) <= len(found):
+        notes.append("order: most files are as old as others, as in a copy, and stand by name; --order name is for all")
+    return Source([(stem, said) for *_, stem, said in found], sorted(skipped), notes)
 
 
 def read_end(record: Mapping[str, Any], gpus: int) -> TestEnd:
@@ -290,8 +318,8 @@ def read_table(path: str, commits: Dict[str, Said]) -> str:
             header = next(rows, [])
             lacking = [name for name in ("commit", "job", "ok") if name not in header]
             if lacking:
-                raise UsageError(f"{path}:1: no column {', '.join(lacking)}; the first line names the columns "
-                                 "commit, job, ok and, if known, seconds and gpus")
+                raise UsageError(f"{path}:1: no column {', '.join(lacking)} in {','.join(header)[:SHOWN ** 2]!r}; the "
+                                 "first line names commit, job, ok and, if known, seconds and gpus, with commas")
             for row in filter(None, rows):
                 if mistake:
                     raise UsageError(mistake)
@@ -308,13 +336,13 @@ def read_table(path: str, commits: Dict[str, Said]) -> str:
     return mistake
 
 
-@functools.lru_cache(maxsize=1 << 16)    # rows are many, and most of them alike
+@functools.lru_cache(maxsize=1 << 16)    # rows are many, and often alike
 def row_verdict(ok: str, seconds: Optional[str], gpus: Optional[str]) -> Optional[Verdict]:
     """What a row says; None where `ok` is empty. Raises ValueError."""
     word = ok.strip().casefold()
-    if word not in PASSED | FAILED | {""}:
-        raise ValueError(f"ok is {ok!r} and not 1, 0 or empty")
-    return Verdict(word in PASSED, cost_of(seconds, gpus)) if word else None
+    if word and word not in PASSED and word not in FAILED:
+        raise ValueError(f"ok is {ok!r} and not 1, 0 (or the like: success, failed, timeout), or empty")
+    return verdict_of(word in PASSED, seconds, gpus) if word else None
 
 
 def read_tables(paths: Iterable[str]) -> Source:
@@ -346,6 +374,8 @@ def read_sources(options: argparse.Namespace) -> Source:
 
 def kind_of(path: str) -> str:
     """What a source is: `folder`, `table` or `journal`. Raises UsageError."""
+    with reading(path):
+        os.stat(path)
     if os.path.isfile(path) and path.endswith(".json"):
         raise UsageError(f"{path}: one commit's statuses are no history; name the folder")
     return "folder" if os.path.isdir(path) else "table" if path.endswith(".csv") else "journal"
@@ -354,16 +384,33 @@ def kind_of(path: str) -> str:
 def read_history(options: argparse.Namespace) -> History:
     """The verdicts of the jobs that are still there. Raises UsageError."""
     source = read_sources(options)
-    there = [said for _, said in source.commits if said]
-    only_newest = (options.jobs or ("newest" if os.path.isdir(options.sources[0]) else "all")) == "newest"
-    stay = {job for said in (there[-1:] if only_newest else there) for job in said}
+    there = [(name, said) for name, said in source.commits if said]
+    is_newest = (options.jobs or ("newest" if os.path.isdir(options.sources[0]) else "all")) == "newest"
+    stay = {job for _, said in (there[-1:] if is_newest else there) for job in said}
+    gone = sorted({job for _, said in there for job in said} - stay)
     stay -= matching("--drop", options.drop, sorted(stay))
     commits = [Commit(name, {job: verdict for job, verdict in said.items() if verdict and job in stay})
-               for name, said in source.commits]
-    history = History([commit for commit in commits if commit.verdicts], source.skipped)
+               for name, said in there]
+    notes = [*source.notes, *([f"left out: {len(gone)} that the newest commit, {there[-1][0]}, lacks; --jobs all keeps "
+                               f"them: {first_of(gone)}"] if gone else [])]
+    history = History([commit for commit in commits if commit.verdicts], source.skipped, notes)
     if not history.commits:
-        raise UsageError("no job is left that has said anything; drop fewer, or say --jobs all")
+        raise UsageError("; ".join(["no job is left that has said anything; drop fewer, or say --jobs all", *notes]))
     return history
+
+
+def without_broken(history: History) -> History:
+    """A history without the jobs that never passed: they would have caught whatever else failed. Raises UsageError."""
+    passed = {job for commit in history.commits for job, verdict in commit.verdicts.items() if verdict.passed}
+    broken = [job for job in history.jobs() if job not in passed]
+    if not broken:
+        return history
+    if not passed:
+        raise UsageError(f"no job ever passed: {first_of(broken)}; is this the whole history?")
+    commits = [Commit(commit.name, {job: verdict for job, verdict in commit.verdicts.items() if job in passed})
+               for commit in history.commits]
+    notes = [*history.notes, f"left out, since they never passed: {len(broken)}: {first_of(broken)}"]
+    return History([commit for commit in commits if commit.verdicts], history.skipped, notes)
 
 
 def matching(option: str, patterns: Iterable[str], jobs: Sequence[str]) -> FrozenSet[str]:
@@ -620,7 +667,8 @@ def choose(commits: Sequence[Commit], costs: Mapping[str, float], percent: float
 
 
 def judge(commits: Sequence[Commit], costs: Mapping[str, float], jobs: FrozenSet[str]) -> Score:
-    """What a set of jobs would have caught and cost on these commits."""
+    """What a set of jobs would have caught and cost on those of these commits in which others ran too."""
+    commits = [commit for commit in commits if not jobs.issuperset(commit.verdicts)]
     failing = [commit for commit in commits if commit.failed()]
     ran = [job for commit in commits for job in commit.verdicts]
     return Score(len(commits), [commit for commit in failing if commit.failed() & jobs],
@@ -654,13 +702,14 @@ pre { font: 12px monospace; white-space: pre-wrap; }
 <script>
 "use strict";
 const data = DATA;
-const count = data.jobs.length, cell = Math.max(8, Math.min(20, Math.floor(1000 / count)));
+const count = data.jobs.length, cell = Math.max(10, Math.min(20, Math.floor(1000 / count)));
 const canvas = document.querySelector("canvas"), tip = document.getElementById("tip"), ink = canvas.getContext("2d");
 const font = job => (data.chosen.includes(job) ? "bold " : "") + Math.min(12, cell) + "px sans-serif";
 const title = number => number + ". " + data.jobs[number];
+const short = text => text.length > 60 ? text.slice(0, 29) + "\u2026" + text.slice(-30) : text;
 const margin = Math.ceil(Math.max(...data.jobs.map((job, number) => {
     ink.font = font(job);
-    return ink.measureText(title(number)).width;
+    return ink.measureText(short(title(number))).width;
 }))) + 8;
 const size = margin + count * cell + 2, sharp = window.devicePixelRatio || 1;
 canvas.width = canvas.height = size * sharp;
@@ -680,12 +729,12 @@ ink.textBaseline = "middle";
 data.jobs.forEach((job, number) => {
     ink.font = font(job);
     ink.textAlign = "right";
-    ink.fillText(title(number), margin - 4, margin + (number + 0.5) * cell);
+    ink.fillText(short(title(number)), margin - 4, margin + (number + 0.5) * cell);
     ink.save();
     ink.translate(margin + (number + 0.5) * cell, margin - 4);
     ink.rotate(-Math.PI / 2);
     ink.textAlign = "left";
-    ink.fillText(title(number), 0, 0);
+    ink.fillText(short(title(number)), 0, 0);
     ink.restore();
 });
 ink.lineWidth = 2;
@@ -697,7 +746,7 @@ canvas.addEventListener("mousemove", event => {
     if (tip.hidden) return;
     const value = data.values[y][x];
     tip.textContent = title(y) + "\\n" + title(x) + "\\n" + (value === null ? "cannot be told" : value.toFixed(3));
-    tip.style.left = event.offsetX + 16 + "px";
+    tip.style.left = Math.min(event.offsetX + 16, Math.max(0, size - tip.offsetWidth)) + "px";
     tip.style.top = event.offsetY + 16 + "px";
 });
 canvas.addEventListener("mouseleave", () => { tip.hidden = true; });
@@ -715,6 +764,7 @@ class Report(NamedTuple):
     costs: Dict[str, float]
     is_timed: bool                       # whether costs are seconds; else each job's is 1
     older: List[Commit]                  # those on which was chosen
+    newer: List[Commit]
     kept: FrozenSet[str]
     new: FrozenSet[str]                  # jobs that the older commits do not know: nothing can be said against them
     choice: Optional[Choice]
@@ -735,13 +785,17 @@ def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
 
 
-def show_cost(report: Report, cost: float) -> str:
-    """A cost in the unit that the history has: time on one GPU, or jobs where it knows no seconds."""
+def unit_for(report: Report, cost: float) -> Tuple[float, str]:
+    """In what a cost of that size is told, as seconds and name: time on one GPU, or jobs where no seconds are known."""
     if not report.is_timed:
-        return counted(round(cost), "job")
-    if cost < 120:
-        return f"{cost:.1f} s" if cost >= 1 else f"{cost:.2g} s"
-    return f"{cost / 60:.1f} min" if cost < 7200 else f"{cost / 3600:,.1f} h"
+        return 1.0, "jobs"
+    return (1.0, "s") if cost < 120 else (60.0, "min") if cost < 7200 else (3600.0, "h")
+
+
+def show_cost(report: Report, cost: float) -> str:
+    """A cost with its unit."""
+    seconds, name = unit_for(report, cost)
+    return f"{cost / seconds:,.{1 if cost >= 1 else 3}f} {name}" if report.is_timed else counted(round(cost), "job")
 
 
 def text_lines(report: Report) -> Iterator[str]:
@@ -752,14 +806,20 @@ def text_lines(report: Report) -> Iterator[str]:
            f"{commits[-1].name}, {counted(sum(1 for commit in commits if commit.failed()), 'failing commit')}")
     if history.skipped:
         yield f"skipped, not whole: {len(history.skipped)}: {first_of(history.skipped)}"
-    failed = {job for commit in commits for job in commit.failed()}
-    for jobs, what in (([job for job in clusters.constant if job not in failed], "never failed"),
-                       ([job for job in clusters.constant if job in failed], "never passed")):
-        if jobs:
-            yield f"{what}: {len(jobs)}: {first_of(jobs)}"
+    yield from history.notes
+    failures = collections.Counter(job for commit in commits for job in commit.failed())
+    runs = collections.Counter(job for commit in commits for job in commit.verdicts)
+    often = [f"{job} ({share(failures[job], runs[job])})" for job in clusters.jobs
+             if failures[job] > max(OFTEN * runs[job], SHOWN)]
+    if often:
+        yield f"fail often, and so have caught whatever else was broken (--drop leaves them out): {first_of(often)}"
+    if clusters.constant:
+        yield f"never failed: {len(clusters.constant)}: {first_of(clusters.constant)}"
     groups = [group for group in clusters.groups if len(group) > 1]
-    yield f"{counted(len(clusters.groups), 'cluster')}, {len(groups)} of more than one job:"
-    yield from ("  " + " | ".join(group) for group in groups)
+    chosen = report.choice.jobs if report.choice else frozenset()
+    yield (f"{counted(len(clusters.groups), 'cluster')}, {len(groups)} of more than one job"
+           f"{' (* recommended)' if chosen else ''}:")
+    yield from ("  " + " | ".join("*" * (job in chosen) + job for job in group) for group in groups)
     yield ""
     if report.choice:
         yield from choice_lines(report, report.choice)
@@ -781,22 +841,34 @@ def choice_lines(report: Report, choice: Choice) -> Iterator[str]:
     yield (f"Recommended: {len(choice.jobs)} of {counted(len(jobs), 'job')}, {show_cost(report, choice.cost)} of "
            f"{show_cost(report, total)} a commit ({share(choice.cost, total)}); {proof} that catches "
            f"{report.percent:g} % of failing commits (it catches {caught} of {len(failures)})")
-    yield f"{'cost':>10} {'catches':>8} {'alone':>6}  job"
+    seconds, unit = unit_for(report, max(costs.values()))
+    yield f"{'cost/' + unit:>10} {'catches':>8} {'alone':>6}  job, on the older {counted(len(report.older), 'commit')}"
     for job in filter(choice.jobs.__contains__, jobs):
         catches = [failed & choice.jobs for failed in failures if job in failed]
         alone = sum(1 for caught_by in catches if len(caught_by) == 1)
         why = " (--keep)" if job in report.kept else " (new)" if job in report.new else ""
-        yield f"{show_cost(report, costs[job]):>10} {len(catches):8} {alone:6}  {job}{why}"
-    left_out = [job for job in jobs if job not in choice.jobs]
-    if left_out:
+        yield f"{costs[job] / seconds:10,.2f} {len(catches):8} {alone:6}  {job}{why}"
+    yield from left_out_lines(report, choice, failures)
+
+
+def left_out_lines(report: Report, choice: Choice, failures: Sequence[FrozenSet[str]]) -> Iterator[str]:
+    """What is not recommended: what is like it, or that nothing speaks for it."""
+    left_out = [job for job in report.clusters.jobs if job not in choice.jobs]
+    seconds, unit = unit_for(report, max(report.costs.values()))
+    count = collections.Counter(job for failed in failures for job in failed)
+    silent = [job for job in left_out if not count[job]]
+    if silent:
+        yield f"Left out, since they never failed in these commits: {len(silent)}: {first_of(silent)}"
+    if len(silent) < len(left_out):
         yield "Left out:"
-        yield f"{'cost':>10} {'failures':>8} {'phi':>6}  job | the recommended one that is most like it"
-    rows = dict(zip(jobs, report.clusters.matrix))
-    for job in left_out:
-        unlike, like = min(((-phi, other) for phi, other in zip(rows[job], jobs) if other in choice.jobs and phi > 0),
-                           default=(0.0, ""))
-        said = f"{-unlike:6.2f}  {job} | {like}" if like else f"{'':6}  {job}"
-        yield f"{show_cost(report, costs[job]):>10} {sum(1 for failed in failures if job in failed):8} {said}"
+        yield f"{'cost/' + unit:>10} {'failures':>8} {'uncaught':>8} {'phi':>5}  job | the recommended one most like it"
+    rows = dict(zip(report.clusters.jobs, report.clusters.matrix))
+    for job in filter(count.__getitem__, left_out):
+        unlike, like = min(((-phi, other) for phi, other in zip(rows[job], report.clusters.jobs)
+                            if other in choice.jobs and phi > 0), default=(0.0, ""))
+        missed = sum(1 for failed in failures if job in failed and not failed & choice.jobs)
+        said = f"{-unlike:5.2f}  {job} | {like}" if like else f"{'':5}  {job}"
+        yield f"{report.costs[job] / seconds:10,.2f} {count[job]:8} {missed:8} {said}"
 
 
 def score_lines(report: Report, score: Score) -> Iterator[str]:
@@ -804,7 +876,13 @@ def score_lines(report: Report, score: Score) -> Iterator[str]:
     yield ""
     failing = len(score.caught) + len(score.missed)
     saved = score.cost_of_all - score.cost_of_chosen
-    yield (f"Judged on the newest {counted(score.commits, 'commit')}: caught {len(score.caught)} of {failing} failing "
+    newest = f"the newest {counted(len(report.newer), 'commit')}"
+    if not score.commits:
+        yield f"Not judged: in {newest} nothing ran but what is recommended."
+        return
+    others = score.commits < len(report.newer)
+    where = f"{score.commits:,} of {newest} (nothing else ran in the others)" if others else newest
+    yield (f"Judged on {where}: caught {len(score.caught)} of {failing} failing "
            f"({share(len(score.caught), failing)}), missed {len(score.missed)}; saved {show_cost(report, saved)} of "
            f"{show_cost(report, score.cost_of_all)} ({share(saved, score.cost_of_all)})")
     yield from (f"  missed {commit.name}: {' | '.join(sorted(commit.failed()))}" for commit in score.missed)
@@ -834,10 +912,13 @@ def matrix_text(clusters: Clusters) -> str:
     return text.getvalue()
 
 
-def labels_text(choice: Choice, lines: Iterable[str]) -> str:
-    """The file for `run_tests.py --only`: the labels, one a line, and where they come from."""
+def labels_text(report: Report, choice: Choice, lines: Iterable[str]) -> str:
+    """The file for `run_tests.py --only`: the labels, one a line, where they come from, and what is left out."""
     about = [f"# {line}" for line in lines if line.startswith(("Recommended:", "Judged"))]
-    return "\n".join([f"# Chosen by {PROGRAM}, for run_tests.py --only.", *about, *sorted(choice.jobs), ""])
+    left_out = [f"# {job}" for job in sorted(report.clusters.jobs) if job not in choice.jobs]
+    return "\n".join([f"# Chosen by {PROGRAM}, for run_tests.py --only.", *about,
+                      *(["# Left out (what is named nowhere here is new):"] if left_out else []), *left_out,
+                      "# Chosen:", *sorted(choice.jobs), ""])
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -900,16 +981,20 @@ def build_parser() -> argparse.ArgumentParser:
 
 def analyse(options: argparse.Namespace) -> Report:
     """From the sources to all that is reported. Raises UsageError."""
-    history = read_history(options)
-    jobs, known = history.jobs(), history.costs()
-    costs = known or dict.fromkeys(jobs, 1.0)
+    outputs = [path for path in (options.html, options.csv, options.write) if path]
+    for number, path in enumerate(outputs):
+        if os.path.realpath(path) in map(os.path.realpath, options.sources + outputs[:number]):
+            raise UsageError(f"{path} is a source, or another output; name a file of its own")
+    history = without_broken(read_history(options))
     split = len(history.commits) - math.floor(len(history.commits) * options.holdout / 100)
     older, newer = history.commits[:split], history.commits[split:]
+    jobs, known = history.jobs(), {**history.costs(), **History(older, []).costs()}
+    costs = known or dict.fromkeys(jobs, 1.0)
     new = frozenset(jobs).difference(*(commit.verdicts for commit in older))
     kept = matching("--keep", options.keep, jobs)
     choice = choose(older, costs, options.catch, kept | new)
     score = judge(newer, costs, choice.jobs) if choice and newer else None
-    return Report(history, cluster(history), costs, bool(known), older, kept, new, choice, score, options.catch)
+    return Report(history, cluster(history), costs, bool(known), older, newer, kept, new, choice, score, options.catch)
 
 
 def write(path: str, text: str) -> None:
@@ -948,7 +1033,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         if options.csv:
             write(options.csv, matrix_text(report.clusters))
         if options.write and report.choice:
-            write(options.write, labels_text(report.choice, lines))
+            write(options.write, labels_text(report, report.choice, lines))
         show("\n".join(lines))
     except (UsageError, MachineError) as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)

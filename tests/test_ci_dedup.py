@@ -54,19 +54,18 @@ TEN_COSTS = {"fast": "10,1", "slow": "50,2", "other": "20,", "rare": "40,1", "ca
 TEN_TEXT = """\
 5 jobs, 10 commits from c1 to c10, 5 failing commits
 never failed: 1: calm
-3 clusters, 1 of more than one job:
-  fast | slow
+3 clusters, 1 of more than one job (* recommended):
+  *fast | slow
 
 Recommended: 2 of 5 jobs, 30.0 s of 2.9 min a commit (17.1 %); the cheapest set there is that catches 99 % of failing \
 commits (it catches 3 of 3)
-      cost  catches  alone  job
-    10.0 s        2      2  fast
-    20.0 s        1      1  other
+    cost/s  catches  alone  job, on the older 7 commits
+     10.00        2      2  fast
+     20.00        1      1  other
+Left out, since they never failed in these commits: 2: rare calm
 Left out:
-      cost failures    phi  job | the recommended one that is most like it
-   100.0 s        2   1.00  slow | fast
-    40.0 s        0         rare
-     5.0 s        0         calm
+    cost/s failures uncaught   phi  job | the recommended one most like it
+    100.00        2        0  1.00  slow | fast
 
 Judged on the newest 3 commits: caught 1 of 2 failing (50.0 %), missed 1; saved 7.2 min of 8.8 min (82.9 %)
   missed c9: rare
@@ -257,11 +256,36 @@ class Folders(DedupCase):
         self.statuses("s/c1", {"a": "success", "b": "pending", "d": "canceled", "e": "failure"}, 1)
         self.statuses("s/c2", dict.fromkeys("abde", "success"), 2)
         for option, expected in ((None, "a+ b- d- e-"), ("pending", "a+ d- e-"), ("pending,canceled", "a+ e-"),
-                                 ("canceled,failure,pending", "a+"), ("other", "a+ b- d- e-"),
-                                 ("success", "b- d- e-")):
+                                 ("canceled,failure,pending", "a+"), ("success", "b- d- e-")):
             with self.subTest(option):
                 options = ["--no-verdict", option] if option else []
                 self.assertEqual(told(self.history("s", "--jobs", "all", *options))[0], "c1: " + expected)
+
+    def test_a_status_that_no_job_has_is_a_mistake(self) -> None:
+        self.statuses("s/c1", {"a": "success", "b": "canceled"}, 1)
+        self.assertEqual(self.refused("s", "--no-verdict", "cancelled"),
+                         "--no-verdict cancelled: no job has such a status; there are canceled success")
+
+    def test_statuses_that_count_as_failed_are_told(self) -> None:
+        self.statuses("s/c1", {"a": "success", "b": "canceled", "c": "failure", "d": "failure"}, 1)
+        self.statuses("s/c2", dict.fromkeys("abcd", "success"), 2)
+        note = "statuses that count as failed: failure 2, canceled 1; --no-verdict makes some say nothing"
+        self.assertEqual([*self.history("s").notes], [note])
+        self.assertEqual([*self.history("s", "--no-verdict", "canceled").notes], [])
+
+    def test_jobs_that_the_newest_commit_lacks_are_told(self) -> None:
+        self.statuses("s/c1", dict.fromkeys("abc", "success"), 1)
+        self.statuses("s/c2", dict.fromkeys("ad", "success"), 2)
+        self.assertEqual([*self.history("s").notes],
+                         ["left out: 2 that the newest commit, c2, lacks; --jobs all keeps them: b c"])
+        self.assertEqual([*self.history("s", "--jobs", "all").notes], [])
+
+    def test_files_as_old_as_each_other_are_told(self) -> None:
+        for number in range(4):
+            self.statuses(f"s/c{number}", {"a": "success"}, 7)
+        (note,) = self.history("s").notes
+        self.assertTrue(note.startswith("order: most files are as old as others"), note)
+        self.assertEqual([*self.history("s", "--order", "name").notes], [])
 
     def test_a_part_without_verdict_is_none(self) -> None:
         self.statuses("s/c1", {"x_build": "success", "x_test": "canceled", "y_build": "canceled", "y_test": "failure"})
@@ -553,10 +577,10 @@ class Tables(DedupCase):
                                 ("c1,a,1", "commit, job, ok")):
             with self.subTest(header):
                 self.write("h.csv", header + "\nc1,a,1\n")
-                self.assertRegex(self.refused("h.csv"), rf"^h\.csv:1: no column {lacking}; the first line names")
+                self.assertRegex(self.refused("h.csv"), rf"^h\.csv:1: no column {lacking} in '.*'; the first ")
         self.write("none.csv", "")
-        self.assertRegex(self.refused("none.csv"), r"^none\.csv:1: no column commit, job, ok;")
-        self.dedup("h.csv", code=2, err=r"ci_dedup\.py: error: h\.csv:1: no column commit, job, ok; [^\n]+")
+        self.assertRegex(self.refused("none.csv"), r"^none\.csv:1: no column commit, job, ok in '';")
+        self.dedup("h.csv", code=2, err=r"ci_dedup\.py: error: h\.csv:1: no column commit, job, ok in [^\n]+")
 
     def test_words_for_ok(self) -> None:
         for word, sign in (("1", "+"), ("true", "+"), ("True", "+"), (" yes ", "+"), ("OK", "+"), ("success", "+"),
@@ -567,11 +591,11 @@ class Tables(DedupCase):
                 self.assertEqual(told(self.history("h.csv"))[0], f"c1: a{sign} b+" if sign else "c1: b+")
 
     def test_mistakes_above_the_last_row_are_told_with_their_line(self) -> None:
-        for row, why in (("c2,a,maybe,1,1", "ok is 'maybe' and not 1, 0 or empty"), ("c2,a,2,1,1", "ok is '2' .*"),
-                         ("c2,a,1,x,1", ".*'x'"), ("c2,a,1,-1,1", "'-1' seconds or .*"),
+        for row, why in (("c2,a,maybe,1,1", "ok is 'maybe' and not .*, or empty"), ("c2,a,2,1,1", "ok is '2' .*"),
+                         ("c2,a,1,x,1", "'x' seconds or '1' GPUs .*"), ("c2,a,1,-1,1", "'-1' seconds or .*"),
                          ("c2,a,1,nan,1", "'nan' seconds .*"),
-                         ("c2,a,1,inf,1", "'inf' seconds .*"), ("c2,a,1,1,few", ".*'few'"),
-                         ("c2,a,1,1,-2", "'1' seconds or '-2' GPUs are not .*"), ("c2,a,1,-1,-2", "'-1' seconds .*"),
+                         ("c2,a,1,inf,1", "'inf' seconds .*"), ("c2,a,1,1,few", ".*'few' GPUs .*"),
+                         ("c2,a,1,1,-2", "'1' seconds or '-2' GPUs are no .*"), ("c2,a,1,-1,-2", "'-1' seconds .*"),
                          ("c2,a", "commit, job or ok is missing"), ("c2", "commit, job or ok is missing"),
                          (",a,1", "commit, job or ok is missing"), ("c2,,1", "commit, job or ok is missing")):
             with self.subTest(row):
@@ -588,7 +612,7 @@ class Tables(DedupCase):
                 self.assertEqual(told(history), ["c1: a- b+"])
                 self.assertEqual(len(history.skipped), 1)
                 self.assertTrue(history.skipped[0].startswith(path + ":4: "), history.skipped)
-        out = self.dedup("h.csv", "--holdout", "0").text
+        out = self.dedup("h.csv", "--holdout", "0", code=5).text         # a never passed, b never failed
         self.assertRegex(out, r"\nskipped, not whole: 1: h\.csv:4: ")
 
     def test_empty_ok_is_no_verdict(self) -> None:
@@ -1094,11 +1118,11 @@ class Covers(unittest.TestCase):
         self.assertIsNone(ci_dedup.choose([], {}, 99, frozenset()))
 
     def test_judge(self) -> None:
-        commits = commits_of("1: a+ b+", "2: a- b-", "3: b- c+", "4: c-", "5: a+")
+        commits = commits_of("1: a+ b+", "2: a- b-", "3: b- c+", "4: c-", "5: a+", "6: a-")      # 5, 6: a alone
         score = ci_dedup.judge(commits, {"a": 1, "b": 10, "c": 100}, frozenset("a"))
         self.assertEqual(([commit.name for commit in score.caught], [commit.name for commit in score.missed]),
                          (["2"], ["3", "4"]))
-        self.assertEqual((score.commits, score.cost_of_all, score.cost_of_chosen), (5, 233, 3))
+        self.assertEqual((score.commits, score.cost_of_all, score.cost_of_chosen), (4, 232, 2))
 
 
 class Choosing(DedupCase):
@@ -1139,7 +1163,7 @@ class Choosing(DedupCase):
         out = self.ten("--keep", "slow")
         self.assertRegex(out, r"\nRecommended: 2 of 5 jobs, 2\.0 min of 2\.9 min a commit \(68\.6 %\); the cheapest ")
         self.assertIn("; the cheapest set there is with those to keep that catches 99 % of failing commits ", out)
-        self.assertRegex(out, r"\n +100\.0 s +2 +2  slow \(--keep\)\n")
+        self.assertRegex(out, r"\n +100\.00 +2 +2  slow \(--keep\)\n")
 
     def test_a_pattern_that_names_none_is_a_mistake(self) -> None:
         for option in ("--keep", "--drop"):
@@ -1209,7 +1233,7 @@ class Choosing(DedupCase):
         for costs, chosen, said in (({}, "b", "1 job of 3 jobs a commit (33.3 %)"),
                                     (dict.fromkeys("abc", "0,1"), "b", "1 job of 3 jobs a commit (33.3 %)"),
                                     ({"a": "0,1", "b": "5,0"}, "b", "1 job of 3 jobs a commit (33.3 %)"),
-                                    ({"a": "5,1", "b": "5,0"}, "b", "0 s of 7.5 s a commit (0.0 %)"),
+                                    ({"a": "5,1", "b": "5,0"}, "b", "0.000 s of 7.5 s a commit (0.0 %)"),
                                     ({"a": "6,1", "c": "2,1"}, "b", "4.0 s of 12.0 s a commit (33.3 %)")):
             with self.subTest(costs):
                 self.write("h.csv", table_of(*lines, costs=costs))
@@ -1220,7 +1244,7 @@ class Choosing(DedupCase):
     def test_costs_are_told_in_a_unit_that_suits(self) -> None:
         report = unittest.mock.Mock()
         report.is_timed = True
-        for cost, expected in ((0, "0 s"), (0.012, "0.012 s"), (119.9, "119.9 s"), (120, "2.0 min"),
+        for cost, expected in ((0, "0.000 s"), (0.012, "0.012 s"), (119.9, "119.9 s"), (120, "2.0 min"),
                                (7199, "120.0 min"), (7200, "2.0 h"), (3_600_000 * 2, "2,000.0 h")):
             with self.subTest(cost):
                 self.assertEqual(ci_dedup.show_cost(report, cost), expected)
@@ -1251,26 +1275,57 @@ class Choosing(DedupCase):
     def test_what_never_changed_is_told(self) -> None:
         self.write("h.csv", table_of("1: a+ b- k+ l-", "2: a- b+ k+ l-"))
         out = self.dedup("h.csv", "--holdout", "0").text
-        self.assertIn("\nnever failed: 1: k\nnever passed: 1: l\n2 clusters, 0 of more than one job:\n\n", out)
+        self.assertIn("\nleft out, since they never passed: 1: l\nnever failed: 1: k\n2 clusters, 0 of more than one "
+                      "job (* recommended):\n\n", out)
+
+    def test_a_job_that_never_passed_catches_nothing(self) -> None:
+        """It would have caught all that others failed in, and would be all that is recommended."""
+        self.write("h.csv", table_of("1: a- b+ red-", "2: a+ b- red-", "3: a+ b+ red-", "4: a- b+ red-"))
+        self.inside("h.csv", "--holdout", "25", "--write", self.path("w"))
+        self.assertEqual(self.read("w").splitlines()[-2:], ["a", "b"])
+        self.write("h.csv", table_of("1: a- b-", "2: a-"))
+        self.dedup("h.csv", code=2, err=r"ci_dedup\.py: error: no job ever passed: a b; is this the whole history\?")
+
+    def test_a_job_that_fails_often_is_told(self) -> None:
+        self.write("h.csv", table_of(*(f"{number}: a{'-+'[number % 2]} b{'-+'[number % 9 > 0]}"
+                                       for number in range(40))))
+        self.assertRegex(self.inside("h.csv"), r"\nfail often, and so have caught .*\): a \(50\.0 %\)\n")
+
+    def test_commits_in_which_only_chosen_jobs_ran_do_not_judge(self) -> None:
+        full = ["1: a- b-", "2: a+ b+", "3: a- b-", "4: a+ b+"]
+        self.write("h.csv", table_of(*full, "5: a-", "6: a- b-", "7: a+", "8: a-"))
+        self.assertIn("\nJudged on 1 of the newest 4 commits (nothing else ran in the others): caught 1 of 1 failing ",
+                      self.inside("h.csv", "--holdout", "50"))
+        self.write("h.csv", table_of(*full, "5: a-", "6: a+"))
+        self.assertTrue(self.inside("h.csv", "--holdout", "34").endswith(
+            "\nNot judged: in the newest 2 commits nothing ran but what is recommended.\n"))
+
+    def test_no_output_is_a_source_or_another_output(self) -> None:
+        self.write("h.csv", table_of(*TEN))
+        for options in (["--write", "h.csv"], ["--html", "./h.csv"], ["--html", "x", "--csv", "x"]):
+            with self.subTest(options):
+                self.dedup("h.csv", *options, code=2,
+                           err=r"ci_dedup\.py: error: \S+ is a source, or another output; [^\n]+")
+        self.assertEqual(self.read("h.csv"), table_of(*TEN))
 
     def test_the_one_that_is_most_like_a_job_is_named(self) -> None:
         """Of those recommended; none is named for a job that is like none of them."""
         self.write("h.csv", table_of("1: a- x- b+ y+", "2: a- x- b+ y+", "3: a+ x+ b- y-", "4: a- x+ b+ y+",
                                      "5: a+ x+ b- y-", "6: a+ x+ b+ y+", costs={"x": "9,", "y": "9,"}, blank="1,"))
         out = self.dedup("h.csv", "--holdout", "0").text
-        self.assertRegex(out, r"\n +9\.0 s +2   0\.71  x \| a\n")
-        self.assertRegex(out, r"\n +9\.0 s +2   1\.00  y \| b\n")
+        self.assertRegex(out, r"\n +9\.00 +2 +0  0\.71  x \| a\n")
+        self.assertRegex(out, r"\n +9\.00 +2 +0  1\.00  y \| b\n")
 
     def test_one_that_never_met_a_job_is_not_like_it(self) -> None:
         self.write("h.csv", table_of("1: a- x-", "2: a+ x+", "3: b-", "4: b+", costs={"x": "9,"}, blank="1,"))
-        self.assertRegex(self.inside("h.csv", "--holdout", "0"), r"\n +9\.0 s +1   1\.00  x \| a\n")
+        self.assertRegex(self.inside("h.csv", "--holdout", "0"), r"\n +9\.00 +1 +0  1\.00  x \| a\n")
 
     def test_what_each_catches_alone(self) -> None:
         self.write("h.csv", table_of("1: a- b+ c+", "2: a- b- c+", "3: a- b- c-", "4: a+ b- c+", "5: a- b- c+"))
         out = self.inside("h.csv", "--holdout", "0", "--keep", "c")
-        self.assertRegex(out, r"\n +1 job +4 +1  a\n")
-        self.assertRegex(out, r"\n +1 job +4 +1  b\n")
-        self.assertRegex(out, r"\n +1 job +1 +0  c \(--keep\)\n")
+        self.assertRegex(out, r"\n +1\.00 +4 +1  a\n")
+        self.assertRegex(out, r"\n +1\.00 +4 +1  b\n")
+        self.assertRegex(out, r"\n +1\.00 +1 +0  c \(--keep\)\n")
 
     def test_the_same_whatever_the_hash_seed_and_the_order_of_jobs(self) -> None:
         rng = random.Random(42)
@@ -1320,7 +1375,8 @@ class MadeUp(DedupCase):
     def groups(self, out: str) -> Set[FrozenSet[str]]:
         """The clusters of more than one job that are told."""
         head, _, _ = out.partition("\n\n")
-        return {frozenset(line.strip().split(" | ")) for line in head.splitlines() if line.startswith("  ")}
+        return {frozenset(line.replace("*", "").strip().split(" | "))
+                for line in head.splitlines() if line.startswith("  ")}
 
     def test_the_table(self) -> None:
         """The forty jobs of the study in its clusters, and an answer by hand for three of these."""
@@ -1513,13 +1569,15 @@ class Outputs(DedupCase):
         self.write("h.csv", table_of(*TEN, costs=TEN_COSTS))
         ran = self.dedup("h.csv", "--write", "w")
         about = [line for line in ran.text.splitlines() if line.startswith(("Recommended", "Judged"))]
-        self.assertEqual(self.read("w").splitlines(), ["# Chosen by ci_dedup.py, for run_tests.py --only.",
-                                                       *("# " + line for line in about), "fast", "other"])
+        self.assertEqual(self.read("w").splitlines(), [
+            "# Chosen by ci_dedup.py, for run_tests.py --only.", *("# " + line for line in about),
+            "# Left out (what is named nowhere here is new):", "# calm", "# rare", "# slow", "# Chosen:", "fast",
+            "other"])
         labels = run_tests.parse_only(self.path("w")).labels
         self.assertEqual({label for label in labels if not label.startswith("# ")}, {"fast", "other"})
 
     def test_labels_that_are_no_text_are_the_same_bytes(self) -> None:
-        self.journal(started("r"), ended("a \udcff", "failed"), ended("ü"))
+        self.journal(started("r"), ended("a \udcff", "failed"), ended("ü"), started("s"), ended("a \udcff", run="s"))
         self.dedup("j.jsonl", "--holdout", "0", "--write", "w", "--csv", "m.csv", "--html", "p.html")
         with open(self.path("w"), "rb") as file:
             self.assertEqual(file.read().splitlines()[-1], b"a \xff")
@@ -1579,7 +1637,7 @@ class CommandLine(DedupCase):
         """Those of the help, on sources of their names."""
         self.statuses("statuses/c1", {"x_build": "success", "x_asan_test": "failure"}, 1)
         self.statuses("statuses/c2", {"x_build": "success", "x_asan_test": "success"}, 2)
-        self.journal(started("r"), ended("a", "failed"), name="logs/one.jsonl")
+        self.journal(started("r"), ended("a", "failed"), started("s"), ended("a", run="s"), name="logs/one.jsonl")
         self.write("history.csv", table_of("1: a_asan- b+", "2: a_asan+ b+"))
         ran = 0
         for line in ci_dedup.EXAMPLES.splitlines():
@@ -1638,7 +1696,8 @@ class Surroundings(DedupCase):
                 os.close(writing)
 
     def test_names_that_the_terminal_cannot_show(self) -> None:
-        self.journal(started("r"), ended("a \udcff", "failed"), ended("\u00fc"))
+        self.journal(started("r"), ended("a \udcff", "failed"), ended("\u00fc"), started("s"),
+                     ended("a \udcff", run="s"))
         for encoding in ("ascii:strict", "utf-8:strict", "latin-1:strict"):
             with self.subTest(encoding):
                 self.dedup("j.jsonl", "--holdout", "0", env={"PYTHONIOENCODING": encoding})
@@ -1664,6 +1723,7 @@ class Surroundings(DedupCase):
     def test_a_name_that_is_no_text(self) -> None:
         """JSON can name what no file can hold."""
         self.write("s/c1", '{"\\ud800": {"status": "failure"}}')
+        self.write("s/c2", '{"\\ud800": {"status": "success"}}')
         for option in ("--html", "--csv", "--write"):
             with self.subTest(option):
                 self.dedup("s", "--holdout", "0", option, "file", code=3, err="ci_dedup.py: error: cannot write .*")
@@ -1677,7 +1737,7 @@ class Surroundings(DedupCase):
             with self.subTest(number[:9]):
                 self.write("s/c1", '{"good": {"status": "success"}, "bad": {"status": "x", "seconds": ' + number + "}}")
                 self.dedup("s", code=2, err=r"ci_dedup\.py: error: s/c1: job 'bad': not [^\n]+")
-                self.journal(started("r"), ended("a", "failed"),
+                self.journal(started("r"), ended("a", "failed"), started("s"), ended("a", run="s"),
                              json.dumps(ended("b", seconds="HERE")).replace('"HERE"', number) + "\n")
                 self.assertIn("\nskipped, not whole: 1: j.jsonl (1 line)\n",
                               self.dedup("j.jsonl", "--holdout", "0").text)

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """A made-up history of CI job statuses of which the right answer is known, for qa/ci_dedup.py.
 
-    python3 qa/bench/ci_history.py FOLDER [--commits 3000] [--seed 1]
+    python3 qa/bench/ci_history.py FOLDER [--commits 3000] [--jobs 40] [--seed 1]
 
 FOLDER gets one JSON file per commit, as in "PyTorch CI deduplication" (Edward Z. Yang, 2019): each of the 40 jobs of
 `ci_jobs_2019.tsv` as a build and a test, with its status and seconds. A commit may break a cluster of jobs, so that
 all of them fail; a flaky job fails by itself now and then; a rare job has failures that no other job sees, too few to
 be worth its cost. So the right answer is the cheapest job of each cluster and the flaky jobs, whose failures cannot be
-told from real ones; what it misses is what the rare jobs alone have seen.
+told from real ones; what it misses is what the rare jobs alone have seen. More jobs than 40 are the same ones again, in
+clusters of their own.
 """
 import argparse
+import itertools
 import json
 import os
 import random
@@ -38,6 +40,13 @@ def read_jobs(path: str = JOBS) -> List[Job]:
     with open(path, encoding="utf-8") as file:
         rows = [line.rstrip("\n").split("\t") for line in file if not line.startswith("#")]
     return [Job(name, cluster, float(seconds), float(gpus), alone) for name, cluster, seconds, gpus, alone in rows]
+
+
+def many(jobs: List[Job], count: int) -> List[Job]:
+    """So many jobs: those given, and as often as it takes the same again under other names, in other clusters."""
+    again = (job._replace(name=job.name + suffix, cluster=job.cluster + suffix)
+             for suffix in [""] + [f" #{number}" for number in range(2, count // len(jobs) + 2)] for job in jobs)
+    return list(itertools.islice(again, count))
 
 
 def failures(jobs: List[Job], commits: int, seed: int) -> Iterator[FrozenSet[str]]:
@@ -86,9 +95,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write a made-up history of CI job statuses.")
     parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument("--commits", type=int, default=3000, help="default: %(default)s")
+    parser.add_argument("--jobs", type=int, default=40, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="default: %(default)s")
     options = parser.parse_args()
-    jobs = read_jobs()
+    jobs = many(read_jobs(), options.jobs)
     write_history(options.folder, jobs, options.commits, options.seed)
     answer, clusters = right_answer(jobs)
     print(f"{options.commits} commits of {len(jobs)} jobs in {len(clusters)} clusters; the right answer:")
