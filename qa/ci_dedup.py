@@ -58,6 +58,7 @@ LARGEST = 1e9                # seconds or GPUs: more is a mistake
 SUFFIXES = ("_build", "_test", "-build", "-test", "_multigpu", "_NO_AVX_NO_AVX2", "_NO_AVX2")    # taken off in turn
 PASSED = frozenset(["1", "true", "yes", "ok", "success", "pass", "passed", "flaky"])
 FAILED = frozenset(["0", "false", "no", "failure", "fail", "failed", "crashed", "timeout", "error"])
+VERDICTS = PASSED | FAILED
 EXIT_OK, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING = 0, 2, 3, 5
 
 Matrix = List[List[float]]
@@ -273,8 +274,8 @@ def read_end(record: Mapping[str, Any], gpus: int) -> TestEnd:
     if not (isinstance(label, str) and isinstance(run, str) and isinstance(time, (int, float))):
         raise TypeError("no event of run_tests.py")
     need = gpus if record.get("need") == "all" else record.get("need")
-    verdict = Verdict(outcome in PASSED, cost_of(record["seconds"], need))
-    return time, run, label, verdict if outcome in PASSED | FAILED else None
+    verdict = verdict_of(outcome in PASSED, record["seconds"], need)
+    return time, run, label, verdict if outcome in VERDICTS else None
 
 
 def read_journals(paths: Iterable[str]) -> Source:
@@ -340,7 +341,7 @@ def read_table(path: str, commits: Dict[str, Said]) -> str:
 def row_verdict(ok: str, seconds: Optional[str], gpus: Optional[str]) -> Optional[Verdict]:
     """What a row says; None where `ok` is empty. Raises ValueError."""
     word = ok.strip().casefold()
-    if word and word not in PASSED and word not in FAILED:
+    if word and word not in VERDICTS:
         raise ValueError(f"ok is {ok!r} and not 1, 0 (or the like: success, failed, timeout), or empty")
     return verdict_of(word in PASSED, seconds, gpus) if word else None
 
@@ -385,7 +386,7 @@ def read_history(options: argparse.Namespace) -> History:
     """The verdicts of the jobs that are still there. Raises UsageError."""
     source = read_sources(options)
     there = [(name, said) for name, said in source.commits if said]
-    is_newest = (options.jobs or ("newest" if os.path.isdir(options.sources[0]) else "all")) == "newest"
+    is_newest = (options.jobs or ("newest" if kind_of(options.sources[0]) == "folder" else "all")) == "newest"
     stay = {job for _, said in (there[-1:] if is_newest else there) for job in said}
     gone = sorted({job for _, said in there for job in said} - stay)
     stay -= matching("--drop", options.drop, sorted(stay))
@@ -801,13 +802,13 @@ def show_cost(report: Report, cost: float) -> str:
 def text_lines(report: Report) -> Iterator[str]:
     """The report for a terminal."""
     history, clusters = report.history, report.clusters
-    commits = history.commits
+    commits, failed = history.commits, [commit.failed() for commit in history.commits]
     yield (f"{counted(len(clusters.jobs), 'job')}, {counted(len(commits), 'commit')} from {commits[0].name} to "
-           f"{commits[-1].name}, {counted(sum(1 for commit in commits if commit.failed()), 'failing commit')}")
+           f"{commits[-1].name}, {counted(sum(map(bool, failed)), 'failing commit')}")
     if history.skipped:
         yield f"skipped, not whole: {len(history.skipped)}: {first_of(history.skipped)}"
     yield from history.notes
-    failures = collections.Counter(job for commit in commits for job in commit.failed())
+    failures = collections.Counter(itertools.chain.from_iterable(failed))
     runs = collections.Counter(job for commit in commits for job in commit.verdicts)
     often = [f"{job} ({share(failures[job], runs[job])})" for job in clusters.jobs
              if failures[job] > max(OFTEN * runs[job], SHOWN)]
@@ -988,9 +989,12 @@ def analyse(options: argparse.Namespace) -> Report:
     history = without_broken(read_history(options))
     split = len(history.commits) - math.floor(len(history.commits) * options.holdout / 100)
     older, newer = history.commits[:split], history.commits[split:]
-    jobs, known = history.jobs(), {**history.costs(), **History(older, []).costs()}
-    costs = known or dict.fromkeys(jobs, 1.0)
+    jobs = history.jobs()
     new = frozenset(jobs).difference(*(commit.verdicts for commit in older))
+    known = History(older, []).costs()
+    if new or not known:
+        known = {**history.costs(), **known}
+    costs = known or dict.fromkeys(jobs, 1.0)
     kept = matching("--keep", options.keep, jobs)
     choice = choose(older, costs, options.catch, kept | new)
     score = judge(newer, costs, choice.jobs) if choice and newer else None
