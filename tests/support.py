@@ -7,6 +7,7 @@ import json
 import os
 import py_compile
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,9 @@ import run_tests
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RUNNER = os.path.join(ROOT, "run_tests.py")
+
+WAIT_S = 60.0                   # for what takes milliseconds; then the runner hangs
+ENDING = b"run_tests.py: SIGTERM: ending the running tests; once more kills them\n"
 
 # Variables that change what a run does: a test sets those that it means.
 SHED = re.compile(r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK|CUDA_DEVICE_ORDER|XML_LOG_DIR|FAIL_DIR"
@@ -71,8 +75,8 @@ class Ran(NamedTuple):
 def a_test(index: int = 0, label: str = "", **values: Any) -> run_tests.Test:
     """A Test with as little in it as may be; `values` are its other fields."""
     label = label or f"t{index}"
-    defaults = {"key": f"{index:012x}", "stem": label, "file": "tests.txt", "line": index + 1, "source": "true",
-                "command": "true", "shell": run_tests.Shell((), 0, 0), "attributes": run_tests.Attributes(),
+    defaults = {"key": f"{index:012x}", "stem": label, "file": "tests.txt", "line": index + 1, "command": "true",
+                "shell": run_tests.Snapshot("", None), "preface": b"", "attributes": run_tests.Attributes(),
                 "barrier": 0, "gpus": 1.0, "timeout": None, "junit": None, "announces": False}
     return run_tests.Test(index=index, label=label, **{**defaults, **values})
 
@@ -153,6 +157,82 @@ class RunnerCase(unittest.TestCase):
         """An executable of that name in a folder to put on PATH; returns the folder."""
         self.write(f"bin/{name}", script, mode=0o755)
         return os.path.join(self.folder, "bin")
+
+
+class Fifo:
+    """A FIFO whose end here never blocks: the process on the other side opens it when it likes."""
+
+    def __init__(self, case: RunnerCase, name: str) -> None:
+        self.path = os.path.join(case.folder, name)
+        os.mkfifo(self.path)
+        self.end = os.open(self.path, os.O_RDWR)
+        case.addCleanup(os.close, self.end)
+
+    def lines(self, count: int = 1) -> List[bytes]:
+        """The next lines that processes write to it."""
+        text = b""
+        while text.count(b"\n") < count:
+            ready, _, _ = select.select([self.end], [], [], WAIT_S)
+            if not ready:
+                raise AssertionError(f"nobody writes to {self.path} after {text!r}")
+            text += os.read(self.end, 4096)
+        return text.splitlines()
+
+    def release(self) -> None:
+        """One line for the process that waits for it."""
+        os.write(self.end, b"go\n")
+
+
+class GatedCase(RunnerCase):
+    """A test case whose runners wait at FIFOs; where an assertion fails meanwhile, they are ended."""
+
+    def start(self, *arguments: str, **changes: Any) -> "subprocess.Popen[bytes]":
+        process = super().start(*arguments, **changes)
+        self.addCleanup(self.stop, process)
+        return process
+
+    def stop(self, process: "subprocess.Popen[bytes]") -> None:
+        if process.poll() is None:
+            process.terminate()          # it ends its tests
+            try:
+                process.wait(WAIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
+            stream.close()
+
+    def read_until(self, process: "subprocess.Popen[bytes]", text: bytes) -> bytes:
+        """What a runner prints, until a text has come."""
+        assert process.stdout is not None
+        data = b""
+        while text not in data:
+            ready, _, _ = select.select([process.stdout], [], [], WAIT_S)
+            more = os.read(process.stdout.fileno(), 65536) if ready else b""
+            if not more:
+                self.fail(f"{text!r} never comes after {data!r}")
+            data += more
+        return data
+
+
+class Lifeline:
+    """A pipe that processes inherit; it is at its end once none of them is left."""
+
+    def __init__(self, case: RunnerCase) -> None:
+        self.read_end, self.write_end = os.pipe()
+        os.set_inheritable(self.write_end, True)
+        os.set_blocking(self.read_end, False)
+        case.addCleanup(os.close, self.read_end)
+
+    def let_go(self) -> None:
+        """We no longer hold it: those who inherited it do."""
+        os.close(self.write_end)
+
+    def is_cut(self) -> bool:
+        try:
+            return os.read(self.read_end, 1) == b""
+        except BlockingIOError:
+            return False
 
 
 def lines_of(text: str, start: str) -> Sequence[str]:

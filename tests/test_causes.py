@@ -1,7 +1,6 @@
 """Why tests failed, as section 7 reads it from logs and section 9 sums it up: real lines, real tails, hostile ones."""
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -14,8 +13,7 @@ from tests.support import ROOT, RunnerCase, a_test
 
 LINES = os.path.join(ROOT, "tests", "fixtures", "causes.tsv")
 TAILS = os.path.join(ROOT, "tests", "fixtures", "tails.txt")
-CPU_S = 20                       # thousands of times what a log takes
-KNOWN = [text for _, text, _ in SIGNATURES]
+LOG_BYTES, CPU_S = 1 << 14, 2     # a part of what is read of a log, and hundreds of times what that takes
 
 
 def recorded() -> Iterator[Tuple[str, str, str]]:
@@ -28,29 +26,20 @@ def recorded() -> Iterator[Tuple[str, str, str]]:
 
 
 class SignatureTest(unittest.TestCase):
-    def test_each_cause_is_found_in_what_was_recorded(self) -> None:
-        seen = set()
+    def test_what_was_recorded(self) -> None:
+        """Each cause is found in its lines, with its blame; of `none` no known one is."""
+        known = {text: blame for _, text, blame in SIGNATURES}
+        self.assertEqual({text: blame for text, blame in known.items() if blame is not Blame.TEST}, {
+            "uncorrectable ECC error": Blame.DEVICE, "GPU fallen off the bus": Blame.DEVICE,
+            "driver older than the runtime": Blame.MACHINE, "no usable GPU": Blame.MACHINE})
+        self.assertEqual({cause for cause, _, _ in recorded()}, {*known, "none"})
         for cause, said, source in recorded():
-            seen.add(cause)
-            if cause != "none":
-                with self.subTest(said, source=source):
-                    self.assertEqual(diagnose(1, f"some\nlines\n{said}\nand more\n").text, cause)
-        self.assertEqual(seen, {*KNOWN, "none"})
-
-    def test_what_only_looks_like_one_is_none(self) -> None:
-        for cause, said, _ in recorded():
-            if cause == "none":
-                with self.subTest(said):
-                    self.assertNotIn(diagnose(1, said + "\n").text, KNOWN)
-
-    def test_whose_failure_each_is(self) -> None:
-        blames = {"uncorrectable ECC error": Blame.DEVICE, "GPU fallen off the bus": Blame.DEVICE,
-                  "driver older than the runtime": Blame.MACHINE, "no usable GPU": Blame.MACHINE,
-                  "unspecified launch failure": Blame.STARTUP}
-        self.assertEqual({text: blame for _, text, blame in SIGNATURES if blame is not Blame.TEST}, blames)
-        for cause, said, _ in recorded():
-            if cause != "none":
-                self.assertIs(diagnose(1, said).blame, blames.get(cause, Blame.TEST), said)
+            with self.subTest(said, source=source):
+                found = diagnose(1, f"some\nlines\n{said}\nand more\n")
+                if cause == "none":
+                    self.assertNotIn(found.text, known)
+                else:
+                    self.assertEqual(found, Cause(cause, known[cause]))
 
     def test_the_cause_comes_before_what_follows_from_it(self) -> None:
         """Each of two lines alone is a cause; of both, in either order, the first one here is."""
@@ -113,49 +102,28 @@ class TailTest(unittest.TestCase):
 
 
 class NormaliseTest(unittest.TestCase):
-    def test_two_runs_of_one_failure_are_one_cause(self) -> None:
-        cases = [
-            ("No such file: '/tmp/tmpab1_x/out.txt'", "No such file: '/tmp/pytest-of-root/pytest-17/out0.txt'"),
-            ("cannot open ./build/a.so", "cannot open ../out-2/a.so"), ("in ~/a/b.py", "in ~/c/d.py"),
-            ("<Tensor at 0x7f036ec19b80> is gone", "<Tensor at 0x55b017570c40> is gone"),
-            ("Process 4101543 has 39.37 GiB in use", "Process 812 has 5.4 GiB in use"),
-            ("worker (pid 325) exited", "worker (pid 46794) exited"),
-            ("E1016 03:31:38.928 lost", "E0102 23:00:01.000 lost"),
-            ("relative error 1.5e-05 (limit 0.001)", "relative error 0.3 (limit 0.001)"),
-            ("commit 3f2a9c1b77 differs", "commit 0b1c2d3e4f5a differs"),
-            ("at localhost:29500", "at localhost:41234"), ("took 12.3s", "took 9s"),
-            ("GPU-004f693d-767b-b215-b4a9-a18af0ffd643 is busy", "GPU-86fe97db-bf54-a056-4e8d-9b07e1a298e7 is busy"),
-            ("key 550e8400-e29b-41d4-a716-446655440000", "key 1f0c2a9e-0b1c-4d2e-8f3a-9b8c7d6e5f40"),
-        ]
-        for one, other in cases:
-            with self.subTest(one):
-                self.assertNotEqual(one, other)
-                self.assertEqual(normalise(one), normalise(other))
-
-    def test_different_failures_are_two(self) -> None:
-        cases = [("KeyError: 'a'", "KeyError: 'b'"), ("assert a == b", "assert a != b"),
-                 ("AssertionError: x", "ValueError: x"), ("loss is nan", "loss is inf"),
-                 ("no module named flash_attn", "no module named apex"), ("failed in test_a.py", "failed in test_b.py"),
-                 ("the feed failed", "the face failed"), ("cannot read x", "cannot write x")]
-        for one, other in cases:
-            with self.subTest(one):
-                self.assertNotEqual(normalise(one), normalise(other))
-
-    def test_what_it_makes_of_a_line(self) -> None:
-        cases = {"": "", "plain words": "plain words", "a/b stays": "a/b stays", "(/tmp/x)": "(PATH)", "/": "/",
-                 "x=1.25, y=-3": "x=N, y=-N", "v1.2.3": "vN", "0xdeadbeef": "ID", "deadbeef": "deadbeef",
-                 "file:///tmp/x:12": "file:///tmp/x:N", "tests/a.py:7: x": "tests/a.py:N: x"}
-        for line, expected in cases.items():
-            with self.subTest(line):
-                self.assertEqual(normalise(line), expected)
-
-    def test_once_is_enough(self) -> None:
-        for _, said, _ in recorded():
-            self.assertEqual(normalise(normalise(said)), normalise(said))
+    def test_what_differs_between_runs_of_one_failure(self) -> None:
+        cases = {                        # what comes of one line, or of several; different failures stay two
+            "KeyError: 'a'": ["KeyError: 'a'"], "loss is nan": ["loss is nan"], "the feed failed": ["the feed failed"],
+            "": [""], "plain words": ["plain words"], "a/b stays": ["a/b stays"], "/": ["/"], "deadbeef": ["deadbeef"],
+            "file:///tmp/x:N": ["file:///tmp/x:12"], "tests/a.py:N: x": ["tests/a.py:7: x"], "vN": ["v1.2.3"],
+            "No such file: 'PATH'": ["No such file: '/tmp/tmpab1_x/a.txt'", "No such file: '/tmp/pytest-17/a0.txt'"],
+            "in PATH": ["in ~/a/b.py", "in ./build/a.so", "in ../out-2/a.so"], "x=N, y=-N": ["x=1.25, y=-3"],
+            "<Tensor at ID>": ["<Tensor at 0x7f036ec19b80>", "<Tensor at 0x55b017570c40>"],
+            "Process N has N GiB in use": ["Process 4101543 has 39.37 GiB in use", "Process 812 has 5.4 GiB in use"],
+            "EN N:N:N lost": ["E1016 03:31:38.928 lost", "E0102 23:00:01.000 lost"],
+            "error N (limit N)": ["error 1.5e-05 (limit 0.001)", "error 0.3 (limit 0.001)"],
+            "commit ID": ["commit 3f2a9c1b77", "commit 0b1c2d3e4f5a"], "at localhost:N": ["at localhost:29500"],
+            "GPU-ID": ["GPU-004f693d-767b-b215-b4a9-a18af0ffd643", "GPU-550e8400-e29b-41d4-a716-446655440000"],
+        }
+        for expected, lines in cases.items():
+            for line in lines:
+                with self.subTest(line):
+                    self.assertEqual(normalise(line), expected)
 
 
 class CostTest(unittest.TestCase):
-    """Logs that backtracking would choke on, as large as what is read of a log."""
+    """Logs that backtracking would choke on."""
 
     PIECES = ["x", "\n", " ", "a/", "/a", "/", "::", ":", ".", "..", "A.", "A", "Error", "Error ", "E   ", "E   \n",
               "0", "1.", "1e", "a1", "0x", "\x1b[", "\x1b]", "\x1b", "\x1b[0m", "NCCL ", "NCCL time", "_", "- ", "(",
@@ -163,73 +131,58 @@ class CostTest(unittest.TestCase):
               "cudaErrorMemoryAllocation ", "x" * 199 + "\n", "E       \n", "Segmentation fault", "error\n", "a.A::",
               "1 failed ", ": line 1: ", "E assert ", "12345678-"]
 
-    def setUp(self) -> None:
-        self.piece = ""
-
+    def test_no_log_costs_much(self) -> None:
         def give_up(_signum: int, _frame: Any) -> None:
-            raise AssertionError(f"many of {self.piece!r} take for ever")
+            raise AssertionError("it takes for ever")
         before = signal.signal(signal.SIGVTALRM, give_up)
         self.addCleanup(signal.signal, signal.SIGVTALRM, before)
         self.addCleanup(signal.setitimer, signal.ITIMER_VIRTUAL, 0)
-
-    def test_no_log_costs_much(self) -> None:
         for piece in self.PIECES:
-            self.piece, log = piece, piece * (run_tests.CAUSE_BYTES // len(piece.encode()))
+            log = piece * (LOG_BYTES // len(piece.encode()))
             for text in (log, log + "\nError", "Error " + log):
-                signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
-                cause = diagnose(1, text)
-                self.assertEqual(re.findall(r"^$|[\x00-\x1f\x7f]", cause.text), [], piece)
-                self.assertLessEqual(len(run_tests.last_line(text)), run_tests.LINE_CHARS)
-                normalise(text)
-                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+                with self.subTest(piece):
+                    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
+                    self.assertEqual(re.findall(r"^$|[\x00-\x1f\x7f]", diagnose(1, text).text), [])
+                    self.assertLessEqual(len(run_tests.last_line(text)), run_tests.LINE_CHARS)
+                    normalise(text)
 
 
 class FindCauseTest(RunnerCase):
-    def job(self, log: str, oom_kills: int) -> Job:
-        return Job("bash", [], {}, log, oom_kills)
+    def find(self, status: int, log: str, oom_kills: int = 0) -> str:
+        return run_tests.find_cause(status, Job("bash", [], {}, log, oom_kills=oom_kills)).text
 
     def test_only_the_end_of_a_log_counts(self) -> None:
         most = run_tests.CAUSE_BYTES
         for size, cause in ((most - 100, "no space left on device"), (most, "exit status 1, last line: the end")):
             log = self.write("x.log", "No space left on device\n" + "x" * size + "\nthe end\n")
-            self.assertEqual(run_tests.find_cause(1, self.job(log, 0)).text, cause)
+            self.assertEqual(self.find(1, log), cause)
 
     def test_a_log_that_is_gone_or_no_text(self) -> None:
-        gone = self.job(os.path.join(self.folder, "gone"), 0)
-        self.assertEqual(run_tests.find_cause(3, gone).text, "exit status 3, without output")
-        with open(os.path.join(self.folder, "x.log"), "wb") as file:
-            file.write(b"\377\376 error \0 \303\n")
-        self.assertIn("error", run_tests.find_cause(3, self.job(file.name, 0)).text)
+        self.assertEqual(self.find(3, os.path.join(self.folder, "gone")), "exit status 3, without output")
+        self.assertIn("error", self.find(3, self.write("x.log", "\udcff\udcfe error \0 \udcc3\n")))
 
     def test_the_oom_killer_has_killed_since(self) -> None:
         log, now = self.write("x.log", "CUDA out of memory\n"), run_tests.oom_kills()
         cases = {(-9, now - 1): run_tests.OOM_KILLED.text, (137, now - 1): run_tests.OOM_KILLED.text,
                  (-9, now + 1000): "CUDA out of memory", (1, now - 1): "CUDA out of memory"}
         for (status, before), cause in cases.items():
-            with self.subTest(status=status):
-                self.assertEqual(run_tests.find_cause(status, self.job(log, before)).text, cause)
+            with self.subTest(status=status, before=before):
+                self.assertEqual(self.find(status, log, before), cause)
 
     def test_kills_are_counted_in_files_of_each_form(self) -> None:
         files = {"vmstat": ("pgfault 12\noom_kill 5\nnuma_hit 7\n", 5),
                  "memory.events": ("low 0\noom 9\noom_kill 3\noom_group_kill 1\n", 3),
                  "memory.oom_control": ("oom_kill_disable 0\nunder_oom 1\noom_kill 2\n", 2),
                  "of an old kernel": ("oom_kill_disable 0\nunder_oom 0\n", 0), "empty": ("", 0)}
-        paths = [self.write(name, text) for name, (text, _) in files.items()]
-        for path, (_, count) in zip(paths, files.values()):
-            with self.subTest(path):
-                self.assertEqual(run_tests.oom_kills([path]), count)
-        self.assertEqual(run_tests.oom_kills([*paths, self.folder, self.folder + "/gone"]), 10)
-
-    def test_the_files_of_this_cgroup(self) -> None:
+        for name, (text, count) in files.items():
+            self.assertEqual(run_tests.oom_kills([self.write(name, text), self.folder, self.folder + "/gone"]), count)
         for path in run_tests.own_cgroup_files():
             self.assertRegex(path, r"^/sys/fs/cgroup(/.*)?/memory\.(events|oom_control)$")
-        self.assertGreaterEqual(run_tests.oom_kills(), 0)
 
     def test_room_on_a_disk(self) -> None:
-        self.assertFalse(run_tests.is_full(os.path.join(self.folder, "x.log")))
-        self.assertFalse(run_tests.is_full(os.path.join(self.folder, "gone", "x.log")))
-        with contextlib.suppress(FileNotFoundError):
-            self.assertFalse(run_tests.is_full("/proc/self/status"), "a file system without blocks is not full")
+        """A file system without blocks is not full."""
+        for path in (self.folder + "/x.log", self.folder + "/gone/x.log", "/proc/self/status"):
+            self.assertFalse(run_tests.is_full(path))
 
 
 class SummaryTest(unittest.TestCase):
@@ -240,36 +193,28 @@ class SummaryTest(unittest.TestCase):
         return list(run_tests.causes(Result(a_test(index, label), outcome, cause=Cause(cause), reason=reason)
                                      for index, (label, outcome, cause, reason) in enumerate(ends)))
 
-    def failed(self, label: str, cause: str) -> Tuple[str, Outcome, str, str]:
-        return label, Outcome.FAILED, cause, ""
+    def failed(self, labels: str, cause: str = "x") -> List[Tuple[str, Outcome, str, str]]:
+        return [(label, Outcome.FAILED, cause, "") for label in labels.split()]
 
-    def test_nothing_where_nothing_failed(self) -> None:
-        self.assertEqual(self.lines(), [])
+    def test_what_is_no_failure_is_not_in_it(self) -> None:
         others = (Outcome.PASSED, Outcome.FLAKY, Outcome.DEFERRED, Outcome.INTERRUPTED, Outcome.NOT_RUN)
         self.assertEqual(self.lines(*((outcome.value, outcome, "why", "") for outcome in others)), [])
+        self.assertEqual(self.lines(*self.failed("a")), ["1 failure by cause:", "    1 x x: a"])
 
     def test_the_most_frequent_comes_first_and_of_equals_the_first_in_the_list(self) -> None:
-        self.assertEqual(self.lines(self.failed("a", "x"), self.failed("b", "y"), self.failed("c", "z"),
-                                    self.failed("d", "y"), ("e", Outcome.PASSED, "", ""), self.failed("f", "z")),
-                         ["5 failures by cause:", "    2 x y: b d", "    2 x z: c f", "    1 x x: a"])
-
-    def test_one_failure_is_one(self) -> None:
-        self.assertEqual(self.lines(self.failed("a", "x")), ["1 failure by cause:", "    1 x x: a"])
-
-    def test_where_there_is_no_cause_the_reason_is_one(self) -> None:
-        self.assertEqual(self.lines(("w", Outcome.UNRUNNABLE, "", "needs 9 GPUs, more than there are"),
-                                    ("b", Outcome.BLOCKED, "", "waits for w, which did not pass"),
-                                    ("t", Outcome.TIMEOUT, "timeout", "did not end in 5s"),
-                                    ("u", Outcome.TIMEOUT, "timeout", "did not end in 9s")),
-                         ["4 failures by cause:", "    2 x timeout: t u",
-                          "    1 x needs 9 GPUs, more than there are: w", "    1 x waits for w, which did not pass: b"])
+        """Where there is no cause, the reason is one."""
+        wide, waits = "needs 9 GPUs, more than there are", "waits for w, which did not pass"
+        ends = [*self.failed("a"), ("w", Outcome.UNRUNNABLE, "", wide), ("f", Outcome.BLOCKED, "", waits),
+                ("t", Outcome.TIMEOUT, "timeout", "did not end in 5s"), ("e", Outcome.PASSED, "", ""),
+                *self.failed("b", "y"), ("u", Outcome.TIMEOUT, "timeout", "did not end in 9s")]
+        self.assertEqual(self.lines(*ends), ["6 failures by cause:", "    2 x timeout: t u", "    1 x x: a",
+                                             f"    1 x {wide}: w", f"    1 x {waits}: f", "    1 x y: b"])
 
     def test_ten_are_named(self) -> None:
         names = [f"t{number}" for number in range(12)]
         for count, tail in ((10, ""), (11, " \u2026 with 1 more"), (12, " \u2026 with 2 more")):
-            with self.subTest(count=count):
-                self.assertEqual(self.lines(*(self.failed(name, "x") for name in names[:count]))[1],
-                                 f"{count:5} x x: {' '.join(names[:10])}{tail}")
+            self.assertEqual(self.lines(*self.failed(" ".join(names[:count])))[1],
+                             f"{count:5} x x: {' '.join(names[:10])}{tail}")
 
     def test_the_last_line_of_a_log(self) -> None:
         cases: Dict[str, str] = {

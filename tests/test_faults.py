@@ -21,128 +21,59 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Named
 from xml.etree import ElementTree
 
 import run_tests
-from tests.support import ROOT, Ran, compiled_runner
-from tests.test_execute import WAIT_S, Fifo, GatedCase
+from tests.support import ROOT, WAIT_S, Fifo, GatedCase, Ran, compiled_runner
 
 GONE_S = 5.0                    # from the runner's death to the last of its tests' processes
 PROBLEMS = {"failed": "failure", "crashed": "error", "timeout": "error", "blocked": "error", "unrunnable": "error",
             "interrupted": "error", "not run": "error"}
-RULE = "\u2500" * 56
 
-# What tests do, as `$PY tool.py NAME`.
+# What tests do, as `bash tool.sh NAME`.
 TOOL = r'''
-import ctypes, os, signal, subprocess, sys, threading, time
-NAP = os.environ.get("NAP", "").split()
-
-def segfault():
-    ctypes.string_at(0)
-
-def hog():
-    bytearray(1 << 40)
-
-def storm():
-    for number in range(200):
-        if os.fork() == 0:
-            if number % 2:
-                os.setsid()
-            os.execvp(NAP[0], NAP)
-
-def daemon():
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            os.chdir("/")
-            os.closerange(0, 3)
-            os.execvp(NAP[0], NAP)
-        os._exit(0)
-    os.wait()
-
-def session():
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.getsid(int(pid)) == os.getsid(0) and int(pid) != os.getpid():
-                os.kill(int(pid), signal.SIGTERM)
-        except ProcessLookupError:
-            pass
-    os.kill(os.getpid(), signal.SIGTERM)
-
-def children(parent):
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/cmdline") as command:
-                state, ppid = stat.read().rpartition(") ")[2].split()[:2]
-                if int(ppid) == int(parent):
-                    yield int(pid), state, command.read()
-        except OSError:
-            pass
-
-def guard(runner):
-    ends = time.monotonic() + 60
-    while time.monotonic() < ends:
-        for pid, _, command in children(runner):
-            if command.startswith("sweeper"):
-                return os.kill(pid, signal.SIGKILL)
-    sys.exit("no guard")
-
-def orphans():
-    for _ in range(20):
-        if os.fork() == 0:
-            if os.fork() == 0:
-                os._exit(0)
-            os._exit(0)
-        os.wait()
-    ends = time.monotonic() + 60
-    while any(state == "Z" for _, state, _ in children(1)):
-        if time.monotonic() > ends:
-            sys.exit("zombies stay")
-        time.sleep(0.02)
-
-def tell():
-    with open("up", "w") as up:
-        up.write("up\n")
-
-def hang():
-    tell()
-    time.sleep(86400)
-
-def inner_wait(): threading.Event().wait()
-def first_wait(): inner_wait()
-def second_wait(): inner_wait()
-def third_wait(): inner_wait()
-def fourth_wait(): inner_wait()
-
-def threads(*names):
-    for name in names:
-        threading.Thread(target=globals()[name], daemon=True).start()
-    hang()
-
-def two_pythons():
-    subprocess.Popen([sys.executable, __file__, "threads", "third_wait", "fourth_wait"], start_new_session=True)
-    threads("first_wait", "second_wait")
-
-def elastic():
-    for _ in range(2):
-        subprocess.Popen([sys.executable, __file__, "hang"], start_new_session=True)
-    hang()
-
-globals()[sys.argv[1]](*sys.argv[2:])
+tell() { echo up >up; }
+storm() { for n in {1..50}; do $NAP & setsid $NAP & done; }
+daemon() { cd /; setsid setsid -f $NAP <&- >&- 2>&-; }
+guard() {       # that of the runner of this pid; prints its own pid
+  for pid in $(cat /proc/$1/task/*/children); do
+    read -r -d '' name </proc/$pid/cmdline && [[ $name != sweeper ]] || echo $pid
+  done
+}
+orphans() {     # a runner that is the first process lets the dead ones go
+  for n in {1..20}; do (true & true); done
+  while cat /proc/[0-9]*/stat 2>/dev/null | grep -q ') Z 1 '; do :; done
+}
+"$@"
+'''
+# Pythons that wait for ever in threads of these names, the first one with another such Python in another session.
+WAITERS = r'''
+import subprocess, sys, threading
+def inner(): threading.Event().wait()
+def first(): inner()
+def second(): inner()
+def third(): inner()
+def fourth(): inner()
+names = sys.argv[1:]
+for name in names[-2:]:
+    threading.Thread(target=globals()[name], daemon=True).start()
+if len(names) > 2:
+    subprocess.Popen([sys.executable, __file__, *names[:2]], start_new_session=True)
+with open("up", "w") as up:
+    up.write("up\n")
+inner()
 '''
 
 # Timeouts count from when the test has told, by so many lines through the FIFO `up`, that it is ready.
 WHEN_READY = """
-import os, threading
-mine = threading.local()
-run, spawn = run_tests.run_job, run_tests.Process.__init__
-def noted(launch, *rest):
-    mine.timeout = launch.test.timeout
-    run(launch, *rest)
-def held(process, *rest):
-    spawn(process, *rest)
-    if mine.timeout:
+import os, time
+start = run_tests.Run.start
+def started(run, attempt):
+    start(run, attempt)
+    if attempt.test.timeout:
         with open("up") as up:
             for _ in range(int(os.environ["LINES"])):
                 up.readline()
-run_tests.run_job, run_tests.Process.__init__ = noted, held
+        attempt.deadline = time.monotonic() + attempt.test.timeout
+        run.schedule.watch(attempt)
+run_tests.Run.start = started
 """
 
 
@@ -172,7 +103,7 @@ class FaultCase(GatedCase):
         mark = uuid.uuid4()
         self.mark, self.number = f"FAULT={mark.hex}".encode(), str(mark.int)[-15:]
         self.head: Sequence[str] = [sys.executable, compiled_runner()]
-        self.write("tool.py", TOOL)
+        self.write("tool.sh", TOOL)
         self.addCleanup(self.kill_left)      # before the folder is removed
 
     def kill_left(self) -> None:
@@ -191,7 +122,7 @@ class FaultCase(GatedCase):
         """Run the command line from a script that first changes what `patches` say of `run_tests`."""
         start = f"import sys; sys.path.insert(0, {ROOT!r}); import run_tests"
         self.head = [sys.executable, self.write("driver.py", "\n".join(
-            [start, *patches, "sys.exit(run_tests.main())\n"]))]
+            [start, *patches, "run_tests.leave(run_tests.main())\n"]))]
 
     def when_ready(self, lines: int = 1) -> Mapping[str, str]:
         """Let timeouts count from when tests are ready; returns an environment."""
@@ -224,10 +155,13 @@ class FaultCase(GatedCase):
                 self.kill_left()
                 shutil.rmtree(os.path.join(self.folder, "logs"), ignore_errors=True)
 
-    def wait_for(self, condition: Callable[[], Any], seconds: float = WAIT_S) -> None:
-        """Look until it is so."""
+    def wait_for(self, condition: Callable[[], Any], seconds: float = WAIT_S) -> Any:
+        """Look until it is so; returns what is."""
         give_up = time.monotonic() + seconds
-        while not condition():
+        while True:
+            found = condition()
+            if found:
+                return found
             self.assertLess(time.monotonic(), give_up, f"{condition} never comes; {self.left()}")
             time.sleep(0.01)
 
@@ -257,8 +191,8 @@ class FaultCase(GatedCase):
         for name in lost:
             path = ran.path(name)
             self.assertFalse(os.path.isfile(path), path)
-            if os.path.isdir(path):
-                os.rmdir(path)
+            if os.path.lexists(path):
+                (os.rmdir if os.path.isdir(path) else os.unlink)(path)
             self.write(name, "")             # now the common check may have it
         self.check(ran, code, outcomes)
         self.assertNotIn("Traceback", ran.text.partition("=== Per-test")[0])
@@ -291,9 +225,9 @@ class FaultCase(GatedCase):
 def framed(path: str) -> bytes:
     """What the replay shows of a log."""
     stem = os.path.basename(path)[:-len(".log")]
-    text = f"\n{RULE}\n>>> {stem}\n{RULE}\n".encode()
+    text = f"\n{run_tests.RULE}\n>>> {stem}\n{run_tests.RULE}\n".encode()
     try:
-        with open(path, "rb") as file:
+        with run_tests.open_regular(path) as file:
             log = file.read()
     except OSError as error:
         log = f"(its log cannot be read: {error.strerror})".encode()
@@ -332,70 +266,65 @@ class Fault(NamedTuple):
     status: int
     cause: str = ""
     leaks: int = 0
-    lost: bool = False                   # it has no log afterwards
 
 
+ALONE = "env -i $(which setsid) $NAP"    # it has left group, session and environment
+LOG = "logs/$RUN_TESTS_LABEL.log"
 FAULTS: Dict[str, Fault] = {
-    "a segfault": Fault("ulimit -c 0; $PY tool.py segfault", "crashed", 139, "segmentation fault"),
-    "an abort": Fault("ulimit -c 0; $PY -c 'import os; os.abort()'", "crashed", 134, "killed by SIGABRT"),
-    "exit 139 by hand": Fault("exit 139", "crashed", 139, "segmentation fault"),
-    "a limit of memory": Fault("ulimit -v 400000; $PY tool.py hog", "failed", 1, "out of memory (of the machine)"),
-    "a limit of file size": Fault("ulimit -c 0; ulimit -f 1; yes", "crashed", -25, "killed by SIGXFSZ"),
-    "its group killed": Fault("$NAP & $NAP & kill -KILL 0", "crashed", -9, "killed by SIGKILL"),
-    "its group asked to end": Fault("trap '' TERM; $NAP & trap - TERM; kill -TERM 0; wait", "crashed", -15,
+    "a_segfault": Fault("ulimit -c 0; $PY -c 'import ctypes; ctypes.string_at(0)'", "crashed", 139,
+                        "segmentation fault"),
+    "an_abort": Fault("ulimit -c 0; $PY -c 'import os; os.abort()'", "crashed", 134, "killed by SIGABRT"),
+    "a_division": Fault("kill -FPE $$; echo survived; [ -d logs ]", "crashed", -8, "killed by SIGFPE"),
+    "exit_139_by_hand": Fault("exit 139", "crashed", 139, "segmentation fault"),
+    "a_limit_of_memory": Fault("ulimit -v 400000; $PY -c 'bytearray(1 << 40)'", "failed", 1,
+                               "out of memory (of the machine)"),
+    "a_limit_of_file_size": Fault("ulimit -c 0; ulimit -f 1; yes", "crashed", -25, "killed by SIGXFSZ"),
+    "its_group_killed": Fault("$NAP & $NAP & kill -KILL 0", "crashed", -9, "killed by SIGKILL"),
+    "its_group_asked_to_end": Fault("trap '' TERM; $NAP & trap - TERM; kill -TERM 0; wait $!", "crashed", -15,
                                     "killed by SIGTERM", leaks=1),
-    "its session asked to end": Fault("$NAP & $PY tool.py session; wait", "crashed", -15, "killed by SIGTERM"),
-    "its streams closed": Fault("exec <&- >&- 2>&-; exit 3", "failed", 3, "exit status 3, without output"),
-    "its descriptors closed": Fault("for n in {0..255}; do eval \"exec $n>&-\"; done; exit 4", "failed", 4,
+    "its_streams_closed": Fault("exec <&- >&- 2>&-; exit 3", "failed", 3, "exit status 3, without output"),
+    "its_descriptors_closed": Fault("for n in {0..255}; do eval \"exec $n>&-\"; done; exit 4", "failed", 4,
                                     "exit status 4, without output"),
-    "its log deleted": Fault("echo bye; rm logs/fault.log; exit 6", "failed", 6, "exit status 6, without output",
-                             lost=True),
-    "its log a folder": Fault("rm logs/fault.log; mkdir logs/fault.log; exit 7", "failed", 7,
-                              "exit status 7, without output", lost=True),
-    "a background process": Fault("$NAP & (trap '' TERM HUP; exec $NAP) & true", "passed", 0, leaks=2),
-    "a session of its own": Fault("setsid $NAP & kill -STOP $!", "passed", 0, leaks=1),
-    "a daemon": Fault("$PY tool.py daemon", "passed", 0, leaks=1),
-    "a daemon without environment": Fault("env -i $(which setsid) $NAP & disown; exit 8", "failed", 8,
-                                          "exit status 8, without output", leaks=1),
-    "its log held open": Fault("exec 7>&1; env -i $(which setsid) $NAP >&7 2>&7 & echo end", "passed", 0, leaks=1),
-    "a fork storm": Fault("$PY tool.py storm", "passed", 0, leaks=200),
-    "a runner without guard": Fault("$PY tool.py guard $PPID && (setsid $NAP & env -i $(which setsid) $NAP & true)",
-                                    "passed", 0, leaks=2),
+    "its_log_deleted": Fault(f"echo bye; rm {LOG}; exit 6", "failed", 6, "exit status 6, without output"),
+    "its_log_a_folder": Fault(f"rm {LOG}; mkdir {LOG}; exit 7", "failed", 7, "exit status 7, without output"),
+    "its_log_a_pipe": Fault(f"rm {LOG}; mkfifo {LOG}; exit 7", "failed", 7, "exit status 7, without output"),
+    "its_log_a_device": Fault(f"ln -sf /dev/zero {LOG}; exit 7", "failed", 7, "exit status 7, without output"),
+    "a_background_process": Fault("$NAP & (trap '' TERM HUP; exec $NAP) & test -d logs", "passed", 0, leaks=2),
+    "a_session_of_its_own": Fault("setsid $NAP & kill -STOP $!", "passed", 0, leaks=1),
+    "a_daemon": Fault("bash tool.sh daemon", "passed", 0, leaks=1),
+    "a_daemon_without_environment": Fault(f"{ALONE} & disown; exit 8", "failed", 8, "exit status 8, without output",
+                                          leaks=1),
+    "its_log_held_open": Fault(f"exec 7>&1; {ALONE} >&7 2>&7 & test -d logs", "passed", 0, leaks=1),
+    "a_fork_storm": Fault("bash tool.sh storm", "passed", 0, leaks=100),
 }
 STUCK: Dict[str, Fault] = {              # those end by a timeout
-    "no ear for SIGTERM": Fault("trap '' TERM; tell; while :; do $NAP; done", "timeout", -9, "timeout"),
-    "stopped": Fault("tell; kill -STOP $$", "timeout", -15, "timeout"),
-    "workers in sessions of their own": Fault("$PY tool.py elastic", "timeout", -15, "timeout"),
-    "a pipe that nobody ends": Fault("mkfifo p; env -i $(which setsid) $NAP <>p >p & tell; cat p", "timeout", -15,
-                                     "timeout"),
+    "no_ear_for_SIGTERM": Fault("trap '' TERM; bash tool.sh tell; while :; do $NAP; done", "timeout", -9, "timeout"),
+    "a_child_without_ear": Fault("(trap '' TERM; bash tool.sh tell; while :; do $NAP; done) & wait $!", "timeout", -15,
+                                 "timeout"),
+    "stopped": Fault("bash tool.sh tell; kill -STOP $$", "timeout", -15, "timeout"),
+    "a_pipe_that_nobody_ends": Fault(f"mkfifo p; {ALONE} <>p >p & bash tool.sh tell; cat p", "timeout", -15, "timeout"),
 }
 
 
 class TestFaultTest(FaultCase):
-    """A test that does something bad to itself: another one beside it, and one after it, see nothing of it."""
+    """Tests that do something bad to themselves: the others see nothing of it."""
 
-    def hold(self, fault: Fault, attributes: str, **changes: Any) -> None:
-        alone = " gpus=2" if "env -i" in fault.command else ""       # else it could be of either test
-        ran = self.suffer(f"{fault.command} #: label=fault {attributes}{alone}\ntrue #: label=beside\nwait\n"
-                          "true #: label=below", fault.outcome != "passed",
-                          {"fault": fault.outcome, "beside": "passed", "below": "passed"},
-                          lost=["logs/fault.log"] * fault.lost, **changes)
-        end = next(record for record in ran.journal("test_end") if record["label"] == "fault")
-        self.assertEqual((end["status"], end.get("cause", ""), len(end.get("leaked", ()))), fault[2:5])
-        self.assertEqual(f" by cause:\n    1 x {fault.cause}: fault\n" in ran.text, fault.outcome != "passed")
-        self.assertEqual("leaked: " in ran.text, fault.leaks > 0)
+    def hold(self, faults: Mapping[str, Fault], attributes: str = "", **changes: Any) -> None:
+        """All faults at once, with one test beside them and one below."""
+        lines = [f"{fault.command} #: label={name} {attributes}" for name, fault in faults.items()]
+        outcomes = {**{name: fault.outcome for name, fault in faults.items()}, "beside": "passed", "below": "passed"}
+        lost = [f"logs/{name}.log" for name, fault in faults.items() if LOG in fault.command]
+        ran = self.suffer("\n".join([*lines, "true #: label=beside", "wait", "true #: label=below"]), 1, outcomes,
+                          gpus=",".join(map(str, range(len(faults) + 1))), lost=lost, **changes)
+        ends = {record["label"]: (record["status"], record.get("cause", ""), len(record.get("leaked", ())))
+                for record in ran.journal("test_end") if record["label"] in faults}
+        self.assertEqual(ends, {name: fault[2:] for name, fault in faults.items()})
 
     def test_what_a_test_can_do_to_itself(self) -> None:
-        for name, fault in FAULTS.items():
-            with self.each(name):
-                self.hold(fault, "")
+        self.hold(FAULTS)
 
     def test_what_only_a_timeout_ends(self) -> None:
-        ready = {**self.when_ready(), "BASH_ENV": self.write("tell.sh", "tell() { echo up >up; }\n")}
-        for name, fault in STUCK.items():
-            with self.each(name):
-                lines = {"LINES": "3"} if "elastic" in fault.command else {}
-                self.hold(fault, "timeout=100ms", env={**ready, **lines})
+        self.hold(STUCK, "timeout=100ms", env=self.when_ready())
 
     def test_a_kernel_that_kills_for_want_of_memory(self) -> None:
         group = cgroup(self, "memory", limit_in_bytes="32M")
@@ -404,27 +333,49 @@ class TestFaultTest(FaultCase):
                           {"a": "crashed", "b": "crashed", "c": "passed"}, gpus="0")
         self.assertEqual([record.get("reason") for record in ran.journal("test_end")], ["OOM killer", None, None])
 
-    def test_stacks_of_every_thread_of_every_python(self) -> None:
-        env = self.when_ready()
-        ran = self.suffer("$PY tool.py two_pythons #: timeout=100ms label=a\ntrue #: label=b\n", 1,
-                          {"a": "timeout", "b": "passed"}, env={**env, "LINES": "2"})
-        log = ran.read("logs/a.log")
-        for name in ("first_wait", "second_wait", "third_wait", "fourth_wait"):
+
+class StacksTest(FaultCase):
+    """What the log of a test that is ended has of its Pythons."""
+
+    HANDLER = ("import signal, time; signal.signal(signal.SIGTERM, {}); open('up', 'w').write('up\\n'); "
+               "time.sleep(86400)")
+
+    def time_out(self, line: str, lines: int = 1) -> str:
+        """The log of a line that is ended as soon as it is ready."""
+        ran = self.suffer(f"{line} #: timeout=100ms label=a\n", 1, {"a": "timeout"}, gpus="0",
+                          env=self.when_ready(lines))
+        return ran.read("logs/a.log")
+
+    def test_every_thread_of_every_python(self) -> None:
+        """No core is left of those that end by it, whatever their limit was."""
+        self.write("waiters.py", WAITERS)
+        log = self.time_out("ulimit -c unlimited; $PY waiters.py first second third fourth", lines=2)
+        for name in ("first", "second", "third", "fourth"):
             self.assertEqual(len(re.findall(rf"line \d+ in {name}$", log, re.MULTILINE)), 1, log)
-        self.assertEqual(len(re.findall(r"^  File .*, line \d+ in hang$", log, re.MULTILINE)), 2, log)
-        self.assertEqual(log.count("asked by SIGFPE for the stacks of python"), 2, log)
+        self.assertEqual(len(re.findall(r"^  File .*, line \d+ in <module>$", log, re.MULTILINE)), 2, log)
+        self.assertEqual(len(re.findall(r"=== run_tests\.py: the stacks of python\S* \(pid \d+\) ===", log)), 2, log)
+        self.assertNotIn("core dumped", log)
+        self.assertFalse([name for name in os.listdir(self.folder) if "core" in name])
+
+    def test_a_python_that_handles_sigterm_is_left_to_it(self) -> None:
+        log = self.time_out(f'$PY -c "{self.HANDLER.format("lambda *_: exit(print(`tidied`))")}"'.replace("`", "'"))
+        self.assertRegex(log, r"^\n=== run_tests\.py: did not end in 0\.1s ===\ntidied\n$")
+
+    def test_one_that_does_not_end_by_it_is_asked_before_sigkill(self) -> None:
+        log = self.time_out(f'$PY -c "{self.HANDLER.format("lambda *_: print(`told`)")}"'.replace("`", "'"))
+        self.assertRegex(log, r"(?s)\ntold\n.*the stacks of python.*\n  File \"<string>\", line 1 in <module>\n")
 
     def test_a_python_without_faulthandler(self) -> None:
-        env = self.when_ready()
+        self.write("waiters.py", WAITERS)
         for option in ("-I", "-E"):
             with self.each(option):
-                ran = self.suffer(f"NAP= $PY {option} tool.py hang #: timeout=100ms label=a\n", 1, {"a": "timeout"},
-                                  gpus="0", env=env)
-                self.assertRegex(ran.read("logs/a.log"), r"there is no faulthandler in python\S* \(pid \d+\) ===\n$")
+                log = self.time_out(f"$PY {option} waiters.py first")
+                self.assertRegex(log, r"there is no faulthandler in python\S* \(pid \d+\) ===\n$")
+                os.unlink(os.path.join(self.folder, "up"))
 
 
 class OwnFilesTest(FaultCase):
-    """A test that writes to, cuts or deletes what the runner writes."""
+    """A test that writes to, cuts or deletes what the runner writes, or has put something else there before."""
 
     def test_garbage(self) -> None:
         """What a test writes costs nothing but itself, be it a line, or the beginning of one."""
@@ -463,15 +414,71 @@ class OwnFilesTest(FaultCase):
                 self.suffer("exit 1 #: label=a\nwait\nrm -r logs #: label=b\nwait\nexit 3 #: label=c\n", 1,
                             {"a": "failed", "b": "passed", "c": "failed"}, gpus=gpus, lost=["logs/a.log", "logs/b.log"])
 
-    def test_a_folder_in_the_place_of_a_log(self) -> None:
-        self.suffer("rm -rf logs/a.log; mkdir logs/a.log; [ -e again ] || { touch again; exit 1; } #: label=a\n"
-                    "true #: label=b\n", 0, {"a": "flaky", "b": "passed"}, "--retries", "1", lost=["logs/a.log"])
+    def test_nobody_else_gets_a_folder_that_came_back(self) -> None:
+        gate, logs = Fifo(self, "gate"), os.path.join(self.folder, "logs")
+        self.write("tests.txt", "rm -r logs; read line <gate #: label=a\n")
+        process = self.start("--junit", "junit.xml", "tests.txt")
+        self.read_until(process, b"Starting")
+        held = os.stat(logs).st_ino
+        self.wait_for(lambda: os.path.isdir(logs) and os.stat(logs).st_ino != held and self.is_locked(logs))
+        other = self.start("tests.txt", env={"RUN_TESTS_RUN": "else it waits for the end"})
+        _, err = other.communicate(timeout=WAIT_S)
+        self.assertEqual((other.returncode, b" is writing to logs; give this one a --log-dir" in err), (3, True), err)
+        gate.release()
+        self.settle(process, 0, {"a": "passed"}, lost=["logs/a.log"])
+
+    def is_locked(self, folder: str) -> bool:
+        with open("/proc/locks", encoding="ascii") as file:
+            return f":{os.stat(folder).st_ino} " in file.read()
+
+    def test_something_else_in_the_place_of_a_log_at_a_retry(self) -> None:
+        for change in ("mkdir {0}", "mkfifo {0}", "ln -s /dev/zero {0}"):
+            with self.each(change):
+                change = change.format("logs/a.log")
+                self.suffer(f"rm -rf logs/a.log; {change}; [ $RUN_TESTS_ATTEMPT = 2 ] #: label=a\n"
+                            "true #: label=b\n", 0, {"a": "flaky", "b": "passed"}, "--retries", "1",
+                            lost=["logs/a.log"])
 
     def test_a_junit_file_for_a_test_without_a_log(self) -> None:
         self.write("gone.sh", "rm -r logs; exit 9")
         self.suffer("bash gone.sh --junitxml=logs/a.xml #: label=a\n", 1, {"a": "failed"}, lost=["logs/a.log"])
         case, = ElementTree.parse(os.path.join(self.folder, "logs/a.xml")).iter("testcase")
-        self.assertEqual([child.tag for child in case], ["error", "system-out"])
+        self.assertEqual([(child.tag, child.text) for child in case], [("error", None)])
+
+    def test_something_else_in_the_place_of_a_junit_file(self) -> None:
+        """A link is replaced; a folder, a pipe or a device stays, and nobody waits for it."""
+        self.write("put.sh", "$1 $2 ${3#--junitxml=}; exit 1")
+        text = ("bash put.sh mkfifo '' --junitxml=logs/a.xml #: label=a\nbash put.sh mkdir '' --junitxml=logs/b.xml "
+                "#: label=b\nbash put.sh 'ln -s' /dev/zero --junitxml=logs/c.xml #: label=c\n")
+        ran = self.suffer(text.replace("''", "--"), 1, dict.fromkeys("abc", "failed"))
+        for name in ("a", "b"):
+            self.assertFalse(os.path.isfile(ran.path(f"logs/{name}.xml")))
+            self.assertIn(f"/logs/{name}.xml (is no regular file; move it away)", ran.err)
+        self.assertFalse(os.path.islink(ran.path("logs/c.xml")))
+        ElementTree.parse(ran.path("logs/c.xml"))
+
+    def test_links_of_before(self) -> None:
+        """They are replaced, and never followed; the names of our temporary files cannot be known before."""
+        victim = self.write("victim", "mine")
+        os.mkdir(os.path.join(self.folder, "logs"))
+        names = ["logs/" + name for name in ("a.log", "b.log", "b.attempt1.log", "b.xml", "b.xml.tmp", "b.xml.attempt1",
+                                             "failures", "deferred.txt")]
+        for name in [*names, "junit.xml.tmp"]:
+            os.symlink(victim, os.path.join(self.folder, name))
+        ran = self.suffer("echo a #: label=a\nbash -c 'exit 1' bash --junitxml=logs/b.xml #: label=b\n"
+                          "true #: label=c gpus=2\n", 1, {"a": "passed", "b": "failed", "c": "deferred"},
+                          "--retries", "1", "--max-gpus", "1")
+        self.assertEqual(ran.read("victim"), "mine")
+        self.assertEqual([name for name in names if os.path.islink(ran.path(name))],
+                         ["logs/b.xml.tmp", "logs/b.xml.attempt1"])
+        for name in ("junit.xml", "logs/run_tests.jsonl"):       # these are the user's to move
+            os.unlink(ran.path(name))
+            os.symlink(victim, ran.path(name))
+            refused = self.run_command("--junit", "junit.xml", "tests.txt")
+            self.assertEqual((refused.code, refused.out, ran.read("victim")), (3, b"", "mine"))
+            self.assertIn(f"cannot write {name} (", refused.err)
+            os.unlink(ran.path(name))
+            self.write(name, "")
 
 
 HOSTILE = {
@@ -480,8 +487,10 @@ HOSTILE = {
     "Azure's commands": b"##vso[task.complete result=Failed;]no\n", "GitLab's": b"section_start:1:x\r\x1b[0Kx\n",
     "CR": b"100%\rdone\r", "NUL": b"\0\0", "U+2028": "\u2028\u2029\x85".encode(), "CDATA's end": b"]]>]]&gt;<a>&",
     "lone surrogates": b"\xed\xb2\x80\xed\xa0\x80", "no UTF-8": bytes(range(128, 256)),
-    "our own frame": "\n{0}\n>>> b\n{0}\n\n=== End of per-test output ===\nAll tests passed".format(RULE).encode(),
+    "our own frame": "\n{0}\n>>> b\n{0}\n\n=== End of per-test output ===\nAll tests passed"
+                     .format(run_tests.RULE).encode(),
 }
+COMMANDS = ("##vso[task.complete result=Succeeded;]", "##[error]", "##teamcity[testFailed]")
 
 
 class HostileTest(FaultCase):
@@ -498,7 +507,7 @@ class HostileTest(FaultCase):
         self.assertNotRegex(ran.out[start:].decode(), r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
         for number in range(len(HOSTILE)):
             case, = ElementTree.parse(ran.path(f"logs/junit{number}.xml")).iter("testcase")
-            self.assertEqual([child.tag for child in case], ["error", "system-out"])
+            self.assertEqual([child.tag for child in case], ["error"])
         ran = self.suffer("\n".join(lines), 1, outcomes, "--output", "ordered")
         for number in range(len(HOSTILE)):
             self.assertIn(framed(ran.path(f"logs/junit{number}.log")), ran.out)
@@ -507,17 +516,29 @@ class HostileTest(FaultCase):
         """They are one line each, without control characters, wherever they are shown."""
         labels = {"\x1b]0;evil": "]0;evil", "::error::boom": None, "a\rb": "a b", "a\u2028b": "a b",
                   "]]></testcase>": None, "\udcff\udced\udcb2": None, "\x9b31m": "31m", "../../../etc/x": None,
-                  "-": None, "$(false)": None, "x" * 300: None, "\x7f\x08c": "c"}
+                  "-": None, "$(false)": None, "x" * 300: "x" * 199 + "\u2026", "\x7f\x08c": "c"}
         shown = [told or label for label, told in labels.items()]
         lines = [f"exit 1 #: label='{label}'" for label in labels]
         ran = self.suffer("\n".join(lines), 1, {label if shown.index(label) == number else f"{label} #2": "failed"
                                                 for number, label in enumerate(shown)})
         self.assertNotIn(b"\x1b", ran.out)
         self.assertEqual(len(ran.out.splitlines()), len(ran.text.split("\n")) - 1)
-        self.assertEqual(sorted(os.listdir(self.folder)), ["junit.xml", "logs", "tests.txt", "tool.py"])
-        process = self.start("-", stdin=subprocess.PIPE)
-        out, _ = process.communicate(b"exit 1 #: label='##vso[task.complete result=Succeeded;]'\n", WAIT_S)
-        self.assertEqual((process.returncode, out.count(b"##vso"), out.count(b"# #vso[") > 1), (1, 0, True), out)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["junit.xml", "logs", "tests.txt", "tool.sh"])
+
+    def test_commands_to_a_ci(self) -> None:
+        """No line of our own has one, in whatever a test, a list or an option has it; logs are shown as they are."""
+        lines = [f"echo 'Error: {command}' && exit 1 #: label='{command}'" for command in COMMANDS]
+        self.write("mistake.txt", "".join(f"true #: label=a after='{command}'\n" for command in COMMANDS))
+        self.write("only", "".join(f"{command}\n" for command in COMMANDS) + "strange ##[error]\n")
+        for arguments in (["tests.txt"], ["--only", "only", "tests.txt"], ["--list", "tests.txt"], ["mistake.txt"],
+                          ["-k", COMMANDS[0], "tests.txt"], ["--log-dir", f"/dev/null/{COMMANDS[2]}", "tests.txt"],
+                          ["--history", COMMANDS[1], "tests.txt"], [COMMANDS[0] + ".txt"]):
+            self.write("tests.txt", "\n".join(lines))
+            ran = self.run_command(*arguments)
+            said = "\n".join(line for line in ran.text.splitlines() if not line.startswith("Error: ##")) + ran.err
+            self.assertNotEqual((ran.code, said), (0, ""), arguments)
+            self.assertNotRegex(said, r"##(vso)?\[|##teamcity\[", arguments)
+            self.assertRegex(said, r"# #(vso)?\[|# #teamcity\[", arguments)
 
     def test_the_last_line_of_a_slow_one(self) -> None:
         gate = Fifo(self, "gate")

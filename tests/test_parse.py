@@ -1,79 +1,117 @@
-"""Section 3: what a list means, which mistakes are told, and the bash text that comes of a test."""
+"""Section 3: what a list means, which mistakes are told, and from which shell each test starts."""
 from __future__ import annotations
 
 import os
-import random
 import shlex
+import shutil
+import signal
 import subprocess
-import sys
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
-from unittest import mock
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
+from unittest import TestCase, mock
 
 import run_tests
-from run_tests import ALL_GPUS, Attributes, Draft, ListError, ListFile, Options, Test
-from tests.support import RUNNER, Ran, RunnerCase
+from run_tests import ALL_GPUS, Attributes, ListError, ListFile, Node, Options, Reader, Test
+from tests.support import RunnerCase
 
 NAME = "tests.txt"
-ARGUMENT_BYTES = 131_072         # Linux refuses one argument of this size, its NUL included
 
-STATE_LINES = [
-    "A=1", "A=", "A=1 B=2", "A+=x", 'A="x y"', "A=$(echo 1)", "MAP[a]=1",
-    "export A", "export A=1", "export A=1; export B=2", "export A=1 && export B=2", "export A=1;",
-    "unset A", ": ${A:=1}", "set -x", "set -euo pipefail", "shopt -s extglob", "ulimit -c 0", "umask 022",
-    "cd x", "cd x || exit 1", "cd x || return 1", "cd x || true", 'cd "$(dirname x)" && export A=1',
-    "[ -d x ] && cd x", "if [ -d x ]; then cd x; fi", "if true; then export A=1; else export A=2; fi", "! cd x",
-    "cd x || { echo no; exit 1; }", "{ cd x; }", "f() { echo a; }", "function f { echo a; }", "declare -x A=1",
+# Commands that bash reads as one, over one line or several.
+WHOLE = [
+    "a \\\n  b", "a\\\nb", 'a "x\ny"', "a 'x\n# y\n'", "a $(b\nc)", "a `b\nc`", "a ${b:-c\nd}", "a <(b\nc)", "a $'x\n'",
+    'a "$(b "c\nd")"', "a $((1 +\n 2))", 'a "x\n\ny" \\\n\\\n z', "a $(\nb)", "a &&\nb", "a |\n\n# c\nb", "(a\nb)",
+    "for i in 1 2; do\n  a $i\ndone", "if a\nthen\n  b\nelse\n  c\nfi", "while a; do\n  b\ndone <c >d", "{ a\nb; }",
+    "case $a in\n  b) c;;\n  (*) d # it's\nesac", "[[ a &&\n b ]]", "a $(case b in\n  b) c;; esac)", "a || (\n  b)",
+    "a $'it\\'s'", 'a \\"', "a \\'", 'a "x\\"y"', "a $(echo \\))", 'a "$(echo ")" "b")"', "a \\\\", "a ${b#\\}}",
+    "a $((1 + (2 * 3)))", "a ${#b} $# $", "a `b \\` c`", "a '\\'", 'a "`b "c"`"', 'a "${b:-"c d"}"', "a $(b '(')",
+    "a \\$b", "a }", "a {b,c}", 'a $"x"', 'grep "foo$" x', 'a "$(b "c$")"', "a b\u00a0#c", "a @(b|c)",
+    "a $(case b in b) c;; esac)", "for ((i = 0; i < 1 << 2; i++)); do a; done", "a ${b/ #/} c", "a $((1<<2)) b",
+    "((1))",
+]
+STATE = [
+    "A=1", "A=", "A=1 B=2", "A+=x", 'A="x y"', "A=$(echo 1)", "MAP[a]=1", "export A", "export A=1", "export A=1;",
+    "export A=1; export B=2", "export A=1 && export B=2", "unset A", ": ${A:=1}", "set -x", "set -eu", "umask 022",
+    "shopt -s extglob", "ulimit -c 0", "cd x", "cd x || exit 1", "cd x || return 1", "cd x || true", "! cd x",
+    'cd "$(dirname x)" && export A=1', "[ -d x ] && cd x", "[ -d x ] || B=1", "export A=1 || B=1", "{ cd x; }",
+    "if [ -d x ]; then cd x; fi", "if true; then export A=1; else export A=2; fi", "cd x || { echo no; exit 1; }",
+    "f() { echo a; }", "function f { echo a; }", "f() {\n  a\n  b || RET=1\n}", "f() (\n  a\n)", "declare -x A=1",
     "readonly A", "pushd x", "cd x >/dev/null 2>&1", "source x.sh", ". ./x.sh word", "  export A=1  # why", "\tcd x",
+    "FLAGS=(-x -v)", "FLAGS+=(-q)", "export A=1; FLAGS=(-x)", "A=(b\n  'c )' $(d))", "A=(1 # it's one\n2)", "alias a=b",
+    "X=$(case $A in a) echo 1;; *) echo 2;; esac)", "if [ -d x ]; then\n  cd x\nfi", "[ -d x ] || exit 1; cd x",
 ]
-TEST_LINES = [
-    "python3 a.py", "cd x && pytest", "export A=1 && python3 a.py", "set -x; python3 a.py", "cd x || echo no",
-    "(cd x)", "cd x | cat", "A=1 python3 a.py", "env A=1 true", "echo export A=1", "exit 1", "true", "true || exit 1",
-    "if [ -d x ]; then a; fi", "[ -d x ] || exit 1", "{ echo a; }", "cd x; echo a", "> file",
-    "cdx", "sources a", "wait $pid", "waits", "[[ -n $A ]]",
-    "bash test_x.py", "echo test_x.py", "cd x; test_x.py", "test_x.pyc", "test_x.py.txt", "a 2>&1 | tee b",
+TESTS = [
+    "a", "cd x && a", "export A=1 && a", "set -x; a", "(cd x)", "cd x | cat", "A=1 a", "env A=1 true",
+    "echo export A=1",
+    "exit 1", "true", "if [ -d x ]; then a; fi", "[ -d x ] || exit 1", "{ echo a; }", "cd x; echo a",
+    "cdx", "sources a", "wait $pid", "waits", "[[ -n $A ]]", "bash test_x.py", "cd x; test_x.py", "test_x.pyc",
+    "test_x.py.txt", "a & wait $!", "echo $(test_x.py)", "export A=1 | cat",
+    "> file",                            # as state it would empty the file when the list is read
+    'OUT=$(prog) && [ "$OUT" = x ]', "cd /x && test -f lib.so", "export A=1; test -e F", "cd x; false",      # checks
+    "[ -d x ] && cd x || false", "A=2; ((A > 1))", "{ cd x; [[ -e F ]]; }", ". ./x.sh; ! test -e F",
 ]
-TARGET_LINES = [
+TARGETS = [
     "test_x.py", "path/to/test_x.py", "./test_x.py", "test_x.py::test_y", "test_x.py::Test::test_y[1-2]",
     "$D/test_x.py", '"$D/test_x.py"', "'a b/test_x.py'", "A=1 B='x y' test_x.py", "test_x.py -k 'a or b' -x",
-    "test_x.py --junitxml=a.xml", "  test_x.py  # why", 'test_x.py || test_fail "x"', "test_x.py | tee log",
+    "test_x.py --junitxml=a.xml", "  test_x.py  # why", 'test_x.py || test_fail "x"', "test_x.py 2>&1 | grep b",
     'run_test "" "x.xml" "test_x.py" "x"',
 ]
-MASKS = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"]
-FRAGMENTS = [
-    "'", '"', "`", "\\", "\\\n", "\n", "\n\n", " ", "\t", "$", "$(", ")", "(", "((", "))", "${", "}", "{", "$'", '$"',
-    "$((", "<(", ">(", "#", "#:", " #: gpus=2", " #: label=", " #: after=a", "#: timeout=5x retries\n", ";", "&",
-    "&&", "||", "|", "|&", ";;", "<<EOF", "<<<", "2>&1", ">", "<", ">>", "a=1", " A=1 ", "arr[0]=2", "export ",
-    "cd x", "wait", "wait\n", "test_fail", ' || test_fail "x"', "run_test ", '"" "a.xml" "t.py" "l"',
-    "CUDA_VISIBLE_DEVICES=0,1 ", "test_x.py", "::test_y[a-1]", "--junitxml=", "--junitxml ", '"--junitxml=$A/x.xml"',
-    "if ", "then", "fi\n", "!", "*", "?", "[", "]", "é", "\udce9", "\u00a0", "\u2028", "\x0c", "\r", "\r\n", "\0",
-    "${a:-b}", "$(echo x)", "`a`", "~", "=", "0", "word", ":",
+ALWAYS_PASS = [
+    "a || { RET=1; }", "a || RET=1;", "a || export RET=1", "a || (RET=1)", "a; RET=$?", "if ! a; then RET=1; fi",
+    "a || echo failed", "a || ((failed++))", "a || RET=1", 'A=1 a || FAILED="$FAILED a"', "a || RET=$((RET+1))",
+    "a || { echo no; RET=1; }", "a ||\n  RET=1", "a || let RET=1", "a || printf no", "a; true", "a; echo done",
+    "a && echo yes || echo no", "(a || RET=1)", "for i in 1 2; do\n  a $i || RET=1\ndone", "a || exit 0", "a; set +x",
+    "if a; then echo yes; else echo no; fi", "case $A in b) a || RET=1;; esac", "[ -d b ] || echo no",
+    "cd b || echo no",
+    "a || if true; then RET=1; fi", "f() { a; }; f || RET=1", "a || b || RET=1", "a && b || RET=1", "a & wait",
 ]
+MAY_FAIL = [
+    "a || true", "a || :", "a || b || true", "(a) || true",      # a wish
+    "a && echo yes", "a || exit 1", "a || { echo no; exit 1; }", "a || cat log", "a || RET=1 b", "a || RET=$(b)",
+    "! a", "if a; then b; fi", "for i in 1 2; do a $i; done", "echo a", "A=1; echo a", "a | cat", "a & wait $!",
+    "if a; then echo yes; else echo no; exit 1; fi", "a || (exit 3)", "while read A; do a $A; done", "a || ! true",
+]
+MASKS = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"]
 
 
-def split(text: str) -> ListFile:
-    return run_tests.split_list(NAME, text)
+def read(text: str, name: str = NAME) -> ListFile:
+    """A list of which the shell state has not run yet."""
+    parsed = ListFile(name, text, 0)
+    run_tests.read_list(parsed)
+    return parsed
 
 
-def kind_of(line: str) -> str:
-    """What one line is: `state`, `test`, `target`, `wait`, `mistake` or nothing."""
-    parsed = split(line + "\n")
-    states = [state for state in parsed.states if state.text != "wait"]      # a barrier is shown under `set -x`
-    found = ["mistake"] * len(parsed.mistakes) + ["state"] * len(states) + ["wait"] * parsed.waits
-    found += ["target" if draft.is_target else "test" for draft in parsed.drafts]
-    return " ".join(found)
+def lines(commands: Iterable[str]) -> str:
+    return "".join(command + "\n" for command in commands)
 
 
-def draft_of(text: str) -> Draft:
-    """The one test of a text."""
-    (draft,) = split(text).drafts
-    return draft
+def kinds_of(commands: Sequence[str]) -> Dict[str, str]:
+    """What commands are in a list of them all: `state`, `test`, `target`, or what is wrong with them."""
+    parsed = read(lines(commands))
+    found = {line + 1: "state" for line in parsed.states}
+    found.update((test.line, "target" if test.is_target else "test") for test in parsed.tests)
+    found.update(parsed.mistakes)
+    line, kinds = 1, {}
+    for command in commands:
+        kinds[command] = found.get(line, "nothing")
+        line += command.count("\n") + 1
+    return kinds
 
 
-def sources(text: str) -> List[Tuple[int, str]]:
-    """Line number and source of each test of a text that has no mistake."""
-    parsed = split(text)
+def bodies(text: str) -> List[Tuple[int, str]]:
+    """Line number and command of each test of a text that has no mistake."""
+    parsed = read(text)
     assert not parsed.mistakes, parsed.mistakes
-    return [(draft.line, draft.source) for draft in parsed.drafts]
+    return [(test.line, test.body) for test in parsed.tests]
+
+
+def shape(nodes: Iterable[Node]) -> str:
+    """Commands as a reader has understood them: `a && if(b: c, d)` for `a && if b; then c; else d; fi`."""
+    text = ""
+    for node in nodes:
+        text += f" {node.before} " if text else ""
+        text += node.lead + " " if node.lead else ""
+        conditions, parts = map(shape, node.conditions), map(shape, node.bodies)
+        text += f"{node.kind}({', '.join(conditions)}: {', '.join(parts)})" if node.kind else node.name or "="
+    return text
 
 
 class ParseCase(RunnerCase):
@@ -84,15 +122,24 @@ class ParseCase(RunnerCase):
         self.folder = os.path.realpath(self.folder)
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.folder)
-        environment = {"PATH": os.environ["PATH"], "HOME": self.folder}
+        environment = {"PATH": os.environ["PATH"], "HOME": self.folder, "TMPDIR": self.folder, "LC_ALL": "C.UTF-8"}
         patch = mock.patch.dict(os.environ, environment, clear=True)
         patch.start()
         self.addCleanup(patch.stop)
+        self.scratch = run_tests.Scratch()
+        self.addCleanup(lambda: shutil.rmtree(self.scratch.folder or self.path("none"), ignore_errors=True))
+
+    def path(self, *names: str) -> str:
+        return os.path.join(self.folder, *names)
+
+    def parse_with_hints(self, *names: str, **options: Any) -> Tuple[List[Test], List[str]]:
+        """What lists become. The files that they name need not be there, unless a test says list_only=False."""
+        return run_tests.parse_lists(Options(names, **{"list_only": True, **options}), self.scratch)
 
     def parse(self, text: str, **options: Any) -> List[Test]:
         """The tests of a list."""
         self.write(NAME, text)
-        return run_tests.parse_lists(Options((NAME,), **options))
+        return self.parse_with_hints(NAME, **options)[0]
 
     def parse_one(self, text: str, **options: Any) -> Test:
         (test,) = self.parse(text, **options)
@@ -103,7 +150,11 @@ class ParseCase(RunnerCase):
         names = [f"{letter}.txt" for letter, _ in zip("abcdef", texts)]
         for name, text in zip(names, texts):
             self.write(name, text)
-        return run_tests.parse_lists(Options(tuple(names)))
+        return self.parse_with_hints(*names)[0]
+
+    def hints(self, text: str, **options: Any) -> List[str]:
+        self.write(NAME, text)
+        return self.parse_with_hints(NAME, **options)[1]
 
     def mistakes(self, text: str, **options: Any) -> List[str]:
         """The mistakes in a list that has some."""
@@ -111,281 +162,327 @@ class ParseCase(RunnerCase):
             self.parse(text, **options)
         return list(caught.exception.messages)
 
-    def assert_mistake(self, text: str, line: int, what: str) -> None:
+    def assert_mistake(self, text: str, line: int, what: str, **options: Any) -> None:
         """The list has this one mistake."""
-        found = self.mistakes(text)
-        self.assertEqual(len(found), 1, found)
-        self.assertTrue(found[0].startswith(f"{NAME}:{line}: "), found)
-        self.assertIn(what, found[0])
+        with self.subTest(text=text[:200]):
+            found = self.mistakes(text, **options)
+            self.assertEqual([message[:len(f"{NAME}:{line}: ")] for message in found], [f"{NAME}:{line}: "], found)
+            self.assertIn(what, found[0])
+
+    def assert_mistakes(self, rows: Iterable[Tuple[str, str]]) -> None:
+        """In a list of all these commands, each has this one mistake and no other."""
+        rows = list(rows)
+        found = self.mistakes(lines(command for command, _ in rows))
+        self.assertEqual(len(found), len(rows), found)
+        number = 1
+        for (command, what), message in zip(rows, found):
+            with self.subTest(command=command):
+                self.assertTrue(message.startswith(f"{NAME}:{number}: ") and what in message, message)
+            number += command.count("\n") + 1
 
     def labels(self, text: str) -> List[str]:
         return [test.label for test in self.parse(text)]
 
-    def path(self, *names: str) -> str:
-        return os.path.join(self.folder, *names)
+    def assert_labels(self, *rows: Tuple[str, str]) -> None:
+        """The labels of these commands, in one list."""
+        commands = [command for command, _ in rows]
+        self.assertEqual(list(zip(commands, self.labels(lines(commands)))), list(rows))
 
-    def run_script(self, test: Test, mask: Mapping[str, str] = {}) -> str:  # noqa: B006
-        """What bash prints for a test, stdout and stderr together."""
-        script = run_tests.build_script(test, mask)
-        ran = subprocess.run([b"bash", b"-c", run_tests.to_bytes(script), test.file.encode()], check=False,
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             env={**os.environ, **mask})
-        return ran.stdout.decode("utf-8", "surrogateescape")
+    def output(self, test: Test, **variables: str) -> str:
+        """What bash prints for a test, stdout and stderr together, behind what the state above it has printed."""
+        text = run_tests.bash_text(test, {"RUN_TESTS_LABEL": test.label, **variables}, {}, self.scratch)
+        ran = subprocess.run([b"bash", b"-c", run_tests.to_bytes(text), run_tests.to_bytes(test.file)], check=False,
+                             cwd=test.shell.directory, env=test.shell.environment, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return run_tests.to_text(test.preface + ran.stdout)
+
+    def assert_like_bash(self, text: str) -> List[Test]:
+        """The tests of a list print, one after another, what `bash LIST` prints; returns them."""
+        tests = self.parse(text)
+        self.assertEqual("".join(map(self.output, tests)), run_tests.to_text(self.bash(text)), text[:1000])
+        return tests
 
 
-class LineKinds(ParseCase):
-    def test_blank_lines_and_comments_are_ignored(self) -> None:
-        for line in ("", "   ", "\t", "# text", "  # it's \"text", "#", "#!text", "# : gpus=x", "\\"):
-            with self.subTest(line=line):
-                self.assertEqual(kind_of(line), "")
+class Splitting(ParseCase):
+    """Bash says where a command ends."""
 
-    def test_lines_that_only_change_the_shell_are_state(self) -> None:
-        for line in STATE_LINES:
-            with self.subTest(line=line):
-                self.assertEqual(kind_of(line), "state")
+    def test_a_command_is_what_bash_reads_as_one(self) -> None:
+        expected, line = [], 1
+        for command in WHOLE:
+            expected.append((line, command))
+            line += command.count("\n") + 1
+        self.assertEqual(bodies(lines(WHOLE)), expected)
 
-    def test_an_assignment_of_an_array_is_state(self) -> None:
-        for line in ("FLAGS=(-x -v)", "FLAGS+=(-q)", "FLAGS=()", "export A=1; FLAGS=(-x)", "A=(b\n  'c )' $(d))"):
-            with self.subTest(line=line):
-                self.assertEqual(kind_of(line), "state")
+    def test_here_documents(self) -> None:
+        documents = ["cat <<EOF\nhello\n  # no comment, it's \"text\nEOF", "cat <<-'E F' <<<x |\n\ta\n\tE F\n  cat",
+                     "cat <<A; cat <<B\na\nA\nb\nB", "while read x; do\n  echo got $x\ndone <<EOF\n$(\n echo c)\nEOF"]
+        text = lines([*documents, "true || test_fail end"])
+        self.assertEqual([test.line for test in self.assert_like_bash(f"test_fail() {{ :; }}\n{text}")],
+                         [2, 6, 10, 15, 21])
+        for command in documents:
+            with self.subTest(command=command):
+                self.assertEqual(bodies(command + "\n"), [(1, command)])
+        test = self.parse_one("cat <<EOF || test_fail 'the label'  #: gpus=2\nhello\nEOF\n")
+        self.assertEqual((test.label, test.gpus, self.output(test)), ("the label", 2, "hello\n"))
 
-    def test_any_other_command_is_a_test(self) -> None:
-        for line in TEST_LINES:
-            with self.subTest(line=line):
-                self.assertEqual(kind_of(line), "test")
+    def test_comments_begin_only_at_the_start_of_a_word(self) -> None:
+        rows = [("a b#c", "a b#c"), ("a \\# b", "a \\# b"), ("a '#' \"#\" $#", "a '#' \"#\" $#"), ("a #b", "a"),
+                ("a ${#b}", "a ${#b}"), ("a\t# 'b", "a"), ("a;#b", "a"), ("a; # b", "a"), ("a # b \\", "a"),
+                ('a # "b', "a"), ("# d \\\ne", "e")]
+        self.assertEqual([body for _, body in bodies(lines(command for command, _ in rows))],
+                         [body for _, body in rows])
 
-    def test_a_line_without_a_command_is_no_state(self) -> None:
-        """As state it would empty the file again before every test below."""
-        self.assertEqual(kind_of("> results.txt"), "test")
-
-    def test_wait_is_a_barrier(self) -> None:
-        for line in ("wait", "  wait  ", "wait # for all above"):
-            with self.subTest(line=line):
-                self.assertEqual(kind_of(line), "wait")
-
-    def test_a_test_counts_the_barriers_above_it(self) -> None:
-        tests = self.parse("a\nwait\nb\nc\nwait\nwait\nd\n")
-        self.assertEqual([(test.label, test.barrier) for test in tests], [("a", 0), ("b", 1), ("c", 1), ("d", 3)])
-
-    def test_python_files_are_pytest_targets(self) -> None:
-        for line in TARGET_LINES:
-            with self.subTest(line=line):
-                self.assertEqual(kind_of(line), "target")
-
-    def test_state_holds_for_all_tests_below_it(self) -> None:
-        tests = self.parse("a\nexport A=1\nb\nunset A\nc\n")
-        held = [[state.text for state in test.shell.lines[:test.shell.held]] for test in tests]
-        self.assertEqual(held, [[], ["export A=1"], ["export A=1", "unset A"]])
-        self.assertEqual([test.shell.shown for test in tests], [0, 0, 1])
-
-    def test_state_keeps_its_line_numbers(self) -> None:
-        parsed = split('\nexport A="x\ny"\n\nexport B=1 \\\n  C=2\n\\\ncd z\n')
-        self.assertEqual(parsed.states, [(2, 'export A="x\ny"'), (5, "export B=1 \\\n  C=2"), (8, "cd z")])
-
-    def test_a_list_without_tests_is_none(self) -> None:
-        self.assertEqual(self.parse("# nothing\nexport A=1\nwait\n"), [])
+    def test_lines_without_a_command_are_nothing(self) -> None:
+        commands = ["", "   ", "\t", "# text", "  # it's \"text", "#", "#!text", "# : gpus=x", "\\\n"]
+        self.assertEqual(set(kinds_of(commands).values()), {"nothing"})
+        self.assertEqual(self.parse("\ufeff# nothing\nexport A=1\nwait\n"), [])
         self.assertEqual(self.parse(""), [])
 
-
-class LogicalLines(ParseCase):
-    def test_backslashes_quotes_and_substitutions_continue_a_line(self) -> None:
-        for first in ("a \\\n  b", "a\\\nb", 'a "x\ny"', "a 'x\n# y\n'", "a $(b\nc)", "a `b\nc`", "a ${b:-c\nd}",
-                      "a <(b\nc)", "a $'x\n'", 'a "$(b "c\nd")"', "a $((1 +\n 2))", 'a "x\n\ny" \\\n\\\n z', "a $(\n)"):
-            with self.subTest(first=first):
-                lines = first.count("\n")
-                self.assertEqual(sources(f"\n{first}\nlast\n"), [(2, first), (3 + lines, "last")])
-
-    def test_what_bash_ends_a_line_at_does(self) -> None:
-        for first in ("a $'it\\'s'", 'a \\"', "a \\'", 'a "x\\"y"', "a $(echo \\))", 'a "$(echo ")" "b")"', "a \\\\",
-                      "a $((1 + (2 * 3)))", "a ${b#\\}}", "a ${#b} $# $", "a `b \\` c`", "a '\\'", 'a "`b "c"`"',
-                      'a "${b:-"c d"}"', "a $(b '(')", "a \\$b", "a }", "a {b,c}", "a $\"x\""):
-            with self.subTest(first=first):
-                self.assertEqual(sources(f"{first}\nlast\n"), [(1, first), (2, "last")])
-
-    def test_a_hash_begins_a_comment_only_at_the_start_of_a_word(self) -> None:
-        for line, source in (("a b#c", "a b#c"), ("a \\# b", "a \\# b"), ("a '#' \"#\" $#", "a '#' \"#\" $#"),
-                             ("a ${#b}", "a ${#b}"), ("a #b", "a"), ("a\t# 'b", "a"), ("a;#b", "a;"), ("a; # b", "a;"),
-                             ("a # b \\", "a"), ('a # "b', "a")):
-            with self.subTest(line=line):
-                self.assertEqual(split(line).drafts[0].source, source)
-
-    def test_a_backslash_in_a_comment_does_not_continue_it(self) -> None:
-        self.assertEqual(sources("a # b \\\nc\n# d \\\ne\n"), [(1, "a"), (2, "c"), (4, "e")])
-
-    def test_a_line_that_begins_with_a_continuation_has_the_number_of_its_first_word(self) -> None:
-        self.assertEqual(sources("\\\n\\\na\nb\n"), [(3, "a"), (4, "b")])
-
-    def test_only_blanks_of_bash_part_words(self) -> None:
-        """A no-break space is part of a word in bash, and so is a `#` after it."""
-        self.assertEqual(sources("a b\u00a0#c\n"), [(1, "a b\u00a0#c")])
-
-    def test_a_dollar_before_a_quote_in_double_quotes_is_itself(self) -> None:
-        for first in ('grep "foo$" x', 'echo "a$" "b$"', """python3 -c "print('$')" """.strip(), 'a "$(b "c$")"'):
-            with self.subTest(first=first):
-                self.assertEqual(sources(f"{first}\nmake\n"), [(1, first), (2, "make")])
-
-    def test_an_apostrophe_in_a_quoted_default_is_text(self) -> None:
-        self.assertEqual(sources('echo "${A:-it\'s}"\nb\n'), [(1, 'echo "${A:-it\'s}"'), (2, "b")])
+    def test_a_line_number_is_that_of_the_first_word(self) -> None:
+        self.assertEqual(bodies("\\\n\\\na\nb\n"), [(3, "a"), (4, "b")])
+        self.assertEqual(read('\nexport A="x\ny"\n\nexport B=1 \\\n  C=2\n\\\ncd z\n').states, {1: 3, 4: 6, 7: 8})
 
     def test_the_last_line_needs_no_end(self) -> None:
-        self.assertEqual(sources("a\nb"), [(1, "a"), (2, "b")])
-        self.assertEqual(sources("a\nb \\\n"), [(1, "a"), (2, "b")])
+        for text in ("a\nb", "a\nb \\\n", "a\nb \\"):
+            with self.subTest(text=text):
+                self.assertEqual([(line, body.rstrip("\\\n ")) for line, body in bodies(text)], [(1, "a"), (2, "b")])
 
-    def test_a_backslash_at_the_very_end_is_what_it_is_in_bash(self) -> None:
-        self.assertEqual([test.line for test in self.parse("true\ntrue a \\")], [1, 2])
+    def test_bad_syntax_is_told_where_its_command_begins(self) -> None:
+        for command in ("if true", "fi", "then a", "done", "for i in 1 2; do", "a &&", "a |", "a ||", "| a", "&& a",
+                        "; a",
+                        "a;;", "(a", "a)", "{ a", "}", "a ( b )", "case a in", "while true", "esac", "a > ", "f() {",
+                        "export A=1 &&", "cd x; )", "((1+", "|| test_fail a", "a & || test_fail b",
+                        "if a; then\n  b\nfo",
+                        "a; } || { b", "a; } || {\nb", "a ) || ( b", "a ) ; ( b", "a; }; f() { b", "A=(1 2",
+                        "cat <<EOF\nb"):
+            self.assert_mistake(f"true\n{command}\n", 2,
+                                "EOF" if command[:3] in ("cat", "((1", "A=(") else "syntax error")
+
+    def test_unclosed_quotes_are_told_where_their_command_begins(self) -> None:
+        for opener in ("'", '"', "`", "$(", "${", "$'", '$"', "<(", "$((", '"$(', '"${a:-', "b \\\n c '", "x; } | '"):
+            self.assert_mistake(f"true\n\necho {opener}a\ntrue\n", 3, "")
+        self.assert_mistake("true\n" + "echo '\n" + "true\n" * 3000, 2, "looking for matching `''")
+
+    def test_mistakes_below_bad_syntax_are_told_too(self) -> None:
+        found = self.mistakes("fi\ntrue #: gpus=x\ntrue &\ndone\n")
+        self.assertEqual([message.split(": ")[0] for message in found], [f"{NAME}:{line}" for line in (1, 2, 3, 4)])
+
+    def test_the_bash_that_splits_a_list_runs_none_of_it(self) -> None:
+        """Also where a command ends what the bash has put around it."""
+        for text in ("( :\n) ) }\necho >started\n{ ( (\n", "( :\n} )\necho >started\n( { (\n", "$(echo >started)\n",
+                     "{ :\n}; }\necho >started\n"):
+            with self.subTest(text=text):
+                read(text)
+                self.assertFalse(os.path.exists("started"))
+
+    def test_nul_bytes_and_windows_line_ends(self) -> None:
+        self.assert_mistake("true\ntrue \0\ntrue\0\n", 2, "NUL")
+        self.assert_mistake("true\r\ntrue\r\n", 1, "Windows line ends")
+        self.assert_mistake("true\n\ntrue\r\n", 3, "Windows line ends")
+
+    def test_many_lines_and_long_commands_are_whole(self) -> None:
+        """Linux refuses an argument or a variable of 128 KiB."""
+        word, values = ("x" * 6999 + "\n") * 20, " ".join(map(str, range(40_000)))
+        text = "true\n" * 2000 + f"printf %s '{word}' | tr -d '\\n' | wc -c\nA=({values})\necho ${{#A[@]}}\nnosuch\n"
+        tests = self.parse(text)
+        self.assertEqual([test.line for test in tests[-3:]], [2001, 2023, 2024])
+        self.assertEqual("".join(map(self.output, tests[-3:-1])), "139980\n40000\n")
+        self.assertEqual(len(read("A=(\n" + "  x\n" * 500 + ")\n").states), 1)
+
+    def test_an_export_that_no_program_can_get_is_a_mistake(self) -> None:
+        text = f"export A={'x' * 200_000}\necho ${{#A}} ${{HOME:+home}}\n"
+        with self.assertRaisesRegex(ListError, "^tests.txt:2: the environment is too large for any program; export"):
+            self.parse(text)
+
+    def test_nesting_without_end_is_a_mistake(self) -> None:
+        """Bash itself dies of some."""
+        for opener, closer in (("$(", ")"), ('"${a:-', '}"'), ("{ ", ";}"), ("(", ")")):
+            for depth in (400, 5000):
+                try:
+                    self.parse(f"true\n{'a ' * (opener[0] in '$' + chr(34))}{opener * depth}x{closer * depth}\n")
+                except ListError as error:
+                    self.assertTrue(error.messages[0].startswith(f"{NAME}:2: "), error)
+
+
+class Reading(TestCase):
+    """The small reader of words and commands, whose text bash has found whole. Pure."""
+
+    def test_words(self) -> None:
+        for text, words in (
+                ("a 'b c' \"d $(e \"f g\") h\"", ["a", "'b c'", '"d $(e "f g") h"']),
+                ("a\\ b c\\\n d", ["a\\ b", "c\\\n", "d"]),
+                ("A=(1 '2 )' # it's\n 3) b", ["A=(1 '2 )' # it's\n 3)", "b"]),
+                ("${a:-b c} ${d/ #/} ${#e}", ["${a:-b c}", "${d/ #/}", "${#e}"]),
+                ("$(case a in b) c;; esac) d", ["$(case a in b) c;; esac)", "d"]),
+                ("$(echo case in) d", ["$(echo case in)", "d"]),
+                ("a>b 2>&1 <<<c", ["a", ">", "b", "2>&", "1", "<<<", "c"]), ("a <(b c) >(d)", ["a", "<(b c)", ">(d)"]),
+                ("`a \\` b` $'c\\' d' $\"e f\"", ["`a \\` b`", "$'c\\' d'", '$"e f"']),
+                ("((i = 1 << 2, (i > 3))) || a", ["((i = 1 << 2, (i > 3)))", "||", "a"]),
+                ("a <<E b\n'x #\nE\nc # d", ["a", "<<", "E", "b", "\n", "c", "# d"]),
+                ("a&&b||c;d&e|&f", ["a", "&&", "b", "||", "c", ";", "d", "&", "e", "|&", "f"])):
+            with self.subTest(text=text):
+                self.assertEqual([token.text for token in run_tests.read_tokens(text)], words)
+
+    def test_commands(self) -> None:
+        for text, expected in (
+                ("a b; c\nd & e", "a ; c ; d & e"), ("a && b ||\nc | d |& e", "a && b || c | d |& e"),
+                ("A=1 B=(2 3) a >f 2>&1 <<<x; C=1", "a ; ="), ("! a | 'b' && time -p c", "! a | b && time c"),
+                ("if a; then b; elif c; then d; else e; fi >f", "if(a, c: b, d, e)"),
+                ("while a; do b; done <f | c", "while(a: b) | c"), ("until a\ndo\nb\nc\ndone", "until(a: b ; c)"),
+                ("for i in 1 2; do a $i; done", "for(: a)"), ("for ((i = 0; i < 2; i++)) { a; }", "for(: a)"),
+                ("select a in b; do break; done", "select(: break)"), ("for i\ndo a; done", "for(: a)"),
+                ("case $A in a|b) c;; (d) e; f;; *) esac; g", "case(: c, e ; f, ) ; g"),
+                ("f() { a; }; f", "function(: {(: a)) ; f"), ("function g\n(\na\n)", "function(: ((: a))"),
+                ("( a; b ) && { c; }", "((: a ; b) && {(: c)"), ("[[ a && b || (c) ]] && d", "[[ && d"),
+                ("((1 << 2)) || a", "(( || a"), ("a <<E | b\nc; d\nE\ne", "a | b ; e"), ("echo if then { }", "echo")):
+            with self.subTest(text=text):
+                self.assertEqual(shape(Reader(text).nodes), expected)
+
+    def test_quotes_are_taken_off(self) -> None:
+        for word, text in (("a", "a"), ("'a b'", "a b"), ('"a"', "a"), ("a\\ b", "a b"), ("a'b'\"c\"", "abc"),
+                           ("''", "")):
+            with self.subTest(word=word):
+                self.assertEqual(run_tests.unquoted(word), text)
+
+
+class Kinds(ParseCase):
+    """What a command is, by its words."""
+
+    def assert_kind(self, kind: str, commands: Sequence[str]) -> None:
+        self.assertEqual({command: found for command, found in kinds_of(commands).items() if found != kind}, {})
+
+    def test_state_tests_and_targets(self) -> None:
+        self.assert_kind("state", STATE)
+        self.assert_kind("test", TESTS + MAY_FAIL)
+        self.assert_kind("target", TARGETS)
+
+    def test_a_line_that_always_passes_is_a_mistake(self) -> None:
+        told = 'this line passes even if its command fails; write `command || test_fail "label"`, or `|| true`'
+        self.assert_mistakes((command, told) for command in ALWAYS_PASS)
+
+    def test_tee_hides_the_status_of_a_test(self) -> None:
+        commands = ["a 2>&1 | tee log", "a |& tee -a log", "a | tee log || test_fail b", "test_x.py | tee log"]
+        self.assert_mistakes((command, "the status of `| tee` hides that of the test") for command in commands)
+        self.assertEqual(len(self.parse(lines(["set -euo pipefail", *commands]))), 4)
+        with mock.patch.dict(os.environ, SHELLOPTS="braceexpand:pipefail"):
+            self.assertEqual(len(read(lines(commands)).tests), 4)
+
+    def test_background_commands_have_no_verdict(self) -> None:
+        self.assert_mistakes((command, "in the background") for command in (
+            "a &", "a && b &", "a 2>&1 &", 'a || test_fail "b" &', "a & # b", "export A=1 &", "test_x.py &"))
+        self.assert_kind("test", ["a 2>&1", "a &> b", "a >& b", "a && b", "a '&'", "a \\&", "a |& b", "a >&-"])
+
+    def test_a_handler_stands_at_the_end(self) -> None:
+        self.assert_mistakes((command, "`test_fail` is understood only at the end of a line") for command in (
+            "test_fail a", "a; test_fail b", "a && test_fail b", "if ! a; then test_fail b; fi", "! test_fail a",
+            "{ a || test_fail b; }", "(a || test_fail b)", "a || test_fail b; c", "a || test_fail b || c",
+            "a || test_fail b | c", "for i in 1; do\n  test_fail a\ndone"))
+        self.assertEqual(self.labels("echo test_fail\ngrep 'a || test_fail b' c\n"),
+                         ["echo test_fail", "grep 'a || test_fail b' c"])
+
+    def test_a_mask_elsewhere_than_first_is_a_mistake(self) -> None:
+        self.assert_mistakes((command, "inside a line would pin the test") for command in (
+            "a && CUDA_VISIBLE_DEVICES=0 b", "env CUDA_VISIBLE_DEVICES=0 b", "a; HIP_VISIBLE_DEVICES=0 b",
+            "(CUDA_VISIBLE_DEVICES=0 b)", "CUDA_VISIBLE_DEVICES=0 && b", "export CUDA_VISIBLE_DEVICES=0 && b",
+            "for i in 0 1; do\n  CUDA_VISIBLE_DEVICES=$i b\ndone"))
+        self.assert_mistakes((command.format(name), f"{name}=") for name in MASKS for command in (
+            "export {}=0", "{}=0", "cd x; export {}=0", "export A=1 {}=", "{}=0 A=1",
+            "if true; then\n  export {}=0\nfi"))
+        text = "unset CUDA_VISIBLE_DEVICES\nexport CUDA_VISIBLE_DEVICES\necho $CUDA_VISIBLE_DEVICES\n"
+        self.assertEqual([test.gpus for test in self.parse(text)], [1])
+
+    def test_a_test_counts_the_barriers_above_it(self) -> None:
+        tests = self.parse("a\nwait\nb\n  wait  \nwait # for all above\nd\n")
+        self.assertEqual([(test.label, test.barrier) for test in tests], [("a", 0), ("b", 1), ("d", 3)])
 
 
 class AttributeLines(ParseCase):
-    def attributes(self, text: str) -> Attributes:
-        return draft_of(text).attributes
+    def attributes(self, text: str) -> List[Attributes]:
+        return [test.attributes for test in read(text).tests]
 
     def test_values(self) -> None:
-        for text, key, value in (
-                ("gpus=0", "gpus", 0), ("gpus=0.25", "gpus", 0.25), ("gpus=.5", "gpus", 0.5), ("gpus=2", "gpus", 2),
+        rows = [("gpus=0", "gpus", 0), ("gpus=0.25", "gpus", 0.25), ("gpus=.5", "gpus", 0.5), ("gpus=2", "gpus", 2),
                 ("gpus=all", "gpus", ALL_GPUS), ("timeout=90", "timeout", 90), ("timeout=90s", "timeout", 90),
                 ("timeout=10m", "timeout", 600), ("timeout=2h", "timeout", 7200), ("timeout=1.5h", "timeout", 5400),
                 ("timeout=250ms", "timeout", 0.25), ("timeout=1d", "timeout", 86400), ("retries=2", "retries", 2),
                 ("retries=0", "retries", 0), ("label=x", "label", "x"), ("label='a b'", "label", "a b"),
                 ('label="a \\"b\\""', "label", 'a "b"'), ("label=a=b", "label", "a=b"), ("label=a#b", "label", "a#b"),
                 ("time=5m", "time", 300), ("lock=a", "lock", ("a",)), ("lock=a,b", "lock", ("a", "b")),
-                ("after='a b, c'", "after", ("a b", "c")), ("tags=slow,nightly", "tags", ("slow", "nightly")),
-                ("split=4", "split", 4)):
-            with self.subTest(text=text):
-                self.assertEqual(self.attributes(f"a #: {text}\n"), Attributes(**{key: value}))
-                self.assertEqual(self.attributes(f"#: {text}\na\n"), Attributes(**{key: value}))
+                ("after='a b, c'", "after", ("a b", "c")), ("tags=slow,nightly", "tags", ("slow", "nightly"))]
+        expected = [Attributes(**{key: value}) for _, key, value in rows]  # type: ignore[arg-type]
+        self.assertEqual(self.attributes(lines(f"a #: {text}" for text, _, _ in rows)), expected)
+        self.assertEqual(self.attributes(lines(f"#: {text}\na" for text, _, _ in rows)), expected)
 
     def test_bad_values(self) -> None:
-        for text, what in (
-                ("gpus=1.5", "gpus: '1.5' is not"), ("gpus=x", "gpus: 'x' is not"), ("gpus=-1", "gpus: '-1' is not"),
+        rows = [("gpus=1.5", "gpus: '1.5' is not"), ("gpus=x", "gpus: 'x' is not"), ("gpus=-1", "gpus: '-1' is not"),
                 ("gpus=0.0", "gpus: '0.0' is not"), ("gpus=", "gpus: '' is not"), ("gpus=ALL", "gpus: 'ALL' is not"),
-                ("gpus=nan", "gpus: 'nan' is not"), ("gpus", "gpus needs a value"),
-                ("gpus=1 gpus=2", "gpus is given twice"), ("timeout=5x", "timeout: '5x' is not a duration"),
-                ("timeout=", "timeout: '' is not a duration"), ("timeout=-1", "timeout: '-1' is not a duration"),
-                ("timeout=5M", "timeout: '5M' is not a duration"),
-                ("timeout='1h 5m'", "timeout: '1h 5m' is not a duration"), ("timeout", "timeout needs a value"),
-                ("retries=x", "retries: 'x' is not a whole number"), ("retries=-1", "retries: '-1' is not"),
-                ("retries=1.5", "retries: '1.5' is not"), ("retries", "retries needs a value"),
+                ("gpus=nan", "gpus: 'nan' is not"), ("gpus", "gpus needs one value"),
+                ("gpus=1 gpus=2", "gpus needs one"),
+                ("timeout=5x", "timeout: '5x' is not a duration"), ("timeout=", "timeout: '' is not a duration"),
+                ("timeout=-1", "timeout: '-1' is not"), ("timeout=5M", "timeout: '5M' is not"),
+                ("timeout='1h 5m'", "timeout: '1h 5m' is not"), ("retries=x", "retries: 'x' is not a whole number"),
+                ("retries=-1", "retries: '-1' is not"), ("retries=1.5", "retries: '1.5' is not"),
                 ("label=", "label: a label cannot be empty"), ("label=' '", "label: a label cannot be empty"),
-                ("label", "label needs a value"), ("time=soon", "time: 'soon' is not a duration"),
-                ("time", "time needs a value"), ("lock=", "lock: '' is not a list"),
-                ("lock=a,,b", "lock: 'a,,b' is not"), ("lock", "lock needs a value"),
-                ("after=", "after: '' is not a list"), ("after", "after needs a value"),
-                ("tags=,", "tags: ',' is not a list"), ("tags", "tags needs a value"),
-                ("split=x", "split: 'x' is not a whole number"), ("split", "split needs a value"),
-                ("nope=1", "unknown key 'nope'"), ("Gpus=1", "unknown key 'Gpus'"), ("=1", "unknown key ''"),
-                ('label="x', "a quote in"), ("label='x", "a quote in")):
-            for form in (f"\ntrue #: {text}\n", f"\n#: {text}\ntrue\n"):
-                with self.subTest(form=form):
-                    self.assert_mistake(form, 2, what)
+                ("label", "label needs one value"), ("time=soon", "time: 'soon' is not a duration"),
+                ("lock=", "lock: '' is not a list"), ("lock=a,,b", "lock: 'a,,b' is not"),
+                ("after=", "after: '' is not"),
+                ("tags=,", "tags: ',' is not a list"), ("split=2", "split= is not supported yet; take it out"),
+                ("nope=1", "unknown key 'nope' in `#:`; known are gpus, timeout, retries, label, time, lock, after,"),
+                ("Gpus=1", "unknown key 'Gpus'"), ("=1", "unknown key ''"), ('label="x', "a quote in"),
+                ("label='x", "a quote in")]
+        self.assert_mistakes((f"{start}#: {text}", what) for text, what in rows for start in ("true ", ""))
 
     def test_each_mistake_of_a_line_is_told(self) -> None:
         found = self.mistakes("true #: gpus=x timeout=5x nope=1 gpus=2\n")
-        self.assertEqual(len(found), 4, found)
-        self.assertTrue(all(message.startswith(f"{NAME}:1: ") for message in found))
+        self.assertEqual([message.split(" ")[0] for message in found], [f"{NAME}:1:"] * 4, found)
 
-    def test_keys_whose_effect_is_still_to_come_are_refused(self) -> None:
-        self.assertEqual(self.mistakes("true\nfalse #: split=2\n"),
-                         [f"{NAME}:2: split= is not supported yet; take it out"])
+    def test_where_an_attribute_holds(self) -> None:
+        """At the end of a line for its test, on a line of its own for all below, until the next such line."""
+        two, one = Attributes(gpus=2, timeout=5), Attributes(gpus=1, timeout=5)
+        self.assertEqual(self.attributes(
+            "a\n#: gpus=2 timeout=5\nb\nexport A=1\nwait\n# text\nc #: gpus=1\nd #: label=x\ne\n"
+            "#: timeout=7\nf\n  #:  \ng\n"),
+            [Attributes(), two, one, two._replace(label="x"), two, Attributes(timeout=7), Attributes()])
 
-    def test_an_unknown_key_is_told_which_are_known(self) -> None:
-        self.assert_mistake("true #: gpu=1\n", 1, "unknown key 'gpu' in `#:`; known are gpus, timeout, retries, "
-                            "label, time, lock, after, tags")
-
-    def test_what_a_line_says_of_its_test_stays_with_it(self) -> None:
-        """The test's own line too, for a list of the deferred ones."""
-        first, second = self.parse("#: tags=a,b time=5 gpus=0.25\nA=1 true 'x\ny' || test_fail z  #: lock=c\n"
-                                   "CUDA_VISIBLE_DEVICES=0,1 \\\n  false #: after=z\n")
-        self.assertEqual((first.source, second.source),
-                         ("A=1 true 'x\ny' || test_fail z", "CUDA_VISIBLE_DEVICES=0,1 \\\n  false"))
-        self.assertEqual(first.attributes, Attributes(gpus=0.25, time=5, tags=("a", "b"), lock=("c",)))
-        self.assertEqual(second.attributes, Attributes(gpus=0.25, time=5, tags=("a", "b"), after=("z",)))
-        self.assertEqual((first.gpus, second.gpus), (0.25, 0.25))
-
-    def test_a_line_of_its_own_holds_until_the_next(self) -> None:
-        parsed = split("a\n#: gpus=2 timeout=5\nb\nexport A=1\nwait\n# text\nc\n#: timeout=7\nd\n")
-        self.assertEqual([draft.attributes for draft in parsed.drafts], [
-            Attributes(), Attributes(gpus=2, timeout=5), Attributes(gpus=2, timeout=5), Attributes(timeout=7)])
-
-    def test_an_empty_line_of_its_own_resets(self) -> None:
-        for reset in ("#:", "  #:  "):
-            with self.subTest(reset=reset):
-                parsed = split(f"#: gpus=2\na\n{reset}\nb\n")
-                self.assertEqual([draft.attributes.gpus for draft in parsed.drafts], [2, None])
-
-    def test_the_end_of_a_line_is_merged_over_what_holds(self) -> None:
-        parsed = split("#: gpus=2 timeout=5\na #: gpus=1\nb #: label=x\nc\n")
-        self.assertEqual([draft.attributes for draft in parsed.drafts], [
-            Attributes(gpus=1, timeout=5), Attributes(gpus=2, timeout=5, label="x"), Attributes(gpus=2, timeout=5)])
-
-    def test_the_end_of_a_continued_line_counts(self) -> None:
-        self.assertEqual(self.attributes("a \\\n  b #: gpus=3\n").gpus, 3)
-        self.assertEqual(self.attributes('a "x\ny" || test_fail "z" #:gpus=3\n').gpus, 3)
+    def test_the_end_of_a_command_of_several_lines_counts(self) -> None:
+        self.assertEqual(self.attributes('a \\\n  b #: gpus=3\na "x\ny" || test_fail "z" #:gpus=3\nfor i in 1;\ndo a\n'
+                                         "done #: gpus=3\n"), [Attributes(gpus=3)] * 3)
+        self.assert_mistake("true\nif true; then #: gpus=2\n  true\nfi\n", 2, "`#:` inside a command")
+        self.assert_mistake("export A=1 #: gpus=2\n", 1, "`#:` on a line that is no test")
 
     def test_what_is_no_attribute_comment(self) -> None:
-        for line in ("a # : gpus=3", "a ##: gpus=3", "a '#: gpus=3'", "a b#: gpus=3", "a \\#: gpus=3"):
-            with self.subTest(line=line):
-                self.assertEqual(self.attributes(line), Attributes())
+        commands = ["a # : gpus=3", "a ##: gpus=3", "a '#: gpus=3'", "a b#: gpus=3", "a \\#: gpus=3"]
+        self.assertEqual(self.attributes(lines(commands)), [Attributes()] * len(commands))
 
     def test_timeout_comes_from_the_line_else_from_the_command_line(self) -> None:
-        tests = self.parse("a #: timeout=5\nb\nc #: timeout=0\n", timeout=60.0)
-        self.assertEqual([test.timeout for test in tests], [5, 60, 0])
-        self.assertEqual([test.timeout for test in self.parse("a #: timeout=5\nb\n")], [5, None])
-
-    def test_label_holds_for_several(self) -> None:
-        self.assertEqual(self.labels("#: label=x\na\nb\n"), ["x", "x #2"])
+        text = "a #: timeout=5\nb\nc #: timeout=0\n"
+        self.assertEqual([test.timeout for test in self.parse(text, timeout=60.0)], [5, 60, 0])
+        self.assertEqual([test.timeout for test in self.parse(text)], [5, None, 0])
 
 
 class Need(ParseCase):
-    def need(self, line: str) -> float:
-        return self.parse_one(line + "\n").gpus
-
-    def test_one_gpu_unless_said(self) -> None:
-        for line, need in (("a", 1), ("a #: gpus=0", 0), ("a #: gpus=.25", 0.25), ("a #: gpus=3", 3),
-                           ("a #: gpus=all", ALL_GPUS)):
-            with self.subTest(line=line):
-                self.assertEqual(self.need(line), need)
-
-    def test_a_leading_mask_asks_for_as_many_as_it_names(self) -> None:
-        for mask, need in (("0", 1), ("3", 1), ("0,1,2,3", 4), ('"0,1"', 2), ("'5,6,7'", 3), ("GPU-a,GPU-b", 2),
-                           ("", 0), ('""', 0), ("-1", 0), ("0,-1,2", 1)):
-            for name in MASKS:
-                with self.subTest(name=name, mask=mask):
-                    self.assertEqual(self.need(f"{name}={mask} a"), need)
-
-    def test_a_leading_mask_is_expanded(self) -> None:
-        tests = self.parse("CUDA_VISIBLE_DEVICES=$G a\nexport G=0,1,2\nCUDA_VISIBLE_DEVICES=$G b\n")
-        self.assertEqual([test.gpus for test in tests], [0, 3])
+    def test_how_many_gpus_a_test_takes(self) -> None:
+        rows: List[Tuple[str, float]] = [("a", 1), ("a #: gpus=0", 0), ("a #: gpus=.25", 0.25),
+                                         ("a #: gpus=all", ALL_GPUS)]
+        rows += [(f"{name}={mask} a", need) for name in MASKS for mask, need in (
+            ("0", 1), ("3", 1), ("0,1,2,3", 4), ('"0,1"', 2), ("'5,6,7'", 3), ("GPU-a,GPU-b", 2), ("", 0), ('""', 0),
+            ("-1", 0), ("0,-1,2", 1), ("$G", 3))]
+        rows += [("CUDA_VISIBLE_DEVICES=0,1,2,3 a #: gpus=2", 2), ("#: gpus=0\nCUDA_VISIBLE_DEVICES=0,1 a", 0)]
+        tests = self.parse("export G=0,1,2\n" + lines(text for text, _ in rows))
+        self.assertEqual([(text, test.gpus) for (text, _), test in zip(rows, tests)], rows)
 
     def test_a_leading_mask_is_taken_out_of_the_command(self) -> None:
-        for line, command in (("CUDA_VISIBLE_DEVICES=0,1 a b", "a b"),
-                              ("A=1 CUDA_VISIBLE_DEVICES=0,1 B=2 a", "A=1 B=2 a"),
-                              ("CUDA_VISIBLE_DEVICES= A=1 a", "A=1 a"), ("ZE_AFFINITY_MASK=0 a && b", "a && b")):
-            with self.subTest(line=line):
-                self.assertEqual(self.parse_one(line).command, command)
-        self.assertIn("--junitxml=", self.parse_one("CUDA_VISIBLE_DEVICES=0,1 test_a.py").command)
+        rows = [("CUDA_VISIBLE_DEVICES=0,1 a b", "a b"), ("A=1 CUDA_VISIBLE_DEVICES=0,1 B=2 a", "A=1 B=2 a"),
+                ("CUDA_VISIBLE_DEVICES= A=1 a", "A=1 a"), ("ZE_AFFINITY_MASK=0 a && b", "a && b")]
+        self.assertEqual([test.command for test in self.parse(lines(text for text, _ in rows))],
+                         [text for _, text in rows])
 
-    def test_gpus_wins_over_a_mask(self) -> None:
-        test = self.parse_one("CUDA_VISIBLE_DEVICES=0,1,2,3 a #: gpus=2")
-        self.assertEqual((test.gpus, test.command), (2, "a"))
-        self.assertEqual(self.need("#: gpus=0\nCUDA_VISIBLE_DEVICES=0,1 a"), 0)
-
-    def test_a_mask_in_state_is_a_mistake(self) -> None:
-        for name in MASKS:
-            for line in (f"export {name}=0", f"{name}=0", f"cd x; export {name}=0", f"export A=1 {name}=",
-                         f"{name}=0 A=1"):
-                with self.subTest(line=line):
-                    self.assert_mistake(f"true\n{line}\n", 2, f"{name}=")
-
-    def test_a_mask_inside_a_line_is_a_mistake(self) -> None:
-        for line in ("a && CUDA_VISIBLE_DEVICES=0 b", "env CUDA_VISIBLE_DEVICES=0 b", "a; HIP_VISIBLE_DEVICES=0 b",
-                     "(CUDA_VISIBLE_DEVICES=0 b)", "CUDA_VISIBLE_DEVICES=0 && b", "export CUDA_VISIBLE_DEVICES=0 && b",
-                     "CUDA_VISIBLE_DEVICES=0 a | CUDA_VISIBLE_DEVICES=1 b"):
-            with self.subTest(line=line):
-                self.assert_mistake(line, 1, "inside a line would pin the test")
-
-    def test_a_mask_may_be_named_read_or_unset(self) -> None:
-        text = "unset CUDA_VISIBLE_DEVICES\nexport CUDA_VISIBLE_DEVICES\necho $CUDA_VISIBLE_DEVICES\n"
-        self.assertEqual([test.gpus for test in self.parse(text)], [1])
+    def test_the_default_for_all_tests(self) -> None:
+        text = "a\na #: gpus=1\nCUDA_VISIBLE_DEVICES=0,1,2 a\ntest_a.py\n"
+        for word, gpus in (("2", 2.0), ("all", ALL_GPUS), ("0", 0)):
+            options = run_tests.parse_command_line(["--gpus-per-test", word, NAME], {})
+            self.assertEqual([test.gpus for test in self.parse(text, gpus_per_test=options.gpus_per_test)],
+                             [gpus, 1, 3, gpus])
 
 
 class Commands(ParseCase):
@@ -395,96 +492,79 @@ class Commands(ParseCase):
         return f"{prefix}{python} -u -m pytest --tb=auto --junitxml={junit} {rest}"
 
     def test_a_command_is_kept_as_written(self) -> None:
-        for line in ("a  'b' \"$c\" | d && e; f", "for i in 1 2; do a $i; done", "! a", "a >b 2>&1", "a <<< b",
-                     "a\\\n  b", "A=1 b  c", "A='x y' B=\"$z\" c", "{ a; }", "A=1 && b", "(cd x && a)", "a ;",
-                     "cat <(a) >(b)"):
-            with self.subTest(line=line):
-                self.assertEqual(self.parse_one(f"  {line} # text\n").command, line)
-
-    def test_redirections_before_a_command_are_kept(self) -> None:
-        for line, pieces in ((">&2 echo a", [">&2", "echo a"]), ("< b python3 c", ["< b", "python3 c"]),
-                             ("A=1 >b c d", ["A=1", ">b", "c d"]),
-                             ("CUDA_VISIBLE_DEVICES=0,1 2>b c d", ["2>b", "c d"])):
-            with self.subTest(line=line):
-                command = self.parse_one(line).command
-                self.assertEqual([piece for piece in pieces if piece not in command], [], command)
-        self.assertEqual(self.run_script(self.parse_one(">out echo hidden")), "")
-
-    def test_the_handler_is_the_runners_job(self) -> None:
-        for line, command in (('a b || test_fail "c"', "a b"), ("a || test_fail", "a"),
-                              ("a | b || test_fail c", "a | b"),
-                              ("if a; then b; fi || test_fail c # d", "if a; then b; fi"), ("a||test_fail c", "a"),
-                              ("A=1 a && b || test_fail c", "A=1 a && b"), ("{ a; b; } || test_fail c", "{ a; b; }"),
-                              ("a || b || test_fail c", "a || b"), ("a \\\n  || test_fail c", "a")):
-            with self.subTest(line=line):
-                test = self.parse_one(line)
-                self.assertEqual((test.command, test.announces), (command, True))
-        self.assertFalse(self.parse_one("a || b").announces)
-
-    def test_a_target_runs_under_pytest(self) -> None:
-        for prefix in ("", "A=1 B='x y' "):
-            with self.subTest(prefix=prefix):
-                test = self.parse_one(f"{prefix}test_a.py")
-                self.assertEqual(test.command, self.pytest("test_a.py", prefix=prefix))
-                self.assertEqual(test.junit, self.path("logs", "pytest_test_a.xml"))
-                self.assertEqual(test.stem, "pytest_test_a")
-                self.assertTrue(test.announces)
-
-    def test_a_targets_arguments_and_node_ids_are_kept(self) -> None:
-        rest = "d/test_a.py::test_b[x-1] -k 'a or b' -v"
-        test = self.parse_one(rest)
-        self.assertEqual(test.command, self.pytest(rest, "pytest_d_test_a_test_b_x-1_-k_a_or_b_-v"))
-
-    def test_a_targets_label_gives_its_junit_name(self) -> None:
-        os.environ["TE_PATH"] = "/te"
-        test = self.parse_one('A=1 $TE_PATH/tests/test_sanity.py || test_fail "test_sanity.py"')
-        self.assertEqual(test.command, self.pytest("$TE_PATH/tests/test_sanity.py", "pytest_test_sanity",
-                                                   prefix="A=1 "))
-        self.assertEqual(test.label, "test_sanity.py")
-
-    def test_a_targets_own_junit_file_is_the_only_one(self) -> None:
-        for line in ("test_a.py --junitxml=own.xml", "test_a.py --junitxml own.xml",
-                     'test_a.py "--junitxml=own.xml" -x'):
-            with self.subTest(line=line):
-                test = self.parse_one(line)
-                self.assertEqual(test.command, f"python3 -u -m pytest --tb=auto {line}")
-                self.assertEqual((test.junit, test.stem), (self.path("own.xml"), "own"))
-
-    def test_python_and_pytest_args_hold_for_targets_only(self) -> None:
-        options = {"python": "/my python/bin/python", "pytest_args": ("-x", "-m", "not slow")}
-        target, command = self.parse("test_a.py -v\npython3 b.py\n", **options)
-        self.assertEqual(target.command, self.pytest("-x -m 'not slow' test_a.py -v", "pytest_test_a_-v",
-                                                     "'/my python/bin/python'"))
-        self.assertEqual(command.command, "python3 b.py")
-
-    def test_a_folder_is_a_target(self) -> None:
-        for folder in ("unit", "a b", "tests/unit", "true"):
-            os.makedirs(folder)
-        os.environ["WHERE"] = "tests"
-        for line, is_target in (("unit", True), ("unit/", True), ("./unit -k x", True), ("tests/unit", True),
-                                ("'a b'", True), ("$WHERE/unit", True), ("A=1 ${WHERE}", True),
-                                (f"{self.folder}/unit", True), ("true", False), ("./true", True), ("other", False),
-                                ("$NOWHERE", False), ("echo unit", False)):
-            with self.subTest(line=line):
-                self.assertEqual("pytest" in self.parse_one(line).command, is_target)
-
-    def test_a_folder_is_looked_for_where_the_test_starts(self) -> None:
-        os.makedirs("sub/unit")
-        tests = self.parse("unit\ncd sub\nunit\nW=uni\n${W}t\n")
-        self.assertEqual(["pytest" in test.command for test in tests], [False, True, True])
-
-    def test_a_builtin_is_a_command_although_a_folder_has_its_name(self) -> None:
-        for name in ("eval", "exec", "command"):
-            os.makedirs(name)
-            with self.subTest(name=name):
-                self.assertEqual(self.parse_one(f"{name} true").command, f"{name} true")
-
-    def test_bytes_that_are_not_utf_8_survive(self) -> None:
-        test = self.parse_one("printf '%s' caf\udce9 \udcff > out\n")
-        self.assertEqual(run_tests.to_bytes(test.command), b"printf '%s' caf\xe9 \xff > out")
-        self.assertEqual(self.run_script(test), "")
+        commands = ["a  'b' \"$c\" | d && e; f", "A=1 b  c", "A='x y' B=\"$z\" c", "A=1 && b", ">&2 a b",
+                    "< b python3 c",
+                    "! A=1 b", "a <<< b", "a >b 2>&1"]
+        self.assertEqual([test.command for test in self.parse(lines(f"  {line} # text" for line in commands))],
+                         commands)
+        test = self.parse_one("CUDA_VISIBLE_DEVICES=0,1 A=1 2>err >out printf '%s' caf\udce9 \udcff\n")
+        self.assertEqual(self.output(test), "")
         with open("out", "rb") as file:
             self.assertEqual(file.read(), b"caf\xe9\xff")
+
+    def test_the_handler_is_the_runners_job(self) -> None:
+        rows = [('a b || test_fail "c"', "a b"), ("a || test_fail", "a"), ("a | b || test_fail c", "a | b"),
+                ("if a; then b; fi || test_fail c # d", "if a; then b; fi"), ("a||test_fail c", "a"),
+                ("A=1 a && b || test_fail c", "A=1 a && b"), ("{ a; b; } || test_fail c", "{ a; b; }"),
+                ("a || b || test_fail c", "a || b"), ("a \\\n  || test_fail c", "a"), ('a ||\ntest_fail "c"', "a"),
+                ("a ||\n\n  # why\n  test_fail c", "a"), ("a || test_fail >&2", "a")]
+        tests = self.parse(lines([*(text for text, _ in rows), "a || b"]))
+        self.assertEqual([test.command.rstrip("\\\n ") for test in tests[:-1]], [command for _, command in rows])
+        self.assertEqual([test.announces for test in tests], [True] * len(rows) + [False])
+
+    def test_a_target_runs_under_pytest(self) -> None:
+        os.environ["D"] = "/te"
+        options = {"python": "/my python/bin/python", "pytest_args": ("-x", "-m", "not slow")}
+        rest = "d/test_a.py::test_b[x-1] -k 'a or b' -v"
+        for text, command, stem, more in (
+                ("test_a.py", self.pytest("test_a.py"), "pytest_test_a", {}),
+                ("A=1 B='x y' test_a.py", self.pytest("test_a.py", prefix="A=1 B='x y' "), "pytest_test_a", {}),
+                (rest, self.pytest(rest, "pytest_d_test_a_test_b_x-1_-k_a_or_b_-v"),
+                 "pytest_d_test_a_test_b_x-1_-k_a_or_b_-v", {}),
+                ('A=1 $D/test_b.py || test_fail "test_a.py"', self.pytest("$D/test_b.py", prefix="A=1 "),
+                 "pytest_test_a", {}),
+                ("test_a.py", self.pytest("-x -m 'not slow' test_a.py", python="'/my python/bin/python'"),
+                 "pytest_test_a", options),
+                ("test_a.py --junitxml=own.xml", "python3 -u -m pytest --tb=auto test_a.py --junitxml=own.xml", "own",
+                 {}),
+                ("a", "a", "a", options)):
+            with self.subTest(text=text):
+                test = self.parse_one(text + "\n", **more)
+                self.assertEqual((test.command, test.stem, test.announces), (command, stem, command != "a"))
+
+    def test_a_folder_is_a_target_where_the_test_starts(self) -> None:
+        for folder in ("unit", "a b", "tests/unit", "true", "eval", "command"):
+            os.makedirs(folder)
+        os.environ["WHERE"] = "tests"
+        rows = [("unit", True), ("unit/", True), ("./unit -k x", True), ("tests/unit", True), ("'a b'", True),
+                ("$WHERE/unit", True), ("A=1 ${WHERE}", True), (f"{self.folder}/unit", True), ("true", False),
+                ("./true", True), ("other", False), ("$NOWHERE", False), ("echo unit", False), ("eval true", False),
+                ("command true", False), ("cd tests\n./unit", True), ("./tests", False)]
+        tests = self.parse(lines(text for text, _ in rows))
+        self.assertEqual([(text, "pytest" in test.command) for (text, _), test in zip(rows, tests)], rows)
+
+    def test_what_a_target_needs_is_there_before_anything_starts(self) -> None:
+        os.mkdir("a b")
+        for name in ("test_a.py", "a b/test_b.py"):
+            self.write(name, "")
+        python = self.write("bin/python", "", mode=0o755)
+        for text, options in (("test_a.py::x -v\n./test_a.py\n", {}), ("'a b/test_b.py'\n", {}),
+                              ("cd 'a b'\ntest_b.py\n", {}),
+                              ("test_a.py\n", {"python": "./bin/python"}), ("test_a.py\n", {"python": python}),
+                              ("cat test_c.py\n$(echo test_c.py)\n", {"python": "nowhere"}),
+                              ("cd bin; test_c.py\n", {}),
+                              (f"export PATH={self.folder}/bin:$PATH\ntest_a.py\n", {"python": "python"}),
+                              ("run_test '' x.xml 'test_a.py -k \"a b\"' l\n", {})):
+            with self.subTest(text=text):
+                self.assertTrue(self.parse(text, list_only=False, **options))
+        for text, what in (("true\ntest_c.py::x\n", "test_c.py is not there"),
+                           ("cd 'a b'\ntest_a.py\n", "test_a.py is not"),
+                           ("run_test '' x.xml t.py l\n", "t.py is not there"),
+                           ("true\n$UNSET/test_a.py\n", "/test_a.py is")):
+            self.assert_mistake(text, text.count("\n"), what, list_only=False)
+        self.assert_mistake("true\ntest_a.py\n", 2, "--python no_such is no program", list_only=False, python="no_such")
+        self.assert_mistake("cd bin\n../test_a.py\n", 2, "--python ./bin/python is", list_only=False,
+                            python="./bin/python")
 
 
 class RunTestCalls(ParseCase):
@@ -496,164 +576,106 @@ class RunTestCalls(ParseCase):
                          f"A=1 B=2 python3 -u -m pytest --tb=auto --junitxml={shlex.quote(junit)} d/test_x.py")
         self.assertTrue(test.announces)
 
-    def test_the_environment_may_be_empty(self) -> None:
-        for word in ('""', "''", '" "'):
-            with self.subTest(word=word):
-                self.assertTrue(self.parse_one(f'run_test {word} x.xml t.py l').command.startswith("python3 -u"))
-
-    def test_the_environment_may_hold_quotes_and_a_prefix(self) -> None:
-        test = self.parse_one("X=0 run_test \"A='x y' B=\\\"$HOME z\\\"\" x.xml t.py l")
-        self.assertTrue(test.command.startswith("X=0 A='x y' B=\"$HOME z\" python3 -u"), test.command)
-
-    def test_a_mask_in_the_environment_asks_for_gpus(self) -> None:
-        for word, need in (('"CUDA_VISIBLE_DEVICES=0,1"', 2), ('"A=1 CUDA_VISIBLE_DEVICES=0,1,2,3 B=2"', 4),
-                           ('"CUDA_VISIBLE_DEVICES="', 0), ("'CUDA_VISIBLE_DEVICES=-1'", 0)):
-            with self.subTest(word=word):
-                test = self.parse_one(f"run_test {word} x.xml t.py l")
-                self.assertEqual((test.gpus, "VISIBLE" in test.command), (need, False))
-
-    def test_a_mask_needs_no_quotes_to_ask_for_gpus(self) -> None:
-        self.assertEqual(self.parse_one("run_test CUDA_VISIBLE_DEVICES=0,1 x.xml t.py l").gpus, 2)
-
-    def test_target_words_are_split_and_variables_kept(self) -> None:
-        command = self.parse_one('run_test "" "x.xml" "$D/t.py -k \'a or b\' -v" "l"').command
-        self.assertTrue(command.endswith(" $D/t.py -k 'a or b' -v"), command)
-
-    def test_words_are_expanded(self) -> None:
+    def test_words(self) -> None:
+        for number, (call, start, end) in enumerate((
+                ('run_test "" {} t.py l', "python3 -u", " t.py"), ("run_test ' ' {} t.py l", "python3 -u", " t.py"),
+                ("X=0 run_test \"A='x y' B=\\\"$HOME z\\\"\" {} t.py l", "X=0 A='x y' B=\"$HOME z\" python3", " t.py"),
+                ("run_test '' {} \"$D/t.py -k 'a or b' -v\" l", "python3", " $D/t.py -k 'a or b' -v"))):
+            with self.subTest(call=call):
+                command = self.parse_one(call.format(f"x{number}.xml")).command
+                self.assertTrue(command.startswith(start) and command.endswith(end), command)
         test = self.parse_one('export N=7\nrun_test "" "x$N.xml" "t.py" "l $N"')
         self.assertEqual((test.junit, test.label), (self.path("logs", "x7.xml"), "l 7"))
+
+    def test_a_mask_in_the_environment_asks_for_gpus(self) -> None:
+        masks = ['"CUDA_VISIBLE_DEVICES=0,1"', '"A=1 CUDA_VISIBLE_DEVICES=0,1,2,3 B=2"', '"CUDA_VISIBLE_DEVICES="',
+                 "'CUDA_VISIBLE_DEVICES=-1'", "CUDA_VISIBLE_DEVICES=0,1,2"]
+        tests = self.parse(lines(f"run_test {mask} x{number}.xml t.py l" for number, mask in enumerate(masks)))
+        self.assertEqual([(test.gpus, "VISIBLE" in test.command) for test in tests],
+                         [(need, False) for need in (2, 4, 0, 0, 3)])
 
     def test_the_xml_is_in_the_log_dir_unless_it_names_a_folder(self) -> None:
         tests = self.parse('cd /\nrun_test "" "a.xml" "t.py" "a"\nrun_test "" "/x/b.xml" "t.py" "b"\n', log_dir="out")
         self.assertEqual([test.junit for test in tests], [self.path("out", "a.xml"), "/x/b.xml"])
 
-    def test_the_wrong_number_of_words_is_a_mistake(self) -> None:
-        for rest, count in (("", 0), (' ""', 1), (' "" x.xml t.py', 3), (' "" x.xml t.py l more', 5)):
-            with self.subTest(rest=rest):
-                self.assert_mistake(f"\nrun_test{rest}\n", 2, f"here are {count}")
+    def test_mistakes(self) -> None:
+        name = "the name is that of the script which this replaces, unless the list defines a function run_test"
+        self.assert_mistakes([
+            *((f"run_test{rest}", name) for rest in ("", ' ""', " '' x.xml t.py", " '' x.xml t.py l more",
+                                                     " '' x.xml t.py l && echo more", " '' x.xml t.py l >log")),
+            *((f"run_test {word} x.xml t.py l", "run_test's first word is VAR=value pairs")
+              for word in ("A", '"A"', '"A=1 b"', '"A=1; B=2"', '"A=1 # b"', "'A=1 | b'")),
+            ("run_test '' x.xml \"t.py -k 'a\" l", "is never closed")])
 
-    def test_an_environment_that_is_none_is_a_mistake(self) -> None:
-        for word in ("A", '"A"', '"A=1 b"', '"A=1; B=2"', '"A=1 # b"', "'A=$('", "'A=1 | b'"):
-            with self.subTest(word=word):
-                self.assert_mistake(f"run_test {word} x.xml t.py l\n", 1, "run_test's first word is VAR=value pairs")
-
-    def test_a_target_that_is_no_bash_is_a_mistake(self) -> None:
-        self.assertIn(f"{NAME}:1: ", self.mistakes('run_test "" x.xml "t.py -k \'a" l\n')[0])
-
-    def test_what_follows_a_call_is_not_lost(self) -> None:
-        parsed = split("run_test '' x.xml t.py l && echo more\n")
-        self.assertTrue(parsed.mistakes or "echo more" in parsed.drafts[0].body)
+    def test_a_function_of_the_list_goes_first(self) -> None:
+        tests = self.assert_like_bash('run_test() { echo "mine $#"; }\nrun_test\nrun_test "" x.xml t.py l\n')
+        self.assertEqual([test.label for test in tests], ["run_test", 'run_test "" x.xml t.py l'])
+        self.assertEqual(len(self.mistakes("run_test a\nfunction run_test { echo; }\nrun_test a\n")), 1)
 
 
 class Labels(ParseCase):
-    def label(self, line: str) -> str:
-        return self.parse_one(line + "\n").label
-
     def test_precedence(self) -> None:
-        for line, label in (('a b || test_fail "c" #: label=d', "d"), ('a b || test_fail "c"', "c"), ("a b", "a b"),
-                            ('run_test "" x.xml t.py l #: label=d', "d"), ('run_test "" x.xml t.py l', "l"),
-                            ("a b #: label=d", "d"), ("a b || test_fail", "a b"), ("A=1 B='x y' a b", "a b"),
-                            ("CUDA_VISIBLE_DEVICES=0,1 a b", "a b"), ("d/test_x.py -k y", "d/test_x.py -k y")):
-            with self.subTest(line=line):
-                self.assertEqual(self.label(line), label)
+        self.assert_labels(('a b || test_fail "c" #: label=d', "d"), ('a b || test_fail "c"', "c"), ("a b", "a b"),
+                           ("run_test '' x.xml t.py l #: label=e", "e"), ("run_test '' y.xml t.py l", "l"),
+                           ("a b f || test_fail", "a b f"), ("A=1 B='x y' a b g", "a b g"),
+                           ("CUDA_VISIBLE_DEVICES=0,1 a b h", "a b h"), ("d/test_x.py -k y", "d/test_x.py -k y"),
+                           ('a i || test_fail ""', "a i"), ('a j || test_fail "$UNSET"', "a j"))
 
     def test_variables_are_expanded(self) -> None:
         os.environ.update(X="1", LONG_NAME="2")
-        for line, label in (('a || test_fail "b$X"', "b1"), ("a || test_fail $X/${LONG_NAME}", "1/2"),
-                            ("a $X", "a 1"), ('a "$X"', 'a "1"'), ("a ${X}b", "a 1b"),
-                            ("a #: label=$X-${LONG_NAME}", "1-2"), ("a || test_fail $(basename d/b.py .py)", "b"),
-                            ("a $X$X", "a 11"), ("a #: label='$X b'", "1 b"),
-                            ("a || test_fail a\"b $X\"'c $X'\\ d", "ab 1c $X d")):
-            with self.subTest(line=line):
-                self.assertEqual(self.label(line), label)
+        self.assert_labels(
+            ('a || test_fail "b$X"', "b1"), ("a || test_fail $X/${LONG_NAME}", "1/2"), ("a $X", "a 1"),
+            ('a "$X"', 'a "1"'), ("a ${X}b", "a 1b"), ("a #: label=$X-${LONG_NAME}", "1-2"),
+            ("a #: label='$X b'", "1 b"),
+            ("a || test_fail $(basename d/b.py .py)", "b"), ("a || test_fail a\"b $X\"'c $X'\\ d", "ab 1c $X d"),
+            ('true #: label="it\'s $X, isn\'t it"', "it's 1, isn't it"),
+            ('a "it\'s $X, isn\'t it"', 'a "it\'s 1, isn\'t it"'),
+            ("a #: label={$X}", "{1}"), ("a #: label=$Xé", "1é"), ("a #: label=$X}", "1}"), ("a #: label=é$X", "é1"),
+            ("a || test_fail 'b $X'", "b $X"), *((line, line) for line in (
+                "a 'b $X'", "for i in 1 2; do a $i; done", "bash -c \"b ${i}\"", "a $1 $? $$ $@", "a $(b) `c`", "a *",
+                "a \\\\ \"b\"", "a $((1+2))", "a '\"' '$X'", "a !b ~ {c,d}", "a $", 'bash -c "b \\$X"',
+                'a "${BASH_SOURCE[0]}" BASH_SOURCE $BASH_SOURCES')))
 
     def test_expansion_follows_the_state_above(self) -> None:
         text = "export V=1\na $V\nexport V=2\na $V\nunset V\na $V\n: ${V:=3}\na $V || test_fail \"$V\"\n"
         self.assertEqual(self.labels(text), ["a 1", "a 2", "a $V", "3"])
 
-    def test_what_is_no_set_variable_stays_as_written(self) -> None:
-        os.environ["X"] = "1"
-        for line in ("a 'b $X'", "for i in 1 2; do a $i; done", "bash -c \"b ${i}\"", "a $1 $? $$ $@", "a $(b) `c`",
-                     "a *", "a \\\\ \"b\"", "a $((1+2))", "a '\"' '$X'", "a !b ~ {c,d}", "a $"):
-            with self.subTest(line=line):
-                self.assertEqual(self.label(line), line)
-        self.assertEqual(self.label("a || test_fail 'b $X'"), "b $X")
+    def test_labels_of_any_characters_are_whole_and_of_one_line(self) -> None:
+        labels = ["a/b", 'a "b"', "it's", "a  b", "a\\b", "../a", "*", "a;b|c&d", "$", "a`b`", "a, b", "%s %d", "{}",
+                  "x" * 200,
+                  "é日本", "😀 ok", "caf\udce9", "a\u00a0b"]
+        self.assert_labels(*((f"true #: label={shlex.quote(label)}", label) for label in labels))
+        self.assert_labels(*((f"true || test_fail {shlex.quote(label)}", label) for label in labels))
+        self.assert_labels((f"true #: label={'x' * 201}", "x" * 199 + "…"))
+        self.assert_labels(("python3 -c 'a\nb'", "python3 -c 'a b'"), ('true #: label="a\tb\x01c"', "a b c"),
+                           ("true || test_fail $'d\\ne\\n'", "d e"), ("true || test_fail 'a\x1b[1mb'", "a [1mb"),
+                           ("true || test_fail 'f\u2028g'", "f g"), ("a \\\n  --b \\\n\t--c", "a --b --c"),
+                           ('a "b\nc" || test_fail ""', 'a "b c"'), ("a\\\n  --d", "a --d"))
 
-    def test_quotes_slashes_and_blanks_are_kept(self) -> None:
-        for label in ("a/b", 'a "b"', "it's", "a  b", "a\\b", "../a", "*", "a;b|c&d", "$", "a`b`", "a, b", "%s %d",
-                      "{}"):
-            with self.subTest(label=label):
-                self.assertEqual(self.label(f"true #: label={shlex.quote(label)}"), label)
-                self.assertEqual(self.label(f"true || test_fail {shlex.quote(label)}"), label)
+    def test_tests_that_differ_only_in_their_prefix_say_what_differs(self) -> None:
+        os.environ["G"] = "2"
+        self.assert_labels(("BACKEND=X pytest a", "pytest a (BACKEND=X)"),
+                           ("C=1 BACKEND=Y pytest a", "pytest a (C=1 BACKEND=Y)"),
+                           ("pytest a", "pytest a"), ("C=1 B=1 b", "b (B=1)"), ("C=1 B=$G b", "b (B=2)"),
+                           ("C=1 B=2 b", "b (B=2) #2"),
+                           ("A=1 d || test_fail e", "e"), ("A=2 d || test_fail e", "e #2"),
+                           ("A='\t\n' f", "f (A='  ')"), ("f", "f"))
 
-    def test_an_apostrophe_in_a_label_quotes_nothing(self) -> None:
-        os.environ["X"] = "1"
-        self.assertEqual(self.label('true #: label="it\'s $X, isn\'t it"'), "it's 1, isn't it")
-        self.assertEqual(self.label('a "it\'s $X, isn\'t it"'), 'a "it\'s 1, isn\'t it"')
-
-    def test_an_escaped_dollar_is_no_variable(self) -> None:
-        os.environ["X"] = "1"
-        self.assertEqual(self.label('bash -c "b \\$X"'), 'bash -c "b \\$X"')
-
-    def test_a_name_ends_where_bash_ends_it(self) -> None:
-        os.environ["X"] = "1"
-        for label, expanded in (("{$X}", "{1}"), ("$Xé", "1é"), ("$X}", "1}"), ("é$X", "é1"), ("$X-$X", "1-1")):
-            with self.subTest(label=label):
-                self.assertEqual(self.labels(f"true #: label=first\ntrue #: label={label}\n"), ["first", expanded])
+    def test_equal_labels_are_numbered_and_unique(self) -> None:
+        self.assertEqual(self.labels("a\nb\na\nA=1 c\nc || test_fail a\nA\n"), ["a", "b", "a #2", "c", "a #3", "A"])
+        labels = self.labels('a\na\nb || test_fail "a #2"\na\nb || test_fail "a #3"\n')
+        self.assertEqual((len(set(labels)), labels[:2]), (5, ["a", "a #2"]))
+        self.assertEqual(self.labels("#: label=x\na\nb\n"), ["x", "x #2"])
 
     def test_a_word_that_bash_cannot_expand_does_not_take_the_value_of_the_line_above(self) -> None:
-        labels = self.labels('a || test_fail one\nb || test_fail "${1x}"\n')
-        self.assertEqual(labels[0], "one")
-        self.assertNotIn("one", labels[1])
-        first, second = self.parse('a --junitxml=a.xml\nb "--junitxml=${1x}/b.xml" || test_fail two\n')
+        first, second = self.parse('a --junitxml=a.xml || test_fail one\n'
+                                   'b "--junitxml=${1x}/b.xml" || test_fail "${1x}"\n')
+        self.assertEqual(first.label, "one")
+        self.assertNotIn("one", second.label)
         self.assertNotEqual(first.junit, second.junit)
-
-    def test_equal_labels_are_numbered(self) -> None:
-        self.assertEqual(self.labels("a\nb\na\nA=1 a\nc || test_fail a\n"), ["a", "b", "a #2", "a #3", "a #4"])
-
-    def test_numbered_labels_are_unique_too(self) -> None:
-        text = 'a\na\nb || test_fail "a #2"\na\nb || test_fail "a #3"\n'
-        labels = self.labels(text)
-        self.assertEqual(len(set(labels)), 5, labels)
-        self.assertEqual(labels[:2], ["a", "a #2"])
-
-    def test_letters_of_another_case_make_another_label(self) -> None:
-        self.assertEqual(self.labels("a\nA\n"), ["a", "A"])
-
-    def test_control_characters_become_blanks(self) -> None:
-        for line, label in (("python3 -c 'a\nb'", "python3 -c 'a b'"), ('true #: label="a\tb\x01c"', "a b c"),
-                            ("true || test_fail $'a\\nb\\n'", "a b"), ("true || test_fail 'a\x1b[1mb'", "a [1mb"),
-                            ("true || test_fail 'a\u2028b'", "a b")):
-            with self.subTest(line=line):
-                self.assertEqual(self.label(line), label)
-
-    def test_an_empty_label_falls_back_to_the_command(self) -> None:
-        for line in ('a b || test_fail ""', 'a b || test_fail "$UNSET"', "a b || test_fail ' '"):
-            with self.subTest(line=line):
-                self.assertEqual(self.label(line), "a b")
-
-    def test_a_label_is_one_line_also_as_fallback(self) -> None:
-        label = self.label('a "b\nc" || test_fail ""')
-        self.assertNotIn("\n", label)
-
-    def test_a_continued_command_is_one_line(self) -> None:
-        self.assertEqual(self.label("a \\\n  --b \\\n\t--c"), "a --b --c")
-        self.assertEqual(self.label("a\\\nb c"), "ab c")
-
-    def test_a_continuation_keeps_the_blanks_that_part_words(self) -> None:
-        self.assertEqual(self.label("a\\\n  --b"), "a --b")
-
-    def test_long_and_foreign_labels_are_whole(self) -> None:
-        for label in ("x" * 300, "é日本", "😀 ok", "caf\udce9", "a\u00a0b"):
-            with self.subTest(label=label):
-                self.assertEqual(self.label(f"true #: label={shlex.quote(label)}"), label)
-                self.assertEqual(self.label(f"true || test_fail '{label}'"), label)
 
 
 class Stems(ParseCase):
-    def stems(self, text: str) -> List[str]:
-        return [test.stem for test in self.parse(text)]
-
     def assert_sound(self, stems: Sequence[str]) -> None:
         """File names of ASCII, short enough, none hidden, no two equal where a file system ignores case."""
         for stem in stems:
@@ -668,31 +690,32 @@ class Stems(ParseCase):
                             ("../../etc/passwd", "etc_passwd"), ("x" * 120, "x" * 120)):
             with self.subTest(label=label):
                 self.assertEqual(run_tests.slug(label), slug)
-
-    def test_a_slug_that_lost_something_has_a_hash(self) -> None:
         names = [run_tests.slug(label) for label in ("x" * 121, "x" * 122, "é", "è", "caf\udce9", "日本", "日")]
         self.assert_sound(names)
-        for name in names:
+        for name in names:               # they have lost something
             self.assertRegex(name, r"-[0-9a-f]{8}\Z")
             self.assertLessEqual(len(name), run_tests.STEM_BYTES)
 
     def test_any_label_makes_a_file_name(self) -> None:
         labels = ["a", "A", "a/", "a b", "a_b", "a_2", "A_2", "a #2", "é", "x" * 300, "x" * 301, "..", ".", "-", "_",
                   "*?", "a\\b", "a:b", "caf\udce9", "CON", "'", '"', "$", "a.py", "a.PY", ".hidden", "😀"]
-        text = "".join(f"true #: label={shlex.quote(label)}\n" for label in labels * 2)
-        stems = self.stems(text)
+        stems = [test.stem for test in self.parse(lines(f"true #: label={shlex.quote(label)}" for label in labels * 2))]
         self.assertEqual(len(stems), 2 * len(labels))
         self.assert_sound(stems)
 
-    def test_a_junit_file_gives_the_stem(self) -> None:
-        text = ("true --junitxml=d/own.xml || test_fail x\ntrue --junitxml=e/own.xml\ntrue --junitxml=f/OWN.xml\n"
-                "true --junitxml=a.b.xml\nrun_test '' pytest_z.xml t.py l\n")
-        self.assertEqual(self.stems(text), ["own", "own_2", "OWN_3", "a.b", "pytest_z"])
-
     def test_names_that_the_list_gives_come_first(self) -> None:
-        self.assertEqual(self.stems("own\ntrue --junitxml=own.xml\n"), ["own_2", "own"])
-        text = "test_a.py\nrun_test '' PYTEST_test_a.xml t.py l\n"
-        self.assertEqual(self.stems(text), ["pytest_test_a_2", "PYTEST_test_a"])
+        for text, stems in (
+                ("true --junitxml=d/own.xml || test_fail x\ntrue --junitxml=e/own.xml\ntrue --junitxml=f/OWN.xml\n"
+                 "true --junitxml=a.b.xml\nrun_test '' pytest_z.xml t.py l\n",
+                 ["own", "own_2", "OWN_3", "a.b", "pytest_z"]),
+                ("own\ntrue --junitxml=own.xml\n", ["own_2", "own"]),
+                ("test_a.py\nrun_test '' PYTEST_test_a.xml t.py l\n", ["pytest_test_a_2", "PYTEST_test_a"])):
+            with self.subTest(text=text):
+                self.assertEqual([test.stem for test in self.parse(text)], stems)
+
+    def test_no_test_has_the_name_of_another_ones_attempt(self) -> None:
+        tests = self.parse("a #: retries=1\nb #: label=a.attempt1\nc --junitxml=a.attempt2.xml\n")
+        self.assertEqual([test.stem for test in tests], ["a", "a_attempt1", "a_attempt2"])
 
     def test_equal_targets_have_junit_files_of_their_own(self) -> None:
         tests = self.parse("test_a.py\nA=1 test_a.py\nTest_A.py\n")
@@ -703,39 +726,34 @@ class Stems(ParseCase):
 
 
 class JunitFiles(ParseCase):
-    def junit(self, text: str) -> Optional[str]:
-        return self.parse_one(text).junit
-
     def test_how_a_line_names_its_file(self) -> None:
         os.environ["X"] = "x"
-        for words, name in (("--junitxml=a.xml", "a.xml"), ("--junitxml a.xml", "a.xml"),
-                            ("--junit-xml=d/a.xml", "d/a.xml"), ("--junitxml=$X/a.xml", "x/a.xml"),
-                            ('"--junitxml=$X/a.xml"', "x/a.xml"), ('--junitxml="$X/a b.xml"', "x/a b.xml"),
-                            ("'--junitxml=$X a.xml'", "$X a.xml"), ("--junitxml='a b.xml'", "a b.xml"),
-                            ('--junitxml "${X}/a.xml"', "x/a.xml"), ("--junitxml=d/../a.xml", "a.xml"),
-                            ("--junitxml=a.xml --junitxml=b.xml", "b.xml"), ("--junitxml=a.xml | tee log", "a.xml"),
-                            ("--junitxml=a.xml || test_fail x", "a.xml"), ("--junitxml=é.xml", "é.xml"),
-                            ("--junitxml=$(echo q).xml", "q.xml")):
-            for command in ("python3 -m pytest t.py", "t.py"):
+        for command in ("python3 -m pytest t.py", "t.py"):
+            for words, name in (
+                    ("--junitxml=a.xml", "a.xml"), ("--junitxml a.xml", "a.xml"), ("--junit-xml=d/a.xml", "d/a.xml"),
+                    ("--junitxml=$X/a.xml", "x/a.xml"), ('"--junitxml=$X/a.xml"', "x/a.xml"),
+                    ('--junitxml="$X/a b.xml"', "x/a b.xml"), ("'--junitxml=$X a.xml'", "$X a.xml"),
+                    ("--junitxml='a b.xml'", "a b.xml"), ('--junitxml "${X}/a.xml"', "x/a.xml"),
+                    ("--junitxml=d/../a.xml", "a.xml"),
+                    ("--junitxml=a.xml --junitxml=b.xml", "b.xml"), ("--junitxml=a.xml | grep b", "a.xml"),
+                    ("--junitxml=a.xml || test_fail x", "a.xml"), ("--junitxml=é.xml", "é.xml"),
+                    ("--junitxml=$(echo q).xml", "q.xml")):
                 with self.subTest(command=command, words=words):
-                    self.assertEqual(self.junit(f"{command} {words}"), self.path(name))
+                    self.assertEqual(self.parse_one(f"{command} {words}").junit, self.path(name))
 
     def test_a_command_that_names_none_has_none(self) -> None:
-        for line in ("python3 -m pytest t.py", "a --junitxml=", "a --junitxml", "a --junit=b.xml", "a '' junitxml=b",
-                     "a --junitxml=$UNSET"):
-            with self.subTest(line=line):
-                self.assertIsNone(self.junit(line))
+        os.mkfifo("fifo")
+        commands = ["python3 -m pytest t.py", "a --junitxml=", "a --junitxml", "a --junit=b.xml", "a '' junitxml=b",
+                    "a --junitxml=$UNSET", *["a --junitxml=/dev/null"] * 2, "a --junitxml=fifo"]
+        self.assertEqual([test.junit for test in self.parse(lines(commands))], [None] * len(commands))
 
     def test_a_path_is_relative_to_where_the_test_starts(self) -> None:
         os.makedirs("d/e")
         text = ("a --junitxml=x.xml\ncd d\na --junitxml=x.xml\ncd e && export A=1\n"
-                "a --junitxml=../y.xml\na --junitxml=/z.xml\n")
-        self.assertEqual([test.junit for test in self.parse(text)],
-                         [self.path("x.xml"), self.path("d/x.xml"), self.path("d/y.xml"), "/z.xml"])
-
-    def test_the_log_dir_is_the_runners_whatever_the_list_does(self) -> None:
-        test = self.parse_one("cd /\ntest_a.py\n", log_dir="out")
-        self.assertEqual(test.junit, self.path("out", "pytest_test_a.xml"))
+                "a --junitxml=../y.xml\na --junitxml=/z.xml\ntest_a.py\n")
+        self.assertEqual([test.junit for test in self.parse(text, log_dir="out")],
+                         [self.path("x.xml"), self.path("d/x.xml"), self.path("d/y.xml"), "/z.xml",
+                          self.path("out/pytest_test_a.xml")])
 
     def test_two_tests_with_one_file_are_a_mistake(self) -> None:
         os.makedirs("d")
@@ -746,215 +764,203 @@ class JunitFiles(ParseCase):
                               ("run_test '' x.xml t.py l", "run_test '' x.xml t.py l"),
                               ("a --junitxml=d/x.xml\ncd d", "b --junitxml=x.xml")):
             text = f"{first}\n{second}\n"
-            with self.subTest(text=text):
-                self.assert_mistake(text, text.count("\n"), f"writes the same JUnit file as {NAME}:1, ")
-
-    def test_a_file_in_another_list_counts_too(self) -> None:
-        with self.assertRaises(ListError) as caught:
-            self.parse_several("a --junitxml=x.xml\n", "b\na --junitxml=x.xml\n")
-        self.assertEqual(len(caught.exception.messages), 1)
-        self.assertTrue(caught.exception.messages[0].startswith("b.txt:2: writes the same JUnit file as a.txt:1, "))
+            self.assert_mistake(text, text.count("\n"), f"writes the same JUnit file as {NAME}:1, ")
 
 
-class Mistakes(ParseCase):
-    def test_background_commands(self) -> None:
-        for line in ("a &", "a && b &", "a 2>&1 &", 'a || test_fail "b" &', "a & # b", "export A=1 &", "cd x &",
-                     "run_test '' x.xml t.py l &", "test_x.py &"):
-            with self.subTest(line=line):
-                self.assert_mistake(f"\n{line}\n", 2, "in the background")
-
-    def test_a_failure_that_only_sets_a_variable_would_pass(self) -> None:
-        for line in ("make check || RET=1", 'python3 t.py || FAILED="$FAILED t"', "A=1 make || RET=$((RET+1))"):
-            with self.subTest(line=line):
-                self.assert_mistake(f"\n{line}\n", 2, 'would hide the failure: the test would always pass; write || '
-                                    'test_fail "label"')
-
-    def test_variables_that_a_guard_or_a_test_sets(self) -> None:
-        self.assertEqual(self.labels("[ -d a ] || B=1\nexport A=1 || B=1\nmake || B=1 make\n"), ["make || B=1 make"])
-
-    def test_ampersands_that_put_nothing_in_the_background(self) -> None:
-        for line in ("a 2>&1", "a &> b", "a >& b", "a && b", "a '&'", "a \\&", "a |& b", "a & wait", "a >&-"):
-            with self.subTest(line=line):
-                self.assertEqual(len(self.parse(line)), 1)
-
-    def test_misplaced_handlers(self) -> None:
-        for line in ("test_fail a", "a; test_fail b", "a && test_fail b", "if ! a; then test_fail b; fi",
-                     "! test_fail a", "{ a || test_fail b; }", "(a || test_fail b)", "a || test_fail b; c",
-                     "a || test_fail b || c", "a || test_fail b | c", "for i in 1; do test_fail a; done"):
-            with self.subTest(line=line):
-                self.assert_mistake(f"\n{line}\n", 2, "`test_fail` is understood only at the end of a line")
-
-    def test_test_fail_as_an_argument_is_a_word(self) -> None:
-        self.assertEqual(self.labels("echo test_fail\ngrep 'a || test_fail b' c\n"),
-                         ["echo test_fail", "grep 'a || test_fail b' c"])
-
-    def test_unclosed_quotes(self) -> None:
-        for opener in ("'", '"', "`", "$(", "${", "$'", '$"', "<(", "$((", '"$(', '"${a:-'):
-            text = f"true\n\necho {opener}a\ntrue\n"
-            with self.subTest(opener=opener):
-                self.assert_mistake(text, 3, "is never closed")
-
-    def test_an_unclosed_quote_is_told_where_its_line_begins(self) -> None:
-        self.assert_mistake("true\n\necho a \\\n b \\\n 'c\nd\n", 3, "' is never closed")
-
-    def test_bad_syntax(self) -> None:
-        for line in ("if true", "fi", "then a", "done", "for i in 1 2; do", "a &&", "a |", "a ||", "| a", "&& a",
-                     "; a", "a;;", "(a", "a)", "{ a", "}", "a ( b )", "case a in", "while true", "esac", "a > ",
-                     "f() {", "export A=1 &&", "cd x; )", "((1+", "|| test_fail a", "a & || test_fail b"):
-            with self.subTest(line=line):
-                found = self.mistakes(f"true\n{line}\ntrue\n")
-                self.assertEqual([message.split(" ")[0] for message in found], [f"{NAME}:2:"], found)
-
-    def test_a_group_over_several_lines_is_bad_syntax(self) -> None:
-        """Each line alone is no bash, although the two together are."""
-        for text in ("{ a\nb; }\n", "f() { a\nb; }\n", "{ a\nb; } || test_fail c\n", "( a\nb )\n"):
+class After(ParseCase):
+    def test_an_after_that_cannot_be(self) -> None:
+        for text, told in (
+                ("a\nb #: after=a,c\nd #: after=A\n", {2: "after=c names no test", 3: "after=A names no test"}),
+                ("a #: after=a\n", {1: "circle"}), ("a #: after=b\nb #: after=a\n", {1: "circle", 2: "circle"}),
+                ("a #: after=b\nb #: after=c\nc #: after=a\nd #: after=a\n", dict.fromkeys((1, 2, 3), "circle")),
+                ("a\nc\nb #: after=c,d\nd #: after=a,b\n", dict.fromkeys((3, 4), "circle")),
+                ("a #: after=b\nwait\nb\n", {1: "after=b waits for a test below a `wait`"})):
             with self.subTest(text=text):
                 found = self.mistakes(text)
-                self.assertEqual([message.split(" ")[0] for message in found], [f"{NAME}:1:", f"{NAME}:2:"], found)
+                self.assertEqual([int(message.split(":")[1]) for message in found], list(told), found)
+                for message, what in zip(found, told.values()):
+                    self.assertIn(what, message)
 
-    def test_a_loop_over_several_lines_is_told_at_each_end(self) -> None:
-        found = self.mistakes("for i in 1 2; do\n  a $i\ndone\n")
-        self.assertEqual([message.split(" ")[0] for message in found], [f"{NAME}:1:", f"{NAME}:3:"], found)
-
-    def test_good_syntax(self) -> None:
-        for line in ("if a; then b; fi", "for i in 1 2; do a $i; done", "case a in b) c;; esac", "{ a; }", "(a)",
-                     "[[ a == @(b|c) ]]", "((1))", "a <<< b", "while a; do b; done", "! a", "time a",
-                     "a ;", "echo }"):
-            with self.subTest(line=line):
-                self.assertEqual(self.parse_one(line).command, line)
-
-    def test_here_documents(self) -> None:
-        self.assert_mistake("true\ncat <<EOF\nhello\nEOF\n", 2, "here-document")
-        self.assert_mistake("cat <<-'EOF' || test_fail a\n\tEOF\n", 1, "here-document")
-
-    def test_nul_bytes_and_windows_line_ends(self) -> None:
-        self.assert_mistake("true\ntrue \0\ntrue\0\n", 2, "NUL")
-        self.assert_mistake("true\r\ntrue\r\n", 1, "Windows line ends")
-        self.assert_mistake("true\n\ntrue\r\n", 3, "Windows line ends")
-
-    def test_nesting_without_end(self) -> None:
-        for line in ("echo " + "$(" * 5000 + ")" * 5000, 'echo "' + "${a:-" * 5000 + "}" * 5000 + '"'):
-            self.assert_mistake(f"true\n{line}\n", 2, "nested too deeply")
-
-    def test_a_test_that_is_too_long_to_start(self) -> None:
-        for text in (f"true {'x' * 140_000}\n", f"true {'é' * 70_000}\n",
-                     f"export A={'a' * 100_000}\nexport B={'b' * 100_000}\ntrue\n"):
-            with self.subTest(text=text[:12]):
-                try:
-                    tests = self.parse(text)
-                except ListError as error:
-                    self.assertRegex(error.messages[0], rf"\A{NAME}:\d+: ")
-                else:
-                    sizes = [len(run_tests.to_bytes(run_tests.build_script(test, {}))) for test in tests]
-                    self.assertLess(max(sizes), ARGUMENT_BYTES)
-
-    def test_after_that_names_nothing(self) -> None:
-        found = self.mistakes("a\nb #: after=a,c\nd #: after=A\n")
-        named = [message for message in found if "names no test" in message]
-        self.assertEqual([message.split(";")[0] for message in named],
-                         [f"{NAME}:2: after=c names no test", f"{NAME}:3: after=A names no test"])
-
-    def test_after_that_goes_in_a_circle(self) -> None:
-        for text, lines in (("a #: after=a\n", [1]), ("a #: after=b\nb #: after=a\n", [1, 2]),
-                            ("a #: after=b\nb #: after=c\nc #: after=a\nd #: after=a\n", [1, 2, 3]),
-                            ("a\nc\nb #: after=c,d\nd #: after=a,b\n", [3, 4])):
-            with self.subTest(text=text):
-                found = [message for message in self.mistakes(text) if "circle" in message]
-                self.assertEqual([int(message.split(":")[1]) for message in found], lines, found)
-
-    def test_after_that_goes_in_no_circle(self) -> None:
+    def test_an_after_that_can_be(self) -> None:
         for text in ("a\nb #: after=a\nc #: after=a,b\nd #: after=c,b,a\n", "b #: after=a\na\n",
                      "a\nwait\nb #: after=a\n"):
-            with self.subTest(text=text):
-                self.assertTrue(self.parse(text))
-
-    def test_after_across_a_barrier(self) -> None:
-        """A test above a `wait` cannot wait for one below it."""
-        self.assert_mistake("a #: after=b\nwait\nb\n", 1, "after=b waits for a test below a `wait`")
-
-    def test_state_that_ends_bash(self) -> None:
-        for text, line in (("cd nowhere || exit 3\n\ntrue\n", 3), ("true\ncd nowhere || exit 3\ntrue\nfalse\n", 3),
-                           (": ${UNSET:?}\ntrue\n", 2)):
-            with self.subTest(text=text):
-                self.assert_mistake(text, line, "ends bash with status ")
-        self.assertIn("status 3", self.mistakes("cd nowhere || exit 3\ntrue\n")[0])
-
-    def test_state_that_fails_but_goes_on_is_none(self) -> None:
-        self.assertEqual(self.labels("cd nowhere\n. ./nofile\nset -e\nset -u\ntrue $A\n"), ["true $A"])
-
-    def test_state_below_the_last_test_does_not_run(self) -> None:
-        self.assertEqual(self.labels("true\ncd nowhere || exit 1\n"), ["true"])
-
-    def test_state_is_silent_and_gets_no_input_while_the_list_is_read(self) -> None:
-        self.write("state.sh", "cat; echo noise; echo noise >&2; export A=1\n")
-        ran = self.run_list(". ./state.sh\ntrue $A\n", "--list")
-        self.assertEqual((ran.code, ran.text, ran.err), (0, "true 1\t1\ttrue_1\ttests.txt:2\n", ""))
-
-    def test_a_mistake_of_every_kind_is_told_at_once(self) -> None:
-        text = "a #: nope=1\nb --junitxml=x.xml\nc --junitxml=x.xml\nd #: split=1\n"
-        self.assertEqual([message.split(":")[1] for message in self.mistakes(text)], ["1", "3", "4"])
+            self.assertTrue(self.parse(text))
 
 
-class ThroughTheCommandLine(ParseCase):
-    def assert_refused(self, ran: Ran, *starts: str) -> None:
-        """Exit code 2, one line per mistake on stderr, nothing on stdout, and nothing written."""
-        lines = ran.err.splitlines()
-        self.assertEqual((ran.code, ran.out), (2, b""), ran)
-        self.assertEqual(len(lines), len(starts), lines)
-        for line, start in zip(lines, starts):
-            self.assertTrue(line.startswith(start), (line, start))
-        self.assertEqual([name for name in os.listdir(self.folder) if name in ("logs", "started")], [])
+class State(ParseCase):
+    """Shell state runs once, when the list is read; each test starts from the snapshot of its place."""
 
-    def test_mistakes_are_told_in_line_order_and_nothing_starts(self) -> None:
-        text = "touch started\nfi\ntrue #: gpus=x nope=1\nexport CUDA_VISIBLE_DEVICES=0\ntrue &\necho 'a\n"
-        ran = self.run_list(text)
-        self.assert_refused(ran, "tests.txt:2: syntax error", "tests.txt:3: gpus: 'x'",
-                            "tests.txt:3: unknown key 'nope'", "tests.txt:4: CUDA_VISIBLE_DEVICES=0",
-                            "tests.txt:5: a test in the background", "tests.txt:6: ' is never closed")
+    def test_a_test_starts_from_all_that_the_state_above_has_set(self) -> None:
+        os.mkdir("d")
+        os.environ.update(INHERITED="1", GONE="1")
+        self.write("lib.sh", "from_file() { echo \"from file $1\"; }\nexport FILE=1\n")
+        self.assert_like_bash(lines((
+            "export A=1 B='x y'", "C=unexported", "unset GONE", "export -n INHERITED",
+            "echo $A $B $C ${GONE-gone} $INHERITED",
+            "bash -c 'echo $A $B ${C-none} ${GONE-gone} ${INHERITED-none} $SHLVL'", "LIST=(1 'a b' [5]=3)",
+            "declare -A MAP=([a]=1 ['b c']=$'2\\n3')", "declare -i N=3", "readonly R=7", "declare -l LOW=ABC",
+            'echo "${LIST[1]}" ${!LIST[@]} "${MAP[b c]}" $LOW', "N=N+1; test $N = 4 && echo $N", "R=8; test $R",
+            "f() { echo \"f $1 $C\"; }", "g() (", "  f 'in g'", ")", "export -f f", "f 1; g; bash -c 'f 2'",
+            ". ./lib.sh",
+            "from_file $FILE", "unset -f g", "g", "umask 027", "umask; bash -c umask", "ulimit -n 100 -c 0",
+            "ulimit -n; bash -c 'ulimit -c'", "shopt -s extglob nullglob expand_aliases",
+            "echo no_*; [[ aab == +(a)b ]] && echo extglob", "alias hi='echo alias'", "hi there", "unalias hi",
+            "hi there",
+            "set -- p 'q r'", 'printf "<%s>" "$@" $#; echo', "cd d", 'echo "$PWD $OLDPWD"', "cd ..", "pwd", "IFS=:",
+            "P=a:b",
+            "echo $P", "unset IFS", "echo $P", "V=$'\\xff\\001\\n'", 'echo "$V" 2>&1 | od -c', "set -f", "echo *",
+            "set +f",
+            "echo d*", "set -o pipefail -u", "false | true || echo pipefail", "(echo ${NOT_SET})", "set +u",
+            "echo ${NOT_SET}",
+            "set -a", "AUTO=1", "bash -c 'echo $AUTO'", "set -o posix", "shopt -o posix", "set -C", "echo x >lib.sh")))
 
-    def test_mistakes_of_several_lists(self) -> None:
-        self.write("a.txt", "touch started\n\ntrue #: gpus=x\nfi\n")
-        self.write("b.txt", "touch started\n")
-        self.write("c.txt", "test_fail a\n")
-        self.assert_refused(self.run_command("a.txt", "b.txt", "c.txt"), "a.txt:3: gpus", "a.txt:4: syntax error",
-                            "c.txt:1: `test_fail`")
+    def test_state_runs_once(self) -> None:
+        self.write("once.sh", "echo run >>count\necho noise\nD=$(mktemp -d)\n")
+        tests = self.parse(". ./once.sh\necho one >$D/f\ncat $D/f\nwait\nrm -r $D\n")
+        self.assertEqual([self.output(test) for test in tests], ["noise\n", "one\n", ""])
+        with open("count", encoding="utf-8") as file:
+            self.assertEqual(file.read(), "run\n")
 
-    def test_one_missing_list_stops_all(self) -> None:
-        self.write("a.txt", "touch started\n")
-        for name in ("missing.txt", self.folder):
-            with self.subTest(name=name):
-                self.assert_refused(self.run_command("a.txt", name), f"{name}: cannot read this list (")
+    def test_what_state_prints_begins_the_log_of_the_test_below(self) -> None:
+        self.write("noise.sh", "echo noise $1; echo error $1 >&2; export A=$1\n")
+        tests = self.assert_like_bash(". ./noise.sh 1\necho $A\n. ./noise.sh 2\n. ./noise.sh 3\necho $A\necho $A\n")
+        self.assertEqual([test.preface for test in tests],
+                         [b"noise 1\nerror 1\n", b"noise 2\nerror 2\nnoise 3\nerror 3\n", b""])
 
-    def test_a_missing_list_does_not_hide_other_mistakes(self) -> None:
-        self.write("a.txt", "true\nfi\n")
-        ran = self.run_command("a.txt", "missing.txt")
-        self.assertEqual(sorted(line.partition(" ")[0] for line in ran.err.splitlines()), ["a.txt:2:", "missing.txt:"])
+    def test_what_is_only_exported_travels_in_the_environment(self) -> None:
+        os.mkdir("d")
+        shells = [test.shell for test in self.parse("a\nexport A=1\nunset HOME\nb\ncd d\nc\nB=1\nd\n")]
+        self.assertEqual([bool(shell.prelude) for shell in shells], [False, False, False, True])
+        self.assertEqual([shell.directory for shell in shells], [self.folder] * 2 + [self.path("d")] * 2)
+        self.assertIsNone(shells[0].environment or None)
+        exported = shells[1].environment or {}
+        self.assertEqual((exported[b"A"], b"HOME" in exported, b"PATH" in exported), (b"1", False, True))
+        names = {name for name in (*exported, *(shells[3].environment or {})) if name not in os.environb}
+        self.assertEqual(names - {b"OLDPWD", b"PWD"}, {b"A"})    # nothing of the runner's own
 
-    def test_a_script_for_another_shell_is_refused(self) -> None:
-        for line in ("#!/usr/bin/env python3", "#!/usr/bin/perl"):
-            with self.subTest(line=line):
-                self.assert_refused(self.run_list(f"{line}\ntouch started\n", name="run"), "run:1: this is a")
+    def test_a_test_changes_nothing_for_those_below(self) -> None:
+        tests = self.parse("A=1\nA=2; cd /; set -u; f() { :; }; false\necho $A $PWD ${B-unset}; f\n")
+        self.assertEqual([self.output(test) for test in tests][1],
+                         f"1 {self.folder} unset\n{NAME}: line 3: f: command not found\n")
 
-    def test_equal_junit_files_are_told(self) -> None:
-        ran = self.run_list("touch started --junitxml=a.xml\ntouch started --junitxml a.xml\n")
-        self.assert_refused(ran, "tests.txt:2: writes the same JUnit file as tests.txt:1")
+    def test_syntax_may_depend_on_the_state_above(self) -> None:
+        self.assert_like_bash("shopt -s extglob\nA=$(echo tests.!(sh))\necho a $A\necho tests.@(txt|x)\n")
 
-    def test_standard_input_is_a_list(self) -> None:
-        ran = self.run_command("--list", "-", stdin=b"true a\n\ncaf\xe9 #: gpus=2\n")
-        self.assertEqual((ran.code, ran.err), (0, ""))
-        first, second = ran.out.splitlines()
-        self.assertEqual(first, b"true a\t1\ttrue_a\t-:1")
-        self.assertTrue(second.startswith(b"caf\xe9\t2\tcaf-") and second.endswith(b"\t-:3"), second)
+    def test_a_function_of_a_builtins_name_does_not_spoil_the_snapshot(self) -> None:
+        self.write("d/x", "")
+        self.assert_like_bash('printf() { echo mine; }\ncd() { builtin cd "$@" && echo "in $1"; }\n'
+                              'set -e\nset +e\ncd d\nls\nprintf x\n')
 
-    def test_mistakes_in_standard_input_are_told(self) -> None:
-        self.assert_refused(self.run_command("-", stdin=b"true\nfi\n"), "-:2: syntax error")
-        self.assert_refused(self.run_command("-", stdin=b"#!/bin/sh\ntrue\n"), "-:1: a script cannot come from")
+    def test_state_that_fails_is_a_mistake_unless_its_line_guards_it(self) -> None:
+        for text in ("cd nowhere\n", "\n. ./missing.sh\n", "export A=1; cd nowhere\n", "A=$(exit 3)\n",
+                     "readonly A=1\nA=2 ||\nA=3\n",
+                     "if [ -d / ]; then\n  cd nowhere\nfi\n", "[ -d / ] && cd nowhere\n", "{ cd nowhere; }\n"):
+            line = text.rstrip("\n").count("\n") + 1
+            if "if" in text or "||" in text:
+                line = 1 if "if" in text else 2
+            self.assert_mistake(f"{text}true\ntrue\n", line, "this shell state fails with status ")
+        self.assertIn("cd: nowhere: No such file", self.mistakes("cd nowhere\ntrue\n")[0])
+        self.assert_mistake("true\ncd nowhere\n", 2, "this shell state fails")
+        self.assert_like_bash(lines((
+            "cd nowhere || true", "cd nowhere 2>/dev/null || :", ". ./missing || export A=1",
+            "[ -d nowhere ] && cd nowhere",
+            "test -d nowhere && export A=2", "[[ -d nowhere ]] && A=3", "false || B=4", "((0)) && B=5",
+            "export C=$(nosuch)",
+            "if [ -d nowhere ]; then cd nowhere; fi", "read D </dev/null || D=6", "echo $A $B $C $D")))
 
-    def test_a_closed_standard_input_is_a_list_that_cannot_be_read(self) -> None:
-        ran = subprocess.run(["bash", "-c", '"$@" <&-', "bash", sys.executable, RUNNER, "-"], check=False,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        self.assertEqual((ran.returncode, ran.stdout), (2, b""), ran.stderr)
-        self.assertIn(b"-: cannot read this list", ran.stderr)
+    def test_state_that_ends_bash_is_a_mistake_also_with_status_0(self) -> None:
+        for text, line, what in (
+                ("cd nowhere || exit 3\n\ntrue\n", 3, "ends bash with status 3"),
+                ("cd nowhere || exit 0\ntrue\n", 2, "status 0"),
+                ("true\ncd nowhere || exit\ntrue\nfalse\n", 3, "ends bash with"),
+                (": ${UNSET:?}\ntrue\n", 2, "ends bash with"),
+                ("set -e\ncd nowhere\ntrue\n", 3, "ends bash with"),
+                ("true\ncd nowhere || exit 0\n", 2, "ends bash with"),
+                ("set -n\ntrue\n", 2, "ends bash with"), ("true || test_fail ${UNSET:?}\n", 1, "ends bash with")):
+            self.assert_mistake(text, line, what)
+
+    def test_a_process_that_state_leaves_does_not_hold_the_run(self) -> None:
+        self.write("daemon.sh", "sleep 1000 &\nexport PID=$!\n")
+        test = self.parse_one(". ./daemon.sh\ntrue $PID\n")
+        os.kill(int(test.label.split(" ")[1]), signal.SIGKILL)
+
+
+class Messages(ParseCase):
+    """Bash names the file and the line that it names for the list."""
+
+    def test_lines_of_tests_and_of_state(self) -> None:
+        tests = self.assert_like_bash(
+            "\n# text\nnosuch_1\nexport A=$(nosuch_2)\n\nexport B=\"x\ny\" C=$(nosuch_3)\nnosuch_4 \\\n"
+            "  a\nif true; then\n"
+            "  D=$(\n    nosuch_5) || true\nfi\n\nfor i in 1 2; do\n  nosuch_6 $i\ndone\n"
+            "(\n  nosuch_7)\necho $LINENO\n")
+        self.assertIn(f"{NAME}: line 16: nosuch_6", self.output(tests[2]))
+
+    def test_lines_of_functions(self) -> None:
+        """Bash calls the file of a function `environment` that it has not read from one."""
+        tests = self.parse("\nf() {\n  nosuch_1\n  echo $LINENO\n}\nf\nexport A=1\nf; nosuch_2\n")
+        in_f = "environment: line 3: nosuch_1: command not found\n4\n"
+        last = "tests.txt: line 8: nosuch_2: command not found\n"
+        self.assertEqual("".join(map(self.output, tests)), in_f * 2 + last)
+
+    def test_lines_of_a_sourced_file(self) -> None:
+        self.write("x.sh", "A=1\nnosuch_1\ng() {\n  nosuch_2\n}\n")
+        self.assert_like_bash(". ./x.sh || true\ntrue\n")
+
+    def test_where_the_list_lies(self) -> None:
+        os.mkdir("sub")
+        self.assert_like_bash(lines((
+            'echo "$BASH_SOURCE_DIR" ${BASH_SOURCE[1]-none} ${BASH_SOURCE[0]} $BASH_SOURCE ${#BASH_SOURCE[@]} $0',
+            "A=${BASH_SOURCE[1]-none}${BASH_SOURCE}", "BASH_SOURCE_DIR=$(dirname \"${BASH_SOURCE[0]}\")",
+            'cd "$BASH_SOURCE_DIR"',
+            'echo $A "$BASH_SOURCE_DIR" ${BASH_SOURCE[0]}', "echo BASH_SOURCE", "echo 'BASH_SOURCE' \\$BASH_SOURCE")))
+        for word in ("$0", "${BASH_SOURCE[0]}", "$BASH_SOURCE", "${BASH_SOURCE}"):
+            self.write("sub/l.txt", f'cd "$(dirname "{word}")"\npwd\n')
+            self.assertEqual(self.parse_with_hints("sub/l.txt")[0][0].shell.directory, self.path("sub"), word)
+
+    def test_the_list_lies_where_it_did_inside_a_function(self) -> None:
+        self.assert_like_bash('f() { echo "${BASH_SOURCE[0]}"; }\nf\n')
+
+    def test_traces_of_set_x(self) -> None:
+        self.write("x.sh", "B=2\n")
+        self.assert_like_bash("PS4='+$LINENO '\nset -x\nA=1\necho $A\n. ./x.sh\nwait\necho b\nset +x\necho c\n")
+        self.assert_like_bash("set -x\nf() {\n  echo f\n}\nf\nset +x\nf\n")
+
+    def test_the_tests_own_variables_win_over_its_state(self) -> None:
+        self.write("mask.sh", "export CUDA_VISIBLE_DEVICES=9 MASTER_PORT=1\n")
+        for state in (". ./mask.sh", "unset CUDA_VISIBLE_DEVICES", "cd ."):
+            test = self.parse_one(f"{state}\necho $ZE; bash -c 'echo $CUDA_VISIBLE_DEVICES'\n")
+            self.assertEqual(self.output(test, CUDA_VISIBLE_DEVICES="2,3", ZE="a b;$c'd"), "a b;$c'd\n2,3\n", state)
+
+
+class Hints(ParseCase):
+    """What may be a mistake is told once, and does not stop the run."""
+
+    def test_what_prepares_for_the_tests_below(self) -> None:
+        what = "is a test here and runs beside those below; put it into the script"
+        for command in ("pip install x", "pip3 install -q x || exit 1", "python3 -m pip install x",
+                        "apt-get update && a", "conda a",
+                        "A=1 apt install x", "exit $RET", "exit", "trap 'rm x' EXIT", 'eval "$(a)"',
+                        "module load cuda"):
+            with self.subTest(command=command):
+                (hint,) = self.hints(f"true\n{command}\npip install twice\ntrue\n")
+                self.assertTrue(hint.startswith(f"{NAME}:2: `{command.replace('A=1 ', '').split(' ')[0]}` {what}"),
+                                hint)
+                self.assertEqual(self.hints(f"true\n{command}\nwait\ntrue\n"), [])
+        self.assertEqual(self.hints("pipx\nexits 1\necho pip install x\naptly\n"), [])
+
+    def test_what_looks_like_a_test_of_several_gpus(self) -> None:
+        for command in ("torchrun --nproc-per-node=4 a.py", "torchrun --nproc_per_node 2 a.py",
+                        "torchrun --nproc_per_node=gpu a",
+                        "mpirun -np 4 a", "mpiexec -n 2 a", "tests/distributed/test_a.py", "pytest a_multigpu.py",
+                        "multi-gpu/a"):
+            with self.subTest(command=command):
+                (hint,) = self.hints(f"true\n{command}\n{command} again\n")
+                self.assertRegex(hint, rf"\A{NAME}:2: this looks like a test of several GPUs, and gets one; write `#:")
+                for text in (f"{command} #: gpus=1", f"#: gpus=2\n{command}", f"CUDA_VISIBLE_DEVICES=0,1 {command}"):
+                    self.assertEqual(self.hints(text + "\n"), [])
+                self.assertEqual(self.hints(command + "\n", gpus_per_test=2), [])
+        self.assertEqual(self.hints("torchrun --nproc-per-node=1 a\nmpirun -np 1 a\ntrue\n"), [])
 
 
 class SeveralLists(ParseCase):
@@ -974,174 +980,99 @@ class SeveralLists(ParseCase):
         self.assertEqual([(test.label, test.attributes.after) for test in tests], [
             ("build", ()), ("build #2", ()), ("true use", ("build #2",)), ("true too", ("build",))])
 
-    def test_state_does_not_leak_into_the_next(self) -> None:
+    def test_a_list_given_twice(self) -> None:
+        self.write(NAME, "true || test_fail build\nA=1 true a #: after=build label=a\n")
+        tests, _ = self.parse_with_hints(NAME, NAME)
+        self.assertEqual([(test.label, test.attributes.after) for test in tests],
+                         [("build", ()), ("a", ("build",)), ("build #2", ()), ("a #2", ("build #2",))])
+
+    def test_nothing_leaks_into_the_next(self) -> None:
         os.mkdir("d")
-        first, second = self.parse_several("export V=1\ncd d\na $V --junitxml=x.xml\n", "a $V --junitxml=x.xml\n")
+        first, second = self.parse_several("export V=1\ncd d\n#: gpus=3\na $V --junitxml=x.xml\n",
+                                           "a $V --junitxml=x.xml\n")
         self.assertEqual((first.label, second.label), ("a 1 --junitxml=x.xml", "a $V --junitxml=x.xml"))
         self.assertEqual((first.junit, second.junit), (self.path("d/x.xml"), self.path("x.xml")))
-        self.assertEqual((first.shell.held, second.shell.held, len(second.shell.lines)), (2, 0, 0))
+        self.assertEqual((first.gpus, second.gpus, second.shell.prelude), (3, 1, ""))
 
-    def test_attributes_do_not_leak_into_the_next(self) -> None:
-        self.assertEqual([test.gpus for test in self.parse_several("#: gpus=3\na\n", "b\n")], [3, 1])
-
-    def test_an_empty_list_among_others(self) -> None:
-        self.assertEqual([test.label for test in self.parse_several("", "export A=1\n", "a\n")], ["a"])
+    def test_mistakes_of_all_lists_are_told_in_order(self) -> None:
+        for name, text in (("a.txt", "true --junitxml=x.xml\n"),
+                           ("b.txt", "true\na --junitxml=x.xml\nb #: after=z\ncd nowhere\n"),
+                           ("c.txt", "fi\ntrue #: gpus=x\n")):
+            self.write(name, text)
+        for names, told in ((("a.txt", "b.txt"), ["b.txt:2", "b.txt:3", "b.txt:4"]),
+                            (("c.txt", "missing.txt"), ["c.txt:1", "c.txt:2", "missing.txt"]), (("a.txt", "."), ["."])):
+            with self.assertRaises(ListError) as caught:
+                self.parse_with_hints(*names)
+            self.assertEqual(sorted(message.split(": ")[0] for message in caught.exception.messages), told)
 
 
 class Keys(ParseCase):
-    LINE = "A=1 python3 x --y"
+    """What journals know a test by."""
+
+    def keys(self, commands: Iterable[str]) -> List[str]:
+        return [test.key for test in read(lines(commands)).tests]
 
     def test_a_key_is_that_of_command_and_environment_prefix(self) -> None:
-        key = draft_of(self.LINE).key
-        self.assertRegex(key, r"\A[0-9a-f]{12}\Z")
-        for text in (f"\n\n  {self.LINE}\n", f"{self.LINE} || test_fail 'z'", f"{self.LINE} || test_fail",
-                     f"{self.LINE} #: gpus=2 label=z timeout=5", f"#: gpus=3\n{self.LINE}", f"export B=1\n{self.LINE}",
-                     f"wait\n{self.LINE} # text", "A=1   python3 \\\n  x --y"):
-            with self.subTest(text=text):
-                self.assertEqual(draft_of(text).key, key)
-
-    def test_another_command_or_prefix_has_another_key(self) -> None:
-        lines = [self.LINE, "python3 x --y", "A=2 python3 x --y", "A=1 B=2 python3 x --y", "A=1 python3 x --z",
-                 "A=1 python3 x", "A=1 python3 'x --y'", "A=1 python3 x --y > z", "A=1 python3 x; --y",
-                 "A=1 python3 xé --y", "A=1 python3 x\udce9 --y"]
-        self.assertEqual(len({draft_of(line).key for line in lines}), len(lines))
-
-    def test_equal_lines_have_equal_keys_wherever_they_stand(self) -> None:
-        first, _, third = self.parse("a $V\nb\na $V\n")
-        self.assertEqual((first.key == third.key, first.label == third.label), (True, False))
-        self.assertEqual(run_tests.split_list("other.txt", "a $V\n").drafts[0].key, first.key)
+        line = "A=1 python3 x --y"
+        same = self.keys([line, f"\n\n  {line}", f"{line} || test_fail 'z'", f"{line} || test_fail",
+                          f"{line} #: gpus=2 label=z",
+                          f"#: gpus=3\n{line}", f"export B=1\n{line}", f"wait\n{line} # text",
+                          "A=1   python3 \\\n  x --y"])
+        self.assertEqual((len(set(same)), len(same)), (1, 9))
+        self.assertRegex(same[0], r"\A[0-9a-f]{12}\Z")
+        others = [line, "python3 x --y", "A=2 python3 x --y", "A=1 B=2 python3 x --y", "A=1 python3 x --z",
+                  "A=1 python3 x",
+                  "A=1 python3 'x --y'", "A=1 python3 x --y > z", "A=1 python3 x; --y", "A=1 python3 xé --y",
+                  "A=1 python3 x\udce9 --y"]
+        self.assertEqual(len(set(self.keys(others))), len(others))
 
     def test_the_label_of_a_run_test_call_is_no_part_of_its_key(self) -> None:
-        call = 'run_test "A=1" "x.xml" "t.py" '
-        self.assertEqual(draft_of(call + '"one"').key, draft_of(call + '"two"').key)
-        self.assertNotEqual(draft_of(call + "l").key, draft_of('run_test "A=2" "x.xml" "t.py" l').key)
-        self.assertNotEqual(draft_of(call + "l").key, draft_of('run_test "A=1" "x.xml" "u.py" l').key)
+        keys = self.keys(f"run_test {words}" for words in ("A=1 x.xml t.py one", "A=1 x.xml t.py two",
+                                                           "A=2 x.xml t.py l",
+                                                          "A=1 x.xml u.py l", "A=1 y.xml t.py l"))
+        self.assertEqual((keys[0] == keys[1], len(set(keys))), (True, 4))
 
 
-class Scripts(ParseCase):
-    """build_script: the bash text of a test."""
+class ThroughTheCommandLine(ParseCase):
+    def assert_refused(self, text: str, *starts: str, **options: Mapping[str, str]) -> None:
+        """Exit code 2, one line per mistake on stderr, nothing on stdout, and nothing started or written."""
+        ran = self.run_list(text, *options.get("arguments", ()))
+        told = ran.err.splitlines()
+        self.assertEqual((ran.code, ran.out, len(told)), (2, b"", len(starts)), ran)
+        for line, start in zip(told, starts):
+            self.assertTrue(line.startswith(start), (line, start))
+        self.assertEqual(os.listdir(self.folder), [NAME])
 
-    def test_a_command_stands_on_its_own_line(self) -> None:
-        for test in self.parse("\n\necho a\nexport A=1\n\necho \"b\nc\"\nexport B='x\ny'\n\n\n\necho d\n"):
-            with self.subTest(test=test.label):
-                lines = run_tests.build_script(test, {}).split("\n")
-                self.assertEqual("\n".join(lines[test.line - 1:]).rstrip("\n"), test.command)
+    def test_mistakes_are_told_in_line_order_and_nothing_starts(self) -> None:
+        self.assert_refused("touch started\nfi\ntrue #: gpus=x nope=1\n"
+                            "export CUDA_VISIBLE_DEVICES=0\nA || RET=1\necho 'a\n",
+                            "tests.txt:2: syntax error", "tests.txt:3: gpus: 'x'", "tests.txt:3: unknown key 'nope'",
+                            "tests.txt:4: CUDA_VISIBLE_DEVICES=0", "tests.txt:5: this line passes",
+                            "tests.txt:6: unexpected EOF")
+        self.assert_refused("touch started\ntest_missing.py\ncd nowhere\n", "tests.txt:2: test_missing.py is not there",
+                            "tests.txt:3: this shell state fails")
 
-    def test_bash_names_the_line_that_it_names_for_the_list(self) -> None:
-        text = ("\n# text\nnosuch_1\nexport A=$(nosuch_2)\n\nexport B=\"x\ny\"\nnosuch_3 \\\n  a\n"
-                "export C=$(nosuch_4)\n\n\nnosuch_5\nnosuch_6\n")
-        printed = "".join(self.run_script(test) for test in self.parse(text))
-        self.assertEqual(printed, self.bash(text).decode())
-        self.assertIn(f"{NAME}: line 3: nosuch_1", printed)
-        self.assertIn(f"{NAME}: line 14: nosuch_6", printed)
+    def test_a_list_from_standard_input(self) -> None:
+        ran = self.run_command("--list", "-", stdin=b"true a\n\ncaf\xe9 #: gpus=2\nexit $RET\n")
+        self.assertEqual((ran.code, ran.err.startswith("-:4: `exit` is a test here")), (0, True), ran.err)
+        first, second, _ = ran.out.splitlines()
+        self.assertEqual(first, b"true a\t1\ttrue_a\t-:1")
+        self.assertTrue(second.startswith(b"caf\xe9\t2\tcaf-") and second.endswith(b"\t-:3"), second)
+        for text, told in ((b"true\nfi\n", "-:2: syntax error"),
+                           (b"#!/bin/sh\ntrue\n", "-:1: a script cannot come from")):
+            ran = self.run_command("-", stdin=text)
+            self.assertEqual((ran.code, ran.out, ran.err[:len(told)]), (2, b"", told))
 
-    def test_state_is_shown_once(self) -> None:
-        self.write("noise.sh", "echo noise $1; echo error $1 >&2; export A=$1\n")
-        text = ". ./noise.sh 1\necho a $A\necho b $A\n. ./noise.sh 2\n. ./noise.sh 3\necho c $A\necho d $A\n"
-        printed = [self.run_script(test) for test in self.parse(text)]
-        self.assertEqual(printed, ["noise 1\nerror 1\na 1\n", "b 1\n",
-                                   "noise 2\nerror 2\nnoise 3\nerror 3\nc 3\n", "d 3\n"])
-        self.assertEqual("".join(printed), self.bash(text).decode())
-
-    def test_shown_state_is_silent_under_tracing(self) -> None:
-        text = "set -x\nexport A=1\necho a\nexport B=2\necho b\n"
-        tests = self.parse(text)
-        self.assertEqual(self.run_script(tests[0]), "+ export A=1\n+ A=1\n+ echo a\na\n")
-        self.assertEqual(self.run_script(tests[1], {"CUDA_VISIBLE_DEVICES": "1"}), "+ export B=2\n+ B=2\n+ echo b\nb\n")
-
-    def test_state_holds_in_the_tests_own_shell(self) -> None:
-        os.mkdir("d")
-        self.write("f.sh", "greet() { echo hello $1; }\n")
-        text = ". ./f.sh\ncd d || exit 1\nV=local\numask 077\ngreet $V\nbasename $PWD; umask\n"
-        self.assertEqual([self.run_script(test) for test in self.parse(text)], ["hello local\n", "d\n0077\n"])
-
-    def test_state_may_turn_on_a_syntax_for_the_state_below_it(self) -> None:
-        text = "shopt -s extglob\nA=$(echo tests.!(sh))\necho a $A\necho b $A\n"
-        tests = self.parse(text)
-        self.assertEqual([self.run_script(test) for test in tests], ["a tests.txt\n", "b tests.txt\n"])
-
-    def test_the_mask_is_set_again_after_state(self) -> None:
-        self.write("mask.sh", "export CUDA_VISIBLE_DEVICES=9\n")
-        mask = {"CUDA_VISIBLE_DEVICES": "2,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        for state in (". ./mask.sh", "unset CUDA_VISIBLE_DEVICES", "cd ."):
-            text = f"{state}\necho $CUDA_VISIBLE_DEVICES\nbash -c 'echo $CUDA_VISIBLE_DEVICES'\n"
-            with self.subTest(state=state):
-                self.assertEqual([self.run_script(test, mask) for test in self.parse(text)], ["2,3\n", "2,3\n"])
-
-    def test_a_mask_of_any_bytes_is_quoted(self) -> None:
-        test = self.parse_one("cd .\necho \"$ZE_AFFINITY_MASK\"\n")
-        self.assertEqual(self.run_script(test, {"ZE_AFFINITY_MASK": "a b;$c'd"}), "a b;$c'd\n")
-        self.assertEqual(self.run_script(test, {"ZE_AFFINITY_MASK": ""}), "\n")
-
-    def test_without_state_and_mask_the_script_is_the_command(self) -> None:
-        self.assertEqual(run_tests.build_script(self.parse_one("echo a"), {}).rstrip("\n"), "echo a")
-
-    def test_the_mask_is_set_again_after_what_may_change_it(self) -> None:
-        mask, again = {"CUDA_VISIBLE_DEVICES": "1"}, "{ export CUDA_VISIBLE_DEVICES=1; } 2>/dev/null; echo a"
-        plain, after_state = self.parse_one("echo a"), self.parse("export A=1\necho a\n")[0]
-        with mock.patch.dict(os.environ):
-            os.environ.pop("BASH_ENV", None)
-            self.assertEqual(run_tests.build_script(plain, mask).rstrip("\n"), "echo a")
-            self.assertEqual(run_tests.build_script(after_state, mask).rstrip("\n"), "export A=1\n" + again)
-            os.environ["BASH_ENV"] = "prelude.sh"
-            self.assertEqual(run_tests.build_script(plain, mask).rstrip("\n"), again)
-
-    def test_the_list_finds_its_own_folder(self) -> None:
-        for word in ("$0", "${BASH_SOURCE[0]}", "$BASH_SOURCE", "${BASH_SOURCE}"):
-            with self.subTest(word):
-                self.write("sub/l.txt", f'cd "$(dirname "{word}")"\npwd > here\n')
-                ran = self.run_command("sub/l.txt")
-                self.assertEqual((ran.code, os.path.realpath(ran.read("sub/here").strip())),
-                                 (0, os.path.realpath(ran.path("sub"))), ran.err)
-                os.unlink(ran.path("sub/here"))
-
-    def test_a_script_may_be_longer_than_the_lists_line_numbers_allow(self) -> None:
-        """Where the padding does not fit, it goes; not a byte of the content does."""
-        padding = "\n" * 150_000
-        text = f"{padding}export A='x\n\ny'\n{padding}echo \"$A\n\nz\"\n{padding}export B='\n'\necho \"$A$B\n\"\n"
-        tests = self.parse(text)
-        self.assertEqual([test.line for test in tests], [300_004, 450_009])
-        for test in tests:
-            self.assertLess(len(run_tests.build_script(test, {})), 1000)
-        self.assertEqual([self.run_script(test) for test in tests], ["x\n\ny\n\nz\n", "x\n\ny\n\n\n"])
-
-    def test_a_long_command_is_whole(self) -> None:
-        word = "x\n" * 30_000
-        test = self.parse_one(f"\n\nexport A=1\nprintf %s '{word}' | tr -d '\\n' | wc -c\n")
-        self.assertEqual(self.run_script(test).strip(), "30000")
-
-
-class Fuzz(ParseCase):
-    def test_no_text_makes_the_splitter_raise(self) -> None:
-        """What it finds lies where it says, whatever the text is."""
-        dice = random.Random(20240229)
-        found = {"tests": 0, "states": 0, "mistakes": 0}
-        for number in range(3000):
-            text = "".join(dice.choice(FRAGMENTS) for _ in range(dice.randint(1, 14)))
-            with self.subTest(number=number, text=text):
-                parsed = split(text)
-                lines = text.split("\n")
-                for line, piece in [*parsed.states, *((draft.line, draft.source) for draft in parsed.drafts)]:
-                    self.assertIn(piece, "\n".join(lines[line - 1:]))
-                    self.assertIn(piece.split("\n")[0], lines[line - 1])
-                for line, what in parsed.mistakes:
-                    self.assertTrue(1 <= line <= len(lines) and what, (line, what))
-            found["tests"] += len(parsed.drafts)
-            found["states"] += len(parsed.states)
-            found["mistakes"] += len(parsed.mistakes)
-        self.assertGreater(min(found.values()), 150, found)
-
-    def test_whole_lists_become_tests_or_mistakes(self) -> None:
-        """The same through bash; fragments that would run something while labels expand are left out."""
-        dice = random.Random(20240301)
-        safe = [fragment for fragment in FRAGMENTS if not set("`<>\r\0") & set(fragment) and "$(" not in fragment]
-        for number in range(60):
-            text = "".join(dice.choice(safe) for _ in range(dice.randint(1, 12)))
-            with self.subTest(number=number, text=text):
-                try:
-                    tests = self.parse(text)
-                except ListError as error:
-                    self.assertTrue(all(message.startswith(f"{NAME}:") for message in error.messages), error)
-                else:
-                    self.assertEqual(len({test.label for test in tests}), len(tests))
-                    self.assertEqual(len({test.stem.casefold() for test in tests}), len(tests))
+    def test_state_runs_once_in_a_run_too(self) -> None:
+        """It is silent and gets no input under --list; its output begins the first test's log."""
+        self.write("state.sh", "cat; echo run >>count; echo noise; export A=1\n")
+        text = (". ./state.sh\ntest $A = 1 #: label=one\ntest $A = 1 #: label=two\n"
+                "torchrun --nproc-per-node=4 x || true\n")
+        ran = self.run_list(text, "--list")
+        self.assertEqual((ran.code, len(ran.out.splitlines())), (0, 3), ran.err)
+        self.assertRegex(ran.err, r"\Atests\.txt:4: this looks like a test of several GPUs.*\n\Z")
+        os.unlink("count")
+        ran = self.run_list(text)
+        self.check(ran, 0, {"one": "passed", "two": "passed", "torchrun --nproc-per-node=4 x || true": "passed"})
+        self.assertEqual((ran.read("count"), ran.read("logs/one.log"), ran.read("logs/two.log")),
+                         ("run\n", "noise\n", ""))

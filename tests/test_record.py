@@ -1,48 +1,69 @@
-"""Section 8: journal, `failures`, log dir and stand-in JUnit files, read from outside and from inside running tests."""
+"""Section 8: journal, `failures`, log dir and JUnit files, read from outside and from inside running tests."""
 from __future__ import annotations
 
+import json
 import os
-import resource
 import shutil
+import stat
 import subprocess
 import sys
 import unittest
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from unittest import mock
 from xml.etree import ElementTree
 
 import run_tests
-from run_tests import Outcome
+from run_tests import Cause, Outcome, Result
 from tests.support import ROOT, Ran, RunnerCase, a_test
 
-MEMORY_BYTES = 2 << 30
 START_KEYS = ["event", "run", "time", "version", "lists", "tests", "commit", "gpus", "directory", "shard",
               "selected", "left_out"]
-TEST_START_KEYS = ["event", "run", "time", "test", "label", "attempt", "pid", "slot", "gpus", "log"]
+TEST_START_KEYS = ["event", "run", "time", "test", "label", "attempt", "slot", "gpus", "log"]
 TEST_END_KEYS = ["event", "run", "time", "test", "label", "attempt", "outcome", "status", "signal", "seconds", "need"]
 END_KEYS = ["event", "run", "time", "exit", "outcomes", "quarantined"]
 
 
-def limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+class RecordCase(RunnerCase):
+    """A test case that looks at kinds of files."""
+
+    def place(self, name: str, link: str = "", device: bool = False) -> str:
+        """A FIFO, a link to `link`, or a null device of this folder's own; returns its path."""
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if link:
+            os.symlink(link, path)
+        elif device:
+            try:
+                os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+            except PermissionError:
+                self.skipTest("we may not make a device")
+        else:
+            os.mkfifo(path)
+        return path
+
+    def kinds(self, *names: str) -> str:
+        """The kinds of what has these names: - file, l link, p FIFO, c device, d folder."""
+        return "".join(stat.filemode(os.lstat(os.path.join(self.folder, name)).st_mode)[0] for name in names)
+
+    def new_record(self, **options: Any) -> run_tests.Record:
+        options = {"log_dir": os.path.join(self.folder, "logs"), **options}
+        record = run_tests.Record(run_tests.Options(("tests.txt",), **options), "a run")
+        self.addCleanup(lambda: os.close(record.journal.descriptor))
+        self.addCleanup(lambda: os.close(record.lock))
+        return record
 
 
-class JournalTest(RunnerCase):
+class JournalTest(RecordCase):
     def test_each_event_has_its_fields(self) -> None:
-        ran = self.run_list("""
-            true           #: label=one
-            exit 2         #: label=two gpus=2
-            kill -KILL $$  #: label=none gpus=0
-            true           #: label=all gpus=all
-            true           #: label=wide gpus=3
-        """, gpus="4,7")
+        ran = self.run_list("true #: label=one\nexit 2 #: label=two gpus=2\nwait\nkill -KILL $$ #: label=none gpus=0\n"
+                            "true #: label=all gpus=all\ntrue #: label=wide gpus=3\n", gpus="4,7")
         self.check(ran, 1, {"one": "passed", "two": "failed", "none": "crashed", "all": "passed", "wide": "unrunnable"})
         start, *middle, end = ran.journal()
         self.assertEqual(list(start), START_KEYS)
-        self.assertEqual((start["version"], start["lists"], start["tests"], start["gpus"], start["directory"]),
-                         (run_tests.VERSION, ["tests.txt"], 5, ["4", "7"], os.path.realpath(self.folder)))
         names = {record["label"]: run_tests.key_of([record["test"], record["label"]]) for record in middle}
-        self.assertEqual((start["shard"], start["selected"], start["left_out"]),
-                         (None, [names[label] for label in ("one", "two", "none", "all", "wide")], []))
+        self.assertEqual([start[key] for key in START_KEYS if key not in ("run", "time", "commit")],
+                         ["run_start", run_tests.VERSION, ["tests.txt"], 5, ["4", "7"], os.path.realpath(self.folder),
+                          None, [names[label] for label in ("one", "two", "none", "all", "wide")], []])
         self.assertEqual(list(end), END_KEYS)
         self.assertEqual((end["exit"], end["outcomes"], end["quarantined"]),
                          (1, {"passed": 2, "failed": 1, "crashed": 1, "unrunnable": 1}, {}))
@@ -52,104 +73,54 @@ class JournalTest(RunnerCase):
         for record in middle:
             keys = TEST_START_KEYS if record["event"] == "test_start" else TEST_END_KEYS
             self.assertEqual(list(record)[:len(keys)], keys)
-            self.assertEqual(record["attempt"], 1)
             self.assertRegex(record["test"], r"^[0-9a-f]{12}$")
-        starts = {record["label"]: record for record in ran.journal("test_start")}
-        self.assertEqual({label: (record["gpus"], record["log"]) for label, record in starts.items()},
-                         {"one": (["4"], "logs/one.log"), "two": (["4", "7"], "logs/two.log"),
-                          "none": ([], "logs/none.log"), "all": (["4", "7"], "logs/all.log")})
-        self.assertTrue(all(record["slot"] in (0, 1, 2) and record["pid"] > 1 for record in starts.values()))
-        ends = {record["label"]: record for record in ran.journal("test_end")}
-        self.assertEqual({label: (end["status"], end["signal"], end["need"]) for label, end in ends.items()},
-                         {"one": (0, None, 1), "two": (2, None, 2), "none": (-9, "SIGKILL", 0), "all": (0, None, "all"),
-                          "wide": (None, None, 3)})
-        said = {label: {key: record[key] for key in ("reason", "cause", "leaked") if key in record}
-                for label, record in ends.items()}
-        self.assertEqual(said, {"one": {}, "two": {"cause": "exit status 2, without output"},
-                                "none": {"cause": "killed by SIGKILL"}, "all": {},
-                                "wide": {"reason": "needs 3 GPUs, more than there are"}})
-        self.assertTrue(all(record["seconds"] >= 0 for record in ends.values()))
+            self.assertEqual(record["attempt"], 1)
+        starts = {record["label"]: [record["gpus"], record["log"]] for record in ran.journal("test_start")}
+        self.assertEqual(starts, {"one": [["4"], "logs/one.log"], "two": [["4", "7"], "logs/two.log"],
+                                  "none": [[], "logs/none.log"], "all": [["4", "7"], "logs/all.log"]})
+        self.assertLessEqual({record["slot"] for record in ran.journal("test_start")}, {0, 1, 2})
+        said = {record["label"]: [record["status"], record["signal"], record["need"],
+                                  {key: record[key] for key in ("reason", "cause", "leaked") if key in record}]
+                for record in ran.journal("test_end")}
+        self.assertEqual(said, {
+            "one": [0, None, 1, {}], "two": [2, None, 2, {"cause": "exit status 2, without output"}],
+            "none": [-9, "SIGKILL", 0, {"cause": "killed by SIGKILL"}], "all": [0, None, "all", {}],
+            "wide": [None, None, 3, {"reason": "needs 3 GPUs, more than there are"}]})
 
-    def test_a_test_starts_before_it_ends_and_ends_once(self) -> None:
-        ran = self.run_list("true\n" * 12 + "wait\n" + "false\n" * 4)
-        position = {(record["event"], record["label"]): number for number, record in enumerate(ran.journal())
-                    if "label" in record}
-        self.assertEqual(len(position), 32)
-        self.assertEqual(len(ran.journal()), 34)
-        for label in ran.outcomes():
-            self.assertLess(position["test_start", label], position["test_end", label])
-        self.assertLess(max(number for (_, label), number in position.items() if label.startswith("true")),
-                        min(number for (_, label), number in position.items() if label.startswith("false")))
-
-    def test_each_line_is_there_for_the_next_test_to_see(self) -> None:
+    def test_each_line_is_there_at_once(self) -> None:
+        """A running test finds its start in it, the next one its end; so it is with `failures`."""
         for gpus in ("0", "0,1"):
             with self.subTest(gpus=gpus):
                 ran = self.run_list("""
-                    true                            #: label=a
+                    until grep -q '"test_start".*"me"' logs/run_tests.jsonl; do :; done; false  #: label=me timeout=60s
                     wait
-                    cp logs/run_tests.jsonl seen    #: label=b
-                """, "--log-dir", "logs", gpus=gpus)
-                seen = [record for record in ran.journal(path="seen") if record["run"] == ran.journal()[-1]["run"]]
-                self.assertEqual([(record["event"], record.get("label")) for record in seen[:3]],
-                                 [("run_start", None), ("test_start", "a"), ("test_end", "a")])
-                self.assertNotIn("run_end", [record["event"] for record in seen])
+                    cp logs/run_tests.jsonl seen; grep -qx me logs/failures                     #: label=b
+                """, gpus=gpus)
+                self.assertEqual([(record["event"], record.get("label")) for record in ran.journal(path="seen")[:3]],
+                                 [("run_start", None), ("test_start", "me"), ("test_end", "me")])
+                self.check(ran, 1, {"me": "failed", "b": "passed"})
+                shutil.rmtree(ran.path("logs"))
 
-    def test_a_running_test_is_in_it(self) -> None:
-        ran = self.run_list("until grep -q '\"test_start\".*\"me\"' logs/run_tests.jsonl; do :; done "
-                            "#: label=me timeout=60s\n")
-        self.check(ran, 0, {"me": "passed"})
-
-    def test_runs_are_appended(self) -> None:
-        first = self.run_list("true #: label=a\nfalse #: label=b\n")
-        before = first.read("logs/run_tests.jsonl")
-        second = self.run_list("# a comment\n\nfalse #: label=c\n")
-        after = second.read("logs/run_tests.jsonl")
-        self.assertTrue(after.startswith(before))
-        starts = second.journal("run_start")
-        self.assertEqual((len(starts), len({record["run"] for record in starts})), (2, 2))
-        tests = {record["label"]: record["test"] for record in second.journal("test_end")}
-        self.assertEqual(tests["b"], tests["c"], "a test is known by its command")
-        self.assertNotEqual(tests["a"], tests["b"])
-
-    def test_a_torn_last_line_is_not_glued_to(self) -> None:
-        for torn in ('{"event": "test_st', "{", "\udcff\udcc3", "", '{"event": "old"}\n'):
-            with self.subTest(torn=torn):
-                self.write("logs/run_tests.jsonl", torn)
-                ran = self.run_list("true\n")
-                text = ran.read("logs/run_tests.jsonl")
-                own = text[len(torn):]
-                self.assertTrue(text.startswith(torn))
-                self.assertRegex(own, r'^\n\{"event": "run_start"' if torn and not torn.endswith("\n")
-                                 else r'^\{"event": "run_start"')
-                self.assertEqual(len(own.strip().splitlines()), 4)
-
-    def test_it_can_be_elsewhere(self) -> None:
-        ran = self.run_list("true\n", "--journal", "history.jsonl")
-        self.assertEqual([record["event"] for record in ran.journal(path="history.jsonl")],
-                         ["run_start", "test_start", "test_end", "run_end"])
-        self.assertEqual(os.listdir(ran.path("logs")), ["true.log"])
-
-    def test_any_label_can_be_in_it(self) -> None:
-        ran = self.run_list("true #: label='\"quoted\" \\ ü ☃ \udcff'\n")
-        self.assertEqual(ran.journal("test_end")[0]["label"], '"quoted" \\ ü ☃ \udcff')
-        self.assertTrue(ran.read("logs/run_tests.jsonl").isascii())
-
-    @unittest.skipUnless(os.path.exists("/dev/full"), "there is no /dev/full")
-    def test_a_full_disk_is_the_machines_failure(self) -> None:
-        for gpus in ("0", "0,1"):
-            with self.subTest(gpus=gpus):
-                self.write("tests.txt", "touch ran\ntrue\n")
-                process = self.start("--journal", "/dev/full", "tests.txt", gpus=gpus, preexec_fn=limit_memory)
-                out, err = process.communicate()         # who reads it to its end never comes to one
-                self.assertEqual((process.returncode, err.decode(), os.path.exists(f"{self.folder}/ran")),
-                                 (3, "", False))
-                self.assertRegex(out.decode().splitlines()[-1],
-                                 r"^Stopped, the machine failed: .*No space left on device.*: 2 not run$")
+    def test_runs_are_appended_behind_a_torn_line(self) -> None:
+        before = '{"event": "old"}\n{"event": "test_st'
+        self.write("logs/run_tests.jsonl", before)
+        self.run_list("true #: label=a\nfalse #: label=b\n")
+        ran = self.run_list("# a comment\n\nfalse #: label=c\n", name="other.txt")
+        text = ran.read("logs/run_tests.jsonl")
+        self.assertTrue(text.startswith(before + '\n{"event": "run_start", '), text)
+        records = [json.loads(line) for line in text.splitlines()[2:]]
+        self.assertEqual([record["event"] for record in records], [
+            "run_start", *["test_start"] * 2, *["test_end"] * 2, "run_end",
+            "run_start", "test_start", "test_end", "run_end"])
+        self.assertEqual(len({record["run"] for record in records}), 2)
+        keys = {record["label"]: record["test"] for record in records if "label" in record}
+        self.assertEqual(keys["b"], keys["c"], "a test is known by its command")
+        self.assertNotEqual(keys["a"], keys["b"])
 
 
 WRITE_TWICE = """
 import resource, sys, run_tests
-file = run_tests.Appender(sys.argv[1])
+file = run_tests.Appender(sys.argv[1], is_named=False)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 for line in (b"whole\\n", b"torn line\\n", b"no room at all\\n"):
     try:
@@ -160,65 +131,53 @@ for line in (b"whole\\n", b"torn line\\n", b"no room at all\\n"):
 """
 
 
-class AppenderTest(RunnerCase):
+class AppenderTest(RecordCase):
     """A file that grows line by line, whatever becomes of its name."""
 
     def setUp(self) -> None:
         super().setUp()
         self.path = os.path.join(self.folder, "logs", "x.jsonl")
-        self.start_with(b"")
+        self.start_with("")
 
-    def start_with(self, text: bytes) -> None:
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        with open(self.path, "wb") as file:
-            file.write(text)
-        self.appender = run_tests.Appender(self.path)
-        self.addCleanup(lambda appender=self.appender: appender.file.close())
+    def start_with(self, text: str) -> None:
+        self.write("logs/x.jsonl", text)
+        self.appender = self.opened(self.path)
 
-    def read(self) -> bytes:
-        with open(self.path, "rb") as file:
+    def opened(self, path: str, is_named: bool = False) -> run_tests.Appender:
+        appender = run_tests.Appender(path, is_named)
+        self.addCleanup(lambda: os.close(appender.descriptor))
+        return appender
+
+    def read(self) -> str:
+        with open(self.path, encoding="ascii") as file:
             return file.read()
 
-    def test_lines_are_there_at_once(self) -> None:
-        for number in range(3):
-            self.appender.write(b"%d\n" % number)
-            self.assertEqual(self.read(), b"0\n1\n2\n"[:2 * number + 2])
-
-    def test_a_torn_end_is_ended(self) -> None:
-        for before, after in ((b"", b"new\n"), (b"old\n", b"old\nnew\n"), (b"old\ntorn", b"old\ntorn\nnew\n")):
+    def test_lines_are_there_at_once_behind_a_torn_one(self) -> None:
+        for before, after in (("", ""), ("old\n", "old\n"), ("old\ntorn", "old\ntorn\n")):
             with self.subTest(before):
                 self.start_with(before)
-                self.appender.write(b"new\n")
-                self.assertEqual(self.read(), after)
+                for number in range(3):
+                    self.appender.write(b"%d\n" % number)
+                    self.assertEqual(self.read(), after + "0\n1\n2\n"[:2 * number + 2])
 
     def test_what_a_test_deletes_comes_back(self) -> None:
-        cases: Dict[str, Tuple[Callable[[], Any], bytes]] = {
-            "the file": (lambda: os.unlink(self.path), b""),
-            "its folder": (lambda: shutil.rmtree(os.path.dirname(self.path)), b""),
-            "the file, for one of its own": (lambda: self.replace(b"theirs\n"), b"theirs\n"),
+        cases: Dict[str, Callable[[], Any]] = {
+            "nothing": lambda: None, "the file": lambda: os.unlink(self.path),
+            "its folder": lambda: shutil.rmtree(os.path.dirname(self.path)),
+            "the file, for a link": lambda: [os.unlink(self.path), self.place("logs/x.jsonl", "../other")],
         }
-        for name, (delete, theirs) in cases.items():
+        for name, delete in cases.items():
             with self.subTest(name):
-                self.start_with(b"before\n")
+                self.start_with("before\n")
                 self.appender.write(b"one\n")
                 delete()
                 self.appender.write(b"two\n")
                 self.appender.restore()
-                self.assertEqual(self.read(), theirs + b"before\none\ntwo\n")
+                self.assertEqual((self.read(), self.kinds("logs/x.jsonl")), ("before\none\ntwo\n", "-"))
                 self.appender.write(b"three\n")
                 self.appender.restore()
-                self.assertEqual(self.read(), theirs + b"before\none\ntwo\nthree\n")
-
-    def replace(self, text: bytes) -> None:
-        os.unlink(self.path)
-        self.write("logs/x.jsonl", text.decode())
-
-    def test_what_is_there_is_left_alone(self) -> None:
-        self.appender.write(b"one\n")
-        before = os.stat(self.path)
-        self.appender.restore()
-        after = os.stat(self.path)
-        self.assertEqual((after.st_ino, after.st_mtime_ns), (before.st_ino, before.st_mtime_ns))
+                self.assertEqual(self.read(), "before\none\ntwo\nthree\n")
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "other")))
 
     def test_a_place_that_is_gone_for_good_raises(self) -> None:
         shutil.rmtree(os.path.dirname(self.path))
@@ -230,149 +189,157 @@ class AppenderTest(RunnerCase):
         command = [sys.executable, "-c", WRITE_TWICE, self.path]
         ran = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
         self.assertEqual(ran.stdout.decode().splitlines(), ["written", "No space left on device", "File too large"])
-        self.assertEqual(self.read(), b"whole\ntorn")
-        self.start_with(self.read())
-        self.assertEqual(self.read(), b"whole\ntorn\n")
+        self.assertEqual(self.read(), "whole\ntorn")
+
+    def test_links_are_followed_only_where_the_user_names_them_and_devices_never(self) -> None:
+        self.write("other", "theirs\n")
+        places = [self.place("link", "other"), self.place("pipe"), self.place("device", device=True),
+                  self.place("link to it", "device"), self.folder]
+        self.opened(places[0], is_named=True).write(b"ours\n")
+        for path in places:
+            for is_named in (True, False)[path == places[0]:]:
+                with self.subTest(path, is_named=is_named), self.assertRaises(OSError):
+                    self.opened(path, is_named)
+        self.assertEqual(self.kinds("link", "pipe", "device", "link to it"), "lpcl")
+        with open(os.path.join(self.folder, "other"), encoding="ascii") as file:
+            self.assertEqual(file.read(), "theirs\nours\n")
 
 
-class FailuresTest(RunnerCase):
-    def test_each_failure_is_there_at_once(self) -> None:
-        for gpus in ("0", "0,1"):
-            with self.subTest(gpus=gpus):
-                ran = self.run_list("""
-                    false                        #: label=one
-                    wait
-                    grep -qx one logs/failures   #: label=two
-                    wait
-                    exit 4                       #: label='three and more'
-                """, gpus=gpus)
-                self.check(ran, 1, {"one": "failed", "two": "passed", "three and more": "failed"})
-                self.assertEqual(ran.read("logs/failures"), "one\nthree and more\n")
+class PlacesTest(RecordCase):
+    """Where files are, and that nothing of the user's is harmed there."""
 
-    def test_every_kind_of_failure_is_named(self) -> None:
-        ran = self.run_list("""
-            true           #: label=passed
-            false          #: label=failed
-            kill -KILL $$  #: label=crashed
-            sleep 1000     #: label=timeout timeout=100ms
-            true           #: label=unrunnable gpus=3
-        """)
-        self.check(ran, 1, {outcome: outcome for outcome in ("passed", "failed", "crashed", "timeout", "unrunnable")})
-
-    def test_what_did_not_run_is_no_failure(self) -> None:
-        ran = self.run_list("false #: label=a\ntrue #: label=b\n", "--fail-fast", gpus="0")
-        self.check(ran, 1, {"a": "failed", "b": "not run"})
-        self.assertEqual(ran.failures(), ["a"])
-
-    def test_absent_when_nothing_failed(self) -> None:
-        self.assertFalse(os.path.exists(self.run_list("true\n").path("logs/failures")))
-
-    def test_the_default_one_starts_fresh(self) -> None:
-        self.write("logs/failures", "old\n")
-        self.assertEqual(self.run_list("false\n").read("logs/failures"), "false\n")
-        self.assertFalse(os.path.exists(self.run_list("true\n").path("logs/failures")))
-
-    def test_a_given_one_is_appended_to(self) -> None:
+    def test_the_log_dir(self) -> None:
         cases: Dict[str, Tuple[List[str], Dict[str, str]]] = {
-            "FAIL_DIR": ([], {"FAIL_DIR": "given"}),
-            "option": (["--fail-dir", "given"], {}),
+            "logs": ([], {"XML_LOG_DIR": "", "FAIL_DIR": ""}),
+            "x/logs": ([], {"XML_LOG_DIR": "x/logs"}),
+            "o/p q": (["--log-dir", "o/p q"], {"XML_LOG_DIR": "other"}),
+        }
+        stub = os.path.join(self.stub("python-stub", "#!/bin/bash\necho \"$@\"; exit 9\n"), "python-stub")
+        self.write("sub/test_x.py", "")
+        for place, (arguments, env) in cases.items():
+            with self.subTest(place):
+                self.write(f"{place}/failures", "from before\n")
+                ran = self.run_list("sub/test_x.py -k y #: label=a\n", "--python", stub, *arguments, env=env)
+                self.assertEqual(ran.code, 1, ran.err)
+                self.assertEqual(sorted(os.listdir(ran.path(place))),
+                                 ["failures", "pytest_a.log", "pytest_a.xml", "run_tests.jsonl"])
+                self.assertEqual(ran.read(place, "failures"), "a\n", "it starts fresh")
+                start, = ran.journal("test_start", f"{place}/run_tests.jsonl")
+                self.assertEqual(start["log"], f"{place}/pytest_a.log")
+                junit = os.path.join(os.path.realpath(self.folder), place, "pytest_a.xml")
+                self.assertIn(f"--junitxml={junit} ", ran.read(start["log"]))
+                self.assertFalse(os.path.exists(ran.path("other")))
+        ran = self.run_list("true\n", "--journal", "history.jsonl")
+        self.assertEqual([record["event"] for record in ran.journal(path="history.jsonl")],
+                         ["run_start", "test_start", "test_end", "run_end"])
+        self.assertFalse(os.path.exists(ran.path("logs/failures")), "absent when nothing failed")
+
+    def test_a_given_fail_dir_is_appended_to(self) -> None:
+        cases: Dict[str, Tuple[List[str], Dict[str, str]]] = {
+            "FAIL_DIR": ([], {"FAIL_DIR": os.path.join(self.folder, "given")}),
             "option over FAIL_DIR": (["--fail-dir", "given"], {"FAIL_DIR": "other"}),
-            "absolute": ([], {"FAIL_DIR": os.path.join(self.folder, "given")}),
             "the log dir itself": (["--log-dir", "given", "--fail-dir", "given"], {}),
         }
         for name, (arguments, env) in cases.items():
             with self.subTest(name):
-                path = self.write("given/failures", "old\n")
-                ran = self.run_list("false\n", *arguments, env=env)
-                self.assertEqual((ran.code, ran.read(path)), (1, "old\nfalse\n"))
-                ran = self.run_list("true\n", *arguments, env=env)
-                self.assertEqual((ran.code, ran.read(path)), (0, "old\nfalse\n"))
-                self.assertFalse(os.path.exists(ran.path("logs/failures")))
-                self.assertFalse(os.path.exists(ran.path("other")))
+                path = self.write("given/failures", "old")
+                for text, code in (('false || test_fail "caf\udce9 ☃ \udcff"\n', 1), ("true\n", 0)):
+                    ran = self.run_list(text, *arguments, env=env)
+                    self.assertEqual((ran.code, ran.read(path)), (code, "old\ncaf\udce9 ☃ \udcff\n"))
+                self.assertEqual([os.path.exists(ran.path(name)) for name in ("logs/failures", "other")], [False] * 2)
 
-    def test_a_given_dir_is_made(self) -> None:
-        ran = self.run_list("false\n", env={"FAIL_DIR": "new/deep"})
-        self.assertEqual(ran.read("new/deep/failures"), "false\n")
-        self.assertFalse(os.path.exists(self.run_list("true\n", "--fail-dir", "fresh").path("fresh/failures")))
-
-    def test_a_label_is_written_byte_for_byte(self) -> None:
-        ran = self.run_list('false || test_fail "caf\udce9 ☃ \udcff"\n')
-        self.assertEqual(ran.failures(), ["caf\udce9 ☃ \udcff"])
-
-
-class PlacesTest(RunnerCase):
-    def test_the_log_dir(self) -> None:
-        cases: Dict[str, Tuple[List[str], Dict[str, str], str]] = {
-            "default": ([], {}, "logs"),
-            "XML_LOG_DIR": ([], {"XML_LOG_DIR": "x/logs"}, "x/logs"),
-            "an empty XML_LOG_DIR": ([], {"XML_LOG_DIR": ""}, "logs"),
-            "option": (["--log-dir", "o/p/q"], {}, "o/p/q"),
-            "option over XML_LOG_DIR": (["--log-dir", "r"], {"XML_LOG_DIR": "s"}, "r"),
-            "with spaces": (["--log-dir", "two words"], {}, "two words"),
-        }
-        for name, (arguments, env, place) in cases.items():
-            with self.subTest(name):
-                ran = self.run_list("false #: label=a\n", *arguments, env=env)
-                self.assertEqual(ran.code, 1, ran.err)
-                self.assertEqual(sorted(os.listdir(ran.path(place))), ["a.log", "failures", "run_tests.jsonl"])
-                starts = ran.journal("test_start", f"{place}/run_tests.jsonl")
-                self.assertEqual({record["log"] for record in starts}, {f"{place}/a.log"})
-                self.assertFalse(os.path.exists(ran.path("s")))
-
-    def test_a_pytest_targets_junit_file_is_in_it(self) -> None:
-        stub = os.path.join(self.stub("python-stub", "#!/bin/bash\necho \"$@\"; exit 9\n"), "python-stub")
-        ran = self.run_list("sub/test_x.py -k y\n", "--python", stub, env={"XML_LOG_DIR": "x"})
-        place = os.path.join(os.path.realpath(self.folder), "x")
-        names = sorted(os.listdir(place))
-        self.assertEqual(len(names), 4, names)
-        self.assertRegex(" ".join(names), r"^failures pytest_(\S*test_x\S*)\.log pytest_\1\.xml run_tests\.jsonl$")
-        self.assertIn(f"--junitxml={os.path.join(place, names[2])}", ran.read("x", names[1]))
-        self.assertEqual(ElementTree.parse(ran.path("x", names[2])).getroot().tag, "testsuites")
-
-    def test_a_place_that_cannot_be_is_the_machines_failure(self) -> None:
+    def test_a_place_that_cannot_be_is_told_at_the_start(self) -> None:
+        """And what is there stays: a file, a folder, a FIFO, a device, a link to one."""
         self.write("file", "a file\n")
-        os.makedirs(os.path.join(self.folder, "given/failures"))
-        cases: Dict[str, Tuple[List[str], Dict[str, str], str]] = {
-            "log dir is a file": (["--log-dir", "file"], {}, "file"),
-            "log dir below a file": (["--log-dir", "file/logs"], {}, "file/logs"),
-            "XML_LOG_DIR is a file": ([], {"XML_LOG_DIR": "file"}, "file"),
-            "fail dir is a file": (["--fail-dir", "file"], {}, "file"),
-            "FAIL_DIR below a file": ([], {"FAIL_DIR": "file/fail"}, "file/fail"),
-            "journal below a file": (["--journal", "file/j.jsonl"], {}, "file/j.jsonl"),
-            "journal in no folder": (["--journal", "none/j.jsonl"], {}, "none/j.jsonl"),
-            "journal is a folder": (["--journal", "."], {}, "."),
-            "failures is a folder": (["--log-dir", "given"], {}, "given/failures"),
-        }
-        for name, (arguments, env, place) in cases.items():
-            with self.subTest(name):
-                ran = self.run_list("touch ran; false\n", *arguments, env=env)
-                self.assertEqual((ran.code, ran.out), (3, b""), ran.err)
-                self.assertRegex(ran.err, rf"^run_tests\.py: error: cannot write {place} \([A-Z][a-z ]+\); "
-                                 r"name a place with --log-dir, --fail-dir, --journal or --junit\n$")
-                self.assertFalse(os.path.exists(ran.path("ran")))
-
-    def test_a_failure_that_cannot_be_noted_is_the_machines(self) -> None:
-        os.makedirs(os.path.join(self.folder, "given/failures"))
-        ran = self.run_list("false\n", "--fail-dir", "given", gpus="0")
-        self.assertEqual(ran.code, 3)
-        self.assertIn("given/failures", ran.text + ran.err)
-        self.assertNotIn("Traceback", ran.text + ran.err)
-
-    @unittest.skipIf(os.geteuid() == 0, "root may write anywhere")
-    def test_a_place_without_permission_is_the_machines_failure(self) -> None:
-        self.write("sealed/logs/x.log", "")
-        for folder in ("sealed/logs", "sealed"):
-            os.chmod(os.path.join(self.folder, folder), 0o555)
-            self.addCleanup(os.chmod, os.path.join(self.folder, folder), 0o755)
-        for arguments in (["--log-dir", "sealed/logs"], ["--log-dir", "sealed/new"], ["--fail-dir", "sealed/logs"],
-                          ["--journal", "sealed/j.jsonl"]):
+        self.write("failing/failures/x", "")
+        self.place("pipe")
+        self.place("device", device=True)
+        self.place("link", "device")
+        self.place("logs/run_tests.jsonl", "../file")
+        new = ["--log-dir", "new"]
+        cases: List[Tuple[List[str], str, str]] = [          # arguments, $XML_LOG_DIR, the place that is named
+            (["--log-dir", "file"], "", "file"), ([], "file/logs", "file/logs"), ([], "", "logs/run_tests.jsonl"),
+            (["--log-dir", "failing"], "", "failing/failures"), ([*new, "--fail-dir", "file"], "", "file"),
+            ([*new, "--fail-dir", "file/fail"], "", "file/fail"), ([*new, "--junit", "file/j.xml"], "", "file")]
+        cases += [([*new, "--journal", path], "", path) for path in ("file/j", "none/j", ".", "pipe", "device", "link")]
+        cases += [([*new, "--junit", path], "", path) for path in ("new", "pipe", "device", "link")]
+        for arguments, log_dir, path in cases:
             with self.subTest(arguments):
-                ran = self.run_list("touch ran; false\n", *arguments)
-                self.assertEqual((ran.code, ran.out, os.path.exists(ran.path("ran"))), (3, b"", False))
-                self.assertRegex(ran.err, r"^run_tests\.py: error: cannot write \S+ \(Permission denied\); name ")
+                ran = self.run_list("touch ran; false\n", *arguments, env={"XML_LOG_DIR": log_dir})
+                self.assertEqual((ran.code, ran.out, os.path.exists(ran.path("ran"))), (3, b"", False), ran.err)
+                self.assertRegex(ran.err, rf"^run_tests\.py: error: cannot write {path}\S* \([A-Za-z; ]+\); "
+                                          r"name a place with --log-dir, --fail-dir, --journal or --junit\n$")
+                self.assertEqual(self.kinds("file", "pipe", "device", "link", "logs/run_tests.jsonl"), "-pcll")
+                self.assertEqual(ran.read("file"), "a file\n")
 
+    def test_links_in_the_log_dir_are_replaced(self) -> None:
+        """Those of before, and those that a test puts there. What they point to stays."""
+        names = ("failures", "deferred.txt", "a.log", "b.log", "b.xml")
+        self.write("mine", "precious\n")
+        for name in set(names) - {"b.log"}:
+            self.place(f"logs/{name}", "../mine")
+        ran = self.run_list("ln -s ../mine logs/b.log; false #: label=a\nwait\nfalse --junitxml=logs/b.xml #: label=b\n"
+                            "true #: label=c gpus=3\n", "--max-gpus", "2")
+        self.check(ran, 1, {"a": "failed", "b": "failed", "c": "deferred"})
+        self.assertEqual((ran.read("mine"), self.kinds(*(f"logs/{name}" for name in names))), ("precious\n", "-----"))
+        self.assertEqual(ran.read("logs/deferred.txt"), "c\n")
 
-class StandInTest(RunnerCase):
+    def test_what_a_test_takes_away_comes_back(self) -> None:
+        """What the runner wrote; only logs are lost."""
+        cases = {
+            "rm -r logs; false\n": {"rm -r logs; false": "failed"},
+            "rm -r logs\nwait\ntrue\n": {"rm -r logs": "passed", "true": "passed"},
+            "false\nwait\nrm logs/failures logs/*.jsonl\nwait\nfalse\n": {
+                "false": "failed", "rm logs/failures logs/*.jsonl": "passed", "false #2": "failed"}}
+        for number, (text, outcomes) in enumerate(cases.items()):
+            with self.subTest(text):
+                ran = self.run_list(text, gpus=("0,1", "0")[number % 2])
+                self.assertEqual((ran.code, ran.outcomes()), (int("failed" in outcomes.values()), outcomes))
+                self.assertEqual([record["event"] for record in ran.journal()],
+                                 ["run_start", *["test_start", "test_end"] * len(outcomes), "run_end"])
+                self.assertEqual(ran.failures(), [label for label in outcomes if outcomes[label] == "failed"])
+                self.assertEqual(ran.err, "")
+                shutil.rmtree(ran.path("logs"))          # what is there is of no use to the next
+
+    def test_a_log_dir_is_one_runs_alone(self) -> None:
+        """Also one that has come back after a test has taken it away."""
+        record = self.new_record()
+        with mock.patch.dict(os.environ, {"RUN_TESTS_RUN": "outer"}):    # who is nested does not wait
+            for _ in range(2):
+                with self.assertRaisesRegex(run_tests.MachineError, "is writing to .*/logs; give this one a --log-dir"):
+                    run_tests.lock_directory(self.folder + "/logs")
+                shutil.rmtree(self.folder + "/logs")
+                record.restore()
+            shutil.rmtree(self.folder + "/logs")
+            self.new_record()
+            with self.assertRaisesRegex(run_tests.MachineError, "is writing to .*/logs; give this one a --log-dir"):
+                record.restore()
+
+    def test_the_deferred_are_named_for_only(self) -> None:
+        text = "true #: label='a b'\nwait\ntrue #: label='wide ☃ \udcff' gpus=3\n"
+        ran = self.run_list(text, "--max-gpus", "2")
+        self.check(ran, 0, {"a b": "passed", "wide ☃ \udcff": "deferred"})
+        self.assertEqual(ran.read("logs/deferred.txt"), "wide ☃ \udcff\n")
+        ran = self.run_list(text, "--only", "logs/deferred.txt", gpus="0,1,2")
+        self.assertEqual((ran.outcomes(), ran.read("logs/deferred.txt")),
+                         ({"a b": "deferred", "wide ☃ \udcff": "passed"}, "wide ☃ \udcff\n"), "its input stays")
+        self.run_list(text, "--max-gpus", "3", gpus="0,1,2")
+        self.assertFalse(os.path.exists(ran.path("logs/deferred.txt")), "nothing is deferred")
+
+    def test_a_summary_beside_the_junit_files_of_tests_is_told(self) -> None:
+        self.write("sum.xml", "of an earlier run")
+        for path in ("logs/sum.xml", "logs/in/sum.xml", "sum.xml"):
+            with self.subTest(path):
+                ran = self.run_list(f"test ! -e {path}\n", "--junit", path)
+                self.assertEqual((ran.code, self.kinds(path)), (0, "-"))
+                said = f"run_tests.py: --junit {path} is beside the tests' own JUnit files: who reads them all counts"
+                self.assertEqual(ran.err, (said + " each test twice\n") * (path == "logs/sum.xml"))
+                suite, = ElementTree.parse(ran.path(path)).getroot()
+                self.assertEqual([suite.get(name) for name in ("name", "tests", "errors")], ["run_tests.py", "1", "0"])
+
+class StandInTest(RecordCase):
+    """The JUnit file of a test that left none, or one that cannot be used."""
+
     def case_of(self, ran: Ran, path: str) -> ElementTree.Element:
         """The one case of a JUnit file, whose counts must fit."""
         with open(ran.path(path), "rb") as file:
@@ -381,154 +348,100 @@ class StandInTest(RunnerCase):
         suite, = root
         case, = suite
         self.assertEqual((root.tag, suite.tag, case.tag), ("testsuites", "testsuite", "testcase"))
-        self.assertEqual({name: suite.get(name) for name in ("tests", "failures", "skipped")},
-                         {"tests": "1", "failures": "0", "skipped": "0"})
-        self.assertEqual(suite.get("errors"), str(len(case.findall("error"))))
+        self.assertEqual([suite.get(name) for name in ("tests", "failures", "skipped", "errors")],
+                         ["1", "0", "0", str(len(case.findall("error")))])
         self.assertEqual((case.get("classname"), case.get("name"), case.get("time")),
-                         ("run_tests.py", suite.get("name"), suite.get("time")))
-        self.assertRegex(case.get("time", ""), r"^\d+\.\d{3}$")
+                         ("run_tests", suite.get("name"), suite.get("time")))
         return case
 
-    def xml_files(self, ran: Ran) -> List[str]:
-        return sorted(os.path.relpath(os.path.join(folder, name), ran.folder)
-                      for folder, _, names in os.walk(ran.folder) for name in names if ".xml" in name)
-
-    def test_what_never_ran_does_not_keep_the_file_of_an_earlier_run(self) -> None:
-        for name in ("late", "wide", "cut"):
-            self.write(name + ".xml", "<testsuites/>")
-        ran = self.run_list("""
-            false                             #: label=first
-            wait
-            true late --junitxml=late.xml     #: after=first label=late
-            true wide --junitxml=wide.xml     #: gpus=3 label=wide
-            true new --junitxml=new.xml       #: after=first label=new
-        """)
-        self.check(ran, 1, {"first": "failed", "late": "blocked", "wide": "unrunnable", "new": "blocked"})
-        for name, why in (("late", "blocked; waits for first, which did not pass"),
-                          ("wide", "unrunnable; needs 3 GPUs, more than there are"),
-                          ("new", "blocked; waits for first, which did not pass")):
-            with self.subTest(name):
-                self.assertEqual([error.get("message") for error in self.case_of(ran, name + ".xml")][0], why)
-
     def test_it_says_how_the_test_ended(self) -> None:
-        for name in ("stale", "passed_stale"):
-            self.write(name + ".xml", "<testsuites/>")
         told = "<a><testcase><error/></testcase></a>"
-        ran = self.run_list("""
-            bash -c 'echo last words; kill -KILL $$' --junitxml=dead.xml                #: label=dead
-            bash -c 'exit 3' --junitxml missing.xml                                     #: label=missing
-            bash -c 'printf "<testsuites><tests" >cut.xml; exit 1' --junitxml=cut.xml   #: label=cut
-            bash -c 'exit 1' --junitxml=stale.xml                                       #: label=stale
-            bash -c 'sleep 1000' --junitxml=slow.xml                                    #: label=slow timeout=100ms
-            bash -c 'exit 1' --junitxml=deep/er/x.xml                                   #: label=deep
-            bash -c 'true' --junitxml=passed.xml                                        #: label=passed
-            bash -c 'true' --junitxml=passed_stale.xml                                  #: label=passed-stale
-            bash -c ': >passed_empty.xml' --junitxml=passed_empty.xml                   #: label=passed-empty
-            bash -c 'echo "<own/>" >own.xml; exit 1' --junitxml=own.xml                 #: label=own
-            bash -c 'echo "$TOLD" >told.xml; exit 1' --junitxml=told.xml                #: label=told
-            bash -c 'echo "<own/>" >fine.xml' --junitxml=fine.xml                       #: label=fine
-            run_test "" in_log_dir.xml "true" other
-        """, "--python", "false", env={"TOLD": told})
-        expected: Mapping[str, Tuple[str, str, bool]] = {      # label, message, whether it is an error
-            "dead.xml": ("dead", "crashed (SIGKILL); its JUnit file is missing", True),
-            "missing.xml": ("missing", "failed, exit 3; its JUnit file is missing", True),
-            "cut.xml": ("cut", "failed, exit 1; its JUnit file is truncated", True),
-            "stale.xml": ("stale", "failed, exit 1; its JUnit file is stale, from an earlier run", True),
-            "slow.xml": ("slow", "timeout; its JUnit file is missing", True),
-            "deep/er/x.xml": ("deep", "failed, exit 1; its JUnit file is missing", True),
-            "passed.xml": ("passed", "passed; its JUnit file is missing", False),
-            "passed_stale.xml": ("passed-stale", "passed; its JUnit file is stale, from an earlier run", False),
-            "passed_empty.xml": ("passed-empty", "passed; its JUnit file is truncated", False),
-            "own.xml": ("own", "failed, exit 1; its JUnit file is without a failure", True),
-            "logs/in_log_dir.xml": ("other", "failed, exit 1; its JUnit file is missing", True),
-        }
-        self.assertEqual(self.xml_files(ran), sorted([*expected, "told.xml", "fine.xml"]))
+        missing, stale = "its JUnit file is missing", "its JUnit file is stale, from an earlier run"
+        cases = (        # file and label, what the test does, attributes, how it ends, why it has this file
+            ("dead.xml", 'printf "\\033[31mlast words\\n"; kill -KILL $$', "", "crashed (SIGKILL)", missing),
+            ("deep/er/x.xml", "exit 3", "", "failed, exit 3", missing),
+            ("cut.xml", 'printf "<testsuites><tests" >cut.xml; exit 1', "", "failed, exit 1",
+             "its JUnit file is truncated"),
+            ("stale.xml", "exit 1", "", "failed, exit 1", stale),
+            ("own.xml", 'echo "<own/>" >own.xml; exit 1', "", "failed, exit 1", "its JUnit file is without a failure"),
+            ("p.xml", "true", "", "passed", missing), ("p_stale.xml", "true", "", "passed", stale),
+            ("p_empty.xml", ": >p_empty.xml", "", "passed", "its JUnit file is truncated"),
+            ("late.xml", "true", "after=dead.xml", "blocked", "waits for dead.xml, which did not pass"),
+            ("wide.xml", "true", "gpus=3", "unrunnable", "needs 3 GPUs, more than there are"))
+        for name in ("stale", "p_stale", "late", "wide"):
+            self.write(name + ".xml", "<testsuites/>")
+        text = "".join(f"bash -c '{does}' --junitxml={path} #: label={path} {attributes}\n"
+                       for path, does, attributes, _, _ in cases)
+        ran = self.run_list(text + "bash -c 'echo \"$TOLD\" >told.xml; exit 1' --junitxml=told.xml\nfalse\n"
+                            "bash -c 'echo \"<own/>\" >fine.xml' --junitxml=fine.xml\n", env={"TOLD": told})
+        self.assertEqual(ran.code, 1)
         self.assertEqual((ran.read("told.xml"), ran.read("fine.xml")), (told + "\n", "<own/>\n"))
-        for path, (label, message, is_error) in expected.items():
+        self.assertEqual([name for name in os.listdir(ran.path("logs")) if name.endswith(".xml")], [])
+        for path, _, _, verdict, why in cases:
             with self.subTest(path):
                 case = self.case_of(ran, path)
-                self.assertEqual(case.get("name"), label)
-                self.assertEqual([error.get("message") for error in case.findall("error")], [message] * is_error)
-                self.assertTrue((case.findtext("system-out") or "").startswith(message + "\n"))
-        self.assertIn("\nlast words\n", self.case_of(ran, "dead.xml").findtext("system-out") or "")
-        self.assertEqual(ran.code, 1)
-        passed = {label for label, outcome in ran.outcomes().items() if outcome == "passed"}
-        self.assertEqual(passed, {"passed", "passed-stale", "passed-empty", "fine"})
-        for label, fault in (("passed", "missing"), ("passed-stale", "stale, from an earlier run"),
-                             ("passed-empty", "truncated")):
-            self.assertIn(f"\npassed without its JUnit file ({fault}): {label}\n", ran.text)
+                said = [(element.tag, element.get("message", element.text)) for element in case]
+                self.assertEqual(said, [("system-out" if verdict == "passed" else "error", f"{verdict}; {why}")])
+                told = f"\npassed without its JUnit file ({why[18:]}): {path}\n"
+                self.assertEqual((case.get("name"), told in ran.text), (path, verdict == "passed"))
+        self.assertTrue((self.case_of(ran, "dead.xml").findtext("error") or "").startswith("last words\n"))
 
-    def test_a_test_that_passes_without_its_file_fails_nothing(self) -> None:
-        ran = self.run_list("bash -c 'true' --junitxml=x.xml #: label=a\n")
-        self.check(ran, 0, {"a": "passed"})
-
-    def test_a_file_that_cannot_be_read_stops_nothing(self) -> None:
+    def test_what_cannot_be_read_or_replaced_stops_nothing(self) -> None:
+        """An unknown encoding, and in the file's place a folder, a FIFO, a device, of before or by the test."""
         self.write("x.xml", '<?xml version="1.0" encoding="shift_jis"?><testsuites/>')
+        self.place("pipe.xml")
+        self.place("device.xml", device=True)
         for gpus in ("0", "0,1"):
             with self.subTest(gpus=gpus):
                 ran = self.run_list("""
                     bash -c 'cp x.xml new.xml' --junitxml=new.xml            #: label=a
                     bash -c 'mkdir -p folder.xml' --junitxml=folder.xml      #: label=b
-                    true                                                     #: label=c
+                    bash -c 'rm -f late.xml; mkfifo late.xml' --junitxml=late.xml  #: label=c
+                    false --junitxml=pipe.xml                                #: label=d
+                    false --junitxml=device.xml                              #: label=e
                 """, "--log-dir", f"logs{gpus}", gpus=gpus)
-                self.assertEqual(ran.code, 0, ran.text)
-                self.assertRegex(ran.err, r"\Arun_tests.py: cannot write .*/folder.xml \(.*\); .* no JUnit file\n\Z")
-                self.assertEqual({end["outcome"] for end in ran.journal("test_end", f"logs{gpus}/run_tests.jsonl")},
-                                 {"passed"})
+                outcomes = [end["outcome"] for end in ran.journal("test_end", f"logs{gpus}/run_tests.jsonl")]
+                self.assertEqual((ran.code, sorted(outcomes)), (1, ["failed"] * 2 + ["passed"] * 3), ran.text)
+                for line in ran.err.splitlines():
+                    self.assertRegex(line, r"^run_tests.py: cannot write .*(folder|late).xml \(.*\); .* no JUnit file$")
+                self.assertEqual(self.kinds("folder.xml", "late.xml", "pipe.xml", "device.xml"), "dppc")
 
     def test_any_log_fits_into_it(self) -> None:
-        cases: Mapping[str, Tuple[bytes, str]] = {      # the log, and what of it is there
-            "plain": (b"one\ntwo\n", "one\ntwo\n"),
-            "empty": (b"", ""),
-            "NUL and control characters": (b"A\0\1\x1b[31mB\x7f\tC\n", "A???[31mB\x7f\tC\n"),
-            "invalid UTF-8": (b"A\377\303B\n", "A\ufffd\ufffdB\n"),
-            "markup": (b"]]> & <b a=\"c\"> ' &amp; <!-- -->\n", "]]> & <b a=\"c\"> ' &amp; <!-- -->\n"),
-            "beyond the BMP": ("\U0001f680 \ufffe\uffff\ud7ff\n".encode(), "\U0001f680 ??\ud7ff\n"),
-            "long": (b"first\n" + b"x" * 100_000 + b"\nlast", "x" * (run_tests.TAIL_BYTES - 5) + "\nlast"),
-            "cut within a character": ("é".encode() * 10_000 + b".",
-                                       "\ufffd" + "é" * (run_tests.TAIL_BYTES // 2 - 1) + "."),
-        }
+        size = run_tests.TAIL_BYTES
+        cases: Sequence[Tuple[bytes, str]] = (           # the log, and what of it is there
+            (b"", ""), (b"one\ntwo\n", "one\ntwo\n"), (b"\x1b[31mred\x1b[0m \x1b]0;title\x07\n", "red \n"),
+            (b"A\0\1B\x7f\tC \377\303\n", "A??B\x7f\tC \ufffd\ufffd\n"),
+            (b"]]> & <b a=\"c\"> ' &amp; <!-- -->\n", "]]> & <b a=\"c\"> ' &amp; <!-- -->\n"),
+            ("\U0001f680 \ufffe\uffff\ud7ff\n".encode(), "\U0001f680 ??\ud7ff\n"),
+            (b"first\n" + b"x" * 100_000 + b"\nlast", "x" * (size - 5) + "\nlast"),
+            ("é".encode() * 10_000 + b".", "\ufffd" + "é" * (size // 2 - 1) + "."))
         path, log = os.path.join(self.folder, "x.xml"), os.path.join(self.folder, "x.log")
-        result = run_tests.Result(a_test(junit=path), Outcome.FAILED, 1.5, 1, junit_fault="missing")
-        for name, (text, expected) in cases.items():
-            with self.subTest(name):
+        test = a_test(junit=path, label='a <b> & "c" \udcff\x01☃')
+        result = Result(test, Outcome.FAILED, 1.5, 1, junit_fault="missing")
+        for text, expected in cases:
+            with self.subTest(text[:40]):
                 with open(log, "wb") as file:
                     file.write(text)
                 run_tests.write_xml(path, run_tests.mended_junit(result, run_tests.tail_of(log), False))
-                told = ElementTree.parse(path).getroot().findtext("testsuite/testcase/system-out")
-                self.assertEqual(told, "failed, exit 1; its JUnit file is missing\n" + expected)
+                case = self.case_of(Ran(0, b"", "", self.folder), "x.xml")
+                self.assertEqual((case.findtext("error"), case.get("name")), (expected, 'a <b> & "c" ??☃'))
         self.assertEqual(sorted(os.listdir(self.folder)), ["x.log", "x.xml"])
+        self.assertEqual([run_tests.tail_of(path) for path in (self.folder, self.place("pipe"), "none")], [""] * 3)
 
-    def test_any_log_of_a_run_fits_into_it(self) -> None:
-        ran = self.run_list(r"""
-            bash -c 'printf "A\0\377\033[0mB\r\n"; kill -KILL $$' --junitxml=x.xml
-        """)
-        self.assertIn("\nA?\ufffd?[0mB\n", self.case_of(ran, "x.xml").findtext("system-out") or "")
-        with open(ran.path("logs/x.log"), "rb") as file:
-            self.assertTrue(file.read().startswith(b"A\0\377\033[0mB\r\n"))
-
-    def test_any_label_fits_into_it(self) -> None:
-        for label, expected in (('a <b> & "c"', 'a <b> & "c"'), ("x\udcffy", "x?y"), ("☃\U0001f680", "☃\U0001f680")):
-            with self.subTest(label=label):
-                path = os.path.join(self.folder, "x.xml")
-                test = a_test(label=label, stem="x", junit=path)
-                result = run_tests.Result(test, Outcome.CRASHED, status=-9)
-                run_tests.write_xml(path, run_tests.mended_junit(result, "", False))
-                self.assertEqual(self.case_of(Ran(0, b"", "", self.folder), "x.xml").get("name"), expected)
-
-    def test_a_log_that_is_gone_has_no_tail(self) -> None:
-        self.assertEqual(run_tests.tail_of(os.path.join(self.folder, "none.log")), "")
-
-    def test_a_place_that_cannot_be_raises_and_leaves_nothing(self) -> None:
+    def test_a_file_is_written_whole_or_not_at_all(self) -> None:
         os.makedirs(os.path.join(self.folder, "folder.xml"))
-        for path in (self.write("file", "") + "/x.xml", os.path.join(self.folder, "folder.xml")):
+        self.write("other", "theirs")
+        for path in (self.write("file", "") + "/x.xml", self.folder + "/folder.xml", self.place("pipe.xml"),
+                     self.place("device.xml", device=True)):
             with self.subTest(path), self.assertRaises(OSError):
                 run_tests.write_xml(path, ElementTree.Element("testsuites"))
-        self.assertEqual(sorted(os.listdir(self.folder)), ["file", "folder.xml"])
-
-    def test_a_test_without_a_junit_file_gets_none(self) -> None:
-        ran = self.run_list("false\ntrue\nkill -KILL $$\nsleep 1000 #: timeout=100ms\n")
-        self.assertEqual((ran.code, self.xml_files(ran)), (1, []))
+        with self.assertRaises(OSError):
+            run_tests.write_xml(self.place("link.xml", "other"), ElementTree.Element("testsuites"))
+        run_tests.write_xml(os.path.join(self.folder, "link.xml"), ElementTree.Element("testsuites"), is_ours=True)
+        self.assertEqual(sorted(os.listdir(self.folder)),
+                         ["device.xml", "file", "folder.xml", "link.xml", "other", "pipe.xml"])
+        self.assertEqual(self.kinds("folder.xml", "pipe.xml", "device.xml", "link.xml", "other"), "dpc--")
+        self.assertEqual(os.path.getsize(os.path.join(self.folder, "other")), 6)
 
 
 class MendedTest(RunnerCase):
@@ -540,17 +453,12 @@ class MendedTest(RunnerCase):
         if text is None:
             os.unlink(path)
         values = {"outcome": Outcome.FAILED, "seconds": 1.5, "status": 1, **values}
-        result = run_tests.Result(a_test(label="x.py", junit=path), **values)
+        result = Result(a_test(label="x.py", junit=path), **values)
         run_tests.write_xml(path, run_tests.mended_junit(result, "tail", keeps))
         return ElementTree.parse(path).getroot()
 
     def names(self, root: ElementTree.Element) -> List[str]:
         return [case.get("name", "") for case in root.iter("testcase")]
-
-    def test_a_case_without_a_name_is_not_complete(self) -> None:
-        """What pytest writes for the test in which it was ended."""
-        text = '<testsuites><testsuite><testcase name="a"/><testcase time="0.000"/></testsuite></testsuites>'
-        self.assertEqual(self.names(self.mended(text, junit_fault="without a failure")), ["a", "x.py"])
 
     def test_complete_cases_are_kept_as_they_are(self) -> None:
         case = '<testcase name="{0}" classname="t" time="0.5">{1}</testcase>'.format
@@ -560,7 +468,9 @@ class MendedTest(RunnerCase):
         texts = {"whole": whole, "cut between cases": whole[:-25], "cut within a case": whole[:-25] + kept[0][:-5],
                  "two suites": "<testsuites><testsuite>" + kept[0] + kept[1] + "</testsuite><testsuite>" + kept[2]
                                + kept[3] + kept[4] + "</testsuite></testsuites>",
-                 "in an encoding of its own": '<?xml version="1.0" encoding="latin-1"?>' + whole}
+                 "in an encoding of its own": '<?xml version="1.0" encoding="latin-1"?>' + whole,
+                 "in a namespace": whole.replace("<testsuites>", '<testsuites xmlns="http://junit.org">'),
+                 "with what pytest writes for the test in which it was ended": whole[:-25] + '<testcase time="0.0"/>'}
         for name, text in texts.items():
             with self.subTest(name):
                 root = self.mended(text, junit_fault="truncated")
@@ -579,9 +489,15 @@ class MendedTest(RunnerCase):
             with self.subTest(name):
                 self.assertEqual(self.names(self.mended(text, keeps)), ["x.py"])
 
+    def test_a_large_one_is_kept_aside(self) -> None:
+        text = "<testsuites><testsuite><testcase name='a'/>"
+        with mock.patch.object(run_tests, "JUNIT_BYTES", len(text) - 1):
+            self.assertEqual(self.names(self.mended(text, junit_fault="truncated")), ["x.py"])
+        with open(os.path.join(self.folder, "x.xml.torn"), encoding="ascii") as file:
+            self.assertEqual(file.read(), text)
+
     def test_the_new_case_says_how_the_test_ended(self) -> None:
         cases: List[Tuple[Dict[str, Any], str]] = [
-            ({"junit_fault": "missing"}, "failed, exit 1; its JUnit file is missing"),
             ({"junit_fault": "without a failure"}, "failed, exit 1; its JUnit file is without a failure"),
             ({"outcome": Outcome.CRASHED, "status": -9, "reason": "OOM killer", "junit_fault": "truncated"},
              "crashed (SIGKILL, OOM killer); its JUnit file is truncated"),
@@ -593,29 +509,25 @@ class MendedTest(RunnerCase):
         for values, message in cases:
             with self.subTest(message):
                 case, = self.mended(None, **values).iter("testcase")
-                self.assertEqual([error.get("message") for error in case.findall("error")], [message])
-                self.assertEqual(case.findtext("system-out"), message + "\ntail")
-        case, = self.mended(None, outcome=Outcome.PASSED, status=0, junit_fault="missing").iter("testcase")
-        self.assertEqual([element.tag for element in case], ["system-out"])
+                error, = case
+                self.assertEqual((error.tag, error.get("message"), error.text), ("error", message, "tail"))
 
 
-class SummaryCaseTest(RunnerCase):
+class SummaryCaseTest(RecordCase):
     """A test in the summary of the run (`--junit`), its attempts as surefire has them."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.record = run_tests.Record(run_tests.Options((), log_dir=os.path.join(self.folder, "logs")), "a run")
-        self.addCleanup(self.record.journal.file.close)
-        self.addCleanup(os.close, self.record.lock)
+        self.record = self.new_record()
 
     def case_of(self, words: str, label: str = "x.py", tail: str = "", **values: Any) -> ElementTree.Element:
         """The case of a test whose attempts had these outcomes; each log tells its number."""
         statuses = {"passed": 0, "flaky": 0, "failed": 3, "crashed": -11, "timeout": -15, "interrupted": -2}
-        test, words_list = a_test(label=label, stem="x"), words.split(",")
+        test, outcomes = a_test(label=label, stem="x", file="qa/L0.a/tests.txt"), words.split(",")
         results = []
-        for number, word in enumerate(words_list, 1):
-            results.append(run_tests.Result(test, Outcome(word), 2.0, statuses.get(word), attempt=number, **values))
-            name = "x.log" if number == len(words_list) else f"x.attempt{number}.log"
+        for number, word in enumerate(outcomes, 1):
+            results.append(Result(test, Outcome(word), 2.0, statuses.get(word), attempt=number, **values))
+            name = "x.log" if number == len(outcomes) else f"x.attempt{number}.log"
             self.write(f"logs/{name}", f"log {number}{tail}")
         path = os.path.join(self.folder, "sum.xml")
         run_tests.write_xml(path, run_tests.junit_of("all", 9.0, [run_tests.summary_case(results, self.record)]))
@@ -635,12 +547,11 @@ class SummaryCaseTest(RunnerCase):
             with self.subTest(words):
                 case = self.case_of(words)
                 self.assertEqual(" ".join(element.tag for element in case), tags)
-                self.assertEqual(case.attrib, {"name": "x.py", "classname": "tests.txt", "time": "2.000"})
+                self.assertEqual(case.attrib, {"name": "x.py", "classname": "qa/L0_a/tests", "time": "2.000"})
                 for number, element in enumerate(case, 1):
                     if element.tag in ("failure", "error"):
                         has_log = words.split(",")[0] not in ("blocked", "unrunnable", "not run")
-                        self.assertEqual(element.text, f"log {number}" if has_log else None)
-                        self.assertEqual(list(element), [])
+                        self.assertEqual((element.text, list(element)), (f"log {number}" if has_log else None, []))
                     elif element.tag != "skipped":
                         self.assertEqual([child.tag for child in element], ["stackTrace", "system-out"])
                         self.assertEqual(element.findtext("system-out"), f"log {number}")
@@ -653,24 +564,12 @@ class SummaryCaseTest(RunnerCase):
                  ("crashed", "", "", "crashed (SIGSEGV)")]
         for word, cause, reason, message in cases:
             with self.subTest(word):
-                element, = self.case_of(word, cause=run_tests.Cause(cause), reason=reason)
+                element, = self.case_of(word, cause=Cause(cause), reason=reason)
                 self.assertEqual((element.get("message"), element.get("type")), (message, word))
 
     def test_any_label_and_any_log_fit_into_it(self) -> None:
-        for label, expected in (('a <b> & "c"', 'a <b> & "c"'), ("x\udcff\x01y", "x??y"), ("\u2603 ]]>", "\u2603 ]]>")):
-            with self.subTest(label):
-                case = self.case_of("failed,crashed", label=label, tail="\0\x1b ]]> \udcff")
-                self.assertEqual(case.get("name"), expected)
-                self.assertEqual(case.findtext("failure"), "log 1?? ]]> \ufffd")
-
-    def test_the_counts_of_a_summary(self) -> None:
-        attempts = ["passed", "failed", "crashed", "deferred", "failed", "timeout"]
-        results = [run_tests.Result(a_test(index), Outcome(word), 1.0, 1) for index, word in enumerate(attempts)]
-        cases = [run_tests.summary_case([result], self.record) for result in results]
-        suite, = run_tests.junit_of("a \x01 name", 7.25, cases)
-        counts = {"tests": "6", "failures": "2", "errors": "2", "skipped": "1"}
-        self.assertEqual(suite.attrib, {"name": "a ? name", "time": "7.250", **counts})
-
+        case = self.case_of("failed,crashed", label='a <b> & "c" ]]> x\udcff\x01y ☃', tail="\0\x1b[1m ]]> \udcff")
+        self.assertEqual((case.get("name"), case.findtext("failure")), ('a <b> & "c" ]]> x??y ☃', "log 1? ]]> \ufffd"))
 
 if __name__ == "__main__":
     unittest.main()

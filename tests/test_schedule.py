@@ -10,103 +10,78 @@ import shutil
 import signal
 import tempfile
 import unittest
-from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import run_tests
-from run_tests import (ALL_GPUS, SHARES, STUCK_S, Abandon, Announce, Begin, Blame, Broken, Cause, Conclude, Exited,
-                       Interrupt, Kill, Launch, Lease, Outcome, Quarantine, Retry, Sick, Started, Submit, Test, Tick,
-                       death_of, judge, outcome_of)
-from tests.support import ROOT, a_test
+from run_tests import (ALL_GPUS, SHARES, STACKS_S, STUCK_S, Abandon, Announce, Attempt, Begin, Blame, Broken, Cause,
+                       Conclude, Ended, Exited, Interrupt, Kill, Launch, Lease, Outcome, Quarantine, Result, Retry,
+                       Sick, Submit, Test, Tick, death_of, judge, outcome_of)
+from tests.support import a_test
 
-EXPECTED_S = 60.0    # what a test of words is expected to take
+SEEDS = 1000     # random schedules, a millisecond each
 CAUSES = {"ecc": Cause("ECC", Blame.DEVICE), "bus": Cause("lost", Blame.DEVICE),
-          "launch": Cause("launch failure", Blame.STARTUP),
           "old": Cause("old driver", Blame.MACHINE), "none": Cause("no GPU", Blame.MACHINE)}
-DURATIONS = os.path.join(ROOT, "qa", "bench", "durations")   # of suites: name, seconds, GPUs
-
-
-def test_of(word: str, index: int, barrier: int) -> Test:
-    """A test from a word `label[:need[:timeout]][~seconds][+after=a,b][+lock=x,y]`."""
-    head, *extras = word.split("+")
-    head, _, seconds = head.partition("~")
-    label, need, timeout = (head + "::").split(":")[:3]
-    named = {key: run_tests.parse_names(names) for key, _, names in (extra.partition("=") for extra in extras)}
-    attributes = run_tests.Attributes(time=float(seconds or EXPECTED_S), **named)
-    return a_test(index, label, barrier=barrier, gpus=run_tests.parse_gpus(need or "1"), attributes=attributes,
-                  timeout=float(timeout) if timeout else None)
-
-
-test_of.__test__ = False     # type: ignore[attr-defined]  # pytest would take it for a test
 
 
 def tests_of(text: str) -> List[Test]:
-    """Tests from words, see `test_of`; a `|` is a barrier."""
+    """Tests from words `label[:need[:timeout]][+after=a,b][+lock=x,y]`; a `|` is a barrier."""
     tests: List[Test] = []
     barrier = 0
     for word in text.split():
         if word == "|":
             barrier += 1
-        else:
-            tests.append(test_of(word, len(tests), barrier))
+            continue
+        head, *extras = word.split("+")
+        label, need, timeout = (head + "::").split(":")[:3]
+        named = {key: run_tests.parse_names(names) for key, _, names in (extra.partition("=") for extra in extras)}
+        tests.append(a_test(len(tests), label, barrier=barrier, gpus=run_tests.parse_gpus(need or "1"),
+                            attributes=run_tests.Attributes(**named), timeout=float(timeout) if timeout else None))
     return tests
-
-
-def seconds_of(tests: Iterable[Test]) -> Dict[Test, float]:
-    """The expected seconds of tests: what `time=` says."""
-    return {test: EXPECTED_S if test.attributes.time is None else test.attributes.time for test in tests}
 
 
 def devices_of(gpus: int) -> List[run_tests.Device]:
     return [run_tests.Device(index, str(index)) for index in range(gpus)]
 
 
-def schedule_of(tests: List[Test], gpus: int, jobs: int, sequential: bool = False,
-                locks: Optional[run_tests.GpuLocks] = None, **options: Any) -> run_tests.Schedule:
-    """A Schedule for tests, in starting order, on `gpus` devices."""
-    pool = run_tests.Pool(devices_of(gpus), jobs, sequential, locks)
-    return run_tests.Schedule(tests, seconds_of(tests), pool, run_tests.Options((), **options))
-
-
 class Play:
     """A schedule fed by words, whose actions are told in words.
 
-    Events: `begin`, `submit a b` (of those in `later`; named are then all that wait, in starting order), `start a`,
+    Events: `begin`, `submit a b` (of those in `later`; named are then all that wait, in starting order), `end a`,
     `exit a [status [cause]]`, `break a`, `tick`, `SIGINT` and other signals; `@5` before one is its time; a cause is a
     word of CAUSES, any other word the test's own, or `sick:0`, what nvidia-smi finds.
-    Actions: `a on GPU 0,1`, `SIGTERM a`, `a passed`, `a failed, again`, `quarantine 0`, `abandon a`, `a runs 60s`.
-    Unless `slow`, a launched test has started.
+    Actions: `a on GPU 0,1`, `SIGTERM a`, `a passed`, `a failed, again`, `a failed (known)` where that is no news,
+    `quarantine 0`, `abandon a`, `a runs 60s`.
     `order` are labels in starting order; empty: list order.
     """
 
-    def __init__(self, tests: str, *, gpus: int = 2, jobs: int = 2, slow: bool = False, order: str = "",
-                 slow_after: Optional[float] = None, later: str = "", **options: Any) -> None:
+    def __init__(self, tests: str, *, gpus: int = 2, jobs: int = 2, sequential: bool = False, order: str = "",
+                 later: str = "", locks: Optional[run_tests.GpuLocks] = None, **options: Any) -> None:
         self.tests = {test.label: test for test in tests_of(tests)}
         ordered = [self.tests[label] for label in order.split() or self.tests if label not in later.split()]
-        self.schedule = schedule_of(ordered, gpus, jobs, **options, **({"slow": slow_after} if slow_after else {}))
-        self.slow, self.at = slow, 0.0
-        self.results: Dict[str, run_tests.Result] = {}
+        pool = run_tests.Pool(devices_of(gpus), jobs, sequential, locks)
+        self.schedule = run_tests.Schedule(ordered, pool, run_tests.Options((), **options))
+        self.at = 0.0
+        self.results: Dict[str, Result] = {}
         self.leases: Dict[str, Lease] = {}
-        self.stacks: Dict[str, str] = {}         # by label, why they were last asked for
+        self.stacks: Dict[str, List[str]] = {}   # by label, why they were asked for
         self.quarantined: List[str] = []         # reasons
 
     def event(self, text: str) -> Any:
         words = text.split()
         if words[0].startswith("@"):
             self.at = float(words.pop(0)[1:])
-        name, test = words[0], self.tests.get(words[1]) if len(words) > 1 else None
+        name, named = words[0], [self.tests[word] for word in words[1:] if word in self.tests]
         if name.startswith("SIG"):
             return Interrupt(self.at, signal.Signals[name])
         if name == "exit":
-            return self.exited(test, *words[2:])
+            return self.exited(named[0], *words[2:])
         if name == "submit":
-            order = [self.tests[word] for word in words[1:]]
-            new = [test for test in order if test not in self.schedule.waiting]
-            return Submit(self.at, new, order, seconds_of(self.tests.values()))
-        return {"begin": Begin(self.at), "tick": Tick(self.at), "start": Started(self.at, test, None),
-                "break": Broken(self.at, test, "no log")}[name]
+            return Submit(self.at, [test for test in named if test not in self.schedule.waiting], named)
+        if name in ("begin", "tick"):
+            return {"begin": Begin, "tick": Tick}[name](self.at)
+        return Ended(self.at, named[0]) if name == "end" else Broken(self.at, named[0], "no log")
 
-    def exited(self, test: Optional[Test], status: str = "0", word: str = "") -> Exited:
-        assert test is not None
+    def exited(self, test: Test, status: str = "0", word: str = "") -> Exited:
         _, is_sick, index = word.partition("sick:")
         if is_sick:
             return Exited(self.at, test, int(status), sick=(Sick(devices_of(9)[int(index)], "no answer"),))
@@ -114,30 +89,31 @@ class Play:
 
     def step(self, text: str) -> List[str]:
         """Feed one event; returns what the schedule wants done."""
-        told = []
-        for action in self.schedule.step(self.event(text)):
-            if isinstance(action, Launch):
-                told.append(f"{action.test.label} on {action.lease.place()}")
-                self.leases[action.test.label] = action.lease
-                if not self.slow:
-                    told += self.step(f"start {action.test.label}")
-            elif isinstance(action, Kill):
-                told.append(f"{signal.Signals(action.signum).name} {action.test.label}")
-                if action.stacks:
-                    self.stacks[action.test.label] = action.stacks
-            elif isinstance(action, Quarantine):
-                told.append(f"quarantine {action.sick.device.token}")
-                self.quarantined.append(action.sick.reason)
-            elif isinstance(action, Abandon):
-                told.append(f"abandon {action.test.label}")
-            elif isinstance(action, Announce):
-                told.append(f"{action.test.label} runs {action.seconds:g}s")
-            elif isinstance(action, Retry):
-                told.append(f"{action.result.test.label} {action.result.outcome.value}, again")
-            else:
-                told.append(f"{action.result.test.label} {action.result.outcome.value}")
-                self.results[action.result.test.label] = action.result
-        return told
+        return [self.words_of(action) for action in self.schedule.step(self.event(text))]
+
+    def words_of(self, action: run_tests.Action) -> str:
+        if isinstance(action, (Launch, Kill, Abandon)):
+            return self.of_attempt(action, action.attempt.test.label, action.attempt.lease)
+        if isinstance(action, Quarantine):
+            self.quarantined.append(action.sick.reason)
+            return f"quarantine {action.sick.device.token}"
+        if isinstance(action, Announce):
+            return f"{action.test.label} runs {action.seconds:g}s"
+        told = f"{action.result.test.label} {action.result.outcome.value}"
+        if isinstance(action, Retry):
+            return f"{told}, again"
+        self.results[action.result.test.label] = action.result
+        return told + " (known)" * (not action.is_news)
+
+    def of_attempt(self, action: run_tests.Action, label: str, lease: Lease) -> str:
+        if isinstance(action, Abandon):
+            return f"abandon {label}"
+        if isinstance(action, Kill):
+            if action.stacks:
+                self.stacks.setdefault(label, []).append(action.stacks)
+            return f"{signal.Signals(action.signum).name} {label}"
+        self.leases[label] = lease
+        return f"{label} on {lease.place}"
 
     def reasons(self) -> Dict[str, str]:
         """By label, why a test ended as it did, where that is said."""
@@ -154,6 +130,12 @@ class ScheduleCase(unittest.TestCase):
             self.assertEqual("; ".join(told), expected.strip(), f"after {event.strip()!r}")
         self.assertIn(done, (play.schedule.done, None))
         return play
+
+    def plays(self, cases: Dict[str, Tuple[str, str]], **values: Any) -> None:
+        """Several of these, by name: tests and script."""
+        for name, (tests, script) in cases.items():
+            with self.subTest(name):
+                self.play(tests, script, **values)
 
 
 class GpuLineTest(ScheduleCase):
@@ -172,16 +154,23 @@ class GpuLineTest(ScheduleCase):
             exit d  > d passed; a on GPU 0
         """, order="d c b a", done=False)
 
-    def test_devices_are_taken_in_device_order(self) -> None:
-        for first, second in ("ab", "ba"):
-            with self.subTest(first=first):
-                self.play("a b c d:2", f"""
-                    begin          > a on GPU 0; b on GPU 1; c on GPU 2
-                    exit {first}   > {first} passed
-                    exit {second}  > {second} passed; d on GPU 0,1
-                    exit c         > c passed
-                    exit d         > d passed
-                """, gpus=3)
+    def test_whatever_fits_starts(self) -> None:
+        """The wide one waits until there is room for it, and holds up nobody."""
+        self.play("a b w:2 c d e:0 w2:2", """
+            begin   > a on GPU 0; b on GPU 1; e on CPU
+            exit b  > b passed; c on GPU 1
+            exit a  > a passed; d on GPU 0
+            exit d  > d passed
+            exit c  > c passed; w on GPU 0,1
+            exit w  > w passed; w2 on GPU 0,1
+        """, done=False)
+
+    def test_of_those_that_fit_the_first_in_starting_order_is_first(self) -> None:
+        self.play("a:3 b c:2 d v:3", """
+            begin   > a on GPU 0,1,2
+            exit a  > a passed; c on GPU 0,1; b on GPU 2
+            exit c  > c passed; d on GPU 0
+        """, gpus=3, order="a c b v d", done=False)
 
     def test_neighbours_are_taken_where_there_are_some(self) -> None:
         self.play("a b c d e f:2 g:2", """
@@ -192,26 +181,6 @@ class GpuLineTest(ScheduleCase):
             exit c  > c passed; g on GPU 1,2
         """, gpus=5, done=False)
 
-    def test_one_end_starts_all_that_fit(self) -> None:
-        self.play("a:3 b c:2 d~90", """
-            begin      > a on GPU 0,1,2
-            @1 exit a  > a passed; b on GPU 0; c on GPU 1,2
-            @2 exit c  > c passed; d on GPU 1
-            @3 exit d  > d passed
-            @3 exit b  > b passed
-        """, gpus=3)
-
-    def test_slot_numbers_are_the_lowest_free(self) -> None:
-        play = self.play("a b c d:0", """
-            begin   > a on GPU 0; b on GPU 1; d on CPU
-            exit a  > a passed; c on GPU 0
-        """, done=False)
-        self.assertEqual({label: lease.slot for label, lease in play.leases.items()}, {"a": 0, "b": 1, "c": 0, "d": 2})
-
-    def test_the_first_attempt_is_number_one(self) -> None:
-        actions = Play("a").schedule.step(Begin(0.0))
-        self.assertEqual([(action.test.label, action.attempt) for action in actions], [("a", 1)])
-
     def test_without_a_gpu_one_test_at_a_time_still_runs(self) -> None:
         self.play("a b c:0 w:all", """
             begin   > a on CPU; c on CPU
@@ -221,219 +190,102 @@ class GpuLineTest(ScheduleCase):
             exit w  > w passed
         """, gpus=0)
 
-
-class FractionTest(ScheduleCase):
-    def test_they_share_a_device_as_long_as_it_lasts(self) -> None:
-        self.play("a:.5 b:.25 c:.25 d:.25 e:.75", """
+    def test_fractions_share_a_device_as_long_as_it_lasts(self) -> None:
+        self.play("a:.5 b:.25 c:.25 d:.25 e:.75 f:.5 g", """
             begin   > a on GPU 0; b on GPU 0; c on GPU 0; d on GPU 1; e on GPU 1
-        """, done=False)
-
-    def test_a_share_that_comes_back_is_taken_at_once(self) -> None:
-        self.play("a:.5 b:.5 c:.5 d:.5", """
-            begin   > a on GPU 0; b on GPU 0
-            exit b  > b passed; c on GPU 0
-            exit a  > a passed; d on GPU 0
-        """, gpus=1, done=False)
-
-    def test_a_device_that_is_shared_is_no_whole_one(self) -> None:
-        self.play("a:.1 b", """
-            begin   > a on GPU 0
-            exit a  > a passed; b on GPU 0
             exit b  > b passed
-        """, gpus=1)
+            exit c  > c passed; f on GPU 0
+            exit d  > d passed
+            exit e  > e passed; g on GPU 1
+        """, done=False)
 
-    def test_other_tests_pass_by_one_that_does_not_fit(self) -> None:
-        self.play("a:.6~50 b:.6~50 c:.4~40", """
-            begin      > a on GPU 0; c on GPU 0
-            exit c     > c passed
-            exit a     > a passed; b on GPU 0
+    def test_what_does_not_fit_beside_a_share_waits(self) -> None:
+        self.play("a:.6 b:.6 w c:.4", """
+            begin   > a on GPU 0; c on GPU 0
+            exit c  > c passed
+            exit a  > a passed; b on GPU 0
+            exit b  > b passed; w on GPU 0
         """, gpus=1, done=False)
 
-
-class AllGpusTest(ScheduleCase):
-    def test_they_run_alone(self) -> None:
-        cases = {
-            "after GPU and CPU tests, before others": ("a w:all b~90 c:0~90 d:0~90 e:0~90", """
-                begin   > a on GPU 0
-                exit a  > a passed; w on GPU 0,1
-                exit w  > w passed; b on GPU 0; c on CPU; d on CPU
+    def test_all_gpus_run_alone(self) -> None:
+        self.plays({
+            "after all others that can run": ("a w:all b c:0 d:0", """
+                begin   > a on GPU 0; b on GPU 1; c on CPU; d on CPU
+                exit a  > a passed
+                exit b  > b passed
+                exit c  > c passed
+                exit d  > d passed; w on GPU 0,1
             """),
-            "first": ("w:all a c:0", """
-                begin   > w on GPU 0,1
-                tick    >
-                exit w  > w passed; a on GPU 0; c on CPU
-            """),
-            "two of them": ("v:all w:all", """
-                begin   > v on GPU 0,1
-                exit v  > v passed; w on GPU 0,1
-            """),
-            "while a test has all GPUs without being alone": ("a:2 w:all c:0~90", """
-                begin   > a on GPU 0,1
-                exit a  > a passed; w on GPU 0,1
-                exit w  > w passed; c on CPU
-            """),
-            "beside no fraction": ("a:.5 w:all b:.25~90", """
-                begin   > a on GPU 0
-                exit a  > a passed; w on GPU 0,1
-                exit w  > w passed; b on GPU 0
-            """),
-            "not while CPU tests run, whatever is free": ("c:0 w:all a~90", """
-                begin   > c on CPU
-                exit c  > c passed; w on GPU 0,1
-                exit w  > w passed; a on GPU 0
-            """),
-        }
-        for name, (tests, script) in cases.items():
-            with self.subTest(name):
-                self.play(tests, script, done=False)
-
-    def test_what_ends_before_the_last_that_runs_may_still_start(self) -> None:
-        """The CPU test is the last to end, at 100: that is the promise."""
-        self.play("a~50 x:0~100 w:all b~100 c~101 y:0~100 z:0~101 d:.5~20", """
-            begin        > a on GPU 0; x on CPU; b on GPU 1; y on CPU
-            @50 exit a   > a passed; d on GPU 0
-            @60 exit b   > b passed
-            @70 exit y   > y passed
-            @70 exit d   > d passed
-            @100 exit x  > x passed; w on GPU 0,1
-            @101 exit w  > w passed; c on GPU 0; z on CPU
-        """, done=False)
+            "first": ("w:all a c:0", "begin > w on GPU 0,1\ntick >\nexit w > w passed; a on GPU 0; c on CPU"),
+            "two of them": ("v:all w:all", "begin > v on GPU 0,1\nexit v > v passed; w on GPU 0,1"),
+            "not beside a test on all GPUs": ("a:2 w:all", "begin > a on GPU 0,1\nexit a > a passed; w on GPU 0,1"),
+            "beside no fraction": ("a:.5 w:all", "begin > a on GPU 0\nexit a > a passed; w on GPU 0,1"),
+        }, done=False)
 
 
 class CpuLineTest(ScheduleCase):
     def test_cpu_tests_run_beside_the_gpu_tests_on_their_slots(self) -> None:
-        self.play("a b c x:0 y:0 z:0", """
+        play = self.play("a b c x:0 y:0 z:0", """
             begin   > a on GPU 0; b on GPU 1; x on CPU; y on CPU
             exit x  > x passed; z on CPU
             exit a  > a passed; c on GPU 0
-            exit z  > z passed
-            exit y  > y passed
-            exit b  > b passed
-            exit c  > c passed
-        """)
-
-    def test_jobs_bounds_them(self) -> None:
-        self.play("x:0 y:0", """
-            begin   > x on CPU
-            exit x  > x passed; y on CPU
-            exit y  > y passed
-        """, jobs=1)
-
-    def test_they_hold_no_device(self) -> None:
-        play = self.play("x:0 y:0 a:2", "begin > x on CPU; y on CPU; a on GPU 0,1", done=False)
-        self.assertEqual([play.leases[label].devices for label in "xy"], [(), ()])
+        """, done=False)
+        self.assertEqual([play.leases[label].devices for label in "xyz"], [(), (), ()])
 
     def test_one_that_waits_for_a_slot_holds_up_no_gpu_test(self) -> None:
-        self.play("x:0 y:0~999 a:2~999 b", "begin > x on CPU; a on GPU 0,1", jobs=1, done=False)
-
-    def test_a_wide_test_that_waits_holds_up_no_cpu_test(self) -> None:
-        self.play("a~10 w:2 x:0~999", "begin > a on GPU 0; x on CPU", done=False)
+        self.play("x:0 y:0 a:2 b", "begin > x on CPU; a on GPU 0,1\nexit x > x passed; y on CPU", jobs=1, done=False)
 
 
 class BarrierTest(ScheduleCase):
     def test_all_above_ends_before_anything_below_starts(self) -> None:
         self.play("a x:0 | b y:0 | c", """
-            begin   > a on GPU 0; x on CPU
-            exit x  > x passed
-            exit a  > a passed; b on GPU 0; y on CPU
-            exit b  > b passed
-            exit y  > y passed; c on GPU 0
-            exit c  > c passed
+            begin     > a on GPU 0; x on CPU
+            exit x    > x passed
+            exit a 1  > a failed; b on GPU 0; y on CPU
+            exit b    > b passed
+            exit y    > y passed; c on GPU 0
+            exit c    > c passed
         """)
 
     def test_starting_order_does_not_pass_it(self) -> None:
-        self.play("a b | c d", """
-            begin   > b on GPU 0; a on GPU 1
+        self.play("a b x:0 | c d w:all", """
+            begin   > b on GPU 0; a on GPU 1; x on CPU
             exit a  > a passed
-            exit b  > b passed; d on GPU 0; c on GPU 1
-        """, order="d c b a", done=False)
-
-    def test_it_holds_back_one_line_for_the_other(self) -> None:
-        self.play("a | x:0", """
-            begin   > a on GPU 0
-            exit a  > a passed; x on CPU
-            exit x  > x passed
-        """)
-
-    def test_a_failure_opens_it_too(self) -> None:
-        self.play("a | b", """
-            begin     > a on GPU 0
-            exit a 1  > a failed; b on GPU 0
-            exit b    > b passed
-        """)
+            exit b  > b passed
+            exit x  > x passed; w on GPU 0,1
+            exit w  > w passed; d on GPU 0; c on GPU 1
+        """, order="w d c b a x", done=False)
 
     def test_first_last_and_doubled_barriers_hold_nothing(self) -> None:
-        self.play("| | a | | | b |", """
-            begin   > a on GPU 0
-            exit a  > a passed; b on GPU 0
-            exit b  > b passed
-        """)
+        self.play("| | a | | | b |", "begin > a on GPU 0\nexit a > a passed; b on GPU 0\nexit b > b passed")
 
     def test_an_unrunnable_test_does_not_block_it(self) -> None:
-        cases = {
+        self.plays({
             "alone above": ("w:9 | a", "begin > w unrunnable; a on GPU 0"),
             "all of several levels": ("v:9 | w:9 u:9 | a", "begin > v unrunnable; w unrunnable; u unrunnable; "
                                       "a on GPU 0"),
             "between": ("a | w:9 | b", "begin > w unrunnable; a on GPU 0\nexit a > a passed; b on GPU 0"),
             "beside": ("a w:9 | b", "begin > w unrunnable; a on GPU 0\nexit a > a passed; b on GPU 0"),
             "below": ("a | w:9", "begin > w unrunnable; a on GPU 0"),
-        }
-        for name, (tests, script) in cases.items():
-            with self.subTest(name):
-                self.play(tests, script, done=False)
-
-    def test_all_gpus_below_it_do_not_hold_back_cpu_tests_above(self) -> None:
-        cases = {
-            "CPU tests alone": ("x:0 | w:all", "begin > x on CPU\nexit x > x passed; w on GPU 0,1"),
-            "GPU and CPU tests": ("a x:0 | w:all", """
-                begin   > a on GPU 0; x on CPU
-                exit a  > a passed
-                exit x  > x passed; w on GPU 0,1
-            """),
-            "more CPU tests than slots": ("x:0 y:0 z:0 | w:all", """
-                begin   > x on CPU; y on CPU
-                exit x  > x passed; z on CPU
-                exit y  > y passed
-                exit z  > z passed; w on GPU 0,1
-            """),
-        }
-        for name, (tests, script) in cases.items():
-            with self.subTest(name):
-                self.play(tests, script, order="w " + tests.partition(" |")[0].replace(":0", ""), done=False)
-
-    def test_what_waits_below_it_is_promised_nothing(self) -> None:
-        self.play("a~10 b~99 c~99 | w:2", """
-            begin       > a on GPU 0; b on GPU 1
-            @10 exit a  > a passed; c on GPU 0
-        """, order="w a b c", done=False)
+        }, done=False)
 
 
 class AfterTest(ScheduleCase):
     def test_a_test_starts_when_the_others_have_passed(self) -> None:
-        self.play("c+after=a,b a b d", """
-            begin   > a on GPU 0; b on GPU 1; d on GPU 2
+        self.play("c+after=a,b a b d:0+after=c", """
+            begin   > a on GPU 0; b on GPU 1
             exit a  > a passed
             exit b  > b passed; c on GPU 0
-            exit c  > c passed
+            exit c  > c passed; d on CPU
             exit d  > d passed
-        """, gpus=3)
-
-    def test_chains_run_one_by_one_beside_others(self) -> None:
-        self.play("a b+after=a c:0+after=b x y", """
-            begin   > a on GPU 0; x on GPU 1
-            exit a  > a passed; b on GPU 0
-            exit x  > x passed; y on GPU 1
-            exit b  > b passed; c on CPU
-            exit c  > c passed
-            exit y  > y passed
         """)
 
     def test_every_failure_blocks_those_that_wait(self) -> None:
-        for end, outcome in (("exit a 1", "failed"), ("exit a -11", "crashed"), ("exit a 137", "crashed")):
+        for end, outcome in (("exit a 1", "failed"), ("exit a -11", "crashed"), ("exit a 137", "crashed"),
+                             ("@5 tick > SIGTERM a\nexit a", "timeout")):
             with self.subTest(end):
-                play = self.play("a b+after=a", f"begin > a on GPU 0\n{end} > a {outcome}; b blocked")
-                self.assertEqual(play.reasons(), {"b": "waits for a, which did not pass"})
-        self.play("a:1:5 b+after=a", "begin > a on GPU 0\n@5 tick > SIGTERM a\nexit a > a timeout; b blocked")
+                play = self.play("a:1:5 b+after=a", f"begin > a on GPU 0\n{end} > a {outcome}; b blocked")
+                self.assertEqual(play.results["b"].reason, "waits for a, which did not pass")
 
     def test_the_blocked_block_others_in_order(self) -> None:
         play = self.play("a b+after=a c+after=b d+after=a e+after=c,d f", """
@@ -445,61 +297,34 @@ class AfterTest(ScheduleCase):
         self.assertEqual(play.reasons(), {label: f"waits for {failed}, which did not pass"
                                           for label, failed in waits_for.items()})
         blocked = play.results["e"]
-        self.assertEqual((blocked.lease, blocked.status, blocked.seconds), (None, None, 0.0))
+        self.assertEqual((blocked.lease, blocked.status, blocked.seconds), (Lease((), 0), None, 0.0))
 
     def test_one_failure_of_several_is_enough(self) -> None:
-        self.play("a b c+after=a,b", """
-            begin     > a on GPU 0; b on GPU 1
-            exit b 1  > b failed; c blocked
-            exit a    > a passed
-        """)
-        self.play("a b c+after=a,b", """
-            begin     > a on GPU 0; b on GPU 1
-            exit a    > a passed
-            exit b 1  > b failed; c blocked
-        """)
+        for ends in ("exit b 1 > b failed; c blocked\nexit a > a passed", "exit a > a passed\nexit b 1 > b failed; "
+                     "c blocked"):
+            self.play("a b c+after=a,b", f"begin > a on GPU 0; b on GPU 1\n{ends}")
 
-    def test_an_unrunnable_test_blocks_too(self) -> None:
-        self.play("a w:9 b+after=w c+after=b", "begin > w unrunnable; b blocked; c blocked; a on GPU 0", done=False)
-
-    def test_a_test_that_cannot_run_waits_for_nobody(self) -> None:
-        self.play("a w:9+after=a", "begin > w unrunnable; a on GPU 0", done=False)
-
-    def test_two_that_cannot_run_have_one_outcome_each(self) -> None:
-        self.play("v:9 w:9+after=v", "begin > v unrunnable; w unrunnable")
-        self.play("w:9+after=v v:9", "begin > w unrunnable; v unrunnable")
+    def test_an_unrunnable_test_blocks_too_and_waits_for_nobody(self) -> None:
+        self.plays({
+            "a chain": ("a w:9 b+after=w c+after=b", "begin > w unrunnable; b blocked; c blocked; a on GPU 0"),
+            "one that waits": ("a w:9+after=a", "begin > w unrunnable; a on GPU 0"),
+            "two of them": ("v:9 w:9+after=v", "begin > v unrunnable; w unrunnable"),
+            "two the other way round": ("w:9+after=v v:9", "begin > w unrunnable; v unrunnable"),
+        }, done=None)
 
     def test_a_blocked_test_opens_its_barrier(self) -> None:
         self.play("a b+after=a | c", "begin > a on GPU 0\nexit a 1 > a failed; b blocked; c on GPU 0", done=False)
 
     def test_across_a_barrier_both_hold(self) -> None:
-        self.play("a b | c+after=a d+after=c", """
-            begin   > a on GPU 0; b on GPU 1
-            exit a  > a passed
-            exit b  > b passed; c on GPU 0
-            exit c  > c passed; d on GPU 0
-        """, done=False)
-        self.play("a b | c+after=a d", """
-            begin     > a on GPU 0; b on GPU 1
-            exit a 1  > a failed; c blocked
-            exit b    > b passed; d on GPU 0
-        """, done=False)
+        begin = "begin > a on GPU 0; b on GPU 1\n"
+        self.plays({"a pass": ("a b | c+after=a", begin + "exit a > a passed\nexit b > b passed; c on GPU 0"),
+                    "a failure": ("a b | c+after=a d", begin + "exit a 1 > a failed; c blocked\n"
+                                                               "exit b > b passed; d on GPU 0")}, done=False)
 
-    def test_fail_fast_blocks_before_it_stops(self) -> None:
-        self.play("a b+after=a c+after=b d", """
-            begin     > a on GPU 0
-            exit a 1  > a failed; b blocked; c blocked; d not run
-        """, gpus=1, fail_fast=True)
-
-    def test_an_interrupted_run_blocks_nobody(self) -> None:
-        self.play("a b+after=a", """
-            begin      > a on GPU 0
-            SIGINT     > b not run; SIGINT a
-            exit a -2  > a interrupted
-        """)
-
-    def test_a_broken_machine_blocks_nobody(self) -> None:
-        self.play("a b+after=a", "begin > a on GPU 0\nbreak a > a not run; b not run")
+    def test_a_run_that_ends_blocks_nobody(self) -> None:
+        self.plays({"a signal": ("a b+after=a", "begin > a on GPU 0\nSIGINT > b not run; SIGINT a\n"
+                                                "exit a -2 > a interrupted"),
+                    "a broken machine": ("a b+after=a", "begin > a on GPU 0\nbreak a > a not run; b not run")})
 
     def test_the_same_name_twice_is_one(self) -> None:
         self.play("a b+after=a,a", "begin > a on GPU 0\nexit a > a passed; b on GPU 0\nexit b > b passed")
@@ -511,203 +336,37 @@ class AfterTest(ScheduleCase):
 
 class LockTest(ScheduleCase):
     def test_a_lock_has_one_holder_and_holds_up_no_other_test(self) -> None:
-        self.play("a+lock=x b+lock=x c d+lock=x", """
+        """Whatever its holders need; the first in starting order has it next."""
+        self.play("a+lock=x b:0+lock=x c w:2+lock=x d:.5+lock=x", """
             begin   > a on GPU 0; c on GPU 1
             exit c  > c passed
-            exit a  > a passed; b on GPU 0
-            exit b  > b passed; d on GPU 0
-            exit d  > d passed
-        """)
-
-    def test_it_goes_to_the_first_in_starting_order(self) -> None:
-        self.play("a+lock=x b:0+lock=x c+lock=x", """
-            begin   > a on GPU 0
-            exit a  > a passed; c on GPU 0
-            exit c  > c passed; b on CPU
-        """, order="a c b", done=False)
+            exit a  > a passed; d on GPU 0
+            exit d  > d passed; w on GPU 0,1
+            exit w  > w passed; b on CPU
+            exit b  > b passed
+        """, order="a c d w b")
 
     def test_several_locks_are_held_together_or_not_at_all(self) -> None:
-        self.play("a+lock=x b+lock=x,y c+lock=y d+lock=z", """
+        """In whatever order they are named."""
+        self.play("a+lock=x b+lock=y,x c+lock=y d+lock=z e+lock=x,y", """
             begin   > a on GPU 0; c on GPU 1; d on GPU 2
             exit a  > a passed
             exit c  > c passed; b on GPU 0
+            exit b  > b passed; e on GPU 0
         """, gpus=3, done=False)
-
-    def test_the_order_of_names_does_not_matter(self) -> None:
-        self.play("a+lock=x,y b+lock=y,x", "begin > a on GPU 0\nexit a > a passed; b on GPU 0", done=False)
-
-    def test_cpu_tests_and_fractions_hold_them_too(self) -> None:
-        self.play("a:0+lock=x b:.5+lock=x c+lock=x", """
-            begin   > a on CPU
-            exit a  > a passed; b on GPU 0
-            exit b  > b passed; c on GPU 0
-        """, done=False)
 
     def test_every_end_gives_it_back(self) -> None:
         for end in ("exit a 1 > a failed", "exit a -11 > a crashed", "@9 tick > SIGTERM a\nexit a > a timeout"):
             with self.subTest(end):
                 self.play("a:1:9+lock=x b+lock=x", f"begin > a on GPU 0\n{end}; b on GPU 0", done=False)
 
-    def test_one_that_waits_for_a_lock_is_promised_no_device(self) -> None:
-        self.play("a+lock=x w:2+lock=x b~999", "begin > a on GPU 0; b on GPU 1", done=False)
-
     def test_together_with_after_and_barriers(self) -> None:
-        self.play("a+lock=x b+lock=x+after=a | c+lock=x d", """
-            begin   > a on GPU 0
-            exit a  > a passed; b on GPU 0
-            exit b  > b passed; c on GPU 0; d on GPU 1
-        """, done=False)
-
-    def test_a_blocked_test_holds_none(self) -> None:
-        self.play("a b+lock=x+after=a c+lock=x+after=d d", """
+        self.play("a+lock=x b+lock=x+after=a c+lock=x+after=d d | e+lock=x", """
             begin     > a on GPU 0; d on GPU 1
             exit a 1  > a failed; b blocked
             exit d    > d passed; c on GPU 0
+            exit c    > c passed; e on GPU 0
         """, done=False)
-
-
-class ReservationTest(ScheduleCase):
-    """The first test that finds no room is promised devices; what would delay it has to wait."""
-
-    def test_a_wide_test_is_not_overtaken(self) -> None:
-        self.play("a b c:2 d e", """
-            begin      > a on GPU 0; b on GPU 1
-            @1 exit b  > b passed
-            @2 exit a  > a passed; c on GPU 0,1
-            @3 exit c  > c passed; d on GPU 0; e on GPU 1
-            @4 exit d  > d passed
-            @4 exit e  > e passed
-        """)
-
-    def test_what_ends_in_time_starts_on_the_promised_devices(self) -> None:
-        for seconds, started in (("49", "; n on GPU 1"), ("50", "; n on GPU 1"), ("50.5", ""), ("500", "")):
-            with self.subTest(seconds=seconds):
-                self.play(f"a~60 b~10 w:2 n~{seconds}", f"""
-                    begin       > a on GPU 0; b on GPU 1
-                    @10 exit b  > b passed{started}
-                """, done=False)
-
-    def test_one_that_ends_in_time_is_found_behind_others(self) -> None:
-        self.play("a~60 b~10 w:2 l~99 m~51 n~30 o~20", """
-            begin       > a on GPU 0; b on GPU 1
-            @10 exit b  > b passed; n on GPU 1
-            @30 exit n  > n passed; o on GPU 1
-            @50 exit o  > o passed
-            @60 exit a  > a passed; w on GPU 0,1
-            @70 exit w  > w passed; l on GPU 0; m on GPU 1
-        """, done=False)
-
-    def test_a_longer_one_starts_on_other_devices(self) -> None:
-        """The promise is that of GPUs 0,1,2: GPU 3 is free for whatever comes, but for one test only."""
-        self.play("v:3~100 w:3 n~999 m~999", """
-            begin        > v on GPU 0,1,2; n on GPU 3
-            @100 exit v  > v passed; w on GPU 0,1,2
-        """, gpus=4, done=False)
-
-    def test_devices_that_are_free_are_promised_with_those_that_come_first(self) -> None:
-        self.play("a~50 b~100 w:2 m~70 n:.5~51 o~50", "begin > a on GPU 0; b on GPU 1; o on GPU 2", gpus=3, done=False)
-
-    def test_only_the_first_is_promised_anything(self) -> None:
-        """What delays `v`, but not `w`, may start until `v` is the first."""
-        self.play("a:3~50 w:2~60 v:4 n~999 m~999 o~400", """
-            begin       > a on GPU 0,1,2; n on GPU 3
-            @50 exit a  > a passed; w on GPU 0,1; o on GPU 2
-        """, gpus=4, done=False)
-
-    def test_it_starts_as_soon_as_it_fits(self) -> None:
-        self.play("a~60 b~60 w:2 n", """
-            begin      > a on GPU 0; b on GPU 1
-            @5 exit a  > a passed
-            @6 exit b  > b passed; w on GPU 0,1
-        """, done=False)
-
-    def test_the_promise_is_made_anew_at_each_event(self) -> None:
-        """`b` ends early: the promise moves from 100 to 60, and `n` would be late."""
-        self.play("a~60 b~100 c~20 w:3 m~50 n~50", """
-            begin       > a on GPU 0; b on GPU 1; c on GPU 2
-            @20 exit c  > c passed; m on GPU 2
-            @30 exit b  > b passed
-        """, gpus=3, done=False)
-
-    def test_what_is_overdue_may_end_at_any_time(self) -> None:
-        self.play("a~10 b~10 w:2 n~1 o~0", """
-            begin       > a on GPU 0; b on GPU 1
-            @11 exit b  > b passed; o on GPU 1
-            @12 exit o  > o passed
-            @99 tick    >
-            @99 exit a  > a passed; w on GPU 0,1
-        """, done=False)
-
-    def test_what_fits_beside_the_overdue_starts(self) -> None:
-        self.play("a:2~10 w:3 b~5 n~999", """
-            begin       > a on GPU 0,1; b on GPU 2
-            @11 exit b  > b passed
-            @12 exit a  > a passed; w on GPU 0,1,2
-        """, gpus=3, done=False)
-        self.play("a:2~10 w:2 b~5 n~999", """
-            begin       > a on GPU 0,1; b on GPU 2
-            @11 exit b  > b passed; n on GPU 2
-            @12 exit a  > a passed; w on GPU 0,1
-        """, gpus=3, done=False)
-
-    def test_however_it_came_to_wait_it_does_not_starve(self) -> None:
-        """The narrow tests would keep both GPUs busy for ever; none of them starts once `w` waits for room."""
-        script = """
-            begin        > s on GPU 0; n on GPU 1
-            @10 exit s   > s passed
-            @100 exit n  > n passed; w on GPU 0,1
-            @101 exit w  > w passed; m on GPU 0; o on GPU 1
-        """
-        for name, wide in (("after", "w:2+after=s"), ("lock", "w:2+lock=x"), ("all", "w:all+after=s")):
-            with self.subTest(name):
-                self.play(f"s~10+lock=x {wide} n~100 m~100 o~100 p~100", script, done=False)
-
-    def test_in_list_order_it_does_not_starve(self) -> None:
-        self.play("a~100 b~50 w:2 m~100 n~50 o~100", """
-            begin        > a on GPU 0; b on GPU 1
-            @50 exit b   > b passed; n on GPU 1
-            @100 exit a  > a passed
-            @100 exit n  > n passed; w on GPU 0,1
-        """, done=False)
-
-    def test_below_a_barrier_it_does_not_starve(self) -> None:
-        self.play("a~9 | b~100 c~50 w:2 m~100 n~50", """
-            begin        > a on GPU 0
-            @9 exit a    > a passed; b on GPU 0; c on GPU 1
-            @59 exit c   > c passed; n on GPU 1
-            @99 exit n   > n passed
-            @109 exit b  > b passed; w on GPU 0,1
-        """, done=False)
-
-    def test_a_whole_device_is_not_lost_to_fractions(self) -> None:
-        self.play("a:.5~10 b:.5~20 w n:.5~60 m:.5~10", """
-            begin       > a on GPU 0; b on GPU 0
-            @10 exit a  > a passed; m on GPU 0
-            @20 exit b  > b passed
-            @21 exit m  > m passed; w on GPU 0
-        """, gpus=1, done=False)
-
-    def test_fractions_take_what_is_not_promised(self) -> None:
-        """GPU 1 is whole again before GPU 0: that one is promised, and GPU 0 is not."""
-        self.play("a:.5~10 b:.5~99 c~50 w n:.5~999 m:.5~999", """
-            begin       > a on GPU 0; b on GPU 0; c on GPU 1
-            @10 exit a  > a passed; n on GPU 0
-            @50 exit c  > c passed; w on GPU 1
-        """, done=False)
-
-    def test_a_large_fraction_is_not_lost_to_small_ones(self) -> None:
-        self.play("a:.5~10 b:.5~20 w:.75 n:.5~60 m:.25~10", """
-            begin       > a on GPU 0; b on GPU 0
-            @10 exit a  > a passed; m on GPU 0
-            @20 exit b  > b passed; w on GPU 0
-        """, gpus=1, done=False)
-
-    def test_its_locks_are_not_taken_from_it(self) -> None:
-        """GPU 3 is promised to nobody; were `n` to start there, `w` would wait for its lock, then for that of `o`."""
-        self.play("a:3~50 w:2+lock=x n~999+lock=x o~999+lock=x m~999", """
-            begin       > a on GPU 0,1,2; m on GPU 3
-            @50 exit a  > a passed; w on GPU 0,1
-        """, gpus=4, done=False)
 
 
 class LockedOutTest(ScheduleCase):
@@ -719,7 +378,10 @@ class LockedOutTest(ScheduleCase):
         self.other = self.locks(3)
 
     def locks(self, gpus: int) -> run_tests.GpuLocks:
-        return run_tests.GpuLocks(self.folder, run_tests.Machine(tuple(devices_of(gpus))))
+        locks = run_tests.GpuLocks(self.folder, run_tests.Machine(tuple(devices_of(gpus))))
+        for descriptor in locks.files.values():
+            self.addCleanup(os.close, descriptor)
+        return locks
 
     def hold(self, *indices: int) -> None:
         for index in indices:
@@ -729,8 +391,8 @@ class LockedOutTest(ScheduleCase):
         for index in indices:
             self.other.give(devices_of(3)[index])
 
-    def start(self, tests: str, told: str, gpus: int = 2) -> Play:
-        play = Play(tests, gpus=gpus, locks=self.locks(gpus))
+    def start(self, tests: str, told: str, gpus: int = 2, **values: Any) -> Play:
+        play = Play(tests, gpus=gpus, locks=self.locks(gpus), **values)
         self.tell(play, "begin", told)
         return play
 
@@ -757,16 +419,24 @@ class LockedOutTest(ScheduleCase):
 
     def test_a_timeout_may_come_before_the_next_look(self) -> None:
         self.hold(0)
-        play = self.start("a:1:.1 b", "a on GPU 1")
-        self.assertEqual(play.schedule.deadline(), .1)
+        self.assertEqual(self.start("a:1:.1 b", "a on GPU 1").schedule.deadline(), .1)
 
     def test_where_all_own_gpus_are_busy_there_is_nothing_to_look_for(self) -> None:
-        play = self.start("a b c", "a on GPU 0; b on GPU 1")
-        self.assertEqual(play.schedule.deadline(), math.inf)
+        self.assertEqual(self.start("a b c", "a on GPU 0; b on GPU 1").schedule.deadline(), math.inf)
+
+    def test_nor_while_another_test_has_the_machine(self) -> None:
+        """One by one, a test without a GPU runs meanwhile. (Ticks without end once took a whole core.)"""
+        self.hold(0)
+        play = self.start("a x:0", "x on CPU", gpus=1, jobs=1, sequential=True)
+        for event in ("@1 tick", "@2 tick"):
+            self.tell(play, event, "")
+            self.assertGreater(play.schedule.deadline(), play.at)
+        self.free(0)
+        self.tell(play, "@3 exit x", "x passed; a on GPU 0")
 
     def test_narrower_tests_start_beside_what_is_locked(self) -> None:
         self.hold(0, 1)
-        play = self.start("w:2 a~999 x:0~999", "a on GPU 2; x on CPU", gpus=3)
+        play = self.start("w:2 a x:0", "a on GPU 2; x on CPU", gpus=3)
         self.assertEqual(play.schedule.deadline(), run_tests.LOCK_POLL_S)
         self.free(0, 1)
         self.tell(play, "@1 tick", "w on GPU 0,1")
@@ -788,13 +458,6 @@ class LockedOutTest(ScheduleCase):
         self.tell(play, "SIGINT", "a not run")
         self.assertEqual((play.schedule.deadline(), play.schedule.done), (math.inf, True))
 
-    def test_a_wide_test_does_not_starve_beside_another_runner(self) -> None:
-        """GPU 0 is the other's for hours; `w` can have the other two, if the narrow tests let it."""
-        self.hold(0)
-        play = self.start("s~10 w:2+after=s n~100 m~100 o~100", "s on GPU 1; n on GPU 2", gpus=3)
-        self.tell(play, "@10 exit s", "s passed")
-        self.tell(play, "@100 exit n", "n passed; w on GPU 1,2")
-
     def test_two_runners_never_share_a_gpu_and_both_come_to_an_end(self) -> None:
         for seed in range(40):
             with self.subTest(seed=seed):
@@ -802,19 +465,20 @@ class LockedOutTest(ScheduleCase):
 
     def run_two(self, chance: random.Random) -> None:
         """Two schedules on one virtual clock, a device of each of which may be locked by the other."""
-        needs, agenda, numbers = [0.0, 0.5, 0.25, 1.0, 1.0, 2.0, 3.0, ALL_GPUS], [], itertools.count()
+        needs, numbers = [0.0, 0.5, 0.25, 1.0, 1.0, 2.0, 3.0, ALL_GPUS], itertools.count()
         tests = [[a_test(index, gpus=chance.choice(needs)) for index in range(8)] for _ in range(2)]
-        runners = [schedule_of(each, 3, 2, locks=self.locks(3)) for each in tests]
+        runners = [run_tests.Schedule(each, run_tests.Pool(devices_of(3), 2, locks=self.locks(3)),
+                                      run_tests.Options(())) for each in tests]
         agenda = [(0.0, next(numbers), runner, Begin(0.0)) for runner in runners]
         while not all(runner.done for runner in runners):
             at, _, runner, event = heapq.heappop(agenda)
             for action in runner.step(event):
                 if isinstance(action, Launch):
                     end = at + chance.uniform(0.0, 9.0)
-                    heapq.heappush(agenda, (end, next(numbers), runner, Exited(end, action.test, 0, "")))
+                    heapq.heappush(agenda, (end, next(numbers), runner, Exited(end, action.attempt.test, 0)))
             if runner.deadline() < math.inf:
                 heapq.heappush(agenda, (runner.deadline(), next(numbers), runner, Tick(runner.deadline())))
-            held = [{device for running in each.running.values() for device in running.lease.devices}
+            held = [{device for attempt in each.running.values() for device in attempt.lease.devices}
                     for each in runners]
             self.assertEqual(held[0] & held[1], set())
             self.assertLess(next(numbers), 5000, "no end in sight")
@@ -828,15 +492,18 @@ class RetryTest(ScheduleCase):
             exit a -11  > a crashed, again; a on GPU 0
             exit a      > a flaky
         """, retries=2)
-        self.assertEqual((play.results["a"].attempt, play.results["a"].status), (3, 0))
+        ended = [(result.attempt, result.status) for result in play.schedule.results[play.tests["a"]]]
+        self.assertEqual(ended, [(1, 1), (2, -11), (3, 0)])
 
-    def test_the_last_attempt_counts(self) -> None:
-        play = self.play("a", """
-            begin      > a on GPU 0
-            exit a 1   > a failed, again; a on GPU 1
-            exit a -6  > a crashed
-        """, retries=1)
-        self.assertEqual((play.results["a"].attempt, play.results["a"].status), (2, -6))
+    def test_what_its_line_says_goes_before_the_option(self) -> None:
+        for options, said, told in ((9, 0, "a failed"), (0, 1, "a failed, again; a on GPU 1"),
+                                    (1, None, "a failed, again; a on GPU 1")):
+            test = a_test(0, "a", attributes=run_tests.Attributes(retries=said))
+            play = Play("", retries=options)
+            play.tests["a"] = test
+            play.schedule = run_tests.Schedule([test], play.schedule.pool, play.schedule.options)
+            play.step("begin")
+            self.assertEqual("; ".join(play.step("exit a 1")), told)
 
     def test_a_timeout_is_retried_with_a_clock_of_its_own(self) -> None:
         self.play("a:1:5", """
@@ -849,11 +516,8 @@ class RetryTest(ScheduleCase):
         """, retries=1)
 
     def test_it_waits_for_room_in_its_place_of_the_starting_order(self) -> None:
-        self.play("a b~99 c", """
-            begin      > a on GPU 0
-            exit a 1   > a failed, again; a on GPU 0
-            exit a     > a flaky; b on GPU 0
-        """, gpus=1, retries=1, done=False)
+        self.play("a b", "begin > a on GPU 0\nexit a 1 > a failed, again; a on GPU 0\nexit a > a flaky; b on GPU 0",
+                  gpus=1, retries=1, done=False)
 
     def test_barriers_after_and_locks_wait_for_the_verdict(self) -> None:
         self.play("a+lock=x b+after=a d+lock=x | c", """
@@ -866,30 +530,25 @@ class RetryTest(ScheduleCase):
         """, retries=1, done=False)
 
     def test_only_a_verdict_stops_a_run_or_blocks_a_test(self) -> None:
-        self.play("a b+after=a c", """
-            begin     > a on GPU 0
-            exit a 1  > a failed, again; a on GPU 0
-            exit a 1  > a failed; b blocked; c not run
-        """, gpus=1, retries=1, fail_fast=True)
+        self.play("a b+after=a c", "begin > a on GPU 0\nexit a 1 > a failed, again; a on GPU 0\n"
+                  "exit a 1 > a failed; b blocked; c not run", gpus=1, retries=1, fail_fast=True)
 
     def test_a_run_that_ends_retries_nothing(self) -> None:
-        self.play("a b", """
-            begin     > a on GPU 0; b on GPU 1
-            SIGINT    > SIGINT a; SIGINT b
-            exit a 1  > a interrupted
+        self.play("a", "begin > a on GPU 0\nSIGINT > SIGINT a\nexit a 1 > a interrupted", retries=9)
+
+    def test_what_waits_for_a_retry_has_failed_if_the_run_ends(self) -> None:
+        """That is no news: the attempt has been told of."""
+        play = self.play("x:0 b:2+after=x w:2 c+after=w", """
+            begin     > x on CPU; w on GPU 0,1
+            exit x    > x passed
+            exit w 1  > w failed, again; b on GPU 0,1
+            SIGTERM   > w failed (known); c not run; SIGTERM b
             exit b    > b interrupted
-        """, retries=9)
-
-    def test_an_attempt_that_cannot_start_has_its_number(self) -> None:
-        play = self.play("a", """
-            begin     > a on GPU 0
-            exit a 1  > a failed, again; a on GPU 1
-            break a   > a not run
         """, retries=1)
-        self.assertEqual(play.results["a"].attempt, 2)
+        self.assertEqual({label: len(play.schedule.results[test]) for label, test in play.tests.items()},
+                         dict.fromkeys("xbwc", 1))
 
-
-    def test_it_runs_elsewhere_if_it_can(self) -> None:
+    def test_it_runs_on_other_gpus_if_it_can(self) -> None:
         cases = {
             "another GPU is free": ("a b", 3, """
                 begin     > a on GPU 0; b on GPU 1
@@ -899,11 +558,11 @@ class RetryTest(ScheduleCase):
             "none is": ("a b", 2, "begin > a on GPU 0; b on GPU 1\nexit a 1 > a failed, again; a on GPU 0"),
             "neighbours": ("w:2", 4, "begin > w on GPU 0,1\nexit w 1 > w failed, again; w on GPU 2,3"),
             "not as many others": ("w:2", 3, "begin > w on GPU 0,1\nexit w 1 > w failed, again; w on GPU 0,1"),
-            "the others are no neighbours": ("x w:2 y z", 5, """
+            "others that are no neighbours": ("x w:2 y z", 5, """
                 begin     > x on GPU 0; w on GPU 1,2; y on GPU 3; z on GPU 4
                 exit x    > x passed
                 exit z    > z passed
-                exit w 1  > w failed, again; w on GPU 0,1
+                exit w 1  > w failed, again; w on GPU 0,4
             """),
             "a share": ("h:.5 i:.5", 2, """
                 begin     > h on GPU 0; i on GPU 0
@@ -920,24 +579,17 @@ class RetryTest(ScheduleCase):
 class QuarantineTest(ScheduleCase):
     """GPUs that fall out, as nvidia-smi says or as a log shows."""
 
-    def test_what_nvidia_smi_finds_counts_at_once(self) -> None:
-        play = self.play("a b c", """
-            begin           > a on GPU 0; b on GPU 1
-            exit a 0 sick:0 > quarantine 0; a passed
-            exit b          > b passed; c on GPU 1
-            exit c          > c passed
-        """)
-        self.assertEqual(play.quarantined, ["no answer"])
-
-    def test_a_device_is_quarantined_once(self) -> None:
-        self.play("a:.5 b:.5 c", """
+    def test_what_nvidia_smi_finds_counts_at_once_and_once(self) -> None:
+        play = self.play("a:.5 b:.5 c d", """
             begin           > a on GPU 0; b on GPU 0; c on GPU 1
             exit a 0 sick:0 > quarantine 0; a passed
             exit b 0 sick:0 > b passed
+            exit c 0        > c passed; d on GPU 1
         """, done=False)
+        self.assertEqual(play.quarantined, ["no answer"])
 
     def test_a_broken_gpus_test_runs_again_elsewhere_and_that_attempt_alone_counts(self) -> None:
-        for word in ("ecc", "bus", "sick:0"):
+        for word, reason in (("ecc", "ECC in a"), ("bus", "lost in a"), ("sick:0", "no answer")):
             with self.subTest(word):
                 play = self.play("a b c", f"""
                     begin            > a on GPU 0; b on GPU 1
@@ -946,9 +598,7 @@ class QuarantineTest(ScheduleCase):
                     exit a           > a passed; c on GPU 1
                     exit c           > c passed
                 """)
-                self.assertEqual(play.results["a"].attempt, 2)
-        self.assertEqual(self.play("a", "begin > a on GPU 0\nexit a 1 ecc > quarantine 0; a failed, again; a on GPU 1",
-                                   done=False).quarantined, ["ECC in a"])
+                self.assertEqual((play.results["a"].attempt, play.quarantined), (2, [reason]))
 
     def test_what_shows_on_every_gpu_is_the_test(self) -> None:
         self.play("a b", """
@@ -972,95 +622,48 @@ class QuarantineTest(ScheduleCase):
         """, gpus=3, retries=1)
         self.assertEqual(play.results["a"].attempt, 3)
 
-    def test_a_pass_beside_a_broken_gpu_is_a_pass(self) -> None:
-        self.play("a b", "begin > a on GPU 0; b on GPU 1\nexit a 0 sick:1 > quarantine 1; a passed", done=False)
+    def test_no_other_failure_accuses_a_gpu(self) -> None:
+        """Whatever another GPU makes of the test."""
+        for cause in ("launch", "old", ""):
+            play = self.play("a", f"begin > a on GPU 0\nexit a 1 {cause} > a failed, again; a on GPU 1\n"
+                                  "exit a > a flaky", retries=1)
+            self.assertEqual(play.quarantined, [])
 
-    def test_several_gpus_do_not_tell_which_is_broken(self) -> None:
-        self.play("w:2 a", "begin > w on GPU 0,1\nexit w 1 ecc > w failed; a on GPU 0", done=False)
-        self.play("w:2 a", "begin > w on GPU 0,1\nexit w 1 sick:1 > quarantine 1; w failed; a on GPU 0", done=False)
-
-    def test_a_test_without_a_gpu_accuses_none(self) -> None:
-        self.play("x:0 a", "begin > x on CPU; a on GPU 0\nexit x 1 ecc > x failed", done=False)
-        self.play("x:0 a", "begin > x on CPU; a on CPU\nexit a 1 ecc > a failed", gpus=0, done=False)
-
-    def test_a_share_of_a_gpu_accuses_it(self) -> None:
-        self.play("h:.5 i:.5", """
-            begin         > h on GPU 0; i on GPU 0
-            exit h 1 ecc  > quarantine 0; h failed, again; h on GPU 1
-            exit i        > i passed
-        """, done=False)
-
-    def test_what_fails_at_the_start_is_held_against_another_gpu(self) -> None:
-        cases = {"a pass": ("exit a", "quarantine 0; a passed"), "a crash": ("exit a -11 x", "quarantine 0; a crashed"),
-                 "another error": ("exit a 1 assert", "quarantine 0; a failed"),
-                 "the same error": ("exit a 1 launch", "a failed")}
-        for name, (end, told) in cases.items():
-            with self.subTest(name):
-                play = self.play("a", f"""
-                    @5 begin            > a on GPU 0
-                    @35 exit a 1 launch > a failed, again; a on GPU 1
-                    {end}               > {told}
-                """)
-                self.assertEqual(play.quarantined, ["launch failure in a"] * told.startswith("quarantine"))
-
-    def test_what_fails_later_is_the_tests_own(self) -> None:
-        self.play("a", "begin > a on GPU 0\n@30.1 exit a 1 launch > a failed")
-
-    def test_a_suspicion_needs_another_gpu(self) -> None:
-        for gpus in (1, 2):
-            with self.subTest(gpus=gpus):
-                self.play("a b", f"""
-                    begin           > a on GPU 0{'; b on GPU 1' * (gpus - 1)}
-                    exit a 1 launch > a failed, again; a on GPU 0
-                    exit a          > a passed{'; b on GPU 0' * (2 - gpus)}
-                """, gpus=gpus, done=False)
-
-    def test_a_suspicion_counts_for_one_attempt(self) -> None:
-        """The third attempt is no more a proof than it is a suspicion."""
-        self.play("a", """
-            begin           > a on GPU 0
-            exit a 1 launch > a failed, again; a on GPU 1
-            exit a 1 launch > a failed, again; a on GPU 0
-            exit a          > a flaky
-        """, retries=1)
+    def test_a_log_accuses_the_one_gpu_of_its_test(self) -> None:
+        self.plays({
+            "one of several": ("w:2 a", "begin > w on GPU 0,1\nexit w 1 ecc > w failed; a on GPU 0"),
+            "of several, as nvidia-smi says": ("w:2 a", "begin > w on GPU 0,1\n"
+                                               "exit w 1 sick:1 > quarantine 1; w failed; a on GPU 0"),
+            "none": ("x:0 a", "begin > x on CPU; a on GPU 0\nexit x 1 ecc > x failed"),
+            "a share": ("h:.5 i:.5", "begin > h on GPU 0; i on GPU 0\n"
+                                     "exit h 1 ecc > quarantine 0; h failed, again; h on GPU 1\nexit i > i passed"),
+            "a pass": ("a b", "begin > a on GPU 0; b on GPU 1\nexit a 0 sick:1 > quarantine 1; a passed"),
+        }, done=False)
+        self.play("a b", "begin > a on CPU\nexit a 1 ecc > a failed; b on CPU", gpus=0, done=False)
 
     def test_what_needs_more_than_is_left_cannot_run(self) -> None:
-        play = self.play("a~99 w:2 v:2+after=a b:all x:0+after=w", """
-            begin         > a on GPU 0
+        play = self.play("y:all a+after=y w:2+after=y v:2+after=a b:all x:0+after=w", """
+            begin         > y on GPU 0,1
+            exit y        > y passed; a on GPU 0
             exit a 1 ecc  > quarantine 0; w unrunnable; v unrunnable; x blocked; a failed, again; a on GPU 1
             exit a        > a passed; b on GPU 1
             exit b        > b passed
-        """, order="a w v b x")
+        """)
         self.assertEqual(play.results["w"].reason, "needs 2 GPUs, more than are left")
 
     def test_what_waits_for_a_retry_and_cannot_run_has_failed(self) -> None:
-        self.play("a w:2 b", """
-            begin         > w on GPU 0,1; b on GPU 2
-            exit w 1      > w failed, again; w on GPU 0,1
-            exit b 1 ecc  > quarantine 2; b failed, again
-            exit w 1      > w failed, again; w on GPU 0,1
-            exit w 1      > w failed; b on GPU 0; a on GPU 1
-        """, gpus=3, retries=2, order="w b a", done=False)
-        play = self.play("w:2 b~1", """
-            begin         > w on GPU 0,1; b on GPU 2
+        play = self.play("w:2 b", """
+            begin            > w on GPU 0,1; b on GPU 2
             exit w 1 sick:0  > quarantine 0; w failed, again
-            exit b 1 sick:1  > quarantine 1; w failed; b failed, again; b on GPU 2
+            exit b 1 sick:1  > quarantine 1; w failed (known); b failed, again; b on GPU 2
         """, gpus=3, done=False)
         self.assertEqual(play.results["w"].reason, "")
-
-    def test_a_reservation_is_of_gpus_that_are_left(self) -> None:
-        self.play("a~10 b~20 c~30 w:2 n~25", """
-            begin            > a on GPU 0; b on GPU 1; c on GPU 2
-            @10 exit a 0 sick:0  > quarantine 0; a passed
-            @20 exit b       > b passed
-            @30 exit c       > c passed; w on GPU 1,2
-        """, gpus=3, done=False)
 
     def test_without_a_gpu_the_machine_has_failed(self) -> None:
         play = self.play("a b c x:0 y:0 z:0", """
             begin           > a on GPU 0; b on GPU 1; x on CPU; y on CPU
             exit a 1 ecc    > quarantine 0; a failed, again
-            exit b 0 sick:1 > quarantine 1; a failed; c not run; z not run; SIGTERM x; SIGTERM y; b passed
+            exit b 0 sick:1 > quarantine 1; a failed (known); c not run; z not run; SIGTERM x; SIGTERM y; b passed
             exit x -15      > x interrupted
             exit y          > y interrupted
         """)
@@ -1083,34 +686,26 @@ class MachineWideTest(ScheduleCase):
             exit a 1 old  > a failed; c on GPU 0
             exit b 1 old  > d not run; SIGTERM c; b failed
         """, "old driver, on every GPU")
-
-    def test_one_gpu_takes_two_tests(self) -> None:
         self.ends("a b c", """
             begin          > a on GPU 0
             exit a 1 none  > a failed; b on GPU 0
             exit b 1 none  > c not run; b failed
         """, "no GPU, on every GPU", gpus=1)
-
-    def test_one_test_is_no_machine(self) -> None:
-        self.ends("a b", """
-            begin         > a on GPU 0; b on GPU 1
-            exit a 1 old  > a failed, again; a on GPU 0
-            exit a 1 old  > a failed, again; a on GPU 0
-            exit a 1 old  > a failed
-        """, retries=2)
-        self.ends("a", """
-            begin         > a on GPU 0
-            exit a 1 old  > a failed, again; a on GPU 1
-            exit a 1 old  > a failed
-        """, retries=1)
-        self.ends("w:all", "begin > w on GPU 0,1\nexit w 1 old > w failed")
-
-    def test_wide_tests_count_for_all_their_gpus(self) -> None:
         self.ends("w:2 v:2 u:2", """
             begin         > w on GPU 0,1
             exit w 1 old  > w failed; v on GPU 0,1
             exit v 1 old  > u not run; v failed
         """, "old driver, on every GPU")
+
+    def test_one_test_is_no_machine(self) -> None:
+        self.ends("a b", """
+            begin         > a on GPU 0; b on GPU 1
+            exit a 1 old  > a failed, again; a on GPU 0
+            exit b        > b passed
+            exit a 1 old  > a failed, again; a on GPU 1
+            exit a 1 old  > a failed
+        """, retries=2)
+        self.ends("w:all", "begin > w on GPU 0,1\nexit w 1 old > w failed")
 
     def test_every_gpu_has_to_show_it(self) -> None:
         self.ends("a b c d", """
@@ -1153,11 +748,11 @@ class MachineWideTest(ScheduleCase):
 class JudgeTest(unittest.TestCase):
     """What the end of an attempt means."""
 
-    def judged(self, attempt: int = 1, being_ended: Optional[Outcome] = None, options: str = "report",
-               is_spared: bool = False, junit: Optional[str] = "x.xml", **event: Any) -> run_tests.Result:
-        test = a_test(junit=junit, timeout=5.0)
-        running = run_tests.Running(Lease((), 0), attempt, 0.0, started=2.0, cause=being_ended)
-        return judge(Exited(5.0, test, **event), running, run_tests.Options((), leaks=options), is_spared)
+    def judged(self, number: int = 1, ending: Optional[Outcome] = None, leaks: str = "report",
+               is_spared: bool = False, junit: Optional[str] = "x.xml", **event: Any) -> Result:
+        attempt = Attempt(a_test(junit=junit, timeout=5.0), Lease((), 0), number, at=2.0)
+        attempt.ending = ending
+        return judge(Exited(5.0, attempt.test, **event), attempt, run_tests.Options((), leaks=leaks), is_spared)
 
     def test_outcome_cause_and_reason(self) -> None:
         passed, flaky, failed, crashed = Outcome.PASSED, Outcome.FLAKY, Outcome.FAILED, Outcome.CRASHED
@@ -1169,28 +764,28 @@ class JudgeTest(unittest.TestCase):
             ("a failure", {"status": 3, "cause": why}, (failed, "why", "")),
             ("a crash", {"status": -11, "cause": why}, (crashed, "why", "")),
             ("a crash as a shell tells it", {"status": 139, "cause": why}, (crashed, "why", "")),
-            ("a timeout", {"status": -15, "cause": why, "being_ended": timeout}, (timeout, "timeout", late)),
-            ("a timeout that ends well", {"status": 0, "being_ended": timeout}, (timeout, "timeout", late)),
-            ("a timeout, then the OOM killer", {"status": -9, "cause": oom, "being_ended": timeout},
+            ("a timeout", {"status": -15, "cause": why, "ending": timeout}, (timeout, "timeout", late)),
+            ("a timeout that ends well", {"status": 0, "ending": timeout}, (timeout, "timeout", late)),
+            ("a timeout, then the OOM killer", {"status": -9, "cause": oom, "ending": timeout},
              (timeout, "timeout", late)),
-            ("an interrupt", {"status": -2, "being_ended": interrupted}, (interrupted, "", "")),
-            ("an interrupt that ends well", {"status": 0, "being_ended": interrupted}, (interrupted, "", "")),
+            ("an interrupt", {"status": -2, "ending": interrupted}, (interrupted, "", "")),
+            ("an interrupt that ends well", {"status": 0, "ending": interrupted}, (interrupted, "", "")),
             ("the OOM killer", {"status": -9, "cause": oom}, (crashed, oom.text, "OOM killer")),
             ("the OOM killer, within", {"status": 137, "cause": oom}, (crashed, oom.text, "OOM killer")),
             ("failures behind exit 0", {"status": 0, "junit_failures": 2, "cause": why}, (failed, "why", shows)),
             ("failures", {"status": 1, "junit_failures": 2, "cause": why}, (failed, "why", "")),
-            ("a second attempt", {"status": 0, "attempt": 2}, (flaky, "", "")),
-            ("a second that fails", {"status": 1, "attempt": 2}, (failed, "", "")),
-            ("a second with failures behind exit 0", {"status": 0, "attempt": 2, "junit_failures": 2},
+            ("a second attempt", {"status": 0, "number": 2}, (flaky, "", "")),
+            ("a second that fails", {"status": 1, "number": 2}, (failed, "", "")),
+            ("a second with failures behind exit 0", {"status": 0, "number": 2, "junit_failures": 2},
              (failed, "", shows)),
-            ("the first that counts", {"status": 0, "attempt": 2, "is_spared": True}, (passed, "", "")),
-            ("the second that counts", {"status": 0, "attempt": 3, "is_spared": True}, (flaky, "", "")),
+            ("the first that counts", {"status": 0, "number": 2, "is_spared": True}, (passed, "", "")),
+            ("the second that counts", {"status": 0, "number": 3, "is_spared": True}, (flaky, "", "")),
             ("a leak", {"status": 0, "leaked": leak}, (passed, "", "")),
-            ("a leak that fails", {"status": 0, "leaked": leak, "options": "fail"},
+            ("a leak that fails", {"status": 0, "leaked": leak, "leaks": "fail"},
              (failed, "leaked processes", "leaked: 1 process")),
-            ("two leaks at a retry", {"status": 0, "leaked": leak * 2, "options": "fail", "attempt": 2},
+            ("two leaks at a retry", {"status": 0, "leaked": leak * 2, "leaks": "fail", "number": 2},
              (failed, "leaked processes", "leaked: 2 processes")),
-            ("a failure that leaks", {"status": 3, "leaked": leak, "options": "fail", "cause": why},
+            ("a failure that leaks", {"status": 3, "leaked": leak, "leaks": "fail", "cause": why},
              (failed, "why", "")),
         ]
         for name, values, expected in cases:
@@ -1201,18 +796,16 @@ class JudgeTest(unittest.TestCase):
                                  (3.0, values["status"], values.get("leaked", ())))
 
     def test_a_junit_file_without_a_failure_is_of_no_use_to_a_failure(self) -> None:
-        silent = "without a failure"
+        silent, leak = "without a failure", ("sleep (pid 7)",)
         cases: List[Tuple[Dict[str, Any], str]] = [
-            ({"status": 0}, ""), ({"status": 0, "attempt": 2}, ""),
+            ({"status": 0}, ""), ({"status": 0, "number": 2}, ""),
             ({"status": 0, "junit_fault": "missing"}, "missing"),
             ({"status": 1}, silent), ({"status": -9}, silent), ({"status": 1, "junit_failures": 1}, ""),
             ({"status": 1, "junit_fault": "stale"}, "stale"), ({"status": 1, "junit": None}, ""),
-            ({"status": 0, "being_ended": Outcome.TIMEOUT}, silent),
-            ({"status": 0, "being_ended": Outcome.INTERRUPTED}, silent),
+            ({"status": 0, "ending": Outcome.TIMEOUT}, silent), ({"status": 0, "ending": Outcome.INTERRUPTED}, silent),
             ({"status": 1, "junit_fault": "truncated", "junit_failures": 1}, "truncated"),
-            ({"status": 0, "junit_failures": 1}, ""),
-            ({"status": 0, "leaked": ("sleep (pid 7)",)}, ""),
-            ({"status": 0, "leaked": ("sleep (pid 7)",), "options": "fail"}, silent),
+            ({"status": 0, "junit_failures": 1}, ""), ({"status": 0, "leaked": leak}, ""),
+            ({"status": 0, "leaked": leak, "leaks": "fail"}, silent),
         ]
         for values, fault in cases:
             with self.subTest(**values):
@@ -1243,15 +836,11 @@ class SequentialTest(ScheduleCase):
 
 
 class UnrunnableTest(ScheduleCase):
-    def test_it_is_concluded_first_and_says_why(self) -> None:
-        play = self.play("a v:3 w:4", "begin > v unrunnable; w unrunnable; a on GPU 0\nexit a > a passed")
-        self.assertEqual(play.results["w"].reason, "needs 4 GPUs, more than there are")
-        self.assertEqual((play.results["w"].status, play.results["w"].lease), (None, None))
-
-    def test_it_is_told_in_list_order(self) -> None:
-        self.play("a v:3 w:4", "begin > v unrunnable; w unrunnable; a on GPU 0", order="w v a", done=False)
-
-    def test_nothing_else_is_done_at_once(self) -> None:
+    def test_it_is_concluded_first_in_list_order_and_says_why(self) -> None:
+        play = self.play("a v:3 w:4", "begin > v unrunnable; w unrunnable; a on GPU 0\nexit a > a passed",
+                         order="w v a")
+        self.assertEqual(play.results["w"], Result(play.tests["w"], Outcome.UNRUNNABLE,
+                                                   reason="needs 4 GPUs, more than there are"))
         self.play("w:3", "begin > w unrunnable")
 
     def test_it_is_one_that_is_wider_than_the_machine(self) -> None:
@@ -1265,38 +854,36 @@ class UnrunnableTest(ScheduleCase):
 
 
 class SubmitTest(ScheduleCase):
-    """Tests that come one by one, as a script hands them over."""
+    """Tests that come one by one, as a script submits them."""
 
     def test_they_start_at_once_where_there_is_room(self) -> None:
         self.play("a b c", """
-            begin >
+            begin    >
             submit a > a on GPU 0
             submit b > b on GPU 1
             submit c >
-            exit a > a passed; c on GPU 0
-            exit b > b passed
-            exit c > c passed""", later="a b c")
+            exit a   > a passed; c on GPU 0
+            exit b   > b passed
+            exit c   > c passed""", later="a b c")
 
     def test_all_that_wait_have_a_new_order(self) -> None:
         self.play("a b c d e", """
-            begin >
+            begin        >
             submit a b c > a on GPU 0; b on GPU 1
             submit e d c >
-            exit a > a passed; e on GPU 0
-            exit b > b passed; d on GPU 1
-            exit e > e passed; c on GPU 0
-            exit d > d passed
-            exit c > c passed""", later="a b c d e")
+            exit a       > a passed; e on GPU 0
+            exit b       > b passed; d on GPU 1
+            exit e       > e passed; c on GPU 0""", later="a b c d e", done=False)
 
     def test_what_waits_for_a_retry_keeps_its_place(self) -> None:
         self.play("a b c", """
-            begin >
+            begin      >
             submit a b > a on GPU 0; b on GPU 1
-            exit a 1 > a failed, again; a on GPU 0
-            submit c >
-            exit b > b passed; c on GPU 1
-            exit a > a flaky
-            exit c > c passed""", later="a b c", retries=1)
+            exit a 1   > a failed, again; a on GPU 0
+            submit c   >
+            exit b     > b passed; c on GPU 1
+            exit a     > a flaky
+            exit c     > c passed""", later="a b c", retries=1)
 
     def test_one_that_is_too_wide_is_told_at_once(self) -> None:
         self.play("a w:3", "begin >\nsubmit a w > w unrunnable; a on GPU 0\nexit a > a passed", later="a w")
@@ -1308,48 +895,21 @@ class SubmitTest(ScheduleCase):
 
 class TimeoutTest(ScheduleCase):
     def test_sigterm_at_the_deadline_sigkill_after_grace(self) -> None:
-        play = self.play("a:1:30", """
-            @10 begin      > a on GPU 0
-            @39 tick       >
-            @40 tick       > SIGTERM a
-            @50 tick       >
-            @51 tick       > SIGKILL a
-            @60 tick       >
-            @61 exit a -9  > a timeout
+        """The stacks of its Pythons are asked for before, and a second is theirs."""
+        play = self.play("a:1:30", f"""
+            @10 begin              > a on GPU 0
+            @39 tick               >
+            @40 tick               > SIGTERM a
+            @{49.9 + STACKS_S} tick  >
+            @{50 + STACKS_S} tick  > SIGKILL a
+            @61 exit a -9          > a timeout
         """, grace=10.0)
         result = play.results["a"]
         self.assertEqual((result.seconds, result.status, result.verdict()), (51.0, -9, "timeout"))
-
-    def test_the_outcome_is_timeout_whatever_the_status(self) -> None:
-        for status in (0, 1, -15, 143):
-            with self.subTest(status=status):
-                self.play("a:1:5 b", f"""
-                    begin            > a on GPU 0
-                    @5 tick          > SIGTERM a
-                    @6 exit a {status}  > a timeout; b on GPU 0
-                """, gpus=1, done=False)
-
-    def test_each_test_has_its_own(self) -> None:
-        self.play("a:1:5 b:1:3 c d:1:1", """
-            begin          > a on GPU 0; b on GPU 1
-            @3 tick        > SIGTERM b
-            @4 exit b 143  > b timeout; c on GPU 1
-            @5 tick        > SIGTERM a
-            @6 exit c      > c passed; d on GPU 1
-            @7 tick        > SIGTERM d
-        """, done=False)
-
-    def test_the_clock_runs_from_the_start_of_the_process(self) -> None:
-        self.play("a:1:5", """
-            begin        > a on GPU 0
-            @8 tick      >
-            @9 start a   >
-            @13.9 tick   >
-            @14 tick     > SIGTERM a
-        """, slow=True, done=False)
+        self.assertEqual(play.stacks, {"a": ["did not end in 30s", "did not end by SIGTERM in 10s"]})
 
     def test_none_means_none(self) -> None:
-        self.play("a", "begin > a on GPU 0\n@1e9 tick >\n@2e9 exit a > a passed")
+        self.play("a b:1:0", "begin > a on GPU 0; b on GPU 1\n@1e9 tick >", done=False)
 
     def test_deadline_is_that_of_the_next_signal(self) -> None:
         play = Play("a:1:5 b:1:3 c", gpus=3, jobs=1, grace=2.0)
@@ -1357,30 +917,19 @@ class TimeoutTest(ScheduleCase):
         for event in ("begin", "@3 tick", "@5 tick", "exit b", "@8 tick", "exit a", "exit c"):
             play.step(event)
             seen.append(play.schedule.deadline())
-        stuck = 8.0 + run_tests.STUCK_S
-        self.assertEqual(seen, [math.inf, 3.0, 5.0, 6.0, 8.0, stuck, math.inf, math.inf])
-
-
-    def test_stacks_are_asked_for_before_the_first_signal(self) -> None:
-        play = self.play("a:1:1.5", "begin > a on GPU 0\n@1.5 tick > SIGTERM a", done=False)
-        self.assertEqual(play.stacks, {"a": "did not end in 1.5s"})
-        for events in ("@1 SIGINT", "@1 SIGINT\n@2 SIGINT"):
-            play = Play("a:1:5")
-            for event in ["begin", *events.splitlines(), "@99 tick"]:
-                play.step(event)
-            self.assertEqual(play.stacks, {})
+        self.assertEqual(seen, [math.inf, 3.0, 5.0, 6.0, 8.0, 8.0 + STUCK_S, math.inf, math.inf])
 
     def test_what_cannot_be_killed_is_abandoned_with_its_gpus(self) -> None:
         play = self.play("a:2:5 b c x:0", f"""
-            begin                > a on GPU 0,1; b on GPU 2; x on CPU
-            exit x               > x passed
-            @5 tick              > SIGTERM a
-            @16 tick             > SIGKILL a
+            begin                   > a on GPU 0,1; b on GPU 2; x on CPU
+            exit x                  > x passed
+            @5 tick                 > SIGTERM a
+            @16 tick                > SIGKILL a
             @{15.9 + STUCK_S} tick  >
             @{16 + STUCK_S} tick    > abandon a; quarantine 0; quarantine 1; a timeout
-            @99 exit a -9        >
-            exit b               > b passed; c on GPU 2
-            exit c               > c passed
+            @99 exit a -9           >
+            exit b                  > b passed; c on GPU 2
+            exit c                  > c passed
         """, gpus=3)
         result = play.results["a"]
         self.assertEqual((result.status, result.reason, result.cause.text, result.junit_fault, result.seconds),
@@ -1403,31 +952,99 @@ class TimeoutTest(ScheduleCase):
                 @5 tick               > SIGTERM a
                 @16 tick              > SIGKILL a
                 @{16 + STUCK_S} tick  > abandon a; a timeout; b on CPU
-                exit b                > b passed
-            """, gpus=0, jobs=jobs, sequential=sequential)
-
-    def test_an_interrupt_does_not_wait_for_ever_for_what_cannot_be_killed(self) -> None:
-        self.play("a b", f"""
-            begin                   > a on GPU 0; b on GPU 1
-            @1 SIGINT               > SIGINT a; SIGINT b
-            @2 SIGINT               > SIGKILL a; SIGKILL b
-            @2 exit b -9            > b interrupted
-            @{2 + STUCK_S} tick     > abandon a; quarantine 0; a interrupted
-        """)
+            """, gpus=0, jobs=jobs, sequential=sequential, done=False)
 
     def test_whatever_an_abandoned_test_posts_is_ignored(self) -> None:
-        """Its thread may come back from the kernel at any time."""
-        for event in ("start a", "exit a -9", "break a"):
+        """Its thread may come back from the kernel at any time; an interrupt does not wait for it for ever."""
+        for event in ("end a", "exit a -9", "break a"):
             with self.subTest(event):
                 self.play("a b", f"""
-                    begin                   > a on GPU 0; b on GPU 1
-                    start b                 >
-                    @1 SIGINT               > SIGINT b
-                    @2 SIGINT               > SIGKILL b
-                    @2 exit b -9            > b interrupted
-                    @{2 + STUCK_S} tick     > abandon a; quarantine 0; a interrupted
-                    {event}                 >
-                """, slow=True)
+                    begin                > a on GPU 0; b on GPU 1
+                    @1 SIGINT            > SIGINT a; SIGINT b
+                    @2 SIGINT            > SIGKILL a; SIGKILL b
+                    @2 exit b -9         > b interrupted
+                    @{2 + STUCK_S} tick  > abandon a; quarantine 0; a interrupted
+                    {event}              >
+                """)
+
+
+class EndedTest(ScheduleCase):
+    """A shell has ended, and what it has left is being ended."""
+
+    def test_what_a_test_leaves_does_not_count_against_its_timeout(self) -> None:
+        for ended in ("@4.9 end a", "@5 end a"):         # the clocks of threads may be a little late
+            play = self.play("a:1:5 b", f"""
+                begin     > a on GPU 0
+                {ended}   >
+                @5 tick   >
+                @60 tick  >
+                exit a    > a passed; b on GPU 0
+            """, gpus=1, slow=3.0, done=False)
+            self.assertEqual(play.schedule.deadline(), 63.0)
+
+    def test_nor_is_it_announced(self) -> None:
+        play = self.play("a", "begin > a on GPU 0\n@4 end a >\n@9 tick >", slow=5.0, done=False)
+        self.assertEqual(play.schedule.deadline(), math.inf)
+
+    def test_what_is_being_ended_goes_on_to_be(self) -> None:
+        """It may have left what does not listen either."""
+        self.play("a:1:5", f"""
+            begin                 > a on GPU 0
+            @5 tick               > SIGTERM a
+            @6 end a              >
+            @16 tick              > SIGKILL a
+            @{16 + STUCK_S} tick  > abandon a; quarantine 0; a timeout
+        """, gpus=2)
+
+    def test_a_signal_ends_it_too(self) -> None:
+        self.play("a:1:5", "begin > a on GPU 0\n@4 end a >\n@5 SIGINT > SIGINT a\n@15 tick > SIGKILL a", done=False)
+
+
+class AlarmsTest(ScheduleCase):
+    """Timeouts and announcements of many running tests."""
+
+    def test_each_comes_at_its_time_and_none_is_late(self) -> None:
+        chance = random.Random(7)
+        tests = [a_test(index, gpus=0.0, timeout=chance.choice([None, float(chance.randint(1, 60))]))
+                 for index in range(400)]
+        pool = run_tests.Pool([], cpus=len(tests))
+        schedule = run_tests.Schedule(tests, pool, run_tests.Options((), slow=7.0, grace=3.0))
+        schedule.step(Begin(0.0))
+        due = {test: (7.0, test.timeout or math.inf, 0) for test in tests}       # announcement, signal, the last one
+        gone = []
+        while due:
+            at = min(min(announce, end) for announce, end, _ in due.values())
+            self.assertEqual(schedule.deadline(), at)
+            expected = []
+            for test, (announce, end, sent) in due.items():
+                if end == at and sent == signal.SIGTERM:
+                    expected.append((signal.SIGKILL, test))
+                    due[test] = math.inf, at + STUCK_S, signal.SIGKILL
+                elif end == at:
+                    expected.append((signal.SIGTERM, test))
+                    due[test] = math.inf, at + 3.0 + STACKS_S, signal.SIGTERM
+                elif announce == at:
+                    expected.append((0, test))
+                    due[test] = at + 7.0, end, 0
+            told = schedule.step(Tick(at))
+            self.assertCountEqual([(action.signum, action.attempt.test) if isinstance(action, Kill)
+                                   else (0, action.test) for action in told], expected)
+            for test, (_, _, sent) in list(due.items()):
+                if sent == signal.SIGKILL or (not test.timeout and at > 40) or chance.random() < 0.02:
+                    schedule.step(Exited(at, test, 0))
+                    gone.append(test)
+                    del due[test]
+        self.assertEqual((schedule.done, schedule.deadline(), len(gone)), (True, math.inf, 400))
+
+    def test_many_that_have_ended_leave_no_alarm(self) -> None:
+        """Ten thousand tests, one after the other, each with a timeout of hours."""
+        tests = [a_test(index, timeout=7200.0) for index in range(10_000)]
+        schedule = run_tests.Schedule(tests, run_tests.Pool(devices_of(1)), run_tests.Options(()))
+        schedule.step(Begin(0.0))
+        for at, test in enumerate(tests):
+            self.assertEqual(schedule.deadline(), at + 7200.0)
+            schedule.step(Exited(at + 1.0, test, 0))
+        self.assertEqual((schedule.done, schedule.deadline()), (True, math.inf))
 
 
 class SlowTest(ScheduleCase):
@@ -1441,19 +1058,13 @@ class SlowTest(ScheduleCase):
             @130 exit a  > a passed; b on GPU 0
             @180 tick    >
             @190 tick    > b runs 60s
-        """, gpus=1, slow_after=60.0, done=False)
+        """, gpus=1, slow=60.0, done=False)
         self.assertEqual(play.schedule.deadline(), 250.0)
 
-    def test_the_clock_runs_from_the_start_of_the_process(self) -> None:
-        self.play("a", "begin > a on GPU 0\n@5 start a >\n@64 tick >\n@65 tick > a runs 60s", slow=True,
-                  slow_after=60.0, done=False)
-
     def test_one_that_is_being_ended_is_no_news(self) -> None:
-        self.play("a:1:65", "begin > a on GPU 0\n@60 tick > a runs 60s\n@65 tick > SIGTERM a\n@120 tick >\n"
-                  "@121 tick >", slow_after=60.0, grace=100.0, done=False)
-
-    def test_a_timeout_at_the_same_time_comes_too(self) -> None:
-        self.play("a:1:60", "begin > a on GPU 0\n@60 tick > a runs 60s; SIGTERM a", slow_after=60.0, done=False)
+        self.play("a:1:65", "begin > a on GPU 0\n@60 tick > a runs 60s\n@65 tick > SIGTERM a\n@120 tick >", slow=60.0,
+                  grace=100.0, done=False)
+        self.play("a:1:60", "begin > a on GPU 0\n@60 tick > SIGTERM a", slow=60.0, done=False)
 
 
 class DeadlineTest(ScheduleCase):
@@ -1472,7 +1083,7 @@ class DeadlineTest(ScheduleCase):
             exit c -9        > c interrupted
         """, deadline=100.0, grace=10.0)
         self.assertTrue(play.schedule.is_overdue)
-        self.assertEqual(play.stacks, dict.fromkeys("bxc", "--deadline ends the run"))
+        self.assertEqual(play.stacks, dict.fromkeys("bxc", ["--deadline ends the run"]))
         self.assertEqual((play.schedule.failure, play.schedule.interrupts), ("", []))
 
     def test_of_a_short_one_half_is_for_the_tests(self) -> None:
@@ -1502,19 +1113,6 @@ class DeadlineTest(ScheduleCase):
             @79 tick      > b not run; SIGTERM a
             @80 exit a    > a timeout
         """, gpus=1, deadline=100.0)
-        self.play("x:0 b:2+after=x w:2", """
-            begin         > x on CPU; w on GPU 0,1
-            @10 exit x    > x passed
-            @11 exit w 1  > w failed, again; b on GPU 0,1
-            @79 tick      > w failed; SIGTERM b
-        """, deadline=100.0, retries=1, done=False)
-
-    def test_a_test_that_is_only_launched_is_ended_when_it_has_started(self) -> None:
-        self.play("a", "begin > a on GPU 0\n@79 tick >\n@80 start a > SIGTERM a\n@81 exit a > a interrupted",
-                  deadline=100.0, slow=True)
-
-    def test_without_one_a_run_takes_its_time(self) -> None:
-        self.play("a", "begin > a on GPU 0\n@1e9 tick >\n@1e9 exit a > a passed")
 
 
 class InterruptTest(ScheduleCase):
@@ -1529,20 +1127,14 @@ class InterruptTest(ScheduleCase):
                     exit d 1    > d interrupted
                     exit e 130  > e interrupted
                 """)
-                self.assertEqual(play.schedule.interrupts, [signal.Signals[name]])
+                self.assertEqual((play.schedule.interrupts, play.stacks), ([signal.Signals[name]], {}))
 
     def test_what_is_not_run_is_told_in_list_order(self) -> None:
         self.play("a b c d", "begin > d on GPU 0\nSIGINT > a not run; b not run; c not run; SIGINT d", gpus=1,
                   order="d c a b", done=False)
 
     def test_sigkill_after_grace(self) -> None:
-        self.play("a", """
-            begin       > a on GPU 0
-            @3 SIGINT   > SIGINT a
-            @6 tick     >
-            @7 tick     > SIGKILL a
-            @7 exit a -9  > a interrupted
-        """, grace=4.0)
+        self.play("a", "begin > a on GPU 0\n@3 SIGINT > SIGINT a\n@6 tick >\n@7 tick > SIGKILL a", grace=4, done=False)
 
     def test_the_second_kills_now(self) -> None:
         play = self.play("a b", """
@@ -1552,91 +1144,51 @@ class InterruptTest(ScheduleCase):
             @4 SIGTERM  > SIGKILL b
             exit b -9   > b interrupted
         """)
-        self.assertEqual(play.schedule.interrupts, [signal.SIGINT, signal.SIGTERM])
-        self.assertEqual(play.schedule.deadline(), math.inf)
+        self.assertEqual((play.schedule.interrupts, play.schedule.deadline()),
+                         ([signal.SIGINT, signal.SIGTERM], math.inf))
 
-    def test_a_test_that_is_only_launched_gets_it_when_it_has_started(self) -> None:
-        cases = {
-            "the signal": "SIGINT >\nstart a > SIGINT a\nexit a -2 > a interrupted",
-            "the second": "SIGINT >\nSIGINT >\nstart a > SIGKILL a\nexit a -9 > a interrupted",
-            "the grace is over": "@1 SIGINT >\n@11 tick >\n@12 start a > SIGKILL a\nexit a -9 > a interrupted",
-            "the grace goes on": "@1 SIGINT >\n@2 start a > SIGINT a\n@11 tick > SIGKILL a\nexit a -9 > a interrupted",
-            "it never starts": "SIGINT >\nbreak a > a not run",
-        }
-        for name, script in cases.items():
-            with self.subTest(name):
-                self.play("a:1:1", "begin > a on GPU 0\n" + script, slow=True, grace=10.0)
-
-    def test_a_timeout_stays_a_timeout(self) -> None:
-        self.play("a:1:5 b", """
-            begin        > a on GPU 0; b on GPU 1
-            @5 tick      > SIGTERM a
-            @6 SIGINT    > SIGINT a; SIGINT b
-            exit a -15   > a timeout
-            exit b -2    > b interrupted
-        """)
-
-    def test_nothing_starts_after_it(self) -> None:
-        self.play("a x:0 y:0 z:0", """
-            begin      > a on GPU 0; x on CPU; y on CPU
-            SIGTERM    > z not run; SIGTERM a; SIGTERM x; SIGTERM y
-            exit x     > x interrupted
-            exit y     > y interrupted
-            exit a     > a interrupted
-        """)
+    def test_one_that_cannot_start_any_more_is_not_run(self) -> None:
+        self.play("a", "begin > a on GPU 0\nSIGINT > SIGINT a\nbreak a > a not run")
 
     def test_when_all_is_done_it_does_nothing(self) -> None:
-        play = self.play("a", "begin > a on GPU 0\nexit a > a passed\nSIGINT >")
-        self.assertEqual(play.results["a"].outcome, Outcome.PASSED)
+        self.play("a", "begin > a on GPU 0\nexit a > a passed\nSIGINT >")
 
 
 class StopTest(ScheduleCase):
     def test_fail_fast_starts_nothing_more_and_lets_the_others_end(self) -> None:
-        self.play("a b c x:0 | d", """
+        self.play("a b c+after=a x:0 | d", """
             begin     > a on GPU 0; b on GPU 1; x on CPU
-            exit a 1  > a failed; c not run; d not run
+            exit a 1  > a failed; c blocked; d not run
             exit b 1  > b failed
             exit x    > x passed
         """, fail_fast=True)
 
     def test_fail_fast_counts_every_failure(self) -> None:
-        cases = {
+        self.plays({
             "a crash": ("a b", "begin > a on GPU 0\nexit a -11 > a crashed; b not run"),
             "a timeout": ("a:1:5 b", "begin > a on GPU 0\n@5 tick > SIGTERM a\nexit a > a timeout; b not run"),
-            "a test that cannot run": ("a w:2 b", "begin > w unrunnable; a not run; b not run"),
+            "tests that cannot run": ("a w:2 v:3 b",
+                                      "begin > w unrunnable; v unrunnable; a not run; b not run"),
             "not a pass": ("a b", "begin > a on GPU 0\nexit a > a passed; b on GPU 0\nexit b > b passed"),
-        }
-        for name, (tests, script) in cases.items():
-            with self.subTest(name):
-                self.play(tests, script, gpus=1, fail_fast=True)
-
-    def test_fail_fast_tells_every_test_that_cannot_run(self) -> None:
-        play = Play("a w:2 v:3 b", gpus=1, fail_fast=True)
-        self.assertEqual(sorted(play.step("begin")), ["a not run", "b not run", "v unrunnable", "w unrunnable"])
-
-    def test_without_it_a_failure_stops_nothing(self) -> None:
-        self.play("a b", "begin > a on GPU 0\nexit a 1 > a failed; b on GPU 0\nexit b > b passed", gpus=1)
+        }, gpus=1, fail_fast=True)
 
     def test_a_broken_machine_stops_the_run(self) -> None:
         play = self.play("a b c", """
             @1 begin      > a on GPU 0; b on GPU 1
-            start a       >
             @2 break b    > b not run; c not run; SIGTERM a
             @11 tick      >
             @12 tick      > SIGKILL a
             exit a -9     > a interrupted
-        """, slow=True, grace=10.0)
-        self.assertIn("no log", play.schedule.failure)
-        self.assertEqual((play.results["b"].reason, play.results["b"].status), ("no log", None))
+        """, grace=10.0)
+        self.assertEqual((play.schedule.failure, play.results["b"].reason, play.results["b"].status),
+                         ("no log", "no log", None))
 
     def test_the_first_reason_counts(self) -> None:
-        play = Play("a b", slow=True)
+        play = Play("a b")
         play.step("begin")
         for label in "ab":
             play.schedule.step(Broken(1.0, play.tests[label], f"{label} broke"))
-        self.assertIn("a broke", play.schedule.failure)
-        self.assertNotIn("b broke", play.schedule.failure)
-        self.assertTrue(play.schedule.done)
+        self.assertEqual((play.schedule.failure, play.schedule.done), ("a broke", True))
 
     def test_a_schedule_without_tests_is_done(self) -> None:
         self.play("", "begin >")
@@ -1645,8 +1197,7 @@ class StopTest(ScheduleCase):
 class WordsTest(unittest.TestCase):
     def test_death_and_outcome_of_a_status(self) -> None:
         passed, failed, crashed = Outcome.PASSED, Outcome.FAILED, Outcome.CRASHED
-        cases = [(0, "", passed), (1, "", failed), (2, "", failed), (5, "", failed), (124, "", failed),
-                 (126, "", failed), (127, "", failed), (128, "", failed), (255, "", failed), (200, "", failed),
+        cases = [(0, "", passed), *((status, "", failed) for status in (1, 2, 5, 124, 126, 127, 128, 200, 255)),
                  (-11, "SIGSEGV", crashed), (-9, "SIGKILL", crashed), (-6, "SIGABRT", crashed),
                  (-15, "SIGTERM", crashed), (-2, "SIGINT", crashed), (139, "SIGSEGV", crashed),
                  (137, "SIGKILL", crashed), (134, "SIGABRT", crashed), (143, "SIGTERM", crashed),
@@ -1656,20 +1207,15 @@ class WordsTest(unittest.TestCase):
                 self.assertEqual((death_of(status), outcome_of(status)), (death, outcome))
         self.assertEqual(death_of(None), "")
 
-    def test_predicates_of_an_outcome(self) -> None:
-        ok = {Outcome.PASSED, Outcome.FLAKY, Outcome.DEFERRED}
-        unfinished = {Outcome.INTERRUPTED, Outcome.NOT_RUN}
-        failure = {Outcome.FAILED, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.BLOCKED, Outcome.UNRUNNABLE}
-        self.assertEqual(ok | unfinished | failure, set(Outcome))
-        for outcome in Outcome:
-            with self.subTest(outcome=outcome):
-                told = (outcome.is_ok(), outcome.is_unfinished(), outcome.is_failure())
-                self.assertEqual(told, (outcome in ok, outcome in unfinished, outcome in failure))
-
-    def test_words_of_an_outcome(self) -> None:
-        self.assertEqual([outcome.value for outcome in Outcome],
-                         ["passed", "flaky", "failed", "crashed", "timeout", "blocked", "unrunnable", "deferred",
-                          "interrupted", "not run"])
+    def test_outcomes_and_their_predicates(self) -> None:
+        predicates = {Outcome.is_ok: "passed flaky deferred", Outcome.is_unfinished: "interrupted not_run",
+                      Outcome.is_failure: "failed crashed timeout blocked unrunnable",
+                      Outcome.can_be_retried: "failed crashed timeout"}
+        words = ["passed", "flaky", "failed", "crashed", "timeout", "blocked", "unrunnable", "deferred",
+                 "interrupted", "not run"]
+        self.assertEqual([outcome.value for outcome in Outcome], words)
+        for predicate, names in predicates.items():
+            self.assertEqual({outcome.name.lower() for outcome in Outcome if predicate(outcome)}, set(names.split()))
 
     def test_verdict(self) -> None:
         cases = [(Outcome.PASSED, 0, "passed"), (Outcome.FAILED, 1, "failed, exit 1"),
@@ -1678,7 +1224,7 @@ class WordsTest(unittest.TestCase):
                  (Outcome.UNRUNNABLE, None, "unrunnable"), (Outcome.NOT_RUN, None, "not run")]
         for outcome, status, expected in cases:
             with self.subTest(expected):
-                self.assertEqual(run_tests.Result(a_test(), outcome, status=status).verdict(), expected)
+                self.assertEqual(Result(a_test(), outcome, status=status).verdict(), expected)
 
     def test_place_and_tokens_of_a_lease(self) -> None:
         cases = [([], "CPU", []), ([""], "CPU", []), (["0"], "GPU 0", ["0"]), (["4", "7"], "GPU 4,7", ["4", "7"]),
@@ -1686,594 +1232,283 @@ class WordsTest(unittest.TestCase):
         for tokens, place, shown in cases:
             with self.subTest(tokens=tokens):
                 devices = tuple(run_tests.Device(index, token) for index, token in enumerate(tokens))
-                lease = run_tests.Lease(devices, 0)
-                self.assertEqual((lease.place(), lease.tokens), (place, shown))
-
-
-class SimulateTest(unittest.TestCase):
-    """A schedule on a virtual clock."""
-
-    def simulate(self, text: str, gpus: int = 2, actual: Mapping[str, float] = {},  # noqa: B006
-                 jobs: int = 2, sequential: bool = False) -> str:
-        """When which test ends, in words; `actual` are seconds by label, where they are not the expected ones."""
-        tests = tests_of(text)
-        expected = seconds_of(tests)
-        took = {test: actual.get(test.label, expected[test]) for test in tests} if actual else None
-        pool = run_tests.Pool(devices_of(gpus), jobs, sequential)
-        ended = run_tests.simulate(tests, expected, pool, run_tests.Options(()), took)
-        return " ".join(f"{test.label}@{at:g}" for at, test in ended)
-
-    def test_tests_end_as_computed_by_hand(self) -> None:
-        self.assertEqual(self.simulate("a~5 b~3 c~4 d:2~2"), "b@3 a@5 c@7 d@9")
-        self.assertEqual(self.simulate("a~10 b~4 w:2~3 n~6 m~7"), "b@4 a@10 n@10 w@13 m@20")
-        self.assertEqual(self.simulate("a:.5~2 b:.5~3 c:.5~2 w:all~1 x:0~4", gpus=1), "a@2 b@3 c@4 x@4 w@5")
-
-    def test_barriers_after_and_locks_hold(self) -> None:
-        self.assertEqual(self.simulate("a~5 b~1 | c~1 d~2"), "b@1 a@5 c@6 d@7")
-        self.assertEqual(self.simulate("a~5 b~1+after=a c~2"), "c@2 a@5 b@6")
-        self.assertEqual(self.simulate("a~5+lock=x b~1+lock=x c~2"), "c@2 a@5 b@6")
-
-    def test_one_after_another_where_sequential(self) -> None:
-        self.assertEqual(self.simulate("a~5 b~1 x:0~1", gpus=1, sequential=True), "a@5 b@6 x@7")
-
-    def test_cpu_tests_run_on_their_slots(self) -> None:
-        self.assertEqual(self.simulate("x:0~5 y:0~2 z:0~1 a~9"), "y@2 z@3 x@5 a@9")
-
-    def test_a_test_takes_what_it_takes_whatever_is_expected(self) -> None:
-        self.assertEqual(self.simulate("a~10 b~4 w:2~3 n~6 m~7", actual={"n": 20}), "b@4 a@10 n@24 w@27 m@34")
-        self.assertEqual(self.simulate("a~10 b~4 w:2~3 n~6 m~7", actual={"a": 1, "n": 1}), "a@1 b@4 w@7 n@8 m@14")
-
-    def test_what_cannot_run_does_not_end(self) -> None:
-        self.assertEqual(self.simulate("a~5 w:3~1 b~1+after=w c~1"), "c@1 a@5")
-
-    def test_without_tests_nothing_ends(self) -> None:
-        self.assertEqual(self.simulate(""), "")
-
-    def makespan(self, tests: List[Test], gpus: int, actual: Optional[Mapping[Test, float]] = None) -> float:
-        """How long a run in default order takes."""
-        options = run_tests.Options(())
-        selection = run_tests.select(tests, options, run_tests.History())
-        pool = run_tests.Pool(devices_of(gpus), 2)
-        ordered, expected = selection.to_run("auto", pool), selection.estimates.seconds
-        return run_tests.simulate(ordered, expected, pool, options, actual)[-1][0]
-
-    def assert_near_bound(self, tests: List[Test], gpus: int) -> None:
-        """Not 2 % more than what no schedule can beat: the work of all GPUs, or the longest test."""
-        seconds = seconds_of(tests)
-        work = sum(seconds[test] * test.gpus for test in tests) / gpus
-        self.assertLessEqual(self.makespan(tests, gpus), 1.02 * max(work, *seconds.values()))
-
-    def random_tests(self, chance: random.Random, count: int, needs: List[float]) -> List[Test]:
-        """Tests as suites have them: most of them short, a few of them long."""
-        attributes = [run_tests.Attributes(time=chance.lognormvariate(3.0, 1.2)) for _ in range(count)]
-        return [a_test(index, gpus=chance.choice(needs), attributes=values) for index, values in enumerate(attributes)]
-
-    def test_default_order_comes_within_two_percent_of_the_bound(self) -> None:
-        for seed, gpus, needs in itertools.product(range(5), (1, 2, 4, 8), ([1.0], [1.0, 1.0, 2.0, 4.0])):
-            tests = self.random_tests(random.Random(seed), 400, [need for need in needs if need <= gpus])
-            with self.subTest(seed=seed, gpus=gpus, needs=needs):
-                self.assert_near_bound(tests, gpus)
-
-    @unittest.skipUnless(os.path.isdir(DURATIONS), "the bench's durations are not here")
-    def test_real_suites_come_within_two_percent_of_the_bound(self) -> None:
-        for name, gpus in itertools.product(sorted(os.listdir(DURATIONS)), (1, 2, 4, 8, 16)):
-            with open(os.path.join(DURATIONS, name), encoding="utf-8") as file:
-                rows = [line.split("\t") for line in file if not line.startswith("#")]
-            tests = [a_test(index, gpus=float(need), attributes=run_tests.Attributes(time=float(seconds)))
-                     for index, (_, seconds, need) in enumerate(rows)]
-            with self.subTest(name, gpus=gpus):
-                self.assert_near_bound([test for test in tests if test.gpus <= gpus], gpus)
-
-    def test_no_estimate_is_so_wrong_that_gpus_idle(self) -> None:
-        """Graham's bound for list scheduling: all GPUs are busy until the last test starts."""
-        for seed in range(40):
-            chance = random.Random(seed)
-            tests, gpus = self.random_tests(chance, 30, [1.0]), chance.randint(1, 8)
-            actual = {test: chance.uniform(0.0, 100.0) for test in tests}
-            with self.subTest(seed=seed):
-                bound = sum(actual.values()) / gpus + max(actual.values())
-                self.assertLessEqual(self.makespan(tests, gpus, actual), bound)
-
-
-OUTCOME_BY_STATUS = {0: Outcome.PASSED, 1: Outcome.FAILED, -11: Outcome.CRASHED, 137: Outcome.CRASHED}
-
-
-class Room:
-    """What is free of a machine while some tests run: the rules again, as simply as they can be said."""
-
-    def __init__(self, gpus: int, jobs: int, sequential: bool) -> None:
-        self.devices = [SHARES] * max(gpus, 1)
-        self.jobs, self.sequential = jobs, sequential
-        self.running: List[Test] = []
-
-    def copy(self) -> "Room":
-        room = Room(0, self.jobs, self.sequential)
-        room.devices, room.running = list(self.devices), list(self.running)
-        return room
-
-    def move(self, test: Test, lease: Lease, sign: int) -> None:
-        """Take out (-1) or put back (1) what a test holds."""
-        for device in lease.devices:
-            self.devices[device.index] += sign * self.shares(test)
-        self.jobs += sign * (test.gpus == 0)
-        if sign < 0:
-            self.running.append(test)
-        else:
-            self.running.remove(test)
-
-    def shares(self, test: Test) -> int:
-        """How much of each of its devices a test takes."""
-        return round(test.gpus * SHARES) if 0 < test.gpus < 1 else SHARES
-
-    def is_alone(self, test: Test) -> bool:
-        return self.sequential or test.gpus == ALL_GPUS
-
-    def free(self, test: Test, avoid: Collection[int] = ()) -> List[int]:
-        """The devices with as much room as a test takes of each."""
-        return [index for index, room in enumerate(self.devices) if room >= self.shares(test) and index not in avoid]
-
-    def count(self, test: Test) -> int:
-        return len(self.devices) if test.gpus == ALL_GPUS else math.ceil(test.gpus)
-
-    def fits(self, test: Test, avoid: Collection[int] = ()) -> bool:
-        if self.running and (self.is_alone(test) or any(map(self.is_alone, self.running))):
-            return False
-        return (test.gpus > 0 or self.jobs > 0) and len(self.free(test, avoid)) >= self.count(test)
-
-
-class Promise:
-    """When the first test that waits can start at the latest, and on which devices, if all ends as expected."""
-
-    def __init__(self, test: Test, room: Room, ends: List[Tuple[float, Test, Lease]], at: float) -> None:
-        """`ends` are the expected ends of what runs and what it holds; none is before `at`."""
-        self.test, self.at = test, at
-        room, ready = room.copy(), dict.fromkeys(room.free(test), at)
-        ends = sorted(ends, key=lambda end: end[0])
-        for end, other, lease in ends:
-            if room.fits(test) and end > self.at:
-                break
-            room.move(other, lease, 1)
-            self.at = end
-            ready.update({index: end for index in room.free(test) if index not in ready})
-        self.is_kept = room.fits(test)
-        by_time = sorted(ready, key=lambda index: (ready[index], index))
-        is_clear = [end for end, _, _ in ends].count(self.at) == 1 and (not ends or ends[0][0] > at)
-        self.devices = by_time[-room.count(test):] if is_clear else by_time   # else which of several is open
-
-    def explains(self, test: Test, room: Room, seconds: float, at: float) -> bool:
-        """Whether a test that fits may have to wait for this."""
-        if seconds and at + seconds <= self.at:
-            return False
-        takes_its_locks = not set(test.attributes.lock).isdisjoint(self.test.attributes.lock)
-        return self.test.gpus == ALL_GPUS or takes_its_locks or not room.fits(test, self.devices)
+                self.assertEqual((Lease(devices, 0).place, Lease(devices, 0).tokens), (place, shown))
 
 
 class Simulation:
-    """Random tests on a random machine, on a virtual clock, with a check of every rule after every event."""
+    """Random tests on a random machine that may break, on a virtual clock, with a check of the rules at every step."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        chance = self.random.choice
         self.gpus, self.jobs = self.random.randrange(7), self.random.randint(1, 3)
         self.sequential = self.gpus <= 1 and self.random.random() < 0.7
-        self.grace = self.random.choice([0.0, 2.0, 5.0])
-        self.is_exact = self.random.random() < 0.4           # each test takes the seconds that are expected
         self.tests = self.random_tests(self.random.randint(1, 16))
         self.order = self.random.sample(self.tests, len(self.tests))
-        self.rank = {test: rank for rank, test in enumerate(self.order)}
-        self.by_label = {test.label: test for test in self.tests}
-        self.seconds = {test: self.random.choice([0.0, self.random.uniform(0.1, 3.0), self.random.uniform(1.0, 30.0)])
-                        for test in self.tests}
-        self.schedule = self.a_schedule()
+        self.options = run_tests.Options(
+            (), grace=chance([0.0, 2.0, 5.0]), retries=chance([0, 0, 1, 3]), fail_fast=self.random.random() < 0.1,
+            deadline=chance([None, None, None, 0.5, 40.0, 100.0]), slow=chance([None, None, 2.0]),
+            leaks=chance(["report", "fail"]))
+        self.causes = chance([[Cause()], [Cause("no"), *CAUSES.values()], [CAUSES["old"]], [CAUSES["ecc"], Cause()]])
+        pool = run_tests.Pool(devices_of(self.gpus), self.jobs, self.sequential)
+        self.schedule = run_tests.Schedule(self.order, pool, self.options)
         self.now, self.serial = 0.0, 0
         self.agenda: List[Tuple[float, int, Any]] = []       # a heap of what will happen by itself
-        self.leases: Dict[Test, Lease] = {}                  # of tests between Launch and Conclude, as launched
-        self.expected: Dict[Test, float] = {}                # when they end, it is thought
-        self.started: Dict[Test, float] = {}
-        self.ends: Dict[Test, Tuple[float, Exited]] = {}     # when and how a process ends as things stand
-        self.causes: Dict[Test, Outcome] = {}                # why a test is being ended
-        self.promises: Dict[Test, float] = {}
-        self.launched: List[Test] = []
-        self.attempts: Dict[Test, int] = {}                  # that have ended without a pass
-        self.last_outcome: Dict[Test, Outcome] = {}          # of those
+        self.running: Dict[Test, Attempt] = {}
+        self.exits: Dict[Test, Tuple[float, Exited]] = {}    # when and how a shell ends as things stand
+        self.swept: Set[Attempt] = set()                     # those whose shell has ended
+        self.ending: Dict[Attempt, Outcome] = {}             # why they are being ended
+        self.killed: Dict[Attempt, float] = {}               # when SIGKILL was sent
+        self.results: Dict[Test, List[Result]] = {test: [] for test in self.tests}
         self.outcomes: Dict[Test, Outcome] = {}
-        self.stopped = False
-        if self.random.random() < 0.2:
-            for _ in range(self.random.randint(1, 3)):
-                signum = self.random.choice([signal.SIGINT, signal.SIGTERM])
-                self.later(self.random.uniform(0, 30), Interrupt(0, signum))
-
-    def a_schedule(self) -> run_tests.Schedule:
-        options = run_tests.Options((), grace=self.grace, fail_fast=self.random.random() < 0.1,
-                                    retries=self.random.choice([0, 0, 1, 2]))
-        pool = run_tests.Pool(devices_of(self.gpus), self.jobs, self.sequential)
-        return run_tests.Schedule(self.order, self.seconds, pool, options)
+        self.lost: Set[int] = set()                          # indices of GPUs
+        self.seen: Set[str] = set()                          # what has happened
+        for _ in range(self.random.choice([0, 0, 0, 0, 1, 3])):
+            self.later(self.random.uniform(0, 30), Interrupt(0, chance([signal.SIGINT, signal.SIGTERM])))
 
     def random_tests(self, count: int) -> List[Test]:
         """Tests with barriers that come seldom or never, and with `after` of any that come before in some order."""
-        chance, barrier = self.random, 0
-        step, needs = chance.choice([0.0, 0.0, 0.2]), chance.choice([
+        chance, barrier, barriers = self.random.choice, 0, []
+        step, needs = chance([0.0, 0.0, 0.2]), chance([
             [0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 3.0, ALL_GPUS], [0.25, 0.25, 0.5, 0.3, 0.7, 1.0, 2.0],
             [1.0, 1.0, 1.0, 2.0, 4.0, 5.0], [0.0, 0.1, 0.5, 0.9, 1.0, 2.0, 4.0, ALL_GPUS]])
-        barriers: List[int] = []
         for _ in range(count):
-            barrier += chance.choice([1, 2]) if chance.random() < step else 0
+            barrier += chance([1, 2]) if self.random.random() < step else 0
             barriers.append(barrier)
-        some_order = sorted(range(count), key=lambda index: (barriers[index], chance.random()))
-        names, tests = [[] for _ in range(count)], []
+        some_order = sorted(range(count), key=lambda index: (barriers[index], self.random.random()))
+        names: Dict[int, Tuple[str, ...]] = {}
         for position, index in enumerate(some_order):
-            if position and chance.random() < 0.25:
-                names[index] = [f"t{some_order[chance.randrange(position)]}" for _ in range(chance.randint(1, 2))]
-        for index in range(count):
-            lock = chance.choice([(), (), (), (), ("x",), ("y",), ("x", "y"), ("y", "x")])
-            tests.append(a_test(index, barrier=barriers[index], gpus=chance.choice(needs),
-                                timeout=None if self.is_exact else chance.choice([None, None, 1.0, 4.0, 20.0]),
-                                attributes=run_tests.Attributes(lock=lock, after=tuple(names[index]))))
-        return tests
+            if position and self.random.random() < 0.25:
+                names[index] = tuple(f"t{chance(some_order[:position])}" for _ in range(chance([1, 2])))
+        return [a_test(index, barrier=barriers[index], gpus=chance(needs), timeout=chance([None, None, 1.0, 4.0, 20.0]),
+                       attributes=run_tests.Attributes(after=names.get(index, ()), lock=chance(
+                           [(), (), (), (), ("x",), ("y",), ("x", "y"), ("y", "x")])))
+                for index in range(count)]
 
     def require(self, holds: bool, what: str) -> None:
         if not holds:
             raise AssertionError(f"at {self.now}: {what}")
 
-    def later(self, seconds: float, event: Any) -> None:
-        self.serial += 1
-        heapq.heappush(self.agenda, (self.now + seconds, self.serial, event))
+    # What the machine does.
 
     def run(self) -> None:
         """From Begin to `done`."""
         self.feed(Begin(self.now))
         while not self.schedule.done:
-            self.require(self.serial < 3000, "no end in sight")
             self.serial += 1
+            self.require(self.serial < 3000, "no end in sight")
             coming, due = self.agenda[0][0] if self.agenda else math.inf, self.schedule.deadline()
             self.require(min(coming, due) < math.inf, "deadlock: nothing will ever happen again")
             self.now = max(self.now, min(coming, due))
             if due <= coming:
                 self.feed(Tick(self.now))
-                passed = self.schedule.deadline() <= self.now and self.grace > 0
-                self.require(not passed, "a Tick leaves a deadline that has passed")
+                self.require(self.schedule.deadline() > self.now or not self.options.grace, "a Tick changes nothing")
             else:
                 self.happen(heapq.heappop(self.agenda)[2])
-        self.require(set(self.outcomes) == set(self.tests), "a test has no outcome")
-        self.require(not self.leases, "a test ends without its lease")
         self.check_end()
 
-    def check_end(self) -> None:
-        """All that was lent is back, and nothing more is to happen."""
-        self.require(self.schedule.deadline() == math.inf, "there is a deadline after the end")
-        rest = self.schedule.pool.take(ALL_GPUS)
-        self.require(rest is not None and len(rest.devices) == max(self.gpus, 1), "a lease is not given back")
+    def later(self, seconds: float, event: Any) -> None:
+        self.serial += 1
+        heapq.heappush(self.agenda, (self.now + seconds, self.serial, event))
 
     def happen(self, event: Any) -> None:
         """Feed what the agenda held, unless it has been overtaken."""
-        if isinstance(event, Exited) and self.ends.get(event.test, (0, None))[1] is not event:
-            return
+        if isinstance(event, Exited):
+            if self.exits.get(event.test, (0, None))[1] is not event:
+                return
+            attempt = self.running.get(event.test)
+            if attempt and attempt not in self.swept and self.random.random() < 0.2:     # it has left something
+                self.feed(Ended(self.now, event.test))
+                self.swept.add(attempt)
+                self.later(self.random.choice([0.0, 1.5, 3.5]), event)
+                return
         self.feed(event._replace(at=self.now))
 
-    def feed(self, event: Any) -> None:
-        if isinstance(event, Started):
-            self.started[event.test] = self.now
-            status = self.random.choice([0, 0, 0, 0, 0, 1, -11, 137])
-            seconds = self.seconds[event.test] if self.is_exact else self.random.choice([0.0, 1.0, 3.0, 8.0, 25.0])
-            self.end_in(event.test, seconds, status)
-        if isinstance(event, (Interrupt, Broken)):
-            self.stopped = True
-            for test in self.leases:
-                self.causes.setdefault(test, Outcome.INTERRUPTED)
-        launched = []
-        for action in self.schedule.step(event):
-            if isinstance(action, Launch):
-                self.on_launch(action)
-                launched.append(action.test)
-            elif isinstance(action, Retry):
-                self.on_retry(action, event)
-            elif isinstance(action, Kill):
-                self.on_kill(action, event)
-            else:
-                self.on_conclude(action, event)
-        if self.stopped:
-            self.require(not self.waiting(), f"{self.waiting()} wait for nothing")
-        elif not isinstance(event, Started):
-            self.check_starts(launched)
-
     def end_in(self, test: Test, seconds: float, status: int) -> None:
-        """A process will end then, if it does not end before."""
-        if test not in self.ends or self.now + seconds < self.ends[test][0]:
-            event = Exited(0, test, status, "")
-            self.ends[test] = self.now + seconds, event
-            self.later(seconds, event)
-
-    def on_launch(self, action: Launch) -> None:
-        test, lease = action.test, action.lease
-        self.require(test not in self.launched and test not in self.outcomes, f"{test.label} starts twice")
-        self.require(not self.stopped, f"{test.label} starts after the run was stopped")
-        self.require(self.may_start(test), f"{test.label} passes a barrier or an `after`")
-        self.require(self.locks().isdisjoint(test.attributes.lock), f"{test.label} gets a lock that is held")
-        room = self.room(self.leases)
-        self.require(room.fits(test), f"{test.label} starts where it does not fit")
-        indices = [device.index for device in lease.devices]
-        self.require(set(indices) <= set(room.free(test)), f"{test.label} gets a device that is held")
-        self.require(len(set(indices)) == len(indices) == room.count(test), f"{test.label} gets {indices}")
-        used = {other.slot for other in self.leases.values()}
-        self.require(lease.slot == min(set(range(len(used) + 1)) - used), f"slot {lease.slot} beside {used}")
-        self.leases[test] = lease
-        self.require(action.attempt == self.attempts.get(test, 0) + 1, f"{test.label}: attempt {action.attempt}")
-        self.expected[test] = self.now + self.seconds[test]
-        self.launched.append(test)
-        begins = Broken(0, test, "broken") if self.random.random() < 0.01 else Started(0, test, None)
-        self.later(0.0 if self.is_exact else self.random.choice([0.0, 0.1, 1.0]), begins)
-
-    def on_kill(self, action: Kill, event: Any) -> None:
-        test = action.test
-        self.require(test in self.started and test in self.leases, f"{test.label} is signalled while it is not there")
-        if isinstance(event, Tick) and test not in self.causes:
-            self.require(test.timeout is not None and self.now >= self.started[test] + test.timeout, "killed too soon")
-            self.causes[test] = Outcome.TIMEOUT
-        self.require(test in self.causes, f"{test.label} is killed for no reason")
-        if action.signum == signal.SIGKILL:
-            self.end_in(test, 0.0, -9)
-        elif self.random.random() < 0.7:     # the others do not listen
-            self.end_in(test, self.random.choice([0.0, 1.0, 4.0]), self.random.choice([0, 1, -15]))
-
-    def on_conclude(self, action: Conclude, event: Any) -> None:
-        result = action.result
-        test = result.test
-        self.require(test not in self.outcomes, f"{test.label} has two outcomes")
-        if isinstance(event, Exited) and event.test is test:
-            expected = self.outcome_of_run(result, event)
-            left = expected.can_be_retried() and self.attempts.get(test, 0) < self.schedule.options.retries
-            self.require(self.stopped or not left, f"{test.label} is not retried")
-        elif isinstance(event, Broken) and event.test is test:
-            self.leases.pop(test)
-            expected = Outcome.NOT_RUN
-        else:
-            self.require(test not in self.launched, f"{test.label} is concluded while it runs")
-            expected = self.outcome_without_run(test, event)
-        self.outcomes[test] = result.outcome
-        self.require(result.outcome is expected, f"{test.label} is {result.outcome}, not {expected}")
-        self.stopped = self.stopped or (self.schedule.options.fail_fast and result.outcome.is_failure())
-        self.require(self.stopped or expected is not Outcome.NOT_RUN, f"{test.label} does not run")
-
-    def outcome_of_run(self, result: run_tests.Result, event: Exited) -> Outcome:
-        """What an attempt is that has ended."""
-        test, attempts = event.test, self.attempts.get(event.test, 0)
-        self.require((result.status, result.attempt) == (event.status, attempts + 1), "the status is another")
-        self.require(result.seconds == self.now - self.started[test], "the duration is another")
-        self.require(result.lease is self.leases.pop(test), "the lease is another")
-        in_time = test.timeout is None or self.now <= self.started[test] + test.timeout
-        self.require(in_time or test in self.causes, f"{test.label} outlived its timeout")
-        outcome = self.causes.get(test) or OUTCOME_BY_STATUS[event.status]
-        return Outcome.FLAKY if outcome is Outcome.PASSED and attempts else outcome
-
-    def on_retry(self, action: Retry, event: Any) -> None:
-        """The test waits again, as if it had not run."""
-        test = action.result.test
-        self.require(isinstance(event, Exited) and event.test is test and not self.stopped, f"{test.label} is retried")
-        outcome = self.outcome_of_run(action.result, event)
-        self.require(action.result.outcome is outcome and outcome.can_be_retried(), f"{outcome} is retried")
-        self.attempts[test] = self.attempts.get(test, 0) + 1
-        self.last_outcome[test] = outcome
-        self.require(self.attempts[test] <= self.schedule.options.retries, f"{test.label} is retried too often")
-        self.launched.remove(test)
-        self.promises.clear()            # nobody could know that it would need its devices again
-        for known in (self.started, self.ends, self.causes):
-            known.pop(test, None)
-
-    def outcome_without_run(self, test: Test, event: Any) -> Outcome:
-        """What a test is that never started."""
-        if max(self.gpus, 1) < test.gpus < ALL_GPUS and isinstance(event, Begin):
-            return Outcome.UNRUNNABLE
-        if any(other in self.outcomes and self.outcomes[other].is_failure() for other in self.awaited(test)):
-            return Outcome.BLOCKED
-        return self.last_outcome.get(test, Outcome.NOT_RUN)      # of what waits for its retry when the run stops
-
-    def awaited(self, test: Test) -> List[Test]:
-        return [self.by_label[label] for label in test.attributes.after]
-
-    def waiting(self) -> List[Test]:
-        """In starting order."""
-        return [test for test in self.order if test not in self.launched and test not in self.outcomes]
-
-    def may_start(self, test: Test) -> bool:
-        """Barriers and `after` let it."""
-        return (all(other.barrier >= test.barrier or other in self.outcomes for other in self.tests)
-                and all(other in self.outcomes and self.outcomes[other].is_ok() for other in self.awaited(test)))
-
-    def locks(self, *but: Test) -> Set[str]:
-        """Those that are held, but for some tests'."""
-        return {name for test in self.leases if test not in but for name in test.attributes.lock}
-
-    def room(self, leases: Mapping[Test, Lease]) -> Room:
-        room = Room(self.gpus, self.jobs, self.sequential)
-        for test, lease in leases.items():
-            room.move(test, lease, -1)
-        return room
-
-    def promise(self, test: Test, *but: Test) -> Promise:
-        """What a test can be promised as things stand, had these others not started."""
-        leases = {other: lease for other, lease in self.leases.items() if other not in but}
-        ends = [(max(self.expected[other], self.now), other, lease) for other, lease in leases.items()]
-        return Promise(test, self.room(leases), ends, self.now)
-
-    def check_starts(self, launched: List[Test]) -> None:
-        """No room is idle that the first waiting test does not need, and nothing has started that delays that one."""
-        room = self.room(self.leases)
-        ready = [test for test in self.waiting() if self.may_start(test)]
-        first: Optional[Promise] = None
-        heads: Dict[Tuple[float, Tuple[str, ...], int], Test] = {}
-        for test in ready:
-            behind = [other for other in launched if self.rank[other] > self.rank[test]]
-            if first is None and test.gpus > 0 and self.locks(*behind).isdisjoint(test.attributes.lock):
-                first = self.promise(test, *behind)
-                self.check_first(first, behind)
-            if self.locks().isdisjoint(test.attributes.lock) and room.fits(test):
-                heads.setdefault(self.line(test), test)
-                if heads[self.line(test)] is test:
-                    explained = first is not None and first.explains(test, room, self.seconds[test], self.now)
-                    self.require(explained, f"{test.label} could start")
-        for test in launched:
-            self.require(self.is_together(test) or first is not None, f"{test.label} is torn apart")
-            if test in self.promises:
-                self.require(self.now <= self.promises[test], f"{test.label} was promised {self.promises[test]}")
-
-    def line(self, test: Test) -> Tuple[float, Tuple[str, ...], int]:
-        """What tests have in common that pass each other only in starting order: needs, and about as long a time."""
-        return test.gpus, test.attributes.lock, math.frexp(self.seconds[test])[1]
-
-    def check_first(self, first: Promise, behind: List[Test]) -> None:
-        test = first.test
-        self.require(first.is_kept and first.at >= self.now, f"{test.label} waits for nothing")
-        after = self.promise(test)
-        self.require(after.at <= first.at, f"{behind} delay {test.label} from {first.at} to {after.at}")
-        self.require(not self.room({other: lease for other, lease in self.leases.items() if other not in behind}
-                                   ).fits(test), f"{test.label} could have started, being the first")
-        if self.is_exact and test is self.waiting()[0] and not test.attributes.lock:
-            self.require(first.at <= self.promises.setdefault(test, first.at), f"the promise to {test.label} is broken")
-
-    def is_together(self, test: Test) -> bool:
-        """Whether a test has neighbouring devices, if there were any before it and those after it started."""
-        if not 1 < test.gpus < ALL_GPUS or test not in self.leases:
-            return True
-        indices = [device.index for device in self.leases[test].devices]
-        if indices == list(range(indices[0], indices[0] + len(indices))):
-            return True
-        later = self.launched[self.launched.index(test):]
-        free = self.room({other: lease for other, lease in self.leases.items() if other not in later}).free(test)
-        starts = (set(range(index, index + len(indices))) for index in free)
-        return not any(start <= set(free) for start in starts)
-
-
-class FaultSimulation(Simulation):
-    """The same with GPUs that break, machines that fail, deadlines, and tests that cannot be killed or leave things."""
-
-    def a_schedule(self) -> run_tests.Schedule:
-        schedule = super().a_schedule()
-        chance = self.random.choice
-        schedule.options = run_tests.Options(
-            (), grace=self.grace, retries=chance([0, 0, 1, 3]), fail_fast=self.random.random() < 0.1,
-            deadline=chance([None, None, None, 0.5, 40.0, 100.0]), slow=chance([None, None, 2.0]),
-            leaks=chance(["report", "fail"]))
-        self.causes_here = chance([[Cause()], [Cause("assert"), *CAUSES.values()], [CAUSES["old"]],
-                                   [CAUSES["ecc"], Cause()], [CAUSES["launch"], CAUSES["launch"], Cause()]])
-        self.lost: Set[int] = set()              # indices
-        self.killed: Dict[Test, float] = {}      # when SIGKILL was sent
-        self.seen: Set[str] = set()              # what has happened
-        return schedule
-
-    def check_end(self) -> None:
-        self.require(self.schedule.pool.size == max(self.gpus, 1) - len(self.lost), "the pool has another size")
-        rest = self.schedule.pool.take(ALL_GPUS)
-        self.require(rest is not None and len(rest.devices) == self.schedule.pool.size, "a lease is not given back")
-        self.seen.update(["failure"] * bool(self.schedule.failure), ["overdue"] * self.schedule.is_overdue)
-
-    def happen(self, event: Any) -> None:
-        if not isinstance(event, Exited) or self.ends.get(event.test, (0, None))[1] is event:
-            self.feed(event._replace(at=self.now))
-
-    def feed(self, event: Any) -> None:
-        if isinstance(event, Started):
-            self.started[event.test] = self.now
-            self.end_in(event.test, self.random.choice([0.0, 1.0, 3.0, 8.0, 25.0]), self.random.choice([0, 0, 1, -11]))
-        for action in self.schedule.step(event):
-            self.seen.add(type(action).__name__)
-            if isinstance(action, Launch):
-                self.on_launch(action)
-            elif isinstance(action, Quarantine):
-                self.require(action.sick.device.index not in self.lost, "a GPU is lost twice")
-                self.require(bool(action.sick.device.token), "what is no GPU is lost")
-                self.lost.add(action.sick.device.index)
-            elif isinstance(action, Kill):
-                self.on_kill(action, event)
-            elif isinstance(action, Abandon):
-                soon = self.killed[action.test] + STUCK_S - 1.0      # the order may have come before the process did
-                self.require(self.now >= soon, f"{action.test.label} is abandoned too soon")
-            elif isinstance(action, Announce):
-                self.require(action.test in self.started, "what does not run is announced")
-            elif isinstance(action, Retry):
-                self.on_retry(action, event)
-            else:
-                self.on_conclude(action, event)
-        self.require(set(self.leases) == set(self.schedule.running), "another test runs than was launched")
-
-    def end_in(self, test: Test, seconds: float, status: int) -> None:
-        """A process will end then, whatever it leaves and shows."""
-        if test in self.ends and self.now + seconds >= self.ends[test][0]:
+        """A shell will end then, if it does not end before, whatever it leaves and shows."""
+        if test in self.exits and self.now + seconds >= self.exits[test][0]:
             return
-        chance, devices = self.random.random, self.leases[test].devices
-        sick = tuple(Sick(device, "no answer") for device in devices if device.token and chance() < 0.04)
-        event = Exited(0, test, status, "", int(chance() < 0.1), self.random.choice(self.causes_here),
+        chance = self.random.random
+        sick = tuple(Sick(device, "no answer") for device in self.running[test].lease.devices
+                     if device.token and chance() < 0.02)
+        event = Exited(0, test, status, "", int(chance() < 0.05), self.random.choice(self.causes),
                        ("sleep (pid 7)",) if chance() < 0.1 else (), sick)
-        self.ends[test] = self.now + seconds, event
+        self.exits[test] = self.now + seconds, event
         self.later(seconds, event)
 
-    def on_launch(self, action: Launch) -> None:
-        test, lease = action.test, action.lease
-        self.require(test not in self.leases and test not in self.outcomes, f"{test.label} starts twice")
-        self.require(self.locks().isdisjoint(test.attributes.lock), f"{test.label} gets a lock that is held")
-        self.require(self.may_start(test), f"{test.label} passes a barrier or an `after`")
-        indices = {device.index for device in lease.devices}
-        self.require(indices.isdisjoint(self.lost), f"{test.label} gets a GPU in quarantine")
-        self.require(indices <= set(self.room(self.leases).free(test)), f"{test.label} gets a GPU that is held")
-        need = max(self.gpus, 1) - len(self.lost) if test.gpus == ALL_GPUS else math.ceil(test.gpus)
-        self.require(len(indices) == need, f"{test.label} gets {len(indices)} GPUs")
-        self.leases[test] = lease
-        for known in (self.started, self.ends, self.killed):
-            known.pop(test, None)
-        begins = Broken(0, test, "broken") if self.random.random() < 0.01 else Started(0, test, None)
-        self.later(self.random.choice([0.0, 0.1, 1.0]), begins)
+    def feed(self, event: Any) -> None:
+        for action in self.schedule.step(event):
+            self.seen.add(type(action).__name__)
+            getattr(self, f"on_{type(action).__name__.lower()}")(action, event)
+        self.require(self.schedule.running == self.running, "another test runs than was launched")
+        could = [test.label for test in self.waiting() if self.is_ready(test) and self.fits(test)]
+        self.require(not could, f"{could} could start")
+
+    # The rules, as simply as they can be said.
+
+    def waiting(self) -> List[Test]:
+        return [test for test in self.order if test not in self.running and test not in self.outcomes]
+
+    def is_ready(self, test: Test) -> bool:
+        """Barriers, `after` and locks let it start."""
+        above = all(other.barrier >= test.barrier or other in self.outcomes for other in self.tests)
+        named = [other for other in self.tests if other.label in test.attributes.after]
+        held = {name for other in self.running for name in other.attributes.lock}
+        return (above and held.isdisjoint(test.attributes.lock)
+                and all(other in self.outcomes and self.outcomes[other].is_ok() for other in named))
+
+    def free(self, test: Test) -> List[int]:
+        """The devices with as much room as a test takes of each."""
+        def shares(other: Test) -> int:
+            return round(other.gpus * SHARES) if 0 < other.gpus < 1 else SHARES
+
+        room = [SHARES] * max(self.gpus, 1)
+        for other, attempt in self.running.items():
+            for device in attempt.lease.devices:
+                room[device.index] -= shares(other)
+        return [index for index, left in enumerate(room) if left >= shares(test) and index not in self.lost]
+
+    def count(self, test: Test) -> int:
+        return max(self.gpus, 1) - len(self.lost) if test.gpus == ALL_GPUS else math.ceil(test.gpus)
+
+    def fits(self, test: Test) -> bool:
+        alone = self.sequential or ALL_GPUS in (test.gpus, *(other.gpus for other in self.running))
+        if (alone and self.running) or len(self.free(test)) < self.count(test):
+            return False
+        return test.gpus > 0 or sum(other.gpus == 0 for other in self.running) < self.jobs
+
+    def on_launch(self, action: Launch, _event: Any) -> None:
+        test, attempt = action.attempt.test, action.attempt
+        self.require(test in self.waiting() and self.is_ready(test), f"{test.label} may not start")
+        self.require(not self.schedule.stopped, f"{test.label} starts after the end")
+        self.require(attempt.number == len(self.results[test]) + 1, f"{test.label} has number {attempt.number}")
+        free, indices = self.free(test), [device.index for device in attempt.lease.devices]
+        self.require(self.fits(test) and set(indices) <= set(free), f"{test.label} gets what is not free")
+        self.require(len(set(indices)) == len(indices) == self.count(test), f"{test.label} gets {indices}")
+        used = {other.lease.slot for other in self.running.values()}
+        self.require(attempt.lease.slot == min(set(range(len(used) + 1)) - used), f"its slot is {attempt.lease.slot}")
+        for other in self.order[:self.order.index(test)]:
+            passed = other in self.waiting() and self.is_ready(other) and self.fits(other)
+            self.require(not passed, f"{test.label} passes {other.label}")
+        if self.results[test]:
+            free = [index for index in free if index not in self.results[test][-1].gpus]
+            self.require(len(free) < len(indices) or set(indices) <= set(free), f"{test.label} is retried there")
+        if len(free) >= len(indices) > 1:
+            rows = [list(range(index, index + len(indices))) for index in free]
+            self.require(indices in rows or not any(set(row) <= set(free) for row in rows), f"{indices} is torn apart")
+        self.running[test] = attempt
+        self.exits.pop(test, None)
+        if self.random.random() < 0.01:
+            self.later(self.random.choice([0.0, 0.1, 1.0]), Broken(0, test, "broken"))
+        else:
+            seconds = self.random.choice([0.0, 1.0, 3.0, 8.0, 25.0])
+            self.end_in(test, seconds, self.random.choice([0, 0, 0, 0, 1, -11, 137]))
 
     def on_kill(self, action: Kill, event: Any) -> None:
-        test = action.test
-        self.require(test in self.started and test in self.leases, f"{test.label} is signalled while it is not there")
+        attempt, test = action.attempt, action.attempt.test
+        self.require(self.running.get(test) is attempt, f"{test.label} is signalled while it is not there")
         self.require(not action.stacks or isinstance(event, Tick), "stacks are asked for")
-        if action.signum == signal.SIGKILL:
-            self.killed[test] = self.now
-        if self.random.random() < (0.6 if action.signum == signal.SIGKILL else 0.3):
-            self.end_in(test, self.random.choice([0.0, 1.0]), -action.signum)
-        elif action.signum == signal.SIGKILL:    # it hangs in the kernel, for ever or for long
-            self.ends.pop(test, None)
+        if action.stacks.startswith("did not end in"):
+            late = test.timeout is not None and self.now >= attempt.began + test.timeout
+            self.require(late and attempt not in self.swept, f"{test.label} is killed too soon")
+            self.require(attempt not in self.ending, f"{test.label} is told twice")
+            self.ending[attempt] = Outcome.TIMEOUT
+        self.ending.setdefault(attempt, Outcome.INTERRUPTED)
+        if action.signum != signal.SIGKILL:
+            if self.random.random() < 0.5:       # the others do not listen
+                self.end_in(test, self.random.choice([0.0, 1.0, 4.0]), self.random.choice([0, 1, -15]))
+            return
+        self.killed[attempt] = self.now
+        if self.random.random() < 0.7:
+            self.end_in(test, 0.0, -9)
+        else:                                    # it hangs in the kernel, for ever or for long
+            self.exits.pop(test, None)
             if self.random.random() < 0.5:
                 self.end_in(test, STUCK_S * 2, -9)
 
+    def on_abandon(self, action: Abandon, _event: Any) -> None:
+        self.require(self.now >= self.killed[action.attempt] + STUCK_S, "a test is abandoned too soon")
+
+    def on_announce(self, action: Announce, _event: Any) -> None:
+        attempt = self.running[action.test]
+        self.require(attempt not in self.ending and attempt not in self.swept, f"{action.test.label} is announced")
+        self.require(action.seconds == self.now - attempt.began >= (self.options.slow or math.inf), "it is not slow")
+
+    def on_quarantine(self, action: Quarantine, _event: Any) -> None:
+        self.require(action.sick.device.index not in self.lost and bool(action.sick.device.token), "no GPU is lost")
+        self.lost.add(action.sick.device.index)
+
     def on_retry(self, action: Retry, event: Any) -> None:
-        test = action.result.test
-        self.require(isinstance(event, Exited) and event.test is test, f"{test.label} is retried")
-        self.require(action.result.outcome.can_be_retried(), f"{action.result.outcome} is retried")
-        self.require(action.result.attempt <= self.schedule.options.retries + 1, f"{test.label} is retried too often")
-        del self.leases[test]
+        result = action.result
+        self.check_result(result, event)
+        self.require(result.outcome.can_be_retried() and not self.schedule.stopped, f"{result.outcome} is retried")
+        self.require(result.attempt <= self.options.retries + 1, f"{result.test.label} is retried too often")
 
     def on_conclude(self, action: Conclude, event: Any) -> None:
-        result = action.result
-        self.require(result.test not in self.outcomes, f"{result.test.label} has two outcomes")
-        self.outcomes[result.test] = result.outcome
-        if result.lease is not None and self.leases.get(result.test) is result.lease:
-            del self.leases[result.test]
-        self.require(result.test not in self.leases, f"{result.test.label} is concluded while it runs")
-        fails = bool(event.leaked) and self.schedule.options.leaks == "fail" if isinstance(event, Exited) else False
-        self.require(not fails or event.test is not result.test or not result.outcome.is_ok(), "a leak passes")
+        result, test = action.result, action.result.test
+        stopped = self.schedule.stopped
+        self.require(test not in self.outcomes, f"{test.label} has two outcomes")
+        self.outcomes[test] = result.outcome
+        if not action.is_news:
+            self.require(result is self.results[test][-1], f"{test.label} is known, but not so")
+            self.require(stopped or test.gpus > self.gpus - len(self.lost), f"{test.label} is not retried")
+        elif test in self.running:
+            self.check_result(result, event)
+            left = result.outcome.can_be_retried() and result.attempt <= self.options.retries
+            forced = stopped or "cannot be killed" in result.reason or test.gpus > self.gpus - len(self.lost)
+            self.require(forced or not left, f"{test.label} is not retried")
+        else:
+            self.results[test].append(result)
+            wide = max(self.gpus, 1) - len(self.lost) < test.gpus < ALL_GPUS
+            failed = {label for other, ended in self.outcomes.items() for label in [other.label] if ended.is_failure()}
+            why = {Outcome.UNRUNNABLE: wide, Outcome.BLOCKED: bool(failed.intersection(test.attributes.after)),
+                   Outcome.NOT_RUN: stopped}
+            self.require(why.get(result.outcome, False), f"{test.label} is {result.outcome}")
+
+    def check_result(self, result: Result, event: Any) -> None:
+        """How a running attempt has ended."""
+        test, attempt = result.test, self.running.pop(result.test)
+        self.results[test].append(result)
+        self.require((result.lease, result.attempt) == (attempt.lease, attempt.number), "it is of another attempt")
+        if isinstance(event, Broken):
+            expected = {Outcome.NOT_RUN}
+        elif attempt in self.ending:
+            expected = {self.ending[attempt]}
+        elif event.status:
+            expected = {{1: Outcome.FAILED}.get(event.status, Outcome.CRASHED)}
+        elif event.junit_failures or (event.leaked and self.options.leaks == "fail"):
+            expected = {Outcome.FAILED}
+        else:                                    # one attempt may not count: the GPU was broken
+            expected = {Outcome.PASSED, Outcome.FLAKY} - {[Outcome.FLAKY, Outcome.PASSED][attempt.number > 2]}
+            expected |= {Outcome.PASSED, Outcome.FLAKY} if attempt.number == 2 else set()
+        self.require(result.outcome in expected, f"{test.label} is {result.outcome}, not {expected}")
+
+    def check_end(self) -> None:
+        """Every test has one outcome, all that was lent is back, and nothing more is to happen."""
+        self.require(set(self.outcomes) == set(self.tests), "a test has no outcome")
+        self.require(self.schedule.results == self.results, "the results are others")
+        ends = {test: ended[-1].outcome for test, ended in self.results.items()}
+        self.require(ends == self.outcomes, "the last result is not the outcome")
+        self.require(self.schedule.deadline() == math.inf or bool(self.options.deadline), "there is one more deadline")
+        size = max(self.gpus, 1) - len(self.lost)
+        rest = self.schedule.pool.take(ALL_GPUS)
+        self.require(not size or (rest is not None and len(rest.devices) == size), "a lease is not given back")
+        reason = (self.schedule.failure, self.schedule.interrupts, self.schedule.is_overdue, self.options.fail_fast)
+        self.require(any(reason) or not self.schedule.stopped, "the run has stopped for no reason")
+        self.seen.update(["failure"] * bool(self.schedule.failure), ["overdue"] * self.schedule.is_overdue)
 
 
 class PropertyTest(unittest.TestCase):
-    def simulations(self, kind: Any, seeds: Iterable[int]) -> Iterator[Any]:
-        """Simulations that have come to their ends."""
-        for seed in seeds:
-            simulation = kind(seed)
+    def test_the_rules_hold_for_random_schedules(self) -> None:
+        outcomes: Set[Outcome] = set()
+        seen: Set[str] = set()
+        for seed in range(SEEDS):
+            simulation = Simulation(seed)
             try:
                 simulation.run()
             except AssertionError as error:
-                told = [(test.label, test.gpus, test.barrier, test.attributes.lock, test.attributes.after,
-                         simulation.seconds[test]) for test in simulation.order]
+                told = [(test.label, test.gpus, test.barrier, test.attributes) for test in simulation.order]
                 self.fail(f"seed {seed}, {simulation.gpus} GPUs, {simulation.jobs} jobs, tests {told}: {error}")
-            yield simulation
-
-    def test_the_rules_hold_for_random_schedules(self) -> None:
-        seen: Set[Outcome] = set()
-        for simulation in self.simulations(Simulation, range(600)):
-            seen.update(simulation.outcomes.values())
-        self.assertEqual(seen, set(Outcome) - {Outcome.DEFERRED})
-
-    def test_no_fault_hangs_a_random_schedule_or_breaks_its_rules(self) -> None:
-        outcomes, seen = set(), set()
-        for simulation in self.simulations(FaultSimulation, range(1500)):
             outcomes.update(simulation.outcomes.values())
             seen |= simulation.seen
         self.assertEqual(outcomes, set(Outcome) - {Outcome.DEFERRED})

@@ -1,7 +1,7 @@
 """Scripts under a seeded fuzz: what `bash SCRIPT` prints, starts, leaves and returns, the runner does on any slots.
 
 `SCRIPTS=5000 python3 -m unittest tests.test_script_equivalence` runs so many scripts, each on 1, 2 and 4 slots;
-`SCRIPT_SEED=12345` runs one, and shows it, what it prints and how the runner differs.
+`SCRIPT=17` runs the 17th alone, and shows it, what it prints and how the runner differs; SCRIPT_SEED makes others.
 
 No script here has tests that depend on each other by files, nor a trace that differs from run to run under bash, nor
 what README names under "Limits": `$-`, `$_` behind a test, BASH_XTRACEFD, and what PS4 computes.
@@ -22,20 +22,17 @@ import sys
 import tempfile
 import unittest
 from concurrent.futures import ThreadPoolExecutor
-from typing import Counter, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Counter, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-import run_tests
-from tests.support import SHED, compiled_runner
+from tests.support import SHED, WAIT_S, compiled_runner
 
-SCRIPTS = os.environ.get("SCRIPTS")
-ONE_SEED = os.environ.get("SCRIPT_SEED")
-DEFAULT_SCRIPTS = 200
-FIRST_SEED = 20_250_101
+SCRIPTS, ONE_SCRIPT = os.environ.get("SCRIPTS"), os.environ.get("SCRIPT")
+SEED = int(os.environ.get("SCRIPT_SEED", "20250101"))
+DEFAULT_SCRIPTS = 100            # in which each form of the grammar comes up
 WORKERS = 2                      # scripts at once
 DEEPEST = 3                      # of blocks in blocks
-TIMEOUT_S = 60                   # hundreds of times what any script takes
 ENOUGH = 5                       # faults by which a broken runner is known well enough
-STDIN = b"".join(b"line %d\n" % number for number in range(20))
+LINES_IN = b"".join(b"line %d\n" % number for number in range(20))
 
 # What a run of a script may say otherwise under the runner: in the environment of what it starts …
 OWN_VARIABLE = re.compile(SHED.pattern + "|ONEAPI_.*|SHLVL")    # SHLVL: bash counts down where it execs
@@ -50,6 +47,7 @@ REMARK = re.compile(rb"^\S.*: writes the same JUnit file as an earlier test, .*\
 # All the programs that the scripts start: it notes how it was called, does what its arguments say, and is quick.
 STUB = r"""#!/bin/sh
 name=${0##*/} status=0 quiet= open= death=
+echo "start $name $*" >> "$STUB_LOG/events"
 { printf '%s\0' "$name" "$@"; printf '\001'; pwd -P; umask; cat "$STUBS/mark" "/proc/$$/environ" "$STUBS/mark" \
   "/proc/$$/status"; } > "$STUB_LOG/$$"
 if [ "$name" = mpirun ]; then
@@ -66,20 +64,22 @@ for word; do
     --err) echo "$name complains" >&2 ;;
     --both) printf '%s\n%s' "$name complains" unfinished >&2; echo "$name says" ;;
     --slow) sleep 0.03 ;;
+    --gate) echo "$*" > "$UP"; read -r _ < "$GATE" ;;
+    --needs=*) [ -e "${word#*=}" ] || status=9 ;;
     --echo=*) quiet=1; printf '%s\n' "${word#*=}" ;;
   esac
 done
 [ "$quiet" ] || printf '%s: %s' "$name" "$*"
 [ "$quiet$open" ] || echo
+echo "end $name $*" >> "$STUB_LOG/events"
 [ ! "$death" ] || kill "-$death" $$
 exit "$status"
 """
 PROGRAMS = ("python3", "pip3", "mpirun", "cmake", "ctest", "pytest", "nvidia-smi", "torchrun")
 
-# What scripts are made of: a rule, then its forms, one a line. «rule» stands for any form of that rule, § for a number
-# of the form's own, ⏎ for the end of a line, ⇥ for a tab,
-# ␣ for a blank at the end, ε for nothing; `3×` makes a form as frequent as three. Of
-# the rules that may nest, the first form does not.
+# What scripts are made of: a rule, then its forms, one a line or with ¦ between them. «rule» stands for any form of
+# that rule, § for a number of the form's own, ⏎ for the end of a line, ⇥ for a tab, ␣ for a blank at the end, ε for
+# nothing; `3×` makes a form as frequent as three. Of the rules that may nest, the first form does not.
 GRAMMAR = r"""
 == script
 «shebang»«options»⏎«error_exit»⏎«test_fail»⏎RET=0⏎FAILED_CASES=""⏎FAILED=()⏎«globals»«body»⏎«body»⏎«end»
@@ -96,30 +96,13 @@ python3 -m pytest --tb=auto --junitxml=$XML_LOG_DIR/p§.xml $TE_PATH/tests/test_
 NVTE_A=1 B="x y" python3 -m pytest $TE_PATH/tests/test_§.py «how» || test_fail "test_§.py"
 NVTE_A=0 \⏎  python3 -m pytest -v -s $TE_PATH/t_§.py::T «how» \⏎  --tb=auto «how» || test_fail "t_§.py"
 == shebang
-#!/usr/bin/env bash⏎
-#!/bin/bash⏎# Copyright: it's "free⏎⏎
-# don't || test_fail "no"⏎
-ε
+#!/usr/bin/env bash⏎ ¦ #!/bin/bash⏎# Copyright: it's "free⏎⏎ ¦ # don't || test_fail "no"⏎ ¦ ε
 == options
-6× ε
-3× set -x
-set -e
-set -ex
-set -u
-set -o pipefail
-set -euo pipefail
-set -eux
-set -xv
-set -x⏎exec 2>&1
-PS4='# '; set -x
-set -E; trap 'echo "ERR $?"' ERR
-set -e; trap 'echo "ERR $?"' ERR
-exec > >(tee -a all.log) 2>&1
-trap 'echo "bye $?"' EXIT
+6× ε ¦ 3× set -x ¦ set -e ¦ set -ex ¦ set -u ¦ set -o pipefail ¦ set -euo pipefail ¦ set -eux ¦ set -xv
+set -x⏎exec 2>&1 ¦ PS4='# '; set -x ¦ set -E; trap 'echo "ERR $?"' ERR ¦ set -e; trap 'echo "ERR $?"' ERR
+exec > >(tee -a all.log) 2>&1 ¦ trap 'echo "bye $?"' EXIT
 set -x; trap 'rm -f nothing; echo "bye $? $RET"' EXIT
-shopt -s inherit_errexit; set -e
-shopt -s extglob nullglob
-shopt -s lastpipe
+shopt -s inherit_errexit; set -e ¦ shopt -s extglob nullglob ¦ shopt -s lastpipe
 == error_exit
 function error_exit() {⏎    echo "Error: $1"⏎    exit 1⏎}
 error_exit() { echo "Error: $1" >&2; exit 3; }
@@ -143,366 +126,110 @@ test_fail() { echo "Error: sub-test failed: $1 in ${FUNCNAME[1]-} of ${BASH_SOUR
 test_fail() { echo "Error: sub-test failed: $1 at line ${BASH_LINENO[0]}"; RET=1; }
 test_fail() { RET=1; cat >> failures.txt <<< "$1"; cat <<END⏎Error: sub-test failed: $1⏎END⏎}
 declare -A BY_NAME; test_fail() { BY_NAME[x$1]=$?; RET=${#BY_NAME[@]}; echo "Error: sub-test failed: $1"; }
+test_fail() { printf '<%s' "$1"; echo ">" >&2; echo "Error: sub-test failed: $1"; RET=1; printf half; }
+give_up() { exit $1; }; test_fail() { echo "Error: sub-test failed: $1"; [ -z "${STOP-}" ] || give_up 3; STOP=1; }
 test_fail() (⏎  echo "Error: sub-test failed: $1"⏎  touch "failed_$?"⏎)
 == globals
 : ${TE_PATH:=/opt/te}⏎: "${XML_LOG_DIR:=xml}"⏎x=ex y="why not" ok=1 n=2⏎list=(a "b c" d)⏎«global»⏎
 TE_PATH=${TE_PATH:-/opt/te} XML_LOG_DIR=xml; mkdir -p "$XML_LOG_DIR"; x='a b' y= ok=1 n=0; list=(a 'b c')⏎
 export TE_PATH=/opt/te XML_LOG_DIR=${XML_LOG_DIR:-xml}⏎x=1 y=2 ok= n=3⏎list=(--lr=1)⏎«global»⏎«global»⏎
 == global
-ARGS=(-k "not slow" --tb=auto '' "*")
-set -- one "two words" three
-declare -i n; declare -A map=([k]="v w")
+ARGS=(-k "not slow" --tb=auto '' "*") ¦ set -- one "two words" three ¦ declare -i n; declare -A map=([k]="v w")
 readonly FIXED="1 2"
 export LD_LIBRARY_PATH=/opt/lib:${LD_LIBRARY_PATH-}
-umask 027
-declare -n ref=y
-IFS=,
-export OMP_X=1 NAME_§="it's \"quoted\""
-export MULTI=$'two\nlines'
+umask 027 ¦ declare -n ref=y ¦ IFS=, ¦ export OMP_X=1 NAME_§="it's \"quoted\"" ¦ export MULTI=$'two\nlines'
 helper() { echo "helper $*"; }; export -f helper
 == body
-«test»⏎«statement»
-2× «statement»⏎«test»
-«statement»⏎«statement»
-«test»⏎«test»⏎«test»
-«test»⏎«test»⏎«plain»⏎«statement»
-«one»; «test»
+«test»⏎«statement» ¦ 2× «statement»⏎«test» ¦ «statement»⏎«statement» ¦ «test»⏎«test»⏎«test»
+«test»⏎«test»⏎«plain»⏎«statement» ¦ «one»; «test»
 == few
-«test»
-«test»⏎«test»
-«statement»
-«plain»⏎«test»
-«test»⏎«plain»
+«test» ¦ «test»⏎«test» ¦ «statement» ¦ «plain»⏎«test» ¦ «test»⏎«plain»
 == statement
-4× «test»
-2× «plain»
-2× «block»
-«odd»
-«loop»
-«function»
-«late»
-«tree»
+3× «test» ¦ «plain» ¦ 3× «block» ¦ 6× «odd» ¦ 4× «loop» ¦ 3× «function» ¦ «late» ¦ «tree»
 == test
 25× «one»
 «command» || test_fail «label»   # it's || test_fail "no"
 «command» || test_fail «label»;
 «command» <<EOF || test_fail «label»⏎python3 not $x || test_fail "me"⏎EOF
 == one
-12× «command» || test_fail «label»
-3× «command» \⏎  || test_fail «label»
-«command» ||⏎  test_fail «label»
-«command»||test_fail «label»
-«command» || { test_fail «label»; ok=0; }
-«command» || { echo "status $?"; test_fail «label»; }
-«command» || {⏎    # handler⏎    test_fail «label»⏎    y="changed §"⏎}
-«command» || { test_fail «label» && ok=; } 2>/dev/null
-«command» || test_fail «label» >&2
-«command» || test_fail «label» > handler_§.txt
-«command» || test_fail «label» || true
-«command» || test_fail «label» && echo "then §"
-«command» && echo "passed §" || test_fail «label»
-echo "first §" && «command» || test_fail «label»
-«command» && «command» || test_fail «label»
-«command» || «command» || test_fail «label»
-«calm» | tee "out_§.txt" || test_fail «label»
-«calm» 2>&1 | cat || test_fail «label»
-! «command» || test_fail «label»
+20× «run» || test_fail «label» ¦ 6× «command» || test_fail «label» ¦ 2× «command» \⏎  || test_fail «label»
+«command» ||⏎  test_fail «label» ¦ «command»||test_fail «label» ¦ «command» || { test_fail «label»; ok=0; }
+«command» || { echo "status $?"; test_fail «label»; } ¦ «command» || { test_fail «label»; exit 3; }
+«command» || {⏎    # handler⏎    test_fail «label»⏎    y="changed §"⏎} ¦ «command» || test_fail «label» >&2
+«command» || { test_fail «label» && ok=; } 2>/dev/null ¦ «command» || test_fail «label» > handler_§.txt
+«command» || test_fail «label» || true ¦ «command» || test_fail «label» && echo "then §"
 if «command»; then echo "fine §"; else test_fail «label»; fi
-( «command» ) || test_fail «label»
-{ «command»; } || test_fail «label»
-( cd sub; «command» ) || test_fail «label»
-(cd sub && «command») || test_fail «label»
-{ «command» && «command»; } || test_fail «label»
-«command» > out_§.txt || test_fail «label»
-«command» > "out_§.txt" 2>&1 || test_fail «label»
-«command» 2> nowhere/err.txt || test_fail «label»
-«command» < lib.sh || test_fail «label»
-«command» <<< "here $x" || test_fail «label»
-«command» 2>/dev/null || test_fail «label»
-«command» >&2 || test_fail «label»
-true || test_fail «label»
-false || test_fail «label»
-[ -f file_§ ] || test_fail «label»
-[[ $x == e* ]] || test_fail «label»
-(( n > 1 )) || test_fail «label»
-cd nowhere || test_fail «label»
-A§=$(python3 --quiet --exit=3) || test_fail «label»
-eval "python3 evaled §" || test_fail «label»
 eval 'python3 evaled § --exit=1 || test_fail «name»'
-command python3 commanded § «how» || test_fail «label»
-env A§=1 python3 by_env «how» || test_fail «label»
-timeout 50 python3 timed § «how» || test_fail «label»
-bash run_x.sh § || test_fail «label»
-bash ./run_x.sh $n || test_fail «label»
-./run_x.sh "$y" || test_fail «label»
-sub/run_y.sh || test_fail «label»
-./lib.sh || test_fail «label»
-not_there --at=all || test_fail «label»
-bash -c 'helper §; exit 2' || test_fail «label»
-bash -c "echo hi §; exit $n" || test_fail «label»
-mpirun -np 2 bash -c "echo hi; exit 1" || test_fail «label»
-mpirun -np 2 python3 ranked § «how» || test_fail «label»
-CUDA_VISIBLE_DEVICES=0 python3 masked § «how» || test_fail «label»
-A=1 CUDA_VISIBLE_DEVICES=0 B="x y" python3 masked § «how» || test_fail «label»
+== run
+«command» && echo "passed §" ¦ echo "first §" && «command» ¦ «command» && «command» ¦ «command» || «command»
+«calm» | tee "out_§.txt" ¦ «calm» 2>&1 | cat ¦ ! «command» ¦ ( «command» ) ¦ { «command»; } ¦ ( cd sub; «command» )
+(cd sub && «command») ¦ { «command» && «command»; } ¦ «command» > out_§.txt ¦ «command» > "out_§.txt" 2>&1
+«command» 2> nowhere/err.txt ¦ «command» < lib.sh ¦ «command» <<< "here $x" ¦ «command» 2>/dev/null ¦ «command» >&2
+true ¦ false ¦ [ -f file_§ ] ¦ [[ $x == e* ]] ¦ (( n > 1 )) ¦ cd nowhere ¦ A§=$(python3 --quiet --exit=3)
+eval "python3 evaled §" ¦ command python3 commanded § «how» ¦ env A§=1 python3 by_env «how»
+timeout 50 python3 timed § «how» ¦ bash run_x.sh § ¦ bash ./run_x.sh $n ¦ ./run_x.sh "$y" ¦ sub/run_y.sh ¦ ./lib.sh
+not_there --at=all ¦ bash -c 'helper §; exit 2' ¦ bash -c "echo hi §; exit $n" ¦ bash -c 'kill -SEGV $$'
+mpirun -np 2 bash -c "echo hi; exit 1" ¦ mpirun -np 2 python3 ranked § «how» ¦ ./lib.sh/x
+CUDA_VISIBLE_DEVICES=0 python3 masked § «how» ¦ A=1 CUDA_VISIBLE_DEVICES=0 B="x y" python3 masked § «how»
 == command
-6× «prefix»«program» «args» «how»
-2× «program» «args» «how»
-python3 $TE_PATH/test_§.py «how»
+6× «prefix»«program» «args» «how» ¦ 2× «program» «args» «how» ¦ python3 $TE_PATH/test_§.py «how»
 python3 test_§.py --junitxml=$XML_LOG_DIR/p§.xml «how»
 «prefix»python3 \⏎    «args» \⏎    «how»
 == program
-5× python3
-2× python3 -m pytest
-pip3
-ctest
-cmake
-nvidia-smi
-"python3"
-"$STUBS/torchrun"
+5× python3 ¦ 2× python3 -m pytest ¦ pip3 ¦ ctest ¦ cmake ¦ nvidia-smi ¦ "python3" ¦ "$STUBS/torchrun"
 mpirun -np 2 pytest
 == prefix
-4× ε
-A=1␣
-A=1 B="x y"␣
-A=$x B="$y" C='it'\''s'␣
-A§=1 \⏎  B=␣
-PATH=$PATH:/nowhere␣
-HOME=/nonexistent␣
-A=$(echo sub)␣
-LC_ALL=C␣
-A+=more␣
-IFS=:␣
+4× ε ¦ A=1␣ ¦ A=1 B="x y"␣ ¦ A=$x B="$y" C='it'\''s'␣ ¦ A§=1 \⏎  B=␣ ¦ PATH=$PATH:/nowhere␣ ¦ HOME=/nonexistent␣
+A=$(echo sub)␣ ¦ LC_ALL=C␣ ¦ A+=more␣ ¦ IFS=:␣
 == args
-§
-t_§.py
-t_§.py «arg»
-t_§.py «arg» «arg»
-t_§.py \⏎  «arg»
+§ ¦ t_§.py ¦ t_§.py «arg» ¦ t_§.py «arg» «arg» ¦ t_§.py \⏎  «arg»
 == arg
--k "not slow"
-$x
-"$x"
-"${x}" '$x'
-"$@"
-$*
-"$1"
-"${list[@]}"
-${list[@]}
-"${list[0]}" "${#list[@]}"
-"${ARGS[@]}"
-"${y:-default}"
-${y:+--with-y}
-"$(echo "sub $x")"
-`echo back`
-$((n + 1))
-"$((n * 2))"
-"two⏎lines"
-$'a\tb\'c'
-{a,b}{1,2}
-*.txt
-t*/*.py
-"*"
-~
-~/x
-'it'\''s'
-"a \"quoted\" b"
-"\$x" \$x \\
---opt="$TE_PATH/x y"
-"$#" "$0"
-"$?"
-"$RET"
-"${FAILED_CASES}"
-"${FAILED[@]}"
-"$ok"
-"${ref-}"
-"${map[k]-}"
-"$UNSET"
-"${UNSET-}"
-"$PWD"
-"${OLDPWD-none}"
-"$i"
-"${i-}"
-"$SHLVL"
-"${PIPESTATUS[0]}"
-"${FUNCNAME[0]-}"
-$LINENO
-"$IFS"
--- a=b c+=d
-'# no comment' a#comment
+-k "not slow" ¦ $x ¦ "$x" ¦ "${x}" '$x' ¦ "$@" ¦ $* ¦ "$1" ¦ "${list[@]}" ¦ ${list[@]} ¦ "${list[0]}" "${#list[@]}"
+"${ARGS[@]}" ¦ "${y:-default}" ¦ ${y:+--with-y} ¦ "$(echo "sub $x")" ¦ `echo back` ¦ $((n + 1)) ¦ "$((n * 2))"
+"two⏎lines" ¦ $'a\tb\'c' ¦ {a,b}{1,2} ¦ *.txt ¦ t*/*.py ¦ "*" ¦ ~ ¦ ~/x ¦ 'it'\''s' ¦ "a \"quoted\" b"
+"\$x" \$x \\ ¦ --opt="$TE_PATH/x y" ¦ "$#" "$0" ¦ "$?" ¦ "$RET" ¦ "${FAILED_CASES}" ¦ "${FAILED[@]}" ¦ "$ok"
+"${ref-}" ¦ "${map[k]-}" ¦ "$UNSET" ¦ "${UNSET-}" ¦ "$PWD" ¦ "${OLDPWD-none}" ¦ "$i" ¦ "${i-}" ¦ "$SHLVL"
+"${PIPESTATUS[0]}" ¦ "${FUNCNAME[0]-}" ¦ $LINENO ¦ "$IFS" ¦ -- a=b c+=d ¦ '# no comment' a#comment
 == how
-8× ε
-5× --exit=«status»
---exit=$n
---exit=$((n % 2))
---signal=«signal»
---open
---open --exit=1
---err
---both
---both --exit=2
---slow
---slow --exit=5
---quiet
---quiet --exit=1
+8× ε ¦ 5× --exit=«status» ¦ --exit=$n ¦ --exit=$((n % 2)) ¦ --signal=«signal» ¦ --open ¦ --open --exit=1 ¦ --err
+--both ¦ --both --exit=2 ¦ --slow ¦ --slow --exit=5 ¦ --quiet ¦ --quiet --exit=1
 == status
-3× 1
-2
-3
-42
-77
-124
-126
-127
-130
-137
-255
+3× 1 ¦ 2 ¦ 3 ¦ 42 ¦ 77 ¦ 124 ¦ 126 ¦ 127 ¦ 130 ¦ 137 ¦ 255
 == signal
-SEGV
-ABRT
-KILL
-TERM
-INT
-HUP
-PIPE
+SEGV ¦ ABRT ¦ KILL ¦ TERM ¦ INT ¦ HUP ¦ PIPE
 == name
-"t§"
-n§
+"t§" ¦ n§
 == label
-6× "t§"
-3× "test_§.py"
-'single § label'
-"$x on ${y}"
-"$TE_PATH/test_§.py"
-"same"
-plain_§
-"a  b   §"
-"glob * ? [a-z] §"
-*␣
-"quo\"te §"
-"it's §"
-'"'
-"$RET §"
-"$FAILED_CASES §"
-"$(echo sub §)"
-"`basename /x/y_§`"
-"${TE_PATH##*/} §"
-$x
-"cost \$5 §"
-ε
-""
-"§" more words
-"$0 §"
-"status $? §"
-"${UNSET-none} §"
-"$1 §"
-"ünïcödé §"
-"%s %d § \n"
-"§⏎second line"
-"-n"
-"${i-} §"
-"${list[@]} §"
-"$(python3 --echo=said§) §"
-"; § | & ( )"
-$'tab\t§'
-"${FUNCNAME[0]-} §"
+6× "t§" ¦ 3× "test_§.py" ¦ 'single § label' ¦ "$x on ${y}" ¦ "$TE_PATH/test_§.py" ¦ "same" ¦ plain_§ ¦ "a  b   §"
+"glob * ? [a-z] §" ¦ *␣ ¦ "quo\"te §" ¦ "it's §" ¦ '"' ¦ "$RET §" ¦ "$FAILED_CASES §" ¦ "$(echo sub §)"
+"`basename /x/y_§`" ¦ "${TE_PATH##*/} §" ¦ $x ¦ "cost \$5 §" ¦ ε ¦ "" ¦ "§" more words ¦ "$0 §" ¦ "status $? §"
+"${UNSET-none} §" ¦ "$1 §" ¦ "ünïcödé §" ¦ "%s %d § \n" ¦ "§⏎second line" ¦ "-n" ¦ "${i-} §" ¦ "${list[@]} §"
+"$(python3 --echo=said§) §" ¦ "; § | & ( )" ¦ $'tab\t§' ¦ "${FUNCNAME[0]-} §"
 == plain
-echo "plain §"
-echo "x=$x y=$y ok=$ok"
-echo -n "no end §"
-echo "warn §" >&2
-printf '%s\n' "${list[@]}"
-printf "half §"
-echo $?
-echo "$? $RET"
-echo "RET=$RET$FAILED_CASES"
-echo "${FAILED[@]}"
-echo "${PIPESTATUS[@]}"
-echo "$(python3 --echo=inner§)"
-x="new §"
-x=$y
-x=$(echo "from sub §")
-x=`python3 --echo=back§ «how»`
-y+=" more"
-n=$((n + 1))
-((n++))
-let n=n+1
-: $((n += 1))
-export EX§=1
-export x
-export -n x
-unset y; y=
-declare -x DX§="a b"
-list+=("§ §")
-list=()
-set -- "arg §" b
-set -f
-set +f
-set -x
-{ set +x; } 2>/dev/null
-set +x
-set -e
-set +e
-set +u
-set -o pipefail
-shopt -s nullglob
-shopt -s extglob
-umask 077
-IFS=$' \t\n'
-true
-false || true
-:
-! true
-! false
-mkdir -p dir_§
-touch file_§
-ls
-ls nowhere_§
-ls nowhere_§ || true
-date > /dev/null
-cat failures.txt 2>/dev/null || true
-cat out_*.txt 2>/dev/null
-echo *
-[ -d dir_1 ] && echo "there"
-test -e file_2 || echo "no file"
-cd sub
-cd ..
-cd sub && echo "in sub" && cd ..
-cd "$(dirname "$0")"
-cd - > /dev/null
-pushd sub
-pushd sub > /dev/null
-popd > /dev/null
-popd
-wait
-sleep 0.01
-read -r line; echo "read $line"
+echo "plain §" ¦ echo "x=$x y=$y ok=$ok" ¦ echo -n "no end §" ¦ echo "warn §" >&2 ¦ printf '%s\n' "${list[@]}"
+printf "half §" ¦ echo $? ¦ echo "$? $RET" ¦ echo "RET=$RET$FAILED_CASES" ¦ echo "${FAILED[@]}"
+echo "${PIPESTATUS[@]}" ¦ echo "$(python3 --echo=inner§)" ¦ x="new §" ¦ x=$y ¦ x=$(echo "from sub §")
+x=`python3 --echo=back§ «how»` ¦ y+=" more" ¦ n=$((n + 1)) ¦ ((n++)) ¦ let n=n+1 ¦ : $((n += 1)) ¦ export EX§=1
+export x ¦ export -n x ¦ unset y; y= ¦ declare -x DX§="a b" ¦ list+=("§ §") ¦ list=() ¦ set -- "arg §" b ¦ set -f
+set +f ¦ set -x ¦ { set +x; } 2>/dev/null ¦ set +x ¦ set -e ¦ set +e ¦ set +u ¦ set -o pipefail ¦ shopt -s nullglob
+shopt -s extglob ¦ umask 077 ¦ IFS=$' \t\n' ¦ true ¦ false || true ¦ : ¦ ! true ¦ ! false ¦ mkdir -p dir_§
+touch file_§ ¦ ls ¦ ls nowhere_§ ¦ ls nowhere_§ || true ¦ date > /dev/null ¦ cat failures.txt 2>/dev/null || true
+cat out_*.txt 2>/dev/null ¦ echo * ¦ [ -d dir_1 ] && echo "there" ¦ test -e file_2 || echo "no file" ¦ cd sub
+cd .. ¦ cd sub && echo "in sub" && cd .. ¦ cd "$(dirname "$0")" ¦ cd - > /dev/null ¦ pushd sub
+pushd sub > /dev/null ¦ popd > /dev/null ¦ popd ¦ wait ¦ sleep 0.01 ¦ read -r line; echo "read $line"
 read -r a b c < lib.sh
 pip3 install foo_§ || error_exit "cannot install foo_§"
 pip3 install foo_§ «how» || error_exit "cannot install foo_§"
 pip3 install -q a_§ b_§ >/dev/null 2>&1 || { echo "no a_§"; exit 2; }
-pip3 uninstall -y foo_§ || true
-nvidia-smi
-nvidia-smi --quiet || echo "no GPU"
-python3 not_a_test_§ «how»
-python3 setup_§.py «how» && echo "set up"
-echo done_§; echo "and more"
-# a comment: don't || test_fail "it"
-trap 'echo "bye $?"' EXIT
-trap 'echo "late bye $? $RET"; rm -f x' EXIT
-trap - EXIT
-trap 'echo "ERR $?"' ERR
-«dark»trap 'echo usr' USR1; kill -USR1 $$
-exec 3> third.txt; echo three >&3; exec 3>&-
+pip3 uninstall -y foo_§ || true ¦ nvidia-smi ¦ nvidia-smi --quiet || echo "no GPU" ¦ python3 not_a_test_§ «how»
+python3 setup_§.py «how» && echo "set up" ¦ echo done_§; echo "and more" ¦ # a comment: don't || test_fail "it"
+mkdir scratch_§; trap 'rm -r scratch_§; python3 cleanup_§ --quiet' EXIT
+trap 'echo "bye $?"' EXIT ¦ trap 'echo "late bye $? $RET"; rm -f x' EXIT ¦ trap - EXIT ¦ trap 'echo "ERR $?"' ERR
+«dark»trap 'echo usr' USR1; kill -USR1 $$ ¦ exec 3> third.txt; echo three >&3; exec 3>&-
 [ "$RET" -eq 0 ] || echo "failures so far:$FAILED_CASES"
-[ "$ok" ] && echo "ok so far"
-(( RET == 0 )) && echo "RET is 0"
-[[ -n $FAILED_CASES ]] && echo "some failed"
-echo "a"; [ $RET -ne 9 ] && true; echo "b"
-export -f helper 2>/dev/null
-helper() { echo "other helper $1"; }
-type -t helper python3
-hash -r
-PS4='+ '
+[ "$ok" ] && echo "ok so far" ¦ (( RET == 0 )) && echo "RET is 0" ¦ [[ -n $FAILED_CASES ]] && echo "some failed"
+echo "a"; [ $RET -ne 9 ] && true; echo "b" ¦ export -f helper 2>/dev/null ¦ helper() { echo "other helper $1"; }
+type -t helper python3 ¦ hash -r ¦ PS4='+ '
 cat <<EOF⏎Don't run: python3 "x || test_fail "y"⏎$x `echo in document` $(echo "$RET")⏎EOF
 cat <<'EOF'⏎python3 x || test_fail "$not"⏎EOF
 cat <<-EOF⏎⇥⇥test_fail "tabs" || (⏎⇥EOF
@@ -515,24 +242,15 @@ if [[ $x == *e* ]]; then⏎«few»⏎elif [ -z "$y" ]; then⏎«few»⏎else⏎�
 if python3 probe_§ --quiet «how»; then⏎«few»⏎fi
 if ! python3 probe_§ --quiet «how»; then⏎«few»⏎fi
 if test_§=$(python3 --echo=v§); then «few»⏎fi
-[ "$n" -gt 0 ] && {⏎«few»⏎}
-[ "$n" -gt 5 ] || {⏎«few»⏎}
-{⏎«few»⏎}
-{ «one»; } > "block_§.txt"
-{⏎«few»⏎} 2>&1
-{⏎«few»⏎} 2>&1 | cat
-{⏎«few»⏎} 2>&1 | tee block_§.txt
-(⏎«few»⏎)
-( cd sub; «one» )
+[ "$n" -gt 0 ] && {⏎«few»⏎} ¦ [ "$n" -gt 5 ] || {⏎«few»⏎} ¦ {⏎«few»⏎} ¦ { «one»; } > "block_§.txt" ¦ {⏎«few»⏎} 2>&1
+{⏎«few»⏎} 2>&1 | cat ¦ {⏎«few»⏎} 2>&1 | tee block_§.txt ¦ (⏎«few»⏎) ¦ ( cd sub; «one» )
 ( set +e; «few»⏎exit $RET ) || test_fail "subshell §"
 (⏎«few»⏎) 2>&1 | cat
 if [ -n "$x" ]; then⏎«few»⏎fi > block_§.txt 2>&1
 case $x in⏎  ex) «one» ;;⏎  a*|"1")⏎    «few»⏎    ;;⏎  *) «one»;;⏎esac
 case "$n" in 2) «one»;; *) echo other;; esac
 case $RET in⏎  0) echo "none yet"⏎     «one» ;;⏎  *) «test»⏎     echo "some" ;;⏎esac
-out_§=$(⏎«few»⏎)⏎echo "$out_§"
-echo "$(«one»)"
-time_§() {⏎«few»⏎}; time_§ 2>&1
+out_§=$(⏎«few»⏎)⏎echo "$out_§" ¦ echo "$(«one»)" ¦ time_§() {⏎«few»⏎}; time_§ 2>&1
 == loop
 for i in 1 2 3; do python3 l§_$i.py --exit=$((i % 2)) || test_fail "l§ $i"; done
 for i in a "b c"; do⏎  python3 "l§ $i" «how» || test_fail "$i on ${y}"⏎  «few»⏎done
@@ -557,30 +275,25 @@ while read -r i; do «one»; done < <({ echo a; python3 --echo=b; } 2>/dev/null)
 { cat names.txt; } 2>/dev/null | while read -r i; do python3 r§ $i «how» || test_fail "piped $i"; done
 for i in 1 2 3; do python3 try_§ --exit=$((3 - i)) && break; «one»; done
 for i in 1 2 3; do python3 b§ $i --exit=$((i / 2)) || { test_fail "b§ $i"; break; }; done
-for i in 1 2; do «few»⏎done > loop_§.txt
-for i in 1 2; do «few»⏎done 2>&1 | cat
+for i in 1 2; do «few»⏎done > loop_§.txt ¦ for i in 1 2; do «few»⏎done 2>&1 | cat
 «dark»for i in 1 2; do python3 bg§_$i --quiet --exit=$((i - 1)) & done; wait
 for i in "${!list[@]}"; do python3 k§ "$i" "${list[i]}" «how» || test_fail "${list[$i]} §"; done
 for i in $x $RET; do «one»; done
 while [ "$RET" -eq 0 ]; do «test»⏎RET=1; done
 == function
 f_§() {⏎  local what=$1 i=l⏎  python3 fn § "$what" "$@" «how» || test_fail "f $what"⏎}⏎f_§ a⏎f_§ "b c" d
-function f_§ {⏎  «few»⏎}⏎f_§ 1⏎f_§ 2
-f_§() { «few»⏎}; f_§ x || echo "f_§ said $?"
+function f_§ {⏎  «few»⏎}⏎f_§ 1⏎f_§ 2 ¦ f_§() { «few»⏎}; f_§ x || echo "f_§ said $?"
 f_§() { python3 fr§ "$1" «how» || { test_fail "$1"; return 3; }; echo "$1 is fine"; }⏎f_§ a || true⏎f_§ b || ok=
 run_§() { echo "run $*"; "$@"; }⏎run_§ python3 by_fn_§ «how» || test_fail "r§"⏎run_§ python3 again_§ || test_fail "q§"
 set_§() { x="by fn"; python3 set_§ «how»; }⏎set_§ || test_fail "set_§"⏎echo "$x"
 cnt_§() { n=$((n + 1)); return $((n % 2)); }⏎cnt_§ || test_fail "cnt §"⏎cnt_§ || test_fail "cnt again §"⏎echo $n
 loc_§() { local x="local $1" TE_PATH=/loc list=(z); «few»⏎}; loc_§ §
 rec_§() { [ $1 -le 0 ] && return; python3 rec§_$1 --exit=$(($1 % 2)) || test_fail "rec$1"; rec_§ $(($1 - 1)); }; rec_§ 3
-sub_§() (⏎  cd sub⏎  «test»⏎)⏎sub_§
-quiet_§() { «test»⏎} >/dev/null; quiet_§
+sub_§() (⏎  cd sub⏎  «test»⏎)⏎sub_§ ¦ quiet_§() { «test»⏎} >/dev/null; quiet_§
 if_§() { «test»⏎return 0; }; if if_§; then echo "yes §"; else echo "no §"; fi
 def_§() { inner_§() { «test»⏎}; inner_§; }; def_§; inner_§
-pipe_§() { «test»⏎}; pipe_§ 2>&1 | cat
-args_§() { shift; «test»⏎}; args_§ a b "c d"
-both_§() { «test»⏎«test»⏎}; both_§ && both_§
-opt_§() { local -; set +x; «test»⏎}; opt_§
+pipe_§() { «test»⏎}; pipe_§ 2>&1 | cat ¦ args_§() { shift; «test»⏎}; args_§ a b "c d"
+both_§() { «test»⏎«test»⏎}; both_§ && both_§ ¦ opt_§() { local -; set +x; «test»⏎}; opt_§
 == late
 «dark»python3 bg_§ --quiet & PID=$!⏎«test»⏎wait $PID || test_fail "bg_§"
 «dark»python3 a§ --quiet --exit=1 & P1=$!⏎python3 b --quiet & P2=$!⏎wait $P1 || test_fail "a§"⏎wait $P2 || test_fail "b"
@@ -590,23 +303,15 @@ opt_§() { local -; set +x; «test»⏎}; opt_§
 «dark»«one» &⏎wait
 «dark»{ python3 g§ --quiet || test_fail "g§"; } & wait
 == odd
-. ./more1.sh
-source more2.sh arg "two words"
-source ./more1.sh || test_fail "more1"
-. ./more2.sh > more.txt
-for i in 1 2; do . ./more1.sh; done
-[ -f more1.sh ] && . ./more1.sh
-test_fail "by hand §"
+. ./more1.sh ¦ source more2.sh arg "two words" ¦ source ./more1.sh || test_fail "more1" ¦ . ./more2.sh > more.txt
+for i in 1 2; do . ./more1.sh; done ¦ [ -f more1.sh ] && . ./more1.sh ¦ test_fail "by hand §"
 python3 odd_§ --exit=6; s=$?; [ $s -eq 0 ] || test_fail "odd_§ $s"
-python3 odd_§ «how» && true
-python3 odd_§ --exit=1 || RET=1
-python3 odd_§ «how» || exit_code=$?
+python3 odd_§ «how» && true ¦ python3 odd_§ --exit=1 || RET=1 ¦ python3 odd_§ «how» || exit_code=$?
 python3 odd_§ «how» || ok=0⏎[ "$ok" ] || echo "not ok"
 python3 odd_§ «how» || (echo "sub"; exit 1) || test_fail "odd_§"
 r=0; python3 odd_§ «how» || r=$?; echo "r=$r"
 if [ "$RET" -gt 2 ]; then echo "too many"; exit 1; fi
-[ $RET -le 3 ] || exit 9
-if [ $RET -ne 0 ]; then⏎  «test»⏎  exit 1⏎fi
+[ $RET -le 3 ] || exit 9 ¦ if [ $RET -ne 0 ]; then⏎  «test»⏎  exit 1⏎fi
 test_fail() { RET=5; echo "Error: sub-test failed: new $1"; }
 old_fail() { test_fail "$@"; }; python3 odd_§ --exit=1 || old_fail "old §"
 fail() { echo "own handler: $1"; RET=1; }; python3 odd_§ --exit=1 || fail "own §"
@@ -615,16 +320,15 @@ X§=outer; export X§; f() { local X§=inner; python3 odd_§ $X§ «how» || tes
 declare -r RO_§=1; python3 odd_§ $RO_§ «how» || test_fail "ro"
 unset -f helper; helper x || test_fail "no helper"
 exit_§() { exit $1; }; ( exit_§ 4 ) || test_fail "exit §"
-set -- a b; shift; «test»
+set -- a b; shift; «test» ¦ read -r line; python3 "$line" «how» || test_fail "$line"
+while read -r i && [ "$i" != "line 4" ]; do «one»; done
 OPTIND=1; while getopts ab: o -a -b v; do «test»⏎done
 mapfile -t lines < names.txt; for i in "${lines[@]}"; do «test»⏎done
-select_§=1; [ $select_§ = 1 ] && «test»
-set -e; «test»⏎false⏎echo "not reached"
+select_§=1; [ $select_§ = 1 ] && «test» ¦ set -e; «test»⏎false⏎echo "not reached"
 set -e⏎«test»⏎[ -f nothing_§ ]⏎echo "not reached either"
 set -e⏎«test»⏎[ -f nothing_§ ] && echo "no"⏎«test»⏎set +e
 set -u⏎«test»⏎echo "$NOT_SET_§"⏎echo "not reached"
-exec 4>&1; «test»⏎exec 4>&-
-exec > rest_§.txt; «test»⏎exec >&2
+exec 4>&1; «test»⏎exec 4>&- ¦ exec > rest_§.txt; «test»⏎exec >&2
 trap 'echo "ret"' RETURN; «test»⏎trap - RETURN
 «dark»kill -TERM $$; echo "not reached"
 nested() { test_fail "$1 nested"; }; python3 odd_§ --exit=2 || nested "n§"
@@ -633,39 +337,25 @@ echo "$(python3 in_§ «how» || test_fail "in a substitution")"
 { echo "a$(echo b)c"; } 2>/dev/null | grep -q b || test_fail "grep §"
 «one» 3>&1
 «dark»coproc cat; kill $!; wait $! 2>/dev/null
-[ -t 0 ] || «test»
-«test»⏎echo "$? after"
-«test»⏎echo "$x$?"; «test»
+[ -t 0 ] || «test» ¦ «test»⏎echo "$? after" ¦ «test»⏎echo "$x$?"; «test»
 a=("$x" "$y"); «test»⏎a=(); «test»⏎echo "${#a[@]}"
 == tree
 if true; then⏎  for i in 1 2; do⏎    if [ $i -eq 2 ]; then⏎      «test»⏎    else⏎      «few»⏎    fi⏎  done⏎fi
 for i in x y; do case $i in x) «one» ;; *) «few»⏎;; esac; done
 t_§() { for i in "$@"; do { «test»⏎} || return; done; }; t_§ 1 2
-while true; do «few»⏎break; done
-if [ $n ]; then { «few»⏎}; fi
+while true; do «few»⏎break; done ¦ if [ $n ]; then { «few»⏎}; fi
 == end
 3× exit $RET
 5× if [ "$RET" -ne 0 ]; then⏎  echo "Error in the following test cases:$FAILED_CASES"⏎  exit 1⏎fi⏎echo "All passed"
-ε
-[ $RET -eq 0 ] || exit 1
+ε ¦ [ $RET -eq 0 ] || exit 1
 echo "RET=$RET failed:$FAILED_CASES"; exit $RET
-exit
-exit $((RET > 0))
-test $RET -eq 0
-(( RET == 0 )) && echo ok
-echo "${#FAILED[@]} failed: ${FAILED[*]-}"
-[[ -z $FAILED_CASES ]]
-cat failures.txt 2>/dev/null; exit $RET
-echo -n "no end of the line"
-«test»
-«test»⏎exit
-exec python3 last_§ «how»
+exit ¦ exit $((RET > 0)) ¦ test $RET -eq 0 ¦ (( RET == 0 )) && echo ok ¦ echo "${#FAILED[@]} failed: ${FAILED[*]-}"
+[[ -z $FAILED_CASES ]] ¦ cat failures.txt 2>/dev/null; exit $RET ¦ echo -n "no end of the line" ¦ «test»
+«test»⏎exit ¦ exec python3 last_§ «how»
 == dark
 { set +x; } 2>/dev/null;␣
 == calm
-«prefix»«program» «args»
-«prefix»«program» «args» --exit=«status»
-«program» «args» --err
+«prefix»«program» «args» ¦ «prefix»«program» «args» --exit=«status» ¦ «program» «args» --err
 """
 
 
@@ -676,24 +366,29 @@ class Case(NamedTuple):
     files: Mapping[str, str]
 
 
-class Ran(NamedTuple):
+class Trace(NamedTuple):
     """What can be told of one run of a script."""
 
     code: int
     out: bytes
     calls: Counter[bytes]                # how each program was called
     tree: Mapping[str, bytes]            # files that it left
+    events: Sequence[str]                # `start python3 a`, `end python3 a` …, in order
+
+    @property
+    def text(self) -> str:
+        return self.out.decode("utf-8", "surrogateescape")
 
 
 @functools.lru_cache(maxsize=None)
 def grammar() -> Mapping[str, Sequence[str]]:
     """Rules and their forms, each as often as it weighs."""
     rules: Dict[str, List[str]] = {}
-    for line in GRAMMAR.strip("\n").split("\n"):
-        if line.startswith("== "):
-            forms = rules[line[3:]] = []
+    for piece in re.split("\n| ¦ ", GRAMMAR.strip("\n")):
+        if piece.startswith("== "):
+            forms = rules[piece[3:]] = []
         else:
-            weight, form = re.fullmatch(r"(?:(\d+)× )?(.*)", line).groups()      # type: ignore[union-attr]
+            weight, form = re.fullmatch(r"(?:(\d+)× )?(.*)", piece).groups()      # type: ignore[union-attr]
             forms += [form.replace("⏎", "\n").replace("⇥", "\t").replace("␣", " ").replace("ε", "")] * int(weight or 1)
     return rules
 
@@ -703,27 +398,36 @@ NESTING = ("block", "loop", "function", "late", "odd", "tree")
 
 
 class Maker:
-    """Makes the script of a seed, and what it sources and runs."""
+    """Makes scripts, each with what it sources and runs.
+
+    A rule is a deck of its forms, which is shuffled anew when it is used up: so none is left out.
+    """
 
     def __init__(self, seed: int) -> None:
         self.dice, self.number = random.Random(seed), 0
+        self.decks: Dict[str, List[str]] = {rule: [] for rule in grammar()}
+        self.unused: Set[Tuple[str, str]] = {(rule, form) for rule, forms in grammar().items() for form in forms}
 
     def grow(self, rule: str, depth: int = 0) -> str:
         """Some form of a rule, in which nothing is left to be filled in."""
         depth += rule in NESTING
-        forms = grammar()["test" if depth > DEEPEST and rule in ("statement", "few", *NESTING) else rule]
-        form = self.dice.choice(forms)
+        rule = "test" if depth > DEEPEST and rule in ("statement", "few", *NESTING) else rule
+        deck = self.decks[rule]
+        if not deck:
+            deck += grammar()[rule]
+            self.dice.shuffle(deck)
+        form = deck.pop()
+        self.unused.discard((rule, form))
         if "§" in form:
             self.number += 1
             form = form.replace("§", str(self.number))
         return re.sub("«(\\w+)»", lambda match: self.grow(match.group(1), depth), form)
 
     def make(self) -> Case:
-        """The whole case."""
+        """The next case."""
+        self.number = 0
         name = self.dice.choice(["test.sh", "test.sh", "test.sh", "./test.sh", "qa dir/test.sh", "{root}/test.sh"])
-        script = self.grow("script") + "\n"
-        if self.dice.random() < 0.1:
-            script = script.rstrip("\n")
+        script = self.grow("script") + self.dice.choice(["", *["\n"] * 9])
         files = {f"more{number}.sh": "".join(
             self.grow(rule, DEEPEST) + "\n" for rule in self.dice.choices(["test", "test", "plain"], k=number + 1))
             for number in (1, 2)}
@@ -740,21 +444,11 @@ def tamed(files: Mapping[str, str]) -> Mapping[str, str]:
     changes = []
     if re.search(r"\bset -\w*x", text):                 # it shows both ends of a pipe at once
         changes.append((PIPED, r"| { \1; } 2>/dev/null"))
-        if PIPED.search(text):
-            changes.append((re.compile(r"BASH_XTRACEFD=7; "), ""))
     if re.search(r"\bwait *$", text, re.MULTILINE):     # for `tee` too
         changes.append((re.compile(r"exec > >\(.*\) "), "exec "))
     for pattern, new in changes:
         files = {name: pattern.sub(new, text) for name, text in files.items()}
     return files
-
-
-def environment(root: str, slots: Optional[int]) -> Dict[str, str]:
-    """All that a run has in its environment."""
-    tokens = ",".join(map(str, range(slots or 1)))
-    return {"PATH": f"{root}/bin:/usr/local/bin:/usr/bin:/bin", "HOME": f"{root}/home", "LC_ALL": "C.UTF-8",
-            "STUBS": f"{root}/bin", "STUB_LOG": f"{root}/calls", "TMPDIR": f"{root}/tmp", "FROM_OUTSIDE": "a  b\n c",
-            "XML_LOG_DIR": f"{root}/work/xml", "CUDA_VISIBLE_DEVICES": tokens}
 
 
 def masked(data: bytes, root: bytes) -> bytes:
@@ -767,14 +461,20 @@ def read(path: str) -> bytes:
         return file.read()
 
 
+def events_of(folder: str) -> List[str]:
+    """When each program began and ended, in order, but for what the runner asks of GPUs."""
+    text = read(os.path.join(folder, "events")).decode("utf-8", "replace")
+    return [line.strip() for line in text.splitlines() if "--query-gpu" not in line]
+
+
 def calls_of(folder: str, root: bytes) -> Iterator[bytes]:
     """How each program was called: its words, folder, mask, environment and ignored signals."""
-    for name in os.listdir(folder):
+    for name in filter(str.isdigit, os.listdir(folder)):
         words, environ, status = read(os.path.join(folder, name)).split(b"\n@@mark@@\n")
         variables = sorted(item for item in environ.split(b"\0")
                            if not OWN_VARIABLE.fullmatch(item.partition(b"=")[0].decode("utf-8", "replace")))
         ignored = re.findall(rb"^SigIgn:\s*(.*)$", status, re.MULTILINE)
-        signals = [b"ignores %x" % (int(bits, 16) & ~(1 << run_tests.STACKS - 1)) for bits in ignored]
+        signals = [b"ignores %x" % int(bits, 16) for bits in ignored]
         if b"--query-gpu" not in words:  # that is the runner's own
             yield b" | ".join([words, *variables, *signals]).replace(root, b"/ROOT")
 
@@ -803,8 +503,8 @@ def without_blocks(out: bytes, plain: bytes) -> bytes:
     return ends.get(len(plain), max(ends.values(), key=len))
 
 
-class ScriptEquivalence(unittest.TestCase):
-    """Each script runs under bash and under the runner; a difference names its seed."""
+class EquivalenceCase(unittest.TestCase):
+    """Runs scripts under bash and under the runner, in folders of their own with stubs on PATH."""
 
     maxDiff = None
 
@@ -818,95 +518,100 @@ class ScriptEquivalence(unittest.TestCase):
         for signum, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
             self.addCleanup(signal.signal, signum, signal.signal(signum, handler))
 
-    def run_case(self, case: Case, slots: Optional[int]) -> Ran:
-        """Run a script in a fresh folder, under bash or the runner."""
+    def run_case(self, case: Case, slots: Optional[int], changes: Mapping[str, Any] = {}) -> Trace:  # noqa: B006
+        """Run a script in a fresh folder, under bash or the runner; `changes` are of its environment."""
         root = tempfile.mkdtemp(dir=self.folder)
-        work = os.path.join(root, "work")
+        work, logs = os.path.join(root, "work"), os.path.join(root, "logs")
         for name in ("bin", "calls", "home", "tmp", "work/sub/xml", "work/tests", "work/xml", "work/qa dir"):
             os.makedirs(os.path.join(root, name))
         files = {f"work/{name}": text for name, text in case.files.items()}
-        for name, text in {**files, "bin/mark": "\n@@mark@@\n", "bin/python3": STUB}.items():
+        files.update({"bin/mark": "\n@@mark@@\n", "bin/python3": STUB, "calls/events": ""})
+        for name, text in files.items():
             with open(os.path.join(root, name), "w", encoding="utf-8") as file:
                 file.write(text.replace("{root}", work))
             os.chmod(file.name, 0o755 if re.search(r"run_|bin/python3", name) else 0o644)
         for name in PROGRAMS[1:]:
             os.link(os.path.join(root, "bin/python3"), os.path.join(root, "bin", name))
-        logs = os.path.join(root, "logs")
-        command = ["bash"] if slots is None else [sys.executable, compiled_runner(), "--log-dir", logs]
+        environment = {
+            "PATH": f"{root}/bin:/usr/local/bin:/usr/bin:/bin", "HOME": f"{root}/home", "TMPDIR": f"{root}/tmp",
+            "LC_ALL": "C.UTF-8", "STUBS": f"{root}/bin", "STUB_LOG": f"{root}/calls", "FROM_OUTSIDE": "a  b\n c",
+            "XML_LOG_DIR": f"{work}/xml", "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(slots or 1))), **changes}
+        command = ["bash"]
+        if slots is not None:            # without `site`, which takes as long as bash and its script
+            command = [sys.executable, "-S", compiled_runner(), "--log-dir", logs]
         process = subprocess.Popen(
-            [*command, case.name.replace("{root}", work)], cwd=work, env=environment(root, slots),
-            start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            [*command, case.name.replace("{root}", work)], cwd=work, start_new_session=True, stdin=subprocess.PIPE,
+            env={name: value for name, value in environment.items() if value is not None},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
-            out, _ = process.communicate(STDIN, timeout=TIMEOUT_S)
+            out, _ = process.communicate(LINES_IN, timeout=WAIT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            out, _ = process.communicate()
-            out += b"\nIT HANGS\n"
+            os.killpg(process.pid, signal.SIGKILL)
+            out = process.communicate()[0] + b"\nIT HANGS\n"
         here = os.fsencode(root)
-        ran = Ran(process.returncode if process.returncode >= 0 else 128 - process.returncode, masked(out, here),
-                  collections.Counter(calls_of(os.path.join(root, "calls"), here)),
-                  {name: masked(data, here) for name, data in tree_of(work).items()})
+        ran = Trace(process.returncode if process.returncode >= 0 else 128 - process.returncode, masked(out, here),
+                    collections.Counter(calls_of(os.path.join(root, "calls"), here)),
+                    {name: masked(data, here) for name, data in tree_of(work).items()},
+                    events_of(os.path.join(root, "calls")))
         shutil.rmtree(root)
         return ran
 
-    def faults(self, plain: Ran, ran: Ran, slots: int) -> Iterator[str]:
+    def faults(self, plain: Trace, ran: Trace, slots: int) -> Iterator[str]:
         """What differs between a run by bash and one by the runner."""
         out = ran.out if slots == 1 else without_blocks(ran.out, plain.out)
         if out != plain.out:
             yield "output:\n" + diff(plain.out, out)
         if ran.code != plain.code:
             yield f"exit status {ran.code} instead of {plain.code}"
-        if errors_of(out) != errors_of(plain.out):
-            yield f"failures {errors_of(out)} instead of {errors_of(plain.out)}"
-        last = BLOCK.split(ran.out)[-1]
-        if not plain.out.endswith(last):
-            yield f"last lines {last!r}"
+        if not plain.out.endswith(BLOCK.split(ran.out)[-1]):
+            yield f"last lines {BLOCK.split(ran.out)[-1]!r}"
         for what, calls in (("more", ran.calls - plain.calls), ("fewer", plain.calls - ran.calls)):
             if calls:
                 yield f"{what} calls:\n" + "\n".join(f"  {call!r}" for call in calls.elements())
-        if ran.tree != plain.tree:
-            names = sorted(name for name in {*ran.tree, *plain.tree} if ran.tree.get(name) != plain.tree.get(name))
-            yield "files:\n" + "\n".join(f"  {name}: {ran.tree.get(name)!r} instead of {plain.tree.get(name)!r}"
-                                         for name in names)
+        for name in sorted({*ran.tree, *plain.tree}):
+            if ran.tree.get(name) != plain.tree.get(name):
+                yield f"file {name}: {ran.tree.get(name)!r} instead of {plain.tree.get(name)!r}"
 
-    def check(self, seed: int, all_slots: bool) -> Tuple[List[str], int]:
-        """The faults of a seed, and how many tests it had on slots at once."""
-        case = Maker(seed).make()
+
+class ScriptEquivalence(EquivalenceCase):
+    """Each script runs under bash and under the runner; a difference names its number."""
+
+    def check(self, number: int, case: Case) -> Tuple[List[str], int]:
+        """The faults of a script, and how many tests it had on slots at once."""
         plain = self.run_case(case, None)
+        text = "\n".join(f"---- {name}\n{case.files[name]}" for name in sorted(case.files)
+                         if re.search(r"more|run_x|lib|test\.sh", name)) + f"\n---- run as: {case.name}"
+        if ONE_SCRIPT:
+            print(f"{text}\n---- plain, exit {plain.code}\n{plain.text}")
         faults, started = [], 0
-        for slots in (1, 2, 4) if all_slots else (1, 2 if seed % 2 else 4):
+        for slots in (1, 2, 4) if SCRIPTS or ONE_SCRIPT else (1, 2 if number % 2 else 4):
             ran = self.run_case(case, slots)
             started += len(re.findall(rb"^>>> Starting: ", ran.out, re.MULTILINE))
             found = [fault if len(fault) < 3000 else fault[:3000] + "\n  …" for fault in self.faults(plain, ran, slots)]
             if found:
-                faults.append(f"SCRIPT_SEED={seed} on {slots} slot(s)\n" + "\n".join(found))
-            if ONE_SEED:
-                print(f"---- {slots} slot(s), exit {ran.code}\n{ran.out.decode('utf-8', 'replace')}")
-        if faults:
-            faults.append(show(case))
-        if ONE_SEED:
-            print(f"---- plain, exit {plain.code}\n{plain.out.decode('utf-8', 'replace')}\n{show(case)}")
-        return faults, started
+                faults.append(f"SCRIPT={number} on {slots} slot(s)\n" + "\n".join(found))
+            if ONE_SCRIPT:
+                print(f"---- {slots} slot(s), exit {ran.code}\n{ran.text}")
+        return [*faults, text] if faults else [], started
 
     def test_random_scripts(self) -> None:
         """Byte for byte the same on one slot; on several, once the runner's own lines are taken out."""
-        count = int(SCRIPTS or DEFAULT_SCRIPTS)
-        seeds = [int(ONE_SEED)] if ONE_SEED else range(FIRST_SEED, FIRST_SEED + count)
-        faults: List[str] = []
-        bad = started = 0
+        maker = Maker(SEED)
+        cases = [(number, maker.make()) for number in range(1, int(ONE_SCRIPT or SCRIPTS or DEFAULT_SCRIPTS) + 1)]
+        faults: List[List[str]] = []
+        started = 0
         with ThreadPoolExecutor(WORKERS) as pool:
-            checks = [pool.submit(self.check, seed, bool(SCRIPTS or ONE_SEED)) for seed in seeds]
+            checks = [pool.submit(self.check, *case) for case in (cases[-1:] if ONE_SCRIPT else cases)]
             for check in checks:
-                if not check.cancelled():
-                    found, tests = check.result()
-                    faults, bad, started = [*faults, *found], bad + bool(found), started + tests
-                if bad >= ENOUGH:
-                    for other in checks:
-                        other.cancel()
+                if len(faults) >= ENOUGH and check.cancel():
+                    continue
+                found, tests = check.result()
+                faults, started = [*faults, *[found] * bool(found)], started + tests
         if faults:
-            self.fail(f"\nat least {bad} scripts differ\n" + "\n\n".join(faults))
-        if len(seeds) >= 100:            # else there is not much in what has been compared
-            self.assertGreater(started, len(seeds) * 2)
+            self.fail(f"\nat least {len(faults)} scripts differ\n" + "\n\n".join(sum(faults, [])))
+        if len(checks) >= DEFAULT_SCRIPTS:       # else there is not much in what has been compared
+            self.assertEqual(maker.unused, set())
+            self.assertGreater(started, len(checks) * 2)
 
     def test_taking_out(self) -> None:
         """The runner's own lines go, with the end of a line that it has added, and nothing else does."""
@@ -920,19 +625,11 @@ class ScriptEquivalence(unittest.TestCase):
                 self.assertNotEqual(without_blocks(out + b"x", plain), plain)
 
 
-def errors_of(out: bytes) -> List[bytes]:
-    """The failures that a script has told, in order."""
-    return re.findall(rb"^Error: sub-test failed:.*", out, re.MULTILINE)
-
-
 def diff(wanted: bytes, got: bytes) -> str:
     """The lines that differ."""
     one, other = ([repr(line)[2:-1] for line in data.splitlines(keepends=True)] for data in (wanted, got))
     return "\n".join(difflib.unified_diff(one, other, "bash", "runner", lineterm="", n=2))
 
 
-def show(case: Case) -> str:
-    """A case as a reader needs it."""
-    text = "\n".join(f"---- {name}\n{case.files[name]}" for name in sorted(case.files)
-                     if re.search(r"more|run_x|lib|test\.sh", name))
-    return f"{text}\n---- run as: {case.name}"
+if __name__ == "__main__":
+    unittest.main()

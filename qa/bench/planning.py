@@ -3,7 +3,7 @@
 
     python3 qa/bench/planning.py [--quick] [--json FILE]
 
-`run_tests.simulate` feeds the scheduler that runs tests with events of a clock that only jumps, so a figure here is
+`simulate` of qa/plan.py feeds the scheduler that runs tests with events of a clock that only jumps, so a figure here is
 that of a machine on which starting a test costs nothing; qa/bench/schedules.py has those of real processes. The suites
 are those of `durations/`, all tests of a set on 8 GPUs. The bound is what no schedule can beat: the GPU time over 8, or
 the longest test.
@@ -32,9 +32,10 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 from overhead import SLOTS, machine
 from schedules import Row, lower_bound, read_sets
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-import run_tests
-from run_tests import Test
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from plan import run_tests, simulate
+
+Test = run_tests.Test
 
 SIGMA = 0.3                              # of the logarithm of what an estimate is off by
 EXACT_LIMIT, NOISY_LIMIT = 1.02, 1.05    # makespan over bound: what the runner promises on these suites
@@ -64,8 +65,8 @@ Durations = Mapping[Test, float]
 
 def make_test(index: int, gpus: int) -> Test:
     """A test of the runner's of which only place, need and key matter here."""
-    return Test(index=index, key=f"{index:012x}", label=f"t{index}", stem=f"t{index}", file="", line=index, source="",
-                command="", shell=run_tests.Shell((), 0, 0), attributes=run_tests.Attributes(), barrier=0,
+    return Test(index=index, key=f"{index:012x}", label=f"t{index}", stem=f"t{index}", file="", line=index, command="",
+                shell=run_tests.Snapshot("", None), preface=b"", attributes=run_tests.Attributes(), barrier=0,
                 gpus=float(gpus), timeout=None, junit=None, announces=False)
 
 
@@ -87,8 +88,8 @@ def learn(tests: Sequence[Test], durations: Durations) -> run_tests.Estimates:
 def makespan(tests: Sequence[Test], estimates: run_tests.Estimates, actual: Durations, gpus: int = SLOTS) -> float:
     """Seconds until the last test ends, when the runner expects `estimates` and tests take `actual`."""
     pool = run_tests.Pool([run_tests.Device(index, str(index)) for index in range(gpus)], gpus)
-    order = run_tests.Selection(list(tests), frozenset(), {}, estimates).to_run("auto", pool)
-    ended = run_tests.simulate(order, estimates.seconds, pool, run_tests.Options(()), actual)
+    order = run_tests.Selection(list(tests), {}, {}, estimates).to_run("auto", pool)
+    ended = simulate(order, actual, pool, run_tests.Options(()))
     if len(ended) != len(tests):
         raise AssertionError(f"{len(tests) - len(ended)} of {len(tests)} tests were never run")
     return ended[-1][0]
