@@ -1572,7 +1572,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
             what = "the shell state above this line, or a word of it,"
         parsed.lose(
             line,
-            f"{what} ends bash with status {status} ({last_line(to_text(pieces[-1]))}); "
+            f"{what} ends bash with status {status}{said_last(pieces[-1])}; "
             f"run `bash -x {parsed.name}` to see where",
         )
     return tests
@@ -1614,10 +1614,10 @@ def read_answers(parsed: ListFile, pieces: Sequence[bytes]) -> Iterator[TestLine
         if number % 2 == 0:
             preface += unshifted(re.sub(OWN_TEXT, b"", piece), 1)
         elif kind == b"failed":
-            said = last_line(to_text(preface))
+            said = said_last(preface)
             parsed.complain(
                 int(fields[0]),
-                f"this shell state fails with status {int(fields[1])} ({said}); mend it, or "
+                f"this shell state fails with status {int(fields[1])}{said}; mend it, or "
                 "let it end in `|| true`",
             )
         elif kind == b"shell":
@@ -1632,6 +1632,12 @@ def read_answers(parsed: ListFile, pieces: Sequence[bytes]) -> Iterator[TestLine
             shell = shell._replace(directory=to_text(fields[1]))
             yield test.expanded(shell, preface, list(map(to_text, fields[2:7])))
             preface, count = b"", count + 1
+
+
+def said_last(printed: bytes) -> str:
+    """The last line that a command has printed, in parentheses; empty if it has printed nothing."""
+    line = last_line(to_text(printed))
+    return line and f" ({line})"
 
 
 def exports_of(variables: Iterable[bytes]) -> Dict[bytes, bytes]:
@@ -3444,10 +3450,14 @@ def send(signum: int, processes: Iterable[ProcessInfo]) -> None:
 # what has come from it, until nothing is left. Arguments: the run, the mark, the scratch folder.
 GUARD = r"""
 main() {
-  local run=$1 mark=$2 scratch=$3 calm=0 folder pid line variable variables found
+  local run=$1 mark=$2 scratch=$3 calm=0 still=0 newest=0 last folder pid line variable variables found
   trap '' INT TERM HUP QUIT
   read -r
-  while ((calm < 5)); do   # a test that was about to start bears its mark a moment later
+  # One that forks faster than we look shows in the newest process number, which our own `sleep` raises by 1.
+  while ((still < 5 && calm < 30)); do
+    last=$newest
+    read -r _ _ _ _ newest </proc/loadavg
+    ((newest == last + 1 ? ++still : (still = 0)))
     local -A parent=() ours=()
     for folder in /proc/[0-9]*; do
       pid=${folder#/proc/}
@@ -3470,7 +3480,7 @@ main() {
       done
     done
     ((calm++))
-    ((${#ours[@]} == 0)) || { kill -KILL "${!ours[@]}"; calm=0; }
+    ((${#ours[@]} == 0)) || { kill -KILL "${!ours[@]}"; calm=0 still=0; }
     sleep 0.02
   done
   [[ ! $scratch ]] || rm -rf -- "$scratch"
@@ -3502,7 +3512,6 @@ class Reaper:
         self.nameless: List[ProcessInfo] = []  # what was left by no test in particular
         self.count = 0  # of attempts
         self.mark = run_mark()  # that of the run; 0 where there are no marks
-        self.starting = threading.Lock()  # held while the runner itself has another mark
         self.adopts = adopt_orphans(self.ADOPT) or os.getpid() == 1
         self.path, self.list = "/proc/{0}/task/{0}/children".format(os.getpid()), -1
         with suppress(OSError), open(self.path, "rb") as file:
@@ -3518,34 +3527,27 @@ class Reaper:
         """Start the guard, or another one for one that has been killed. Raises OSError."""
         if self.guard is not None and self.guard.poll() is None:
             return
-        with self.marked(resource.RLIM_INFINITY):
-            self.guard = subprocess.Popen(
-                ["sweeper", "-s", run, str(self.mark), self.scratch.folder],
-                executable=bash,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=kept,
-                cwd="/",
-            )
+        self.guard = subprocess.Popen(
+            ["sweeper", "-s", run, str(self.mark), self.scratch.folder],
+            executable=bash,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=kept,
+            cwd="/",
+        )
+        self.set_mark(self.guard.pid, resource.RLIM_INFINITY)
         assert self.guard.stdin is not None
         self.guard.stdin.write(GUARD.encode())
         self.guard.stdin.flush()
         self.own |= {self.guard.pid}
 
-    @contextmanager
-    def marked(self, mark: int) -> Iterator[None]:
-        """What is started meanwhile has this mark from its first moment: it inherits it from the runner."""
-        if not self.mark:
-            yield
-            return
-        with self.starting:
-            set_mark(mark)
-            try:
-                yield
-            finally:
-                set_mark(self.mark)
+    def set_mark(self, pid: int, mark: int) -> None:
+        """Mark a process, and all that it will start."""
+        if self.mark:
+            with suppress(OSError):
+                resource.prlimit(pid, resource.RLIMIT_RTTIME, (mark, resource.RLIM_INFINITY))
 
     def next_mark(self) -> int:
         """The mark of another attempt; 0 where there are none."""
@@ -3616,16 +3618,11 @@ class Reaper:
         return self.nameless
 
 
-def set_mark(mark: int) -> None:
-    """Mark this process, and all that it will start. Raises OSError or ValueError."""
-    resource.setrlimit(resource.RLIMIT_RTTIME, (mark, resource.RLIM_INFINITY))
-
-
 def run_mark() -> int:
     """A number of which the last 20 bits are 0, as a mark of this process and all that it starts; 0 if it cannot be."""
     mark = (1 << 62) + (int.from_bytes(os.urandom(4), "big") << 20)
     try:
-        set_mark(mark)
+        resource.setrlimit(resource.RLIMIT_RTTIME, (mark, resource.RLIM_INFINITY))
     except (AttributeError, OSError, ValueError):  # AttributeError: no Linux
         return 0
     return mark
@@ -3679,18 +3676,18 @@ class Process:
         if directory is not None and not os.path.isdir(directory):
             self.log(f"{directory}, where this test is to run, is gone")
             arguments, directory = [b"-c", b"exit 1"], None
-        with self.reaper.marked(self.mark):
-            popen = subprocess.Popen(
-                [b"bash", *arguments],
-                executable=job.bash,
-                env=job.environment,
-                stdin=job.stdin,
-                cwd=directory,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                close_fds=False,  # as under bash, a test has the descriptors that we have
-            )
+        popen = subprocess.Popen(
+            [b"bash", *arguments],
+            executable=job.bash,
+            env=job.environment,
+            stdin=job.stdin,
+            cwd=directory,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            close_fds=False,  # as under bash, a test has the descriptors that we have
+        )
+        self.reaper.set_mark(popen.pid, self.mark)
         with self.lock:
             self.popen, self.pid = popen, popen.pid
         if self.sent:

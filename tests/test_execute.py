@@ -111,7 +111,13 @@ class AttemptTest(ProcessCase):
     def test_what_is_left_is_killed_and_named(self) -> None:
         """All leave at once: each is told whose it is, whatever it has left, be it group, session or environment."""
         lifeline = Lifeline(self)
-        processes = [self.process(script, log=name) for name, (script, _) in LEAVERS.items()]
+        processes = []
+        for name, (script, _) in LEAVERS.items():
+            gate = os.path.join(self.folder, name + ".gate")         # a process has its mark when it has been spawned
+            os.mkfifo(gate)
+            processes.append(self.process(f'read -r <"$HERE/$JOB.gate"; {script}', log=name))
+            with open(gate, "wb"):
+                pass
         lifeline.let_go()
         ends = dict(zip(LEAVERS, self.threads.map(self.end, processes)))
         self.assertEqual(ends, {name: (3, leaked.split()) for name, (_, leaked) in LEAVERS.items()})
