@@ -314,7 +314,7 @@ class Test(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Tells tests apart that differ in nothing but label and shell state."""
+        """A hash of key and label: labels are unique in a run, keys are not."""
         return key_of([self.key, self.label])
 
     @property
@@ -463,7 +463,7 @@ STATE_WORDS = frozenset(
 CHECKS = frozenset("[ [[ (( test false true read".split())
 ENDS = frozenset("exit return".split())
 PRINTS = frozenset("echo printf".split())
-# Commands whose status is 0 whatever the test before them did: `test || RET=1` always passes.
+# Commands that always end with status 0, so that `test || echo no` always passes.
 INFALLIBLE = PRINTS | frozenset(
     ": true export local declare typeset readonly unset let (( set shopt tee".split()
 )
@@ -804,7 +804,7 @@ def can_fail(nodes: Sequence[Node], infallible: Container[str]) -> bool:
 
 
 def command_can_fail(node: Node, infallible: Container[str]) -> bool:
-    """The same of one command."""
+    """Whether one command can end with another status than 0. An assignment can by a `$(…)` in it alone."""
     if node.lead == "!":
         return True
     if node.kind == "function":
@@ -2018,7 +2018,7 @@ class Selection(NamedTuple):
     deferred: Mapping[Test, str]  # to the option that did it
     left_out: Mapping[str, Sequence[Test]]  # by the option that did it, in words
     estimates: Estimates
-    failed: FrozenSet[Test] = frozenset()  # those that failed in their last run
+    owed: FrozenSet[Test] = frozenset()  # selected in their last run, and not passed
 
     def to_run(self, order: str, pool: Pool) -> List[Test]:
         """The tests that are to run, in the order `file`, `auto` or `failed-first`; one by one, sizes do not count."""
@@ -2026,7 +2026,7 @@ class Selection(NamedTuple):
         if order != "file" and not pool.sequential:
             tests = widest_first(tests, self.estimates, pool.size)
         if order == "failed-first":
-            tests.sort(key=lambda test: test not in self.failed)
+            tests.sort(key=lambda test: test not in self.owed)
         return tests
 
 
@@ -2512,7 +2512,7 @@ class Health:
     """
 
     SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
-    # A temperature. Else it says `[GPU requires reset]`.
+    # The temperature of a GPU that is well: a number, or why there is none. A broken one `[GPU requires reset]`.
     WELL = r"\d+|\[(?:N/A|Not Supported|Insufficient Permissions)\]"
 
     def __init__(self, machine: Machine) -> None:
@@ -3114,6 +3114,7 @@ class Schedule:
         return self.stop() + self.end_running(signal.SIGTERM, at)
 
     def on_interrupt(self, event: Interrupt) -> List[Action]:
+        """The first signal goes to the tests, a further one kills them."""
         self.interrupts.append(event.signum)
         signum = signal.SIGKILL if len(self.interrupts) > 1 else event.signum
         return self.stop() + self.end_running(signum, event.at)
@@ -3277,7 +3278,7 @@ class Schedule:
 def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) -> Result:
     """What the end of an attempt means. Exit status 0 is a pass only if nothing that the test left speaks against it.
 
-    `is_spared`: an earlier attempt does not count.
+    `is_spared`: one earlier attempt was its GPU's fault, so that a pass at attempt 2 is no flaky one.
     """
     test, outcome = event.test, attempt.ending or outcome_of(event.status)
     cause, reason, fault = event.cause, "", event.junit_fault
@@ -3787,7 +3788,7 @@ class Process:
         os.close(self.output)
 
 
-def examine(
+def what_is_left(
     attempt: Attempt,
     job: Job,
     status: int,
@@ -3840,7 +3841,7 @@ def run_attempt(
             post(Ended(ended, test))
             leaked = process.sweep()
         process.close()
-        found = examine(attempt, job, status, leaked, before, health)
+        found = what_is_left(attempt, job, status, leaked, before, health)
         post(found._replace(ended=ended))
     except BaseException as error:  # a thread that dies in silence would hang the run
         process.signal(signal.SIGKILL)
@@ -4333,7 +4334,7 @@ class Record:
             keeps = not never_ran and result.junit_fault not in (MISSING, STALE)
             is_ours = os.path.dirname(test.junit) == os.path.abspath(self.log_dir)
             try:
-                write_xml(test.junit, mended_junit(result, self.tail(result), keeps), is_ours)
+                write_xml(test.junit, stand_in_junit(result, self.tail(result), keeps), is_ours)
             except OSError as error:  # the verdict is in the journal already
                 warn(
                     f"cannot write {test.junit} ({error.strerror}); the test has no JUnit file"
@@ -4477,8 +4478,11 @@ def complete_cases(path: str) -> Iterator[Any]:
                     yield element
 
 
-def mended_junit(result: Result, tail: str, keeps: bool) -> Any:
-    """In place of a JUnit file that cannot be used: its complete cases, if it `keeps` them, and how the test ended."""
+def stand_in_junit(result: Result, tail: str, keeps: bool) -> Any:
+    """The stand-in for a JUnit file that is missing, stale, truncated, or without the failure of its test.
+
+    It has the complete cases of the old file, if `keeps`, and one that says how the test ended.
+    """
     xml = xml_module()
     why = result.reason or "it was not started"
     if result.junit_fault:
@@ -4566,7 +4570,7 @@ def write_xml(path: str, root: Any, is_ours: bool = False) -> None:
 # ---------------------------------------------------------------------------------------------------
 
 
-def harmless(text: str) -> str:
+def without_ci_commands(text: str) -> str:
     """A line of the runner's own in which no CI finds a command: Azure and TeamCity obey them anywhere in a line."""
     return re.sub(r"##(?=\[|vso\[|teamcity\[)", "# #", text)
 
@@ -4575,7 +4579,7 @@ def warn(message: str, name: str = PROGRAM + ": ") -> None:
     """One line on stderr, in the program's name unless the message begins with a place of its own."""
     if sys.stderr is not None:
         try:
-            print(harmless(f"{name}{message}"), file=sys.stderr, flush=True)
+            print(without_ci_commands(f"{name}{message}"), file=sys.stderr, flush=True)
         except OSError:
             silence(sys.stderr)
 
@@ -4633,7 +4637,7 @@ class Trace:
         """Print a line of the runner's own, never on the end of a line that a test has left open."""
         if not self.at_line_start:
             self.write(b"\n")
-        self.write(to_bytes(harmless(text)) + b"\n")
+        self.write(to_bytes(without_ci_commands(text)) + b"\n")
 
     def copy(self, path: str, offset: int = 0, end: float = math.inf) -> int:
         """Copy a file from `offset` on, up to `end`; returns where it ended. Raises OSError if it cannot be read."""
@@ -5340,7 +5344,7 @@ class Parser(argparse.ArgumentParser):
     """Its messages may quote what CI would take for orders."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(harmless(message))
+        super().error(without_ci_commands(message))
 
 
 class ShowVersion(argparse.Action):
@@ -5938,16 +5942,17 @@ def leave(code: int) -> None:
 # 11. Scripts: bash runs one itself, and hands its tests over. The reader, the hook, the shell, the trace, the run.
 # ---------------------------------------------------------------------------------------------------
 
-# What does not depend on tests, if what it names does not, and leaves no process.
+# Builtins that neither look at what tests do nor start a process.
 CALM = frozenset(
     "echo printf : true false [ [[ (( test local export declare typeset readonly let unset".split()
 )
-GOES_ON = CALM | frozenset(
+# Commands of a script that run at once while tests are pending; before any other it waits for all tests (`is_calm`).
+RUNS_BESIDE_TESTS = CALM | frozenset(
     "alias break cd continue popd pushd read return set shift shopt ulimit umask unalias wait".split()
 )
 NEVER_FAILS = frozenset("echo printf : true export".split())  # commands of a handler
-# In a handler that is put off until more tests have been started.
-HARMLESS = CALM | frozenset(
+# Commands of a handler that is put off until more tests have been started.
+MAY_BE_PUT_OFF = CALM | frozenset(
     "awk basename cat cut date dirname grep head hostname ls mkdir nvidia-smi return sed set tail tee touch tr "
     "wc".split()
 )
@@ -5960,12 +5965,15 @@ ASSIGNING = frozenset(
 )
 LOOPS = ("while", "until", "for", "select")
 NAME = r"(?a:[A-Za-z_]\w*)"
+# What only the script's own shell can tell, as `$!`, or change, as `${x:=1}`.
 OWN_STATE = (
     r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\$\{\w+:?[=?]"
     r"|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])|[<>]&\s*(?:[3-9]|\d\d)|(?<!<)<<(?!<)"
 )
+# How a function or trap asks where it is called from.
 WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|\bcaller\b"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
+# A `$(…)` whose program looks at its arguments alone.
 WORDS_ALONE = r"\$\((?:basename|dirname|echo|hostname|nproc|printf|uname)\b([^()`;&|<>]*)\)"
 SEES_OUTSIDE = SUBSTITUTION + r"|\$\?|\$\{[!?]"
 FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
@@ -6029,20 +6037,20 @@ def read_handler(
             continue
         if node.name in functions and node.name not in names:
             waiting += functions[node.name]
-        harmless: Mapping[str, Sequence[Sequence[str]]] = {
+        allowed: Mapping[str, Sequence[Sequence[str]]] = {
             "return": ([], ["0"]),
             "set": (["-x"], ["+x"]) if "x" in flags else (),
             "shopt": (),
             "false": (),
         }
-        if node.name in harmless and words_of(node)[1:] not in harmless[node.name]:
+        if node.name in allowed and words_of(node)[1:] not in allowed[node.name]:
             fails = True
         names.add(node.name)
         (own if node.name == "local" else changes).update(changed_by(node))
     names.difference_update({"", *functions})
     return Handler(
         frozenset(changes - own),
-        frozenset(names - HARMLESS),
+        frozenset(names - MAY_BE_PUT_OFF),
         not names <= NEVER_FAILS,
         fails,
         not (names & STATEFUL or changes - own),
@@ -6262,7 +6270,7 @@ class ScriptFile:
                 start = node.kind
             elif "=" in start:
                 start = start.partition("=")[0] + "="
-            elif node.name in functions and node.name not in GOES_ON:
+            elif node.name in functions and node.name not in RUNS_BESIDE_TESTS:
                 start += "()"
             lines = calm if is_calm(node, changes, functions) else restless
             for line in self.lines_of(node):
@@ -6317,7 +6325,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
     if node.name == "((":
         return True
     return (
-        (node.name in functions or node.name in GOES_ON)
+        (node.name in functions or node.name in RUNS_BESIDE_TESTS)
         and not prints
         and not has_glob(node.words)
     )

@@ -310,7 +310,7 @@ class RunnerTest(FaultCase):
             self.skipTest("we may not make a PID namespace")
         self.drive(SOON)
         self.head = [*space, *self.head]
-        ran = self.suffer("bash tool.sh orphans #: label=a\n(env -i $(which setsid) $NAP & setsid $NAP & test -d logs) "
+        ran = self.suffer("bash tool.sh orphans #: label=a\n(setsid $NAP & setsid $NAP & test -d logs) "
                           "#: label=b\n[ $PPID = 1 ] #: label=c\n", 0, dict.fromkeys("abc", "passed"), gpus="0")
         self.assertEqual([len(record.get("leaked", ())) for record in ran.journal("test_end")], [0, 2, 0])
 

@@ -422,7 +422,7 @@ class StandInTest(RecordCase):
             with self.subTest(text[:40]):
                 with open(log, "wb") as file:
                     file.write(text)
-                run_tests.write_xml(path, run_tests.mended_junit(result, run_tests.tail_of(log), False))
+                run_tests.write_xml(path, run_tests.stand_in_junit(result, run_tests.tail_of(log), False))
                 case = self.case_of(Ran(0, b"", "", self.folder), "x.xml")
                 self.assertEqual((case.findtext("error"), case.get("name")), (expected, 'a <b> & "c" ??☃'))
         self.assertEqual(sorted(os.listdir(self.folder)), ["x.log", "x.xml"])
@@ -454,7 +454,7 @@ class MendedTest(RunnerCase):
             os.unlink(path)
         values = {"outcome": Outcome.FAILED, "seconds": 1.5, "status": 1, **values}
         result = Result(a_test(label="x.py", junit=path), **values)
-        run_tests.write_xml(path, run_tests.mended_junit(result, "tail", keeps))
+        run_tests.write_xml(path, run_tests.stand_in_junit(result, "tail", keeps))
         return ElementTree.parse(path).getroot()
 
     def names(self, root: ElementTree.Element) -> List[str]:

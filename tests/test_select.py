@@ -605,7 +605,7 @@ class Selections(unittest.TestCase):
         selection = self.select("a1 a2 a3 b1 b2", history, keep=run_tests.parse_expression("a"), rerun_failed=True)
         self.assertEqual({why: labels(tests) for why, tests in selection.left_out.items()},
                          {"-k": "b1 b2", "--rerun-failed": "a1 a2"})
-        self.assertEqual((labels(selection.tests), labels(selection.failed)), ("a3", "a3"))
+        self.assertEqual((labels(selection.tests), labels(selection.owed)), ("a3", "a3"))
 
     def test_too_wide_a_test_is_deferred_with_all_that_wait_for_it(self) -> None:
         for text, most, expected in (
