@@ -307,6 +307,7 @@ class Test(NamedTuple):
     timeout: Optional[float]  # seconds; None or 0: no limit
     junit: Optional[str]  # absolute path of the JUnit file that it writes
     announces: bool  # `Error: sub-test failed` is part of what its line prints
+    is_pytest: bool = False  # by the runner: it writes its JUnit file, or has died
 
     @property
     def where(self) -> str:
@@ -468,6 +469,7 @@ INFALLIBLE = PRINTS | frozenset(
     ": true export local declare typeset readonly unset let (( set shopt tee".split()
 )
 NOT_FOLDERS = frozenset("eval exec command builtin time trap type let coproc source".split())
+RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
 PREPARES = (
     r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip)( |$)"
 )
@@ -506,6 +508,7 @@ NO_WORD = (
 PIPES = ("|", "|&")
 SEPARATORS = frozenset([";", "\n", "&&", "||", "&", *PIPES])
 STOPS = SEPARATORS | frozenset(";; ;& ;;& )".split())
+LOOPS = ("while", "until", "for", "select")
 CLAUSES: Mapping[str, Sequence[str]] = {
     "if": ("then", "elif", "else", "fi"),
     "while": ("do", "done"),
@@ -803,6 +806,23 @@ def can_fail(nodes: Sequence[Node], infallible: Container[str]) -> bool:
     return own
 
 
+def lost_programs(nodes: Sequence[Node], infallible: Container[str]) -> List[str]:
+    """Names of programs whose failure is not in the status of a list of commands, since others come behind them."""
+    lost: List[str] = []
+    for node, following in zip(nodes, [*nodes[1:], None]):
+        is_last = following is None
+        is_lost = not is_last and node.after in (";", "\n") and node.before != "||"
+        if node.kind in LOOPS:
+            lost += [
+                last.name for body in node.bodies for last in body[-1:] if last.before != "||"
+            ]
+        elif node.kind in ("{", "("):
+            lost += chain.from_iterable(lost_programs(body, infallible) for body in node.bodies)
+        elif is_lost and command_can_fail(node, infallible):
+            lost.append(node.name)
+    return [name for name in lost if re.match(RUNS_TESTS, name)]
+
+
 def command_can_fail(node: Node, infallible: Container[str]) -> bool:
     """Whether one command can end with another status than 0. An assignment can by a `$(…)` in it alone."""
     if node.lead == "!":
@@ -843,7 +863,7 @@ def is_mask(token: Token) -> bool:
     return name is not None and name.group(1) in MASK_VARIABLES
 
 
-def check_use(nodes: Sequence[Node], infallible: Container[str]) -> None:
+def check_use(nodes: Sequence[Node], parsed: ListFile) -> None:
     """Raises BadValue if a test line would not do what it says."""
     if nodes[-1].after == "&":
         raise BadValue(
@@ -852,7 +872,8 @@ def check_use(nodes: Sequence[Node], infallible: Container[str]) -> None:
     for node in walk(nodes):
         if node.name == "test_fail":
             raise BadValue(
-                '`test_fail` is understood only at the end of a line: command || test_fail "label"'
+                '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
+                "of a loop or an `if` that is behind its `done` or `fi`"
             )
         for token in [*node.assigned, *node.words]:
             if is_mask(token) and not (
@@ -862,7 +883,10 @@ def check_use(nodes: Sequence[Node], infallible: Container[str]) -> None:
                     f"{token.text} inside a line would pin the test; put it first on the line, or write "
                     "`#: gpus=N`"
                 )
-    if hides_failures(nodes, infallible):
+    is_caught = any(node.before == "||" for node in walk(nodes))
+    if parsed.has_errexit and not is_caught:
+        return
+    if hides_failures(nodes, parsed.infallible):
         if nodes[-1].name == "tee":
             raise BadValue(
                 "the status of `| tee` hides that of the test; leave it out, the log is kept anyway, or write "
@@ -1076,12 +1100,22 @@ class ListFile:
             True  # every line could be read; False: what follows from them is not known
         )
         self.infallible = INFALLIBLE
+        self.has_errexit = re.search(r"(?m)^\s*set\s.*(-\w*e|errexit)", text) is not None
+        self.lost: Dict[
+            int, str
+        ] = {}  # by line, a program whose failure its status does not show
         if re.search(r"\bpipefail\b", os.environ.get("SHELLOPTS", "") + "\n" + text):
             self.infallible -= {"tee"}
 
     def complain(self, line: int, what: str) -> None:
         """Note a mistake, reported later as `file:line: what`."""
         self.mistakes.append((line, re.sub(CONTROL, " ", what)))
+
+    def note_lost(self, line: int, nodes: Sequence[Node]) -> None:
+        """Keep the name of a program whose failure is not in the status of a test's line: `a; b`, a loop."""
+        lost = lost_programs(nodes, self.infallible)
+        if lost and not self.has_errexit:
+            self.lost[line] = lost[0]
 
     def lose(self, line: int, what: str) -> None:
         """Note a mistake for which a line cannot be read at all."""
@@ -1227,6 +1261,13 @@ def add_setting(parsed: ListFile, nodes: Sequence[Node], line: int, end: int) ->
     return True
 
 
+def inner_command(node: Node) -> Node:
+    """The one command in `{ …; }` or `( … )`; else the command itself."""
+    while node.kind in ("{", "(") and len(node.bodies[0]) == 1:
+        node = node.bodies[0][0]
+    return node
+
+
 def add_test(
     parsed: ListFile, text: str, reader: Reader, line: int, attributes: Attributes
 ) -> None:
@@ -1241,9 +1282,6 @@ def add_test(
     assigned, start = [], first.start
     if first.assigned and first.words and not first.lead:
         assigned, start = first.assigned, first.assigned[-1].end
-    command = first
-    while command.kind in ("{", "(") and len(command.bodies[0]) == 1:
-        command = command.bodies[0][0]
     documents = []  # here-documents begin behind the end of the line
     if any(re.fullmatch(r"\d*<<-?", token.text) for token in reader.tokens):
         documents = [text[text.index("\n", end) :].rstrip("\n")]
@@ -1256,7 +1294,7 @@ def add_test(
         attributes,
         tuple(token.text for token in assigned if not is_mask(token)),
         label=label,
-        junit=junit_word([token.text for token in command.words]),
+        junit=junit_word([token.text for token in inner_command(first).words]),
         is_handled=is_handled,
         barrier=parsed.waits,
     )
@@ -1266,7 +1304,8 @@ def add_test(
         if test.words[:1] == ("run_test",) and "run_test" not in parsed.functions:
             test = read_run_test(test, nodes)
         else:
-            check_use(nodes, parsed.infallible)
+            check_use(nodes, parsed)
+            parsed.note_lost(line, nodes)
             is_target = re.search(r"\.py(::|$)", unquoted([*test.words, ""][0])) is not None
             test = test._replace(is_target=is_target)
         parsed.tests.append(with_words(test))
@@ -1311,6 +1350,11 @@ def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
 
 def hints(parsed: ListFile, options: Options) -> Iterator[str]:
     """What is no mistake in a list but may be one, each kind once."""
+    for line, name in list(parsed.lost.items())[:1]:
+        yield (
+            f"{parsed.name}:{line}: a failure of `{name}` here is lost, as only the last command counts; join commands "
+            "by `&&`, or write `|| exit 1` behind it"
+        )
     prepares = asks = False
     for test, following in zip(parsed.tests, [*parsed.tests[1:], None]):
         barrier = following.barrier if following else parsed.waits
@@ -1779,6 +1823,7 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         timeout,
         junit,
         line.is_handled or line.is_target,
+        line.is_target,
     )
 
 
@@ -1811,9 +1856,10 @@ def check_files(parsed: ListFile, options: Options) -> None:
         if "/" in python:
             python = os.path.abspath(os.path.join(directory, python))
         if test.is_target and path and not os.path.exists(os.path.join(directory, path)):
-            parsed.complain(
-                test.line, f"{path} is not there; mend the path, or the shell state above it"
-            )
+            what = f"{path} is not there; mend the path, or the shell state above it"
+            if re.search(r"[*?[]", path):
+                what = f"{path} is not expanded; name the folder, or write python3 -m pytest {path}"
+            parsed.complain(test.line, what)
         elif test.is_target and not find_program(python, test.shell.environment):
             parsed.complain(
                 test.line, f"--python {options.python} is no program here; name one that is"
@@ -3289,6 +3335,8 @@ def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) ->
     elif outcome is Outcome.PASSED and event.junit_failures:
         outcome = Outcome.FAILED
         reason = f"its JUnit file shows failures: {event.junit_failures}"
+    elif outcome is Outcome.PASSED and test.is_pytest and fault:
+        outcome, reason = Outcome.FAILED, f"its JUnit file is {fault}"
     elif outcome is Outcome.PASSED and event.leaked and options.leaks == "fail":
         outcome, cause = Outcome.FAILED, Cause("leaked processes")
     elif outcome is Outcome.PASSED and attempt.number > 1 + is_spared:
@@ -3852,17 +3900,23 @@ def run_attempt(
 
 
 def bash_text(
-    test: Test, variables: Mapping[str, str], unset: Mapping[str, str], scratch: Scratch
+    test: Test,
+    variables: Mapping[str, str],
+    unset: Mapping[str, str],
+    scratch: Scratch,
+    mark: int = 0,
 ) -> str:
     """What `bash -c` is to run: what is the test's own, then its command at its own line number.
 
     Bash then names the same line in its messages as `bash LIST` does. Variables that are the test's own are set here,
     after what BASH_ENV and the shell state may have set; those of `unset` only where these have not set them.
     """
-    start = []
+    start = [f"ulimit -SR {mark}"] * bool(
+        mark
+    )  # from bash 5.1; an older one is marked by us, a moment later
     if test.shell.prelude:
         prelude = shlex.quote(test.shell.prelude)
-        start = [f'. {prelude}; eval "${{_rt_late-}}"; unset _rt_late']
+        start += [f'. {prelude}; eval "${{_rt_late-}}"; unset _rt_late']
     exports = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     exports += [f"{name}=${{{name}-{value}}}" for name, value in unset.items()]
     start.append("export " + " ".join(exports))
@@ -4265,8 +4319,7 @@ class Record:
             selected=[test.name for test in selection.tests if test not in selection.deferred],
             left_out=[test.name for test in left_out],
         )
-        is_read = options.only and is_same_place(options.only.path, deferred_path(options))
-        if (options.max_gpus is not None or options.only) and not is_read:
+        if (options.max_gpus is not None or options.only) and not reads_deferred(options):
             self.write_deferred(selection.deferred)
 
     def write_deferred(self, tests: Collection[Test]) -> None:
@@ -4382,9 +4435,11 @@ class Record:
             )
 
 
-def is_same_place(one: str, other: str) -> bool:
-    """Whether two paths lead to the same file, which need not be there."""
-    return os.path.realpath(one) == os.path.realpath(other)
+def reads_deferred(options: Options) -> bool:
+    """Whether `--only` reads the very `deferred.txt` that this run would write."""
+    return options.only is not None and os.path.realpath(options.only.path) == os.path.realpath(
+        deferred_path(options)
+    )
 
 
 def deferred_path(options: Options) -> str:
@@ -4770,7 +4825,12 @@ class Console:
         if result.outcome is Outcome.DEFERRED or reason == result.leaks():
             reason = ""
         left = f"{result.leaks()}: {first_of(result.leaked)}" if result.leaked else ""
-        for what in filter(None, (reason, left)):
+        flaky = lone = ""
+        if result.outcome is Outcome.FLAKY:
+            flaky = f"passed at attempt {result.attempt}"
+        if result.outcome.is_ok() and result.junit_fault and self.policy.sums_up:
+            lone = f"passed without its JUnit file ({result.junit_fault})"
+        for what in filter(None, (reason, left, flaky, lone)):
             if not result.outcome.is_unfinished():
                 warn(f"{result.test.where}: {result.test.label} {what}", name="")
 
@@ -4894,7 +4954,11 @@ def account(selection: Selection, options: Options) -> List[str]:
     deferred = ", ".join(f"{counts[why]} {said}" for why, said in whys.items() if counts[why])
     if deferred:
         # With --list, nothing is written.
-        where = "" if options.list_only else f": {deferred_path(options)}"
+        where = (
+            ""
+            if options.list_only or reads_deferred(options)
+            else f": {deferred_path(options)}"
+        )
         parts.append(f"deferred {deferred}{where}")
     if left_out:
         parts.append(
@@ -4925,6 +4989,8 @@ def last_lines(results: Sequence[Result], schedule: Schedule) -> List[str]:
         lines.append(f"Stopped, the machine failed: {why}")
     elif schedule.is_overdue:
         lines.append(f"Ended by --deadline: {unfinished or 'nothing was left to run'}")
+    elif schedule.stopped and unfinished:
+        lines.append(f"Stopped by --fail-fast: {unfinished}")
     failed = [result.test.label for result in results if schedule.options.fails(result.outcome)]
     if failed:
         lines.append("Error in the following test cases: " + " ".join(failed))
@@ -5577,7 +5643,7 @@ class Run:
         if exported is not None:
             environment, directory = {**exported, **self.environment}, test.shell.directory
         ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), self.ports[slot])
-        text = bash_text(test, own, ports, self.reaper.scratch)
+        text = bash_text(test, own, ports, self.reaper.scratch, attempt.process.mark)
         return Job(
             self.bash,
             [b"-c", to_bytes(text), to_bytes(test.file)],
@@ -5963,7 +6029,6 @@ STATEFUL = STATE_WORDS | frozenset(
 ASSIGNING = frozenset(
     "export declare typeset readonly local read let unset mapfile readarray (( getopts".split()
 )
-LOOPS = ("while", "until", "for", "select")
 NAME = r"(?a:[A-Za-z_]\w*)"
 # What only the script's own shell can tell, as `$!`, or change, as `${x:=1}`.
 OWN_STATE = (
@@ -5975,7 +6040,9 @@ WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|\bcaller\b"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # A `$(…)` whose program looks at its arguments alone.
 WORDS_ALONE = r"\$\((?:basename|dirname|echo|hostname|nproc|printf|uname)\b([^()`;&|<>]*)\)"
-SEES_OUTSIDE = SUBSTITUTION + r"|\$\?|\$\{[!?]"
+SEES_OUTSIDE = (
+    SUBSTITUTION + r"|\$\?|\$\{[!?]|\bSECONDS\b|\bEPOCH(?:SECONDS|REALTIME)\b|%\([^)]*\)T"
+)
 FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
 
 
@@ -5987,6 +6054,7 @@ class Site(NamedTuple):
     handler: str  # bash
     nodes: Sequence[Node]  # the same, read
     is_call: bool  # the handler is one call: its words are expanded before the test runs
+    is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
 
 
 class Handler(NamedTuple):
@@ -6079,8 +6147,12 @@ class ScriptFile:
     redirections and the like: there bash waits after the statement before.
     """
 
-    def __init__(self, name: str, text: str, handlers: Collection[str]) -> None:
+    def __init__(
+        self, name: str, text: str, handlers: Collection[str], changes: Container[str] = ()
+    ) -> None:
         self.name, self.text, self.handlers = name, text, handlers
+        self.changes = changes  # variables that handlers change
+        self.readers = 0  # `while read` loops around
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
         self.mistakes: List[str] = []
         # Sites with their lines, and what keeps bash from running ahead of them.
@@ -6170,25 +6242,35 @@ class ScriptFile:
             self.commands.append(node)
         if forks:
             obstacle = obstacle or "it runs in a subshell"
-        unseen = [
-            self.visit(part, obstacle or f"it follows `{node.kind}`")
-            for part in node.conditions
-        ]
-        unseen += [self.visit(part, obstacle) for part in node.bodies]
+        unseen = self.visit_parts(node, obstacle)
         has_head = node.kind in ("for", "case")  # which the trap sees
         if has_head and any(unseen):
             self.waits.add(self.line_of(node.start))
         elif any(unseen[1:]) or (any(unseen) and node.kind in LOOPS):
             self.wait_after([node])  # what comes before a part of it stands in another one
-        return (
-            forks
-            or (unseen[:1] == [True] and not has_head)
-            or bool(node.redirects)
-            or (
-                node.kind == "for"
-                and (has_glob(node.words) or re.search(SUBSTITUTION, head_of(node)) is not None)
-            )
-        )
+        begins_unseen = unseen[:1] == [True] and not has_head
+        return forks or begins_unseen or bool(node.redirects) or self.is_expanded_early(node)
+
+    def visit_parts(self, node: Node, obstacle: str) -> List[bool]:
+        """Visit what is in a compound command; of each part, whether the trap does not see how it begins."""
+        unseen = [
+            self.visit(part, obstacle or f"it follows `{node.kind}`")
+            for part in node.conditions
+        ]
+        is_reader = any(each.name == "read" for part in node.conditions for each in walk(part))
+        self.readers += is_reader
+        unseen += [self.visit(part, obstacle) for part in node.bodies]
+        self.readers -= is_reader
+        return unseen
+
+    def is_expanded_early(self, node: Node) -> bool:
+        """Whether bash has expanded words that may depend on tests when its trap sees the head of a loop."""
+        if node.kind not in ("for", "select"):
+            return False
+        head = head_of(node)
+        if has_glob(node.words) or re.search(SUBSTITUTION, head):
+            return True
+        return any(word in self.changes for word in re.findall(NAME, head))
 
     def find_site(self, statement: Sequence[Node], obstacle: str) -> None:
         """Note the test in `command || handler`, if the statement ends so."""
@@ -6215,7 +6297,12 @@ class ScriptFile:
         is_call = is_call and not re.search(f"{SEES_OUTSIDE}|{OWN_STATE}", text)
         obstacle = obstacle or obstacle_of(command)
         site = Site(
-            self.test_line(command, called), tuple(words_of(command)), text, body, is_call
+            self.test_line(command, called),
+            tuple(words_of(command)),
+            text,
+            body,
+            is_call,
+            self.readers > 0,
         )
         self.found.append((site, self.lines_of(command), obstacle))
 
@@ -6427,7 +6514,11 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
     done
   fi
   [[ ! $! || ! $(builtin jobs -pr) ]] || _rt_why='the script has a job in the background'
-  [[ ! /dev/fd/0 -ef /dev/fd/$_rt_stdin ]] || _rt_reads=1
+  if [[ /dev/fd/0 -ef /dev/fd/$_rt_stdin ]]; then
+    _rt_reads=own
+  elif [[ ! /dev/fd/0 -ef /dev/null ]]; then
+    _rt_reads=other
+  fi
   [[ /dev/fd/1 -ef /dev/fd/$_rt_stream && /dev/fd/FD_ERR -ef /dev/fd/$_rt_stream ]] ||
     _rt_why='its output is redirected'
   for ((_rt_n = 0; _rt_n < ${#FUNCNAME[@]} - 1; _rt_n++)); do
@@ -6685,7 +6776,7 @@ class Arrival(NamedTuple):
     must_wait: str  # bash will not be able to wait later
     level: str  # of `source`
     flags: str  # the shell's options
-    reads: str  # its standard input is the runner's
+    reads: str  # its standard input: `own` if it is the script's, `other`, or nothing
     called: str  # words of the handler
 
 
@@ -6847,6 +6938,8 @@ class ScriptRun(Run):
             ).changes
         for site, _, _ in file.found:
             self.changes |= read_handler(site.nodes, self.functions).changes
+        for name, each in self.files.items():  # what handlers change may be known just now
+            self.files[name] = ScriptFile(name, each.text, self.options.handlers, self.changes)
         for message in file.mistakes:
             warn(message, name="")
         has_none = not file.found and not any(
@@ -6968,7 +7061,8 @@ class ScriptRun(Run):
         test = self.script_test(line)
         code = said.called if site.is_call else site.handler
         handed = Handed(test, offset, code, said.flags, int(said.level))
-        self.readers.update([test] * bool(said.reads))
+        if said.reads == "own":
+            self.readers.add(test)
         done = "_rt_pending=1 _rt_skip=1"
         if handler.hasty:
             names = " ".join(sorted(handler.hasty))
@@ -6993,6 +7087,8 @@ class ScriptRun(Run):
             return "its handler is no function"
         if "BASH_SOURCE" in line.body and line.file != self.name:
             return "BASH_SOURCE is not its own"
+        if said.reads == "other" and (self.schedule.pool.sequential or not site.is_in_reader):
+            return "its standard input is redirected"
         called = self.functions.get(line.first)
         if called is not None and not read_handler(called, self.functions).is_test:
             return f"{line.first} changes the script's shell"

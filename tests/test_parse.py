@@ -373,7 +373,7 @@ class Kinds(ParseCase):
         self.assert_kind("test", ["a 2>&1", "a &> b", "a >& b", "a && b", "a '&'", "a \\&", "a |& b", "a >&-"])
 
     def test_a_handler_stands_at_the_end(self) -> None:
-        self.assert_mistakes((command, "`test_fail` is understood only at the end of a line") for command in (
+        self.assert_mistakes((command, "`test_fail` is understood only at the end of a whole command") for command in (
             "test_fail a", "a; test_fail b", "a && test_fail b", "if ! a; then test_fail b; fi", "! test_fail a",
             "{ a || test_fail b; }", "(a || test_fail b)", "a || test_fail b; c", "a || test_fail b || c",
             "a || test_fail b | c", "for i in 1; do\n  test_fail a\ndone"))
@@ -961,6 +961,23 @@ class Hints(ParseCase):
                     self.assertEqual(self.hints(text + "\n"), [])
                 self.assertEqual(self.hints(command + "\n", gpus_per_test=2), [])
         self.assertEqual(self.hints("torchrun --nproc-per-node=1 a\nmpirun -np 1 a\ntrue\n"), [])
+
+
+    def test_a_failure_that_is_lost_among_commands(self) -> None:
+        for command in ("pytest a; pytest b", "for t in a b; do pytest $t; done", "{ pytest a; pytest b; }",
+                        "(cd /; ./prog; grep ok log)"):
+            with self.subTest(command=command):
+                (hint,) = self.hints(f"true\n{command}\npytest c; pytest d\n")
+                self.assertRegex(hint, rf"\A{NAME}:2: a failure of `(pytest|\./prog)` here is lost, as only the last")
+                self.assertEqual(self.hints(f"set -e\n{command}\n"), [])
+        fine = "pytest a && pytest b\nfor t in a b; do pytest $t || exit 1; done\nrm x; pytest a\n"
+        self.assertEqual(self.hints(fine), [])
+
+    def test_set_e_shows_what_comes_first(self) -> None:
+        self.assertEqual(len(self.parse("set -e\npytest a; echo done\n")), 1)
+        for text in ("set +e\npytest a; echo done\n", "set -e\npytest a || RET=1\n"):
+            with self.assertRaisesRegex(ListError, f"^{NAME}:2: this line passes even if its command fails"):
+                self.parse(text)
 
 
 class SeveralLists(ParseCase):

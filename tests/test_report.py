@@ -389,6 +389,12 @@ quarantined: GPU 4 (uncorrectable ECC error in b.py)
                 self.assertEqual(self.last(words, signals, failure), expected)
         self.assertEqual(self.last("passed,flaky", flaky="fail"), [error + "t1.py"])
 
+    def test_what_fail_fast_has_left_out_is_told(self) -> None:
+        schedule = run_tests.Schedule([], run_tests.Pool([]), run_tests.Options((), fail_fast=True))
+        schedule.stop()
+        results = [Result(a_test(0), Outcome.FAILED), Result(a_test(1), Outcome.NOT_RUN)]
+        self.assertEqual(run_tests.last_lines(results, schedule)[0], "Stopped by --fail-fast: 1 not run")
+
 
 class ReplayTest(GatedCase):
     def test_a_signal_cuts_it_short_and_the_verdict_still_comes(self) -> None:

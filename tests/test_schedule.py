@@ -754,6 +754,14 @@ class JudgeTest(unittest.TestCase):
         attempt.ending = ending
         return judge(Exited(5.0, attempt.test, **event), attempt, run_tests.Options((), leaks=leaks), is_spared)
 
+    def test_a_pytest_target_without_its_junit_file_has_died(self) -> None:
+        test = a_test(junit="x.xml")
+        for is_pytest, outcome in ((False, Outcome.PASSED), (True, Outcome.FAILED)):
+            attempt = Attempt(test._replace(is_pytest=is_pytest), Lease((), 0), 1, at=2.0)
+            event = Exited(5.0, attempt.test, 0, junit_fault="missing")
+            result = judge(event, attempt, run_tests.Options(()), is_spared=False)
+            self.assertEqual((result.outcome, result.reason), (outcome, "its JUnit file is missing" * is_pytest))
+
     def test_outcome_cause_and_reason(self) -> None:
         passed, flaky, failed, crashed = Outcome.PASSED, Outcome.FLAKY, Outcome.FAILED, Outcome.CRASHED
         timeout, interrupted, leak = Outcome.TIMEOUT, Outcome.INTERRUPTED, ("sleep (pid 7)",)

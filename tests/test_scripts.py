@@ -167,6 +167,24 @@ class ShapeTest(TrialCase):
         ran = self.trial(text.replace("--exit=0", "--exit=2")).four
         self.assertEqual((ran.text.splitlines()[-2:], starts(ran.text)[2:]), (["Error: no x", "+ exit 1"], []))
 
+    def test_what_a_loop_goes_through_is_waited_for(self) -> None:
+        """Bash has expanded the words of a `for` when its trap sees the head."""
+        for handler, words in (('FAILED+=("$1")', '"${FAILED[@]}"'), ('FAILED="$FAILED $1"', "$FAILED")):
+            ran = self.trial(lines(
+                f"test_fail() {{ {handler}; }}", "python3 a --exit=1 || test_fail a", "python3 b || test_fail b",
+                f"for each in {words}; do echo failed $each; code=1; done", "exit ${code:-0}")).four
+            self.assertEqual((ran.code, ran.text.splitlines()[-1]), (1, "failed a"))
+
+    def test_input_that_is_redirected_around_a_test(self) -> None:
+        """Bash runs it; but in a loop around `read`, whose lines are not for it, it has none on several slots."""
+        ran = self.trial(HEAD + lines(
+            "{ bash -c '! grep ERROR' || test_fail block; } <in.txt", "look() {",
+            "  bash -c 'cat; false' || test_fail look", "}", "look <in.txt",
+            "while read -r name; do python3 $name || test_fail $name; done <in.txt", "exec <in.txt",
+            "bash -c 'cat; false' || test_fail all") + TAIL, files={"in.txt": "ERROR\nother\n"})
+        self.assertEqual(errors(ran.four.text), ["block", "look", "all"])
+        self.assertCountEqual(starts(ran.four.text), ["ERROR", "other"])
+
     def test_what_is_made_where_it_is_missing(self) -> None:
         """A look at files waits too."""
         text = suite(
