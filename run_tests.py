@@ -98,25 +98,19 @@ LINGER_S = 1.5  # some helpers look for their parent once a second, and then go 
 KILLED_S = 2.0  # a killed process is gone in milliseconds, or is stuck in the kernel
 STUCK_S = 30.0  # a shell that SIGKILL does not end by then is given up
 SWEEP_POLL_S = 0.02  # between two looks at what a test has left: each look takes milliseconds
-STACKS_S = (
-    1.0  # for the stacks of all Pythons of a test: each takes milliseconds, unless it is frozen
-)
+# For the stacks of all Pythons of a test: each takes milliseconds, unless it is frozen.
+STACKS_S = 1.0
 CHORES_S = 1.0  # between two looks at orphans that have ended, at deleted files, at OOM kills
 REPORT_S = 10.0  # of `--deadline`, kept for sweeps and reports
 MEMORY_S = 10.0  # a GPU's memory comes back within a second of its process's end
-MEMORY_MIB = (
-    128  # a GPU may hold so much more than before: drivers keep some, a CUDA context takes 500
-)
-PROBE_S = (
-    30.0  # nvidia-smi takes seconds without persistence mode; a hung driver takes for ever
-)
-HELD_S = (
-    5.0  # for the guard of a killed run, which holds the log dir until it has ended all tests
-)
-LOCK_POLL_S = (
-    0.2  # between two looks at a GPU that another runner holds: short beside any GPU test
-)
-PAGE_BYTES = 4096  # /proc tells as much in one piece
+# A GPU may hold so much more than before: drivers keep some, a CUDA context takes 500.
+MEMORY_MIB = 128
+# The program nvidia-smi takes seconds without persistence mode; a hung driver takes for ever.
+PROBE_S = 30.0
+# For the guard of a killed run, which holds the log dir until it has ended all tests.
+HELD_S = 5.0
+# Between two looks at a GPU that another runner holds: short beside any GPU test.
+LOCK_POLL_S = 0.2
 ENVIRONMENT_BYTES = 1 << 17  # Linux starts no program that has a longer variable
 COPY_BYTES = 1 << 20  # the buffer through which a log is replayed, so that 1 GB costs no memory
 TAIL_BYTES = 8192  # of a log, for a JUnit file: the last error and its traceback
@@ -128,19 +122,19 @@ LINE_CHARS = 200  # of a log's line or of a label, shown or compared
 SHOWN = 10  # tests that the summary names for one cause, processes for one test
 STEM_BYTES = 120  # of a file name: far below the 255 that file systems allow, suffixes included
 ARGUMENT_BYTES = 100_000  # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
-COMMAND_LINES = (
-    1000  # of one command of a list: bash reads the command again for each of its lines
-)
+# Of one command of a list: bash reads the command again for each of its lines.
+COMMAND_LINES = 1000
+PAGE_BYTES = 4096  # /proc tells as much in one piece
 SHARES = 1_000_000  # of a device: `gpus=` takes six digits after the point
 PASSES = 5  # the median of a test's last passes is its expected duration: two bad days do not move it
-SLACK = (
-    1.1  # by how much the estimate of the longest test may be short before the run ends with it
-)
+# By how much the estimate of the longest test may be short before the run ends with it.
+SLACK = 1.1
 LONGEST_S = 1e9  # a pass of thirty years is a torn or foreign record
 ASSUMED_S = 60.0  # the expected duration where nothing is known of any test; only ratios matter
 MOST_SHARDS = 10_000  # more CI jobs than any run has: a larger number is a mistake
 # Below the ephemeral ports of Linux, which start at 32768.
-PORT_FIRST, PORT_LAST = 20_000, 32_767
+PORT_FIRST = 20_000
+PORT_LAST = 32_767
 PORT_BASES = 8_000  # first ports are spread over this many, so that two runners seldom meet
 # In which CI services tell a job the commit that it tests.
 COMMIT_VARIABLES = (
@@ -149,7 +143,12 @@ COMMIT_VARIABLES = (
 ).split()
 
 RULE = "\u2500" * 56
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING, EXIT_SIGNAL = 0, 1, 2, 3, 5, 128
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_MACHINE = 3
+EXIT_NOTHING = 5
+EXIT_SIGNAL = 128
 
 # ---------------------------------------------------------------------------------------------------
 # 2. Model: frozen values that the sections hand to each other.
@@ -163,11 +162,7 @@ class UsageError(Exception):
 
 
 class ListError(Exception):
-    """Mistakes in lists, one `file:line: what, what to do` each. Exit code 2."""
-
-    def __init__(self, *messages: str) -> None:
-        super().__init__("\n".join(messages))
-        self.messages = messages
+    """Mistakes in lists, one `file:line: what, what to do` in each of `args`. Exit code 2."""
 
 
 class MachineError(Exception):
@@ -290,7 +285,7 @@ class Snapshot(NamedTuple):
 
 
 class Test(NamedTuple):
-    """One test, ready to run. No two have the same index."""
+    """One test, ready to run. No two have the same index, by which they are sorted."""
 
     index: int  # type: ignore[assignment]  # position in the run, from 0
     key: str  # hash of command and environment prefix: what journals know it by
@@ -457,18 +452,24 @@ def key_of(words: Iterable[str]) -> str:
 # 3. Parse: list files to tests. Bash says where a command ends and what its words are worth.
 # ---------------------------------------------------------------------------------------------------
 
-STATE_WORDS = frozenset(
-    "export unset : cd source . set shopt ulimit umask declare typeset readonly alias unalias pushd popd".split()
+
+def names_in(words: str) -> FrozenSet[str]:
+    """The words of a text, as a set."""
+    return frozenset(words.split())
+
+
+STATE_WORDS = names_in(
+    "export unset : cd source . set shopt ulimit umask declare typeset readonly alias unalias pushd popd"
 )
 # What may stand beside them: `[ -d build ] || exit 1; cd build || { echo no; exit 1; }` is state.
-CHECKS = frozenset("[ [[ (( test false true read".split())
-ENDS = frozenset("exit return".split())
-PRINTS = frozenset("echo printf".split())
+CHECKS = names_in("[ [[ (( test false true read")
+ENDS = names_in("exit return")
+PRINTS = names_in("echo printf")
 # Commands that always end with status 0, so that `test || echo no` always passes.
-INFALLIBLE = PRINTS | frozenset(
-    ": true export local declare typeset readonly unset let (( set shopt tee".split()
+INFALLIBLE = PRINTS | names_in(
+    ": true export local declare typeset readonly unset let (( set shopt tee"
 )
-NOT_FOLDERS = frozenset("eval exec command builtin time trap type let coproc source".split())
+NOT_FOLDERS = names_in("eval exec command builtin time trap type let coproc source")
 RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
 PREPARES = (
     r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip)( |$)"
@@ -506,8 +507,7 @@ NO_WORD = (
     r"|(?:\d+|\{\w+\})?(?:<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|[;|()&\n])"
 )
 PIPES = ("|", "|&")
-SEPARATORS = frozenset([";", "\n", "&&", "||", "&", *PIPES])
-STOPS = SEPARATORS | frozenset(";; ;& ;;& )".split())
+STOPS = names_in("; && || & | |& ;; ;& ;;& )") | {"\n"}
 LOOPS = ("while", "until", "for", "select")
 CLAUSES: Mapping[str, Sequence[str]] = {
     "if": ("then", "elif", "else", "fi"),
@@ -539,7 +539,8 @@ def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
         found = re.compile(pattern).search(text, at)
         if found is None:
             return len(text)
-        piece, at = found.group(), found.end()
+        piece = found.group()
+        at = found.end()
         if piece == closer and not cases:
             return at
         if piece in CLOSERS and (piece != "(" or closer == ")"):
@@ -574,12 +575,14 @@ def read_tokens(text: str) -> List[Token]:
     ] = []  # patterns: the ends of here-documents that begin behind the next newline
     at = 0
     while at < len(text):
-        start, kind = at, "word"
+        start = at
+        kind = "word"
         found = re.compile(NO_WORD).match(text, at)
         if text.startswith("((", at) and text[end_of_nest(text, at + 1, ")") - 2] == ")":
             at = end_of_nest(text, at + 1, ")")
         elif found is not None:
-            kind, at = str(found.lastgroup), found.end()
+            kind = str(found.lastgroup)
+            at = found.end()
         else:
             at = end_of_word(text, at)
             if tokens and re.fullmatch(r"\d*<<-?", tokens[-1].text):
@@ -929,9 +932,8 @@ class TestLine(NamedTuple):
     first: str = ""  # word of the body
     is_handled: bool = False  # it says `|| test_fail`, or is a call of run_test
     is_target: bool = False  # pytest runs it
-    in_log_dir: bool = (
-        False  # a JUnit name without a folder is in the log dir, as run_test has it
-    )
+    # A JUnit name without a folder is in the log dir, as run_test has it.
+    in_log_dir: bool = False
     barrier: int = 0  # how many `wait` stand above it
     shell: Snapshot = Snapshot("", None)  # from which it starts
     preface: bytes = b""  # what the shell state above it has printed
@@ -983,9 +985,11 @@ def expandable(text: str, is_command: bool) -> str:
     """
     if "$" not in text:
         return text and shlex.quote(text)
-    pieces, quote = [], ""
+    pieces = []
+    quote = ""
     for found in re.finditer(r"(?as)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))|\\.|.", text):
-        piece, name = found.group(), found.group(1) or found.group(2)
+        piece = found.group()
+        name = found.group(1) or found.group(2)
         if is_command and piece in ("'", '"'):
             if not quote:
                 quote = piece
@@ -1089,16 +1093,16 @@ class ListFile:
     """One list: its tests and its shell state, and the mistakes found in it."""
 
     def __init__(self, name: str, text: str, waits: int) -> None:
-        self.name, self.lines = name, text.split("\n")
+        self.name = name
+        self.lines = text.split("\n")
         self.waits = waits  # number of `wait` lines so far, those of the lists before included
         self.tests: List[TestLine] = []
         # First line of each piece of shell state, from 0, to the line behind it.
         self.states: Dict[int, int] = {}
         self.functions: Set[str] = set()  # that it defines
         self.mistakes: List[Tuple[int, str]] = []
-        self.is_whole = (
-            True  # every line could be read; False: what follows from them is not known
-        )
+        # Every line could be read; False: what follows from them is not known.
+        self.is_whole = True
         self.infallible = INFALLIBLE
         self.has_errexit = re.search(r"(?m)^\s*set\s.*(-\w*e|errexit)", text) is not None
         self.lost: Dict[
@@ -1162,39 +1166,38 @@ main "$@"
 """
 
 
+def no_bash(error: OSError) -> MachineError:
+    """Bash could not be started."""
+    return MachineError(
+        f"bash cannot be run ({error.strerror}); put it on PATH, with room in `ulimit -n` and `-u`"
+    )
+
+
 def split_list(parsed: ListFile) -> Iterator[Tuple[int, int, str]]:
     """The first line of each command, from 0, the line behind it, and its text. Mistakes are added to the list.
 
     The bash that reads them knows nothing of ours, and runs none of it. Raises MachineError.
     """
-    environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
     try:
-        bash = subprocess.Popen(
+        bash = subprocess.run(
             ["bash", "-c", SPLITTER, PROGRAM, str(COMMAND_LINES)],
-            env=environment,
-            stdin=subprocess.PIPE,
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+            input=to_bytes("\n".join(parsed.lines)),
             stdout=subprocess.PIPE,
+            check=False,
         )
     except OSError as error:
-        raise MachineError(
-            f"bash cannot be run ({error.strerror}); put it on PATH, with room in `ulimit -n` and `-u`"
-        ) from None
-    with bash:
-        assert bash.stdin is not None and bash.stdout is not None
-        # Bash reads all lines before it says anything.
-        bash.stdin.write(to_bytes("\n".join(parsed.lines)))
-        bash.stdin.close()
-        end = 0
-        for line in bash.stdout:
-            if line == b"end\n":
-                return
-            first, last, said = to_text(line.rstrip(b"\n")).split(" ", 2)
-            start, end = int(first), int(last) + 1
-            if said:
-                parsed.lose(start + 1, f"{said} (in the command that begins here)")
-            else:
-                yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
-    parsed.lose(end + 1, "bash dies of this command, or of one of those below")
+        raise no_bash(error) from None
+    end = 0
+    for first, last, said in re.findall(r"(?m)^(\d+) (\d+) (.*)\n", to_text(bash.stdout)):
+        start = int(first)
+        end = int(last) + 1
+        if said:
+            parsed.lose(start + 1, f"{said} (in the command that begins here)")
+        else:
+            yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
+    if not bash.stdout.endswith(b"end\n"):
+        parsed.lose(end + 1, "bash dies of this command, or of one of those below")
 
 
 def read_list(parsed: ListFile) -> None:
@@ -1272,16 +1275,22 @@ def add_test(
     parsed: ListFile, text: str, reader: Reader, line: int, attributes: Attributes
 ) -> None:
     """Turn a command into a TestLine, or into a mistake."""
-    nodes, label, is_handled = list(reader.nodes), "", False
+    nodes = list(reader.nodes)
+    label = ""
+    is_handled = False
     last = nodes[-1]
     if last.name == "test_fail" and last.before == "||" and last.after != "&":
-        handler, is_handled = nodes.pop(), True
+        handler = nodes.pop()
+        is_handled = True
         if len(handler.words) > 1:  # `test_fail >&2` has no label
             label = handler.words[1].text
-    first, end = nodes[0], nodes[-1].end
-    assigned, start = [], first.start
+    first = nodes[0]
+    end = nodes[-1].end
+    assigned = []
+    start = first.start
     if first.assigned and first.words and not first.lead:
-        assigned, start = first.assigned, first.assigned[-1].end
+        assigned = first.assigned
+        start = first.assigned[-1].end
     documents = []  # here-documents begin behind the end of the line
     if any(re.fullmatch(r"\d*<<-?", token.text) for token in reader.tokens):
         documents = [text[text.index("\n", end) :].rstrip("\n")]
@@ -1300,17 +1309,22 @@ def add_test(
     )
     for token in filter(is_mask, assigned):
         test = test._replace(mask=token.text.partition("=")[2], has_mask=True)
+    add_checked(parsed, test, nodes)
+
+
+def add_checked(parsed: ListFile, test: TestLine, nodes: Sequence[Node]) -> None:
+    """Add a test if it does what it says, else a mistake."""
     try:
         if test.words[:1] == ("run_test",) and "run_test" not in parsed.functions:
             test = read_run_test(test, nodes)
         else:
             check_use(nodes, parsed)
-            parsed.note_lost(line, nodes)
+            parsed.note_lost(test.line, nodes)
             is_target = re.search(r"\.py(::|$)", unquoted([*test.words, ""][0])) is not None
             test = test._replace(is_target=is_target)
         parsed.tests.append(with_words(test))
     except BadValue as mistake:
-        parsed.lose(line, str(mistake))
+        parsed.lose(test.line, str(mistake))
 
 
 def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
@@ -1610,7 +1624,8 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     pieces = printed.replace(copy.encode(), to_bytes(parsed.name)).split(mark.encode())
     tests = list(read_answers(parsed, pieces))
     if b"end" not in pieces[-2:]:
-        line, what = max([0, *parsed.states]) + 1, "the shell state here"
+        line = max([0, *parsed.states]) + 1
+        what = "the shell state here"
         if len(tests) < len(parsed.tests):
             line = parsed.tests[len(tests)].line
             what = "the shell state above this line, or a word of it,"
@@ -1637,9 +1652,7 @@ def run_bash(command: str, name: str, scratch: Scratch) -> Tuple[int, bytes]:
                 start_new_session=True,
             )
         except OSError as error:
-            raise MachineError(
-                f"bash cannot be run ({error.strerror}); put it on PATH, with room in `ulimit -n` and `-u`"
-            ) from None
+            raise no_bash(error) from None
         try:
             status = bash.wait()
         except BaseException:  # Ctrl-C
@@ -1652,7 +1665,9 @@ def run_bash(command: str, name: str, scratch: Scratch) -> Tuple[int, bytes]:
 
 def read_answers(parsed: ListFile, pieces: Sequence[bytes]) -> Iterator[TestLine]:
     """The tests in what the bash of a list has printed, split at its marks. Adds mistakes to the list."""
-    shell, preface, count = Snapshot("", None), b"", 0
+    shell = Snapshot("", None)
+    preface = b""
+    count = 0
     for number, piece in enumerate(pieces):
         kind, *fields = piece.split(b"\0")
         if number % 2 == 0:
@@ -1675,7 +1690,8 @@ def read_answers(parsed: ListFile, pieces: Sequence[bytes]) -> Iterator[TestLine
             test = parsed.tests[int(fields[0])]
             shell = shell._replace(directory=to_text(fields[1]))
             yield test.expanded(shell, preface, list(map(to_text, fields[2:7])))
-            preface, count = b"", count + 1
+            preface = b""
+            count = count + 1
 
 
 def said_last(printed: bytes) -> str:
@@ -1726,7 +1742,8 @@ class Unique:
     """Makes each name in turn unique by a numbered suffix; names with equal `same(name)` are equal."""
 
     def __init__(self, pattern: str, same: Callable[[str], str]) -> None:
-        self.pattern, self.same = pattern, same
+        self.pattern = pattern
+        self.same = same
         self.counts: Dict[str, int] = {}
 
     def __call__(self, name: str) -> str:
@@ -1849,7 +1866,8 @@ def find_program(name: str, environment: Any = None) -> str:
 def check_files(parsed: ListFile, options: Options) -> None:
     """A test file, or an interpreter for it, that is not there is told before anything starts."""
     for test in parsed.tests:
-        directory, python = test.shell.directory, options.python
+        directory = test.shell.directory
+        python = options.python
         path = test.first.partition("::")[0]
         if test.in_log_dir:  # run_test's third word may have arguments in it
             path = path.split(" ")[0]
@@ -1954,7 +1972,7 @@ def parse_lists(options: Options, scratch: Scratch) -> Tuple[List[Test], List[st
         try:
             parsed = ListFile(name, list_text(name), waits)
         except ListError as error:
-            mistakes += error.messages
+            mistakes += error.args
             continue
         lists.append(parsed)
         read_list(parsed)
@@ -1999,7 +2017,8 @@ class History:
 
         Raises ValueError, TypeError, AttributeError or KeyError for a record that no runner has written.
         """
-        event, run = record["event"], record["run"]
+        event = record["event"]
+        run = record["run"]
         if (
             event == "run_start"
             and is_own
@@ -2011,7 +2030,8 @@ class History:
             self.seen.update(selected, record["left_out"])
             self.owed.update(selected)
         elif event == "test_end" and record["outcome"] in ("passed", "flaky"):
-            key, label = record["test"], record["label"]
+            key = record["test"]
+            label = record["label"]
             ended = (record["time"] + 0.0, record["seconds"] + 0.0)
             if not 0 <= ended[1] <= LONGEST_S:
                 raise ValueError("not a duration")
@@ -2207,7 +2227,7 @@ def shard_of(
     placed: Set[Test] = set()
     for test in tests:
         if test not in placed:
-            groups.append(sorted(reach([test], ties), key=lambda test: test.index))
+            groups.append(sorted(reach([test], ties)))
             placed.update(groups[-1])
     groups.sort(key=lambda group: -sum(weights[test] for test in group))
     shards = [(0.0, number) for number in range(1, total + 1)]
@@ -2500,10 +2520,12 @@ def tool_tokens(tool: VendorTool) -> List[str]:
 
 def probe(environ: Mapping[str, str]) -> Machine:
     """Ask the vendors' tools in turn. No answer is an empty Machine."""
-    tokens, reader = pynvml_tokens(), CUDA
+    tokens = pynvml_tokens()
+    reader = CUDA
     for tool in TOOLS:
         if not tokens:
-            tokens, reader = tool_tokens(tool), tool.reader
+            tokens = tool_tokens(tool)
+            reader = tool.reader
     if not tokens:
         return Machine()
     if reader is CUDA and "CUDA_DEVICE_ORDER" not in environ:
@@ -2700,7 +2722,9 @@ class Pool:
         locks: Optional[GpuLocks] = None,
     ) -> None:
         self.devices = tuple(devices) or (Device(0, ""),)
-        self.cpus, self.sequential, self.locks = cpus, sequential, locks
+        self.cpus = cpus
+        self.sequential = sequential
+        self.locks = locks
         self.room = [SHARES] * len(self.devices)  # by device index
         # Indices of the devices that nobody has a share of.
         self.whole = list(range(len(self.devices)))
@@ -2890,7 +2914,9 @@ class Attempt:
     """
 
     def __init__(self, test: Test, lease: Lease, number: int, at: float) -> None:
-        self.test, self.lease, self.number = test, lease, number
+        self.test = test
+        self.lease = lease
+        self.number = number
         self.began = at
         self.deadline = math.inf  # when the next signal is due
         self.slow_at = math.inf  # when it is to be announced
@@ -2962,7 +2988,8 @@ class Schedule:
     """
 
     def __init__(self, tests: Sequence[Test], pool: Pool, options: Options) -> None:
-        self.pool, self.options = pool, options
+        self.pool = pool
+        self.options = options
         self.rank = {test: rank for rank, test in enumerate(tests)}
         self.followers = followers_of(tests)
         ahead = collections.Counter(chain.from_iterable(self.followers.values()))
@@ -3050,10 +3077,7 @@ class Schedule:
     def refuse_unrunnable(self) -> List[Action]:
         """Conclude the tests that need more GPUs than there are, or are left."""
         what = "more than are left" if self.pool.lost else "more than there are"
-        refused = sorted(
-            (test for test in self.waiting if not self.can_run(test)),
-            key=lambda test: test.index,
-        )
+        refused = sorted(test for test in self.waiting if not self.can_run(test))
         self.lines = {
             need: line for need, line in self.lines.items() if line and self.can_run(line[0][1])
         }
@@ -3079,7 +3103,8 @@ class Schedule:
         return []
 
     def on_exited(self, event: Exited) -> List[Action]:
-        test, attempt = event.test, self.free(event.test)
+        test = event.test
+        attempt = self.free(event.test)
         result = judge(event, attempt, self.options, is_spared=test in self.spared)
         sick = [*event.sick, *self.accuse(result)]
         if result.outcome.can_be_retried() and sick:
@@ -3169,7 +3194,8 @@ class Schedule:
         at = event.at
         if at >= self.end_at:
             self.grace = min(self.grace, (self.options.deadline or 0) / 4)
-            self.end_at, self.is_overdue = math.inf, True
+            self.end_at = math.inf
+            self.is_overdue = True
             return self.stop() + self.end_running(signal.SIGTERM, at, "--deadline ends the run")
         actions: List[Action] = []
         while self.deadline() <= at and self.alarms and self.alarms[0][0] <= at:
@@ -3222,7 +3248,8 @@ class Schedule:
         self, attempt: Attempt, outcome: Outcome, signum: int, at: float, stacks: str = ""
     ) -> List[Action]:
         """One signal to one test, whose first outcome counts; SIGKILL follows after the grace period."""
-        attempt.ending, attempt.sent = attempt.ending or outcome, signum
+        attempt.ending = attempt.ending or outcome
+        attempt.sent = signum
         attempt.deadline = at + STUCK_S
         if signum != signal.SIGKILL:
             attempt.deadline = at + self.grace + STACKS_S * bool(stacks)
@@ -3233,7 +3260,7 @@ class Schedule:
     def stop(self) -> List[Action]:
         """Start nothing more: what waits is not run, or has failed if it waits for a retry."""
         self.stopped = True
-        waiting = sorted(self.waiting, key=lambda test: test.index)
+        waiting = sorted(self.waiting)
         return self.conclude(*(self.unrun(test, Outcome.NOT_RUN) for test in waiting))
 
     def conclude(self, *ends: Result) -> List[Action]:
@@ -3326,19 +3353,25 @@ def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) ->
 
     `is_spared`: one earlier attempt was its GPU's fault, so that a pass at attempt 2 is no flaky one.
     """
-    test, outcome = event.test, attempt.ending or outcome_of(event.status)
-    cause, reason, fault = event.cause, "", event.junit_fault
+    test = event.test
+    outcome = attempt.ending or outcome_of(event.status)
+    cause = event.cause
+    reason = ""
+    fault = event.junit_fault
     if outcome is Outcome.TIMEOUT:
-        cause, reason = Cause("timeout"), f"did not end in {test.timeout:g}s"
+        cause = Cause("timeout")
+        reason = f"did not end in {test.timeout:g}s"
     elif cause == OOM_KILLED:
         reason = "OOM killer"
     elif outcome is Outcome.PASSED and event.junit_failures:
         outcome = Outcome.FAILED
         reason = f"its JUnit file shows failures: {event.junit_failures}"
     elif outcome is Outcome.PASSED and test.is_pytest and fault:
-        outcome, reason = Outcome.FAILED, f"its JUnit file is {fault}"
+        outcome = Outcome.FAILED
+        reason = f"its JUnit file is {fault}"
     elif outcome is Outcome.PASSED and event.leaked and options.leaks == "fail":
-        outcome, cause = Outcome.FAILED, Cause("leaked processes")
+        outcome = Outcome.FAILED
+        cause = Cause("leaked processes")
     elif outcome is Outcome.PASSED and attempt.number > 1 + is_spared:
         outcome = Outcome.FLAKY
     if not outcome.is_ok() and test.junit and not fault and not event.junit_failures:
@@ -3562,7 +3595,8 @@ class Reaper:
         self.count = 0  # of attempts
         self.mark = run_mark()  # that of the run; 0 where there are no marks
         self.adopts = adopt_orphans(self.ADOPT) or os.getpid() == 1
-        self.path, self.list = "/proc/{0}/task/{0}/children".format(os.getpid()), -1
+        self.path = "/proc/{0}/task/{0}/children".format(os.getpid())
+        self.list = -1  # kept open: a look at it is what every test costs
         with suppress(OSError), open(self.path, "rb") as file:
             # A number that no standard stream has.
             self.list = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -3703,16 +3737,16 @@ class Process:
     """One attempt's shell and its group. No signal goes to a group that is gone: others may have its number."""
 
     def __init__(self, reaper: Reaper, *variables: str) -> None:
-        self.reaper, self.mark = reaper, reaper.next_mark()
+        self.reaper = reaper
+        self.mark = reaper.next_mark()
         # Environment that no other attempt has.
         self.variables = frozenset(map(os.fsencode, variables))
         self.lock = threading.Lock()
         self.popen: Optional[subprocess.Popen[bytes]] = None
         self.pid = 0
         self.output = -1  # what it prints goes there
-        self.sent = (
-            0  # the last signal; one that came before the process was there waits for it
-        )
+        # The last signal; one that came before the process was there waits for it.
+        self.sent = 0
         self.is_gone = False
         self.stuck: List[ProcessInfo] = []  # what SIGKILL did not end
 
@@ -3721,10 +3755,12 @@ class Process:
         self.output = output
         if job.preface:
             os.write(output, job.preface)
-        arguments, directory = job.arguments, job.directory
+        arguments = job.arguments
+        directory = job.directory
         if directory is not None and not os.path.isdir(directory):
             self.log(f"{directory}, where this test is to run, is gone")
-            arguments, directory = [b"-c", b"exit 1"], None
+            arguments = [b"-c", b"exit 1"]
+            directory = None
         popen = subprocess.Popen(
             [b"bash", *arguments],
             executable=job.bash,
@@ -3738,7 +3774,8 @@ class Process:
         )
         self.reaper.set_mark(popen.pid, self.mark)
         with self.lock:
-            self.popen, self.pid = popen, popen.pid
+            self.popen = popen
+            self.pid = popen.pid
         if self.sent:
             self.signal(self.sent)
 
@@ -3877,7 +3914,8 @@ def run_attempt(
     post: Callable[[Event], None],
 ) -> None:
     """Run one attempt and post what happens: Exited, before it Ended if something is left, or Broken. Never raises."""
-    test, process = attempt.test, attempt.process
+    test = attempt.test
+    process = attempt.process
     try:
         before = file_signature(test.junit)
         job = make_job(attempt)
@@ -3893,9 +3931,11 @@ def run_attempt(
         post(found._replace(ended=ended))
     except BaseException as error:  # a thread that dies in silence would hang the run
         process.signal(signal.SIGKILL)
-        why, details = f"cannot run {test.label}: {error}", ""
+        why = f"cannot run {test.label}: {error}"
+        details = ""
         if not isinstance(error, OSError):
-            why, details = f"internal error, {error!r}", traceback_text()
+            why = f"internal error, {error!r}"
+            details = traceback_text()
         post(Broken(time.monotonic(), test, why, details))
 
 
@@ -3944,7 +3984,8 @@ def free_port(slot: int, slots: int) -> int:
 
 
 # Faults of a JUnit file in which nothing is this attempt's.
-MISSING, STALE = "missing", "stale, from an earlier run"
+MISSING = "missing"
+STALE = "stale, from an earlier run"
 
 
 def junit_fault(path: Optional[str], before: Optional[Tuple[int, int, int]]) -> Tuple[str, int]:
@@ -4261,7 +4302,9 @@ class Record:
     """All that the run writes: logs' directory, journal, `failures`, JUnit files for tests that left none."""
 
     def __init__(self, options: Options, run: str) -> None:
-        self.options, self.run, self.log_dir = options, run, options.log_dir
+        self.options = options
+        self.run = run
+        self.log_dir = options.log_dir
         self.failed: Optional[Appender] = None  # `failures`, once there is one
         self.failures = os.path.join(options.fail_dir or options.log_dir, "failures")
         try:
@@ -4332,7 +4375,8 @@ class Record:
                 file.writelines(to_bytes(test.label) + b"\n" for test in tests)
 
     def test_start(self, attempt: Attempt) -> None:
-        test, lease = attempt.test, attempt.lease
+        test = attempt.test
+        lease = attempt.lease
         self.note(
             "test_start",
             test=test.key,
@@ -4362,7 +4406,8 @@ class Record:
 
     def put_away(self, result: Result) -> None:
         """Keep the log and the JUnit file of an attempt from the next one (`x.attempt1.log`)."""
-        junit, suffix = result.test.junit, f".attempt{result.attempt}"
+        junit = result.test.junit
+        suffix = f".attempt{result.attempt}"
         with suppress(FileNotFoundError):  # whatever a test has put into the place of its log
             os.rename(self.log_path(result.test), self.log_path(result.test, result.attempt))
         if junit and result.junit_fault not in (MISSING, STALE):
@@ -4450,7 +4495,8 @@ def deferred_path(options: Options) -> str:
 def lock_directory(path: str) -> int:
     """A descriptor that holds a directory until it is closed. Raises MachineError if another process holds it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    give_up, has_told = time.monotonic() + HELD_S, False
+    give_up = time.monotonic() + HELD_S
+    has_told = False
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -4491,16 +4537,21 @@ def xml_text(text: str) -> str:
     )
 
 
-def class_name(path: str) -> str:
-    """A class name for a file: dots would make packages of it."""
-    return xml_text(os.path.splitext(path)[0].replace(".", "_"))
+def case_of(result: Result, file: str) -> Any:
+    """The case of a test, in a class that is named after a file: dots would make packages of it."""
+    return xml_module().Element(
+        "testcase",
+        classname=xml_text(os.path.splitext(file)[0].replace(".", "_")),
+        name=xml_text(result.test.label),
+        time=f"{result.seconds:.3f}",
+    )
 
 
 def junit_of(name: str, seconds: float, cases: Sequence[Any]) -> Any:
     """A JUnit file with these cases in one suite."""
     counts = {
-        tag: str(sum(case.find(tag) is not None for case in cases))
-        for tag in ("failure", "error", "skipped")
+        name: str(sum(case.find(tag) is not None for case in cases))
+        for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
     }
     suites = xml_module().Element("testsuites")
     suite = xml_module().SubElement(
@@ -4508,9 +4559,7 @@ def junit_of(name: str, seconds: float, cases: Sequence[Any]) -> Any:
         "testsuite",
         name=xml_text(name),
         tests=str(len(cases)),
-        failures=counts["failure"],
-        errors=counts["error"],
-        skipped=counts["skipped"],
+        **counts,
         time=f"{seconds:.3f}",
     )
     suite.extend(cases)
@@ -4543,12 +4592,7 @@ def stand_in_junit(result: Result, tail: str, keeps: bool) -> Any:
     if result.junit_fault:
         why = f"its JUnit file is {result.junit_fault}"
     cases = list(complete_cases(result.test.junit or "")) if keeps else []
-    case = xml.Element(
-        "testcase",
-        classname=class_name(PROGRAM),
-        name=xml_text(result.test.label),
-        time=f"{result.seconds:.3f}",
-    )
+    case = case_of(result, PROGRAM)
     message = xml_text(f"{result.verdict()}; {why}")
     if result.outcome.is_ok():
         xml.SubElement(case, "system-out").text = message
@@ -4564,13 +4608,9 @@ def summary_case(attempts: Sequence[Result], record: Record) -> Any:
     A test that is flaky has a `flakyFailure` (or `flakyError`) for each attempt before, one that did not pass has
     its first failure, and a `rerunFailure` for each that followed. An attempt that a GPU has spoilt is none.
     """
-    xml, last, test = xml_module(), attempts[-1], attempts[-1].test
-    case = xml.Element(
-        "testcase",
-        classname=class_name(test.file),
-        name=xml_text(test.label),
-        time=f"{last.seconds:.3f}",
-    )
+    xml = xml_module()
+    last = attempts[-1]
+    case = case_of(last, last.test.file)
     if last.outcome is Outcome.DEFERRED:
         xml.SubElement(case, "skipped", message=f"deferred by {last.reason}")
     is_ok = last.outcome.is_ok()
@@ -4722,9 +4762,12 @@ class Console:
     def __init__(
         self, trace: Trace, record: Record, tests: Sequence[Test], total: int, policy: Policy
     ) -> None:
-        self.trace, self.record, self.options = trace, record, record.options
+        self.trace = trace
+        self.record = record
+        self.options = record.options
         # All tests that get an outcome, in list order; how many of them are to run.
-        self.tests, self.total = tests, total
+        self.tests = tests
+        self.total = total
         self.policy = policy
         self.finished = 0  # tests that ran to an end, or will not run
         self.turn: Dict[Test, Result] = {}  # ends that wait for their turn
@@ -4747,7 +4790,8 @@ class Console:
         """A test has its devices, and its log is its own."""
         if self.policy.has_markers:
             self.trace.line(f">>> Starting: {attempt.test.label} on {attempt.lease.place}")
-        self.growing, self.offset = attempt, 0
+        self.growing = attempt
+        self.offset = 0
 
     def tick(self) -> None:
         """Nothing has happened for a while."""
@@ -5136,7 +5180,8 @@ def find_shard(environ: Mapping[str, str]) -> Optional[Shard]:
             continue
         step = "1"
         if first.isupper():
-            first, step = environ.get(first, "0"), environ.get("SLURM_ARRAY_TASK_STEP", "1")
+            first = environ.get(first, "0")
+            step = environ.get("SLURM_ARRAY_TASK_STEP", "1")
         with suppress(ValueError, ZeroDivisionError):
             shard = Shard(
                 (int(environ[index]) - int(first)) // int(step) + 1, int(environ[total])
@@ -5159,222 +5204,159 @@ def parse_words(text: str) -> Tuple[str, ...]:
         raise BadValue(f"a quote in {text!r} is never closed") from None
 
 
-def add_selection_options(parser: argparse.ArgumentParser) -> None:
-    """The options that say which tests run."""
-    add = parser.add_argument_group("what runs").add_argument
-    add(
-        "lists",
-        nargs="+",
-        metavar="LIST",
-        help="bash, one test per command; `-` is standard input; or one script (.sh or #!), as it is",
-    )
-    add(
-        "-k",
-        type=parse_expression,
-        dest="keep",
-        metavar="EXPR",
-        help="tests whose label or tags contain these names: 'fp8 and not (slow or h100)'",
-    )
-    add(
-        "--rerun-failed",
-        action="store_true",
-        help="tests that did not pass in this list's last run, or were not reached by it",
-    )
-    add(
-        "--max-gpus",
-        type=parse_positive,
-        metavar="N",
-        help="defer tests that need more: deferred.txt in the log dir names them, for --only",
-    )
-    add(
-        "--shard",
-        type=parse_shard,
-        metavar="K/N|auto",
-        help="part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure or a Slurm array says",
-    )
-    add_only_options(add)
-
-
-def add_only_options(add: Callable[..., Any]) -> None:
-    """The options of a partial run, whose tests others have chosen."""
-    add(
-        "--only",
-        type=parse_only,
-        metavar="FILE",
-        help="run the tests whose labels FILE names, one a line, and what they wait for; defer the rest",
-    )
-    add(
-        "--message",
-        type=parse_message,
-        dest="wanted",
-        metavar="TEXT",
-        help="a commit's message: `[ci WORDS]` adds to --only the tests whose label or tags contain one of the words, "
-        "`[ci all]` runs all",
-    )
-
-
-def add_order_options(parser: argparse.ArgumentParser) -> None:
-    """The options that say which test starts first."""
-    add = parser.add_argument_group("in which order").add_argument
-    add(
-        "--order",
-        choices=["auto", "file", "failed-first"],
-        help="auto: widest first, then longest, as earlier runs took; one by one on one GPU: file",
-    )
-    add(
-        "--history",
-        action="append",
-        metavar="FILE",
-        help="a journal of another run or machine to learn durations from; may be repeated",
-    )
-
-
-def add_place_options(parser: argparse.ArgumentParser) -> None:
-    """The options that say on which GPUs and with what tests run."""
-    add = parser.add_argument_group("where tests run").add_argument
-    add(
-        "--gpus",
-        type=parse_gpu_option,
-        metavar="N|IDS",
-        help="how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are",
-    )
-    add(
-        "--gpus-per-test",
-        type=parse_gpus,
-        metavar="N|all",
-        help="for tests that do not say gpus=; default: 1",
-    )
-    add(
-        "--jobs",
-        type=parse_positive,
-        metavar="N",
-        help="slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs",
-    )
-    add(
-        "--require-gpus",
-        type=parse_positive,
-        metavar="N",
-        help="end with exit code 3 if there are fewer, rather than run on those",
-    )
-    add(
-        "--gpu-locks",
-        metavar="DIR",
-        help="lock files, one per GPU, so that runners on this machine never share a GPU",
-    )
-    add("--python", metavar="EXE", help="interpreter for pytest targets (python3)")
-    add(
-        "--pytest-args",
-        type=parse_words,
-        metavar="ARGS",
-        help="further arguments for pytest targets, in one word: --pytest-args=\"-x -m 'not slow'\"",
-    )
-
-
-def add_stop_options(parser: argparse.ArgumentParser) -> None:
-    """The options that say when a test or the run is ended."""
-    add = parser.add_argument_group("when tests are stopped").add_argument
-    add(
-        "--timeout",
-        type=parse_duration,
-        metavar="TIME",
-        help="for each test (90s, 10m, 2h), unless its line says timeout=; default: none",
-    )
-    add(
-        "--slow",
-        type=parse_duration,
-        metavar="TIME",
-        help="announce a test each time that it has run on for so long, with the last line of its log",
-    )
-    add(
-        "--deadline",
-        type=parse_duration,
-        metavar="TIME",
-        help="end the whole run so early that by then all is reported; what did not run is `not run`",
-    )
-    add(
-        "--grace",
-        type=parse_duration,
-        metavar="TIME",
-        help=f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s",
-    )
-    add("--fail-fast", action="store_true", help="start no more tests after the first failure")
-
-
-def add_failure_options(parser: argparse.ArgumentParser) -> None:
-    """The options that say what counts as a failure."""
-    add = parser.add_argument_group("what counts as a failure").add_argument
-    add(
-        "--retries",
-        type=parse_count,
-        metavar="N",
-        help="run a test that did not pass up to N times more, unless its line says retries=",
-    )
-    add(
-        "--flaky",
-        choices=["pass", "fail"],
-        help="whether a test that passes at a retry fails the run",
-    )
-    add(
-        "--leaks",
-        choices=["report", "fail"],
-        help="whether a test fails that leaves processes behind; they are ended and named anyway",
-    )
-    add(
-        "--fail-function",
-        action="append",
-        dest="handlers",
-        metavar="NAME",
-        help="in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated",
-    )
-
-
-def add_output_options(parser: argparse.ArgumentParser) -> None:
-    """The options that say what is written, and where."""
-    add = parser.add_argument_group("what is written").add_argument
-    add(
-        "--log-dir",
-        metavar="DIR",
-        help="logs and JUnit files; default: $XML_LOG_DIR, else logs",
-    )
-    add(
-        "--fail-dir",
-        metavar="DIR",
-        help="its file `failures` gets one label per failed test; default: $FAIL_DIR, else the log dir",
-    )
-    add("--journal", metavar="FILE", help="default: run_tests.jsonl in the log dir")
-    add(
-        "--junit",
-        metavar="FILE",
-        help="a JUnit file that sums up the run, with flaky tests as surefire has them",
-    )
-    add(
-        "--output",
-        choices=["replay", "ordered", "failures", "none"],
-        help="logs in the trace: all at the end, each as soon as its turn comes, failures only, none",
-    )
-
-
-def add_information_options(parser: argparse.ArgumentParser) -> None:
-    """The options that print something and run nothing, or say more."""
-    add = parser.add_argument_group("information").add_argument
-    add(
-        "--list",
-        action="store_true",
-        dest="list_only",
-        help="print label, GPUs, log name and place of each test, tab-separated; run nothing",
-    )
-    add(
-        "--verbose",
-        action="store_true",
-        help="say why tests of a script do not run beside others",
-    )
-    add(
-        "--version",
-        action=ShowVersion,
-        nargs=0,
-        help="print version and hash of this file; exit",
-    )
-    add("-h", "--help", action="help", help="print this; exit")
+# By group, as `--help` shows them: each option with what its value is called, what reads its value or the values
+# that there are (None: it has none), its help, and further keywords of argparse.
+OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
+    "what runs": (
+        (
+            "lists LIST",
+            str,
+            "bash, one test per command; `-` is standard input; or one script (.sh or #!), as it is",
+            {"nargs": "+"},
+        ),
+        (
+            "-k EXPR",
+            parse_expression,
+            "tests whose label or tags contain these names: 'fp8 and not (slow or h100)'",
+            {"dest": "keep"},
+        ),
+        (
+            "--rerun-failed",
+            None,
+            "tests that did not pass in this list's last run, or were not reached by it",
+        ),
+        (
+            "--max-gpus N",
+            parse_positive,
+            "defer tests that need more: deferred.txt in the log dir names them, for --only",
+        ),
+        (
+            "--shard K/N|auto",
+            parse_shard,
+            "part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure or a Slurm array says",
+        ),
+        (
+            "--only FILE",
+            parse_only,
+            "run the tests whose labels FILE names, one a line, and what they wait for; defer the rest",
+        ),
+        (
+            "--message TEXT",
+            parse_message,
+            "a commit's message: `[ci WORDS]` adds to --only the tests whose label or tags contain one of the words, "
+            "`[ci all]` runs all",
+            {"dest": "wanted"},
+        ),
+    ),
+    "in which order": (
+        (
+            "--order",
+            ["auto", "file", "failed-first"],
+            "auto: widest first, then longest, as earlier runs took; one by one on one GPU: file",
+        ),
+        (
+            "--history FILE",
+            str,
+            "a journal of another run or machine to learn durations from; may be repeated",
+            {"action": "append"},
+        ),
+    ),
+    "where tests run": (
+        (
+            "--gpus N|IDS",
+            parse_gpu_option,
+            "how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are",
+        ),
+        ("--gpus-per-test N|all", parse_gpus, "for tests that do not say gpus=; default: 1"),
+        (
+            "--jobs N",
+            parse_positive,
+            "slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs",
+        ),
+        (
+            "--require-gpus N",
+            parse_positive,
+            "end with exit code 3 if there are fewer, rather than run on those",
+        ),
+        (
+            "--gpu-locks DIR",
+            str,
+            "lock files, one per GPU, so that runners on this machine never share a GPU",
+        ),
+        ("--python EXE", str, "interpreter for pytest targets (python3)"),
+        (
+            "--pytest-args ARGS",
+            parse_words,
+            "further arguments for pytest targets, in one word: --pytest-args=\"-x -m 'not slow'\"",
+        ),
+    ),
+    "when tests are stopped": (
+        (
+            "--timeout TIME",
+            parse_duration,
+            "for each test (90s, 10m, 2h), unless its line says timeout=; default: none",
+        ),
+        (
+            "--slow TIME",
+            parse_duration,
+            "announce a test each time that it has run on for so long, with the last line of its log",
+        ),
+        (
+            "--deadline TIME",
+            parse_duration,
+            "end the whole run so early that by then all is reported; what did not run is `not run`",
+        ),
+        ("--grace TIME", parse_duration, f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s"),
+        ("--fail-fast", None, "start no more tests after the first failure"),
+    ),
+    "what counts as a failure": (
+        (
+            "--retries N",
+            parse_count,
+            "run a test that did not pass up to N times more, unless its line says retries=",
+        ),
+        ("--flaky", ["pass", "fail"], "whether a test that passes at a retry fails the run"),
+        (
+            "--leaks",
+            ["report", "fail"],
+            "whether a test fails that leaves processes behind; they are ended and named anyway",
+        ),
+        (
+            "--fail-function NAME",
+            str,
+            "in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated",
+            {"action": "append", "dest": "handlers"},
+        ),
+    ),
+    "what is written": (
+        ("--log-dir DIR", str, "logs and JUnit files; default: $XML_LOG_DIR, else logs"),
+        (
+            "--fail-dir DIR",
+            str,
+            "its file `failures` gets one label per failed test; default: $FAIL_DIR, else the log dir",
+        ),
+        ("--journal FILE", str, "default: run_tests.jsonl in the log dir"),
+        (
+            "--junit FILE",
+            str,
+            "a JUnit file that sums up the run, with flaky tests as surefire has them",
+        ),
+        (
+            "--output",
+            ["replay", "ordered", "failures", "none"],
+            "logs in the trace: all at the end, each as soon as its turn comes, failures only, none",
+        ),
+    ),
+    "information": (
+        (
+            "--list",
+            None,
+            "print label, GPUs, log name and place of each test, tab-separated; run nothing",
+            {"dest": "list_only"},
+        ),
+        ("--verbose", None, "say why tests of a script do not run beside others"),
+    ),
+}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -5389,13 +5371,17 @@ def build_parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
         description="Run a list of test commands on all GPUs, and report as if they had run one by one.",
     )
-    add_selection_options(parser)
-    add_order_options(parser)
-    add_place_options(parser)
-    add_stop_options(parser)
-    add_failure_options(parser)
-    add_output_options(parser)
-    add_information_options(parser)
+    for title, options in OPTIONS.items():
+        group = parser.add_argument_group(title)
+        for written, kind, text, *more in options:
+            name, *metavar = written.split(" ")
+            how = {"choices": kind} if kind else {"action": "store_true"}
+            if metavar:
+                how = {"type": kind, "metavar": metavar[0]}
+            group.add_argument(name, help=text, **how, **dict(*more))
+    version = "print version and hash of this file; exit"
+    group.add_argument("--version", action=ShowVersion, nargs=0, help=version)
+    group.add_argument("-h", "--help", action="help", help="print this; exit")
     return parser
 
 
@@ -5430,15 +5416,14 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
         first = shlex.split(environ.get("RUN_TESTS_OPTS", ""))
     except ValueError:
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
-    own, arguments = list(argv), []
+    own = list(argv)
+    arguments = []
     if "--" in own and any(map(is_script, own[: own.index("--")])):
         own, arguments = own[: own.index("--")], own[own.index("--") + 1 :]
     values = vars(parser.parse_args([*first, *own]))
     values["arguments"] = tuple(arguments)
-    values["lists"], values["history"] = (
-        tuple(values["lists"]),
-        tuple(values.get("history", ())),
-    )
+    values["lists"] = tuple(values["lists"])
+    values["history"] = tuple(values.get("history", ()))
     values["handlers"] = ("test_fail", *values.get("handlers", ()))
     if values.get("shard") == "auto":
         values["shard"] = find_shard(environ)
@@ -5463,14 +5448,15 @@ class Run:
         reaper: Reaper,
     ) -> None:
         self.selection, self.tests = selection, selection.tests
-        self.machine, self.options = machine, options
-        self.trace, self.reaper = trace, reaper
+        self.machine = machine
+        self.options = options
+        self.trace = trace
+        self.reaper = reaper
         locks = None
         if options.gpu_locks and machine.devices:
             locks = GpuLocks(options.gpu_locks, machine)
-        self.record = Record(
-            options, f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}"
-        )
+        now = time.strftime("%Y%m%dT%H%M%S")
+        self.record = Record(options, f"{now}-{os.getpid()}-{os.urandom(3).hex()}")
         pool = make_pool(machine.devices, self.tests, options, locks)
         order = selection.to_run(options.order, pool)
         self.schedule = Schedule(order, pool, options)
@@ -5487,7 +5473,8 @@ class Run:
         self.workers = ThreadPoolExecutor(self.slots)
         self.quarantined: List[Sick] = []
         self.health = Health(machine)
-        self.oom_kills, self.chores_at = oom_kills(), -math.inf
+        self.oom_kills = oom_kills()
+        self.chores_at = -math.inf
         self.has_stuck = False  # a pool thread waits for a process that cannot be killed
         # By slot: a look at those in use costs as much as a start.
         self.ports: Dict[int, str] = {}
@@ -5604,7 +5591,8 @@ class Run:
 
     def start(self, attempt: Attempt) -> None:
         """Let a pool thread run an attempt."""
-        test, slot = attempt.test, attempt.lease.slot
+        test = attempt.test
+        slot = attempt.lease.slot
         if attempt.number > 1:
             self.record.put_away(self.schedule.results[test][-1])
         if slot not in self.ports:
@@ -5631,7 +5619,8 @@ class Run:
 
     def job(self, attempt: Attempt) -> Job:
         """The shell of one attempt. Called in its thread. Raises OSError."""
-        test, slot = attempt.test, attempt.lease.slot
+        test = attempt.test
+        slot = attempt.lease.slot
         own = {
             **self.machine.mask(attempt.lease),
             "RUN_TESTS_LABEL": test.label,
@@ -5639,9 +5628,11 @@ class Run:
             "RUN_TESTS_ATTEMPT": str(attempt.number),
         }
         exported = test.shell.environment
-        environment, directory = None, None
+        environment = None
+        directory = None
         if exported is not None:
-            environment, directory = {**exported, **self.environment}, test.shell.directory
+            environment = {**exported, **self.environment}
+            directory = test.shell.directory
         ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), self.ports[slot])
         text = bash_text(test, own, ports, self.reaper.scratch, attempt.process.mark)
         return Job(
@@ -5981,7 +5972,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             parse_command_line(sys.argv[1:] if argv is None else argv, os.environ), os.environ
         )
     except ListError as error:
-        warn(str(error), name="")
+        warn("\n".join(error.args), name="")
         return EXIT_USAGE
     except UsageError as error:
         warn(f"error: {error}")
@@ -6009,25 +6000,25 @@ def leave(code: int) -> None:
 # ---------------------------------------------------------------------------------------------------
 
 # Builtins that neither look at what tests do nor start a process.
-CALM = frozenset(
-    "echo printf : true false [ [[ (( test local export declare typeset readonly let unset".split()
+CALM = names_in(
+    "echo printf : true false [ [[ (( test local export declare typeset readonly let unset"
 )
 # Commands of a script that run at once while tests are pending; before any other it waits for all tests (`is_calm`).
-RUNS_BESIDE_TESTS = CALM | frozenset(
-    "alias break cd continue popd pushd read return set shift shopt ulimit umask unalias wait".split()
+RUNS_BESIDE_TESTS = CALM | names_in(
+    "alias break cd continue popd pushd read return set shift shopt ulimit umask unalias wait"
 )
-NEVER_FAILS = frozenset("echo printf : true export".split())  # commands of a handler
+NEVER_FAILS = names_in("echo printf : true export")  # commands of a handler
 # Commands of a handler that is put off until more tests have been started.
-MAY_BE_PUT_OFF = CALM | frozenset(
+MAY_BE_PUT_OFF = CALM | names_in(
     "awk basename cat cut date dirname grep head hostname ls mkdir nvidia-smi return sed set tail tee touch tr "
-    "wc".split()
+    "wc"
 )
-LEAVES = frozenset("exit return break continue exec local declare typeset set shopt".split())
-STATEFUL = STATE_WORDS | frozenset(
-    "exit exec eval read mapfile readarray trap let shift getopts".split()
+LEAVES = names_in("exit return break continue exec local declare typeset set shopt")
+STATEFUL = STATE_WORDS | names_in(
+    "exit exec eval read mapfile readarray trap let shift getopts"
 )
-ASSIGNING = frozenset(
-    "export declare typeset readonly local read let unset mapfile readarray (( getopts".split()
+ASSIGNING = names_in(
+    "export declare typeset readonly local read let unset mapfile readarray (( getopts"
 )
 NAME = r"(?a:[A-Za-z_]\w*)"
 # What only the script's own shell can tell, as `$!`, or change, as `${x:=1}`.
@@ -6150,7 +6141,9 @@ class ScriptFile:
     def __init__(
         self, name: str, text: str, handlers: Collection[str], changes: Container[str] = ()
     ) -> None:
-        self.name, self.text, self.handlers = name, text, handlers
+        self.name = name
+        self.text = text
+        self.handlers = handlers
         self.changes = changes  # variables that handlers change
         self.readers = 0  # `while read` loops around
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
@@ -6175,7 +6168,8 @@ class ScriptFile:
 
     def read_attributes(self, reader: Reader) -> Iterator[Tuple[int, int, Attributes]]:
         """From and up to which offset each `#:` holds: for its line, or from its own line to the next such line."""
-        defaults, since = Attributes(), 0
+        defaults = Attributes()
+        since = 0
         for comment in reader.comments:
             if not comment.text.startswith("#:"):
                 continue
@@ -6192,7 +6186,8 @@ class ScriptFile:
                 )
             if is_alone:
                 yield since, comment.start, defaults
-                defaults, since = attributes, comment.start
+                defaults = attributes
+                since = comment.start
             else:
                 yield line_start, comment.start, attributes
         yield since, len(self.text) + 1, defaults
@@ -6286,10 +6281,12 @@ class ScriptFile:
             and handler.kind
         ):
             return
-        body, is_call = [handler], not handler.redirects and not has_glob(handler.words)
+        body = [handler]
+        is_call = not handler.redirects and not has_glob(handler.words)
         called = handler
         if handler.kind:
-            body, is_call = handler.bodies[0], False
+            body = handler.bodies[0]
+            is_call = False
             called = next(node for node in walk(body) if node.name in self.handlers)
             if names & LEAVES:
                 obstacle = obstacle or "its handler changes the course of the script"
@@ -6308,10 +6305,12 @@ class ScriptFile:
 
     def test_line(self, command: Node, called: Node) -> TestLine:
         """A test as a list would have it, labelled by the call of its handler."""
-        text, words = command.text, [token.text for token in command.words]
+        text = command.text
+        words = [token.text for token in command.words]
         masks = [token for token in command.assigned if is_mask(token)]
         for token in reversed(masks):  # its own mask is what the test has been given
-            start, name = token.start - command.start, token.text.partition("=")[0]
+            start = token.start - command.start
+            name = token.text.partition("=")[0]
             text = f"{text[:start]}{name}=${{{name}-}}{text[start + len(token.text) :]}"
         if self.depth == 1:  # bash names a command's line when it has read the `||`
             text += " \\\n" * self.text.count(
@@ -6406,7 +6405,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
         return not any(re.fullmatch(FILE_TEST, word) for word in inner)
     if not node.words:
         return not ("=(" in text and has_glob(node.assigned))
-    prints = node.name in ASSIGNING | frozenset("set shopt alias".split()) and (
+    prints = node.name in ASSIGNING | names_in("set shopt alias") and (
         not arguments or "-p" in arguments
     )
     if node.name == "((":
@@ -6611,8 +6610,14 @@ class ScriptShell:
         reaper: Reaper,
         post: Callable[[Any], None],
     ) -> None:
-        self.bash, self.words, self.environment, self.log = bash, words, environment, log
-        self.options, self.reaper, self.post, self.size = options, reaper, post, 0
+        self.bash = bash
+        self.words = words
+        self.environment = environment
+        self.log = log
+        self.options = options
+        self.reaper = reaper
+        self.post = post
+        self.size = 0
         self.process: Optional[Process] = None
         self.status = EXIT_MACHINE  # the exit status
         self.fault: Optional[OSError] = None  # why it did not start, or its output was not kept
@@ -6678,7 +6683,8 @@ class ScriptShell:
         poll = new_poll()
         for descriptor in (self.output, self.questions, self.over):
             poll.register(descriptor)
-        asked, is_over = b"", False
+        asked = b""
+        is_over = False
         while not is_over:
             events = dict(poll.poll())
             is_over = self.over in events
@@ -6710,7 +6716,8 @@ class ScriptShell:
                 data = re.sub(OWN_LINES, b"", os.read(self.output, COPY_BYTES))
                 while data:
                     written = os.write(self.kept, data)
-                    data, self.size = data[written:], self.size + written
+                    data = data[written:]
+                    self.size = self.size + written
 
     def answer(self, code: str) -> None:
         """Let the shell do what it has asked for."""
@@ -6724,7 +6731,9 @@ class ScriptTrace:
     """What a script prints: as it comes while none of its tests runs, else at its place among their output."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.trace, self.record = console, console.trace, console.record
+        self.console = console
+        self.trace = console.trace
+        self.record = console.record
         self.source = os.devnull  # the script's log, by descriptor: its name may go
         self.shown = 0  # offset
         self.is_held = False  # a test has been handed over: what follows may not be shown yet
@@ -6756,7 +6765,8 @@ class ScriptTrace:
     def release(self, start: int, end: int) -> None:
         """All have been shown; their handlers have printed what is between `start` and `end`."""
         self.show(start)
-        self.shown, self.is_held = end, False
+        self.shown = end
+        self.is_held = False
 
     def sum_up(self, lines: Sequence[str]) -> None:
         """These lines say how its tests have ended."""
@@ -6797,11 +6807,13 @@ class ScriptRun(Run):
         self, machine: Machine, options: Options, trace: Trace, reaper: Reaper
     ) -> None:
         super().__init__(select([], options, History()), machine, options, trace, reaper)
-        self.history, self.name = read_history(options), options.lists[0]
+        self.history = read_history(options)
+        self.name = options.lists[0]
         self.slots = self.schedule.pool.size * 8 + self.schedule.pool.cpus  # with fractions
         self.workers = ThreadPoolExecutor(self.slots)
         self.script = ScriptTrace(self.console)
-        self.labels, self.stems = Unique("{} #{}", str), Unique("{}_{}", str.casefold)
+        self.labels = Unique("{} #{}", str)
+        self.stems = Unique("{}_{}", str.casefold)
         self.stems(os.path.basename(self.name))  # its own log
         self.files: Dict[str, ScriptFile] = {}  # by name, as bash knows them
         self.functions: Dict[str, List[Node]] = {}  # of all files
@@ -6920,7 +6932,8 @@ class ScriptRun(Run):
             self.options.order, self.schedule.pool
         )
         event = Submit(time.monotonic(), tuple(self.batch), order)
-        self.batch, self.batch_at = [], math.inf
+        self.batch = []
+        self.batch_at = math.inf
         super().take(event)
 
     def on_scan(self, _offset: int, source: str, directory: str) -> str:
@@ -7045,7 +7058,8 @@ class ScriptRun(Run):
 
     def on_test(self, offset: int, *fields: str) -> str:
         """Bash has come to a test."""
-        said, words = Arrival(*fields[:7]), fields[7:]
+        said = Arrival(*fields[:7])
+        words = fields[7:]
         site = self.site
         assert site is not None
         if self.is_ending:
@@ -7169,7 +7183,8 @@ class ScriptRun(Run):
     def release(self, end: int) -> None:
         """Show the tests that the script has waited for, at their places in what it has printed up to `end`."""
         start, level = self.joined or (end, 0)
-        begin, ends = start, iter([*self.ends, *[end] * len(self.handed)])
+        begin = start
+        ends = iter([*self.ends, *[end] * len(self.handed)])
         results = [self.schedule.results[handed.test][-1] for handed in self.handed]
         self.script.sum_up(
             summary(
@@ -7185,7 +7200,10 @@ class ScriptRun(Run):
             self.script.show_test(result, handed.offset, begin, stop, 2 + level - handed.level)
             begin = stop
         self.script.release(start, end)
-        self.handed, self.joined, self.handling, self.ends = [], None, [], []
+        self.handed = []
+        self.joined = None
+        self.handling = []
+        self.ends = []
         if self.next and not self.has_ended:
             self.hand(self.next._replace(offset=end))
         self.next = None

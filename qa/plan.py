@@ -128,7 +128,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         return plan(run_tests.parse_command_line(arguments, os.environ))
     except run_tests.ListError as error:
-        run_tests.warn(str(error), name="")
+        run_tests.warn("\n".join(error.args), name="")
         return run_tests.EXIT_USAGE
     except (run_tests.UsageError, run_tests.MachineError) as error:
         run_tests.warn(f"error: {error}")

@@ -219,7 +219,7 @@ class Fuzz(ParseCase):
         try:
             tests, _ = run_tests.parse_lists(Options(names, list_only=True), self.scratch)
         except ListError as error:
-            for message in error.messages:
+            for message in error.args:
                 self.assertRegex(message, r"\A[a-z]+\.txt:\d+: ")
                 self.assert_one_line(message)
             raise

@@ -160,7 +160,7 @@ class ParseCase(RunnerCase):
         """The mistakes in a list that has some."""
         with self.assertRaises(ListError) as caught:
             self.parse(text, **options)
-        return list(caught.exception.messages)
+        return list(caught.exception.args)
 
     def assert_mistake(self, text: str, line: int, what: str, **options: Any) -> None:
         """The list has this one mistake."""
@@ -301,7 +301,7 @@ class Splitting(ParseCase):
                 try:
                     self.parse(f"true\n{'a ' * (opener[0] in '$' + chr(34))}{opener * depth}x{closer * depth}\n")
                 except ListError as error:
-                    self.assertTrue(error.messages[0].startswith(f"{NAME}:2: "), error)
+                    self.assertTrue(error.args[0].startswith(f"{NAME}:2: "), error)
 
 
 class Reading(TestCase):
@@ -1020,7 +1020,7 @@ class SeveralLists(ParseCase):
                             (("c.txt", "missing.txt"), ["c.txt:1", "c.txt:2", "missing.txt"]), (("a.txt", "."), ["."])):
             with self.assertRaises(ListError) as caught:
                 self.parse_with_hints(*names)
-            self.assertEqual(sorted(message.split(": ")[0] for message in caught.exception.messages), told)
+            self.assertEqual(sorted(message.split(": ")[0] for message in caught.exception.args), told)
 
 
 class Keys(ParseCase):
