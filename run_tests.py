@@ -1342,6 +1342,9 @@ def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
         raise BadValue(
             f"a quote inside run_test's third word, {target}, is never closed"
         ) from None
+    for token in read_tokens(body):
+        if token.kind == "operator":
+            raise BadValue(f"`{token.text}` in run_test's third word, {target}; quote it there")
     pairs = read_tokens(unquoted(environment))
     if not all(re.match(ASSIGNMENT, pair.text) for pair in pairs):
         raise BadValue(
@@ -3589,6 +3592,7 @@ class Reaper:
     def __init__(self) -> None:
         self.scratch = Scratch()
         self.guard: Optional[subprocess.Popen[bytes]] = None
+        self.line = -1  # to the guard: it ends when we do
         self.own: FrozenSet[int] = frozenset()  # children that the run must not end
         self.shared: FrozenSet[int] = frozenset()  # what shell state has left, for all tests
         self.nameless: List[ProcessInfo] = []  # what was left by no test in particular
@@ -3610,20 +3614,24 @@ class Reaper:
         """Start the guard, or another one for one that has been killed. Raises OSError."""
         if self.guard is not None and self.guard.poll() is None:
             return
-        self.guard = subprocess.Popen(
-            ["sweeper", "-s", run, str(self.mark), self.scratch.folder],
-            executable=bash,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=kept,
-            cwd="/",
-        )
+        if self.line >= 0:
+            os.close(self.line)
+        text, self.line = os.pipe()  # its text is there before it is
+        try:
+            os.write(self.line, GUARD.encode())
+            self.guard = subprocess.Popen(
+                ["sweeper", "-s", run, str(self.mark), self.scratch.folder],
+                executable=bash,
+                stdin=text,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=kept,
+                cwd="/",
+            )
+        finally:
+            os.close(text)
         self.set_mark(self.guard.pid, resource.RLIM_INFINITY)
-        assert self.guard.stdin is not None
-        self.guard.stdin.write(GUARD.encode())
-        self.guard.stdin.flush()
         self.own |= {self.guard.pid}
 
     def set_mark(self, pid: int, mark: int) -> None:
@@ -3691,7 +3699,8 @@ class Reaper:
         self.end_orphans()
         if self.guard is not None:
             self.guard.kill()
-            self.guard.communicate()
+            self.guard.wait()
+            os.close(self.line)
         if self.scratch.folder:
             import shutil
 
