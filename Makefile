@@ -14,6 +14,7 @@ test:
 
 lint: $(LINT)/installed
 	$(LINT)/bin/ruff check .
+	$(LINT)/bin/ruff format --check run_tests.py qa/plan.py
 	$(LINT)/bin/mypy
 
 bench:
