@@ -3548,10 +3548,11 @@ main() {
       pid=${folder#/proc/}
       read -r line <"$folder/stat" || continue
       set -- ${line##*) }
-      [[ $1 != Z && $pid != $$ ]] || continue
+      [[ $1 != Z && $pid != 1 && $pid != $$ ]] || continue
       parent[$pid]=$2
       read -r -d '' line <"$folder/limits"
       [[ $line =~ realtime\ timeout\ +([0-9]+) ]] && ((mark && BASH_REMATCH[1] >> 20 == mark >> 20)) && ours[$pid]=1
+      variables=()  # those of others cannot be read: nothing may stay here from the process before
       mapfile -d '' -t variables <"$folder/environ"
       for variable in "${variables[@]}"; do
         [[ $variable == RUN_TESTS_@(RUN|OUTER)=*"$run"* ]] && ours[$pid]=1

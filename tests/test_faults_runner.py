@@ -10,6 +10,7 @@ import sys
 import unittest
 from typing import Any, Mapping, Tuple
 
+import run_tests
 from tests.support import ENDING, RUNNER, WAIT_S, Fifo, compiled_runner
 from tests.test_faults import WHEN_READY, Ended, FaultCase, cgroup, is_allowed
 
@@ -313,6 +314,21 @@ class RunnerTest(FaultCase):
         ran = self.suffer("bash tool.sh orphans #: label=a\n(setsid $NAP & setsid $NAP & test -d logs) "
                           "#: label=b\n[ $PPID = 1 ] #: label=c\n", 0, dict.fromkeys("abc", "passed"), gpus="0")
         self.assertEqual([len(record.get("leaked", ())) for record in ran.journal("test_end")], [0, 2, 0])
+
+    def test_the_guard_spares_whom_it_cannot_read(self) -> None:
+        """The first process, of another user, comes after the marked one, which is the last that was read."""
+        space = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        if not is_allowed(*space, "bash", "-c", "setpriv --reuid 65534 true && echo 1 >/proc/sys/kernel/ns_last_pid"):
+            self.skipTest("we may not make a PID namespace, or become another user")
+        self.write("all.sh", "cd /\nother() { exec setpriv --reuid 65534 --clear-groups env \"$@\"; }\n"
+                             "echo 989 >/proc/sys/kernel/ns_last_pid\nother RUN_TESTS_RUN=1-2 sleep 1000 & marked=$!\n"
+                             "echo 98 >/proc/sys/kernel/ns_last_pid\nother sleep 1000 & bystander=$!\n"
+                             "until [ \"$(cat /proc/{$marked,$bystander}/comm)\" = $'sleep\\nsleep' ]; do :; done\n"
+                             "(other bash -c \"$1\" sweeper 1-2 0 '')\n"
+                             "kill -0 $bystander; echo $?; kill -0 $marked; echo $?")
+        ended = subprocess.run([*space, "bash", "all.sh", run_tests.GUARD], cwd=self.folder, check=False,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.assertEqual(ended.stdout, b"0\n1\n")
 
     def nested(self, inner: str) -> str:
         """A line that runs the runner on another list."""
