@@ -1688,7 +1688,8 @@ def read_answers(parsed: ListFile, pieces: Sequence[bytes]) -> Iterator[TestLine
                     "the environment is too large for any program; export less above this line"
                 )
                 parsed.complain(parsed.tests[count].line, what)
-            shell = Snapshot("", exports_of(fields[1:]), to_text(fields[0]))
+            exports = exports_of(fields[1:], has_prelude=fields[0] != b"")
+            shell = Snapshot("", exports, to_text(fields[0]))
         elif kind == b"test" and len(fields) > 6:  # else a word of it has ended bash
             test = parsed.tests[int(fields[0])]
             shell = shell._replace(directory=to_text(fields[1]))
@@ -1703,17 +1704,24 @@ def said_last(printed: bytes) -> str:
     return line and f" ({line})"
 
 
-def exports_of(variables: Iterable[bytes]) -> Dict[bytes, bytes]:
+def unkept() -> Dict[bytes, bytes]:
+    """What of our environment is no variable to bash, and no function: it passes that on as it came. And SHLVL."""
+    return {
+        name: value
+        for name, value in os.environb.items()
+        if name == b"SHLVL" or not re.fullmatch(rb"(?a:[A-Za-z_]\w*)|.*%%", name)
+    }
+
+
+def exports_of(variables: Iterable[bytes], has_prelude: bool) -> Dict[bytes, bytes]:
     """The environment of a list's bash, `NAME=value` each, without what bash and the reading have put there."""
-    exports = {}
-    for name, value in os.environb.items():
-        if not re.fullmatch(rb"\w+", name):  # bash passes it on, and does not show it
-            exports[name] = value
-    exports.update(variable.partition(b"=")[::2] for variable in variables if b"=" in variable)
+    exports = dict(variable.partition(b"=")[::2] for variable in variables if b"=" in variable)
     exports.pop(b"_", None)
     exports.pop(b"SHLVL", None)
-    if b"SHLVL" in os.environb:
-        exports[b"SHLVL"] = os.environb[b"SHLVL"]
+    exports.update(unkept())
+    if not has_prelude:  # which has all functions that there are
+        functions = (name for name in os.environb if name.endswith(b"%%"))
+        exports.update((name, os.environb[name]) for name in functions)
     if b"PS4" in exports:
         exports[b"PS4"] = exports[b"PS4"].lstrip(b"\1")
     return exports
@@ -4274,9 +4282,9 @@ def read_history(options: Options) -> History:
     paths = list(options.history)
     if os.path.isfile(own):
         paths.insert(0, own)
-    for real, path in {
-        os.path.realpath(path): path for path in paths
-    }.items():  # each file once
+    own = os.path.realpath(own)
+    once = {os.path.realpath(path): path for path in paths}
+    for real, path in once.items():
         size = HISTORY_BYTES
         if options.rerun_failed or options.shard:
             size *= 4  # what a run owes may stand far above the ends of tests
@@ -4286,7 +4294,7 @@ def read_history(options: Options) -> History:
                     file.seek(max(0, file.seek(0, os.SEEK_END) - size))
                 for line in file:
                     if not line.startswith((b'{"event": "test_start"', b'{"event": "run_end"')):
-                        learn(history, line, is_own=real == os.path.realpath(own))
+                        learn(history, line, is_own=real == own)
         except OSError as error:
             raise UsageError(
                 f"--history {path}: cannot be read ({error.strerror}); name a journal"
@@ -4709,8 +4717,9 @@ class Trace:
 
     def write(self, data: bytes) -> None:
         """Print bytes; they are on their way at the next flush."""
-        self.guarded(self.stream.write, data)
         if data:
+            self.at_line_start = False  # so it stays where a signal cuts the writing short
+            self.guarded(self.stream.write, data)
             self.at_line_start = data.endswith(b"\n")
         self.has_escapes = self.has_escapes or b"\x1b" in data
         self.has_folds = self.has_folds or (self.is_github and b"::group::" in data)
@@ -5736,7 +5745,6 @@ class Run:
                 )
         except ReportCut as cut:  # enough of the logs; not of the verdict
             code = EXIT_SIGNAL + cut.args[0]
-            last.insert(0, "")
         for line in last:
             self.trace.line(line)
         self.trace.flush()
@@ -6846,11 +6854,7 @@ class ScriptRun(Run):
         self.folder = reaper.scratch.path()
         os.mkdir(self.folder)
         # Variables come with the snapshot of the script's shell, but for what bash does not keep as one.
-        self.exports = {
-            name: value
-            for name, value in os.environb.items()
-            if name == b"SHLVL" or not re.fullmatch(NAME.encode() + b"|.*%%", name)
-        }
+        self.exports = unkept()
         self.shell = self.make_shell()
 
     def make_shell(self) -> ScriptShell:
