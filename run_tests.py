@@ -4466,6 +4466,8 @@ class Record:
         """Put back what a test has deleted. Raises OSError, and MachineError if another run has the log dir now."""
         for file in filter(None, (self.journal, self.failed)):
             file.restore()
+        with suppress(FileExistsError):
+            os.makedirs(self.log_dir)
         folder = os.stat(self.log_dir)
         if folder.st_ino != os.fstat(self.lock).st_ino:  # it is another, and so is its lock
             os.close(self.lock)
@@ -5602,10 +5604,7 @@ class Run:
             Abandon: self.abandon,
             Conclude: self.conclude,
         }
-        for action in actions:  # first what starts: meanwhile a GPU idles
-            if isinstance(action, Launch):
-                self.start(action.attempt)
-        for action in actions:
+        for action in actions:  # ends come first: they are on disk before another test starts
             deeds[type(action)](action)
 
     def start(self, attempt: Attempt) -> None:
@@ -5634,6 +5633,7 @@ class Run:
 
     def launch(self, launch: Launch) -> None:
         self.record.test_start(launch.attempt)
+        self.start(launch.attempt)
         self.console.launched(launch.attempt)
 
     def job(self, attempt: Attempt) -> Job:

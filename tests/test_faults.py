@@ -416,20 +416,27 @@ class OwnFilesTest(FaultCase):
 
     def test_nobody_else_gets_a_folder_that_came_back(self) -> None:
         gate, logs = Fifo(self, "gate"), os.path.join(self.folder, "logs")
-        self.write("tests.txt", "rm -r logs; read line <gate #: label=a\n")
+        self.write("tests.txt", "read line <gate; rm -r logs; read line <gate #: label=a\n")
         process = self.start("--junit", "junit.xml", "tests.txt")
         self.read_until(process, b"Starting")
-        held = os.stat(logs).st_ino
-        self.wait_for(lambda: os.path.isdir(logs) and os.stat(logs).st_ino != held and self.is_locked(logs))
+        held = self.inode(logs)
+        gate.release()
+        self.wait_for(lambda: self.inode(logs) not in (0, held) and self.is_locked(logs))
         other = self.start("tests.txt", env={"RUN_TESTS_RUN": "else it waits for the end"})
         _, err = other.communicate(timeout=WAIT_S)
         self.assertEqual((other.returncode, b" is writing to logs; give this one a --log-dir" in err), (3, True), err)
         gate.release()
         self.settle(process, 0, {"a": "passed"}, lost=["logs/a.log"])
 
+    def inode(self, path: str) -> int:
+        """Its number; 0 if it is not there."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.stat(path).st_ino
+        return 0
+
     def is_locked(self, folder: str) -> bool:
         with open("/proc/locks", encoding="ascii") as file:
-            return f":{os.stat(folder).st_ino} " in file.read()
+            return f":{self.inode(folder)} " in file.read()
 
     def test_something_else_in_the_place_of_a_log_at_a_retry(self) -> None:
         for change in ("mkdir {0}", "mkfifo {0}", "ln -s /dev/zero {0}"):
