@@ -570,9 +570,8 @@ def end_of_word(text: str, start: int) -> int:
 def read_tokens(text: str) -> List[Token]:
     """The words, operators and comments of a command, or of several. `(( … ))` is a word."""
     tokens: List[Token] = []
-    documents: List[
-        str
-    ] = []  # patterns: the ends of here-documents that begin behind the next newline
+    # Patterns: the ends of here-documents that begin behind the next newline.
+    documents: List[str] = []
     at = 0
     while at < len(text):
         start = at
@@ -866,6 +865,13 @@ def is_mask(token: Token) -> bool:
     return name is not None and name.group(1) in MASK_VARIABLES
 
 
+def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
+    """A test that asks for as many GPUs as the last of the device masks among these words names."""
+    for token in filter(is_mask, words):
+        test = test._replace(mask=token.text.partition("=")[2], has_mask=True)
+    return test
+
+
 def check_use(nodes: Sequence[Node], parsed: ListFile) -> None:
     """Raises BadValue if a test line would not do what it says."""
     if nodes[-1].after == "&":
@@ -973,7 +979,6 @@ def with_words(test: TestLine) -> TestLine:
         has_label=bool(test.label or test.attributes.label),
         first=first,
         prefix=expandable("\n".join(test.assigned), is_command=True),
-        junit=test.junit or junit_word(test.words),
     )
 
 
@@ -1105,9 +1110,8 @@ class ListFile:
         self.is_whole = True
         self.infallible = INFALLIBLE
         self.has_errexit = re.search(r"(?m)^\s*set\s.*(-\w*e|errexit)", text) is not None
-        self.lost: Dict[
-            int, str
-        ] = {}  # by line, a program whose failure its status does not show
+        # By line, a program whose failure its status does not show.
+        self.lost: Dict[int, str] = {}
         if re.search(r"\bpipefail\b", os.environ.get("SHELLOPTS", "") + "\n" + text):
             self.infallible -= {"tee"}
 
@@ -1307,9 +1311,7 @@ def add_test(
         is_handled=is_handled,
         barrier=parsed.waits,
     )
-    for token in filter(is_mask, assigned):
-        test = test._replace(mask=token.text.partition("=")[2], has_mask=True)
-    add_checked(parsed, test, nodes)
+    add_checked(parsed, with_mask(test, assigned), nodes)
 
 
 def add_checked(parsed: ListFile, test: TestLine, nodes: Sequence[Node]) -> None:
@@ -1350,9 +1352,7 @@ def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
         raise BadValue(
             f"run_test's first word is VAR=value pairs, or empty; it is {environment}"
         )
-    for pair in filter(is_mask, pairs):
-        test = test._replace(mask=pair.text.partition("=")[2], has_mask=True)
-    return test._replace(
+    return with_mask(test, pairs)._replace(
         key=key_of([*test.assigned, *test.words[:4]]),
         body=body,
         words=(target,),
@@ -2026,7 +2026,7 @@ class History:
     def add(self, record: Mapping[str, Any], is_own: bool) -> None:
         """Take in one record of a journal; of one that is not this run's own, only durations.
 
-        Raises ValueError, TypeError, AttributeError or KeyError for a record that no runner has written.
+        Raises ValueError, TypeError, AttributeError, KeyError or OverflowError for a record that no runner has written.
         """
         event = record["event"]
         run = record["run"]
@@ -2647,22 +2647,23 @@ class Health:
             return
         give_up = time.monotonic() + MEMORY_S
         found = self.read(watched)
-        while any(map(self.holds_more, found.items())) and time.monotonic() < give_up:
+        while (
+            any(self.holds_more(*each) for each in found.items()) and time.monotonic() < give_up
+        ):
             time.sleep(FOLLOW_S)
             found = self.read(watched)
         for device, used in found.items():
             if isinstance(used, str):
                 yield Sick(device, f"nvidia-smi {used}")
-            elif self.holds_more((device, used)):
+            elif self.holds_more(device, used):
                 more = used - self.used[device]
                 warn(
                     f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}"
                 )
                 self.used[device] = used  # whose ever it is, the next test need not wait for it
 
-    def holds_more(self, found: Tuple[Device, Union[int, str]]) -> bool:
+    def holds_more(self, device: Device, used: Union[int, str]) -> bool:
         """Whether a GPU is well, and has less memory than before the run."""
-        device, used = found
         return isinstance(used, int) and used > self.used[device] + MEMORY_MIB
 
     def holders(self, device: Device) -> str:
@@ -3969,9 +3970,9 @@ def bash_text(
     Bash then names the same line in its messages as `bash LIST` does. Variables that are the test's own are set here,
     after what BASH_ENV and the shell state may have set; those of `unset` only where these have not set them.
     """
-    start = [f"ulimit -SR {mark}"] * bool(
-        mark
-    )  # from bash 5.1; an older one is marked by us, a moment later
+    start = []
+    if mark:  # from bash 5.1; an older one is marked by us, a moment later
+        start.append(f"ulimit -SR {mark}")
     if test.shell.prelude:
         prelude = shlex.quote(test.shell.prelude)
         start += [f'. {prelude}; eval "${{_rt_late-}}"; unset _rt_late']
@@ -4444,9 +4445,7 @@ class Record:
             self.failed.end_line()
             self.failed.write(to_bytes(test.label) + b"\n")
         never_ran = result.status is None and not result.outcome.is_ok()
-        if test.junit and (
-            result.junit_fault or never_ran
-        ):  # else its file is an earlier run's
+        if test.junit and (result.junit_fault or never_ran):
             keeps = not never_ran and result.junit_fault not in (MISSING, STALE)
             is_ours = os.path.dirname(test.junit) == os.path.abspath(self.log_dir)
             try:
@@ -4540,7 +4539,7 @@ def lock_directory(path: str) -> int:
             return descriptor
 
 
-# JUnit files. ElementTree takes 4 ms to load, and most runs do not need it.
+# JUnit files.
 
 
 def xml_module() -> Any:
@@ -4771,8 +4770,7 @@ class Trace:
 class Policy(NamedTuple):
     """What of a run is shown, and when."""
 
-    has_markers: bool  # as tests start and end
-    is_live: bool  # logs as they grow, and nothing of the runner's own before the end
+    has_markers: bool  # as tests start and end; else logs as they grow, and nothing of the runner's own before the end
     replay: str = ""  # logs at their `end`, or in list `order` as soon as their turn comes
     sums_up: bool = True  # what failed, and the run; a script does that itself
 
@@ -4799,7 +4797,7 @@ class Console:
     @property
     def follow_s(self) -> float:
         """How long the main thread may sleep between two calls of tick."""
-        return FOLLOW_S if self.policy.is_live else CHORES_S
+        return CHORES_S if self.policy.has_markers else FOLLOW_S
 
     def begin(self, machine: Machine) -> None:
         """The run starts."""
@@ -4816,7 +4814,7 @@ class Console:
 
     def tick(self) -> None:
         """Nothing has happened for a while."""
-        if self.policy.is_live and self.options.output in ("replay", "ordered"):
+        if not self.policy.has_markers and self.options.output in ("replay", "ordered"):
             self.follow()
 
     def follow(self) -> None:
@@ -4850,7 +4848,7 @@ class Console:
                 f">>> Finished: {result.test.label} on {result.lease.place} "
                 f"[{result.verdict()}, {result.seconds:.1f}s, {progress}]"
             )
-        if self.policy.is_live and self.shows(result):
+        if not self.policy.has_markers and self.shows(result):
             self.follow()
         self.growing = None
 
@@ -5509,11 +5507,11 @@ class Run:
     def policy(self, sequential: bool) -> Policy:
         """What is shown when."""
         if sequential:
-            return Policy(has_markers=False, is_live=True)
+            return Policy(has_markers=False)
         replay = {"replay": "end", "failures": "end", "ordered": "order"}.get(
             self.options.output, ""
         )
-        return Policy(has_markers=True, is_live=False, replay=replay)
+        return Policy(has_markers=True, replay=replay)
 
     def execute(self) -> None:
         """From the first start to the last end. Whatever goes wrong, no test is left running."""
@@ -5985,10 +5983,16 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             )
         )
         return EXIT_MACHINE
+    arguments = sys.argv[1:] if argv is None else argv
+    return exit_code_of(
+        lambda: run_lists(parse_command_line(arguments, os.environ), os.environ)
+    )
+
+
+def exit_code_of(action: Callable[[], int]) -> int:
+    """The exit code of a command, or of the error that ends it, which it tells."""
     try:
-        return run_lists(
-            parse_command_line(sys.argv[1:] if argv is None else argv, os.environ), os.environ
-        )
+        return action()
     except ListError as error:
         warn("\n".join(error.args), name="")
         return EXIT_USAGE
@@ -6352,10 +6356,9 @@ class ScriptFile:
             key_of(words_of(command)),
             attributes,
             label=label,
+            junit=junit_word(words),
         )
-        for token in masks:
-            test = test._replace(mask=token.text.partition("=")[2], has_mask=True)
-        test = with_words(test)
+        test = with_words(with_mask(test, masks))
         if re.search(SUBSTITUTION, test.junit):
             return test._replace(junit="")
         return test
@@ -6773,7 +6776,7 @@ class ScriptTrace:
         `set -x` shows the handler by `shift` deeper than it is.
         """
         self.show(offset)
-        if self.console.shows(result) and not self.console.policy.is_live:
+        if self.console.shows(result) and self.console.policy.has_markers:
             with suppress(OSError):
                 self.trace.copy(self.record.log_path(result.test))
         with suppress(OSError), open(self.source, "rb") as file:
@@ -6788,7 +6791,7 @@ class ScriptTrace:
 
     def sum_up(self, lines: Sequence[str]) -> None:
         """These lines say how its tests have ended."""
-        if not self.console.policy.is_live:
+        if self.console.policy.has_markers:
             for line in (
                 *lines,
                 "\n=== What the script printed, with each test's output at its place ===",
@@ -6875,7 +6878,7 @@ class ScriptRun(Run):
         )
 
     def policy(self, sequential: bool) -> Policy:
-        return Policy(has_markers=not sequential, is_live=sequential, sums_up=False)
+        return Policy(has_markers=not sequential, sums_up=False)
 
     def is_over(self) -> bool:
         return self.has_ended and self.schedule.done and not self.handed

@@ -125,16 +125,9 @@ def plan(options: Options) -> int:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line; returns the exit code."""
     arguments = ["--list", *(sys.argv[1:] if argv is None else argv)]
-    try:
-        return plan(run_tests.parse_command_line(arguments, os.environ))
-    except run_tests.ListError as error:
-        run_tests.warn("\n".join(error.args), name="")
-        return run_tests.EXIT_USAGE
-    except (run_tests.UsageError, run_tests.MachineError) as error:
-        run_tests.warn(f"error: {error}")
-        if isinstance(error, run_tests.UsageError):
-            return run_tests.EXIT_USAGE
-        return run_tests.EXIT_MACHINE
+    return run_tests.exit_code_of(
+        lambda: plan(run_tests.parse_command_line(arguments, os.environ))
+    )
 
 
 if __name__ == "__main__":

@@ -81,6 +81,27 @@ def a_test(index: int = 0, label: str = "", **values: Any) -> run_tests.Test:
     return run_tests.Test(index=index, label=label, **{**defaults, **values})
 
 
+def tests_of(text: str, has_timeouts: bool = False) -> List[run_tests.Test]:
+    """Tests from words `label[:gpus[:seconds]][+after=a,b][+lock=x]`; a `|` is a barrier.
+
+    The seconds are what a test is expected to take; with `has_timeouts`, what it may take.
+    """
+    tests: List[run_tests.Test] = []
+    barrier = 0
+    for word in text.split():
+        if word == "|":
+            barrier += 1
+            continue
+        head, *extras = word.split("+")
+        label, gpus, seconds = (head + "::").split(":")[:3]
+        named = {key: run_tests.parse_names(names) for key, _, names in (extra.partition("=") for extra in extras)}
+        limit = float(seconds) if seconds else None
+        tests.append(a_test(len(tests), label, barrier=barrier, gpus=run_tests.parse_gpus(gpus or "1"),
+                            attributes=run_tests.Attributes(time=None if has_timeouts else limit, **named),
+                            timeout=limit if has_timeouts else None))
+    return tests
+
+
 class RunnerCase(unittest.TestCase):
     """A test case with a folder of its own, removed afterwards."""
 

@@ -429,7 +429,8 @@ class CommandLineTest(GatedCase):
                          r"^\n=== run_tests\.py: /.*/sub, where this test is to run, is gone ")
 
     def test_a_log_dir_that_a_test_takes_away_comes_back(self) -> None:
-        ran = self.run_list("rm -r logs; until [ -d logs ]; do :; done; [ -d logs ] #: timeout=60s\n", "--journal", "x.jsonl")
+        ran = self.run_list("rm -r logs; until [ -d logs ]; do :; done; [ -d logs ] #: timeout=60s\n",
+                            "--journal", "x.jsonl")
         self.assertEqual((ran.code, ran.err), (0, ""))
 
     def test_a_log_that_cannot_be_opened_ends_the_run(self) -> None:
@@ -440,7 +441,8 @@ class CommandLineTest(GatedCase):
                             "true  #: label=c\n", "--journal", "x.jsonl", "--log-dir", "here/logs")
         self.assertEqual((ran.code, ran.err), (3, ""))
         self.assertRegex(ran.text.splitlines()[-1], r"^Stopped, the machine failed: (cannot run [bc]: .*"
-                         r"Not a directory: 'here/logs/[bc]\.log'|here/logs cannot be written \(Not a directory\)): 2 not run$")
+                         r"Not a directory: 'here/logs/[bc]\.log'|here/logs cannot be written \(Not a directory\)): "
+                         r"2 not run$")
         ends = {record["label"]: record["outcome"] for record in ran.journal("test_end", path="x.jsonl")}
         self.assertEqual(ends, {"a": "passed", "b": "not run", "c": "not run"})
 

@@ -815,7 +815,7 @@ class State(ParseCase):
             "set -a", "AUTO=1", "bash -c 'echo $AUTO'", "set -o posix", "shopt -o posix", "set -C", "echo x >lib.sh")))
 
     def test_functions_from_outside_go_on_until_they_are_unset(self) -> None:
-        os.environ["BASH_FUNC_say%%"] = "() { echo \"said $1\"; }"
+        os.environ.update({"BASH_FUNC_say%%": "() { echo \"said $1\"; }"})
         self.assert_like_bash("bash -c 'say 1'\nexport A=1\nbash -c 'say 2'\nf() { :; }\nbash -c 'say 3'\n"
                               "unset -f say\nbash -c 'say 4'\n")
 

@@ -13,7 +13,7 @@ from typing import List, Mapping, Optional, Sequence
 
 import run_tests
 from run_tests import Attributes, History, Options, Test
-from tests.support import ROOT, Ran, RunnerCase, a_test
+from tests.support import ROOT, Ran, RunnerCase, a_test, tests_of
 
 sys.path.insert(0, os.path.join(ROOT, "qa"))
 
@@ -22,22 +22,6 @@ import plan
 SCRIPT = os.path.join(ROOT, "qa", "plan.py")
 DURATIONS = os.path.join(ROOT, "qa", "bench", "durations")   # of suites: name, seconds, GPUs
 HEAD = " GPUs  wall time  GPU-hours    busy  to bound  cannot run  critical test"
-
-
-def tests_of(text: str) -> List[Test]:
-    """Tests from words `label[:gpus[:seconds]][+after=a,b][+lock=x]`; a `|` is a barrier."""
-    tests: List[Test] = []
-    barrier = 0
-    for word in text.split():
-        if word == "|":
-            barrier += 1
-            continue
-        head, *extras = word.split("+")
-        label, gpus, seconds = (head + "::").split(":")[:3]
-        named = {key: run_tests.parse_names(names) for key, _, names in (extra.partition("=") for extra in extras)}
-        tests.append(a_test(len(tests), label, barrier=barrier, gpus=run_tests.parse_gpus(gpus or "1"),
-                            attributes=Attributes(time=float(seconds) if seconds else None, **named)))
-    return tests
 
 
 def pool_of(gpus: int, jobs: int = 2, sequential: bool = False) -> run_tests.Pool:

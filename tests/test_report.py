@@ -139,7 +139,7 @@ class ConsoleCase(RunnerCase):
 
     def parallel(self, output: str = "replay", tests: Sequence[Test] = ()) -> run_tests.Console:
         replay = {"replay": "end", "failures": "end", "ordered": "order"}.get(output, "")
-        return self.console(output, tests, 30, has_markers=True, is_live=False, replay=replay)
+        return self.console(output, tests, 30, has_markers=True, replay=replay)
 
     def told(self) -> str:
         """What has been printed since the last call."""
@@ -261,7 +261,7 @@ class LiveTest(ConsoleCase):
     """Without markers: logs as they grow, and what neither they nor the status tell on stderr."""
 
     def live(self, output: str) -> run_tests.Console:
-        return self.console(output, [], 1, has_markers=False, is_live=True)
+        return self.console(output, [], 1, has_markers=False)
 
     def test_output_comes_as_it_grows(self) -> None:
         shown = ["", "one", " two\n", "cut", "\0\udcff"]

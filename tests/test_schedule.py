@@ -16,27 +16,11 @@ import run_tests
 from run_tests import (ALL_GPUS, SHARES, STACKS_S, STUCK_S, Abandon, Announce, Attempt, Begin, Blame, Broken, Cause,
                        Conclude, Ended, Exited, Interrupt, Kill, Launch, Lease, Outcome, Quarantine, Result, Retry,
                        Sick, Submit, Test, Tick, death_of, judge, outcome_of)
-from tests.support import a_test
+from tests.support import a_test, tests_of
 
 SEEDS = 1000     # random schedules, a millisecond each
 CAUSES = {"ecc": Cause("ECC", Blame.DEVICE), "bus": Cause("lost", Blame.DEVICE),
           "old": Cause("old driver", Blame.MACHINE), "none": Cause("no GPU", Blame.MACHINE)}
-
-
-def tests_of(text: str) -> List[Test]:
-    """Tests from words `label[:need[:timeout]][+after=a,b][+lock=x,y]`; a `|` is a barrier."""
-    tests: List[Test] = []
-    barrier = 0
-    for word in text.split():
-        if word == "|":
-            barrier += 1
-            continue
-        head, *extras = word.split("+")
-        label, need, timeout = (head + "::").split(":")[:3]
-        named = {key: run_tests.parse_names(names) for key, _, names in (extra.partition("=") for extra in extras)}
-        tests.append(a_test(len(tests), label, barrier=barrier, gpus=run_tests.parse_gpus(need or "1"),
-                            attributes=run_tests.Attributes(**named), timeout=float(timeout) if timeout else None))
-    return tests
 
 
 def devices_of(gpus: int) -> List[run_tests.Device]:
@@ -56,7 +40,7 @@ class Play:
 
     def __init__(self, tests: str, *, gpus: int = 2, jobs: int = 2, sequential: bool = False, order: str = "",
                  later: str = "", locks: Optional[run_tests.GpuLocks] = None, **options: Any) -> None:
-        self.tests = {test.label: test for test in tests_of(tests)}
+        self.tests = {test.label: test for test in tests_of(tests, has_timeouts=True)}
         ordered = [self.tests[label] for label in order.split() or self.tests if label not in later.split()]
         pool = run_tests.Pool(devices_of(gpus), jobs, sequential, locks)
         self.schedule = run_tests.Schedule(ordered, pool, run_tests.Options((), **options))
