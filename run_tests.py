@@ -6045,11 +6045,11 @@ ASSIGNING = names_in(
 NAME = r"(?a:[A-Za-z_]\w*)"
 # What only the script's own shell can tell, as `$!`, or change, as `${x:=1}`.
 OWN_STATE = (
-    r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\$\{\w+:?[=?]"
+    r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO|S?RANDOM)|\$\{\w+:?[=?]"
     r"|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])|[<>]&\s*(?:[3-9]|\d\d)|(?<!<)<<(?!<)"
 )
 # How a function or trap asks where it is called from.
-WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|\bcaller\b"
+WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # A `$(…)` whose program looks at its arguments alone.
 WORDS_ALONE = r"\$\((?:basename|dirname|echo|hostname|nproc|printf|uname)\b([^()`;&|<>]*)\)"
@@ -6066,7 +6066,10 @@ class Site(NamedTuple):
     words: Tuple[str, ...]  # with assignments: what bash says of the command
     handler: str  # bash
     nodes: Sequence[Node]  # the same, read
-    is_call: bool  # the handler is one call: its words are expanded before the test runs
+    can_wait: bool  # nothing in the words of the handler is another thing later
+    is_watched: (
+        bool  # the status of its statement may be that of a function, a loop or the script
+    )
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
 
 
@@ -6089,11 +6092,27 @@ def words_of(node: Node) -> List[str]:
 def changed_by(node: Node) -> Set[str]:
     """The variables that a simple command changes, perhaps with some other names."""
     words = words_of(node)
-    if node.name in ASSIGNING or (node.name == "printf" and "-v" in words):
-        return {name for word in words for name in re.findall(NAME, word)} - {node.name}
-    if node.words or node.kind:
+    text = " ".join(words)
+    names = set(re.findall(rf"\$\{{({NAME})(?:\[[^]]*\])?:?=", text))
+    for inner in re.findall(r"\$\(\((.*?)\)\)", text):
+        if re.search(r"\+\+|--|(?<![=!<>])=(?!=)", inner):
+            names.update(re.findall(NAME, inner))
+    if node.name == "local":
+        if re.search(r" -\w*n", text):
+            names.update(re.findall(rf"=[\"']?({NAME})", text))
+    elif node.name in ASSIGNING or (node.name == "printf" and "-v" in words):
+        names.update(name for word in words for name in re.findall(NAME, word))
+        names.discard(node.name)
+    elif not (node.words or node.kind):
+        names.update(name for word in words for name in re.findall(NAME, word)[:1])
+    return names
+
+
+def locals_of(node: Node) -> Set[str]:
+    """The variables that a command makes local to its function."""
+    if node.name != "local":
         return set()
-    return {name for word in words for name in re.findall(NAME, word)[:1]}
+    return {token.text.partition("=")[0].rstrip("+") for token in node.words[1:]}
 
 
 def has_glob(tokens: Iterable[Token]) -> bool:
@@ -6113,6 +6132,8 @@ def read_handler(
     waiting = list(nodes)
     for node in waiting:  # it grows
         fails = fails or re.search(WHERE, node.text) is not None
+        if len(functions.get(node.name, ())) > 1:  # which one counts, only bash knows
+            fails = True
         waiting += node.parts()
         if node.kind:
             continue
@@ -6127,7 +6148,8 @@ def read_handler(
         if node.name in allowed and words_of(node)[1:] not in allowed[node.name]:
             fails = True
         names.add(node.name)
-        (own if node.name == "local" else changes).update(changed_by(node))
+        own |= locals_of(node)
+        changes |= changed_by(node)
     names.difference_update({"", *functions})
     return Handler(
         frozenset(changes - own),
@@ -6179,7 +6201,7 @@ class ScriptFile:
         self.depth = 0  # of blocks
         reader = Reader(text)
         self.attributes = list(self.read_attributes(reader))
-        self.visit(reader.nodes, "")
+        self.visit(reader.nodes, "", True)
 
     def line_of(self, offset: int) -> int:
         return bisect.bisect_left(self.line_ends, offset) + 1
@@ -6214,24 +6236,31 @@ class ScriptFile:
                 yield line_start, comment.start, attributes
         yield since, len(self.text) + 1, defaults
 
-    def visit(self, nodes: Sequence[Node], obstacle: str) -> bool:
-        """Note what a list of commands has. Returns whether the trap does not see how it begins."""
+    def visit(self, nodes: Sequence[Node], obstacle: str, is_watched: bool) -> bool:
+        """Note what a list of commands has. Returns whether the trap does not see how it begins.
+
+        `is_watched`: something may look at the status of the list.
+        """
         begins_unseen = False
         previous: Sequence[Node] = ()
+        statements = statements_of(nodes)
         self.depth += 1
-        for statement in statements_of(nodes):
+        for at, statement in enumerate(statements, 1):
             why = obstacle
             if statement[-1].after == "&":
                 why = "it runs in the background"
+            following = "".join(node.text for each in statements[at : at + 1] for node in each)
+            watches = is_watched and at == len(statements)
+            watches = watches or re.search(r"\$\{?\?|PIPESTATUS", following) is not None
             for number, node in enumerate(statement):
-                is_hidden = self.is_unseen(node, why) or (
+                is_hidden = self.is_unseen(node, why, watches) or (
                     number == 0 < len(statement) - 1 and why.endswith("background")
                 )
                 if is_hidden:
                     ahead = statement[:number] or previous
                     begins_unseen = begins_unseen or not ahead
                     self.wait_after(ahead)
-            self.find_site(statement, why)
+            self.find_site(statement, why, watches)
             previous = statement
         self.depth -= 1
         return begins_unseen
@@ -6241,7 +6270,7 @@ class ScriptFile:
         for node in nodes:
             self.waits.update(self.lines_of(node))
 
-    def is_unseen(self, node: Node, obstacle: str) -> bool:
+    def is_unseen(self, node: Node, obstacle: str, is_watched: bool) -> bool:
         """Whether the trap does not see how a command begins."""
         forks = node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
         if not node.kind:
@@ -6252,14 +6281,14 @@ class ScriptFile:
         if node.kind == "function":
             name = node.words[0].text
             self.functions.setdefault(name, []).append(node)
-            if self.visit(list(node.parts()), ""):
+            if self.visit(list(node.parts()), "", True):
                 self.unseen.add(name)
             return name in self.handlers  # the trap does not see definitions
         if node.kind in ("for", "case"):
             self.commands.append(node)
         if forks:
             obstacle = obstacle or "it runs in a subshell"
-        unseen = self.visit_parts(node, obstacle)
+        unseen = self.visit_parts(node, obstacle, is_watched)
         has_head = node.kind in ("for", "case")  # which the trap sees
         if has_head and any(unseen):
             self.waits.add(self.line_of(node.start))
@@ -6268,15 +6297,15 @@ class ScriptFile:
         begins_unseen = unseen[:1] == [True] and not has_head
         return forks or begins_unseen or bool(node.redirects) or self.is_expanded_early(node)
 
-    def visit_parts(self, node: Node, obstacle: str) -> List[bool]:
+    def visit_parts(self, node: Node, obstacle: str, is_watched: bool) -> List[bool]:
         """Visit what is in a compound command; of each part, whether the trap does not see how it begins."""
         unseen = [
-            self.visit(part, obstacle or f"it follows `{node.kind}`")
+            self.visit(part, obstacle or f"it follows `{node.kind}`", True)
             for part in node.conditions
         ]
         is_reader = any(each.name == "read" for part in node.conditions for each in walk(part))
         self.readers += is_reader
-        unseen += [self.visit(part, obstacle) for part in node.bodies]
+        unseen += [self.visit(part, obstacle, is_watched) for part in node.bodies]
         self.readers -= is_reader
         return unseen
 
@@ -6289,7 +6318,7 @@ class ScriptFile:
             return True
         return any(word in self.changes for word in re.findall(NAME, head))
 
-    def find_site(self, statement: Sequence[Node], obstacle: str) -> None:
+    def find_site(self, statement: Sequence[Node], obstacle: str, is_watched: bool) -> None:
         """Note the test in `command || handler`, if the statement ends so."""
         handler = statement[-1]
         if handler.before != "||" or handler.lead:
@@ -6304,23 +6333,29 @@ class ScriptFile:
         ):
             return
         body = [handler]
-        is_call = not handler.redirects and not has_glob(handler.words)
         called = handler
         if handler.kind:
             body = handler.bodies[0]
-            is_call = False
             called = next(node for node in walk(body) if node.name in self.handlers)
             if names & LEAVES:
                 obstacle = obstacle or "its handler changes the course of the script"
         text = self.text[body[0].start : body[-1].end]
-        is_call = is_call and not re.search(f"{SEES_OUTSIDE}|{OWN_STATE}", text)
+        words = re.sub(
+            r"\$\{?\?", "", re.sub(WORDS_ALONE, r"\1", text)
+        )  # it begins with the test's status
+        can_wait = not has_glob(handler.words) and not re.search(
+            f"{SEES_OUTSIDE}|{OWN_STATE}", words
+        )
         obstacle = obstacle or obstacle_of(command)
+        if re.search(r"\$\{?(?:LINENO|BASH_COMMAND)", text):
+            obstacle = obstacle or "its handler asks where it is"
         site = Site(
             self.test_line(command, called),
             tuple(words_of(command)),
             text,
             body,
-            is_call,
+            can_wait,
+            is_watched,
             self.readers > 0,
         )
         self.found.append((site, self.lines_of(command), obstacle))
@@ -6448,9 +6483,12 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #   site      file, line, command                     for a test its words and _rt_hand; for a handler _rt_join and
 #                                                     its label, for `failed`; else nothing
 #   test      snapshot, hindrance, …, five words      _rt_skip=1, or _rt_join where the test has to run as it stands
-#   join      level of `source`                       when all tests have ended: _rt_handle for each that failed
-#   handled                                           nothing; a handler has returned
+#   join      level of `source`, file, line, command  when all tests have ended: _rt_react if some have failed
+#   react     snapshot, status of the last reaction,  what changes back the state; what sets that of the next test that
+#             what has run since the last join        failed, and _rt_handle; nothing if there is none
 #   failed    label, status, line                     nothing; bash itself is about to call a handler
+#   told      the same                                no answer; a subshell is about to call one
+#   alone     line, command                           nothing; from here on bash runs the script by itself
 HOOK = r"""
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "run_tests.py: error: bash $BASH_VERSION is too old to run a script in parallel; put bash 4.4 on PATH" >&2
@@ -6459,7 +6497,7 @@ fi
 unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_places _rt_words _rt_calm
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
-_rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_careful= _rt_over= _rt_count=0
+_rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_careful= _rt_over= _rt_count=0 _rt_skipped= _rt_ran=()
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
@@ -6471,19 +6509,46 @@ _rt_ask() {      # sends words, does what is answered
 _rt_hook() {     # $?, the command, its line, the positional parameters, $_, which so stays what it is
   local - _rt_flags=$- _rt_skip=
   set +aeuvx
-  if [[ $BASHPID == "$_rt_shell" && ! $_rt_over && ! -e /dev/fd/FD_FIN ]]; then    # else $2 is stale
+  _rt_unskip
+  if [[ ! $_rt_over && ! -e /dev/fd/FD_FIN ]]; then    # else $2 is stale
     local _rt_status=$1 _rt_command=$2 _rt_line=$3 _rt_arguments=("${@:4:$#-4}")
-    _rt_step
+    local _rt_name=${_rt_command%%[$' \t\n']*}
+    if [[ $BASHPID == "$_rt_shell" ]]; then
+      _rt_step
+    elif [[ $_rt_handlers == *" $_rt_name "* ]]; then
+      _rt_tell
+    fi
   fi
-  [[ $_rt_skip ]]
+  [[ $_rt_skip ]] || return
+  shopt -s extdebug    # in which bash does not run a command whose trap fails
+  _rt_skipped=1
+}
+_rt_unskip() {
+  [[ ! $_rt_skipped ]] || shopt -u extdebug
+  _rt_skipped=
+}
+_rt_tell() {     # a handler is called in a subshell, which cannot ask
+  local _rt_label=$_rt_command
+  if [[ $_rt_label != *[\`\(\<\>]* ]]; then
+    eval "set -- ${_rt_command#"$_rt_name"}"
+    _rt_label=${1-}
+  fi
+  builtin printf '%s\0' 4 told "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
 }
 _rt_step() {
   local _rt_source=${BASH_SOURCE[2]:-main} _rt_place _rt_key
+  case $_rt_command in
+    *FUNCNEST* | set\ *+*T* | *functrace* | *extdebug*)
+      _rt_join
+      _rt_over=1
+      builtin trap - DEBUG
+      _rt_ask alone "$_rt_line" "$_rt_command"
+      return ;;
+  esac
   [[ ${_rt_files[$_rt_source]-} ]] || _rt_ask scan "$_rt_source" "$PWD"
   _rt_key=${_rt_files[$_rt_source]}:$_rt_line
   _rt_place=${_rt_places[$_rt_key]-}
   [[ ! $_rt_trapped ]] || _rt_keep_end
-  local _rt_name=${_rt_command%%[$' \t\n']*}
   [[ ${FUNCNAME[2]-} != "$_rt_name" ]] || return         # a function is seen where it is called and where it begins
   [[ ! $_rt_careful || $_rt_place == *s* ]] || _rt_join  # the commands of a trap for ERR are not told
   if [[ $_rt_place == *s* || $_rt_handlers == *" $_rt_name "* ]]; then
@@ -6496,7 +6561,10 @@ _rt_step() {
   else
     _rt_remember
   fi
-  [[ $_rt_command != trap* ]] || _rt_trapped=1 _rt_calm=()
+  case $_rt_name in
+    trap) _rt_trapped=1 _rt_calm=() ;;
+    source | .) _rt_files=() _rt_calm=() ;;    # a file may be another than before
+  esac
 }
 _rt_remember() { # this place and command need no question, as long as tests are pending or none are
   _rt_calm[$_rt_pending:$_rt_source:$_rt_line:$_rt_command]=1
@@ -6515,20 +6583,22 @@ _rt_look() {     # waits before a command that could tell whether tests have end
     _rt_join
   elif [[ $_rt_word == @(cd|pushd|popd) ]]; then
     ( eval "$_rt_command" ) >/dev/null || _rt_join
+    _rt_ran+=("$_rt_pending:$_rt_source:$_rt_line:$_rt_command")
   else
     _rt_remember
   fi
 }
-_rt_scan_home() { # scans the file that defines a function; `declare -F` names it, as extdebug is on
+_rt_scan_home() { # scans the file that defines a function, which `declare -F` names
   local _rt_home
-  ! _rt_home=$(builtin declare -F -- "$1") || _rt_ask scan "${_rt_home#* * }" "$PWD"
+  ! _rt_home=$(shopt -s extdebug; builtin declare -F -- "$1") || _rt_ask scan "${_rt_home#* * }" "$PWD"
 }
-_rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, _rt_mask, _rt_first, _rt_handler
-  local _rt_why= _rt_marked= _rt_level=0 _rt_reads= _rt_n _rt_called _rt_home=$_rt_source
+_rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, _rt_mask, _rt_first
+  local _rt_why= _rt_marked= _rt_level=0 _rt_reads= _rt_n _rt_home=$_rt_source
   [[ $_rt_own != *$'\n'"$_rt_first"$'\n'* ]] || _rt_why='bash runs it itself'
   if [[ $_rt_flags == *u* ]]; then
     for _rt_n in "${_rt_names[@]}"; do
-      if [[ $_rt_n == [1-9]* && $_rt_n -gt ${#_rt_arguments[@]} || $_rt_n != [1-9]* && ! -v $_rt_n ]]; then
+      if [[ $_rt_n == [1-9]* && $_rt_n -gt ${#_rt_arguments[@]} ||
+            $_rt_n != [1-9]* && ! -v $_rt_n && ! -v $_rt_n[@] ]]; then
         _rt_why="$_rt_n is not set"
       fi
     done
@@ -6545,18 +6615,17 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
     [[ ${_rt_places[${_rt_files[${BASH_SOURCE[_rt_n + 1]:-main}]-}:${BASH_LINENO[_rt_n]}]-} != *w* ]] || _rt_marked=1
     [[ ${FUNCNAME[_rt_n]} != source ]] || ((++_rt_level))
   done
-  builtin printf -v _rt_called '%q ' "${_rt_handler[@]}"
   [[ ! $_rt_junit || $_rt_junit == /* ]] || _rt_junit=$PWD/$_rt_junit
   _rt_keep >|"$_rt_folder/$((++_rt_count))" || _rt_why='its state cannot be kept'
-  _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_marked" "$_rt_level" "$_rt_flags" "$_rt_reads" \
-    "$_rt_called" "$_rt_label" "" "$_rt_junit" "$_rt_first" "$_rt_mask"
+  _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_marked" "$_rt_level" "$_rt_flags${_rt_careful:+E}" \
+    "$_rt_reads" "$_rt_label" "" "$_rt_junit" "$_rt_first" "$_rt_mask"
 }
 _rt_keep() {     # bash that makes another shell like this one
   builtin printf 'cd -- %q\nunset OLDPWD\n' "$PWD"
   set +o
   _rt_snapshot "${_rt_arguments[@]}"
   for ((_rt_n = 0; _rt_n < _rt_level; _rt_n++)); do builtin printf 'PS4=${PS4:0:1}$PS4\n'; done
-  builtin printf 'shopt -u extdebug\nset +vxeuaTE\n'
+  builtin printf 'set +vxeuaTE\n'
   [[ $_rt_flags != *[aux]* ]] || builtin printf 'set -%s\n' "${_rt_flags//[!aux]/}"
 }
 _rt_join() {     # waits until all tests have ended; the answer calls handlers
@@ -6566,19 +6635,32 @@ _rt_join() {     # waits until all tests have ended; the answer calls handlers
   for _rt_n in "${FUNCNAME[@]}"; do
     case $_rt_n in source|_rt_ask|_rt_hook) ((++_rt_level)) ;; esac      # each shows one level deeper
   done
-  _rt_ask join "$_rt_level"
+  _rt_ask join "$_rt_level" "${_rt_source-}" "${_rt_line-0}" "${_rt_command-}"
+  _rt_calm=() _rt_ran=()
+}
+_rt_react() {    # to the tests that have failed, one after the other, as the runner says
+  local _rt_more=1 _rt_reacted=0 _rt_level=0 _rt_home= _rt_n
+  _rt_ran+=("${!_rt_calm[@]}")
+  _rt_keep >|"$_rt_folder/state"
+  while [[ $_rt_more ]]; do
+    _rt_more=
+    _rt_ask react "$_rt_folder/state" "$_rt_reacted" "${_rt_ran[@]}"
+    _rt_ran=()
+  done
+  _rt_trapped=1
 }
 _rt_return() { return "$1"; }
-_rt_handle() {   # the status of a test, its handler and the options at its place
+_rt_handle() {   # the status of a test, its handler, the options and the positional parameters at its place
   local PS4=$'\1'$PS4 _rt_text=$2 _rt_set=${3//[!aux]/}
-  _rt_text="{ ${_rt_set:+set -$_rt_set; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_text"$'\n'"{ set +aux; } 2>/dev/null"
-  set -- "${_rt_arguments[@]}"
+  _rt_text="{ ${_rt_set:+set -$_rt_set; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_text"$'\n'
+  _rt_text+="{ _rt_reacted=\$?; set +aux; } 2>/dev/null"
+  shift 3
   { eval "$_rt_text"; } 2>&FD_ERR
-  _rt_ask handled
 }
 _rt_end() {
   local _rt_status=$? - _rt_flags=$- _rt_arguments=()
   set +aeuvx
+  _rt_unskip
   if [[ $BASHPID == "$_rt_shell" ]]; then
     [[ $(trap -p HUP INT TERM) ]] || trap : HUP INT TERM # the rest of its EXIT trap is to run
     _rt_join
@@ -6596,11 +6678,11 @@ _rt_keep_end() { # the end of the script waits too, whatever trap it has set for
   trap -- "{ _rt_end && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null${1:+$'\n'$1}" EXIT
 }
 _rt_keep_end
-_rt_trap='{ [[ ${_rt_calm[$_rt_pending:${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} ]] ||'
+_rt_trap='{ [[ ! $_rt_skipped && ${_rt_calm[$_rt_pending:${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} ]] ||'
 _rt_trap+=' if _rt_hook "$?" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then ! : "$_"; fi; } FD_ERR>&2 2>/dev/null'
-trap 'shopt -s extdebug; set +E -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
+trap 'set -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
-OWN_LINES = rb"\{ (?:\[\[ \$\{_rt_calm|_rt_end).*2>/dev/null\n"  # which `set -v` shows
+OWN_LINES = rb"\{ (?:\[\[ ! \$_rt_skipped|_rt_end).*2>/dev/null\n"  # which `set -v` shows
 
 
 class Asked(NamedTuple):
@@ -6618,8 +6700,8 @@ class ScriptShell:
     what it had printed before it asked.
     """
 
-    FIRST_FD = 200  # scripts use small numbers, bash its own from 255 down
-    OWN_FDS = {"FD_FIN": "197", "FD_ERR": "198"}  # of the hook
+    # Scripts use small numbers and round ones, bash those from 255 down.
+    OWN_FDS = range(151, 199)
 
     def __init__(
         self,
@@ -6651,12 +6733,15 @@ class ScriptShell:
     def start(self, folder: str) -> None:
         """Start it. Raises OSError."""
         self.kept = fresh_file(self.log)
+        with suppress(ListError):
+            used = re.findall(r"\d+", list_text(self.words[0]))
+        numbers = [number for number in self.OWN_FDS if str(number) not in used]
         own = {"in": self.answers_end, "out": self.ask, "stream": self.stream, "stdin": 0}
         if sys.stdin is None:
             own["stdin"] = self.stream
         own = {
-            name: fcntl.fcntl(descriptor, fcntl.F_DUPFD, self.FIRST_FD)
-            for name, descriptor in own.items()
+            name: fcntl.fcntl(descriptor, fcntl.F_DUPFD, number)
+            for number, (name, descriptor) in zip(numbers, own.items())
         }
         outer = os.environ.get("BASH_ENV")
         start = "unset BASH_ENV\n"
@@ -6665,8 +6750,8 @@ class ScriptShell:
         start += "".join(f"_rt_{name}={descriptor}\n" for name, descriptor in own.items())
         start += f"_rt_folder={shlex.quote(folder)} _rt_handlers=' {' '.join(self.options.handlers)} '\n"
         hook = SNAPSHOT + HOOK
-        for name, descriptor in self.OWN_FDS.items():
-            hook = hook.replace(name, descriptor)
+        for name in ("FD_FIN", "FD_ERR"):
+            hook = hook.replace(name, str(numbers.pop()))
         environment = {
             **self.environment,
             b"BASH_ENV": self.reaper.scratch.write(start + hook).encode(),
@@ -6714,20 +6799,19 @@ class ScriptShell:
             except OSError as error:
                 self.fault = error
                 self.signal(signal.SIGKILL)
-            if self.questions in events and not is_over:
+            if self.questions in events:
                 asked += os.read(self.questions, COPY_BYTES)
-                count, _, rest = asked.partition(b"\0")
-                words = rest.split(b"\0")
-                if count.isdigit() and len(words) > int(count):
-                    asked = b""
-                    self.post(
-                        Asked(
-                            time.monotonic(),
-                            self.size,
-                            [to_text(word) for word in words[: int(count)]],
-                        )
-                    )
+                asked = self.post_whole(asked)
         self.post(Asked(time.monotonic(), self.size, ["end"]))
+
+    def post_whole(self, asked: bytes) -> bytes:
+        """Post the questions that have come whole; returns the rest."""
+        count, *words = asked.split(b"\0")
+        while count and len(words) > int(count):
+            question = list(map(to_text, words[: int(count)]))
+            self.post(Asked(time.monotonic(), self.size, question))
+            count, *words = words[int(count) :]
+        return b"\0".join([count, *words])
 
     def keep(self) -> None:
         """Append to the log what has been printed since the last time. Raises OSError."""
@@ -6808,7 +6892,6 @@ class Arrival(NamedTuple):
     level: str  # of `source`
     flags: str  # the shell's options
     reads: str  # its standard input: `own` if it is the script's, `other`, or nothing
-    called: str  # words of the handler
 
 
 class Handed(NamedTuple):
@@ -6816,9 +6899,69 @@ class Handed(NamedTuple):
 
     test: Test
     offset: int  # what the script had printed before
-    handler: str  # bash
+    site: Site
+    snapshot: str  # path of bash that makes another shell like the script's
     flags: str  # the shell's options
     level: int  # of `source`
+
+
+class Reaction(NamedTuple):
+    """What the script does about a failure, while it does."""
+
+    handed: Handed
+    now: Mapping[str, str]  # the state of its shell, which has run ahead
+    then: Mapping[str, str]  # what has been changed back to what it was
+
+
+# A variable in a snapshot, with its value in bash's quotes.
+VARIABLE = rf"""declare -\S+ ({NAME})((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^"'\n])*)\n"""
+# Nobody looks at what these were: bash sets them by itself.
+OWN_LIFE = names_in("LINES COLUMNS BASH_EXECUTION_STRING PWD OLDPWD") | {
+    " arguments",
+    " set errtrace",
+    " set functrace",
+    " shopt extdebug",
+}
+INDIRECT = rf"\$\{{!{NAME}\}}|(?:declare|local|typeset) -\w*n"  # names that stand in variables
+
+
+def read_state(path: str) -> Dict[str, str]:
+    """The state of a shell, from its snapshot: by name, bash that sets it.
+
+    Names that begin with a blank are not those of variables: ` cd`, ` umask`, ` shopt X`, ` set X`, ` functions` and
+    ` arguments`. Raises OSError or ValueError.
+    """
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        text = file.read()
+    head, _, rest = text.partition("\ndeclare -")
+    at = rest.rindex("\n_rt_late=") + 1
+    tail = rest[at:]
+    state = {" functions": tail.partition("\n")[0]}
+    for line in head.split("\n"):
+        name = re.match(r"cd\b|umask\b|shopt -[su] (\w+)|set [-+]o (\w+)", line)
+        if name is not None:
+            state[" ".join(["", line.split(" ")[0], *filter(None, name.groups())])] = line
+    variables = "declare -" + rest[:at]
+    end = 0
+    for found in re.finditer(VARIABLE, variables, re.DOTALL):
+        if found.start() != end:
+            break
+        end = found.end()
+        if found.group(2) or not found.group().startswith("declare -- "):
+            state[found.group(1)] = found.group()[:-1]  # else it is as good as unset
+    if end != len(variables):
+        raise ValueError(f"no snapshot: {variables[end : end + 99]!r}")
+    arguments = re.search(r"(?m)^set --(.*)$", tail)
+    state[" arguments"] = arguments.group(1) if arguments else ""
+    return state
+
+
+def attributes_of(name: str, state: Mapping[str, str]) -> str:
+    """The letters by which `declare` gives a variable its attributes."""
+    return (
+        state.get(name, "").partition(" ")[2].partition(" ")[0].lstrip("-")
+        * name.isidentifier()
+    )
 
 
 class ScriptRun(Run):
@@ -6842,7 +6985,6 @@ class ScriptRun(Run):
         self.changes: Set[str] = set()  # variables that handlers change
         self.readers: Set[Test] = set()  # tests whose standard input would be ours
         self.site: Optional[Site] = None  # whose words bash is asked for
-        self.next: Optional[Handed] = None  # waits for those before it
         self.handed: List[Handed] = []  # since the script has last waited
         self.running = 0  # of these, how many have not ended
         self.batch: List[Test] = []  # of these, what the schedule does not know yet
@@ -6850,6 +6992,15 @@ class ScriptRun(Run):
         self.joined: Optional[Tuple[int, int]] = None  # offset and level where it waits
         self.handling: List[Handed] = []  # whose handlers are called
         self.ends: List[int] = []  # offsets where these have ended
+        self.reaction: Optional[Reaction] = None
+        self.reacted: Set[str] = set()  # what reactions have changed since the script waits
+        self.ran: List[
+            str
+        ] = []  # `file:line:command`, what the script has gone through since it last waited
+        self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
+        self.alone: Dict[str, str] = {}  # by place, why a test does not run beside others
+        # A test for which alone the script has waited, and why: that is to be told if another one follows.
+        self.lone: Optional[Tuple[TestLine, str]] = None
         self.has_ended = self.is_ending = False
         # Ends a script that goes on after its tests have been ended.
         self.killer: Optional[threading.Timer] = None
@@ -6894,8 +7045,10 @@ class ScriptRun(Run):
                 "site": self.on_site,
                 "test": self.on_test,
                 "join": self.on_join,
-                "handled": self.on_handled,
+                "react": self.on_react,
                 "failed": self.on_failed,
+                "told": self.on_told,
+                "alone": self.on_alone,
                 "end": self.on_end,
             }
             answer = answers[event.words[0]](event.offset, *event.words[1:])
@@ -6959,7 +7112,23 @@ class ScriptRun(Run):
             text = list_text(os.path.join(directory, source))
         except ListError:
             text = ""  # `eval`, standard input
-        file = self.files[source] = ScriptFile(source, text, self.options.handlers)
+        before = self.files.get(source)
+        if before is None or before.text != text:
+            self.read_file(source, text)
+        tables = [
+            self.table(number, each) for number, each in enumerate(self.files.values(), 1)
+        ]
+        return (
+            '_rt_places=() _rt_words=() _rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n'
+            + "".join(tables)
+        )
+
+    def read_file(self, source: str, text: str) -> None:
+        """Read a file of the script, and the others again if its handlers change what was not known to change."""
+        known = len(self.changes)
+        file = self.files[source] = ScriptFile(
+            source, text, self.options.handlers, self.changes
+        )
         for name, definitions in file.functions.items():
             self.functions.setdefault(name, []).extend(definitions)
         for handler in self.options.handlers:
@@ -6968,8 +7137,11 @@ class ScriptRun(Run):
             ).changes
         for site, _, _ in file.found:
             self.changes |= read_handler(site.nodes, self.functions).changes
-        for name, each in self.files.items():  # what handlers change may be known just now
-            self.files[name] = ScriptFile(name, each.text, self.options.handlers, self.changes)
+        if len(self.changes) > known:
+            for name, each in self.files.items():
+                self.files[name] = ScriptFile(
+                    name, each.text, self.options.handlers, self.changes
+                )
         for message in file.mistakes:
             warn(message, name="")
         has_none = not file.found and not any(
@@ -6982,11 +7154,7 @@ class ScriptRun(Run):
             )
         for site, _, why in file.found:
             if why:
-                self.explain(site.test, f"runs as it stands: {why}")
-        tables = [
-            self.table(number, each) for number, each in enumerate(self.files.values(), 1)
-        ]
-        return "_rt_places=() _rt_words=() _rt_calm=()\n" + "".join(tables)
+                self.explain(site.test, why)
 
     def table(self, number: int, file: ScriptFile) -> str:
         """What the hook has to know of the lines of a file, as bash."""
@@ -7004,40 +7172,54 @@ class ScriptRun(Run):
         return f"_rt_files[{shlex.quote(file.name)}]={number} _rt_places+=({lines}) _rt_words+=({words})\n"
 
     def explain(self, test: TestLine, why: str) -> None:
-        """With --verbose, say why a test does not run beside others."""
-        if self.options.verbose:
-            warn(f"{test.file}:{test.line}: {why}", name="")
+        """Note why a test does not run beside others; with --verbose, say it at once."""
+        place = f"{test.file}:{test.line}"
+        if self.options.verbose and place not in self.alone:
+            warn(f"{place}: does not run beside other tests: {why}", name="")
+        self.alone.setdefault(place, why)
 
     def on_site(self, _offset: int, source: str, line: str, command: str) -> str:
         """Bash is about to run a command where a test stands."""
         read = Reader(command).nodes
         words = tuple(words_of(read[0])) if read else ()
-        for site, lines, why in self.files[source].found:
-            if why or int(line) not in lines or site.words != words:
-                continue
-            missing = self.missing_handler(site)
-            if missing:
-                return f'_rt_scan_home {missing}; _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command"'
-            self.site = site
-            label, _, junit, first, mask = site.test.to_expand()
-            if not site.test.has_mask and self.machine.variables:
-                mask = f"${{{self.machine.variables[0]}-}}"
-            join = "_rt_join; " * self.is_changed(command + site.handler)
-            handler = site.handler * site.is_call
-            needed = re.findall(
-                r"\$(?:\{(\w+)(?!\w*:?[-+])|(\d|[A-Za-z_]\w*))", site.test.body + site.handler
-            )
-            names = " ".join(name or digit for name, digit in needed)  # that `set -u` wants
-            return (
-                f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
-                f"local _rt_handler=({handler}) _rt_names=({names}); _rt_hand; _rt_site=1"
-            )
+        sites = [
+            site
+            for site, lines, why in self.files[source].found
+            if not why and int(line) in lines and site.words == words
+        ]
+        if len({(site.handler, site.test.label) for site in sites}) > 1:
+            self.explain(sites[0].test, "another test on its line has the same words")
+        elif sites:
+            return self.hand_over(sites[0])
         if words[:1] and words[0] in self.options.handlers:
             label = shlex.quote(command)
             if len(words) > 1 and not re.search(SEES_OUTSIDE, words[1]):
                 label = words[1]
             return f'_rt_join; local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}; _rt_site=1'
         return ""
+
+    def hand_over(self, site: Site) -> str:
+        """Bash that hands a test over, or finds its handler first."""
+        missing = self.missing_handler(site)
+        if missing:
+            return f'_rt_scan_home {missing}; _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command"'
+        self.site = site
+        label, _, junit, first, mask = site.test.to_expand()
+        if not site.test.has_mask and self.machine.variables:
+            mask = f"${{{self.machine.variables[0]}-}}"
+        join = ""
+        if not self.changes.isdisjoint(self.reach(site.test.body, {})):
+            join = "_rt_join; "
+        text = f"{site.test.body}\n{site.handler}"
+        read = re.sub(
+            r"""("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", text
+        )  # without single quotes
+        needed = re.findall(r"\$(?:\{(\w+)(?!\w*(?:\[[^]]*\])?:?[-+])|(\d|[A-Za-z_]\w*))", read)
+        names = " ".join(name or digit for name, digit in needed)  # that `set -u` wants
+        return (
+            f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
+            f"local _rt_names=({names}); _rt_hand; _rt_site=1"
+        )
 
     def missing_handler(self, site: Site) -> str:
         """A handler of this test whose definition is yet to be looked for; each is only once.
@@ -7051,9 +7233,18 @@ class ScriptRun(Run):
                 return node.name
         return ""
 
-    def is_changed(self, text: str) -> bool:
-        """Whether some bash names a variable that handlers change."""
-        return not self.changes.isdisjoint(re.findall(NAME, text))
+    def reach(self, text: str, state: Mapping[str, str]) -> Set[str]:
+        """The names in some bash, those in the functions that it calls, and those in the values of its variables."""
+        waiting = re.findall(NAME, text)
+        reached = set(waiting)
+        for name in waiting:  # it grows
+            texts = [node.text for node in self.functions.get(name, ())]
+            if name in state:
+                texts.append(state[name].partition("=")[2])
+            new = {each for text in texts for each in re.findall(NAME, text)} - reached
+            reached |= new
+            waiting += new
+        return reached
 
     def on_failed(self, _offset: int, label: str, status: str, line: str) -> str:
         """Bash itself is about to call a handler: a test has failed that was no job for the slots."""
@@ -7073,10 +7264,20 @@ class ScriptRun(Run):
         self.record.test_end(result)
         return ""
 
+    def on_told(self, offset: int, label: str, status: str, line: str) -> None:
+        """A subshell is about to call a handler, and does not wait for an answer."""
+        self.on_failed(offset, label, status, line)
+
+    def on_alone(self, _offset: int, line: str, command: str) -> str:
+        """Bash runs the rest by itself, since its trap will not see all."""
+        place = TestLine(self.name, int(line), "", (), "", Attributes())
+        self.explain(place, f"behind `{command}` bash runs all by itself")
+        return ""
+
     def on_test(self, offset: int, *fields: str) -> str:
         """Bash has come to a test."""
-        said = Arrival(*fields[:7])
-        words = fields[7:]
+        said = Arrival(*fields[:6])
+        words = fields[6:]
         site = self.site
         assert site is not None
         if self.is_ending:
@@ -7087,41 +7288,52 @@ class ScriptRun(Run):
         handler = read_handler(site.nodes, self.functions, said.flags)
         why = self.obstacle(line, site, handler, said)
         if why:
-            self.explain(site.test, f"runs as it stands: {why}")
+            self.explain(site.test, why)
             return "_rt_join"
+        if line.junit and line.junit in {earlier.test.junit for earlier in self.handed}:
+            place = f"{line.file}:{line.line}"
+            warn(
+                f"{place}: writes the same JUnit file as an earlier test, {line.junit}, and waits for it"
+            )
+            return "_rt_join; _rt_hand"
         test = self.script_test(line)
-        code = said.called if site.is_call else site.handler
-        handed = Handed(test, offset, code, said.flags, int(said.level))
+        handed = Handed(test, offset, site, said.snapshot, said.flags, int(said.level))
         if said.reads == "own":
             self.readers.add(test)
         done = "_rt_pending=1 _rt_skip=1"
-        if handler.hasty:
-            names = " ".join(sorted(handler.hasty))
-            self.explain(site.test, f"is waited for at once: its handler calls {names}")
-        # Without a label a handler may say $1, which `set -u` wants to be there.
-        is_bare = "u" in said.flags and " " not in site.handler
-        is_last = said.must_wait or not site.is_call or handler.hasty or is_bare
-        if is_last or self.schedule.pool.sequential:
+        why = self.hurry(site, handler, said)
+        if why and not self.schedule.pool.sequential:
+            self.explain(site.test, f"the script waits for its end at once: {why}")
+        if why or self.schedule.pool.sequential:
             done += "; _rt_join"
-        if test.junit and test.junit in {earlier.test.junit for earlier in self.handed}:
-            warn(
-                f"{test.where}: writes the same JUnit file as an earlier test, {test.junit}, and waits for it"
-            )
-            self.next = handed
-            return f"_rt_join; {done}"
         self.hand(handed)
         return done
 
+    def hurry(self, site: Site, handler: Handler, said: Arrival) -> str:
+        """Why bash has to wait for a test before it goes on; empty if it may run ahead."""
+        if handler.hasty:
+            return f"its handler calls {' '.join(sorted(handler.hasty))}"
+        if not site.can_wait:
+            return "what its handler says may change"
+        if said.must_wait:
+            return "bash cannot wait behind it"
+        state = read_state(said.snapshot)
+        for name in sorted(handler.changes):
+            if "x" in attributes_of(name, state):
+                return f"its handler changes {name}, which is exported"
+        return ""
+
     def obstacle(self, line: TestLine, site: Site, handler: Handler, said: Arrival) -> str:
         """Why bash has to run a test itself; empty if it need not."""
-        if site.is_call and site.nodes[0].name not in self.functions:
+        called = {node.name for node in walk(site.nodes)} & set(self.options.handlers)
+        if not called <= self.functions.keys():
             return "its handler is no function"
         if "BASH_SOURCE" in line.body and line.file != self.name:
             return "BASH_SOURCE is not its own"
         if said.reads == "other" and (self.schedule.pool.sequential or not site.is_in_reader):
             return "its standard input is redirected"
-        called = self.functions.get(line.first)
-        if called is not None and not read_handler(called, self.functions).is_test:
+        function = self.functions.get(line.first)
+        if function is not None and not read_handler(function, self.functions).is_test:
             return f"{line.first} changes the script's shell"
         if handler.fails or (re.search("[eE]", said.flags) and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
@@ -7131,6 +7343,9 @@ class ScriptRun(Run):
         """A test is on its way."""
         if not self.handed:
             self.began = time.monotonic()
+        if self.lone:
+            self.explain(*self.lone)
+        self.lone = None
         self.handed.append(handed)
         self.running += 1
         self.tests.append(handed.test)
@@ -7160,9 +7375,15 @@ class ScriptRun(Run):
             return job._replace(stdin=None)
         return job
 
-    def on_join(self, offset: int, level: str) -> None:
+    def on_join(self, offset: int, level: str, source: str, line: str, command: str) -> None:
         """Bash waits; it is answered when all tests have ended."""
         self.joined = offset, int(level)
+        if len(self.handed) == 1 and command and not self.schedule.pool.sequential:
+            name = command.partition("\n")[0]
+            self.lone = (
+                self.handed[0].site.test,
+                f"`{name}` ({source}:{line}) waits for it alone",
+            )
 
     def on_end(self, _offset: int) -> None:
         """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
@@ -7170,39 +7391,119 @@ class ScriptRun(Run):
         if self.shell.fault:
             raise self.shell.fault
 
+    def result_of(self, handed: Handed) -> Result:
+        """How a test has ended."""
+        return self.schedule.results[handed.test][-1]
+
     def call_handlers(self) -> None:
-        """Let bash call the handlers of the tests that failed, in its order, or go on."""
-        results = {handed: self.schedule.results[handed.test][-1] for handed in self.handed}
+        """Let bash react to the tests that failed, in its order, or go on."""
         self.handling = [
             handed
-            for handed, result in results.items()
-            if self.options.fails(result.outcome) and not self.is_ending
+            for handed in self.handed
+            if self.options.fails(self.result_of(handed).outcome) and not self.is_ending
         ]
         self.ends = []
-        # The status is 1 for one that did not run, or has passed but for the runner.
-        self.shell.answer(
-            "".join(
-                f"_rt_handle {shell_status(results[handed].status or 1)} {shlex.quote(handed.handler)} "
-                f"{handed.flags or '-'}\n"
-                for handed in self.handling
-            )
-        )
+        self.ran = []
+        self.reacted = set()
+        self.shell.answer("_rt_react" * bool(self.handling))
         if not self.handling and self.joined:
             self.release(self.joined[0])
 
-    def on_handled(self, offset: int) -> str:
-        """A handler has returned."""
-        self.ends.append(offset)
+    def on_react(self, offset: int, snapshot: str, status: str, *ran: str) -> str:
+        """Bash has reacted to a failure, or is to begin. Raises OSError, ValueError for a torn snapshot."""
+        self.ran += [command[2:] for command in ran if command.startswith("1:")]
+        state = read_state(snapshot)
+        if self.reaction is not None:
+            state = self.end_reaction(self.reaction, state, int(status))
+            self.ends.append(offset)
+            self.reaction = None
         if len(self.ends) == len(self.handling):
             self.release(offset)
-        return ""
+            return ""
+        return self.begin_reaction(self.handling[len(self.ends)], state)
+
+    def begin_reaction(self, handed: Handed, now: Mapping[str, str]) -> str:
+        """Bash that reacts to a failure in the state that the shell had when it handed the test over.
+
+        Variables that have changed since stand behind local ones meanwhile.
+        """
+        base = read_state(handed.snapshot)
+        fixed = OWN_LIFE | self.reacted | {" functions"}
+        borrowed = {
+            name
+            for name in (base.keys() | now.keys()) - fixed
+            if base.get(name) != now.get(name) and "r" not in attributes_of(name, now)
+        }
+        then = {name: base[name] for name in borrowed if name in base}
+        then.update((name, text) for name, text in now.items() if name not in borrowed)
+        self.reaction = Reaction(handed, now, then)
+        # The status is 1 for one that did not run, or has passed but for the runner.
+        status = shell_status(self.result_of(handed).status or 1)
+        handler = shlex.quote(handed.site.handler)
+        lines = [base.get(name, f"local {name}; unset -v {name}") for name in sorted(borrowed)]
+        lines.append(f"_rt_handle {status} {handler} {handed.flags or '-'}{base[' arguments']}")
+        lines.append('_rt_keep >|"$_rt_folder/state"')
+        lines += [now[name] for name in sorted(borrowed) if name.startswith(" ")]
+        return "\n".join([*lines, "_rt_more=1"])
+
+    def end_reaction(
+        self, reaction: Reaction, after: Mapping[str, str], status: int
+    ) -> Dict[str, str]:
+        """What a reaction has changed; returns the state of the shell without what was borrowed for it."""
+        now, then = reaction.now, reaction.then
+        names = (then.keys() | after.keys()) - OWN_LIFE
+        changed = {name for name in names if then.get(name) != after.get(name)}
+        self.reacted |= changed
+        state = dict(after)
+        for name in then.keys() | now.keys():
+            if then.get(name) != now.get(name):
+                state.pop(name, None)
+                state.update((each, now[each]) for each in [name] if each in now)
+        is_lost = any(
+            then.get(name) != now.get(name) or name.startswith(" set ") for name in changed
+        )
+        self.doubt(reaction.handed, changed, after, status, is_lost)
+        return state
+
+    def doubt(
+        self,
+        handed: Handed,
+        changed: Set[str],
+        state: Mapping[str, str],
+        status: int,
+        is_lost: bool,
+    ) -> None:
+        """Note what has gone ahead of a failure, if it may have seen what the reaction has changed.
+
+        `is_lost`: what the reaction has changed could not stay.
+        """
+        later = self.handed[self.handed.index(handed) + 1 :]
+        texts = [*self.ran, *(f"{each.test.where}:{each.site.test.body}" for each in later)]
+        ahead = []
+        if any(name.startswith(" ") or "x" in attributes_of(name, state) for name in changed):
+            ahead = texts
+        for text in texts:
+            command = text.split(":", 2)[2]
+            names = self.reach(command, state)
+            if changed and (re.search(INDIRECT, command) or not names.isdisjoint(changed)):
+                ahead.append(text)
+        if is_lost:
+            ahead.append(f"{handed.test.where}:the script")
+        if status and (handed.site.is_watched or re.search("[eE]", handed.flags)):
+            ahead.append(f"{handed.test.where}:what looks at the status of its handler")
+        for text in ahead[:1]:
+            file, line, command = text.split(":", 2)
+            self.doubts.append(
+                f"{file}:{line}: `{command.strip()}` went ahead of the failure of {handed.test.label} "
+                f"({handed.test.where})"
+            )
 
     def release(self, end: int) -> None:
         """Show the tests that the script has waited for, at their places in what it has printed up to `end`."""
         start, level = self.joined or (end, 0)
         begin = start
         ends = iter([*self.ends, *[end] * len(self.handed)])
-        results = [self.schedule.results[handed.test][-1] for handed in self.handed]
+        results = [self.result_of(handed) for handed in self.handed]
         self.script.sum_up(
             summary(
                 results,
@@ -7214,16 +7515,13 @@ class ScriptRun(Run):
         )
         for handed, result in zip(self.handed, results):
             stop = next(ends) if handed in self.handling else begin
-            self.script.show_test(result, handed.offset, begin, stop, 2 + level - handed.level)
+            self.script.show_test(result, handed.offset, begin, stop, 3 + level - handed.level)
             begin = stop
         self.script.release(start, end)
         self.handed = []
         self.joined = None
         self.handling = []
         self.ends = []
-        if self.next and not self.has_ended:
-            self.hand(self.next._replace(offset=end))
-        self.next = None
 
     def give_up(self, why: str) -> None:
         self.shell.signal(signal.SIGKILL)
@@ -7233,9 +7531,24 @@ class ScriptRun(Run):
         """The script has said its own; only what ended it is news."""
         code, lines = super().verdict(results)
         self.script.show()  # it has the last word
+        self.trace.flush()
         if self.is_ending or self.schedule.failure:
             return max(code, EXIT_FAILED), lines
-        return shell_status(self.shell.status), []
+        if self.schedule.pool.sequential:
+            self.alone.clear()
+        if not self.trace.at_line_start and (self.alone or self.doubts):
+            warn("", name="")
+        for place, why in list(self.alone.items())[:1]:
+            count = f"{len(self.alone)} tests do" if len(self.alone) > 1 else "a test does"
+            warn(f"{count} not run beside others; {place}: {why}")
+        for doubt in self.doubts[:1]:
+            warn(
+                f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
+            )
+        status = shell_status(self.shell.status)
+        if self.doubts and not status:
+            status = EXIT_FAILED
+        return status, []
 
 
 def shell_status(status: int) -> int:
@@ -7265,7 +7578,19 @@ def check_script(name: str, options: Options) -> None:
                 f"{option}: {name} is a script, whose tests show only as it runs; leave {option} out, or "
                 "put its test commands into a list"
             )
+    if "POSIXLY_CORRECT" in os.environ or re.search(
+        r"\b(posix|privileged|keyword)\b", os.environ.get("SHELLOPTS", "")
+    ):
+        raise UsageError(
+            f"{name}: POSIXLY_CORRECT, or posix, privileged or keyword in SHELLOPTS, keeps bash from telling of its "
+            "tests; unset it"
+        )
     text = list_text(name)
+    flags = re.match(r"#!.*sh\s+(-\w+)", text)
+    if flags is not None:
+        warn(
+            f"{name}:1: `{flags.group(1)}` does not count, as under `bash {name}`; write `set {flags.group(1)}` below"
+        )
     if re.match(r"#!(?!.*sh\b)", text):
         raise ListError(
             f"{name}:1: this is a script, but none for bash; run it by a line of a list"

@@ -173,7 +173,7 @@ class ShapeTest(TrialCase):
             ran = self.trial(lines(
                 f"test_fail() {{ {handler}; }}", "python3 a --exit=1 || test_fail a", "python3 b || test_fail b",
                 f"for each in {words}; do echo failed $each; code=1; done", "exit ${code:-0}")).four
-            self.assertEqual((ran.code, ran.text.splitlines()[-1]), (1, "failed a"))
+            self.assertEqual((ran.code, ran.text.splitlines()[-2]), (1, "failed a"))
 
     def test_input_that_is_redirected_around_a_test(self) -> None:
         """Bash runs it; but in a loop around `read`, whose lines are not for it, it has none on several slots."""
@@ -401,8 +401,8 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(HEAD + lines("f() { echo $y >/dev/null; }", loop, "python3 a || test_fail a", loop,
                                         "pip3 install x", loop, "python3 b --exit=2 || test_fail b", loop) + TAIL)
         self.assertEqual(ran.code, 1)
-        self.assertEqual(ran.read("asked").split(), ["scan", "site", "test", "join", "site", "test", "join", "handled",
-                                                     "end"])
+        self.assertEqual(ran.read("asked").split(), ["scan", "site", "test", "join", "site", "test", "join", "react",
+                                                     "react", "end"])
 
     def test_status(self) -> None:
         """`$?` is what the command has left, at the begin of the handler, and in the journal."""
@@ -576,12 +576,14 @@ class FeatureTest(ScriptCase):
         text = HEAD + lines("change() { N=1; }", *reasons)
         first = text.split("\n").index("change() { N=1; }") + 2
         ran = self.conduct(text, "--verbose")
-        told = sorted(ran.err.splitlines(), key=lambda line: int(line.split(":")[1]))
+        *told, last = ran.err.splitlines()
+        told.sort(key=lambda line: int(line.split(":")[1]))
+        self.assertEqual(last, f"run_tests.py: 8 tests do not run beside others; test.sh:{first}: it ends a pipeline")
         self.assertEqual(len(told), len(reasons), ran.err)
         for number, (line, why) in enumerate(zip(told, reasons.values())):
-            self.assertTrue(line.startswith(f"test.sh:{first + number}: runs as it stands: {why}"), line)
+            self.assertTrue(line.startswith(f"test.sh:{first + number}: does not run beside other tests: {why}"), line)
         self.assertEqual((ran.code, starts(ran.text)), (0, []))
-        self.assertEqual(self.conduct(text).err, "")
+        self.assertEqual(self.conduct(text).err, last + "\n")
 
     def test_refusals(self) -> None:
         """What a script cannot do is refused before anything starts, with the reason."""
@@ -658,8 +660,9 @@ class ScriptFileTest(unittest.TestCase):
         test = site.test
         self.assertEqual((test.mask, test.body.split()[1], test.first, test.junit, test.attributes.retries),
                          ("0,1", "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-}", '"a b"', "$X/y.xml", 2))
-        self.assertEqual([self.sites(f"a || {handler}\n")[0].is_call for handler in (
-            "test_fail x", "{ test_fail x; }", 'test_fail "$?"', "test_fail *")], [True, False, False, False])
+        self.assertEqual([self.sites(f"a || {handler}\n")[0].can_wait for handler in (
+            "test_fail x", "{ test_fail x; }", 'test_fail "$?"', "test_fail *", "test_fail $(a)", "test_fail $!")],
+            [True, True, True, False, False, False])
         below = self.sites("#: gpus=2\na || test_fail x\n#:\nb || test_fail y\n")
         self.assertEqual([site.test.attributes.gpus for site in below], [2, None])
         self.assertEqual([mistake.split(":")[1] for mistake in read(
