@@ -6035,6 +6035,7 @@ MAY_BE_PUT_OFF = CALM | names_in(
     "awk basename cat cut date dirname grep head hostname ls mkdir nvidia-smi return sed set tail tee touch tr "
     "wc"
 )
+OFTEN_FAILS = names_in("[ [[ test (( let false grep return read unset")
 LEAVES = names_in("exit return break continue exec local declare typeset set shopt")
 STATEFUL = STATE_WORDS | names_in(
     "exit exec eval read mapfile readarray trap let shift getopts"
@@ -6045,7 +6046,7 @@ ASSIGNING = names_in(
 NAME = r"(?a:[A-Za-z_]\w*)"
 # What only the script's own shell can tell, as `$!`, or change, as `${x:=1}`.
 OWN_STATE = (
-    r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO|S?RANDOM)|\$\{\w+:?[=?]"
+    r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\bS?RANDOM\b|\$\{\w+:?[=?]"
     r"|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])|[<>]&\s*(?:[3-9]|\d\d)|(?<!<)<<(?!<)"
 )
 # How a function or trap asks where it is called from.
@@ -6080,6 +6081,7 @@ class Handler(NamedTuple):
     # What it runs that cannot be put off until more tests have been started.
     hasty: FrozenSet[str]
     can_fail: bool
+    may_end_badly: bool  # its last command is one whose status is often not 0
     fails: bool  # it says so (`return 1`), or does what only the script's shell can
     is_test: bool  # as a test it would change nothing in the script's shell
 
@@ -6122,7 +6124,7 @@ def has_glob(tokens: Iterable[Token]) -> bool:
 
 
 def read_handler(
-    nodes: Iterable[Node], functions: Mapping[str, Sequence[Node]], flags: str = ""
+    nodes: Sequence[Node], functions: Mapping[str, Sequence[Node]], flags: str = ""
 ) -> Handler:
     """What commands do, and the functions that they call, in a shell with these options (`$-`)."""
     changes: Set[str] = set()
@@ -6136,6 +6138,9 @@ def read_handler(
             fails = True
         waiting += node.parts()
         if node.kind:
+            names.add(
+                "function" * (node.kind == "function" and node.words[0].text not in names)
+            )
             continue
         if node.name in functions and node.name not in names:
             waiting += functions[node.name]
@@ -6155,9 +6160,26 @@ def read_handler(
         frozenset(changes - own),
         frozenset(names - MAY_BE_PUT_OFF),
         not names <= NEVER_FAILS,
+        may_end_badly(nodes, functions),
         fails,
         not (names & STATEFUL or changes - own),
     )
+
+
+def may_end_badly(nodes: Sequence[Node], functions: Mapping[str, Sequence[Node]]) -> bool:
+    """Whether the last command is a test of something, or the like, also in what it calls or consists of."""
+    waiting = list(chain.from_iterable(statements_of(nodes)[-1:]))
+    called: Set[str] = set()
+    for node in waiting:  # it grows
+        if node.name in OFTEN_FAILS:
+            return True
+        bodies = [*node.bodies]
+        if node.name in functions and node.name not in called:
+            called.add(node.name)
+            bodies += [body for each in functions[node.name] for body in each.bodies]
+        for body in filter(None, bodies):
+            waiting += statements_of(body)[-1]
+    return False
 
 
 def obstacle_of(node: Node) -> str:
@@ -7137,6 +7159,9 @@ class ScriptRun(Run):
             ).changes
         for site, _, _ in file.found:
             self.changes |= read_handler(site.nodes, self.functions).changes
+        for name, value in re.findall(rf"({NAME})=[\"']?({NAME})\b", text):
+            if value in self.changes:  # by another name
+                self.changes.add(name)
         if len(self.changes) > known:
             for name, each in self.files.items():
                 self.files[name] = ScriptFile(
@@ -7337,6 +7362,8 @@ class ScriptRun(Run):
             return f"{line.first} changes the script's shell"
         if handler.fails or (re.search("[eE]", said.flags) and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
+        if handler.may_end_badly and site.is_watched:
+            return "what follows may look at the status of its handler"
         return said.obstacle
 
     def hand(self, handed: Handed) -> None:
