@@ -60,7 +60,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from itertools import chain
+from itertools import chain, count
 from typing import (
     Any,
     BinaryIO,
@@ -204,6 +204,9 @@ class Outcome(enum.Enum):
         return self in (Outcome.INTERRUPTED, Outcome.NOT_RUN)
 
 
+CALM_PROGRAMS = r"(?:\S*/)?(?:rapids-logger|log|logger|banner)$"  # of scripts
+
+
 class Options(NamedTuple):
     """The command line, read once. Durations in seconds, paths as given."""
 
@@ -223,6 +226,9 @@ class Options(NamedTuple):
     leaks: str = "report"
     fail_fast: bool = False
     handlers: Tuple[str, ...] = ("test_fail",)  # of failures, in scripts
+    tests: Optional[str] = None  # in scripts, a pattern of commands
+    calm: str = CALM_PROGRAMS  # in scripts, a pattern of programs
+    one_by_one: bool = False
     arguments: Tuple[str, ...] = ()  # of a script
     verbose: bool = False
     log_dir: str = "logs"
@@ -1028,6 +1034,17 @@ def parse_gpus(text: str) -> float:
     if not re.fullmatch(r"\d{1,6}|0?\.(?!0+$)\d{1,6}", text):
         raise BadValue(f"{text!r} is not 0, a fraction below 1, a whole number or all")
     return float(text)
+
+
+def parse_pattern(text: str) -> str:
+    """A regular expression. Raises BadValue."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no regular expression: {error}"
+        ) from None
+    return text
 
 
 def parse_count(text: str) -> int:
@@ -5346,6 +5363,19 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
             "in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated",
             {"action": "append", "dest": "handlers"},
         ),
+        (
+            "--tests REGEX",
+            parse_pattern,
+            "in a script, commands that begin so are tests; default, where it has no such NAME: pytest, ctest, mpirun, "
+            "torchrun, files with test in their path",
+        ),
+        (
+            "--calm REGEX",
+            parse_pattern,
+            "in a script, programs that may run beside tests; default: rapids-logger, log, logger, banner",
+            {"default": CALM_PROGRAMS},
+        ),
+        ("--one-by-one", None, "let a script wait for each test"),
     ),
     "what is written": (
         ("--log-dir DIR", str, "logs and JUnit files; default: $XML_LOG_DIR, else logs"),
@@ -6032,11 +6062,11 @@ RUNS_BESIDE_TESTS = CALM | names_in(
 NEVER_FAILS = names_in("echo printf : true export")  # commands of a handler
 # Commands of a handler that is put off until more tests have been started.
 MAY_BE_PUT_OFF = CALM | names_in(
-    "awk basename cat cut date dirname grep head hostname ls mkdir nvidia-smi return sed set tail tee touch tr "
+    "awk basename cat cut date dirname exit grep head hostname ls mkdir nvidia-smi return sed set tail tee touch tr "
     "wc"
 )
 OFTEN_FAILS = names_in("[ [[ test (( let false grep return read unset")
-LEAVES = names_in("exit return break continue exec local declare typeset set shopt")
+LEAVES = names_in("return break continue exec local declare typeset set shopt")
 STATEFUL = STATE_WORDS | names_in(
     "exit exec eval read mapfile readarray trap let shift getopts"
 )
@@ -6060,13 +6090,39 @@ SEES_OUTSIDE = (
 FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
 
 
+# A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
+LOOKS_LIKE_TEST = (
+    r"(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)(?: |$)"
+    r"|(?:\S*/)?(?:python[\d.]*|bash|sh|deepspeed|accelerate) (?:.* )?(?:-m (?:pytest|unittest)(?: |$)|{0})|{0}"
+).format(r"(?:\S*/)?(?:tests?/\S|test_\S|run_test|\S*_test(?:\.\w+)?(?: |$))")
+# Commands in front of another one.
+PREFIXES = r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: \w+=\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?) )*"
+
+
+class Tells(NamedTuple):
+    """By what the tests of a script are known: their handlers or, where it has none, what commands look like."""
+
+    handlers: Collection[str]
+    looks: Optional[str]  # a pattern; None: handlers alone
+    calm: str  # a pattern of programs that may run beside tests
+
+    def is_test(self, node: Node) -> bool:
+        """Whether a command looks like a test."""
+        text = " ".join(token.text.strip("\"'") for token in node.words)
+        return (
+            self.looks is not None
+            and re.match(PREFIXES + f"(?:{self.looks})", text) is not None
+        )
+
+
 class Site(NamedTuple):
-    """A test of a script: `command || test_fail "label"`."""
+    """A test of a script: `command || test_fail "label"`, or a command that looks like one."""
 
     test: TestLine
     words: Tuple[str, ...]  # with assignments: what bash says of the command
-    handler: str  # bash
+    handler: str  # bash; empty: there is none
     nodes: Sequence[Node]  # the same, read
+    function: str  # in which it stands
     can_wait: bool  # nothing in the words of the handler is another thing later
     is_watched: (
         bool  # the status of its statement may be that of a function, a loop or the script
@@ -6082,6 +6138,7 @@ class Handler(NamedTuple):
     hasty: FrozenSet[str]
     can_fail: bool
     may_end_badly: bool  # its last command is one whose status is often not 0
+    leaves: bool  # it may end the script
     fails: bool  # it says so (`return 1`), or does what only the script's shell can
     is_test: bool  # as a test it would change nothing in the script's shell
 
@@ -6161,6 +6218,7 @@ def read_handler(
         frozenset(names - MAY_BE_PUT_OFF),
         not names <= NEVER_FAILS,
         may_end_badly(nodes, functions),
+        "exit" in names,
         fails,
         not (names & STATEFUL or changes - own),
     )
@@ -6205,12 +6263,15 @@ class ScriptFile:
     """
 
     def __init__(
-        self, name: str, text: str, handlers: Collection[str], changes: Container[str] = ()
+        self, name: str, text: str, tells: Tells, changes: Container[str] = ()
     ) -> None:
         self.name = name
         self.text = text
-        self.handlers = handlers
+        self.tells = tells
         self.changes = changes  # variables that handlers change
+        self.function = ""  # the one that is being read
+        # Names of commands whose failure does not end the script under `set -e`, since it is looked at.
+        self.guarded: Set[str] = set()
         self.readers = 0  # `while read` loops around
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
         self.mistakes: List[str] = []
@@ -6272,6 +6333,10 @@ class ScriptFile:
             if statement[-1].after == "&":
                 why = "it runs in the background"
             following = "".join(node.text for each in statements[at : at + 1] for node in each)
+            guarded = [
+                node for node in statement if node.after in ("&&", "||") or node.lead == "!"
+            ]
+            self.guarded.update(node.name for node in walk(guarded))
             watches = is_watched and at == len(statements)
             watches = watches or re.search(r"\$\{?\?|PIPESTATUS", following) is not None
             for number, node in enumerate(statement):
@@ -6303,9 +6368,11 @@ class ScriptFile:
         if node.kind == "function":
             name = node.words[0].text
             self.functions.setdefault(name, []).append(node)
+            outer, self.function = self.function, name
             if self.visit(list(node.parts()), "", True):
                 self.unseen.add(name)
-            return name in self.handlers  # the trap does not see definitions
+            self.function = outer
+            return name in self.tells.handlers  # the trap does not see definitions
         if node.kind in ("for", "case"):
             self.commands.append(node)
         if forks:
@@ -6325,6 +6392,8 @@ class ScriptFile:
             self.visit(part, obstacle or f"it follows `{node.kind}`", True)
             for part in node.conditions
         ]
+        for part in node.conditions:
+            self.guarded.update(each.name for each in walk(part))
         is_reader = any(each.name == "read" for part in node.conditions for each in walk(part))
         self.readers += is_reader
         unseen += [self.visit(part, obstacle, is_watched) for part in node.bodies]
@@ -6341,49 +6410,50 @@ class ScriptFile:
         return any(word in self.changes for word in re.findall(NAME, head))
 
     def find_site(self, statement: Sequence[Node], obstacle: str, is_watched: bool) -> None:
-        """Note the test in `command || handler`, if the statement ends so."""
+        """Note the test in `command || handler`, if the statement ends so, or one that looks like a test."""
         handler = statement[-1]
-        if handler.before != "||" or handler.lead:
-            return
-        names = {node.name for node in walk([handler])}
-        command = statement[-2]
-        if (
-            names.isdisjoint(self.handlers)
-            or handler.kind not in ("", "{")
-            or handler.redirects
-            and handler.kind
-        ):
-            return
+        is_handled = handler.before == "||" and not handler.lead and handler.kind in ("", "{")
+        if is_handled and not (handler.kind and handler.redirects):
+            names = {node.name for node in walk([handler])}
+            if self.tells.is_test(statement[-2]) or not names.isdisjoint(self.tells.handlers):
+                self.add_site(statement[-2], handler, obstacle, is_watched)
+        elif len(statement) == 1 and self.tells.is_test(handler):
+            test = self.test_line(handler, [])
+            why = obstacle or obstacle_of(handler)
+            words = tuple(words_of(handler))
+            site = Site(test, words, "", [], self.function, True, is_watched, self.readers > 0)
+            self.found.append((site, self.lines_of(handler), why))
+
+    def add_site(self, command: Node, handler: Node, obstacle: str, is_watched: bool) -> None:
+        """Note a test with a handler."""
         body = [handler]
-        called = handler
+        label: Sequence[Token] = []
         if handler.kind:
             body = handler.bodies[0]
-            called = next(node for node in walk(body) if node.name in self.handlers)
-            if names & LEAVES:
+            if {node.name for node in walk(body)} & LEAVES:
                 obstacle = obstacle or "its handler changes the course of the script"
+        for node in walk(body):
+            if node.name in self.tells.handlers:
+                label = label or node.words[1:2]
         text = self.text[body[0].start : body[-1].end]
-        words = re.sub(
-            r"\$\{?\?", "", re.sub(WORDS_ALONE, r"\1", text)
-        )  # it begins with the test's status
-        can_wait = not has_glob(handler.words) and not re.search(
-            f"{SEES_OUTSIDE}|{OWN_STATE}", words
-        )
-        obstacle = obstacle or obstacle_of(command)
-        if re.search(r"\$\{?(?:LINENO|BASH_COMMAND)", text):
-            obstacle = obstacle or "its handler asks where it is"
+        # The handler begins with the status of the test.
+        words = re.sub(r"\$\{?\?", "", re.sub(WORDS_ALONE, r"\1", text))
+        if re.search(rf"\$\{{?(?:LINENO|BASH_COMMAND)|{OWN_STATE}", words):
+            obstacle = obstacle or "its handler needs the script's own shell"
         site = Site(
-            self.test_line(command, called),
+            self.test_line(command, label),
             tuple(words_of(command)),
             text,
             body,
-            can_wait,
+            self.function,
+            not has_glob(handler.words) and not re.search(SEES_OUTSIDE, words),
             is_watched,
             self.readers > 0,
         )
-        self.found.append((site, self.lines_of(command), obstacle))
+        self.found.append((site, self.lines_of(command), obstacle or obstacle_of(command)))
 
-    def test_line(self, command: Node, called: Node) -> TestLine:
-        """A test as a list would have it, labelled by the call of its handler."""
+    def test_line(self, command: Node, labels: Sequence[Token]) -> TestLine:
+        """A test as a list would have it, labelled by the first of some words, if there is any."""
         text = command.text
         words = [token.text for token in command.words]
         masks = [token for token in command.assigned if is_mask(token)]
@@ -6402,7 +6472,7 @@ class ScriptFile:
             )
             if since <= command.start < end
         )
-        label = called.words[1].text if len(called.words) > 1 else ""
+        label = "".join(token.text for token in labels[:1])
         if not label or re.search(f"{SUBSTITUTION}|{OWN_STATE}", label):
             label = expandable(label or " ".join(words), is_command=True)
         test = TestLine(
@@ -6421,7 +6491,7 @@ class ScriptFile:
         return test
 
     def calm_words(
-        self, changes: Container[str], functions: Container[str]
+        self, changes: Container[str], functions: Collection[str]
     ) -> Dict[int, Set[str]]:
         """By line, how commands begin that may run beside tests; of functions as `name()`."""
         calm: Dict[int, Set[str]] = {}
@@ -6436,10 +6506,16 @@ class ScriptFile:
                 start = start.partition("=")[0] + "="
             elif node.name in functions and node.name not in RUNS_BESIDE_TESTS:
                 start += "()"
-            lines = calm if is_calm(node, changes, functions) else restless
+            lines = calm if self.is_calm(node, changes, functions) else restless
             for line in self.lines_of(node):
                 lines.setdefault(line, set()).add(start)
         return {line: starts - restless.get(line, set()) for line, starts in calm.items()}
+
+    def is_calm(self, node: Node, changes: Container[str], functions: Collection[str]) -> bool:
+        """Whether a command may run at once, a program that may run beside tests too."""
+        if node.name and re.match(self.tells.calm, node.name):
+            functions = {*functions, node.name}
+        return is_calm(node, changes, functions)
 
 
 def statements_of(nodes: Iterable[Node]) -> List[List[Node]]:
@@ -6584,7 +6660,12 @@ _rt_step() {
     _rt_remember
   fi
   case $_rt_name in
-    trap) _rt_trapped=1 _rt_calm=() ;;
+    trap)    # bash does not tell the commands of a trap for ERR, and not in a function that there is one
+      _rt_trapped=1 _rt_calm=()
+      case $_rt_command in
+        trap\ -\ *ERR* | trap\ -\ *RETURN*) _rt_careful= ;;
+        *ERR* | *RETURN*) _rt_careful=1 ;;
+      esac ;;
     source | .) _rt_files=() _rt_calm=() ;;    # a file may be another than before
   esac
 }
@@ -6685,18 +6766,25 @@ _rt_end() {
   _rt_unskip
   if [[ $BASHPID == "$_rt_shell" ]]; then
     [[ $(trap -p HUP INT TERM) ]] || trap : HUP INT TERM # the rest of its EXIT trap is to run
+    [[ -o posix ]] || exit() { _rt_leave "${1-$?}"; }
     _rt_join
+    [[ -o posix ]] || unset -f exit
     _rt_over=1
   fi
   return "$_rt_status"
 }
+_rt_leave() {    # ends a script that has come to its end already, which bash does without the rest of its EXIT trap
+  unset -f exit
+  _rt_return "$1"
+  eval "$_rt_farewell"
+  exit "$1"
+}
 _rt_keep_end() { # the end of the script waits too, whatever trap it has set for it
   local _rt_text=$(trap -p EXIT)
-  _rt_trapped= _rt_careful=
-  trap -p ERR RETURN >|"$_rt_folder/trap"
-  [[ ! -s $_rt_folder/trap ]] || _rt_careful=1
+  _rt_trapped=
   [[ $_rt_text != *_rt_end* ]] || return
   eval "set -- ${_rt_text#trap -- }"
+  _rt_farewell=${1-}
   trap -- "{ _rt_end && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null${1:+$'\n'$1}" EXIT
 }
 _rt_keep_end
@@ -6922,6 +7010,7 @@ class Handed(NamedTuple):
     test: Test
     offset: int  # what the script had printed before
     site: Site
+    reaction: str  # bash: what the script does where it fails
     snapshot: str  # path of bash that makes another shell like the script's
     flags: str  # the shell's options
     level: int  # of `source`
@@ -6986,6 +7075,181 @@ def attributes_of(name: str, state: Mapping[str, str]) -> str:
     )
 
 
+class Script:
+    """All that has been read of a script and of what it sources."""
+
+    def __init__(self, tells: Tells) -> None:
+        self.tells = tells
+        self.files: Dict[str, ScriptFile] = {}  # by name, as bash knows them
+        self.functions: Dict[str, List[Node]] = {}  # of all files
+        self.sought: Set[str] = set()  # handlers whose files bash has been asked for
+        self.changes: Set[str] = set()  # variables that handlers change
+
+    def read(self, source: str, text: str) -> ScriptFile:
+        """Read a file of the script, and the others again if its handlers change what was not known to change."""
+        known = len(self.changes)
+        file = self.files[source] = ScriptFile(source, text, self.tells, self.changes)
+        for name, definitions in file.functions.items():
+            self.functions.setdefault(name, []).extend(definitions)
+        for handler in self.tells.handlers:
+            self.changes |= read_handler(
+                self.functions.get(handler, []), self.functions
+            ).changes
+        for site, _, _ in file.found:
+            self.changes |= read_handler(site.nodes, self.functions).changes
+        for name, value in re.findall(rf"({NAME})=[\"']?({NAME})\b", text):
+            if value in self.changes:  # by another name
+                self.changes.add(name)
+        if len(self.changes) > known:
+            for name, each in self.files.items():
+                self.files[name] = ScriptFile(name, each.text, self.tells, self.changes)
+        return self.files[source]
+
+    def tables(self) -> str:
+        """What the hook has to know of the lines of all files, as bash."""
+        return "".join(map(self.table, self.files.values(), count(1)))
+
+    def table(self, file: ScriptFile, number: int) -> str:
+        """What the hook has to know of the lines of a file, as bash."""
+        places = dict.fromkeys(
+            chain.from_iterable(lines for _, lines, why in file.found if not why), "s"
+        )
+        for line in file.waits:
+            places[line] = places.get(line, "") + "w"
+        unseen = {name for each in self.files.values() for name in each.unseen}
+        calm = file.calm_words(self.changes, self.functions.keys() - unseen)
+        lines = " ".join(f"[{number}:{line}]={place}" for line, place in places.items())
+        words = " ".join(
+            f"[{number}:{line}]={shlex.quote(' '.join(said))}" for line, said in calm.items()
+        )
+        return f"_rt_files[{shlex.quote(file.name)}]={number} _rt_places+=({lines}) _rt_words+=({words})\n"
+
+    def missing_handler(self, site: Site) -> str:
+        """A handler of this test whose definition is yet to be looked for; each is only once.
+
+        The trap does not see a file that has nothing but functions.
+        """
+        known = {"", *self.functions, *MAY_BE_PUT_OFF, *self.sought}
+        for node in walk(site.nodes):
+            if node.name not in known and re.fullmatch(r"[\w-]+", node.name):
+                self.sought.add(node.name)
+                return node.name
+        return ""
+
+    def reach(self, text: str, state: Mapping[str, str]) -> Set[str]:
+        """The names in some bash, those in the functions that it calls, and those in the values of its variables."""
+        waiting = re.findall(NAME, text)
+        reached = set(waiting)
+        for name in waiting:  # it grows
+            texts = [node.text for node in self.functions.get(name, ())]
+            if name in state:
+                texts.append(state[name].partition("=")[2])
+            new = {each for text in texts for each in re.findall(NAME, text)} - reached
+            reached |= new
+            waiting += new
+        return reached
+
+    def guarded(self) -> Set[str]:
+        """The functions in which `set -e` does not count, and those that they call."""
+        names = set().union(*(file.guarded for file in self.files.values()))
+        return self.reach(" ".join(names), {}) - {""}
+
+
+class Certainty:
+    """Looks whether anything that has gone ahead of a failure can have seen what the script did about it."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.reaction: Optional[Reaction] = None
+        self.reacted: Set[str] = set()  # what reactions have changed since the script waits
+        # `file:line:command`, what the script has gone through since it last waited.
+        self.ran: List[str] = []
+        self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
+
+    def wait(self) -> None:
+        """The script waits."""
+        self.ran = []
+        self.reacted = set()
+
+    def begin(self, handed: Handed, now: Mapping[str, str], status: int) -> str:
+        """Bash that reacts to a failure in the state that the shell had when it handed the test over.
+
+        Variables that have changed since stand behind local ones meanwhile.
+        """
+        base = read_state(handed.snapshot)
+        fixed = OWN_LIFE | self.reacted | {" functions"}
+        borrowed = {
+            name
+            for name in (base.keys() | now.keys()) - fixed
+            if base.get(name) != now.get(name) and "r" not in attributes_of(name, now)
+        }
+        then = {name: base[name] for name in borrowed if name in base}
+        then.update((name, text) for name, text in now.items() if name not in borrowed)
+        self.reaction = Reaction(handed, now, then)
+        handler = shlex.quote(handed.reaction)
+        lines = [base.get(name, f"local {name}; unset -v {name}") for name in sorted(borrowed)]
+        lines.append(f"_rt_handle {status} {handler} {handed.flags or '-'}{base[' arguments']}")
+        lines.append('_rt_keep >|"$_rt_folder/state"')
+        lines += [now[name] for name in sorted(borrowed) if name.startswith(" ")]
+        return "\n".join([*lines, "_rt_more=1"])
+
+    def end(
+        self, after: Mapping[str, str], status: int, handed: Sequence[Handed]
+    ) -> Dict[str, str]:
+        """What a reaction has changed; returns the state of the shell without what was borrowed for it."""
+        reaction = self.reaction
+        assert reaction is not None
+        self.reaction = None
+        now, then = reaction.now, reaction.then
+        later = handed[handed.index(reaction.handed) + 1 :]
+        names = (then.keys() | after.keys()) - OWN_LIFE
+        changed = {name for name in names if then.get(name) != after.get(name)}
+        self.reacted |= changed
+        state = dict(after)
+        for name in then.keys() | now.keys():
+            if then.get(name) != now.get(name):
+                state.pop(name, None)
+                state.update((each, now[each]) for each in [name] if each in now)
+        is_lost = any(
+            then.get(name) != now.get(name) or name.startswith(" set ") for name in changed
+        )
+        self.doubt(reaction.handed, later, changed, after, status, is_lost)
+        return state
+
+    def doubt(
+        self,
+        handed: Handed,
+        later: Sequence[Handed],
+        changed: Set[str],
+        state: Mapping[str, str],
+        status: int,
+        is_lost: bool,
+    ) -> None:
+        """Note what has gone ahead of a failure, if it may have seen what the reaction has changed.
+
+        `is_lost`: what the reaction has changed could not stay.
+        """
+        texts = [*self.ran, *(f"{each.test.where}:{each.site.test.body}" for each in later)]
+        ahead = []
+        if any(name.startswith(" ") or "x" in attributes_of(name, state) for name in changed):
+            ahead = texts
+        for text in texts:
+            command = text.split(":", 2)[2]
+            names = self.script.reach(command, state)
+            if changed and (re.search(INDIRECT, command) or not names.isdisjoint(changed)):
+                ahead.append(text)
+        if is_lost:
+            ahead.append(f"{handed.test.where}:the script")
+        if status and (handed.site.is_watched or re.search("[eE]", handed.flags)):
+            ahead.append(f"{handed.test.where}:what looks at the status of its handler")
+        for text in ahead[:1]:
+            file, line, command = text.split(":", 2)
+            self.doubts.append(
+                f"{file}:{line}: `{command.strip()}` went ahead of the failure of {handed.test.label} "
+                f"({handed.test.where})"
+            )
+
+
 class ScriptRun(Run):
     """The run of a script: bash goes through it and hands tests over, and waits where it would see a difference."""
 
@@ -6997,15 +7261,15 @@ class ScriptRun(Run):
         self.name = options.lists[0]
         self.slots = self.schedule.pool.size * 8 + self.schedule.pool.cpus  # with fractions
         self.workers = ThreadPoolExecutor(self.slots)
-        self.script = ScriptTrace(self.console)
+        self.shown = ScriptTrace(self.console)
         self.labels = Unique("{} #{}", str)
         self.stems = Unique("{}_{}", str.casefold)
         self.stems(os.path.basename(self.name))  # its own log
-        self.files: Dict[str, ScriptFile] = {}  # by name, as bash knows them
-        self.functions: Dict[str, List[Node]] = {}  # of all files
-        self.sought: Set[str] = set()  # handlers whose files bash has been asked for
-        self.changes: Set[str] = set()  # variables that handlers change
+        self.script = Script(tells_of(self.name, list_text(self.name), options))
+        self.certainty = Certainty(self.script)
         self.readers: Set[Test] = set()  # tests whose standard input would be ours
+        self.last_ones: Set[Test] = set()  # tests whose failure may end the script
+        self.must_join = False  # one of these has failed
         self.site: Optional[Site] = None  # whose words bash is asked for
         self.handed: List[Handed] = []  # since the script has last waited
         self.running = 0  # of these, how many have not ended
@@ -7014,12 +7278,7 @@ class ScriptRun(Run):
         self.joined: Optional[Tuple[int, int]] = None  # offset and level where it waits
         self.handling: List[Handed] = []  # whose handlers are called
         self.ends: List[int] = []  # offsets where these have ended
-        self.reaction: Optional[Reaction] = None
-        self.reacted: Set[str] = set()  # what reactions have changed since the script waits
-        self.ran: List[
-            str
-        ] = []  # `file:line:command`, what the script has gone through since it last waited
-        self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
+        self.ahead: List[str] = []  # labels of tests that ran ahead of the end of the script
         self.alone: Dict[str, str] = {}  # by place, why a test does not run beside others
         # A test for which alone the script has waited, and why: that is to be told if another one follows.
         self.lone: Optional[Tuple[TestLine, str]] = None
@@ -7080,19 +7339,23 @@ class ScriptRun(Run):
             super().take(event)
             if isinstance(event, Begin):
                 self.shell.start(self.folder)
-                self.script.source = f"/dev/fd/{self.shell.kept}"
+                self.shown.source = f"/dev/fd/{self.shell.kept}"
             if isinstance(event, Interrupt) and self.is_ending:
                 self.shell.signal(signal.SIGKILL)
         self.follow_up()
 
     def next_event(self) -> Event:
-        if not self.script.is_held:
-            self.script.show()
+        if not self.shown.is_held:
+            self.shown.show()
         return super().next_event()
 
     def conclude(self, conclude: Conclude) -> None:
         super().conclude(conclude)
         self.running -= 1
+        has_failed = self.options.fails(conclude.result.outcome)
+        self.must_join = self.must_join or (
+            has_failed and conclude.result.test in self.last_ones
+        )
 
     def follow_up(self) -> None:
         """What any event may have made possible or necessary."""
@@ -7134,67 +7397,36 @@ class ScriptRun(Run):
             text = list_text(os.path.join(directory, source))
         except ListError:
             text = ""  # `eval`, standard input
-        before = self.files.get(source)
+        before = self.script.files.get(source)
         if before is None or before.text != text:
-            self.read_file(source, text)
-        tables = [
-            self.table(number, each) for number, each in enumerate(self.files.values(), 1)
-        ]
+            self.introduce(self.script.read(source, text))
         return (
             '_rt_places=() _rt_words=() _rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n'
-            + "".join(tables)
+            + self.script.tables()
         )
 
-    def read_file(self, source: str, text: str) -> None:
-        """Read a file of the script, and the others again if its handlers change what was not known to change."""
-        known = len(self.changes)
-        file = self.files[source] = ScriptFile(
-            source, text, self.options.handlers, self.changes
-        )
-        for name, definitions in file.functions.items():
-            self.functions.setdefault(name, []).extend(definitions)
-        for handler in self.options.handlers:
-            self.changes |= read_handler(
-                self.functions.get(handler, []), self.functions
-            ).changes
-        for site, _, _ in file.found:
-            self.changes |= read_handler(site.nodes, self.functions).changes
-        for name, value in re.findall(rf"({NAME})=[\"']?({NAME})\b", text):
-            if value in self.changes:  # by another name
-                self.changes.add(name)
-        if len(self.changes) > known:
-            for name, each in self.files.items():
-                self.files[name] = ScriptFile(
-                    name, each.text, self.options.handlers, self.changes
-                )
+    def introduce(self, file: ScriptFile) -> None:
+        """Say what there is to say of a file: what its tests are, if it does not say so, or that there are none."""
         for message in file.mistakes:
             warn(message, name="")
-        has_none = not file.found and not any(
-            node.name in ("source", ".") for node in file.commands
-        )
-        if source == self.name and has_none and not self.schedule.pool.sequential:
-            warn(
-                f"{source}: nothing runs in parallel: no command has `|| {'` or `|| '.join(self.options.handlers)}`; "
-                "name another handler with --fail-function"
-            )
         for site, _, why in file.found:
             if why:
                 self.explain(site.test, why)
-
-    def table(self, number: int, file: ScriptFile) -> str:
-        """What the hook has to know of the lines of a file, as bash."""
-        places = dict.fromkeys(
-            chain.from_iterable(lines for _, lines, why in file.found if not why), "s"
-        )
-        for line in file.waits:
-            places[line] = places.get(line, "") + "w"
-        unseen = {name for each in self.files.values() for name in each.unseen}
-        calm = file.calm_words(self.changes, self.functions.keys() - unseen)
-        lines = " ".join(f"[{number}:{line}]={place}" for line, place in places.items())
-        words = " ".join(
-            f"[{number}:{line}]={shlex.quote(' '.join(said))}" for line, said in calm.items()
-        )
-        return f"_rt_files[{shlex.quote(file.name)}]={number} _rt_places+=({lines}) _rt_words+=({words})\n"
+        if file.name != self.name or self.schedule.pool.sequential:
+            return
+        sources = any(node.name in ("source", ".") for node in file.commands)
+        ahead = sum(not why for _, _, why in file.found)
+        if ahead and self.script.tells.looks and not self.options.one_by_one:
+            way = "set -e" if re.search(r"(?m)^\s*set -\w*e", file.text) else "no handlers"
+            warn(
+                f"{file.name}: {way}: {ahead} commands look like tests, and run ahead of each other; "
+                "--one-by-one stops that"
+            )
+        elif not file.found and not sources:
+            warn(
+                f"{file.name}: nothing runs in parallel: no command has `|| {'` or `|| '.join(self.options.handlers)}` "
+                "or looks like a test; name a handler with --fail-function, or tests with --tests"
+            )
 
     def explain(self, test: TestLine, why: str) -> None:
         """Note why a test does not run beside others; with --verbose, say it at once."""
@@ -7209,7 +7441,7 @@ class ScriptRun(Run):
         words = tuple(words_of(read[0])) if read else ()
         sites = [
             site
-            for site, lines, why in self.files[source].found
+            for site, lines, why in self.script.files[source].found
             if not why and int(line) in lines and site.words == words
         ]
         if len({(site.handler, site.test.label) for site in sites}) > 1:
@@ -7218,14 +7450,14 @@ class ScriptRun(Run):
             return self.hand_over(sites[0])
         if words[:1] and words[0] in self.options.handlers:
             label = shlex.quote(command)
-            if len(words) > 1 and not re.search(SEES_OUTSIDE, words[1]):
+            if len(words) > 1 and not re.search(f"{SEES_OUTSIDE}|{OWN_STATE}", words[1]):
                 label = words[1]
             return f'_rt_join; local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}; _rt_site=1'
         return ""
 
     def hand_over(self, site: Site) -> str:
         """Bash that hands a test over, or finds its handler first."""
-        missing = self.missing_handler(site)
+        missing = self.script.missing_handler(site)
         if missing:
             return f'_rt_scan_home {missing}; _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command"'
         self.site = site
@@ -7233,7 +7465,7 @@ class ScriptRun(Run):
         if not site.test.has_mask and self.machine.variables:
             mask = f"${{{self.machine.variables[0]}-}}"
         join = ""
-        if not self.changes.isdisjoint(self.reach(site.test.body, {})):
+        if not self.script.changes.isdisjoint(self.script.reach(site.test.body, {})):
             join = "_rt_join; "
         text = f"{site.test.body}\n{site.handler}"
         read = re.sub(
@@ -7245,31 +7477,6 @@ class ScriptRun(Run):
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
             f"local _rt_names=({names}); _rt_hand; _rt_site=1"
         )
-
-    def missing_handler(self, site: Site) -> str:
-        """A handler of this test whose definition is yet to be looked for; each is only once.
-
-        The trap does not see a file that has nothing but functions.
-        """
-        for node in walk(site.nodes):
-            unknown = node.name in self.options.handlers and node.name not in self.functions
-            if unknown and node.name not in self.sought:
-                self.sought.add(node.name)
-                return node.name
-        return ""
-
-    def reach(self, text: str, state: Mapping[str, str]) -> Set[str]:
-        """The names in some bash, those in the functions that it calls, and those in the values of its variables."""
-        waiting = re.findall(NAME, text)
-        reached = set(waiting)
-        for name in waiting:  # it grows
-            texts = [node.text for node in self.functions.get(name, ())]
-            if name in state:
-                texts.append(state[name].partition("=")[2])
-            new = {each for text in texts for each in re.findall(NAME, text)} - reached
-            reached |= new
-            waiting += new
-        return reached
 
     def on_failed(self, _offset: int, label: str, status: str, line: str) -> str:
         """Bash itself is about to call a handler: a test has failed that was no job for the slots."""
@@ -7310,7 +7517,10 @@ class ScriptRun(Run):
         line = site.test.expanded(
             Snapshot(os.getcwd(), self.exports, said.snapshot), b"", words
         )
-        handler = read_handler(site.nodes, self.functions, said.flags)
+        handler = read_handler(site.nodes, self.script.functions, said.flags)
+        reaction = site.handler
+        if not reaction and "e" in said.flags:
+            reaction = "exit $?"
         why = self.obstacle(line, site, handler, said)
         if why:
             self.explain(site.test, why)
@@ -7321,8 +7531,14 @@ class ScriptRun(Run):
                 f"{place}: writes the same JUnit file as an earlier test, {line.junit}, and waits for it"
             )
             return "_rt_join; _rt_hand"
+        if self.must_join:
+            return "_rt_join; _rt_hand"
         test = self.script_test(line)
-        handed = Handed(test, offset, site, said.snapshot, said.flags, int(said.level))
+        if "exit" in reaction or handler.leaves:
+            self.last_ones.add(test)
+        handed = Handed(
+            test, offset, site, reaction, said.snapshot, said.flags, int(said.level)
+        )
         if said.reads == "own":
             self.readers.add(test)
         done = "_rt_pending=1 _rt_skip=1"
@@ -7336,6 +7552,8 @@ class ScriptRun(Run):
 
     def hurry(self, site: Site, handler: Handler, said: Arrival) -> str:
         """Why bash has to wait for a test before it goes on; empty if it may run ahead."""
+        if self.options.one_by_one:
+            return "--one-by-one"
         if handler.hasty:
             return f"its handler calls {' '.join(sorted(handler.hasty))}"
         if not site.can_wait:
@@ -7350,15 +7568,24 @@ class ScriptRun(Run):
 
     def obstacle(self, line: TestLine, site: Site, handler: Handler, said: Arrival) -> str:
         """Why bash has to run a test itself; empty if it need not."""
+        if not site.handler and "E" in said.flags:
+            return "a trap for ERR looks at its status"
+        if not site.handler and "e" in said.flags:
+            if site.function in self.script.guarded() or (
+                not site.function and line.file != self.name
+            ):
+                return "what calls it may look at its status"
+        elif not site.handler and site.is_watched:
+            return "what follows may look at its status"
         called = {node.name for node in walk(site.nodes)} & set(self.options.handlers)
-        if not called <= self.functions.keys():
+        if not called <= self.script.functions.keys():
             return "its handler is no function"
         if "BASH_SOURCE" in line.body and line.file != self.name:
             return "BASH_SOURCE is not its own"
         if said.reads == "other" and (self.schedule.pool.sequential or not site.is_in_reader):
             return "its standard input is redirected"
-        function = self.functions.get(line.first)
-        if function is not None and not read_handler(function, self.functions).is_test:
+        function = self.script.functions.get(line.first)
+        if function is not None and not read_handler(function, self.script.functions).is_test:
             return f"{line.first} changes the script's shell"
         if handler.fails or (re.search("[eE]", said.flags) and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
@@ -7378,7 +7605,7 @@ class ScriptRun(Run):
         self.tests.append(handed.test)
         self.batch.append(handed.test)
         self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
-        self.script.hold(handed.offset)
+        self.shown.hold(handed.offset)
         self.console.total += 1
 
     def script_test(self, line: TestLine) -> Test:
@@ -7427,103 +7654,31 @@ class ScriptRun(Run):
         self.handling = [
             handed
             for handed in self.handed
-            if self.options.fails(self.result_of(handed).outcome) and not self.is_ending
+            if handed.reaction
+            and self.options.fails(self.result_of(handed).outcome)
+            and not self.is_ending
         ]
+        self.must_join = False
         self.ends = []
-        self.ran = []
-        self.reacted = set()
+        self.certainty.wait()
         self.shell.answer("_rt_react" * bool(self.handling))
         if not self.handling and self.joined:
             self.release(self.joined[0])
 
     def on_react(self, offset: int, snapshot: str, status: str, *ran: str) -> str:
         """Bash has reacted to a failure, or is to begin. Raises OSError, ValueError for a torn snapshot."""
-        self.ran += [command[2:] for command in ran if command.startswith("1:")]
+        certainty = self.certainty
+        certainty.ran += [command[2:] for command in ran if command.startswith("1:")]
         state = read_state(snapshot)
-        if self.reaction is not None:
-            state = self.end_reaction(self.reaction, state, int(status))
+        if certainty.reaction is not None:
+            state = certainty.end(state, int(status), self.handed)
             self.ends.append(offset)
-            self.reaction = None
         if len(self.ends) == len(self.handling):
             self.release(offset)
             return ""
-        return self.begin_reaction(self.handling[len(self.ends)], state)
-
-    def begin_reaction(self, handed: Handed, now: Mapping[str, str]) -> str:
-        """Bash that reacts to a failure in the state that the shell had when it handed the test over.
-
-        Variables that have changed since stand behind local ones meanwhile.
-        """
-        base = read_state(handed.snapshot)
-        fixed = OWN_LIFE | self.reacted | {" functions"}
-        borrowed = {
-            name
-            for name in (base.keys() | now.keys()) - fixed
-            if base.get(name) != now.get(name) and "r" not in attributes_of(name, now)
-        }
-        then = {name: base[name] for name in borrowed if name in base}
-        then.update((name, text) for name, text in now.items() if name not in borrowed)
-        self.reaction = Reaction(handed, now, then)
+        handed = self.handling[len(self.ends)]
         # The status is 1 for one that did not run, or has passed but for the runner.
-        status = shell_status(self.result_of(handed).status or 1)
-        handler = shlex.quote(handed.site.handler)
-        lines = [base.get(name, f"local {name}; unset -v {name}") for name in sorted(borrowed)]
-        lines.append(f"_rt_handle {status} {handler} {handed.flags or '-'}{base[' arguments']}")
-        lines.append('_rt_keep >|"$_rt_folder/state"')
-        lines += [now[name] for name in sorted(borrowed) if name.startswith(" ")]
-        return "\n".join([*lines, "_rt_more=1"])
-
-    def end_reaction(
-        self, reaction: Reaction, after: Mapping[str, str], status: int
-    ) -> Dict[str, str]:
-        """What a reaction has changed; returns the state of the shell without what was borrowed for it."""
-        now, then = reaction.now, reaction.then
-        names = (then.keys() | after.keys()) - OWN_LIFE
-        changed = {name for name in names if then.get(name) != after.get(name)}
-        self.reacted |= changed
-        state = dict(after)
-        for name in then.keys() | now.keys():
-            if then.get(name) != now.get(name):
-                state.pop(name, None)
-                state.update((each, now[each]) for each in [name] if each in now)
-        is_lost = any(
-            then.get(name) != now.get(name) or name.startswith(" set ") for name in changed
-        )
-        self.doubt(reaction.handed, changed, after, status, is_lost)
-        return state
-
-    def doubt(
-        self,
-        handed: Handed,
-        changed: Set[str],
-        state: Mapping[str, str],
-        status: int,
-        is_lost: bool,
-    ) -> None:
-        """Note what has gone ahead of a failure, if it may have seen what the reaction has changed.
-
-        `is_lost`: what the reaction has changed could not stay.
-        """
-        later = self.handed[self.handed.index(handed) + 1 :]
-        texts = [*self.ran, *(f"{each.test.where}:{each.site.test.body}" for each in later)]
-        ahead = []
-        if any(name.startswith(" ") or "x" in attributes_of(name, state) for name in changed):
-            ahead = texts
-        for text in texts:
-            command = text.split(":", 2)[2]
-            names = self.reach(command, state)
-            if changed and (re.search(INDIRECT, command) or not names.isdisjoint(changed)):
-                ahead.append(text)
-        if is_lost:
-            ahead.append(f"{handed.test.where}:the script")
-        if status and (handed.site.is_watched or re.search("[eE]", handed.flags)):
-            ahead.append(f"{handed.test.where}:what looks at the status of its handler")
-        for text in ahead[:1]:
-            file, line, command = text.split(":", 2)
-            self.doubts.append(
-                f"{file}:{line}: `{command.strip()}` went ahead of the failure of {handed.test.label} "
-                f"({handed.test.where})"
-            )
+        return certainty.begin(handed, state, shell_status(self.result_of(handed).status or 1))
 
     def release(self, end: int) -> None:
         """Show the tests that the script has waited for, at their places in what it has printed up to `end`."""
@@ -7531,7 +7686,7 @@ class ScriptRun(Run):
         begin = start
         ends = iter([*self.ends, *[end] * len(self.handed)])
         results = [self.result_of(handed) for handed in self.handed]
-        self.script.sum_up(
+        self.shown.sum_up(
             summary(
                 results,
                 time.monotonic() - self.began,
@@ -7540,11 +7695,17 @@ class ScriptRun(Run):
                 self.quarantined,
             )
         )
-        for handed, result in zip(self.handed, results):
+        reaction = self.certainty.reaction
+        last = reaction and reaction.handed  # behind which the script has ended
+        for at, (handed, result) in enumerate(zip(self.handed, results), 1):
             stop = next(ends) if handed in self.handling else begin
-            self.script.show_test(result, handed.offset, begin, stop, 3 + level - handed.level)
+            self.shown.show_test(result, handed.offset, begin, stop, 3 + level - handed.level)
             begin = stop
-        self.script.release(start, end)
+            if handed is last:
+                self.shown.shown = max(self.shown.shown, start)
+                self.ahead = [each.test.label for each in self.handed[at:]]
+                break
+        self.shown.release(start, end)
         self.handed = []
         self.joined = None
         self.handling = []
@@ -7557,23 +7718,25 @@ class ScriptRun(Run):
     def verdict(self, results: Sequence[Result]) -> Tuple[int, List[str]]:
         """The script has said its own; only what ended it is news."""
         code, lines = super().verdict(results)
-        self.script.show()  # it has the last word
+        self.shown.show()  # it has the last word
         self.trace.flush()
         if self.is_ending or self.schedule.failure:
             return max(code, EXIT_FAILED), lines
         if self.schedule.pool.sequential:
             self.alone.clear()
-        if not self.trace.at_line_start and (self.alone or self.doubts):
+        if not self.trace.at_line_start and (self.alone or self.certainty.doubts or self.ahead):
             warn("", name="")
+        if self.ahead:
+            warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
         for place, why in list(self.alone.items())[:1]:
             count = f"{len(self.alone)} tests do" if len(self.alone) > 1 else "a test does"
             warn(f"{count} not run beside others; {place}: {why}")
-        for doubt in self.doubts[:1]:
+        for doubt in self.certainty.doubts[:1]:
             warn(
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
             )
         status = shell_status(self.shell.status)
-        if self.doubts and not status:
+        if self.certainty.doubts and not status:
             status = EXIT_FAILED
         return status, []
 
@@ -7583,6 +7746,14 @@ def shell_status(status: int) -> int:
     if status < 0:
         return EXIT_SIGNAL - status
     return status
+
+
+def tells_of(name: str, text: str, options: Options) -> Tells:
+    """By what the tests of a script are known: the most explicit way in which it treats failures."""
+    tells = Tells(options.handlers, options.tests, options.calm)
+    if options.tests is None and not ScriptFile(name, text, tells).found:
+        return tells._replace(looks=LOOKS_LIKE_TEST)
+    return tells
 
 
 def check_script(name: str, options: Options) -> None:
@@ -7622,7 +7793,7 @@ def check_script(name: str, options: Options) -> None:
         raise ListError(
             f"{name}:1: this is a script, but none for bash; run it by a line of a list"
         )
-    mistakes = ScriptFile(name, text, options.handlers).mistakes
+    mistakes = ScriptFile(name, text, tells_of(name, text, options)).mistakes
     if mistakes:
         raise ListError(*mistakes)
 

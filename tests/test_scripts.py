@@ -20,7 +20,7 @@ import unittest
 from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Sequence, Set
 from xml.etree import ElementTree
 
-from run_tests import Reader, ScriptFile, Site, is_calm, read_handler
+from run_tests import Reader, ScriptFile, Site, Tells, is_calm, read_handler
 from tests.support import WAIT_S, Fifo, Ran, compiled_runner, lines_of
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import BLOCK, PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
@@ -618,7 +618,7 @@ class FeatureTest(ScriptCase):
 
 
 def read(text: str) -> ScriptFile:
-    return ScriptFile("t.sh", text, ["test_fail"])
+    return ScriptFile("t.sh", text, Tells(["test_fail"], None, "logger"))
 
 
 class ScriptFileTest(unittest.TestCase):
@@ -661,8 +661,8 @@ class ScriptFileTest(unittest.TestCase):
         self.assertEqual((test.mask, test.body.split()[1], test.first, test.junit, test.attributes.retries),
                          ("0,1", "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-}", '"a b"', "$X/y.xml", 2))
         self.assertEqual([self.sites(f"a || {handler}\n")[0].can_wait for handler in (
-            "test_fail x", "{ test_fail x; }", 'test_fail "$?"', "test_fail *", "test_fail $(a)", "test_fail $!")],
-            [True, True, True, False, False, False])
+            "test_fail x", "{ test_fail x; }", 'test_fail "$?"', "test_fail *", "test_fail $(a)")],
+            [True, True, True, False, False])
         below = self.sites("#: gpus=2\na || test_fail x\n#:\nb || test_fail y\n")
         self.assertEqual([site.test.attributes.gpus for site in below], [2, None])
         self.assertEqual([mistake.split(":")[1] for mistake in read(
@@ -671,7 +671,7 @@ class ScriptFileTest(unittest.TestCase):
 
     def test_obstacles(self) -> None:
         for text, why in {
-            "a | b || test_fail x": "pipeline", "! a || test_fail x": "`!`", "time a || test_fail x": "`time`",
+            "a || test_fail $RANDOM": "own shell", "a | b || test_fail x": "pipeline", "! a || test_fail x": "`!`", "time a || test_fail x": "`time`",
             "if a || test_fail x; then b; fi": "`if`", "while a || test_fail x; do b; done": "`while`",
             "(\na || test_fail x)": "subshell", "{ a || test_fail x; } | b": "subshell",
             "for i in 1; do a || test_fail x; done | b": "subshell", "{ a || test_fail x; } &": "background",
@@ -737,8 +737,8 @@ class DecisionTest(unittest.TestCase):
             "where": "echo $FUNCNAME", "fail": 'local a=1; a=2; return 1'}.items()}
         for text, (changes, hasty, *facts) in {
             "test_fail x": ("FAILED RET", ""), "test_fail x; ok=0": ("FAILED RET ok", ""), "tell": ("", "", "is_test"),
-            "print_fail x": ("", "", "is_test"), "leave": ("", "exit", "can_fail"), "loop": ("N", ""),
-            "nested x": ("FAILED RET", "exit", "can_fail"), "tee_fail x": ("", "", "can_fail", "is_test"),
+            "print_fail x": ("", "", "is_test"), "leave": ("", "", "can_fail", "leaves"), "loop": ("N", ""),
+            "nested x": ("FAILED RET", "", "can_fail", "leaves"), "tee_fail x": ("", "", "can_fail", "is_test"),
             "array_fail x": ("BY LIST", ""), "export A=1": ("A", ""), "cd x": ("", "cd", "can_fail"),
             "unknown x": ("", "unknown", "can_fail", "is_test"), "python3 x": ("", "python3", "can_fail", "is_test"),
             "echo a >&2": ("", "", "is_test"), "where": ("", "", "fails", "is_test"),
@@ -747,7 +747,8 @@ class DecisionTest(unittest.TestCase):
             with self.subTest(text):
                 handler = read_handler(Reader(text).nodes, functions)
                 self.assertEqual((handler.changes, handler.hasty), ({*changes.split()}, {*hasty.split()}))
-                self.assertEqual([name for name in ("can_fail", "fails", "is_test") if getattr(handler, name)], facts)
+                told = [name for name in ("can_fail", "leaves", "fails", "is_test") if getattr(handler, name)]
+                self.assertEqual(told, facts)
         self.assertIn("B", read_handler(Reader("printf -v B x").nodes, {}).changes)
         self.assertFalse(read_handler(Reader("set +x").nodes, {}, "x").fails)
 

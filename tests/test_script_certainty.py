@@ -1,0 +1,363 @@
+"""Failures in scripts under a seeded fuzz: none is lost, and none is blamed on another, on any slots.
+
+`CERTAIN=1000 python3 -m unittest tests.test_script_certainty` runs so many scripts, each on 1, 2 and 4 slots;
+`CERTAIN_SCRIPT=17` runs the 17th alone, and shows it; CERTAIN_SEED makes others.
+
+A *reaction* is what a script says about a failure, in a line or the end of a line from an `@` on. On one slot all that
+is printed and left is bash's. On several the exit status and the reactions are, in their order, unless the runner says
+that it went ahead of a failure; then its exit status is not 0.
+"""
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from typing import AbstractSet, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from tests.support import compiled_runner
+from tests.test_script_equivalence import BLOCK, ENOUGH, WORKERS, EquivalenceCase, diff, tree_of
+
+SCRIPTS, ONE_SCRIPT = os.environ.get("CERTAIN"), os.environ.get("CERTAIN_SCRIPT")
+SEED = int(os.environ.get("CERTAIN_SEED", "20250101"))
+DEFAULT_SCRIPTS = 60
+HANG_S = 20.0                            # a script takes a hundredth of it
+AHEAD = b"went ahead of"
+ONE_IN = 50                              # scripts in which it may go ahead of a failure
+REACTION = re.compile(rb"@.*")
+# What the runner says besides: of `#!/bin/bash -e`, of what it took for tests, of what ran alone or too early.
+REMARK = re.compile(rb"^run_tests\.py: .*(?:does not count, as under|look like tests|not run beside others|"
+                    rb"a failure has ended the script|nothing runs in parallel).*\n", re.MULTILINE)
+
+# All the programs: they say how they were called, and end as they are told to.
+PROGRAMS = ("pytest", "python3", "ctest")
+STUB = r"""#!/bin/sh
+status=0 quiet=
+for word; do
+  case $word in --exit=*) status=${word#*=} ;; --slow) sleep 0.03 ;; --quiet) quiet=1 ;; esac
+done
+[ "$quiet" ] || echo "${0##*/}: $*"
+exit "$status"
+"""
+
+# As in test_script_equivalence: a rule, then its forms, one a line or with ¦ between them; `3×` makes one as frequent
+# as three, «rule» stands for any form of it, § for a number, ⏎ for the end of a line, ε for nothing. ‡ is where a test
+# may be told to fail.
+GRAMMAR = r"""
+== script
+«first»⏎«options»⏎«handler»⏎«globals»⏎«body»⏎«end» ¦ «first»⏎«options»⏎«globals»⏎«handler»⏎«body»⏎«body»⏎«end»
+«first»⏎«handler»⏎«globals»⏎«options»⏎main() {⏎«body»⏎}⏎main one 'two words'⏎«end»
+«first»⏎«options»⏎«globals»⏎«handler»⏎if main() { «body»⏎}; main uno due; then echo "@ main is fine"; fi⏎«end»
+3× «short»⏎«test»⏎«end» ¦ 3× «short»⏎«test»⏎«read»⏎«end» ¦ 2× «short»⏎«test»⏎«test»⏎«end»
+== short
+5× #!/bin/bash⏎«globals»⏎test_fail() { «effect»; } ¦ #!/bin/bash⏎«globals»⏎test_fail() { «effect»; «last»; }
+«options»⏎«globals»⏎«handler» ¦ #!/bin/bash⏎«globals»⏎test_fail() { «said»; «last»; }
+«options»⏎«globals»⏎. ./handler.sh
+== first
+3× #!/bin/bash ¦ #!/bin/bash -e ¦ #!/bin/bash -eu ¦ ε
+== options
+9× ε ¦ 3× set -e ¦ set -u ¦ set -o pipefail ¦ set -euo pipefail ¦ set -o posix ¦ set +T ¦ FUNCNEST=20 ¦ set -E
+shopt -u extdebug ¦ trap 'echo "@ ERR $?"' ERR ¦ set -e; trap 'echo "@ ERR $?"' ERR ¦ set -E; trap 'RET=1' ERR
+trap 'echo "@ bye $? $RET"' EXIT ¦ trap 'rm -f lock; exit $RET' EXIT ¦ trap 'e=$?; echo "@ end $e"; exit $e' EXIT
+exec 200>lock ¦ exec 201>«file» ¦ shopt -s lastpipe ¦ shopt -s inherit_errexit ¦ set -e; trap 'exit $((RET + 3))' ERR
+== file
+x ¦ lock.txt ¦ sub/x
+== globals
+4× RET=0 FAILS=0 N=0 FAILED=() v=RET NAME=none i=0; unset F OK ¦ RET=0; FAILS=0; v=RET; NAME=; declare -i N=0
+RET=0 FAILS=0 N=0 FAILED= v=FAILS NAME=x; export RET ¦ declare -i RET=0 FAILS=0 N=0; FAILED=(); v=N NAME=y
+RET=0⏎FAILS=0⏎N=0⏎v=F⏎RANDOM=42 ¦ RET=0 FAILS=0 N=0 v=FAILED; declare -A FAILED=() ¦ RET=0 FAILS=0 N=0 v=RET; set -a
+== handler
+4× test_fail() { «effect»; } ¦ 4× test_fail() {⏎  «effect»⏎  «effect»⏎} ¦ test_fail() { «effect»; «effect»; «last»; }
+test_fail() { «said»; «last»; } ¦ function test_fail { «said»; RET=1; «last»; } ¦ test_fail() { «effect»; «last»; }
+test_fail() { note "$@"; }; note() { «effect»; } ¦ test_fail() { local s=$?; «effect»; echo "@ status $s"; }
+test_fail() { if [ $? -gt 2 ]; then «effect»; else «said»; RET=7; fi; } ¦ test_fail() { «effect»; } 2>/dev/null
+test_fail() { echo "@ $1" >> seen.txt; «set»; } ¦ test_fail() { «set»; echo "@ $1 $RET" | tee -a seen.txt; }
+test_fail() { «said»; RET=1; test_fail() { echo "@ again $1"; RET=2; }; } ¦ . ./handler.sh
+== effect
+6× «said»; «set» ¦ «set»; «said» ¦ 2× «set»
+== said
+2× echo "@ no $1" ¦ echo "@ no $1 $RET" ¦ local msg="no $1 $?"; failed=1; echo "@ $msg" ¦ echo "@ $1 in ${PWD##*/}"
+echo "@ $1 by ${NAME-} $i" ¦ printf '@ %s\n' "$@" ¦ echo "@ $? $*" ¦ echo "@ $1 from ${FUNCNAME[1]-}" >&2
+echo "@ $1 turn ${i-} of ${what-}" ¦ echo "@ $# $1 ${N-} ${F-}" ¦ echo "@ $1" >> seen.txt; echo "@ $(wc -l < seen.txt)"
+set -- "x $1"; echo "@ $1" ¦ cat <<< "@ here $1" ¦ echo "@ ${FAILED[*]-} then $1"
+== set
+3× RET=1 ¦ local n=$RET; RET=$((n+1)) ¦ 6× : $((++N)) ¦ 5× : ${F:=1} ¦ 4× local -n r=RET; r=1 ¦ printf -v RET 1
+printf -v "$v" %s 1 ¦ 8× ((FAILS++)) ¦ read -r RET <<< 1 ¦ eval "RET=1" ¦ eval "$v=1" ¦ declare -g RET=1 ¦ RET+=1
+FAILED+=("$1") ¦ FAILED[FAILS]=$1; FAILS=$((FAILS+1)) ¦ export RET=1 ¦ let RET+=1 ¦ ((RET+=1)) ¦ ((RET|=$?))
+cd sub 2>/dev/null || cd ..; RET=1 ¦ trap 'echo "@ late $RET"; exit $RET' EXIT; RET=4 ¦ OK=no RET=1 ¦ set -u; RET=1
+later() { echo "@ defined for $RET"; }; RET=5 ¦ note_it() { RET=1; }; note_it ¦ touch failed.mark; RET=1 ¦ set +e; RET=1
+declare -gx F=1 ¦ F="$F $1" ¦ let ++FAILS ¦ NAME="after $1" RET=1 ¦ unset NAME; RET=1 ¦ RET=$(($RET + 1))
+mapfile -t FAILED <<< "$1"; RET=1 ¦ RET=$(expr $RET + 1) ¦ RET=${1:+1} ¦ i=9 RET=1 ¦ exec 201>«file»; RET=1
+== last
+4× [ -n "${CI-}" ] && echo ci ¦ ((FAILS++)) ¦ return 1 ¦ exit 3 ¦ [ $RET -lt 2 ] || exit 6 ¦ true ¦ return $RET ¦ exit
+[[ -n ${STOP-} ]] && exit 8; STOP=1 ¦ false ¦ local x=$(false) ¦ trap 'echo "@ set by $RET"' EXIT ¦ set -e ¦ set +e
+== body
+«part»⏎«part»⏎«read»⏎«part» ¦ «part»⏎«read»⏎«part»⏎«part»⏎«read» ¦ «test»⏎«part»⏎«test»⏎«other»
+«test»⏎«read»⏎«test»⏎«test»⏎«part» ¦ «other»⏎«part»⏎«test»⏎«other»
+== part
+5× «test» ¦ 3× «form» ¦ 2× «loop» ¦ 2× «other» ¦ «test»⏎«read» ¦ «switch»
+== test
+9× «run» || test_fail «label» ¦ «run» || test_fail "same"; «run» || test_fail "other §" ¦ «run» || note_fail "n §"
+pytest twice ‡ || test_fail "one §"; pytest twice ‡ || test_fail "two §" ¦ NAME=named§; «run» || test_fail "$NAME"
+2× «run» || { echo "@ no $i $?"; RET=1; } ¦ «run» || { test_fail «label»; F=1; } ¦ «run» || test_fail «label» || true
+«run» || test_fail «label» && echo "@ then §" ¦ echo -n "a§ ... "; «run» || test_fail «label»
+echo -n "§ "⏎«run» || RET=1 ¦ i=§; «run» || test_fail "at $i" ¦ i=§⏎«run» || test_fail at
+cd sub; «run» || test_fail «label»⏎cd .. ¦ «run» && echo ok§ ¦ «run» || { test_fail «label»; exit 5; }
+«run» || { note_fail "§"; false; } ¦ «run» || { echo "@ $1 §"; ((FAILS++)); }
+== run
+9× «program» t§ ‡ ¦ A=$i «program» t§ ‡ ¦ «program» "t§ @ $RET" ‡ ¦ «program» t§ ${FAILED[@]+"@ ${FAILED[@]}"} ‡
+«program» t§ ‡ --slow ¦ pytest t§ --slow ‡ ¦ pytest "$@" ‡ ¦ ! pytest t§ ‡ ¦ pytest t§ ‡ | tee -a log.txt
+(pytest t§ ‡) ¦ pytest t§ "@ ${!v-}" ‡ ¦ bash -c 'pytest "t§ @ ${RET-none}" ‡' ¦ pytest t§ "@ $?" ‡
+pytest t§ ‡ >> log.txt
+== program
+4× pytest ¦ 2× python3 -m pytest ¦ python3 ¦ ctest -R ¦ timeout 50 ctest
+== label
+3× "l§" ¦ "l§ $i" ¦ "$NAME §" ¦ "§ after $RET" ¦ "${1-} §" ¦ "§ $?" ¦ "${FAILED[*]-} §" ¦ "$RANDOM §" ¦ "$(echo §)"
+"§ in ${PWD##*/}" ¦ "§ ${FUNCNAME[0]-}" ¦ "$v is ${!v-}"
+== read
+[ $RET -ne 0 ] && echo "@ some" ¦ [ $RET -eq 0 ] || exit 4 ¦ declare -n ref=RET; echo "@ $ref"; unset -n ref
+echo "@ v ${!v-none}" ¦ if [[ -v $v ]]; then echo "@ set ${!v}"; fi ¦ if ((v)); then echo "@ v"; else echo "@ not v"; fi
+echo "@ $((v)) $((RET + N))" ¦ if test -v "$v"; then echo "@ is set"; fi ¦ eval "echo \"@ \$RET\"" ¦ eval echo @ \$$v
+seen_§() { echo "@ RET is $RET"; }; seen_§ ¦ case $RET in 0) echo "@ fine" ;; *) echo "@ bad" ;; esac
+echo "@ status $?" ¦ for x in ${FAILED[@]+"${FAILED[@]}"}; do echo "@ again $x"; done
+echo "@ ${#FAILED[@]} ${FAILED[*]-}" ¦ x=$?; echo "@ $x" ¦ if [ "$RET" -gt 1 ]; then echo "@ too many"; exit 9; fi
+: ${F:=0}; echo "@ F $F" ¦ echo "@ ${PWD##*/} $NAME ${OK-}" ¦ echo "@ $(echo $RET $FAILS)" ¦ (echo "@ sub $RET ${F-}")
+[ -z "${F-}" ] || echo "@ F" ¦ echo "@ $FAILS $N ${failed-}" ¦ printenv RET | sed 's/^/@ /'
+declare -p RET | sed 's/^/@ /' ¦ type -t later | sed 's/^/@ /' ¦ cat seen.txt 2>/dev/null || :
+while [ "$RET" -gt 0 ]; do echo "@ down $RET"; RET=0; last=1; done ¦ b=$RET; echo "@ b $b"; [ "$b" -eq 0 ] || B=1
+[ -e failed.mark ] && echo "@ mark" ¦ (( RET )) && echo "@ now" || echo "@ not now" ¦ RET=$((RET)) ¦ RET=$((RET * 2))
+echo "@ ${RET@Q}" ¦ echo "@ ${RET/1/one}" ¦ [[ $RET == 0 && ! -v F ]] && echo "@ green"
+test "$RET" = 0 -a "$N" = 0 && g=1 ¦ set | grep -c '^RET=0' | sed 's/^/@ /' ¦ export RET; bash -c 'echo "@ child $RET"'
+let "RET > 0" && echo "@ let" ¦ N=$RET ¦ local_§() { local RET=5; echo "@ $RET"; }; local_§; echo "@ $RET"
+echo "@ ${PIPESTATUS[*]}" ¦ later 2>/dev/null || true ¦ arr=([RET]=x); echo "@ ${!arr[@]}" ¦ echo "@ ${x:RET:1} $RANDOM"
+u_§=${F-$RET}; echo "@ $u_§"
+== form
+f_§() { «test»⏎}⏎if f_§; then echo "@ f passed"; else echo "@ f failed"; fi
+f_§() { «test»⏎}; f_§ || echo "@ f said $?" ¦ f_§() { «test»⏎}; f_§ "a b" && echo "@ f fine"
+f_§() { «test»⏎}; while ! f_§; do echo "@ not"; break; done ¦ f_§() { local what=$1 NAME=in_f; «test»⏎}⏎f_§ a⏎f_§ "b c"
+f_§() { "$@"; }; f_§ pytest by_f§ ‡ || test_fail "by f"
+f_§() { "$@" || test_fail "$2"; }⏎f_§ pytest a§ ‡⏎f_§ pytest b§ ‡
+f_§() { g_§() { «test»⏎}; g_§ in; «test»⏎}; f_§ x; f_§ y ¦ ( «test»⏎) ¦ ( «test»⏎exit $RET ) || test_fail "sub §"
+out=$(«test»⏎); echo "$out" ¦ { «test»⏎} 2>&1 | cat ¦ ! { «test»⏎} ¦ { «test»⏎«test»⏎} >> log.txt
+f_§() (⏎  «test»⏎  exit $RET⏎); f_§ || RET=$? ¦ eval '«plain»' ¦ x=a§; . ./more.sh; x=b§; . ./more.sh
+. ./more.sh || echo "@ more said $?" ¦ f_§() { . ./more.sh; return $RET; }; f_§ || RET=3
+f_§() { «test»⏎return 0; }; f_§ && f_§ ¦ f_§() { local RET=0; «plain»; echo "@ local $RET"; }; f_§
+f_§() { «plain»; }; f_§ q
+f_§() { [ $1 -gt 0 ] || return 0; pytest d$1 --exit=$(($1 % 2)) || test_fail "d$1"; f_§ $(($1 - 1)); }; f_§ 3
+if [ $RET -eq 0 ]; then «test»⏎else echo "@ skipped"; fi ¦ [ $RET -ne 0 ] || { «test»⏎}
+if «plain»; then echo "@ good"; fi ¦ set -- "$@" p§; pytest $# ‡ || test_fail "$*"
+a_§() { «plain»; }; a_§; echo "@ a $?"
+== plain
+2× pytest p§ ‡ || test_fail "p§ $i" ¦ pytest p§ ‡ || test_fail "${1-} §"
+== loop
+for i in 1 2 3; do pytest l§ $i --exit=$((i % 2)) || test_fail "l $i"; done ¦ for i in 1 2; do «test»⏎«read»⏎done
+for i in 1 2 3; do pytest l§ ‡ --exit=$((i == 2)) || test_fail "l"; done ¦ for i in a "b c"; do «plain»; done
+for i in 1 2; do «run» || { echo "@ no $i"; RET=1; }; done ¦ while read -r i x; do «test»⏎done < names.txt
+while read -r NAME; do pytest "$NAME" ‡ || test_fail "$NAME §"; done <<< $'one\ntwo' ¦ for i in 1 2 3; do «test»⏎done
+for i in 1 2 3; do pytest m§ --exit=$((3 - i)) && break || test_fail "try $i"; done
+i=0; while ((i++ < 2)); do «plain»; done ¦ cat names.txt | while read -r i x; do «plain»; done
+for x in 1 2; do for i in x y; do «plain»; [ $RET -eq 0 ] || break; done; done
+== other
+«run» || RET=1 ¦ «run» || rc=$?; echo "@ rc ${rc-}" ¦ «run» || exit 1 ¦ «run» || { echo "@ ends"; exit 2; }
+«run» || FAILS=1 ¦ «run»; rc=$?; [ $rc -eq 0 ] || RET=$rc ¦ «run»; if [ $? -ne 0 ]; then echo "@ failed §"; RET=1; fi
+«run» || RET=$((RET|$?)) ¦ check_result() { [ $1 -eq 0 ] || { echo "@ check $1"; RET=1; }; }⏎«run»; check_result $?
+«run» || ((RET+=1)) ¦ if «run»; then echo "@ yes §"; else echo "@ no §"; RET=1; fi
+if ! «run»; then echo "@ not §"; FAILS=$((FAILS+1)); fi ¦ «run» && echo "@ ok §" ¦ «run» && echo "@ ok §" || RET=$?
+«run» ¦ pytest o§ ‡ | cat; rc=("${PIPESTATUS[@]}"); RET=${rc[0]}
+run_test() { "$@"; rc=$?; [ $rc -eq 0 ] || { echo "@ $* $rc"; RET=$rc; }; }; run_test pytest r§ ‡; run_test pytest s§ ‡
+run_cmd() { eval "$*" || { echo "@ cmd $*"; RET=1; }; }; run_cmd "pytest e§ ‡" ¦ «run» || FAILED+=(§) ¦ «run» || F=$?
+trap 'echo "@ trap $?"; RET=1' ERR; pytest e§ ‡; trap - ERR ¦ set +e; pytest e§ ‡; RET=$?; set -e
+x=$(pytest s§ ‡) || RET=6 ¦ pytest bg§ ‡ --quiet & wait $! || test_fail "bg §"
+pytest o§ ‡ || (echo "@ in sub"; exit 1) || test_fail "o§"
+note_fail() { echo "@ noted $1"; RET=1; }⏎pytest n§ ‡ || note_fail "n§"⏎pytest m§ ‡ || note_fail "m§"
+note_fail() { echo "@ $1" >> seen.txt; ((N++)); return 0; }⏎for i in 1 2; do pytest n$i ‡ || note_fail "n$i"; done
+== switch
+set -e ¦ set +e ¦ set -u ¦ set +u ¦ set -o pipefail ¦ trap 'echo "@ ERR $?"' ERR ¦ trap - ERR ¦ RET=0 ¦ FAILED=()
+FUNCNEST=0 ¦ trap 'echo "@ bye $? $RET"' EXIT ¦ trap 'exit $RET' EXIT ¦ trap - EXIT ¦ set +T ¦ cd sub ¦ RANDOM=7 ¦ v=RET
+v=FAILS ¦ true ¦ exec 201>«file» ¦ export RET ¦ export -n RET ¦ readonly K§=1 ¦ set -f ¦ IFS=, ¦ shopt -s expand_aliases
+set -o posix
+== end
+if ((v)); then exit 4; fi ¦ 3× exit $((v)) ¦ codes=(0 7 8 9); exit ${codes[v]} ¦ x=0123; exit ${x:v:1}
+b=$((v > 0)); exit $b ¦ 3× if [[ -v F ]]; then exit 4; fi ¦ F_v=F; if [[ -v $F_v ]]; then exit 4; fi; exit $N
+if test -v F; then exit 3; fi; exit $RET ¦ 6× [ $N -eq 0 ] || exit 4; exit $FAILS
+case $RET$FAILS$N in 000) exit 0 ;; esac; exit 4 ¦ [ "${PWD##*/}" = work ] || exit 5 ¦ declare -n ref=$v; exit $ref
+(exit $RET) ¦ eval "exit \$$v" ¦ done_§() { return $RET; }; done_§ ¦ while ((v)); do exit 6; done ¦ 4× exit $RET
+[ $RET -eq 0 ] ¦ 5× exit $((RET + FAILS + N + ${F:+1}0)) ¦ [ -z "${FAILED[*]-}" ] || exit 1; exit $RET ¦ exit ¦ 3× ε
+((!v)) ¦ if [ "$RET" -ne 0 ]; then echo "@ failed: ${FAILED[*]-}"; exit 1; fi⏎echo "@ All passed"
+[ -s seen.txt ] && exit 1; exit $RET ¦ exit ${!v:-0} ¦ [[ ! -v F ]] ¦ ((RET == 0 && FAILS == 0))
+if ((FAILS || RET)); then exit 3; fi ¦ bash -c "exit $RET" ¦ 4× «test» ¦ 2× «test»⏎exit
+3× «test»⏎rc=$?⏎«test»⏎exit $rc ¦ 3× l_§() { «test»⏎}⏎l_§ || exit 7 ¦ exec pytest last ‡
+[ "${OK-}" != no ] && exit $RET ¦ test "$RET$FAILS$N" = 000 ¦ [ ! -s seen.txt ]
+"""
+
+
+class Script(NamedTuple):
+    """A script's number, and test.sh with what lies beside it."""
+
+    number: int
+    files: Mapping[str, str]
+
+
+class Trace(NamedTuple):
+    """What a run of a script returned, printed and left."""
+
+    code: int
+    out: bytes
+    tree: Mapping[str, bytes]
+
+    @property
+    def text(self) -> str:
+        return self.out.decode("utf-8", "surrogateescape")
+
+
+class Certainties:
+    """Makes scripts. A rule is a deck of its forms, which is shuffled anew when it is used up: none is left out."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice, self.number, self.rules = random.Random(seed), 0, self.parse()
+        self.decks: Dict[str, List[str]] = {rule: [] for rule in self.rules}
+
+    @staticmethod
+    def parse() -> Dict[str, List[str]]:
+        """The grammar's rules and their forms, each as often as it weighs."""
+        rules: Dict[str, List[str]] = {}
+        for piece in re.split("\n| ¦ ", GRAMMAR.strip("\n")):
+            weight, form = re.fullmatch(r"(?:(\d+)× )?(.*)", piece).groups()        # type: ignore[union-attr]
+            if form.startswith("== "):
+                forms = rules[form[3:]] = []
+            else:
+                forms += [form.replace("⏎", "\n").replace("ε", "")] * int(weight or 1)
+        return rules
+
+    def grow(self, rule: str) -> str:
+        """Some form of a rule, in which nothing is left to be filled in but ‡."""
+        if not self.decks[rule]:
+            self.decks[rule] = self.dice.sample(self.rules[rule], len(self.rules[rule]))
+        form = self.decks[rule].pop()
+        if "§" in form:
+            self.number += 1
+        form = form.replace("§", str(self.number))
+        return re.sub("«(\\w+)»", lambda match: self.grow(match.group(1)), form)
+
+    def make(self, number: int) -> Script:
+        """The next script: half of its tests fail, or one, wherever that is, or all or none."""
+        self.number = 0
+        note = 'RANDOM=42\nnote_fail() { echo "@ note $1 $RET"; RET=$((RET + 1)); }\n'
+        texts = {"test.sh": self.grow("script").replace("\n", "\n" + note, 1) + "\n",
+                 "more.sh": f'pytest "$x" ‡ || test_fail "of $x"\n{self.grow("test")}\n',
+                 "handler.sh": f"test_fail() {{ {self.grow('effect')}; }}\n", "names.txt": "one 1\ntwo 2\n"}
+        places = texts["test.sh"].count("‡")
+        half = {at for at in range(places) if self.dice.random() < 0.5}
+        one = {self.dice.randrange(max(places, 1))}
+        fails = self.dice.choice([half] * 5 + [one] * 5 + [set(), set(range(places))])
+        files = {name: self.told(text, fails if name == "test.sh" else {0} if fails & {1} else set())
+                 for name, text in texts.items()}
+        return Script(number, files)
+
+    def told(self, text: str, fails: AbstractSet[int]) -> str:
+        """The text with the tests at these places told to fail."""
+        pieces = text.split("‡")
+        ends = [f"--exit={self.dice.choice([1, 1, 2, 5])}" if at in fails else "" for at in range(len(pieces) - 1)]
+        return "".join(piece + end for piece, end in zip(pieces, [*ends, ""]))
+
+
+def reactions(ran: Trace) -> Sequence[bytes]:
+    """What a run said about failures, then what it left in files."""
+    printed = REACTION.findall(BLOCK.sub(b"", ran.out))
+    return printed + [b"%s: %s" % (name.encode(), line) for name in sorted(ran.tree)
+                      if name.endswith("seen.txt") for line in REACTION.findall(ran.tree[name])]
+
+
+class ScriptCertainty(EquivalenceCase):
+    """Each script runs under bash and under the runner; a difference names its number."""
+
+    def run_script(self, script: Script, slots: Optional[int]) -> Trace:
+        """Run a script in a fresh folder, under bash or the runner."""
+        root = tempfile.mkdtemp(dir=self.folder)
+        work = os.path.join(root, "work")
+        for name in ("work/sub", "tmp", "bin"):
+            os.makedirs(os.path.join(root, name))
+        files = {**{f"work/{name}": text for name, text in script.files.items()},
+                 **{f"bin/{name}": STUB for name in PROGRAMS}}
+        for name, text in files.items():
+            with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(file.name, 0o755)
+        command = ["bash"]
+        if slots is not None:            # without `site`, which takes as long as bash and its script
+            command = [sys.executable, "-S", compiled_runner(), "--fail-function=note_fail", f"--log-dir={root}/logs"]
+        process = subprocess.Popen(
+            [*command, "test.sh"], cwd=work, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, env={
+                "PATH": f"{root}/bin:/usr/local/bin:/usr/bin:/bin", "HOME": root, "TMPDIR": f"{root}/tmp",
+                "LC_ALL": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(slots or 1)))})
+        try:
+            out, _ = process.communicate(timeout=HANG_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out = process.communicate()[0] + b"\nIT HANGS\n"
+        ran = Trace(process.returncode, REMARK.sub(b"", out.replace(os.fsencode(root), b"/ROOT")), tree_of(work))
+        shutil.rmtree(root, ignore_errors=True)
+        return ran
+
+    def faults_of(self, plain: Trace, ran: Trace, slots: int) -> Iterator[str]:
+        """How a run breaks the promise."""
+        ahead = AHEAD in ran.out
+        if ran.code == 0 and (plain.code != 0 or ahead):
+            yield f"GREEN BY MISTAKE: exit status 0 instead of {plain.code}" + ", having gone ahead" * ahead
+        if ran.code != plain.code and not ahead:
+            yield f"exit status {ran.code} instead of {plain.code}"
+        if slots == 1 and ran.out.rstrip(b"\n") != plain.out.rstrip(b"\n"):
+            yield "output:\n" + diff(plain.out, ran.out)
+        if slots == 1 and ran.tree != plain.tree:
+            yield f"files: {ran.tree} instead of {plain.tree}"
+        if slots > 1 and not ahead:
+            wanted, got = (b"\n".join([*reactions(trace), b""]) for trace in (plain, ran))
+            if wanted != got:
+                yield "reactions:\n" + diff(wanted, got)
+
+    def check(self, script: Script) -> Tuple[List[str], bool, int]:
+        """The faults of a script, whether the runner went ahead in it, and how many tests it had on slots at once."""
+        number, files = script
+        plain = self.run_script(script, None)
+        faults, ahead, started = [], False, 0
+        for slots in (1, 2, 4) if SCRIPTS or ONE_SCRIPT else (2, 4) if number % 3 else (1, 4):
+            ran = self.run_script(script, slots)
+            ahead = ahead or AHEAD in ran.out
+            started += len(re.findall(rb"^>>> Starting: ", ran.out, re.MULTILINE))
+            found = list(self.faults_of(plain, ran, slots))
+            if found:
+                faults.append(f"CERTAIN_SCRIPT={number} on {slots} slot(s)\n" + "\n".join(found)[:4000])
+            if ONE_SCRIPT:
+                print(f"---- {slots} slot(s), exit {ran.code}\n{ran.text}")
+        text = "\n".join(f"---- {name}\n{files[name]}" for name in sorted(files) if name.endswith(".sh"))
+        if ONE_SCRIPT:
+            print(f"{text}\n---- plain, exit {plain.code}\n{plain.text}")
+        if faults and self.run_script(script, None).out != plain.out:
+            faults = []                                          # not even bash does the same twice
+        return [*faults, text] if faults else [], ahead, started
+
+    def test_no_failure_is_lost(self) -> None:
+        """Neither green by mistake nor blamed for another; hardly ever has the runner gone too far."""
+        maker = Certainties(SEED)
+        scripts = [maker.make(number) for number in range(1, int(ONE_SCRIPT or SCRIPTS or DEFAULT_SCRIPTS) + 1)]
+        faults: List[List[str]] = []
+        ahead, started = [], 0
+        with ThreadPoolExecutor(WORKERS) as pool:
+            checks = [pool.submit(self.check, script) for script in (scripts[-1:] if ONE_SCRIPT else scripts)]
+            for script, check in zip(scripts[-len(checks):], checks):
+                if len(faults) >= ENOUGH and not SCRIPTS and check.cancel():
+                    continue
+                found, went_ahead, tests = check.result()
+                faults, started = [*faults, *[found] * bool(found)], started + tests
+                ahead += [script.number] * went_ahead
+        if faults:
+            self.fail(f"\nat least {len(faults)} scripts differ\n" + "\n\n".join(sum(faults, [])))
+        if len(checks) >= DEFAULT_SCRIPTS:
+            self.assertLessEqual(len(ahead), max(1, len(checks) // ONE_IN), f"it went ahead in {ahead}")
+            self.assertGreater(started, len(checks))         # else there is not much in what has been compared
