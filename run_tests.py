@@ -6081,6 +6081,7 @@ OWN_STATE = (
 )
 # How a function or trap asks where it is called from.
 WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
+ASKS_STATUS = r"\$\{?\?|PIPESTATUS"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # A `$(…)` whose program looks at its arguments alone.
 WORDS_ALONE = r"\$\((?:basename|dirname|echo|hostname|nproc|printf|uname)\b([^()`;&|<>]*)\)"
@@ -6124,9 +6125,8 @@ class Site(NamedTuple):
     nodes: Sequence[Node]  # the same, read
     function: str  # in which it stands
     can_wait: bool  # nothing in the words of the handler is another thing later
-    is_watched: (
-        bool  # the status of its statement may be that of a function, a loop or the script
-    )
+    is_watched: bool  # something may look at the status of its statement
+    followers: Tuple[str, ...]  # the commands behind it, functions perhaps, which may look too
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
 
 
@@ -6172,6 +6172,14 @@ def locals_of(node: Node) -> Set[str]:
     if node.name != "local":
         return set()
     return {token.text.partition("=")[0].rstrip("+") for token in node.words[1:]}
+
+
+def looks_back(statement: Sequence[Node]) -> bool:
+    """Whether a statement may look at the status of the one before it."""
+    text = "".join(node.text for node in statement)
+    return re.search(ASKS_STATUS, text) is not None or any(
+        node.name in ("exit", "return") and len(node.words) == 1 for node in walk(statement)
+    )
 
 
 def has_glob(tokens: Iterable[Token]) -> bool:
@@ -6270,6 +6278,8 @@ class ScriptFile:
         self.tells = tells
         self.changes = changes  # variables that handlers change
         self.function = ""  # the one that is being read
+        self.definitions: Set[int] = set()  # lines where functions are defined
+        self.following: List[Node] = []  # the statement behind the one that is being read
         # Names of commands whose failure does not end the script under `set -e`, since it is looked at.
         self.guarded: Set[str] = set()
         self.readers = 0  # `while read` loops around
@@ -6332,13 +6342,13 @@ class ScriptFile:
             why = obstacle
             if statement[-1].after == "&":
                 why = "it runs in the background"
-            following = "".join(node.text for each in statements[at : at + 1] for node in each)
+            following = list(chain.from_iterable(statements[at : at + 1]))
             guarded = [
                 node for node in statement if node.after in ("&&", "||") or node.lead == "!"
             ]
             self.guarded.update(node.name for node in walk(guarded))
             watches = is_watched and at == len(statements)
-            watches = watches or re.search(r"\$\{?\?|PIPESTATUS", following) is not None
+            watches = watches or looks_back(following)
             for number, node in enumerate(statement):
                 is_hidden = self.is_unseen(node, why, watches) or (
                     number == 0 < len(statement) - 1 and why.endswith("background")
@@ -6347,6 +6357,7 @@ class ScriptFile:
                     ahead = statement[:number] or previous
                     begins_unseen = begins_unseen or not ahead
                     self.wait_after(ahead)
+            self.following = following
             self.find_site(statement, why, watches)
             previous = statement
         self.depth -= 1
@@ -6367,6 +6378,7 @@ class ScriptFile:
             return False
         if node.kind == "function":
             name = node.words[0].text
+            self.definitions.add(self.line_of(node.start))
             self.functions.setdefault(name, []).append(node)
             outer, self.function = self.function, name
             if self.visit(list(node.parts()), "", True):
@@ -6394,6 +6406,8 @@ class ScriptFile:
         ]
         for part in node.conditions:
             self.guarded.update(each.name for each in walk(part))
+        if node.kind in LOOPS and re.search(ASKS_STATUS, node.text):
+            is_watched = True
         is_reader = any(each.name == "read" for part in node.conditions for each in walk(part))
         self.readers += is_reader
         unseen += [self.visit(part, obstacle, is_watched) for part in node.bodies]
@@ -6421,7 +6435,17 @@ class ScriptFile:
             test = self.test_line(handler, [])
             why = obstacle or obstacle_of(handler)
             words = tuple(words_of(handler))
-            site = Site(test, words, "", [], self.function, True, is_watched, self.readers > 0)
+            site = Site(
+                test,
+                words,
+                "",
+                [],
+                self.function,
+                True,
+                is_watched,
+                self.followers(),
+                self.readers > 0,
+            )
             self.found.append((site, self.lines_of(handler), why))
 
     def add_site(self, command: Node, handler: Node, obstacle: str, is_watched: bool) -> None:
@@ -6448,9 +6472,14 @@ class ScriptFile:
             self.function,
             not has_glob(handler.words) and not re.search(SEES_OUTSIDE, words),
             is_watched,
+            self.followers(),
             self.readers > 0,
         )
         self.found.append((site, self.lines_of(command), obstacle or obstacle_of(command)))
+
+    def followers(self) -> Tuple[str, ...]:
+        """The names of the commands behind the statement that is being read."""
+        return tuple(node.name for node in walk(self.following))
 
     def test_line(self, command: Node, labels: Sequence[Token]) -> TestLine:
         """A test as a list would have it, labelled by the first of some words, if there is any."""
@@ -6595,7 +6624,8 @@ fi
 unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_places _rt_words _rt_calm
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
-_rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_careful= _rt_over= _rt_count=0 _rt_skipped= _rt_ran=()
+_rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_careful= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
+_rt_ran=()
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
@@ -6605,7 +6635,7 @@ _rt_ask() {      # sends words, does what is answered
   eval "$_rt_answer"
 }
 _rt_hook() {     # $?, the command, its line, the positional parameters, $_, which so stays what it is
-  local - _rt_flags=$- _rt_skip=
+  local - _rt_flags=$- _rt_skip= _rt_again=$_rt_skipped
   set +aeuvx
   _rt_unskip
   if [[ ! $_rt_over && ! -e /dev/fd/FD_FIN ]]; then    # else $2 is stale
@@ -6719,7 +6749,11 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
     [[ ${FUNCNAME[_rt_n]} != source ]] || ((++_rt_level))
   done
   [[ ! $_rt_junit || $_rt_junit == /* ]] || _rt_junit=$PWD/$_rt_junit
-  _rt_keep >|"$_rt_folder/$((++_rt_count))" || _rt_why='its state cannot be kept'
+  _rt_place="${#FUNCNAME[@]} $_rt_flags $_rt_level"
+  if [[ ! $_rt_again || ! $_rt_same || $_rt_place != "$_rt_kept" ]]; then    # something else has run since
+    _rt_keep >|"$_rt_folder/$((++_rt_count))" || _rt_why='its state cannot be kept'
+    _rt_kept=$_rt_place
+  fi
   _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_marked" "$_rt_level" "$_rt_flags${_rt_careful:+E}" \
     "$_rt_reads" "$_rt_label" "" "$_rt_junit" "$_rt_first" "$_rt_mask"
 }
@@ -6733,7 +6767,7 @@ _rt_keep() {     # bash that makes another shell like this one
 }
 _rt_join() {     # waits until all tests have ended; the answer calls handlers
   [[ $_rt_pending ]] || return
-  _rt_pending=
+  _rt_pending= _rt_kept=
   local _rt_level=0 _rt_n
   for _rt_n in "${FUNCNAME[@]}"; do
     case $_rt_n in source|_rt_ask|_rt_hook) ((++_rt_level)) ;; esac      # each shows one level deeper
@@ -6843,8 +6877,7 @@ class ScriptShell:
     def start(self, folder: str) -> None:
         """Start it. Raises OSError."""
         self.kept = fresh_file(self.log)
-        with suppress(ListError):
-            used = re.findall(r"\d+", list_text(self.words[0]))
+        used = re.findall(r"\b(\d+)(?:[<>]|\s*$)", list_text(self.words[0]), re.MULTILINE)
         numbers = [number for number in self.OWN_FDS if str(number) not in used]
         own = {"in": self.answers_end, "out": self.ask, "stream": self.stream, "stdin": 0}
         if sys.stdin is None:
@@ -7149,6 +7182,21 @@ class Script:
             waiting += new
         return reached
 
+    def is_next(self, before: Optional[Site], site: Site) -> bool:
+        """Whether no function is defined between two tests, which bash does not tell."""
+        if before is None or before.test.file != site.test.file:
+            return False
+        lines = range(before.test.line, site.test.line + 1)
+        return bool(lines) and self.files[site.test.file].definitions.isdisjoint(lines)
+
+    def is_watched(self, site: Site) -> bool:
+        """Whether something may look at the status of a test's statement."""
+        return site.is_watched or any(
+            re.search(ASKS_STATUS, node.text)
+            for name in self.reach(" ".join(site.followers), {})
+            for node in self.functions.get(name, ())
+        )
+
     def guarded(self) -> Set[str]:
         """The functions in which `set -e` does not count, and those that they call."""
         names = set().union(*(file.guarded for file in self.files.values()))
@@ -7164,12 +7212,19 @@ class Certainty:
         self.reacted: Set[str] = set()  # what reactions have changed since the script waits
         # `file:line:command`, what the script has gone through since it last waited.
         self.ran: List[str] = []
+        self.seen: Set[str] = set()  # the names that any of that may have looked at
+        self.is_indirect = False  # it may have looked at others too
         self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
 
-    def wait(self) -> None:
-        """The script waits."""
-        self.ran = []
+    def wait(
+        self, ran: Sequence[str], handed: Sequence[Handed], state: Mapping[str, str]
+    ) -> None:
+        """The script waits, has run these commands since it waited before, and has handed these tests over."""
+        self.ran = [command[2:] for command in ran if command.startswith("1:")]
         self.reacted = set()
+        text = "\n".join([*self.ran, *(each.site.test.body for each in handed[1:])])
+        self.seen = self.script.reach(text, state)
+        self.is_indirect = re.search(INDIRECT, text) is not None
 
     def begin(self, handed: Handed, now: Mapping[str, str], status: int) -> str:
         """Bash that reacts to a failure in the state that the shell had when it handed the test over.
@@ -7233,14 +7288,15 @@ class Certainty:
         ahead = []
         if any(name.startswith(" ") or "x" in attributes_of(name, state) for name in changed):
             ahead = texts
-        for text in texts:
-            command = text.split(":", 2)[2]
-            names = self.script.reach(command, state)
-            if changed and (re.search(INDIRECT, command) or not names.isdisjoint(changed)):
-                ahead.append(text)
+        if changed and (self.is_indirect or not self.seen.isdisjoint(changed)):
+            for text in texts:
+                command = text.split(":", 2)[2]
+                names = self.script.reach(command, state)
+                if re.search(INDIRECT, command) or not names.isdisjoint(changed):
+                    ahead.append(text)
         if is_lost:
             ahead.append(f"{handed.test.where}:the script")
-        if status and (handed.site.is_watched or re.search("[eE]", handed.flags)):
+        if status and (self.script.is_watched(handed.site) or re.search("[eE]", handed.flags)):
             ahead.append(f"{handed.test.where}:what looks at the status of its handler")
         for text in ahead[:1]:
             file, line, command = text.split(":", 2)
@@ -7460,6 +7516,7 @@ class ScriptRun(Run):
         missing = self.script.missing_handler(site)
         if missing:
             return f'_rt_scan_home {missing}; _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command"'
+        is_same = self.script.is_next(self.site, site)
         self.site = site
         label, _, junit, first, mask = site.test.to_expand()
         if not site.test.has_mask and self.machine.variables:
@@ -7475,7 +7532,7 @@ class ScriptRun(Run):
         names = " ".join(name or digit for name, digit in needed)  # that `set -u` wants
         return (
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
-            f"local _rt_names=({names}); _rt_hand; _rt_site=1"
+            f"local _rt_names=({names}) _rt_same={'1' * is_same}; _rt_hand; _rt_site=1"
         )
 
     def on_failed(self, _offset: int, label: str, status: str, line: str) -> str:
@@ -7560,10 +7617,10 @@ class ScriptRun(Run):
             return "what its handler says may change"
         if said.must_wait:
             return "bash cannot wait behind it"
-        state = read_state(said.snapshot)
-        for name in sorted(handler.changes):
-            if "x" in attributes_of(name, state):
-                return f"its handler changes {name}, which is exported"
+        with open(said.snapshot, "rb") as file:
+            exported = re.findall(rb"(?m)^declare -\w*x\w* (\w+)", file.read())
+        for name in sorted(handler.changes.intersection(map(to_text, exported))):
+            return f"its handler changes {name}, which is exported"
         return ""
 
     def obstacle(self, line: TestLine, site: Site, handler: Handler, said: Arrival) -> str:
@@ -7575,7 +7632,7 @@ class ScriptRun(Run):
                 not site.function and line.file != self.name
             ):
                 return "what calls it may look at its status"
-        elif not site.handler and site.is_watched:
+        elif not site.handler and self.script.is_watched(site):
             return "what follows may look at its status"
         called = {node.name for node in walk(site.nodes)} & set(self.options.handlers)
         if not called <= self.script.functions.keys():
@@ -7589,7 +7646,7 @@ class ScriptRun(Run):
             return f"{line.first} changes the script's shell"
         if handler.fails or (re.search("[eE]", said.flags) and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
-        if handler.may_end_badly and site.is_watched:
+        if handler.may_end_badly and self.script.is_watched(site):
             return "what follows may look at the status of its handler"
         return said.obstacle
 
@@ -7660,7 +7717,6 @@ class ScriptRun(Run):
         ]
         self.must_join = False
         self.ends = []
-        self.certainty.wait()
         self.shell.answer("_rt_react" * bool(self.handling))
         if not self.handling and self.joined:
             self.release(self.joined[0])
@@ -7668,9 +7724,10 @@ class ScriptRun(Run):
     def on_react(self, offset: int, snapshot: str, status: str, *ran: str) -> str:
         """Bash has reacted to a failure, or is to begin. Raises OSError, ValueError for a torn snapshot."""
         certainty = self.certainty
-        certainty.ran += [command[2:] for command in ran if command.startswith("1:")]
         state = read_state(snapshot)
-        if certainty.reaction is not None:
+        if certainty.reaction is None:
+            certainty.wait(ran, self.handed, state)
+        else:
             state = certainty.end(state, int(status), self.handed)
             self.ends.append(offset)
         if len(self.ends) == len(self.handling):

@@ -671,7 +671,8 @@ class ScriptFileTest(unittest.TestCase):
 
     def test_obstacles(self) -> None:
         for text, why in {
-            "a || test_fail $RANDOM": "own shell", "a | b || test_fail x": "pipeline", "! a || test_fail x": "`!`", "time a || test_fail x": "`time`",
+            "a || test_fail $RANDOM": "own shell", "a | b || test_fail x": "pipeline", "! a || test_fail x": "`!`",
+            "time a || test_fail x": "`time`",
             "if a || test_fail x; then b; fi": "`if`", "while a || test_fail x; do b; done": "`while`",
             "(\na || test_fail x)": "subshell", "{ a || test_fail x; } | b": "subshell",
             "for i in 1; do a || test_fail x; done | b": "subshell", "{ a || test_fail x; } &": "background",
