@@ -361,3 +361,62 @@ class ScriptCertainty(EquivalenceCase):
         if len(checks) >= DEFAULT_SCRIPTS:
             self.assertLessEqual(len(ahead), max(1, len(checks) // ONE_IN), f"it went ahead in {ahead}")
             self.assertGreater(started, len(checks))         # else there is not much in what has been compared
+
+
+# Scripts in which some version of the runner went wrong; «H» is a plain handler, «T» a test that fails.
+FIXED = r"""
+«H»declare -n r=RET⏎«T»⏎exit $r ¦ «H»v=RET⏎«T»⏎exit ${!v} ¦ «H»v=RET⏎«T»⏎if ((v)); then exit 4; fi
+«H»v=RET x=01⏎«T»⏎y=${x:v:1}⏎exit $y ¦ v=F; test_fail() { : ${F:=1}; }⏎«T»⏎[[ -v $v ]] && exit 4⏎exit 0
+N=0; test_fail() { : $((++N)); }⏎«T»⏎[ $N -eq 0 ] || exit 4⏎exit 0 ¦ «H»RES=0⏎«T»⏎RES=$RET; RET=0⏎exit $((RES+RET))
+RET=0; test_fail() { local n=$RET; RET=$((n+1)); }⏎«T»⏎pytest b⏎exit $RET
+failed=0; test_fail() { local msg="failed: $1"; failed=1; }⏎«T»⏎[ $failed = 0 ] || exit 5⏎exit 0
+RET=0; test_fail() { local -n r=RET; r=1; }⏎«T»⏎[ $RET -eq 0 ] || exit 4⏎exit 0
+RET=0 v=RET; test_fail() { printf -v "$v" 1; }⏎«T»⏎[ $RET -eq 0 ] || exit 4⏎exit 0
+export RET=0; test_fail() { RET=1; }⏎«T»⏎bash -c 'exit $RET' || test_fail b⏎exit $RET
+test_fail() { ((F++)); }⏎«T»
+test_fail() { ((F++)); }⏎main() { «T»; }⏎main || exit 5
+test_fail() { ((F++)); }⏎«T»⏎exit
+test_fail() { [ "$CI" ] && echo ci; }⏎f() { «T»; }⏎if f; then echo "@ fine"; else exit 3; fi
+test_fail() { [ "$CI" ] && echo ci; }⏎«T»⏎rc=$?⏎pytest b || test_fail b⏎exit $rc
+test_fail() { ((F++)); }⏎trap 'exit 9' ERR⏎«T»⏎exit 0 ¦ test_fail() { false; }⏎set -e⏎«T»⏎exit 0
+test_fail() { echo "@ $1 $i"; RET=$i; }⏎for i in 1 2 3; do pytest a --exit=$((i==1)) || test_fail a; done⏎exit $RET
+test_fail() { echo "@ $NAME"; RET=1; }⏎NAME=a⏎«T»⏎NAME=b⏎pytest b⏎exit $RET
+test_fail() { echo "@ ${PWD##*/}"; }⏎cd sub⏎«T»⏎cd ..⏎pytest b || test_fail b
+test_fail() { cd sub; }⏎«T»⏎echo "@ ${PWD##*/}"
+test_fail() { last() { exit 4; }; }⏎last() { exit 0; }⏎«T»⏎last ¦ test_fail() { trap "exit 5" EXIT; }⏎«T»⏎:
+for i in 1 2 3; do pytest a --exit=$((i==1)) || { echo "@ no $i"; RET=$i; }; done⏎exit $RET
+test_fail() { echo "@ $1"; RET=$2; }⏎pytest t --exit=1 || test_fail one 0; pytest t --exit=1 || test_fail two 4⏎exit $RET
+«H»echo '«T»$x' >x.sh; x=1; . ./x.sh⏎echo '«T»b$x' >x.sh; x=2; . ./x.sh⏎exit $RET
+RANDOM=42; test_fail() { echo "@ $1"; }⏎pytest a --exit=1 || test_fail $RANDOM⏎echo "@ $RANDOM"
+«H»set +T⏎f() { «T»; }⏎f; f⏎exit $RET ¦ FUNCNEST=3⏎«H»f() { «T»; }⏎f⏎exit $RET ¦ «H»shopt -u extdebug⏎«T»⏎exit $RET
+«H»exec 200>x 201>y 151>z⏎flock 200⏎«T»⏎exit $RET
+«H»set -u; A=(x y); B=([3]=q)⏎pytest "${A[@]}" "${B[3]}"⏎«T»⏎exit $RET
+«H»trap 'exit $RET' EXIT⏎«T»⏎exit 0 ¦ «H»f() { local RET=0; «T»; return $RET; }⏎f⏎exit $?
+f() { local bad=; pytest a --exit=1 || bad=1; [ -z "$bad" ]; }⏎f || exit 7
+pytest a || RET=1⏎pytest b --exit=3 || RET=$?⏎exit $RET
+set -e; trap 'echo "@ bye $? $S"' EXIT⏎S=1⏎pytest a⏎S=2⏎pytest b --exit=3⏎S=3⏎echo "@ never"⏎pytest c⏎S=4
+set -e⏎f() { pytest $1; pytest b; }⏎f a⏎f --exit=2⏎echo "@ never"
+pytest a || exit 1⏎pytest b --exit=2 || exit 4⏎echo "@ never"
+set -e⏎f() { pytest $1; pytest b; }⏎f --exit=3 || echo "@ f failed"⏎if f --exit=2; then echo "@ good"; fi⏎echo "@ end"
+check() { [ $? -eq 0 ] || { echo "@ $1"; RET=1; }; }⏎pytest a --exit=1⏎check a⏎pytest b⏎check b⏎exit $RET
+pytest a⏎while [ $? -eq 0 ]; do n=$((n+1)); pytest b --exit=$((n/2)); done⏎echo "@ end $n"
+trap 'echo "@ err $?"; RET=1' ERR⏎set +e⏎pytest a --exit=1⏎pytest b⏎pytest c --exit=2⏎exit $RET
+run() { "$@"; local rc=$?; [ $rc -eq 0 ] || { echo "@ $*"; RET=1; }; }⏎run pytest a --exit=1⏎run pytest b⏎exit $RET
+set -e⏎for i in 0 0 4 0; do echo "@ $i"; pytest a --exit=$i; done⏎echo "@ never"
+"""
+
+
+class FixedScripts(ScriptCertainty):
+    """Each of them, on one slot and on four."""
+
+    def test_no_failure_is_lost(self) -> None:
+        plain = {"«T»": "pytest a --exit=1 || test_fail a", "⏎": "\n",
+                 "«H»": 'test_fail() { echo "@ $1"; RET=1; }\nRET=0\n'}
+        for number, text in enumerate(re.split("\n| ¦ ", FIXED.strip("\n")), 1):
+            for short, meant in plain.items():
+                text = text.replace(short, meant)
+            with self.subTest(text):
+                script = Script(number, {"test.sh": text + "\n"})
+                wanted = self.run_script(script, None)
+                for slots in (1, 4):
+                    self.assertEqual(list(self.faults_of(wanted, self.run_script(script, slots), slots)), [])
