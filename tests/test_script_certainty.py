@@ -385,7 +385,7 @@ test_fail() { echo "@ ${PWD##*/}"; }⏎cd sub⏎«T»⏎cd ..⏎pytest b || test
 test_fail() { cd sub; }⏎«T»⏎echo "@ ${PWD##*/}"
 test_fail() { last() { exit 4; }; }⏎last() { exit 0; }⏎«T»⏎last ¦ test_fail() { trap "exit 5" EXIT; }⏎«T»⏎:
 for i in 1 2 3; do pytest a --exit=$((i==1)) || { echo "@ no $i"; RET=$i; }; done⏎exit $RET
-test_fail() { echo "@ $1"; RET=$2; }⏎pytest t --exit=1 || test_fail one 0; pytest t --exit=1 || test_fail two 4⏎exit $RET
+test_fail() { echo "@ $1"; RET=$2; }⏎pytest t --exit=1 || test_fail a 0; pytest t --exit=1 || test_fail b 4⏎exit $RET
 «H»echo '«T»$x' >x.sh; x=1; . ./x.sh⏎echo '«T»b$x' >x.sh; x=2; . ./x.sh⏎exit $RET
 RANDOM=42; test_fail() { echo "@ $1"; }⏎pytest a --exit=1 || test_fail $RANDOM⏎echo "@ $RANDOM"
 «H»set +T⏎f() { «T»; }⏎f; f⏎exit $RET ¦ FUNCNEST=3⏎«H»f() { «T»; }⏎f⏎exit $RET ¦ «H»shopt -u extdebug⏎«T»⏎exit $RET
