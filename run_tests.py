@@ -5962,6 +5962,8 @@ def prepare(
     script = next(filter(is_script, options.lists), None)
     if script is not None:
         check_script(script, options)
+        if options.list_only:
+            return list_script(script, options, trace)
         return ScriptRun(find_gpus(options, environ), options, trace, reaper)
     tests, said = parse_lists(options, reaper.scratch)
     for hint in said:
@@ -6081,6 +6083,9 @@ OWN_STATE = (
 )
 # How a function or trap asks where it is called from.
 WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
+FAILED_STATUS = (
+    r"""(?:\[\[?|test) "?\$\?"? (?:-ne|!=|-gt) 0(?: \]\]?)?|\(\( ?\$\? (?:!=|>) 0 ?\)\)"""
+)
 ASKS_STATUS = r"\$\{?\?|PIPESTATUS"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # A `$(…)` whose program looks at its arguments alone.
@@ -6124,7 +6129,7 @@ class Site(NamedTuple):
     handler: str  # bash; empty: there is none
     nodes: Sequence[Node]  # the same, read
     function: str  # in which it stands
-    can_wait: bool  # nothing in the words of the handler is another thing later
+    hurry: str  # why the script has to wait for it at once
     is_watched: bool  # something may look at the status of its statement
     followers: Tuple[str, ...]  # the commands behind it, functions perhaps, which may look too
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
@@ -6248,6 +6253,16 @@ def may_end_badly(nodes: Sequence[Node], functions: Mapping[str, Sequence[Node]]
     return False
 
 
+def asks_if_failed(statement: Sequence[Node]) -> bool:
+    """Whether a statement is `if [ $? -ne 0 ]; then …; fi`, which does nothing behind a test that passes."""
+    if len(statement) != 1 or statement[0].kind != "if":
+        return False
+    if len(statement[0].bodies) != 1 or len(statement[0].conditions) != 1:
+        return False
+    text = "".join(node.text for node in statement[0].conditions[0])
+    return re.fullmatch(FAILED_STATUS, text) is not None and not statement[0].redirects
+
+
 def obstacle_of(node: Node) -> str:
     """Why a test cannot be handed over; empty if it can."""
     if node.kind:
@@ -6278,6 +6293,10 @@ class ScriptFile:
         self.tells = tells
         self.changes = changes  # variables that handlers change
         self.function = ""  # the one that is being read
+        self.benign: Set[Node] = (
+            set()
+        )  # commands that ask for a status, which is 0 if all is well
+        self.alone_from = math.inf  # the offset of `#: one-by-one`
         self.definitions: Set[int] = set()  # lines where functions are defined
         self.following: List[Node] = []  # the statement behind the one that is being read
         # Names of commands whose failure does not end the script under `set -e`, since it is looked at.
@@ -6311,6 +6330,9 @@ class ScriptFile:
             if not comment.text.startswith("#:"):
                 continue
             line_start = self.text.rfind("\n", 0, comment.start) + 1
+            if comment.text[2:].strip() == "one-by-one":
+                self.alone_from = min(self.alone_from, comment.start)
+                continue
             is_alone = not self.text[line_start : comment.start].strip()
             where = f"{self.name}:{self.line_of(comment.start)}: "
             said: List[str] = []
@@ -6358,7 +6380,11 @@ class ScriptFile:
                     begins_unseen = begins_unseen or not ahead
                     self.wait_after(ahead)
             self.following = following
-            self.find_site(statement, why, watches)
+            if asks_if_failed(following) and len(statement) == 1 and self.tells.is_test(node):
+                self.benign.add(following[0].conditions[0][0])
+                self.add_site(node, following[0], following, why, False)
+            else:
+                self.find_site(statement, why, watches)
             previous = statement
         self.depth -= 1
         return begins_unseen
@@ -6430,32 +6456,40 @@ class ScriptFile:
         if is_handled and not (handler.kind and handler.redirects):
             names = {node.name for node in walk([handler])}
             if self.tells.is_test(statement[-2]) or not names.isdisjoint(self.tells.handlers):
-                self.add_site(statement[-2], handler, obstacle, is_watched)
-        elif len(statement) == 1 and self.tells.is_test(handler):
-            test = self.test_line(handler, [])
-            why = obstacle or obstacle_of(handler)
-            words = tuple(words_of(handler))
+                body = handler.bodies[0] if handler.kind else [handler]
+                self.add_site(statement[-2], handler, body, obstacle, is_watched)
+            return
+        for command in filter(self.tells.is_test, statement):
+            test = self.test_line(command, [])
+            why = obstacle or obstacle_of(command)
+            if len(statement) > 1:
+                why = why or "other commands are joined to it"
+            words = tuple(words_of(command))
             site = Site(
                 test,
                 words,
                 "",
                 [],
                 self.function,
-                True,
+                self.hurry(command, ""),
                 is_watched,
                 self.followers(),
                 self.readers > 0,
             )
-            self.found.append((site, self.lines_of(handler), why))
+            self.found.append((site, self.lines_of(command), why))
 
-    def add_site(self, command: Node, handler: Node, obstacle: str, is_watched: bool) -> None:
-        """Note a test with a handler."""
-        body = [handler]
+    def add_site(
+        self,
+        command: Node,
+        handler: Node,
+        body: Sequence[Node],
+        obstacle: str,
+        is_watched: bool,
+    ) -> None:
+        """Note a test with a handler, and the commands that are to run where it fails."""
         label: Sequence[Token] = []
-        if handler.kind:
-            body = handler.bodies[0]
-            if {node.name for node in walk(body)} & LEAVES:
-                obstacle = obstacle or "its handler changes the course of the script"
+        if handler.kind and {node.name for node in walk(body)} & LEAVES:
+            obstacle = obstacle or "its handler changes the course of the script"
         for node in walk(body):
             if node.name in self.tells.handlers:
                 label = label or node.words[1:2]
@@ -6470,12 +6504,20 @@ class ScriptFile:
             text,
             body,
             self.function,
-            not has_glob(handler.words) and not re.search(SEES_OUTSIDE, words),
+            self.hurry(handler, words),
             is_watched,
             self.followers(),
             self.readers > 0,
         )
         self.found.append((site, self.lines_of(command), obstacle or obstacle_of(command)))
+
+    def hurry(self, handler: Node, words: str) -> str:
+        """Why the script has to wait for a test at once, by what the script says."""
+        if handler.start > self.alone_from:
+            return "`#: one-by-one`"
+        if has_glob(handler.words[1:]) and words or re.search(SEES_OUTSIDE, words):
+            return "what its handler says may change"
+        return ""
 
     def followers(self) -> Tuple[str, ...]:
         """The names of the commands behind the statement that is being read."""
@@ -6535,7 +6577,9 @@ class ScriptFile:
                 start = start.partition("=")[0] + "="
             elif node.name in functions and node.name not in RUNS_BESIDE_TESTS:
                 start += "()"
-            lines = calm if self.is_calm(node, changes, functions) else restless
+            lines = restless
+            if node in self.benign or self.is_calm(node, changes, functions):
+                lines = calm
             for line in self.lines_of(node):
                 lines.setdefault(line, set()).add(start)
         return {line: starts - restless.get(line, set()) for line, starts in calm.items()}
@@ -7613,8 +7657,8 @@ class ScriptRun(Run):
             return "--one-by-one"
         if handler.hasty:
             return f"its handler calls {' '.join(sorted(handler.hasty))}"
-        if not site.can_wait:
-            return "what its handler says may change"
+        if site.hurry:
+            return site.hurry
         if said.must_wait:
             return "bash cannot wait behind it"
         with open(said.snapshot, "rb") as file:
@@ -7625,6 +7669,8 @@ class ScriptRun(Run):
 
     def obstacle(self, line: TestLine, site: Site, handler: Handler, said: Arrival) -> str:
         """Why bash has to run a test itself; empty if it need not."""
+        if "x" in said.flags and asks_if_failed(site.nodes):
+            return "`set -x` shows its status"
         if not site.handler and "E" in said.flags:
             return "a trap for ERR looks at its status"
         if not site.handler and "e" in said.flags:
@@ -7813,6 +7859,23 @@ def tells_of(name: str, text: str, options: Options) -> Tells:
     return tells
 
 
+def list_script(name: str, options: Options, trace: Trace) -> int:
+    """Print what a dry reading finds: each test, and why it does not run ahead; returns the exit code."""
+    script = Script(tells_of(name, list_text(name), options))
+    for site, _, why in script.read(name, list_text(name)).found:
+        handler = read_handler(site.nodes, script.functions)
+        if handler.fails:
+            why = why or "its handler may fail, or needs the script's own shell"
+        if handler.hasty:
+            why = why or f"its handler calls {' '.join(sorted(handler.hasty))}"
+        test = site.test
+        trace.line(
+            f"{test.label}\t{test.file}:{test.line}\t{why or site.hurry or 'runs ahead'}"
+        )
+    trace.flush()
+    return EXIT_OK
+
+
 def check_script(name: str, options: Options) -> None:
     """A script runs alone and from top to bottom. Raises UsageError or ListError."""
     if len(options.lists) > 1:
@@ -7820,7 +7883,6 @@ def check_script(name: str, options: Options) -> None:
             f"{name} is a script; it runs alone, in a call of its own; its arguments follow `--`"
         )
     unknown = {
-        "--list": options.list_only,
         "--shard": options.shard,
         "-k": options.keep,
         "--max-gpus": options.max_gpus,

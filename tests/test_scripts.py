@@ -416,6 +416,38 @@ class FeatureTest(ScriptCase):
         self.assertEqual({record["label"]: record["status"] for record in ran.journal("test_end")},
                          {"a": 3, "b": 139, "c": 127, "d": 42, "f": 126})
 
+    def test_a_dry_reading(self) -> None:
+        """Each test, and why it does not run ahead; what looks like a test is one where no command has a handler."""
+        for text, tests in {
+            HEAD + lines("a || test_fail x", 'b || { test_fail "$(c)"; }', "d | e || test_fail y", "pytest z",
+                         "#: one-by-one", "f || test_fail z"):
+                ["x:12:runs ahead", '"\\"\\$(c)\\"":13:what its handler says may change', "y:14:it ends a pipeline",
+                 "z:17:`#: one-by-one`"],
+            lines("pytest a", "pip install pytest", "python3 -m pytest b || exit 1", "ctest | tee log",
+                  "if tests/run.sh; then c; fi", "timeout 5m torchrun d", "cd tests", "/x/test_e"): [
+                "'pytest a':1:runs ahead", "'python3 -m pytest b':3:runs ahead",
+                "ctest:4:other commands are joined to it",
+                "tests/run.sh:5:it follows `if`", "'timeout 5m torchrun d':6:runs ahead", "/x/test_e:8:runs ahead"],
+        }.items():
+            ran = self.conduct(text, "--list")
+            told = [line.replace("\ttest.sh:", ":").replace("\t", ":") for line in ran.text.splitlines()]
+            self.assertEqual((ran.code, told, self.events(ran)), (0, tests, []))
+
+    def test_what_looks_like_a_test(self) -> None:
+        """It overlaps where all pass; a failure under `set -e` ends the script, and what ran ahead is named."""
+        text = lines("set -e", "trap 'echo bye $N' EXIT", "N=1", "pytest a", "N=2", "pytest b --exit=0", "N=3",
+                     "pytest c")
+        ran = self.conduct(text)
+        self.assertEqual((ran.code, sorted(starts(ran.text))), (0, ["pytest a", "pytest b --exit=0", "pytest c"]))
+        self.assertIn("test.sh: set -e: 3 commands look like tests, and run ahead of each other", ran.err)
+        self.assertEqual(ran.text.splitlines()[-1], "bye 3")
+        ran = self.conduct(text.replace("--exit=0", "--exit=4"))
+        self.assertEqual((ran.code, ran.text.splitlines()[-1], ran.failures()), (4, "bye 2", ["pytest b --exit=4"]))
+        self.assertIn("a failure has ended the script; ran ahead of that: pytest c\n", ran.err)
+        ran = self.conduct(text, "--one-by-one")
+        self.assertEqual(beside(self.events(ran), "pytest b --exit=0"), [])
+        self.assertEqual(starts(self.conduct(text, "--tests", "pytest b").text), ["pytest b --exit=0"])
+
     def test_names_of_handlers(self) -> None:
         text = HEAD + lines("note() { echo \"noted $1\"; }", "python3 a --exit=1 || note a",
                             "python3 b || test_fail b", "python3 c || error_exit c")
@@ -595,7 +627,7 @@ class FeatureTest(ScriptCase):
         line = HEAD.count("\n") + 1
         cases: Mapping[Sequence[str], Sequence[str]] = {
             ("--shard", "1/2", "test.sh"): ["error: --shard: test.sh is a script"],
-            ("--list", "test.sh"): ["error: --list: test.sh is a script"], ("-k", "a", "test.sh"): ["error: -k: "],
+            ("-k", "a", "test.sh"): ["error: -k: "], ("--tests", "(", "test.sh"): ["'(' is no regular expression: "],
             ("--only", "list.txt", "test.sh"): ["error: --only: "],
             ("--max-gpus", "1", "test.sh"): ["error: --max-gpus: "],
             ("--rerun-failed", "test.sh"): ["error: --rerun-failed: "],
@@ -660,7 +692,7 @@ class ScriptFileTest(unittest.TestCase):
         test = site.test
         self.assertEqual((test.mask, test.body.split()[1], test.first, test.junit, test.attributes.retries),
                          ("0,1", "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-}", '"a b"', "$X/y.xml", 2))
-        self.assertEqual([self.sites(f"a || {handler}\n")[0].can_wait for handler in (
+        self.assertEqual([self.sites(f"a || {handler}\n")[0].hurry == "" for handler in (
             "test_fail x", "{ test_fail x; }", 'test_fail "$?"', "test_fail *", "test_fail $(a)")],
             [True, True, True, False, False])
         below = self.sites("#: gpus=2\na || test_fail x\n#:\nb || test_fail y\n")
