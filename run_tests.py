@@ -6302,6 +6302,7 @@ class ScriptFile:
         # Names of commands whose failure does not end the script under `set -e`, since it is looked at.
         self.guarded: Set[str] = set()
         self.readers = 0  # `while read` loops around
+        self.guards = 0  # blocks around whose status is looked at
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
         self.mistakes: List[str] = []
         # Sites with their lines, and what keeps bash from running ahead of them.
@@ -6369,12 +6370,17 @@ class ScriptFile:
                 node for node in statement if node.after in ("&&", "||") or node.lead == "!"
             ]
             self.guarded.update(node.name for node in walk(guarded))
+            for node in walk(statement):
+                if node.name == "eval":  # whatever it makes of it
+                    self.guarded.update(re.findall(NAME, node.text))
             watches = is_watched and at == len(statements)
             watches = watches or looks_back(following)
             for number, node in enumerate(statement):
+                self.guards += node in guarded
                 is_hidden = self.is_unseen(node, why, watches) or (
                     number == 0 < len(statement) - 1 and why.endswith("background")
                 )
+                self.guards -= node in guarded
                 if is_hidden:
                     ahead = statement[:number] or previous
                     begins_unseen = begins_unseen or not ahead
@@ -6464,6 +6470,8 @@ class ScriptFile:
             why = obstacle or obstacle_of(command)
             if len(statement) > 1:
                 why = why or "other commands are joined to it"
+            if self.guards:
+                why = why or "what follows may look at its status"
             words = tuple(words_of(command))
             site = Site(
                 test,
@@ -7244,6 +7252,8 @@ class Script:
     def guarded(self) -> Set[str]:
         """The functions in which `set -e` does not count, and those that they call."""
         names = set().union(*(file.guarded for file in self.files.values()))
+        if any("$" in name for name in names):
+            return set(self.functions)
         return self.reach(" ".join(names), {}) - {""}
 
 
