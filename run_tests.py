@@ -6069,9 +6069,7 @@ MAY_BE_PUT_OFF = CALM | names_in(
 )
 OFTEN_FAILS = names_in("[ [[ test (( let false grep return read unset")
 LEAVES = names_in("return break continue exec local declare typeset set shopt")
-STATEFUL = STATE_WORDS | names_in(
-    "exit exec eval read mapfile readarray trap let shift getopts"
-)
+STATEFUL = STATE_WORDS | names_in("exit exec eval read mapfile readarray trap let getopts")
 ASSIGNING = names_in(
     "export declare typeset readonly local read let unset mapfile readarray (( getopts"
 )
@@ -6100,9 +6098,12 @@ FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
 LOOKS_LIKE_TEST = (
     r"(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)(?: |$)"
     r"|(?:\S*/)?(?:python[\d.]*|bash|sh|deepspeed|accelerate) (?:.* )?(?:-m (?:pytest|unittest)(?: |$)|{0})|{0}"
-).format(r"(?:\S*/)?(?:tests?/\S|test_\S|run_test|\S*_test(?:\.\w+)?(?: |$))")
+).format(r"(?:\S*/)?(?:tests?/\S|test_\S|run_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$))")
 # Commands in front of another one.
-PREFIXES = r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: \w+=\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?) )*"
+PREFIXES = (
+    r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: \w+=\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?"
+    r"|(?:uv|coverage|poetry) run(?: -\S+)*) )*"
+)
 
 
 class Tells(NamedTuple):
@@ -6539,7 +6540,8 @@ class ScriptFile:
         for token in reversed(masks):  # its own mask is what the test has been given
             start = token.start - command.start
             name = token.text.partition("=")[0]
-            text = f"{text[:start]}{name}=${{{name}-}}{text[start + len(token.text) :]}"
+            # One that the runner does not allot stays what it is.
+            text = f"{text[:start]}{name}=${{{name}-{token.text.partition('=')[2]}}}{text[start + len(token.text) :]}"
         if self.depth == 1:  # bash names a command's line when it has read the `||`
             text += " \\\n" * self.text.count(
                 "\n", command.end, self.text.find("||", command.end)
@@ -6677,7 +6679,7 @@ unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_places _rt_words _rt_calm
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
 _rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_careful= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
-_rt_ran=()
+_rt_ran=() _rt_error= _rt_x=
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
@@ -6745,8 +6747,13 @@ _rt_step() {
     trap)    # bash does not tell the commands of a trap for ERR, and not in a function that there is one
       _rt_trapped=1 _rt_calm=()
       case $_rt_command in
-        trap\ -\ *ERR* | trap\ -\ *RETURN*) _rt_careful= ;;
-        *ERR* | *RETURN*) _rt_careful=1 ;;
+        trap\ -\ *ERR* | trap\ -\ *RETURN*) _rt_careful= _rt_error= ;;
+        *ERR* | *RETURN*)
+          _rt_careful=1 _rt_error=
+          # An assignment is the same however often it is done, and whatever it is done for.
+          if [[ $_rt_command =~ ^trap\ [\"\']?([A-Za-z_]+=[A-Za-z0-9]+)[\"\']?\ ERR$ ]]; then
+            _rt_careful= _rt_error=${BASH_REMATCH[1]}
+          fi ;;
       esac ;;
     source | .) _rt_files=() _rt_calm=() ;;    # a file may be another than before
   esac
@@ -6806,8 +6813,9 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
     _rt_keep >|"$_rt_folder/$((++_rt_count))" || _rt_why='its state cannot be kept'
     _rt_kept=$_rt_place
   fi
-  _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_marked" "$_rt_level" "$_rt_flags${_rt_careful:+E}" \
-    "$_rt_reads" "$_rt_label" "" "$_rt_junit" "$_rt_first" "$_rt_mask"
+  _rt_place=$_rt_flags${_rt_careful:+E}${_rt_error:+R}
+  _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_marked" "$_rt_level" "$_rt_place" \
+    "$_rt_reads" "$_rt_error" "$_rt_label" "" "$_rt_junit" "$_rt_first" "$_rt_mask"
 }
 _rt_keep() {     # bash that makes another shell like this one
   builtin printf 'cd -- %q\nunset OLDPWD\n' "$PWD"
@@ -6861,9 +6869,8 @@ _rt_end() {
 }
 _rt_leave() {    # ends a script that has come to its end already, which bash does without the rest of its EXIT trap
   unset -f exit
-  _rt_return "$1"
-  eval "$_rt_farewell"
-  exit "$1"
+  eval "{ ${_rt_x:+set -x; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_farewell"
+  { exit "$1"; } 2>/dev/null
 }
 _rt_keep_end() { # the end of the script waits too, whatever trap it has set for it
   local _rt_text=$(trap -p EXIT)
@@ -7087,6 +7094,7 @@ class Arrival(NamedTuple):
     level: str  # of `source`
     flags: str  # the shell's options
     reads: str  # its standard input: `own` if it is the script's, `other`, or nothing
+    error: str  # `NAME=value` of its trap for ERR
 
 
 class Handed(NamedTuple):
@@ -7180,6 +7188,9 @@ class Script:
             self.changes |= read_handler(
                 self.functions.get(handler, []), self.functions
             ).changes
+        for node in file.commands:
+            if node.name == "trap" and "ERR" in node.text:
+                self.changes.update(re.findall(rf"({NAME})=", node.text))
         for site, _, _ in file.found:
             self.changes |= read_handler(site.nodes, self.functions).changes
         for name, value in re.findall(rf"({NAME})=[\"']?({NAME})\b", text):
@@ -7280,7 +7291,9 @@ class Certainty:
         self.seen = self.script.reach(text, state)
         self.is_indirect = re.search(INDIRECT, text) is not None
 
-    def begin(self, handed: Handed, now: Mapping[str, str], status: int) -> str:
+    def begin(
+        self, handed: Handed, now: Mapping[str, str], status: int, is_at_end: bool
+    ) -> str:
         """Bash that reacts to a failure in the state that the shell had when it handed the test over.
 
         Variables that have changed since stand behind local ones meanwhile.
@@ -7296,8 +7309,14 @@ class Certainty:
         then.update((name, text) for name, text in now.items() if name not in borrowed)
         self.reaction = Reaction(handed, now, then)
         handler = shlex.quote(handed.reaction)
+        flags = handed.flags
+        # What stands in for the rest of the EXIT trap is not bash's own.
+        is_hidden = is_at_end and "x" in flags and not handed.site.handler
+        if is_hidden:
+            flags = flags.replace("x", "")
         lines = [base.get(name, f"local {name}; unset -v {name}") for name in sorted(borrowed)]
-        lines.append(f"_rt_handle {status} {handler} {handed.flags or '-'}{base[' arguments']}")
+        lines.append("_rt_x=x" * is_hidden)
+        lines.append(f"_rt_handle {status} {handler} {flags or '-'}{base[' arguments']}")
         lines.append('_rt_keep >|"$_rt_folder/state"')
         lines += [now[name] for name in sorted(borrowed) if name.startswith(" ")]
         return "\n".join([*lines, "_rt_more=1"])
@@ -7350,7 +7369,7 @@ class Certainty:
                     ahead.append(text)
         if is_lost:
             ahead.append(f"{handed.test.where}:the script")
-        if status and (self.script.is_watched(handed.site) or re.search("[eE]", handed.flags)):
+        if status and (self.script.is_watched(handed.site) or re.search("[eER]", handed.flags)):
             ahead.append(f"{handed.test.where}:what looks at the status of its handler")
         for text in ahead[:1]:
             file, line, command = text.split(":", 2)
@@ -7392,7 +7411,7 @@ class ScriptRun(Run):
         self.alone: Dict[str, str] = {}  # by place, why a test does not run beside others
         # A test for which alone the script has waited, and why: that is to be told if another one follows.
         self.lone: Optional[Tuple[TestLine, str]] = None
-        self.has_ended = self.is_ending = False
+        self.has_ended = self.is_ending = self.is_at_end = False
         # Ends a script that goes on after its tests have been ended.
         self.killer: Optional[threading.Timer] = None
         self.began = time.monotonic()  # the first of `handed`
@@ -7526,10 +7545,10 @@ class ScriptRun(Run):
             return
         sources = any(node.name in ("source", ".") for node in file.commands)
         ahead = sum(not why for _, _, why in file.found)
-        if ahead and self.script.tells.looks and not self.options.one_by_one:
+        if ahead > 1 and self.script.tells.looks and not self.options.one_by_one:
             way = "set -e" if re.search(r"(?m)^\s*set -\w*e", file.text) else "no handlers"
             warn(
-                f"{file.name}: {way}: {ahead} commands look like tests, and run ahead of each other; "
+                f"{file.name}: {way}: {ahead} commands look like tests, and may run ahead of each other; "
                 "--one-by-one stops that"
             )
         elif not file.found and not sources:
@@ -7619,8 +7638,8 @@ class ScriptRun(Run):
 
     def on_test(self, offset: int, *fields: str) -> str:
         """Bash has come to a test."""
-        said = Arrival(*fields[:6])
-        words = fields[6:]
+        said = Arrival(*fields[:7])
+        words = fields[7:]
         site = self.site
         assert site is not None
         if self.is_ending:
@@ -7629,8 +7648,8 @@ class ScriptRun(Run):
             Snapshot(os.getcwd(), self.exports, said.snapshot), b"", words
         )
         handler = read_handler(site.nodes, self.script.functions, said.flags)
-        reaction = site.handler
-        if not reaction and "e" in said.flags:
+        reaction = site.handler or said.error
+        if not site.handler and "e" in said.flags:
             reaction = "exit $?"
         why = self.obstacle(line, site, handler, said)
         if why:
@@ -7681,15 +7700,9 @@ class ScriptRun(Run):
         """Why bash has to run a test itself; empty if it need not."""
         if "x" in said.flags and asks_if_failed(site.nodes):
             return "`set -x` shows its status"
-        if not site.handler and "E" in said.flags:
-            return "a trap for ERR looks at its status"
-        if not site.handler and "e" in said.flags:
-            if site.function in self.script.guarded() or (
-                not site.function and line.file != self.name
-            ):
-                return "what calls it may look at its status"
-        elif not site.handler and self.script.is_watched(site):
-            return "what follows may look at its status"
+        why = self.bare_obstacle(line, site, said) * (not site.handler)
+        if why:
+            return why
         called = {node.name for node in walk(site.nodes)} & set(self.options.handlers)
         if not called <= self.script.functions.keys():
             return "its handler is no function"
@@ -7698,13 +7711,28 @@ class ScriptRun(Run):
         if said.reads == "other" and (self.schedule.pool.sequential or not site.is_in_reader):
             return "its standard input is redirected"
         function = self.script.functions.get(line.first)
-        if function is not None and not read_handler(function, self.script.functions).is_test:
-            return f"{line.first} changes the script's shell"
+        if function is not None:
+            if "u" in said.flags or ("e" in said.flags and not site.handler):
+                return f"{line.first} may end the script"
+            if not read_handler(function, self.script.functions).is_test:
+                return f"{line.first} changes the script's shell"
         if handler.fails or (re.search("[eE]", said.flags) and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
         if handler.may_end_badly and self.script.is_watched(site):
             return "what follows may look at the status of its handler"
         return said.obstacle
+
+    def bare_obstacle(self, line: TestLine, site: Site, said: Arrival) -> str:
+        """Why bash has to run a test without a handler itself: something looks at its status."""
+        if "E" in said.flags or (said.error and ("e" in said.flags or site.function)):
+            return "a trap for ERR looks at its status"
+        if "e" not in said.flags:
+            return "what follows may look at its status" * self.script.is_watched(site)
+        if site.function in self.script.guarded() or (
+            not site.function and line.file != self.name
+        ):
+            return "what calls it may look at its status"
+        return ""
 
     def hand(self, handed: Handed) -> None:
         """A test is on its way."""
@@ -7745,6 +7773,7 @@ class ScriptRun(Run):
     def on_join(self, offset: int, level: str, source: str, line: str, command: str) -> None:
         """Bash waits; it is answered when all tests have ended."""
         self.joined = offset, int(level)
+        self.is_at_end = not command
         if len(self.handed) == 1 and command and not self.schedule.pool.sequential:
             name = command.partition("\n")[0]
             self.lone = (
@@ -7791,7 +7820,8 @@ class ScriptRun(Run):
             return ""
         handed = self.handling[len(self.ends)]
         # The status is 1 for one that did not run, or has passed but for the runner.
-        return certainty.begin(handed, state, shell_status(self.result_of(handed).status or 1))
+        status_of_test = shell_status(self.result_of(handed).status or 1)
+        return certainty.begin(handed, state, status_of_test, self.is_at_end)
 
     def release(self, end: int) -> None:
         """Show the tests that the script has waited for, at their places in what it has printed up to `end`."""
@@ -7841,6 +7871,10 @@ class ScriptRun(Run):
             warn("", name="")
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
+        if not self.tests and not self.alone and not self.schedule.pool.sequential:
+            warn(
+                f"{self.name}: nothing ran in parallel: bash has come to no command that is taken for a test"
+            )
         for place, why in list(self.alone.items())[:1]:
             count = f"{len(self.alone)} tests do" if len(self.alone) > 1 else "a test does"
             warn(f"{count} not run beside others; {place}: {why}")

@@ -402,6 +402,12 @@ check() { [ $? -eq 0 ] || { echo "@ $1"; RET=1; }; }⏎pytest a --exit=1⏎check
 pytest a⏎while [ $? -eq 0 ]; do n=$((n+1)); pytest b --exit=$((n/2)); done⏎echo "@ end $n"
 trap 'echo "@ err $?"; RET=1' ERR⏎set +e⏎pytest a --exit=1⏎pytest b⏎pytest c --exit=2⏎exit $RET
 run() { "$@"; local rc=$?; [ $rc -eq 0 ] || { echo "@ $*"; RET=1; }; }⏎run pytest a --exit=1⏎run pytest b⏎exit $RET
+set -e⏎run_test() { pytest $1; echo "@ ok"; }⏎run_test a⏎run_test --exit=2⏎echo "@ never"
+set -u⏎«H»run_test() { pytest $1 $NOPE; }⏎run_test a || test_fail a⏎echo "@ never"
+set -e⏎eval "{ pytest a; } || :"⏎exit 3
+EXITCODE=0; trap "EXITCODE=1" ERR⏎set +e⏎echo "@ 1"⏎pytest a⏎pytest b --exit=3⏎echo "@ 2"⏎pytest c⏎exit $EXITCODE
+EXITCODE=0; trap "EXITCODE=1" ERR⏎pytest a⏎[ a = b ]⏎pytest b⏎exit $EXITCODE
+set -e⏎{ pytest a --exit=1; pytest b; } || echo "@ failed"⏎f() { pytest c --exit=1; }⏎eval "f || :"⏎echo "@ end"
 set -e⏎for i in 0 0 4 0; do echo "@ $i"; pytest a --exit=$i; done⏎echo "@ never"
 """
 
