@@ -7341,37 +7341,42 @@ class Certainty:
         is_lost = any(
             then.get(name) != now.get(name) or name.startswith(" set ") for name in changed
         )
-        self.doubt(reaction.handed, later, changed, after, status, is_lost)
+        is_wide = any(
+            name.startswith(" ")
+            or "x" in attributes_of(name, then) + attributes_of(name, after)
+            for name in changed
+        )
+        seen = self.who_has_seen(changed, later, after, is_wide)
+        if is_lost:
+            seen.append(f"{reaction.handed.test.where}:the script")
+        self.doubt(reaction.handed, seen, status)
         return state
 
-    def doubt(
+    def who_has_seen(
         self,
-        handed: Handed,
-        later: Sequence[Handed],
         changed: Set[str],
+        later: Sequence[Handed],
         state: Mapping[str, str],
-        status: int,
-        is_lost: bool,
-    ) -> None:
-        """Note what has gone ahead of a failure, if it may have seen what the reaction has changed.
-
-        `is_lost`: what the reaction has changed could not stay.
-        """
+        is_wide: bool,
+    ) -> List[str]:
+        """What has run ahead, `file:line:command`, and may have looked at what has changed; all if that is for all."""
         texts = [*self.ran, *(f"{each.test.where}:{each.site.test.body}" for each in later)]
-        ahead = []
-        if any(name.startswith(" ") or "x" in attributes_of(name, state) for name in changed):
-            ahead = texts
+        if is_wide:
+            return texts
+        seen = []
         if changed and (self.is_indirect or not self.seen.isdisjoint(changed)):
             for text in texts:
                 command = text.split(":", 2)[2]
                 names = self.script.reach(command, state)
                 if re.search(INDIRECT, command) or not names.isdisjoint(changed):
-                    ahead.append(text)
-        if is_lost:
-            ahead.append(f"{handed.test.where}:the script")
+                    seen.append(text)
+        return seen
+
+    def doubt(self, handed: Handed, seen: List[str], status: int) -> None:
+        """Note the first of what has seen too much, or that something has looked at the status of a reaction."""
         if status and (self.script.is_watched(handed.site) or re.search("[eER]", handed.flags)):
-            ahead.append(f"{handed.test.where}:what looks at the status of its handler")
-        for text in ahead[:1]:
+            seen.append(f"{handed.test.where}:what looks at the status of its handler")
+        for text in seen[:1]:
             file, line, command = text.split(":", 2)
             self.doubts.append(
                 f"{file}:{line}: `{command.strip()}` went ahead of the failure of {handed.test.label} "
