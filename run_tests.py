@@ -6116,10 +6116,9 @@ class Tells(NamedTuple):
     def is_test(self, node: Node) -> bool:
         """Whether a command looks like a test."""
         text = " ".join(token.text.strip("\"'") for token in node.words)
-        return (
-            self.looks is not None
-            and re.match(PREFIXES + f"(?:{self.looks})", text) is not None
-        )
+        if node.kind or self.looks is None or node.name in self.handlers:
+            return False
+        return re.match(PREFIXES + f"(?:{self.looks})", text) is not None
 
 
 class Site(NamedTuple):
@@ -6814,6 +6813,7 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
     _rt_kept=$_rt_place
   fi
   _rt_place=$_rt_flags${_rt_careful:+E}${_rt_error:+R}
+  ! declare -F -- "$_rt_first" >/dev/null || _rt_place+=F
   _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_marked" "$_rt_level" "$_rt_place" \
     "$_rt_reads" "$_rt_error" "$_rt_label" "" "$_rt_junit" "$_rt_first" "$_rt_mask"
 }
@@ -7226,10 +7226,10 @@ class Script:
         The trap does not see a file that has nothing but functions.
         """
         known = {"", *self.functions, *MAY_BE_PUT_OFF, *self.sought}
-        for node in walk(site.nodes):
-            if node.name not in known and re.fullmatch(r"[\w-]+", node.name):
-                self.sought.add(node.name)
-                return node.name
+        for name in (site.test.first, *(node.name for node in walk(site.nodes))):
+            if name not in known and re.fullmatch(r"[\w-]+", name):
+                self.sought.add(name)
+                return name
         return ""
 
     def reach(self, text: str, state: Mapping[str, str]) -> Set[str]:
@@ -7656,6 +7656,7 @@ class ScriptRun(Run):
         reaction = site.handler or said.error
         if not site.handler and "e" in said.flags:
             reaction = "exit $?"
+            line = self.with_errexit(line)
         why = self.obstacle(line, site, handler, said)
         if why:
             self.explain(site.test, why)
@@ -7684,6 +7685,13 @@ class ScriptRun(Run):
             done += "; _rt_join"
         self.hand(handed)
         return done
+
+    def with_errexit(self, line: TestLine) -> TestLine:
+        """A test whose shell has `set -e`, if it is a function, in which that counts."""
+        if line.first not in self.script.functions:
+            return line
+        prelude = self.reaper.scratch.write(f". {shlex.quote(line.shell.prelude)}\nset -e\n")
+        return line._replace(shell=line.shell._replace(prelude=prelude))
 
     def hurry(self, site: Site, handler: Handler, said: Arrival) -> str:
         """Why bash has to wait for a test before it goes on; empty if it may run ahead."""
@@ -7716,8 +7724,10 @@ class ScriptRun(Run):
         if said.reads == "other" and (self.schedule.pool.sequential or not site.is_in_reader):
             return "its standard input is redirected"
         function = self.script.functions.get(line.first)
+        if function is None and "F" in said.flags:
+            return f"{line.first} is a function that was not read"
         if function is not None:
-            if "u" in said.flags or ("e" in said.flags and not site.handler):
+            if "u" in said.flags:
                 return f"{line.first} may end the script"
             if not read_handler(function, self.script.functions).is_test:
                 return f"{line.first} changes the script's shell"

@@ -408,6 +408,9 @@ set -e⏎eval "{ pytest a; } || :"⏎exit 3
 EXITCODE=0; trap "EXITCODE=1" ERR⏎set +e⏎echo "@ 1"⏎pytest a⏎pytest b --exit=3⏎echo "@ 2"⏎pytest c⏎exit $EXITCODE
 EXITCODE=0; trap "EXITCODE=1" ERR⏎pytest a⏎[ a = b ]⏎pytest b⏎exit $EXITCODE
 set -e⏎{ pytest a --exit=1; pytest b; } || echo "@ failed"⏎f() { pytest c --exit=1; }⏎eval "f || :"⏎echo "@ end"
+RET=0⏎echo 'test_x() { RET=1; }' >l.sh⏎. ./l.sh⏎test_x⏎exit $RET ¦ «H»pytest a --exit=1 || test_fail a || true⏎exit $RET
+«H»echo 'f() { RET=1; }' >l.sh⏎. ./l.sh⏎f || test_fail a⏎exit $RET
+RET=0⏎f() { RET=1; }⏎n=f⏎"$n" || test_fail a⏎exit $RET
 set -e⏎for i in 0 0 4 0; do echo "@ $i"; pytest a --exit=$i; done⏎echo "@ never"
 """
 
