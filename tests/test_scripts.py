@@ -401,8 +401,8 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(HEAD + lines("f() { echo $y >/dev/null; }", loop, "python3 a || test_fail a", loop,
                                         "pip3 install x", loop, "python3 b --exit=2 || test_fail b", loop) + TAIL)
         self.assertEqual(ran.code, 1)
-        self.assertEqual(ran.read("asked").split(), ["scan", "site", "test", "join", "site", "test", "join", "react",
-                                                     "react", "end"])
+        self.assertEqual(ran.read("asked").split(), ["scan", "site", "site", "test", "join", "site", "test", "join",
+                                                     "react", "react", "end"])      # one looks for python3's file
 
     def test_status(self) -> None:
         """`$?` is what the command has left, at the begin of the handler, and in the journal."""
