@@ -59,7 +59,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, suppress
 from itertools import chain, count
 from typing import (
     Any,
@@ -67,6 +67,7 @@ from typing import (
     Callable,
     Collection,
     Container,
+    ContextManager,
     Dict,
     FrozenSet,
     Iterable,
@@ -81,6 +82,7 @@ from typing import (
     Tuple,
     TypeVar,
     Union,
+    cast,
 )
 
 # ---------------------------------------------------------------------------------------------------
@@ -96,6 +98,12 @@ GRACE_S = 10.0  # from SIGTERM to SIGKILL: enough for pytest to write its JUnit 
 FOLLOW_S = 0.05  # between two looks at a growing log: no eye sees a shorter time
 LINGER_S = 1.5  # some helpers look for their parent once a second, and then go by themselves
 KILLED_S = 2.0  # a killed process is gone in milliseconds, or is stuck in the kernel
+LIVE_S = 0.25  # between two looks at the keys; a clock that counts seconds needs no more
+REDRAW_S = 0.1  # between two drawings of the live block: more is flicker
+SILENCE_S = (
+    60.0  # without a line, after which a run says that it is alive: CI services end silent jobs
+)
+SLOW_S = 300.0  # how often a test that runs on is announced: few tests of a file take longer
 STUCK_S = 30.0  # a shell that SIGKILL does not end by then is given up
 SWEEP_POLL_S = 0.02  # between two looks at what a test has left: each look takes milliseconds
 # For the stacks of all Pythons of a test: each takes milliseconds, unless it is frozen.
@@ -119,6 +127,9 @@ CAUSE_BYTES = 1 << 16  # of a failed test's log, its end, in which its cause is 
 JUNIT_BYTES = 16 << 20
 HISTORY_BYTES = 16 << 20  # of a journal, its end: some hundred thousand ends of tests, in 0.3 s
 LINE_CHARS = 200  # of a log's line or of a label, shown or compared
+SLOWEST = 5  # tests that the summary names
+CHART_BARS = 100  # of a chart on GitHub: Mermaid refuses texts of more than 50,000 characters
+PAGE_BYTES_MOST = 1 << 20  # of a job's page on GitHub, which drops a larger one whole
 SHOWN = 10  # tests that the summary names for one cause, processes for one test
 STEM_BYTES = 120  # of a file name: far below the 255 that file systems allow, suffixes included
 ARGUMENT_BYTES = 100_000  # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
@@ -143,6 +154,9 @@ COMMIT_VARIABLES = (
 ).split()
 
 RULE = "\u2500" * 56
+RED = "31"  # colours of a terminal, as ECMA-48 numbers them
+GREEN = "32"
+YELLOW = "33"
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -211,6 +225,7 @@ class Options(NamedTuple):
     """The command line, read once. Durations in seconds, paths as given."""
 
     lists: Tuple[str, ...]
+    command: Tuple[str, ...] = ()  # the words of the command line, the program first
     gpus: Optional[str] = None  # a count or ids, as written
     gpus_per_test: float = 1  # for tests that do not say it
     jobs: Optional[int] = None  # CPU slots for `gpus=0`; None: as many as GPUs
@@ -218,7 +233,7 @@ class Options(NamedTuple):
     pytest_args: Tuple[str, ...] = ()
     require_gpus: int = 0
     timeout: Optional[float] = None
-    slow: Optional[float] = None  # how often a test that runs on is announced
+    slow: float = SLOW_S  # how often a test that runs on is announced
     deadline: Optional[float] = None
     grace: float = GRACE_S
     retries: int = 0
@@ -235,7 +250,8 @@ class Options(NamedTuple):
     fail_dir: Optional[str] = None  # None: the log dir, and `failures` starts fresh
     journal: Optional[str] = None
     junit: Optional[str] = None  # the summary of the run
-    output: str = "replay"
+    output: Optional[str] = None  # None: failures on a terminal, else replay; one by one all
+    color: str = "auto"
     list_only: bool = False
     history: Tuple[str, ...] = ()  # more journals to learn durations from
     order: str = "auto"
@@ -373,6 +389,7 @@ class Cause(NamedTuple):
 
     text: str = ""
     blame: Blame = Blame.TEST
+    line: str = ""  # of the log, as it stands there
 
 
 class Result(NamedTuple):
@@ -388,6 +405,11 @@ class Result(NamedTuple):
     junit_fault: str = ""  # why its JUnit file cannot be used as it is, if it cannot
     cause: Cause = Cause()
     leaked: Tuple[str, ...] = ()  # processes that it left, `python3 (pid 12)`
+    began: float = 0.0  # seconds on the clock of events
+
+    def why(self) -> str:
+        """Why it has not passed: the line of its log that says it, if there is one."""
+        return self.cause.line or self.cause.text or self.reason or self.verdict()
 
     def verdict(self) -> str:
         """`failed, exit 1`, `crashed (SIGSEGV)`, `passed`: what the markers and the summary say."""
@@ -2362,6 +2384,13 @@ TOOLS = (
 )
 
 
+SOURCES = (
+    "mask",
+    "pynvml",
+    *(tool.command[0] for tool in TOOLS),
+)  # that are asked for GPUs, in this order
+
+
 class Machine(NamedTuple):
     """The devices that tests may use, and how a test is told which are its own.
 
@@ -2936,6 +2965,10 @@ class Interrupt(NamedTuple):
 Event = Union[Begin, Submit, Ended, Exited, Broken, Tick, Interrupt]
 
 
+class Look(NamedTuple):
+    """SIGUSR1: the user asks what runs. It is no matter of the schedule."""
+
+
 class Attempt:
     """A running attempt, from Launch until its result: the one register of what runs has these.
 
@@ -2956,7 +2989,14 @@ class Attempt:
 
     def result(self, outcome: Outcome, **values: Any) -> Result:
         """How it has ended."""
-        return Result(self.test, outcome, lease=self.lease, attempt=self.number, **values)
+        return Result(
+            self.test,
+            outcome,
+            lease=self.lease,
+            attempt=self.number,
+            began=self.began,
+            **values,
+        )
 
 
 class Launch(NamedTuple):
@@ -3375,6 +3415,52 @@ class Schedule:
         attempt.slow_at = at + (self.options.slow or math.inf)
         self.watch(attempt)
         return attempt
+
+
+class Outlook:
+    """What runs, and how long the rest takes by earlier runs. It reads the schedule, and changes nothing."""
+
+    def __init__(self, schedule: Schedule, estimates: Estimates) -> None:
+        self.schedule = schedule
+        self.estimates = estimates
+        # Where most durations are guessed, a forecast would be one too.
+        self.is_known = 2 * len(estimates.unknown) < len(estimates.seconds)
+        self.looked_at = -math.inf
+        self.last_s = 0.0
+
+    def running(self) -> List[Attempt]:
+        """What runs, by slot."""
+        return sorted(self.schedule.running.values(), key=lambda attempt: attempt.lease.slot)
+
+    def is_interrupted(self) -> bool:
+        return bool(self.schedule.interrupts)
+
+    def expected_s(self, test: Test) -> Optional[float]:
+        """How long a test takes, if that is known."""
+        if test in self.estimates.unknown:
+            return None
+        return self.estimates.seconds.get(test)
+
+    def left_s(self, now: float) -> Optional[float]:
+        """How long the rest takes at least, if most of it is known. It is looked at once a second."""
+        if not self.is_known:
+            return None
+        if now >= self.looked_at + 1:
+            seconds = {test: self.estimates.seconds[test] for test in self.schedule.waiting}
+            for attempt in self.schedule.running.values():
+                expected_s = self.estimates.seconds[attempt.test]
+                seconds[attempt.test] = max(expected_s - (now - attempt.began), 0.0)
+            self.last_s = shortest(list(seconds), seconds, self.schedule.pool)
+            self.looked_at = now
+        return self.last_s
+
+
+def shortest(tests: Sequence[Test], seconds: Mapping[Test, float], pool: Pool) -> float:
+    """Seconds that no order of these tests beats: all GPUs busy all the time, or the longest chain of `after`."""
+    gpu_s = math.fsum(work_of(test, seconds, pool.size) for test in tests)
+    cpu_s = math.fsum(seconds[test] for test in tests if not test.gpus)
+    chain_s = max((length for _, length in chains_of(tests, seconds).values()), default=0.0)
+    return max(gpu_s / max(pool.size, 1), cpu_s / max(pool.cpus, 1), chain_s)
 
 
 def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) -> Result:
@@ -4183,8 +4269,9 @@ def diagnose(status: int, log: str) -> Cause:
     lines = [plain(line[: LINE_CHARS * 5]) for line in log.splitlines()]
     lines = [line for line in lines if not re.search(QUOTING_LINE, line)]
     for pattern, text, blame in SIGNATURES:
-        if any(re.search(pattern, line) for line in lines):
-            return Cause(text, blame)
+        said = next((line for line in lines if re.search(pattern, line)), None)
+        if said is not None:
+            return Cause(text, blame, said[:LINE_CHARS])
     death = death_of(status)
     if death == "SIGSEGV":
         return Cause("segmentation fault")
@@ -4194,11 +4281,12 @@ def diagnose(status: int, log: str) -> Cause:
         for line in reversed(lines):
             match = re.search(pattern, line)
             if match:
-                return Cause(normalise(match.group(1)[:LINE_CHARS]))
+                line = match.group(1)[:LINE_CHARS]
+                return Cause(normalise(line), line=line)
     last = next(filter(None, reversed(lines)), "")[:LINE_CHARS]
     if not last:
         return Cause(f"exit status {status}, without output")
-    return Cause(f"exit status {status}, last line: {normalise(last)}")
+    return Cause(f"exit status {status}, last line: {normalise(last)}", line=last)
 
 
 def plain(text: str) -> str:
@@ -4726,12 +4814,15 @@ def silence(stream: Any) -> None:
 class Trace:
     """The runner's standard output. When its reader goes away (`| head`), the run goes on without it."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    is_live = False  # a block of lines stands below what has been printed
+
+    def __init__(self, stream: BinaryIO, has_colour: bool = False) -> None:
         self.stream = stream
+        self.has_colour = has_colour
         self.is_open = True
         self.at_line_start = True
-        self.is_github = os.environ.get("GITHUB_ACTIONS") == "true"
-        self.has_escapes = self.has_folds = False  # since the last calm
+        self.wrote_at = time.monotonic()
+        self.has_escapes = False  # since the last calm
 
     def write(self, data: bytes) -> None:
         """Print bytes; they are on their way at the next flush."""
@@ -4739,16 +4830,14 @@ class Trace:
             self.at_line_start = False  # so it stays where a signal cuts the writing short
             self.guarded(self.stream.write, data)
             self.at_line_start = data.endswith(b"\n")
+            self.wrote_at = time.monotonic()
         self.has_escapes = self.has_escapes or b"\x1b" in data
-        self.has_folds = self.has_folds or (self.is_github and b"::group::" in data)
 
     def calm(self) -> None:
-        """After a log, end what it has begun (a title, a colour, a fold of GitHub's), for the lines to come."""
+        """After a log, end what it has begun (a title, a colour), for the lines to come."""
         if self.has_escapes:
             self.write(b"\x1b\\\x1b[0m")
-        if self.has_folds:
-            self.line("::endgroup::")
-        self.has_escapes = self.has_folds = False
+        self.has_escapes = False
 
     def flush(self) -> None:
         self.guarded(self.stream.flush)
@@ -4765,38 +4854,279 @@ class Trace:
                     )
                 silence(self.stream)
 
-    def line(self, text: str = "") -> None:
+    def line(self, text: str = "", colour: str = "") -> None:
         """Print a line of the runner's own, never on the end of a line that a test has left open."""
+        text = without_ci_commands(text)
+        if colour and self.has_colour:
+            text = f"\x1b[{colour}m{text}\x1b[0m"
+        self.command(text)
+
+    def command(self, text: str) -> None:
+        """Print a line that a CI service may obey."""
         if not self.at_line_start:
             self.write(b"\n")
-        self.write(to_bytes(without_ci_commands(text)) + b"\n")
+        had_escapes = self.has_escapes
+        self.write(to_bytes(text) + b"\n")
+        self.has_escapes = had_escapes
 
-    def copy(self, path: str, offset: int = 0, end: float = math.inf) -> int:
-        """Copy a file from `offset` on, up to `end`; returns where it ended. Raises OSError if it cannot be read."""
+    def copy(
+        self,
+        path: str,
+        offset: int = 0,
+        end: float = math.inf,
+        change: Callable[[bytes], bytes] = bytes,
+    ) -> int:
+        """Copy a file from `offset` on, up to `end`; returns where it ended. Raises OSError if it cannot be read.
+
+        `change` gets whole lines, as far as they are of a sensible length.
+        """
         with open_regular(path) as file:
             file.seek(offset)
             while self.is_open:
                 data = file.read(int(min(COPY_BYTES, end - offset)))
                 if not data:
                     break
-                self.write(data)
+                if change is not bytes:
+                    data += file.readline(COPY_BYTES)
+                self.write(change(data))
                 offset += len(data)
         return offset
+
+    @contextmanager
+    def live(self, _has_keys: bool) -> Iterator[None]:
+        """While it lasts, `draw` shows a block of lines: on a terminal alone."""
+        yield
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Show these lines below all others, in place of those before."""
+
+    def typed(self) -> bytes:
+        """What has been typed since the last look."""
+        return b""
+
+
+class Screen(Trace):
+    """A trace on a terminal. What is printed scrolls above a block of lines that is drawn again and again.
+
+    While the block stands, lines are held back until the next drawing: at most 10 a second reach the terminal.
+    """
+
+    def __init__(self, stream: BinaryIO, has_colour: bool) -> None:
+        super().__init__(stream, has_colour)
+        self.block: Sequence[str] = ()  # as it stands on the screen
+        self.drawn_at = -math.inf
+        self.keyboard = -1  # the descriptor from which keys are read, if they are
+
+    def is_ours(self) -> bool:
+        """Whether the runner has the terminal: behind `&` it neither draws nor reads keys."""
+        with suppress(OSError):
+            return os.tcgetpgrp(self.stream.fileno()) == os.getpgrp()
+        return False
+
+    def size(self) -> Tuple[int, int]:
+        """Columns and lines, as they are now."""
+        with suppress(OSError):
+            columns, rows = os.get_terminal_size(self.stream.fileno())
+            if columns > 0 and rows > 0:
+                return columns, rows
+        return 80, 24
+
+    def write(self, data: bytes) -> None:
+        self.erase()
+        super().write(data)
+
+    def flush(self) -> None:
+        if not self.is_live:
+            super().flush()
+
+    def erase(self) -> None:
+        """Take the block away; a narrower window has broken its lines into more."""
+        if not self.block:
+            return
+        columns, _ = self.size()
+        rows = sum(max(math.ceil(width_of(line) / columns), 1) for line in self.block)
+        self.block = ()
+        up = b"\x1b[%dA" % (rows - 1) if rows > 1 else b""
+        self.guarded(self.stream.write, b"\r" + up + b"\x1b[J")
+
+    def draw(self, lines: Sequence[str]) -> None:
+        now = time.monotonic()
+        if not self.is_live or now < self.drawn_at + REDRAW_S:
+            return
+        columns, rows = self.size()
+        shown = [cut_to(line, columns - 1) for line in lines]
+        if len(shown) > rows - 1:
+            more = len(shown) - (rows - 2)
+            shown[rows - 2 :] = [cut_to(f"\u2026 and {more} more", columns - 1)]
+        if shown != self.block:
+            self.erase()
+            if self.at_line_start and self.is_ours():
+                self.guarded(self.stream.write, to_bytes("\r\n".join(shown)))
+                self.block = shown
+            self.drawn_at = now
+        super().flush()
+
+    @contextmanager
+    def live(self, has_keys: bool) -> Iterator[None]:
+        """While it lasts, the block may stand, and stderr on the same terminal goes above it."""
+        import termios
+
+        with ExitStack() as stack:
+            self.is_live = True
+            stack.callback(self.settle)
+            if sys.stderr is not None and sys.stderr.isatty():
+                stack.enter_context(redirect_stderr(cast(Any, Aside(self))))
+            if has_keys and sys.stdin is not None and sys.stdin.isatty() and self.is_ours():
+                keyboard = sys.stdin.fileno()
+                before = termios.tcgetattr(keyboard)
+                stack.callback(termios.tcsetattr, keyboard, termios.TCSADRAIN, before)
+                quiet = list(before)
+                quiet[3] &= ~(termios.ICANON | termios.ECHO)
+                termios.tcsetattr(keyboard, termios.TCSADRAIN, quiet)
+                self.keyboard = keyboard
+            yield
+
+    def settle(self) -> None:
+        """The block goes for good, and what was held back is shown."""
+        self.erase()
+        self.is_live = False
+        self.keyboard = -1
+        super().flush()
+
+    def typed(self) -> bytes:
+        if self.keyboard < 0 or not self.is_ours():
+            return b""
+        from select import select as ready_of
+
+        ready, _, _ = ready_of([self.keyboard], [], [], 0)
+        if not ready:
+            return b""
+        return os.read(self.keyboard, PAGE_BYTES)
+
+
+class Aside(NamedTuple):
+    """Standard error while a block stands on the same terminal."""
+
+    screen: Screen
+
+    def write(self, text: str) -> None:
+        self.screen.write(to_bytes(text))
+
+    def flush(self) -> None:
+        """The next drawing shows it."""
+
+
+def width_of(text: str) -> int:
+    """How many columns of a terminal a text takes: Chinese characters take two, accents none."""
+    import unicodedata
+
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
+
+
+def cut_to(text: str, columns: int) -> str:
+    """The beginning of a text, as much as so many columns of a terminal hold."""
+    if width_of(text) <= columns:
+        return text
+    while width_of(text) >= columns:
+        text = text[:-1]
+    return text + "\u2026"
+
+
+def is_terminal(stream: BinaryIO, environ: Mapping[str, str]) -> bool:
+    """Whether somebody watches: CI services that have a terminal keep what is drawn on it as text."""
+    is_dumb = environ.get("TERM", "dumb") in ("", "dumb")
+    return stream.isatty() and not is_dumb and not environ.get("CI")
+
+
+def open_trace(color: str, environ: Mapping[str, str]) -> Trace:
+    """Standard output; `color` is auto, always or never, and auto obeys $NO_COLOR (see no-color.org)."""
+    stream = open_stdout()
+    if not is_terminal(stream, environ):
+        return Trace(stream, color == "always")
+    return Screen(
+        stream, color == "always" or (color == "auto" and not environ.get("NO_COLOR"))
+    )
+
+
+class Fold(NamedTuple):
+    """How a CI service folds a part of its page away. `{title}` is a line, `{name}` a word, `{time}` in seconds."""
+
+    variable: str  # of the environment, set by the service alone
+    begin: str
+    end: str
+    forged: bytes  # what in a log would begin or end a fold: a space between its two groups breaks it
+    stands_open: str = ""  # a heading that is not folded
+
+    def tame(self, log: bytes) -> bytes:
+        """A part of a log, unable to begin or end a fold. Annotations and all else in it still act."""
+        return re.sub(self.forged, rb"\1 \2", log)
+
+
+# GitHub obeys `::group::` at the start of a line and `##[group]` anywhere in it, GitLab and TeamCity anywhere.
+# In Buildkite's pages a heading ends where the next begins; only the last kind of them stands open.
+FOLDS = (
+    Fold(
+        "GITHUB_ACTIONS",
+        "::group::{title}",
+        "::endgroup::",
+        rb"(?i)([:#])(:(?<=::)(?:(?:end)?group|stop-commands)::|#(?<=##)\[(?:end)?group\])",
+    ),
+    Fold(
+        "GITLAB_CI",
+        "\x1b[0Ksection_start:{time}:{name}[collapsed=true]\r\x1b[0K{title}",
+        "\x1b[0Ksection_end:{time}:{name}\r\x1b[0K",
+        rb"(section_(?:start|end))(:\d)",
+    ),
+    Fold("BUILDKITE", "--- {title}", "", rb"(?m)^()((?:---|\+\+\+|~~~|\^\^\^)[ \r\n])", "+++ "),
+    Fold(
+        "TF_BUILD",
+        "##[group]{title}",
+        "##[endgroup]",
+        rb"(?i)(#)(#\[(?:end)?(?:group|section)\])",
+    ),
+    Fold(
+        "TEAMCITY_VERSION",
+        "##teamcity[blockOpened name='{name}']",
+        "##teamcity[blockClosed name='{name}']",
+        rb"(#)(#teamcity\[block(?:Opened|Closed))",
+    ),
+)
+
+
+def find_fold(environ: Mapping[str, str]) -> Optional[Fold]:
+    """How the CI service folds that this run is a part of, if it is one that folds."""
+    return next((fold for fold in FOLDS if environ.get(fold.variable)), None)
+
+
+COLOURS = {Outcome.PASSED: GREEN, Outcome.FLAKY: YELLOW}  # of a marker; all others are red
 
 
 class Policy(NamedTuple):
     """What of a run is shown, and when."""
 
     has_markers: bool  # as tests start and end; else logs as they grow, and nothing of the runner's own before the end
-    replay: str = ""  # logs at their `end`, or in list `order` as soon as their turn comes
+    output: str = "replay"  # which logs, as `--output` has it
     sums_up: bool = True  # what failed, and the run; a script does that itself
+    fold: Optional[Fold] = None  # of the replayed logs
+
+    @property
+    def replayed(self) -> str:
+        """How logs are shown apart from the markers; empty: not at all."""
+        return self.output if self.has_markers and self.sums_up else ""
 
 
 class Console:
     """Shows a run by a policy. The methods are called in the order in which things happen."""
 
     def __init__(
-        self, trace: Trace, record: Record, tests: Sequence[Test], total: int, policy: Policy
+        self,
+        trace: Trace,
+        record: Record,
+        tests: Sequence[Test],
+        total: int,
+        policy: Policy,
+        outlook: Outlook,
     ) -> None:
         self.trace = trace
         self.record = record
@@ -4805,7 +5135,10 @@ class Console:
         self.tests = tests
         self.total = total
         self.policy = policy
+        self.outlook = outlook
+        self.began = time.monotonic()
         self.finished = 0  # tests that ran to an end, or will not run
+        self.failed = 0  # of them
         self.turn: Dict[Test, Result] = {}  # ends that wait for their turn
         self.replayed = 0  # logs, in list order
         self.growing: Optional[Attempt] = None  # whose log is shown as it grows
@@ -4814,13 +5147,39 @@ class Console:
     @property
     def follow_s(self) -> float:
         """How long the main thread may sleep between two calls of tick."""
+        if self.trace.is_live:
+            return LIVE_S
         return CHORES_S if self.policy.has_markers else FOLLOW_S
+
+    def live(self) -> ContextManager[None]:
+        """While it lasts, a terminal shows what runs. A script's tests may want the keys."""
+        if self.policy.has_markers:
+            return self.trace.live(self.policy.sums_up)
+        return nullcontext()
 
     def begin(self, machine: Machine) -> None:
         """The run starts."""
-        if self.policy.has_markers:
-            tokens = [device.token for device in machine.devices]
-            self.trace.line(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip())
+        self.began = time.monotonic()
+        tokens = [device.token for device in machine.devices if device.token]
+        self.tell_absence(machine, bool(tokens))
+        if not self.policy.has_markers:
+            return
+        given = " [as given]" if self.options.gpus else ""
+        self.trace.line(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + given)
+        left_s = self.outlook.left_s(self.began)
+        if left_s is not None:
+            self.trace.line(f"{counted(self.total, 'test')}, {about(left_s)} by earlier runs")
+
+    def tell_absence(self, machine: Machine, has_gpus: bool) -> None:
+        """Say that there is no GPU, where a test may want one."""
+        wants = any(test.gpus for test in self.tests)
+        if has_gpus or (self.tests and not wants):
+            return
+        how = "" if self.policy.has_markers else ": tests run one by one"
+        if machine.variables:
+            warn(f"the outer mask shows no GPU{how}")
+        else:
+            warn(f"no GPU found (asked: {', '.join(SOURCES)}){how}")
 
     def launched(self, attempt: Attempt) -> None:
         """A test has its devices, and its log is its own."""
@@ -4831,8 +5190,15 @@ class Console:
 
     def tick(self) -> None:
         """Nothing has happened for a while."""
-        if not self.policy.has_markers and self.options.output in ("replay", "ordered"):
-            self.follow()
+        if not self.policy.has_markers:
+            if self.policy.output in ("replay", "ordered"):
+                self.follow()
+        elif self.trace.is_live:
+            if b"t" in self.trace.typed():
+                self.tell_running()
+            self.trace.draw(self.block())
+        elif time.monotonic() >= self.trace.wrote_at + SILENCE_S:
+            self.trace.line(f">>> Running: {self.progress()}, at {clock(self.age())}")
 
     def follow(self) -> None:
         """Show what has come since the last look."""
@@ -4844,11 +5210,43 @@ class Console:
                 self.offset = 0  # `>/dev/stderr` has cut it
             self.offset = self.trace.copy(path, self.offset)
 
-    def announced(self, test: Test, seconds: float) -> None:
+    def age(self) -> float:
+        """Seconds since the run has begun."""
+        return time.monotonic() - self.began
+
+    def progress(self) -> str:
+        """`31/49, 2 failed, about 6 min left`."""
+        parts = [f"{self.finished}/{self.total}"]
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        left_s = self.outlook.left_s(time.monotonic())
+        if left_s is not None:
+            parts.append(f"{about(left_s)} left")
+        return ", ".join(parts)
+
+    def block(self) -> List[str]:
+        """The live lines: the run, then each running test."""
+        now = time.monotonic()
+        lines = [f"[{clock(self.age())}] {self.progress()}"]
+        for attempt in self.outlook.running():
+            expected_s = self.outlook.expected_s(attempt.test)
+            of = f" of {clock(expected_s)}" if expected_s else ""
+            lines.append(
+                f"{attempt.lease.place}  {clock(now - attempt.began)}{of}  {attempt.test.label}"
+            )
+        return lines
+
+    def tell_running(self) -> None:
+        """Say what runs, for how long, and what it has printed last: on SIGUSR1 and at the key t."""
+        for attempt in self.outlook.running():
+            self.announced(attempt.test, time.monotonic() - attempt.began, "Running")
+        self.remark(f"Running: {self.progress()}, at {clock(self.age())}")
+
+    def announced(self, test: Test, seconds: float, how: str = "Slow") -> None:
         """It runs for long."""
         said = last_line(tail_of(self.record.log_path(test)))
         self.remark(
-            f"Slow: {test.label} [{show_duration(seconds)}; {said or 'its log is empty'}]"
+            f"{how}: {test.label} [{show_duration(seconds)}; {said or 'its log is empty'}]"
         )
 
     def remark(self, text: str) -> None:
@@ -4863,7 +5261,8 @@ class Console:
         if self.policy.has_markers:
             self.trace.line(
                 f">>> Finished: {result.test.label} on {result.lease.place} "
-                f"[{result.verdict()}, {result.seconds:.1f}s, {progress}]"
+                f"[{result.verdict()}, {result.seconds:.1f}s, {progress}, at {clock(self.age())}]",
+                COLOURS.get(result.outcome, RED),
             )
         if not self.policy.has_markers and self.shows(result):
             self.follow()
@@ -4872,6 +5271,7 @@ class Console:
     def concluded(self, result: Result) -> None:
         """A test has its outcome."""
         self.finished += result.status is not None or result.outcome is Outcome.BLOCKED
+        self.failed += self.options.fails(result.outcome)
         progress = f"{self.finished}/{self.total}"
         if self.policy.has_markers:
             self.announce(result)
@@ -4882,10 +5282,15 @@ class Console:
         if not self.policy.has_markers:
             self.explain(result)
             self.announce(result)
-        self.turn[result.test] = result
-        while self.policy.replay == "order" and self.replayed < len(self.tests):
-            if self.tests[self.replayed] not in self.turn:
-                break
+        if self.policy.replayed == "immediate" and result.outcome.is_failure():
+            self.replay(result, TAIL_BYTES)
+        if self.policy.replayed == "ordered":
+            self.turn[result.test] = result
+            self.take_turns()
+
+    def take_turns(self) -> None:
+        """Replay the logs whose turn has come, in list order."""
+        while self.replayed < len(self.tests) and self.tests[self.replayed] in self.turn:
             self.replay(self.turn.pop(self.tests[self.replayed]))
             self.replayed += 1
 
@@ -4895,7 +5300,11 @@ class Console:
             return
         text = f"Error: sub-test failed: {result.test.label}"
         if self.policy.has_markers:
-            self.trace.line(text)
+            self.trace.line(text, RED)
+            if result.status is not None:
+                self.trace.line(
+                    f"    {result.why()} \u2192 {self.record.log_path(result.test)}"
+                )
         elif result.test.announces or result.status is None:
             self.trace.write(to_bytes(text + "\n"))  # as `echo` prints it
 
@@ -4916,42 +5325,93 @@ class Console:
 
     def shows(self, result: Result) -> bool:
         """Whether its log is to be shown."""
-        hidden = self.options.output == "none" or (
-            self.options.output == "failures" and result.outcome.is_ok()
-        )
-        return result.status is not None and not hidden
+        if result.status is None or self.policy.output == "none":
+            return False
+        if self.outlook.is_interrupted():
+            return result.outcome.is_failure()
+        return self.policy.output in ("replay", "ordered") or not result.outcome.is_ok()
 
-    def replay(self, result: Result) -> None:
-        """One log in its frame, byte for byte; a last line without an end gets one, for the frame's sake."""
-        if not self.shows(result):
+    def replay(self, result: Result, tail_bytes: float = math.inf) -> None:
+        """One log, byte for byte, below a banner or in a fold; a last line without an end gets one.
+
+        What fails is never folded away. Of a test that passed, an empty log is left out.
+        """
+        path = self.record.log_path(result.test)
+        size = 0
+        with suppress(OSError):
+            size = os.path.getsize(path)
+        is_ok = result.outcome.is_ok()
+        if not self.shows(result) or (is_ok and not size):
             return
-        self.trace.line(f"\n{RULE}\n>>> {result.test.stem}\n{RULE}")
+        title = f"{result.test.stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
+        fold = self.policy.fold
+        change: Callable[[bytes], bytes] = bytes
+        names = {"title": title, "name": result.test.stem, "time": int(time.time())}
+        if fold:
+            change = fold.tame
+        if fold and is_ok:
+            self.trace.command(fold.begin.format(**names))
+        else:
+            opened = fold.stands_open if fold else ""
+            self.trace.line(f"\n{RULE}\n{opened}>>> {title}\n{RULE}")
         try:
-            self.trace.copy(self.record.log_path(result.test))
+            self.trace.copy(path, int(max(size - tail_bytes, 0)), change=change)
         except OSError as error:
             self.trace.line(f"(its log cannot be read: {error.strerror})")
         self.trace.calm()
+        if fold and is_ok:
+            self.trace.command(fold.end.format(**names))
+
+    def replay_all(self, results: Sequence[Result]) -> None:
+        """The logs of a run that has ended, in list order; where passed ones are folded, failed ones come last."""
+        shown = [result for result in results if self.shows(result)]
+        if self.policy.fold:
+            shown.sort(key=lambda result: not result.outcome.is_ok())
+        if not shown:
+            return
+        self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
+        for result in shown:
+            self.replay(result)
+        opened = self.policy.fold.stands_open if self.policy.fold else ""
+        self.trace.line(f"\n{opened}=== End of per-test output ===")
 
     def finish(self, results: Sequence[Result], lines: Sequence[str]) -> None:
-        """All tests have ended; these lines sum up, the last ones follow."""
-        if self.policy.replay == "end":
-            self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
-            for result in results:
-                self.replay(result)
-            self.trace.line("\n=== End of per-test output ===")
-        if self.policy.has_markers and self.policy.sums_up:
-            for line in lines:
+        """All tests have ended; these lines sum up, the last ones follow.
+
+        One by one, they go to stderr: standard output is what the script would have printed.
+        """
+        if self.policy.replayed in ("replay", "failures"):
+            self.replay_all(results)
+        if not self.policy.sums_up:
+            return
+        self.trace.flush()
+        for line in lines:
+            if self.policy.has_markers:
                 self.trace.line(line)
+            else:
+                warn(line, name="")
 
 
 def summary(
-    results: Sequence[Result],
+    attempts: Sequence[Sequence[Result]],
     seconds: float,
-    machine: Machine,
+    pool: Pool,
     record: Record,
     quarantined: Iterable[Sick],
 ) -> List[str]:
-    """What did not pass, where its log is, why, and the counts."""
+    """What did not pass, where its log is, why; what a run took, and how to run again what failed."""
+    results = [ends[-1] for ends in attempts]
+    lines = troubles(results, record)
+    lines += causes(results)
+    lines += [f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in quarantined]
+    lines += figures(attempts, seconds, pool)
+    lines.append(total_line(results, seconds, pool))
+    lines += again(results, record.options)
+    return lines
+
+
+def troubles(results: Sequence[Result], record: Record) -> List[str]:
+    """What did not simply pass, in list order, then what was left behind."""
     lines = []
     for result in results:
         if not result.outcome.is_ok() and result.outcome is not Outcome.NOT_RUN:
@@ -4959,6 +5419,8 @@ def summary(
             lines.append(
                 f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label} ({about})"
             )
+            if result.status is not None:
+                lines.append(f"    {result.why()}")
         elif result.outcome is Outcome.FLAKY:
             first = record.log_path(result.test, 1)
             lines.append(
@@ -4974,11 +5436,6 @@ def summary(
         for result in results
         if result.junit_fault and result.outcome.is_ok()
     ]
-    lines += causes(results)
-    lines += [f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in quarantined]
-    lines.append(
-        f"{counted(len(results), 'test')} in {seconds:.1f}s on {len(machine.devices)} GPU(s): {tally(results)}"
-    )
     return lines
 
 
@@ -4988,10 +5445,158 @@ def causes(results: Iterable[Result]) -> Iterator[str]:
     for result in results:
         if result.outcome.is_failure():
             labels.setdefault(result.cause.text or result.reason, []).append(result.test.label)
-    if labels:
-        yield counted(sum(map(len, labels.values())), "failure") + " by cause:"
+    if all(len(named) == 1 for named in labels.values()):
+        return  # their own lines say it
+    yield counted(sum(map(len, labels.values())), "failure") + " by cause:"
     for cause, named in sorted(labels.items(), key=lambda item: -len(item[1])):
         yield f"{len(named):5} x {cause}: {first_of(named)}"
+
+
+def slowest(results: Iterable[Result], number: int) -> List[Result]:
+    """The tests that took longest, if there are more than one."""
+    ran = [result for result in results if result.status is not None]
+    if len(ran) < 2:
+        return []
+    return sorted(ran, key=lambda result: -result.seconds)[:number]
+
+
+def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) -> Iterator[str]:
+    """What took longest, what had all GPUs, and how much the GPUs have gained."""
+    results = [ends[-1] for ends in attempts]
+    named = [
+        f"{result.test.label} {show_duration(result.seconds)}"
+        for result in slowest(results, SLOWEST)
+    ]
+    if named:
+        yield "slowest: " + ", ".join(named)
+    if pool.sequential:
+        return
+    alone = [
+        result.test.label
+        for result in results
+        if pool.size > 1 and len(result.gpus) == pool.size
+    ]
+    if alone:
+        yield f"ran by itself, on all GPUs: {first_of(alone)}"
+    each_s = {ends[-1].test: math.fsum(end.seconds for end in ends) for ends in attempts}
+    one_by_one_s = math.fsum(each_s.values())
+    if len(named) > 1 and seconds > 0:
+        best_s = shortest(list(each_s), each_s, pool)
+        yield (
+            f"{one_by_one_s / seconds:.1f} times as fast as one by one ({show_duration(one_by_one_s)}); "
+            f"no order takes less than {show_duration(best_s)}"
+        )
+
+
+def total_line(results: Sequence[Result], seconds: float, pool: Pool) -> str:
+    """How many tests had which outcome, where, in which time."""
+    gpus = sum(bool(device.token) for device in pool.devices)
+    return (
+        f"{counted(len(results), 'test')} in {seconds:.1f}s on {gpus} GPU(s): {tally(results)}"
+    )
+
+
+def again(results: Iterable[Result], options: Options) -> Iterator[str]:
+    """The commands that run again what failed, and one of it alone. A list from a pipe cannot be had again."""
+    failed = [result.test.label for result in results if options.fails(result.outcome)]
+    if not failed or "-" in options.lists or not options.command:
+        return
+    words = [word for word in options.command if word != "--rerun-failed"]
+    program = ["python3", *words[:1]]
+    yield "Rerun: " + shlex.join([*program, "--rerun-failed", *words[1:]])
+    name = failed[0]
+    if not re.fullmatch("[^ ()'\"]+", name) or name in ("and", "or", "not"):
+        quote = "'"
+        if quote in name:
+            quote = '"'
+        name = quote + name + quote
+    yield "Alone: " + shlex.join([*program, *words[1:], "-k", name])
+
+
+def failed_place(result: Result, top: str) -> Dict[str, str]:
+    """File (below `top`) and line of the first failed case in a test's JUnit file, if it tells them."""
+    path = result.test.junit
+    if not path or not os.path.isfile(path) or os.path.getsize(path) > JUNIT_BYTES:
+        return {}
+    for case in complete_cases(path):
+        for problem in (*case.iter("failure"), *case.iter("error")):
+            # As pytest ends a traceback: `tests/test_x.py:12: AssertionError`.
+            places = re.findall(r"(?m)^([^\s:]+):(\d+): ", problem.text or "")
+            if places:
+                file = os.path.join(result.test.shell.directory, places[-1][0])
+                return {"file": os.path.relpath(file, top or "."), "line": places[-1][1]}
+    return {}
+
+
+def github_errors(results: Iterable[Result], top: str) -> Iterator[str]:
+    """GitHub's annotations of the failed tests; it shows ten of a step."""
+
+    def escaped(text: str, marks: str) -> str:
+        return "".join(f"%{ord(mark):02X}" if mark in marks else mark for mark in text)
+
+    failed = [result for result in results if result.outcome.is_failure()]
+    for result in failed[:SHOWN]:
+        where = {**failed_place(result, top), "title": result.test.label}
+        words = ",".join(f"{name}={escaped(text, '%:,')}" for name, text in where.items())
+        yield f"::error {words}::{escaped(f'{result.verdict()}: {result.why()}', '%')}"
+
+
+def github_page(
+    attempts: Sequence[Sequence[Result]], lines: Sequence[str], record: Record
+) -> Iterator[str]:
+    """Parts of a job's page on GitHub, the most important first: verdict, failures, slowest, flaky, GPUs."""
+    import html
+
+    results = [ends[-1] for ends in attempts]
+    yield f"### {html.escape(lines[-1])}\n\n" + "".join(
+        f"- {html.escape(line)}\n" for line in lines[:-1]
+    )
+    yield "".join(f"- {html.escape(line)}\n" for line in causes(results)) + "\n"
+    for result in results:
+        if result.outcome.is_failure():
+            tail = xml_text(record.tail(result))
+            fence = "`" * (1 + max(map(len, re.findall("`+", tail)), default=2))
+            title = html.escape(f"{result.test.label}: {result.verdict()}, {result.why()}")
+            yield f"<details><summary>{title}</summary>\n\n{fence}text\n{tail}\n{fence}\n</details>\n\n"
+    rows = [
+        f"| {html.escape(result.test.label).replace('|', '&#124;')} | {show_duration(result.seconds)} "
+        f"| {result.lease.place} |\n"
+        for result in slowest(results, SHOWN)
+    ]
+    if rows:
+        yield "| slowest | time | where |\n|---|---|---|\n" + "".join(rows) + "\n"
+    yield gantt(list(chain.from_iterable(attempts)))
+
+
+def gantt(results: Sequence[Result]) -> str:
+    """What ran where and when, in the words of Mermaid, which GitHub draws: the longest hundred attempts."""
+    ran = [result for result in results if result.status is not None]
+    longest = sorted(ran, key=lambda result: -result.seconds)[:CHART_BARS]
+    first = min((result.began for result in longest), default=0.0)
+    lanes: Dict[Device, List[str]] = {}
+    for result in sorted(longest, key=lambda result: result.began):
+        start = int(result.began - first)
+        end = max(start + 1, round(result.began - first + result.seconds))
+        name = re.sub(r"[^\w ./=-]", " ", result.test.label)
+        mark = "crit, " if result.outcome.is_failure() else ""
+        for device in result.lease.devices or [Device(-1, "")]:
+            lanes.setdefault(device, []).append(f"    {name} :{mark}{start}, {end}\n")
+    sections = "".join(
+        f"  section {device.token or 'CPU'}\n{''.join(lanes[device])}"
+        for device in sorted(lanes)
+    )
+    return f"```mermaid\ngantt\n  dateFormat X\n  axisFormat %H:%M:%S\n{sections}```\n"
+
+
+def fitting(parts: Iterable[str], limit: int) -> bytes:
+    """The first parts that fit into so many bytes together, and a word of those that do not."""
+    rest = b"\nMore does not fit: see the logs.\n"
+    page = b""
+    for part in map(to_bytes, parts):
+        if len(page) + len(part) + len(rest) > limit:
+            return page + rest
+        page += part
+    return page
 
 
 def first_of(names: Sequence[str]) -> str:
@@ -5045,6 +5650,24 @@ def account(selection: Selection, options: Options) -> List[str]:
             "left out " + ", ".join(f"{count} by {why}" for why, count in left_out.items())
         )
     return ["; ".join(parts)]
+
+
+def clock(seconds: float) -> str:
+    """`3:12`, `1:03:12`."""
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02d}"
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def about(seconds: float) -> str:
+    """`about 12 min`: as exact as a forecast can be."""
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 60:
+        return f"about {minutes} min"
+    return f"about {minutes // 60} h {minutes % 60} min"
 
 
 def show_duration(seconds: float) -> str:
@@ -5335,7 +5958,8 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
         (
             "--slow TIME",
             parse_duration,
-            "announce a test each time that it has run on for so long, with the last line of its log",
+            "announce a test each time that it has run on for so long, with the last line of its log; default: "
+            f"{SLOW_S / 60:.0f}m",
         ),
         (
             "--deadline TIME",
@@ -5392,8 +6016,14 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
         ),
         (
             "--output",
-            ["replay", "ordered", "failures", "none"],
-            "logs in the trace: all at the end, each as soon as its turn comes, failures only, none",
+            ["replay", "ordered", "failures", "immediate", "none"],
+            "logs in the trace: all at the end (default), each as soon as its turn comes, failures only (default on a "
+            "terminal), the end of a failed one at once, none",
+        ),
+        (
+            "--color",
+            ["auto", "always", "never"],
+            "auto: on a terminal, unless $NO_COLOR is set",
         ),
     ),
     "information": (
@@ -5472,6 +6102,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
     values = vars(parser.parse_args([*first, *own]))
     values["arguments"] = tuple(arguments)
     values["lists"] = tuple(values["lists"])
+    values["command"] = (sys.argv[0], *argv)
     values["history"] = tuple(values.get("history", ()))
     values["handlers"] = ("test_fail", *values.get("handlers", ()))
     if values.get("shard") == "auto":
@@ -5516,6 +6147,7 @@ class Run:
             self.tests,
             sum(map(self.schedule.can_run, order)),
             self.policy(pool.sequential),
+            Outlook(self.schedule, selection.estimates),
         )
         self.bash = find_program("bash") or "bash"
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()  # of Events
@@ -5536,12 +6168,10 @@ class Run:
 
     def policy(self, sequential: bool) -> Policy:
         """What is shown when."""
-        if sequential:
-            return Policy(has_markers=False)
-        replay = {"replay": "end", "failures": "end", "ordered": "order"}.get(
-            self.options.output, ""
-        )
-        return Policy(has_markers=True, replay=replay)
+        output = "replay"
+        if not sequential and isinstance(self.trace, Screen):
+            output = "failures"
+        return Policy(not sequential, self.options.output or output, fold=find_fold(os.environ))
 
     def execute(self) -> None:
         """From the first start to the last end. Whatever goes wrong, no test is left running."""
@@ -5584,9 +6214,12 @@ class Run:
             if self.inbox.empty():  # under load, many lines go out in one write
                 self.trace.flush()
             try:
-                return self.inbox.get(
+                event = self.inbox.get(
                     timeout=max(min(self.deadline() - now, self.console.follow_s), 0)
                 )
+                if not isinstance(event, Look):
+                    return event
+                self.console.tell_running()
             except queue.Empty:
                 if time.monotonic() >= self.deadline():
                     return Tick(time.monotonic())
@@ -5767,16 +6400,32 @@ class Run:
             self.record.run_end(results, code, self.quarantined)
         try:
             with signals_to(cut_report):
-                self.console.finish(
-                    results,
-                    summary(results, seconds, self.machine, self.record, self.quarantined),
-                )
+                self.console.finish(results, self.sum_up(attempts, seconds, last))
         except ReportCut as cut:  # enough of the logs; not of the verdict
             code = EXIT_SIGNAL + cut.args[0]
+        colour = GREEN if code == EXIT_OK else RED
+        if os.environ.get("GITHUB_ACTIONS"):
+            for line in github_errors(results, os.environ.get("GITHUB_WORKSPACE", "")):
+                self.trace.command(line)
         for line in last:
-            self.trace.line(line)
+            self.trace.line(line, colour)
         self.trace.flush()
         return code
+
+    def sum_up(
+        self, attempts: Sequence[Sequence[Result]], seconds: float, last: Sequence[str]
+    ) -> List[str]:
+        """The summary; a job's page on GitHub gets it too."""
+        pool = self.schedule.pool
+        lines = summary(attempts, seconds, pool, self.record, self.quarantined)
+        page = os.environ.get("GITHUB_STEP_SUMMARY")
+        if page:
+            results = [ends[-1] for ends in attempts]
+            short = [*last, total_line(results, seconds, pool)]
+            with suppress(OSError), open(page, "ab") as file:
+                room = PAGE_BYTES_MOST - file.tell()
+                file.write(fitting(github_page(attempts, short, self.record), room))
+        return lines
 
     def verdict(self, results: Sequence[Result]) -> Tuple[int, List[str]]:
         """The exit code and the last lines of the trace."""
@@ -5784,9 +6433,10 @@ class Run:
         return exit_code(results, self.schedule), lines
 
 
-def cut_report(event: Interrupt) -> None:
+def cut_report(event: Union[Interrupt, Look]) -> None:
     """What a signal does while logs are replayed. Raises ReportCut."""
-    raise ReportCut(event.signum)
+    if isinstance(event, Interrupt):
+        raise ReportCut(event.signum)
 
 
 def make_pool(
@@ -5845,15 +6495,18 @@ def test_environment(outer: Mapping[bytes, bytes], slots: int, run: str) -> Dict
 
 
 @contextmanager
-def signals_to(post: Callable[[Interrupt], None]) -> Iterator[None]:
-    """While it lasts, SIGINT, SIGTERM and SIGHUP become Interrupt events. `nohup` keeps its meaning."""
+def signals_to(post: Callable[[Union[Interrupt, Look]], None]) -> Iterator[None]:
+    """While it lasts, SIGINT, SIGTERM and SIGHUP become Interrupt events, SIGUSR1 a Look. `nohup` keeps its meaning."""
 
     def handle(signum: int, _frame: Any) -> None:
-        post(Interrupt(time.monotonic(), signum))
+        if signum == signal.SIGUSR1:
+            post(Look())
+        else:
+            post(Interrupt(time.monotonic(), signum))
 
     caught = [
         signum
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN
     ]
     before = {signum: signal.signal(signum, handle) for signum in caught}
@@ -5939,20 +6592,26 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     """From options to exit code. Raises ListError, UsageError, MachineError before any test has started."""
     drop_coerced_locale()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
-    with signals_to(lambda event: sys.exit(EXIT_SIGNAL + event.signum)):
+    with signals_to(leave_early):
         reaper = Reaper()
         run: Union[Run, int] = EXIT_MACHINE
         try:
-            run = prepare(options, environ, Trace(open_stdout()), reaper)
+            run = prepare(options, environ, open_trace(options.color, environ), reaper)
         finally:
             if isinstance(run, int):
                 reaper.close()
     if isinstance(run, int):
         return run
     start = time.monotonic()
-    with signals_to(run.inbox.put):
+    with signals_to(run.inbox.put), run.console.live():
         run.execute()
     return run.report(time.monotonic() - start)
+
+
+def leave_early(event: Union[Interrupt, Look]) -> None:
+    """What a signal does before the first test."""
+    if isinstance(event, Interrupt):
+        sys.exit(EXIT_SIGNAL + event.signum)
 
 
 def prepare(
@@ -7444,7 +8103,7 @@ class ScriptRun(Run):
         )
 
     def policy(self, sequential: bool) -> Policy:
-        return Policy(has_markers=not sequential, sums_up=False)
+        return Policy(not sequential, self.options.output or "replay", sums_up=False)
 
     def is_over(self) -> bool:
         return self.has_ended and self.schedule.done and not self.handed
@@ -7844,15 +8503,7 @@ class ScriptRun(Run):
         begin = start
         ends = iter([*self.ends, *[end] * len(self.handed)])
         results = [self.result_of(handed) for handed in self.handed]
-        self.shown.sum_up(
-            summary(
-                results,
-                time.monotonic() - self.began,
-                self.machine,
-                self.record,
-                self.quarantined,
-            )
-        )
+        self.shown.sum_up([*troubles(results, self.record), *causes(results)])
         reaction = self.certainty.reaction
         last = reaction and reaction.handed  # behind which the script has ended
         for at, (handed, result) in enumerate(zip(self.handed, results), 1):

@@ -1,0 +1,223 @@
+"""The live block, as a terminal shows it: real runs on pseudo-terminals, drawn by a small terminal of our own."""
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+import unittest
+from typing import List, Tuple
+
+import run_tests
+from tests.support import RUNNER, SHED, WAIT_S, RunnerCase
+
+
+class Paper:
+    """What a terminal shows, and what has scrolled off it: it knows what the runner uses, and breaks lines."""
+
+    def __init__(self, columns: int) -> None:
+        self.columns = columns
+        self.cells: List[List[str]] = [[]]    # by line; behind a wide character stands an empty one
+        self.row = self.column = 0
+
+    @property
+    def text(self) -> str:
+        return "\n".join(map("".join, self.cells))
+
+    def feed(self, text: str) -> None:
+        for part in re.findall(r"\x1b\[[\d;]*[A-Za-z]|\x1b.|[\r\n]|[^\r\n\x1b]+", text):
+            if part == "\r":
+                self.column = 0
+            elif part == "\n":
+                self.down()
+            elif part.startswith("\x1b["):
+                self.obey(part[-1], part[2:-1])
+            elif not part.startswith("\x1b"):
+                self.put(part)
+
+    def down(self) -> None:
+        self.row += 1
+        if self.row == len(self.cells):
+            self.cells.append([])
+
+    def obey(self, order: str, number: str) -> None:
+        if order == "A":
+            self.row -= int(number)
+        elif order == "J":
+            del self.cells[self.row + 1:]
+            del self.cells[self.row][self.column:]
+        else:
+            assert order == "m", order
+
+    def put(self, text: str) -> None:
+        for character in text:
+            if self.column >= self.columns:
+                self.column = 0
+                self.down()
+            line = self.cells[self.row]
+            line += [" "] * (self.column - len(line))
+            taken = [character, ""][:run_tests.width_of(character)]
+            line[self.column:self.column + len(taken)] = taken
+            self.column += len(taken)
+
+
+class TerminalCase(RunnerCase):
+    """A run on a pseudo-terminal. Its tests wait for FIFOs, so that nothing depends on time."""
+
+    def start(self, *arguments: str, columns: int = 80, rows: int = 24, **variables: str) -> None:
+        environ = {name: value for name, value in os.environ.items() if not SHED.fullmatch(name) and name != "CI"}
+        environ.update({"TERM": "xterm", "CUDA_VISIBLE_DEVICES": "0,1", **variables})
+        self.paper = Paper(columns)
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            try:
+                os.chdir(self.folder)
+                while os.get_terminal_size(1).columns != columns:
+                    time.sleep(0.001)
+                os.execve(sys.executable, [sys.executable, RUNNER, *arguments], environ)
+            finally:
+                os._exit(99)
+        self.resize(columns, rows)
+        self.addCleanup(os.close, self.terminal)
+
+    def resize(self, columns: int, rows: int = 24) -> None:
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def read(self) -> bool:
+        """Draw what has come; whether there may be more."""
+        if not select.select([self.terminal], [], [], WAIT_S)[0]:
+            raise AssertionError("the runner hangs:\n" + self.paper.text)
+        try:
+            data = os.read(self.terminal, 1 << 16)
+        except OSError:
+            return False
+        self.paper.feed(data.decode())
+        return bool(data)
+
+    def read_until(self, pattern: str) -> str:
+        """The paper once it shows a text that matches."""
+        while not re.search(pattern, self.paper.text, re.S):
+            if not self.read():
+                raise AssertionError(f"no {pattern!r} in\n" + self.paper.text)
+        return self.paper.text
+
+    def finish(self) -> Tuple[int, str]:
+        """Exit code, and all lines that stay."""
+        while self.read():
+            pass
+        _, status = os.waitpid(self.pid, 0)
+        return (os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)), self.paper.text
+
+    def fifo(self, name: str) -> None:
+        os.mkfifo(os.path.join(self.folder, name))
+
+    def open_fifo(self, name: str) -> None:
+        """Let the test go on that reads this FIFO."""
+        with open(os.path.join(self.folder, name), "w", encoding="utf-8"):
+            pass
+
+
+class LiveBlockTest(TerminalCase):
+    def test_what_runs_stands_below_what_has_ended(self) -> None:
+        self.fifo("go")
+        self.write("t.txt", "cat go >go.out || test_fail waits\nfalse || test_fail fails\n")
+        self.start("t.txt")
+        shown = self.read_until(r"1/2, 1 failed\nGPU 0  \d:\d\d  waits$")
+        self.assertIn("Finished: fails", shown)
+        self.assertRegex(shown, r"\n\[\d:\d\d\] 1/2, 1 failed\n")
+        self.open_fifo("go")
+        code, shown = self.finish()
+        self.assertEqual(code, 1)
+        self.assertNotRegex(shown, r"\n\[\d:\d\d\] ")
+        self.assertRegex(shown, r"2 tests in [\d.]+s on 2 GPU\(s\): 1 passed, 1 failed\n")
+
+    def test_lines_are_cut_where_the_window_ends(self) -> None:
+        self.fifo("go")
+        label = "測試" * 30
+        self.write("t.txt", f"cat go >go.out || test_fail {label}\n")
+        self.start("t.txt", columns=40)
+        shown = self.read_until("\nGPU 0  .*\u2026$").splitlines()[-1]
+        self.assertLess(run_tests.width_of(shown), 40, shown)
+        self.open_fifo("go")
+        code, shown = self.finish()
+        self.assertEqual(code, 0)
+
+    def test_a_window_that_gets_narrower_keeps_its_lines(self) -> None:
+        self.fifo("go")
+        self.write("t.txt", "cat go >go.out || test_fail " + "w" * 60 + "\n")
+        self.start("t.txt", columns=80)
+        self.read_until("GPU 0  .*w{60}$")
+        self.resize(50)
+        self.read_until("GPU 0  .*\u2026$")
+        self.open_fifo("go")
+        code, shown = self.finish()
+        self.assertEqual(code, 0)
+        self.assertIn("Detected 2 GPU(s): 0 1\n", shown)
+
+    def test_a_low_window_says_how_many_more_run(self) -> None:
+        self.fifo("go")
+        self.write("t.txt", "".join(f"cat go >out{number} || test_fail t{number}\n" for number in range(6)))
+        self.start("t.txt", "--gpus", "6", rows=5, CUDA_VISIBLE_DEVICES="0,1,2,3,4,5")
+        shown = self.read_until("GPU 1  .*\u2026 and 4 more$")
+        self.assertEqual(len(re.findall(r"\nGPU \d  ", shown)), 2)
+        os.kill(self.pid, signal.SIGTERM)
+        self.finish()
+
+    def test_t_tells_what_runs_and_is_not_echoed(self) -> None:
+        self.fifo("go")
+        self.write("t.txt", "echo so far && cat go >go.out || test_fail waits\n")
+        self.start("t.txt")
+        self.read_until("GPU 0  .*waits$")
+        os.write(self.terminal, b"t")
+        shown = self.read_until(r">>> Running: waits \[[\d.]+s; so far\]\n>>> Running: 0/1, at \d:\d\d\n")
+        self.assertNotRegex(shown, r"(?m)^t|t$")
+        self.open_fifo("go")
+        self.assertEqual(self.finish()[0], 0)
+
+    def test_control_c_leaves_the_terminal_as_it_was(self) -> None:
+        self.fifo("go")
+        self.write("t.txt", "cat go >go.out || test_fail waits\n")
+        self.start("t.txt")
+        before = termios.tcgetattr(self.terminal)
+        self.read_until("GPU 0  .*waits$")
+        self.assertFalse(termios.tcgetattr(self.terminal)[3] & termios.ECHO)
+        os.write(self.terminal, b"\x03")
+        code, shown = self.finish()
+        self.assertEqual(code, 130)
+        self.assertIn("SIGINT: ending the running tests", shown)
+        self.assertRegex(shown, r"Interrupted by SIGINT: 1 interrupted\n$")
+        self.assertTrue(before[3] & termios.ECHO)
+
+    def test_one_gpu_prints_what_the_script_would(self) -> None:
+        self.write("t.txt", "echo a\necho b\n")
+        self.start("t.txt", CUDA_VISIBLE_DEVICES="0")
+        code, shown = self.finish()
+        self.assertEqual(code, 0)
+        self.assertTrue(shown.startswith("a\nb\n"), shown)
+
+
+class ColourTest(TerminalCase):
+    def colours(self, *arguments: str, **variables: str) -> bool:
+        self.write("t.txt", "true\n")
+        self.start(*arguments, "t.txt", **variables)
+        raw: List[str] = []
+        self.paper.feed = raw.append  # type: ignore[method-assign]
+        self.assertEqual(self.finish()[0], 0)
+        return "\x1b[32m>>> Finished: true" in "".join(raw)
+
+    def test_on_a_terminal_alone_and_as_asked(self) -> None:
+        self.assertTrue(self.colours())
+        self.assertFalse(self.colours(NO_COLOR="1"))
+        self.assertFalse(self.colours("--color", "never"))
+        self.assertFalse(self.colours(CI="true"))
+        self.assertTrue(self.colours("--color", "always", CI="true"))
+
+
+if __name__ == "__main__":
+    unittest.main()
