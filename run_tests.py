@@ -5337,7 +5337,7 @@ class Console:
         What fails is never folded away. Of a test that passed, an empty log is left out.
         """
         path = self.record.log_path(result.test)
-        size = 0
+        size = 1  # of one that cannot be read, which is to be told
         with suppress(OSError):
             size = os.path.getsize(path)
         is_ok = result.outcome.is_ok()
@@ -5419,8 +5419,8 @@ def troubles(results: Sequence[Result], record: Record) -> List[str]:
             lines.append(
                 f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label} ({about})"
             )
-            if result.status is not None:
-                lines.append(f"    {result.why()}")
+            if result.cause.line:
+                lines.append(f"    {result.cause.line}")
         elif result.outcome is Outcome.FLAKY:
             first = record.log_path(result.test, 1)
             lines.append(
@@ -5506,9 +5506,9 @@ def again(results: Iterable[Result], options: Options) -> Iterator[str]:
     yield "Rerun: " + shlex.join([*program, "--rerun-failed", *words[1:]])
     name = failed[0]
     if not re.fullmatch("[^ ()'\"]+", name) or name in ("and", "or", "not"):
-        quote = "'"
+        quote = '"'
         if quote in name:
-            quote = '"'
+            quote = "'"
         name = quote + name + quote
     yield "Alone: " + shlex.join([*program, *words[1:], "-k", name])
 

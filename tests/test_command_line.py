@@ -245,6 +245,9 @@ class Golden(CommandLineCase):
     def compare(self, name: str, text: str) -> None:
         path = os.path.join(GOLDEN, name)
         blurred = re.sub(r"\b\d+\.\ds\b", "N.Ns", text)
+        blurred = re.sub(r", at \d:\d\d\]", ", at M:SS]", blurred)
+        blurred = re.sub(r"(?m)^slowest: .*|^\d+\.\d times as", lambda match: match.group()[0] + "\u2026", blurred)
+        blurred = re.sub(r"(?m)^(Rerun|Alone): python3 \S+", r"\1: python3 run_tests.py", blurred)
         if REFRESH:
             os.makedirs(GOLDEN, exist_ok=True)
             with open(path, "w", encoding="utf-8", newline="") as file:
@@ -259,7 +262,7 @@ class Golden(CommandLineCase):
             with self.subTest(output):
                 self.clean()
                 process = self.begin(GOLDEN_LIST, "--output", output, gpus=FOUR, env={"PYTHONDEVMODE": "1"})
-                begun = self.read_until(process, b"1/8]\n")
+                begun = self.read_until(process, b"1/8, at 0:")
                 hold.release()
                 ran = self.end(process)
                 ran = ran._replace(out=begun + ran.out)

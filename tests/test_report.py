@@ -5,6 +5,7 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,9 +36,9 @@ print(count, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024), os.WEX
 """
 
 
-def frame(stem: str, log: str = "") -> str:
+def frame(title: str, log: str = "") -> str:
     """A replayed log, as DESIGN 5 shows it."""
-    return f"\n{LINE}\n>>> {stem}\n{LINE}\n{log}"
+    return f"\n{LINE}\n>>> {title}\n{LINE}\n{log}"
 
 
 def lease_on(*tokens: str) -> Lease:
@@ -81,16 +82,12 @@ class TraceTest(RunnerCase):
                 self.trace.copy(os.path.join(self.folder, name))
 
     def test_what_a_log_has_begun_is_ended_after_it(self) -> None:
-        """A colour or a title that a log leaves open would reach into the lines to come, and a fold hide them."""
-        reset, end = b"\033\\\033[0m", b"\n::endgroup::\n"
-        cases = {"plain": (b"text\n", "", b""), "a colour": (b"\033[31mred\n", "", reset),
-                 "an open title": (b"\033]0;title", "", reset), "a fold": (b"::group::x\n", "true", b"::endgroup::\n"),
-                 "a fold and a colour": (b"::group::\033[1mx\n", "true", reset + end),
-                 "a fold elsewhere": (b"::group::x\n", "", b"")}
-        for name, (log, is_github, calmed) in cases.items():
-            with self.subTest(name), mock.patch.dict(os.environ, {"GITHUB_ACTIONS": is_github}):
+        """A colour or a title that a log leaves open would reach into the lines to come."""
+        reset = b"\033\\\033[0m"
+        for log, calmed in ((b"text\n", b""), (b"\033[31mred\n", reset), (b"\033]0;title", reset)):
+            with self.subTest(log):
                 out = io.BytesIO()
-                trace = run_tests.Trace(out)
+                trace = run_tests.Trace(out, has_colour=True)
                 for _ in range(2):
                     trace.write(log)
                     trace.calm()
@@ -135,18 +132,19 @@ class ConsoleCase(RunnerCase):
         self.record = run_tests.Record(options, "a run")
         os.close(self.record.lock)
         os.close(self.record.journal.descriptor)
-        return run_tests.Console(self.trace, self.record, tests, total, run_tests.Policy(**policy))
+        schedule = run_tests.Schedule(tests, run_tests.Pool(self.machine.devices, 1), options)
+        outlook = run_tests.Outlook(schedule, run_tests.estimate(tests, run_tests.History()))
+        return run_tests.Console(self.trace, self.record, tests, total, run_tests.Policy(output=output, **policy), outlook)
 
     def parallel(self, output: str = "replay", tests: Sequence[Test] = ()) -> run_tests.Console:
-        replay = {"replay": "end", "failures": "end", "ordered": "order"}.get(output, "")
-        return self.console(output, tests, 30, has_markers=True, replay=replay)
+        return self.console(output, tests, 30, has_markers=True)
 
     def told(self) -> str:
         """What has been printed since the last call."""
         text = self.out.getvalue().decode("utf-8", "surrogateescape")
         self.out.seek(0)
         self.out.truncate()
-        return text
+        return re.sub(r", at \d:\d\d\]", ", at M:SS]", text).replace(self.logs, "logs")
 
     def launch(self, console: run_tests.Console, test: Test, *tokens: str) -> None:
         """A test starts; its process is there."""
@@ -181,26 +179,28 @@ class ParallelTest(ConsoleCase):
     def test_the_end_of_a_test(self) -> None:
         console = self.parallel()
         cases = [  # outcome, status, seconds, the lines
-            (Outcome.PASSED, 0, 0.04, ">>> Finished: x.py on GPU 1 [passed, 0.0s, 1/30]\n"),
-            (Outcome.CRASHED, -11, 9.96, "Error: sub-test failed: x.py\n"
-             ">>> Finished: x.py on GPU 1 [crashed (SIGSEGV), 10.0s, 2/30]\n"),
-            (Outcome.FAILED, 1, 12.34, "Error: sub-test failed: x.py\n"
-             ">>> Finished: x.py on GPU 1 [failed, exit 1, 12.3s, 3/30]\n"),
-            (Outcome.TIMEOUT, -15, 1800.0, "Error: sub-test failed: x.py\n"
-             ">>> Finished: x.py on GPU 1 [timeout, 1800.0s, 4/30]\n"),
-            (Outcome.INTERRUPTED, -2, 3.0, ">>> Finished: x.py on GPU 1 [interrupted, 3.0s, 5/30]\n"),
+            (Outcome.PASSED, 0, 0.04, ">>> Finished: x.py on GPU 1 [passed, 0.0s, 1/30, at M:SS]\n"),
+            (Outcome.CRASHED, -11, 9.96, "Error: sub-test failed: x.py\n    crashed (SIGSEGV) \u2192 logs/x.py.log\n"
+             ">>> Finished: x.py on GPU 1 [crashed (SIGSEGV), 10.0s, 2/30, at M:SS]\n"),
+            (Outcome.FAILED, 1, 12.34, "Error: sub-test failed: x.py\n    assert 2 == 3 \u2192 logs/x.py.log\n"
+             ">>> Finished: x.py on GPU 1 [failed, exit 1, 12.3s, 3/30, at M:SS]\n"),
+            (Outcome.TIMEOUT, -15, 1800.0, "Error: sub-test failed: x.py\n    timeout \u2192 logs/x.py.log\n"
+             ">>> Finished: x.py on GPU 1 [timeout, 1800.0s, 4/30, at M:SS]\n"),
+            (Outcome.INTERRUPTED, -2, 3.0, ">>> Finished: x.py on GPU 1 [interrupted, 3.0s, 5/30, at M:SS]\n"),
             (Outcome.BLOCKED, None, 0.0, "Error: sub-test failed: x.py\n>>> Blocked: x.py [so it is, 6/30]\n"),
             (Outcome.UNRUNNABLE, None, 0.0, "Error: sub-test failed: x.py\n"), (Outcome.NOT_RUN, None, 0.0, ""),
         ]
         for index, (outcome, status, seconds, expected) in enumerate(cases):
             with self.subTest(outcome=outcome):
                 reason = "so it is" * (status is None)
-                console.concluded(Result(a_test(index, "x.py"), outcome, seconds, status, lease_on("1"), reason=reason))
+                cause = Cause("assert N == N", line="assert 2 == 3") if outcome is Outcome.FAILED else Cause()
+                console.concluded(Result(a_test(index, "x.py"), outcome, seconds, status, lease_on("1"), reason=reason,
+                                         cause=cause))
                 self.assertEqual(self.told(), expected)
         console.ended(Result(a_test(9), Outcome.FAILED, 1.0, 1, lease_on("1")), "to be retried")
         console.announced(self.slow_test(), 90.0)
         console.remark("Quarantined: GPU 1 [lost]")
-        self.assertEqual(self.told(), ">>> Finished: t9 on GPU 1 [failed, exit 1, 1.0s, to be retried]\n"
+        self.assertEqual(self.told(), ">>> Finished: t9 on GPU 1 [failed, exit 1, 1.0s, to be retried, at M:SS]\n"
                          ">>> Slow: slow [1m30s; step 2]\n>>> Quarantined: GPU 1 [lost]\n")
 
     def slow_test(self) -> Test:
@@ -217,24 +217,28 @@ class ParallelTest(ConsoleCase):
             results.append(self.passed(test))
         console.finish([*results, self.passed(a_test(6, "lost.py", stem="pytest_lost"))], ["summed up", "so"])
         ends = ["", "", "\n", "", "\033\\\033[0m\n", "\n"]     # after escapes a terminal is as it was
-        expected = HEAD + "".join(frame(f"pytest_test_{index}", log.decode("utf-8", "surrogateescape") + end)
-                                  for index, (log, end) in enumerate(zip(logs, ends)))
-        expected += frame("pytest_lost", "(its log cannot be read: No such file or directory)\n")
+        expected = HEAD + "".join(frame(f"pytest_test_{index} [test_{index}.py: passed, 1.0s]",
+                                        log.decode("utf-8", "surrogateescape") + end)
+                                  for index, (log, end) in enumerate(zip(logs, ends)) if log)
+        expected += frame("pytest_lost [lost.py: passed, 1.0s]", "(its log cannot be read: No such file or directory)\n")
         self.assertEqual(self.told(), expected + FOOT + "summed up\nso\n")
 
     def test_what_each_output_shows(self) -> None:
+        verdicts = {"PASSED": "passed", "FAILED": "failed, exit 1", "INTERRUPTED": "interrupted", "FLAKY": "flaky"}
         for output, frames in (("replay", "PASSED FAILED INTERRUPTED FLAKY"), ("failures", "FAILED INTERRUPTED"),
-                               ("none", "")):
+                               ("immediate", ""), ("none", "")):
             with self.subTest(output):
+                shutil.rmtree(self.logs, ignore_errors=True)
                 console, results = self.parallel(output), []
                 for index, (outcome, status) in enumerate([
                         (Outcome.PASSED, 0), (Outcome.FAILED, 1), (Outcome.INTERRUPTED, -2), (Outcome.NOT_RUN, None),
                         (Outcome.FLAKY, 0)]):
                     results.append(Result(a_test(index, outcome.name), outcome, 1.0, status, lease_on("0")))
-                    self.append(results[-1].test, b"")
+                    self.append(results[-1].test, b"log\n")
                 console.finish(results, [])
-                expected = HEAD + "".join(map(frame, frames.split())) + FOOT
-                self.assertEqual(self.told(), expected if output != "none" else "")
+                expected = "".join(frame(f"{name} [{name}: {verdicts[name]}, 1.0s]", "log\n")
+                                   for name in frames.split())
+                self.assertEqual(self.told(), expected and HEAD + expected + FOOT)
 
     def test_ordered_shows_a_log_when_its_turn_has_come(self) -> None:
         tests = [a_test(index, letter) for index, letter in enumerate("abcd")]
@@ -245,14 +249,14 @@ class ParallelTest(ConsoleCase):
         def end(index: int, number: int) -> str:
             console.concluded(self.passed(tests[index]))
             text = self.told()
-            marker = f">>> Finished: {tests[index].label} on GPU 0 [passed, 1.0s, {number}/30]\n"
+            marker = f">>> Finished: {tests[index].label} on GPU 0 [passed, 1.0s, {number}/30, at M:SS]\n"
             self.assertTrue(text.startswith(marker), text)
             return text[len(marker):]
 
         self.assertEqual(end(1, 1), "")
         console.concluded(Result(tests[2], Outcome.NOT_RUN))
-        self.assertEqual(end(0, 2), frame("a", "of a\n") + frame("b", "of b\n"))
-        self.assertEqual(end(3, 3), frame("d", "of d\n"))
+        self.assertEqual(end(0, 2), frame("a [a: passed, 1.0s]", "of a\n") + frame("b [b: passed, 1.0s]", "of b\n"))
+        self.assertEqual(end(3, 3), frame("d [d: passed, 1.0s]", "of d\n"))
         console.finish([], ["summed up"])
         self.assertEqual(self.told(), "summed up\n")
 
@@ -284,8 +288,9 @@ class LiveTest(ConsoleCase):
                 seen.append(self.told())
                 self.append(test, b"from a daemon")
                 console.tick()
-                console.finish([], ["summed up"])
-                self.assertEqual((self.told(), seen), ("", expected))
+                with contextlib.redirect_stderr(io.StringIO()) as errors:
+                    console.finish([], ["summed up"])
+                self.assertEqual((self.told(), errors.getvalue(), seen), ("", "summed up\n", expected))
 
     def test_failures_are_shown_and_announced(self) -> None:
         for output, log in (("replay", "log\n"), ("ordered", "log\n"), ("failures", "log\n"), ("none", "")):
@@ -318,7 +323,7 @@ class SummaryTest(ConsoleCase):
     def test_all_kinds_of_lines(self) -> None:
         self.parallel()
         tests = [a_test(index, f"{letter}.py", stem=letter) for index, letter in enumerate("abcdefghijkl")]
-        oom = Cause("CUDA out of memory")
+        oom = Cause("CUDA out of memory", line="CUDA out of memory. Tried to allocate 2 GiB")
         results = [
             self.passed(tests[0]),
             Result(tests[1], Outcome.FAILED, 12.34, 1, lease_on("0"), cause=oom),
@@ -334,15 +339,18 @@ class SummaryTest(ConsoleCase):
             Result(tests[11], Outcome.BLOCKED, reason="waits for b.py, which did not pass"),
         ]
         sick = [run_tests.Sick(Device(1, "4"), "uncorrectable ECC error in b.py")]
-        lines = run_tests.summary(results, 61.0, self.machine, self.record, sick)
+        pool = run_tests.Pool(self.machine.devices, 1)
+        lines = run_tests.summary([[result] for result in results], 61.0, pool, self.record, sick)
         self.assertEqual("\n".join(lines) + "\n", f"""\
 failed, exit 1, 12.3s: b.py ({self.logs}/b.log)
+    CUDA out of memory. Tried to allocate 2 GiB
 crashed (SIGSEGV), 2.0s: c.py ({self.logs}/c.log)
 timeout, 60.0s: d.py ({self.logs}/d.log)
 unrunnable, 0.0s: e.py (needs 4 GPUs, more than there are)
 interrupted, 0.5s: f.py ({self.logs}/f.log)
 flaky, passed at attempt 2: i.py ({self.logs}/i.attempt1.log)
 failed, exit 5, 1.0s: j.py ({self.logs}/j.log)
+    CUDA out of memory. Tried to allocate 2 GiB
 crashed (SIGKILL, OOM killer), 1.0s: k.py ({self.logs}/k.log)
 blocked, 0.0s: l.py (waits for b.py, which did not pass)
 leaked: 1 process: i.py left sleep (pid 7)
@@ -356,6 +364,8 @@ passed without its JUnit file (truncated): h.py
     1 x out of memory (the kernel's OOM killer): k.py
     1 x waits for b.py, which did not pass: l.py
 quarantined: GPU 4 (uncorrectable ECC error in b.py)
+slowest: d.py 1m00s, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
+1.3 times as fast as one by one (1m20s); no order takes less than 1m00s
 12 tests in 61.0s on 2 GPU(s): 2 passed, 1 flaky, 2 failed, 2 crashed, 1 timeout, 1 blocked, 1 unrunnable, \
 1 interrupted, 1 not run
 """)
