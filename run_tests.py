@@ -3230,7 +3230,7 @@ class Schedule:
 
     def is_machine_wide(self, result: Result) -> bool:
         """Whether one cause, the machine's, has now ended two tests in a row or more, and one on every GPU."""
-        if result.gpus and self.struck and self.struck[0].cause != result.cause:
+        if result.gpus and self.struck and self.struck[0].cause.text != result.cause.text:
             self.struck.clear()
         if not result.gpus or result.cause.blame is not Blame.MACHINE:
             return False
@@ -4597,11 +4597,15 @@ class Record:
 
     def summarise(self, attempts: Iterable[Sequence[Result]], seconds: float) -> None:
         """Write the JUnit file of the run, if one is asked for. Raises OSError."""
-        if self.options.junit:
-            write_xml(
-                self.options.junit,
-                junit_of(PROGRAM, seconds, [summary_case(ends, self) for ends in attempts]),
-            )
+        if not self.options.junit:
+            return
+        root = junit_of(PROGRAM, seconds, [summary_case(ends, self) for ends in attempts])
+        began = time.localtime(time.time() - seconds)
+        root[0].set("timestamp", time.strftime("%Y-%m-%dT%H:%M:%S", began))
+        properties = xml_module().Element("properties")
+        xml_module().SubElement(properties, "property", name="run", value=self.run)
+        root[0].insert(0, properties)
+        write_xml(self.options.junit, root)
 
 
 def reads_deferred(options: Options) -> bool:
@@ -4726,6 +4730,11 @@ def stand_in_junit(result: Result, tail: str, keeps: bool) -> Any:
     return junit_of(result.test.label, result.seconds, [*cases, case])
 
 
+CASE_ORDER = (  # in which Maven's schema wants the parts of a case
+    "failure rerunFailure flakyFailure skipped error rerunError flakyError system-out"
+).split()
+
+
 def summary_case(attempts: Sequence[Result], record: Record) -> Any:
     """One test's case in the summary of the run, its attempts as Maven's surefire has them.
 
@@ -4759,6 +4768,15 @@ def summary_case(attempts: Sequence[Result], record: Record) -> Any:
         else:
             xml.SubElement(element, "stackTrace").text = xml_text(message)
             xml.SubElement(element, "system-out").text = tail
+    if last.status is not None:
+        # The schemas of Jenkins and Maven have no properties of a case; GitLab and Jenkins link the attachment.
+        log = os.path.abspath(record.log_path(last.test))
+        said = [f"place: {last.lease.place}", f"attempt: {last.attempt}"]
+        if last.cause.text:
+            said.append(f"cause: {last.cause.text}")
+        text = "\n".join([*said, f"[[ATTACHMENT|{log}]]"])
+        xml.SubElement(case, "system-out").text = xml_text(text)
+    case[:] = sorted(case, key=lambda part: CASE_ORDER.index(part.tag))
     return case
 
 
@@ -4790,7 +4808,11 @@ def write_xml(path: str, root: Any, is_ours: bool = False) -> None:
 
 
 def without_ci_commands(text: str) -> str:
-    """A line of the runner's own in which no CI finds a command: Azure and TeamCity obey them anywhere in a line."""
+    """A line of the runner's own in which no CI finds a command.
+
+    Azure and TeamCity obey them anywhere in a line, GitHub at its start, behind blanks too.
+    """
+    text = re.sub(r"(?m)^(\s*:)(?=:)", r"\1 ", text)
     return re.sub(r"##(?=\[|vso\[|teamcity\[)", "# #", text)
 
 
@@ -5099,7 +5121,10 @@ def find_fold(environ: Mapping[str, str]) -> Optional[Fold]:
     return next((fold for fold in FOLDS if environ.get(fold.variable)), None)
 
 
-COLOURS = {Outcome.PASSED: GREEN, Outcome.FLAKY: YELLOW}  # of a marker; all others are red
+COLOURS: Mapping[Outcome, str] = {
+    Outcome.PASSED: GREEN,
+    Outcome.FLAKY: YELLOW,
+}  # of a marker; all others are red
 
 
 class Policy(NamedTuple):
@@ -5331,18 +5356,21 @@ class Console:
             return result.outcome.is_failure()
         return self.policy.output in ("replay", "ordered") or not result.outcome.is_ok()
 
+    def has_log(self, result: Result) -> bool:
+        """Whether there is something to replay: of a test that passed, an empty log is left out."""
+        path = self.record.log_path(result.test)
+        is_empty = os.path.isfile(path) and not os.path.getsize(path)
+        return self.shows(result) and not (is_empty and result.outcome.is_ok())
+
     def replay(self, result: Result, tail_bytes: float = math.inf) -> None:
         """One log, byte for byte, below a banner or in a fold; a last line without an end gets one.
 
-        What fails is never folded away. Of a test that passed, an empty log is left out.
+        What fails is never folded away.
         """
-        path = self.record.log_path(result.test)
-        size = 1  # of one that cannot be read, which is to be told
-        with suppress(OSError):
-            size = os.path.getsize(path)
-        is_ok = result.outcome.is_ok()
-        if not self.shows(result) or (is_ok and not size):
+        if not self.has_log(result):
             return
+        path = self.record.log_path(result.test)
+        is_ok = result.outcome.is_ok()
         title = f"{result.test.stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
         fold = self.policy.fold
         change: Callable[[bytes], bytes] = bytes
@@ -5355,7 +5383,8 @@ class Console:
             opened = fold.stands_open if fold else ""
             self.trace.line(f"\n{RULE}\n{opened}>>> {title}\n{RULE}")
         try:
-            self.trace.copy(path, int(max(size - tail_bytes, 0)), change=change)
+            start = int(max(os.path.getsize(path) - tail_bytes, 0))
+            self.trace.copy(path, start, change=change)
         except OSError as error:
             self.trace.line(f"(its log cannot be read: {error.strerror})")
         self.trace.calm()
@@ -5364,7 +5393,7 @@ class Console:
 
     def replay_all(self, results: Sequence[Result]) -> None:
         """The logs of a run that has ended, in list order; where passed ones are folded, failed ones come last."""
-        shown = [result for result in results if self.shows(result)]
+        shown = list(filter(self.has_log, results))
         if self.policy.fold:
             shown.sort(key=lambda result: not result.outcome.is_ok())
         if not shown:
@@ -5594,7 +5623,7 @@ def fitting(parts: Iterable[str], limit: int) -> bytes:
     page = b""
     for part in map(to_bytes, parts):
         if len(page) + len(part) + len(rest) > limit:
-            return page + rest
+            return (page + rest)[: max(limit, 0)]
         page += part
     return page
 
@@ -6141,14 +6170,10 @@ class Run:
         order = selection.to_run(options.order, pool)
         self.schedule = Schedule(order, pool, options)
         self.slots = slot_count(pool, order)
-        self.console = Console(
-            trace,
-            self.record,
-            self.tests,
-            sum(map(self.schedule.can_run, order)),
-            self.policy(pool.sequential),
-            Outlook(self.schedule, selection.estimates),
-        )
+        total = sum(map(self.schedule.can_run, order))
+        policy = self.policy(pool.sequential)
+        outlook = Outlook(self.schedule, selection.estimates)
+        self.console = Console(trace, self.record, self.tests, total, policy, outlook)
         self.bash = find_program("bash") or "bash"
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()  # of Events
         self.workers = ThreadPoolExecutor(self.slots)

@@ -27,7 +27,13 @@ ENDING = b"run_tests.py: SIGTERM: ending the running tests; once more kills them
 SHED = re.compile(r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK|CUDA_DEVICE_ORDER|XML_LOG_DIR|FAIL_DIR"
                   r"|RUN_TESTS_.*|(PET_)?MASTER_PORT|OMP_NUM_THREADS|PYTHON(FAULTHANDLER|UNBUFFERED)|BASH_ENV|PYTEST_.*"
                   r"|GITLAB_CI|CI_NODE_.*|CIRCLE_NODE_.*|BUILDKITE_PARALLEL_.*|SEMAPHORE_JOB_.*|SYSTEM_.*INPHASE"
-                  r"|SLURM_ARRAY_.*")
+                  r"|SLURM_ARRAY_.*|GITHUB_.*|BUILDKITE|TF_BUILD|TEAMCITY_VERSION|NO_COLOR")
+# What a run with one GPU or none says on stderr in any case: that there is none, and the lines that sum up.
+ENDS = "failed|crashed|timeout|interrupted|blocked|unrunnable|flaky"
+SUMMARY = re.compile(
+    rf"(?m)^(?:(?:{ENDS})\b[^\n]*: [^\n]* \([^\n]*\)(?:\n    .*)?|slowest: .*|passed without its JUnit file .*"
+    r"|leaked: .* left .*|quarantined: .*|\d+ failures? by cause:(?:\n +\d+ x .*)*|\d+ tests? in [\d.]+s on .*"
+    r"|Rerun: .*|Alone: .*|run_tests\.py: (?:no GPU found|the outer mask shows no GPU).*)\n")
 
 
 @functools.lru_cache(maxsize=None)
@@ -38,8 +44,13 @@ def compiled_runner() -> str:
     return str(py_compile.compile(RUNNER, os.path.join(folder, "run_tests.pyc"), doraise=True))
 
 
+def remarks(err: bytes) -> str:
+    """What a run has said on stderr besides the lines that sum up."""
+    return SUMMARY.sub("", err.decode("utf-8", "replace"))
+
+
 class Ran(NamedTuple):
-    """One finished run of the command line: exit code, output, and the folder that it ran in."""
+    """One finished run of the command line: exit code, output, remarks on stderr, and the folder that it ran in."""
 
     code: int
     out: bytes
@@ -145,7 +156,7 @@ class RunnerCase(unittest.TestCase):
         """Run the command line and wait for the end."""
         process = self.start(*arguments, gpus=gpus, env=env, stdin=subprocess.PIPE)
         out, err = process.communicate(stdin)
-        return Ran(process.returncode, out, err.decode("utf-8", "replace"), self.folder)
+        return Ran(process.returncode, out, remarks(err), self.folder)
 
     def bash(self, text: str, prelude: str = "", name: str = "tests.txt") -> bytes:
         """What `bash LIST` prints, stdout and stderr together; `prelude` is sourced first, through BASH_ENV."""

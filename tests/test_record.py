@@ -539,23 +539,28 @@ class SummaryCaseTest(RecordCase):
             "passed": "", "failed": "failure", "crashed": "error", "timeout": "error", "blocked": "error",
             "unrunnable": "error", "interrupted": "error", "not run": "error", "deferred": "skipped",
             "failed,flaky": "flakyFailure", "crashed,flaky": "flakyError", "timeout,flaky": "flakyError",
-            "failed,crashed,failed,flaky": "flakyFailure flakyError flakyFailure",
-            "failed,failed": "failure rerunFailure", "failed,crashed,failed": "failure rerunError rerunFailure",
-            "timeout,failed": "error rerunFailure", "failed,interrupted": "failure rerunError",
+            "failed,crashed,failed,flaky": "flakyFailure flakyFailure flakyError",
+            "failed,failed": "failure rerunFailure", "failed,crashed,failed": "failure rerunFailure rerunError",
+            "timeout,failed": "rerunFailure error", "failed,interrupted": "failure rerunError",
             "failed,passed": "",         # the first was the GPU's fault
         }
         for words, tags in cases.items():
             with self.subTest(words):
                 case = self.case_of(words)
-                self.assertEqual(" ".join(element.tag for element in case), tags)
+                *parts, said = case
+                if words in ("blocked", "unrunnable", "not run", "deferred"):
+                    parts.append(said)
+                else:
+                    self.assertRegex(said.text or "", r"^place: CPU\nattempt: \d\n\[\[ATTACHMENT\|/.*/logs/x\.log\]\]$")
+                self.assertEqual(" ".join(element.tag for element in parts), tags)
                 self.assertEqual(case.attrib, {"name": "x.py", "classname": "qa/L0_a/tests", "time": "2.000"})
-                for number, element in enumerate(case, 1):
+                for element in parts:
                     if element.tag in ("failure", "error"):
-                        has_log = words.split(",")[0] not in ("blocked", "unrunnable", "not run")
-                        self.assertEqual((element.text, list(element)), (f"log {number}" if has_log else None, []))
+                        log = "" if words in ("blocked", "unrunnable", "not run") else "log 1"
+                        self.assertEqual((element.text or "", list(element)), (log, []))
                     elif element.tag != "skipped":
                         self.assertEqual([child.tag for child in element], ["stackTrace", "system-out"])
-                        self.assertEqual(element.findtext("system-out"), f"log {number}")
+                        self.assertRegex(element.findtext("system-out") or "", r"^log \d$")
                         self.assertEqual(element.findtext("stackTrace"), element.get("message"))
 
     def test_a_message_has_verdict_cause_and_reason(self) -> None:
@@ -565,12 +570,41 @@ class SummaryCaseTest(RecordCase):
                  ("crashed", "", "", "crashed (SIGSEGV)")]
         for word, cause, reason, message in cases:
             with self.subTest(word):
-                element, = self.case_of(word, cause=Cause(cause), reason=reason)
+                element = self.case_of(word, cause=Cause(cause), reason=reason)[0]
                 self.assertEqual((element.get("message"), element.get("type")), (message, word))
 
     def test_any_label_and_any_log_fit_into_it(self) -> None:
         case = self.case_of("failed,crashed", label='a <b> & "c" ]]> x\udcff\x01y ☃', tail="\0\x1b[1m ]]> \udcff")
         self.assertEqual((case.get("name"), case.findtext("failure")), ('a <b> & "c" ]]> x??y ☃', "log 1? ]]> \ufffd"))
+
+
+# What the schemas of Maven's surefire and of Jenkins's xunit plugin allow: attributes, and children in their order.
+CASE_PARTS = "(failure )*(rerunFailure )*(flakyFailure )*(skipped )?(error )?(rerunError )*(flakyError )*(system-out )?"
+ALLOWED = {
+    "testsuites": ("name time tests failures errors", "(testsuite )*"),
+    "testsuite": ("name tests failures errors group time skipped timestamp hostname", "(properties )?(testcase )*"),
+    "testcase": ("name time classname group", CASE_PARTS), "properties": ("", "(property )*"),
+    "property": ("name value", ""), "failure": ("type message", ""), "error": ("type message", ""),
+    "skipped": ("type message", ""), "system-out": ("", ""), "stackTrace": ("", ""),
+    **dict.fromkeys("rerunFailure flakyFailure rerunError flakyError".split(),
+                    ("type message", "stackTrace (system-out )?")),
+}
+
+
+class SchemaTest(RunnerCase):
+    def test_a_summary_is_as_maven_and_jenkins_have_it(self) -> None:
+        text = ("true\nfalse\n[ $RUN_TESTS_ATTEMPT = 2 ] #: label=flaky\nkill -9 $$ #: label=killed\n"
+                "true #: gpus=9 label=wide\n[ $RUN_TESTS_ATTEMPT = 1 ] && kill -9 $$; false #: label=both\n")
+        self.run_list(text, "--junit", "sum.xml", "--retries", "1", "--max-gpus", "2")
+        root = ElementTree.parse(os.path.join(self.folder, "sum.xml")).getroot()
+        for element in root.iter():
+            attributes, children = ALLOWED[element.tag]
+            self.assertLessEqual(set(element.attrib), set(attributes.split()))
+            self.assertRegex("".join(child.tag + " " for child in element), f"^{children}$")
+        suite = root[0]
+        self.assertRegex(suite.get("timestamp") or "", r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d$")
+        self.assertEqual([suite.get(name) for name in ("tests", "failures", "errors", "skipped")], ["6", "1", "2", "1"])
+
 
 if __name__ == "__main__":
     unittest.main()

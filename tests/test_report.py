@@ -102,6 +102,7 @@ class TraceTest(RunnerCase):
         with contextlib.redirect_stderr(io.StringIO()) as errors:
             run_tests.warn(text)
         self.assertEqual((self.out.getvalue().decode(), errors.getvalue()), (mild, "run_tests.py: " + mild))
+        self.assertEqual(run_tests.without_ci_commands("a\n  ::error::x ::y"), "a\n  : :error::x ::y")
 
     def test_a_reader_that_goes_away_closes_it(self) -> None:
         read_end, write_end = os.pipe()
@@ -259,6 +260,82 @@ class ParallelTest(ConsoleCase):
         self.assertEqual(end(3, 3), frame("d [d: passed, 1.0s]", "of d\n"))
         console.finish([], ["summed up"])
         self.assertEqual(self.told(), "summed up\n")
+
+
+class FoldTest(ConsoleCase):
+    """A CI service folds what passed; what failed stands open below it, and no log can forge or end a fold."""
+
+    FORGERIES = {
+        "GITHUB_ACTIONS": ["::group::x", "  ::endgroup::", "a ##[group]x", "##[endgroup]", "::stop-commands::x"],
+        "GITLAB_CI": ["\x1b[0Ksection_start:1:a\r\x1b[0Kx", "section_end:1:a"],
+        "BUILDKITE": ["--- x", "+++ x", "~~~ x", "^^^ +++"], "TF_BUILD": ["##[group]x", "##[endgroup]"],
+        "TEAMCITY_VERSION": ["##teamcity[blockOpened name='x']", "a ##teamcity[blockClosed name='x']"]}
+    HARMLESS = ["::error file=a.py,line=1::x", "##[warning]x", "##teamcity[testStarted name='x']", "---", "a --- b",
+                "a::b"]
+
+    def test_each_service(self) -> None:
+        tests = [a_test(0, "bad"), a_test(1, "good one", stem="good_one")]
+        for fold in run_tests.FOLDS:
+            with self.subTest(fold.variable):
+                shutil.rmtree(self.logs, ignore_errors=True)
+                found = run_tests.find_fold({fold.variable: "true"})
+                console = self.console("replay", tests, 2, has_markers=True, fold=found)
+                for test in tests:
+                    self.append(test, b"log\n")
+                console.finish([Result(tests[0], Outcome.FAILED, 1.0, 1), self.passed(tests[1])], [])
+                text = self.told()
+                begin, end = (re.escape(form).replace(r"\{title\}", r"good_one \[good one: passed, 1.0s\]")
+                              .replace(r"\{name\}", "good_one").replace(r"\{time\}", r"\d+") for form in fold[1:3])
+                self.assertRegex(text, f"{begin}\nlog\n{end}\n.*\n{LINE}\n.*>>> bad .*\n{LINE}\nlog\n")
+
+    def test_a_log_cannot_forge_one(self) -> None:
+        for fold in run_tests.FOLDS:
+            for line in self.FORGERIES[fold.variable]:
+                log = f"before\n{line}\nafter\n".encode()
+                with self.subTest(line):
+                    tamed = fold.tame(log)
+                    self.assertNotEqual(tamed, log)
+                    self.assertEqual(fold.tame(tamed), tamed)
+            for line in self.HARMLESS:
+                self.assertEqual(fold.tame(line.encode()), line.encode())
+
+    def test_a_log_of_several_pieces_is_tamed_whole(self) -> None:
+        test = a_test(0, "good")
+        console = self.console("replay", [test], 1, has_markers=True, fold=run_tests.FOLDS[0])
+        filler = b"x" * (run_tests.COPY_BYTES - 4) + b"\n"
+        self.append(test, filler + b"::group::forged\n")
+        console.finish([self.passed(test)], [])
+        self.assertNotIn("\n::group::forged", self.told())
+
+
+class GitHubTest(ConsoleCase):
+    def failed(self, index: int, **values: Any) -> Result:
+        test = a_test(index, f"t|{index}%", **values)
+        return Result(test, Outcome.FAILED, 1.0, 1, lease_on("0"), cause=Cause("x", line="assert 1 == 2"))
+
+    def test_annotations_have_the_place_that_the_junit_file_tells(self) -> None:
+        junit = self.write("x.xml", "<testsuites><testsuite><testcase name='a'/><testcase name='b'><failure>\n"
+                                    "def f():\nlib/y.py:3: in g\ntests/x.py:12: AssertionError</failure></testcase>"
+                                    "</testsuite></testsuites>")
+        shell = run_tests.Snapshot("/top/sub", None)
+        placed, bare = self.failed(0, junit=junit, shell=shell), self.failed(1)
+        self.assertEqual(list(run_tests.github_errors([placed, bare, self.passed(a_test(2))], "/top")), [
+            "::error file=sub/tests/x.py,line=12,title=t|0%25::failed, exit 1: assert 1 == 2",
+            "::error title=t|1%25::failed, exit 1: assert 1 == 2"])
+
+    def test_the_page_fits_and_nothing_in_a_log_ends_its_fence(self) -> None:
+        self.parallel()
+        result = self.failed(0)
+        self.append(result.test, b"<b>\n```\nend\n")
+        attempts = [[result], [self.passed(a_test(1))]]
+        parts = list(run_tests.github_page(attempts, ["the <verdict>", "2 tests"], self.record))
+        page = "".join(parts)
+        self.assertIn("### 2 tests\n\n- the &lt;verdict&gt;\n", page)
+        self.assertIn("\n````text\n<b>\n```\nend\n\n````\n", page)
+        self.assertIn("| t&#124;0% | 1.0s | GPU 0 |\n", page)
+        self.assertIn("  section 0\n    t 0  :crit, 0, 1\n    t1 :0, 1\n", page)
+        self.assertLessEqual(len(run_tests.fitting(parts, 200)), 200)
+        self.assertEqual(run_tests.fitting(["a"], 0), b"")
 
 
 class LiveTest(ConsoleCase):

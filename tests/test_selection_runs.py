@@ -12,7 +12,7 @@ import unittest
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import run_tests
-from tests.support import WAIT_S, Fifo, GatedCase, Ran
+from tests.support import WAIT_S, Fifo, GatedCase, Ran, remarks
 
 TWO, FOUR = "0,1", "0,1,2,3"
 
@@ -50,7 +50,7 @@ class SelectionCase(GatedCase):
     def end(self, process: "subprocess.Popen[bytes]") -> Ran:
         """Wait for the end of a run."""
         out, err = process.communicate(timeout=WAIT_S)
-        return Ran(process.returncode, out, err.decode("utf-8", "replace"), self.folder)
+        return Ran(process.returncode, out, remarks(err), self.folder)
 
     def fifos(self) -> Tuple[Fifo, Fifo]:
         """`up`, to which a test says that it runs, and `hold`, from which it reads when to go on."""
@@ -671,7 +671,7 @@ class Needs(SelectionCase):
                                   if "reason" in record}, {"b": "waits for a, which did not pass",
                                                            "c": "waits for b, which did not pass"})
         ran = self.run_list("false #: label=a\ntrue #: label=b after=a\n")
-        self.assertRegex(ran.text, r"(?m)^>>> Finished: a on GPU 0 \[failed, exit 1, \d+\.\ds, 1/2\]$")
+        self.assertRegex(ran.text, r"(?m)^>>> Finished: a on GPU 0 \[failed, exit 1, \d+\.\ds, 1/2, at \d:\d\d\]$")
         self.assertRegex(ran.text, r"(?m)^>>> Blocked: b \[waits for a, which did not pass, 2/2\]$")
 
     def test_wait_holds_whatever_is_wider_or_longer(self) -> None:
