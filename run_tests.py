@@ -8573,6 +8573,8 @@ class ScriptRun(Run):
             warn(
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
             )
+        if results and not self.schedule.pool.sequential:
+            warn(total_line(results, self.console.age(), self.schedule.pool), name="")
         status = shell_status(self.shell.status)
         if self.certainty.doubts and not status:
             status = EXIT_FAILED

@@ -135,7 +135,8 @@ class ConsoleCase(RunnerCase):
         os.close(self.record.journal.descriptor)
         schedule = run_tests.Schedule(tests, run_tests.Pool(self.machine.devices, 1), options)
         outlook = run_tests.Outlook(schedule, run_tests.estimate(tests, run_tests.History()))
-        return run_tests.Console(self.trace, self.record, tests, total, run_tests.Policy(output=output, **policy), outlook)
+        shown = run_tests.Policy(output=output, **policy)
+        return run_tests.Console(self.trace, self.record, tests, total, shown, outlook)
 
     def parallel(self, output: str = "replay", tests: Sequence[Test] = ()) -> run_tests.Console:
         return self.console(output, tests, 30, has_markers=True)
@@ -221,7 +222,8 @@ class ParallelTest(ConsoleCase):
         expected = HEAD + "".join(frame(f"pytest_test_{index} [test_{index}.py: passed, 1.0s]",
                                         log.decode("utf-8", "surrogateescape") + end)
                                   for index, (log, end) in enumerate(zip(logs, ends)) if log)
-        expected += frame("pytest_lost [lost.py: passed, 1.0s]", "(its log cannot be read: No such file or directory)\n")
+        lost = "(its log cannot be read: No such file or directory)\n"
+        expected += frame("pytest_lost [lost.py: passed, 1.0s]", lost)
         self.assertEqual(self.told(), expected + FOOT + "summed up\nso\n")
 
     def test_what_each_output_shows(self) -> None:

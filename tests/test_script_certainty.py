@@ -32,7 +32,8 @@ ONE_IN = 50                              # scripts in which it may go ahead of a
 REACTION = re.compile(rb"@.*")
 # What the runner says besides: of `#!/bin/bash -e`, of what it took for tests, of what ran alone or too early.
 REMARK = re.compile(rb"^run_tests\.py: .*(?:does not count, as under|look like tests|not run beside others|"
-                    rb"a failure has ended the script|nothing runs in parallel).*\n", re.MULTILINE)
+                    rb"a failure has ended the script|nothing runs in parallel).*\n|^\d+ tests? in [\d.]+s on .*\n",
+                    re.MULTILINE)
 
 # All the programs: they say how they were called, and end as they are told to.
 PROGRAMS = ("pytest", "python3", "ctest")

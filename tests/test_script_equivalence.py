@@ -44,6 +44,7 @@ PROCESS = re.compile(rb"(?<=: line )\d+: *\d+ |\b(wait |P\w+=)\d+")
 BLOCK = re.compile(rb"^(?:Detected \d+ GPU\(s\):.*|>>> (?:.*\n)*?=== What the script printed, .* ===|"
                    rb"run_tests\.py: .* not run beside others; .*)\n", re.MULTILINE)
 REMARK = re.compile(rb"^\S.*: writes the same JUnit file as an earlier test, .*\n", re.MULTILINE)
+TOTAL = re.compile(rb"^\d+ tests? in [\d.]+s on [2-9] GPU.*\n\Z", re.MULTILINE)     # it ends a run on several slots
 AHEAD = re.compile(rb"^run_tests\.py: a failure has ended the script; ran ahead of that: .*\n", re.MULTILINE)
 
 # All the programs that the scripts start: it notes how it was called, does what its arguments say, and is quick.
@@ -550,6 +551,7 @@ class EquivalenceCase(unittest.TestCase):
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             out = process.communicate()[0] + b"\nIT HANGS\n"
+        out = TOTAL.sub(b"", out)
         here = os.fsencode(root)
         ran = Trace(process.returncode if process.returncode >= 0 else 128 - process.returncode, masked(out, here),
                     collections.Counter(calls_of(os.path.join(root, "calls"), here)),

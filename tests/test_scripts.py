@@ -21,7 +21,7 @@ from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Sequence, Set
 from xml.etree import ElementTree
 
 from run_tests import Reader, ScriptFile, Site, Tells, is_calm, read_handler
-from tests.support import WAIT_S, Fifo, Ran, compiled_runner, lines_of
+from tests.support import WAIT_S, Fifo, Ran, compiled_runner, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import BLOCK, PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
 
@@ -320,7 +320,7 @@ class ScriptCase(FaultCase):
         out, err = process.communicate(timeout=WAIT_S)
         self.assertEqual(self.left(), {}, err)
         self.assertNotIn(b"Traceback", err)
-        return Ended(process.returncode, out, err.decode("utf-8", "replace"), self.folder)
+        return Ended(process.returncode, out, remarks(err), self.folder)
 
     def conduct(self, text: str, *options: str, **changes: Any) -> Ended:
         """Run the runner on a script, to its end."""
@@ -509,7 +509,7 @@ class FeatureTest(ScriptCase):
             self.assertEqual(problem.get("type"), what)
         suite_of, = ElementTree.parse(ran.path("all.xml")).getroot()
         self.assertEqual([suite_of.get(key) for key in ("tests", "failures", "errors")], ["5", "1", "2"])
-        self.assertEqual({case.get("name") for case in suite_of}, set(ran.outcomes()))
+        self.assertEqual({case.get("name") for case in suite_of.iter("testcase")}, set(ran.outcomes()))
 
     def test_fail_fast(self) -> None:
         ran = self.conduct(suite(*(f"python3 {name} --exit=3 || test_fail {name} #: gpus=all" for name in "abc")),
