@@ -388,6 +388,7 @@ class Result(NamedTuple):
     junit_fault: str = ""  # why its JUnit file cannot be used as it is, if it cannot
     cause: Cause = Cause()
     leaked: Tuple[str, ...] = ()  # processes that it left, `python3 (pid 12)`
+    memory: float = 0.0  # seconds in which its GPUs gave their memory back
 
     def verdict(self) -> str:
         """`failed, exit 1`, `crashed (SIGSEGV)`, `passed`: what the markers and the summary say."""
@@ -2909,6 +2910,7 @@ class Exited(NamedTuple):
     leaked: Tuple[str, ...] = ()
     sick: Tuple[Sick, ...] = ()
     ended: Optional[float] = None  # when its shell has ended, if that was before
+    memory: float = 0.0  # seconds in which its GPUs gave their memory back
 
 
 class Broken(NamedTuple):
@@ -3413,6 +3415,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) ->
         junit_fault=fault,
         cause=cause,
         leaked=event.leaked,
+        memory=event.memory,
     )
     if cause.text == "leaked processes":
         return result._replace(reason=result.leaks())
@@ -3927,12 +3930,12 @@ def what_is_left(
         for device in attempt.lease.devices
         for stuck in attempt.process.stuck[:1]
     ]
+    asked = time.monotonic()
     if status or failures or leaked:
         sick += health.examine(attempt.lease)
-    left = tuple(map(str, leaked))
-    return Exited(
-        time.monotonic(), attempt.test, status, fault, failures, cause, left, tuple(sick)
-    )
+    now = time.monotonic()
+    found = Exited(now, attempt.test, status, fault, failures, cause, tuple(map(str, leaked)))
+    return found._replace(sick=tuple(sick), memory=now - asked)
 
 
 def traceback_text() -> str:
@@ -4426,7 +4429,15 @@ class Record:
     def attempt_end(self, result: Result) -> None:
         """Journal how an attempt has ended; the last one's outcome is the test's."""
         test = result.test
-        said = {"reason": result.reason, "cause": result.cause.text, "leaked": result.leaked}
+        said = {
+            "reason": result.reason,
+            "cause": result.cause.text,
+            "leaked": result.leaked,
+            "memory": round(result.memory, 3),
+            "lock": test.attributes.lock,  # with the next two, what it waited for besides room
+            "after": test.attributes.after,
+            "barrier": test.barrier,
+        }
         self.note(
             "test_end",
             test=test.key,
