@@ -98,7 +98,7 @@ IDLE = {
     "lost": "It was in quarantine.",
     "handover": "The runner itself: its start, and the moments between two tests; or another runner had the GPU.",
     "turn": "The tests that waited ran one by one: there was one GPU, or none.",
-    "wide": "The tests that waited needed more GPUs at once than were free.",
+    "wide": "The tests that waited needed more GPUs at once, or a larger share of one, than were free.",
     "lock": "The tests that waited needed a lock that a running test held.",
     "after": "The tests that waited were to run after others, which still ran.",
     "barrier": "The tests that waited stood below a barrier; above it tests still ran.",
@@ -317,6 +317,8 @@ def read_journal(path: str) -> Journal:
 
 def number_of(value: Any) -> float:
     """A number that a runner may have written. Raises ValueError or TypeError."""
+    if isinstance(value, bool):
+        raise TypeError("no number")
     number = float(value + 0.0)
     if not 0 <= number <= LARGEST:
         raise ValueError("no time, or none that a runner has written")
@@ -549,11 +551,11 @@ def find_run(journal: Journal, wanted: str) -> str:
 Span = Tuple[float, float]
 
 
-def merged(spans: Iterable[Span]) -> List[Span]:
-    """Spans of time in order, as one where no more than a blink is between them."""
+def merged(spans: Iterable[Span], gap: float = BLINK_S) -> List[Span]:
+    """Spans of time in order, as one where no more than so many seconds are between them."""
     whole: List[Span] = []
     for start, end in sorted(spans):
-        if whole and start - whole[-1][1] <= BLINK_S:
+        if whole and start - whole[-1][1] <= gap:
             whole[-1] = (whole[-1][0], max(whole[-1][1], end))
         else:
             whole.append((start, end))
@@ -735,6 +737,14 @@ def changes_of(run: Run, waits: Waits) -> Iterator[Change]:
         yield attempt.ended, "running", -weight
         yield attempt.ended, "sweeping", weight
         yield attempt.released, "sweeping", -weight
+    held: Dict[str, List[Span]] = {}
+    for _, attempt in run.attempts:
+        for token in attempt.gpus:
+            held.setdefault(token, []).append((attempt.began, attempt.released))
+    for spans in held.values():
+        for start, end in merged(spans, 0.0):
+            yield start, "taken", 1.0
+            yield end, "taken", -1.0
     for token in run.lost:
         ends = [attempt.released for _, attempt in run.attempts if token in attempt.gpus]
         yield max(ends, default=run.start), "lost", 1.0
@@ -747,12 +757,12 @@ def changes_of(run: Run, waits: Waits) -> Iterator[Change]:
     yield run.end, "running", 0.0
 
 
-def idle_reason(run: Run, free: float, now: Mapping[str, float], is_before_last: bool) -> str:
-    """Why so many GPUs, or slots, have nothing to do. `is_before_last`: in a script, more tests came later."""
+def idle_reason(run: Run, whole: float, now: Mapping[str, float], comes_more: bool) -> str:
+    """Why GPUs, or slots, have nothing to do. `whole` are wholly free; `comes_more`: a script has more tests."""
     for_one = now["gpu"]
     if not run.gpus:
         for_one = now["cpu"]
-    if for_one and free > 1 - 1e-9:
+    if for_one and whole >= 1:
         return "handover"
     if now["turn"] and not now["attempts"]:
         return "handover"
@@ -761,7 +771,7 @@ def idle_reason(run: Run, free: float, now: Mapping[str, float], is_before_last:
             return kind
     if for_one:
         return "wide"  # a share of a GPU is free, and it needs more
-    if is_before_last:
+    if comes_more:
         return "script"
     return "tail"
 
@@ -783,8 +793,10 @@ def moments_of(run: Run, waits: Waits) -> List[Moment]:
         lost = min(now["lost"], free)
         free -= lost
         idle = {"lost": lost}
-        is_before_last = run.is_script and at < last_start
-        idle[idle_reason(run, free, now, is_before_last)] = free
+        whole = size - now["lost"] - now["taken"]
+        if not run.gpus:
+            whole = free
+        idle[idle_reason(run, whole, now, run.is_script and at < last_start)] = free
         shown = {reason: gpus for reason, gpus in idle.items() if gpus > 1e-6}
         moments.append(Moment(at, until, now["running"], now["sweeping"], shown, waiting))
     return moments
