@@ -24,6 +24,7 @@ import argparse
 import base64
 import bisect
 import collections
+import errno
 import hashlib
 import html
 import itertools
@@ -221,15 +222,50 @@ class Run(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A test waits, for something in WAITS: `on` is the lock's name, or the label of the test that ends it."""
+    """A test waits, for something in WAITS.
+
+    `on` is the label of the test that ends the wait, if one does. While another test holds one of `locks`, the wait
+    is one for these.
+    """
 
     kind: str
     start: float
     end: float
     on: str = ""
+    locks: Tuple[str, ...] = ()
 
 
-Waits = Dict[str, List[Wait]]  # by label, in the order of time
+Span = Tuple[float, float]
+
+
+class Held(NamedTuple):
+    """When any of some locks is held: spans in order, and how many seconds they have up to the start of each."""
+
+    spans: List[Span]
+    sums: List[float]
+
+    def until(self, when: float) -> float:
+        """The seconds up to a time."""
+        at = bisect.bisect_left(self.spans, (when, when)) - 1
+        if at < 0:
+            return 0.0
+        start, end = self.spans[at]
+        return self.sums[at] + min(end, when) - start
+
+    def is_just_free(self, when: float) -> bool:
+        """Whether one has been held until shortly before some time."""
+        soon = when - 2 * BLINK_S
+        return self.until(when) - self.until(soon) >= BLINK_S / 2
+
+
+class Waits(NamedTuple):
+    """What the tests of a run waited for."""
+
+    by_label: Dict[str, List[Wait]]  # in the order of time
+    held: Dict[Tuple[str, ...], Held]  # by the locks of tests
+    spent: Dict[
+        str, Dict[Tuple[str, str], float]
+    ]  # seconds, by label, then by kind and what it was
 
 
 class Moment(NamedTuple):
@@ -292,6 +328,8 @@ def read_journal(path: str) -> Journal:
         path = os.path.join(path, JOURNAL)
     runs: Dict[str, List[Line]] = {}
     try:
+        if path == "-" and sys.stdin is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         if path == "-":
             lines = sys.stdin.buffer.readlines()
         else:
@@ -548,8 +586,6 @@ def find_run(journal: Journal, wanted: str) -> str:
 # Waits: what each test waited for, and when.
 # ---------------------------------------------------------------------------------------------------
 
-Span = Tuple[float, float]
-
 
 def merged(spans: Iterable[Span], gap: float = BLINK_S) -> List[Span]:
     """Spans of time in order, as one where no more than so many seconds are between them."""
@@ -562,14 +598,11 @@ def merged(spans: Iterable[Span], gap: float = BLINK_S) -> List[Span]:
     return whole
 
 
-def within(spans: Sequence[Span], start: float, end: float) -> Iterator[Span]:
-    """The parts of spans that do not overlap, in order, that lie between two times."""
-    first = max(0, bisect.bisect_left(spans, (start, start)) - 1)
-    for number in range(first, len(spans)):
-        if spans[number][0] >= end:
-            break
-        if spans[number][1] > start:
-            yield max(start, spans[number][0]), min(end, spans[number][1])
+def held_by(spans: Iterable[Span]) -> Held:
+    """When locks are held, from the spans of their holders."""
+    whole = merged(spans)
+    sums = itertools.accumulate((end - start for start, end in whole), initial=0.0)
+    return Held(whole, list(sums)[:-1])
 
 
 def barriers_of(tests: Iterable[Test]) -> List[Tuple[int, Test]]:
@@ -597,11 +630,17 @@ class Waiting:
         self.run = run
         self.by_label = {test.label: test for test in run.tests}
         self.barriers = barriers_of(run.tests)
-        held: Dict[str, List[Span]] = {}
+        self.barrier_numbers = [number for number, _ in self.barriers]
+        holders: Dict[str, List[Span]] = {}
         for test, attempt in run.attempts:
             for lock in test.lock:
-                held.setdefault(lock, []).append((attempt.began, attempt.released))
-        self.held = {lock: merged(spans) for lock, spans in held.items()}
+                holders.setdefault(lock, []).append((attempt.began, attempt.released))
+        self.held = {
+            locks: held_by(
+                itertools.chain.from_iterable(holders.get(lock, ()) for lock in locks)
+            )
+            for locks in {test.lock for test in run.tests if test.lock}
+        }
         self.full = Fullness(run)
         self.is_one_by_one = is_one_by_one(run)
 
@@ -619,7 +658,7 @@ class Waiting:
 
     def for_others(self, test: Test, begin: float) -> Iterator[Wait]:
         """The waits before its first start for other tests' ends: above its barrier, and in its `after`."""
-        above = bisect.bisect_left([barrier for barrier, _ in self.barriers], test.barrier)
+        above = bisect.bisect_left(self.barrier_numbers, test.barrier)
         now = self.run.start
         if above:
             opener = self.barriers[above - 1][1]
@@ -630,19 +669,9 @@ class Waiting:
             last = max(leaders, key=lambda leader: leader.ended)
             yield Wait("after", now, min(last.ended, begin), last.label)
 
-    def for_room(self, test: Test, start: float, end: float) -> Iterator[Wait]:
-        """The waits between two times for its locks and for room, in order."""
-        locked = [
-            (*span, lock)
-            for lock in test.lock
-            for span in within(self.held.get(lock, ()), start, end)
-        ]
-        now = start
-        for begin, over, lock in sorted(locked):
-            yield Wait(self.kind_of_room(test), now, begin)
-            yield Wait("lock", max(now, begin), over, lock)
-            now = max(now, over)
-        yield Wait(self.kind_of_room(test), now, end)
+    def for_room(self, test: Test, start: float, end: float) -> Wait:
+        """The wait between two times for room, and the test's locks."""
+        return Wait(self.kind_of_room(test), start, end, "", test.lock)
 
     def of(self, test: Test) -> List[Wait]:
         """All waits of a test, without those that nobody can see."""
@@ -655,12 +684,27 @@ class Waiting:
             begin = test.attempts[0].began
         found = list(self.for_others(test, begin))
         ready = max([self.run.start, *(wait.end for wait in found)])
-        if self.run.is_script:
+        if self.run.is_script and self.is_one_by_one:
+            ready = begin  # it waits for each
+        elif self.run.is_script:
             ready = self.full.since(test, begin)
-        found += self.for_room(test, ready, begin)
+        found.append(self.for_room(test, ready, begin))
         for before, following in zip(test.attempts, test.attempts[1:]):
-            found += self.for_room(test, before.released, following.began)
+            found.append(self.for_room(test, before.released, following.began))
         return [wait for wait in found if wait.end - wait.start >= BLINK_S]
+
+    def spent(self, waits: Iterable[Wait]) -> Dict[Tuple[str, str], float]:
+        """The seconds of a test's waits, by kind and what it waited for."""
+        total: Dict[Tuple[str, str], float] = collections.defaultdict(float)
+        for wait in waits:
+            seconds = wait.end - wait.start
+            if wait.locks:
+                held = self.held[wait.locks]
+                locked = held.until(wait.end) - held.until(wait.start)
+                total["lock", ", ".join(wait.locks)] += locked
+                seconds -= locked
+            total[wait.kind, wait.on] += seconds
+        return {what: seconds for what, seconds in total.items() if seconds >= BLINK_S}
 
 
 class Fullness:
@@ -674,19 +718,27 @@ class Fullness:
         self.times = sorted(changes)
         self.busy = list(itertools.accumulate(changes[at] for at in self.times))
         self.size = capacity_of(run)
+        # By need: for each time the last before it, or itself, from which on there was room for that need.
+        self.open: Dict[float, List[int]] = {}
+
+    def openings(self, need: float) -> List[int]:
+        """For each of the times the number of the last one from which on there was room for a need; -1: none."""
+        if need not in self.open:
+            last = -1
+            self.open[need] = []
+            for number, (start, end) in enumerate(zip(self.times, self.times[1:])):
+                if self.size - self.busy[number] >= need - 1e-9 and end - start >= BLINK_S:
+                    last = number
+                self.open[need].append(last)
+        return self.open[need]
 
     def since(self, test: Test, begin: float) -> float:
         """Since when there had been no room for a test that began at some time: before that it was not there."""
-        need = min(max(test.need, 0.0), self.size)
-        now = begin
+        need = min(test.need, float(self.size))
         at = bisect.bisect_left(self.times, begin) - 1
-        while at >= 0 and need > 0:
-            has_room = self.size - self.busy[at] >= need - 1e-9
-            if has_room and now - self.times[at] >= BLINK_S:
-                break
-            now = self.times[at]
-            at -= 1
-        return now
+        if at < 0 or need <= 0:
+            return begin
+        return self.times[self.openings(need)[at] + 1]
 
 
 def weight_of(test: Test, attempt: Attempt, run: Run) -> float:
@@ -717,44 +769,79 @@ def is_one_by_one(run: Run) -> bool:
 def waits_of(run: Run) -> Waits:
     """What each test of a run waited for."""
     waiting = Waiting(run)
-    return {test.label: waiting.of(test) for test in run.tests}
+    by_label = {test.label: waiting.of(test) for test in run.tests}
+    spent = {label: waiting.spent(waits) for label, waits in by_label.items()}
+    return Waits(by_label, waiting.held, spent)
 
 
 # ---------------------------------------------------------------------------------------------------
 # Idle time: at each moment, what the GPUs do, what the tests wait for, and so why a GPU has nothing to do.
 # ---------------------------------------------------------------------------------------------------
 
-Change = Tuple[float, str, float]  # time, what changes, by how much
+Change = Tuple[
+    float, str, Any, float
+]  # time; `count`, `wait` or `held`; what of these; by how much
+
+
+class Now:
+    """What is so at a moment, while one goes through the changes in the order of time."""
+
+    def __init__(self) -> None:
+        self.counts: Dict[str, float] = collections.defaultdict(float)
+        # Of the tests that wait for room and have locks: how many, by locks and kind of room.
+        self.queues: Dict[Tuple[str, ...], Dict[str, float]] = {}
+        self.held: Dict[Tuple[str, ...], float] = collections.defaultdict(float)
+
+    def change(self, what: str, which: Any, amount: float) -> None:
+        """Take in a change."""
+        if what == "count":
+            self.counts[which] += amount
+        elif what == "held":
+            self.held[which] += amount
+            for kind, number in self.queues.get(which, {}).items():
+                self.counts["lock"] += amount * number
+                self.counts[kind] -= amount * number
+        else:
+            kind, locks = which
+            queue = self.queues.setdefault(locks, {})
+            queue[kind] = queue.get(kind, 0.0) + amount
+            if self.held[locks]:
+                kind = "lock"
+            self.counts[kind] += amount
 
 
 def changes_of(run: Run, waits: Waits) -> Iterator[Change]:
     """All changes of what is so in a run, in no order."""
+    for start, end, name, amount in states_of(run):
+        yield start, "count", name, amount
+        yield end, "count", name, -amount
+    for wait in itertools.chain.from_iterable(waits.by_label.values()):
+        yield wait.start, "wait", (wait.kind, wait.locks), 1.0
+        yield wait.end, "wait", (wait.kind, wait.locks), -1.0
+    for locks, held in waits.held.items():
+        for start, end in held.spans:
+            yield start, "held", locks, 1.0
+            yield end, "held", locks, -1.0
+
+
+def states_of(run: Run) -> Iterator[Tuple[float, float, str, float]]:
+    """What GPUs and attempts do: from when to when, what, how many."""
     for test, attempt in run.attempts:
         weight = weight_of(test, attempt, run)
-        yield attempt.began, "attempts", 1.0
-        yield attempt.released, "attempts", -1.0
-        yield attempt.began, "running", weight
-        yield attempt.ended, "running", -weight
-        yield attempt.ended, "sweeping", weight
-        yield attempt.released, "sweeping", -weight
+        yield attempt.began, attempt.released, "attempts", 1.0
+        yield attempt.began, attempt.ended, "running", weight
+        yield attempt.ended, attempt.released, "sweeping", weight
     held: Dict[str, List[Span]] = {}
     for _, attempt in run.attempts:
         for token in attempt.gpus:
             held.setdefault(token, []).append((attempt.began, attempt.released))
     for spans in held.values():
         for start, end in merged(spans, 0.0):
-            yield start, "taken", 1.0
-            yield end, "taken", -1.0
+            yield start, end, "taken", 1.0
     for token in run.lost:
         ends = [attempt.released for _, attempt in run.attempts if token in attempt.gpus]
-        yield max(ends, default=run.start), "lost", 1.0
-    for wait in itertools.chain.from_iterable(waits.values()):
-        yield wait.start, wait.kind, 1.0
-        yield wait.end, wait.kind, -1.0
-    if run.unseen:
-        yield run.start, "unknown", float(run.unseen)
-    yield run.start, "running", 0.0
-    yield run.end, "running", 0.0
+        yield max(ends, default=run.start), run.end, "lost", 1.0
+    yield run.start, run.end, "unknown", float(run.unseen)
 
 
 def idle_reason(run: Run, whole: float, now: Mapping[str, float], comes_more: bool) -> str:
@@ -778,13 +865,14 @@ def idle_reason(run: Run, whole: float, now: Mapping[str, float], comes_more: bo
 
 def moments_of(run: Run, waits: Waits) -> List[Moment]:
     """What is so in a run from each change to the next."""
-    changes = sorted(changes_of(run, waits))
+    changes = sorted(changes_of(run, waits), key=lambda change: change[0])
     last_start = max((attempt.began for _, attempt in run.attempts), default=run.start)
     size = capacity_of(run)
-    now: Dict[str, float] = collections.defaultdict(float)
+    state = Now()
+    now = state.counts
     moments: List[Moment] = []
-    for (at, what, change), (until, _, _) in zip(changes, changes[1:]):
-        now[what] += change
+    for (at, *change), (until, *_) in zip(changes, changes[1:]):
+        state.change(*change)
         until = min(until, run.end)
         if until - at <= 0:
             continue
@@ -863,7 +951,9 @@ class PathFinder:
     def last_wait(self, test: Test, attempt: Attempt) -> Optional[Wait]:
         """The wait that ended with the start of an attempt."""
         before = [
-            wait for wait in self.waits[test.label] if wait.end <= attempt.began + BLINK_S
+            wait
+            for wait in self.waits.by_label[test.label]
+            if wait.end <= attempt.began + BLINK_S
         ]
         if before and before[-1].end >= attempt.began - 2 * BLINK_S:
             return before[-1]
@@ -888,12 +978,14 @@ class PathFinder:
                 "after": "it was to run after",
                 "barrier": "the barrier opened at the end of",
             }
-            if not ended:
-                return f"{why[wait.kind]} {wait.on}", None
+            if not ended:  # it did not run, as something else had ended
+                freed = self.releases.last([""], attempt.order)
+                return f"{why[wait.kind]} {wait.on}", freed
             return f"{why[wait.kind]} {wait.on}", (opener, ended[-1])
-        if wait.kind == "lock":
-            freed = self.releases.last([f"lock {wait.on}"], attempt.order)
-            return f"the lock {wait.on} was free", freed
+        if wait.locks and self.waits.held[wait.locks].is_just_free(attempt.began):
+            names = [f"lock {lock}" for lock in wait.locks]
+            why_lock = f"it got its lock, {', '.join(wait.locks)}"
+            return why_lock, self.releases.last(names, attempt.order)
         names = [f"gpu {token}" for token in attempt.gpus] or ["cpu"]
         if math.isinf(test.need) or wait.kind == "turn":
             names = [""]
@@ -1062,6 +1154,8 @@ def tally(tests: Iterable[Test]) -> Dict[str, int]:
 def title_of(run: Run) -> str:
     """The lists of a run, and its shard."""
     title = " ".join(run.lists) or "a run without a start"
+    if title == "-":
+        title = "standard input"
     if run.shard:
         title += f", shard {run.shard}"
     return title
@@ -1094,14 +1188,14 @@ def facts_of(story: Story) -> List[str]:
     return facts
 
 
-def waits_text(waits: Iterable[Wait]) -> str:
+def waits_text(spent: Mapping[Tuple[str, str], float]) -> str:
     """`lock db 3.0s, a GPU 1.0s`, the longest first."""
     total: Dict[str, float] = collections.defaultdict(float)
-    for wait in waits:
-        name = WAITS[wait.kind]
-        if wait.kind in ("lock", "after"):
-            name = f"{wait.kind} {wait.on}"
-        total[name] += wait.end - wait.start
+    for (kind, what), seconds in spent.items():
+        name = WAITS[kind]
+        if kind in ("lock", "after"):
+            name = f"{kind} {what}"
+        total[name] += seconds
     longest = sorted(total.items(), key=lambda pair: -pair[1])
     return ", ".join(f"{name} {show_seconds(seconds)}" for name, seconds in longest)
 
@@ -1196,12 +1290,12 @@ def css_of(outcome: str) -> str:
     return outcome.replace(" ", "-")
 
 
-def bar_title(test: Test, attempt: Attempt, run: Run, waits: Sequence[Wait]) -> str:
+def bar_title(story: Story, test: Test, attempt: Attempt) -> str:
     """All there is to say of an attempt, in a line."""
     label = test.label
     if len(test.attempts) > 1:
         label += f" (attempt {attempt.number})"
-    at = show_seconds(attempt.began - run.start)
+    at = show_seconds(attempt.began - story.run.start)
     parts = [
         label,
         attempt.verdict,
@@ -1211,8 +1305,9 @@ def bar_title(test: Test, attempt: Attempt, run: Run, waits: Sequence[Wait]) -> 
         parts.append(f"sweep {show_seconds(attempt.swept - attempt.ended)}")
     if attempt.released > attempt.swept:
         parts.append(f"memory wait {show_seconds(attempt.released - attempt.swept)}")
-    if waits and attempt is test.attempts[0]:
-        parts.append(f"had waited: {waits_text(waits)}")
+    spent = story.waits.spent[test.label]
+    if spent and attempt is test.attempts[0]:
+        parts.append(f"had waited: {waits_text(spent)}")
     if attempt.why:
         parts.append(attempt.why)
     return "; ".join(parts)
@@ -1296,7 +1391,7 @@ class Chart:
         css = css_of(attempt.outcome)
         if (places[-1] - places[0]) < TINY * UNITS:
             css += " tiny"
-        title = bar_title(test, attempt, self.run, self.story.waits[test.label])
+        title = bar_title(self.story, test, attempt)
         parts = []
         for phase, (begin, end) in zip(
             ("", ' class="sweep"', ' class="memory"'), zip(places, places[1:])
@@ -1443,13 +1538,13 @@ PAGE = """<!DOCTYPE html>
   --critical: #000; --passed: #2f855a; --flaky: #976a00; --failed: #c53030; --crashed: #97266d; --timeout: #b7500b;
   --interrupted: #64707f; --running: #2b6cb0; --sweep: #a8b4c4; --memory: #d9bd7a;
   --gpu: #4a86c8; --wide: #6b4fb3; --cpu: #8593a5; --lock: #b7791f; --after: #b83280; --barrier: #d96c2c;
-  --unknown: #9aa5b4; --busy: #2c8a80; --swept: #8fc9c1; --lost: #4a5568; --handover: #c3ccd8; --script: #a9c98f;
+  --unknown: #9aa5b4; --busy: #2c8a80; --lost: #4a5568; --handover: #c3ccd8; --script: #a9c98f;
   --turn: #b9a7d6; --tail: #dfe5ec; }
 @media screen and (prefers-color-scheme: dark) { :root { color-scheme: dark;
   --page: #0f141b; --text: #dfe6ee; --soft: #97a3b3; --line: #2d3743; --lane: #19212b; --mark: #4a3f12;
   --critical: #fff; --passed: #2d8a5c; --flaky: #a47a10; --failed: #d64545; --crashed: #b83a86; --timeout: #c9651b;
   --interrupted: #6d7988; --running: #3a7fc7; --sweep: #55637a; --memory: #8a7134;
-  --handover: #46525f; --tail: #2b3541; --script: #56743f; --turn: #5c4d7d; --lost: #8a94a3; --swept: #4d7f79; } }
+  --handover: #46525f; --tail: #2b3541; --script: #56743f; --turn: #5c4d7d; --lost: #8a94a3; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1rem; max-width: 1600px; background: var(--page); color: var(--text);
   font: 14px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Noto Sans CJK SC", sans-serif; }
@@ -1469,7 +1564,7 @@ g rect { stroke: var(--page); stroke-width: .7; vector-effect: non-scaling-strok
 @OUTCOMES@
 g.tiny rect { stroke: inherit; } .sweep { fill: var(--sweep); } .memory { fill: var(--memory); }
 g .critical { fill: var(--critical); stroke: none; }
-.running { fill: var(--busy); } .sweeping { fill: var(--swept); }
+.running { fill: var(--busy); } .sweeping { fill: var(--sweep); }
 @KINDS@
 .table { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; }
 th, td { text-align: left; padding: .2rem .7rem .2rem 0; vertical-align: top; border-bottom: 1px solid var(--line); }
@@ -1708,15 +1803,18 @@ class Page:
             for outcome in [*OUTCOMES, *(set(attempts) - set(OUTCOMES))]
             if outcome in attempts or (outcome in seen and outcome in OUTCOMES[:7])
         ]
-        items.append(f"<li>{swatch('sweep')}swept: what a test left is ended</li>")
-        items.append(f"<li>{swatch('memory')}its GPU gives memory back</li>")
+        both = [each for story in self.stories for _, each in story.run.attempts]
+        if any(each.swept > each.ended for each in both):
+            items.append(f"<li>{swatch('sweep')}swept: what a test left is ended</li>")
+        if any(each.released > each.swept for each in both):
+            items.append(f"<li>{swatch('memory')}its GPU gives memory back</li>")
         items.append(f"<li>{swatch('critical')}a line below: on the critical path</li>")
         items.append(f"<li>{swatch('busy')}busy</li>")
         waits = {
-            wait.kind
+            kind
             for story in self.stories
-            for each in story.waits.values()
-            for wait in each
+            for spent in story.waits.spent.values()
+            for kind, _ in spent
         }
         items += [
             f"<li>{swatch(kind)}waits for {escape(name)}</li>"
@@ -1752,10 +1850,9 @@ class Page:
         """What tests waited for."""
         groups: Dict[Tuple[str, str], List[Tuple[float, str]]] = {}
         for story in self.stories:
-            for label, waits in story.waits.items():
-                for wait in waits:
-                    seconds = wait.end - wait.start
-                    groups.setdefault((wait.kind, wait.on), []).append((seconds, label))
+            for label, spent in story.waits.spent.items():
+                for what, seconds in spent.items():
+                    groups.setdefault(what, []).append((seconds, label))
         longest = sorted(
             groups.items(), key=lambda group: -math.fsum(each[0] for each in group[1])
         )
@@ -1915,7 +2012,7 @@ def test_cell(test: Test, numbers: Mapping[str, int], attempt: Attempt) -> Cell:
 
 def test_row(story: Story, test: Test, number: int) -> Row:
     """The row of a test."""
-    waits = story.waits[test.label]
+    spent = story.waits.spent[test.label]
     began = test.ended
     place = ""
     after = 0.0
@@ -1929,11 +2026,11 @@ def test_row(story: Story, test: Test, number: int) -> Row:
         Cell(need_text(test)),
         Cell(place),
         duration_cell(began - story.run.start),
-        duration_cell(math.fsum(wait.end - wait.start for wait in waits), hides_zero=True),
+        duration_cell(math.fsum(spent.values()), hides_zero=True),
         duration_cell(test.seconds),
         duration_cell(after, hides_zero=True),
         count_cell(len(test.attempts)),
-        Cell(waits_text(waits), wraps=bool(waits)),
+        Cell(waits_text(spent), wraps=bool(spent)),
         Cell(test.why, wraps=bool(test.why)),
     ]
     attributes = f' id="t{number}" data-s="{test.seconds:.3f}" data-o="{escape(test.outcome)}"'
@@ -2118,7 +2215,7 @@ def trace_slices(story: Story, machine: int) -> Iterator[Dict[str, Any]]:
                 "attempt": attempt.number,
                 "gpus": clean(place_of(attempt)),
                 "why": clean(attempt.why),
-                "waited for": clean(waits_text(story.waits[test.label])),
+                "waited for": clean(waits_text(story.waits.spent[test.label])),
                 "log": clean(attempt.log),
                 "on critical path": (test.label, attempt.number) in critical,
             }
@@ -2297,6 +2394,8 @@ def summary(stories: Sequence[Story]) -> Iterator[str]:
 def write(path: str, text: str) -> None:
     """Write a file, or standard output for `-`. Raises MachineError."""
     data = text.encode("utf-8", "backslashreplace")
+    if path == "-" and sys.stdout is None:  # nobody wants to know
+        return
     try:
         if path == "-":
             sys.stdout.buffer.write(data)

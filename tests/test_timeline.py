@@ -27,11 +27,13 @@ sys.path.insert(0, os.path.join(ROOT, "qa"))
 import timeline
 
 SCRIPT = os.path.join(ROOT, "qa", "timeline.py")
-SEEDS = 150                      # simulated runs: half a second each hundred
+SEEDS = [*range(150), 3840]      # of simulated runs; in the last a blocked test opens a barrier
 DAY = 1_700_000_000.0            # when the runs of these tests begin
 HOSTILE = ["</script><script>alert(1)</script>", "<b>\"q\" 'x' & &amp;", "\u6d4b\u8bd5\u7528\u4f8b" * 9,
            "a\x00\x1b[31m\x85b", "right\u202eleft", "half \ud800 \udcff", "@SCRIPT@ @BODY@ {x} %s", "]]> --> */ ${x}",
            "tests/a b/c.py::d[/x/y]", ""]
+
+OTHERS = {kind: kind for kind in ("lock", "after", "barrier")}       # what a test can wait for besides room
 
 Record = Dict[str, Any]
 
@@ -81,7 +83,7 @@ def waits_in(story: timeline.Story) -> Dict[str, str]:
     """By label, what it waited for, in words: `barrier 0-5 a, gpu 5-7`."""
     start = story.run.start
     return {label: ", ".join(f"{wait.kind} {wait.start - start:g}-{wait.end - start:g} {wait.on}".strip()
-                             for wait in waits) for label, waits in story.waits.items()}
+                             for wait in waits) for label, waits in story.waits.by_label.items()}
 
 
 def idle_in(story: timeline.Story) -> Dict[str, float]:
@@ -186,18 +188,31 @@ class SimulatedRunsTest(unittest.TestCase):
     """What is derived from a journal is what the scheduler that wrote it has done."""
 
     def stories(self) -> Iterator[Tuple[Simulated, timeline.Story]]:
-        for seed in range(SEEDS):
+        for seed in SEEDS:
             simulated = Simulated(seed)
             yield simulated, story_of(simulated.events)
 
     def test_waits(self) -> None:
+        """What each test waited for, how long in all; and at each moment, how many waited for what."""
         kinds: Dict[str, int] = collections.Counter()
         for simulated, story in self.stories():
-            for label, waits in story.waits.items():
-                derived = [(wait.kind if wait.kind in ("lock", "after", "barrier") else "room",
-                            wait.start - DAY, wait.end - DAY) for wait in waits]
-                self.assertEqual(joined(derived), joined(simulated.waits_of(label)), (simulated.seed, label))
-                kinds.update(wait.kind for wait in waits)
+            for label, spent in story.waits.spent.items():
+                derived: Dict[str, float] = collections.Counter()
+                for (kind, _), seconds in spent.items():
+                    derived[OTHERS.get(kind, "room")] += round(seconds, 3)
+                    kinds[kind] += 1
+                known: Dict[str, float] = collections.Counter()
+                for kind, start, end in simulated.waits_of(label):
+                    known[kind] += end - start
+                self.assertEqual(derived, known, (simulated.seed, label))
+            known_spans = [span for test in simulated.tests for span in simulated.waits_of(test.label)]
+            for moment in story.moments:
+                now = (moment.start + moment.end) / 2 - DAY
+                there = collections.Counter(kind for kind, start, end in known_spans if start < now < end)
+                shown: Dict[str, float] = collections.Counter()
+                for kind, number in moment.waiting.items():
+                    shown[OTHERS.get(kind, "room")] += number
+                self.assertEqual({kind: number for kind, number in shown.items() if number}, there, simulated.seed)
         self.assertEqual(set(kinds), {"gpu", "wide", "cpu", "turn", "lock", "after", "barrier"})
 
     def test_each_gpu_second_is_spent_once(self) -> None:
@@ -232,17 +247,6 @@ class SimulatedRunsTest(unittest.TestCase):
             for track in slices.values():
                 for (start, duration), (following, _) in zip(sorted(track), sorted(track)[1:]):
                     self.assertLessEqual(start + duration, following)
-
-
-def joined(spans: Sequence[Tuple[str, float, float]]) -> List[Tuple[str, float, float]]:
-    """Spans of one kind that touch, as one."""
-    whole: List[Tuple[str, float, float]] = []
-    for kind, start, end in spans:
-        if whole and whole[-1][0] == kind and abs(whole[-1][2] - start) < 1e-3:
-            whole[-1] = (kind, whole[-1][1], round(end, 3))
-        else:
-            whole.append((kind, round(start, 3), round(end, 3)))
-    return whole
 
 
 class WaitsTest(unittest.TestCase):
@@ -286,6 +290,18 @@ class WaitsTest(unittest.TestCase):
                                started("c", 3 + blink), ended("c", 5, 2 - blink), end=5))
         self.assertEqual(waits_in(story), {"a": "gpu 0-1", "b": "gpu 0-1", "c": f"gpu 0-{3 + blink:g}"})
         self.assertEqual(idle_in(story), {"handover": 2 + 2 * blink, "tail": 2 - blink})
+
+    def test_a_lock(self) -> None:
+        """A wait is one for it while another test holds it; however often it changes hands, it stays one wait."""
+        events = [event for at in range(50) for event in (started(f"t{at}", at, [str(at % 2)]),
+                                                          ended(f"t{at}", at + 0.5, 0.5, lock=["x", "y"]))]
+        story = story_of(a_run(*events, end=50))
+        self.assertEqual(waits_in(story)["t49"], "gpu 0-49")
+        self.assertEqual({what: round(seconds, 3) for what, seconds in story.waits.spent["t49"].items()},
+                         {("lock", "x, y"): 24.5, ("gpu", ""): 24.5})
+        both = story_of(a_run(started("a", 0), ended("a", 4, 4, lock=["x"]),
+                              started("b", 4), ended("b", 5, 1, lock=["x"]), end=5))
+        self.assertEqual(path_in(both), [("a", 1, "the run began"), ("b", 1, "it got its lock, x")])
 
     def test_phases_of_an_attempt(self) -> None:
         """Run, sweep, wait for memory; a clock that was set back makes no time negative."""
