@@ -63,7 +63,7 @@ STEPS = 1_000  # of a graph: more would not be seen, and make the page slow
 TICKS = 6  # on the time axis: their texts have room on a phone
 SLOWEST = 10  # tests in the table
 SHOWN = 5  # names in one line
-TINY = 0.002  # of the axis: a bar so short has no edge, which would hide it
+TINY = 0.004  # of the axis: a bar so short has no edge, which would hide it
 LABELLED = 0.03  # of the axis: a bar so long has room for some of its label
 EXIT_OK, EXIT_USAGE, EXIT_MACHINE = 0, 2, 3
 
@@ -877,7 +877,9 @@ def moments_of(run: Run, waits: Waits) -> List[Moment]:
         if until - at <= 0:
             continue
         waiting = {kind: round(now[kind], 6) for kind in WAITS}
-        free = size - now["running"] - now["sweeping"]
+        # What an attempt without an end needs is not known: it counts as whole GPUs.
+        running = min(now["running"], size - now["sweeping"])
+        free = size - running - now["sweeping"]
         lost = min(now["lost"], free)
         free -= lost
         idle = {"lost": lost}
@@ -886,7 +888,7 @@ def moments_of(run: Run, waits: Waits) -> List[Moment]:
             whole = free
         idle[idle_reason(run, whole, now, run.is_script and at < last_start)] = free
         shown = {reason: gpus for reason, gpus in idle.items() if gpus > 1e-6}
-        moments.append(Moment(at, until, now["running"], now["sweeping"], shown, waiting))
+        moments.append(Moment(at, until, running, now["sweeping"], shown, waiting))
     return moments
 
 
@@ -989,7 +991,10 @@ class PathFinder:
         names = [f"gpu {token}" for token in attempt.gpus] or ["cpu"]
         if math.isinf(test.need) or wait.kind == "turn":
             names = [""]
-        return f"{place_of(attempt)} became free", self.releases.last(names, attempt.order)
+        freed = self.releases.last(names, attempt.order)
+        if freed is None:
+            return "the run began", None
+        return f"{place_of(attempt)} became free", freed
 
 
 def critical_path(run: Run, waits: Waits) -> List[Link]:
@@ -1345,7 +1350,7 @@ class Chart:
         waiting = wait_columns(self.story.moments)
         most = max((sum(step[2].values()) for step in waiting), default=0.0)
         self.y += AXIS_PX
-        self.add_graph("waiting", f"up to {most:g}", most, waiting)
+        self.add_graph("waiting", f"up to {most:,.0f}", most, waiting)
         height = self.y + AXIS_PX
         grid = []
         for place, text in self.axis.ticks():
@@ -1569,7 +1574,8 @@ g .critical { fill: var(--critical); stroke: none; }
 .table { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; }
 th, td { text-align: left; padding: .2rem .7rem .2rem 0; vertical-align: top; border-bottom: 1px solid var(--line); }
 th { white-space: nowrap; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.w { min-width: 14rem; max-width: 40rem; overflow-wrap: anywhere; } tr:target, tr.picked { background: var(--mark); }
+td { white-space: nowrap; } td.w { white-space: normal; min-width: 14rem; max-width: 40rem; overflow-wrap: anywhere; }
+tr:target, tr.picked { background: var(--mark); }
 th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid; }
 th[aria-sort=ascending] button::after { content: " \\25b2"; }
 th[aria-sort=descending] button::after { content: " \\25bc"; }
@@ -1579,10 +1585,12 @@ th[aria-sort=descending] button::after { content: " \\25bc"; }
 .off { opacity: .12; } [hidden] { display: none !important; } #tip a { color: inherit; }
 #tip { position: fixed; left: 0; right: 0; bottom: 0; padding: .6rem 1rem; background: var(--text); color: var(--page);
   overflow-wrap: anywhere; z-index: 2; }
-@media (max-width: 600px) { body { padding: .6rem; } h1 { font-size: 1.2rem; } }
+@media (min-width: 900px) { #tests td:first-child { min-width: 20rem; } }
+@media (max-width: 600px) { body { padding: .6rem; } h1 { font-size: 1.2rem; } g rect { stroke: none; } }
 @media print { body { max-width: none; padding: 0; font-size: 11px; } .controls, #tip { display: none !important; }
   .scroll { overflow: visible; } .wide { width: 100% !important; } .table { overflow: visible; }
   tr, .chart { break-inside: avoid; }
+  th, td, td.n { white-space: normal; } td.w, #tests td:first-child { min-width: 0; max-width: 14rem; }
   h2 { break-after: avoid; } thead { display: table-header-group; } #tests { content-visibility: visible; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } @page { size: A4 landscape; margin: 12mm; } }
 </style>

@@ -592,6 +592,18 @@ class CommandLineTest(RunnerCase):
                              stderr=subprocess.PIPE)
         self.assertEqual((ran.stdout, ran.stderr), (b"<!DOCTYPE  0\n", b""))
 
+    def test_commands_of_the_documentation(self) -> None:
+        """Each one works behind a run."""
+        with open(os.path.join(ROOT, "docs", "timeline.md"), encoding="utf-8") as file:
+            commands = re.findall(r"(?m)^python3 qa/timeline.py (.*?) *#", file.read())
+        self.assertGreater(len(commands), 4)
+        self.write("logs/run_tests.jsonl", text_of(self.one("r1", "a", 0)))
+        for command in commands:
+            code, out, err = self.call(*command.split())
+            self.assertEqual((code, err), (0, ""), command)
+            self.assertTrue(out)
+        self.assertEqual({"logs", "page.html", "trace.json", "lanes.svg"}, set(os.listdir(self.folder)))
+
 
 if __name__ == "__main__":
     unittest.main()
