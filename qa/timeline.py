@@ -101,11 +101,11 @@ IDLE = {
     "turn": "The tests that waited ran one by one: there was one GPU, or none.",
     "wide": "The tests that waited needed more GPUs at once, or a larger share of one, than were free.",
     "lock": "The tests that waited needed a lock that a running test held.",
-    "after": "The tests that waited were to run after others, which still ran.",
-    "barrier": "The tests that waited stood below a barrier; above it tests still ran.",
+    "after": "The tests that waited were to run after others, which had not ended.",
+    "barrier": "The tests that waited stood below a barrier; above it tests had not ended.",
     "script": "The script had not come to its next test.",
     "unknown": "Tests waited of which the journal has no end, and so does not say for what.",
-    "tail": "No test was left to start: the last ones still ran.",
+    "tail": "No test was left to start: the last ones had not ended.",
 }
 
 # ---------------------------------------------------------------------------------------------------
@@ -236,6 +236,7 @@ class Wait(NamedTuple):
 
 
 Span = Tuple[float, float]
+Spent = Dict[Tuple[str, str], float]  # seconds, by the kind of wait and what it was for
 
 
 class Held(NamedTuple):
@@ -263,9 +264,7 @@ class Waits(NamedTuple):
 
     by_label: Dict[str, List[Wait]]  # in the order of time
     held: Dict[Tuple[str, ...], Held]  # by the locks of tests
-    spent: Dict[
-        str, Dict[Tuple[str, str], float]
-    ]  # seconds, by label, then by kind and what it was
+    spent: Dict[str, Spent]  # by label
 
 
 class Moment(NamedTuple):
@@ -693,7 +692,7 @@ class Waiting:
             found.append(self.for_room(test, before.released, following.began))
         return [wait for wait in found if wait.end - wait.start >= BLINK_S]
 
-    def spent(self, waits: Iterable[Wait]) -> Dict[Tuple[str, str], float]:
+    def spent(self, waits: Iterable[Wait]) -> Spent:
         """The seconds of a test's waits, by kind and what it waited for."""
         total: Dict[Tuple[str, str], float] = collections.defaultdict(float)
         for wait in waits:
@@ -1193,7 +1192,7 @@ def facts_of(story: Story) -> List[str]:
     return facts
 
 
-def waits_text(spent: Mapping[Tuple[str, str], float]) -> str:
+def waits_text(spent: Spent) -> str:
     """`lock db 3.0s, a GPU 1.0s`, the longest first."""
     total: Dict[str, float] = collections.defaultdict(float)
     for (kind, what), seconds in spent.items():
