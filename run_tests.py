@@ -406,6 +406,7 @@ class Result(NamedTuple):
     cause: Cause = Cause()
     leaked: Tuple[str, ...] = ()  # processes that it left, `python3 (pid 12)`
     began: float = 0.0  # seconds on the clock of events
+    memory: float = 0.0  # seconds in which its GPUs gave their memory back
 
     def why(self) -> str:
         """Why it has not passed: the line of its log that says it, if there is one."""
@@ -2938,6 +2939,7 @@ class Exited(NamedTuple):
     leaked: Tuple[str, ...] = ()
     sick: Tuple[Sick, ...] = ()
     ended: Optional[float] = None  # when its shell has ended, if that was before
+    memory: float = 0.0  # seconds in which its GPUs gave their memory back
 
 
 class Broken(NamedTuple):
@@ -3499,6 +3501,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) ->
         junit_fault=fault,
         cause=cause,
         leaked=event.leaked,
+        memory=event.memory,
     )
     if cause.text == "leaked processes":
         return result._replace(reason=result.leaks())
@@ -4013,12 +4016,12 @@ def what_is_left(
         for device in attempt.lease.devices
         for stuck in attempt.process.stuck[:1]
     ]
+    asked = time.monotonic()
     if status or failures or leaked:
         sick += health.examine(attempt.lease)
-    left = tuple(map(str, leaked))
-    return Exited(
-        time.monotonic(), attempt.test, status, fault, failures, cause, left, tuple(sick)
-    )
+    now = time.monotonic()
+    found = Exited(now, attempt.test, status, fault, failures, cause, tuple(map(str, leaked)))
+    return found._replace(sick=tuple(sick), memory=now - asked)
 
 
 def traceback_text() -> str:
@@ -4514,7 +4517,15 @@ class Record:
     def attempt_end(self, result: Result) -> None:
         """Journal how an attempt has ended; the last one's outcome is the test's."""
         test = result.test
-        said = {"reason": result.reason, "cause": result.cause.text, "leaked": result.leaked}
+        said = {
+            "reason": result.reason,
+            "cause": result.cause.text,
+            "leaked": result.leaked,
+            "memory": round(result.memory, 3),
+            "lock": test.attributes.lock,  # with the next two, what it waited for besides room
+            "after": test.attributes.after,
+            "barrier": test.barrier,
+        }
         self.note(
             "test_end",
             test=test.key,

@@ -676,6 +676,11 @@ class HealthTest(DeviceCase):
             self.assertEqual(list(health.examine(run_tests.Lease((*health.used,), 0))), [])
         self.assertEqual((told.getvalue(), self.asked()), ("", [QUERY] * 3))
 
+    def test_the_wait_for_memory_is_in_the_journal(self) -> None:
+        ran = self.run_list("false #: label=a\ntrue #: label=b\n", gpus="0,1", env=self.environ)
+        waits = {record["label"]: record.get("memory", 0) > 0 for record in ran.journal("test_end")}
+        self.assertEqual(waits, {"a": True, "b": False})
+
     def test_memory_that_does_not_come_back_is_told_with_its_holder(self) -> None:
         """And the next test need not wait for it."""
         cases = {       # NVIDIA/nvidia-docker#1483; in a container, a pid of the host; nvidia_gpu_exporter's capture

@@ -87,6 +87,18 @@ class JournalTest(RecordCase):
             "none": [-9, "SIGKILL", 0, {"cause": "killed by SIGKILL"}], "all": [0, None, "all", {}],
             "wide": [None, None, 3, {"reason": "needs 3 GPUs, more than there are"}]})
 
+    def test_the_end_of_a_test_says_what_it_waited_for_besides_room(self) -> None:
+        """Tests that did not run say it too."""
+        ran = self.run_list("""
+            false #: label=a lock=x,y
+            true #: label=b after=a
+            wait
+            true #: label=c lock=x
+        """)
+        self.assertEqual({record["label"]: [record.get(key) for key in ("lock", "after", "barrier")]
+                          for record in ran.journal("test_end")},
+                         {"a": [["x", "y"], None, None], "b": [None, ["a"], None], "c": [["x"], None, 1]})
+
     def test_each_line_is_there_at_once(self) -> None:
         """A running test finds its start in it, the next one its end; so it is with `failures`."""
         for gpus in ("0", "0,1"):
