@@ -1017,14 +1017,15 @@ def expandable(text: str, is_command: bool) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `90`, `90s`, `10m`, `1.5h`, `1d`. Raises BadValue."""
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)(ms|s|m|h|d|)", text.strip())
-    if not match:
-        raise BadValue(f"{text!r} is not a duration such as 90s, 10m or 2h")
-    return (
-        float(match.group(1))
-        * {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match.group(2)]
-    )
+    """Seconds in `90`, `90s`, `10m`, `5min`, `1.5h`, `1h30m`, `1d`. Raises BadValue."""
+    number = r"(\d{1,9}(?:\.\d+)?)"
+    written = re.sub(f"^{number}$", r"\1s", text.strip())
+    units = {"d": 86400, "h": 3600, "m(?:in)?": 60, "s(?:ec)?": 1, "ms": 0.001}
+    match = re.fullmatch("".join(f"(?:{number}{unit})?" for unit in units), written)
+    if not match or not written:
+        raise BadValue(f"{text!r} is not a duration such as 90s, 10m, 2h or 1h30m")
+    pairs = zip(match.groups("0"), units.values())
+    return math.fsum(float(count) * seconds for count, seconds in pairs)
 
 
 def parse_gpus(text: str) -> float:
@@ -5330,7 +5331,7 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
         (
             "--timeout TIME",
             parse_duration,
-            "for each test (90s, 10m, 2h), unless its line says timeout=; default: none",
+            "for each test (90s, 10m, 1h30m), unless its line says timeout=; default: none",
         ),
         (
             "--slow TIME",
