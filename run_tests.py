@@ -2580,18 +2580,18 @@ def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
                 f"--gpus {gpus}: CUDA cannot read these ids together; without an outer mask it has to"
             )
         return machine_of(asked, CUDA)
-    visible = [device.token for device in outer.devices]
-    shown = ",".join(visible) or "none"
-    if not gpus.isdigit():
-        hidden = ",".join(token for token in asked if token not in visible)
-        if hidden:
-            raise UsageError(f"--gpus {gpus}: the outer mask hides {hidden}; it shows {shown}")
-        visible = asked
-    elif len(asked) > len(visible):
+    shown = [device.token for device in outer.devices]
+    chosen = asked
+    hidden = ",".join(token for token in asked if token not in shown)
+    if gpus.isdigit():
+        chosen = shown[: len(asked)]
+        hidden = f"{len(asked) - len(chosen)} of them" * (len(asked) > len(chosen))
+    if hidden:
         raise UsageError(
-            f"--gpus {gpus}: the outer mask hides {len(asked) - len(visible)} of them; it shows {shown}"
+            f"--gpus {gpus}: the outer mask hides {hidden}; it shows {','.join(shown) or 'none'}, and is never "
+            "widened: leave --gpus out to use what it shows"
         )
-    devices = [Device(index, token) for index, token in enumerate(visible[: len(asked)])]
+    devices = [Device(index, token) for index, token in enumerate(chosen)]
     return outer._replace(devices=tuple(devices))
 
 
