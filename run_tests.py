@@ -487,6 +487,7 @@ SEVERAL_GPUS = (
 MASK_VARIABLES = (
     "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK".split()
 )
+WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
 COMPANIONS = "split after-crash mem nodes".split()
 
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
@@ -1228,7 +1229,7 @@ def read_list(parsed: ListFile) -> None:
         if "\0" in raw:
             parsed.lose(number, "a NUL byte; a list is text")
         elif raw.endswith("\r"):
-            parsed.lose(number, "Windows line ends; mend them with `sed -i 's/\\r$//'`")
+            parsed.lose(number, WINDOWS)
         if not parsed.is_whole:
             return
     defaults = Attributes()
@@ -1256,6 +1257,9 @@ def read_attributes(
     """What `#:` comments behind a command say of it, or one on a line of its own of the tests below."""
     attributes = defaults
     for comment in reader.comments:
+        typo = re.match(r"#\s+:\s*(\w+)=", comment.text)
+        if typo and typo.group(1) in ATTRIBUTES:
+            parsed.complain(line, f"`{comment.text}` is a comment; write `#:` without a space")
         if not comment.text.startswith("#:"):
             continue
         if not reader.nodes:
@@ -1978,6 +1982,11 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
 
 def list_text(name: str) -> str:
     """The text of a list; bytes that are not UTF-8 survive as surrogates. Raises ListError."""
+    if os.path.isdir(name) or re.search(r"\.py(::|$)", name):
+        raise ListError(
+            f"{name}: a directory or a Python file is no list; put it on a line of one, or run "
+            f"`echo {shlex.quote(name)} | {PROGRAM} -`"
+        )
     try:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
             data = file.read()
@@ -7963,6 +7972,8 @@ def check_script(name: str, options: Options) -> None:
             "tests; unset it"
         )
     text = list_text(name)
+    if re.match(r".*\r\n", text):
+        raise ListError(f"{name}:1: {WINDOWS}")
     flags = re.match(r"#!.*sh\s+(-\w+)", text)
     if flags is not None:
         warn(

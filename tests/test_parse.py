@@ -233,7 +233,7 @@ class Splitting(ParseCase):
                          [body for _, body in rows])
 
     def test_lines_without_a_command_are_nothing(self) -> None:
-        commands = ["", "   ", "\t", "# text", "  # it's \"text", "#", "#!text", "# : gpus=x", "\\\n"]
+        commands = ["", "   ", "\t", "# text", "  # it's \"text", "#", "#!text", "# : see gpus=x", "\\\n"]
         self.assertEqual(set(kinds_of(commands).values()), {"nothing"})
         self.assertEqual(self.parse("\ufeff# nothing\nexport A=1\nwait\n"), [])
         self.assertEqual(self.parse(""), [])
@@ -279,6 +279,16 @@ class Splitting(ParseCase):
         self.assert_mistake("true\ntrue \0\ntrue\0\n", 2, "NUL")
         self.assert_mistake("true\r\ntrue\r\n", 1, "Windows line ends")
         self.assert_mistake("true\n\ntrue\r\n", 3, "Windows line ends")
+
+    def test_what_is_to_be_tested_is_no_list(self) -> None:
+        """A newcomer's first try; what is said works as it stands."""
+        os.mkdir("my tests")
+        self.write("test_a.py", "")
+        for name, quoted in (("my tests", "'my tests'"), ("test_a.py", "test_a.py"), ("test_a.py::b", "test_a.py::b")):
+            with self.subTest(name), self.assertRaises(ListError) as caught:
+                run_tests.list_text(name)
+            self.assertEqual(str(caught.exception), f"{name}: a directory or a Python file is no list; put it on a "
+                             f"line of one, or run `echo {quoted} | run_tests.py -`")
 
     def test_many_lines_and_long_commands_are_whole(self) -> None:
         """Linux refuses an argument or a variable of 128 KiB."""
@@ -436,6 +446,11 @@ class AttributeLines(ParseCase):
                 ("Gpus=1", "unknown key 'Gpus'"), ("=1", "unknown key ''"), ('label="x', "a quote in"),
                 ("label='x", "a quote in")]
         self.assert_mistakes((f"{start}#: {text}", what) for text, what in rows for start in ("true ", ""))
+
+    def test_a_space_in_the_mark_is_a_mistake_where_a_key_follows(self) -> None:
+        self.assert_mistake("true\ntrue # : label=x\n", 2, "`# : label=x` is a comment; write `#:` without a space")
+        self.assert_mistake("#  :gpus=2\ntrue\n", 1, "`#  :gpus=2` is a comment")
+        self.assertEqual(self.attributes("true # : note=1\ntrue # : of gpus=2\n# gpus=2\n"), [Attributes()] * 2)
 
     def test_each_mistake_of_a_line_is_told(self) -> None:
         found = self.mistakes("true #: gpus=x timeout=5x nope=1 gpus=2\n")
