@@ -4320,9 +4320,13 @@ def read_history(options: Options) -> History:
             with open(path, "rb") as file:
                 if file.seekable():
                     file.seek(max(0, file.seek(0, os.SEEK_END) - size))
-                for line in file:
-                    if not line.startswith((b'{"event": "test_start"', b'{"event": "run_end"')):
-                        learn(history, line, is_own=real == own)
+                learnt = [
+                    learn(history, line, is_own=real == own)
+                    for line in file
+                    if not line.startswith((b'{"event": "test_start"', b'{"event": "run_end"'))
+                ]
+            if learnt and not any(learnt):
+                warn(f"{path}: no line of it is a journal's; name a run_tests.jsonl")
         except OSError as error:
             raise UsageError(
                 f"--history {path}: cannot be read ({error.strerror}); name a journal"
@@ -4330,13 +4334,15 @@ def read_history(options: Options) -> History:
     return history
 
 
-def learn(history: History, line: bytes, is_own: bool) -> None:
-    """Take in a line of a journal. Torn lines, those of other tools and of older runners cost themselves alone."""
+def learn(history: History, line: bytes, is_own: bool) -> bool:
+    """Take in a line of a journal, if it is one. Torn lines, those of other tools cost themselves alone."""
     start = line.rfind(b'{"event"')  # behind a torn line
     with suppress(
         ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError
     ):
         history.add(json.loads(line[start:] if start > 0 else line), is_own)
+        return True
+    return False
 
 
 def journal_path(options: Options) -> str:
@@ -5451,10 +5457,27 @@ def version_text() -> str:
     return f"{PROGRAM} {VERSION}"
 
 
+# What other runners (pytest, its xdist, CTest, make) call an option, in groups: the last one of each is ours.
+FOREIGN_OPTIONS = (
+    "--lf --last-failed --rerun: --rerun-failed",
+    "--ff --failed-first: --order failed-first",
+    "-n -j --numprocesses --parallel: --gpus N (CPU tests: --jobs N)",
+    "-N --dry-run --collect-only: --list",
+    "-x --exitfirst --maxfail --stop-on-failure: --fail-fast",
+    "-R --tests-regex: -k EXPR",
+    "--reruns: --retries N",
+)
+
+
 class Parser(argparse.ArgumentParser):
     """Its messages may quote what CI would take for orders."""
 
     def error(self, message: str) -> NoReturn:
+        for word in re.findall(r" (--[\w-]+|-[a-zA-Z])", message):
+            for group in FOREIGN_OPTIONS:
+                names, _, ours = group.partition(": ")
+                if word in names.split():
+                    message += f"; {word} is {ours} here"
         super().error(without_ci_commands(message))
 
 
@@ -5909,6 +5932,8 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
         )
     if options.only:
         warn_of_strangers(tests, options.only, options.wanted)
+    elif options.wanted:
+        warn("--message adds to what --only names; without --only, all tests run")
     return select(tests, options, history)
 
 
@@ -5975,6 +6000,14 @@ def prepare(
         if options.list_only:
             return list_script(script, options, trace)
         return ScriptRun(find_gpus(options, environ), options, trace, reaper)
+    script_options = {
+        "--fail-function": options.handlers[1:],
+        "--tests": options.tests,
+        "--one-by-one": options.one_by_one,
+        "--verbose": options.verbose,
+    }
+    for option in filter(script_options.get, script_options):
+        warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
     tests, said = parse_lists(options, reaper.scratch)
     for hint in said:
         warn(hint, name="")

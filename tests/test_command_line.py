@@ -179,6 +179,15 @@ class OptionsTest(unittest.TestCase):
         self.assertRegex(self.mistake(), r"error: .*LIST")
         self.assertRegex(self.mistake("x", variable="--log-dir 'x"), r"error: .*quote.*RUN_TESTS_OPTS")
 
+    def test_what_other_runners_call_an_option_is_translated(self) -> None:
+        self.assertEqual(self.mistake("--lf", "-n4", "tests.txt", "--maxfail=1"),
+                         "run_tests.py: error: unrecognized arguments: --lf -n4 --maxfail=1; --lf is --rerun-failed "
+                         "here; -n is --gpus N (CPU tests: --jobs N) here; --maxfail is --fail-fast here")
+        own = {option for action in run_tests.build_parser()._actions for option in action.option_strings}
+        for group in run_tests.FOREIGN_OPTIONS:
+            names, _, ours = group.partition(": ")
+            self.assertEqual((own & {*names.split()}, ours.split()[0] in own), (set(), True), group)
+
 
 class Information(CommandLineCase):
     """Options that run nothing."""
@@ -206,6 +215,19 @@ class Information(CommandLineCase):
             ["pkg/test_x.py::test_y -k z", "1", "pytest_pkg_test_x_test_y_-k_z", "tests.txt:12"],
             ["touch ran #3", "9", "touch_ran_3", "tests.txt:13"]])
         self.assertEqual(os.listdir(self.folder), ["tests.txt"])
+
+    def test_an_option_that_changes_nothing_is_told(self) -> None:
+        """It may stand in $RUN_TESTS_OPTS, for all calls, and so is no mistake."""
+        self.write("garbage", "one\n\xff\n{}\n")
+        self.write("empty", "")
+        ran = self.run_list("true\n", "--list", "--history", "garbage", "--history", "empty", "--message", "[ci x]",
+                            env={"RUN_TESTS_OPTS": "--fail-function my_fail --one-by-one"})
+        self.assertEqual((ran.code, ran.text.count("\n")), (0, 1))
+        self.assertEqual(ran.err.replace("run_tests.py: ", "").splitlines(), [
+            "--fail-function is for scripts (.sh or #!); for a list it does nothing",
+            "--one-by-one is for scripts (.sh or #!); for a list it does nothing",
+            "garbage: no line of it is a journal's; name a run_tests.jsonl",
+            "--message adds to what --only names; without --only, all tests run"])
 
 
 # Golden output.
