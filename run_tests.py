@@ -4817,7 +4817,7 @@ class Console:
         self.trace = trace
         self.record = record
         self.options = record.options
-        # All tests that get an outcome, in list order; how many of them are to run.
+        # All tests that get an outcome, in list order; how many of them are not deferred.
         self.tests = tests
         self.total = total
         self.policy = policy
@@ -4887,7 +4887,7 @@ class Console:
 
     def concluded(self, result: Result) -> None:
         """A test has its outcome."""
-        self.finished += result.status is not None or result.outcome is Outcome.BLOCKED
+        self.finished += result.status is not None or result.outcome.is_failure()
         progress = f"{self.finished}/{self.total}"
         if self.policy.has_markers:
             self.announce(result)
@@ -4992,8 +4992,9 @@ def summary(
     ]
     lines += causes(results)
     lines += [f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in quarantined]
+    ran = [result for result in results if result.outcome is not Outcome.DEFERRED]
     lines.append(
-        f"{counted(len(results), 'test')} in {seconds:.1f}s on {len(machine.devices)} GPU(s): {tally(results)}"
+        f"{counted(len(ran), 'test')} in {seconds:.1f}s on {len(machine.devices)} GPU(s): {tally(ran)}"
     )
     return lines
 
@@ -5547,7 +5548,7 @@ class Run:
             trace,
             self.record,
             self.tests,
-            sum(map(self.schedule.can_run, order)),
+            len(order),
             self.policy(pool.sequential),
         )
         self.bash = find_program("bash") or "bash"

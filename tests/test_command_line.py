@@ -281,7 +281,7 @@ class Golden(CommandLineCase):
             with self.subTest(output):
                 self.clean()
                 process = self.begin(GOLDEN_LIST, "--output", output, gpus=FOUR, env={"PYTHONDEVMODE": "1"})
-                begun = self.read_until(process, b"1/8]\n")
+                begun = self.read_until(process, b"2/9]\n")
                 hold.release()
                 ran = self.end(process)
                 ran = ran._replace(out=begun + ran.out)

@@ -191,6 +191,8 @@ class ParallelTest(ConsoleCase):
             (Outcome.INTERRUPTED, -2, 3.0, ">>> Finished: x.py on GPU 1 [interrupted, 3.0s, 5/30]\n"),
             (Outcome.BLOCKED, None, 0.0, "Error: sub-test failed: x.py\n>>> Blocked: x.py [so it is, 6/30]\n"),
             (Outcome.UNRUNNABLE, None, 0.0, "Error: sub-test failed: x.py\n"), (Outcome.NOT_RUN, None, 0.0, ""),
+            (Outcome.DEFERRED, None, 0.0, ""),
+            (Outcome.PASSED, 0, 1.0, ">>> Finished: x.py on GPU 1 [passed, 1.0s, 8/30]\n"),
         ]
         for index, (outcome, status, seconds, expected) in enumerate(cases):
             with self.subTest(outcome=outcome):
@@ -332,6 +334,7 @@ class SummaryTest(ConsoleCase):
             Result(tests[9], Outcome.FAILED, 1.0, 5, lease_on("0"), cause=oom, leaked=("a (pid 8)", "b (pid 9)")),
             Result(tests[10], Outcome.CRASHED, 1.0, -9, lease_on("0"), reason="OOM killer", cause=run_tests.OOM_KILLED),
             Result(tests[11], Outcome.BLOCKED, reason="waits for b.py, which did not pass"),
+            Result(a_test(12), Outcome.DEFERRED, reason="--only"),      # another line accounts for these
         ]
         sick = [run_tests.Sick(Device(1, "4"), "uncorrectable ECC error in b.py")]
         lines = run_tests.summary(results, 61.0, self.machine, self.record, sick)
