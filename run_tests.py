@@ -2096,22 +2096,28 @@ class Estimates(NamedTuple):
 
     seconds: Mapping[Test, float]
     unknown: FrozenSet[Test]  # they count as the mean of the known ones
+    unknown_first: bool = True  # as if they were the longest
 
 
 def estimate(tests: Sequence[Test], history: History) -> Estimates:
     """The expected seconds of the tests.
 
     A test of which nothing is known counts as the mean of the others. (It starts first of its width, as if it
-    were the longest: measured on the suites in qa/bench, that ends soonest. See qa/bench/README.md.)
+    were the longest: measured on the suites in qa/bench, that ends soonest. See qa/bench/README.md.) Where lines
+    carry `time=`, they are the long ones, and a test without it counts as half of the shortest.
     """
     durations = {test: history.duration(test) for test in tests}
     known = {test: seconds for test, seconds in durations.items() if seconds is not None}
-    mean = ASSUMED_S
-    if known:
-        mean = math.fsum(known.values()) / len(known)
+    said = [test.attributes.time for test in tests if test.attributes.time is not None]
+    assumed = ASSUMED_S
+    if said:
+        assumed = min(said) / 2
+    elif known:
+        assumed = math.fsum(known.values()) / len(known)
     return Estimates(
-        {test: known.get(test, mean) for test in tests},
+        {test: known.get(test, assumed) for test in tests},
         frozenset(durations.keys() - known.keys()),
+        not said,
     )
 
 
@@ -2142,9 +2148,9 @@ def widest_first(tests: Sequence[Test], estimates: Estimates, gpus: int) -> List
     end with it alone. A test counts for the tests that wait for it too (critical path).
     """
     chains = chains_of(tests, estimates.seconds)
+    first = estimates.unknown if estimates.unknown_first else ()
     wide = sorted(
-        tests,
-        key=lambda test: (-chains[test][0], test not in estimates.unknown, -chains[test][1]),
+        tests, key=lambda test: (-chains[test][0], test not in first, -chains[test][1])
     )
     long = sorted(wide, key=lambda test: -chains[test][1])[::-1]  # the longest comes last
     works = {test: work_of(test, estimates.seconds, gpus) for test in tests}

@@ -180,11 +180,20 @@ class EstimateTest(unittest.TestCase):
         return run_tests.estimate(tests, history)
 
     def test_an_unknown_one_counts_as_the_mean_of_the_known(self) -> None:
-        tests = [named("a", time=99.0), named("b", 1, time=30.0), named("c", 2), named("d", 3)]
-        found = self.estimate([("a", "a", 10), ("elsewhere", "x", 1000)], *tests)
+        tests = [named("a"), named("b", 1), named("c", 2), named("d", 3)]
+        found = self.estimate([("a", "a", 10), ("b", "b", 30), ("elsewhere", "x", 1000)], *tests)
         self.assertEqual(([found.seconds[test] for test in tests], found.unknown), ([10, 30, 20, 20], {*tests[2:]}))
         found = self.estimate([("elsewhere", "x", 1000)], *tests[2:])
         self.assertEqual((list(found.seconds.values()), found.unknown), ([60.0, 60.0], {*tests[2:]}), "a minute")
+
+    def test_where_lines_carry_a_time_those_without_count_as_the_shorter(self) -> None:
+        """They start behind the long ones that somebody has marked, wherever these stand. History goes first."""
+        tests = [named("a"), named("b", 1), named("long", 2, time=3600.0), named("c", 3), named("short", 4, time=10.0)]
+        found = self.estimate([("b", "b", 7)], *tests[:4])
+        self.assertEqual(([found.seconds[test] for test in tests[:4]], set(found.unknown)), ([1800, 7, 3600, 1800],
+                                                                                           {tests[0], tests[3]}))
+        self.assertEqual(labels(run_tests.widest_first(tests[:4], found, 1)), "long a c b")
+        self.assertEqual(list(self.estimate([("long", "long", 9)], *tests).seconds.values()), [5, 5, 9, 5, 10])
 
     def test_a_label_tells_equal_commands_apart(self) -> None:
         """The shell state above them may make all the difference. A new label takes as long as the others."""
