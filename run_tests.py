@@ -4331,8 +4331,8 @@ def read_history(options: Options) -> History:
                     for line in file
                     if not line.startswith((b'{"event": "test_start"', b'{"event": "run_end"'))
                 ]
-            if learnt and not any(learnt):
-                warn(f"{path}: no line of it is a journal's; name a run_tests.jsonl")
+            if learnt and not any(learnt) and real != own:
+                warn(f"--history {path}: no line of it is a journal's; name a run_tests.jsonl")
         except OSError as error:
             raise UsageError(
                 f"--history {path}: cannot be read ({error.strerror}); name a journal"
@@ -4366,7 +4366,7 @@ class Record:
         self.failed: Optional[Appender] = None  # `failures`, once there is one
         self.failures = os.path.join(options.fail_dir or options.log_dir, "failures")
         try:
-            os.makedirs(options.log_dir, exist_ok=True)
+            make_log_dir(options.log_dir)
             self.lock = lock_directory(options.log_dir)
             os.makedirs(os.path.dirname(self.failures), exist_ok=True)
             if options.fail_dir is None:
@@ -4502,10 +4502,9 @@ class Record:
 
     def restore(self) -> None:
         """Put back what a test has deleted. Raises OSError, and MachineError if another run has the log dir now."""
+        make_log_dir(self.log_dir)
         for file in filter(None, (self.journal, self.failed)):
             file.restore()
-        with suppress(FileExistsError):
-            os.makedirs(self.log_dir)
         folder = os.stat(self.log_dir)
         if folder.st_ino != os.fstat(self.lock).st_ino:  # it is another, and so is its lock
             os.close(self.lock)
@@ -4548,6 +4547,14 @@ def reads_deferred(options: Options) -> bool:
 def deferred_path(options: Options) -> str:
     """The file that names the deferred tests."""
     return os.path.join(options.log_dir, "deferred.txt")
+
+
+def make_log_dir(path: str) -> None:
+    """Make the folder of the logs, if there is none; git is to ignore what we have made. Raises OSError."""
+    if not os.path.isdir(path):
+        os.makedirs(path, exist_ok=True)  # another run may be faster
+        with suppress(FileExistsError), open(os.path.join(path, ".gitignore"), "xb") as file:
+            file.write(b"*\n")
 
 
 def lock_directory(path: str) -> int:
@@ -5052,7 +5059,7 @@ def account(selection: Selection, options: Options) -> List[str]:
     counts = collections.Counter(selection.deferred.values())
     whys = {
         "--only": f"that {options.only.path if options.only else ''} does not name",
-        "--max-gpus": f"that need more than {options.max_gpus} GPUs, or wait for one that does",
+        "--max-gpus": f"that need more than {counted(options.max_gpus or 0, 'GPU')}, or wait for one that does",
     }
     deferred = ", ".join(f"{counts[why]} {said}" for why, said in whys.items() if counts[why])
     if deferred:

@@ -226,7 +226,7 @@ class Information(CommandLineCase):
         self.assertEqual(ran.err.replace("run_tests.py: ", "").splitlines(), [
             "--fail-function is for scripts (.sh or #!); for a list it does nothing",
             "--one-by-one is for scripts (.sh or #!); for a list it does nothing",
-            "garbage: no line of it is a journal's; name a run_tests.jsonl",
+            "--history garbage: no line of it is a journal's; name a run_tests.jsonl",
             "--message adds to what --only names; without --only, all tests run"])
 
 

@@ -284,6 +284,14 @@ class PlacesTest(RecordCase):
         self.assertEqual((ran.read("mine"), self.kinds(*(f"logs/{name}" for name in names))), ("precious\n", "-----"))
         self.assertEqual(ran.read("logs/deferred.txt"), "c\n")
 
+    def test_git_ignores_the_folders_that_the_runner_has_made_and_no_others(self) -> None:
+        self.write("mine/.gitignore", "my own\n")
+        os.mkdir(os.path.join(self.folder, "yours"))
+        for folder in ("new/logs", "mine", "yours", "new/logs"):
+            ran = self.run_list("true\n", "--log-dir", folder)
+        self.assertEqual((ran.read("new/logs/.gitignore"), ran.read("mine/.gitignore")), ("*\n", "my own\n"))
+        self.assertFalse(os.path.exists(ran.path("yours/.gitignore")) or os.path.exists(ran.path("new/.gitignore")))
+
     def test_what_a_test_takes_away_comes_back(self) -> None:
         """What the runner wrote; only logs are lost."""
         cases = {

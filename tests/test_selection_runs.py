@@ -139,7 +139,8 @@ class RerunFailed(SelectionCase):
     def test_a_journal_elsewhere(self) -> None:
         self.run_list("false\ntrue\n", "--journal", "j.jsonl", "--log-dir", "first")
         ran = self.run_list("false\ntrue\n", "--journal", "j.jsonl", "--rerun-failed", "--log-dir", "second")
-        self.assertEqual((ran.code, sorted(os.listdir(ran.path("second")))), (1, ["failures", "false.log"]))
+        self.assertEqual((ran.code, sorted(os.listdir(ran.path("second")))),
+                         (1, [".gitignore", "failures", "false.log"]))
 
 
 class Keep(SelectionCase):
