@@ -222,6 +222,7 @@ class Options(NamedTuple):
     deadline: Optional[float] = None
     grace: float = GRACE_S
     retries: int = 0
+    retry_on: str = ""  # a pattern of causes
     flaky: str = "pass"
     leaks: str = "report"
     fail_fast: bool = False
@@ -3157,10 +3158,7 @@ class Schedule:
         actions = self.isolate(sick, event.at)
         if self.is_machine_wide(result):
             actions += self.fail(f"{result.cause.text}, on every GPU", event.at)
-        retries = self.options.retries
-        if test.attributes.retries is not None:
-            retries = test.attributes.retries
-        is_last = attempt.number > retries + (test in self.spared)
+        is_last = attempt.number > self.retries_of(result) + (test in self.spared)
         if (
             is_last
             or self.stopped
@@ -3172,6 +3170,14 @@ class Schedule:
         self.waiting[test] = 0
         self.line_up(test)
         return [*actions, Retry(result)]
+
+    def retries_of(self, result: Result) -> int:
+        """How often a test that has ended so may be run again in all."""
+        if not re.search(self.options.retry_on, result.cause.text or result.reason):
+            return 0
+        if result.test.attributes.retries is not None:
+            return result.test.attributes.retries
+        return self.options.retries
 
     def accuse(self, result: Result) -> List[Sick]:
         """The GPU that an attempt's log shows to be broken, if the attempt had no other.
@@ -5381,6 +5387,11 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
             parse_count,
             "run a test that did not pass up to N times more, unless its line says retries=",
         ),
+        (
+            "--retry-on REGEX",
+            parse_pattern,
+            "retry only failures whose cause, as the summary names it, matches: 'NCCL timeout|port already in use'",
+        ),
         ("--flaky", ["pass", "fail"], "whether a test that passes at a retry fails the run"),
         (
             "--leaks",
@@ -5948,6 +5959,9 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
         warn_of_strangers(tests, options.only, options.wanted)
     elif options.wanted:
         warn("--message adds to what --only names; without --only, all tests run")
+    has_retries = options.retries or any(test.attributes.retries for test in tests)
+    if options.retry_on and not has_retries:
+        warn("--retry-on retries nothing without --retries N, or retries= on a line")
     return select(tests, options, history)
 
 

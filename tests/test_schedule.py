@@ -489,6 +489,19 @@ class RetryTest(ScheduleCase):
             play.step("begin")
             self.assertEqual("; ".join(play.step("exit a 1")), told)
 
+    def test_only_causes_that_match_are_retried(self) -> None:
+        """As the summary names them. What a GPU has spoilt is no retry."""
+        self.play("a b:1:5", """
+            begin        > a on GPU 0; b on GPU 1
+            exit a 1 xy  > a failed, again; a on GPU 0
+            exit a 1 z   > a failed
+            @5 tick      > SIGTERM b
+            @6 exit b    > b timeout, again; b on GPU 0
+            exit b -6 q  > b crashed
+        """, retries=2, retry_on="^x|timeout")
+        self.play("a", "begin > a on GPU 0\nexit a 1 ecc > quarantine 0; a failed, again; a on GPU 1\n"
+                  "exit a 1 z > a failed", retries=2, retry_on="^x")
+
     def test_a_timeout_is_retried_with_a_clock_of_its_own(self) -> None:
         self.play("a:1:5", """
             begin         > a on GPU 0
