@@ -13,7 +13,7 @@ next waiting test at once. With one GPU or none the tests run one after another 
 would print.
 
 Exit codes: 0 all passed; 1 a test failed or did not get to run; 2 usage or a bad list; 3 the runner or
-the machine failed; 5 nothing selected; 128+N ended by signal N.
+the machine failed; 5 nothing selected, or all skipped; 128+N ended by signal N.
 
 The file reads in the order in which data flows:
 
@@ -178,6 +178,7 @@ class Outcome(enum.Enum):
 
     PASSED = "passed"
     FLAKY = "flaky"
+    SKIPPED = "skipped"
     FAILED = "failed"
     CRASHED = "crashed"
     TIMEOUT = "timeout"
@@ -189,7 +190,19 @@ class Outcome(enum.Enum):
 
     def is_ok(self) -> bool:
         """It does not fail the run."""
-        return self in (Outcome.PASSED, Outcome.FLAKY, Outcome.DEFERRED)
+        return self.is_pass() or self.is_excused() or self is Outcome.DEFERRED
+
+    def is_pass(self) -> bool:
+        """What waits for the test may start."""
+        return self in (Outcome.PASSED, Outcome.FLAKY)
+
+    def is_excused(self) -> bool:
+        """It did not pass, and fails the run as little."""
+        return self is Outcome.SKIPPED
+
+    def tells_nothing(self) -> bool:
+        """It does not fail the run, and has tested nothing."""
+        return self in (Outcome.SKIPPED, Outcome.DEFERRED)
 
     def is_failure(self) -> bool:
         """It is the test's own failure: named in `failures` and in the last line."""
@@ -224,6 +237,7 @@ class Options(NamedTuple):
     retries: int = 0
     retry_on: str = ""  # a pattern of causes
     flaky: str = "pass"
+    skip_code: Optional[int] = None  # the exit code of a test that cannot run here
     leaks: str = "report"
     fail_fast: bool = False
     handlers: Tuple[str, ...] = ("test_fail",)  # of failures, in scripts
@@ -395,8 +409,9 @@ class Result(NamedTuple):
         why = self.reason and f", {self.reason}"
         if self.outcome is Outcome.CRASHED:
             return f"crashed ({death_of(self.status)}{why})"
-        if self.outcome is Outcome.FAILED and self.status is not None:
-            return f"failed, exit {self.status}{why}"
+        if self.outcome is Outcome.FAILED or self.outcome.is_excused():
+            status = f", exit {self.status}" * (self.status is not None)
+            return f"{self.outcome.value}{status}{why}"
         return self.outcome.value
 
     @property
@@ -2037,7 +2052,8 @@ class History:
     """What journals say: how long each test takes when it passes, and which tests of these lists still owe a pass."""
 
     def __init__(self, lists: Sequence[str] = (), flaky: str = "pass") -> None:
-        self.counts = {Outcome.PASSED.value}
+        # Outcomes after which a test owes nothing; as for pytest's --lf, a skip is one.
+        self.counts = {Outcome.PASSED.value, Outcome.SKIPPED.value}
         if flaky == "pass":
             self.counts.add(Outcome.FLAKY.value)
         self.lists = frozenset(map(os.path.normpath, lists))
@@ -2068,16 +2084,20 @@ class History:
             self.shards.setdefault(record["shard"] or "", set()).update(selected)
             self.seen.update(selected, record["left_out"])
             self.owed.update(selected)
-        elif event == "test_end" and record["outcome"] in ("passed", "flaky"):
+        elif event == "test_end":
             key = record["test"]
             label = record["label"]
-            ended = (record["time"] + 0.0, record["seconds"] + 0.0)
-            if not 0 <= ended[1] <= LONGEST_S:
-                raise ValueError("not a duration")
-            for known_as in (key, (key, label)):
-                self.passes.setdefault(known_as, []).append(ended)
+            if record["outcome"] in ("passed", "flaky"):
+                self.add_pass(key, label, record["time"] + 0.0, record["seconds"] + 0.0)
             if run in self.runs and record["outcome"] in self.counts:
                 self.owed.discard(key_of([key, label]))
+
+    def add_pass(self, key: str, label: str, at: float, seconds: float) -> None:
+        """Take in how long a test has taken. Raises ValueError for what no test takes, TypeError for no key."""
+        if not 0 <= seconds <= LONGEST_S:
+            raise ValueError("not a duration")
+        for known_as in (key, (key, label)):
+            self.passes.setdefault(known_as, []).append((at, seconds))
 
     def owes(self, test: Test) -> bool:
         """Whether a test has not passed in its last run, or was in none: new or changed tests owe a pass too."""
@@ -3331,12 +3351,13 @@ class Schedule:
                 if follower not in self.waiting or ended.outcome.is_unfinished():
                     continue
                 self.waiting[follower] -= 1
-                if ended.outcome.is_ok():
+                if ended.outcome.is_pass():
                     self.line_up(follower)
                 else:
                     del self.waiting[follower]
                     reason = f"waits for {test.label}, which did not pass"
-                    results.append(Result(follower, Outcome.BLOCKED, reason=reason))
+                    outcome = Outcome.SKIPPED if ended.outcome.is_excused() else Outcome.BLOCKED
+                    results.append(Result(follower, outcome, reason=reason))
         if (
             self.options.fail_fast
             and not self.stopped
@@ -3409,6 +3430,8 @@ def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) ->
     cause = event.cause
     reason = ""
     fault = event.junit_fault
+    # What a failure precedes, in its JUnit file or at its first attempt, is no skip.
+    is_skip = event.status == options.skip_code and not event.junit_failures
     if outcome is Outcome.TIMEOUT:
         cause = Cause("timeout")
         reason = f"did not end in {test.timeout:g}s"
@@ -3425,6 +3448,9 @@ def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) ->
         cause = Cause("leaked processes")
     elif outcome is Outcome.PASSED and attempt.number > 1 + is_spared:
         outcome = Outcome.FLAKY
+    elif outcome is Outcome.FAILED and is_skip and attempt.number <= 1 + is_spared:
+        outcome = Outcome.SKIPPED
+        cause = Cause()
     if not outcome.is_ok() and test.junit and not fault and not event.junit_failures:
         fault = "without a failure"  # written before it died: CI would show green
     result = attempt.result(
@@ -4489,7 +4515,7 @@ class Record:
                 )
             self.failed.end_line()
             self.failed.write(to_bytes(test.label) + b"\n")
-        never_ran = result.status is None and not result.outcome.is_ok()
+        never_ran = result.status is None and result.outcome is not Outcome.DEFERRED
         if test.junit and (result.junit_fault or never_ran):
             keeps = not never_ran and result.junit_fault not in (MISSING, STALE)
             is_ours = os.path.dirname(test.junit) == os.path.abspath(self.log_dir)
@@ -4665,7 +4691,9 @@ def stand_in_junit(result: Result, tail: str, keeps: bool) -> Any:
     cases = list(complete_cases(result.test.junit or "")) if keeps else []
     case = case_of(result, PROGRAM)
     message = xml_text(f"{result.verdict()}; {why}")
-    if result.outcome.is_ok():
+    if result.outcome.is_excused():
+        xml.SubElement(case, "skipped", message=message)
+    elif result.outcome.is_ok():
         xml.SubElement(case, "system-out").text = message
     else:
         error = xml.SubElement(case, "error", message=message, type=result.outcome.value)
@@ -4684,6 +4712,8 @@ def summary_case(attempts: Sequence[Result], record: Record) -> Any:
     case = case_of(last, last.test.file)
     if last.outcome is Outcome.DEFERRED:
         xml.SubElement(case, "skipped", message=f"deferred by {last.reason}")
+    elif last.outcome.is_excused():
+        xml.SubElement(case, "skipped", message=xml_text(last.verdict()))
     is_ok = last.outcome.is_ok()
     if last.outcome is Outcome.FLAKY:
         attempts = attempts[:-1]
@@ -4906,14 +4936,17 @@ class Console:
 
     def concluded(self, result: Result) -> None:
         """A test has its outcome."""
-        self.finished += result.status is not None or result.outcome.is_failure()
+        outcome = result.outcome
+        has_ended = outcome.is_failure() or outcome.is_excused()
+        self.finished += result.status is not None or has_ended
         progress = f"{self.finished}/{self.total}"
         if self.policy.has_markers:
             self.announce(result)
         if result.status is not None:
             self.ended(result, progress)
-        elif result.outcome is Outcome.BLOCKED and self.policy.has_markers:
-            self.trace.line(f">>> Blocked: {result.test.label} [{result.reason}, {progress}]")
+        elif outcome in (Outcome.BLOCKED, Outcome.SKIPPED) and self.policy.has_markers:
+            what = outcome.value.capitalize()
+            self.trace.line(f">>> {what}: {result.test.label} [{result.reason}, {progress}]")
         if not self.policy.has_markers:
             self.explain(result)
             self.announce(result)
@@ -4939,11 +4972,13 @@ class Console:
         reason = result.reason
         if result.outcome is Outcome.DEFERRED or reason == result.leaks():
             reason = ""
+        if result.outcome.is_excused():
+            reason = result.verdict()
         left = f"{result.leaks()}: {first_of(result.leaked)}" if result.leaked else ""
         flaky = lone = ""
         if result.outcome is Outcome.FLAKY:
             flaky = f"passed at attempt {result.attempt}"
-        if result.outcome.is_ok() and result.junit_fault and self.policy.sums_up:
+        if result.outcome.is_pass() and result.junit_fault and self.policy.sums_up:
             lone = f"passed without its JUnit file ({result.junit_fault})"
         for what in filter(None, (reason, left, flaky, lone)):
             if not result.outcome.is_unfinished():
@@ -4989,12 +5024,13 @@ def summary(
     """What did not pass, where its log is, why, and the counts."""
     lines = []
     for result in results:
-        if not result.outcome.is_ok() and result.outcome is not Outcome.NOT_RUN:
+        outcome = result.outcome
+        if outcome.is_excused() or not (outcome.is_ok() or outcome is Outcome.NOT_RUN):
             about = record.log_path(result.test) if result.status is not None else result.reason
             lines.append(
                 f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label} ({about})"
             )
-        elif result.outcome is Outcome.FLAKY:
+        elif outcome is Outcome.FLAKY:
             first = record.log_path(result.test, 1)
             lines.append(
                 f"flaky, passed at attempt {result.attempt}: {result.test.label} ({first})"
@@ -5007,7 +5043,7 @@ def summary(
     lines += [
         f"passed without its JUnit file ({result.junit_fault}): {result.test.label}"
         for result in results
-        if result.junit_fault and result.outcome.is_ok()
+        if result.junit_fault and result.outcome.is_pass()
     ]
     lines += causes(results)
     lines += [f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in quarantined]
@@ -5110,10 +5146,11 @@ def last_lines(results: Sequence[Result], schedule: Schedule) -> List[str]:
     failed = [result.test.label for result in results if schedule.options.fails(result.outcome)]
     if failed:
         lines.append("Error in the following test cases: " + " ".join(failed))
-    elif not lines and all(result.outcome is Outcome.DEFERRED for result in results):
-        lines.append("No test ran")
     elif not lines:
-        lines.append("All tests passed")
+        is_empty = all(result.outcome.tells_nothing() for result in results)
+        excused = tally(result for result in results if result.outcome.is_excused())
+        said = "No test ran" if is_empty else "All tests passed"
+        lines.append("; ".join(filter(None, [said, excused])))
     return lines
 
 
@@ -5137,7 +5174,7 @@ examples:
 
 exit codes:
   0 all passed   1 a test failed or did not get to run   2 usage or a bad list   3 the runner or the machine failed
-  5 nothing selected   128+N ended by signal N
+  5 nothing selected, or all skipped   128+N ended by signal N
 """
 
 
@@ -5393,6 +5430,11 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
             "retry only failures whose cause, as the summary names it, matches: 'NCCL timeout|port already in use'",
         ),
         ("--flaky", ["pass", "fail"], "whether a test that passes at a retry fails the run"),
+        (
+            "--skip-code N",
+            parse_positive,
+            "a test that exits so, often 77, cannot run here: it is `skipped`, and so is what waits for it",
+        ),
         (
             "--leaks",
             ["report", "fail"],
@@ -5879,7 +5921,8 @@ def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
     if schedule.interrupts:
         return EXIT_SIGNAL + schedule.interrupts[0]
     outcomes = {result.outcome for result in results}
-    if outcomes == {Outcome.DEFERRED} and not schedule.options.shard:  # an empty shard is fine
+    is_empty = outcomes and all(outcome.tells_nothing() for outcome in outcomes)
+    if is_empty and not schedule.options.shard:  # an empty shard is fine
         return EXIT_NOTHING
     if any(not outcome.is_ok() or schedule.options.fails(outcome) for outcome in outcomes):
         return EXIT_FAILED
@@ -8018,6 +8061,7 @@ def check_script(name: str, options: Options) -> None:
         "--max-gpus": options.max_gpus,
         "--only": options.only,
         "--rerun-failed": options.rerun_failed,
+        "--skip-code": options.skip_code,
     }
     for option, value in unknown.items():
         if value:

@@ -166,7 +166,7 @@ class RunnerCase(unittest.TestCase):
         if failed:
             self.assertEqual(last, "Error in the following test cases: " + " ".join(failed))
         elif code == 0:
-            self.assertEqual(last, "All tests passed")
+            self.assertRegex(last, r"^All tests passed(; \d+ [a-z ]+)*$")
         self.assertEqual(ran.journal()[0]["event"], "run_start")
         end = ran.journal()[-1]
         self.assertEqual((end["event"], end["exit"], sum(end["outcomes"].values())), ("run_end", code, len(outcomes)))

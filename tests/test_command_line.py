@@ -101,6 +101,7 @@ class ExitCodes(CommandLineCase):
         cases: List[Tuple[str, List[int], str, Dict[str, Any], int]] = [
             ("passed,flaky,deferred", [], "", {}, 0), ("passed,flaky", [], "", {"flaky": "fail"}, 1),
             ("deferred,deferred", [], "", {}, 5), ("deferred", [], "", {"shard": run_tests.Shard(1, 2)}, 0),
+            ("skipped,deferred", [], "", {}, 5), ("skipped,passed", [], "", {}, 0), ("skipped,failed", [], "", {}, 1),
             ("passed,interrupted", [2], "", {}, 130), ("failed", [15, 2], "", {}, 143), ("passed", [1], "", {}, 129),
             ("failed,interrupted", [2], "no log", {}, 3)]
         cases += [(f"passed,{word}", [], "", {}, 1) for word in (
@@ -293,6 +294,31 @@ class Golden(CommandLineCase):
     def test_nothing_else_is_in_the_folder(self) -> None:
         self.assertEqual(sorted(os.listdir(GOLDEN)),
                          [f"parallel_{output}.txt" for output in ("failures", "none", "ordered", "replay")])
+
+
+class Excuses(CommandLineCase):
+    """Tests that do not pass, and do not fail the run."""
+
+    def test_a_test_may_say_that_it_cannot_run_here(self) -> None:
+        """What waits for it is skipped too; a JUnit file of each says so. Alone they are no green run."""
+        text = ("exit 77 #: label=a\ntrue --junitxml=logs/b.xml #: label=b after=a\ntrue #: label=c\n"
+                "f() { return 77; }\nf --junitxml=logs/d.xml #: label=d\n")
+        for gpus in ("0,1", "0"):
+            self.clean()
+            ran = self.run_list(text, "--skip-code", "77", "--junit", "all.xml", gpus=gpus)
+            self.check(ran, 0, {"a": "skipped", "b": "skipped", "c": "passed", "d": "skipped"})
+            self.assertEqual(ran.text.splitlines()[-1], "All tests passed; 3 skipped")
+            self.assertIn("b skipped, waits for a" if gpus == "0" else ">>> Skipped: b [waits for a, which did",
+                          ran.err + ran.text)
+            for name, count in (("logs/b.xml", 1), ("logs/d.xml", 1), ("all.xml", 3)):
+                self.assertEqual((ran.read(name).count("<skipped "), 'failures="0" errors="0"' in ran.read(name)),
+                                 (count, True), name)
+        ran = self.run_list(text, "--skip-code", "77", "--rerun-failed")
+        self.assertEqual(ran.code, 5, "nothing is owed")
+        self.clean()
+        ran = self.run_list(text, "--skip-code", "77", "-k", "not c")
+        self.assertEqual((ran.code, ran.text.splitlines()[-1]), (5, "No test ran; 3 skipped"))
+        self.assertEqual(self.run_list(text).code, 1, "without the option it has failed")
 
 
 # What runs, seen from inside the tests.

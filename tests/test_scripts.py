@@ -639,6 +639,7 @@ class FeatureTest(ScriptCase):
             ("-k", "a", "test.sh"): ["error: -k: "], ("--tests", "(", "test.sh"): ["'(' is no regular expression: "],
             ("--only", "list.txt", "test.sh"): ["error: --only: "],
             ("--max-gpus", "1", "test.sh"): ["error: --max-gpus: "],
+            ("--skip-code", "77", "test.sh"): ["error: --skip-code: "],
             ("--rerun-failed", "test.sh"): ["error: --rerun-failed: "],
             ("test.sh", "list.txt"): ["error: test.sh is a script; it runs alone"],
             ("list.txt", "test.sh"): ["error: test.sh is a script; it runs alone"],
