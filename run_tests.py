@@ -179,6 +179,7 @@ class Outcome(enum.Enum):
     PASSED = "passed"
     FLAKY = "flaky"
     SKIPPED = "skipped"
+    KNOWN = "failed as known"
     FAILED = "failed"
     CRASHED = "crashed"
     TIMEOUT = "timeout"
@@ -198,7 +199,7 @@ class Outcome(enum.Enum):
 
     def is_excused(self) -> bool:
         """It did not pass, and fails the run as little."""
-        return self is Outcome.SKIPPED
+        return self in (Outcome.SKIPPED, Outcome.KNOWN)
 
     def tells_nothing(self) -> bool:
         """It does not fail the run, and has tested nothing."""
@@ -238,6 +239,7 @@ class Options(NamedTuple):
     retry_on: str = ""  # a pattern of causes
     flaky: str = "pass"
     skip_code: Optional[int] = None  # the exit code of a test that cannot run here
+    known: Mapping[str, str] = {}  # why tests are known to fail, by label
     leaks: str = "report"
     fail_fast: bool = False
     handlers: Tuple[str, ...] = ("test_fail",)  # of failures, in scripts
@@ -2052,8 +2054,8 @@ class History:
     """What journals say: how long each test takes when it passes, and which tests of these lists still owe a pass."""
 
     def __init__(self, lists: Sequence[str] = (), flaky: str = "pass") -> None:
-        # Outcomes after which a test owes nothing; as for pytest's --lf, a skip is one.
-        self.counts = {Outcome.PASSED.value, Outcome.SKIPPED.value}
+        # Outcomes after which a test owes nothing; pytest's --lf has skips and xfails among them, too.
+        self.counts = {Outcome.PASSED.value, Outcome.SKIPPED.value, Outcome.KNOWN.value}
         if flaky == "pass":
             self.counts.add(Outcome.FLAKY.value)
         self.lists = frozenset(map(os.path.normpath, lists))
@@ -3171,7 +3173,8 @@ class Schedule:
     def on_exited(self, event: Exited) -> List[Action]:
         test = event.test
         attempt = self.free(event.test)
-        result = judge(event, attempt, self.options, is_spared=test in self.spared)
+        verdict = judge(event, attempt, self.options, is_spared=test in self.spared)
+        result = as_known(verdict, self.options.known.get(test.label, ""))
         sick = [*event.sick, *self.accuse(result)]
         if result.outcome.can_be_retried() and sick:
             self.spared.add(test)
@@ -3464,6 +3467,18 @@ def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) ->
     )
     if cause.text == "leaked processes":
         return result._replace(reason=result.leaks())
+    return result
+
+
+def as_known(result: Result, why: str) -> Result:
+    """The result of a test that is known to fail if `why` says something: what pytest's xfail makes of it.
+
+    A crash or a timeout stays one: xfail does not cover what takes the interpreter down, and it may be a new fault.
+    """
+    if why and result.outcome is Outcome.FAILED:
+        return result._replace(outcome=Outcome.KNOWN, reason=why)
+    if why and result.outcome.is_pass():
+        return result._replace(reason=f"passes, though known to fail ({why})")
     return result
 
 
@@ -5045,6 +5060,11 @@ def summary(
         for result in results
         if result.junit_fault and result.outcome.is_pass()
     ]
+    lines += [
+        f"{result.reason}: {result.test.label}"
+        for result in results
+        if result.outcome.is_pass() and result.reason
+    ]
     lines += causes(results)
     lines += [f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in quarantined]
     ran = [result for result in results if result.outcome is not Outcome.DEFERRED]
@@ -5235,18 +5255,39 @@ def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
     return is_match
 
 
-def parse_only(path: str) -> LabelFile:
-    """A file of labels, one a line; blank lines and `# comments` aside. Raises BadValue."""
+def read_labels(path: str) -> List[str]:
+    """The lines of a file of labels, without blanks around them. Raises BadValue."""
     try:
         with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
-            labels = frozenset(filter(None, map(str.strip, file)))  # comments too
+            return list(map(str.strip, file))
     except OSError as error:
         raise BadValue(
             f"{path}: cannot be read ({error.strerror}); name a file with one label per line"
         ) from None
+
+
+def parse_only(path: str) -> LabelFile:
+    """A file of labels, one a line; blank lines and `# comments` aside. Raises BadValue."""
+    labels = frozenset(filter(None, read_labels(path)))  # comments too
     if all(label.startswith("# ") for label in labels):
         raise BadValue(f"{path}: names no test; one label per line")
     return LabelFile(path, labels)
+
+
+def parse_known(path: str) -> Mapping[str, str]:
+    """Why tests are known to fail, by label, from lines `label # reason`. Raises BadValue, ListError for mistakes."""
+    known = {}
+    mistakes = []
+    for number, line in enumerate(read_labels(path), 1):
+        label, _, reason = map(str.strip, line.partition(" # "))
+        if not line or line.startswith("#"):
+            continue
+        known[label] = f"{reason}, {path}:{number}"
+        if not reason:
+            mistakes.append(f"{path}:{number}: {label} has no reason; write `label # reason`")
+    if mistakes:
+        raise ListError(*mistakes)
+    return known
 
 
 def parse_message(text: str) -> Tuple[str, ...]:
@@ -5434,6 +5475,12 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
             "--skip-code N",
             parse_positive,
             "a test that exits so, often 77, cannot run here: it is `skipped`, and so is what waits for it",
+        ),
+        (
+            "--known-failures FILE",
+            parse_known,
+            "lines `label # reason`: where such a test fails, the run does not; where it passes, that is told",
+            {"dest": "known"},
         ),
         (
             "--leaks",
@@ -5998,6 +6045,7 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
             f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "
             "their parts overlap or miss tests: give all the same by --history and start with an empty log dir"
         )
+    warn_of_lost("--known-failures", options.known, tests)
     if options.only:
         warn_of_strangers(tests, options.only, options.wanted)
     elif options.wanted:
@@ -6008,17 +6056,21 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
     return select(tests, options, history)
 
 
+def warn_of_lost(option: str, labels: Iterable[str], tests: Iterable[Test]) -> None:
+    """Say which labels in the file of an option name no test here."""
+    lost = sorted(set(labels) - {test.label for test in tests})
+    if lost:
+        warn(f"{option}: {len(lost)} of its labels name no test here: {first_of(lost)}")
+
+
 def warn_of_strangers(tests: Sequence[Test], only: LabelFile, words: Iterable[str]) -> None:
     """Say which names of `--only` and of `--message` mean no test here, and which tests such a file does not know.
 
     A file that ci_dedup.py wrote names in comments what it left out: a test that it names nowhere is new.
     """
     here = {test.label for test in tests}
-    strange = sorted(label for label in only.labels - here if not label.startswith("# "))
-    if strange:
-        warn(
-            f"--only {only.path}: {len(strange)} of its labels name no test here: {first_of(strange)}"
-        )
+    named = [label for label in only.labels if not label.startswith("# ")]
+    warn_of_lost(f"--only {only.path}", named, tests)
     left_out = {label[2:] for label in only.labels if label.startswith("# ")}
     new = [test.label for test in tests if test.label not in only.labels | left_out]
     if new and here & left_out and "all" not in words:
@@ -8062,6 +8114,7 @@ def check_script(name: str, options: Options) -> None:
         "--only": options.only,
         "--rerun-failed": options.rerun_failed,
         "--skip-code": options.skip_code,
+        "--known-failures": options.known,
     }
     for option, value in unknown.items():
         if value:

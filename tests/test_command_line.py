@@ -320,6 +320,30 @@ class Excuses(CommandLineCase):
         self.assertEqual((ran.code, ran.text.splitlines()[-1]), (5, "No test ran; 3 skipped"))
         self.assertEqual(self.run_list(text).code, 1, "without the option it has failed")
 
+    def test_a_known_failure_fails_nothing_and_is_named(self) -> None:
+        self.write("known.txt", "\ufeff# of this machine\n\na b # issue 7 # of ours\nc # issue 8\ngone # issue 9\n")
+        text = "false #: label='a b'\ntrue #: label=c\nfalse --junitxml=logs/d.xml #: label=d\n"
+        ran = self.run_list(text, "--known-failures", "known.txt")
+        self.check(ran, 1, {"a b": "failed as known", "c": "passed", "d": "failed"})
+        self.assertEqual(ran.err, "run_tests.py: --known-failures: 1 of its labels name no test here: gone\n")
+        self.assertIn("a b on GPU 0 [failed as known, exit 1, issue 7 # of ours, known.txt:3, ", ran.text)
+        self.assertIn("\npasses, though known to fail (issue 8, known.txt:4): c\n", ran.text)
+        self.write("known.txt", "a b # issue 7\nd # issue 8\n")
+        self.clean()
+        ran = self.run_list(text, "--known-failures", "known.txt", gpus="0")
+        self.check(ran, 0, {"a b": "failed as known", "c": "passed", "d": "failed as known"})
+        self.assertEqual(ran.text.splitlines()[-1], "All tests passed; 2 failed as known")
+        self.assertEqual(ran.err.splitlines()[0], "tests.txt:1: a b failed as known, exit 1, issue 7, known.txt:1")
+        self.assertIn("<skipped ", ran.read("logs/d.xml"))
+
+    def test_a_known_failure_without_a_reason_is_a_mistake(self) -> None:
+        self.write("known.txt", "a\nb # x\nc #\n")
+        ran = self.run_list("true\n", "--known-failures", "known.txt")
+        self.assertEqual((ran.code, ran.err.splitlines()), (2, [
+            "known.txt:1: a has no reason; write `label # reason`",
+            "known.txt:3: c # has no reason; write `label # reason`"]))
+        self.assertEqual(self.run_list("true\n", "--known-failures", "none").code, 2)
+
 
 # What runs, seen from inside the tests.
 

@@ -546,7 +546,7 @@ class SummaryCaseTest(RecordCase):
         cases = {
             "passed": "", "failed": "failure", "crashed": "error", "timeout": "error", "blocked": "error",
             "unrunnable": "error", "interrupted": "error", "not run": "error", "deferred": "skipped",
-            "skipped": "skipped",
+            "skipped": "skipped", "failed as known": "skipped",
             "failed,flaky": "flakyFailure", "crashed,flaky": "flakyError", "timeout,flaky": "flakyError",
             "failed,crashed,failed,flaky": "flakyFailure flakyError flakyFailure",
             "failed,failed": "failure rerunFailure", "failed,crashed,failed": "failure rerunError rerunFailure",

@@ -338,6 +338,8 @@ class SummaryTest(ConsoleCase):
             Result(tests[10], Outcome.CRASHED, 1.0, -9, lease_on("0"), reason="OOM killer", cause=run_tests.OOM_KILLED),
             Result(tests[11], Outcome.BLOCKED, reason="waits for b.py, which did not pass"),
             Result(a_test(12), Outcome.DEFERRED, reason="--only"),      # another line accounts for these
+            Result(a_test(14, "o.py", stem="o"), Outcome.KNOWN, 1.0, 1, lease_on("0"), reason="issue 7, k:1"),
+            self.passed(a_test(15, "p.py"))._replace(reason="passes, though known to fail (so)"),
             Result(a_test(13, "n.py", stem="n"), Outcome.SKIPPED, 1.0, 77, lease_on("0"), junit_fault="missing"),
         ]
         sick = [run_tests.Sick(Device(1, "4"), "uncorrectable ECC error in b.py")]
@@ -352,10 +354,12 @@ flaky, passed at attempt 2: i.py ({self.logs}/i.attempt1.log)
 failed, exit 5, 1.0s: j.py ({self.logs}/j.log)
 crashed (SIGKILL, OOM killer), 1.0s: k.py ({self.logs}/k.log)
 blocked, 0.0s: l.py (waits for b.py, which did not pass)
+failed as known, exit 1, issue 7, k:1, 1.0s: o.py ({self.logs}/o.log)
 skipped, exit 77, 1.0s: n.py ({self.logs}/n.log)
 leaked: 1 process: i.py left sleep (pid 7)
 leaked: 2 processes: j.py left a (pid 8) b (pid 9)
 passed without its JUnit file (truncated): h.py
+passes, though known to fail (so): p.py
 7 failures by cause:
     2 x CUDA out of memory: b.py j.py
     1 x segmentation fault: c.py
@@ -364,7 +368,8 @@ passed without its JUnit file (truncated): h.py
     1 x out of memory (the kernel's OOM killer): k.py
     1 x waits for b.py, which did not pass: l.py
 quarantined: GPU 4 (uncorrectable ECC error in b.py)
-13 tests in 61.0s on 2 GPU(s): 2 passed, 1 flaky, 1 skipped, 2 failed, 2 crashed, 1 timeout, 1 blocked, 1 unrunnable, \
+15 tests in 61.0s on 2 GPU(s): 3 passed, 1 flaky, 1 skipped, 1 failed as known, \
+2 failed, 2 crashed, 1 timeout, 1 blocked, 1 unrunnable, \
 1 interrupted, 1 not run
 """)
 

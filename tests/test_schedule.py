@@ -498,6 +498,21 @@ class RetryTest(ScheduleCase):
         """, retries=1, skip_code=77, fail_fast=True)
         self.assertEqual(play.reasons()["c"], "waits for b, which did not pass")
 
+    def test_a_known_failure_is_final_and_a_pass_is_told(self) -> None:
+        """As for pytest's xfail. A crash or a timeout may be another fault."""
+        known = dict.fromkeys("ac", "issue 7, k:1")
+        self.play("a b+after=a", "begin > a on GPU 0\nexit a 1 > a failed as known; b skipped", retries=1, known=known,
+                  fail_fast=True)
+        play = self.play("a c:1:5", """
+            begin       > a on GPU 0; c on GPU 1
+            exit a -11  > a crashed, again; a on GPU 0
+            exit a      > a flaky
+            @5 tick     > SIGTERM c
+            @6 exit c   > c timeout, again; c on GPU 0
+            exit c 1    > c failed as known
+        """, retries=1, known=known)
+        self.assertEqual(play.reasons(), {"a": "passes, though known to fail (issue 7, k:1)", "c": "issue 7, k:1"})
+
     def test_only_causes_that_match_are_retried(self) -> None:
         """As the summary names them. What a GPU has spoilt is no retry."""
         self.play("a b:1:5", """
@@ -1229,13 +1244,13 @@ class WordsTest(unittest.TestCase):
         self.assertEqual(death_of(None), "")
 
     def test_outcomes_and_their_predicates(self) -> None:
-        predicates = {Outcome.is_ok: "passed flaky skipped deferred",
-                      Outcome.is_pass: "passed flaky", Outcome.is_excused: "skipped",
+        predicates = {Outcome.is_ok: "passed flaky skipped known deferred",
+                      Outcome.is_pass: "passed flaky", Outcome.is_excused: "skipped known",
                       Outcome.tells_nothing: "skipped deferred", Outcome.is_unfinished: "interrupted not_run",
                       Outcome.is_failure: "failed crashed timeout blocked unrunnable",
                       Outcome.can_be_retried: "failed crashed timeout"}
-        words = ["passed", "flaky", "skipped", "failed", "crashed", "timeout", "blocked", "unrunnable", "deferred",
-                 "interrupted", "not run"]
+        words = ["passed", "flaky", "skipped", "failed as known", "failed", "crashed", "timeout", "blocked",
+                 "unrunnable", "deferred", "interrupted", "not run"]
         self.assertEqual([outcome.value for outcome in Outcome], words)
         for predicate, names in predicates.items():
             self.assertEqual({outcome.name.lower() for outcome in Outcome if predicate(outcome)}, set(names.split()))

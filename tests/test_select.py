@@ -88,7 +88,7 @@ class Durations(HistoryCase):
 
     def test_only_passes_count_and_before_them_what_the_list_says(self) -> None:
         others = [outcome for outcome in run_tests.Outcome if outcome.value not in ("passed", "flaky")]
-        self.assertEqual(len(others), 9)
+        self.assertEqual(len(others), 10)
         for outcome in others:
             with self.subTest(outcome):
                 self.journal(end("a", 500, 3, outcome.value), end("b", 5, 1), end("b", 500, 3, outcome.value))
@@ -221,9 +221,9 @@ class Owing(HistoryCase):
 
     def test_all_that_did_not_pass_and_what_is_new(self) -> None:
         outcomes = {"a": "passed", "b": "flaky", "s": "skipped", "c": "failed", "d": "crashed", "e": "timeout",
-                    "f": "blocked", "g": "unrunnable", "h": "interrupted", "i": "not run"}
-        records = [start("abcdefghijs"), *(end(key, outcome=outcome) for key, outcome in outcomes.items())]
-        self.assertEqual(self.owing(*records, keys="abcdefghijkls"), "CDEFGHIJkl")
+                    "f": "blocked", "x": "failed as known", "g": "unrunnable", "h": "interrupted", "i": "not run"}
+        records = [start("abcdefghijsx"), *(end(key, outcome=outcome) for key, outcome in outcomes.items())]
+        self.assertEqual(self.owing(*records, keys="abcdefghijklsx"), "CDEFGHIJkl")
 
     def test_a_chain_of_runs(self) -> None:
         first = [start("abcd", run="1"), end("a", run="1"), end("b", outcome="failed", run="1"),
