@@ -258,6 +258,7 @@ class Options(NamedTuple):
     order: str = "auto"
     keep: Optional[Callable[[Sequence[str]], bool]] = None  # of `-k`: takes label and tags
     rerun_failed: bool = False
+    repeat: int = 1
     only: Optional[LabelFile] = None
     wanted: Tuple[str, ...] = ()  # of `[ci WORDS]` in --message, case folded
     max_gpus: Optional[int] = None
@@ -326,6 +327,7 @@ class Test(NamedTuple):
     junit: Optional[str]  # absolute path of the JUnit file that it writes
     announces: bool  # `Error: sub-test failed` is part of what its line prints
     is_pytest: bool = False  # by the runner: it writes its JUnit file, or has died
+    origin: str = ""  # its label without the number of its run
 
     @property
     def where(self) -> str:
@@ -465,6 +467,13 @@ def hash_function() -> Callable[[bytes], Any]:
         with suppress(ImportError):
             return importlib.import_module(name).sha256
     raise MachineError("this Python has no SHA-256; name another interpreter")
+
+
+def label_of_run(label: str, run: int) -> str:
+    """The label of a test in its first, second … run of `--repeat`: `a`, `a (run 2)`."""
+    if run == 1:
+        return label
+    return f"{label} (run {run})"
 
 
 def key_of(words: Iterable[str]) -> str:
@@ -1892,6 +1901,7 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         junit,
         line.is_handled or line.is_target,
         line.is_target,
+        label,
     )
 
 
@@ -1991,11 +2001,35 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     tests = {}
     for index, (parsed, line) in enumerate(zip(owners, lines)):
         after = tuple(unique.get((id(parsed), name), name) for name in line.attributes.after)
-        line = line._replace(attributes=line.attributes._replace(after=after))
-        tests[make_test(line, index, labels[index], stems[index], options)] = parsed
+        lines[index] = line._replace(attributes=line.attributes._replace(after=after))
+        tests[make_test(lines[index], index, labels[index], stems[index], options)] = parsed
     check_junits(tests)
     check_after(tests)
+    if options.repeat > 1:
+        return repeated(lines, labels, options)
     return list(tests)
+
+
+def repeated(lines: Sequence[TestLine], labels: Sequence[str], options: Options) -> List[Test]:
+    """All tests as often as `--repeat` says. `after` waits for all runs; those that write one JUnit file take turns."""
+    runs = range(1, options.repeat + 1)
+    origins = [label for label in labels for _ in runs]
+    every = [label_of_run(label, run) for label in labels for run in runs]
+    copies = []
+    for line in lines:
+        after = tuple(
+            label_of_run(label, run) for label in line.attributes.after for run in runs
+        )
+        lock = line.attributes.lock + (line.junit,) * bool(line.junit)
+        attributes = line.attributes._replace(after=after, lock=lock)
+        copies += [line._replace(attributes=attributes)] * options.repeat
+    stems = stems_of(copies, every)
+    return [
+        make_test(copies[index], index, label, stems[index], options)._replace(
+            origin=origins[index]
+        )
+        for index, label in enumerate(every)
+    ]
 
 
 def list_text(name: str) -> str:
@@ -2062,6 +2096,7 @@ class History:
         self.runs: Set[str] = set()  # the runs of these lists
         # By shard (`2/4`), names of the tests that its runs selected.
         self.shards: Dict[str, Set[str]] = {}
+        self.repeat = 1  # the most runs of a test in one of these
         # Names of the tests that were in their lists, selected or not.
         self.seen: Set[str] = set()
         # Names of the tests that did not pass in the last run that selected them.
@@ -2082,6 +2117,7 @@ class History:
             and not self.lists.isdisjoint(map(os.path.normpath, record["lists"]))
         ):
             selected = record["selected"]
+            self.repeat = max(self.repeat, int(record.get("repeat", 1)))
             self.runs.add(run)
             self.shards.setdefault(record["shard"] or "", set()).update(selected)
             self.seen.update(selected, record["left_out"])
@@ -2102,8 +2138,10 @@ class History:
             self.passes.setdefault(known_as, []).append((at, seconds))
 
     def owes(self, test: Test) -> bool:
-        """Whether a test has not passed in its last run, or was in none: new or changed tests owe a pass too."""
-        return test.name in self.owed or test.name not in self.seen
+        """Whether a test has not passed in its last run, or in one of its runs; or was in none: new ones owe too."""
+        runs = range(1, self.repeat + 1)
+        names = [key_of([test.key, label_of_run(test.origin, run)]) for run in runs]
+        return names[0] not in self.seen or not self.owed.isdisjoint(names)
 
     def duration(self, test: Test) -> Optional[float]:
         """Seconds: the median of the last passes, else what the list says, else None."""
@@ -2269,7 +2307,7 @@ def deferred_tests(tests: Sequence[Test], options: Options) -> Dict[Test, str]:
         asked = [
             test
             for test in tests
-            if test.label in options.only.labels
+            if test.origin in options.only.labels
             or any(has_word(test, word) for word in options.wanted)
         ]
         needed = reach(asked, leaders_of(tests))
@@ -3174,7 +3212,7 @@ class Schedule:
         test = event.test
         attempt = self.free(event.test)
         verdict = judge(event, attempt, self.options, is_spared=test in self.spared)
-        result = as_known(verdict, self.options.known.get(test.label, ""))
+        result = as_known(verdict, self.options.known.get(test.origin, ""))
         sick = [*event.sick, *self.accuse(result)]
         if result.outcome.can_be_retried() and sick:
             self.spared.add(test)
@@ -4464,6 +4502,7 @@ class Record:
             gpus=[device.token for device in machine.devices],
             directory=os.getcwd(),
             shard=options.shard and str(options.shard),
+            repeat=options.repeat,
             selected=[test.name for test in selection.tests if test not in selection.deferred],
             left_out=[test.name for test in left_out],
         )
@@ -4477,7 +4516,8 @@ class Record:
             clear_name(path)
         if tests:
             with open(fresh_file(path), "wb") as file:
-                file.writelines(to_bytes(test.label) + b"\n" for test in tests)
+                labels = dict.fromkeys(test.origin for test in tests)
+                file.writelines(to_bytes(label) + b"\n" for label in labels)
 
     def test_start(self, attempt: Attempt) -> None:
         test = attempt.test
@@ -5376,6 +5416,11 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
             "tests that did not pass in this list's last run, or were not reached by it",
         ),
         (
+            "--repeat N",
+            parse_positive,
+            "run each test N times, as tests of their own: `label`, `label (run 2)`; with --fail-fast until one fails",
+        ),
+        (
             "--max-gpus N",
             parse_positive,
             "defer tests that need more: deferred.txt in the log dir names them, for --only",
@@ -5580,6 +5625,7 @@ FOREIGN_OPTIONS = (
     "-x --exitfirst --maxfail --stop-on-failure: --fail-fast",
     "-R --tests-regex: -k EXPR",
     "--reruns: --retries N",
+    "--count: --repeat N",
 )
 
 
@@ -6058,7 +6104,7 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
 
 def warn_of_lost(option: str, labels: Iterable[str], tests: Iterable[Test]) -> None:
     """Say which labels in the file of an option name no test here."""
-    lost = sorted(set(labels) - {test.label for test in tests})
+    lost = sorted(set(labels) - {test.origin for test in tests})
     if lost:
         warn(f"{option}: {len(lost)} of its labels name no test here: {first_of(lost)}")
 
@@ -6068,11 +6114,11 @@ def warn_of_strangers(tests: Sequence[Test], only: LabelFile, words: Iterable[st
 
     A file that ci_dedup.py wrote names in comments what it left out: a test that it names nowhere is new.
     """
-    here = {test.label for test in tests}
+    here = {test.origin for test in tests}
     named = [label for label in only.labels if not label.startswith("# ")]
     warn_of_lost(f"--only {only.path}", named, tests)
     left_out = {label[2:] for label in only.labels if label.startswith("# ")}
-    new = [test.label for test in tests if test.label not in only.labels | left_out]
+    new = [test.label for test in tests if test.origin not in only.labels | left_out]
     if new and here & left_out and "all" not in words:
         warn(
             f"--only {only.path}: {counted(len(new), 'test')} new to it, deferred unless it or the message names them: "
@@ -8113,6 +8159,7 @@ def check_script(name: str, options: Options) -> None:
         "--max-gpus": options.max_gpus,
         "--only": options.only,
         "--rerun-failed": options.rerun_failed,
+        "--repeat": options.repeat > 1,
         "--skip-code": options.skip_code,
         "--known-failures": options.known,
     }

@@ -296,6 +296,23 @@ class Golden(CommandLineCase):
                          [f"parallel_{output}.txt" for output in ("failures", "none", "ordered", "replay")])
 
 
+class Repeated(CommandLineCase):
+    def test_each_test_runs_so_often(self) -> None:
+        text = "echo $RUN_TESTS_LABEL >>ran; ! grep -q 3 ran #: label=a\ntrue #: label=b gpus=5\nfalse #: label=c\n"
+        self.write("known.txt", "a # now and then\nc # always\n")
+        self.write("few.txt", "a\nb\n")
+        ran = self.run_list(text, "--repeat", "3", "--only", "few.txt", "--max-gpus", "4", gpus="0")
+        runs = ["a", "a (run 2)", "a (run 3)"]
+        deferred = {name + run: "deferred" for name in "bc" for run in ("", " (run 2)", " (run 3)")}
+        self.check(ran, 1, {**deferred, **dict(zip(runs, ["passed", "passed", "failed"]))})
+        self.assertEqual((ran.read("ran").splitlines(), ran.read("logs/deferred.txt")), (runs, "b\nc\n"))
+        self.assertNotIn("few.txt", ran.err, "nothing in it is lost or new")
+        ran = self.run_list(text, "--repeat", "2", "--rerun-failed", "--only", "few.txt", "--max-gpus", "4",
+                            "--known-failures", "known.txt")
+        self.assertEqual({label: how for label, how in ran.outcomes().items() if how != "deferred"},
+                         {**dict.fromkeys(runs[:2], "failed as known"), runs[2]: "failed"})
+
+
 class Excuses(CommandLineCase):
     """Tests that do not pass, and do not fail the run."""
 

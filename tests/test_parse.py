@@ -787,6 +787,33 @@ class JunitFiles(ParseCase):
             self.assert_mistake(text, text.count("\n"), f"writes the same JUnit file as {NAME}:1, ")
 
 
+class Repeat(ParseCase):
+    """`--repeat`: each run is a test of its own."""
+
+    def test_runs_are_told_apart(self) -> None:
+        tests = self.parse("true #: label=x\ntrue #: label=x\nwait\nfalse #: after=x lock=l\n", repeat=2)
+        self.assertEqual([(test.index, test.label, test.origin, test.stem, test.barrier) for test in tests], [
+            (0, "x", "x", "x", 0), (1, "x (run 2)", "x", "x_run_2", 0), (2, "x #2", "x #2", "x_2", 0),
+            (3, "x #2 (run 2)", "x #2", "x_2_run_2", 0), (4, "false", "false", "false", 1),
+            (5, "false (run 2)", "false", "false_run_2", 1)])
+        self.assertEqual([test.attributes.after for test in tests[-3:]], [(), *[("x", "x (run 2)")] * 2])
+        self.assertEqual({test.key for test in tests[:4]}, {tests[0].key})
+        self.assertEqual([test.label for test in self.parse("true\n", repeat=1)], ["true"])
+
+    def test_each_run_has_a_junit_file_or_its_turn(self) -> None:
+        """What a line names itself cannot be told apart."""
+        self.write("test_a.py", "")
+        tests = self.parse("test_a.py\nprog --junitxml=$HOME/b.xml #: lock=l\n", repeat=2)
+        self.assertEqual([test.stem for test in tests], ["pytest_test_a", "pytest_test_a_run_2", "b", "b_2"])
+        for test in tests[:2]:
+            self.assertIn(f"--junitxml={test.junit}", test.command)
+            self.assertEqual((os.path.basename(test.junit or ""), test.attributes.lock), (f"{test.stem}.xml", ()))
+        self.assertEqual([test.attributes.lock for test in tests[2:]], [("l", tests[2].junit)] * 2)
+
+    def test_mistakes_are_told_once(self) -> None:
+        self.assert_mistake("true #: after=none\n", 1, "after=none names no test", repeat=3)
+
+
 class After(ParseCase):
     def test_an_after_that_cannot_be(self) -> None:
         for text, told in (

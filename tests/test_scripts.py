@@ -641,6 +641,7 @@ class FeatureTest(ScriptCase):
             ("--only", "list.txt", "test.sh"): ["error: --only: "],
             ("--max-gpus", "1", "test.sh"): ["error: --max-gpus: "],
             ("--skip-code", "77", "test.sh"): ["error: --skip-code: "],
+            ("--repeat", "2", "test.sh"): ["error: --repeat: "],
             ("--known-failures", "known.txt", "test.sh"): ["error: --known-failures: "],
             ("--rerun-failed", "test.sh"): ["error: --rerun-failed: "],
             ("test.sh", "list.txt"): ["error: test.sh is a script; it runs alone"],

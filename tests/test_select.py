@@ -247,6 +247,16 @@ class Owing(HistoryCase):
             with self.subTest(expected):
                 self.assertEqual(self.owing(*first, *second, keys="abcf"), expected)
 
+    def test_of_a_test_that_was_repeated_all_runs_have_to_pass(self) -> None:
+        """Whether it is to be repeated now or not; as a new number of runs is no new test."""
+        tests = [a_test(0, "x", key="a"), a_test(1, "x (run 2)", key="a", origin="x"),
+                 a_test(2, "x (run 3)", key="a", origin="x")]
+        for passed in (["x"], ["x (run 2)"], ["x", "x (run 2)"]):
+            with self.subTest(passed):
+                run = {**start(), "selected": [test.name for test in tests[:2]], "repeat": 2}
+                self.journal(run, *({**end("a"), "label": label} for label in passed))
+                self.assertEqual({self.history().owes(test) for test in tests}, {len(passed) < 2})
+
     def test_equal_lines_pass_each_for_itself(self) -> None:
         """They have one key, and labels that tell them apart."""
         tests = [a_test(0, "x", key="a"), a_test(1, "x #2", key="a")]
