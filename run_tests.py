@@ -13,7 +13,7 @@ next waiting test at once. With one GPU or none the tests run one after another 
 would print.
 
 Exit codes: 0 all passed; 1 a test failed or did not get to run; 2 usage or a bad list; 3 the runner or
-the machine failed; 5 nothing selected; 128+N ended by signal N.
+the machine failed; 5 nothing selected, or all skipped; 128+N ended by signal N.
 
 The file reads in the order in which data flows:
 
@@ -192,6 +192,8 @@ class Outcome(enum.Enum):
 
     PASSED = "passed"
     FLAKY = "flaky"
+    SKIPPED = "skipped"
+    KNOWN = "failed as known"
     FAILED = "failed"
     CRASHED = "crashed"
     TIMEOUT = "timeout"
@@ -203,7 +205,19 @@ class Outcome(enum.Enum):
 
     def is_ok(self) -> bool:
         """It does not fail the run."""
-        return self in (Outcome.PASSED, Outcome.FLAKY, Outcome.DEFERRED)
+        return self.is_pass() or self.is_excused() or self is Outcome.DEFERRED
+
+    def is_pass(self) -> bool:
+        """What waits for the test may start."""
+        return self in (Outcome.PASSED, Outcome.FLAKY)
+
+    def is_excused(self) -> bool:
+        """It did not pass, and fails the run as little."""
+        return self in (Outcome.SKIPPED, Outcome.KNOWN)
+
+    def tells_nothing(self) -> bool:
+        """It does not fail the run, and has tested nothing."""
+        return self in (Outcome.SKIPPED, Outcome.DEFERRED)
 
     def is_failure(self) -> bool:
         """It is the test's own failure: named in `failures` and in the last line."""
@@ -237,7 +251,10 @@ class Options(NamedTuple):
     deadline: Optional[float] = None
     grace: float = GRACE_S
     retries: int = 0
+    retry_on: str = ""  # a pattern of causes
     flaky: str = "pass"
+    skip_code: Optional[int] = None  # the exit code of a test that cannot run here
+    known: Mapping[str, str] = {}  # why tests are known to fail, by label
     leaks: str = "report"
     fail_fast: bool = False
     handlers: Tuple[str, ...] = ("test_fail",)  # of failures, in scripts
@@ -257,6 +274,7 @@ class Options(NamedTuple):
     order: str = "auto"
     keep: Optional[Callable[[Sequence[str]], bool]] = None  # of `-k`: takes label and tags
     rerun_failed: bool = False
+    repeat: int = 1
     only: Optional[LabelFile] = None
     wanted: Tuple[str, ...] = ()  # of `[ci WORDS]` in --message, case folded
     max_gpus: Optional[int] = None
@@ -325,6 +343,7 @@ class Test(NamedTuple):
     junit: Optional[str]  # absolute path of the JUnit file that it writes
     announces: bool  # `Error: sub-test failed` is part of what its line prints
     is_pytest: bool = False  # by the runner: it writes its JUnit file, or has died
+    origin: str = ""  # its label without the number of its run
 
     @property
     def where(self) -> str:
@@ -417,8 +436,9 @@ class Result(NamedTuple):
         why = self.reason and f", {self.reason}"
         if self.outcome is Outcome.CRASHED:
             return f"crashed ({death_of(self.status)}{why})"
-        if self.outcome is Outcome.FAILED and self.status is not None:
-            return f"failed, exit {self.status}{why}"
+        if self.outcome is Outcome.FAILED or self.outcome.is_excused():
+            status = f", exit {self.status}" * (self.status is not None)
+            return f"{self.outcome.value}{status}{why}"
         return self.outcome.value
 
     @property
@@ -472,6 +492,13 @@ def hash_function() -> Callable[[bytes], Any]:
     raise MachineError("this Python has no SHA-256; name another interpreter")
 
 
+def label_of_run(label: str, run: int) -> str:
+    """The label of a test in its first, second … run of `--repeat`: `a`, `a (run 2)`."""
+    if run == 1:
+        return label
+    return f"{label} (run {run})"
+
+
 def key_of(words: Iterable[str]) -> str:
     """A test's name in journals: 12 hex digits of the hash of its command and environment prefix."""
     return hash_function()(to_bytes(" ".join(words))).hexdigest()[:12]
@@ -510,6 +537,7 @@ SEVERAL_GPUS = (
 MASK_VARIABLES = (
     "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK".split()
 )
+WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
 COMPANIONS = "split after-crash mem nodes".split()
 
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
@@ -1040,14 +1068,15 @@ def expandable(text: str, is_command: bool) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `90`, `90s`, `10m`, `1.5h`, `1d`. Raises BadValue."""
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)(ms|s|m|h|d|)", text.strip())
-    if not match:
-        raise BadValue(f"{text!r} is not a duration such as 90s, 10m or 2h")
-    return (
-        float(match.group(1))
-        * {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match.group(2)]
-    )
+    """Seconds in `90`, `90s`, `10m`, `5min`, `1.5h`, `1h30m`, `1d`. Raises BadValue."""
+    number = r"(\d{1,9}(?:\.\d+)?)"
+    written = re.sub(f"^{number}$", r"\1s", text.strip())
+    units = {"d": 86400, "h": 3600, "m(?:in)?": 60, "s(?:ec)?": 1, "ms": 0.001}
+    match = re.fullmatch("".join(f"(?:{number}{unit})?" for unit in units), written)
+    if not match or not written:
+        raise BadValue(f"{text!r} is not a duration such as 90s, 10m, 2h or 1h30m")
+    pairs = zip(match.groups("0"), units.values())
+    return math.fsum(float(count) * seconds for count, seconds in pairs)
 
 
 def parse_gpus(text: str) -> float:
@@ -1250,7 +1279,7 @@ def read_list(parsed: ListFile) -> None:
         if "\0" in raw:
             parsed.lose(number, "a NUL byte; a list is text")
         elif raw.endswith("\r"):
-            parsed.lose(number, "Windows line ends; mend them with `sed -i 's/\\r$//'`")
+            parsed.lose(number, WINDOWS)
         if not parsed.is_whole:
             return
     defaults = Attributes()
@@ -1278,6 +1307,9 @@ def read_attributes(
     """What `#:` comments behind a command say of it, or one on a line of its own of the tests below."""
     attributes = defaults
     for comment in reader.comments:
+        typo = re.match(r"#\s+:\s*(\w+)=", comment.text)
+        if typo and typo.group(1) in ATTRIBUTES:
+            parsed.complain(line, f"`{comment.text}` is a comment; write `#:` without a space")
         if not comment.text.startswith("#:"):
             continue
         if not reader.nodes:
@@ -1892,6 +1924,7 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         junit,
         line.is_handled or line.is_target,
         line.is_target,
+        label,
     )
 
 
@@ -1991,15 +2024,44 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     tests = {}
     for index, (parsed, line) in enumerate(zip(owners, lines)):
         after = tuple(unique.get((id(parsed), name), name) for name in line.attributes.after)
-        line = line._replace(attributes=line.attributes._replace(after=after))
-        tests[make_test(line, index, labels[index], stems[index], options)] = parsed
+        lines[index] = line._replace(attributes=line.attributes._replace(after=after))
+        tests[make_test(lines[index], index, labels[index], stems[index], options)] = parsed
     check_junits(tests)
     check_after(tests)
+    if options.repeat > 1:
+        return repeated(lines, labels, options)
     return list(tests)
+
+
+def repeated(lines: Sequence[TestLine], labels: Sequence[str], options: Options) -> List[Test]:
+    """All tests as often as `--repeat` says. `after` waits for all runs; those that write one JUnit file take turns."""
+    runs = range(1, options.repeat + 1)
+    origins = [label for label in labels for _ in runs]
+    every = [label_of_run(label, run) for label in labels for run in runs]
+    copies = []
+    for line in lines:
+        after = tuple(
+            label_of_run(label, run) for label in line.attributes.after for run in runs
+        )
+        lock = line.attributes.lock + (line.junit,) * bool(line.junit)
+        attributes = line.attributes._replace(after=after, lock=lock)
+        copies += [line._replace(attributes=attributes)] * options.repeat
+    stems = stems_of(copies, every)
+    return [
+        make_test(copies[index], index, label, stems[index], options)._replace(
+            origin=origins[index]
+        )
+        for index, label in enumerate(every)
+    ]
 
 
 def list_text(name: str) -> str:
     """The text of a list; bytes that are not UTF-8 survive as surrogates. Raises ListError."""
+    if os.path.isdir(name) or re.search(r"\.py(::|$)", name):
+        raise ListError(
+            f"{name}: a directory or a Python file is no list; put it on a line of one, or run "
+            f"`echo {shlex.quote(name)} | {PROGRAM} -`"
+        )
     try:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
             data = file.read()
@@ -2049,13 +2111,15 @@ class History:
     """What journals say: how long each test takes when it passes, and which tests of these lists still owe a pass."""
 
     def __init__(self, lists: Sequence[str] = (), flaky: str = "pass") -> None:
-        self.counts = {Outcome.PASSED.value}
+        # Outcomes after which a test owes nothing; pytest's --lf has skips and xfails among them, too.
+        self.counts = {Outcome.PASSED.value, Outcome.SKIPPED.value, Outcome.KNOWN.value}
         if flaky == "pass":
             self.counts.add(Outcome.FLAKY.value)
         self.lists = frozenset(map(os.path.normpath, lists))
         self.runs: Set[str] = set()  # the runs of these lists
         # By shard (`2/4`), names of the tests that its runs selected.
         self.shards: Dict[str, Set[str]] = {}
+        self.repeat = 1  # the most runs of a test in one of these
         # Names of the tests that were in their lists, selected or not.
         self.seen: Set[str] = set()
         # Names of the tests that did not pass in the last run that selected them.
@@ -2076,24 +2140,31 @@ class History:
             and not self.lists.isdisjoint(map(os.path.normpath, record["lists"]))
         ):
             selected = record["selected"]
+            self.repeat = max(self.repeat, int(record.get("repeat", 1)))
             self.runs.add(run)
             self.shards.setdefault(record["shard"] or "", set()).update(selected)
             self.seen.update(selected, record["left_out"])
             self.owed.update(selected)
-        elif event == "test_end" and record["outcome"] in ("passed", "flaky"):
+        elif event == "test_end":
             key = record["test"]
             label = record["label"]
-            ended = (record["time"] + 0.0, record["seconds"] + 0.0)
-            if not 0 <= ended[1] <= LONGEST_S:
-                raise ValueError("not a duration")
-            for known_as in (key, (key, label)):
-                self.passes.setdefault(known_as, []).append(ended)
+            if record["outcome"] in ("passed", "flaky"):
+                self.add_pass(key, label, record["time"] + 0.0, record["seconds"] + 0.0)
             if run in self.runs and record["outcome"] in self.counts:
                 self.owed.discard(key_of([key, label]))
 
+    def add_pass(self, key: str, label: str, at: float, seconds: float) -> None:
+        """Take in how long a test has taken. Raises ValueError for what no test takes, TypeError for no key."""
+        if not 0 <= seconds <= LONGEST_S:
+            raise ValueError("not a duration")
+        for known_as in (key, (key, label)):
+            self.passes.setdefault(known_as, []).append((at, seconds))
+
     def owes(self, test: Test) -> bool:
-        """Whether a test has not passed in its last run, or was in none: new or changed tests owe a pass too."""
-        return test.name in self.owed or test.name not in self.seen
+        """Whether a test has not passed in its last run, or in one of its runs; or was in none: new ones owe too."""
+        runs = range(1, self.repeat + 1)
+        names = [key_of([test.key, label_of_run(test.origin, run)]) for run in runs]
+        return names[0] not in self.seen or not self.owed.isdisjoint(names)
 
     def duration(self, test: Test) -> Optional[float]:
         """Seconds: the median of the last passes, else what the list says, else None."""
@@ -2109,22 +2180,28 @@ class Estimates(NamedTuple):
 
     seconds: Mapping[Test, float]
     unknown: FrozenSet[Test]  # they count as the mean of the known ones
+    unknown_first: bool = True  # as if they were the longest
 
 
 def estimate(tests: Sequence[Test], history: History) -> Estimates:
     """The expected seconds of the tests.
 
     A test of which nothing is known counts as the mean of the others. (It starts first of its width, as if it
-    were the longest: measured on the suites in qa/bench, that ends soonest. See qa/bench/README.md.)
+    were the longest: measured on the suites in qa/bench, that ends soonest. See qa/bench/README.md.) Where lines
+    carry `time=`, they are the long ones, and a test without it counts as half of the shortest.
     """
     durations = {test: history.duration(test) for test in tests}
     known = {test: seconds for test, seconds in durations.items() if seconds is not None}
-    mean = ASSUMED_S
-    if known:
-        mean = math.fsum(known.values()) / len(known)
+    said = [test.attributes.time for test in tests if test.attributes.time is not None]
+    assumed = ASSUMED_S
+    if said:
+        assumed = min(said) / 2
+    elif known:
+        assumed = math.fsum(known.values()) / len(known)
     return Estimates(
-        {test: known.get(test, mean) for test in tests},
+        {test: known.get(test, assumed) for test in tests},
         frozenset(durations.keys() - known.keys()),
+        not said,
     )
 
 
@@ -2155,9 +2232,9 @@ def widest_first(tests: Sequence[Test], estimates: Estimates, gpus: int) -> List
     end with it alone. A test counts for the tests that wait for it too (critical path).
     """
     chains = chains_of(tests, estimates.seconds)
+    first = estimates.unknown if estimates.unknown_first else ()
     wide = sorted(
-        tests,
-        key=lambda test: (-chains[test][0], test not in estimates.unknown, -chains[test][1]),
+        tests, key=lambda test: (-chains[test][0], test not in first, -chains[test][1])
     )
     long = sorted(wide, key=lambda test: -chains[test][1])[::-1]  # the longest comes last
     works = {test: work_of(test, estimates.seconds, gpus) for test in tests}
@@ -2253,7 +2330,7 @@ def deferred_tests(tests: Sequence[Test], options: Options) -> Dict[Test, str]:
         asked = [
             test
             for test in tests
-            if test.label in options.only.labels
+            if test.origin in options.only.labels
             or any(has_word(test, word) for word in options.wanted)
         ]
         needed = reach(asked, leaders_of(tests))
@@ -2609,18 +2686,18 @@ def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
                 f"--gpus {gpus}: CUDA cannot read these ids together; without an outer mask it has to"
             )
         return machine_of(asked, CUDA)
-    visible = [device.token for device in outer.devices]
-    shown = ",".join(visible) or "none"
-    if not gpus.isdigit():
-        hidden = ",".join(token for token in asked if token not in visible)
-        if hidden:
-            raise UsageError(f"--gpus {gpus}: the outer mask hides {hidden}; it shows {shown}")
-        visible = asked
-    elif len(asked) > len(visible):
+    shown = [device.token for device in outer.devices]
+    chosen = asked
+    hidden = ",".join(token for token in asked if token not in shown)
+    if gpus.isdigit():
+        chosen = shown[: len(asked)]
+        hidden = f"{len(asked) - len(chosen)} of them" * (len(asked) > len(chosen))
+    if hidden:
         raise UsageError(
-            f"--gpus {gpus}: the outer mask hides {len(asked) - len(visible)} of them; it shows {shown}"
+            f"--gpus {gpus}: the outer mask hides {hidden}; it shows {','.join(shown) or 'none'}, and is never "
+            "widened: leave --gpus out to use what it shows"
         )
-    devices = [Device(index, token) for index, token in enumerate(visible[: len(asked)])]
+    devices = [Device(index, token) for index, token in enumerate(chosen)]
     return outer._replace(devices=tuple(devices))
 
 
@@ -3176,17 +3253,15 @@ class Schedule:
     def on_exited(self, event: Exited) -> List[Action]:
         test = event.test
         attempt = self.free(event.test)
-        result = judge(event, attempt, self.options, is_spared=test in self.spared)
+        verdict = judge(event, attempt, self.options, is_spared=test in self.spared)
+        result = as_known(verdict, self.options.known.get(test.origin, ""))
         sick = [*event.sick, *self.accuse(result)]
         if result.outcome.can_be_retried() and sick:
             self.spared.add(test)
         actions = self.isolate(sick, event.at)
         if self.is_machine_wide(result):
             actions += self.fail(f"{result.cause.text}, on every GPU", event.at)
-        retries = self.options.retries
-        if test.attributes.retries is not None:
-            retries = test.attributes.retries
-        is_last = attempt.number > retries + (test in self.spared)
+        is_last = attempt.number > self.retries_of(result) + (test in self.spared)
         if (
             is_last
             or self.stopped
@@ -3198,6 +3273,14 @@ class Schedule:
         self.waiting[test] = 0
         self.line_up(test)
         return [*actions, Retry(result)]
+
+    def retries_of(self, result: Result) -> int:
+        """How often a test that has ended so may be run again in all."""
+        if not re.search(self.options.retry_on, result.cause.text or result.reason):
+            return 0
+        if result.test.attributes.retries is not None:
+            return result.test.attributes.retries
+        return self.options.retries
 
     def accuse(self, result: Result) -> List[Sick]:
         """The GPU that an attempt's log shows to be broken, if the attempt had no other.
@@ -3278,7 +3361,7 @@ class Schedule:
         """An attempt has to be announced, or has had its time."""
         test = attempt.test
         if attempt.deadline > at:
-            attempt.slow_at = at + (self.options.slow or math.inf)
+            attempt.slow_at = at + self.options.slow
             self.watch(attempt)
             return [Announce(test, at - attempt.began)]
         if attempt.sent == signal.SIGKILL:
@@ -3351,12 +3434,13 @@ class Schedule:
                 if follower not in self.waiting or ended.outcome.is_unfinished():
                     continue
                 self.waiting[follower] -= 1
-                if ended.outcome.is_ok():
+                if ended.outcome.is_pass():
                     self.line_up(follower)
                 else:
                     del self.waiting[follower]
                     reason = f"waits for {test.label}, which did not pass"
-                    results.append(Result(follower, Outcome.BLOCKED, reason=reason))
+                    outcome = Outcome.SKIPPED if ended.outcome.is_excused() else Outcome.BLOCKED
+                    results.append(Result(follower, outcome, reason=reason))
         if (
             self.options.fail_fast
             and not self.stopped
@@ -3414,7 +3498,7 @@ class Schedule:
         self.locked.update(test.attributes.lock)
         attempt = self.running[test] = Attempt(test, lease, len(before) + 1, at)
         attempt.deadline = at + (test.timeout or math.inf)
-        attempt.slow_at = at + (self.options.slow or math.inf)
+        attempt.slow_at = at + self.options.slow
         self.watch(attempt)
         return attempt
 
@@ -3475,6 +3559,8 @@ def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) ->
     cause = event.cause
     reason = ""
     fault = event.junit_fault
+    # What a failure precedes, in its JUnit file or at its first attempt, is no skip.
+    is_skip = event.status == options.skip_code and not event.junit_failures
     if outcome is Outcome.TIMEOUT:
         cause = Cause("timeout")
         reason = f"did not end in {test.timeout:g}s"
@@ -3489,11 +3575,15 @@ def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) ->
     elif outcome is Outcome.PASSED and event.leaked and options.leaks == "fail":
         outcome = Outcome.FAILED
         cause = Cause("leaked processes")
+        reason = "leaked: " + counted(len(event.leaked), "process", "processes")
     elif outcome is Outcome.PASSED and attempt.number > 1 + is_spared:
         outcome = Outcome.FLAKY
+    elif outcome is Outcome.FAILED and is_skip and attempt.number <= 1 + is_spared:
+        outcome = Outcome.SKIPPED
+        cause = Cause()
     if not outcome.is_ok() and test.junit and not fault and not event.junit_failures:
         fault = "without a failure"  # written before it died: CI would show green
-    result = attempt.result(
+    return attempt.result(
         outcome,
         seconds=(event.ended or event.at) - attempt.began,
         status=event.status,
@@ -3503,8 +3593,17 @@ def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) ->
         leaked=event.leaked,
         memory=event.memory,
     )
-    if cause.text == "leaked processes":
-        return result._replace(reason=result.leaks())
+
+
+def as_known(result: Result, why: str) -> Result:
+    """The result of a test that is known to fail if `why` says something: what pytest's xfail makes of it.
+
+    A crash or a timeout stays one: xfail does not cover what takes the interpreter down, and it may be a new fault.
+    """
+    if why and result.outcome is Outcome.FAILED:
+        return result._replace(outcome=Outcome.KNOWN, reason=why)
+    if why and result.outcome.is_pass():
+        return result._replace(reason=f"passes, though known to fail ({why})")
     return result
 
 
@@ -4401,9 +4500,13 @@ def read_history(options: Options) -> History:
             with open(path, "rb") as file:
                 if file.seekable():
                     file.seek(max(0, file.seek(0, os.SEEK_END) - size))
-                for line in file:
-                    if not line.startswith((b'{"event": "test_start"', b'{"event": "run_end"')):
-                        learn(history, line, is_own=real == own)
+                learnt = [
+                    learn(history, line, is_own=real == own)
+                    for line in file
+                    if not line.startswith((b'{"event": "test_start"', b'{"event": "run_end"'))
+                ]
+            if learnt and not any(learnt) and real != own:
+                warn(f"--history {path}: no line of it is a journal's; name a run_tests.jsonl")
         except OSError as error:
             raise UsageError(
                 f"--history {path}: cannot be read ({error.strerror}); name a journal"
@@ -4411,13 +4514,15 @@ def read_history(options: Options) -> History:
     return history
 
 
-def learn(history: History, line: bytes, is_own: bool) -> None:
-    """Take in a line of a journal. Torn lines, those of other tools and of older runners cost themselves alone."""
+def learn(history: History, line: bytes, is_own: bool) -> bool:
+    """Take in a line of a journal, if it is one. Torn lines, those of other tools cost themselves alone."""
     start = line.rfind(b'{"event"')  # behind a torn line
     with suppress(
         ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError
     ):
         history.add(json.loads(line[start:] if start > 0 else line), is_own)
+        return True
+    return False
 
 
 def journal_path(options: Options) -> str:
@@ -4435,7 +4540,7 @@ class Record:
         self.failed: Optional[Appender] = None  # `failures`, once there is one
         self.failures = os.path.join(options.fail_dir or options.log_dir, "failures")
         try:
-            os.makedirs(options.log_dir, exist_ok=True)
+            make_log_dir(options.log_dir)
             self.lock = lock_directory(options.log_dir)
             os.makedirs(os.path.dirname(self.failures), exist_ok=True)
             if options.fail_dir is None:
@@ -4486,6 +4591,7 @@ class Record:
             gpus=[device.token for device in machine.devices],
             directory=os.getcwd(),
             shard=options.shard and str(options.shard),
+            repeat=options.repeat,
             selected=[test.name for test in selection.tests if test not in selection.deferred],
             left_out=[test.name for test in left_out],
         )
@@ -4499,7 +4605,8 @@ class Record:
             clear_name(path)
         if tests:
             with open(fresh_file(path), "wb") as file:
-                file.writelines(to_bytes(test.label) + b"\n" for test in tests)
+                labels = dict.fromkeys(test.origin for test in tests)
+                file.writelines(to_bytes(label) + b"\n" for label in labels)
 
     def test_start(self, attempt: Attempt) -> None:
         test = attempt.test
@@ -4560,7 +4667,7 @@ class Record:
                 )
             self.failed.end_line()
             self.failed.write(to_bytes(test.label) + b"\n")
-        never_ran = result.status is None and not result.outcome.is_ok()
+        never_ran = result.status is None and result.outcome is not Outcome.DEFERRED
         if test.junit and (result.junit_fault or never_ran):
             keeps = not never_ran and result.junit_fault not in (MISSING, STALE)
             is_ours = os.path.dirname(test.junit) == os.path.abspath(self.log_dir)
@@ -4579,10 +4686,9 @@ class Record:
 
     def restore(self) -> None:
         """Put back what a test has deleted. Raises OSError, and MachineError if another run has the log dir now."""
+        make_log_dir(self.log_dir)
         for file in filter(None, (self.journal, self.failed)):
             file.restore()
-        with suppress(FileExistsError):
-            os.makedirs(self.log_dir)
         folder = os.stat(self.log_dir)
         if folder.st_ino != os.fstat(self.lock).st_ino:  # it is another, and so is its lock
             os.close(self.lock)
@@ -4629,6 +4735,14 @@ def reads_deferred(options: Options) -> bool:
 def deferred_path(options: Options) -> str:
     """The file that names the deferred tests."""
     return os.path.join(options.log_dir, "deferred.txt")
+
+
+def make_log_dir(path: str) -> None:
+    """Make the folder of the logs, if there is none; git is to ignore what we have made. Raises OSError."""
+    if not os.path.isdir(path):
+        os.makedirs(path, exist_ok=True)  # another run may be faster
+        with suppress(FileExistsError), open(os.path.join(path, ".gitignore"), "xb") as file:
+            file.write(b"*\n")
 
 
 def lock_directory(path: str) -> int:
@@ -4733,7 +4847,9 @@ def stand_in_junit(result: Result, tail: str, keeps: bool) -> Any:
     cases = list(complete_cases(result.test.junit or "")) if keeps else []
     case = case_of(result, PROGRAM)
     message = xml_text(f"{result.verdict()}; {why}")
-    if result.outcome.is_ok():
+    if result.outcome.is_excused():
+        xml.SubElement(case, "skipped", message=message)
+    elif result.outcome.is_ok():
         xml.SubElement(case, "system-out").text = message
     else:
         error = xml.SubElement(case, "error", message=message, type=result.outcome.value)
@@ -4757,6 +4873,8 @@ def summary_case(attempts: Sequence[Result], record: Record) -> Any:
     case = case_of(last, last.test.file)
     if last.outcome is Outcome.DEFERRED:
         xml.SubElement(case, "skipped", message=f"deferred by {last.reason}")
+    elif last.outcome.is_excused():
+        xml.SubElement(case, "skipped", message=xml_text(last.verdict()))
     is_ok = last.outcome.is_ok()
     if last.outcome is Outcome.FLAKY:
         attempts = attempts[:-1]
@@ -5134,6 +5252,8 @@ def find_fold(environ: Mapping[str, str]) -> Optional[Fold]:
 
 COLOURS: Mapping[Outcome, str] = {
     Outcome.PASSED: GREEN,
+    Outcome.SKIPPED: YELLOW,
+    Outcome.KNOWN: YELLOW,
     Outcome.FLAKY: YELLOW,
 }  # of a marker; all others are red
 
@@ -5167,7 +5287,7 @@ class Console:
         self.trace = trace
         self.record = record
         self.options = record.options
-        # All tests that get an outcome, in list order; how many of them are to run.
+        # All tests that get an outcome, in list order; how many of them are not deferred.
         self.tests = tests
         self.total = total
         self.policy = policy
@@ -5306,15 +5426,18 @@ class Console:
 
     def concluded(self, result: Result) -> None:
         """A test has its outcome."""
-        self.finished += result.status is not None or result.outcome is Outcome.BLOCKED
+        outcome = result.outcome
+        has_ended = outcome.is_failure() or outcome.is_excused()
+        self.finished += result.status is not None or has_ended
         self.failed += self.options.fails(result.outcome)
         progress = f"{self.finished}/{self.total}"
         if self.policy.has_markers:
             self.announce(result)
         if result.status is not None:
             self.ended(result, progress)
-        elif result.outcome is Outcome.BLOCKED and self.policy.has_markers:
-            self.trace.line(f">>> Blocked: {result.test.label} [{result.reason}, {progress}]")
+        elif outcome in (Outcome.BLOCKED, Outcome.SKIPPED) and self.policy.has_markers:
+            what = outcome.value.capitalize()
+            self.trace.line(f">>> {what}: {result.test.label} [{result.reason}, {progress}]")
         if not self.policy.has_markers:
             self.explain(result)
             self.announce(result)
@@ -5349,11 +5472,13 @@ class Console:
         reason = result.reason
         if result.outcome is Outcome.DEFERRED or reason == result.leaks():
             reason = ""
+        if result.outcome.is_excused():
+            reason = result.verdict()
         left = f"{result.leaks()}: {first_of(result.leaked)}" if result.leaked else ""
         flaky = lone = ""
         if result.outcome is Outcome.FLAKY:
             flaky = f"passed at attempt {result.attempt}"
-        if result.outcome.is_ok() and result.junit_fault and self.policy.sums_up:
+        if result.outcome.is_pass() and result.junit_fault and self.policy.sums_up:
             lone = f"passed without its JUnit file ({result.junit_fault})"
         for what in filter(None, (reason, left, flaky, lone)):
             if not result.outcome.is_unfinished():
@@ -5454,14 +5579,15 @@ def troubles(results: Sequence[Result], record: Record) -> List[str]:
     """What did not simply pass, in list order, then what was left behind."""
     lines = []
     for result in results:
-        if not result.outcome.is_ok() and result.outcome is not Outcome.NOT_RUN:
+        outcome = result.outcome
+        if outcome.is_excused() or not (outcome.is_ok() or outcome is Outcome.NOT_RUN):
             about = record.log_path(result.test) if result.status is not None else result.reason
             lines.append(
                 f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label} ({about})"
             )
             if result.cause.line:
                 lines.append(f"    {result.cause.line}")
-        elif result.outcome is Outcome.FLAKY:
+        elif outcome is Outcome.FLAKY:
             first = record.log_path(result.test, 1)
             lines.append(
                 f"flaky, passed at attempt {result.attempt}: {result.test.label} ({first})"
@@ -5474,7 +5600,12 @@ def troubles(results: Sequence[Result], record: Record) -> List[str]:
     lines += [
         f"passed without its JUnit file ({result.junit_fault}): {result.test.label}"
         for result in results
-        if result.junit_fault and result.outcome.is_ok()
+        if result.junit_fault and result.outcome.is_pass()
+    ]
+    lines += [
+        f"{result.reason}: {result.test.label}"
+        for result in results
+        if result.outcome.is_pass() and result.reason
     ]
     return lines
 
@@ -5674,7 +5805,7 @@ def account(selection: Selection, options: Options) -> List[str]:
     counts = collections.Counter(selection.deferred.values())
     whys = {
         "--only": f"that {options.only.path if options.only else ''} does not name",
-        "--max-gpus": f"that need more than {options.max_gpus} GPUs, or wait for one that does",
+        "--max-gpus": f"that need more than {counted(options.max_gpus or 0, 'GPU')}, or wait for one that does",
     }
     deferred = ", ".join(f"{counts[why]} {said}" for why, said in whys.items() if counts[why])
     if deferred:
@@ -5737,10 +5868,11 @@ def last_lines(results: Sequence[Result], schedule: Schedule) -> List[str]:
     failed = [result.test.label for result in results if schedule.options.fails(result.outcome)]
     if failed:
         lines.append("Error in the following test cases: " + " ".join(failed))
-    elif not lines and all(result.outcome is Outcome.DEFERRED for result in results):
-        lines.append("No test ran")
     elif not lines:
-        lines.append("All tests passed")
+        is_empty = all(result.outcome.tells_nothing() for result in results)
+        excused = tally(result for result in results if result.outcome.is_excused())
+        said = "No test ran" if is_empty else "All tests passed"
+        lines.append("; ".join(filter(None, [said, excused])))
     return lines
 
 
@@ -5764,7 +5896,7 @@ examples:
 
 exit codes:
   0 all passed   1 a test failed or did not get to run   2 usage or a bad list   3 the runner or the machine failed
-  5 nothing selected   128+N ended by signal N
+  5 nothing selected, or all skipped   128+N ended by signal N
 """
 
 
@@ -5825,18 +5957,39 @@ def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
     return is_match
 
 
-def parse_only(path: str) -> LabelFile:
-    """A file of labels, one a line; blank lines and `# comments` aside. Raises BadValue."""
+def read_labels(path: str) -> List[str]:
+    """The lines of a file of labels, without blanks around them. Raises BadValue."""
     try:
         with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
-            labels = frozenset(filter(None, map(str.strip, file)))  # comments too
+            return list(map(str.strip, file))
     except OSError as error:
         raise BadValue(
             f"{path}: cannot be read ({error.strerror}); name a file with one label per line"
         ) from None
+
+
+def parse_only(path: str) -> LabelFile:
+    """A file of labels, one a line; blank lines and `# comments` aside. Raises BadValue."""
+    labels = frozenset(filter(None, read_labels(path)))  # comments too
     if all(label.startswith("# ") for label in labels):
         raise BadValue(f"{path}: names no test; one label per line")
     return LabelFile(path, labels)
+
+
+def parse_known(path: str) -> Mapping[str, str]:
+    """Why tests are known to fail, by label, from lines `label # reason`. Raises BadValue, ListError for mistakes."""
+    known = {}
+    mistakes = []
+    for number, line in enumerate(read_labels(path), 1):
+        label, _, reason = map(str.strip, line.partition(" # "))
+        if not line or line.startswith("#"):
+            continue
+        known[label] = f"{reason}, {path}:{number}"
+        if not reason:
+            mistakes.append(f"{path}:{number}: {label} has no reason; write `label # reason`")
+    if mistakes:
+        raise ListError(*mistakes)
+    return known
 
 
 def parse_message(text: str) -> Tuple[str, ...]:
@@ -5925,6 +6078,11 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
             "tests that did not pass in this list's last run, or were not reached by it",
         ),
         (
+            "--repeat N",
+            parse_positive,
+            "run each test N times, as tests of their own: `label`, `label (run 2)`; with --fail-fast until one fails",
+        ),
+        (
             "--max-gpus N",
             parse_positive,
             "defer tests that need more: deferred.txt in the log dir names them, for --only",
@@ -5993,7 +6151,7 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
         (
             "--timeout TIME",
             parse_duration,
-            "for each test (90s, 10m, 2h), unless its line says timeout=; default: none",
+            "for each test (90s, 10m, 1h30m), unless its line says timeout=; default: none",
         ),
         (
             "--slow TIME",
@@ -6015,7 +6173,23 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
             parse_count,
             "run a test that did not pass up to N times more, unless its line says retries=",
         ),
+        (
+            "--retry-on REGEX",
+            parse_pattern,
+            "retry only failures whose cause, as the summary names it, matches: 'NCCL timeout|port already in use'",
+        ),
         ("--flaky", ["pass", "fail"], "whether a test that passes at a retry fails the run"),
+        (
+            "--skip-code N",
+            parse_positive,
+            "a test that exits so, often 77, cannot run here: it is `skipped`, and so is what waits for it",
+        ),
+        (
+            "--known-failures FILE",
+            parse_known,
+            "lines `label # reason`: where such a test fails, the run does not; where it passes, that is told",
+            {"dest": "known"},
+        ),
         (
             "--leaks",
             ["report", "fail"],
@@ -6111,10 +6285,28 @@ def version_text() -> str:
     return f"{PROGRAM} {VERSION}"
 
 
+# What other runners (pytest, its xdist, CTest, make) call an option, in groups: the last one of each is ours.
+FOREIGN_OPTIONS = (
+    "--lf --last-failed --rerun: --rerun-failed",
+    "--ff --failed-first: --order failed-first",
+    "-n -j --numprocesses --parallel: --gpus N (CPU tests: --jobs N)",
+    "-N --dry-run --collect-only: --list",
+    "-x --exitfirst --maxfail --stop-on-failure: --fail-fast",
+    "-R --tests-regex: -k EXPR",
+    "--reruns: --retries N",
+    "--count: --repeat N",
+)
+
+
 class Parser(argparse.ArgumentParser):
     """Its messages may quote what CI would take for orders."""
 
     def error(self, message: str) -> NoReturn:
+        for word in re.findall(r" (--[\w-]+|-[a-zA-Z])", message):
+            for group in FOREIGN_OPTIONS:
+                names, _, ours = group.partition(": ")
+                if word in names.split():
+                    message += f"; {word} is {ours} here"
         super().error(without_ci_commands(message))
 
 
@@ -6181,10 +6373,9 @@ class Run:
         order = selection.to_run(options.order, pool)
         self.schedule = Schedule(order, pool, options)
         self.slots = slot_count(pool, order)
-        total = sum(map(self.schedule.can_run, order))
         policy = self.policy(pool.sequential)
         outlook = Outlook(self.schedule, selection.estimates)
-        self.console = Console(trace, self.record, self.tests, total, policy, outlook)
+        self.console = Console(trace, self.record, self.tests, len(order), policy, outlook)
         self.bash = find_program("bash") or "bash"
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()  # of Events
         self.workers = ThreadPoolExecutor(self.slots)
@@ -6507,7 +6698,8 @@ def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
     if schedule.interrupts:
         return EXIT_SIGNAL + schedule.interrupts[0]
     outcomes = {result.outcome for result in results}
-    if outcomes == {Outcome.DEFERRED} and not schedule.options.shard:  # an empty shard is fine
+    is_empty = outcomes and all(outcome.tells_nothing() for outcome in outcomes)
+    if is_empty and not schedule.options.shard:  # an empty shard is fine
         return EXIT_NOTHING
     if any(not outcome.is_ok() or schedule.options.fails(outcome) for outcome in outcomes):
         return EXIT_FAILED
@@ -6586,9 +6778,22 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
             f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "
             "their parts overlap or miss tests: give all the same by --history and start with an empty log dir"
         )
+    warn_of_lost("--known-failures", options.known, tests)
     if options.only:
         warn_of_strangers(tests, options.only, options.wanted)
+    elif options.wanted:
+        warn("--message adds to what --only names; without --only, all tests run")
+    has_retries = options.retries or any(test.attributes.retries for test in tests)
+    if options.retry_on and not has_retries:
+        warn("--retry-on retries nothing without --retries N, or retries= on a line")
     return select(tests, options, history)
+
+
+def warn_of_lost(option: str, labels: Iterable[str], tests: Iterable[Test]) -> None:
+    """Say which labels in the file of an option name no test here."""
+    lost = sorted(set(labels) - {test.origin for test in tests})
+    if lost:
+        warn(f"{option}: {len(lost)} of its labels name no test here: {first_of(lost)}")
 
 
 def warn_of_strangers(tests: Sequence[Test], only: LabelFile, words: Iterable[str]) -> None:
@@ -6596,14 +6801,11 @@ def warn_of_strangers(tests: Sequence[Test], only: LabelFile, words: Iterable[st
 
     A file that ci_dedup.py wrote names in comments what it left out: a test that it names nowhere is new.
     """
-    here = {test.label for test in tests}
-    strange = sorted(label for label in only.labels - here if not label.startswith("# "))
-    if strange:
-        warn(
-            f"--only {only.path}: {len(strange)} of its labels name no test here: {first_of(strange)}"
-        )
+    here = {test.origin for test in tests}
+    named = [label for label in only.labels if not label.startswith("# ")]
+    warn_of_lost(f"--only {only.path}", named, tests)
     left_out = {label[2:] for label in only.labels if label.startswith("# ")}
-    new = [test.label for test in tests if test.label not in only.labels | left_out]
+    new = [test.label for test in tests if test.origin not in only.labels | left_out]
     if new and here & left_out and "all" not in words:
         warn(
             f"--only {only.path}: {counted(len(new), 'test')} new to it, deferred unless it or the message names them: "
@@ -6660,6 +6862,14 @@ def prepare(
         if options.list_only:
             return list_script(script, options, trace)
         return ScriptRun(find_gpus(options, environ), options, trace, reaper)
+    script_options = {
+        "--fail-function": options.handlers[1:],
+        "--tests": options.tests,
+        "--one-by-one": options.one_by_one,
+        "--verbose": options.verbose,
+    }
+    for option in filter(script_options.get, script_options):
+        warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
     tests, said = parse_lists(options, reaper.scratch)
     for hint in said:
         warn(hint, name="")
@@ -8636,6 +8846,9 @@ def check_script(name: str, options: Options) -> None:
         "--max-gpus": options.max_gpus,
         "--only": options.only,
         "--rerun-failed": options.rerun_failed,
+        "--repeat": options.repeat > 1,
+        "--skip-code": options.skip_code,
+        "--known-failures": options.known,
     }
     for option, value in unknown.items():
         if value:
@@ -8651,6 +8864,8 @@ def check_script(name: str, options: Options) -> None:
             "tests; unset it"
         )
     text = list_text(name)
+    if re.match(r".*\r\n", text):
+        raise ListError(f"{name}:1: {WINDOWS}")
     flags = re.match(r"#!.*sh\s+(-\w+)", text)
     if flags is not None:
         warn(

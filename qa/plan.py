@@ -58,7 +58,9 @@ def assumption(selection: Selection) -> str:
         )
     if unknown:
         taken_for = run_tests.show_duration(selection.estimates.seconds[unknown[0]])
-        if parts:
+        if not selection.estimates.unknown_first:
+            taken_for = f"half of the shortest time=, {taken_for},"
+        elif parts:
             taken_for = f"the mean of the known, {taken_for},"
         parts.append(f"{len(unknown)} unknown, taken for {taken_for} each")
     return "Expected durations: " + "; ".join(parts)

@@ -88,7 +88,8 @@ def a_test(index: int = 0, label: str = "", **values: Any) -> run_tests.Test:
     label = label or f"t{index}"
     defaults = {"key": f"{index:012x}", "stem": label, "file": "tests.txt", "line": index + 1, "command": "true",
                 "shell": run_tests.Snapshot("", None), "preface": b"", "attributes": run_tests.Attributes(),
-                "barrier": 0, "gpus": 1.0, "timeout": None, "junit": None, "announces": False}
+                "barrier": 0, "gpus": 1.0, "timeout": None, "junit": None, "announces": False,
+                "origin": label}
     return run_tests.Test(index=index, label=label, **{**defaults, **values})
 
 
@@ -177,7 +178,7 @@ class RunnerCase(unittest.TestCase):
         if failed:
             self.assertEqual(last, "Error in the following test cases: " + " ".join(failed))
         elif code == 0:
-            self.assertEqual(last, "All tests passed")
+            self.assertRegex(last, r"^All tests passed(; \d+ [a-z ]+)*$")
         self.assertEqual(ran.journal()[0]["event"], "run_start")
         end = ran.journal()[-1]
         self.assertEqual((end["event"], end["exit"], sum(end["outcomes"].values())), ("run_end", code, len(outcomes)))

@@ -411,7 +411,8 @@ class Journals(DedupCase):
 
     def test_outcomes(self) -> None:
         verdicts = {"passed": "+", "flaky": "+", "failed": "-", "crashed": "-", "timeout": "-", "blocked": "",
-                    "unrunnable": "", "deferred": "", "interrupted": "", "not run": ""}
+                    "unrunnable": "", "skipped": "", "failed as known": "", "deferred": "",
+                    "interrupted": "", "not run": ""}
         self.assertEqual(set(verdicts), {outcome.value for outcome in run_tests.Outcome})
         for outcome, verdict in verdicts.items():
             with self.subTest(outcome):

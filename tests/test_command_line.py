@@ -101,6 +101,7 @@ class ExitCodes(CommandLineCase):
         cases: List[Tuple[str, List[int], str, Dict[str, Any], int]] = [
             ("passed,flaky,deferred", [], "", {}, 0), ("passed,flaky", [], "", {"flaky": "fail"}, 1),
             ("deferred,deferred", [], "", {}, 5), ("deferred", [], "", {"shard": run_tests.Shard(1, 2)}, 0),
+            ("skipped,deferred", [], "", {}, 5), ("skipped,passed", [], "", {}, 0), ("skipped,failed", [], "", {}, 1),
             ("passed,interrupted", [2], "", {}, 130), ("failed", [15, 2], "", {}, 143), ("passed", [1], "", {}, 129),
             ("failed,interrupted", [2], "no log", {}, 3)]
         cases += [(f"passed,{word}", [], "", {}, 1) for word in (
@@ -179,6 +180,15 @@ class OptionsTest(unittest.TestCase):
         self.assertRegex(self.mistake(), r"error: .*LIST")
         self.assertRegex(self.mistake("x", variable="--log-dir 'x"), r"error: .*quote.*RUN_TESTS_OPTS")
 
+    def test_what_other_runners_call_an_option_is_translated(self) -> None:
+        self.assertEqual(self.mistake("--lf", "-n4", "tests.txt", "--maxfail=1"),
+                         "run_tests.py: error: unrecognized arguments: --lf -n4 --maxfail=1; --lf is --rerun-failed "
+                         "here; -n is --gpus N (CPU tests: --jobs N) here; --maxfail is --fail-fast here")
+        own = {option for action in run_tests.build_parser()._actions for option in action.option_strings}
+        for group in run_tests.FOREIGN_OPTIONS:
+            names, _, ours = group.partition(": ")
+            self.assertEqual((own & {*names.split()}, ours.split()[0] in own), (set(), True), group)
+
 
 class Information(CommandLineCase):
     """Options that run nothing."""
@@ -206,6 +216,20 @@ class Information(CommandLineCase):
             ["pkg/test_x.py::test_y -k z", "1", "pytest_pkg_test_x_test_y_-k_z", "tests.txt:12"],
             ["touch ran #3", "9", "touch_ran_3", "tests.txt:13"]])
         self.assertEqual(os.listdir(self.folder), ["tests.txt"])
+
+    def test_an_option_that_changes_nothing_is_told(self) -> None:
+        """It may stand in $RUN_TESTS_OPTS, for all calls, and so is no mistake."""
+        self.write("garbage", "one\n\xff\n{}\n")
+        self.write("empty", "")
+        ran = self.run_list("true\n", "--list", "--history", "garbage", "--history", "empty", "--message", "[ci x]",
+                            "--retry-on", "NCCL", env={"RUN_TESTS_OPTS": "--fail-function my_fail --one-by-one"})
+        self.assertEqual((ran.code, ran.text.count("\n")), (0, 1))
+        self.assertEqual(ran.err.replace("run_tests.py: ", "").splitlines(), [
+            "--fail-function is for scripts (.sh or #!); for a list it does nothing",
+            "--one-by-one is for scripts (.sh or #!); for a list it does nothing",
+            "--history garbage: no line of it is a journal's; name a run_tests.jsonl",
+            "--message adds to what --only names; without --only, all tests run",
+            "--retry-on retries nothing without --retries N, or retries= on a line"])
 
 
 # Golden output.
@@ -263,7 +287,7 @@ class Golden(CommandLineCase):
             with self.subTest(output):
                 self.clean()
                 process = self.begin(GOLDEN_LIST, "--output", output, gpus=FOUR, env={"PYTHONDEVMODE": "1"})
-                begun = self.read_until(process, b"1/8, at 0:")
+                begun = self.read_until(process, b"2/9, at 0:")
                 hold.release()
                 ran = self.end(process)
                 ran = ran._replace(out=begun + ran.out)
@@ -274,6 +298,72 @@ class Golden(CommandLineCase):
     def test_nothing_else_is_in_the_folder(self) -> None:
         self.assertEqual(sorted(os.listdir(GOLDEN)),
                          [f"parallel_{output}.txt" for output in ("failures", "none", "ordered", "replay")])
+
+
+class Repeated(CommandLineCase):
+    def test_each_test_runs_so_often(self) -> None:
+        text = "echo $RUN_TESTS_LABEL >>ran; ! grep -q 3 ran #: label=a\ntrue #: label=b gpus=5\nfalse #: label=c\n"
+        self.write("known.txt", "a # now and then\nc # always\n")
+        self.write("few.txt", "a\nb\n")
+        ran = self.run_list(text, "--repeat", "3", "--only", "few.txt", "--max-gpus", "4", gpus="0")
+        runs = ["a", "a (run 2)", "a (run 3)"]
+        deferred = {name + run: "deferred" for name in "bc" for run in ("", " (run 2)", " (run 3)")}
+        self.check(ran, 1, {**deferred, **dict(zip(runs, ["passed", "passed", "failed"]))})
+        self.assertEqual((ran.read("ran").splitlines(), ran.read("logs/deferred.txt")), (runs, "b\nc\n"))
+        self.assertNotIn("few.txt", ran.err, "nothing in it is lost or new")
+        ran = self.run_list(text, "--repeat", "2", "--rerun-failed", "--only", "few.txt", "--max-gpus", "4",
+                            "--known-failures", "known.txt")
+        self.assertEqual({label: how for label, how in ran.outcomes().items() if how != "deferred"},
+                         {**dict.fromkeys(runs[:2], "failed as known"), runs[2]: "failed"})
+
+
+class Excuses(CommandLineCase):
+    """Tests that do not pass, and do not fail the run."""
+
+    def test_a_test_may_say_that_it_cannot_run_here(self) -> None:
+        """What waits for it is skipped too; a JUnit file of each says so. Alone they are no green run."""
+        text = ("exit 77 #: label=a\ntrue --junitxml=logs/b.xml #: label=b after=a\ntrue #: label=c\n"
+                "f() { return 77; }\nf --junitxml=logs/d.xml #: label=d\n")
+        for gpus in ("0,1", "0"):
+            self.clean()
+            ran = self.run_list(text, "--skip-code", "77", "--junit", "all.xml", gpus=gpus)
+            self.check(ran, 0, {"a": "skipped", "b": "skipped", "c": "passed", "d": "skipped"})
+            self.assertEqual(ran.text.splitlines()[-1], "All tests passed; 3 skipped")
+            self.assertIn("b skipped, waits for a" if gpus == "0" else ">>> Skipped: b [waits for a, which did",
+                          ran.err + ran.text)
+            for name, count in (("logs/b.xml", 1), ("logs/d.xml", 1), ("all.xml", 3)):
+                self.assertEqual((ran.read(name).count("<skipped "), 'failures="0" errors="0"' in ran.read(name)),
+                                 (count, True), name)
+        ran = self.run_list(text, "--skip-code", "77", "--rerun-failed")
+        self.assertEqual(ran.code, 5, "nothing is owed")
+        self.clean()
+        ran = self.run_list(text, "--skip-code", "77", "-k", "not c")
+        self.assertEqual((ran.code, ran.text.splitlines()[-1]), (5, "No test ran; 3 skipped"))
+        self.assertEqual(self.run_list(text).code, 1, "without the option it has failed")
+
+    def test_a_known_failure_fails_nothing_and_is_named(self) -> None:
+        self.write("known.txt", "\ufeff# of this machine\n\na b # issue 7 # of ours\nc # issue 8\ngone # issue 9\n")
+        text = "false #: label='a b'\ntrue #: label=c\nfalse --junitxml=logs/d.xml #: label=d\n"
+        ran = self.run_list(text, "--known-failures", "known.txt")
+        self.check(ran, 1, {"a b": "failed as known", "c": "passed", "d": "failed"})
+        self.assertEqual(ran.err, "run_tests.py: --known-failures: 1 of its labels name no test here: gone\n")
+        self.assertIn("a b on GPU 0 [failed as known, exit 1, issue 7 # of ours, known.txt:3, ", ran.text)
+        self.assertIn("\npasses, though known to fail (issue 8, known.txt:4): c\n", ran.text)
+        self.write("known.txt", "a b # issue 7\nd # issue 8\n")
+        self.clean()
+        ran = self.run_list(text, "--known-failures", "known.txt", gpus="0")
+        self.check(ran, 0, {"a b": "failed as known", "c": "passed", "d": "failed as known"})
+        self.assertEqual(ran.text.splitlines()[-1], "All tests passed; 2 failed as known")
+        self.assertEqual(ran.err.splitlines()[0], "tests.txt:1: a b failed as known, exit 1, issue 7, known.txt:1")
+        self.assertIn("<skipped ", ran.read("logs/d.xml"))
+
+    def test_a_known_failure_without_a_reason_is_a_mistake(self) -> None:
+        self.write("known.txt", "a\nb # x\nc #\n")
+        ran = self.run_list("true\n", "--known-failures", "known.txt")
+        self.assertEqual((ran.code, ran.err.splitlines()), (2, [
+            "known.txt:1: a has no reason; write `label # reason`",
+            "known.txt:3: c # has no reason; write `label # reason`"]))
+        self.assertEqual(self.run_list("true\n", "--known-failures", "none").code, 2)
 
 
 # What runs, seen from inside the tests.

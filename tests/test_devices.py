@@ -765,7 +765,8 @@ class RefusalTest(DeviceCase):
         cases: Sequence[Tuple[Sequence[str], Optional[str], Dict[str, str], str]] = (
             ([], "0,1,0", {}, "CUDA_VISIBLE_DEVICES=0,1,0 names 0 twice; name each GPU once"),
             ([], "0,1", {"HIP_VISIBLE_DEVICES": "1,2"}, "0,1 and HIP_VISIBLE_DEVICES=1,2 disagree"),
-            (["--gpus", "5"], "4,5,6,7", {}, "--gpus 5: the outer mask hides 1 of them; it shows 4,5,6,7"),
+            (["--gpus", "5"], "4,5,6,7", {}, "--gpus 5: the outer mask hides 1 of them; it shows 4,5,6,7, and is "
+                                            "never widened: leave --gpus out to use what it shows"),
             (["--gpus", "0,5"], "4,5", {}, "--gpus 0,5: the outer mask hides 0; it shows 4,5"),
             (["--gpus", "1"], "", {}, "it shows none"))
         for arguments, gpus, masks, words in cases:

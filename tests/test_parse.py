@@ -233,7 +233,7 @@ class Splitting(ParseCase):
                          [body for _, body in rows])
 
     def test_lines_without_a_command_are_nothing(self) -> None:
-        commands = ["", "   ", "\t", "# text", "  # it's \"text", "#", "#!text", "# : gpus=x", "\\\n"]
+        commands = ["", "   ", "\t", "# text", "  # it's \"text", "#", "#!text", "# : see gpus=x", "\\\n"]
         self.assertEqual(set(kinds_of(commands).values()), {"nothing"})
         self.assertEqual(self.parse("\ufeff# nothing\nexport A=1\nwait\n"), [])
         self.assertEqual(self.parse(""), [])
@@ -279,6 +279,16 @@ class Splitting(ParseCase):
         self.assert_mistake("true\ntrue \0\ntrue\0\n", 2, "NUL")
         self.assert_mistake("true\r\ntrue\r\n", 1, "Windows line ends")
         self.assert_mistake("true\n\ntrue\r\n", 3, "Windows line ends")
+
+    def test_what_is_to_be_tested_is_no_list(self) -> None:
+        """A newcomer's first try; what is said works as it stands."""
+        os.mkdir("my tests")
+        self.write("test_a.py", "")
+        for name, quoted in (("my tests", "'my tests'"), ("test_a.py", "test_a.py"), ("test_a.py::b", "test_a.py::b")):
+            with self.subTest(name), self.assertRaises(ListError) as caught:
+                run_tests.list_text(name)
+            self.assertEqual(str(caught.exception), f"{name}: a directory or a Python file is no list; put it on a "
+                             f"line of one, or run `echo {quoted} | run_tests.py -`")
 
     def test_many_lines_and_long_commands_are_whole(self) -> None:
         """Linux refuses an argument or a variable of 128 KiB."""
@@ -405,6 +415,8 @@ class AttributeLines(ParseCase):
                 ("gpus=all", "gpus", ALL_GPUS), ("timeout=90", "timeout", 90), ("timeout=90s", "timeout", 90),
                 ("timeout=10m", "timeout", 600), ("timeout=2h", "timeout", 7200), ("timeout=1.5h", "timeout", 5400),
                 ("timeout=250ms", "timeout", 0.25), ("timeout=1d", "timeout", 86400), ("retries=2", "retries", 2),
+                ("timeout=1h30m", "timeout", 5400), ("timeout=5min", "timeout", 300), ("time=90sec", "time", 90),
+                ("timeout=2d1h1m1s500ms", "timeout", 176461.5),
                 ("retries=0", "retries", 0), ("label=x", "label", "x"), ("label='a b'", "label", "a b"),
                 ('label="a \\"b\\""', "label", 'a "b"'), ("label=a=b", "label", "a=b"), ("label=a#b", "label", "a#b"),
                 ("time=5m", "time", 300), ("lock=a", "lock", ("a",)), ("lock=a,b", "lock", ("a", "b")),
@@ -420,7 +432,10 @@ class AttributeLines(ParseCase):
                 ("gpus=1 gpus=2", "gpus needs one"),
                 ("timeout=5x", "timeout: '5x' is not a duration"), ("timeout=", "timeout: '' is not a duration"),
                 ("timeout=-1", "timeout: '-1' is not"), ("timeout=5M", "timeout: '5M' is not"),
-                ("timeout='1h 5m'", "timeout: '1h 5m' is not"), ("retries=x", "retries: 'x' is not a whole number"),
+                ("timeout='1h 5m'", "timeout: '1h 5m' is not"), ("timeout=1h30", "timeout: '1h30' is not a duration"),
+                ("timeout=30m1h", "timeout: '30m1h' is not"), ("timeout=1m1m", "timeout: '1m1m' is not"),
+                ("timeout=2hours", "such as 90s, 10m, 2h or 1h30m"), ("timeout=h", "timeout: 'h' is not"),
+                ("retries=x", "retries: 'x' is not a whole number"),
                 ("retries=-1", "retries: '-1' is not"), ("retries=1.5", "retries: '1.5' is not"),
                 ("label=", "label: a label cannot be empty"), ("label=' '", "label: a label cannot be empty"),
                 ("label", "label needs one value"), ("time=soon", "time: 'soon' is not a duration"),
@@ -431,6 +446,11 @@ class AttributeLines(ParseCase):
                 ("Gpus=1", "unknown key 'Gpus'"), ("=1", "unknown key ''"), ('label="x', "a quote in"),
                 ("label='x", "a quote in")]
         self.assert_mistakes((f"{start}#: {text}", what) for text, what in rows for start in ("true ", ""))
+
+    def test_a_space_in_the_mark_is_a_mistake_where_a_key_follows(self) -> None:
+        self.assert_mistake("true\ntrue # : label=x\n", 2, "`# : label=x` is a comment; write `#:` without a space")
+        self.assert_mistake("#  :gpus=2\ntrue\n", 1, "`#  :gpus=2` is a comment")
+        self.assertEqual(self.attributes("true # : note=1\ntrue # : of gpus=2\n# gpus=2\n"), [Attributes()] * 2)
 
     def test_each_mistake_of_a_line_is_told(self) -> None:
         found = self.mistakes("true #: gpus=x timeout=5x nope=1 gpus=2\n")
@@ -765,6 +785,33 @@ class JunitFiles(ParseCase):
                               ("a --junitxml=d/x.xml\ncd d", "b --junitxml=x.xml")):
             text = f"{first}\n{second}\n"
             self.assert_mistake(text, text.count("\n"), f"writes the same JUnit file as {NAME}:1, ")
+
+
+class Repeat(ParseCase):
+    """`--repeat`: each run is a test of its own."""
+
+    def test_runs_are_told_apart(self) -> None:
+        tests = self.parse("true #: label=x\ntrue #: label=x\nwait\nfalse #: after=x lock=l\n", repeat=2)
+        self.assertEqual([(test.index, test.label, test.origin, test.stem, test.barrier) for test in tests], [
+            (0, "x", "x", "x", 0), (1, "x (run 2)", "x", "x_run_2", 0), (2, "x #2", "x #2", "x_2", 0),
+            (3, "x #2 (run 2)", "x #2", "x_2_run_2", 0), (4, "false", "false", "false", 1),
+            (5, "false (run 2)", "false", "false_run_2", 1)])
+        self.assertEqual([test.attributes.after for test in tests[-3:]], [(), *[("x", "x (run 2)")] * 2])
+        self.assertEqual({test.key for test in tests[:4]}, {tests[0].key})
+        self.assertEqual([test.label for test in self.parse("true\n", repeat=1)], ["true"])
+
+    def test_each_run_has_a_junit_file_or_its_turn(self) -> None:
+        """What a line names itself cannot be told apart."""
+        self.write("test_a.py", "")
+        tests = self.parse("test_a.py\nprog --junitxml=$HOME/b.xml #: lock=l\n", repeat=2)
+        self.assertEqual([test.stem for test in tests], ["pytest_test_a", "pytest_test_a_run_2", "b", "b_2"])
+        for test in tests[:2]:
+            self.assertIn(f"--junitxml={test.junit}", test.command)
+            self.assertEqual((os.path.basename(test.junit or ""), test.attributes.lock), (f"{test.stem}.xml", ()))
+        self.assertEqual([test.attributes.lock for test in tests[2:]], [("l", tests[2].junit)] * 2)
+
+    def test_mistakes_are_told_once(self) -> None:
+        self.assert_mistake("true #: after=none\n", 1, "after=none names no test", repeat=3)
 
 
 class After(ParseCase):

@@ -125,7 +125,7 @@ Expected durations: 7 known from history (the median of the last 5 passes) or ti
         for text, expected in (
                 ("a::10 b::30", "2 known from history (the median of the last 5 passes) or time="),
                 ("a::10 x y", "1 known from history (the median of the last 5 passes) or time=; 2 unknown, taken for "
-                              "the mean of the known, 10.0s, each"),
+                              "half of the shortest time=, 5.0s, each"),
                 ("x y z", "3 unknown, taken for 1m00s each")):
             with self.subTest(text):
                 self.assertEqual(self.table(text)[:2], [f"Expected durations: {expected}", HEAD])
@@ -184,8 +184,8 @@ class CommandLineTest(RunnerCase):
                                "label": f"true {label}", "outcome": outcome, "seconds": seconds}) + "\n"
 
         self.write("logs/run_tests.jsonl", record("b", 3600.0))
-        self.write("nightly.jsonl", record("c", 1800.0) + record("c", 9999.0, "failed"))
-        self.write("tests.txt", "true b #: time=1s\ntrue c\ntrue d\ntrue e #: time=30m\n")
+        self.write("nightly.jsonl", record("c", 1800.0) + record("c", 9999.0, "failed") + record("e", 1800.0))
+        self.write("tests.txt", "true b\ntrue c\ntrue d\ntrue e\n")
         ran = self.plan("--history", "nightly.jsonl", "tests.txt")
         self.assertEqual(ran.text.splitlines()[:4], [
             "Expected durations: 3 known from history (the median of the last 5 passes) or time=; 1 unknown, taken for "

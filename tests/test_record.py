@@ -17,7 +17,7 @@ from run_tests import Cause, Outcome, Result
 from tests.support import ROOT, Ran, RunnerCase, a_test
 
 START_KEYS = ["event", "run", "time", "version", "lists", "tests", "commit", "gpus", "directory", "shard",
-              "selected", "left_out"]
+              "repeat", "selected", "left_out"]
 TEST_START_KEYS = ["event", "run", "time", "test", "label", "attempt", "slot", "gpus", "log"]
 TEST_END_KEYS = ["event", "run", "time", "test", "label", "attempt", "outcome", "status", "signal", "seconds", "need"]
 END_KEYS = ["event", "run", "time", "exit", "outcomes", "quarantined"]
@@ -63,7 +63,7 @@ class JournalTest(RecordCase):
         names = {record["label"]: run_tests.key_of([record["test"], record["label"]]) for record in middle}
         self.assertEqual([start[key] for key in START_KEYS if key not in ("run", "time", "commit")],
                          ["run_start", run_tests.VERSION, ["tests.txt"], 5, ["4", "7"], os.path.realpath(self.folder),
-                          None, [names[label] for label in ("one", "two", "none", "all", "wide")], []])
+                          None, 1, [names[label] for label in ("one", "two", "none", "all", "wide")], []])
         self.assertEqual(list(end), END_KEYS)
         self.assertEqual((end["exit"], end["outcomes"], end["quarantined"]),
                          (1, {"passed": 2, "failed": 1, "crashed": 1, "unrunnable": 1}, {}))
@@ -295,6 +295,14 @@ class PlacesTest(RecordCase):
         self.check(ran, 1, {"a": "failed", "b": "failed", "c": "deferred"})
         self.assertEqual((ran.read("mine"), self.kinds(*(f"logs/{name}" for name in names))), ("precious\n", "-----"))
         self.assertEqual(ran.read("logs/deferred.txt"), "c\n")
+
+    def test_git_ignores_the_folders_that_the_runner_has_made_and_no_others(self) -> None:
+        self.write("mine/.gitignore", "my own\n")
+        os.mkdir(os.path.join(self.folder, "yours"))
+        for folder in ("new/logs", "mine", "yours", "new/logs"):
+            ran = self.run_list("true\n", "--log-dir", folder)
+        self.assertEqual((ran.read("new/logs/.gitignore"), ran.read("mine/.gitignore")), ("*\n", "my own\n"))
+        self.assertFalse(os.path.exists(ran.path("yours/.gitignore")) or os.path.exists(ran.path("new/.gitignore")))
 
     def test_what_a_test_takes_away_comes_back(self) -> None:
         """What the runner wrote; only logs are lost."""
@@ -550,6 +558,7 @@ class SummaryCaseTest(RecordCase):
         cases = {
             "passed": "", "failed": "failure", "crashed": "error", "timeout": "error", "blocked": "error",
             "unrunnable": "error", "interrupted": "error", "not run": "error", "deferred": "skipped",
+            "skipped": "skipped", "failed as known": "skipped",
             "failed,flaky": "flakyFailure", "crashed,flaky": "flakyError", "timeout,flaky": "flakyError",
             "failed,crashed,failed,flaky": "flakyFailure flakyFailure flakyError",
             "failed,failed": "failure rerunFailure", "failed,crashed,failed": "failure rerunFailure rerunError",
@@ -560,7 +569,7 @@ class SummaryCaseTest(RecordCase):
             with self.subTest(words):
                 case = self.case_of(words)
                 *parts, said = case
-                if words in ("blocked", "unrunnable", "not run", "deferred"):
+                if words in ("blocked", "unrunnable", "not run", "deferred", "skipped", "failed as known"):
                     parts.append(said)
                 else:
                     self.assertRegex(said.text or "", r"^place: CPU\nattempt: \d\n\[\[ATTACHMENT\|/.*/logs/x\.log\]\]$")

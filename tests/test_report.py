@@ -191,6 +191,10 @@ class ParallelTest(ConsoleCase):
             (Outcome.INTERRUPTED, -2, 3.0, ">>> Finished: x.py on GPU 1 [interrupted, 3.0s, 5/30, at M:SS]\n"),
             (Outcome.BLOCKED, None, 0.0, "Error: sub-test failed: x.py\n>>> Blocked: x.py [so it is, 6/30]\n"),
             (Outcome.UNRUNNABLE, None, 0.0, "Error: sub-test failed: x.py\n"), (Outcome.NOT_RUN, None, 0.0, ""),
+            (Outcome.DEFERRED, None, 0.0, ""),
+            (Outcome.SKIPPED, 77, 1.0, ">>> Finished: x.py on GPU 1 [skipped, exit 77, 1.0s, 8/30, at M:SS]\n"),
+            (Outcome.SKIPPED, None, 0.0, ">>> Skipped: x.py [so it is, 9/30]\n"),
+            (Outcome.PASSED, 0, 1.0, ">>> Finished: x.py on GPU 1 [passed, 1.0s, 10/30, at M:SS]\n"),
         ]
         for index, (outcome, status, seconds, expected) in enumerate(cases):
             with self.subTest(outcome=outcome):
@@ -389,10 +393,11 @@ class LiveTest(ConsoleCase):
             console.concluded(Result(a_test(2), Outcome.PASSED, 1.0, 0, leaked=("sleep (pid 7)",)))
             console.concluded(Result(a_test(3), Outcome.NOT_RUN, reason="nobody asks"))
             console.concluded(Result(a_test(4), Outcome.DEFERRED, reason="--only"))
+            console.concluded(Result(a_test(6), Outcome.SKIPPED, 1.0, 77, junit_fault="missing"))
             console.announced(a_test(5), 0.1)
         self.assertEqual(re.sub("(?m)^run_tests.py: ", "", errors.getvalue()), (
             "tests.txt:2: t1 needs 3 GPUs\ntests.txt:3: t2 leaked: 1 process: sleep (pid 7)\n"
-            "Slow: t5 [0.1s; its log is empty]\n"))
+            "tests.txt:7: t6 skipped, exit 77\nSlow: t5 [0.1s; its log is empty]\n"))
         self.assertEqual(self.told(), "Error: sub-test failed: t1\n")
 
 
@@ -416,6 +421,10 @@ class SummaryTest(ConsoleCase):
             Result(tests[9], Outcome.FAILED, 1.0, 5, lease_on("0"), cause=oom, leaked=("a (pid 8)", "b (pid 9)")),
             Result(tests[10], Outcome.CRASHED, 1.0, -9, lease_on("0"), reason="OOM killer", cause=run_tests.OOM_KILLED),
             Result(tests[11], Outcome.BLOCKED, reason="waits for b.py, which did not pass"),
+            Result(a_test(12), Outcome.DEFERRED, reason="--only"),      # another line accounts for these
+            Result(a_test(14, "o.py", stem="o"), Outcome.KNOWN, 1.0, 1, lease_on("0"), reason="issue 7, k:1"),
+            self.passed(a_test(15, "p.py"))._replace(reason="passes, though known to fail (so)"),
+            Result(a_test(13, "n.py", stem="n"), Outcome.SKIPPED, 1.0, 77, lease_on("0"), junit_fault="missing"),
         ]
         sick = [run_tests.Sick(Device(1, "4"), "uncorrectable ECC error in b.py")]
         pool = run_tests.Pool(self.machine.devices, 1)
@@ -432,9 +441,12 @@ failed, exit 5, 1.0s: j.py ({self.logs}/j.log)
     CUDA out of memory. Tried to allocate 2 GiB
 crashed (SIGKILL, OOM killer), 1.0s: k.py ({self.logs}/k.log)
 blocked, 0.0s: l.py (waits for b.py, which did not pass)
+failed as known, exit 1, issue 7, k:1, 1.0s: o.py ({self.logs}/o.log)
+skipped, exit 77, 1.0s: n.py ({self.logs}/n.log)
 leaked: 1 process: i.py left sleep (pid 7)
 leaked: 2 processes: j.py left a (pid 8) b (pid 9)
 passed without its JUnit file (truncated): h.py
+passes, though known to fail (so): p.py
 7 failures by cause:
     2 x CUDA out of memory: b.py j.py
     1 x segmentation fault: c.py
@@ -444,8 +456,9 @@ passed without its JUnit file (truncated): h.py
     1 x waits for b.py, which did not pass: l.py
 quarantined: GPU 4 (uncorrectable ECC error in b.py)
 slowest: d.py 1m00s, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
-1.3 times as fast as one by one (1m20s); no order takes less than 1m00s
-12 tests in 61.0s on 2 GPU(s): 2 passed, 1 flaky, 2 failed, 2 crashed, 1 timeout, 1 blocked, 1 unrunnable, \
+1.4 times as fast as one by one (1m23s); no order takes less than 1m00s
+15 tests in 61.0s on 2 GPU(s): 3 passed, 1 flaky, 1 skipped, 1 failed as known, \
+2 failed, 2 crashed, 1 timeout, 1 blocked, 1 unrunnable, \
 1 interrupted, 1 not run
 """)
 
@@ -464,6 +477,9 @@ slowest: d.py 1m00s, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
         error = "Error in the following test cases: "
         cases: List[Any] = [
             ("passed,flaky,deferred", [], "", ["All tests passed"]), ("deferred,deferred", [], "", ["No test ran"]),
+            ("passed,skipped,deferred", [], "", ["All tests passed; 1 skipped"]),
+            ("skipped,skipped,deferred", [], "", ["No test ran; 2 skipped"]),
+            ("skipped,failed", [], "", [error + "t1.py"]),
             ("failed,passed,crashed,timeout,blocked,unrunnable,not run", [], "",
              [error + "t0.py t2.py t3.py t4.py t5.py"]),
             ("interrupted,not run,not run", [2], "", ["Interrupted by SIGINT: 1 interrupted, 2 not run"]),

@@ -43,7 +43,7 @@ class Play:
         self.tests = {test.label: test for test in tests_of(tests, has_timeouts=True)}
         ordered = [self.tests[label] for label in order.split() or self.tests if label not in later.split()]
         pool = run_tests.Pool(devices_of(gpus), jobs, sequential, locks)
-        self.schedule = run_tests.Schedule(ordered, pool, run_tests.Options((), **options))
+        self.schedule = run_tests.Schedule(ordered, pool, run_tests.Options((), **{"slow": math.inf, **options}))
         self.at = 0.0
         self.results: Dict[str, Result] = {}
         self.leases: Dict[str, Lease] = {}
@@ -489,6 +489,43 @@ class RetryTest(ScheduleCase):
             play.step("begin")
             self.assertEqual("; ".join(play.step("exit a 1")), told)
 
+    def test_a_skip_is_final_and_skips_what_waits_for_it(self) -> None:
+        play = self.play("a b+after=a c+after=b d+after=a,e e", """
+            begin      > a on GPU 0; e on GPU 1
+            exit a 77  > a skipped; b skipped; d skipped; c skipped
+            exit e 1   > e failed, again; e on GPU 0
+            exit e     > e flaky
+        """, retries=1, skip_code=77, fail_fast=True)
+        self.assertEqual(play.reasons()["c"], "waits for b, which did not pass")
+
+    def test_a_known_failure_is_final_and_a_pass_is_told(self) -> None:
+        """As for pytest's xfail. A crash or a timeout may be another fault."""
+        known = dict.fromkeys("ac", "issue 7, k:1")
+        self.play("a b+after=a", "begin > a on GPU 0\nexit a 1 > a failed as known; b skipped", retries=1, known=known,
+                  fail_fast=True)
+        play = self.play("a c:1:5", """
+            begin       > a on GPU 0; c on GPU 1
+            exit a -11  > a crashed, again; a on GPU 0
+            exit a      > a flaky
+            @5 tick     > SIGTERM c
+            @6 exit c   > c timeout, again; c on GPU 0
+            exit c 1    > c failed as known
+        """, retries=1, known=known)
+        self.assertEqual(play.reasons(), {"a": "passes, though known to fail (issue 7, k:1)", "c": "issue 7, k:1"})
+
+    def test_only_causes_that_match_are_retried(self) -> None:
+        """As the summary names them. What a GPU has spoilt is no retry."""
+        self.play("a b:1:5", """
+            begin        > a on GPU 0; b on GPU 1
+            exit a 1 xy  > a failed, again; a on GPU 0
+            exit a 1 z   > a failed
+            @5 tick      > SIGTERM b
+            @6 exit b    > b timeout, again; b on GPU 0
+            exit b -6 q  > b crashed
+        """, retries=2, retry_on="^x|timeout")
+        self.play("a", "begin > a on GPU 0\nexit a 1 ecc > quarantine 0; a failed, again; a on GPU 1\n"
+                  "exit a 1 z > a failed", retries=2, retry_on="^x")
+
     def test_a_timeout_is_retried_with_a_clock_of_its_own(self) -> None:
         self.play("a:1:5", """
             begin         > a on GPU 0
@@ -736,7 +773,8 @@ class JudgeTest(unittest.TestCase):
                is_spared: bool = False, junit: Optional[str] = "x.xml", **event: Any) -> Result:
         attempt = Attempt(a_test(junit=junit, timeout=5.0), Lease((), 0), number, at=2.0)
         attempt.ending = ending
-        return judge(Exited(5.0, attempt.test, **event), attempt, run_tests.Options((), leaks=leaks), is_spared)
+        options = run_tests.Options((), leaks=leaks, skip_code=77)
+        return judge(Exited(5.0, attempt.test, **event), attempt, options, is_spared)
 
     def test_a_pytest_target_without_its_junit_file_has_died(self) -> None:
         test = a_test(junit="x.xml")
@@ -777,6 +815,11 @@ class JudgeTest(unittest.TestCase):
              (failed, "leaked processes", "leaked: 1 process")),
             ("two leaks at a retry", {"status": 0, "leaked": leak * 2, "leaks": "fail", "number": 2},
              (failed, "leaked processes", "leaked: 2 processes")),
+            ("a skip", {"status": 77, "cause": why}, (Outcome.SKIPPED, "", "")),
+            ("the first skip that counts", {"status": 77, "number": 2, "is_spared": True}, (Outcome.SKIPPED, "", "")),
+            ("a skip after a failure", {"status": 77, "number": 2, "cause": why}, (failed, "why", "")),
+            ("a skip with failures", {"status": 77, "junit_failures": 1, "cause": why}, (failed, "why", "")),
+            ("a skip by an interrupt", {"status": 77, "ending": interrupted}, (interrupted, "", "")),
             ("a failure that leaks", {"status": 3, "leaked": leak, "leaks": "fail", "cause": why},
              (failed, "why", "")),
         ]
@@ -792,6 +835,7 @@ class JudgeTest(unittest.TestCase):
         cases: List[Tuple[Dict[str, Any], str]] = [
             ({"status": 0}, ""), ({"status": 0, "number": 2}, ""),
             ({"status": 0, "junit_fault": "missing"}, "missing"),
+            ({"status": 77}, ""),
             ({"status": 1}, silent), ({"status": -9}, silent), ({"status": 1, "junit_failures": 1}, ""),
             ({"status": 1, "junit_fault": "stale"}, "stale"), ({"status": 1, "junit": None}, ""),
             ({"status": 0, "ending": Outcome.TIMEOUT}, silent), ({"status": 0, "ending": Outcome.INTERRUPTED}, silent),
@@ -1031,7 +1075,7 @@ class AlarmsTest(ScheduleCase):
     def test_many_that_have_ended_leave_no_alarm(self) -> None:
         """Ten thousand tests, one after the other, each with a timeout of hours."""
         tests = [a_test(index, timeout=7200.0) for index in range(10_000)]
-        schedule = run_tests.Schedule(tests, run_tests.Pool(devices_of(1)), run_tests.Options(()))
+        schedule = run_tests.Schedule(tests, run_tests.Pool(devices_of(1)), run_tests.Options((), slow=math.inf))
         schedule.step(Begin(0.0))
         for at, test in enumerate(tests):
             self.assertEqual(schedule.deadline(), at + 7200.0)
@@ -1200,11 +1244,13 @@ class WordsTest(unittest.TestCase):
         self.assertEqual(death_of(None), "")
 
     def test_outcomes_and_their_predicates(self) -> None:
-        predicates = {Outcome.is_ok: "passed flaky deferred", Outcome.is_unfinished: "interrupted not_run",
+        predicates = {Outcome.is_ok: "passed flaky skipped known deferred",
+                      Outcome.is_pass: "passed flaky", Outcome.is_excused: "skipped known",
+                      Outcome.tells_nothing: "skipped deferred", Outcome.is_unfinished: "interrupted not_run",
                       Outcome.is_failure: "failed crashed timeout blocked unrunnable",
                       Outcome.can_be_retried: "failed crashed timeout"}
-        words = ["passed", "flaky", "failed", "crashed", "timeout", "blocked", "unrunnable", "deferred",
-                 "interrupted", "not run"]
+        words = ["passed", "flaky", "skipped", "failed as known", "failed", "crashed", "timeout", "blocked",
+                 "unrunnable", "deferred", "interrupted", "not run"]
         self.assertEqual([outcome.value for outcome in Outcome], words)
         for predicate, names in predicates.items():
             self.assertEqual({outcome.name.lower() for outcome in Outcome if predicate(outcome)}, set(names.split()))
@@ -1503,7 +1549,7 @@ class PropertyTest(unittest.TestCase):
                 self.fail(f"seed {seed}, {simulation.gpus} GPUs, {simulation.jobs} jobs, tests {told}: {error}")
             outcomes.update(simulation.outcomes.values())
             seen |= simulation.seen
-        self.assertEqual(outcomes, set(Outcome) - {Outcome.DEFERRED})
+        self.assertEqual(outcomes, {outcome for outcome in Outcome if not outcome.is_excused()} - {Outcome.DEFERRED})
         self.assertEqual(seen, {"Launch", "Retry", "Kill", "Abandon", "Announce", "Quarantine", "Conclude", "failure",
                                 "overdue"})
 

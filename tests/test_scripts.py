@@ -630,6 +630,8 @@ class FeatureTest(ScriptCase):
         self.write("list.txt", "python3 list\n")
         self.write("python", "#!/usr/bin/env python3\nprint('never')\n")
         self.write("stdin.sh", "#!/bin/bash\npython3 stdin\n")
+        self.write("known.txt", "a # b\n")
+        self.write("windows.sh", "#!/bin/bash\r\npython3 a\r\n")
         self.write("bad.sh", HEAD + lines("python3 a || test_fail a #: gpsu=2", "python3 b || test_fail b #: after=a",
                                           "#: timeout=soon", "python3 c || test_fail c"))
         line = HEAD.count("\n") + 1
@@ -638,10 +640,14 @@ class FeatureTest(ScriptCase):
             ("-k", "a", "test.sh"): ["error: -k: "], ("--tests", "(", "test.sh"): ["'(' is no regular expression: "],
             ("--only", "list.txt", "test.sh"): ["error: --only: "],
             ("--max-gpus", "1", "test.sh"): ["error: --max-gpus: "],
+            ("--skip-code", "77", "test.sh"): ["error: --skip-code: "],
+            ("--repeat", "2", "test.sh"): ["error: --repeat: "],
+            ("--known-failures", "known.txt", "test.sh"): ["error: --known-failures: "],
             ("--rerun-failed", "test.sh"): ["error: --rerun-failed: "],
             ("test.sh", "list.txt"): ["error: test.sh is a script; it runs alone"],
             ("list.txt", "test.sh"): ["error: test.sh is a script; it runs alone"],
             ("python",): ["python:1: this is a script, but none for bash"],
+            ("windows.sh",): ["windows.sh:1: Windows line ends; mend them with `sed -i 's/\\r$//'`"],
             ("nothing.sh",): ["nothing.sh: cannot read this list"],
             ("-",): ["-:1: a script cannot come from standard input"],
             ("bad.sh",): [f"bad.sh:{line}: unknown key 'gpsu'", f"bad.sh:{line + 1}: after= means nothing",

@@ -88,7 +88,7 @@ class Durations(HistoryCase):
 
     def test_only_passes_count_and_before_them_what_the_list_says(self) -> None:
         others = [outcome for outcome in run_tests.Outcome if outcome.value not in ("passed", "flaky")]
-        self.assertEqual(len(others), 8)
+        self.assertEqual(len(others), 10)
         for outcome in others:
             with self.subTest(outcome):
                 self.journal(end("a", 500, 3, outcome.value), end("b", 5, 1), end("b", 500, 3, outcome.value))
@@ -180,11 +180,20 @@ class EstimateTest(unittest.TestCase):
         return run_tests.estimate(tests, history)
 
     def test_an_unknown_one_counts_as_the_mean_of_the_known(self) -> None:
-        tests = [named("a", time=99.0), named("b", 1, time=30.0), named("c", 2), named("d", 3)]
-        found = self.estimate([("a", "a", 10), ("elsewhere", "x", 1000)], *tests)
+        tests = [named("a"), named("b", 1), named("c", 2), named("d", 3)]
+        found = self.estimate([("a", "a", 10), ("b", "b", 30), ("elsewhere", "x", 1000)], *tests)
         self.assertEqual(([found.seconds[test] for test in tests], found.unknown), ([10, 30, 20, 20], {*tests[2:]}))
         found = self.estimate([("elsewhere", "x", 1000)], *tests[2:])
         self.assertEqual((list(found.seconds.values()), found.unknown), ([60.0, 60.0], {*tests[2:]}), "a minute")
+
+    def test_where_lines_carry_a_time_those_without_count_as_the_shorter(self) -> None:
+        """They start behind the long ones that somebody has marked, wherever these stand. History goes first."""
+        tests = [named("a"), named("b", 1), named("long", 2, time=3600.0), named("c", 3), named("short", 4, time=10.0)]
+        found = self.estimate([("b", "b", 7)], *tests[:4])
+        self.assertEqual(([found.seconds[test] for test in tests[:4]], set(found.unknown)), ([1800, 7, 3600, 1800],
+                                                                                           {tests[0], tests[3]}))
+        self.assertEqual(labels(run_tests.widest_first(tests[:4], found, 1)), "long a c b")
+        self.assertEqual(list(self.estimate([("long", "long", 9)], *tests).seconds.values()), [5, 5, 9, 5, 10])
 
     def test_a_label_tells_equal_commands_apart(self) -> None:
         """The shell state above them may make all the difference. A new label takes as long as the others."""
@@ -211,10 +220,10 @@ class Owing(HistoryCase):
                        if history.owes(named(key)))
 
     def test_all_that_did_not_pass_and_what_is_new(self) -> None:
-        outcomes = {"a": "passed", "b": "flaky", "c": "failed", "d": "crashed", "e": "timeout", "f": "blocked",
-                    "g": "unrunnable", "h": "interrupted", "i": "not run"}
-        records = [start("abcdefghij"), *(end(key, outcome=outcome) for key, outcome in outcomes.items())]
-        self.assertEqual(self.owing(*records, keys="abcdefghijkl"), "CDEFGHIJkl")
+        outcomes = {"a": "passed", "b": "flaky", "s": "skipped", "c": "failed", "d": "crashed", "e": "timeout",
+                    "f": "blocked", "x": "failed as known", "g": "unrunnable", "h": "interrupted", "i": "not run"}
+        records = [start("abcdefghijsx"), *(end(key, outcome=outcome) for key, outcome in outcomes.items())]
+        self.assertEqual(self.owing(*records, keys="abcdefghijklsx"), "CDEFGHIJkl")
 
     def test_a_chain_of_runs(self) -> None:
         first = [start("abcd", run="1"), end("a", run="1"), end("b", outcome="failed", run="1"),
@@ -237,6 +246,16 @@ class Owing(HistoryCase):
                 ([start("", "abcf", run="2")], "B")):
             with self.subTest(expected):
                 self.assertEqual(self.owing(*first, *second, keys="abcf"), expected)
+
+    def test_of_a_test_that_was_repeated_all_runs_have_to_pass(self) -> None:
+        """Whether it is to be repeated now or not; as a new number of runs is no new test."""
+        tests = [a_test(0, "x", key="a"), a_test(1, "x (run 2)", key="a", origin="x"),
+                 a_test(2, "x (run 3)", key="a", origin="x")]
+        for passed in (["x"], ["x (run 2)"], ["x", "x (run 2)"]):
+            with self.subTest(passed):
+                run = {**start(), "selected": [test.name for test in tests[:2]], "repeat": 2}
+                self.journal(run, *({**end("a"), "label": label} for label in passed))
+                self.assertEqual({self.history().owes(test) for test in tests}, {len(passed) < 2})
 
     def test_equal_lines_pass_each_for_itself(self) -> None:
         """They have one key, and labels that tell them apart."""
