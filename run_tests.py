@@ -5662,9 +5662,8 @@ def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) ->
 def total_line(results: Sequence[Result], seconds: float, pool: Pool) -> str:
     """How many tests had which outcome, where, in which time."""
     gpus = sum(bool(device.token) for device in pool.devices)
-    return (
-        f"{counted(len(results), 'test')} in {seconds:.1f}s on {gpus} GPU(s): {tally(results)}"
-    )
+    ran = [result for result in results if result.outcome is not Outcome.DEFERRED]
+    return f"{counted(len(ran), 'test')} in {seconds:.1f}s on {gpus} GPU(s): {tally(ran)}"
 
 
 def again(results: Iterable[Result], options: Options) -> Iterator[str]:

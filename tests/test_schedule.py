@@ -1285,7 +1285,7 @@ class Simulation:
         self.order = self.random.sample(self.tests, len(self.tests))
         self.options = run_tests.Options(
             (), grace=chance([0.0, 2.0, 5.0]), retries=chance([0, 0, 1, 3]), fail_fast=self.random.random() < 0.1,
-            deadline=chance([None, None, None, 0.5, 40.0, 100.0]), slow=chance([None, None, 2.0]),
+            deadline=chance([None, None, None, 0.5, 40.0, 100.0]), slow=chance([math.inf, math.inf, 2.0]),
             leaks=chance(["report", "fail"]))
         self.causes = chance([[Cause()], [Cause("no"), *CAUSES.values()], [CAUSES["old"]], [CAUSES["ecc"], Cause()]])
         pool = run_tests.Pool(devices_of(self.gpus), self.jobs, self.sequential)
@@ -1470,7 +1470,7 @@ class Simulation:
     def on_announce(self, action: Announce, _event: Any) -> None:
         attempt = self.running[action.test]
         self.require(attempt not in self.ending and attempt not in self.swept, f"{action.test.label} is announced")
-        self.require(action.seconds == self.now - attempt.began >= (self.options.slow or math.inf), "it is not slow")
+        self.require(action.seconds == self.now - attempt.began >= self.options.slow, "it is not slow")
 
     def on_quarantine(self, action: Quarantine, _event: Any) -> None:
         self.require(action.sick.device.index not in self.lost and bool(action.sick.device.token), "no GPU is lost")
