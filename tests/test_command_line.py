@@ -401,6 +401,19 @@ class Running(CommandLineCase):
         self.assertFalse(os.path.exists(ran.path("third")))
 
 
+    def test_sigusr1_tells_what_runs(self) -> None:
+        up, hold = Fifo(self, "up"), Fifo(self, "hold")
+        for gpus, mark in ((TWO, b">>> "), ("0", b"run_tests.py: ")):
+            with self.subTest(gpus=gpus):
+                self.clean()
+                process = self.begin("echo so far; echo >up; read x <hold #: label=runs\n", gpus=gpus, stderr=subprocess.STDOUT)
+                up.lines()
+                process.send_signal(signal.SIGUSR1)
+                self.read_until(process, mark + b"Running: 0/1, at 0:")
+                hold.release()
+                self.assertEqual(process.wait(WAIT_S), 0)
+
+
 # Pytest targets.
 
 STUB = """#!{python}

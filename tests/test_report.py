@@ -171,6 +171,56 @@ class ParallelTest(ConsoleCase):
             self.parallel().begin(run_tests.machine_of(tokens.split(), run_tests.CUDA))
             self.assertEqual(self.told(), expected)
 
+    def test_what_history_expects(self) -> None:
+        """Above all GPUs' share and the longest test; nothing is guessed where most tests are unknown."""
+        for seconds, expected in (("600 1200 30 30", "about 20 min"), ("600 600 600 600", "about 20 min"),
+                                  ("6 6 6 6", "less than a minute"), ("9000 9000 1 1", "about 2 h 30 min"),
+                                  ("600 600 - -", ""), ("600 600 600 -", "about 18 min")):
+            times = [None if word == "-" else float(word) for word in seconds.split()]
+            tests = [a_test(index, attributes=run_tests.Attributes(time=time)) for index, time in enumerate(times)]
+            with self.subTest(seconds):
+                self.parallel(tests=tests).begin(self.machine)
+                expected = expected and f"30 tests, {expected} by earlier runs\n"
+                self.assertEqual(self.told(), "Detected 2 GPU(s): 0 1\n" + expected)
+
+    def test_gpus_that_were_not_looked_for_are_as_given(self) -> None:
+        console = self.parallel()
+        console.options = console.options._replace(gpus="2")
+        console.begin(self.machine)
+        self.assertEqual(self.told(), "Detected 2 GPU(s): 0 1 [as given]\n")
+
+    def test_no_gpu_is_told_where_a_test_may_want_one(self) -> None:
+        asked = "no GPU found (asked: mask, pynvml, nvidia-smi, amd-smi, rocm-smi)"
+        for machine, gpus, expected in ((run_tests.Machine(), 1.0, asked), (run_tests.Machine(), 0.0, ""),
+                                        (run_tests.machine_of([], run_tests.CUDA), 1.0, "the outer mask shows no GPU")):
+            for has_markers, how in ((True, ""), (False, ": tests run one by one")):
+                console = self.console("replay", [a_test(gpus=gpus)], 1, has_markers=has_markers)
+                with self.subTest(expected, has_markers=has_markers), \
+                        contextlib.redirect_stderr(io.StringIO()) as errors:
+                    console.begin(machine)
+                    self.assertEqual(errors.getvalue(), expected and f"run_tests.py: {expected}{how}\n")
+
+    def test_a_silent_run_says_that_it_is_alive(self) -> None:
+        console = self.parallel()
+        console.tick()
+        self.assertEqual(self.told(), "")
+        self.trace.wrote_at -= run_tests.SILENCE_S
+        console.tick()
+        console.tick()
+        self.assertEqual(self.told().replace("0:00", "M:SS"), ">>> Running: 0/30, at M:SS\n")
+
+    def test_clocks(self) -> None:
+        self.assertEqual([run_tests.clock(seconds) for seconds in (0, 59.9, 60, 3599, 3600, 36061)],
+                         ["0:00", "0:59", "1:00", "59:59", "1:00:00", "10:01:01"])
+
+    def test_immediate_shows_the_end_of_a_failed_log_at_once(self) -> None:
+        console, test = self.parallel("immediate"), a_test(label="x.py")
+        self.append(test, b"far\n" + b"y" * run_tests.TAIL_BYTES + b"\n")
+        console.concluded(Result(test, Outcome.FAILED, 1.0, 1, lease_on("0")))
+        text = self.told()
+        self.assertIn(frame("x.py [x.py: failed, exit 1, 1.0s]", "yyy"), text)
+        self.assertNotIn("far", text)
+
     def test_the_start_of_a_test(self) -> None:
         console, test = self.parallel(), a_test(label="test_sanity.py")
         cases = {("0",): "GPU 0", ("0", "1"): "GPU 0,1", (): "CPU", ("",): "CPU", ("MIG-a", "MIG-b"): "GPU MIG-a,MIG-b"}
