@@ -5454,18 +5454,20 @@ class Console:
             self.replayed += 1
 
     def announce(self, result: Result) -> None:
-        """Say that a test has failed, as the script would: without markers only where its line says so."""
-        if not self.policy.sums_up or not self.options.fails(result.outcome):
+        """Say that a test has failed, as the script would: without markers only where its line says so.
+
+        Why it has failed is news also where a script itself says the rest.
+        """
+        if not self.options.fails(result.outcome):
             return
         text = f"Error: sub-test failed: {result.test.label}"
-        if self.policy.has_markers:
+        if self.policy.sums_up and self.policy.has_markers:
             self.trace.line(text, RED)
-            if result.status is not None:
-                self.trace.line(
-                    f"    {result.why()} \u2192 {self.record.log_path(result.test)}"
-                )
-        elif result.test.announces or result.status is None:
+        elif self.policy.sums_up and (result.test.announces or result.status is None):
             self.trace.write(to_bytes(text + "\n"))  # as `echo` prints it
+        if self.policy.has_markers and result.status is not None:
+            log = self.record.log_path(result.test)
+            self.trace.line(f"    {result.why()} \u2192 {log}")
 
     def explain(self, result: Result) -> None:
         """Without markers, say on stderr what neither the log nor the status tells."""

@@ -406,7 +406,8 @@ class Running(CommandLineCase):
         for gpus, mark in ((TWO, b">>> "), ("0", b"run_tests.py: ")):
             with self.subTest(gpus=gpus):
                 self.clean()
-                process = self.begin("echo so far; echo >up; read x <hold #: label=runs\n", gpus=gpus, stderr=subprocess.STDOUT)
+                process = self.begin("echo so far; echo >up; read x <hold #: label=runs\n", gpus=gpus,
+                                     stderr=subprocess.STDOUT)
                 up.lines()
                 process.send_signal(signal.SIGUSR1)
                 self.read_until(process, mark + b"Running: 0/1, at 0:")
