@@ -410,7 +410,7 @@ class Deferral(SelectionCase):
     def test_one_gpu_too(self) -> None:
         ran = self.run_list("echo one\nfalse #: gpus=2\necho two\n", "--max-gpus", "1", gpus="0")
         self.assertEqual((ran.code, ran.text), (
-            0, "one\ntwo\nSelected 2 of 3 tests (66.7 %); deferred 1 that need more than 1 GPUs, or wait for one that "
+            0, "one\ntwo\nSelected 2 of 3 tests (66.7 %); deferred 1 that need more than 1 GPU, or wait for one that "
             "does: logs/deferred.txt\nAll tests passed\n"))
 
 
