@@ -5584,9 +5584,10 @@ def troubles(results: Sequence[Result], record: Record) -> List[str]:
         outcome = result.outcome
         if outcome.is_excused() or not (outcome.is_ok() or outcome is Outcome.NOT_RUN):
             about = record.log_path(result.test) if result.status is not None else result.reason
-            lines.append(
-                f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label} ({about})"
-            )
+            line = f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label}"
+            if about not in line:
+                line += f" ({about})"
+            lines.append(line)
             if result.cause.line:
                 lines.append(f"    {result.cause.line}")
         elif outcome is Outcome.FLAKY:
