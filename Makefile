@@ -23,7 +23,7 @@ bench:
 	$(PYTHON) qa/bench/overhead.py
 
 golden:
-	REFRESH_GOLDEN=1 $(PYTHON) -m unittest tests.test_command_line
+	REFRESH_GOLDEN=1 $(PYTHON) -m unittest tests.test_command_line tests.test_terminal
 
 $(LINT)/installed: pyproject.toml
 	$(PYTHON) -m venv $(LINT)

@@ -117,6 +117,20 @@ def tests_of(text: str, has_timeouts: bool = False) -> List[run_tests.Test]:
 class RunnerCase(unittest.TestCase):
     """A test case with a folder of its own, removed afterwards."""
 
+    def compare_golden(self, name: str, text: str) -> None:
+        """Hold a trace, its times blurred, against a file below tests/golden. `make golden` writes these files."""
+        blurred = re.sub(r"\b\d+\.\ds\b", "N.Ns", text)
+        blurred = re.sub(r", at \d:\d\d\]", ", at M:SS]", blurred)
+        blurred = re.sub(r"(?m)^slowest: .*", "slowest: \u2026", blurred)
+        blurred = re.sub(r"(?m)^\d+\.\d times as", "N.N times as", blurred)
+        blurred = re.sub(r"(?m)^(Rerun|Alone): python3 \S+", r"\1: python3 run_tests.py", blurred)
+        path = os.path.join(ROOT, "tests", "golden", name)
+        if os.environ.get("REFRESH_GOLDEN"):
+            with open(path, "w", encoding="utf-8", newline="") as file:
+                file.write(blurred)
+        with open(path, encoding="utf-8", newline="") as file:
+            self.assertEqual(blurred, file.read(), f"{path}; is this change meant? `make golden` takes it over")
+
     def setUp(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="run_tests.")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 Refresh the golden files after a change of what is printed, and read the difference:
 
-    REFRESH_GOLDEN=1 python3 -m unittest tests.test_command_line
+    make golden
 """
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from tests.support import ENDING, ROOT, RUNNER, WAIT_S, Fifo, GatedCase, Ran, a_
 from tests.test_faults import FaultCase
 
 GOLDEN = os.path.join(ROOT, "tests", "golden")
-REFRESH = bool(os.environ.get("REFRESH_GOLDEN"))
 TWO, FOUR = "0,1", "0,1,2,3"
 
 
@@ -266,20 +265,6 @@ class Golden(CommandLineCase):
 
     maxDiff = None
 
-    def compare(self, name: str, text: str) -> None:
-        path = os.path.join(GOLDEN, name)
-        blurred = re.sub(r"\b\d+\.\ds\b", "N.Ns", text)
-        blurred = re.sub(r", at \d:\d\d\]", ", at M:SS]", blurred)
-        blurred = re.sub(r"(?m)^slowest: .*", "slowest: \u2026", blurred)
-        blurred = re.sub(r"(?m)^\d+\.\d times as", "N.N times as", blurred)
-        blurred = re.sub(r"(?m)^(Rerun|Alone): python3 \S+", r"\1: python3 run_tests.py", blurred)
-        if REFRESH:
-            os.makedirs(GOLDEN, exist_ok=True)
-            with open(path, "w", encoding="utf-8", newline="") as file:
-                file.write(blurred)
-        with open(path, encoding="utf-8", newline="") as file:
-            self.assertEqual(blurred, file.read(), f"{path}; is this change meant? See REFRESH_GOLDEN above")
-
     def test_traces(self) -> None:
         """Each marker is there when it happens. Under `-X dev` Python would tell what is left open."""
         hold = Fifo(self, "hold")
@@ -293,11 +278,18 @@ class Golden(CommandLineCase):
                 ran = ran._replace(out=begun + ran.out)
                 self.check(ran, 1, GOLDEN_OUTCOMES)
                 self.assertEqual(ran.err, "")
-                self.compare(f"parallel_{output}.txt", ran.text)
+                self.compare_golden(f"parallel_{output}.txt", ran.text)
+
+    def test_one_gpu(self) -> None:
+        """Standard output is what the script would print; the rest is on stderr."""
+        Fifo(self, "hold").release()
+        process = self.begin(GOLDEN_LIST, gpus="0")
+        out, err = process.communicate(timeout=WAIT_S)
+        self.compare_golden("one_gpu.txt", f"{out.decode()}=== stderr ===\n{err.decode()}")
 
     def test_nothing_else_is_in_the_folder(self) -> None:
-        self.assertEqual(sorted(os.listdir(GOLDEN)),
-                         [f"parallel_{output}.txt" for output in ("failures", "none", "ordered", "replay")])
+        parallel = [f"parallel_{output}.txt" for output in ("failures", "none", "ordered", "replay")]
+        self.assertEqual(sorted(os.listdir(GOLDEN)), ["one_gpu.txt", *parallel, "terminal.txt"])
 
 
 class Repeated(CommandLineCase):

@@ -16,6 +16,7 @@ from typing import List, Tuple
 
 import run_tests
 from tests.support import RUNNER, SHED, WAIT_S, RunnerCase
+from tests.test_command_line import GOLDEN_LIST
 
 
 class Paper:
@@ -200,6 +201,25 @@ class LiveBlockTest(TerminalCase):
         code, shown = self.finish()
         self.assertEqual(code, 0)
         self.assertTrue(shown.startswith("a\nb\n"), shown)
+
+
+class GoldenTest(TerminalCase):
+    maxDiff = None
+
+    def test_what_stays_on_a_terminal(self) -> None:
+        """The whole trace of one list; colours are told by their numbers."""
+        self.fifo("hold")
+        self.write("tests.txt", GOLDEN_LIST)
+        self.start("tests.txt", columns=200, CUDA_VISIBLE_DEVICES="0,1,2,3")
+        raw: List[str] = []
+        draw = self.paper.feed
+        self.paper.feed = lambda text: raw.append(text) or draw(text)  # type: ignore[method-assign,func-returns-value]
+        self.read_until("2/9, at 0:")
+        self.open_fifo("hold")
+        self.assertEqual(self.finish()[0], 1)
+        colours = re.findall(r"\x1b\[(\d+)m[^\x1b\r\n]+\x1b\[0m", "".join(raw))
+        self.assertEqual(set(colours), {run_tests.RED, run_tests.GREEN, run_tests.YELLOW})
+        self.compare_golden("terminal.txt", self.paper.text)
 
 
 class ColourTest(TerminalCase):
