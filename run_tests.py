@@ -351,8 +351,8 @@ class Test(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A hash of key and label: labels are unique in a run, keys are not."""
-        return key_of([self.key, self.label])
+        """A hash of key and label: labels are unique in a list, keys are not."""
+        return key_of([self.key, self.origin])
 
     @property
     def need(self) -> Union[int, float, str]:
@@ -2119,11 +2119,10 @@ class History:
         self.runs: Set[str] = set()  # the runs of these lists
         # By shard (`2/4`), names of the tests that its runs selected.
         self.shards: Dict[str, Set[str]] = {}
-        self.repeat = 1  # the most runs of a test in one of these
         # Names of the tests that were in their lists, selected or not.
         self.seen: Set[str] = set()
-        # Names of the tests that did not pass in the last run that selected them.
-        self.owed: Set[str] = set()
+        # By name of a test, how often it did not pass in the last run that selected it; with --repeat it runs often.
+        self.owed: Dict[str, int] = {}
         # By key, and by key and label: when it passed, and how many seconds it took.
         self.passes: Dict[Any, List[Tuple[float, float]]] = {}
 
@@ -2140,18 +2139,18 @@ class History:
             and not self.lists.isdisjoint(map(os.path.normpath, record["lists"]))
         ):
             selected = record["selected"]
-            self.repeat = max(self.repeat, int(record.get("repeat", 1)))
             self.runs.add(run)
             self.shards.setdefault(record["shard"] or "", set()).update(selected)
             self.seen.update(selected, record["left_out"])
-            self.owed.update(selected)
+            self.owed.update(collections.Counter(selected))
         elif event == "test_end":
             key = record["test"]
             label = record["label"]
             if record["outcome"] in ("passed", "flaky"):
                 self.add_pass(key, label, record["time"] + 0.0, record["seconds"] + 0.0)
             if run in self.runs and record["outcome"] in self.counts:
-                self.owed.discard(key_of([key, label]))
+                name = key_of([key, record.get("origin", label)])
+                self.owed[name] = self.owed.get(name, 0) - 1
 
     def add_pass(self, key: str, label: str, at: float, seconds: float) -> None:
         """Take in how long a test has taken. Raises ValueError for what no test takes, TypeError for no key."""
@@ -2161,10 +2160,8 @@ class History:
             self.passes.setdefault(known_as, []).append((at, seconds))
 
     def owes(self, test: Test) -> bool:
-        """Whether a test has not passed in its last run, or in one of its runs; or was in none: new ones owe too."""
-        runs = range(1, self.repeat + 1)
-        names = [key_of([test.key, label_of_run(test.origin, run)]) for run in runs]
-        return names[0] not in self.seen or not self.owed.isdisjoint(names)
+        """Whether a test has not passed in its last run, or was in none: new ones owe too."""
+        return test.name not in self.seen or self.owed.get(test.name, 0) > 0
 
     def duration(self, test: Test) -> Optional[float]:
         """Seconds: the median of the last passes, else what the list says, else None."""
@@ -2402,7 +2399,7 @@ def select(tests: Sequence[Test], options: Options, history: History) -> Selecti
         {test: deferred[test] for test in chosen if test in deferred},
         left_out,
         estimates,
-        frozenset(test for test in chosen if test.name in history.owed),
+        frozenset(test for test in chosen if history.owed.get(test.name, 0) > 0),
     )
 
 
@@ -3276,7 +3273,7 @@ class Schedule:
 
     def retries_of(self, result: Result) -> int:
         """How often a test that has ended so may be run again in all."""
-        if not re.search(self.options.retry_on, result.cause.text or result.reason):
+        if not re.search(self.options.retry_on, f"{result.cause.text}\n{result.why()}"):
             return 0
         if result.test.attributes.retries is not None:
             return result.test.attributes.retries
@@ -3361,7 +3358,7 @@ class Schedule:
         """An attempt has to be announced, or has had its time."""
         test = attempt.test
         if attempt.deadline > at:
-            attempt.slow_at = at + self.options.slow
+            attempt.slow_at = at + (self.options.slow or math.inf)
             self.watch(attempt)
             return [Announce(test, at - attempt.began)]
         if attempt.sent == signal.SIGKILL:
@@ -3439,7 +3436,9 @@ class Schedule:
                 else:
                     del self.waiting[follower]
                     reason = f"waits for {test.label}, which did not pass"
-                    outcome = Outcome.SKIPPED if ended.outcome.is_excused() else Outcome.BLOCKED
+                    outcome = Outcome.BLOCKED
+                    if ended.outcome is Outcome.SKIPPED:
+                        outcome = Outcome.SKIPPED
                     results.append(Result(follower, outcome, reason=reason))
         if (
             self.options.fail_fast
@@ -3498,7 +3497,7 @@ class Schedule:
         self.locked.update(test.attributes.lock)
         attempt = self.running[test] = Attempt(test, lease, len(before) + 1, at)
         attempt.deadline = at + (test.timeout or math.inf)
-        attempt.slow_at = at + self.options.slow
+        attempt.slow_at = at + (self.options.slow or math.inf)
         self.watch(attempt)
         return attempt
 
@@ -3559,8 +3558,9 @@ def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) ->
     cause = event.cause
     reason = ""
     fault = event.junit_fault
-    # What a failure precedes, in its JUnit file or at its first attempt, is no skip.
+    # What a failure precedes, in its JUnit file or at its first attempt, is no skip; nor is what pytest does not tell.
     is_skip = event.status == options.skip_code and not event.junit_failures
+    is_skip = is_skip and not (test.is_pytest and fault)
     if outcome is Outcome.TIMEOUT:
         cause = Cause("timeout")
         reason = f"did not end in {test.timeout:g}s"
@@ -4591,7 +4591,6 @@ class Record:
             gpus=[device.token for device in machine.devices],
             directory=os.getcwd(),
             shard=options.shard and str(options.shard),
-            repeat=options.repeat,
             selected=[test.name for test in selection.tests if test not in selection.deferred],
             left_out=[test.name for test in left_out],
         )
@@ -4628,6 +4627,7 @@ class Record:
             "reason": result.reason,
             "cause": result.cause.text,
             "leaked": result.leaked,
+            "origin": test.origin if test.origin != test.label else "",
             "memory": round(result.memory, 3),
             "lock": test.attributes.lock,  # with the next two, what it waited for besides room
             "after": test.attributes.after,
@@ -4882,7 +4882,7 @@ def summary_case(attempts: Sequence[Result], record: Record) -> Any:
         attempts = []
     for result in attempts:
         message = ": ".join(
-            dict.fromkeys(filter(None, [result.verdict(), result.cause.text, result.reason]))
+            dict.fromkeys(filter(None, [result.verdict(), result.why(), result.reason]))
         )
         tail = xml_text(record.tail(result, 0 if result is last else result.attempt))
         problem = "failure" if result.outcome is Outcome.FAILED else "error"  # JUnit's words
@@ -4947,9 +4947,14 @@ def without_ci_commands(text: str) -> str:
 
 def warn(message: str, name: str = PROGRAM + ": ") -> None:
     """One line on stderr, in the program's name unless the message begins with a place of its own."""
+    tell(without_ci_commands(f"{name}{message}"))
+
+
+def tell(line: str) -> None:
+    """Print a line on stderr, if that can be written."""
     if sys.stderr is not None:
         try:
-            print(without_ci_commands(f"{name}{message}"), file=sys.stderr, flush=True)
+            print(line, file=sys.stderr, flush=True)
         except OSError:
             silence(sys.stderr)
 
@@ -5079,7 +5084,7 @@ class Screen(Trace):
         with suppress(OSError):
             columns, rows = os.get_terminal_size(self.stream.fileno())
             if columns > 0 and rows > 0:
-                return columns, rows
+                return max(columns, 3), max(rows, 3)  # for three dots
         return 80, 24
 
     def write(self, data: bytes) -> None:
@@ -5098,7 +5103,8 @@ class Screen(Trace):
         rows = sum(max(math.ceil(width_of(line) / columns), 1) for line in self.block)
         self.block = ()
         up = b"\x1b[%dA" % (rows - 1) if rows > 1 else b""
-        self.guarded(self.stream.write, b"\r" + up + b"\x1b[J")
+        if self.is_ours():  # else a shell has written below it
+            self.guarded(self.stream.write, b"\r" + up + b"\x1b[J")
 
     def draw(self, lines: Sequence[str]) -> None:
         now = time.monotonic()
@@ -5128,20 +5134,26 @@ class Screen(Trace):
             if sys.stderr is not None and sys.stderr.isatty():
                 stack.enter_context(redirect_stderr(cast(Any, Aside(self))))
             if has_keys and sys.stdin is not None and sys.stdin.isatty() and self.is_ours():
-                keyboard = sys.stdin.fileno()
-                before = termios.tcgetattr(keyboard)
-                stack.callback(termios.tcsetattr, keyboard, termios.TCSADRAIN, before)
+                self.keyboard = sys.stdin.fileno()
+                before = termios.tcgetattr(self.keyboard)
+                stack.callback(self.set_keyboard, before)
                 quiet = list(before)
                 quiet[3] &= ~(termios.ICANON | termios.ECHO)
-                termios.tcsetattr(keyboard, termios.TCSADRAIN, quiet)
-                self.keyboard = keyboard
+                self.set_keyboard(quiet)
             yield
+
+    def set_keyboard(self, modes: List[Any]) -> None:
+        """What the terminal does with keys: one that has gone, or is another job's, is left alone."""
+        import termios
+
+        if self.is_ours():
+            with suppress(termios.error):
+                termios.tcsetattr(self.keyboard, termios.TCSADRAIN, modes)
 
     def settle(self) -> None:
         """The block goes for good, and what was held back is shown."""
         self.erase()
         self.is_live = False
-        self.keyboard = -1
         super().flush()
 
     def typed(self) -> bytes:
@@ -5184,20 +5196,20 @@ def cut_to(text: str, columns: int) -> str:
     return text + "\u2026"
 
 
-def is_terminal(stream: BinaryIO, environ: Mapping[str, str]) -> bool:
-    """Whether somebody watches: CI services that have a terminal keep what is drawn on it as text."""
-    is_dumb = environ.get("TERM", "dumb") in ("", "dumb")
-    return stream.isatty() and not is_dumb and not environ.get("CI")
-
-
 def open_trace(color: str, environ: Mapping[str, str]) -> Trace:
-    """Standard output; `color` is auto, always or never, and auto obeys $NO_COLOR (see no-color.org)."""
+    """Standard output; `color` is auto, always or never, and auto obeys $NO_COLOR (see no-color.org).
+
+    A CI service that has a terminal keeps what is drawn on it as text: nobody watches there.
+    """
     stream = open_stdout()
-    if not is_terminal(stream, environ):
-        return Trace(stream, color == "always")
-    return Screen(
-        stream, color == "always" or (color == "auto" and not environ.get("NO_COLOR"))
-    )
+    is_dumb = environ.get("TERM", "dumb") in ("", "dumb")
+    is_watched = stream.isatty() and not is_dumb and not environ.get("CI")
+    has_colour = is_watched and not environ.get("NO_COLOR")
+    if color != "auto":
+        has_colour = color == "always"
+    if is_watched:
+        return Screen(stream, has_colour)
+    return Trace(stream, has_colour)
 
 
 class Fold(NamedTuple):
@@ -5221,7 +5233,7 @@ FOLDS = (
         "GITHUB_ACTIONS",
         "::group::{title}",
         "::endgroup::",
-        rb"(?i)([:#])(:(?<=::)(?:(?:end)?group|stop-commands)::|#(?<=##)\[(?:end)?group\])",
+        rb"(?i)([:#])(:(?<=::)(?:(?:end)?group|stop-commands)\b|#(?<=##)\[(?:end)?group\b)",
     ),
     Fold(
         "GITLAB_CI",
@@ -5234,7 +5246,7 @@ FOLDS = (
         "TF_BUILD",
         "##[group]{title}",
         "##[endgroup]",
-        rb"(?i)(#)(#\[(?:end)?(?:group|section)\])",
+        rb"(?i)(#)(#\[(?:end)?(?:group|section)\b)",
     ),
     Fold(
         "TEAMCITY_VERSION",
@@ -5247,7 +5259,10 @@ FOLDS = (
 
 def find_fold(environ: Mapping[str, str]) -> Optional[Fold]:
     """How the CI service folds that this run is a part of, if it is one that folds."""
-    return next((fold for fold in FOLDS if environ.get(fold.variable)), None)
+    off = ("", "0", "false")
+    return next(
+        (fold for fold in FOLDS if environ.get(fold.variable, "").lower() not in off), None
+    )
 
 
 COLOURS: Mapping[Outcome, str] = {
@@ -5439,9 +5454,10 @@ class Console:
             what = outcome.value.capitalize()
             self.trace.line(f">>> {what}: {result.test.label} [{result.reason}, {progress}]")
         if not self.policy.has_markers:
-            self.explain(result)
             self.announce(result)
-        if self.policy.replayed == "immediate" and result.outcome.is_failure():
+        if not self.policy.has_markers and not self.policy.sums_up:
+            self.explain(result)
+        if self.policy.replayed == "immediate" and self.options.fails(result.outcome):
             self.replay(result, TAIL_BYTES)
         if self.policy.replayed == "ordered":
             self.turn[result.test] = result
@@ -5470,19 +5486,15 @@ class Console:
             self.trace.line(f"    {result.why()} \u2192 {log}")
 
     def explain(self, result: Result) -> None:
-        """Without markers, say on stderr what neither the log nor the status tells."""
-        reason = result.reason
-        if result.outcome is Outcome.DEFERRED or reason == result.leaks():
-            reason = ""
-        if result.outcome.is_excused():
-            reason = result.verdict()
-        left = f"{result.leaks()}: {first_of(result.leaked)}" if result.leaked else ""
-        flaky = lone = ""
+        """Of a script on one GPU, say on stderr what neither the log nor the status tells: it has no summary."""
+        said = []
+        if result.reason and result.reason != result.leaks():
+            said.append(result.reason)
+        if result.leaked:
+            said.append(f"{result.leaks()}: {first_of(result.leaked)}")
         if result.outcome is Outcome.FLAKY:
-            flaky = f"passed at attempt {result.attempt}"
-        if result.outcome.is_pass() and result.junit_fault and self.policy.sums_up:
-            lone = f"passed without its JUnit file ({result.junit_fault})"
-        for what in filter(None, (reason, left, flaky, lone)):
+            said.append(f"passed at attempt {result.attempt}")
+        for what in said:
             if not result.outcome.is_unfinished():
                 warn(f"{result.test.where}: {result.test.label} {what}", name="")
 
@@ -5491,14 +5503,18 @@ class Console:
         if result.status is None or self.policy.output == "none":
             return False
         if self.outlook.is_interrupted():
-            return result.outcome.is_failure()
-        return self.policy.output in ("replay", "ordered") or not result.outcome.is_ok()
+            return self.options.fails(result.outcome)
+        return self.policy.output in ("replay", "ordered") or not self.is_fine(result)
+
+    def is_fine(self, result: Result) -> bool:
+        """Whether nobody needs to look at it."""
+        return result.outcome.is_ok() and not self.options.fails(result.outcome)
 
     def has_log(self, result: Result) -> bool:
         """Whether there is something to replay: of a test that passed, an empty log is left out."""
         path = self.record.log_path(result.test)
         is_empty = os.path.isfile(path) and not os.path.getsize(path)
-        return self.shows(result) and not (is_empty and result.outcome.is_ok())
+        return self.shows(result) and not (is_empty and self.is_fine(result))
 
     def replay(self, result: Result, tail_bytes: float = math.inf) -> None:
         """One log, byte for byte, below a banner or in a fold; a last line without an end gets one.
@@ -5508,7 +5524,7 @@ class Console:
         if not self.has_log(result):
             return
         path = self.record.log_path(result.test)
-        is_ok = result.outcome.is_ok()
+        is_ok = self.is_fine(result)
         title = f"{result.test.stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
         fold = self.policy.fold
         change: Callable[[bytes], bytes] = bytes
@@ -5533,7 +5549,7 @@ class Console:
         """The logs of a run that has ended, in list order; where passed ones are folded, failed ones come last."""
         shown = list(filter(self.has_log, results))
         if self.policy.fold:
-            shown.sort(key=lambda result: not result.outcome.is_ok())
+            shown.sort(key=lambda result: not self.is_fine(result))
         if not shown:
             return
         self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
@@ -5541,6 +5557,16 @@ class Console:
             self.replay(result)
         opened = self.policy.fold.stands_open if self.policy.fold else ""
         self.trace.line(f"\n{opened}=== End of per-test output ===")
+
+    def annotate(self, results: Sequence[Result]) -> None:
+        """GitHub's annotations: beside the trace where that is the script's."""
+        if self.policy.fold is not FOLDS[0]:
+            return
+        for line in github_errors(results, os.environ.get("GITHUB_WORKSPACE", "")):
+            if self.policy.replayed:
+                self.trace.command(line)
+            else:
+                tell(line)
 
     def finish(self, results: Sequence[Result], lines: Sequence[str]) -> None:
         """All tests have ended; these lines sum up, the last ones follow.
@@ -5643,7 +5669,8 @@ def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) ->
     ]
     if named:
         yield "slowest: " + ", ".join(named)
-    if pool.sequential:
+    has_ended = not any(result.outcome.is_unfinished() for result in results)
+    if pool.sequential or not has_ended:
         return
     alone = [
         result.test.label
@@ -5654,7 +5681,7 @@ def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) ->
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
     each_s = {ends[-1].test: math.fsum(end.seconds for end in ends) for ends in attempts}
     one_by_one_s = math.fsum(each_s.values())
-    if len(named) > 1 and seconds > 0:
+    if named and seconds > 0:
         best_s = shortest(list(each_s), each_s, pool)
         yield (
             f"{one_by_one_s / seconds:.1f} times as fast as one by one ({show_duration(one_by_one_s)}); "
@@ -5671,19 +5698,17 @@ def total_line(results: Sequence[Result], seconds: float, pool: Pool) -> str:
 
 def again(results: Iterable[Result], options: Options) -> Iterator[str]:
     """The commands that run again what failed, and one of it alone. A list from a pipe cannot be had again."""
-    failed = [result.test.label for result in results if options.fails(result.outcome)]
-    if not failed or "-" in options.lists or not options.command:
+    failed = [result.test.origin for result in results if options.fails(result.outcome)]
+    program, *words = options.command or ("",)
+    from_pipe = any(word == "-" or word.startswith("/dev/fd/") for word in words)
+    if not failed or not program or from_pipe:
         return
-    words = [word for word in options.command if word != "--rerun-failed"]
-    program = ["python3", *words[:1]]
-    yield "Rerun: " + shlex.join([*program, "--rerun-failed", *words[1:]])
-    name = failed[0]
-    if not re.fullmatch("[^ ()'\"]+", name) or name in ("and", "or", "not"):
-        quote = '"'
-        if quote in name:
-            quote = "'"
-        name = quote + name + quote
-    yield "Alone: " + shlex.join([*program, *words[1:], "-k", name])
+    start = [program]
+    if program.endswith(".py"):
+        start = ["python3", program]
+    words = [word for word in words if word != "--rerun-failed"]
+    yield "Rerun: " + shlex.join([*start, "--rerun-failed", *words])
+    yield f"Alone: {shlex.join([*start, *words])} --only <(echo {shlex.quote(failed[0])})"
 
 
 def failed_place(result: Result, top: str) -> Dict[str, str]:
@@ -5711,41 +5736,39 @@ def github_errors(results: Iterable[Result], top: str) -> Iterator[str]:
     for result in failed[:SHOWN]:
         where = {**failed_place(result, top), "title": result.test.label}
         words = ",".join(f"{name}={escaped(text, '%:,')}" for name, text in where.items())
-        yield f"::error {words}::{escaped(f'{result.verdict()}: {result.why()}', '%')}"
+        said = ": ".join(dict.fromkeys([result.verdict(), result.why()]))
+        yield f"::error {words}::{escaped(said, '%')}"
 
 
 def github_page(
     attempts: Sequence[Sequence[Result]], lines: Sequence[str], record: Record
 ) -> Iterator[str]:
-    """Parts of a job's page on GitHub, the most important first: verdict, failures, slowest, flaky, GPUs."""
+    """Parts of a job's page on GitHub: the verdict (the last line) and the summary, failed logs' ends, the GPUs."""
     import html
 
     results = [ends[-1] for ends in attempts]
-    yield f"### {html.escape(lines[-1])}\n\n" + "".join(
-        f"- {html.escape(line)}\n" for line in lines[:-1]
-    )
-    yield "".join(f"- {html.escape(line)}\n" for line in causes(results)) + "\n"
+    yield f"### {html.escape(lines[-1])}\n\n" + fenced("\n".join(lines[:-1]))
     for result in results:
         if result.outcome.is_failure():
-            tail = xml_text(record.tail(result))
-            fence = "`" * (1 + max(map(len, re.findall("`+", tail)), default=2))
             title = html.escape(f"{result.test.label}: {result.verdict()}, {result.why()}")
-            yield f"<details><summary>{title}</summary>\n\n{fence}text\n{tail}\n{fence}\n</details>\n\n"
-    rows = [
-        f"| {html.escape(result.test.label).replace('|', '&#124;')} | {show_duration(result.seconds)} "
-        f"| {result.lease.place} |\n"
-        for result in slowest(results, SHOWN)
-    ]
-    if rows:
-        yield "| slowest | time | where |\n|---|---|---|\n" + "".join(rows) + "\n"
+            tail = fenced(xml_text(record.tail(result)))
+            yield f"<details><summary>{title}</summary>\n\n{tail}\n</details>\n\n"
     yield gantt(list(chain.from_iterable(attempts)))
+
+
+def fenced(text: str) -> str:
+    """A text as it stands, in Markdown: its fence is longer than any in it."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=2))
+    return f"{fence}text\n{text}\n{fence}\n"
 
 
 def gantt(results: Sequence[Result]) -> str:
     """What ran where and when, in the words of Mermaid, which GitHub draws: the longest hundred attempts."""
     ran = [result for result in results if result.status is not None]
+    if not ran:
+        return ""
     longest = sorted(ran, key=lambda result: -result.seconds)[:CHART_BARS]
-    first = min((result.began for result in longest), default=0.0)
+    first = min(result.began for result in longest)
     lanes: Dict[Device, List[str]] = {}
     for result in sorted(longest, key=lambda result: result.began):
         start = int(result.began - first)
@@ -5915,6 +5938,13 @@ def parse_gpu_option(text: str) -> str:
     if len(set(ids)) < len(ids):
         raise BadValue(f"{text!r} names a GPU twice")
     return text
+
+
+def parse_skip_code(text: str) -> int:
+    """An exit status that no crash and no ordinary failure has. Raises BadValue."""
+    if not re.fullmatch(r"\d{1,3}", text) or not 2 <= int(text) <= 125:
+        raise BadValue(f"{text!r} is not an exit status from 2 to 125, such as 77")
+    return int(text)
 
 
 def parse_positive(text: str) -> int:
@@ -6183,7 +6213,7 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
         ("--flaky", ["pass", "fail"], "whether a test that passes at a retry fails the run"),
         (
             "--skip-code N",
-            parse_positive,
+            parse_skip_code,
             "a test that exits so, often 77, cannot run here: it is `skipped`, and so is what waits for it",
         ),
         (
@@ -6633,9 +6663,7 @@ class Run:
         except ReportCut as cut:  # enough of the logs; not of the verdict
             code = EXIT_SIGNAL + cut.args[0]
         colour = GREEN if code == EXIT_OK else RED
-        if os.environ.get("GITHUB_ACTIONS"):
-            for line in github_errors(results, os.environ.get("GITHUB_WORKSPACE", "")):
-                self.trace.command(line)
+        self.console.annotate(results)
         for line in last:
             self.trace.line(line, colour)
         self.trace.flush()
@@ -6649,11 +6677,9 @@ class Run:
         lines = summary(attempts, seconds, pool, self.record, self.quarantined)
         page = os.environ.get("GITHUB_STEP_SUMMARY")
         if page:
-            results = [ends[-1] for ends in attempts]
-            short = [*last, total_line(results, seconds, pool)]
             with suppress(OSError), open(page, "ab") as file:
                 room = PAGE_BYTES_MOST - file.tell()
-                file.write(fitting(github_page(attempts, short, self.record), room))
+                file.write(fitting(github_page(attempts, [*lines, *last], self.record), room))
         return lines
 
     def verdict(self, results: Sequence[Result]) -> Tuple[int, List[str]]:
@@ -6662,10 +6688,9 @@ class Run:
         return exit_code(results, self.schedule), lines
 
 
-def cut_report(event: Union[Interrupt, Look]) -> None:
+def cut_report(event: Interrupt) -> None:
     """What a signal does while logs are replayed. Raises ReportCut."""
-    if isinstance(event, Interrupt):
-        raise ReportCut(event.signum)
+    raise ReportCut(event.signum)
 
 
 def make_pool(
@@ -6701,7 +6726,9 @@ def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
         return EXIT_SIGNAL + schedule.interrupts[0]
     outcomes = {result.outcome for result in results}
     is_empty = outcomes and all(outcome.tells_nothing() for outcome in outcomes)
-    if is_empty and not schedule.options.shard:  # an empty shard is fine
+    if is_empty and (
+        outcomes != {Outcome.DEFERRED} or not schedule.options.shard
+    ):  # an empty shard is fine
         return EXIT_NOTHING
     if any(not outcome.is_ok() or schedule.options.fails(outcome) for outcome in outcomes):
         return EXIT_FAILED
@@ -6725,18 +6752,15 @@ def test_environment(outer: Mapping[bytes, bytes], slots: int, run: str) -> Dict
 
 
 @contextmanager
-def signals_to(post: Callable[[Union[Interrupt, Look]], None]) -> Iterator[None]:
-    """While it lasts, SIGINT, SIGTERM and SIGHUP become Interrupt events, SIGUSR1 a Look. `nohup` keeps its meaning."""
+def signals_to(post: Callable[[Interrupt], None]) -> Iterator[None]:
+    """While it lasts, SIGINT, SIGTERM and SIGHUP become Interrupt events. `nohup` keeps its meaning."""
 
     def handle(signum: int, _frame: Any) -> None:
-        if signum == signal.SIGUSR1:
-            post(Look())
-        else:
-            post(Interrupt(time.monotonic(), signum))
+        post(Interrupt(time.monotonic(), signum))
 
     caught = [
         signum
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN
     ]
     before = {signum: signal.signal(signum, handle) for signum in caught}
@@ -6832,7 +6856,8 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     """From options to exit code. Raises ListError, UsageError, MachineError before any test has started."""
     drop_coerced_locale()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
-    with signals_to(leave_early):
+    signal.signal(signal.SIGUSR1, lambda *_: None)  # a question, which has no answer yet
+    with signals_to(lambda event: sys.exit(EXIT_SIGNAL + event.signum)):
         reaper = Reaper()
         run: Union[Run, int] = EXIT_MACHINE
         try:
@@ -6843,15 +6868,11 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
     if isinstance(run, int):
         return run
     start = time.monotonic()
-    with signals_to(run.inbox.put), run.console.live():
+    inbox = run.inbox
+    signal.signal(signal.SIGUSR1, lambda *_: inbox.put(Look()))
+    with signals_to(inbox.put), run.console.live():
         run.execute()
     return run.report(time.monotonic() - start)
-
-
-def leave_early(event: Union[Interrupt, Look]) -> None:
-    """What a signal does before the first test."""
-    if isinstance(event, Interrupt):
-        sys.exit(EXIT_SIGNAL + event.signum)
 
 
 def prepare(
@@ -8351,7 +8372,12 @@ class ScriptRun(Run):
         )
 
     def policy(self, sequential: bool) -> Policy:
-        return Policy(not sequential, self.options.output or "replay", sums_up=False)
+        return Policy(
+            not sequential,
+            self.options.output or "replay",
+            sums_up=False,
+            fold=find_fold(os.environ),
+        )
 
     def is_over(self) -> bool:
         return self.has_ended and self.schedule.done and not self.handed

@@ -29,9 +29,9 @@ SHED = re.compile(r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK|CUDA_DEVICE
                   r"|GITLAB_CI|CI_NODE_.*|CIRCLE_NODE_.*|BUILDKITE_PARALLEL_.*|SEMAPHORE_JOB_.*|SYSTEM_.*INPHASE"
                   r"|SLURM_ARRAY_.*|GITHUB_.*|BUILDKITE|TF_BUILD|TEAMCITY_VERSION|NO_COLOR")
 # What a run with one GPU or none says on stderr in any case: that there is none, and the lines that sum up.
-ENDS = "failed|crashed|timeout|interrupted|blocked|unrunnable|flaky"
+ENDS = "failed|crashed|timeout|interrupted|blocked|unrunnable|skipped|flaky"
 SUMMARY = re.compile(
-    rf"(?m)^(?:(?:{ENDS})\b[^\n]*: [^\n]* \([^\n]*\)(?:\n    .*)?|slowest: .*|passed without its JUnit file .*"
+    rf"(?m)^(?:(?:{ENDS})\b[^\n]*: [^\n]*(?:\n    .*)?|slowest: .*|passed without its JUnit file .*"
     r"|leaked: .* left .*|quarantined: .*|\d+ failures? by cause:(?:\n +\d+ x .*)*|\d+ tests? in [\d.]+s on .*"
     r"|Rerun: .*|Alone: .*|run_tests\.py: (?:no GPU found|the outer mask shows no GPU).*)\n")
 
@@ -123,7 +123,7 @@ class RunnerCase(unittest.TestCase):
         blurred = re.sub(r", at \d:\d\d\]", ", at M:SS]", blurred)
         blurred = re.sub(r"(?m)^slowest: .*", "slowest: \u2026", blurred)
         blurred = re.sub(r"(?m)^\d+\.\d times as", "N.N times as", blurred)
-        blurred = re.sub(r"(?m)^(Rerun|Alone): python3 \S+", r"\1: python3 run_tests.py", blurred)
+        blurred = re.sub(r"(?m)^(Rerun|Alone): (?:python3 )?\S+", r"\1: python3 run_tests.py", blurred)
         path = os.path.join(ROOT, "tests", "golden", name)
         if os.environ.get("REFRESH_GOLDEN"):
             with open(path, "w", encoding="utf-8", newline="") as file:

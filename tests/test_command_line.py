@@ -321,8 +321,8 @@ class Excuses(CommandLineCase):
             ran = self.run_list(text, "--skip-code", "77", "--junit", "all.xml", gpus=gpus)
             self.check(ran, 0, {"a": "skipped", "b": "skipped", "c": "passed", "d": "skipped"})
             self.assertEqual(ran.text.splitlines()[-1], "All tests passed; 3 skipped")
-            self.assertIn("b skipped, waits for a" if gpus == "0" else ">>> Skipped: b [waits for a, which did",
-                          ran.err + ran.text)
+            if gpus == "0,1":
+                self.assertIn(">>> Skipped: b [waits for a, which did not pass, ", ran.text)
             for name, count in (("logs/b.xml", 1), ("logs/d.xml", 1), ("all.xml", 3)):
                 self.assertEqual((ran.read(name).count("<skipped "), 'failures="0" errors="0"' in ran.read(name)),
                                  (count, True), name)
@@ -346,7 +346,6 @@ class Excuses(CommandLineCase):
         ran = self.run_list(text, "--known-failures", "known.txt", gpus="0")
         self.check(ran, 0, {"a b": "failed as known", "c": "passed", "d": "failed as known"})
         self.assertEqual(ran.text.splitlines()[-1], "All tests passed; 2 failed as known")
-        self.assertEqual(ran.err.splitlines()[0], "tests.txt:1: a b failed as known, exit 1, issue 7, known.txt:1")
         self.assertIn("<skipped ", ran.read("logs/d.xml"))
 
     def test_a_known_failure_without_a_reason_is_a_mistake(self) -> None:

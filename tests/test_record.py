@@ -17,7 +17,7 @@ from run_tests import Cause, Outcome, Result
 from tests.support import ROOT, Ran, RunnerCase, a_test
 
 START_KEYS = ["event", "run", "time", "version", "lists", "tests", "commit", "gpus", "directory", "shard",
-              "repeat", "selected", "left_out"]
+              "selected", "left_out"]
 TEST_START_KEYS = ["event", "run", "time", "test", "label", "attempt", "slot", "gpus", "log"]
 TEST_END_KEYS = ["event", "run", "time", "test", "label", "attempt", "outcome", "status", "signal", "seconds", "need"]
 END_KEYS = ["event", "run", "time", "exit", "outcomes", "quarantined"]
@@ -63,7 +63,7 @@ class JournalTest(RecordCase):
         names = {record["label"]: run_tests.key_of([record["test"], record["label"]]) for record in middle}
         self.assertEqual([start[key] for key in START_KEYS if key not in ("run", "time", "commit")],
                          ["run_start", run_tests.VERSION, ["tests.txt"], 5, ["4", "7"], os.path.realpath(self.folder),
-                          None, 1, [names[label] for label in ("one", "two", "none", "all", "wide")], []])
+                          None, [names[label] for label in ("one", "two", "none", "all", "wide")], []])
         self.assertEqual(list(end), END_KEYS)
         self.assertEqual((end["exit"], end["outcomes"], end["quarantined"]),
                          (1, {"passed": 2, "failed": 1, "crashed": 1, "unrunnable": 1}, {}))

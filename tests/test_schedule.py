@@ -501,7 +501,7 @@ class RetryTest(ScheduleCase):
     def test_a_known_failure_is_final_and_a_pass_is_told(self) -> None:
         """As for pytest's xfail. A crash or a timeout may be another fault."""
         known = dict.fromkeys("ac", "issue 7, k:1")
-        self.play("a b+after=a", "begin > a on GPU 0\nexit a 1 > a failed as known; b skipped", retries=1, known=known,
+        self.play("a b+after=a", "begin > a on GPU 0\nexit a 1 > a failed as known; b blocked", retries=1, known=known,
                   fail_fast=True)
         play = self.play("a c:1:5", """
             begin       > a on GPU 0; c on GPU 1

@@ -145,7 +145,7 @@ class Durations(HistoryCase):
                     self.assertEqual(self.duration("a", **options), 1)
 
     def test_a_journal_that_is_named_must_be_there(self) -> None:
-        self.assertEqual((self.history().passes, self.history().owed), ({}, set()), "the run's own need not be")
+        self.assertEqual((self.history().passes, self.history().owed), ({}, {}), "the run's own need not be")
         self.write("sub/x", "")
         for path, why in (("none.jsonl", "No such file or directory"), ("sub", "Is a directory"),
                           ("sub/x/y", "Not a directory")):
@@ -164,7 +164,7 @@ class Durations(HistoryCase):
         path = self.journal(start("ab"), end("a", 3), end("b", 9, outcome="failed"), '{"torn', path="other.jsonl")
         before = os.stat(path)
         history = self.history("other.jsonl")
-        self.assertEqual((history.duration(named("a")), history.owed, history.seen), (3, set(), set()))
+        self.assertEqual((history.duration(named("a")), history.owed, history.seen), (3, {}, set()))
         self.assertTrue(history.owes(named("a")), "this machine has not run it")
         self.assertEqual((os.stat(path).st_mtime_ns, os.stat(path).st_size), (before.st_mtime_ns, before.st_size))
 
@@ -253,8 +253,8 @@ class Owing(HistoryCase):
                  a_test(2, "x (run 3)", key="a", origin="x")]
         for passed in (["x"], ["x (run 2)"], ["x", "x (run 2)"]):
             with self.subTest(passed):
-                run = {**start(), "selected": [test.name for test in tests[:2]], "repeat": 2}
-                self.journal(run, *({**end("a"), "label": label} for label in passed))
+                run = {**start(), "selected": [test.name for test in tests[:2]]}
+                self.journal(run, *({**end("a"), "label": label, "origin": "x"} for label in passed))
                 self.assertEqual({self.history().owes(test) for test in tests}, {len(passed) < 2})
 
     def test_equal_lines_pass_each_for_itself(self) -> None:
