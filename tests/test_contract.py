@@ -130,6 +130,24 @@ class OneFile(unittest.TestCase):
         self.assertTrue(SOURCE.startswith("#!/usr/bin/env python3\n"))
         self.assertTrue(SOURCE.endswith('\n\nif __name__ == "__main__":\n    leave(main())\n'))
 
+    def test_it_says_where_it_is_from(self) -> None:
+        """A copy carries the licence's notice with it, word for word."""
+        head = SOURCE.partition('"""')[0]
+        with open(os.path.join(ROOT, "LICENSE"), encoding="utf-8") as file:
+            notice = file.read().split()
+        said = re.sub("(?m)^# ?", "", head).split()
+        self.assertIn(" ".join(notice[2:]).partition(" Permission")[0].rstrip("."), " ".join(said))     # whose it is
+        self.assertIn(" ".join(notice[notice.index("Permission"):]), " ".join(said))
+
+    def test_pip_installs_it_as_a_command(self) -> None:
+        """One module, under a name of which no other file of `bin` hides it."""
+        with open(os.path.join(ROOT, "pyproject.toml"), encoding="utf-8") as file:
+            settings = file.read()
+        self.assertIn('py-modules = ["run_tests"]', settings)
+        self.assertEqual(re.findall(r'(?m)^(.*) = "run_tests:(\w+)"$', settings), [("run_tests", "command")])
+        self.assertTrue(callable(run_tests.command))
+        self.assertEqual(re.findall(r'attr = "run_tests\.(\w+)"', settings), ["VERSION"])
+
     def test_importing_it_has_no_side_effects(self) -> None:
         with tempfile.TemporaryDirectory(prefix="run_tests.") as folder:
             changed = output_of(sys.executable, "-B", "-c", SIDE_EFFECTS, ROOT, folder=folder)
