@@ -28,8 +28,7 @@ PROGRAMS = ("run_tests.py", "qa/timeline.py", "qa/ci_dedup.py", "qa/bench/pictur
 SHELL = ("sh", "console", "yaml", "groovy")
 # Options of other programs that the pages name.
 FOREIGN = {"--junitxml", "--tb", "--nproc-per-node", "--rm", "--gpus", "--stop-timeout", "--init", "--format", "--from",
-           "--lf", "--dry-run", "--quiet", "--will-cite", "--gres", "--nodes", "--time", "--signal", "--array",
-           "--resource-spec-file", "--help-property"}
+           "--lf", "--dry-run", "--will-cite", "--gres", "--nodes", "--time", "--signal", "--array"}
 
 
 class Block(NamedTuple):
@@ -126,6 +125,7 @@ class Pages(unittest.TestCase):
     def test_options_exist(self) -> None:
         """Every option that a page names is one of ours, or of a program that is known here."""
         known = {"--help", "--version", *FOREIGN}
+        self.assertEqual({option for option in FOREIGN if option not in "".join(map(read, PAGES))}, set())
         for path in PROGRAMS:
             known |= set(re.findall(r"--[a-z][\w-]+", output_of(sys.executable, path, "--help")))
         for page in PAGES:
