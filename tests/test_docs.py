@@ -156,6 +156,9 @@ class Pages(unittest.TestCase):
         for source in run_tests.SOURCES:
             self.assertIn(source.replace("mask", "CUDA_VISIBLE_DEVICES"), read("docs/gpus.md"))
 
+    def test_changes_name_this_version(self) -> None:
+        self.assertIn(f"## {run_tests.VERSION}\n", read("CHANGELOG.md"))
+
     def test_the_picture_is_the_one_of_the_text(self) -> None:
         with open(os.path.join(ROOT, "docs", "before_after.svg"), encoding="utf-8") as file:
             gain = re.search('aria-label="(.*?)"', file.read())
