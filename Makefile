@@ -1,10 +1,11 @@
 # demo: the runner at work on two slots, in seconds.   test: the unit tests.   lint: ruff and mypy.
-# bench: real suites against other tools, and what a test costs beyond itself.   golden: refresh the expected outputs of the tests.
+# bench: real suites against other tools, and what a test costs beyond itself.
+# picture: the README's, drawn from real runs, in seven minutes.   golden: refresh the expected outputs of the tests.
 
 PYTHON ?= python3
 LINT := .venv/lint
 
-.PHONY: demo test lint bench golden clean
+.PHONY: demo test lint bench picture golden clean
 
 demo:
 	CUDA_VISIBLE_DEVICES=0,1 $(PYTHON) run_tests.py qa/L0_demo/tests.txt
@@ -21,6 +22,9 @@ bench:
 	$(PYTHON) qa/bench/schedules.py
 	$(PYTHON) qa/bench/planning.py
 	$(PYTHON) qa/bench/overhead.py
+
+picture:
+	$(PYTHON) qa/bench/picture.py
 
 golden:
 	REFRESH_GOLDEN=1 $(PYTHON) -m unittest tests.test_command_line tests.test_terminal

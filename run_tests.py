@@ -1,5 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
+#
+# run_tests.py. Copyright (c) 2026 The run_tests.py authors. MIT licence, whose notice goes with each copy:
+#
+# Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
+# documentation files (the "Software"), to deal in the Software without restriction, including without limitation
+# the rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and
+# to permit persons to whom the Software is furnished to do so, subject to the following conditions:
+#
+# The above copyright notice and this permission notice shall be included in all copies or substantial portions of
+# the Software.
+#
+# THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO
+# THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+# AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF
+# CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER
+# DEALINGS IN THE SOFTWARE.
+#
+# This one file is all that runs. A copy's `--version` names it by version and hash; README.md, docs/, tests/ and the
+# companions in qa/ are in the project that it was copied from.
 """Run a list of test commands on all the GPUs of a machine, and report as if they had run one by one.
 
 Copy this one file next to a CI script and let it run the script, or a list of the script's test commands:
@@ -5704,7 +5723,7 @@ def again(results: Iterable[Result], options: Options) -> Iterator[str]:
     if not failed or not program or from_pipe:
         return
     start = [program]
-    if program.endswith(".py"):
+    if program.endswith((".py", ".pyc")):  # else pip's command
         start = ["python3", program]
     words = [word for word in words if word != "--rerun-failed"]
     yield "Rerun: " + shlex.join([*start, "--rerun-failed", *words])
@@ -6975,6 +6994,11 @@ def leave(code: int) -> None:
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(code)
+
+
+def command() -> None:
+    """The program that pip installs."""
+    leave(main())
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What run_tests.py promises about itself: one file, stdlib only, Python 3.8, no side effects, help in the README."""
+"""What run_tests.py promises about itself: one file, stdlib only, Python 3.8, no side effects, plain code."""
 from __future__ import annotations
 
 import ast
@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -131,6 +130,24 @@ class OneFile(unittest.TestCase):
         self.assertTrue(SOURCE.startswith("#!/usr/bin/env python3\n"))
         self.assertTrue(SOURCE.endswith('\n\nif __name__ == "__main__":\n    leave(main())\n'))
 
+    def test_it_says_where_it_is_from(self) -> None:
+        """A copy carries the licence's notice with it, word for word."""
+        head = SOURCE.partition('"""')[0]
+        with open(os.path.join(ROOT, "LICENSE"), encoding="utf-8") as file:
+            notice = file.read().split()
+        said = re.sub("(?m)^# ?", "", head).split()
+        self.assertIn(" ".join(notice[2:]).partition(" Permission")[0].rstrip("."), " ".join(said))     # whose it is
+        self.assertIn(" ".join(notice[notice.index("Permission"):]), " ".join(said))
+
+    def test_pip_installs_it_as_a_command(self) -> None:
+        """One module, under a name of which no other file of `bin` hides it."""
+        with open(os.path.join(ROOT, "pyproject.toml"), encoding="utf-8") as file:
+            settings = file.read()
+        self.assertIn('py-modules = ["run_tests"]', settings)
+        self.assertEqual(re.findall(r'(?m)^(.*) = "run_tests:(\w+)"$', settings), [("run_tests", "command")])
+        self.assertTrue(callable(run_tests.command))
+        self.assertEqual(re.findall(r'attr = "run_tests\.(\w+)"', settings), ["VERSION"])
+
     def test_importing_it_has_no_side_effects(self) -> None:
         with tempfile.TemporaryDirectory(prefix="run_tests.") as folder:
             changed = output_of(sys.executable, "-B", "-c", SIDE_EFFECTS, ROOT, folder=folder)
@@ -241,27 +258,8 @@ class Style(unittest.TestCase):
         self.assertEqual((printing, stdout), ({"tell"}, {"open_stdout", "leave"}))       # `leave` flushes it
 
 
-class Readme(unittest.TestCase):
-    """What the README shows is what the programs say."""
-
-    def block(self, name: str) -> str:
-        """The README's block of that name."""
-        with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
-            found = re.search(rf"^```text {name}\n(.*?)^```$", file.read(), re.M | re.S)
-        assert found is not None, f"README.md has no block between ```text {name} and ```"
-        return found.group(1)
-
-    def assert_shows(self, shown: Sequence[str], lines: Sequence[str]) -> None:
-        """Each line that is shown is one of these; … stands for what is cut off."""
-        self.assertGreater(len(list(filter(None, shown))), 5)
-        for line in shown:
-            self.assertTrue(any(other.startswith(line.rstrip("\u2026")) for other in lines), line)
-
-    def test_help(self) -> None:
-        """Titles as newer versions of argparse print them: 3.8 and 3.9 have another one for the options."""
-        shown, said = (text.replace("\noptional arguments:\n", "\noptions:\n").strip("\n") for text in (
-            self.block("help"), output_of(sys.executable, RUNNER, "--help")))
-        self.assertEqual(shown, said)
+class Help(unittest.TestCase):
+    """`--help` leaves nothing out."""
 
     def test_help_names_every_option_and_what_it_does(self) -> None:
         shown, actions = output_of(sys.executable, RUNNER, "--help"), run_tests.build_parser()._actions
@@ -273,19 +271,6 @@ class Readme(unittest.TestCase):
         used = set(re.findall(r"--[a-z][a-z-]+", run_tests.EXAMPLES))
         self.assertTrue(used)
         self.assertEqual(used - options, set())
-
-    def test_plan(self) -> None:
-        """The block begins with the command whose output it shows, but for the folders of the labels."""
-        command, output, rest = self.block("plan").partition("Expected durations:")
-        self.assertIn("qa/plan.py", command)
-        said = output_of("bash", "-c", re.sub(r"^\$ ", "", command).replace("python3", shlex.quote(sys.executable)))
-        self.assert_shows((output + rest).splitlines(), re.sub(r"\S+/(?=\S+ \()", "", said).splitlines())
-
-    def test_dedup(self) -> None:
-        with tempfile.TemporaryDirectory(prefix="run_tests.") as folder:
-            said = [output_of(sys.executable, os.path.join("qa", script), folder)
-                    for script in (os.path.join("bench", "ci_history.py"), "ci_dedup.py")]
-        self.assert_shows(self.block("dedup").splitlines(), said[-1].splitlines())
 
 
 if __name__ == "__main__":

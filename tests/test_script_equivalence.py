@@ -4,7 +4,7 @@
 `SCRIPT=17` runs the 17th alone, and shows it, what it prints and how the runner differs; SCRIPT_SEED makes others.
 
 No script here has tests that depend on each other by files, nor a trace that differs from run to run under bash, nor
-what README names under "Limits": `$-`, `$_` behind a test, BASH_XTRACEFD, and what PS4 computes.
+what docs/limits.md names under "Scripts": `$-`, `$_` behind a test, BASH_XTRACEFD, and what PS4 computes.
 """
 from __future__ import annotations
 
