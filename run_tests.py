@@ -4435,6 +4435,7 @@ class Record:
         """Journal how an attempt has ended; the last one's outcome is the test's."""
         test = result.test
         said = {"reason": result.reason, "cause": result.cause.text, "leaked": result.leaked}
+        said["after"] = test.attributes.after  # what it costs with all that it waits for
         self.note(
             "test_end",
             test=test.key,

@@ -87,6 +87,12 @@ class JournalTest(RecordCase):
             "none": [-9, "SIGKILL", 0, {"cause": "killed by SIGKILL"}], "all": [0, None, "all", {}],
             "wide": [None, None, 3, {"reason": "needs 3 GPUs, more than there are"}]})
 
+    def test_the_journal_says_what_a_test_waits_for(self) -> None:
+        """So that a choice of tests by the journal can count what it costs with all that it waits for."""
+        ran = self.run_list("true  #: label=a\ntrue  #: label=b\ntrue  #: label=c after=a,b\n")
+        self.assertEqual({record["label"]: record.get("after") for record in ran.journal("test_end")},
+                         {"a": None, "b": None, "c": ["a", "b"]})
+
     def test_each_line_is_there_at_once(self) -> None:
         """A running test finds its start in it, the next one its end; so it is with `failures`."""
         for gpus in ("0", "0,1"):
