@@ -251,11 +251,12 @@ def recommended_line(report: Report, choice: Choice) -> str:
         proof = f"no more than {show_cost(report, choice.cost - choice.bound)} above the cheapest set"
     if report.kept:
         proof += " with those to keep"
+    there = len(report.clusters.jobs) - len(report.gone())
     waiting = choice.jobs - jobs
     if waiting:
         proof = f"with {len(waiting)} that {'is' if len(waiting) == 1 else 'are'} red for long, {proof}"
     return (
-        f"Recommended: {len(jobs)} of {counted(len(report.clusters.jobs), 'job')}, {show_cost(report, cost)} of "
+        f"Recommended: {len(jobs)} of {counted(there, 'job')}, {show_cost(report, cost)} of "
         f"{show_cost(report, plan.total)} a commit ({share(cost, plan.total)}); {proof} that catches {caught} of "
         f"{counted(total, 'breakage')} so far ({share(caught, total)})"
     )

@@ -49,18 +49,17 @@ TEMPLATE = """<!DOCTYPE html>
 <style>
 body { font: 14px sans-serif; margin: 1em; }
 #map { position: relative; }
-#frame { overflow: auto; width: 100%; height: 80vh; border: 1px solid #bbb; }
+#frame { overflow: auto; width: 100%; max-height: 80vh; border: 1px solid #bbb; }
 canvas { position: sticky; top: 0; left: 0; display: block; }
 #tip { position: fixed; pointer-events: none; background: #222; color: #fff; padding: 4px 8px; white-space: pre;
        z-index: 2; }
 #bar { display: inline-block; width: 12em; height: 1em; vertical-align: middle; border: 1px solid #bbb;
        background: linear-gradient(to right, #00f, #fff, #f00); }
-pre { font: 12px monospace; white-space: pre; overflow-x: auto; }
-#paper { display: none; }
+pre { font: 12px monospace; white-space: pre-wrap; }
+#paper { display: none; position: static; }
 @media print {
     #frame, #tools { display: none; }
     #paper { display: block; max-width: 100%; }
-    pre { white-space: pre-wrap; }
 }
 </style>
 </head>
@@ -77,7 +76,7 @@ tree on the right shows how clusters merge; jobs in bold are in the recommended 
 <p id="tools"><label><input type="checkbox" id="few"> clusters only (a row for each)</label>
 <label>size <input type="range" id="zoom" min="1" max="40" value="16"></label> <button id="fit">fit</button></p>
 <div id="map"><div id="frame"><div id="space"><canvas></canvas></div></div><div id="tip" hidden></div>
-<img id="paper" alt="the map"></div>
+<canvas id="paper"></canvas></div>
 <noscript>The map needs JavaScript; the same numbers are in what --csv writes.</noscript>
 <h2>Details</h2>
 <pre>DETAILS</pre>
@@ -264,7 +263,8 @@ function drawLabels(to, x0, x1, y0, y1, left, top) {
 }
 function show() {
     const sharp = window.devicePixelRatio || 1;
-    const width = Math.min(frame.clientWidth, size()), height = Math.min(frame.clientHeight, size() - TREE + 8);
+    const width = Math.min(frame.clientWidth, size());
+    const height = Math.min(frame.clientHeight, size() - TREE + 8);
     canvas.width = Math.max(1, Math.floor(width * sharp));
     canvas.height = Math.max(1, Math.floor(height * sharp));
     canvas.style.width = width + "px";
@@ -310,21 +310,23 @@ zoom.addEventListener("input", () => { cell = Number(zoom.value); layout(); });
 byId("fit").addEventListener("click", fit);
 
 // Paper: the whole map as a picture of at most so many pixels.
-function print() {
+function drawPaper() {
     const before = [cell, margin];
     measure();
     while (cell > 1 && size() > PAPER) { cell--; measure(); }
-    const whole = document.createElement("canvas"), edge = Math.min(size(), PAPER);
+    const whole = byId("paper"), edge = Math.min(size(), PAPER);
     whole.width = whole.height = edge;
-    const scale = edge / size();
-    draw(whole.getContext("2d"), size(), size(), 0, 0, scale);
-    byId("paper").src = whole.toDataURL();
+    draw(whole.getContext("2d"), size(), size(), 0, 0, edge / size());
     [cell, margin] = before;
 }
-window.addEventListener("beforeprint", print);
+window.addEventListener("beforeprint", drawPaper);
 few.checked = data.jobs.length > MANY && clusters.length > 0 && clusters.length < data.jobs.length;
 setRows();
 fit();
+if (cell < SMALL) {  // names first; who wants to see all at once asks for it
+    zoom.value = cell = SMALL;
+    layout();
+}
 """
 
 

@@ -458,6 +458,95 @@ class Folders(DedupCase):
                 self.assertEqual(prices(self.history("s")), [{"x": expected}])
 
 
+class Services(DedupCase):
+    """Jobs as CI services print them, in a folder of files or in one file."""
+
+    def test_github(self) -> None:
+        """As `gh api --paginate` prints them: pages one behind the other. The order is that of time, not of names."""
+        pages = [{"jobs": [github_job("a", "success", "late", 2), github_job("b", "failure", "late", 2)]},
+                 {"jobs": [github_job("c", "cancelled", "late", 2), github_job("d", None, "late", 2)]}]
+        self.write("runs/1.json", "".join(map(json.dumps, pages)))
+        self.write("runs/2.json", json.dumps([{"jobs": [github_job("a", "timed_out", "early")]}]))     # --slurp
+        for sources in ("runs", "runs/2.json runs/1.json"):
+            history = self.history(sources)
+            self.assertEqual(told(history), ["early: CI / a-", "late: CI / a+ CI / b-"])
+        self.assertEqual(prices(history)[1], {"CI / a": 90.0, "CI / b": 90.0})
+        self.assertEqual(history.commits[1].silent, {"CI / c", "CI / d"})
+
+    def test_gitlab(self) -> None:
+        jobs = [{"id": number, "name": name, "status": status, "duration": 12.5,
+                 "started_at": "2026-03-01T10:00:00.123Z", "commit": {"id": "c1"},
+                 "pipeline": {"id": 3, "sha": "c1"}, "created_at": "2026-03-01T09:00:00.000Z"}
+                for number, (name, status) in enumerate((("a", "success"), ("b", "failed"), ("c", "skipped"),
+                                                         ("d", "manual"), ("b", "success")))]
+        self.write("runs/p.json", json.dumps(jobs))
+        history = self.history("runs/p.json")
+        self.assertEqual((told(history), prices(history)), (["c1: a+ b+"], [{"a": 12.5, "b": 12.5}]))
+
+    def test_buildkite(self) -> None:
+        def build(commit: str, state: str, minute: int) -> Dict[str, Any]:
+            times = {"started_at": f"2026-03-01T10:{minute:02}:00Z", "finished_at": f"2026-03-01T10:{minute:02}:30Z"}
+            return {"id": "x", "number": 1, "commit": commit, "created_at": "2026-03-01T09:00:00Z", "pipeline": {},
+                    "jobs": [{"type": "script", "name": "a", "state": state, **times}, {"type": "waiter"},
+                             {"type": "script", "name": "b", "state": "canceled", **times}]}
+        self.write("builds.json", json.dumps([build("two", "timed_out", 20), build("one", "passed", 5)]))
+        history = self.history("builds.json")
+        self.assertEqual((told(history), prices(history)), (["one: a+", "two: a-"], [{"a": 30.0}] * 2))
+
+    def test_what_is_none_of_them_is_told(self) -> None:
+        for text in ('{"jobs": [{"name": "a"}]}', '{"jobs": [7]}', '[{"pipeline": {}, "id": 1}]',
+                     '{"jobs": [{"name": "a", "head_sha": "c", "started_at": "yesterday"}]}'):
+            with self.subTest(text):
+                self.write("s/c1.json", text)
+                self.assertRegex(self.refused("s"), r"^s/c1\.json: a job has no .* as GitHub, GitLab or Buildkite ")
+
+    def test_no_jobs_yet(self) -> None:
+        self.write("s/c1.json", json.dumps({"total_count": 0, "jobs": []}))
+        self.assertRegex(self.refused("s"), "^s: no verdict of any job; a folder holds ")
+
+
+class Junit(DedupCase):
+    """Folders of JUnit files."""
+
+    def xml(self, name: str, **cases: str) -> None:
+        """A file with these test cases, each a second long: passed, or with one tag."""
+        text = "".join(f'<testcase classname="t" name="{case}" time="1.0">{f"<{tag}/>" if tag else ""}</testcase>'
+                       for case, tag in cases.items())
+        path = self.write(name, f'<testsuites><testsuite name="s">{text}</testsuite></testsuites>')
+        os.utime(path, (1_500_000_000 + sum(map(ord, name)),) * 2)
+
+    def test_a_folder_for_each_run(self) -> None:
+        self.xml("r/c1/one.xml", a="", b="failure")
+        self.xml("r/c1/more/two.xml", a="error", b="skipped")
+        self.xml("r/c2/one.xml", a="", b="skipped")
+        self.xml("r/c2/skip.xml", a="skipped")
+        history = self.history("r")
+        self.assertEqual(told(history), ["c1: more/two- one-", "c2: one+"])
+        self.assertEqual(prices(history), [{"one": 2.0, "more/two": 1.0}, {"one": 1.0}])
+        self.assertEqual(history.commits[1].silent, {"skip"})
+        self.assertEqual(told(self.history("r", "--cases"))[1], "c2: t.a+")
+
+    def test_a_file_for_each_run(self) -> None:
+        self.xml("r/c1.xml", a="", b="failure")
+        self.xml("r/c2.xml", a="skipped", b="")
+        self.assertEqual(told(self.history("r")), ["c1: t.a+ t.b-", "c2: t.b+"])
+
+    def test_a_pattern_gives_the_commit(self) -> None:
+        self.xml("r/run-7/sha-abc/x.xml", a="")
+        self.xml("r/run-8/sha-abc/x.xml", a="failure")
+        self.xml("r/run-9/sha-def/x.xml", a="")
+        self.assertEqual(told(self.history("r", "--commit", "sha-([a-f]+)")), ["abc: x-", "def: x+"])
+        self.assertEqual(told(self.history("r", "--commit", "run-.")), ["run-7: x+", "run-8: x-", "run-9: x+"])
+        self.assertRegex(self.refused("r", "--commit", "nothing"), r"^r/run-./sha-.../x\.xml: --commit nothing finds ")
+        self.dedup("r", "--commit", "(", code=2, err=r"usage: .*argument --commit: '\(' is not a regular expression .*")
+
+    def test_a_torn_file_is_skipped_and_told(self) -> None:
+        self.xml("r/c1/one.xml", a="")
+        self.write("r/c1/two.xml", "<testsuites><testcase")
+        history = self.history("r")
+        self.assertEqual((told(history), history.skipped), (["c1: one+"], [self.path("r/c1/two.xml")]))
+
+
 class Journals(DedupCase):
     """Journals of run_tests.py."""
 
@@ -635,6 +724,11 @@ class Tables(DedupCase):
         self.write("h.csv", "commit,job,ok,gpus,seconds\nc1,a,1,2\nc1,b,0,2,\nc1,c,1\n")
         self.assertEqual(prices(self.history("h.csv")), [{"a": None, "b": None, "c": None}])
 
+    def test_semicolons_part_columns_too(self) -> None:
+        self.write("h.csv", "job;commit;ok;seconds\na,x;c1;1.0;2,5\nb;c1;0.0;\n")
+        history = self.history("h.csv")
+        self.assertEqual((told(history), prices(history)), (["c1: a,x+ b-"], [{"a,x": 2.5, "b": None}]))
+
     def test_missing_columns_are_named(self) -> None:
         for header, lacking in (("", "commit, job, ok"), ("job,ok", "commit"), ("commit,ok,seconds", "job"),
                                 ("commit,job,status", "ok"), ("Commit,job,ok", "commit"),
@@ -649,7 +743,9 @@ class Tables(DedupCase):
     def test_words_for_ok(self) -> None:
         for word, sign in (("1", "+"), ("true", "+"), ("True", "+"), (" yes ", "+"), ("OK", "+"), ("success", "+"),
                            ("passed", "+"), ("flaky", "+"), ("0", "-"), ("FALSE", "-"), ("no", "-"), ("failure", "-"),
-                           ("failed", "-"), ("crashed", "-"), ("timeout", "-"), ("error", "-"), ("", ""), ("  ", "")):
+                           ("failed", "-"), ("crashed", "-"), ("timeout", "-"), ("error", "-"), ("", ""), ("  ", ""),
+                           ("1.0", "+"), ("0.0", "-"),
+                           ("skipped", ""), ("Cancelled", ""), ("nan", "")):
             with self.subTest(word):
                 self.write("h.csv", f"commit,job,ok\nc1,b,1\nc1,a,{word}\nc2,b,1\n")
                 self.assertEqual(told(self.history("h.csv"))[0], f"c1: a{sign} b+" if sign else "c1: b+")
