@@ -15,12 +15,13 @@ The idea and the numbers are those of "PyTorch CI deduplication" (Edward Z. Yang
 https://github.com/ezyang/pytorch-ci-deduplication): phi correlation of job statuses, complete-linkage clusters of the
 correlation matrix's rows. What that study left to judgement, the choice and what it would have missed, is added here.
 
-Four files belong together; who copies one copies all: ci_dedup.py (the command line and the report),
-ci_dedup_read.py (what CI has said), ci_dedup_choose.py (clusters, the choice, the walk) and ci_dedup_page.py (HTML).
+Five files belong together; who copies one copies all: ci_dedup.py (the command line and the report),
+ci_dedup_read.py (what CI has said), ci_dedup_cluster.py (correlations and clusters), ci_dedup_choose.py (the choice,
+and walking forward) and ci_dedup_page.py (HTML).
 
 Exit codes: 0 done; 2 usage, or input that is not what it should be; 3 a file cannot be written; 5 nothing to choose by.
 
-It reads as data flows: ci_dedup_read.py, ci_dedup_choose.py, then the report and the command line here.
+The files read as data flows: reading, clusters, the choice, then the report and the command line here.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ from typing import (
 
 try:
     import ci_dedup_page
+    from ci_dedup_cluster import Clusters, bits_of, cluster
     from ci_dedup_choose import (
         NEARLY,
         NOTHING,
         RED_RUNS,
         Choice,
-        Clusters,
         Events,
         Extra,
         Jobs,
@@ -63,8 +64,6 @@ try:
         Row,
         Step,
         Timeline,
-        bits_of,
-        cluster,
         extra_of,
         final_choice,
         needed,
@@ -152,7 +151,8 @@ class Report(NamedTuple):
 
     def again(self) -> Jobs:
         """What failed in the last runs and is not red for long."""
-        return self.history.recent - self.mend() - self.gone()
+        known = self.history.recent & self.timeline.costs.keys()
+        return frozenset(known) - self.mend() - self.gone()
 
     def chosen(self) -> Jobs:
         """What is recommended for a change, but for new jobs and what failed lately."""

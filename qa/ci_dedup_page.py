@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The report as one HTML page that needs nothing else: its text, a plot of cost against catch, a map of all jobs.
 
-A part of ci_dedup.py, which does not work without it: copy the four files ci_dedup*.py together.
+A part of ci_dedup.py, which does not work without it: copy the five files ci_dedup*.py together.
 
 The page holds each job's verdicts as bits, and computes what it shows: two jobs that both ran a thousand times are 500
 bytes, whatever the number of jobs. Its map draws only what is seen, on a canvas of the window's size, so that no number

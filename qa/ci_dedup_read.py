@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What CI has said: folders of job statuses, journals, CSV files, JUnit files and CI services' JSON become a History.
 
-A part of ci_dedup.py, which does not work without it: copy the four files ci_dedup*.py together.
+A part of ci_dedup.py, which does not work without it: copy the five files ci_dedup*.py together.
 """
 
 from __future__ import annotations

@@ -28,13 +28,15 @@ sys.path.insert(0, os.path.join(ROOT, "qa", "bench"))
 
 import ci_dedup
 import ci_dedup_choose
+import ci_dedup_cluster
 import ci_dedup_read
 import ci_history
-from ci_dedup_choose import Cover, Merge
+from ci_dedup_choose import Cover
+from ci_dedup_cluster import Merge
 from ci_dedup_read import Commit, History, UsageError, Verdict
 
 SCRIPT = os.path.join(ROOT, "qa", "ci_dedup.py")
-FILES = ("ci_dedup.py", "ci_dedup_read.py", "ci_dedup_choose.py", "ci_dedup_page.py")
+FILES = ("ci_dedup.py", "ci_dedup_read.py", "ci_dedup_cluster.py", "ci_dedup_choose.py", "ci_dedup_page.py")
 NO_COMMIT = dict.fromkeys(run_tests.COMMIT_VARIABLES, "")
 FUNCTION_LINES, FILE_LINES = 45, 1000
 
@@ -214,7 +216,7 @@ class DedupCase(RunnerCase):
 
 
 class Contract(RunnerCase):
-    """It is four files that any Python from 3.8 runs."""
+    """It is five files that any Python from 3.8 runs."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -853,7 +855,7 @@ class Correlations(unittest.TestCase):
         """Phi by pair of jobs with names of one letter, both ways; it has to be the same."""
         commits = commits_of(*lines)
         jobs = History(commits, []).jobs()
-        matrix = ci_dedup_choose.correlations(commits, jobs)
+        matrix = ci_dedup_cluster.correlations(commits, jobs)
         values = {one + other: value for one, row in zip(jobs, matrix) for other, value in zip(jobs, row)}
         for pair, value in values.items():
             self.assertEqual(repr(value), repr(values[pair[::-1]]), pair)
@@ -909,7 +911,7 @@ class Correlations(unittest.TestCase):
         """Python 3.8 and 3.9 count bits in another way."""
         lines = ("1: a+ b+", "2: a+ b-", "3: a- b-", "4: a- b-")
         expected = self.phi(*lines)
-        with unittest.mock.patch.object(ci_dedup, "getattr", lambda *_: None, create=True):
+        with unittest.mock.patch.object(ci_dedup_cluster, "getattr", lambda *_: None, create=True):
             self.assertEqual(self.phi(*lines), expected)
 
 
@@ -962,7 +964,7 @@ class Linkage(unittest.TestCase):
     """The tree of complete linkage."""
 
     def on_a_line(self, *points: float) -> List[Merge]:
-        return ci_dedup_choose.linkage(ci_dedup_choose.distances_of([[point] for point in points]))
+        return ci_dedup_cluster.linkage(ci_dedup_cluster.distances_of([[point] for point in points]))
 
     def test_by_hand(self) -> None:
         for points, expected in (
@@ -973,20 +975,20 @@ class Linkage(unittest.TestCase):
                 self.assertEqual(self.on_a_line(*points), expected)
 
     def test_distances_are_euclidean(self) -> None:
-        self.assertEqual(ci_dedup_choose.distances_of([[0, 0], [3, 4], [3, 0]]), [[0, 5, 3], [5, 0, 4], [3, 4, 0]])
-        self.assertEqual(ci_dedup_choose.distances_of([]), [])
+        self.assertEqual(ci_dedup_cluster.distances_of([[0, 0], [3, 4], [3, 0]]), [[0, 5, 3], [5, 0, 4], [3, 4, 0]])
+        self.assertEqual(ci_dedup_cluster.distances_of([]), [])
 
     def test_rounding_breaks_no_tie(self) -> None:
         """0.1 + 0.2 is not 0.3; what differs by less than twelve digits is equal."""
-        self.assertEqual(ci_dedup_choose.distances_of([[0.0], [0.1 + 0.2], [0.3]])[0][1:], [0.3, 0.3])
-        self.assertNotEqual(*ci_dedup_choose.distances_of([[0.0], [0.3], [0.3000000001]])[0][1:])
+        self.assertEqual(ci_dedup_cluster.distances_of([[0.0], [0.1 + 0.2], [0.3]])[0][1:], [0.3, 0.3])
+        self.assertNotEqual(*ci_dedup_cluster.distances_of([[0.0], [0.3], [0.3000000001]])[0][1:])
 
     def test_as_by_definition_on_random_distances(self) -> None:
         rng = random.Random(1983)
         for number in range(120):
             distances = random_distances(rng, rng.randint(1, 24))
             before = [row[:] for row in distances]
-            tree, expected = ci_dedup_choose.linkage(distances), naive_linkage(distances)
+            tree, expected = ci_dedup_cluster.linkage(distances), naive_linkage(distances)
             with self.subTest(number=number, leaves=len(distances)):
                 self.assertEqual(distances, before, "the argument has changed")
                 self.assertEqual([Joined(leaves_of(tree, len(distances) + place), merge.height)
@@ -998,8 +1000,8 @@ class Linkage(unittest.TestCase):
         rng = random.Random(7)
         for number in range(60):
             count = rng.randint(2, 16)
-            distances = ci_dedup_choose.distances_of([[rng.randint(0, 3), rng.randint(0, 3)] for _ in range(count)])
-            tree = ci_dedup_choose.linkage(distances)
+            distances = ci_dedup_cluster.distances_of([[rng.randint(0, 3), rng.randint(0, 3)] for _ in range(count)])
+            tree = ci_dedup_cluster.linkage(distances)
             with self.subTest(number):
                 self.assertEqual(leaves_of(tree, 2 * len(tree)), frozenset(range(count)))
                 self.assertEqual([merge.height for merge in tree], sorted(merge.height for merge in tree))
@@ -1012,15 +1014,15 @@ class Linkage(unittest.TestCase):
         for cut, expected in ((7.0, [[3, 0, 1, 2]]), (6.9, [[3], [0, 1, 2]]), (3.0, [[3], [0, 1, 2]]),
                               (2.9, [[3], [0], [1, 2]]), (1.0, [[3], [0], [1, 2]]), (0.9, [[3], [0], [1], [2]])):
             with self.subTest(cut):
-                self.assertEqual(ci_dedup_choose.groups_at(tree, cut), expected)
-        self.assertEqual(ci_dedup_choose.groups_at([], 0.0), [[0]])
+                self.assertEqual(ci_dedup_cluster.groups_at(tree, cut), expected)
+        self.assertEqual(ci_dedup_cluster.groups_at([], 0.0), [[0]])
 
     def test_cuts_as_by_definition(self) -> None:
         rng = random.Random(11)
         for number in range(60):
             distances = random_distances(rng, rng.randint(1, 20))
-            tree, cut = ci_dedup_choose.linkage(distances), rng.random()
-            groups = ci_dedup_choose.groups_at(tree, cut)
+            tree, cut = ci_dedup_cluster.linkage(distances), rng.random()
+            groups = ci_dedup_cluster.groups_at(tree, cut)
             with self.subTest(number):
                 self.assertEqual(set(map(frozenset, groups)), naive_groups(distances, cut))
                 self.assertEqual(sum(map(len, groups)), len(distances))
@@ -1028,14 +1030,14 @@ class Linkage(unittest.TestCase):
     def test_a_deep_tree_is_no_recursion(self) -> None:
         count = 3000
         tree = [Merge(0, 1, 1.0)] + [Merge(number, count + number - 2, float(number)) for number in range(2, count)]
-        self.assertEqual(len(ci_dedup_choose.groups_at(tree, 0.0)), count)
+        self.assertEqual(len(ci_dedup_cluster.groups_at(tree, 0.0)), count)
 
 
 class Clustering(unittest.TestCase):
     """Jobs by what they tell."""
 
-    def cluster(self, *lines: str) -> ci_dedup_choose.Clusters:
-        return ci_dedup_choose.cluster(History(commits_of(*lines), []))
+    def cluster(self, *lines: str) -> ci_dedup_cluster.Clusters:
+        return ci_dedup_cluster.cluster(History(commits_of(*lines), []))
 
     def test_by_hand(self) -> None:
         """a and c are alike; b is their opposite, so as far as can be; k and l never changed."""
@@ -1049,9 +1051,9 @@ class Clustering(unittest.TestCase):
         rng = random.Random(3)
         commits = commits_of(*(f"{number}: " + " ".join(job + rng.choice("+-") for job in "abcdefgh")
                                for number in range(30)))
-        found = ci_dedup_choose.cluster(History(commits, []))
+        found = ci_dedup_cluster.cluster(History(commits, []))
         self.assertEqual(sorted(found.jobs), list("abcdefgh"))
-        self.assertEqual(found.matrix, ci_dedup_choose.correlations(commits, found.jobs))
+        self.assertEqual(found.matrix, ci_dedup_cluster.correlations(commits, found.jobs))
 
     def test_one_job(self) -> None:
         self.assertEqual(self.cluster("1: a+", "2: a-")[:3], (["a"], [["a"]], []))
@@ -1078,7 +1080,7 @@ class Clustering(unittest.TestCase):
 
     def test_the_cut_is_a_tenth_of_the_largest_distance(self) -> None:
         """Noise of a percent leaves jobs together, noise of a fifth does not."""
-        self.assertEqual(ci_dedup_choose.CUT, 0.1)
+        self.assertEqual(ci_dedup_cluster.CUT, 0.1)
         rng = random.Random(5)
         for noise, count in ((0.004, 3), (0.2, 9)):
             base = [[rng.random() < 0.5 for _ in range(1000)] for _ in range(3)]
@@ -1095,9 +1097,9 @@ class Clustering(unittest.TestCase):
             commits = commits_of(*(
                 f"{number}: " + " ".join(f"j{job}{'+-'[base[job % 5][number] ^ (rng.random() < noise)]}"
                                          for job, noise in enumerate(noises)) for number in range(300)))
-            found = ci_dedup_choose.cluster(History(commits, []))
+            found = ci_dedup_cluster.cluster(History(commits, []))
             jobs = sorted(f"j{job}" for job in range(14))
-            rows = ci_dedup_choose.correlations(commits, jobs)
+            rows = ci_dedup_cluster.correlations(commits, jobs)
             distances = [[round(math.sqrt(sum((x - y) ** 2 for x, y in zip(one, other))), 10) for other in rows]
                          for one in rows]
             expected = naive_groups(distances, 0.1 * max(map(max, distances)))
@@ -1792,7 +1794,7 @@ class Outputs(DedupCase):
     def test_matrix(self) -> None:
         jobs = self.nasty(self.NASTY)
         self.dedup("h.csv", "--csv", "m.csv", "--complete", "0")
-        found = ci_dedup_choose.cluster(self.history("h.csv"))
+        found = ci_dedup_cluster.cluster(self.history("h.csv"))
         names, numbers, values = self.numbers("m.csv")
         self.assertEqual((names, sorted(names)), (found.jobs, sorted(jobs)))
         self.assertEqual(list(map(repr, itertools.chain(*values))), list(map(repr, itertools.chain(*found.matrix))))

@@ -13,6 +13,7 @@ from tests.support import ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "qa"))
 import ci_dedup_choose
+import ci_dedup_cluster
 import ci_dedup_read
 
 try:
@@ -70,17 +71,17 @@ class AgainstScipy(unittest.TestCase):
         jobs = history.jobs()
         rows = [{job: float(verdict.passed) for job, verdict in commit.verdicts.items()} for commit in history.commits]
         theirs = pandas.DataFrame(rows, columns=jobs).corr().values
-        ours = numpy.array(ci_dedup_choose.correlations(history.commits, jobs))
+        ours = numpy.array(ci_dedup_cluster.correlations(history.commits, jobs))
         self.assertTrue((numpy.isnan(ours) == numpy.isnan(theirs)).all())
         self.assertLess(numpy.nanmax(abs(ours - theirs), initial=0.0), EPSILON)
         varied = [number for number in range(len(jobs)) if not math.isnan(theirs[number][number])]
         if len(varied) < 2:
             return False
-        clusters = ci_dedup_choose.cluster(history)
+        clusters = ci_dedup_cluster.cluster(history)
         distances, tree, numbers = self.scipy_clusters(numpy.nan_to_num(theirs[numpy.ix_(varied, varied)]))
         our_rows = numpy.nan_to_num(ours[numpy.ix_(varied, varied)]).tolist()
-        our_distances = ci_dedup_choose.distances_of(our_rows)
-        our_tree = ci_dedup_choose.linkage(our_distances)
+        our_distances = ci_dedup_cluster.distances_of(our_rows)
+        our_tree = ci_dedup_cluster.linkage(our_distances)
         self.assertLess(abs(squareform(distances) - numpy.array(our_distances)).max(), EPSILON)
         self.assertLess(abs(tree[:, 2] - [merge.height for merge in our_tree]).max(), EPSILON)
         named = [jobs[number] for number in varied]
@@ -88,7 +89,7 @@ class AgainstScipy(unittest.TestCase):
         # What rounding leaves open, which of two equal distances comes first, is the same once these are.
         same = linkage(squareform(numpy.array(our_distances)), method="complete")
         self.assertEqual([[*merge] for merge in our_tree], same[:, :3].tolist())
-        self.assertEqual(ci_dedup_choose.groups_at(our_tree, math.inf), [leaves_list(same).tolist()])
+        self.assertEqual(ci_dedup_cluster.groups_at(our_tree, math.inf), [leaves_list(same).tolist()])
         self.assertEqual(clusters.jobs[:len(varied)], [named[leaf] for leaf in leaves_list(same)])
         return True
 
