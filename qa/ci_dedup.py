@@ -64,6 +64,7 @@ try:
         Row,
         Step,
         Timeline,
+        caught_by,
         extra_of,
         final_choice,
         needed,
@@ -73,9 +74,10 @@ try:
         stretches_of,
         there_at,
         timeline_of,
+        total_of,
         unforeseen,
         walk,
-        without,
+        weight_of,
         plan_at,
     )
     from ci_dedup_read import (
@@ -241,9 +243,9 @@ def recommended_line(report: Report, choice: Choice) -> str:
     """What is recommended, and how sure it is that nothing cheaper would do."""
     plan = report.plan
     jobs = report.chosen()
-    cost = math.fsum(plan.costs.get(job, 0.0) for job in sorted(jobs))
-    total = sum(plan.events.values())
-    caught = total - sum(without(plan.events, choice.jobs).values())
+    cost = total_of(plan.costs, jobs)
+    total = weight_of(plan.events)
+    caught = caught_by(plan.events, choice.jobs)
     proof = "the cheapest set there is"
     if report.timeline.waits:
         proof = "a cheap set"
@@ -273,7 +275,7 @@ def besides_lines(report: Report) -> Iterator[str]:
         ),
     ):
         if jobs:
-            cost = math.fsum(report.timeline.costs[job] for job in sorted(jobs))
+            cost = total_of(report.timeline.costs, jobs)
             yield f"{why}: {len(jobs)}, {share(cost, total)} of the cost: {first_of(sorted(jobs))}"
     gone = sorted(report.gone())
     if gone:
@@ -343,7 +345,7 @@ def hindsight_price(report: Report) -> float:
             costs[job] += step.stretch.costs(report.timeline, [job])
     picks = picks_of(events, costs, NOTHING)
     jobs = picked_for(picks, needed(events, AIM_PERCENT), 0)
-    return math.fsum(costs[job] for job in sorted(jobs)) / (total or 1.0)
+    return total_of(costs, jobs) / (total or 1.0)
 
 
 def table_lines(report: Report) -> Iterator[str]:

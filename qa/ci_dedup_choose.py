@@ -107,7 +107,10 @@ class Cover:
     """
 
     def __init__(
-        self, failures: Mapping[Jobs, int], costs: Mapping[str, float], need: int
+        self,
+        failures: Mapping[Jobs, int],
+        costs: Mapping[str, float],
+        need: int,
     ) -> None:
         self.costs = costs
         useful = self.undominated(failures)
@@ -139,7 +142,12 @@ class Cover:
         left = [failure for failure in self.failures if chosen.isdisjoint(failure[0])]
         return left, sum(weight for _, weight in left) - self.may_miss
 
-    def best(self, left: Iterable[Failure], missing: int, barred: Container[str]) -> str:
+    def best(
+        self,
+        left: Iterable[Failure],
+        missing: int,
+        barred: Container[str],
+    ) -> str:
         """The job that costs least per commit that it catches of those that are missing; there has to be one."""
         gains: Counter[str] = collections.Counter()
         for jobs, weight in left:
@@ -150,7 +158,11 @@ class Cover:
             key=lambda job: (self.costs[job] / min(gains[job], missing), self.costs[job], job),
         )
 
-    def greedy(self, chosen: Jobs, barred: Container[str]) -> Jobs:
+    def greedy(
+        self,
+        chosen: Jobs,
+        barred: Container[str],
+    ) -> Jobs:
         """`chosen` and what the best job, again and again, adds to it, where enough can be caught.
 
         What later jobs have made superfluous is taken out again. Without barred jobs it costs at most 1 + 1/2 + … + 1/d
@@ -166,7 +178,12 @@ class Cover:
             missing = sum(weight for _, weight in left) - self.may_miss
         return self.thinned(picked, picked - chosen, -missing)
 
-    def thinned(self, picked: Jobs, spare: Jobs, slack: int) -> Jobs:
+    def thinned(
+        self,
+        picked: Jobs,
+        spare: Jobs,
+        slack: int,
+    ) -> Jobs:
         """`picked` without those of the spare jobs that it can do without, the dearest first.
 
         `slack` is how many commits more than needed are caught.
@@ -188,7 +205,12 @@ class Cover:
                 times[jobs] -= 1
         return picked - dropped
 
-    def bound(self, chosen: Jobs, barred: Jobs, caps: Iterable[float]) -> Tuple[float, float]:
+    def bound(
+        self,
+        chosen: Jobs,
+        barred: Jobs,
+        caps: Iterable[float],
+    ) -> Tuple[float, float]:
         """What a set with these jobs and without those costs at least, inf if none catches enough, and the best cap.
 
         Each commit that is left gets a price, such that no job catches commits of more worth than it costs (a solution
@@ -205,7 +227,12 @@ class Cover:
             highest = max(highest, (self.worth(left, missing, cap), cap))
         return highest[0] + self.cost(chosen), highest[1]
 
-    def worth(self, left: Iterable[Failure], missing: int, cap: float) -> float:
+    def worth(
+        self,
+        left: Iterable[Failure],
+        missing: int,
+        cap: float,
+    ) -> float:
         """The least worth of so many commits of those that are left, their prices capped."""
         slack = dict(self.costs)
         prices = []
@@ -221,7 +248,7 @@ class Cover:
         return worth
 
     def cost(self, jobs: Iterable[str]) -> float:
-        return math.fsum(self.costs[job] for job in jobs)
+        return total_of(self.costs, jobs)
 
     def cheapest(self) -> Tuple[Jobs, float]:
         """The cheapest set that was found, and what the cheapest costs at least: the same, unless the search was ended.
@@ -248,12 +275,39 @@ class Cover:
         return found, min(self.cost(found), at_least)
 
 
-def needed(events: Events, percent: float) -> int:
+def weight_of(events: Mapping[Jobs, int]) -> int:
+    """How many breakages there are."""
+    return sum(events.values())
+
+
+def caught_by(
+    events: Events,
+    jobs: AbstractSet[str],
+) -> int:
+    """How many breakages these jobs catch."""
+    return weight_of(events) - weight_of(without(events, jobs))
+
+
+def total_of(
+    costs: Mapping[str, float],
+    jobs: Iterable[str],
+) -> float:
+    """What jobs cost together, the same in whatever order they come; one of no known cost costs nothing."""
+    return math.fsum(costs.get(job, 0.0) for job in jobs)
+
+
+def needed(
+    events: Events,
+    percent: float,
+) -> int:
     """How many breakages are that share of all."""
-    return math.ceil(sum(events.values()) * percent / 100 - 1e-9)
+    return math.ceil(weight_of(events) * percent / 100 - 1e-9)
 
 
-def without(events: Events, jobs: AbstractSet[str]) -> Events:
+def without(
+    events: Events,
+    jobs: AbstractSet[str],
+) -> Events:
     """The breakages that these jobs do not catch."""
     return collections.Counter(
         {group: weight for group, weight in events.items() if jobs.isdisjoint(group)}
@@ -261,16 +315,20 @@ def without(events: Events, jobs: AbstractSet[str]) -> Events:
 
 
 def choose(
-    events: Events, costs: Mapping[str, float], percent: float, kept: Jobs
+    events: Events,
+    costs: Mapping[str, float],
+    percent: float,
+    kept: Jobs,
 ) -> Optional[Choice]:
     """The cheapest jobs that, with those that are `kept`, catch that share of the breakages; None if there are none."""
     if not events:
         return None
-    left = without(events, kept)
-    need = needed(events, percent) - (sum(events.values()) - sum(left.values()))
-    cover = Cover(left, costs, need)
-    found, bound = cover.cheapest() if need > 0 else (NOTHING, 0.0)
-    fixed = cover.cost(kept)
+    need = needed(events, percent) - caught_by(events, kept)
+    fixed = total_of(costs, kept)
+    if need <= 0:
+        return Choice(kept, fixed, fixed)
+    cover = Cover(without(events, kept), costs, need)
+    found, bound = cover.cheapest()
     return Choice(found | kept, cover.cost(found) + fixed, bound + fixed)
 
 
@@ -283,7 +341,10 @@ class Pick(NamedTuple):
 
 
 def picks_of(
-    events: Events, costs: Mapping[str, float], kept: Jobs, limit: float = math.inf
+    events: Events,
+    costs: Mapping[str, float],
+    kept: Jobs,
+    limit: float = math.inf,
 ) -> List[Pick]:
     """Jobs in the order of what they cost per breakage that none before them catches, as long as all cost no more.
 
@@ -291,8 +352,8 @@ def picks_of(
     asking all others again (M. Minoux, "Accelerated greedy algorithms for maximizing submodular set functions", 1978).
     """
     left = without(events, kept)
-    caught = sum(events.values()) - sum(left.values())
-    cost = math.fsum(costs[job] for job in sorted(kept))
+    caught = caught_by(events, kept)
+    cost = total_of(costs, kept)
     of_job: Dict[str, Set[Jobs]] = collections.defaultdict(set)
     gains: Counter[str] = collections.Counter()
     for group, weight in left.items():
@@ -319,7 +380,11 @@ def picks_of(
     return picks
 
 
-def picked_for(picks: Iterable[Pick], need: int, caught: int) -> Jobs:
+def picked_for(
+    picks: Iterable[Pick],
+    need: int,
+    caught: int,
+) -> Jobs:
     """The first jobs that together catch so many, where so many are caught without them."""
     found = set()
     for pick in picks:
@@ -361,7 +426,7 @@ class Timeline(NamedTuple):
         """What a job costs with all that it waits for."""
         if job not in self.waits:
             return self.costs[job]
-        return math.fsum(self.costs.get(other, 0.0) for other in self.closed([job]))
+        return total_of(self.costs, self.closed([job]))
 
 
 class Watch:
@@ -397,7 +462,9 @@ class Watch:
 
 
 def timeline_of(
-    history: History, costs: Mapping[str, float], counts_red: bool = False
+    history: History,
+    costs: Mapping[str, float],
+    counts_red: bool = False,
 ) -> Timeline:
     """What was new, failing anew and red for long at each commit; with `counts_red` each failure counts, old or new."""
     watch = Watch()
@@ -423,7 +490,11 @@ class Stretch(NamedTuple):
     ran: Counter[str]
     red: Counter[str]
 
-    def costs(self, timeline: Timeline, jobs: Optional[Iterable[str]] = None) -> float:
+    def costs(
+        self,
+        timeline: Timeline,
+        jobs: Optional[Iterable[str]] = None,
+    ) -> float:
         """What these jobs have cost where they were not red, or all jobs together."""
         if jobs is None:
             return math.fsum(timeline.costs[job] * runs for job, runs in self.ran.items())
@@ -432,7 +503,11 @@ class Stretch(NamedTuple):
         )
 
 
-def stretch_of(timeline: Timeline, start: int, end: int) -> Stretch:
+def stretch_of(
+    timeline: Timeline,
+    start: int,
+    end: int,
+) -> Stretch:
     """The commits from one number to before another."""
     stretch = Stretch(start, end, collections.Counter(), collections.Counter())
     for number in range(start, end):
@@ -443,7 +518,10 @@ def stretch_of(timeline: Timeline, start: int, end: int) -> Stretch:
     return stretch
 
 
-def stretches_of(timeline: Timeline, percent: float) -> List[Stretch]:
+def stretches_of(
+    timeline: Timeline,
+    percent: float,
+) -> List[Stretch]:
     """The past that no choice is judged by, then the stretches of the newest commits, that share of all."""
     total = len(timeline.commits)
     judged = math.floor(total * percent / 100)
@@ -468,10 +546,13 @@ class Plan(NamedTuple):
 
     def caught_anyway(self) -> int:
         """How many breakages the jobs to keep catch."""
-        return sum(self.events.values()) - sum(without(self.events, self.kept).values())
+        return caught_by(self.events, self.kept)
 
 
-def groups_in(failed: Jobs, number_of: Mapping[str, int]) -> List[Jobs]:
+def groups_in(
+    failed: Jobs,
+    number_of: Mapping[str, int],
+) -> List[Jobs]:
     """Failures of one commit by cluster; a job of none is one by itself."""
     groups: Dict[object, Set[str]] = {}
     for job in failed:
@@ -479,7 +560,10 @@ def groups_in(failed: Jobs, number_of: Mapping[str, int]) -> List[Jobs]:
     return [*map(frozenset, groups.values())]
 
 
-def there_at(timeline: Timeline, end: int) -> Jobs:
+def there_at(
+    timeline: Timeline,
+    end: int,
+) -> Jobs:
     """The jobs that run still when so many commits are known: those of the newest tenth."""
     start = min(end - GONE_RUNS, math.floor(end * (1 - GONE_SHARE)))
     newest = timeline.commits[max(0, start) : end]
@@ -513,7 +597,7 @@ def plan_at(
     for job in sorted(there):
         saved = RED_AGAIN * red[job] / max(1, ran[job])
         costs[job] = timeline.price(job) * (1 - saved)
-    total = math.fsum(timeline.costs[job] for job in sorted(there))
+    total = total_of(timeline.costs, there)
     return Plan(events, costs, total, keep & there)
 
 
@@ -526,7 +610,11 @@ class Policy(NamedTuple):
         0.0  # percent of the breakages that a budget catches even if it takes more
     )
 
-    def jobs(self, plan: Plan, picks: Sequence[Pick]) -> Jobs:
+    def jobs(
+        self,
+        plan: Plan,
+        picks: Sequence[Pick],
+    ) -> Jobs:
         """The jobs to run. `picks` are those of the plan without a limit."""
         before = plan.caught_anyway()
         if not self.is_budget:
@@ -538,17 +626,19 @@ class Policy(NamedTuple):
         return plan.kept.union(pick.job for pick in limited)
 
 
-def final_choice(plan: Plan, policy: Policy) -> Optional[Choice]:
+def final_choice(
+    plan: Plan,
+    policy: Policy,
+) -> Optional[Choice]:
     """The cheapest set for a policy: where a budget is given, the cheapest that catches as much as the budget does."""
     if not plan.events:
         return None
     jobs = policy.jobs(plan, plan.picks())
     percent = policy.percent
     if policy.is_budget:
-        caught = sum(plan.events.values()) - sum(without(plan.events, jobs).values())
-        percent = 100 * caught / sum(plan.events.values())
+        percent = 100 * caught_by(plan.events, jobs) / weight_of(plan.events)
     choice = choose(plan.events, plan.costs, percent, plan.kept)
-    cost = math.fsum(plan.costs[job] for job in sorted(jobs))
+    cost = total_of(plan.costs, jobs)
     if choice and cost < choice.cost * NEARLY:
         return choice._replace(jobs=jobs, cost=cost)
     return choice
@@ -593,13 +683,21 @@ def walk(
     return steps
 
 
-def chosen_by(timeline: Timeline, policies: Iterable[Policy], plan: Plan) -> Dict[Policy, Jobs]:
+def chosen_by(
+    timeline: Timeline,
+    policies: Iterable[Policy],
+    plan: Plan,
+) -> Dict[Policy, Jobs]:
     """What each policy chooses by a plan, with all that it waits for."""
     picks = plan.picks()
     return {policy: timeline.closed(policy.jobs(plan, picks)) for policy in policies}
 
 
-def score(timeline: Timeline, steps: Iterable[Step], sets: Iterable[Jobs]) -> Score:
+def score(
+    timeline: Timeline,
+    steps: Iterable[Step],
+    sets: Iterable[Jobs],
+) -> Score:
     """What a set of jobs for each step would have caught and cost there."""
     caught = events_caught = events = 0
     cost = cost_of_all = 0.0
@@ -631,7 +729,10 @@ class Extra(NamedTuple):
 
 
 def extra_of(
-    timeline: Timeline, steps: Iterable[Step], policy: Policy, recent: int
+    timeline: Timeline,
+    steps: Iterable[Step],
+    policy: Policy,
+    recent: int,
 ) -> Tuple[Extra, Extra]:
     """What new jobs, and what failed in so many runs before, would have added to a policy's jobs."""
     totals = [Extra(0, 0.0), Extra(0, 0.0)]
@@ -648,13 +749,16 @@ def extra_of(
                 added = runs & jobs
                 caught = bool(failed & added) and not is_caught
                 is_caught |= caught
-                cost = math.fsum(timeline.costs[job] for job in added)
+                cost = total_of(timeline.costs, added)
                 totals[place] = Extra(totals[place].caught + caught, totals[place].cost + cost)
                 runs = runs - added
     return totals[0], totals[1]
 
 
-def unforeseen(timeline: Timeline, steps: Iterable[Step]) -> int:
+def unforeseen(
+    timeline: Timeline,
+    steps: Iterable[Step],
+) -> int:
     """In how many judged commits only jobs failed that had never failed before the choice."""
     count = 0
     for step in steps:
@@ -676,12 +780,15 @@ class Row(NamedTuple):
 
 
 def rows_of(
-    timeline: Timeline, steps: Sequence[Step], policies: Sequence[Policy], plan: Plan
+    timeline: Timeline,
+    steps: Sequence[Step],
+    policies: Sequence[Policy],
+    plan: Plan,
 ) -> List[Row]:
     """Each policy's row; `plan` is that of today."""
     rows = []
     for policy, jobs in chosen_by(timeline, policies, plan).items():
-        cost = math.fsum(plan.costs.get(job, 0.0) for job in sorted(jobs))
+        cost = total_of(plan.costs, jobs)
         ahead = score(timeline, steps, [step.chosen[policy] for step in steps])
         behind = score(timeline, steps, [step.wise[policy] for step in steps])
         rows.append(Row(policy, jobs, cost / (plan.total or 1.0), ahead, behind))

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Sequence,
+    Tuple,
+)
 
 from ci_dedup_read import Commit, History
 
@@ -37,7 +47,10 @@ class Clusters(NamedTuple):
 
     def number_of(self) -> Dict[str, int]:
         """By job, its group's number, from 1."""
-        return {job: number for number, group in enumerate(self.groups, 1) for job in group}
+        found = {}
+        for number, group in enumerate(self.groups, 1):
+            found.update(dict.fromkeys(group, number))
+        return found
 
 
 class Bits(NamedTuple):
@@ -47,7 +60,10 @@ class Bits(NamedTuple):
     passed: int
 
 
-def bits_of(commits: Sequence[Commit], jobs: Sequence[str]) -> List[Bits]:
+def bits_of(
+    commits: Sequence[Commit],
+    jobs: Sequence[str],
+) -> List[Bits]:
     """Each job's verdicts, the oldest commit in the highest bit."""
     blank = b"0" * max(1, len(commits))
     ran = {job: bytearray(blank) for job in jobs}
@@ -58,10 +74,24 @@ def bits_of(commits: Sequence[Commit], jobs: Sequence[str]) -> List[Bits]:
             ran[job][number] = one
             if verdict.passed:
                 passed[job][number] = one
-    return [Bits(int(bytes(ran[job]), 2), int(bytes(passed[job]), 2)) for job in jobs]
+    found = []
+    for job in jobs:
+        ran_bits = int(bytes(ran[job]), 2)
+        passed_bits = int(bytes(passed[job]), 2)
+        found.append(Bits(ran_bits, passed_bits))
+    return found
 
 
-def phi_of(one: Bits, other: Bits, count: Callable[[int], int]) -> float:
+def ones_in(bits: int) -> int:
+    """How many bits are set, for Python 3.8 and 3.9."""
+    return bin(bits).count("1")
+
+
+def phi_of(
+    one: Bits,
+    other: Bits,
+    count: Callable[[int], int],
+) -> float:
     """Pearson's coefficient of two jobs' verdicts over the commits of both; nan where either was constant there."""
     total = count(one.ran & other.ran)
     ones = count(one.passed & other.ran)
@@ -81,7 +111,10 @@ def places_of(values: Iterable[Any]) -> Dict[Any, List[int]]:
     return places
 
 
-def symmetric(places: Mapping[Any, List[int]], measure: Callable[[Any, Any], float]) -> Matrix:
+def symmetric(
+    places: Mapping[Any, List[int]],
+    measure: Callable[[Any, Any], float],
+) -> Matrix:
     """The matrix of a measure that is the same both ways, each pair of distinct values measured once."""
     columns = [*places.values()]
     values = [*places]
@@ -90,32 +123,44 @@ def symmetric(places: Mapping[Any, List[int]], measure: Callable[[Any, Any], flo
         line = narrow[row]
         for column in range(row + 1):
             line[column] = narrow[column][row] = measure(one, values[column])
-    if len(values) == sum(map(len, columns)):
+    size = sum(map(len, columns))
+    if len(values) == size:
         return narrow
-    group = [0] * sum(map(len, columns))
+    number_at = [0] * size
     for number, members in enumerate(columns):
         for place in members:
-            group[place] = number
-    wide = [[line[number] for number in group] for line in narrow]
-    return [[*wide[number]] for number in group]
+            number_at[place] = number
+    wide = []
+    for line in narrow:
+        wide.append([line[number] for number in number_at])
+    return [wide[number].copy() for number in number_at]
 
 
-def correlations(commits: Sequence[Commit], jobs: Sequence[str]) -> Matrix:
+def correlations(
+    commits: Sequence[Commit],
+    jobs: Sequence[str],
+) -> Matrix:
     """Phi of each pair of jobs, over the commits on which both gave a verdict; nan where either was constant there.
 
     It is Pearson's coefficient of 0 and 1, what pandas' `corr` gives. Commits are the bits of whole numbers, so that a
     pair costs a few machine words and the counts are exact.
     """
-    count = getattr(int, "bit_count", None) or (lambda bits: bin(bits).count("1"))
-    places = places_of(bits_of(commits, jobs))
-    return symmetric(places, lambda one, other: phi_of(one, other, count))
+    count = getattr(int, "bit_count", None) or ones_in
+
+    def phi(one: Bits, other: Bits) -> float:
+        return phi_of(one, other, count)
+
+    return symmetric(places_of(bits_of(commits, jobs)), phi)
 
 
 def distances_of(rows: Matrix) -> Matrix:
     """Euclidean distances between rows."""
-    return symmetric(
-        places_of(map(tuple, rows)), lambda one, other: round(math.dist(one, other), DIGITS)
-    )
+
+    def apart(one: Sequence[float], other: Sequence[float]) -> float:
+        return round(math.dist(one, other), DIGITS)
+
+    places = places_of(map(tuple, rows))
+    return symmetric(places, apart)
 
 
 def linkage(distances: Matrix) -> List[Merge]:
@@ -150,7 +195,10 @@ def linkage(distances: Matrix) -> List[Merge]:
     return tree_of(joined, count)
 
 
-def tree_of(joined: Iterable[Tuple[float, int, int]], count: int) -> List[Merge]:
+def tree_of(
+    joined: Iterable[Tuple[float, int, int]],
+    count: int,
+) -> List[Merge]:
     """Joins of clusters, each named by a leaf, as a tree of numbered nodes. The lower leaf's cluster ends by a join."""
     node = [*range(count)]  # the tree's number of the cluster of a leaf that names one
     tree: List[Merge] = []
@@ -161,7 +209,10 @@ def tree_of(joined: Iterable[Tuple[float, int, int]], count: int) -> List[Merge]
     return tree
 
 
-def groups_at(tree: Sequence[Merge], cut: float) -> List[List[int]]:
+def groups_at(
+    tree: Sequence[Merge],
+    cut: float,
+) -> List[List[int]]:
     """The leaves of the clusters that merges of at most that height have made, in the order of the dendrogram."""
     below = {leaf: [[leaf]] for leaf in range(len(tree) + 1)}  # by node, the clusters in it
     for node, (left, right, height) in enumerate(tree, len(below)):
@@ -172,13 +223,18 @@ def groups_at(tree: Sequence[Merge], cut: float) -> List[List[int]]:
     return below.popitem()[1]
 
 
-def renumbered(tree: Sequence[Merge], order: Sequence[int]) -> List[Merge]:
+def renumbered(
+    tree: Sequence[Merge],
+    order: Sequence[int],
+) -> List[Merge]:
     """A tree whose leaves are numbered by their places in an order."""
     place = {leaf: number for number, leaf in enumerate(order)}
-    return [
-        Merge(place.get(left, left), place.get(right, right), height)
-        for left, right, height in tree
-    ]
+    found = []
+    for left, right, height in tree:
+        left = place.get(left, left)
+        right = place.get(right, right)
+        found.append(Merge(left, right, height))
+    return found
 
 
 def cluster(history: History) -> Clusters:
@@ -189,8 +245,13 @@ def cluster(history: History) -> Clusters:
     """
     jobs = history.jobs()
     matrix = correlations(history.commits, jobs)
-    is_constant = [math.isnan(matrix[number][number]) for number in range(len(jobs))]
-    varied = [number for number, constant in enumerate(is_constant) if not constant]
+    varied = []
+    constant = []
+    for number in range(len(jobs)):
+        if math.isnan(matrix[number][number]):
+            constant.append(number)
+        else:
+            varied.append(number)
     rows = []
     for one in varied:
         row = [matrix[one][other] for other in varied]
@@ -201,12 +262,17 @@ def cluster(history: History) -> Clusters:
     cut = CUT * max(map(max, distances), default=0.0)
     leaves = groups_at(tree, cut) if varied else []
     flat = [*itertools.chain.from_iterable(leaves)]
-    order = [varied[leaf] for leaf in flat]
-    order += [number for number, constant in enumerate(is_constant) if constant]
+    order = [varied[leaf] for leaf in flat] + constant
+    ordered = []
+    for one in order:
+        ordered.append([matrix[one][other] for other in order])
+    groups = []
+    for group in leaves:
+        groups.append([jobs[varied[leaf]] for leaf in group])
     return Clusters(
         [jobs[number] for number in order],
-        [[jobs[varied[leaf]] for leaf in group] for group in leaves],
-        [job for job, constant in zip(jobs, is_constant) if constant],
-        [[matrix[one][other] for other in order] for one in order],
+        groups,
+        [jobs[number] for number in constant],
+        ordered,
         renumbered(tree, flat),
     )
