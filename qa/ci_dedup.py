@@ -267,6 +267,8 @@ def recommended_line(report: Report, choice: Choice) -> str:
 def besides_lines(report: Report) -> Iterator[str]:
     """What runs besides what is chosen, and what is neither."""
     total = report.plan.total
+    if not report.chosen():
+        yield "warning: nothing is chosen, and --only takes no empty file; ask for a larger --budget, or --keep a job"
     for jobs, why in (
         (report.new() - report.chosen(), "new, and run too until more is known of them"),
         (

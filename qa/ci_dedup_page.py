@@ -54,7 +54,7 @@ canvas { position: sticky; top: 0; left: 0; display: block; }
 #tip { position: fixed; pointer-events: none; background: #222; color: #fff; padding: 4px 8px; white-space: pre;
        z-index: 2; }
 #bar { display: inline-block; width: 12em; height: 1em; vertical-align: middle; border: 1px solid #bbb;
-       background: linear-gradient(to right, #00f, #fff, #f00); }
+       background: linear-gradient(to right, #00f, #fff, #f00); print-color-adjust: exact; }
 pre { font: 12px monospace; white-space: pre-wrap; }
 #paper { display: none; position: static; }
 @media print {
@@ -127,7 +127,7 @@ const known = new Map();
 function cellOf(one, other) {
     const key = Math.min(one, other) * data.jobs.length + Math.max(one, other);
     if (!known.has(key)) {
-        if (known.size > 4e6) known.clear();
+        if (known.size > 1e6) known.clear();
         known.set(key, compare(one, other));
     }
     return known.get(key);

@@ -1394,7 +1394,9 @@ class Walking(DedupCase):
         for options, expected in (([], 3), (["--budget", "20"], 1), (["--budget", "45%"], 2), (["--budget", "5"], 0),
                                   (["--catch", "60"], 3), (["--catch", "100"], 5)):
             with self.subTest(options):
-                self.assertIn(f"\nRecommended: {expected} of 5 jobs, ", self.inside("h.csv", *options))
+                out = self.inside("h.csv", *options)
+                self.assertIn(f"\nRecommended: {expected} of 5 jobs, ", out)
+                self.assertEqual("\nwarning: nothing is chosen, " in out, expected == 0)
         self.inside("h.csv", "--budget", "5", "--catch", "5", code=2,
                     err="ci_dedup.py: error: --budget and --catch: name one of them")
 
