@@ -315,21 +315,26 @@ def headline(report: Report, row: Row) -> Iterator[str]:
 
 
 def shortfall_lines(report: Report, row: Row) -> Iterator[str]:
-    """Why no choice at the budget catches what one should, if none does."""
-    within = [
-        other.ahead.share()
-        for other in [row, *report.rows]
-        if other.ahead.price() <= BUDGET_PERCENT / 100
-    ]
-    best = max(within, default=0.0)
-    if best * 100 >= AIM_PERCENT or not row.ahead.failing:
+    """Where what is recommended caught less than it should: which line of the table did better, or why none does."""
+    ahead = row.ahead
+    if 100 * ahead.share() >= AIM_PERCENT or not ahead.failing:
+        return
+    within = [other for other in report.rows if 100 * other.ahead.price() <= BUDGET_PERCENT]
+    best = max([row, *within], key=lambda other: other.ahead.share())
+    found = percent_of(best.ahead.share())
+    if best is not row:
+        yield (
+            f"of the lines below at most {BUDGET_PERCENT:g} % of the cost, --catch {best.policy.percent:g} caught "
+            f"most: {found} at {percent_of(best.ahead.price())}"
+        )
+    if 100 * best.ahead.share() >= AIM_PERCENT:
         return
     strange = unforeseen(report.timeline, report.steps)
     least = hindsight_price(report)
     yield (
-        f"this history does not allow {AIM_PERCENT:g} % for {BUDGET_PERCENT:g} % of the cost; the best is "
-        f"{percent_of(best)}: in {strange} of {row.ahead.failing} only jobs failed that had never failed before the "
-        f"choice, and the cheapest set that was found in hindsight takes {percent_of(least)} of the cost"
+        f"this history does not allow {AIM_PERCENT:g} % for {BUDGET_PERCENT:g} % of the cost; the best is {found}: "
+        f"in {strange} of {ahead.failing} only jobs failed that had never failed before the choice, and the cheapest "
+        f"set that was found in hindsight takes {percent_of(least)} of the cost"
     )
 
 

@@ -1351,6 +1351,16 @@ class Walking(DedupCase):
                       "hindsight takes 20.0 % of the cost\n", out)
         self.assertTrue(out.endswith("\nMissed, walking forward:\n  c8: b\n"), out)
 
+    def test_a_line_of_the_table_that_does_better_is_named(self) -> None:
+        """The budget pays for one of the two jobs that break."""
+        lines = [f"c{number}: a{'+-'[number > 3 and number % 4 == 1]} b{'+-'[number % 4 == 2]} c+ d+ e+ f+ g+ h+ i+ j+"
+                 for number in range(40)]
+        self.write("h.csv", table_of(*lines))
+        out = self.inside("h.csv", "--budget", "10")
+        self.assertIn("\nof the lines below at most 20 % of the cost, --catch 65 caught most: 100.0 % at 20.0 %\n",
+                      out)
+        self.assertNotIn("does not allow", out)
+
     def test_the_interval_is_wilsons(self) -> None:
         for caught, failing, expected in ((18, 18, (0.824, 1.0)), (0, 10, (0.0, 0.278)), (50, 100, (0.404, 0.596))):
             low, high = ci_dedup_choose.Score(caught, failing, 0, 0, 0.0, 0.0).interval()
