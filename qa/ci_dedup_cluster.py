@@ -96,7 +96,9 @@ def phi_of(
     total = count(one.ran & other.ran)
     ones = count(one.passed & other.ran)
     others = count(other.passed & one.ran)
-    variances = ones * (total - ones) * others * (total - others)
+    variance = ones * (total - ones)
+    other_variance = others * (total - others)
+    variances = variance * other_variance
     if not variances:
         return math.nan
     both = count(one.passed & other.passed)

@@ -703,6 +703,8 @@ class RealJournals(DedupCase):
         self.assertEqual(sorted(record["label"] for record in ran.journal("test_end", "few/run_tests.jsonl")
                                 if record["outcome"] == "passed"), chosen)
         self.assertEqual(ran.journal("run_end", "few/run_tests.jsonl")[0]["outcomes"], {"passed": 2, "deferred": 2})
+        ran = self.run_at("c5", text + "true  #: label=added\n", "--only", "reduced.txt", "--log-dir", "more")
+        self.assertEqual(ran.journal("run_end", "more/run_tests.jsonl")[0]["outcomes"], {"passed": 3, "deferred": 2})
 
 
 class Tables(DedupCase):
