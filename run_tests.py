@@ -311,6 +311,13 @@ class LabelFile(NamedTuple):
     path: str
     labels: FrozenSet[str]
 
+    def news(self, tests: Iterable[Test]) -> List[Test]:
+        """The tests that a file which names in comments what it leaves out names nowhere: they are new to it."""
+        left_out = {label[2:] for label in self.labels if label.startswith("# ")}
+        if not any(test.origin in left_out for test in tests):
+            return []
+        return [test for test in tests if test.origin not in self.labels | left_out]
+
 
 class Shard(NamedTuple):
     """Part `number`, from 1, of `total` parts of the tests."""
@@ -2336,7 +2343,7 @@ def has_word(test: Test, word: str) -> bool:
 def deferred_tests(tests: Sequence[Test], options: Options) -> Dict[Test, str]:
     """The tests that `--max-gpus` and `--only` put off, to the option: also those that would wait for one of them.
 
-    A test that others wait for is not put off by `--only`.
+    A test that others wait for is not put off by `--only`, nor is one that is new to a file of ci_dedup.py.
     """
     deferred: Dict[Test, str] = {}
     if options.max_gpus is not None:
@@ -2349,6 +2356,7 @@ def deferred_tests(tests: Sequence[Test], options: Options) -> Dict[Test, str]:
             if test.origin in options.only.labels
             or any(has_word(test, word) for word in options.wanted)
         ]
+        asked += options.only.news(tests)
         needed = reach(asked, leaders_of(tests))
         deferred.update((test, "--only") for test in tests if test not in needed)
     return deferred
@@ -6846,15 +6854,12 @@ def warn_of_strangers(tests: Sequence[Test], only: LabelFile, words: Iterable[st
 
     A file that ci_dedup.py wrote names in comments what it left out: a test that it names nowhere is new.
     """
-    here = {test.origin for test in tests}
     named = [label for label in only.labels if not label.startswith("# ")]
     warn_of_lost(f"--only {only.path}", named, tests)
-    left_out = {label[2:] for label in only.labels if label.startswith("# ")}
-    new = [test.label for test in tests if test.origin not in only.labels | left_out]
-    if new and here & left_out and "all" not in words:
+    new = [test.label for test in only.news(tests)]
+    if new and "all" not in words:
         warn(
-            f"--only {only.path}: {counted(len(new), 'test')} new to it, deferred unless it or the message names them: "
-            f"{first_of(new)}"
+            f"--only {only.path}: {counted(len(new), 'test')} new to it, which run too: {first_of(new)}"
         )
     for word in words:
         if word != "all" and not any(has_word(test, word) for test in tests):

@@ -12,7 +12,9 @@ from typing import Any, Counter, Dict, FrozenSet, List, Tuple
 from tests.support import ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "qa"))
-import ci_dedup
+import ci_dedup_choose
+import ci_dedup_cluster
+import ci_dedup_read
 
 try:
     import numpy
@@ -28,7 +30,7 @@ HISTORIES, INSTANCES = 400, 120
 EPSILON = 1e-9
 
 
-def made_up_history(seed: int) -> ci_dedup.History:
+def made_up_history(seed: int) -> ci_dedup_read.History:
     """Coins, or clusters that break together with or without noise; with gaps, and every eleventh job constant."""
     rng = random.Random(seed)
     jobs, commits, clusters = rng.randint(2, 40), rng.choice([3, 10, 50, 300, 1000]), rng.randint(1, 8)
@@ -42,9 +44,9 @@ def made_up_history(seed: int) -> ci_dedup.History:
             is_broken = loss is not None and cluster_of[job] in broken and rng.random() >= loss
             passed = job % 11 == 10 or not (is_broken or rng.random() < noise)
             if rng.random() >= gaps:
-                verdicts[f"job{job:02}"] = ci_dedup.Verdict(passed, None)
-        history.append(ci_dedup.Commit(f"c{number}", verdicts))
-    return ci_dedup.History(history, [])
+                verdicts[f"job{job:02}"] = ci_dedup_read.Verdict(passed, None)
+        history.append(ci_dedup_read.Commit(f"c{number}", verdicts))
+    return ci_dedup_read.History(history, [])
 
 
 @unittest.skipIf(MISSING, MISSING)
@@ -64,22 +66,22 @@ class AgainstScipy(unittest.TestCase):
             groups.setdefault(int(number), []).append(job)
         return sorted(map(sorted, groups.values()))
 
-    def check(self, history: ci_dedup.History) -> bool:
+    def check(self, history: ci_dedup_read.History) -> bool:
         """Hold one history against SciPy; whether it has two jobs that varied."""
         jobs = history.jobs()
         rows = [{job: float(verdict.passed) for job, verdict in commit.verdicts.items()} for commit in history.commits]
         theirs = pandas.DataFrame(rows, columns=jobs).corr().values
-        ours = numpy.array(ci_dedup.correlations(history.commits, jobs))
+        ours = numpy.array(ci_dedup_cluster.correlations(history.commits, jobs))
         self.assertTrue((numpy.isnan(ours) == numpy.isnan(theirs)).all())
         self.assertLess(numpy.nanmax(abs(ours - theirs), initial=0.0), EPSILON)
         varied = [number for number in range(len(jobs)) if not math.isnan(theirs[number][number])]
         if len(varied) < 2:
             return False
-        clusters = ci_dedup.cluster(history)
+        clusters = ci_dedup_cluster.cluster(history)
         distances, tree, numbers = self.scipy_clusters(numpy.nan_to_num(theirs[numpy.ix_(varied, varied)]))
         our_rows = numpy.nan_to_num(ours[numpy.ix_(varied, varied)]).tolist()
-        our_distances = ci_dedup.distances_of(our_rows)
-        our_tree = ci_dedup.linkage(our_distances)
+        our_distances = ci_dedup_cluster.distances_of(our_rows)
+        our_tree = ci_dedup_cluster.linkage(our_distances)
         self.assertLess(abs(squareform(distances) - numpy.array(our_distances)).max(), EPSILON)
         self.assertLess(abs(tree[:, 2] - [merge.height for merge in our_tree]).max(), EPSILON)
         named = [jobs[number] for number in varied]
@@ -87,7 +89,7 @@ class AgainstScipy(unittest.TestCase):
         # What rounding leaves open, which of two equal distances comes first, is the same once these are.
         same = linkage(squareform(numpy.array(our_distances)), method="complete")
         self.assertEqual([[*merge] for merge in our_tree], same[:, :3].tolist())
-        self.assertEqual(ci_dedup.groups_at(our_tree, math.inf), [leaves_list(same).tolist()])
+        self.assertEqual(ci_dedup_cluster.groups_at(our_tree, math.inf), [leaves_list(same).tolist()])
         self.assertEqual(clusters.jobs[:len(varied)], [named[leaf] for leaf in leaves_list(same)])
         return True
 
@@ -140,7 +142,7 @@ class AgainstIntegerProgramming(unittest.TestCase):
             if not failures:
                 continue
             with self.subTest(seed=seed):
-                cover = ci_dedup.Cover(failures, costs, need)
+                cover = ci_dedup_choose.Cover(failures, costs, need)
                 found, bound = cover.cheapest()
                 best = self.cheapest(failures, costs, need)
                 self.assertGreaterEqual(sum(weight for jobs, weight in failures.items() if jobs & found), need)

@@ -5,6 +5,7 @@ import csv
 import fcntl
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -20,19 +21,44 @@ COMMITS = ["1111", "0011", "1100", "0011", "1111", "1101", "1111", "0001"]      
 
 WHAT_IT_SHOWS = """
 (() => {
-    const canvas = document.querySelector("canvas"), tip = document.getElementById("tip");
     const seen = [], box = canvas.getBoundingClientRect();
-    for (let y = 0; y < count; y++)
-        for (let x = 0; x < count; x++) {
+    for (let y = 0; y < rows.length; y++)
+        for (let x = 0; x < rows.length; x++) {
             const at = {clientX: box.left + margin + (x + 0.5) * cell, clientY: box.top + margin + (y + 0.5) * cell};
             canvas.dispatchEvent(new MouseEvent("mousemove", {bubbles: true, ...at}));
-            const place = number => Math.round((margin + (number + 0.25) * cell) * sharp);
+            const place = number => Math.round((margin + (number + 0.25) * cell) * (window.devicePixelRatio || 1));
             seen.push([tip.hidden, tip.textContent, [...ink.getImageData(place(x), place(y), 1, 1).data].slice(0, 3)]);
         }
     canvas.dispatchEvent(new MouseEvent("mousemove", {clientX: box.left + 2, clientY: box.top + 2}));
-    const outside = tip.hidden;
-    return JSON.stringify({seen, outside, jobs: data.jobs, clusters: data.clusters, values: data.values,
+    return JSON.stringify({seen, outside: tip.hidden, jobs: data.jobs, groups: data.groups, boxes,
                            title: document.title, scripts: document.scripts.length, bold: document.querySelector("b")});
+})()
+"""
+MANY = """
+(() => {
+    const inked = () => {
+        const pixels = ink.getImageData(0, 0, canvas.width, canvas.height).data;
+        let count = 0;
+        for (let place = 0; place < pixels.length; place += 4)
+            count += pixels[place] + pixels[place + 1] + pixels[place + 2] < 765;
+        return count;
+    };
+    const said = {rows: rows.length, few: few.checked, first: inked()};
+    few.checked = false;
+    few.dispatchEvent(new Event("change"));
+    said.all = rows.length;
+    said.whole = inked();
+    zoom.value = 20;
+    zoom.dispatchEvent(new Event("input"));
+    frame.scrollLeft = frame.scrollTop = space.offsetHeight / 2;
+    show();
+    said.scrolled = inked();
+    said.size = Math.max(canvas.width, canvas.height);
+    const label = ink.getImageData(0, margin + 40, margin - 4, 200).data;
+    said.labels = label.some((value, place) => place % 4 < 3 && value < 128);
+    drawPaper();
+    said.paper = document.getElementById("paper").toDataURL().length;
+    return JSON.stringify(said);
 })()
 """
 
@@ -112,7 +138,7 @@ class Page(unittest.TestCase):
             rows.writerows((number, job, digit) for number, digits in enumerate(COMMITS)
                            for job, digit in zip(JOBS, digits))
         subprocess.run([sys.executable, os.path.join(ROOT, "qa", "ci_dedup.py"), table, "--html", page,
-                        "--holdout", "0"], check=True, stdout=subprocess.DEVNULL)
+                        "--csv", os.path.join(self.folder, "map.csv")], check=True, stdout=subprocess.DEVNULL)
         return page
 
     def colour(self, value: float) -> List[int]:
@@ -130,15 +156,49 @@ class Page(unittest.TestCase):
         self.assertTrue(shown["outside"], "no hint outside of the cells")
         cells = [(y, x) for y in range(len(JOBS)) for x in range(len(JOBS))]
         self.assertEqual(len(shown["seen"]), len(cells))
-        boxed = {(first, first + length) for first, length in shown["clusters"]}
-        self.assertTrue(boxed, "two jobs that are alike are in one box")
+        self.assertTrue(shown["boxes"], "two jobs that are alike are in one box")
+        verdicts = {job: [digits[place] == "1" for digits in COMMITS] for place, job in enumerate(JOBS)}
+        numbers = self.matrix()
         for (y, x), (hidden, text, colour) in zip(cells, shown["seen"]):
-            value = shown["values"][y][x]
+            one, other = shown["jobs"][y], shown["jobs"][x]
+            value = numbers[one][other]
+            pairs = [*zip(verdicts[one], verdicts[other])]
+            together, either = pairs.count((False, False)), len(pairs) - pairs.count((True, True))
             with self.subTest(row=y, column=x):
-                self.assertEqual((hidden, text), (False, f"{y}. {shown['jobs'][y]}\n{x}. {shown['jobs'][x]}\n"
-                                                         f"{value:.3f}"))
+                self.assertEqual((hidden, text), (
+                    False, f"{y}. {one}\n{x}. {other}\n{value:.3f}\nfailed together {together} of {either} "
+                    f"(both ran {len(COMMITS)} times)"))
                 for ours, theirs in zip(self.colour(value), colour):
                     self.assertAlmostEqual(ours, theirs, delta=1)
+
+    def matrix(self) -> Dict[str, Dict[str, float]]:
+        """Phi by job and job, of the CSV file that is written beside the page."""
+        with open(os.path.join(self.folder, "map.csv"), encoding="utf-8", newline="") as file:
+            header, *rows = csv.reader(file)
+        return {row[0]: {job: float(value) for job, value in zip(header[2:], row[2:])} for row in rows}
+
+    def test_many_jobs_are_never_a_blank_page(self) -> None:
+        """More than a canvas could hold that is as large as the map: clusters first, then all, scrolled, on paper."""
+        rng = random.Random(3)
+        table, page = os.path.join(self.folder, "history.csv"), os.path.join(self.folder, "map.html")
+        with open(table, "w", encoding="utf-8") as file:
+            file.write("commit,job,ok\n")
+            for commit in range(30):
+                broken = {cluster for cluster in range(400) if rng.random() < 0.1}
+                file.writelines(f"c{commit},job{job},{int(job // 4 not in broken)}\n" for job in range(1600))
+        subprocess.run([sys.executable, os.path.join(ROOT, "qa", "ci_dedup.py"), table, "--html", page,
+                        "--holdout", "0"], check=True, stdout=subprocess.DEVNULL)
+        browser = Browser(os.path.join(self.folder, "profile"))
+        self.addCleanup(browser.close)
+        said = browser.evaluate(page, MANY)
+        self.assertTrue(said["few"])
+        self.assertLess(said["rows"], 420)
+        self.assertGreater(said["all"], 1400)
+        for view in ("first", "whole", "scrolled"):
+            self.assertGreater(said[view], 10_000, view)
+        self.assertTrue(said["labels"], "labels stay while the map is scrolled")
+        self.assertLess(said["size"], 8000)
+        self.assertGreater(said["paper"], 10_000)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ PROGRAMS = ("run_tests.py", "qa/timeline.py", "qa/ci_dedup.py", "qa/bench/pictur
 SHELL = ("sh", "console", "yaml", "groovy")
 # Options of other programs that the pages name.
 FOREIGN = {"--junitxml", "--tb", "--nproc-per-node", "--rm", "--gpus", "--stop-timeout", "--init", "--format", "--from",
-           "--lf", "--dry-run", "--will-cite", "--gres", "--nodes", "--time", "--signal", "--array"}
+           "--lf", "--dry-run", "--will-cite", "--gres", "--nodes", "--time", "--signal", "--array",
+           "--limit", "--jq", "--workflow", "--paginate", "--branch"}
 
 
 class Block(NamedTuple):

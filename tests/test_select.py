@@ -370,11 +370,15 @@ class OnlyTest(RunnerCase):
                       self.warnings("a", *lost))
         self.assertEqual(self.warnings("a"), "")
 
-    def test_a_test_that_the_file_leaves_out_nowhere_is_new(self) -> None:
-        """ci_dedup.py names in comments what it leaves out."""
-        self.assertEqual(self.warnings("# b", "a"), "run_tests.py: --only few.txt: 1 test new to it, deferred unless "
-                         "it or the message names them: c\n")
+    def test_a_test_that_the_file_leaves_out_nowhere_is_new_and_runs(self) -> None:
+        """ci_dedup.py names in comments what it leaves out; a file without such comments knows no new tests."""
+        self.assertEqual(self.warnings("# b", "a"),
+                         "run_tests.py: --only few.txt: 1 test new to it, which run too: c\n")
         self.assertEqual(self.warnings("# b", "a", words="all") + self.warnings("# from nightly runs", "a"), "")
+        for names, expected in ((["# b", "a"], "b"), (["# from nightly runs", "a"], "b c"), (["# b", "a", "c"], "b")):
+            with self.subTest(names):
+                only = Options((), only=LabelFile("few.txt", frozenset(names)))
+                self.assertEqual(labels(run_tests.deferred_tests(many("a b c"), only)), expected)
 
 
 # In which order tests start.
