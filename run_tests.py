@@ -5057,7 +5057,7 @@ class Trace:
         path: str,
         offset: int = 0,
         end: float = math.inf,
-        change: Callable[[bytes], bytes] = bytes,
+        change: Optional[Callable[[bytes], bytes]] = None,
     ) -> int:
         """Copy a file from `offset` on, up to `end`; returns where it ended. Raises OSError if it cannot be read.
 
@@ -5069,9 +5069,11 @@ class Trace:
                 data = file.read(int(min(COPY_BYTES, end - offset)))
                 if not data:
                     break
-                if change is not bytes:
+                shown = data
+                if change:
                     data += file.readline(COPY_BYTES)
-                self.write(change(data))
+                    shown = change(data)
+                self.write(shown)
                 offset += len(data)
         return offset
 
@@ -5250,9 +5252,12 @@ class Fold(NamedTuple):
 
     def tame(self, log: bytes) -> bytes:
         """A part of a log, unable to begin or end a fold. Annotations and all else in it still act."""
+        if not self.forged:
+            return log
         return re.sub(self.forged, rb"\1 \2", log)
 
 
+NO_FOLD = Fold("", "", "", b"")
 # GitHub obeys `::group::` at the start of a line and `##[group]` anywhere in it, GitLab and TeamCity anywhere.
 # In Buildkite's pages a heading ends where the next begins; only the last kind of them stands open.
 FOLDS = (
@@ -5284,12 +5289,11 @@ FOLDS = (
 )
 
 
-def find_fold(environ: Mapping[str, str]) -> Optional[Fold]:
-    """How the CI service folds that this run is a part of, if it is one that folds."""
+def find_fold(environ: Mapping[str, str]) -> Fold:
+    """How the CI service folds that this run is a part of."""
     off = ("", "0", "false")
-    return next(
-        (fold for fold in FOLDS if environ.get(fold.variable, "").lower() not in off), None
-    )
+    found = (fold for fold in FOLDS if environ.get(fold.variable, "").lower() not in off)
+    return next(found, NO_FOLD)
 
 
 COLOURS: Mapping[Outcome, str] = {
@@ -5306,7 +5310,7 @@ class Policy(NamedTuple):
     has_markers: bool  # as tests start and end; else logs as they grow, and nothing of the runner's own before the end
     output: str = "replay"  # which logs, as `--output` has it
     sums_up: bool = True  # what failed, and the run; a script does that itself
-    fold: Optional[Fold] = None  # of the replayed logs
+    fold: Fold = NO_FOLD  # of the replayed logs
 
     @property
     def replayed(self) -> str:
@@ -5551,39 +5555,34 @@ class Console:
         if not self.has_log(result):
             return
         path = self.record.log_path(result.test)
-        is_ok = self.is_fine(result)
         title = f"{result.test.stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
         fold = self.policy.fold
-        change: Callable[[bytes], bytes] = bytes
         names = {"title": title, "name": result.test.stem, "time": int(time.time())}
-        if fold:
-            change = fold.tame
-        if fold and is_ok:
+        is_folded = bool(fold.begin) and self.is_fine(result)
+        if is_folded:
             self.trace.command(fold.begin.format(**names))
         else:
-            opened = fold.stands_open if fold else ""
-            self.trace.line(f"\n{RULE}\n{opened}>>> {title}\n{RULE}")
+            self.trace.line(f"\n{RULE}\n{fold.stands_open}>>> {title}\n{RULE}")
         try:
             start = int(max(os.path.getsize(path) - tail_bytes, 0))
-            self.trace.copy(path, start, change=change)
+            self.trace.copy(path, start, change=fold.tame)
         except OSError as error:
             self.trace.line(f"(its log cannot be read: {error.strerror})")
         self.trace.calm()
-        if fold and is_ok:
+        if is_folded and fold.end:
             self.trace.command(fold.end.format(**names))
 
     def replay_all(self, results: Sequence[Result]) -> None:
         """The logs of a run that has ended, in list order; where passed ones are folded, failed ones come last."""
         shown = list(filter(self.has_log, results))
-        if self.policy.fold:
+        if self.policy.fold.begin:
             shown.sort(key=lambda result: not self.is_fine(result))
         if not shown:
             return
         self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
         for result in shown:
             self.replay(result)
-        opened = self.policy.fold.stands_open if self.policy.fold else ""
-        self.trace.line(f"\n{opened}=== End of per-test output ===")
+        self.trace.line(f"\n{self.policy.fold.stands_open}=== End of per-test output ===")
 
     def annotate(self, results: Sequence[Result]) -> None:
         """GitHub's annotations: beside the trace where that is the script's."""
