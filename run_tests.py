@@ -6189,7 +6189,7 @@ def looks_back(statement: Sequence[Node]) -> bool:
 
 def has_glob(tokens: Iterable[Token]) -> bool:
     """Whether words may be file names to bash."""
-    quoted = r"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\."""
+    quoted = r"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$\?"""
     return any(re.search(r"[*?[]", re.sub(quoted, "", token.text)) for token in tokens)
 
 
@@ -6388,7 +6388,7 @@ class ScriptFile:
             self.following = following
             if asks_if_failed(following) and len(statement) == 1 and self.tells.is_test(node):
                 self.benign.add(following[0].conditions[0][0])
-                self.add_site(node, following[0], following, why, False)
+                self.add_site(node, following, why, False)
             else:
                 self.find_site(statement, why, watches)
             previous = statement
@@ -6463,73 +6463,51 @@ class ScriptFile:
             names = {node.name for node in walk([handler])}
             if self.tells.is_test(statement[-2]) or not names.isdisjoint(self.tells.handlers):
                 body = handler.bodies[0] if handler.kind else [handler]
-                self.add_site(statement[-2], handler, body, obstacle, is_watched)
+                self.add_site(statement[-2], body, obstacle, is_watched)
             return
         for command in filter(self.tells.is_test, statement):
-            test = self.test_line(command, [])
             why = obstacle or obstacle_of(command)
             if len(statement) > 1:
                 why = why or "other commands are joined to it"
             if self.guards:
                 why = why or "what follows may look at its status"
-            words = tuple(words_of(command))
-            site = Site(
-                test,
-                words,
-                "",
-                [],
-                self.function,
-                self.hurry(command, ""),
-                is_watched,
-                self.followers(),
-                self.readers > 0,
-            )
-            self.found.append((site, self.lines_of(command), why))
+            self.add_site(command, [], why, is_watched)
 
     def add_site(
-        self,
-        command: Node,
-        handler: Node,
-        body: Sequence[Node],
-        obstacle: str,
-        is_watched: bool,
+        self, command: Node, handler: Sequence[Node], obstacle: str, is_watched: bool
     ) -> None:
-        """Note a test with a handler, and the commands that are to run where it fails."""
+        """Note a test, and the commands that are to run where it fails."""
+        text = hurry = ""
+        if handler:
+            text = self.text[handler[0].start : handler[-1].end]
+        # It begins with the status of the test.
+        words = re.sub(r"\$\{?\?", "", re.sub(WORDS_ALONE, r"\1", text))
         label: Sequence[Token] = []
-        if handler.kind and {node.name for node in walk(body)} & LEAVES:
-            obstacle = obstacle or "its handler changes the course of the script"
-        for node in walk(body):
+        for node in walk(handler):
+            if node.name in LEAVES:
+                obstacle = obstacle or "its handler changes the course of the script"
             if node.name in self.tells.handlers:
                 label = label or node.words[1:2]
-        text = self.text[body[0].start : body[-1].end]
-        # The handler begins with the status of the test.
-        words = re.sub(r"\$\{?\?", "", re.sub(WORDS_ALONE, r"\1", text))
+            if has_glob(node.words[1:]):
+                hurry = "what its handler says may change"
         if re.search(rf"\$\{{?(?:LINENO|BASH_COMMAND)|{OWN_STATE}", words):
             obstacle = obstacle or "its handler needs the script's own shell"
+        if re.search(SEES_OUTSIDE, words):
+            hurry = "what its handler says may change"
+        if command.start > self.alone_from:
+            hurry = "`#: one-by-one`"
         site = Site(
             self.test_line(command, label),
             tuple(words_of(command)),
             text,
-            body,
+            handler,
             self.function,
-            self.hurry(handler, words),
+            hurry,
             is_watched,
-            self.followers(),
+            tuple(node.name for node in walk(self.following)),
             self.readers > 0,
         )
         self.found.append((site, self.lines_of(command), obstacle or obstacle_of(command)))
-
-    def hurry(self, handler: Node, words: str) -> str:
-        """Why the script has to wait for a test at once, by what the script says."""
-        if handler.start > self.alone_from:
-            return "`#: one-by-one`"
-        if has_glob(handler.words[1:]) and words or re.search(SEES_OUTSIDE, words):
-            return "what its handler says may change"
-        return ""
-
-    def followers(self) -> Tuple[str, ...]:
-        """The names of the commands behind the statement that is being read."""
-        return tuple(node.name for node in walk(self.following))
 
     def test_line(self, command: Node, labels: Sequence[Token]) -> TestLine:
         """A test as a list would have it, labelled by the first of some words, if there is any."""

@@ -412,6 +412,8 @@ RET=0⏎echo 'test_x() { RET=1; }' >l.sh⏎. ./l.sh⏎test_x⏎exit $RET ¦ «H�
 «H»echo 'f() { RET=1; }' >l.sh⏎. ./l.sh⏎f || test_fail a⏎exit $RET
 RET=0⏎f() { RET=1; }⏎n=f⏎"$n" || test_fail a⏎exit $RET
 set -e⏎for i in 0 0 4 0; do echo "@ $i"; pytest a --exit=$i; done⏎echo "@ never"
+for i in 1 2 3; do pytest a --exit=$((i==2)) || break; echo "@ $i"; done⏎exit $i
+f() { pytest a --exit=3 || return; echo "@ never"; }⏎f⏎exit $?
 """
 
 
