@@ -5959,12 +5959,13 @@ def prepare(
     options: Options, environ: Mapping[str, str], trace: Trace, reaper: Reaper
 ) -> Union[Run, int]:
     """All that comes before the first test: the run, or the exit code where there is none."""
-    script = next(filter(is_script, options.lists), None)
-    if script is not None:
-        check_script(script, options)
+    name = next(filter(is_script, options.lists), None)
+    if name is not None:
+        check_script(name, options)
+        script = read_script(name, options)
         if options.list_only:
-            return list_script(script, options, trace)
-        return ScriptRun(find_gpus(options, environ), options, trace, reaper)
+            return list_script(script, trace)
+        return ScriptRun(script, find_gpus(options, environ), options, trace, reaper)
     tests, said = parse_lists(options, reaper.scratch)
     for hint in said:
         warn(hint, name="")
@@ -6884,21 +6885,8 @@ class ScriptShell:
     # Scripts use small numbers and round ones, bash those from 255 down.
     OWN_FDS = range(151, 199)
 
-    def __init__(
-        self,
-        bash: str,
-        words: Sequence[str],
-        environment: Mapping[bytes, bytes],
-        log: str,
-        options: Options,
-        reaper: Reaper,
-        post: Callable[[Any], None],
-    ) -> None:
-        self.bash = bash
-        self.words = words
-        self.environment = environment
-        self.log = log
-        self.options = options
+    def __init__(self, job: Job, reaper: Reaper, post: Callable[[Any], None]) -> None:
+        self.job = job
         self.reaper = reaper
         self.post = post
         self.size = 0
@@ -6911,10 +6899,10 @@ class ScriptShell:
         self.over, self.end = os.pipe()
         os.set_blocking(self.output, False)
 
-    def start(self, folder: str) -> None:
-        """Start it. Raises OSError."""
-        self.kept = fresh_file(self.log)
-        used = re.findall(r"\b(\d+)(?:[<>]|\s*$)", list_text(self.words[0]), re.MULTILINE)
+    def start(self, text: str, start: str) -> None:
+        """Start it, with some bash before the hook; `text` is the script's. Raises OSError."""
+        self.kept = fresh_file(self.job.log)
+        used = re.findall(r"\b(\d+)(?:[<>]|\s*$)", text, re.MULTILINE)
         numbers = [number for number in self.OWN_FDS if str(number) not in used]
         own = {"in": self.answers_end, "out": self.ask, "stream": self.stream, "stdin": 0}
         if sys.stdin is None:
@@ -6924,19 +6912,16 @@ class ScriptShell:
             for number, (name, descriptor) in zip(numbers, own.items())
         }
         outer = os.environ.get("BASH_ENV")
-        start = "unset BASH_ENV\n"
+        first = "unset BASH_ENV\n"
         if outer is not None:
-            start = f'export BASH_ENV={shlex.quote(outer)}\n. "$BASH_ENV"\n'
-        start += "".join(f"_rt_{name}={descriptor}\n" for name, descriptor in own.items())
-        start += f"_rt_folder={shlex.quote(folder)} _rt_handlers=' {' '.join(self.options.handlers)} '\n"
+            first = f'export BASH_ENV={shlex.quote(outer)}\n. "$BASH_ENV"\n'
+        first += "".join(f"_rt_{name}={descriptor}\n" for name, descriptor in own.items())
         hook = SNAPSHOT + HOOK
         for name in ("FD_FIN", "FD_ERR"):
             hook = hook.replace(name, str(numbers.pop()))
-        environment = {
-            **self.environment,
-            b"BASH_ENV": self.reaper.scratch.write(start + hook).encode(),
-        }
-        job = Job(self.bash, list(map(to_bytes, self.words)), environment, self.log, stdin=None)
+        path = self.reaper.scratch.write(first + start + hook)
+        environment = {**(self.job.environment or {}), b"BASH_ENV": path.encode()}
+        job = self.job._replace(environment=environment)
         self.process = Process(self.reaper)
         threading.Thread(target=self.run, args=(job, list(own.values())), daemon=True).start()
         threading.Thread(target=self.listen, daemon=True).start()
@@ -7366,7 +7351,12 @@ class ScriptRun(Run):
     """The run of a script: bash goes through it and hands tests over, and waits where it would see a difference."""
 
     def __init__(
-        self, machine: Machine, options: Options, trace: Trace, reaper: Reaper
+        self,
+        script: Script,
+        machine: Machine,
+        options: Options,
+        trace: Trace,
+        reaper: Reaper,
     ) -> None:
         super().__init__(select([], options, History()), machine, options, trace, reaper)
         self.history = read_history(options)
@@ -7377,8 +7367,8 @@ class ScriptRun(Run):
         self.labels = Unique("{} #{}", str)
         self.stems = Unique("{}_{}", str.casefold)
         self.stems(os.path.basename(self.name))  # its own log
-        self.script = Script(tells_of(self.name, list_text(self.name), options))
-        self.certainty = Certainty(self.script)
+        self.script = script
+        self.certainty = Certainty(script)
         self.readers: Set[Test] = set()  # tests whose standard input would be ours
         self.last_ones: Set[Test] = set()  # tests whose failure may end the script
         self.must_join = False  # one of these has failed
@@ -7398,28 +7388,32 @@ class ScriptRun(Run):
         # Ends a script that goes on after its tests have been ended.
         self.killer: Optional[threading.Timer] = None
         self.began = time.monotonic()  # the first of `handed`
-        self.folder = reaper.scratch.path()
-        os.mkdir(self.folder)
         # Variables come with the snapshot of the script's shell, but for what bash does not keep as one.
         self.exports = unkept()
         self.shell = self.make_shell()
 
     def make_shell(self) -> ScriptShell:
         """The shell that is to run the script."""
+        words = [self.name, *self.options.arguments]
         environment = {
             **os.environb,
             b"RUN_TESTS_LABEL": to_bytes(self.name),
             b"RUN_TESTS_ATTEMPT": b"1",
         }
-        return ScriptShell(
-            self.bash,
-            [self.name, *self.options.arguments],
-            environment,
-            os.path.join(self.record.log_dir, os.path.basename(self.name) + ".log"),
-            self.options,
-            self.reaper,
-            self.inbox.put,
-        )
+        log = os.path.join(self.record.log_dir, os.path.basename(self.name) + ".log")
+        job = Job(self.bash, list(map(to_bytes, words)), environment, log, stdin=None)
+        return ScriptShell(job, self.reaper, self.inbox.put)
+
+    def start_script(self) -> None:
+        """Raises OSError."""
+        file = self.script.files[self.name]
+        self.introduce(file)
+        folder = self.reaper.scratch.path()
+        os.mkdir(folder)
+        handlers = " ".join(self.options.handlers)
+        start = f"_rt_folder={shlex.quote(folder)} _rt_handlers=' {handlers} '\n"
+        self.shell.start(file.text, start)
+        self.shown.source = f"/dev/fd/{self.shell.kept}"
 
     def policy(self, sequential: bool) -> Policy:
         return Policy(has_markers=not sequential, sums_up=False)
@@ -7450,8 +7444,7 @@ class ScriptRun(Run):
         else:
             super().take(event)
             if isinstance(event, Begin):
-                self.shell.start(self.folder)
-                self.shown.source = f"/dev/fd/{self.shell.kept}"
+                self.start_script()
             if isinstance(event, Interrupt) and self.is_ending:
                 self.shell.signal(signal.SIGKILL)
         self.follow_up()
@@ -7888,18 +7881,9 @@ def shell_status(status: int) -> int:
     return status
 
 
-def tells_of(name: str, text: str, options: Options) -> Tells:
-    """By what the tests of a script are known: the most explicit way in which it treats failures."""
-    tells = Tells(options.handlers, options.tests, options.calm)
-    if options.tests is None and not ScriptFile(name, text, tells).found:
-        return tells._replace(looks=LOOKS_LIKE_TEST)
-    return tells
-
-
-def list_script(name: str, options: Options, trace: Trace) -> int:
+def list_script(script: Script, trace: Trace) -> int:
     """Print what a dry reading finds: each test, and why it does not run ahead; returns the exit code."""
-    script = Script(tells_of(name, list_text(name), options))
-    for site, _, why in script.read(name, list_text(name)).found:
+    for site, _, why in chain.from_iterable(file.found for file in script.files.values()):
         handler = read_handler(site.nodes, script.functions)
         if handler.fails:
             why = why or "its handler may fail, or needs the script's own shell"
@@ -7911,6 +7895,19 @@ def list_script(name: str, options: Options, trace: Trace) -> int:
         )
     trace.flush()
     return EXIT_OK
+
+
+def read_script(name: str, options: Options) -> Script:
+    """Read a script. What its tests are tells the most explicit way in which it treats failures. Raises ListError."""
+    text = list_text(name)
+    script = Script(Tells(options.handlers, options.tests, options.calm))
+    if not script.read(name, text).found and options.tests is None:
+        script = Script(script.tells._replace(looks=LOOKS_LIKE_TEST))
+        script.read(name, text)
+    mistakes = script.files[name].mistakes
+    if mistakes:
+        raise ListError(*mistakes)
+    return script
 
 
 def check_script(name: str, options: Options) -> None:
@@ -7949,9 +7946,6 @@ def check_script(name: str, options: Options) -> None:
         raise ListError(
             f"{name}:1: this is a script, but none for bash; run it by a line of a list"
         )
-    mistakes = ScriptFile(name, text, tells_of(name, text, options)).mistakes
-    if mistakes:
-        raise ListError(*mistakes)
 
 
 if __name__ == "__main__":
