@@ -6274,9 +6274,23 @@ def obstacle_of(node: Node) -> str:
         return f"it follows `{node.lead}`"
     if not node.words:
         return "it is no command"
-    plain = re.sub(r"""(?s)("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", node.text)
-    own = re.search(OWN_STATE, plain)
+    own = re.search(OWN_STATE, without_quotes(node.text))
     return own and f"`{own.group()}` needs the script's own shell" or ""
+
+
+def without_quotes(text: str) -> str:
+    """Bash without what stands in single quotes."""
+    return re.sub(r"""(?s)("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", text)
+
+
+def needed_by(text: str) -> List[str]:
+    """The variables that `set -u` wants to be set where some bash runs, perhaps with some others.
+
+    It wants neither whole arrays, `${A[@]}`, nor the A of `${A:+:$A}`.
+    """
+    plain = re.sub(r"\$\{(\w+):?\+[^${}]*\$\{?\1\b\}?[^${}]*\}", "", without_quotes(text))
+    whole = r"\$(?:\{(\w+)(?!\w*(?:(?:\[[^]]*\])?:?[-+]|\[[@*]\]))|(\d|[A-Za-z_]\w*))"
+    return ["".join(names) for names in re.findall(whole, plain)]
 
 
 class ScriptFile:
@@ -7077,7 +7091,8 @@ class Reaction(NamedTuple):
 
     handed: Handed
     now: Mapping[str, str]  # the state of its shell, which has run ahead
-    then: Mapping[str, str]  # what has been changed back to what it was
+    then: Mapping[str, str]  # the state in which it reacts
+    borrowed: Collection[str]  # what has been changed back for it
 
 
 # A variable in a snapshot, with its value in bash's quotes.
@@ -7188,9 +7203,9 @@ class Script:
 
         The trap does not see a file that has nothing but functions.
         """
-        known = {"", *self.functions, *MAY_BE_PUT_OFF, *self.sought}
         for name in (site.test.first, *(node.name for node in walk(site.nodes))):
-            if name not in known and re.fullmatch(r"[\w-]+", name):
+            is_known = name in self.functions or name in MAY_BE_PUT_OFF | self.sought
+            if not is_known and re.fullmatch(r"[\w-]+", name):
                 self.sought.add(name)
                 return name
         return ""
@@ -7270,7 +7285,7 @@ class Certainty:
         }
         then = {name: base[name] for name in borrowed if name in base}
         then.update((name, text) for name, text in now.items() if name not in borrowed)
-        self.reaction = Reaction(handed, now, then)
+        self.reaction = Reaction(handed, now, then, borrowed)
         handler = shlex.quote(handed.reaction)
         flags = handed.flags
         # What stands in for the rest of the EXIT trap is not bash's own.
@@ -7291,18 +7306,14 @@ class Certainty:
         reaction = self.reaction
         assert reaction is not None
         self.reaction = None
-        now, then = reaction.now, reaction.then
+        then = reaction.then
         later = handed[handed.index(reaction.handed) + 1 :]
         names = (then.keys() | after.keys()) - OWN_LIFE
         changed = {name for name in names if then.get(name) != after.get(name)}
         self.reacted |= changed
-        state = dict(after)
-        for name in then.keys() | now.keys():
-            if then.get(name) != now.get(name):
-                state.pop(name, None)
-                state.update((each, now[each]) for each in [name] if each in now)
-        is_lost = any(
-            then.get(name) != now.get(name) or name.startswith(" set ") for name in changed
+        state = {name: text for name, text in after.items() if name not in reaction.borrowed}
+        state.update(
+            (name, text) for name, text in reaction.now.items() if name in reaction.borrowed
         )
         is_wide = any(
             name.startswith(" ")
@@ -7310,7 +7321,7 @@ class Certainty:
             for name in changed
         )
         seen = self.who_has_seen(changed, later, after, is_wide)
-        if is_lost:
+        if any(name in reaction.borrowed or name.startswith(" set ") for name in changed):
             seen.append(f"{reaction.handed.test.where}:the script")
         self.doubt(reaction.handed, seen, status)
         return state
@@ -7427,18 +7438,8 @@ class ScriptRun(Run):
     def take(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""
         if isinstance(event, Asked):
-            answers: Mapping[str, Callable[..., Optional[str]]] = {
-                "scan": self.on_scan,
-                "site": self.on_site,
-                "test": self.on_test,
-                "join": self.on_join,
-                "react": self.on_react,
-                "failed": self.on_failed,
-                "told": self.on_told,
-                "alone": self.on_alone,
-                "end": self.on_end,
-            }
-            answer = answers[event.words[0]](event.offset, *event.words[1:])
+            kind, *fields = event.words
+            answer = getattr(self, f"on_{kind}")(event.offset, *fields)
             if answer is not None:
                 self.shell.answer(answer)
         else:
@@ -7570,15 +7571,10 @@ class ScriptRun(Run):
         label, _, junit, first, mask = site.test.to_expand()
         if not site.test.has_mask and self.machine.variables:
             mask = f"${{{self.machine.variables[0]}-}}"
-        join = ""
-        if not self.script.changes.isdisjoint(self.script.reach(site.test.body, {})):
-            join = "_rt_join; "
-        text = f"{site.test.body}\n{site.handler}"
-        read = re.sub(
-            r"""("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", text
-        )  # without single quotes
-        needed = re.findall(r"\$(?:\{(\w+)(?!\w*(?:\[[^]]*\])?:?[-+])|(\d|[A-Za-z_]\w*))", read)
-        names = " ".join(name or digit for name, digit in needed)  # that `set -u` wants
+        join = "_rt_join; "
+        if self.script.changes.isdisjoint(self.script.reach(site.test.body, {})):
+            join = ""
+        names = " ".join(needed_by(f"{site.test.body}\n{site.handler}"))
         return (
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
             f"local _rt_names=({names}) _rt_same={'1' * is_same}; _rt_hand; _rt_site=1"
@@ -7602,9 +7598,9 @@ class ScriptRun(Run):
         self.record.test_end(result)
         return ""
 
-    def on_told(self, offset: int, label: str, status: str, line: str) -> None:
+    def on_told(self, *words: Any) -> None:
         """A subshell is about to call a handler, and does not wait for an answer."""
-        self.on_failed(offset, label, status, line)
+        self.on_failed(*words)
 
     def on_alone(self, _offset: int, line: str, command: str) -> str:
         """Bash runs the rest by itself, since its trap will not see all."""
