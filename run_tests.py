@@ -6240,17 +6240,13 @@ def read_handler(
 
 def may_end_badly(nodes: Sequence[Node], functions: Mapping[str, Sequence[Node]]) -> bool:
     """Whether the last command is a test of something, or the like, also in what it calls or consists of."""
-    waiting = list(chain.from_iterable(statements_of(nodes)[-1:]))
-    called: Set[str] = set()
-    for node in waiting:  # it grows
-        if node.name in OFTEN_FAILS:
+    for node in chain.from_iterable(statements_of(nodes)[-1:]):
+        called = [body for each in functions.get(node.name, ()) for body in each.bodies]
+        others = {name: each for name, each in functions.items() if name != node.name}
+        if node.name in OFTEN_FAILS or any(
+            may_end_badly(body, others) for body in [*node.bodies, *called]
+        ):
             return True
-        bodies = [*node.bodies]
-        if node.name in functions and node.name not in called:
-            called.add(node.name)
-            bodies += [body for each in functions[node.name] for body in each.bodies]
-        for body in filter(None, bodies):
-            waiting += statements_of(body)[-1]
     return False
 
 
@@ -6308,9 +6304,7 @@ class ScriptFile:
         self.tells = tells
         self.changes = changes  # variables that handlers change
         self.function = ""  # the one that is being read
-        self.benign: Set[Node] = (
-            set()
-        )  # commands that ask for a status, which is 0 if all is well
+        self.benign: Set[int] = set()  # lines that ask for a status, which is 0 if all is well
         self.alone_from = math.inf  # the offset of `#: one-by-one`
         self.definitions: Set[int] = set()  # lines where functions are defined
         self.following: List[Node] = []  # the statement behind the one that is being read
@@ -6322,7 +6316,7 @@ class ScriptFile:
         self.mistakes: List[str] = []
         # Sites with their lines, and what keeps bash from running ahead of them.
         self.found: List[Tuple[Site, Sequence[int], str]] = []
-        self.commands: List[Node] = []  # simple ones, and heads of `for` and `case`
+        self.commands: List[Node] = []  # simple ones
         self.waits: Set[int] = set()  # lines after whose commands bash waits
         self.unseen: Set[str] = set()  # functions before whose calls it does
         self.functions: Dict[str, List[Node]] = {}
@@ -6402,7 +6396,7 @@ class ScriptFile:
                     self.wait_after(ahead)
             self.following = following
             if asks_if_failed(following) and len(statement) == 1 and self.tells.is_test(node):
-                self.benign.add(following[0].conditions[0][0])
+                self.benign.update(self.lines_of(following[0].conditions[0][0]))
                 self.add_site(node, following, why, False)
             else:
                 self.find_site(statement, why, watches)
@@ -6432,8 +6426,6 @@ class ScriptFile:
                 self.unseen.add(name)
             self.function = outer
             return name in self.tells.handlers  # the trap does not see definitions
-        if node.kind in ("for", "case"):
-            self.commands.append(node)
         if forks:
             obstacle = obstacle or "it runs in a subshell"
         unseen = self.visit_parts(node, obstacle, is_watched)
@@ -6563,35 +6555,6 @@ class ScriptFile:
             return test._replace(junit="")
         return test
 
-    def calm_words(
-        self, changes: Container[str], functions: Collection[str]
-    ) -> Dict[int, Set[str]]:
-        """By line, how commands begin that may run beside tests; of functions as `name()`."""
-        calm: Dict[int, Set[str]] = {}
-        restless: Dict[int, Set[str]] = {}
-        for node in self.commands:
-            start = [*words_of(node), ""][0].split(" ")[0]
-            if start.startswith("(("):
-                start = "(("
-            elif node.kind:
-                start = node.kind
-            elif "=" in start:
-                start = start.partition("=")[0] + "="
-            elif node.name in functions and node.name not in RUNS_BESIDE_TESTS:
-                start += "()"
-            lines = restless
-            if node in self.benign or self.is_calm(node, changes, functions):
-                lines = calm
-            for line in self.lines_of(node):
-                lines.setdefault(line, set()).add(start)
-        return {line: starts - restless.get(line, set()) for line, starts in calm.items()}
-
-    def is_calm(self, node: Node, changes: Container[str], functions: Collection[str]) -> bool:
-        """Whether a command may run at once, a program that may run beside tests too."""
-        if node.name and re.match(self.tells.calm, node.name):
-            functions = {*functions, node.name}
-        return is_calm(node, changes, functions)
-
 
 def statements_of(nodes: Iterable[Node]) -> List[List[Node]]:
     """A list of commands, cut where neither `&&` nor `||` nor a pipe joins them."""
@@ -6634,16 +6597,14 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
         return not any(re.fullmatch(FILE_TEST, word) for word in inner)
     if not node.words:
         return not ("=(" in text and has_glob(node.assigned))
-    prints = node.name in ASSIGNING | names_in("set shopt alias") and (
-        not arguments or "-p" in arguments
-    )
     if node.name == "((":
         return True
-    return (
-        (node.name in functions or node.name in RUNS_BESIDE_TESTS)
-        and not prints
-        and not has_glob(node.words)
-    )
+    prints = not arguments or "-p" in arguments
+    if prints and node.name in ASSIGNING | names_in("set shopt alias"):
+        return False
+    if has_glob(node.words):
+        return False
+    return node.name in functions or node.name in RUNS_BESIDE_TESTS
 
 
 # What the shell of a script does before the script, by BASH_ENV. Its DEBUG trap sees every simple command first. A trap
@@ -6652,7 +6613,8 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 # runs, FD_FIN is open while its EXIT trap does. What it asks of the runner, and what is answered, in bash:
 #
 #   question  fields                                  answer
-#   scan      file, directory                         what was read of the file: places and calm words of its lines
+#   scan      file, directory                         what was read of the file: the places of its lines
+#   look      file, line, command                     for a command beside tests: _rt_remember or _rt_join
 #   site      file, line, command                     for a test its words and _rt_hand; for a handler _rt_join and
 #                                                     its label, for `failed`; else nothing
 #   test      snapshot, hindrance, …, five words      _rt_skip=1, or _rt_join where the test has to run as it stands
@@ -6668,7 +6630,7 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   exit 3
 fi
 unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
-declare -A _rt_files _rt_places _rt_words _rt_calm
+declare -A _rt_files _rt_places _rt_calm
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
 _rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_careful= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
 _rt_ran=() _rt_error= _rt_x=
@@ -6710,7 +6672,7 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
   builtin printf '%s\0' 4 told "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
 }
 _rt_step() {
-  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place _rt_key
+  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
   case $_rt_command in
     *FUNCNEST* | set\ *+*T* | *functrace* | *extdebug*)
       _rt_join
@@ -6720,8 +6682,7 @@ _rt_step() {
       return ;;
   esac
   [[ ${_rt_files[$_rt_source]-} ]] || _rt_ask scan "$_rt_source" "$PWD"
-  _rt_key=${_rt_files[$_rt_source]}:$_rt_line
-  _rt_place=${_rt_places[$_rt_key]-}
+  _rt_place=${_rt_places[${_rt_files[$_rt_source]}:$_rt_line]-}
   [[ ! $_rt_trapped ]] || _rt_keep_end
   [[ ${FUNCNAME[2]-} != "$_rt_name" ]] || return         # a function is seen where it is called and where it begins
   [[ ! $_rt_careful || $_rt_place == *s* ]] || _rt_join  # the commands of a trap for ERR are not told
@@ -6730,10 +6691,12 @@ _rt_step() {
     _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command"
     [[ ! $_rt_site ]] || return
   fi
-  if [[ $_rt_pending ]]; then
-    _rt_look
-  else
+  if [[ ! $_rt_pending ]]; then
     _rt_remember
+  elif [[ $_rt_place == *w* ]]; then
+    _rt_join
+  else
+    _rt_ask look "$_rt_source" "$_rt_line" "$_rt_command"
   fi
   case $_rt_name in
     trap)    # bash does not tell the commands of a trap for ERR, and not in a function that there is one
@@ -6753,25 +6716,8 @@ _rt_step() {
 _rt_remember() { # this place and command need no question, as long as tests are pending or none are
   _rt_calm[$_rt_pending:$_rt_source:$_rt_line:$_rt_command]=1
 }
-_rt_look() {     # waits before a command that could tell whether tests have ended
-  local _rt_may=" ${_rt_words[$_rt_key]-} " _rt_word=$_rt_name
-  case $_rt_name in
-    '(('*) _rt_word='((' ;;
-    *=*) _rt_word=${_rt_name%%=*}= ;;
-  esac
-  if [[ $_rt_place == *w* ]]; then
-    _rt_join
-  elif [[ $_rt_may == *" $_rt_word() "* ]]; then
-    declare -F -- "$_rt_word" >/dev/null || _rt_join
-  elif [[ $_rt_may != *" $_rt_word "* ]]; then
-    _rt_join
-  elif [[ $_rt_word == @(cd|pushd|popd) ]]; then
-    ( eval "$_rt_command" ) >/dev/null || _rt_join
-    _rt_ran+=("$_rt_pending:$_rt_source:$_rt_line:$_rt_command")
-  else
-    _rt_remember
-  fi
-}
+
+
 _rt_scan_home() { # scans the file that defines a function, which `declare -F` names
   local _rt_home
   ! _rt_home=$(shopt -s extdebug; builtin declare -F -- "$1") || _rt_ask scan "${_rt_home#* * }" "$PWD"
@@ -7190,13 +7136,30 @@ class Script:
         )
         for line in file.waits:
             places[line] = places.get(line, "") + "w"
-        unseen = {name for each in self.files.values() for name in each.unseen}
-        calm = file.calm_words(self.changes, self.functions.keys() - unseen)
         lines = " ".join(f"[{number}:{line}]={place}" for line, place in places.items())
-        words = " ".join(
-            f"[{number}:{line}]={shlex.quote(' '.join(said))}" for line, said in calm.items()
-        )
-        return f"_rt_files[{shlex.quote(file.name)}]={number} _rt_places+=({lines}) _rt_words+=({words})\n"
+        return f"_rt_files[{shlex.quote(file.name)}]={number} _rt_places+=({lines})\n"
+
+    def look(self, source: str, line: int, command: str) -> str:
+        """What bash does before a command while tests are pending: it waits for them, or goes on."""
+        if line in self.files[source].benign and re.fullmatch(FAILED_STATUS, command):
+            return "_rt_remember"
+        unseen = chain.from_iterable(file.unseen for file in self.files.values())
+        functions = self.functions.keys() - unseen
+        for node in Reader(command).nodes:
+            calm = set(functions)
+            if re.match(self.tells.calm, node.name):
+                calm.add(node.name)
+            if not is_calm(node, self.changes, calm):
+                break
+            if node.name in ("cd", "pushd", "popd"):
+                return (
+                    '( eval "$_rt_command" ) >/dev/null || _rt_join; '
+                    '_rt_ran+=("1:$_rt_source:$_rt_line:$_rt_command")'
+                )
+            if node.name in functions and node.name not in RUNS_BESIDE_TESTS:
+                return f"if declare -F -- {node.name} >/dev/null; then _rt_remember; else _rt_join; fi"
+            return "_rt_remember"
+        return "_rt_join"
 
     def missing_handler(self, site: Site) -> str:
         """A handler of this test whose definition is yet to be looked for; each is only once.
@@ -7210,12 +7173,12 @@ class Script:
                 return name
         return ""
 
-    def reach(self, text: str, state: Mapping[str, str]) -> Set[str]:
-        """The names in some bash, those in the functions that it calls, and those in the values of its variables."""
+    def reach(self, text: str, state: Mapping[str, str], but: str = "") -> Set[str]:
+        """The names in some bash, in the functions that it calls `but` one, and in the values of its variables."""
         waiting = re.findall(NAME, text)
         reached = set(waiting)
         for name in waiting:  # it grows
-            texts = [node.text for node in self.functions.get(name, ())]
+            texts = [node.text for node in self.functions.get(name, ()) if name != but]
             if name in state:
                 texts.append(state[name].partition("=")[2])
             new = {each for text in texts for each in re.findall(NAME, text)} - reached
@@ -7339,9 +7302,11 @@ class Certainty:
             return texts
         seen = []
         if changed and (self.is_indirect or not self.seen.isdisjoint(changed)):
-            for text in texts:
+            for number, text in enumerate(texts):
                 command = text.split(":", 2)[2]
-                names = self.script.reach(command, state)
+                # The commands of a function that it calls are told by themselves.
+                called = command.split(" ")[0] * (number < len(self.ran))
+                names = self.script.reach(command, state, called)
                 if re.search(INDIRECT, command) or not names.isdisjoint(changed):
                     seen.append(text)
         return seen
@@ -7506,10 +7471,7 @@ class ScriptRun(Run):
         before = self.script.files.get(source)
         if before is None or before.text != text:
             self.introduce(self.script.read(source, text))
-        return (
-            '_rt_places=() _rt_words=() _rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n'
-            + self.script.tables()
-        )
+        return '_rt_places=() _rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n' + self.script.tables()
 
     def introduce(self, file: ScriptFile) -> None:
         """Say what there is to say of a file: what its tests are, if it does not say so, or that there are none."""
@@ -7540,6 +7502,10 @@ class ScriptRun(Run):
         if self.options.verbose and place not in self.alone:
             warn(f"{place}: does not run beside other tests: {why}", name="")
         self.alone.setdefault(place, why)
+
+    def on_look(self, _offset: int, source: str, line: str, command: str) -> str:
+        """Bash is about to run a command while tests are pending."""
+        return self.script.look(source, int(line), command)
 
     def on_site(self, _offset: int, source: str, line: str, command: str) -> str:
         """Bash is about to run a command where a test stands."""

@@ -414,6 +414,7 @@ RET=0⏎f() { RET=1; }⏎n=f⏎"$n" || test_fail a⏎exit $RET
 set -e⏎for i in 0 0 4 0; do echo "@ $i"; pytest a --exit=$i; done⏎echo "@ never"
 for i in 1 2 3; do pytest a --exit=$((i==2)) || break; echo "@ $i"; done⏎exit $i
 f() { pytest a --exit=3 || return; echo "@ never"; }⏎f⏎exit $?
+x=R; x+=ET; RET=0; test_fail() { printf -v "$x" 1; }⏎f() { code=$1; }⏎«T»⏎f "$RET"⏎exit $code
 set -u; A=()⏎«H»pytest "${A[@]}" ${P:+:$P} --exit=1 || test_fail a⏎pytest ${RET:+$NOPE} || test_fail b⏎exit 0
 set -u⏎«H»pytest "${A[@]/x/y}" "${RET:+$RET}" --exit=1 || test_fail a⏎pytest ${A[0]} || test_fail b⏎exit 0
 """
