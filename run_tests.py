@@ -817,9 +817,8 @@ def can_fail(nodes: Sequence[Node], infallible: Container[str]) -> bool:
 def lost_programs(nodes: Sequence[Node], infallible: Container[str]) -> List[str]:
     """Names of programs whose failure is not in the status of a list of commands, since others come behind them."""
     lost: List[str] = []
-    for node, following in zip(nodes, [*nodes[1:], None]):
-        is_last = following is None
-        is_lost = not is_last and node.after in (";", "\n") and node.before != "||"
+    for node in nodes:
+        is_lost = node is not nodes[-1] and node.after in (";", "\n") and node.before != "||"
         if node.kind in LOOPS:
             lost += [
                 last.name for body in node.bodies for last in body[-1:] if last.before != "||"
@@ -6095,11 +6094,17 @@ SEES_OUTSIDE = (
 FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
 
 
+# What lies among tests and prepares them.
+NO_TEST = r"(?!\S*(?:build|clean|download|generat|install|make|prepar|setup)[^/\s]*(?: |$))"
 # A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
 LOOKS_LIKE_TEST = (
     r"(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)(?: |$)"
     r"|(?:\S*/)?(?:python[\d.]*|bash|sh|deepspeed|accelerate) (?:.* )?(?:-m (?:pytest|unittest)(?: |$)|{0})|{0}"
-).format(r"(?:\S*/)?(?:tests?/\S|test_\S|run_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$))")
+).format(
+    r"(?:\S*/)?(?:tests?/"
+    + NO_TEST
+    + r"\S|test_\S|(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$))"
+)
 # Commands in front of another one.
 PREFIXES = (
     r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: \w+=\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?"
@@ -6134,6 +6139,7 @@ class Site(NamedTuple):
     is_watched: bool  # something may look at the status of its statement
     followers: Tuple[str, ...]  # the commands behind it, functions perhaps, which may look too
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
+    is_last: bool  # nothing stands behind it in its file
 
 
 class Handler(NamedTuple):
@@ -6163,10 +6169,9 @@ def changed_by(node: Node) -> Set[str]:
         if re.search(r"\+\+|--|(?<![=!<>])=(?!=)", inner):
             names.update(re.findall(NAME, inner))
     if node.name == "local":
-        if re.search(r" -\w*n", text):
-            names.update(re.findall(rf"=[\"']?({NAME})", text))
+        names.update(re.findall(rf" -\w*n\b.*?=[\"']?({NAME})", text))
     elif node.name in ASSIGNING or (node.name == "printf" and "-v" in words):
-        names.update(name for word in words for name in re.findall(NAME, word))
+        names.update(re.findall(NAME, text))
         names.discard(node.name)
     elif not (node.words or node.kind):
         names.update(name for word in words for name in re.findall(NAME, word)[:1])
@@ -6204,14 +6209,15 @@ def read_handler(
     fails = False
     waiting = list(nodes)
     for node in waiting:  # it grows
-        fails = fails or re.search(WHERE, node.text) is not None
-        if len(functions.get(node.name, ())) > 1:  # which one counts, only bash knows
+        # Which of several functions counts, only bash knows.
+        if re.search(WHERE, node.text) or len(functions.get(node.name, ())) > 1:
             fails = True
         waiting += node.parts()
         if node.kind:
-            names.add(
-                "function" * (node.kind == "function" and node.words[0].text not in names)
-            )
+            if node.kind in ("for", "select"):
+                changes.add(node.words[0].text)
+            if node.kind == "function" and node.words[0].text not in names:
+                names.add("function")
             continue
         if node.name in functions and node.name not in names:
             waiting += functions[node.name]
@@ -6223,6 +6229,8 @@ def read_handler(
         }
         if node.name in allowed and words_of(node)[1:] not in allowed[node.name]:
             fails = True
+        if node.name == "set" and all(word[1:] in flags for word in words_of(node)[1:]):
+            continue  # a function that does not put it back is found out
         names.add(node.name)
         own |= locals_of(node)
         changes |= changed_by(node)
@@ -6234,7 +6242,7 @@ def read_handler(
         may_end_badly(nodes, functions),
         "exit" in names,
         fails,
-        not (names & STATEFUL or changes - own),
+        not (names & STATEFUL - {"eval"} or changes - own),
     )
 
 
@@ -6252,12 +6260,9 @@ def may_end_badly(nodes: Sequence[Node], functions: Mapping[str, Sequence[Node]]
 
 def asks_if_failed(statement: Sequence[Node]) -> bool:
     """Whether a statement is `if [ $? -ne 0 ]; then …; fi`, which does nothing behind a test that passes."""
-    if len(statement) != 1 or statement[0].kind != "if":
+    if len(statement) != 1 or len(statement[0].bodies) != 1 or statement[0].redirects:
         return False
-    if len(statement[0].bodies) != 1 or len(statement[0].conditions) != 1:
-        return False
-    text = "".join(node.text for node in statement[0].conditions[0])
-    return re.fullmatch(FAILED_STATUS, text) is not None and not statement[0].redirects
+    return re.match(rf"if {FAILED_STATUS}[;\s]*then\b", statement[0].text) is not None
 
 
 def obstacle_of(node: Node) -> str:
@@ -6322,7 +6327,10 @@ class ScriptFile:
         self.functions: Dict[str, List[Node]] = {}
         self.depth = 0  # of blocks
         reader = Reader(text)
-        self.attributes = list(self.read_attributes(reader))
+        # By offset, from where attributes hold for all tests; by line, those of its tests.
+        self.defaults: List[Tuple[int, Attributes]] = [(-1, Attributes())]
+        self.own_attributes: Dict[int, Attributes] = {}
+        self.read_attributes(reader)
         self.visit(reader.nodes, "", True)
 
     def line_of(self, offset: int) -> int:
@@ -6332,21 +6340,19 @@ class ScriptFile:
         """The lines that a command stands on."""
         return range(self.line_of(node.start), self.line_of(max(node.end - 1, node.start)) + 1)
 
-    def read_attributes(self, reader: Reader) -> Iterator[Tuple[int, int, Attributes]]:
-        """From and up to which offset each `#:` holds: for its line, or from its own line to the next such line."""
-        defaults = Attributes()
-        since = 0
+    def read_attributes(self, reader: Reader) -> None:
+        """Note what each `#:` says of its line, or from its own line on up to the next such line."""
         for comment in reader.comments:
             if not comment.text.startswith("#:"):
                 continue
-            line_start = self.text.rfind("\n", 0, comment.start) + 1
             if comment.text[2:].strip() == "one-by-one":
                 self.alone_from = min(self.alone_from, comment.start)
                 continue
-            is_alone = not self.text[line_start : comment.start].strip()
-            where = f"{self.name}:{self.line_of(comment.start)}: "
+            line = self.line_of(comment.start)
+            where = f"{self.name}:{line}: "
             said: List[str] = []
-            base = Attributes() if is_alone else defaults
+            is_alone = not self.text[: comment.start].rpartition("\n")[2].strip()
+            base = Attributes() if is_alone else self.defaults[-1][1]
             attributes = parse_attributes(comment.text[2:], base, said.append)
             self.mistakes += [where + what for what in said]
             if attributes.after:
@@ -6354,12 +6360,16 @@ class ScriptFile:
                     f"{where}after= means nothing in a script, which has an order of its own; take it out"
                 )
             if is_alone:
-                yield since, comment.start, defaults
-                defaults = attributes
-                since = comment.start
+                self.defaults.append((comment.start, attributes))
             else:
-                yield line_start, comment.start, attributes
-        yield since, len(self.text) + 1, defaults
+                self.own_attributes[line] = attributes
+
+    def attributes_of(self, command: Node) -> Attributes:
+        """What `#:` says of a command."""
+        for line in self.lines_of(command):
+            if line in self.own_attributes:
+                return self.own_attributes[line]
+        return [each for start, each in self.defaults if start < command.start][-1]
 
     def visit(self, nodes: Sequence[Node], obstacle: str, is_watched: bool) -> bool:
         """Note what a list of commands has. Returns whether the trap does not see how it begins.
@@ -6513,6 +6523,7 @@ class ScriptFile:
             is_watched,
             tuple(node.name for node in walk(self.following)),
             self.readers > 0,
+            self.depth == 1 and not self.following,
         )
         self.found.append((site, self.lines_of(command), obstacle or obstacle_of(command)))
 
@@ -6530,13 +6541,6 @@ class ScriptFile:
             text += " \\\n" * self.text.count(
                 "\n", command.end, self.text.find("||", command.end)
             )
-        attributes = next(
-            attributes
-            for since, end, attributes in sorted(
-                self.attributes, key=lambda each: each[1] - each[0]
-            )
-            if since <= command.start < end
-        )
         label = "".join(token.text for token in labels[:1])
         if not label or re.search(f"{SUBSTITUTION}|{OWN_STATE}", label):
             label = expandable(label or " ".join(words), is_command=True)
@@ -6546,7 +6550,7 @@ class ScriptFile:
             text,
             tuple(words),
             key_of(words_of(command)),
-            attributes,
+            self.attributes_of(command),
             label=label,
             junit=junit_word(words),
         )
@@ -6824,6 +6828,17 @@ _rt_trap='{ [[ ! $_rt_skipped && ${_rt_calm[$_rt_pending:${BASH_SOURCE:-main}:$L
 _rt_trap+=' if _rt_hook "$?" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then ! : "$_"; fi; } FD_ERR>&2 2>/dev/null'
 trap 'set -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
+# Says what a shell is like, before and after it calls a function. What programs and the like leave behind is left out.
+STATE_KEEPER = r"""
+{ set +o
+  trap
+  set +aeuvx
+  unset BASH_REMATCH COLUMNS LINES OLDPWD; hash -r
+  pwd
+  _rt_folder=${_rt_to%/*} _rt_exports=1 _rt_home=
+  _rt_snapshot "$@"
+} >|"$_rt_to"
+"""
 OWN_LINES = rb"\{ (?:\[\[ ! \$_rt_skipped|_rt_end).*2>/dev/null\n"  # which `set -v` shows
 
 
@@ -7084,12 +7099,9 @@ def read_state(path: str) -> Dict[str, str]:
     return state
 
 
-def attributes_of(name: str, state: Mapping[str, str]) -> str:
-    """The letters by which `declare` gives a variable its attributes."""
-    return (
-        state.get(name, "").partition(" ")[2].partition(" ")[0].lstrip("-")
-        * name.isidentifier()
-    )
+def has_attribute(letter: str, name: str, *states: Mapping[str, str]) -> bool:
+    """Whether a variable has an attribute of `declare` in any of these states."""
+    return any(re.match(rf"declare -\w*{letter}", state.get(name, "")) for state in states)
 
 
 class Script:
@@ -7244,7 +7256,7 @@ class Certainty:
         borrowed = {
             name
             for name in (base.keys() | now.keys()) - fixed
-            if base.get(name) != now.get(name) and "r" not in attributes_of(name, now)
+            if base.get(name) != now.get(name) and not has_attribute("r", name, now)
         }
         then = {name: base[name] for name in borrowed if name in base}
         then.update((name, text) for name, text in now.items() if name not in borrowed)
@@ -7278,12 +7290,8 @@ class Certainty:
         state.update(
             (name, text) for name, text in reaction.now.items() if name in reaction.borrowed
         )
-        is_wide = any(
-            name.startswith(" ")
-            or "x" in attributes_of(name, then) + attributes_of(name, after)
-            for name in changed
-        )
-        seen = self.who_has_seen(changed, later, after, is_wide)
+        is_exported = any(has_attribute("x", name, then, after) for name in changed)
+        seen = self.who_has_seen(changed, later, after, is_exported)
         if any(name in reaction.borrowed or name.startswith(" set ") for name in changed):
             seen.append(f"{reaction.handed.test.where}:the script")
         self.doubt(reaction.handed, seen, status)
@@ -7294,18 +7302,23 @@ class Certainty:
         changed: Set[str],
         later: Sequence[Handed],
         state: Mapping[str, str],
-        is_wide: bool,
+        is_exported: bool,
     ) -> List[str]:
-        """What has run ahead, `file:line:command`, and may have looked at what has changed; all if that is for all."""
-        texts = [*self.ran, *(f"{each.test.where}:{each.site.test.body}" for each in later)]
-        if is_wide:
-            return texts
-        seen = []
+        """What has run ahead, `file:line:command`, and may have looked at what has changed, as programs at exports."""
+        # With the function that each calls whose commands are told by themselves.
+        texts = [(text, text.split(":", 2)[2].split(" ")[0]) for text in self.ran]
+        texts += [(f"{each.test.where}:{each.site.test.body}", "") for each in later]
+        if any(name.startswith(" ") for name in changed):
+            return [text for text, called in texts if called not in self.script.functions]
+        calm = self.script.tells.calm
+        seen = [
+            text
+            for text, called in texts
+            if is_exported and (not called or re.match(calm, called))
+        ]
         if changed and (self.is_indirect or not self.seen.isdisjoint(changed)):
-            for number, text in enumerate(texts):
+            for text, called in texts:
                 command = text.split(":", 2)[2]
-                # The commands of a function that it calls are told by themselves.
-                called = command.split(" ")[0] * (number < len(self.ran))
                 names = self.script.reach(command, state, called)
                 if re.search(INDIRECT, command) or not names.isdisjoint(changed):
                     seen.append(text)
@@ -7348,6 +7361,8 @@ class ScriptRun(Run):
         self.readers: Set[Test] = set()  # tests whose standard input would be ours
         self.last_ones: Set[Test] = set()  # tests whose failure may end the script
         self.must_join = False  # one of these has failed
+        self.keeper = reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
+        self.calls: Dict[Test, Handed] = {}  # of functions
         self.site: Optional[Site] = None  # whose words bash is asked for
         self.handed: List[Handed] = []  # since the script has last waited
         self.running = 0  # of these, how many have not ended
@@ -7423,10 +7438,9 @@ class ScriptRun(Run):
     def conclude(self, conclude: Conclude) -> None:
         super().conclude(conclude)
         self.running -= 1
-        has_failed = self.options.fails(conclude.result.outcome)
-        self.must_join = self.must_join or (
-            has_failed and conclude.result.test in self.last_ones
-        )
+        result = conclude.result
+        if result.test in self.last_ones and self.options.fails(result.outcome):
+            self.must_join = True
 
     def follow_up(self) -> None:
         """What any event may have made possible or necessary."""
@@ -7482,18 +7496,12 @@ class ScriptRun(Run):
                 self.explain(site.test, why)
         if file.name != self.name or self.schedule.pool.sequential:
             return
-        sources = any(node.name in ("source", ".") for node in file.commands)
         ahead = sum(not why for _, _, why in file.found)
         if ahead > 1 and self.script.tells.looks and not self.options.one_by_one:
             way = "set -e" if re.search(r"(?m)^\s*set -\w*e", file.text) else "no handlers"
             warn(
                 f"{file.name}: {way}: {ahead} commands look like tests, and may run ahead of each other; "
                 "--one-by-one stops that"
-            )
-        elif not file.found and not sources:
-            warn(
-                f"{file.name}: nothing runs in parallel: no command has `|| {'` or `|| '.join(self.options.handlers)}` "
-                "or looks like a test; name a handler with --fail-function, or tests with --tests"
             )
 
     def explain(self, test: TestLine, why: str) -> None:
@@ -7577,20 +7585,19 @@ class ScriptRun(Run):
     def on_test(self, offset: int, *fields: str) -> str:
         """Bash has come to a test."""
         said = Arrival(*fields[:7])
-        words = fields[7:]
         site = self.site
         assert site is not None
         if self.is_ending:
             return "_rt_skip=1"
         line = site.test.expanded(
-            Snapshot(os.getcwd(), self.exports, said.snapshot), b"", words
+            Snapshot(os.getcwd(), self.exports, said.snapshot), b"", fields[7:]
         )
         handler = read_handler(site.nodes, self.script.functions, said.flags)
         reaction = site.handler or said.error
-        if not site.handler and "e" in said.flags:
+        is_last = site.is_last and line.file == self.name and not said.error
+        if not site.handler and ("e" in said.flags or is_last):
             reaction = "exit $?"
-            line = self.with_errexit(line)
-        why = self.obstacle(line, site, handler, said)
+        why = self.obstacle(line, site, handler, said, reaction)
         if why:
             self.explain(site.test, why)
             return "_rt_join"
@@ -7608,6 +7615,8 @@ class ScriptRun(Run):
         handed = Handed(
             test, offset, site, reaction, said.snapshot, said.flags, int(said.level)
         )
+        if line.first in self.script.functions:
+            self.calls[test] = handed
         if said.reads == "own":
             self.readers.add(test)
         done = "_rt_pending=1 _rt_skip=1"
@@ -7618,13 +7627,6 @@ class ScriptRun(Run):
             done += "; _rt_join"
         self.hand(handed)
         return done
-
-    def with_errexit(self, line: TestLine) -> TestLine:
-        """A test whose shell has `set -e`, if it is a function, in which that counts."""
-        if line.first not in self.script.functions:
-            return line
-        prelude = self.reaper.scratch.write(f". {shlex.quote(line.shell.prelude)}\nset -e\n")
-        return line._replace(shell=line.shell._replace(prelude=prelude))
 
     def hurry(self, site: Site, handler: Handler, said: Arrival) -> str:
         """Why bash has to wait for a test before it goes on; empty if it may run ahead."""
@@ -7642,11 +7644,13 @@ class ScriptRun(Run):
             return f"its handler changes {name}, which is exported"
         return ""
 
-    def obstacle(self, line: TestLine, site: Site, handler: Handler, said: Arrival) -> str:
+    def obstacle(
+        self, line: TestLine, site: Site, handler: Handler, said: Arrival, reaction: str
+    ) -> str:
         """Why bash has to run a test itself; empty if it need not."""
         if "x" in said.flags and asks_if_failed(site.nodes):
             return "`set -x` shows its status"
-        why = self.bare_obstacle(line, site, said) * (not site.handler)
+        why = self.bare_obstacle(line, site, said, reaction) * (not site.handler)
         if why:
             return why
         called = {node.name for node in walk(site.nodes)} & set(self.options.handlers)
@@ -7660,9 +7664,9 @@ class ScriptRun(Run):
         if function is None and "F" in said.flags:
             return f"{line.first} is a function that was not read"
         if function is not None:
-            if "u" in said.flags:
+            if "u" in said.flags and (site.handler or "e" not in said.flags):
                 return f"{line.first} may end the script"
-            if not read_handler(function, self.script.functions).is_test:
+            if not read_handler(function, self.script.functions, said.flags).is_test:
                 return f"{line.first} changes the script's shell"
         if handler.fails or (re.search("[eE]", said.flags) and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
@@ -7670,11 +7674,11 @@ class ScriptRun(Run):
             return "what follows may look at the status of its handler"
         return said.obstacle
 
-    def bare_obstacle(self, line: TestLine, site: Site, said: Arrival) -> str:
+    def bare_obstacle(self, line: TestLine, site: Site, said: Arrival, reaction: str) -> str:
         """Why bash has to run a test without a handler itself: something looks at its status."""
         if "E" in said.flags or (said.error and ("e" in said.flags or site.function)):
             return "a trap for ERR looks at its status"
-        if "e" not in said.flags:
+        if "e" not in said.flags and reaction != "exit $?":
             return "what follows may look at its status" * self.script.is_watched(site)
         if site.function in self.script.guarded() or (
             not site.function and line.file != self.name
@@ -7714,9 +7718,44 @@ class ScriptRun(Run):
     def job(self, attempt: Attempt) -> Job:
         """The shell of one attempt. One by one, tests read what the script reads."""
         job = super().job(attempt)
+        if attempt.test in self.calls:
+            job = job._replace(arguments=self.with_states(job.arguments, attempt.test))
         if self.schedule.pool.sequential and attempt.test in self.readers:
             return job._replace(stdin=None)
         return job
+
+    def with_states(self, arguments: Sequence[bytes], test: Test) -> List[bytes]:
+        """The arguments of a shell that calls a function, and says what it is like before and after. Raises OSError."""
+        option, text, name = arguments
+        start, end, rest = text.partition(b"; } 2>/dev/null")
+        if "e" in self.calls[test].flags and not self.calls[test].site.handler:
+            start += b"; set -e"  # which counts in functions
+        folder = f"{self.keeper}.{test.index}"
+        os.makedirs(folder, exist_ok=True)
+        before, after = (
+            f"(_rt_status=$?; _rt_to={folder}/{when}; . {self.keeper}; exit $_rt_status) 2>/dev/null"
+            for when in ("before", "after")
+        )
+        return [
+            option,
+            b"; ".join([start, before.encode()]) + end + rest + after.encode(),
+            name,
+        ]
+
+    def check_calls(self) -> None:
+        """Functions have run in shells of their own, which they may neither change nor end but by a last failure."""
+        for handed in self.handed:
+            is_last = handed.reaction == "exit $?" and self.has_failed(handed)
+            if handed.test not in self.calls or is_last:
+                continue
+            folder = f"{self.keeper}.{handed.test.index}"
+            states = {"the shell has ended", ""}
+            with suppress(ListError):
+                states = {list_text(f"{folder}/{when}") for when in ("before", "after")}
+            if len(states) > 1:
+                self.certainty.doubts.append(
+                    f"{handed.test.where}: `{handed.site.test.first}` went ahead of what it does to the script's shell"
+                )
 
     def on_join(self, offset: int, level: str, source: str, line: str, command: str) -> None:
         """Bash waits; it is answered when all tests have ended."""
@@ -7739,14 +7778,17 @@ class ScriptRun(Run):
         """How a test has ended."""
         return self.schedule.results[handed.test][-1]
 
+    def has_failed(self, handed: Handed) -> bool:
+        """Whether a test has failed for the script."""
+        return self.options.fails(self.result_of(handed).outcome)
+
     def call_handlers(self) -> None:
         """Let bash react to the tests that failed, in its order, or go on."""
+        self.check_calls()
         self.handling = [
             handed
             for handed in self.handed
-            if handed.reaction
-            and self.options.fails(self.result_of(handed).outcome)
-            and not self.is_ending
+            if handed.reaction and self.has_failed(handed) and not self.is_ending
         ]
         self.must_join = False
         self.ends = []
@@ -7821,7 +7863,9 @@ class ScriptRun(Run):
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
         if not self.tests and not self.alone and not self.schedule.pool.sequential:
             warn(
-                f"{self.name}: nothing ran in parallel: bash has come to no command that is taken for a test"
+                f"{self.name}: nothing ran in parallel: bash has come to no command that has "
+                f"`|| {'` or `|| '.join(self.options.handlers)}` or looks like a test; name a handler with "
+                "--fail-function, or tests with --tests"
             )
         for place, why in list(self.alone.items())[:1]:
             count = f"{len(self.alone)} tests do" if len(self.alone) > 1 else "a test does"
