@@ -450,6 +450,17 @@ class FeatureTest(ScriptCase):
         self.assertEqual(beside(self.events(ran), "pytest b --exit=0"), [])
         self.assertEqual(starts(self.conduct(text, "--tests", "pytest b").text), ["pytest b --exit=0"])
 
+    def test_functions_as_tests_under_errexit(self) -> None:
+        """As NeMo's scripts have them; and the last test of a script without `set -e` overlaps those before it."""
+        run_test = "run_test() { if [[ $1 == fast ]]; then shift; fi; time \"$@\"; }"
+        ran = self.conduct(lines("set -xeuo pipefail", run_test, "run_test fast pytest a --slow",
+                                 "run_test pytest b --slow", "run_test pytest c --exit=4"))
+        self.assertEqual((ran.code, len(starts(ran.text))), (4, 3))
+        self.assertEqual(beside(self.events(ran), "pytest a --slow")[:1], ["pytest b --slow"])
+        ran = self.conduct(lines("bash tests/build.sh", "pytest a --slow", "pytest b --slow --exit=3"))
+        self.assertEqual((ran.code, starts(ran.text)), (3, ["pytest a --slow", "pytest b --slow --exit=3"]))
+        self.assertEqual(beside(self.events(ran), "pytest a --slow"), ["pytest b --slow --exit=3"])
+
     def test_a_trap_that_notes_failures(self) -> None:
         """One that assigns a constant, as RAPIDS' scripts have it, does not keep tests apart."""
         ran = self.conduct(lines("EXITCODE=0", 'trap "EXITCODE=1" ERR', "set +e", "rapids-logger 'first'",
