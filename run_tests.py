@@ -6180,17 +6180,15 @@ def changed_by(node: Node) -> Set[str]:
 
 def locals_of(node: Node) -> Set[str]:
     """The variables that a command makes local to its function."""
-    if node.name != "local":
-        return set()
-    return {token.text.partition("=")[0].rstrip("+") for token in node.words[1:]}
+    words = node.words[1:] * (node.name == "local")
+    return {token.text.partition("=")[0].rstrip("+") for token in words}
 
 
 def looks_back(statement: Sequence[Node]) -> bool:
     """Whether a statement may look at the status of the one before it."""
-    text = "".join(node.text for node in statement)
-    return re.search(ASKS_STATUS, text) is not None or any(
-        node.name in ("exit", "return") and len(node.words) == 1 for node in walk(statement)
-    )
+    text = "\n".join(node.text for node in statement)
+    ends = r"(?<![\w=./-])(?:exit|return)(?![\w=./-]|\s+[\w\"'$-])"  # with no status of its own
+    return re.search(f"{ASKS_STATUS}|{ends}", text) is not None
 
 
 def has_glob(tokens: Iterable[Token]) -> bool:
@@ -6586,27 +6584,22 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
         return False
     if re.search(SEES_OUTSIDE, re.sub(WORDS_ALONE, r"\1", text)):
         return False
-    arguments = [token.text for token in node.words[1:]]
-    targets = [
-        word.text
-        for operator, word in zip(node.redirects, node.redirects[1:])
-        if operator.kind == "operator" and not operator.text.endswith(">&")
-    ]
-    if node.kind or targets.count("/dev/null") < len(targets):
-        return not targets
-    if node.name in ("[", "test") and has_glob(node.words[1:]):
+    for operator, word in zip(node.redirects, node.redirects[1:]):
+        is_file = operator.kind == "operator" and not operator.text.endswith(">&")
+        if is_file and word.text != "/dev/null":
+            return False
+    if node.kind:
+        return True
+    if node.name not in ("[[", "((") and has_glob(node.words[1:]):
         return False
     if node.name in ("[", "[[", "test"):
-        inner = node.text.split()
-        return not any(re.fullmatch(FILE_TEST, word) for word in inner)
+        return re.search(rf"\s{FILE_TEST}\s", node.text) is None
     if not node.words:
         return not ("=(" in text and has_glob(node.assigned))
     if node.name == "((":
         return True
-    prints = not arguments or "-p" in arguments
+    prints = len(node.words) < 2 or "-p" in words_of(node)
     if prints and node.name in ASSIGNING | names_in("set shopt alias"):
-        return False
-    if has_glob(node.words):
         return False
     return node.name in functions or node.name in RUNS_BESIDE_TESTS
 
@@ -6962,7 +6955,7 @@ class ScriptShell:
                 while data:
                     written = os.write(self.kept, data)
                     data = data[written:]
-                    self.size = self.size + written
+                    self.size += written
 
     def answer(self, code: str) -> None:
         """Let the shell do what it has asked for."""
@@ -7198,6 +7191,12 @@ class Script:
             waiting += new
         return reached
 
+    def has_tests(self, name: str) -> bool:
+        """Whether a function has tests that can be handed over one by one, which is better than all at once."""
+        found = chain.from_iterable(file.found for file in self.files.values())
+        own = (site.function == name and not why for site, _, why in found)
+        return name in self.functions and sum(own) > 1
+
     def is_next(self, before: Optional[Site], site: Site) -> bool:
         """Whether no function is defined between two tests, which bash does not tell."""
         if before is None or before.test.file != site.test.file:
@@ -7310,11 +7309,10 @@ class Certainty:
         texts += [(f"{each.test.where}:{each.site.test.body}", "") for each in later]
         if any(name.startswith(" ") for name in changed):
             return [text for text, called in texts if called not in self.script.functions]
-        calm = self.script.tells.calm
         seen = [
             text
             for text, called in texts
-            if is_exported and (not called or re.match(calm, called))
+            if is_exported and (not called or re.match(self.script.tells.calm, called))
         ]
         if changed and (self.is_indirect or not self.seen.isdisjoint(changed)):
             for text, called in texts:
@@ -7526,9 +7524,9 @@ class ScriptRun(Run):
         ]
         if len({(site.handler, site.test.label) for site in sites}) > 1:
             self.explain(sites[0].test, "another test on its line has the same words")
-        elif sites:
+        elif sites and (sites[0].handler or not self.script.has_tests(words[0])):
             return self.hand_over(sites[0])
-        if words[:1] and words[0] in self.options.handlers:
+        if words and words[0] in self.options.handlers:
             label = shlex.quote(command)
             if len(words) > 1 and not re.search(f"{SEES_OUTSIDE}|{OWN_STATE}", words[1]):
                 label = words[1]
@@ -7842,7 +7840,6 @@ class ScriptRun(Run):
         self.handed = []
         self.joined = None
         self.handling = []
-        self.ends = []
 
     def give_up(self, why: str) -> None:
         self.shell.signal(signal.SIGKILL)
@@ -7868,8 +7865,8 @@ class ScriptRun(Run):
                 "--fail-function, or tests with --tests"
             )
         for place, why in list(self.alone.items())[:1]:
-            count = f"{len(self.alone)} tests do" if len(self.alone) > 1 else "a test does"
-            warn(f"{count} not run beside others; {place}: {why}")
+            count = counted(len(self.alone), "test")
+            warn(f"{count} could not run beside others; {place}: {why}")
         for doubt in self.certainty.doubts[:1]:
             warn(
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"

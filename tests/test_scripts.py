@@ -631,7 +631,8 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(text, "--verbose")
         *told, last = ran.err.splitlines()
         told.sort(key=lambda line: int(line.split(":")[1]))
-        self.assertEqual(last, f"run_tests.py: 8 tests do not run beside others; test.sh:{first}: it ends a pipeline")
+        self.assertEqual(last, f"run_tests.py: 8 tests could not run beside others; test.sh:{first}: "
+                               "it ends a pipeline")
         self.assertEqual(len(told), len(reasons), ran.err)
         for number, (line, why) in enumerate(zip(told, reasons.values())):
             self.assertTrue(line.startswith(f"test.sh:{first + number}: does not run beside other tests: {why}"), line)
