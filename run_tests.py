@@ -894,9 +894,8 @@ def can_fail(nodes: Sequence[Node], infallible: Container[str]) -> bool:
 def lost_programs(nodes: Sequence[Node], infallible: Container[str]) -> List[str]:
     """Names of programs whose failure is not in the status of a list of commands, since others come behind them."""
     lost: List[str] = []
-    for node, following in zip(nodes, [*nodes[1:], None]):
-        is_last = following is None
-        is_lost = not is_last and node.after in (";", "\n") and node.before != "||"
+    for node in nodes:
+        is_lost = node is not nodes[-1] and node.after in (";", "\n") and node.before != "||"
         if node.kind in LOOPS:
             lost += [
                 last.name for body in node.bodies for last in body[-1:] if last.before != "||"
@@ -6902,12 +6901,13 @@ def prepare(
     options: Options, environ: Mapping[str, str], trace: Trace, reaper: Reaper
 ) -> Union[Run, int]:
     """All that comes before the first test: the run, or the exit code where there is none."""
-    script = next(filter(is_script, options.lists), None)
-    if script is not None:
-        check_script(script, options)
+    name = next(filter(is_script, options.lists), None)
+    if name is not None:
+        check_script(name, options)
+        script = read_script(name, options)
         if options.list_only:
-            return list_script(script, options, trace)
-        return ScriptRun(find_gpus(options, environ), options, trace, reaper)
+            return list_script(script, trace)
+        return ScriptRun(script, find_gpus(options, environ), options, trace, reaper)
     script_options = {
         "--fail-function": options.handlers[1:],
         "--tests": options.tests,
@@ -7050,11 +7050,17 @@ SEES_OUTSIDE = (
 FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
 
 
+# What lies among tests and prepares them.
+NO_TEST = r"(?!\S*(?:build|clean|download|generat|install|make|prepar|setup)[^/\s]*(?: |$))"
 # A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
 LOOKS_LIKE_TEST = (
     r"(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)(?: |$)"
     r"|(?:\S*/)?(?:python[\d.]*|bash|sh|deepspeed|accelerate) (?:.* )?(?:-m (?:pytest|unittest)(?: |$)|{0})|{0}"
-).format(r"(?:\S*/)?(?:tests?/\S|test_\S|run_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$))")
+).format(
+    r"(?:\S*/)?(?:tests?/"
+    + NO_TEST
+    + r"\S|test_\S|(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$))"
+)
 # Commands in front of another one.
 PREFIXES = (
     r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: \w+=\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?"
@@ -7089,6 +7095,7 @@ class Site(NamedTuple):
     is_watched: bool  # something may look at the status of its statement
     followers: Tuple[str, ...]  # the commands behind it, functions perhaps, which may look too
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
+    is_last: bool  # nothing stands behind it in its file
 
 
 class Handler(NamedTuple):
@@ -7118,10 +7125,9 @@ def changed_by(node: Node) -> Set[str]:
         if re.search(r"\+\+|--|(?<![=!<>])=(?!=)", inner):
             names.update(re.findall(NAME, inner))
     if node.name == "local":
-        if re.search(r" -\w*n", text):
-            names.update(re.findall(rf"=[\"']?({NAME})", text))
+        names.update(re.findall(rf" -\w*n\b.*?=[\"']?({NAME})", text))
     elif node.name in ASSIGNING or (node.name == "printf" and "-v" in words):
-        names.update(name for word in words for name in re.findall(NAME, word))
+        names.update(re.findall(NAME, text))
         names.discard(node.name)
     elif not (node.words or node.kind):
         names.update(name for word in words for name in re.findall(NAME, word)[:1])
@@ -7130,22 +7136,20 @@ def changed_by(node: Node) -> Set[str]:
 
 def locals_of(node: Node) -> Set[str]:
     """The variables that a command makes local to its function."""
-    if node.name != "local":
-        return set()
-    return {token.text.partition("=")[0].rstrip("+") for token in node.words[1:]}
+    words = node.words[1:] * (node.name == "local")
+    return {token.text.partition("=")[0].rstrip("+") for token in words}
 
 
 def looks_back(statement: Sequence[Node]) -> bool:
     """Whether a statement may look at the status of the one before it."""
-    text = "".join(node.text for node in statement)
-    return re.search(ASKS_STATUS, text) is not None or any(
-        node.name in ("exit", "return") and len(node.words) == 1 for node in walk(statement)
-    )
+    text = "\n".join(node.text for node in statement)
+    ends = r"(?<![\w=./-])(?:exit|return)(?![\w=./-]|\s+[\w\"'$-])"  # with no status of its own
+    return re.search(f"{ASKS_STATUS}|{ends}", text) is not None
 
 
 def has_glob(tokens: Iterable[Token]) -> bool:
     """Whether words may be file names to bash."""
-    quoted = r"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\."""
+    quoted = r"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$\?"""
     return any(re.search(r"[*?[]", re.sub(quoted, "", token.text)) for token in tokens)
 
 
@@ -7159,14 +7163,15 @@ def read_handler(
     fails = False
     waiting = list(nodes)
     for node in waiting:  # it grows
-        fails = fails or re.search(WHERE, node.text) is not None
-        if len(functions.get(node.name, ())) > 1:  # which one counts, only bash knows
+        # Which of several functions counts, only bash knows.
+        if re.search(WHERE, node.text) or len(functions.get(node.name, ())) > 1:
             fails = True
         waiting += node.parts()
         if node.kind:
-            names.add(
-                "function" * (node.kind == "function" and node.words[0].text not in names)
-            )
+            if node.kind in ("for", "select"):
+                changes.add(node.words[0].text)
+            if node.kind == "function" and node.words[0].text not in names:
+                names.add("function")
             continue
         if node.name in functions and node.name not in names:
             waiting += functions[node.name]
@@ -7178,6 +7183,8 @@ def read_handler(
         }
         if node.name in allowed and words_of(node)[1:] not in allowed[node.name]:
             fails = True
+        if node.name == "set" and all(word[1:] in flags for word in words_of(node)[1:]):
+            continue  # a function that does not put it back is found out
         names.add(node.name)
         own |= locals_of(node)
         changes |= changed_by(node)
@@ -7189,34 +7196,27 @@ def read_handler(
         may_end_badly(nodes, functions),
         "exit" in names,
         fails,
-        not (names & STATEFUL or changes - own),
+        not (names & STATEFUL - {"eval"} or changes - own),
     )
 
 
 def may_end_badly(nodes: Sequence[Node], functions: Mapping[str, Sequence[Node]]) -> bool:
     """Whether the last command is a test of something, or the like, also in what it calls or consists of."""
-    waiting = list(chain.from_iterable(statements_of(nodes)[-1:]))
-    called: Set[str] = set()
-    for node in waiting:  # it grows
-        if node.name in OFTEN_FAILS:
+    for node in chain.from_iterable(statements_of(nodes)[-1:]):
+        called = [body for each in functions.get(node.name, ()) for body in each.bodies]
+        others = {name: each for name, each in functions.items() if name != node.name}
+        if node.name in OFTEN_FAILS or any(
+            may_end_badly(body, others) for body in [*node.bodies, *called]
+        ):
             return True
-        bodies = [*node.bodies]
-        if node.name in functions and node.name not in called:
-            called.add(node.name)
-            bodies += [body for each in functions[node.name] for body in each.bodies]
-        for body in filter(None, bodies):
-            waiting += statements_of(body)[-1]
     return False
 
 
 def asks_if_failed(statement: Sequence[Node]) -> bool:
     """Whether a statement is `if [ $? -ne 0 ]; then …; fi`, which does nothing behind a test that passes."""
-    if len(statement) != 1 or statement[0].kind != "if":
+    if len(statement) != 1 or len(statement[0].bodies) != 1 or statement[0].redirects:
         return False
-    if len(statement[0].bodies) != 1 or len(statement[0].conditions) != 1:
-        return False
-    text = "".join(node.text for node in statement[0].conditions[0])
-    return re.fullmatch(FAILED_STATUS, text) is not None and not statement[0].redirects
+    return re.match(rf"if {FAILED_STATUS}[;\s]*then\b", statement[0].text) is not None
 
 
 def obstacle_of(node: Node) -> str:
@@ -7229,9 +7229,23 @@ def obstacle_of(node: Node) -> str:
         return f"it follows `{node.lead}`"
     if not node.words:
         return "it is no command"
-    plain = re.sub(r"""(?s)("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", node.text)
-    own = re.search(OWN_STATE, plain)
+    own = re.search(OWN_STATE, without_quotes(node.text))
     return own and f"`{own.group()}` needs the script's own shell" or ""
+
+
+def without_quotes(text: str) -> str:
+    """Bash without what stands in single quotes."""
+    return re.sub(r"""(?s)("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", text)
+
+
+def needed_by(text: str) -> List[str]:
+    """The variables that `set -u` wants to be set where some bash runs, perhaps with some others.
+
+    It wants neither whole arrays, `${A[@]}`, nor the A of `${A:+:$A}`.
+    """
+    plain = re.sub(r"\$\{(\w+):?\+[^${}]*\$\{?\1\b\}?[^${}]*\}", "", without_quotes(text))
+    whole = r"\$(?:\{(\w+)(?!\w*(?:(?:\[[^]]*\])?:?[-+]|\[[@*]\]))|(\d|[A-Za-z_]\w*))"
+    return ["".join(names) for names in re.findall(whole, plain)]
 
 
 class ScriptFile:
@@ -7249,9 +7263,7 @@ class ScriptFile:
         self.tells = tells
         self.changes = changes  # variables that handlers change
         self.function = ""  # the one that is being read
-        self.benign: Set[Node] = (
-            set()
-        )  # commands that ask for a status, which is 0 if all is well
+        self.benign: Set[int] = set()  # lines that ask for a status, which is 0 if all is well
         self.alone_from = math.inf  # the offset of `#: one-by-one`
         self.definitions: Set[int] = set()  # lines where functions are defined
         self.following: List[Node] = []  # the statement behind the one that is being read
@@ -7263,13 +7275,16 @@ class ScriptFile:
         self.mistakes: List[str] = []
         # Sites with their lines, and what keeps bash from running ahead of them.
         self.found: List[Tuple[Site, Sequence[int], str]] = []
-        self.commands: List[Node] = []  # simple ones, and heads of `for` and `case`
+        self.commands: List[Node] = []  # simple ones
         self.waits: Set[int] = set()  # lines after whose commands bash waits
         self.unseen: Set[str] = set()  # functions before whose calls it does
         self.functions: Dict[str, List[Node]] = {}
         self.depth = 0  # of blocks
         reader = Reader(text)
-        self.attributes = list(self.read_attributes(reader))
+        # By offset, from where attributes hold for all tests; by line, those of its tests.
+        self.defaults: List[Tuple[int, Attributes]] = [(-1, Attributes())]
+        self.own_attributes: Dict[int, Attributes] = {}
+        self.read_attributes(reader)
         self.visit(reader.nodes, "", True)
 
     def line_of(self, offset: int) -> int:
@@ -7279,21 +7294,19 @@ class ScriptFile:
         """The lines that a command stands on."""
         return range(self.line_of(node.start), self.line_of(max(node.end - 1, node.start)) + 1)
 
-    def read_attributes(self, reader: Reader) -> Iterator[Tuple[int, int, Attributes]]:
-        """From and up to which offset each `#:` holds: for its line, or from its own line to the next such line."""
-        defaults = Attributes()
-        since = 0
+    def read_attributes(self, reader: Reader) -> None:
+        """Note what each `#:` says of its line, or from its own line on up to the next such line."""
         for comment in reader.comments:
             if not comment.text.startswith("#:"):
                 continue
-            line_start = self.text.rfind("\n", 0, comment.start) + 1
             if comment.text[2:].strip() == "one-by-one":
                 self.alone_from = min(self.alone_from, comment.start)
                 continue
-            is_alone = not self.text[line_start : comment.start].strip()
-            where = f"{self.name}:{self.line_of(comment.start)}: "
+            line = self.line_of(comment.start)
+            where = f"{self.name}:{line}: "
             said: List[str] = []
-            base = Attributes() if is_alone else defaults
+            is_alone = not self.text[: comment.start].rpartition("\n")[2].strip()
+            base = Attributes() if is_alone else self.defaults[-1][1]
             attributes = parse_attributes(comment.text[2:], base, said.append)
             self.mistakes += [where + what for what in said]
             if attributes.after:
@@ -7301,12 +7314,16 @@ class ScriptFile:
                     f"{where}after= means nothing in a script, which has an order of its own; take it out"
                 )
             if is_alone:
-                yield since, comment.start, defaults
-                defaults = attributes
-                since = comment.start
+                self.defaults.append((comment.start, attributes))
             else:
-                yield line_start, comment.start, attributes
-        yield since, len(self.text) + 1, defaults
+                self.own_attributes[line] = attributes
+
+    def attributes_of(self, command: Node) -> Attributes:
+        """What `#:` says of a command."""
+        for line in self.lines_of(command):
+            if line in self.own_attributes:
+                return self.own_attributes[line]
+        return [each for start, each in self.defaults if start < command.start][-1]
 
     def visit(self, nodes: Sequence[Node], obstacle: str, is_watched: bool) -> bool:
         """Note what a list of commands has. Returns whether the trap does not see how it begins.
@@ -7343,8 +7360,8 @@ class ScriptFile:
                     self.wait_after(ahead)
             self.following = following
             if asks_if_failed(following) and len(statement) == 1 and self.tells.is_test(node):
-                self.benign.add(following[0].conditions[0][0])
-                self.add_site(node, following[0], following, why, False)
+                self.benign.update(self.lines_of(following[0].conditions[0][0]))
+                self.add_site(node, following, why, False)
             else:
                 self.find_site(statement, why, watches)
             previous = statement
@@ -7373,8 +7390,6 @@ class ScriptFile:
                 self.unseen.add(name)
             self.function = outer
             return name in self.tells.handlers  # the trap does not see definitions
-        if node.kind in ("for", "case"):
-            self.commands.append(node)
         if forks:
             obstacle = obstacle or "it runs in a subshell"
         unseen = self.visit_parts(node, obstacle, is_watched)
@@ -7419,73 +7434,52 @@ class ScriptFile:
             names = {node.name for node in walk([handler])}
             if self.tells.is_test(statement[-2]) or not names.isdisjoint(self.tells.handlers):
                 body = handler.bodies[0] if handler.kind else [handler]
-                self.add_site(statement[-2], handler, body, obstacle, is_watched)
+                self.add_site(statement[-2], body, obstacle, is_watched)
             return
         for command in filter(self.tells.is_test, statement):
-            test = self.test_line(command, [])
             why = obstacle or obstacle_of(command)
             if len(statement) > 1:
                 why = why or "other commands are joined to it"
             if self.guards:
                 why = why or "what follows may look at its status"
-            words = tuple(words_of(command))
-            site = Site(
-                test,
-                words,
-                "",
-                [],
-                self.function,
-                self.hurry(command, ""),
-                is_watched,
-                self.followers(),
-                self.readers > 0,
-            )
-            self.found.append((site, self.lines_of(command), why))
+            self.add_site(command, [], why, is_watched)
 
     def add_site(
-        self,
-        command: Node,
-        handler: Node,
-        body: Sequence[Node],
-        obstacle: str,
-        is_watched: bool,
+        self, command: Node, handler: Sequence[Node], obstacle: str, is_watched: bool
     ) -> None:
-        """Note a test with a handler, and the commands that are to run where it fails."""
+        """Note a test, and the commands that are to run where it fails."""
+        text = hurry = ""
+        if handler:
+            text = self.text[handler[0].start : handler[-1].end]
+        # It begins with the status of the test.
+        words = re.sub(r"\$\{?\?", "", re.sub(WORDS_ALONE, r"\1", text))
         label: Sequence[Token] = []
-        if handler.kind and {node.name for node in walk(body)} & LEAVES:
-            obstacle = obstacle or "its handler changes the course of the script"
-        for node in walk(body):
+        for node in walk(handler):
+            if node.name in LEAVES:
+                obstacle = obstacle or "its handler changes the course of the script"
             if node.name in self.tells.handlers:
                 label = label or node.words[1:2]
-        text = self.text[body[0].start : body[-1].end]
-        # The handler begins with the status of the test.
-        words = re.sub(r"\$\{?\?", "", re.sub(WORDS_ALONE, r"\1", text))
+            if has_glob(node.words[1:]):
+                hurry = "what its handler says may change"
         if re.search(rf"\$\{{?(?:LINENO|BASH_COMMAND)|{OWN_STATE}", words):
             obstacle = obstacle or "its handler needs the script's own shell"
+        if re.search(SEES_OUTSIDE, words):
+            hurry = "what its handler says may change"
+        if command.start > self.alone_from:
+            hurry = "`#: one-by-one`"
         site = Site(
             self.test_line(command, label),
             tuple(words_of(command)),
             text,
-            body,
+            handler,
             self.function,
-            self.hurry(handler, words),
+            hurry,
             is_watched,
-            self.followers(),
+            tuple(node.name for node in walk(self.following)),
             self.readers > 0,
+            self.depth == 1 and not self.following,
         )
         self.found.append((site, self.lines_of(command), obstacle or obstacle_of(command)))
-
-    def hurry(self, handler: Node, words: str) -> str:
-        """Why the script has to wait for a test at once, by what the script says."""
-        if handler.start > self.alone_from:
-            return "`#: one-by-one`"
-        if has_glob(handler.words[1:]) and words or re.search(SEES_OUTSIDE, words):
-            return "what its handler says may change"
-        return ""
-
-    def followers(self) -> Tuple[str, ...]:
-        """The names of the commands behind the statement that is being read."""
-        return tuple(node.name for node in walk(self.following))
 
     def test_line(self, command: Node, labels: Sequence[Token]) -> TestLine:
         """A test as a list would have it, labelled by the first of some words, if there is any."""
@@ -7501,13 +7495,6 @@ class ScriptFile:
             text += " \\\n" * self.text.count(
                 "\n", command.end, self.text.find("||", command.end)
             )
-        attributes = next(
-            attributes
-            for since, end, attributes in sorted(
-                self.attributes, key=lambda each: each[1] - each[0]
-            )
-            if since <= command.start < end
-        )
         label = "".join(token.text for token in labels[:1])
         if not label or re.search(f"{SUBSTITUTION}|{OWN_STATE}", label):
             label = expandable(label or " ".join(words), is_command=True)
@@ -7517,7 +7504,7 @@ class ScriptFile:
             text,
             tuple(words),
             key_of(words_of(command)),
-            attributes,
+            self.attributes_of(command),
             label=label,
             junit=junit_word(words),
         )
@@ -7525,35 +7512,6 @@ class ScriptFile:
         if re.search(SUBSTITUTION, test.junit):
             return test._replace(junit="")
         return test
-
-    def calm_words(
-        self, changes: Container[str], functions: Collection[str]
-    ) -> Dict[int, Set[str]]:
-        """By line, how commands begin that may run beside tests; of functions as `name()`."""
-        calm: Dict[int, Set[str]] = {}
-        restless: Dict[int, Set[str]] = {}
-        for node in self.commands:
-            start = [*words_of(node), ""][0].split(" ")[0]
-            if start.startswith("(("):
-                start = "(("
-            elif node.kind:
-                start = node.kind
-            elif "=" in start:
-                start = start.partition("=")[0] + "="
-            elif node.name in functions and node.name not in RUNS_BESIDE_TESTS:
-                start += "()"
-            lines = restless
-            if node in self.benign or self.is_calm(node, changes, functions):
-                lines = calm
-            for line in self.lines_of(node):
-                lines.setdefault(line, set()).add(start)
-        return {line: starts - restless.get(line, set()) for line, starts in calm.items()}
-
-    def is_calm(self, node: Node, changes: Container[str], functions: Collection[str]) -> bool:
-        """Whether a command may run at once, a program that may run beside tests too."""
-        if node.name and re.match(self.tells.calm, node.name):
-            functions = {*functions, node.name}
-        return is_calm(node, changes, functions)
 
 
 def statements_of(nodes: Iterable[Node]) -> List[List[Node]]:
@@ -7582,31 +7540,24 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
         return False
     if re.search(SEES_OUTSIDE, re.sub(WORDS_ALONE, r"\1", text)):
         return False
-    arguments = [token.text for token in node.words[1:]]
-    targets = [
-        word.text
-        for operator, word in zip(node.redirects, node.redirects[1:])
-        if operator.kind == "operator" and not operator.text.endswith(">&")
-    ]
-    if node.kind or targets.count("/dev/null") < len(targets):
-        return not targets
-    if node.name in ("[", "test") and has_glob(node.words[1:]):
+    for operator, word in zip(node.redirects, node.redirects[1:]):
+        is_file = operator.kind == "operator" and not operator.text.endswith(">&")
+        if is_file and word.text != "/dev/null":
+            return False
+    if node.kind:
+        return True
+    if node.name not in ("[[", "((") and has_glob(node.words[1:]):
         return False
     if node.name in ("[", "[[", "test"):
-        inner = node.text.split()
-        return not any(re.fullmatch(FILE_TEST, word) for word in inner)
+        return re.search(rf"\s{FILE_TEST}\s", node.text) is None
     if not node.words:
         return not ("=(" in text and has_glob(node.assigned))
-    prints = node.name in ASSIGNING | names_in("set shopt alias") and (
-        not arguments or "-p" in arguments
-    )
     if node.name == "((":
         return True
-    return (
-        (node.name in functions or node.name in RUNS_BESIDE_TESTS)
-        and not prints
-        and not has_glob(node.words)
-    )
+    prints = len(node.words) < 2 or "-p" in words_of(node)
+    if prints and node.name in ASSIGNING | names_in("set shopt alias"):
+        return False
+    return node.name in functions or node.name in RUNS_BESIDE_TESTS
 
 
 # What the shell of a script does before the script, by BASH_ENV. Its DEBUG trap sees every simple command first. A trap
@@ -7615,7 +7566,8 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 # runs, FD_FIN is open while its EXIT trap does. What it asks of the runner, and what is answered, in bash:
 #
 #   question  fields                                  answer
-#   scan      file, directory                         what was read of the file: places and calm words of its lines
+#   scan      file, directory                         what was read of the file: the places of its lines
+#   look      file, line, command                     for a command beside tests: _rt_remember or _rt_join
 #   site      file, line, command                     for a test its words and _rt_hand; for a handler _rt_join and
 #                                                     its label, for `failed`; else nothing
 #   test      snapshot, hindrance, …, five words      _rt_skip=1, or _rt_join where the test has to run as it stands
@@ -7631,7 +7583,7 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   exit 3
 fi
 unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
-declare -A _rt_files _rt_places _rt_words _rt_calm
+declare -A _rt_files _rt_places _rt_calm
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
 _rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_careful= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
 _rt_ran=() _rt_error= _rt_x=
@@ -7673,7 +7625,7 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
   builtin printf '%s\0' 4 told "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
 }
 _rt_step() {
-  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place _rt_key
+  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
   case $_rt_command in
     *FUNCNEST* | set\ *+*T* | *functrace* | *extdebug*)
       _rt_join
@@ -7683,8 +7635,7 @@ _rt_step() {
       return ;;
   esac
   [[ ${_rt_files[$_rt_source]-} ]] || _rt_ask scan "$_rt_source" "$PWD"
-  _rt_key=${_rt_files[$_rt_source]}:$_rt_line
-  _rt_place=${_rt_places[$_rt_key]-}
+  _rt_place=${_rt_places[${_rt_files[$_rt_source]}:$_rt_line]-}
   [[ ! $_rt_trapped ]] || _rt_keep_end
   [[ ${FUNCNAME[2]-} != "$_rt_name" ]] || return         # a function is seen where it is called and where it begins
   [[ ! $_rt_careful || $_rt_place == *s* ]] || _rt_join  # the commands of a trap for ERR are not told
@@ -7693,10 +7644,12 @@ _rt_step() {
     _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command"
     [[ ! $_rt_site ]] || return
   fi
-  if [[ $_rt_pending ]]; then
-    _rt_look
-  else
+  if [[ ! $_rt_pending ]]; then
     _rt_remember
+  elif [[ $_rt_place == *w* ]]; then
+    _rt_join
+  else
+    _rt_ask look "$_rt_source" "$_rt_line" "$_rt_command"
   fi
   case $_rt_name in
     trap)    # bash does not tell the commands of a trap for ERR, and not in a function that there is one
@@ -7716,25 +7669,8 @@ _rt_step() {
 _rt_remember() { # this place and command need no question, as long as tests are pending or none are
   _rt_calm[$_rt_pending:$_rt_source:$_rt_line:$_rt_command]=1
 }
-_rt_look() {     # waits before a command that could tell whether tests have ended
-  local _rt_may=" ${_rt_words[$_rt_key]-} " _rt_word=$_rt_name
-  case $_rt_name in
-    '(('*) _rt_word='((' ;;
-    *=*) _rt_word=${_rt_name%%=*}= ;;
-  esac
-  if [[ $_rt_place == *w* ]]; then
-    _rt_join
-  elif [[ $_rt_may == *" $_rt_word() "* ]]; then
-    declare -F -- "$_rt_word" >/dev/null || _rt_join
-  elif [[ $_rt_may != *" $_rt_word "* ]]; then
-    _rt_join
-  elif [[ $_rt_word == @(cd|pushd|popd) ]]; then
-    ( eval "$_rt_command" ) >/dev/null || _rt_join
-    _rt_ran+=("$_rt_pending:$_rt_source:$_rt_line:$_rt_command")
-  else
-    _rt_remember
-  fi
-}
+
+
 _rt_scan_home() { # scans the file that defines a function, which `declare -F` names
   local _rt_home
   ! _rt_home=$(shopt -s extdebug; builtin declare -F -- "$1") || _rt_ask scan "${_rt_home#* * }" "$PWD"
@@ -7841,6 +7777,17 @@ _rt_trap='{ [[ ! $_rt_skipped && ${_rt_calm[$_rt_pending:${BASH_SOURCE:-main}:$L
 _rt_trap+=' if _rt_hook "$?" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then ! : "$_"; fi; } FD_ERR>&2 2>/dev/null'
 trap 'set -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
+# Says what a shell is like, before and after it calls a function. What programs and the like leave behind is left out.
+STATE_KEEPER = r"""
+{ set +o
+  trap
+  set +aeuvx
+  unset BASH_REMATCH COLUMNS LINES OLDPWD; hash -r
+  pwd
+  _rt_folder=${_rt_to%/*} _rt_exports=1 _rt_home=
+  _rt_snapshot "$@"
+} >|"$_rt_to"
+"""
 OWN_LINES = rb"\{ (?:\[\[ ! \$_rt_skipped|_rt_end).*2>/dev/null\n"  # which `set -v` shows
 
 
@@ -7862,21 +7809,8 @@ class ScriptShell:
     # Scripts use small numbers and round ones, bash those from 255 down.
     OWN_FDS = range(151, 199)
 
-    def __init__(
-        self,
-        bash: str,
-        words: Sequence[str],
-        environment: Mapping[bytes, bytes],
-        log: str,
-        options: Options,
-        reaper: Reaper,
-        post: Callable[[Any], None],
-    ) -> None:
-        self.bash = bash
-        self.words = words
-        self.environment = environment
-        self.log = log
-        self.options = options
+    def __init__(self, job: Job, reaper: Reaper, post: Callable[[Any], None]) -> None:
+        self.job = job
         self.reaper = reaper
         self.post = post
         self.size = 0
@@ -7889,10 +7823,10 @@ class ScriptShell:
         self.over, self.end = os.pipe()
         os.set_blocking(self.output, False)
 
-    def start(self, folder: str) -> None:
-        """Start it. Raises OSError."""
-        self.kept = fresh_file(self.log)
-        used = re.findall(r"\b(\d+)(?:[<>]|\s*$)", list_text(self.words[0]), re.MULTILINE)
+    def start(self, text: str, start: str) -> None:
+        """Start it, with some bash before the hook; `text` is the script's. Raises OSError."""
+        self.kept = fresh_file(self.job.log)
+        used = re.findall(r"\b(\d+)(?:[<>]|\s*$)", text, re.MULTILINE)
         numbers = [number for number in self.OWN_FDS if str(number) not in used]
         own = {"in": self.answers_end, "out": self.ask, "stream": self.stream, "stdin": 0}
         if sys.stdin is None:
@@ -7902,19 +7836,16 @@ class ScriptShell:
             for number, (name, descriptor) in zip(numbers, own.items())
         }
         outer = os.environ.get("BASH_ENV")
-        start = "unset BASH_ENV\n"
+        first = "unset BASH_ENV\n"
         if outer is not None:
-            start = f'export BASH_ENV={shlex.quote(outer)}\n. "$BASH_ENV"\n'
-        start += "".join(f"_rt_{name}={descriptor}\n" for name, descriptor in own.items())
-        start += f"_rt_folder={shlex.quote(folder)} _rt_handlers=' {' '.join(self.options.handlers)} '\n"
+            first = f'export BASH_ENV={shlex.quote(outer)}\n. "$BASH_ENV"\n'
+        first += "".join(f"_rt_{name}={descriptor}\n" for name, descriptor in own.items())
         hook = SNAPSHOT + HOOK
         for name in ("FD_FIN", "FD_ERR"):
             hook = hook.replace(name, str(numbers.pop()))
-        environment = {
-            **self.environment,
-            b"BASH_ENV": self.reaper.scratch.write(start + hook).encode(),
-        }
-        job = Job(self.bash, list(map(to_bytes, self.words)), environment, self.log, stdin=None)
+        path = self.reaper.scratch.write(first + start + hook)
+        environment = {**(self.job.environment or {}), b"BASH_ENV": path.encode()}
+        job = self.job._replace(environment=environment)
         self.process = Process(self.reaper)
         threading.Thread(target=self.run, args=(job, list(own.values())), daemon=True).start()
         threading.Thread(target=self.listen, daemon=True).start()
@@ -7980,7 +7911,7 @@ class ScriptShell:
                 while data:
                     written = os.write(self.kept, data)
                     data = data[written:]
-                    self.size = self.size + written
+                    self.size += written
 
     def answer(self, code: str) -> None:
         """Let the shell do what it has asked for."""
@@ -8070,7 +8001,8 @@ class Reaction(NamedTuple):
 
     handed: Handed
     now: Mapping[str, str]  # the state of its shell, which has run ahead
-    then: Mapping[str, str]  # what has been changed back to what it was
+    then: Mapping[str, str]  # the state in which it reacts
+    borrowed: Collection[str]  # what has been changed back for it
 
 
 # A variable in a snapshot, with its value in bash's quotes.
@@ -8116,12 +8048,9 @@ def read_state(path: str) -> Dict[str, str]:
     return state
 
 
-def attributes_of(name: str, state: Mapping[str, str]) -> str:
-    """The letters by which `declare` gives a variable its attributes."""
-    return (
-        state.get(name, "").partition(" ")[2].partition(" ")[0].lstrip("-")
-        * name.isidentifier()
-    )
+def has_attribute(letter: str, name: str, *states: Mapping[str, str]) -> bool:
+    """Whether a variable has an attribute of `declare` in any of these states."""
+    return any(re.match(rf"declare -\w*{letter}", state.get(name, "")) for state in states)
 
 
 class Script:
@@ -8168,38 +8097,61 @@ class Script:
         )
         for line in file.waits:
             places[line] = places.get(line, "") + "w"
-        unseen = {name for each in self.files.values() for name in each.unseen}
-        calm = file.calm_words(self.changes, self.functions.keys() - unseen)
         lines = " ".join(f"[{number}:{line}]={place}" for line, place in places.items())
-        words = " ".join(
-            f"[{number}:{line}]={shlex.quote(' '.join(said))}" for line, said in calm.items()
-        )
-        return f"_rt_files[{shlex.quote(file.name)}]={number} _rt_places+=({lines}) _rt_words+=({words})\n"
+        return f"_rt_files[{shlex.quote(file.name)}]={number} _rt_places+=({lines})\n"
+
+    def look(self, source: str, line: int, command: str) -> str:
+        """What bash does before a command while tests are pending: it waits for them, or goes on."""
+        if line in self.files[source].benign and re.fullmatch(FAILED_STATUS, command):
+            return "_rt_remember"
+        unseen = chain.from_iterable(file.unseen for file in self.files.values())
+        functions = self.functions.keys() - unseen
+        for node in Reader(command).nodes:
+            calm = set(functions)
+            if re.match(self.tells.calm, node.name):
+                calm.add(node.name)
+            if not is_calm(node, self.changes, calm):
+                break
+            if node.name in ("cd", "pushd", "popd"):
+                return (
+                    '( eval "$_rt_command" ) >/dev/null || _rt_join; '
+                    '_rt_ran+=("1:$_rt_source:$_rt_line:$_rt_command")'
+                )
+            if node.name in functions and node.name not in RUNS_BESIDE_TESTS:
+                return f"if declare -F -- {node.name} >/dev/null; then _rt_remember; else _rt_join; fi"
+            return "_rt_remember"
+        return "_rt_join"
 
     def missing_handler(self, site: Site) -> str:
         """A handler of this test whose definition is yet to be looked for; each is only once.
 
         The trap does not see a file that has nothing but functions.
         """
-        known = {"", *self.functions, *MAY_BE_PUT_OFF, *self.sought}
         for name in (site.test.first, *(node.name for node in walk(site.nodes))):
-            if name not in known and re.fullmatch(r"[\w-]+", name):
+            is_known = name in self.functions or name in MAY_BE_PUT_OFF | self.sought
+            if not is_known and re.fullmatch(r"[\w-]+", name):
                 self.sought.add(name)
                 return name
         return ""
 
-    def reach(self, text: str, state: Mapping[str, str]) -> Set[str]:
-        """The names in some bash, those in the functions that it calls, and those in the values of its variables."""
+    def reach(self, text: str, state: Mapping[str, str], but: str = "") -> Set[str]:
+        """The names in some bash, in the functions that it calls `but` one, and in the values of its variables."""
         waiting = re.findall(NAME, text)
         reached = set(waiting)
         for name in waiting:  # it grows
-            texts = [node.text for node in self.functions.get(name, ())]
+            texts = [node.text for node in self.functions.get(name, ()) if name != but]
             if name in state:
                 texts.append(state[name].partition("=")[2])
             new = {each for text in texts for each in re.findall(NAME, text)} - reached
             reached |= new
             waiting += new
         return reached
+
+    def has_tests(self, name: str) -> bool:
+        """Whether a function has tests that can be handed over one by one, which is better than all at once."""
+        found = chain.from_iterable(file.found for file in self.files.values())
+        own = (site.function == name and not why for site, _, why in found)
+        return name in self.functions and sum(own) > 1
 
     def is_next(self, before: Optional[Site], site: Site) -> bool:
         """Whether no function is defined between two tests, which bash does not tell."""
@@ -8259,11 +8211,11 @@ class Certainty:
         borrowed = {
             name
             for name in (base.keys() | now.keys()) - fixed
-            if base.get(name) != now.get(name) and "r" not in attributes_of(name, now)
+            if base.get(name) != now.get(name) and not has_attribute("r", name, now)
         }
         then = {name: base[name] for name in borrowed if name in base}
         then.update((name, text) for name, text in now.items() if name not in borrowed)
-        self.reaction = Reaction(handed, now, then)
+        self.reaction = Reaction(handed, now, then, borrowed)
         handler = shlex.quote(handed.reaction)
         flags = handed.flags
         # What stands in for the rest of the EXIT trap is not bash's own.
@@ -8284,26 +8236,18 @@ class Certainty:
         reaction = self.reaction
         assert reaction is not None
         self.reaction = None
-        now, then = reaction.now, reaction.then
+        then = reaction.then
         later = handed[handed.index(reaction.handed) + 1 :]
         names = (then.keys() | after.keys()) - OWN_LIFE
         changed = {name for name in names if then.get(name) != after.get(name)}
         self.reacted |= changed
-        state = dict(after)
-        for name in then.keys() | now.keys():
-            if then.get(name) != now.get(name):
-                state.pop(name, None)
-                state.update((each, now[each]) for each in [name] if each in now)
-        is_lost = any(
-            then.get(name) != now.get(name) or name.startswith(" set ") for name in changed
+        state = {name: text for name, text in after.items() if name not in reaction.borrowed}
+        state.update(
+            (name, text) for name, text in reaction.now.items() if name in reaction.borrowed
         )
-        is_wide = any(
-            name.startswith(" ")
-            or "x" in attributes_of(name, then) + attributes_of(name, after)
-            for name in changed
-        )
-        seen = self.who_has_seen(changed, later, after, is_wide)
-        if is_lost:
+        is_exported = any(has_attribute("x", name, then, after) for name in changed)
+        seen = self.who_has_seen(changed, later, after, is_exported)
+        if any(name in reaction.borrowed or name.startswith(" set ") for name in changed):
             seen.append(f"{reaction.handed.test.where}:the script")
         self.doubt(reaction.handed, seen, status)
         return state
@@ -8313,17 +8257,23 @@ class Certainty:
         changed: Set[str],
         later: Sequence[Handed],
         state: Mapping[str, str],
-        is_wide: bool,
+        is_exported: bool,
     ) -> List[str]:
-        """What has run ahead, `file:line:command`, and may have looked at what has changed; all if that is for all."""
-        texts = [*self.ran, *(f"{each.test.where}:{each.site.test.body}" for each in later)]
-        if is_wide:
-            return texts
-        seen = []
+        """What has run ahead, `file:line:command`, and may have looked at what has changed, as programs at exports."""
+        # With the function that each calls whose commands are told by themselves.
+        texts = [(text, text.split(":", 2)[2].split(" ")[0]) for text in self.ran]
+        texts += [(f"{each.test.where}:{each.site.test.body}", "") for each in later]
+        if any(name.startswith(" ") for name in changed):
+            return [text for text, called in texts if called not in self.script.functions]
+        seen = [
+            text
+            for text, called in texts
+            if is_exported and (not called or re.match(self.script.tells.calm, called))
+        ]
         if changed and (self.is_indirect or not self.seen.isdisjoint(changed)):
-            for text in texts:
+            for text, called in texts:
                 command = text.split(":", 2)[2]
-                names = self.script.reach(command, state)
+                names = self.script.reach(command, state, called)
                 if re.search(INDIRECT, command) or not names.isdisjoint(changed):
                     seen.append(text)
         return seen
@@ -8344,7 +8294,12 @@ class ScriptRun(Run):
     """The run of a script: bash goes through it and hands tests over, and waits where it would see a difference."""
 
     def __init__(
-        self, machine: Machine, options: Options, trace: Trace, reaper: Reaper
+        self,
+        script: Script,
+        machine: Machine,
+        options: Options,
+        trace: Trace,
+        reaper: Reaper,
     ) -> None:
         super().__init__(select([], options, History()), machine, options, trace, reaper)
         self.history = read_history(options)
@@ -8355,11 +8310,13 @@ class ScriptRun(Run):
         self.labels = Unique("{} #{}", str)
         self.stems = Unique("{}_{}", str.casefold)
         self.stems(os.path.basename(self.name))  # its own log
-        self.script = Script(tells_of(self.name, list_text(self.name), options))
-        self.certainty = Certainty(self.script)
+        self.script = script
+        self.certainty = Certainty(script)
         self.readers: Set[Test] = set()  # tests whose standard input would be ours
         self.last_ones: Set[Test] = set()  # tests whose failure may end the script
         self.must_join = False  # one of these has failed
+        self.keeper = reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
+        self.calls: Dict[Test, Handed] = {}  # of functions
         self.site: Optional[Site] = None  # whose words bash is asked for
         self.handed: List[Handed] = []  # since the script has last waited
         self.running = 0  # of these, how many have not ended
@@ -8376,28 +8333,32 @@ class ScriptRun(Run):
         # Ends a script that goes on after its tests have been ended.
         self.killer: Optional[threading.Timer] = None
         self.began = time.monotonic()  # the first of `handed`
-        self.folder = reaper.scratch.path()
-        os.mkdir(self.folder)
         # Variables come with the snapshot of the script's shell, but for what bash does not keep as one.
         self.exports = unkept()
         self.shell = self.make_shell()
 
     def make_shell(self) -> ScriptShell:
         """The shell that is to run the script."""
+        words = [self.name, *self.options.arguments]
         environment = {
             **os.environb,
             b"RUN_TESTS_LABEL": to_bytes(self.name),
             b"RUN_TESTS_ATTEMPT": b"1",
         }
-        return ScriptShell(
-            self.bash,
-            [self.name, *self.options.arguments],
-            environment,
-            os.path.join(self.record.log_dir, os.path.basename(self.name) + ".log"),
-            self.options,
-            self.reaper,
-            self.inbox.put,
-        )
+        log = os.path.join(self.record.log_dir, os.path.basename(self.name) + ".log")
+        job = Job(self.bash, list(map(to_bytes, words)), environment, log, stdin=None)
+        return ScriptShell(job, self.reaper, self.inbox.put)
+
+    def start_script(self) -> None:
+        """Raises OSError."""
+        file = self.script.files[self.name]
+        self.introduce(file)
+        folder = self.reaper.scratch.path()
+        os.mkdir(folder)
+        handlers = " ".join(self.options.handlers)
+        start = f"_rt_folder={shlex.quote(folder)} _rt_handlers=' {handlers} '\n"
+        self.shell.start(file.text, start)
+        self.shown.source = f"/dev/fd/{self.shell.kept}"
 
     def policy(self, sequential: bool) -> Policy:
         return Policy(
@@ -8416,25 +8377,14 @@ class ScriptRun(Run):
     def take(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""
         if isinstance(event, Asked):
-            answers: Mapping[str, Callable[..., Optional[str]]] = {
-                "scan": self.on_scan,
-                "site": self.on_site,
-                "test": self.on_test,
-                "join": self.on_join,
-                "react": self.on_react,
-                "failed": self.on_failed,
-                "told": self.on_told,
-                "alone": self.on_alone,
-                "end": self.on_end,
-            }
-            answer = answers[event.words[0]](event.offset, *event.words[1:])
+            kind, *fields = event.words
+            answer = getattr(self, f"on_{kind}")(event.offset, *fields)
             if answer is not None:
                 self.shell.answer(answer)
         else:
             super().take(event)
             if isinstance(event, Begin):
-                self.shell.start(self.folder)
-                self.shown.source = f"/dev/fd/{self.shell.kept}"
+                self.start_script()
             if isinstance(event, Interrupt) and self.is_ending:
                 self.shell.signal(signal.SIGKILL)
         self.follow_up()
@@ -8447,10 +8397,9 @@ class ScriptRun(Run):
     def conclude(self, conclude: Conclude) -> None:
         super().conclude(conclude)
         self.running -= 1
-        has_failed = self.options.fails(conclude.result.outcome)
-        self.must_join = self.must_join or (
-            has_failed and conclude.result.test in self.last_ones
-        )
+        result = conclude.result
+        if result.test in self.last_ones and self.options.fails(result.outcome):
+            self.must_join = True
 
     def follow_up(self) -> None:
         """What any event may have made possible or necessary."""
@@ -8495,10 +8444,7 @@ class ScriptRun(Run):
         before = self.script.files.get(source)
         if before is None or before.text != text:
             self.introduce(self.script.read(source, text))
-        return (
-            '_rt_places=() _rt_words=() _rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n'
-            + self.script.tables()
-        )
+        return '_rt_places=() _rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n' + self.script.tables()
 
     def introduce(self, file: ScriptFile) -> None:
         """Say what there is to say of a file: what its tests are, if it does not say so, or that there are none."""
@@ -8509,18 +8455,12 @@ class ScriptRun(Run):
                 self.explain(site.test, why)
         if file.name != self.name or self.schedule.pool.sequential:
             return
-        sources = any(node.name in ("source", ".") for node in file.commands)
         ahead = sum(not why for _, _, why in file.found)
         if ahead > 1 and self.script.tells.looks and not self.options.one_by_one:
             way = "set -e" if re.search(r"(?m)^\s*set -\w*e", file.text) else "no handlers"
             warn(
                 f"{file.name}: {way}: {ahead} commands look like tests, and may run ahead of each other; "
                 "--one-by-one stops that"
-            )
-        elif not file.found and not sources:
-            warn(
-                f"{file.name}: nothing runs in parallel: no command has `|| {'` or `|| '.join(self.options.handlers)}` "
-                "or looks like a test; name a handler with --fail-function, or tests with --tests"
             )
 
     def explain(self, test: TestLine, why: str) -> None:
@@ -8529,6 +8469,10 @@ class ScriptRun(Run):
         if self.options.verbose and place not in self.alone:
             warn(f"{place}: does not run beside other tests: {why}", name="")
         self.alone.setdefault(place, why)
+
+    def on_look(self, _offset: int, source: str, line: str, command: str) -> str:
+        """Bash is about to run a command while tests are pending."""
+        return self.script.look(source, int(line), command)
 
     def on_site(self, _offset: int, source: str, line: str, command: str) -> str:
         """Bash is about to run a command where a test stands."""
@@ -8541,9 +8485,9 @@ class ScriptRun(Run):
         ]
         if len({(site.handler, site.test.label) for site in sites}) > 1:
             self.explain(sites[0].test, "another test on its line has the same words")
-        elif sites:
+        elif sites and (sites[0].handler or not self.script.has_tests(words[0])):
             return self.hand_over(sites[0])
-        if words[:1] and words[0] in self.options.handlers:
+        if words and words[0] in self.options.handlers:
             label = shlex.quote(command)
             if len(words) > 1 and not re.search(f"{SEES_OUTSIDE}|{OWN_STATE}", words[1]):
                 label = words[1]
@@ -8560,15 +8504,10 @@ class ScriptRun(Run):
         label, _, junit, first, mask = site.test.to_expand()
         if not site.test.has_mask and self.machine.variables:
             mask = f"${{{self.machine.variables[0]}-}}"
-        join = ""
-        if not self.script.changes.isdisjoint(self.script.reach(site.test.body, {})):
-            join = "_rt_join; "
-        text = f"{site.test.body}\n{site.handler}"
-        read = re.sub(
-            r"""("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", text
-        )  # without single quotes
-        needed = re.findall(r"\$(?:\{(\w+)(?!\w*(?:\[[^]]*\])?:?[-+])|(\d|[A-Za-z_]\w*))", read)
-        names = " ".join(name or digit for name, digit in needed)  # that `set -u` wants
+        join = "_rt_join; "
+        if self.script.changes.isdisjoint(self.script.reach(site.test.body, {})):
+            join = ""
+        names = " ".join(needed_by(f"{site.test.body}\n{site.handler}"))
         return (
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
             f"local _rt_names=({names}) _rt_same={'1' * is_same}; _rt_hand; _rt_site=1"
@@ -8592,9 +8531,9 @@ class ScriptRun(Run):
         self.record.test_end(result)
         return ""
 
-    def on_told(self, offset: int, label: str, status: str, line: str) -> None:
+    def on_told(self, *words: Any) -> None:
         """A subshell is about to call a handler, and does not wait for an answer."""
-        self.on_failed(offset, label, status, line)
+        self.on_failed(*words)
 
     def on_alone(self, _offset: int, line: str, command: str) -> str:
         """Bash runs the rest by itself, since its trap will not see all."""
@@ -8605,20 +8544,19 @@ class ScriptRun(Run):
     def on_test(self, offset: int, *fields: str) -> str:
         """Bash has come to a test."""
         said = Arrival(*fields[:7])
-        words = fields[7:]
         site = self.site
         assert site is not None
         if self.is_ending:
             return "_rt_skip=1"
         line = site.test.expanded(
-            Snapshot(os.getcwd(), self.exports, said.snapshot), b"", words
+            Snapshot(os.getcwd(), self.exports, said.snapshot), b"", fields[7:]
         )
         handler = read_handler(site.nodes, self.script.functions, said.flags)
         reaction = site.handler or said.error
-        if not site.handler and "e" in said.flags:
+        is_last = site.is_last and line.file == self.name and not said.error
+        if not site.handler and ("e" in said.flags or is_last):
             reaction = "exit $?"
-            line = self.with_errexit(line)
-        why = self.obstacle(line, site, handler, said)
+        why = self.obstacle(line, site, handler, said, reaction)
         if why:
             self.explain(site.test, why)
             return "_rt_join"
@@ -8636,6 +8574,8 @@ class ScriptRun(Run):
         handed = Handed(
             test, offset, site, reaction, said.snapshot, said.flags, int(said.level)
         )
+        if line.first in self.script.functions:
+            self.calls[test] = handed
         if said.reads == "own":
             self.readers.add(test)
         done = "_rt_pending=1 _rt_skip=1"
@@ -8646,13 +8586,6 @@ class ScriptRun(Run):
             done += "; _rt_join"
         self.hand(handed)
         return done
-
-    def with_errexit(self, line: TestLine) -> TestLine:
-        """A test whose shell has `set -e`, if it is a function, in which that counts."""
-        if line.first not in self.script.functions:
-            return line
-        prelude = self.reaper.scratch.write(f". {shlex.quote(line.shell.prelude)}\nset -e\n")
-        return line._replace(shell=line.shell._replace(prelude=prelude))
 
     def hurry(self, site: Site, handler: Handler, said: Arrival) -> str:
         """Why bash has to wait for a test before it goes on; empty if it may run ahead."""
@@ -8670,11 +8603,13 @@ class ScriptRun(Run):
             return f"its handler changes {name}, which is exported"
         return ""
 
-    def obstacle(self, line: TestLine, site: Site, handler: Handler, said: Arrival) -> str:
+    def obstacle(
+        self, line: TestLine, site: Site, handler: Handler, said: Arrival, reaction: str
+    ) -> str:
         """Why bash has to run a test itself; empty if it need not."""
         if "x" in said.flags and asks_if_failed(site.nodes):
             return "`set -x` shows its status"
-        why = self.bare_obstacle(line, site, said) * (not site.handler)
+        why = self.bare_obstacle(line, site, said, reaction) * (not site.handler)
         if why:
             return why
         called = {node.name for node in walk(site.nodes)} & set(self.options.handlers)
@@ -8688,9 +8623,9 @@ class ScriptRun(Run):
         if function is None and "F" in said.flags:
             return f"{line.first} is a function that was not read"
         if function is not None:
-            if "u" in said.flags:
+            if "u" in said.flags and (site.handler or "e" not in said.flags):
                 return f"{line.first} may end the script"
-            if not read_handler(function, self.script.functions).is_test:
+            if not read_handler(function, self.script.functions, said.flags).is_test:
                 return f"{line.first} changes the script's shell"
         if handler.fails or (re.search("[eE]", said.flags) and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
@@ -8698,11 +8633,11 @@ class ScriptRun(Run):
             return "what follows may look at the status of its handler"
         return said.obstacle
 
-    def bare_obstacle(self, line: TestLine, site: Site, said: Arrival) -> str:
+    def bare_obstacle(self, line: TestLine, site: Site, said: Arrival, reaction: str) -> str:
         """Why bash has to run a test without a handler itself: something looks at its status."""
         if "E" in said.flags or (said.error and ("e" in said.flags or site.function)):
             return "a trap for ERR looks at its status"
-        if "e" not in said.flags:
+        if "e" not in said.flags and reaction != "exit $?":
             return "what follows may look at its status" * self.script.is_watched(site)
         if site.function in self.script.guarded() or (
             not site.function and line.file != self.name
@@ -8742,9 +8677,44 @@ class ScriptRun(Run):
     def job(self, attempt: Attempt) -> Job:
         """The shell of one attempt. One by one, tests read what the script reads."""
         job = super().job(attempt)
+        if attempt.test in self.calls:
+            job = job._replace(arguments=self.with_states(job.arguments, attempt.test))
         if self.schedule.pool.sequential and attempt.test in self.readers:
             return job._replace(stdin=None)
         return job
+
+    def with_states(self, arguments: Sequence[bytes], test: Test) -> List[bytes]:
+        """The arguments of a shell that calls a function, and says what it is like before and after. Raises OSError."""
+        option, text, name = arguments
+        start, end, rest = text.partition(b"; } 2>/dev/null")
+        if "e" in self.calls[test].flags and not self.calls[test].site.handler:
+            start += b"; set -e"  # which counts in functions
+        folder = f"{self.keeper}.{test.index}"
+        os.makedirs(folder, exist_ok=True)
+        before, after = (
+            f"(_rt_status=$?; _rt_to={folder}/{when}; . {self.keeper}; exit $_rt_status) 2>/dev/null"
+            for when in ("before", "after")
+        )
+        return [
+            option,
+            b"; ".join([start, before.encode()]) + end + rest + after.encode(),
+            name,
+        ]
+
+    def check_calls(self) -> None:
+        """Functions have run in shells of their own, which they may neither change nor end but by a last failure."""
+        for handed in self.handed:
+            is_last = handed.reaction == "exit $?" and self.has_failed(handed)
+            if handed.test not in self.calls or is_last:
+                continue
+            folder = f"{self.keeper}.{handed.test.index}"
+            states = {"the shell has ended", ""}
+            with suppress(ListError):
+                states = {list_text(f"{folder}/{when}") for when in ("before", "after")}
+            if len(states) > 1:
+                self.certainty.doubts.append(
+                    f"{handed.test.where}: `{handed.site.test.first}` went ahead of what it does to the script's shell"
+                )
 
     def on_join(self, offset: int, level: str, source: str, line: str, command: str) -> None:
         """Bash waits; it is answered when all tests have ended."""
@@ -8767,14 +8737,17 @@ class ScriptRun(Run):
         """How a test has ended."""
         return self.schedule.results[handed.test][-1]
 
+    def has_failed(self, handed: Handed) -> bool:
+        """Whether a test has failed for the script."""
+        return self.options.fails(self.result_of(handed).outcome)
+
     def call_handlers(self) -> None:
         """Let bash react to the tests that failed, in its order, or go on."""
+        self.check_calls()
         self.handling = [
             handed
             for handed in self.handed
-            if handed.reaction
-            and self.options.fails(self.result_of(handed).outcome)
-            and not self.is_ending
+            if handed.reaction and self.has_failed(handed) and not self.is_ending
         ]
         self.must_join = False
         self.ends = []
@@ -8820,7 +8793,6 @@ class ScriptRun(Run):
         self.handed = []
         self.joined = None
         self.handling = []
-        self.ends = []
 
     def give_up(self, why: str) -> None:
         self.shell.signal(signal.SIGKILL)
@@ -8841,11 +8813,13 @@ class ScriptRun(Run):
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
         if not self.tests and not self.alone and not self.schedule.pool.sequential:
             warn(
-                f"{self.name}: nothing ran in parallel: bash has come to no command that is taken for a test"
+                f"{self.name}: nothing ran in parallel: bash has come to no command that has "
+                f"`|| {'` or `|| '.join(self.options.handlers)}` or looks like a test; name a handler with "
+                "--fail-function, or tests with --tests"
             )
         for place, why in list(self.alone.items())[:1]:
-            count = f"{len(self.alone)} tests do" if len(self.alone) > 1 else "a test does"
-            warn(f"{count} not run beside others; {place}: {why}")
+            count = counted(len(self.alone), "test")
+            warn(f"{count} could not run beside others; {place}: {why}")
         for doubt in self.certainty.doubts[:1]:
             warn(
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
@@ -8865,18 +8839,9 @@ def shell_status(status: int) -> int:
     return status
 
 
-def tells_of(name: str, text: str, options: Options) -> Tells:
-    """By what the tests of a script are known: the most explicit way in which it treats failures."""
-    tells = Tells(options.handlers, options.tests, options.calm)
-    if options.tests is None and not ScriptFile(name, text, tells).found:
-        return tells._replace(looks=LOOKS_LIKE_TEST)
-    return tells
-
-
-def list_script(name: str, options: Options, trace: Trace) -> int:
+def list_script(script: Script, trace: Trace) -> int:
     """Print what a dry reading finds: each test, and why it does not run ahead; returns the exit code."""
-    script = Script(tells_of(name, list_text(name), options))
-    for site, _, why in script.read(name, list_text(name)).found:
+    for site, _, why in chain.from_iterable(file.found for file in script.files.values()):
         handler = read_handler(site.nodes, script.functions)
         if handler.fails:
             why = why or "its handler may fail, or needs the script's own shell"
@@ -8888,6 +8853,19 @@ def list_script(name: str, options: Options, trace: Trace) -> int:
         )
     trace.flush()
     return EXIT_OK
+
+
+def read_script(name: str, options: Options) -> Script:
+    """Read a script. What its tests are tells the most explicit way in which it treats failures. Raises ListError."""
+    text = list_text(name)
+    script = Script(Tells(options.handlers, options.tests, options.calm))
+    if not script.read(name, text).found and options.tests is None:
+        script = Script(script.tells._replace(looks=LOOKS_LIKE_TEST))
+        script.read(name, text)
+    mistakes = script.files[name].mistakes
+    if mistakes:
+        raise ListError(*mistakes)
+    return script
 
 
 def check_script(name: str, options: Options) -> None:
@@ -8931,9 +8909,6 @@ def check_script(name: str, options: Options) -> None:
         raise ListError(
             f"{name}:1: this is a script, but none for bash; run it by a line of a list"
         )
-    mistakes = ScriptFile(name, text, tells_of(name, text, options)).mistakes
-    if mistakes:
-        raise ListError(*mistakes)
 
 
 if __name__ == "__main__":

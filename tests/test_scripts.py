@@ -20,7 +20,7 @@ import unittest
 from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Sequence, Set
 from xml.etree import ElementTree
 
-from run_tests import Reader, ScriptFile, Site, Tells, is_calm, read_handler
+from run_tests import Reader, Script, ScriptFile, Site, Tells, is_calm, read_handler
 from tests.support import WAIT_S, Fifo, Ran, compiled_runner, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import BLOCK, PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
@@ -389,8 +389,8 @@ class FeatureTest(ScriptCase):
         self.assertEqual({"RUN_TESTS_LABEL", "RUN_TESTS_SLOT", "MASTER_PORT"} & told["pip3 install x"].keys(),
                          {"MASTER_PORT"})
 
-    def test_a_command_that_is_no_test_asks_nothing(self) -> None:
-        """Bash knows by itself which commands may run beside tests, and so it does when none runs."""
+    def test_a_command_that_is_no_test_asks_once(self) -> None:
+        """Bash remembers which commands may run beside tests, and asks nothing when none runs."""
         self.drive("take = run_tests.ScriptRun.take",
                    "def told(run, event):",
                    "    if isinstance(event, run_tests.Asked):",
@@ -401,8 +401,10 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(HEAD + lines("f() { echo $y >/dev/null; }", loop, "python3 a || test_fail a", loop,
                                         "pip3 install x", loop, "python3 b --exit=2 || test_fail b", loop) + TAIL)
         self.assertEqual(ran.code, 1)
-        self.assertEqual(ran.read("asked").split(), ["scan", "site", "site", "test", "join", "site", "test", "join",
-                                                     "react", "react", "end"])      # one looks for python3's file
+        asked = ran.read("asked").split()
+        self.assertEqual([kind for kind in asked if kind != "look"], [
+            "scan", "site", "site", "test", "join", "site", "test", "join", "react", "react", "end"])
+        self.assertEqual(asked.count("look"), 2 * 8 + 2)      # of a loop eight commands, and what waits
 
     def test_status(self) -> None:
         """`$?` is what the command has left, at the begin of the handler, and in the journal."""
@@ -447,6 +449,17 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(text, "--one-by-one")
         self.assertEqual(beside(self.events(ran), "pytest b --exit=0"), [])
         self.assertEqual(starts(self.conduct(text, "--tests", "pytest b").text), ["pytest b --exit=0"])
+
+    def test_functions_as_tests_under_errexit(self) -> None:
+        """As NeMo's scripts have them; and the last test of a script without `set -e` overlaps those before it."""
+        run_test = "run_test() { if [[ $1 == fast ]]; then shift; fi; time \"$@\"; }"
+        ran = self.conduct(lines("set -xeuo pipefail", run_test, "run_test fast pytest a --slow",
+                                 "run_test pytest b --slow", "run_test pytest c --exit=4"))
+        self.assertEqual((ran.code, len(starts(ran.text))), (4, 3))
+        self.assertEqual(beside(self.events(ran), "pytest a --slow")[:1], ["pytest b --slow"])
+        ran = self.conduct(lines("bash tests/build.sh", "pytest a --slow", "pytest b --slow --exit=3"))
+        self.assertEqual((ran.code, starts(ran.text)), (3, ["pytest a --slow", "pytest b --slow --exit=3"]))
+        self.assertEqual(beside(self.events(ran), "pytest a --slow"), ["pytest b --slow --exit=3"])
 
     def test_a_trap_that_notes_failures(self) -> None:
         """One that assigns a constant, as RAPIDS' scripts have it, does not keep tests apart."""
@@ -618,7 +631,8 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(text, "--verbose")
         *told, last = ran.err.splitlines()
         told.sort(key=lambda line: int(line.split(":")[1]))
-        self.assertEqual(last, f"run_tests.py: 8 tests do not run beside others; test.sh:{first}: it ends a pipeline")
+        self.assertEqual(last, f"run_tests.py: 8 tests could not run beside others; test.sh:{first}: "
+                               "it ends a pipeline")
         self.assertEqual(len(told), len(reasons), ran.err)
         for number, (line, why) in enumerate(zip(told, reasons.values())):
             self.assertTrue(line.startswith(f"test.sh:{first + number}: does not run beside other tests: {why}"), line)
@@ -743,17 +757,21 @@ class ScriptFileTest(unittest.TestCase):
                 self.assertEqual(read(text).waits, waits)
         self.assertEqual(read("f() {\n a || test_fail x\n} > log\ng() ( b )\nh() { b; }\n").unseen, {"f", "g"})
 
-    def test_calm_words(self) -> None:
-        """By line, how commands begin that all may go on while tests run."""
-        for text, calm in {
-            "echo a; x=1\n[ -f x ]; [ -n x ]\n": {1: {"echo", "x="}, 2: set()}, "x=1; x=$(a)\n": {1: set()},
-            "f() { a; }\nf; f >file\nx=1 f; f b\n": {2: set(), 3: {"x=", "f()"}}, "python3 a\n": {},
-            "for i in 1; do echo $i; done\n": {1: {"for", "echo"}},
-            "((i++)); echo \\\n b\n": {1: {"((", "echo"}, 2: {"echo"}},
+    def test_what_bash_does_while_tests_run(self) -> None:
+        """Before each command: it goes on, or waits."""
+        script = Script(Tells(["test_fail"], None, "logger"))
+        script.read("t.sh", "f() { a; }\ng() ( a )\na || test_fail a\nb\nif [ $? -ne 0 ]; then exit; fi\n")
+        for answer, commands in {
+            "_rt_remember": "echo a|x=1|[ -n x ]|x=1 y=$z|for i in 1|case $x in |((i++))|[[ $x == a* ]]|logger a",
+            "_rt_join": "python3 a|[ -f x ]|x=$(a)|f >file|g|for i in $(a)|[ $? -ne 0 ]|f *|a | b|echo a >file|",
+            "if declare": "f|x=1 f|f b", "( eval": "cd sub|pushd a",
         }.items():
-            with self.subTest(text):
-                file = read(text)
-                self.assertEqual(file.calm_words((), file.functions), calm)
+            for command in commands.split("|"):
+                with self.subTest(command):
+                    self.assertEqual(script.look("t.sh", 1, command).split(" -")[0].split(' "')[0], answer)
+        looks = Script(Tells([], "pytest", "logger"))
+        looks.read("t.sh", "pytest\nif [ $? -ne 0 ]; then exit; fi\n")
+        self.assertEqual(looks.look("t.sh", 2, "[ $? -ne 0 ]"), "_rt_remember")
 
 
 class DecisionTest(unittest.TestCase):
