@@ -455,7 +455,11 @@ class Result(NamedTuple):
 
     def why(self) -> str:
         """Why it has not passed: the line of its log that says it, if there is one."""
-        return self.cause.line or self.cause.text or self.reason or self.verdict()
+        return self.cause.line or self.reason or self.cause.text or self.verdict()
+
+    def told(self) -> str:
+        """`failed, exit 1: assert 2 == 3`: how it ended, and why."""
+        return ": ".join(dict.fromkeys([self.verdict(), self.why()]))
 
     def verdict(self) -> str:
         """`failed, exit 1`, `crashed (SIGSEGV)`, `passed`: what the markers and the summary say."""
@@ -3464,6 +3468,7 @@ class Schedule:
                     reason = f"waits for {test.label}, which did not pass"
                     outcome = Outcome.BLOCKED
                     if ended.outcome is Outcome.SKIPPED:
+                        reason = f"waits for {test.label}, which was skipped"
                         outcome = Outcome.SKIPPED
                     results.append(Result(follower, outcome, reason=reason))
         if (
@@ -4397,7 +4402,7 @@ def diagnose(status: int, log: str) -> Cause:
     lines = [plain(line[: LINE_CHARS * 5]) for line in log.splitlines()]
     lines = [line for line in lines if not re.search(QUOTING_LINE, line)]
     for pattern, text, blame in SIGNATURES:
-        said = next((line for line in lines if re.search(pattern, line)), None)
+        said = next((line for line in reversed(lines) if re.search(pattern, line)), None)
         if said is not None:
             return Cause(text, blame, said[:LINE_CHARS])
     death = death_of(status)
@@ -5457,7 +5462,7 @@ class Console:
         else:
             warn(text)
 
-    def ended(self, result: Result, progress: str) -> None:
+    def ended(self, result: Result, progress: str, is_retried: bool = False) -> None:
         """An attempt has run to its end."""
         if self.policy.has_markers:
             self.trace.line(
@@ -5465,6 +5470,11 @@ class Console:
                 f"[{result.verdict()}, {result.seconds:.1f}s, {progress}, at {clock(self.age())}]",
                 COLOURS.get(result.outcome, RED),
             )
+            if result.outcome.is_failure():
+                attempt = result.attempt if is_retried else 0
+                self.trace.line(
+                    f"    {result.why()} \u2192 {self.record.log_path(result.test, attempt)}"
+                )
         if not self.policy.has_markers and self.shows(result):
             self.follow()
         self.growing = None
@@ -5480,7 +5490,7 @@ class Console:
             self.announce(result)
         if result.status is not None:
             self.ended(result, progress)
-        elif outcome in (Outcome.BLOCKED, Outcome.SKIPPED) and self.policy.has_markers:
+        elif has_ended and self.policy.has_markers:
             what = outcome.value.capitalize()
             self.trace.line(f">>> {what}: {result.test.label} [{result.reason}, {progress}]")
         if not self.policy.has_markers:
@@ -5500,20 +5510,14 @@ class Console:
             self.replayed += 1
 
     def announce(self, result: Result) -> None:
-        """Say that a test has failed, as the script would: without markers only where its line says so.
-
-        Why it has failed is news also where a script itself says the rest.
-        """
-        if not self.options.fails(result.outcome):
+        """Say that a test has failed, as the script would: without markers only where its line says so."""
+        if not self.policy.sums_up or not self.options.fails(result.outcome):
             return
         text = f"Error: sub-test failed: {result.test.label}"
-        if self.policy.sums_up and self.policy.has_markers:
+        if self.policy.has_markers:
             self.trace.line(text, RED)
-        elif self.policy.sums_up and (result.test.announces or result.status is None):
+        elif result.test.announces or result.status is None:
             self.trace.write(to_bytes(text + "\n"))  # as `echo` prints it
-        if self.policy.has_markers and result.status is not None:
-            log = self.record.log_path(result.test)
-            self.trace.line(f"    {result.why()} \u2192 {log}")
 
     def explain(self, result: Result) -> None:
         """Of a script on one GPU, say on stderr what neither the log nor the status tells: it has no summary."""
@@ -5619,33 +5623,36 @@ def summary(
 ) -> List[str]:
     """What did not pass, where its log is, why; what a run took, and how to run again what failed."""
     results = [ends[-1] for ends in attempts]
-    lines = troubles(results, record)
+    lines = troubles(attempts, record)
     lines += causes(results)
     lines += [f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in quarantined]
     lines += figures(attempts, seconds, pool)
     lines.append(total_line(results, seconds, pool))
-    lines += again(results, record.options)
     return lines
 
 
-def troubles(results: Sequence[Result], record: Record) -> List[str]:
+def troubles(attempts: Sequence[Sequence[Result]], record: Record) -> List[str]:
     """What did not simply pass, in list order, then what was left behind."""
+    results = [ends[-1] for ends in attempts]
     lines = []
-    for result in results:
+    for ends in attempts:
+        result = ends[-1]
         outcome = result.outcome
+        cause = ends[0].cause
         if outcome.is_excused() or not (outcome.is_ok() or outcome is Outcome.NOT_RUN):
             about = record.log_path(result.test) if result.status is not None else result.reason
             line = f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label}"
             if about not in line:
                 line += f" ({about})"
             lines.append(line)
-            if result.cause.line:
-                lines.append(f"    {result.cause.line}")
+            cause = result.cause
         elif outcome is Outcome.FLAKY:
             first = record.log_path(result.test, 1)
             lines.append(
                 f"flaky, passed at attempt {result.attempt}: {result.test.label} ({first})"
             )
+        if cause.line and outcome is not Outcome.PASSED:
+            lines.append(f"    {cause.line}")
     lines += [
         f"{result.leaks()}: {result.test.label} left {first_of(result.leaked)}"
         for result in results
@@ -5718,22 +5725,28 @@ def total_line(results: Sequence[Result], seconds: float, pool: Pool) -> str:
     """How many tests had which outcome, where, in which time."""
     gpus = sum(bool(device.token) for device in pool.devices)
     ran = [result for result in results if result.outcome is not Outcome.DEFERRED]
-    return f"{counted(len(ran), 'test')} in {seconds:.1f}s on {gpus} GPU(s): {tally(ran)}"
+    return f"{counted(len(ran), 'test')} in {seconds:.1f}s on {gpus} GPU(s): {tally(ran) or 'none ran'}"
 
 
 def again(results: Iterable[Result], options: Options) -> Iterator[str]:
-    """The commands that run again what failed, and one of it alone. A list from a pipe cannot be had again."""
-    failed = [result.test.origin for result in results if options.fails(result.outcome)]
+    """The commands that run again what did not pass, and one failure alone. A list from a pipe cannot be had again."""
+    owed = [
+        result
+        for result in results
+        if not result.outcome.is_ok() or options.fails(result.outcome)
+    ]
+    failed = [result.test.origin for result in owed if result.status is not None]
     program, *words = options.command or ("",)
     from_pipe = any(word == "-" or word.startswith("/dev/fd/") for word in words)
-    if not failed or not program or from_pipe:
+    if not owed or not program or from_pipe:
         return
     start = [program]
     if program.endswith((".py", ".pyc")):  # else pip's command
         start = ["python3", program]
     words = [word for word in words if word != "--rerun-failed"]
     yield "Rerun: " + shlex.join([*start, "--rerun-failed", *words])
-    yield f"Alone: {shlex.join([*start, *words])} --only <(echo {shlex.quote(failed[0])})"
+    if failed:
+        yield f"Alone: {shlex.join([*start, *words])} --only <(echo {shlex.quote(failed[0])})"
 
 
 def failed_place(result: Result, top: str) -> Dict[str, str]:
@@ -5761,21 +5774,20 @@ def github_errors(results: Iterable[Result], top: str) -> Iterator[str]:
     for result in failed[:SHOWN]:
         where = {**failed_place(result, top), "title": result.test.label}
         words = ",".join(f"{name}={escaped(text, '%:,')}" for name, text in where.items())
-        said = ": ".join(dict.fromkeys([result.verdict(), result.why()]))
-        yield f"::error {words}::{escaped(said, '%')}"
+        yield f"::error {words}::{escaped(result.told(), '%')}"
 
 
 def github_page(
-    attempts: Sequence[Sequence[Result]], lines: Sequence[str], record: Record
+    attempts: Sequence[Sequence[Result]], title: str, lines: Sequence[str], record: Record
 ) -> Iterator[str]:
-    """Parts of a job's page on GitHub: the verdict (the last line) and the summary, failed logs' ends, the GPUs."""
+    """Parts of a job's page on GitHub: the verdict as its title, the summary, failed logs' ends, the GPUs."""
     import html
 
     results = [ends[-1] for ends in attempts]
-    yield f"### {html.escape(lines[-1])}\n\n" + fenced("\n".join(lines[:-1]))
+    yield f"### {html.escape(title)}\n\n" + fenced("\n".join(lines))
     for result in results:
-        if result.outcome.is_failure():
-            title = html.escape(f"{result.test.label}: {result.verdict()}, {result.why()}")
+        if result.outcome.is_failure() and result.status is not None:
+            title = html.escape(f"{result.test.label}: {result.told()}")
             tail = fenced(xml_text(record.tail(result)))
             yield f"<details><summary>{title}</summary>\n\n{tail}\n</details>\n\n"
     yield gantt(list(chain.from_iterable(attempts)))
@@ -5803,7 +5815,7 @@ def gantt(results: Sequence[Result]) -> str:
         for device in result.lease.devices or [Device(-1, "")]:
             lanes.setdefault(device, []).append(f"    {name} :{mark}{start}, {end}\n")
     sections = "".join(
-        f"  section {device.token or 'CPU'}\n{''.join(lanes[device])}"
+        f"  section {Lease((device,), 0).place}\n{''.join(lanes[device])}"
         for device in sorted(lanes)
     )
     return f"```mermaid\ngantt\n  dateFormat X\n  axisFormat %H:%M:%S\n{sections}```\n"
@@ -6233,7 +6245,7 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
         (
             "--retry-on REGEX",
             parse_pattern,
-            "retry only failures whose cause, as the summary names it, matches: 'NCCL timeout|port already in use'",
+            "retry only failures whose cause, by name or in the log, matches: 'NCCL timeout|port already in use'",
         ),
         ("--flaky", ["pass", "fail"], "whether a test that passes at a retry fails the run"),
         (
@@ -6349,6 +6361,11 @@ FOREIGN_OPTIONS = (
     "-n -j --numprocesses --parallel: --gpus N (CPU tests: --jobs N)",
     "-N --dry-run --collect-only: --list",
     "-x --exitfirst --maxfail --stop-on-failure: --fail-fast",
+    "--junitxml --output-junit: --junit FILE",
+    "--output-on-failure: --output failures",
+    "--co --show-only: --list",
+    "-L -E --exclude --deselect: -k EXPR",
+    "--repeat-until-fail: --repeat N --fail-fast",
     "-R --tests-regex: -k EXPR",
     "--reruns: --retries N",
     "--count: --repeat N",
@@ -6620,7 +6637,7 @@ class Run:
 
     def retry(self, retry: Retry) -> None:
         self.record.attempt_end(retry.result)
-        self.console.ended(retry.result, "to be retried")
+        self.console.ended(retry.result, "to be retried", is_retried=True)
 
     def announce(self, announce: Announce) -> None:
         self.console.announced(announce.test, announce.seconds)
@@ -6700,11 +6717,16 @@ class Run:
         """The summary; a job's page on GitHub gets it too."""
         pool = self.schedule.pool
         lines = summary(attempts, seconds, pool, self.record, self.quarantined)
+        title = lines[-1]
+        if last:
+            title = last[-1]
+        if self.console.policy.sums_up:
+            lines += again([ends[-1] for ends in attempts], self.options)
         page = os.environ.get("GITHUB_STEP_SUMMARY")
         if page:
             with suppress(OSError), open(page, "ab") as file:
                 room = PAGE_BYTES_MOST - file.tell()
-                file.write(fitting(github_page(attempts, [*lines, *last], self.record), room))
+                file.write(fitting(github_page(attempts, title, lines, self.record), room))
         return lines
 
     def verdict(self, results: Sequence[Result]) -> Tuple[int, List[str]]:
@@ -8778,7 +8800,9 @@ class ScriptRun(Run):
         begin = start
         ends = iter([*self.ends, *[end] * len(self.handed)])
         results = [self.result_of(handed) for handed in self.handed]
-        self.shown.sum_up([*troubles(results, self.record), *causes(results)])
+        self.shown.sum_up(
+            [*troubles([[result] for result in results], self.record), *causes(results)]
+        )
         reaction = self.certainty.reaction
         last = reaction and reaction.handed  # behind which the script has ended
         for at, (handed, result) in enumerate(zip(self.handed, results), 1):

@@ -93,7 +93,7 @@ def a_test(index: int = 0, label: str = "", **values: Any) -> run_tests.Test:
     return run_tests.Test(index=index, label=label, **{**defaults, **values})
 
 
-def tests_of(text: str, has_timeouts: bool = False) -> List[run_tests.Test]:
+def listed(text: str, has_timeouts: bool = False) -> List[run_tests.Test]:
     """Tests from words `label[:gpus[:seconds]][+after=a,b][+lock=x]`; a `|` is a barrier.
 
     The seconds are what a test is expected to take; with `has_timeouts`, what it may take.

@@ -13,7 +13,7 @@ from typing import List, Mapping, Optional, Sequence
 
 import run_tests
 from run_tests import Attributes, History, Options, Test
-from tests.support import ROOT, Ran, RunnerCase, a_test, tests_of
+from tests.support import ROOT, Ran, RunnerCase, a_test, listed
 
 sys.path.insert(0, os.path.join(ROOT, "qa"))
 
@@ -33,7 +33,7 @@ class SimulateTest(unittest.TestCase):
 
     def simulate(self, text: str, gpus: int = 2, sequential: bool = False) -> str:
         """When which test ends, in words."""
-        tests = tests_of(text)
+        tests = listed(text)
         seconds = {test: test.attributes.time or 0.0 for test in tests}
         ended = plan.simulate(tests, seconds, pool_of(gpus, sequential=sequential), Options(()))
         return " ".join(f"{test.label}@{at:g}" for at, test in ended)
@@ -106,7 +106,7 @@ class TableTest(unittest.TestCase):
 
     def table(self, text: str, **options: object) -> List[str]:
         chosen = Options(("tests.txt",), list_only=True, **options)     # type: ignore[arg-type]
-        return list(plan.plan_lines(run_tests.select(tests_of(text), chosen, History()), chosen))
+        return list(plan.plan_lines(run_tests.select(listed(text), chosen, History()), chosen))
 
     def test_the_table(self) -> None:
         """On one GPU b, c, e, f and g come one by one; `to bound` is to max(GPU-seconds / GPUs, longest)."""

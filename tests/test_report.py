@@ -232,15 +232,18 @@ class ParallelTest(ConsoleCase):
         console = self.parallel()
         cases = [  # outcome, status, seconds, the lines
             (Outcome.PASSED, 0, 0.04, ">>> Finished: x.py on GPU 1 [passed, 0.0s, 1/30, at M:SS]\n"),
-            (Outcome.CRASHED, -11, 9.96, "Error: sub-test failed: x.py\n    crashed (SIGSEGV) \u2192 logs/x.py.log\n"
-             ">>> Finished: x.py on GPU 1 [crashed (SIGSEGV), 10.0s, 2/30, at M:SS]\n"),
-            (Outcome.FAILED, 1, 12.34, "Error: sub-test failed: x.py\n    assert 2 == 3 \u2192 logs/x.py.log\n"
-             ">>> Finished: x.py on GPU 1 [failed, exit 1, 12.3s, 3/30, at M:SS]\n"),
-            (Outcome.TIMEOUT, -15, 1800.0, "Error: sub-test failed: x.py\n    timeout \u2192 logs/x.py.log\n"
-             ">>> Finished: x.py on GPU 1 [timeout, 1800.0s, 4/30, at M:SS]\n"),
+            (Outcome.CRASHED, -11, 9.96, "Error: sub-test failed: x.py\n"
+             ">>> Finished: x.py on GPU 1 [crashed (SIGSEGV), 10.0s, 2/30, at M:SS]\n"
+             "    crashed (SIGSEGV) \u2192 logs/x.py.log\n"),
+            (Outcome.FAILED, 1, 12.34, "Error: sub-test failed: x.py\n"
+             ">>> Finished: x.py on GPU 1 [failed, exit 1, 12.3s, 3/30, at M:SS]\n"
+             "    assert 2 == 3 \u2192 logs/x.py.log\n"),
+            (Outcome.TIMEOUT, -15, 1800.0, "Error: sub-test failed: x.py\n"
+             ">>> Finished: x.py on GPU 1 [timeout, 1800.0s, 4/30, at M:SS]\n    timeout \u2192 logs/x.py.log\n"),
             (Outcome.INTERRUPTED, -2, 3.0, ">>> Finished: x.py on GPU 1 [interrupted, 3.0s, 5/30, at M:SS]\n"),
             (Outcome.BLOCKED, None, 0.0, "Error: sub-test failed: x.py\n>>> Blocked: x.py [so it is, 6/30]\n"),
-            (Outcome.UNRUNNABLE, None, 0.0, "Error: sub-test failed: x.py\n"), (Outcome.NOT_RUN, None, 0.0, ""),
+            (Outcome.UNRUNNABLE, None, 0.0, "Error: sub-test failed: x.py\n>>> Unrunnable: x.py [so it is, 7/30]\n"),
+            (Outcome.NOT_RUN, None, 0.0, ""),
             (Outcome.DEFERRED, None, 0.0, ""),
             (Outcome.SKIPPED, 77, 1.0, ">>> Finished: x.py on GPU 1 [skipped, exit 77, 1.0s, 8/30, at M:SS]\n"),
             (Outcome.SKIPPED, None, 0.0, ">>> Skipped: x.py [so it is, 9/30]\n"),
@@ -257,6 +260,7 @@ class ParallelTest(ConsoleCase):
         console.announced(self.slow_test(), 90.0)
         console.remark("Quarantined: GPU 1 [lost]")
         self.assertEqual(self.told(), ">>> Finished: t9 on GPU 1 [failed, exit 1, 1.0s, to be retried, at M:SS]\n"
+                         "    failed, exit 1 \u2192 logs/t9.log\n"
                          ">>> Slow: slow [1m30s; step 2]\n>>> Quarantined: GPU 1 [lost]\n")
 
     def slow_test(self) -> Test:
@@ -384,12 +388,12 @@ class GitHubTest(ConsoleCase):
         result = self.failed(0)
         self.append(result.test, b"<b>\n```\nend\n")
         attempts = [[result], [self.passed(a_test(1))]]
-        parts = list(run_tests.github_page(attempts, ["the <verdict>", "2 tests"], self.record))
+        parts = list(run_tests.github_page(attempts, "2 tests <so>", ["the <verdict>"], self.record))
         page = "".join(parts)
-        self.assertIn("### 2 tests\n\n```text\nthe <verdict>\n```\n", page)
+        self.assertIn("### 2 tests &lt;so&gt;\n\n```text\nthe <verdict>\n```\n", page)
         self.assertIn("\n````text\n<b>\n```\nend\n\n````\n", page)
-        self.assertIn("<details><summary>t|0%: failed, exit 1, assert 1 == 2</summary>\n", page)
-        self.assertIn("  section 0\n    t 0  :crit, 0, 1\n    t1 :0, 1\n", page)
+        self.assertIn("<details><summary>t|0%: failed, exit 1: assert 1 == 2</summary>\n", page)
+        self.assertIn("  section GPU 0\n    t 0  :crit, 0, 1\n    t1 :0, 1\n", page)
         self.assertLessEqual(len(run_tests.fitting(parts, 200)), 200)
         self.assertEqual(run_tests.fitting(["a"], 0), b"")
 

@@ -16,7 +16,7 @@ import run_tests
 from run_tests import (ALL_GPUS, SHARES, STACKS_S, STUCK_S, Abandon, Announce, Attempt, Begin, Blame, Broken, Cause,
                        Conclude, Ended, Exited, Interrupt, Kill, Launch, Lease, Outcome, Quarantine, Result, Retry,
                        Sick, Submit, Test, Tick, death_of, judge, outcome_of)
-from tests.support import a_test, tests_of
+from tests.support import a_test, listed
 
 SEEDS = 1000     # random schedules, a millisecond each
 CAUSES = {"ecc": Cause("ECC", Blame.DEVICE), "bus": Cause("lost", Blame.DEVICE),
@@ -40,7 +40,7 @@ class Play:
 
     def __init__(self, tests: str, *, gpus: int = 2, jobs: int = 2, sequential: bool = False, order: str = "",
                  later: str = "", locks: Optional[run_tests.GpuLocks] = None, **options: Any) -> None:
-        self.tests = {test.label: test for test in tests_of(tests, has_timeouts=True)}
+        self.tests = {test.label: test for test in listed(tests, has_timeouts=True)}
         ordered = [self.tests[label] for label in order.split() or self.tests if label not in later.split()]
         pool = run_tests.Pool(devices_of(gpus), jobs, sequential, locks)
         self.schedule = run_tests.Schedule(ordered, pool, run_tests.Options((), **{"slow": math.inf, **options}))
@@ -496,7 +496,7 @@ class RetryTest(ScheduleCase):
             exit e 1   > e failed, again; e on GPU 0
             exit e     > e flaky
         """, retries=1, skip_code=77, fail_fast=True)
-        self.assertEqual(play.reasons()["c"], "waits for b, which did not pass")
+        self.assertEqual(play.reasons()["c"], "waits for b, which was skipped")
 
     def test_a_known_failure_is_final_and_a_pass_is_told(self) -> None:
         """As for pytest's xfail. A crash or a timeout may be another fault."""

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 import run_tests
 from run_tests import Begin, Cause, Conclude, Exited, Launch, Options, Retry
-from tests.support import ROOT, RunnerCase, tests_of
+from tests.support import ROOT, RunnerCase, listed
 
 sys.path.insert(0, os.path.join(ROOT, "qa"))
 
@@ -104,7 +104,7 @@ class Simulated:
         self.options = Options(("tests.txt",), jobs=self.random.choice((1, 2)), retries=1,
                                fail_fast=self.random.random() < 0.2)
         words = self.words()
-        self.tests = tests_of(" ".join(words))
+        self.tests = listed(" ".join(words))
         pool = run_tests.make_pool([run_tests.Device(index, str(index)) for index in range(self.gpus)], self.tests,
                                    self.options)
         self.schedule = run_tests.Schedule(self.tests, pool, self.options)
