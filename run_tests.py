@@ -5073,12 +5073,13 @@ class Trace:
                 data = file.read(int(min(COPY_BYTES, end - offset)))
                 if not data:
                     break
-                shown = data
-                if change:
-                    data += file.readline(COPY_BYTES)
-                    shown = change(data)
-                self.write(shown)
+                if change and len(data) == COPY_BYTES:
+                    data = data[: data.rfind(b"\n") + 1] or data
+                    file.seek(offset + len(data))
                 offset += len(data)
+                if change:
+                    data = change(data)
+                self.write(data)
         return offset
 
     @contextmanager
@@ -5701,8 +5702,7 @@ def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) ->
     ]
     if named:
         yield "slowest: " + ", ".join(named)
-    has_ended = not any(result.outcome.is_unfinished() for result in results)
-    if pool.sequential or not has_ended:
+    if pool.sequential or any(result.outcome.is_unfinished() for result in results):
         return
     alone = [
         result.test.label
