@@ -418,7 +418,7 @@ class CommandLineTest(GatedCase):
     def test_directories(self) -> None:
         """A change stays in its test, unless it is state; one that a test takes away is missed by those below alone."""
         os.makedirs(os.path.join(self.folder, "sub"))
-        ran = self.run_list("cd sub && pwd  #: label=one\npwd  #: label=two\ncd sub\n"
+        ran = self.run_list("cd sub && pwd  #: label=one\npwd  #: label=two\nwait\ncd sub\n"
                             'pwd && rmdir "$PWD"  #: label=three\n'
                             "wait\ntrue  #: label=four\ncd ..\npwd  #: label=five\n")
         self.check(ran, 1, {"one": "passed", "two": "passed", "three": "passed", "four": "failed", "five": "passed"})
