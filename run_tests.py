@@ -5685,20 +5685,19 @@ def causes(results: Iterable[Result]) -> Iterator[str]:
         yield f"{len(named):5} x {cause}: {first_of(named)}"
 
 
-def slowest(results: Iterable[Result], number: int) -> List[Result]:
+def slowest(results: Iterable[Result]) -> List[Result]:
     """The tests that took longest, if there are more than one."""
     ran = [result for result in results if result.status is not None]
     if len(ran) < 2:
         return []
-    return sorted(ran, key=lambda result: -result.seconds)[:number]
+    return sorted(ran, key=lambda result: -result.seconds)[:SLOWEST]
 
 
 def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) -> Iterator[str]:
     """What took longest, what had all GPUs, and how much the GPUs have gained."""
     results = [ends[-1] for ends in attempts]
     named = [
-        f"{result.test.label} {show_duration(result.seconds)}"
-        for result in slowest(results, SLOWEST)
+        f"{result.test.label} {show_duration(result.seconds)}" for result in slowest(results)
     ]
     if named:
         yield "slowest: " + ", ".join(named)
