@@ -87,6 +87,7 @@ from typing import (
     Collection,
     Container,
     ContextManager,
+    Deque,
     Dict,
     FrozenSet,
     Iterable,
@@ -6417,6 +6418,34 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
     return Options(**values)
 
 
+class Inbox:
+    """What happens, for the main thread, from pool threads and the signal handler: in order, but signals come first.
+
+    Ctrl-C on a terminal also hits a test that is not yet in a session of its own. Its end is no failure, even where
+    it is told before the signal is.
+    """
+
+    def __init__(self) -> None:
+        self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # rings once for each event
+        self.signals: Deque[Interrupt] = collections.deque()
+        self.events: Deque[Any] = collections.deque()
+
+    def put(self, event: Any) -> None:
+        if isinstance(event, Interrupt):
+            self.signals.append(event)
+        else:
+            self.events.append(event)
+        self.bell.put(None)
+
+    def get(self, timeout: float) -> Any:
+        """The next event. Raises queue.Empty after `timeout` seconds."""
+        self.bell.get(timeout=timeout)
+        return (self.signals or self.events).popleft()
+
+    def empty(self) -> bool:
+        return self.bell.empty()
+
+
 class ReportCut(BaseException):
     """A signal has come while logs are replayed. `args[0]` is its number."""
 
@@ -6450,7 +6479,7 @@ class Run:
         outlook = Outlook(self.schedule, selection.estimates)
         self.console = Console(trace, self.record, self.tests, len(order), policy, outlook)
         self.bash = find_program("bash") or "bash"
-        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()  # of Events
+        self.inbox = Inbox()
         self.workers = ThreadPoolExecutor(self.slots)
         self.quarantined: List[Sick] = []
         self.health = Health(machine)

@@ -514,6 +514,17 @@ class Signals(CommandLineCase):
 
 # Streams.
 
+class InboxTest(unittest.TestCase):
+    def test_a_signal_comes_before_what_it_may_have_caused(self) -> None:
+        inbox = run_tests.Inbox()
+        first = run_tests.Tick(1.0)
+        signalled = run_tests.Interrupt(2.0, signal.SIGINT)
+        for event in (first, signalled):
+            inbox.put(event)
+        self.assertEqual([inbox.get(0), inbox.get(0)], [signalled, first])
+        self.assertTrue(inbox.empty())
+
+
 class Streams(CommandLineCase):
     """Standard input, output and error, or what is left of them; on a full device and with none: test_faults_runner."""
 
