@@ -152,7 +152,8 @@ class RunnerCase(unittest.TestCase):
         return {**environment, **extra}
 
     def command(self, *arguments: str) -> List[str]:
-        return [sys.executable, compiled_runner(), *arguments]
+        """The runner, without `site`: what is installed there may take as long to load as the runner."""
+        return [sys.executable, "-S", compiled_runner(), *arguments]
 
     def start(self, *arguments: str, gpus: Optional[str] = "0,1", env: Mapping[str, str] = {},  # noqa: B006
               **popen: Any) -> "subprocess.Popen[bytes]":

@@ -156,7 +156,7 @@ class DedupCase(RunnerCase):
               stdout: int = subprocess.PIPE) -> Ran:
         """Run the command line; hold exit code, stderr (a pattern for all of it) and stdout against each other."""
         environment = {"PYTHONIOENCODING": "utf-8:surrogateescape", "COLUMNS": "100", **env}
-        ran = subprocess.run([sys.executable, SCRIPT, *arguments], cwd=self.folder, check=False, stdout=stdout,
+        ran = subprocess.run([sys.executable, "-S", SCRIPT, *arguments], cwd=self.folder, check=False, stdout=stdout,
                              stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=self.environment(None, environment))
         said = ran.stderr.decode("utf-8", "replace")
         self.assertEqual(ran.returncode, code, said)
@@ -243,7 +243,7 @@ class Contract(RunnerCase):
                 if name != missing:
                     shutil.copy(os.path.join(os.path.dirname(SCRIPT), name), folder)
             with self.subTest(missing):
-                ran = subprocess.run([sys.executable, os.path.join(folder, "ci_dedup.py"), "x"], check=False,
+                ran = subprocess.run([sys.executable, "-S", os.path.join(folder, "ci_dedup.py"), "x"], check=False,
                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
                 self.assertEqual((ran.returncode, ran.stdout.decode()),
                                  (2, f"ci_dedup.py: error: {missing} is not beside it; copy it, too\n"))
@@ -1729,7 +1729,8 @@ class MadeUp(DedupCase):
     def test_what_is_chosen_is_the_right_answer(self) -> None:
         script = os.path.join(ROOT, "qa", "bench", "ci_history.py")
         for seed, commits in ((1, 1000), (2, 1500)):
-            command = [sys.executable, script, self.path(str(seed)), "--commits", str(commits), "--seed", str(seed)]
+            command = [sys.executable, "-S", script, self.path(str(seed)), "--commits", str(commits),
+                       "--seed", str(seed)]
             made = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout.decode()
             out = self.dedup(str(seed), "--catch", "98", "--write", f"{seed}.txt").text
             with self.subTest(seed):

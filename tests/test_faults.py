@@ -102,7 +102,7 @@ class FaultCase(GatedCase):
         super().setUp()
         mark = uuid.uuid4()
         self.mark, self.number = f"FAULT={mark.hex}".encode(), str(mark.int)[-15:]
-        self.head: Sequence[str] = [sys.executable, compiled_runner()]
+        self.plain = self.head = super().command()
         self.write("tool.sh", TOOL)
         self.addCleanup(self.kill_left)      # before the folder is removed
 
@@ -113,7 +113,7 @@ class FaultCase(GatedCase):
 
     def environment(self, gpus: Optional[str], extra: Mapping[str, str]) -> Dict[str, str]:
         return super().environment(gpus, {"FAULT": self.mark.decode()[6:], "NAP": f"sleep 86400.{self.number}",
-                                          "PY": sys.executable, "RUNNER": compiled_runner(), **extra})
+                                          "PY": f"{sys.executable} -S", "RUNNER": compiled_runner(), **extra})
 
     def command(self, *arguments: str) -> List[str]:
         return [*self.head, *arguments]
@@ -121,7 +121,7 @@ class FaultCase(GatedCase):
     def drive(self, *patches: str) -> None:
         """Run the command line from a script that first changes what `patches` say of `run_tests`."""
         start = f"import sys; sys.path.insert(0, {ROOT!r}); import run_tests"
-        self.head = [sys.executable, self.write("driver.py", "\n".join(
+        self.head = [sys.executable, "-S", self.write("driver.py", "\n".join(
             [start, *patches, "run_tests.leave(run_tests.main())\n"]))]
 
     def when_ready(self, lines: int = 1) -> Mapping[str, str]:
@@ -367,7 +367,7 @@ class StacksTest(FaultCase):
         self.assertFalse([name for name in os.listdir(self.folder) if "core" in name])
 
     def test_a_python_that_handles_sigterm_is_left_to_it(self) -> None:
-        log = self.time_out(f'$PY -c "{self.HANDLER.format("lambda *_: exit(print(`tidied`))")}"'.replace("`", "'"))
+        log = self.time_out(f'$PY -c "{self.HANDLER.format("lambda *_: sys.exit(print(`tidied`))")}"'.replace("`", "'"))
         self.assertRegex(log, r"^\n=== run_tests\.py: did not end in 0\.1s ===\ntidied\n$")
 
     def test_one_that_does_not_end_by_it_is_asked_before_sigkill(self) -> None:

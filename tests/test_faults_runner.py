@@ -11,7 +11,7 @@ import unittest
 from typing import Any, Mapping, Tuple
 
 import run_tests
-from tests.support import ENDING, RUNNER, WAIT_S, Fifo, compiled_runner
+from tests.support import ENDING, RUNNER, WAIT_S, Fifo
 from tests.test_faults import WHEN_READY, Ended, FaultCase, cgroup, is_allowed
 
 SOON = "run_tests.LINGER_S = 0.1"        # for what is left behind
@@ -231,7 +231,7 @@ class RunnerTest(FaultCase):
                 self.assertEqual(process.wait(WAIT_S), -signal.SIGKILL)
                 self.assert_swept()
                 self.write("ready", "")
-                self.head = [sys.executable, compiled_runner()]
+                self.head = self.plain
                 self.suffer(text, 0, {"a": "passed", "b": "passed"}, "--rerun-failed")
                 os.unlink(os.path.join(self.folder, "ready"))
 

@@ -15,13 +15,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import unittest
 from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Sequence, Set
 from xml.etree import ElementTree
 
 from run_tests import Reader, Script, ScriptFile, Site, Tells, is_calm, read_handler
-from tests.support import WAIT_S, Fifo, Ran, compiled_runner, lines_of, remarks
+from tests.support import WAIT_S, Fifo, Ran, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import BLOCK, PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
 
@@ -297,7 +296,6 @@ class ScriptCase(FaultCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.head = [sys.executable, "-S", compiled_runner()]
         for name in {*PROGRAMS} - {"nvidia-smi"}:
             self.stub(name, STUB)
         self.write("bin/mark", "\n@@mark@@\n")
