@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 from xml.etree import ElementTree
 
 import run_tests
-from tests.support import ROOT, WAIT_S, Fifo, GatedCase, Ran, compiled_runner, remarks
+from tests.support import WAIT_S, Fifo, GatedCase, Ran, compiled_runner, remarks
 
 GONE_S = 5.0                    # from the runner's death to the last of its tests' processes
 PROBLEMS = {"failed": "failure", "crashed": "error", "timeout": "error", "blocked": "error", "unrunnable": "error",
@@ -102,7 +102,6 @@ class FaultCase(GatedCase):
         super().setUp()
         mark = uuid.uuid4()
         self.mark, self.number = f"FAULT={mark.hex}".encode(), str(mark.int)[-15:]
-        self.plain = self.head = super().command()
         self.write("tool.sh", TOOL)
         self.addCleanup(self.kill_left)      # before the folder is removed
 
@@ -114,15 +113,6 @@ class FaultCase(GatedCase):
     def environment(self, gpus: Optional[str], extra: Mapping[str, str]) -> Dict[str, str]:
         return super().environment(gpus, {"FAULT": self.mark.decode()[6:], "NAP": f"sleep 86400.{self.number}",
                                           "PY": f"{sys.executable} -S", "RUNNER": compiled_runner(), **extra})
-
-    def command(self, *arguments: str) -> List[str]:
-        return [*self.head, *arguments]
-
-    def drive(self, *patches: str) -> None:
-        """Run the command line from a script that first changes what `patches` say of `run_tests`."""
-        start = f"import sys; sys.path.insert(0, {ROOT!r}); import run_tests"
-        self.head = [sys.executable, "-S", self.write("driver.py", "\n".join(
-            [start, *patches, "run_tests.leave(run_tests.main())\n"]))]
 
     def when_ready(self, lines: int = 1) -> Mapping[str, str]:
         """Let timeouts count from when tests are ready; returns an environment."""
@@ -346,7 +336,7 @@ class TestFaultTest(FaultCase):
 class StacksTest(FaultCase):
     """What the log of a test that is ended has of its Pythons."""
 
-    HANDLER = ("import signal, time; signal.signal(signal.SIGTERM, {}); open('up', 'w').write('up\\n'); "
+    HANDLER = ("import signal, sys, time; signal.signal(signal.SIGTERM, {}); open('up', 'w').write('up\\n'); "
                "time.sleep(86400)")
 
     def time_out(self, line: str, lines: int = 1) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Sequence, Set
 from xml.etree import ElementTree
 
 from run_tests import Reader, Script, ScriptFile, Site, Tells, is_calm, read_handler
-from tests.support import WAIT_S, Fifo, Ran, lines_of, remarks
+from tests.support import SOON, WAIT_S, Fifo, Ran, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import BLOCK, PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
 
@@ -561,6 +561,7 @@ class FeatureTest(ScriptCase):
 
     def test_what_the_script_leaves(self) -> None:
         """Its daemons end with the run."""
+        self.drive(SOON)
         ran = self.conduct(HEAD + lines("python3 a || test_fail a", "setsid $NAP & $NAP &", "(setsid $NAP &)",
                                         "(setsid env -i $NAP </dev/null >/dev/null 2>&1 &)", "echo end"))
         self.assertEqual((ran.code, ran.text.splitlines()[-1]), (0, "end"))
