@@ -311,11 +311,13 @@ class OptionsTest(FaultCase):
         self.assertTrue(process.communicate(timeout=WAIT_S)[0].endswith(b"All tests passed\n"))
 
     def test_deadline(self) -> None:
+        self.over_when_ready()
         for gpus in ("0", "0,1"):
             with self.each(gpus):
-                ran = self.suffer("(setsid $NAP & env -i $(which setsid) $NAP & true); $NAP #: label=a gpus=all\n"
-                                  "true #: label=b gpus=all\n", 1, {"a": "interrupted", "b": "not run"},
-                                  "--deadline", "1s", "--order", "file", gpus=gpus)
+                ran = self.suffer("(setsid $NAP & env -i $(which setsid) $NAP & true); echo up >up; $NAP "
+                                  "#: label=a gpus=all\ntrue #: label=b gpus=all\n",
+                                  1, {"a": "interrupted", "b": "not run"},
+                                  "--deadline", "1h", "--order", "file", gpus=gpus)
                 self.assertEqual(ran.text.splitlines()[-1], "Ended by --deadline: 1 interrupted, 1 not run")
 
 

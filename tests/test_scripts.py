@@ -500,7 +500,7 @@ class FeatureTest(ScriptCase):
         """--timeout and --retries, with the records of it all."""
         ran = self.conduct(HEAD + lines(
             "bash -c 'echo stuck; exec $NAP' --junitxml=slow.xml || test_fail slow",
-            "bash -c '[ -e again ] || { touch again; exit 3; }' || test_fail flaky",
+            "#: timeout=1h", "bash -c '[ -e again ] || { touch again; exit 3; }' || test_fail flaky",
             "bash -c 'kill -SEGV $$' --junitxml=dead.xml || test_fail dead", "(exit 3) || test_fail left",
             "python3 fine --junitxml=fine.xml || test_fail fine") + TAIL,
             "--timeout", "300ms", "--retries", "1", "--junit", "all.xml")
@@ -529,9 +529,10 @@ class FeatureTest(ScriptCase):
         self.assertEqual(ran.outcomes(), {"a": "failed", "b": "not run", "c": "not run"})
 
     def test_deadline(self) -> None:
+        self.over_when_ready()
         ran = self.conduct(lines("trap 'echo cleaned' EXIT") + suite(
-            "$NAP || test_fail a", "python3 b || test_fail b #: gpus=all", "pip3 never"),
-            "--deadline", "500ms", "--grace", "2s", "--order", "file")
+            "bash -c 'echo up >up; exec $NAP' || test_fail a", "python3 b || test_fail b #: gpus=all", "pip3 never"),
+            "--deadline", "1h", "--grace", "1h", "--order", "file")
         self.assertEqual((ran.code, self.events(ran), ran.outcomes()["a"]), (1, [], "interrupted"))
         self.assertRegex(ran.text, r"(?m)^cleaned\n(?s:.*)^Ended by --deadline: ")
 
