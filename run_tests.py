@@ -6423,10 +6423,13 @@ class Inbox:
 
     Ctrl-C on a terminal also hits a test that is not yet in a session of its own. Its end is no failure, even where
     it is told before the signal is.
+
+    No SimpleQueue: its `get` may wait for ever where its timeout passes before it begins to wait, at least in Python
+    3.8 to 3.12. A lock, too, can be released by a signal handler.
     """
 
     def __init__(self) -> None:
-        self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # rings once for each event
+        self.bell = threading.Lock()  # held while nothing has come
         self.signals: Deque[Interrupt] = collections.deque()
         self.events: Deque[Any] = collections.deque()
 
@@ -6435,15 +6438,18 @@ class Inbox:
             self.signals.append(event)
         else:
             self.events.append(event)
-        self.bell.put(None)
+        with suppress(RuntimeError):  # it has rung before
+            self.bell.release()
 
     def get(self, timeout: float) -> Any:
         """The next event. Raises queue.Empty after `timeout` seconds."""
-        self.bell.get(timeout=timeout)
+        while self.empty():
+            if not self.bell.acquire(timeout=timeout):
+                raise queue.Empty
         return (self.signals or self.events).popleft()
 
     def empty(self) -> bool:
-        return self.bell.empty()
+        return not (self.signals or self.events)
 
 
 class ReportCut(BaseException):

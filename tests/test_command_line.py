@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import queue
 import re
 import shutil
 import signal
@@ -523,6 +524,15 @@ class InboxTest(unittest.TestCase):
             inbox.put(event)
         self.assertEqual([inbox.get(0), inbox.get(0)], [signalled, first])
         self.assertTrue(inbox.empty())
+
+    def test_a_timeout_that_passes_at_once(self) -> None:
+        """A SimpleQueue may then wait for ever."""
+        inbox = run_tests.Inbox()
+        for _ in range(1000):
+            inbox.put(run_tests.Tick(1.0))
+            inbox.get(0)
+            with self.assertRaises(queue.Empty):
+                inbox.get(1e-6)
 
 
 class Streams(CommandLineCase):
