@@ -349,6 +349,9 @@ class Snapshot(NamedTuple):
     directory: str
     environment: Optional[Mapping[bytes, bytes]]  # what is exported; None: as the runner's own
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
+    before: str = ""  # bash that runs before the command of the test, and after it
+    after: str = ""
+    has_stdin: bool = False  # its standard input is the runner's
 
 
 class Test(NamedTuple):
@@ -2987,6 +2990,20 @@ class Pool:
         self.set_room(device.index, self.room[device.index])
 
 
+def make_pool(
+    devices: Sequence[Device],
+    tests: Iterable[Test],
+    options: Options,
+    locks: Optional[GpuLocks] = None,
+) -> Pool:
+    """The pool of a machine with these devices: sequential where there is at most one place to run tests."""
+    jobs = options.jobs or max(len(devices), 1)
+    only_gpu = all(test.gpus > 0 for test in tests)
+    return Pool(
+        devices, jobs, sequential=len(devices) <= 1 and (jobs <= 1 or only_gpu), locks=locks
+    )
+
+
 def demand(need: float, size: int) -> Tuple[int, int]:
     """How many devices of a machine with `size` a need takes, and how many shares of each."""
     if 0 < need < 1:
@@ -4216,6 +4233,8 @@ def bash_text(
     exports = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     exports += [f"{name}=${{{name}-{value}}}" for name, value in unset.items()]
     start.append("export " + " ".join(exports))
+    if test.shell.before:
+        start.append(test.shell.before)
     command = with_source(test.command)
     if command != test.command:
         start.append(f"_rt_source={shlex.quote(test.file)}")
@@ -4223,7 +4242,9 @@ def bash_text(
         command = f". {shlex.quote(scratch.write(command))}"
     lines = "\n" * min(test.line - 1, ARGUMENT_BYTES // 4)
     # With text to come, bash does not exec the command, and tells how it died.
-    return f"{{ {'; '.join(start)}; }} 2>/dev/null{lines or '; '}{command}\n\n"
+    return (
+        f"{{ {'; '.join(start)}; }} 2>/dev/null{lines or '; '}{command}\n\n{test.shell.after}"
+    )
 
 
 def free_port(slot: int, slots: int) -> int:
@@ -4237,6 +4258,139 @@ def free_port(slot: int, slots: int) -> int:
             listener.bind(("", port))
             return port
     return first
+
+
+def test_environment(outer: Mapping[bytes, bytes], slots: int, run: str) -> Dict[bytes, bytes]:
+    """What all tests of a run have in their environment besides `outer`; what that says stays, but for buffering."""
+    environment = {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
+    if b"PYTHONFAULTHANDLER" not in outer:
+        environment[b"PYTHONFAULTHANDLER"] = b"1"
+    runs = [outer[name] for name in (b"RUN_TESTS_OUTER", b"RUN_TESTS_RUN") if name in outer]
+    if runs:  # a runner in a runner: the outer one's mark must not be lost
+        environment[b"RUN_TESTS_OUTER"] = b" ".join(runs)
+    if slots > 1 and b"OMP_NUM_THREADS" not in outer:
+        cores = os.cpu_count() or 1
+        if hasattr(os, "sched_getaffinity"):
+            cores = len(os.sched_getaffinity(0))  # those that this process may use
+        environment[b"OMP_NUM_THREADS"] = b"%d" % max(1, cores // slots)
+    return environment
+
+
+class Host:
+    """Where attempts run, each with a thread of the pool that waits for it: this machine.
+
+    A run asks for no more than this class has, so that its tests may run elsewhere.
+    """
+
+    def __init__(
+        self, machine: Machine, reaper: Reaper, locks: Optional[GpuLocks] = None
+    ) -> None:
+        self.machine = machine
+        self.reaper = reaper
+        self.locks = locks
+        self.bash = find_program("bash") or "bash"
+        self.has_stuck = False  # a pool thread waits for a process that cannot be killed
+        # By slot: a look at those in use costs as much as a start.
+        self.ports: Dict[int, str] = {}
+
+    def make_pool(self, tests: Sequence[Test], options: Options) -> Pool:
+        """What there is to lease."""
+        return make_pool(self.machine.devices, tests, options, self.locks)
+
+    def open(
+        self, run: str, slots: int, kept: Collection[int], post: Callable[[Any], None]
+    ) -> None:
+        """Prepare for so many attempts of a run at once, whose events go to `post`; the guard holds locks in `kept`."""
+        self.run = run
+        self.kept = [*kept]
+        if self.locks is not None:
+            self.kept += self.locks.files.values()
+        self.post = post
+        self.allow(slots)
+        self.health = Health(self.machine)
+        self.oom_kills = oom_kills()
+        self.environment = test_environment(os.environb, slots, run)
+        os.environb.update(self.environment)  # Popen passes it on at no cost
+
+    def allow(self, slots: int) -> None:
+        """Let so many attempts run at once."""
+        self.slots = slots
+        self.workers = ThreadPoolExecutor(slots)
+
+    def do_chores(self) -> None:
+        """What is to be looked after every second, and first of all. Main thread only. Raises OSError."""
+        self.reaper.collect()
+        self.reaper.post_guard(self.bash, self.run, self.kept)
+        self.oom_kills = oom_kills()
+
+    def start(self, attempt: Attempt, log: str) -> None:
+        """Let a pool thread run an attempt, whose output goes to the file `log`."""
+        slot = attempt.lease.slot
+        if slot not in self.ports:
+            self.ports[slot] = str(free_port(slot, self.slots))
+        attempt.process = Process(
+            self.reaper, f"RUN_TESTS_RUN={self.run}", f"RUN_TESTS_SLOT={slot}"
+        )
+        try:
+            self.workers.submit(
+                run_attempt,
+                attempt,
+                functools.partial(self.job, log),
+                self.reaper,
+                self.health,
+                self.note,
+            )
+        except RuntimeError as error:  # of threading: no word of errno
+            why = f"cannot run {attempt.test.label}: {error}; raise `ulimit -u`"
+            self.post(Broken(time.monotonic(), attempt.test, why))
+
+    def note(self, event: Event) -> None:
+        """Post an event of an attempt. Called in its thread."""
+        if isinstance(event, Exited) and event.cause == OOM_KILLED:
+            self.oom_kills = oom_kills()  # the next one is another
+        self.post(event)
+
+    def job(self, log: str, attempt: Attempt) -> Job:
+        """The shell of one attempt. Called in its thread. Raises OSError."""
+        test = attempt.test
+        slot = attempt.lease.slot
+        own = {
+            **self.machine.mask(attempt.lease),
+            "RUN_TESTS_LABEL": test.label,
+            "RUN_TESTS_SLOT": str(slot),
+            "RUN_TESTS_ATTEMPT": str(attempt.number),
+        }
+        exported = test.shell.environment
+        environment = None
+        directory = None
+        if exported is not None:
+            environment = {**exported, **self.environment}
+            directory = test.shell.directory
+        ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), self.ports[slot])
+        text = bash_text(test, own, ports, self.reaper.scratch, attempt.process.mark)
+        return Job(
+            self.bash,
+            [b"-c", to_bytes(text), to_bytes(test.file)],
+            environment,
+            log,
+            directory,
+            test.preface,
+            self.oom_kills,
+            None if test.shell.has_stdin else subprocess.DEVNULL,
+        )
+
+    def abandon(self) -> None:
+        """The thread of an attempt is lost, and others must not wait for it."""
+        self.has_stuck = True
+        self.workers.shutdown(wait=False)
+        self.allow(self.slots)
+
+    def close(self) -> None:
+        """End what attempts have left, and say so."""
+        self.workers.shutdown(wait=not self.has_stuck)
+        left = self.reaper.close()
+        if left and not self.has_stuck:
+            warn(f"ended what some tests had left behind: {first_of(list(map(str, left)))}")
 
 
 # Faults of a JUnit file in which nothing is this attempt's.
@@ -6456,44 +6610,29 @@ class Run:
     def __init__(
         self,
         selection: Selection,
-        machine: Machine,
+        host: Host,
         options: Options,
         trace: Trace,
-        reaper: Reaper,
     ) -> None:
         self.selection, self.tests = selection, selection.tests
-        self.machine = machine
+        self.host = host
+        self.machine = host.machine
         self.options = options
         self.trace = trace
-        self.reaper = reaper
-        locks = None
-        if options.gpu_locks and machine.devices:
-            locks = GpuLocks(options.gpu_locks, machine)
         now = time.strftime("%Y%m%dT%H%M%S")
         self.record = Record(options, f"{now}-{os.getpid()}-{os.urandom(3).hex()}")
-        pool = make_pool(machine.devices, self.tests, options, locks)
+        pool = host.make_pool(self.tests, options)
         order = selection.to_run(options.order, pool)
         self.schedule = Schedule(order, pool, options)
-        self.slots = slot_count(pool, order)
         policy = self.policy(pool.sequential)
         outlook = Outlook(self.schedule, selection.estimates)
         self.console = Console(trace, self.record, self.tests, len(order), policy, outlook)
-        self.bash = find_program("bash") or "bash"
         self.inbox = Inbox()
-        self.workers = ThreadPoolExecutor(self.slots)
         self.quarantined: List[Sick] = []
-        self.health = Health(machine)
-        self.oom_kills = oom_kills()
         self.chores_at = -math.inf
-        self.has_stuck = False  # a pool thread waits for a process that cannot be killed
-        # By slot: a look at those in use costs as much as a start.
-        self.ports: Dict[int, str] = {}
         self.has_waited = False  # for another runner's GPUs
-        self.environment = test_environment(os.environb, self.slots, self.record.run)
-        os.environb.update(self.environment)  # Popen passes it on at no cost
-        self.kept = [self.record.lock]  # locks, which the guard holds too
-        if locks is not None:
-            self.kept += locks.files.values()
+        slots = slot_count(pool, order)
+        host.open(self.record.run, slots, [self.record.lock], self.inbox.put)
 
     def policy(self, sequential: bool) -> Policy:
         """What is shown when."""
@@ -6505,7 +6644,7 @@ class Run:
     def execute(self) -> None:
         """From the first start to the last end. Whatever goes wrong, no test is left running."""
         try:
-            self.reaper.post_guard(self.bash, self.record.run, self.kept)
+            self.host.do_chores()
             self.record.run_start(self.selection, self.machine)
             self.console.begin(self.machine)
             for test, why in self.selection.deferred.items():
@@ -6520,10 +6659,7 @@ class Run:
             details = self.record.note_crash(traceback_text())
             self.give_up(f"internal error, {error!r}; details are in {details}")
         finally:
-            self.workers.shutdown(wait=not self.has_stuck)
-            left = self.reaper.close()
-            if left and not self.has_stuck:
-                warn(f"ended what some tests had left behind: {first_of(list(map(str, left)))}")
+            self.host.close()
 
     def is_over(self) -> bool:
         return self.schedule.done
@@ -6555,16 +6691,12 @@ class Run:
 
     def do_chores(self) -> None:
         """What is to be looked after every second. Raises OSError."""
-        self.reaper.collect()
-        self.reaper.post_guard(self.bash, self.record.run, self.kept)
+        self.host.do_chores()
         self.record.restore()
-        self.oom_kills = oom_kills()
 
     def take(self, event: Event) -> None:
         """Let the schedule decide on what has happened, and do what it says."""
-        if isinstance(event, Exited) and event.cause == OOM_KILLED:
-            self.oom_kills = oom_kills()  # the next one is another
-        elif isinstance(event, Broken) and event.details:
+        if isinstance(event, Broken) and event.details:
             path = self.record.note_crash(event.details)
             event = event._replace(reason=f"{event.reason}; details are in {path}")
         elif (
@@ -6597,62 +6729,13 @@ class Run:
         for action in actions:  # ends come first: they are on disk before another test starts
             deeds[type(action)](action)
 
-    def start(self, attempt: Attempt) -> None:
-        """Let a pool thread run an attempt."""
-        test = attempt.test
-        slot = attempt.lease.slot
-        if attempt.number > 1:
-            self.record.put_away(self.schedule.results[test][-1])
-        if slot not in self.ports:
-            self.ports[slot] = str(free_port(slot, self.slots))
-        attempt.process = Process(
-            self.reaper, f"RUN_TESTS_RUN={self.record.run}", f"RUN_TESTS_SLOT={slot}"
-        )
-        try:
-            self.workers.submit(
-                run_attempt, attempt, self.job, self.reaper, self.health, self.inbox.put
-            )
-        except RuntimeError as error:  # of threading: no word of errno
-            self.inbox.put(
-                Broken(
-                    time.monotonic(),
-                    test,
-                    f"cannot run {test.label}: {error}; raise `ulimit -u`",
-                )
-            )
-
     def launch(self, launch: Launch) -> None:
-        self.record.test_start(launch.attempt)
-        self.start(launch.attempt)
-        self.console.launched(launch.attempt)
-
-    def job(self, attempt: Attempt) -> Job:
-        """The shell of one attempt. Called in its thread. Raises OSError."""
-        test = attempt.test
-        slot = attempt.lease.slot
-        own = {
-            **self.machine.mask(attempt.lease),
-            "RUN_TESTS_LABEL": test.label,
-            "RUN_TESTS_SLOT": str(slot),
-            "RUN_TESTS_ATTEMPT": str(attempt.number),
-        }
-        exported = test.shell.environment
-        environment = None
-        directory = None
-        if exported is not None:
-            environment = {**exported, **self.environment}
-            directory = test.shell.directory
-        ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), self.ports[slot])
-        text = bash_text(test, own, ports, self.reaper.scratch, attempt.process.mark)
-        return Job(
-            self.bash,
-            [b"-c", to_bytes(text), to_bytes(test.file)],
-            environment,
-            self.record.log_path(test),
-            directory,
-            test.preface,
-            self.oom_kills,
-        )
+        attempt = launch.attempt
+        self.record.test_start(attempt)
+        if attempt.number > 1:
+            self.record.put_away(self.schedule.results[attempt.test][-1])
+        self.host.start(attempt, self.record.log_path(attempt.test))
+        self.console.launched(attempt)
 
     def kill(self, kill: Kill) -> None:
         process = kill.attempt.process
@@ -6676,10 +6759,7 @@ class Run:
         self.console.remark(f"Quarantined: GPU {sick.device.token} [{sick.reason}]")
 
     def abandon(self, _abandon: Abandon) -> None:
-        """The thread of an attempt is lost, and others must not wait for it."""
-        self.has_stuck = True
-        self.workers.shutdown(wait=False)
-        self.workers = ThreadPoolExecutor(self.slots)
+        self.host.abandon()
 
     def conclude(self, conclude: Conclude) -> None:
         result = conclude.result
@@ -6711,7 +6791,8 @@ class Run:
                 event = self.inbox.get(timeout=FOLLOW_S)
                 if isinstance(event, (Exited, Broken)):
                     running.pop(event.test, None)
-        self.has_stuck = self.has_stuck or bool(running)
+        if running:
+            self.host.abandon()
 
     def report(self, seconds: float) -> int:
         """Close the journal, print what there is to print; returns the exit code."""
@@ -6768,20 +6849,6 @@ def cut_report(event: Interrupt) -> None:
     raise ReportCut(event.signum)
 
 
-def make_pool(
-    devices: Sequence[Device],
-    tests: Iterable[Test],
-    options: Options,
-    locks: Optional[GpuLocks] = None,
-) -> Pool:
-    """The pool of a machine with these devices: sequential where there is at most one place to run tests."""
-    jobs = options.jobs or max(len(devices), 1)
-    only_gpu = all(test.gpus > 0 for test in tests)
-    return Pool(
-        devices, jobs, sequential=len(devices) <= 1 and (jobs <= 1 or only_gpu), locks=locks
-    )
-
-
 def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
     """How many tests may run at once."""
     if pool.sequential:
@@ -6808,22 +6875,6 @@ def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
     if any(not outcome.is_ok() or schedule.options.fails(outcome) for outcome in outcomes):
         return EXIT_FAILED
     return EXIT_OK
-
-
-def test_environment(outer: Mapping[bytes, bytes], slots: int, run: str) -> Dict[bytes, bytes]:
-    """What all tests of a run have in their environment besides `outer`; what that says stays, but for buffering."""
-    environment = {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
-    if b"PYTHONFAULTHANDLER" not in outer:
-        environment[b"PYTHONFAULTHANDLER"] = b"1"
-    runs = [outer[name] for name in (b"RUN_TESTS_OUTER", b"RUN_TESTS_RUN") if name in outer]
-    if runs:  # a runner in a runner: the outer one's mark must not be lost
-        environment[b"RUN_TESTS_OUTER"] = b" ".join(runs)
-    if slots > 1 and b"OMP_NUM_THREADS" not in outer:
-        cores = os.cpu_count() or 1
-        if hasattr(os, "sched_getaffinity"):
-            cores = len(os.sched_getaffinity(0))  # those that this process may use
-        environment[b"OMP_NUM_THREADS"] = b"%d" % max(1, cores // slots)
-    return environment
 
 
 @contextmanager
@@ -6957,7 +7008,7 @@ def prepare(
         script = read_script(name, options)
         if options.list_only:
             return list_script(script, trace)
-        return ScriptRun(script, find_gpus(options, environ), options, trace, reaper)
+        return ScriptRun(script, find_host(options, environ, reaper), options, trace)
     script_options = {
         "--fail-function": options.handlers[1:],
         "--tests": options.tests,
@@ -6984,19 +7035,27 @@ def prepare(
             warn(line)
         trace.flush()
         return EXIT_OK
-    return Run(selection, find_gpus(options, environ), options, trace, reaper)
+    return Run(selection, find_host(options, environ, reaper), options, trace)
 
 
-def find_gpus(options: Options, environ: Mapping[str, str]) -> Machine:
-    """The devices of this run. Raises UsageError, and MachineError where they are fewer than demanded."""
+def find_host(options: Options, environ: Mapping[str, str], reaper: Reaper) -> Host:
+    """This machine and its devices. Raises UsageError, MachineError."""
     machine = find_machine(options.gpus, environ)
+    check_gpus(machine, options)
+    locks = None
+    if options.gpu_locks and machine.devices:
+        locks = GpuLocks(options.gpu_locks, machine)
+    return Host(machine, reaper, locks)
+
+
+def check_gpus(machine: Machine, options: Options) -> None:
+    """Raises MachineError where there are fewer devices than demanded."""
     if len(machine.devices) < options.require_gpus:
         found = " ".join(device.token for device in machine.devices) or "none"
         raise MachineError(
             f"--require-gpus {options.require_gpus}: there are {len(machine.devices)} ({found}); "
             "mend the machine or its mask"
         )
-    return machine
 
 
 def is_script(name: str) -> bool:
@@ -8346,27 +8405,23 @@ class ScriptRun(Run):
     def __init__(
         self,
         script: Script,
-        machine: Machine,
+        host: Host,
         options: Options,
         trace: Trace,
-        reaper: Reaper,
     ) -> None:
-        super().__init__(select([], options, History()), machine, options, trace, reaper)
+        super().__init__(select([], options, History()), host, options, trace)
         self.history = read_history(options)
         self.name = options.lists[0]
-        self.slots = self.schedule.pool.size * 8 + self.schedule.pool.cpus  # with fractions
-        self.workers = ThreadPoolExecutor(self.slots)
+        host.allow(self.schedule.pool.size * 8 + self.schedule.pool.cpus)  # with fractions
         self.shown = ScriptTrace(self.console)
         self.labels = Unique("{} #{}", str)
         self.stems = Unique("{}_{}", str.casefold)
         self.stems(os.path.basename(self.name))  # its own log
         self.script = script
         self.certainty = Certainty(script)
-        self.readers: Set[Test] = set()  # tests whose standard input would be ours
         self.last_ones: Set[Test] = set()  # tests whose failure may end the script
         self.must_join = False  # one of these has failed
-        self.keeper = reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
-        self.calls: Dict[Test, Handed] = {}  # of functions
+        self.keeper = host.reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
         self.site: Optional[Site] = None  # whose words bash is asked for
         self.handed: List[Handed] = []  # since the script has last waited
         self.running = 0  # of these, how many have not ended
@@ -8396,14 +8451,14 @@ class ScriptRun(Run):
             b"RUN_TESTS_ATTEMPT": b"1",
         }
         log = os.path.join(self.record.log_dir, os.path.basename(self.name) + ".log")
-        job = Job(self.bash, list(map(to_bytes, words)), environment, log, stdin=None)
-        return ScriptShell(job, self.reaper, self.inbox.put)
+        job = Job(self.host.bash, list(map(to_bytes, words)), environment, log, stdin=None)
+        return ScriptShell(job, self.host.reaper, self.inbox.put)
 
     def start_script(self) -> None:
         """Raises OSError."""
         file = self.script.files[self.name]
         self.introduce(file)
-        folder = self.reaper.scratch.path()
+        folder = self.host.reaper.scratch.path()
         os.mkdir(folder)
         handlers = " ".join(self.options.handlers)
         start = f"_rt_folder={shlex.quote(folder)} _rt_handlers=' {handlers} '\n"
@@ -8618,16 +8673,12 @@ class ScriptRun(Run):
             return "_rt_join; _rt_hand"
         if self.must_join:
             return "_rt_join; _rt_hand"
-        test = self.script_test(line)
+        test = self.test_of(line, site, said)
         if "exit" in reaction or handler.leaves:
             self.last_ones.add(test)
         handed = Handed(
             test, offset, site, reaction, said.snapshot, said.flags, int(said.level)
         )
-        if line.first in self.script.functions:
-            self.calls[test] = handed
-        if said.reads == "own":
-            self.readers.add(test)
         done = "_rt_pending=1 _rt_skip=1"
         why = self.hurry(site, handler, said)
         if why and not self.schedule.pool.sequential:
@@ -8724,40 +8775,37 @@ class ScriptRun(Run):
             )
         return test._replace(announces=False)
 
-    def job(self, attempt: Attempt) -> Job:
-        """The shell of one attempt. One by one, tests read what the script reads."""
-        job = super().job(attempt)
-        if attempt.test in self.calls:
-            job = job._replace(arguments=self.with_states(job.arguments, attempt.test))
-        if self.schedule.pool.sequential and attempt.test in self.readers:
-            return job._replace(stdin=None)
-        return job
+    def test_of(self, line: TestLine, site: Site, said: Arrival) -> Test:
+        """A test whose shell, where it calls a function, says what it is like before and after. Raises OSError.
 
-    def with_states(self, arguments: Sequence[bytes], test: Test) -> List[bytes]:
-        """The arguments of a shell that calls a function, and says what it is like before and after. Raises OSError."""
-        option, text, name = arguments
-        start, end, rest = text.partition(b"; } 2>/dev/null")
-        if "e" in self.calls[test].flags and not self.calls[test].site.handler:
-            start += b"; set -e"  # which counts in functions
-        folder = f"{self.keeper}.{test.index}"
-        os.makedirs(folder, exist_ok=True)
-        before, after = (
-            f"(_rt_status=$?; _rt_to={folder}/{when}; . {self.keeper}; exit $_rt_status) 2>/dev/null"
-            for when in ("before", "after")
-        )
-        return [
-            option,
-            b"; ".join([start, before.encode()]) + end + rest + after.encode(),
-            name,
-        ]
+        One by one, tests read what the script reads.
+        """
+        test = self.script_test(line)
+        has_stdin = self.schedule.pool.sequential and said.reads == "own"
+        shell = test.shell._replace(has_stdin=has_stdin)
+        if line.first in self.script.functions:
+            folder = self.folder_of(test)
+            os.makedirs(folder, exist_ok=True)
+            before, after = (
+                f"(_rt_status=$?; _rt_to={folder}/{when}; . {self.keeper}; exit $_rt_status) 2>/dev/null"
+                for when in ("before", "after")
+            )
+            if "e" in said.flags and not site.handler:
+                before = f"set -e; {before}"  # which counts in functions
+            shell = shell._replace(before=before, after=after)
+        return test._replace(shell=shell)
+
+    def folder_of(self, test: Test) -> str:
+        """Where the states of a test's shell are."""
+        return f"{self.keeper}.{test.index}"
 
     def check_calls(self) -> None:
         """Functions have run in shells of their own, which they may neither change nor end but by a last failure."""
         for handed in self.handed:
             is_last = handed.reaction == "exit $?" and self.has_failed(handed)
-            if handed.test not in self.calls or is_last:
+            if not handed.test.shell.after or is_last:
                 continue
-            folder = f"{self.keeper}.{handed.test.index}"
+            folder = self.folder_of(handed.test)
             states = {"the shell has ended", ""}
             with suppress(ListError):
                 states = {list_text(f"{folder}/{when}") for when in ("before", "after")}
