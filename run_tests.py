@@ -2906,6 +2906,14 @@ class Pool:
     def size(self) -> int:
         return len(self.devices) - len(self.lost)
 
+    def holds(self, need: float) -> bool:
+        """Whether a test with such a need could run if nothing else did."""
+        return need <= self.size or need == ALL_GPUS
+
+    def most(self) -> str:
+        """What there is of GPUs at most, in words."""
+        return "are left" if self.lost else "there are"
+
     def has_room(self, need: float) -> bool:
         """Whether something that such a need may take is free."""
         if self.is_alone:
@@ -3086,7 +3094,14 @@ class Interrupt(NamedTuple):
     signum: int
 
 
-Event = Union[Begin, Submit, Ended, Exited, Broken, Tick, Interrupt]
+class Lost(NamedTuple):
+    """Devices are gone, with the machine that had them. What ran there posts its own end."""
+
+    at: float
+    sick: Tuple[Sick, ...]
+
+
+Event = Union[Begin, Submit, Ended, Exited, Broken, Tick, Interrupt, Lost]
 
 
 class Look(NamedTuple):
@@ -3240,6 +3255,7 @@ class Schedule:
             Broken: self.on_broken,
             Tick: self.on_tick,
             Interrupt: self.on_interrupt,
+            Lost: lambda lost: self.isolate(lost.sick, lost.at),
         }
         actions = responses[type(event)](event)
         # Open barriers above which all tests have ended.
@@ -3269,14 +3285,17 @@ class Schedule:
 
     def refuse_unrunnable(self) -> List[Action]:
         """Conclude the tests that need more GPUs than there are, or are left."""
-        what = "more than are left" if self.pool.lost else "more than there are"
         refused = sorted(test for test in self.waiting if not self.can_run(test))
         self.lines = {
             need: line for need, line in self.lines.items() if line and self.can_run(line[0][1])
         }
         return self.conclude(
             *(
-                self.unrun(test, Outcome.UNRUNNABLE, f"needs {test.gpus:g} GPUs, {what}")
+                self.unrun(
+                    test,
+                    Outcome.UNRUNNABLE,
+                    f"needs {test.gpus:g} GPUs, more than {self.pool.most()}",
+                )
                 for test in refused
             )
         )
@@ -3372,7 +3391,7 @@ class Schedule:
         )
 
     def can_run(self, test: Test) -> bool:
-        return test.gpus <= self.pool.size or test.gpus == ALL_GPUS
+        return self.pool.holds(test.gpus)
 
     def on_broken(self, event: Broken) -> List[Action]:
         result = self.free(event.test).result(Outcome.NOT_RUN, reason=event.reason)
@@ -6241,6 +6260,18 @@ SHARD_VARIABLES = (
     ("SEMAPHORE_JOB_INDEX", "SEMAPHORE_JOB_COUNT", "1", ""),
     ("SYSTEM_JOBPOSITIONINPHASE", "SYSTEM_TOTALJOBSINPHASE", "1", ""),
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", ""),
+    (
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        "0",
+        "SLURM_STEP_ID",
+    ),  # a batch script is no task of a step
+    (
+        "JOB_COMPLETION_INDEX",
+        "JOB_COMPLETIONS",
+        "0",
+        "",
+    ),  # the second is for the manifest to set
 )
 
 
@@ -6975,8 +7006,36 @@ def drop_coerced_locale() -> None:
                 del os.environ["LC_CTYPE"]
 
 
-def run_lists(options: Options, environ: Mapping[str, str]) -> int:
-    """From options to exit code. Raises ListError, UsageError, MachineError before any test has started."""
+def find_host(options: Options, environ: Mapping[str, str], reaper: Reaper) -> Host:
+    """This machine and its devices. Raises UsageError, MachineError."""
+    machine = find_machine(options.gpus, environ)
+    check_gpus(machine, options)
+    locks = None
+    if options.gpu_locks and machine.devices:
+        locks = GpuLocks(options.gpu_locks, machine)
+    return Host(machine, reaper, locks)
+
+
+def check_gpus(machine: Machine, options: Options) -> None:
+    """Raises MachineError where there are fewer devices than demanded."""
+    if len(machine.devices) < options.require_gpus:
+        found = " ".join(device.token for device in machine.devices) or "none"
+        raise MachineError(
+            f"--require-gpus {options.require_gpus}: there are {len(machine.devices)} ({found}); "
+            "mend the machine or its mask"
+        )
+
+
+HostFinder = Callable[[Options, Mapping[str, str], Reaper], Host]
+
+
+def run_lists(
+    options: Options, environ: Mapping[str, str], find_host: HostFinder = find_host
+) -> int:
+    """From options to exit code. Raises ListError, UsageError, MachineError before any test has started.
+
+    `find_host` says where tests run.
+    """
     drop_coerced_locale()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
     signal.signal(signal.SIGUSR1, lambda *_: None)  # a question, which has no answer yet
@@ -6984,7 +7043,12 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
         reaper = Reaper()
         run: Union[Run, int] = EXIT_MACHINE
         try:
-            run = prepare(options, environ, open_trace(options.color, environ), reaper)
+            run = prepare(
+                options,
+                open_trace(options.color, environ),
+                reaper,
+                lambda: find_host(options, environ, reaper),
+            )
         finally:
             if isinstance(run, int):
                 reaper.close()
@@ -6999,7 +7063,7 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
 
 
 def prepare(
-    options: Options, environ: Mapping[str, str], trace: Trace, reaper: Reaper
+    options: Options, trace: Trace, reaper: Reaper, find: Callable[[], Host]
 ) -> Union[Run, int]:
     """All that comes before the first test: the run, or the exit code where there is none."""
     name = next(filter(is_script, options.lists), None)
@@ -7008,7 +7072,7 @@ def prepare(
         script = read_script(name, options)
         if options.list_only:
             return list_script(script, trace)
-        return ScriptRun(script, find_host(options, environ, reaper), options, trace)
+        return ScriptRun(script, find(), options, trace)
     script_options = {
         "--fail-function": options.handlers[1:],
         "--tests": options.tests,
@@ -7035,27 +7099,7 @@ def prepare(
             warn(line)
         trace.flush()
         return EXIT_OK
-    return Run(selection, find_host(options, environ, reaper), options, trace)
-
-
-def find_host(options: Options, environ: Mapping[str, str], reaper: Reaper) -> Host:
-    """This machine and its devices. Raises UsageError, MachineError."""
-    machine = find_machine(options.gpus, environ)
-    check_gpus(machine, options)
-    locks = None
-    if options.gpu_locks and machine.devices:
-        locks = GpuLocks(options.gpu_locks, machine)
-    return Host(machine, reaper, locks)
-
-
-def check_gpus(machine: Machine, options: Options) -> None:
-    """Raises MachineError where there are fewer devices than demanded."""
-    if len(machine.devices) < options.require_gpus:
-        found = " ".join(device.token for device in machine.devices) or "none"
-        raise MachineError(
-            f"--require-gpus {options.require_gpus}: there are {len(machine.devices)} ({found}); "
-            "mend the machine or its mask"
-        )
+    return Run(selection, find(), options, trace)
 
 
 def is_script(name: str) -> bool:
