@@ -461,7 +461,8 @@ class Node:
             self.fault = f"{self.command[0]}: {error.strerror}"
             return
         assert self.agent.stdin and self.agent.stdout and self.agent.stderr
-        threading.Thread(target=self.read_errors, daemon=True).start()
+        self.reader = threading.Thread(target=self.read_errors, daemon=True)
+        self.reader.start()
         self.writer = Writer(self.agent.stdin.fileno())
         self.lines = Lines(self.agent.stdout.fileno())
         self.writer.send("hello", **hello)
@@ -491,6 +492,7 @@ class Node:
     def last_words(self) -> str:
         """How the agent has ended, and what it said last."""
         status = self.agent.wait()
+        self.reader.join(run_tests.KILLED_S)  # unless something holds the pipe
         said = [line for line in self.errors if line][-1:]
         how = f"exit {status}" if status >= 0 else signal.Signals(-status).name
         return ": ".join([f"its agent has ended ({how})", *said])
