@@ -341,6 +341,8 @@ class Attributes(NamedTuple):
     lock: Tuple[str, ...] = ()
     after: Tuple[str, ...] = ()  # labels
     tags: Tuple[str, ...] = ()
+    split: str = ""  # a number of parts, or `auto`; it and the next are for companions
+    after_crash: str = ""  # `go-on`
 
 
 class Snapshot(NamedTuple):
@@ -572,7 +574,7 @@ MASK_VARIABLES = (
     "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK".split()
 )
 WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
-COMPANIONS = "split after-crash mem nodes".split()
+COMPANIONS = "mem nodes".split()
 
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
@@ -1154,6 +1156,20 @@ def parse_names(text: str) -> Tuple[str, ...]:
     return names
 
 
+def parse_split(text: str) -> str:
+    """`auto`, or a number of parts from 2, as written. Raises BadValue."""
+    if not re.fullmatch(r"auto|[2-9]|[1-9]\d{1,2}", text):
+        raise BadValue(f"{text!r} is not auto or a whole number from 2 to 999")
+    return text
+
+
+def parse_go_on(text: str) -> str:
+    """`go-on`. Raises BadValue."""
+    if text != "go-on":
+        raise BadValue(f"{text!r} is not go-on")
+    return text
+
+
 ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "gpus": parse_gpus,
     "timeout": parse_duration,
@@ -1163,6 +1179,8 @@ ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "lock": parse_names,
     "after": parse_names,
     "tags": parse_names,
+    "split": parse_split,
+    "after-crash": parse_go_on,
 }
 
 
@@ -1178,16 +1196,17 @@ def parse_attributes(
     values: Dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
+        name = key.replace("-", "_")
         if key in COMPANIONS:
             complain(f"{key}= is not supported yet; take it out")
         elif key not in ATTRIBUTES:
             complain(f"unknown key {key!r} in `#:`; known are {', '.join(ATTRIBUTES)}")
-        elif key in values or not equals:
+        elif name in values or not equals:
             complain(f"{key} needs one value; write {key}=VALUE once")
         else:
-            values[key] = getattr(base, key)
+            values[name] = getattr(base, name)
             try:
-                values[key] = ATTRIBUTES[key](value)
+                values[name] = ATTRIBUTES[key](value)
             except BadValue as error:
                 complain(f"{key}: {error}")
     return base._replace(**values)
@@ -3215,8 +3234,8 @@ class Schedule:
         self.results: Dict[Test, List[Result]] = {}
         # A heap; old entries are no more due.
         self.alarms: List[Tuple[float, int, Attempt]] = []
-        # Tests of which one attempt does not count: the GPU was at fault.
-        self.spared: Set[Test] = set()
+        # Of some tests, how many attempts do not count: the GPU was at fault.
+        self.spared: Dict[Test, int] = {}
         # The last ends of GPU tests, as long as all had the same cause, the machine.
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
@@ -3317,15 +3336,15 @@ class Schedule:
     def on_exited(self, event: Exited) -> List[Action]:
         test = event.test
         attempt = self.free(event.test)
-        verdict = judge(event, attempt, self.options, is_spared=test in self.spared)
+        verdict = judge(event, attempt, self.options, self.spared.get(test, 0))
         result = as_known(verdict, self.options.known.get(test.origin, ""))
         sick = [*event.sick, *self.accuse(result)]
         if result.outcome.can_be_retried() and sick:
-            self.spared.add(test)
+            self.spared.setdefault(test, 1)
         actions = self.isolate(sick, event.at)
         if self.is_machine_wide(result):
             actions += self.fail(f"{result.cause.text}, on every GPU", event.at)
-        is_last = attempt.number > self.retries_of(result) + (test in self.spared)
+        is_last = attempt.number > self.retries_of(result) + self.spared.get(test, 0)
         if (
             is_last
             or self.stopped
@@ -3616,10 +3635,10 @@ def shortest(tests: Sequence[Test], seconds: Mapping[Test, float], pool: Pool) -
     return max(gpu_s / max(pool.size, 1), cpu_s / max(pool.cpus, 1), chain_s)
 
 
-def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) -> Result:
+def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Result:
     """What the end of an attempt means. Exit status 0 is a pass only if nothing that the test left speaks against it.
 
-    `is_spared`: one earlier attempt was its GPU's fault, so that a pass at attempt 2 is no flaky one.
+    `spared`: so many earlier attempts do not count; if one was its GPU's fault, a pass at attempt 2 is no flaky one.
     """
     test = event.test
     outcome = attempt.ending or outcome_of(event.status)
@@ -3644,9 +3663,9 @@ def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) ->
         outcome = Outcome.FAILED
         cause = Cause("leaked processes")
         reason = "leaked: " + counted(len(event.leaked), "process", "processes")
-    elif outcome is Outcome.PASSED and attempt.number > 1 + is_spared:
+    elif outcome is Outcome.PASSED and attempt.number > 1 + spared:
         outcome = Outcome.FLAKY
-    elif outcome is Outcome.FAILED and is_skip and attempt.number <= 1 + is_spared:
+    elif outcome is Outcome.FAILED and is_skip and attempt.number <= 1 + spared:
         outcome = Outcome.SKIPPED
         cause = Cause()
     if not outcome.is_ok() and test.junit and not fault and not event.junit_failures:
@@ -5792,7 +5811,7 @@ class Console:
 def summary(
     attempts: Sequence[Sequence[Result]],
     seconds: float,
-    pool: Pool,
+    schedule: Schedule,
     record: Record,
     quarantined: Iterable[Sick],
 ) -> List[str]:
@@ -5801,8 +5820,8 @@ def summary(
     lines = troubles(attempts, record)
     lines += causes(results)
     lines += [f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in quarantined]
-    lines += figures(attempts, seconds, pool)
-    lines.append(total_line(results, seconds, pool))
+    lines += figures(list(schedule.results.values()), seconds, schedule.pool)
+    lines.append(total_line(results, seconds, schedule.pool))
     return lines
 
 
@@ -6653,10 +6672,11 @@ class Run:
         now = time.strftime("%Y%m%dT%H%M%S")
         self.record = Record(options, f"{now}-{os.getpid()}-{os.urandom(3).hex()}")
         pool = host.make_pool(self.tests, options)
-        order = selection.to_run(options.order, pool)
+        planned = self.plan(selection, pool)
+        order = planned.to_run(options.order, pool)
         self.schedule = Schedule(order, pool, options)
         policy = self.policy(pool.sequential)
-        outlook = Outlook(self.schedule, selection.estimates)
+        outlook = Outlook(self.schedule, planned.estimates)
         self.console = Console(trace, self.record, self.tests, len(order), policy, outlook)
         self.inbox = Inbox()
         self.quarantined: List[Sick] = []
@@ -6664,6 +6684,15 @@ class Run:
         self.has_waited = False  # for another runner's GPUs
         slots = slot_count(pool, order)
         host.open(self.record.run, slots, [self.record.lock], self.inbox.put)
+
+    def plan(self, selection: Selection, _pool: Pool) -> Selection:
+        """What the schedule is to run. A companion may put other tests in the place of some."""
+        tell_unheeded(selection.tests)
+        return selection
+
+    def attempts(self) -> List[List[Result]]:
+        """Of each test all attempts, in list order."""
+        return [self.schedule.results[test] for test in self.tests]
 
     def policy(self, sequential: bool) -> Policy:
         """What is shown when."""
@@ -6827,7 +6856,7 @@ class Run:
 
     def report(self, seconds: float) -> int:
         """Close the journal, print what there is to print; returns the exit code."""
-        attempts = [self.schedule.results[test] for test in self.tests]
+        attempts = self.attempts()
         results = [ends[-1] for ends in attempts]
         try:
             self.record.summarise(attempts, seconds)
@@ -6855,8 +6884,8 @@ class Run:
         self, attempts: Sequence[Sequence[Result]], seconds: float, last: Sequence[str]
     ) -> List[str]:
         """The summary; a job's page on GitHub gets it too."""
-        pool = self.schedule.pool
-        lines = summary(attempts, seconds, pool, self.record, self.quarantined)
+        schedule = self.schedule
+        lines = summary(attempts, seconds, schedule, self.record, self.quarantined)
         title = lines[-1]
         if last:
             title = last[-1]
@@ -6878,6 +6907,19 @@ class Run:
 def cut_report(event: Interrupt) -> None:
     """What a signal does while logs are replayed. Raises ReportCut."""
     raise ReportCut(event.signum)
+
+
+def tell_unheeded(tests: Iterable[Test]) -> None:
+    """Say on which lines something is for a companion that does not run here."""
+    wide = [
+        test.where for test in tests if test.attributes.split or test.attributes.after_crash
+    ]
+    if wide:
+        warn(
+            f"{first_of(list(dict.fromkeys(wide)))}: split= and after-crash= are for a companion that imports the "
+            "runner; here a test runs whole, and ends at a crash",
+            name="",
+        )
 
 
 def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
@@ -7027,14 +7069,18 @@ def check_gpus(machine: Machine, options: Options) -> None:
 
 
 HostFinder = Callable[[Options, Mapping[str, str], Reaper], Host]
+RunMaker = Callable[[Selection, Host, Options, Trace], Run]
 
 
 def run_lists(
-    options: Options, environ: Mapping[str, str], find_host: HostFinder = find_host
+    options: Options,
+    environ: Mapping[str, str],
+    find_host: HostFinder = find_host,
+    make_run: RunMaker = Run,
 ) -> int:
     """From options to exit code. Raises ListError, UsageError, MachineError before any test has started.
 
-    `find_host` says where tests run.
+    `find_host` says where tests run, `make_run` makes the run.
     """
     drop_coerced_locale()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
@@ -7048,6 +7094,7 @@ def run_lists(
                 open_trace(options.color, environ),
                 reaper,
                 lambda: find_host(options, environ, reaper),
+                make_run,
             )
         finally:
             if isinstance(run, int):
@@ -7063,7 +7110,11 @@ def run_lists(
 
 
 def prepare(
-    options: Options, trace: Trace, reaper: Reaper, find: Callable[[], Host]
+    options: Options,
+    trace: Trace,
+    reaper: Reaper,
+    find: Callable[[], Host],
+    make_run: RunMaker,
 ) -> Union[Run, int]:
     """All that comes before the first test: the run, or the exit code where there is none."""
     name = next(filter(is_script, options.lists), None)
@@ -7099,7 +7150,7 @@ def prepare(
             warn(line)
         trace.flush()
         return EXIT_OK
-    return Run(selection, find(), options, trace)
+    return make_run(selection, find(), options, trace)
 
 
 def is_script(name: str) -> bool:
@@ -8813,6 +8864,7 @@ class ScriptRun(Run):
         test = make_test(
             line, len(self.tests), label, self.stems(stem_of(line, label)), self.options
         )
+        tell_unheeded([test])
         if line.attributes.gpus is None:  # CUDA leaves out what is not there
             return test._replace(
                 announces=False, gpus=min(test.gpus, max(len(self.machine.devices), 1))
