@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """What qa/cluster.py costs: forty one-second tests on two nodes of four slots, and 1,000 tests that do nothing.
 
-    python3 qa/bench/cluster.py            # two agents on this host
-    python3 qa/bench/cluster.py --slurm    # through a Slurm of its own, as tests/test_cluster_real.py starts it (root)
+    python3 qa/bench/nodes.py            # two agents on this host
+    python3 qa/bench/nodes.py --slurm    # through a Slurm of its own, as tests/test_cluster_real.py starts it (root)
 """
 from __future__ import annotations
 
