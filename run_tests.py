@@ -341,6 +341,8 @@ class Attributes(NamedTuple):
     lock: Tuple[str, ...] = ()
     after: Tuple[str, ...] = ()  # labels
     tags: Tuple[str, ...] = ()
+    split: str = ""  # a number of parts, or `auto`; it and the next are for companions
+    after_crash: str = ""  # `go-on`
 
 
 class Snapshot(NamedTuple):
@@ -349,6 +351,9 @@ class Snapshot(NamedTuple):
     directory: str
     environment: Optional[Mapping[bytes, bytes]]  # what is exported; None: as the runner's own
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
+    before: str = ""  # bash that runs before the command of the test, and after it
+    after: str = ""
+    has_stdin: bool = False  # its standard input is the runner's
 
 
 class Test(NamedTuple):
@@ -569,7 +574,7 @@ MASK_VARIABLES = (
     "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK".split()
 )
 WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
-COMPANIONS = "split after-crash mem nodes".split()
+COMPANIONS = "mem nodes".split()
 
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
@@ -1151,6 +1156,20 @@ def parse_names(text: str) -> Tuple[str, ...]:
     return names
 
 
+def parse_split(text: str) -> str:
+    """`auto`, or a number of parts from 2, as written. Raises BadValue."""
+    if not re.fullmatch(r"auto|[2-9]|[1-9]\d{1,2}", text):
+        raise BadValue(f"{text!r} is not auto or a whole number from 2 to 999")
+    return text
+
+
+def parse_go_on(text: str) -> str:
+    """`go-on`. Raises BadValue."""
+    if text != "go-on":
+        raise BadValue(f"{text!r} is not go-on")
+    return text
+
+
 ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "gpus": parse_gpus,
     "timeout": parse_duration,
@@ -1160,6 +1179,8 @@ ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "lock": parse_names,
     "after": parse_names,
     "tags": parse_names,
+    "split": parse_split,
+    "after-crash": parse_go_on,
 }
 
 
@@ -1175,16 +1196,17 @@ def parse_attributes(
     values: Dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
+        name = key.replace("-", "_")
         if key in COMPANIONS:
             complain(f"{key}= is not supported yet; take it out")
         elif key not in ATTRIBUTES:
             complain(f"unknown key {key!r} in `#:`; known are {', '.join(ATTRIBUTES)}")
-        elif key in values or not equals:
+        elif name in values or not equals:
             complain(f"{key} needs one value; write {key}=VALUE once")
         else:
-            values[key] = getattr(base, key)
+            values[name] = getattr(base, name)
             try:
-                values[key] = ATTRIBUTES[key](value)
+                values[name] = ATTRIBUTES[key](value)
             except BadValue as error:
                 complain(f"{key}: {error}")
     return base._replace(**values)
@@ -2903,6 +2925,14 @@ class Pool:
     def size(self) -> int:
         return len(self.devices) - len(self.lost)
 
+    def holds(self, need: float) -> bool:
+        """Whether a test with such a need could run if nothing else did."""
+        return need <= self.size or need == ALL_GPUS
+
+    def most(self) -> str:
+        """What there is of GPUs at most, in words."""
+        return "are left" if self.lost else "there are"
+
     def has_room(self, need: float) -> bool:
         """Whether something that such a need may take is free."""
         if self.is_alone:
@@ -2987,6 +3017,20 @@ class Pool:
         self.set_room(device.index, self.room[device.index])
 
 
+def make_pool(
+    devices: Sequence[Device],
+    tests: Iterable[Test],
+    options: Options,
+    locks: Optional[GpuLocks] = None,
+) -> Pool:
+    """The pool of a machine with these devices: sequential where there is at most one place to run tests."""
+    jobs = options.jobs or max(len(devices), 1)
+    only_gpu = all(test.gpus > 0 for test in tests)
+    return Pool(
+        devices, jobs, sequential=len(devices) <= 1 and (jobs <= 1 or only_gpu), locks=locks
+    )
+
+
 def demand(need: float, size: int) -> Tuple[int, int]:
     """How many devices of a machine with `size` a need takes, and how many shares of each."""
     if 0 < need < 1:
@@ -3069,7 +3113,14 @@ class Interrupt(NamedTuple):
     signum: int
 
 
-Event = Union[Begin, Submit, Ended, Exited, Broken, Tick, Interrupt]
+class Lost(NamedTuple):
+    """Devices are gone, with the machine that had them. What ran there posts its own end."""
+
+    at: float
+    sick: Tuple[Sick, ...]
+
+
+Event = Union[Begin, Submit, Ended, Exited, Broken, Tick, Interrupt, Lost]
 
 
 class Look(NamedTuple):
@@ -3183,8 +3234,8 @@ class Schedule:
         self.results: Dict[Test, List[Result]] = {}
         # A heap; old entries are no more due.
         self.alarms: List[Tuple[float, int, Attempt]] = []
-        # Tests of which one attempt does not count: the GPU was at fault.
-        self.spared: Set[Test] = set()
+        # Of some tests, how many attempts do not count: the GPU was at fault.
+        self.spared: Dict[Test, int] = {}
         # The last ends of GPU tests, as long as all had the same cause, the machine.
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
@@ -3223,6 +3274,7 @@ class Schedule:
             Broken: self.on_broken,
             Tick: self.on_tick,
             Interrupt: self.on_interrupt,
+            Lost: lambda lost: self.isolate(lost.sick, lost.at),
         }
         actions = responses[type(event)](event)
         # Open barriers above which all tests have ended.
@@ -3252,14 +3304,17 @@ class Schedule:
 
     def refuse_unrunnable(self) -> List[Action]:
         """Conclude the tests that need more GPUs than there are, or are left."""
-        what = "more than are left" if self.pool.lost else "more than there are"
         refused = sorted(test for test in self.waiting if not self.can_run(test))
         self.lines = {
             need: line for need, line in self.lines.items() if line and self.can_run(line[0][1])
         }
         return self.conclude(
             *(
-                self.unrun(test, Outcome.UNRUNNABLE, f"needs {test.gpus:g} GPUs, {what}")
+                self.unrun(
+                    test,
+                    Outcome.UNRUNNABLE,
+                    f"needs {test.gpus:g} GPUs, more than {self.pool.most()}",
+                )
                 for test in refused
             )
         )
@@ -3281,15 +3336,15 @@ class Schedule:
     def on_exited(self, event: Exited) -> List[Action]:
         test = event.test
         attempt = self.free(event.test)
-        verdict = judge(event, attempt, self.options, is_spared=test in self.spared)
+        verdict = judge(event, attempt, self.options, self.spared.get(test, 0))
         result = as_known(verdict, self.options.known.get(test.origin, ""))
         sick = [*event.sick, *self.accuse(result)]
         if result.outcome.can_be_retried() and sick:
-            self.spared.add(test)
+            self.spared.setdefault(test, 1)
         actions = self.isolate(sick, event.at)
         if self.is_machine_wide(result):
             actions += self.fail(f"{result.cause.text}, on every GPU", event.at)
-        is_last = attempt.number > self.retries_of(result) + (test in self.spared)
+        is_last = attempt.number > self.retries_of(result) + self.spared.get(test, 0)
         if (
             is_last
             or self.stopped
@@ -3355,7 +3410,7 @@ class Schedule:
         )
 
     def can_run(self, test: Test) -> bool:
-        return test.gpus <= self.pool.size or test.gpus == ALL_GPUS
+        return self.pool.holds(test.gpus)
 
     def on_broken(self, event: Broken) -> List[Action]:
         result = self.free(event.test).result(Outcome.NOT_RUN, reason=event.reason)
@@ -3580,10 +3635,10 @@ def shortest(tests: Sequence[Test], seconds: Mapping[Test, float], pool: Pool) -
     return max(gpu_s / max(pool.size, 1), cpu_s / max(pool.cpus, 1), chain_s)
 
 
-def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) -> Result:
+def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Result:
     """What the end of an attempt means. Exit status 0 is a pass only if nothing that the test left speaks against it.
 
-    `is_spared`: one earlier attempt was its GPU's fault, so that a pass at attempt 2 is no flaky one.
+    `spared`: so many earlier attempts do not count; if one was its GPU's fault, a pass at attempt 2 is no flaky one.
     """
     test = event.test
     outcome = attempt.ending or outcome_of(event.status)
@@ -3608,9 +3663,9 @@ def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) ->
         outcome = Outcome.FAILED
         cause = Cause("leaked processes")
         reason = "leaked: " + counted(len(event.leaked), "process", "processes")
-    elif outcome is Outcome.PASSED and attempt.number > 1 + is_spared:
+    elif outcome is Outcome.PASSED and attempt.number > 1 + spared:
         outcome = Outcome.FLAKY
-    elif outcome is Outcome.FAILED and is_skip and attempt.number <= 1 + is_spared:
+    elif outcome is Outcome.FAILED and is_skip and attempt.number <= 1 + spared:
         outcome = Outcome.SKIPPED
         cause = Cause()
     if not outcome.is_ok() and test.junit and not fault and not event.junit_failures:
@@ -4216,6 +4271,8 @@ def bash_text(
     exports = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     exports += [f"{name}=${{{name}-{value}}}" for name, value in unset.items()]
     start.append("export " + " ".join(exports))
+    if test.shell.before:
+        start.append(test.shell.before)
     command = with_source(test.command)
     if command != test.command:
         start.append(f"_rt_source={shlex.quote(test.file)}")
@@ -4223,7 +4280,9 @@ def bash_text(
         command = f". {shlex.quote(scratch.write(command))}"
     lines = "\n" * min(test.line - 1, ARGUMENT_BYTES // 4)
     # With text to come, bash does not exec the command, and tells how it died.
-    return f"{{ {'; '.join(start)}; }} 2>/dev/null{lines or '; '}{command}\n\n"
+    return (
+        f"{{ {'; '.join(start)}; }} 2>/dev/null{lines or '; '}{command}\n\n{test.shell.after}"
+    )
 
 
 def free_port(slot: int, slots: int) -> int:
@@ -4237,6 +4296,139 @@ def free_port(slot: int, slots: int) -> int:
             listener.bind(("", port))
             return port
     return first
+
+
+def test_environment(outer: Mapping[bytes, bytes], slots: int, run: str) -> Dict[bytes, bytes]:
+    """What all tests of a run have in their environment besides `outer`; what that says stays, but for buffering."""
+    environment = {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
+    if b"PYTHONFAULTHANDLER" not in outer:
+        environment[b"PYTHONFAULTHANDLER"] = b"1"
+    runs = [outer[name] for name in (b"RUN_TESTS_OUTER", b"RUN_TESTS_RUN") if name in outer]
+    if runs:  # a runner in a runner: the outer one's mark must not be lost
+        environment[b"RUN_TESTS_OUTER"] = b" ".join(runs)
+    if slots > 1 and b"OMP_NUM_THREADS" not in outer:
+        cores = os.cpu_count() or 1
+        if hasattr(os, "sched_getaffinity"):
+            cores = len(os.sched_getaffinity(0))  # those that this process may use
+        environment[b"OMP_NUM_THREADS"] = b"%d" % max(1, cores // slots)
+    return environment
+
+
+class Host:
+    """Where attempts run, each with a thread of the pool that waits for it: this machine.
+
+    A run asks for no more than this class has, so that its tests may run elsewhere.
+    """
+
+    def __init__(
+        self, machine: Machine, reaper: Reaper, locks: Optional[GpuLocks] = None
+    ) -> None:
+        self.machine = machine
+        self.reaper = reaper
+        self.locks = locks
+        self.bash = find_program("bash") or "bash"
+        self.has_stuck = False  # a pool thread waits for a process that cannot be killed
+        # By slot: a look at those in use costs as much as a start.
+        self.ports: Dict[int, str] = {}
+
+    def make_pool(self, tests: Sequence[Test], options: Options) -> Pool:
+        """What there is to lease."""
+        return make_pool(self.machine.devices, tests, options, self.locks)
+
+    def open(
+        self, run: str, slots: int, kept: Collection[int], post: Callable[[Any], None]
+    ) -> None:
+        """Prepare for so many attempts of a run at once, whose events go to `post`; the guard holds locks in `kept`."""
+        self.run = run
+        self.kept = [*kept]
+        if self.locks is not None:
+            self.kept += self.locks.files.values()
+        self.post = post
+        self.allow(slots)
+        self.health = Health(self.machine)
+        self.oom_kills = oom_kills()
+        self.environment = test_environment(os.environb, slots, run)
+        os.environb.update(self.environment)  # Popen passes it on at no cost
+
+    def allow(self, slots: int) -> None:
+        """Let so many attempts run at once."""
+        self.slots = slots
+        self.workers = ThreadPoolExecutor(slots)
+
+    def do_chores(self) -> None:
+        """What is to be looked after every second, and first of all. Main thread only. Raises OSError."""
+        self.reaper.collect()
+        self.reaper.post_guard(self.bash, self.run, self.kept)
+        self.oom_kills = oom_kills()
+
+    def start(self, attempt: Attempt, log: str) -> None:
+        """Let a pool thread run an attempt, whose output goes to the file `log`."""
+        slot = attempt.lease.slot
+        if slot not in self.ports:
+            self.ports[slot] = str(free_port(slot, self.slots))
+        attempt.process = Process(
+            self.reaper, f"RUN_TESTS_RUN={self.run}", f"RUN_TESTS_SLOT={slot}"
+        )
+        try:
+            self.workers.submit(
+                run_attempt,
+                attempt,
+                functools.partial(self.job, log),
+                self.reaper,
+                self.health,
+                self.note,
+            )
+        except RuntimeError as error:  # of threading: no word of errno
+            why = f"cannot run {attempt.test.label}: {error}; raise `ulimit -u`"
+            self.post(Broken(time.monotonic(), attempt.test, why))
+
+    def note(self, event: Event) -> None:
+        """Post an event of an attempt. Called in its thread."""
+        if isinstance(event, Exited) and event.cause == OOM_KILLED:
+            self.oom_kills = oom_kills()  # the next one is another
+        self.post(event)
+
+    def job(self, log: str, attempt: Attempt) -> Job:
+        """The shell of one attempt. Called in its thread. Raises OSError."""
+        test = attempt.test
+        slot = attempt.lease.slot
+        own = {
+            **self.machine.mask(attempt.lease),
+            "RUN_TESTS_LABEL": test.label,
+            "RUN_TESTS_SLOT": str(slot),
+            "RUN_TESTS_ATTEMPT": str(attempt.number),
+        }
+        exported = test.shell.environment
+        environment = None
+        directory = None
+        if exported is not None:
+            environment = {**exported, **self.environment}
+            directory = test.shell.directory
+        ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), self.ports[slot])
+        text = bash_text(test, own, ports, self.reaper.scratch, attempt.process.mark)
+        return Job(
+            self.bash,
+            [b"-c", to_bytes(text), to_bytes(test.file)],
+            environment,
+            log,
+            directory,
+            test.preface,
+            self.oom_kills,
+            None if test.shell.has_stdin else subprocess.DEVNULL,
+        )
+
+    def abandon(self) -> None:
+        """The thread of an attempt is lost, and others must not wait for it."""
+        self.has_stuck = True
+        self.workers.shutdown(wait=False)
+        self.allow(self.slots)
+
+    def close(self) -> None:
+        """End what attempts have left, and say so."""
+        self.workers.shutdown(wait=not self.has_stuck)
+        left = self.reaper.close()
+        if left and not self.has_stuck:
+            warn(f"ended what some tests had left behind: {first_of(list(map(str, left)))}")
 
 
 # Faults of a JUnit file in which nothing is this attempt's.
@@ -5619,7 +5811,7 @@ class Console:
 def summary(
     attempts: Sequence[Sequence[Result]],
     seconds: float,
-    pool: Pool,
+    schedule: Schedule,
     record: Record,
     quarantined: Iterable[Sick],
 ) -> List[str]:
@@ -5628,8 +5820,8 @@ def summary(
     lines = troubles(attempts, record)
     lines += causes(results)
     lines += [f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in quarantined]
-    lines += figures(attempts, seconds, pool)
-    lines.append(total_line(results, seconds, pool))
+    lines += figures(list(schedule.results.values()), seconds, schedule.pool)
+    lines.append(total_line(results, seconds, schedule.pool))
     return lines
 
 
@@ -6087,6 +6279,18 @@ SHARD_VARIABLES = (
     ("SEMAPHORE_JOB_INDEX", "SEMAPHORE_JOB_COUNT", "1", ""),
     ("SYSTEM_JOBPOSITIONINPHASE", "SYSTEM_TOTALJOBSINPHASE", "1", ""),
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", ""),
+    (
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        "0",
+        "SLURM_STEP_ID",
+    ),  # a batch script is no task of a step
+    (
+        "JOB_COMPLETION_INDEX",
+        "JOB_COMPLETIONS",
+        "0",
+        "",
+    ),  # the second is for the manifest to set
 )
 
 
@@ -6462,44 +6666,39 @@ class Run:
     def __init__(
         self,
         selection: Selection,
-        machine: Machine,
+        host: Host,
         options: Options,
         trace: Trace,
-        reaper: Reaper,
     ) -> None:
         self.selection, self.tests = selection, selection.tests
-        self.machine = machine
+        self.host = host
+        self.machine = host.machine
         self.options = options
         self.trace = trace
-        self.reaper = reaper
-        locks = None
-        if options.gpu_locks and machine.devices:
-            locks = GpuLocks(options.gpu_locks, machine)
         now = time.strftime("%Y%m%dT%H%M%S")
         self.record = Record(options, f"{now}-{os.getpid()}-{os.urandom(3).hex()}")
-        pool = make_pool(machine.devices, self.tests, options, locks)
-        order = selection.to_run(options.order, pool)
+        pool = host.make_pool(self.tests, options)
+        planned = self.plan(selection, pool)
+        order = planned.to_run(options.order, pool)
         self.schedule = Schedule(order, pool, options)
-        self.slots = slot_count(pool, order)
         policy = self.policy(pool.sequential)
-        outlook = Outlook(self.schedule, selection.estimates)
+        outlook = Outlook(self.schedule, planned.estimates)
         self.console = Console(trace, self.record, self.tests, len(order), policy, outlook)
-        self.bash = find_program("bash") or "bash"
         self.inbox = Inbox()
-        self.workers = ThreadPoolExecutor(self.slots)
         self.quarantined: List[Sick] = []
-        self.health = Health(machine)
-        self.oom_kills = oom_kills()
         self.chores_at = -math.inf
-        self.has_stuck = False  # a pool thread waits for a process that cannot be killed
-        # By slot: a look at those in use costs as much as a start.
-        self.ports: Dict[int, str] = {}
         self.has_waited = False  # for another runner's GPUs
-        self.environment = test_environment(os.environb, self.slots, self.record.run)
-        os.environb.update(self.environment)  # Popen passes it on at no cost
-        self.kept = [self.record.lock]  # locks, which the guard holds too
-        if locks is not None:
-            self.kept += locks.files.values()
+        slots = slot_count(pool, order)
+        host.open(self.record.run, slots, [self.record.lock], self.inbox.put)
+
+    def plan(self, selection: Selection, _pool: Pool) -> Selection:
+        """What the schedule is to run. A companion may put other tests in the place of some."""
+        tell_unheeded(selection.tests)
+        return selection
+
+    def attempts(self) -> List[List[Result]]:
+        """Of each test all attempts, in list order."""
+        return [self.schedule.results[test] for test in self.tests]
 
     def policy(self, sequential: bool) -> Policy:
         """What is shown when."""
@@ -6511,7 +6710,7 @@ class Run:
     def execute(self) -> None:
         """From the first start to the last end. Whatever goes wrong, no test is left running."""
         try:
-            self.reaper.post_guard(self.bash, self.record.run, self.kept)
+            self.host.do_chores()
             self.record.run_start(self.selection, self.machine)
             self.console.begin(self.machine)
             for test, why in self.selection.deferred.items():
@@ -6526,10 +6725,7 @@ class Run:
             details = self.record.note_crash(traceback_text())
             self.give_up(f"internal error, {error!r}; details are in {details}")
         finally:
-            self.workers.shutdown(wait=not self.has_stuck)
-            left = self.reaper.close()
-            if left and not self.has_stuck:
-                warn(f"ended what some tests had left behind: {first_of(list(map(str, left)))}")
+            self.host.close()
 
     def is_over(self) -> bool:
         return self.schedule.done
@@ -6561,16 +6757,12 @@ class Run:
 
     def do_chores(self) -> None:
         """What is to be looked after every second. Raises OSError."""
-        self.reaper.collect()
-        self.reaper.post_guard(self.bash, self.record.run, self.kept)
+        self.host.do_chores()
         self.record.restore()
-        self.oom_kills = oom_kills()
 
     def take(self, event: Event) -> None:
         """Let the schedule decide on what has happened, and do what it says."""
-        if isinstance(event, Exited) and event.cause == OOM_KILLED:
-            self.oom_kills = oom_kills()  # the next one is another
-        elif isinstance(event, Broken) and event.details:
+        if isinstance(event, Broken) and event.details:
             path = self.record.note_crash(event.details)
             event = event._replace(reason=f"{event.reason}; details are in {path}")
         elif (
@@ -6603,62 +6795,13 @@ class Run:
         for action in actions:  # ends come first: they are on disk before another test starts
             deeds[type(action)](action)
 
-    def start(self, attempt: Attempt) -> None:
-        """Let a pool thread run an attempt."""
-        test = attempt.test
-        slot = attempt.lease.slot
-        if attempt.number > 1:
-            self.record.put_away(self.schedule.results[test][-1])
-        if slot not in self.ports:
-            self.ports[slot] = str(free_port(slot, self.slots))
-        attempt.process = Process(
-            self.reaper, f"RUN_TESTS_RUN={self.record.run}", f"RUN_TESTS_SLOT={slot}"
-        )
-        try:
-            self.workers.submit(
-                run_attempt, attempt, self.job, self.reaper, self.health, self.inbox.put
-            )
-        except RuntimeError as error:  # of threading: no word of errno
-            self.inbox.put(
-                Broken(
-                    time.monotonic(),
-                    test,
-                    f"cannot run {test.label}: {error}; raise `ulimit -u`",
-                )
-            )
-
     def launch(self, launch: Launch) -> None:
-        self.record.test_start(launch.attempt)
-        self.start(launch.attempt)
-        self.console.launched(launch.attempt)
-
-    def job(self, attempt: Attempt) -> Job:
-        """The shell of one attempt. Called in its thread. Raises OSError."""
-        test = attempt.test
-        slot = attempt.lease.slot
-        own = {
-            **self.machine.mask(attempt.lease),
-            "RUN_TESTS_LABEL": test.label,
-            "RUN_TESTS_SLOT": str(slot),
-            "RUN_TESTS_ATTEMPT": str(attempt.number),
-        }
-        exported = test.shell.environment
-        environment = None
-        directory = None
-        if exported is not None:
-            environment = {**exported, **self.environment}
-            directory = test.shell.directory
-        ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), self.ports[slot])
-        text = bash_text(test, own, ports, self.reaper.scratch, attempt.process.mark)
-        return Job(
-            self.bash,
-            [b"-c", to_bytes(text), to_bytes(test.file)],
-            environment,
-            self.record.log_path(test),
-            directory,
-            test.preface,
-            self.oom_kills,
-        )
+        attempt = launch.attempt
+        self.record.test_start(attempt)
+        if attempt.number > 1:
+            self.record.put_away(self.schedule.results[attempt.test][-1])
+        self.host.start(attempt, self.record.log_path(attempt.test))
+        self.console.launched(attempt)
 
     def kill(self, kill: Kill) -> None:
         process = kill.attempt.process
@@ -6682,10 +6825,7 @@ class Run:
         self.console.remark(f"Quarantined: GPU {sick.device.token} [{sick.reason}]")
 
     def abandon(self, _abandon: Abandon) -> None:
-        """The thread of an attempt is lost, and others must not wait for it."""
-        self.has_stuck = True
-        self.workers.shutdown(wait=False)
-        self.workers = ThreadPoolExecutor(self.slots)
+        self.host.abandon()
 
     def conclude(self, conclude: Conclude) -> None:
         result = conclude.result
@@ -6717,11 +6857,12 @@ class Run:
                 event = self.inbox.get(timeout=FOLLOW_S)
                 if isinstance(event, (Exited, Broken)):
                     running.pop(event.test, None)
-        self.has_stuck = self.has_stuck or bool(running)
+        if running:
+            self.host.abandon()
 
     def report(self, seconds: float) -> int:
         """Close the journal, print what there is to print; returns the exit code."""
-        attempts = [self.schedule.results[test] for test in self.tests]
+        attempts = self.attempts()
         results = [ends[-1] for ends in attempts]
         try:
             self.record.summarise(attempts, seconds)
@@ -6749,8 +6890,8 @@ class Run:
         self, attempts: Sequence[Sequence[Result]], seconds: float, last: Sequence[str]
     ) -> List[str]:
         """The summary; a job's page on GitHub gets it too."""
-        pool = self.schedule.pool
-        lines = summary(attempts, seconds, pool, self.record, self.quarantined)
+        schedule = self.schedule
+        lines = summary(attempts, seconds, schedule, self.record, self.quarantined)
         title = lines[-1]
         if last:
             title = last[-1]
@@ -6774,18 +6915,17 @@ def cut_report(event: Interrupt) -> None:
     raise ReportCut(event.signum)
 
 
-def make_pool(
-    devices: Sequence[Device],
-    tests: Iterable[Test],
-    options: Options,
-    locks: Optional[GpuLocks] = None,
-) -> Pool:
-    """The pool of a machine with these devices: sequential where there is at most one place to run tests."""
-    jobs = options.jobs or max(len(devices), 1)
-    only_gpu = all(test.gpus > 0 for test in tests)
-    return Pool(
-        devices, jobs, sequential=len(devices) <= 1 and (jobs <= 1 or only_gpu), locks=locks
-    )
+def tell_unheeded(tests: Iterable[Test]) -> None:
+    """Say on which lines something is for a companion that does not run here."""
+    wide = [
+        test.where for test in tests if test.attributes.split or test.attributes.after_crash
+    ]
+    if wide:
+        warn(
+            f"{first_of(list(dict.fromkeys(wide)))}: split= and after-crash= are for a companion that imports the "
+            "runner; here a test runs whole, and ends at a crash",
+            name="",
+        )
 
 
 def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
@@ -6814,22 +6954,6 @@ def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
     if any(not outcome.is_ok() or schedule.options.fails(outcome) for outcome in outcomes):
         return EXIT_FAILED
     return EXIT_OK
-
-
-def test_environment(outer: Mapping[bytes, bytes], slots: int, run: str) -> Dict[bytes, bytes]:
-    """What all tests of a run have in their environment besides `outer`; what that says stays, but for buffering."""
-    environment = {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
-    if b"PYTHONFAULTHANDLER" not in outer:
-        environment[b"PYTHONFAULTHANDLER"] = b"1"
-    runs = [outer[name] for name in (b"RUN_TESTS_OUTER", b"RUN_TESTS_RUN") if name in outer]
-    if runs:  # a runner in a runner: the outer one's mark must not be lost
-        environment[b"RUN_TESTS_OUTER"] = b" ".join(runs)
-    if slots > 1 and b"OMP_NUM_THREADS" not in outer:
-        cores = os.cpu_count() or 1
-        if hasattr(os, "sched_getaffinity"):
-            cores = len(os.sched_getaffinity(0))  # those that this process may use
-        environment[b"OMP_NUM_THREADS"] = b"%d" % max(1, cores // slots)
-    return environment
 
 
 @contextmanager
@@ -6930,8 +7054,40 @@ def drop_coerced_locale() -> None:
                 del os.environ["LC_CTYPE"]
 
 
-def run_lists(options: Options, environ: Mapping[str, str]) -> int:
-    """From options to exit code. Raises ListError, UsageError, MachineError before any test has started."""
+def find_host(options: Options, environ: Mapping[str, str], reaper: Reaper) -> Host:
+    """This machine and its devices. Raises UsageError, MachineError."""
+    machine = find_machine(options.gpus, environ)
+    check_gpus(machine, options)
+    locks = None
+    if options.gpu_locks and machine.devices:
+        locks = GpuLocks(options.gpu_locks, machine)
+    return Host(machine, reaper, locks)
+
+
+def check_gpus(machine: Machine, options: Options) -> None:
+    """Raises MachineError where there are fewer devices than demanded."""
+    if len(machine.devices) < options.require_gpus:
+        found = " ".join(device.token for device in machine.devices) or "none"
+        raise MachineError(
+            f"--require-gpus {options.require_gpus}: there are {len(machine.devices)} ({found}); "
+            "mend the machine or its mask"
+        )
+
+
+HostFinder = Callable[[Options, Mapping[str, str], Reaper], Host]
+RunMaker = Callable[[Selection, Host, Options, Trace], Run]
+
+
+def run_lists(
+    options: Options,
+    environ: Mapping[str, str],
+    find_host: HostFinder = find_host,
+    make_run: RunMaker = Run,
+) -> int:
+    """From options to exit code. Raises ListError, UsageError, MachineError before any test has started.
+
+    `find_host` says where tests run, `make_run` makes the run.
+    """
     drop_coerced_locale()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
     signal.signal(signal.SIGUSR1, lambda *_: None)  # a question, which has no answer yet
@@ -6939,7 +7095,13 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
         reaper = Reaper()
         run: Union[Run, int] = EXIT_MACHINE
         try:
-            run = prepare(options, environ, open_trace(options.color, environ), reaper)
+            run = prepare(
+                options,
+                open_trace(options.color, environ),
+                reaper,
+                lambda: find_host(options, environ, reaper),
+                make_run,
+            )
         finally:
             if isinstance(run, int):
                 reaper.close()
@@ -6954,7 +7116,11 @@ def run_lists(options: Options, environ: Mapping[str, str]) -> int:
 
 
 def prepare(
-    options: Options, environ: Mapping[str, str], trace: Trace, reaper: Reaper
+    options: Options,
+    trace: Trace,
+    reaper: Reaper,
+    find: Callable[[], Host],
+    make_run: RunMaker,
 ) -> Union[Run, int]:
     """All that comes before the first test: the run, or the exit code where there is none."""
     name = next(filter(is_script, options.lists), None)
@@ -6963,7 +7129,7 @@ def prepare(
         script = read_script(name, options)
         if options.list_only:
             return list_script(script, trace)
-        return ScriptRun(script, find_gpus(options, environ), options, trace, reaper)
+        return ScriptRun(script, find(), options, trace)
     script_options = {
         "--fail-function": options.handlers[1:],
         "--tests": options.tests,
@@ -6990,19 +7156,7 @@ def prepare(
             warn(line)
         trace.flush()
         return EXIT_OK
-    return Run(selection, find_gpus(options, environ), options, trace, reaper)
-
-
-def find_gpus(options: Options, environ: Mapping[str, str]) -> Machine:
-    """The devices of this run. Raises UsageError, and MachineError where they are fewer than demanded."""
-    machine = find_machine(options.gpus, environ)
-    if len(machine.devices) < options.require_gpus:
-        found = " ".join(device.token for device in machine.devices) or "none"
-        raise MachineError(
-            f"--require-gpus {options.require_gpus}: there are {len(machine.devices)} ({found}); "
-            "mend the machine or its mask"
-        )
-    return machine
+    return make_run(selection, find(), options, trace)
 
 
 def is_script(name: str) -> bool:
@@ -8352,27 +8506,23 @@ class ScriptRun(Run):
     def __init__(
         self,
         script: Script,
-        machine: Machine,
+        host: Host,
         options: Options,
         trace: Trace,
-        reaper: Reaper,
     ) -> None:
-        super().__init__(select([], options, History()), machine, options, trace, reaper)
+        super().__init__(select([], options, History()), host, options, trace)
         self.history = read_history(options)
         self.name = options.lists[0]
-        self.slots = self.schedule.pool.size * 8 + self.schedule.pool.cpus  # with fractions
-        self.workers = ThreadPoolExecutor(self.slots)
+        host.allow(self.schedule.pool.size * 8 + self.schedule.pool.cpus)  # with fractions
         self.shown = ScriptTrace(self.console)
         self.labels = Unique("{} #{}", str)
         self.stems = Unique("{}_{}", str.casefold)
         self.stems(os.path.basename(self.name))  # its own log
         self.script = script
         self.certainty = Certainty(script)
-        self.readers: Set[Test] = set()  # tests whose standard input would be ours
         self.last_ones: Set[Test] = set()  # tests whose failure may end the script
         self.must_join = False  # one of these has failed
-        self.keeper = reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
-        self.calls: Dict[Test, Handed] = {}  # of functions
+        self.keeper = host.reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
         self.site: Optional[Site] = None  # whose words bash is asked for
         self.handed: List[Handed] = []  # since the script has last waited
         self.running = 0  # of these, how many have not ended
@@ -8402,14 +8552,14 @@ class ScriptRun(Run):
             b"RUN_TESTS_ATTEMPT": b"1",
         }
         log = os.path.join(self.record.log_dir, os.path.basename(self.name) + ".log")
-        job = Job(self.bash, list(map(to_bytes, words)), environment, log, stdin=None)
-        return ScriptShell(job, self.reaper, self.inbox.put)
+        job = Job(self.host.bash, list(map(to_bytes, words)), environment, log, stdin=None)
+        return ScriptShell(job, self.host.reaper, self.inbox.put)
 
     def start_script(self) -> None:
         """Raises OSError."""
         file = self.script.files[self.name]
         self.introduce(file)
-        folder = self.reaper.scratch.path()
+        folder = self.host.reaper.scratch.path()
         os.mkdir(folder)
         handlers = " ".join(self.options.handlers)
         start = f"_rt_folder={shlex.quote(folder)} _rt_handlers=' {handlers} '\n"
@@ -8624,16 +8774,12 @@ class ScriptRun(Run):
             return "_rt_join; _rt_hand"
         if self.must_join:
             return "_rt_join; _rt_hand"
-        test = self.script_test(line)
+        test = self.test_of(line, site, said)
         if "exit" in reaction or handler.leaves:
             self.last_ones.add(test)
         handed = Handed(
             test, offset, site, reaction, said.snapshot, said.flags, int(said.level)
         )
-        if line.first in self.script.functions:
-            self.calls[test] = handed
-        if said.reads == "own":
-            self.readers.add(test)
         done = "_rt_pending=1 _rt_skip=1"
         why = self.hurry(site, handler, said)
         if why and not self.schedule.pool.sequential:
@@ -8724,46 +8870,44 @@ class ScriptRun(Run):
         test = make_test(
             line, len(self.tests), label, self.stems(stem_of(line, label)), self.options
         )
+        tell_unheeded([test])
         if line.attributes.gpus is None:  # CUDA leaves out what is not there
             return test._replace(
                 announces=False, gpus=min(test.gpus, max(len(self.machine.devices), 1))
             )
         return test._replace(announces=False)
 
-    def job(self, attempt: Attempt) -> Job:
-        """The shell of one attempt. One by one, tests read what the script reads."""
-        job = super().job(attempt)
-        if attempt.test in self.calls:
-            job = job._replace(arguments=self.with_states(job.arguments, attempt.test))
-        if self.schedule.pool.sequential and attempt.test in self.readers:
-            return job._replace(stdin=None)
-        return job
+    def test_of(self, line: TestLine, site: Site, said: Arrival) -> Test:
+        """A test whose shell, where it calls a function, says what it is like before and after. Raises OSError.
 
-    def with_states(self, arguments: Sequence[bytes], test: Test) -> List[bytes]:
-        """The arguments of a shell that calls a function, and says what it is like before and after. Raises OSError."""
-        option, text, name = arguments
-        start, end, rest = text.partition(b"; } 2>/dev/null")
-        if "e" in self.calls[test].flags and not self.calls[test].site.handler:
-            start += b"; set -e"  # which counts in functions
-        folder = f"{self.keeper}.{test.index}"
-        os.makedirs(folder, exist_ok=True)
-        before, after = (
-            f"(_rt_status=$?; _rt_to={folder}/{when}; . {self.keeper}; exit $_rt_status) 2>/dev/null"
-            for when in ("before", "after")
-        )
-        return [
-            option,
-            b"; ".join([start, before.encode()]) + end + rest + after.encode(),
-            name,
-        ]
+        One by one, tests read what the script reads.
+        """
+        test = self.script_test(line)
+        has_stdin = self.schedule.pool.sequential and said.reads == "own"
+        shell = test.shell._replace(has_stdin=has_stdin)
+        if line.first in self.script.functions:
+            folder = self.folder_of(test)
+            os.makedirs(folder, exist_ok=True)
+            before, after = (
+                f"(_rt_status=$?; _rt_to={folder}/{when}; . {self.keeper}; exit $_rt_status) 2>/dev/null"
+                for when in ("before", "after")
+            )
+            if "e" in said.flags and not site.handler:
+                before = f"set -e; {before}"  # which counts in functions
+            shell = shell._replace(before=before, after=after)
+        return test._replace(shell=shell)
+
+    def folder_of(self, test: Test) -> str:
+        """Where the states of a test's shell are."""
+        return f"{self.keeper}.{test.index}"
 
     def check_calls(self) -> None:
         """Functions have run in shells of their own, which they may neither change nor end but by a last failure."""
         for handed in self.handed:
             is_last = handed.reaction == "exit $?" and self.has_failed(handed)
-            if handed.test not in self.calls or is_last:
+            if not handed.test.shell.after or is_last:
                 continue
-            folder = f"{self.keeper}.{handed.test.index}"
+            folder = self.folder_of(handed.test)
             states = {"the shell has ended", ""}
             with suppress(ListError):
                 states = {list_text(f"{folder}/{when}") for when in ("before", "after")}

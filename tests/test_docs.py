@@ -25,12 +25,14 @@ PAGE_BYTES = 16_000              # a page is short, but for the help of all opti
 # What would change the output of a run: masks, folders, the CI service that these tests run in.
 OUTER = re.compile("CUDA_|HIP_|ROCR_|ZE_|XML_LOG|FAIL_DIR|RUN_TESTS|GITHUB_|GITLAB_|BUILDKITE|TF_BUILD|TEAMCITY")
 PROGRAMS = ("run_tests.py", "qa/timeline.py", "qa/ci_dedup.py", "qa/bench/picture.py", "qa/bench/ci_history.py",
-            "qa/bench/schedules.py", "qa/bench/planning.py", "qa/bench/overhead.py")
+            "qa/bench/schedules.py", "qa/bench/planning.py", "qa/bench/overhead.py", "qa/bench/nodes.py",
+            "qa/cluster.py")
 SHELL = ("sh", "console", "yaml", "groovy")
 # Options of other programs that the pages name.
 FOREIGN = {"--junitxml", "--tb", "--nproc-per-node", "--rm", "--gpus", "--stop-timeout", "--init", "--format", "--from",
            "--lf", "--dry-run", "--will-cite", "--gres", "--nodes", "--time", "--signal", "--array",
-           "--limit", "--jq", "--workflow", "--paginate", "--branch"}
+           "--limit", "--jq", "--workflow", "--paginate", "--branch", "--ntasks-per-node", "--gpus-per-node", "--exclusive",
+           "--no-kill"}
 
 
 class Block(NamedTuple):

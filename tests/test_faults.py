@@ -63,16 +63,17 @@ inner()
 # Timeouts count from when the test has told, by so many lines through the FIFO `up`, that it is ready.
 WHEN_READY = """
 import os, time
-start = run_tests.Run.start
-def started(run, attempt):
-    start(run, attempt)
+launch = run_tests.Run.launch
+def launched(run, action):
+    launch(run, action)
+    attempt = action.attempt
     if attempt.test.timeout:
         with open("up") as up:
             for _ in range(int(os.environ["LINES"])):
                 up.readline()
         attempt.deadline = time.monotonic() + attempt.test.timeout
         run.schedule.watch(attempt)
-run_tests.Run.start = started
+run_tests.Run.launch = launched
 """
 
 

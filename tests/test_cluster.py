@@ -1,0 +1,226 @@
+"""qa/cluster.py: lists and scripts on two nodes, which are two agents on this host; what happens where one is lost."""
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import unittest
+from typing import Any, Dict, List
+from unittest import mock
+
+import run_tests
+from tests.support import ROOT, Fifo, GatedCase, Lifeline, a_test
+
+sys.path.insert(0, os.path.join(ROOT, "qa"))
+import cluster
+
+CLUSTER = os.path.join(ROOT, "qa", "cluster.py")
+
+
+class ClusterCase(GatedCase):
+    launch = "env NODE={node}"
+
+    def command(self, *arguments: str) -> List[str]:
+        return [sys.executable, CLUSTER, "--nodes", "n1,n2", "--launch", self.launch, *arguments]
+
+
+class RunTest(ClusterCase):
+    def test_a_list_uses_the_gpus_of_all_nodes(self) -> None:
+        ran = self.run_list("export SHARED=yes\nshow() { echo $NODE $CUDA_VISIBLE_DEVICES $SHARED; }\n"
+                            "show || test_fail a\nshow || test_fail b #: gpus=2\nshow || test_fail c\n"
+                            "show || test_fail d #: gpus=0\nfalse || test_fail e\ntrue || test_fail f #: gpus=3\n")
+        self.check(ran, 1, {"a": "passed", "b": "passed", "c": "passed", "d": "passed", "e": "failed",
+                            "f": "unrunnable"})
+        self.assertIn("Detected 4 GPU(s): n1:0 n1:1 n2:0 n2:1\n", ran.text)
+        for start in ran.journal("test_start"):
+            with self.subTest(start["label"]), open(ran.path(start["log"])) as log:
+                if start["label"] != "e":
+                    node, *gpus = log.read().split()
+                    self.assertEqual(gpus.pop(), "yes")
+                    shown = [f"{node}:{gpu}" for gpu in "".join(gpus).split(",") if gpu]
+                    self.assertEqual(start["gpus"], shown)
+        self.assertRegex(ran.text, r"\nunrunnable, 0.0s: f .*needs 3 GPUs, more than there are on one node")
+        self.assertEqual(os.listdir(os.path.join(self.folder, "logs")).count("failures"), 1)
+        self.assertEqual([name for name in os.listdir(os.path.join(self.folder, "logs")) if "run_tests.py" in name], [])
+
+    def test_without_gpus_a_node_is_a_place(self) -> None:
+        ran = self.run_list("true || test_fail a\ntrue || test_fail b\n", gpus="")
+        self.check(ran, 0, {"a": "passed", "b": "passed"})
+        self.assertRegex(ran.text, r"Starting: a on CPU n[12]\n")
+
+    def test_a_script_runs_its_tests_on_nodes(self) -> None:
+        text = ("RET=0\ntest_fail() { RET=1; echo \"failed: $1\"; }\nshared=yes\n"
+                "check() { echo $1 $shared; [ $1 != 2 ]; }\n"
+                "for i in 1 2 3; do\n  check $i || test_fail \"t$i\"\ndone\nexit $RET\n")
+        expected = self.bash(text, name="test.sh").decode()
+        ran = self.run_command("test.sh")
+        self.assertEqual(ran.code, 1)
+        self.assertTrue(ran.text.endswith(f"at its place ===\n{expected}"), ran.text)
+        self.assertEqual(len({start["gpus"][0] for start in ran.journal("test_start")}), 3)
+
+    def test_an_interrupt_reaches_all_nodes(self) -> None:
+        up = Fifo(self, "up")
+        line = Lifeline(self)
+        self.write("t.txt", "".join(f"echo up >up && read <never || test_fail t{number}\n" for number in range(4)))
+        Fifo(self, "never")
+        process = self.start("t.txt", pass_fds=[line.write_end])
+        line.let_go()
+        up.lines(4)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate()
+        self.assertEqual(process.returncode, 130)
+        self.assertTrue(out.endswith(b"Interrupted by SIGINT: 4 interrupted\n"), out)
+
+    def test_a_killed_runner_leaves_nothing(self) -> None:
+        up = Fifo(self, "up")
+        self.write("t.txt", "".join(f"setsid bash -c 'echo $$ >up; read <never' || test_fail t{number}\n"
+                                    for number in range(4)))
+        Fifo(self, "never")
+        process = self.start("t.txt")
+        pids = up.lines(4)
+        process.kill()
+        process.wait()
+        for pid in map(int, pids):
+            self.wait_for_end(pid)
+
+    def wait_for_end(self, pid: int) -> None:
+        """Wait until a process is gone."""
+        while run_tests.process_info(pid):
+            os.sched_yield()
+
+
+class LostNodeTest(ClusterCase):
+    def test_its_tests_run_again_elsewhere(self) -> None:
+        """A test ends its own agent the first time."""
+        Fifo(self, "never")
+        ran = self.run_list("if mkdir once; then kill -KILL $PPID; read <never; fi #: label=a gpus=2\n"
+                            "true #: label=b gpus=0\n")
+        self.check(ran, 0, {"a": "passed", "b": "passed"})
+        attempts = [end["attempt"] for end in ran.journal("test_end") if end["label"] == "a"]
+        self.assertEqual(attempts, [1, 2])
+        self.assertRegex(ran.text, r"\nquarantined: GPU (n[12]):0 \(node \1 is lost: its agent has ended \(SIGKILL\)")
+
+    def test_one_that_says_nothing_is_lost(self) -> None:
+        Fifo(self, "never")
+        ran = self.run_list("if mkdir once; then kill -STOP $PPID; read <never; fi #: label=a gpus=2\n",
+                            "--lost-after", "3s")
+        self.check(ran, 0, {"a": "passed"})
+        self.assertIn("is lost: no word from its agent for 3 s", ran.text)
+
+    def test_no_node_left(self) -> None:
+        ran = self.run_list("kill -KILL $PPID #: label=a\ntrue #: label=b after=a\n")
+        self.assertEqual(ran.code, 3, ran.text + ran.err)
+        self.assertEqual(ran.outcomes(), {"a": "interrupted", "b": "not run"})
+        self.assertIn("no usable GPU is left", ran.text + ran.err)
+
+
+class RefusalTest(ClusterCase):
+    def hello(self, **changes: Any) -> Dict[str, Any]:
+        return {"version": cluster.version(), "directory": self.folder, "lost": 60.0, "gpus": None,
+                "nonce": (self.write("nonce", "text"), "text"), "environment": {}, **changes}
+
+    def test_an_agent_says_what_is_missing(self) -> None:
+        cases = [
+            ({"version": "another"}, "another version"),
+            ({"nonce": (self.folder + "/gone", "text")}, "gone: No such file"),
+            ({"nonce": (self.write("other", "other"), "text")}, "is another file here"),
+            ({"directory": self.folder + "/nowhere"}, "nowhere: No such file"),
+            ({"gpus": "1,1"}, "1,1"),
+        ]
+        for changes, why in cases:
+            with self.subTest(why), mock.patch.dict(os.environ), self.assertRaisesRegex(cluster.Refusal, why):
+                cluster.Agent(cluster.Lines(0), cluster.Writer(-1)).greet(self.hello(**changes))
+
+    def refused(self, launch: str, *lines: str) -> None:
+        self.launch = launch
+        ran = self.run_list("true\n")
+        self.assertEqual((ran.code, ran.text), (3, ""), ran.err)
+        self.assertEqual(ran.err.splitlines()[1:], list(lines))
+
+    def test_a_line_for_each_node_that_is_not_there(self) -> None:
+        self.refused("no-such-program {node}", *(f"n{number}: no-such-program: No such file or directory"
+                                                 for number in (1, 2)))
+        self.refused("sh -c 'echo no route to {node} >&2; exit 255'",
+                     *(f"n{number}: its agent has ended (exit 255): no route to n{number}" for number in (1, 2)))
+        self.refused("sh -c 'echo Welcome to {node}; cat'",
+                     *(f"n{number}: something else than an agent answers: what a login shell prints has to go to "
+                       "standard error" for number in (1, 2)))
+
+    def test_mistakes_in_the_command_line(self) -> None:
+        self.write("t.txt", "true\n")
+        with mock.patch.object(self, "command", lambda *words: [sys.executable, CLUSTER, *words]):
+            for words, said in ((["--nodes", "slurm"], r"type: salloc -N2 .*--nodes slurm tests.txt"),
+                                (["--nodes", "n1,n1"], "give each node one name"),
+                                (["--nodes", "n1", "--launch", "ssh {nod}"], "with {node} or {rank}"),
+                                (["--nodes", "n1", "--lost-after", "1s"], "'1s' is not 3s or more"),
+                                ([], "--nodes is missing")):
+                with self.subTest(words):
+                    ran = self.run_command(*words, "t.txt")
+                    self.assertEqual(ran.code, 2)
+                    self.assertRegex(ran.err, said)
+
+
+class PoolTest(unittest.TestCase):
+    """Which node a need is met on."""
+
+    def setUp(self) -> None:
+        launch = cluster.Launch("env", "python3", 60.0)
+        self.nodes = [cluster.Node(f"n{rank}", rank, launch) for rank in (0, 1, 2)]
+        for rank, node in enumerate(self.nodes):
+            tokens = ["0", "1", "2", "3"][:4 - 4 * (rank == 2)]       # the last one has no GPU
+            node.facts = {"tokens": tokens, "cores": 2}
+            node.first = 4 * rank
+            node.places = tuple(run_tests.Device(node.first + place, f"{node.name}:{token}")
+                                for place, token in enumerate(tokens))
+        self.pool = cluster.Cluster(self.nodes, run_tests.Machine(), mock.Mock()).make_pool(
+            [], run_tests.Options(lists=()))
+
+    def take(self, need: float) -> str:
+        lease = self.pool.take(need)
+        return lease.place if lease else ""
+
+    def test_a_test_has_the_gpus_of_one_node(self) -> None:
+        self.assertEqual([self.take(3) for _ in range(3)],
+                         ["GPU n0:0,n0:1,n0:2", "GPU n1:0,n1:1,n1:2", ""])
+        self.assertEqual([self.take(1), self.take(0.5), self.take(0.5), self.take(1)],
+                         ["GPU n0:3", "GPU n1:3", "GPU n1:3", ""])
+
+    def test_large_tests_find_room_beside_small_ones(self) -> None:
+        self.assertEqual([self.take(1), self.take(1), self.take(4)],
+                         ["GPU n0:0", "GPU n0:1", "GPU n1:0,n1:1,n1:2,n1:3"])
+
+    def test_cpu_tests_go_to_any_node_by_its_cores(self) -> None:
+        self.assertEqual(sorted(self.take(0) for _ in range(6)), ["CPU n0"] * 2 + ["CPU n1"] * 2 + ["CPU n2"] * 2)
+        self.assertEqual(self.take(0), "")
+
+    def test_several_nodes_are_held_together(self) -> None:
+        span = cluster.Span(8)
+        span.nodes = 2
+        lease = self.pool.take(span)
+        assert lease is not None
+        self.assertEqual(len(lease.devices), 8)
+        self.assertEqual(self.take(1), "")
+        self.pool.give(lease)
+        self.assertEqual(self.take(4), "GPU n0:0,n0:1,n0:2,n0:3")
+        self.assertIsNone(self.pool.take(span))
+        self.assertEqual([self.pool.holds(span), self.pool.holds(8), self.pool.holds(run_tests.ALL_GPUS)],
+                         [True, False, True])
+
+    def test_a_lost_node_gives_nothing(self) -> None:
+        lease = self.pool.take(1)
+        assert lease is not None
+        self.nodes[0].fault = "gone"
+        for device in self.nodes[0].places:
+            self.pool.quarantine(device)
+        self.pool.give(lease)
+        self.assertEqual([self.pool.size, self.take(4), self.take(1)], [4, "GPU n1:0,n1:1,n1:2,n1:3", ""])
+        self.assertEqual(sorted({self.take(0) for _ in range(5)}), ["", "CPU n1", "CPU n2"])
+
+    def test_words_of_a_test_make_the_same_test(self) -> None:
+        shell = run_tests.Snapshot("/d", {b"A": b"\xff"}, "prelude", "before", "after")
+        test = a_test(0, "a \udcff", shell=shell, command="true", preface=b"\xfe", junit="/x.xml", file="t", line=3)
+        read = cluster.test_of(cluster.words_of(test, ""))
+        for name in ("label", "file", "line", "command", "shell", "preface", "junit"):
+            self.assertEqual(getattr(read, name), getattr(test, name), name)
+        self.assertTrue(re.fullmatch("export X; before", cluster.words_of(test, "export X")["before"]))
