@@ -7961,7 +7961,8 @@ _rt_end() {
   set +aeuvx
   _rt_unskip
   if [[ $BASHPID == "$_rt_shell" ]]; then
-    [[ $(trap -p HUP INT TERM) ]] || trap : HUP INT TERM # the rest of its EXIT trap is to run
+    trap -p HUP INT TERM >|"$_rt_folder/traps"           # a signal that comes sooner ends it: no fork before
+    [[ -s $_rt_folder/traps ]] || trap : HUP INT TERM    # the rest of its EXIT trap is to run
     [[ -o posix ]] || exit() { _rt_leave "${1-$?}"; }
     _rt_join
     [[ -o posix ]] || unset -f exit
