@@ -30,8 +30,8 @@ SHELL = ("sh", "console", "yaml", "groovy")
 # Options of other programs that the pages name.
 FOREIGN = {"--junitxml", "--tb", "--nproc-per-node", "--rm", "--gpus", "--stop-timeout", "--init", "--format", "--from",
            "--lf", "--dry-run", "--will-cite", "--gres", "--nodes", "--time", "--signal", "--array",
-           "--limit", "--jq", "--workflow", "--paginate", "--branch", "--ntasks-per-node", "--gpus-per-node", "--exclusive",
-           "--no-kill"}
+           "--limit", "--jq", "--workflow", "--paginate", "--branch", "--ntasks-per-node", "--gpus-per-node",
+           "--exclusive", "--no-kill"}
 
 
 class Block(NamedTuple):
