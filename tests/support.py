@@ -21,6 +21,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RUNNER = os.path.join(ROOT, "run_tests.py")
 
 WAIT_S = 60.0                   # for what takes milliseconds; then the runner hangs
+SOON = "run_tests.LINGER_S = 0.1"      # for what is left and would never go by itself
 ENDING = b"run_tests.py: SIGTERM: ending the running tests; once more kills them\n"
 
 # Variables that change what a run does: a test sets those that it means.
@@ -134,6 +135,8 @@ class RunnerCase(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="run_tests.")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        # Without `site`: what is installed there may take as long to load as the runner.
+        self.head: List[str] = [sys.executable, "-S", compiled_runner()]
 
     def write(self, name: str, text: str, mode: int = 0o644) -> str:
         """A file in the test's folder; returns its path."""
@@ -152,7 +155,13 @@ class RunnerCase(unittest.TestCase):
         return {**environment, **extra}
 
     def command(self, *arguments: str) -> List[str]:
-        return [sys.executable, compiled_runner(), *arguments]
+        return [*self.head, *arguments]
+
+    def drive(self, *patches: str) -> None:
+        """Run the command line from a script that first changes what `patches` say of `run_tests`."""
+        start = f"import sys; sys.path.insert(0, {ROOT!r}); import run_tests"
+        self.head = [sys.executable, "-S", self.write("driver.py", "\n".join(
+            [start, *patches, "run_tests.leave(run_tests.main())\n"]))]
 
     def start(self, *arguments: str, gpus: Optional[str] = "0,1", env: Mapping[str, str] = {},  # noqa: B006
               **popen: Any) -> "subprocess.Popen[bytes]":

@@ -625,7 +625,7 @@ class Breakdown(FaultCase):
         self.write("tests.txt", "true\nwait\ntouch started\n")
         for limit in (8, 10):
             with self.each(str(limit)):
-                self.head = ["bash", "-c", f'ulimit -n {limit}; exec "$@"', "bash", *self.head[-2:]]
+                self.head = ["bash", "-c", f'ulimit -n {limit}; exec "$@"', "bash", *self.head[-3:]]
                 self.end(self.start("tests.txt"), r"\(Too many open files\)")
 
 

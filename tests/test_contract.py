@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import json
 import os
@@ -93,6 +94,7 @@ def code_tokens() -> List[tokenize.TokenInfo]:
             if token.type not in blank and token.start[0] not in docs]
 
 
+@functools.lru_cache(maxsize=None)
 def output_of(*command: str, folder: str = ROOT) -> str:
     """What a program prints; it has to succeed."""
     environment = {**os.environ, "COLUMNS": "100", "LC_ALL": "C.UTF-8", "NO_COLOR": "1"}

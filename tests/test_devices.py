@@ -464,7 +464,7 @@ class ProbeTest(DeviceCase):
     def test_a_tool_that_hangs_is_left(self) -> None:
         os.mkfifo(os.path.join(self.folder, "never"))
         environ = self.tools(nvidia_smi=f"read -r _ < {self.folder}/never", amd_smi=self.prints("amd-smi-list.json"))
-        with mock.patch.object(run_tests, "PROBE_S", 0.2):
+        with mock.patch.object(run_tests, "PROBE_S", 1.0):
             self.assertEqual(len(self.found(environ, "nvidia-smi did not answer")), 4)
 
     def test_bus_order(self) -> None:

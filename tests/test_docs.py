@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from typing import Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 import run_tests
@@ -236,29 +237,32 @@ class Examples(unittest.TestCase):
 
     def test_they_print_what_is_shown(self) -> None:
         """`console`: a command behind `$`, then lines that are among its output; … stands for what is left out."""
-        ran = 0
-        for page in PAGES:
-            with tempfile.TemporaryDirectory(prefix="run_tests.") as folder:
-                for name in ("run_tests.py", "qa"):
-                    os.symlink(os.path.join(ROOT, name), os.path.join(folder, name))
-                for block in blocks(page):
-                    if re.fullmatch(r"\w+\.\w+", block.info):
-                        with open(os.path.join(folder, block.info), "w", encoding="utf-8") as file:
-                            file.write(block.text)
-                    elif block.language == "console" or block.info == "run":
-                        with self.subTest(page=page, text=block.text):
-                            self.run_block(block, folder)
-                        ran += 1
-        self.assertGreaterEqual(ran, 5)
+        with ThreadPoolExecutor(len(PAGES)) as pool:      # most of their time is the demos' sleep
+            ran = [each for page in pool.map(self.run_page, PAGES) for each in page]
+        for block, code, said in ran:
+            with self.subTest(page=block.page, text=block.text):
+                self.compare(block, code, said)
+        self.assertGreaterEqual(len(ran), 5)
 
-    def run_block(self, block: Block, folder: str) -> None:
-        shown: List[str] = []
-        command = block.text
-        if block.language == "console":
-            first, *shown = block.text.splitlines()
-            self.assertTrue(first.startswith("$ "), first)
-            command = first[2:]
-        code, said = self.run_command(command, folder)
+    def run_page(self, page: str) -> List[Tuple[Block, int, str]]:
+        """Exit code and output of each of a page's blocks that run, one after another."""
+        ran = []
+        with tempfile.TemporaryDirectory(prefix="run_tests.") as folder:
+            for name in ("run_tests.py", "qa"):
+                os.symlink(os.path.join(ROOT, name), os.path.join(folder, name))
+            for block in blocks(page):
+                if re.fullmatch(r"\w+\.\w+", block.info):
+                    with open(os.path.join(folder, block.info), "w", encoding="utf-8") as file:
+                        file.write(block.text)
+                elif block.language == "console" or block.info == "run":
+                    command = block.text.split("\n")[0][2:] if block.language == "console" else block.text
+                    ran.append((block, *self.run_command(command, folder)))
+        return ran
+
+    def compare(self, block: Block, code: int, said: str) -> None:
+        """What a block has done against what its page shows."""
+        first, *shown = block.text.splitlines() if block.language == "console" else ["$ "]
+        self.assertTrue(first.startswith("$ "), first)
         self.assertEqual(code != 0, block.info == "fails", said)
         lines = [same(line) for line in said.splitlines()]
         for line in filter(None, map(same, shown)):

@@ -21,9 +21,8 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 from xml.etree import ElementTree
 
 import run_tests
-from tests.support import ROOT, WAIT_S, Fifo, GatedCase, Ran, compiled_runner, remarks
+from tests.support import WAIT_S, Fifo, GatedCase, Ran, compiled_runner, remarks
 
-GONE_S = 5.0                    # from the runner's death to the last of its tests' processes
 PROBLEMS = {"failed": "failure", "crashed": "error", "timeout": "error", "blocked": "error", "unrunnable": "error",
             "interrupted": "error", "not run": "error"}
 
@@ -78,6 +77,19 @@ run_tests.Run.launch = launched
 """
 
 
+# The time of the run ends as soon as its first test has told that it is ready.
+OVER_WHEN_READY = """
+import time
+start = run_tests.Run.start
+def started(run, attempt):
+    start(run, attempt)
+    with open("up") as up:
+        up.readline()
+    run.schedule.end_at = time.monotonic()
+run_tests.Run.start = started
+"""
+
+
 class Ended(Ran):
     """A run whose journal may hold earlier runs, and what a test has written there: also before a line, without end."""
 
@@ -103,7 +115,6 @@ class FaultCase(GatedCase):
         super().setUp()
         mark = uuid.uuid4()
         self.mark, self.number = f"FAULT={mark.hex}".encode(), str(mark.int)[-15:]
-        self.head: Sequence[str] = [sys.executable, compiled_runner()]
         self.write("tool.sh", TOOL)
         self.addCleanup(self.kill_left)      # before the folder is removed
 
@@ -114,22 +125,18 @@ class FaultCase(GatedCase):
 
     def environment(self, gpus: Optional[str], extra: Mapping[str, str]) -> Dict[str, str]:
         return super().environment(gpus, {"FAULT": self.mark.decode()[6:], "NAP": f"sleep 86400.{self.number}",
-                                          "PY": sys.executable, "RUNNER": compiled_runner(), **extra})
-
-    def command(self, *arguments: str) -> List[str]:
-        return [*self.head, *arguments]
-
-    def drive(self, *patches: str) -> None:
-        """Run the command line from a script that first changes what `patches` say of `run_tests`."""
-        start = f"import sys; sys.path.insert(0, {ROOT!r}); import run_tests"
-        self.head = [sys.executable, self.write("driver.py", "\n".join(
-            [start, *patches, "run_tests.leave(run_tests.main())\n"]))]
+                                          "PY": f"{sys.executable} -S", "RUNNER": compiled_runner(), **extra})
 
     def when_ready(self, lines: int = 1) -> Mapping[str, str]:
         """Let timeouts count from when tests are ready; returns an environment."""
         Fifo(self, "up")
         self.drive(WHEN_READY)
         return {"LINES": str(lines)}
+
+    def over_when_ready(self) -> None:
+        """Let `--deadline` come when a test has told that it is ready."""
+        Fifo(self, "up")
+        self.drive(OVER_WHEN_READY)
 
     def left(self) -> Dict[int, str]:
         """The live processes that this test has started: pid to command line. Zombies are dead."""
@@ -156,9 +163,9 @@ class FaultCase(GatedCase):
                 self.kill_left()
                 shutil.rmtree(os.path.join(self.folder, "logs"), ignore_errors=True)
 
-    def wait_for(self, condition: Callable[[], Any], seconds: float = WAIT_S) -> Any:
+    def wait_for(self, condition: Callable[[], Any]) -> Any:
         """Look until it is so; returns what is."""
-        give_up = time.monotonic() + seconds
+        give_up = time.monotonic() + WAIT_S
         while True:
             found = condition()
             if found:
@@ -168,7 +175,7 @@ class FaultCase(GatedCase):
 
     def assert_swept(self) -> None:
         """The runner has been killed just now: soon nothing is left."""
-        self.wait_for(lambda: not self.left(), GONE_S)
+        self.wait_for(lambda: not self.left())
 
     def suffer(self, text: str, code: int, outcomes: Mapping[str, str], *arguments: str, gpus: str = "0,1",
                env: Mapping[str, str] = {}, lost: Sequence[str] = ()) -> Ended:  # noqa: B006
@@ -347,12 +354,12 @@ class TestFaultTest(FaultCase):
 class StacksTest(FaultCase):
     """What the log of a test that is ended has of its Pythons."""
 
-    HANDLER = ("import signal, time; signal.signal(signal.SIGTERM, {}); open('up', 'w').write('up\\n'); "
+    HANDLER = ("import signal, sys, time; signal.signal(signal.SIGTERM, {}); open('up', 'w').write('up\\n'); "
                "time.sleep(86400)")
 
-    def time_out(self, line: str, lines: int = 1) -> str:
+    def time_out(self, line: str, lines: int = 1, grace: str = "200ms") -> str:
         """The log of a line that is ended as soon as it is ready."""
-        ran = self.suffer(f"{line} #: timeout=100ms label=a\n", 1, {"a": "timeout"}, gpus="0",
+        ran = self.suffer(f"{line} #: timeout=100ms label=a\n", 1, {"a": "timeout"}, "--grace", grace, gpus="0",
                           env=self.when_ready(lines))
         return ran.read("logs/a.log")
 
@@ -368,7 +375,8 @@ class StacksTest(FaultCase):
         self.assertFalse([name for name in os.listdir(self.folder) if "core" in name])
 
     def test_a_python_that_handles_sigterm_is_left_to_it(self) -> None:
-        log = self.time_out(f'$PY -c "{self.HANDLER.format("lambda *_: exit(print(`tidied`))")}"'.replace("`", "'"))
+        line = f'$PY -c "{self.HANDLER.format("lambda *_: sys.exit(print(`tidied`))")}"'.replace("`", "'")
+        log = self.time_out(line, grace="1h")
         self.assertRegex(log, r"^\n=== run_tests\.py: did not end in 0\.1s ===\ntidied\n$")
 
     def test_one_that_does_not_end_by_it_is_asked_before_sigkill(self) -> None:

@@ -14,7 +14,7 @@ from typing import Dict, List, NamedTuple, Optional
 from xml.etree import ElementTree
 
 import run_tests
-from tests.support import WAIT_S, Fifo
+from tests.support import SOON, WAIT_S, Fifo
 from tests.test_devices import QUERY, SMI, SMI_GPUS
 from tests.test_faults import Ended, FaultCase
 
@@ -69,7 +69,7 @@ class LostTest(GpuCase):
 
     def test_when_nvidia_smi_is_asked(self) -> None:
         """Once before the run, then after what did not pass or left processes; that may cost a test its GPU too."""
-        self.drive("run_tests.LINGER_S = 0.05")
+        self.drive(SOON)
         self.write("answer", "exit 3")
         ran = self.suffer("true #: label=a\nfalse #: label=b\nwait\nsetsid $NAP & cp answer say #: label=c\n", 1,
                           {"a": "passed", "b": "failed", "c": "passed"}, env=self.smi)
@@ -192,21 +192,29 @@ class JUnitTest(FaultCase):
 
     def test_files(self) -> None:
         """CI reads no file as green that is not, and each file can be read. One that is torn and huge is kept aside."""
+        text, outcomes = "", {}
         for name, wrote in WRITTEN.items():
-            with self.each(name):
-                if wrote.before:
-                    self.write("logs/a.xml", wrote.before)
-                self.write("a.sh", f"X=logs/a.xml; {wrote.script}")
-                ran = self.suffer("bash a.sh --junitxml=logs/a.xml #: label=a\ntrue #: label=b\n",
-                                  wrote.outcome != "passed", {"a": wrote.outcome, "b": "passed"})
-                cases = self.cases(ran.path("logs/a.xml"))
+            label = re.sub(r"\W", "_", name)
+            path = f"logs/{label}.xml"
+            if wrote.before:
+                self.write(path, wrote.before)
+            self.write(f"{label}.sh", f"X={path}; {wrote.script}")
+            text += f"bash {label}.sh --junitxml={path} #: label={label}\n"
+            outcomes[label] = wrote.outcome
+        ran = self.suffer(text, 1, outcomes)
+        without = re.findall("(?m)^passed without its JUnit file .*: (.*)", ran.text)
+        self.assertEqual(without, [label for label, outcome in outcomes.items() if outcome == "passed"])
+        for wrote, label in zip(WRITTEN.values(), outcomes):
+            with self.subTest(label):
+                cases = self.cases(ran.path("logs", f"{label}.xml"))
                 bad = [case.get("name") for case in cases if {"failure", "error"} & {child.tag for child in case}]
                 self.assertEqual(([case.get("name") for case in cases], bad),
-                                 (wrote.cases.split(), wrote.problems.split()))
-                self.assertEqual("passed without its JUnit file" in ran.text, wrote.outcome == "passed")
-                kept = [os.path.getsize(ran.path("logs", name)) for name in os.listdir(ran.path("logs"))
-                        if name == "a.xml.torn"]
-                self.assertEqual([size > run_tests.JUNIT_BYTES for size in kept], [True] * name.startswith("huge"))
+                                 tuple([label if name == "a" else name for name in names.split()]
+                                       for names in (wrote.cases, wrote.problems)))
+        torn = {name[:-9]: os.path.getsize(ran.path("logs", name)) for name in os.listdir(ran.path("logs"))
+                if name.endswith(".xml.torn")}
+        self.assertEqual(sorted(torn), sorted(label for label in outcomes if label.startswith("huge")))
+        self.assertGreater(min(torn.values()), run_tests.JUNIT_BYTES)
 
     def test_what_a_stand_in_says(self) -> None:
         """The log's tail where consumers look, without terminal escapes; a dot would make a package of a class."""
@@ -267,7 +275,7 @@ class JUnitTest(FaultCase):
 
 class OptionsTest(FaultCase):
     def test_leaks(self) -> None:
-        self.drive("run_tests.LINGER_S = 0.1")
+        self.drive(SOON)
         text = "setsid $NAP & sleep 0 #: label=a\ntrue #: label=b\nexit 1 #: label=c\n"
         for how, gpus, outcome in (("report", "0,1", "passed"), ("fail", "0,1", "failed"), ("fail", "0", "failed")):
             with self.each(f"{how} {gpus}"):
@@ -303,11 +311,13 @@ class OptionsTest(FaultCase):
         self.assertTrue(process.communicate(timeout=WAIT_S)[0].endswith(b"All tests passed\n"))
 
     def test_deadline(self) -> None:
+        self.over_when_ready()
         for gpus in ("0", "0,1"):
             with self.each(gpus):
-                ran = self.suffer("(setsid $NAP & env -i $(which setsid) $NAP & true); $NAP #: label=a gpus=all\n"
-                                  "true #: label=b gpus=all\n", 1, {"a": "interrupted", "b": "not run"},
-                                  "--deadline", "1s", "--order", "file", gpus=gpus)
+                ran = self.suffer("(setsid $NAP & env -i $(which setsid) $NAP & true); echo up >up; $NAP "
+                                  "#: label=a gpus=all\ntrue #: label=b gpus=all\n",
+                                  1, {"a": "interrupted", "b": "not run"},
+                                  "--deadline", "1h", "--order", "file", gpus=gpus)
                 self.assertEqual(ran.text.splitlines()[-1], "Ended by --deadline: 1 interrupted, 1 not run")
 
 

@@ -11,10 +11,9 @@ import unittest
 from typing import Any, Mapping, Tuple
 
 import run_tests
-from tests.support import ENDING, RUNNER, WAIT_S, Fifo, compiled_runner
+from tests.support import ENDING, RUNNER, SOON, WAIT_S, Fifo
 from tests.test_faults import WHEN_READY, Ended, FaultCase, cgroup, is_allowed
 
-SOON = "run_tests.LINGER_S = 0.1"        # for what is left behind
 
 
 class OutputTest(FaultCase):
@@ -110,6 +109,7 @@ class OutputTest(FaultCase):
         self.assertEqual((process.returncode, owed), (0, {"b": "passed", "c": "passed"}))
 
     def test_no_room_for_the_journal(self) -> None:
+        self.drive(SOON)
         self.write("fill.sh", "setsid $NAP & [ -e again ] || cat /dev/zero >logs/x 2>/dev/null; true")
         labels = [f"{number:0190}" for number in range(9)]       # more than is left of the journal's page
         ran = self.on_small_disk("bash fill.sh #: label=a\n" + "".join(f"wait\ntest -d logs #: label={label}\n"
@@ -222,6 +222,7 @@ class RunnerTest(FaultCase):
     def test_killed_at_the_start(self) -> None:
         """As soon as there is a guard, and as soon as there is a test."""
         text = "[ -e ready ] || { trap '' TERM; setsid $NAP & $NAP; } #: label=a\ntrue #: label=b gpus=2\n"
+        plain = self.head
         for name in ("Reaper.post_guard", "Process.spawn"):
             with self.each(name):
                 self.drive("import os", f"start = run_tests.{name}", "def killed(*args):", "    start(*args)",
@@ -231,7 +232,7 @@ class RunnerTest(FaultCase):
                 self.assertEqual(process.wait(WAIT_S), -signal.SIGKILL)
                 self.assert_swept()
                 self.write("ready", "")
-                self.head = [sys.executable, compiled_runner()]
+                self.head = plain
                 self.suffer(text, 0, {"a": "passed", "b": "passed"}, "--rerun-failed")
                 os.unlink(os.path.join(self.folder, "ready"))
 

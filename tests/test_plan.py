@@ -162,8 +162,9 @@ class CommandLineTest(RunnerCase):
     """`qa/plan.py [options] LIST`."""
 
     def plan(self, *arguments: str, script: str = SCRIPT, env: Mapping[str, str] = {}) -> Ran:  # noqa: B006
-        ran = subprocess.run([sys.executable, script, *arguments], cwd=self.folder, env=self.environment(None, env),
-                             check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        ran = subprocess.run([sys.executable, "-S", script, *arguments], cwd=self.folder, check=False,
+                             env=self.environment(None, env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE)
         self.assertNotIn(b"Traceback", ran.stderr)
         return Ran(ran.returncode, ran.stdout, ran.stderr.decode(), self.folder)
 

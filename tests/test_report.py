@@ -572,7 +572,7 @@ class ReplayTest(GatedCase):
         for gpus in ("0", "0,1"):
             with self.subTest(gpus=gpus):
                 # A process of its own starts the runner: a child's peak counts from its fork, in our size.
-                ran = subprocess.run([sys.executable, "-c", MEASURE, *self.command("tests.txt")], cwd=self.folder,
+                ran = subprocess.run([sys.executable, "-S", "-c", MEASURE, *self.command("tests.txt")], cwd=self.folder,
                                      env=self.environment(gpus, {}), check=True, stdin=subprocess.DEVNULL,
                                      stdout=subprocess.PIPE)
                 count, peak, code = map(int, ran.stdout.split())

@@ -15,13 +15,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import unittest
 from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Sequence, Set
 from xml.etree import ElementTree
 
 from run_tests import Reader, Script, ScriptFile, Site, Tells, is_calm, read_handler
-from tests.support import WAIT_S, Fifo, Ran, compiled_runner, lines_of, remarks
+from tests.support import SOON, WAIT_S, Fifo, Ran, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import BLOCK, PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
 
@@ -297,7 +296,6 @@ class ScriptCase(FaultCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.head = [sys.executable, "-S", compiled_runner()]
         for name in {*PROGRAMS} - {"nvidia-smi"}:
             self.stub(name, STUB)
         self.write("bin/mark", "\n@@mark@@\n")
@@ -502,7 +500,7 @@ class FeatureTest(ScriptCase):
         """--timeout and --retries, with the records of it all."""
         ran = self.conduct(HEAD + lines(
             "bash -c 'echo stuck; exec $NAP' --junitxml=slow.xml || test_fail slow",
-            "bash -c '[ -e again ] || { touch again; exit 3; }' || test_fail flaky",
+            "#: timeout=1h", "bash -c '[ -e again ] || { touch again; exit 3; }' || test_fail flaky",
             "bash -c 'kill -SEGV $$' --junitxml=dead.xml || test_fail dead", "(exit 3) || test_fail left",
             "python3 fine --junitxml=fine.xml || test_fail fine") + TAIL,
             "--timeout", "300ms", "--retries", "1", "--junit", "all.xml")
@@ -531,9 +529,10 @@ class FeatureTest(ScriptCase):
         self.assertEqual(ran.outcomes(), {"a": "failed", "b": "not run", "c": "not run"})
 
     def test_deadline(self) -> None:
+        self.over_when_ready()
         ran = self.conduct(lines("trap 'echo cleaned' EXIT") + suite(
-            "$NAP || test_fail a", "python3 b || test_fail b #: gpus=all", "pip3 never"),
-            "--deadline", "500ms", "--grace", "2s", "--order", "file")
+            "bash -c 'echo up >up; exec $NAP' || test_fail a", "python3 b || test_fail b #: gpus=all", "pip3 never"),
+            "--deadline", "1h", "--grace", "1h", "--order", "file")
         self.assertEqual((ran.code, self.events(ran), ran.outcomes()["a"]), (1, [], "interrupted"))
         self.assertRegex(ran.text, r"(?m)^cleaned\n(?s:.*)^Ended by --deadline: ")
 
@@ -563,6 +562,7 @@ class FeatureTest(ScriptCase):
 
     def test_what_the_script_leaves(self) -> None:
         """Its daemons end with the run."""
+        self.drive(SOON)
         ran = self.conduct(HEAD + lines("python3 a || test_fail a", "setsid $NAP & $NAP &", "(setsid $NAP &)",
                                         "(setsid env -i $NAP </dev/null >/dev/null 2>&1 &)", "echo end"))
         self.assertEqual((ran.code, ran.text.splitlines()[-1]), (0, "end"))

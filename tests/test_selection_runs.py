@@ -679,13 +679,6 @@ class Needs(SelectionCase):
         text = "touch a #: time=1s\ntouch b #: gpus=0\nwait\ntest -e a -a -e b #: gpus=2 time=1h label=c\n"
         self.check(self.run_list(text), 0, {"touch a": "passed", "touch b": "passed", "c": "passed"})
 
-    def test_what_a_test_leaves_costs_no_test_its_time(self) -> None:
-        """Neither its own, nor that of the next, which starts when the runner has ended it."""
-        ran = self.run_list("sleep 1000 & true #: label=leaves timeout=1s\ntrue next #: label=next after=leaves\n")
-        self.check(ran, 0, {"leaves": "passed", "next": "passed"})
-        for record in ran.journal("test_end"):
-            self.assertLess(record["seconds"], run_tests.LINGER_S, record["label"])
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -16,7 +16,7 @@ MACHINES: Mapping[str, Optional[str]] = {"one GPU": "0", "an empty mask": "", "n
 TOOLS = ("bash", "cat", "env", "head", "mkdir", "rm", "sed", "sh", "tr", "true", "false", "printf")
 PRELUDE = 'test_fail() { echo "Error: sub-test failed: $1"; }\n'
 
-LISTS = 24                       # generated ones
+LISTS = int(os.environ.get("LISTS", "12"))      # generated ones
 LINES = 14                       # of each
 
 
@@ -234,7 +234,7 @@ def generated(seed: int, folder: str) -> Shape:
 
 
 class Generated(Sequential):
-    """Seeded lists of random lines; a failure names its seed and shows its list."""
+    """Seeded lists of random lines, as many as $LISTS says; a failure names its seed and shows its list."""
 
     def test_lists(self) -> None:
         for seed in range(LISTS):

@@ -15,7 +15,7 @@ import unittest
 from typing import List, Tuple
 
 import run_tests
-from tests.support import RUNNER, SHED, WAIT_S, RunnerCase
+from tests.support import SHED, WAIT_S, RunnerCase, compiled_runner
 from tests.test_command_line import GOLDEN_LIST
 
 
@@ -81,7 +81,7 @@ class TerminalCase(RunnerCase):
                 os.chdir(self.folder)
                 while os.get_terminal_size(1).columns != columns:
                     time.sleep(0.001)
-                os.execve(sys.executable, [sys.executable, RUNNER, *arguments], environ)
+                os.execve(sys.executable, [sys.executable, "-S", compiled_runner(), *arguments], environ)
             finally:
                 os._exit(99)
         self.resize(columns, rows)

@@ -448,7 +448,7 @@ class CommandLineTest(RunnerCase):
 
     def call(self, *arguments: str, stdin: bytes = b"") -> Tuple[int, str, str]:
         """Exit code, stdout, stderr; in the test's folder."""
-        ran = subprocess.run([sys.executable, SCRIPT, *arguments], cwd=self.folder, input=stdin, check=False,
+        ran = subprocess.run([sys.executable, "-S", SCRIPT, *arguments], cwd=self.folder, input=stdin, check=False,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         return ran.returncode, ran.stdout.decode(), ran.stderr.decode()
 
