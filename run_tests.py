@@ -343,6 +343,7 @@ class Attributes(NamedTuple):
     tags: Tuple[str, ...] = ()
     split: str = ""  # a number of parts, or `auto`; it and the next are for companions
     after_crash: str = ""  # `go-on`
+    nodes: int = 0  # of a cluster
 
 
 class Snapshot(NamedTuple):
@@ -574,7 +575,8 @@ MASK_VARIABLES = (
     "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK".split()
 )
 WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
-COMPANIONS = "mem nodes".split()
+COMPANIONS = ["mem"]
+COMPANION_KEYS = "split after-crash nodes".split()
 
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
@@ -1181,6 +1183,7 @@ ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "tags": parse_names,
     "split": parse_split,
     "after-crash": parse_go_on,
+    "nodes": parse_count,
 }
 
 
@@ -4320,6 +4323,8 @@ class Host:
     A run asks for no more than this class has, so that its tests may run elsewhere.
     """
 
+    heeds: Container[str] = ()  # keys of lines that only companions know
+
     def __init__(
         self, machine: Machine, reaper: Reaper, locks: Optional[GpuLocks] = None
     ) -> None:
@@ -6687,7 +6692,7 @@ class Run:
 
     def plan(self, selection: Selection, _pool: Pool) -> Selection:
         """What the schedule is to run. A companion may put other tests in the place of some."""
-        tell_unheeded(selection.tests)
+        tell_unheeded(selection.tests, self.host.heeds)
         return selection
 
     def attempts(self) -> List[List[Result]]:
@@ -6909,17 +6914,17 @@ def cut_report(event: Interrupt) -> None:
     raise ReportCut(event.signum)
 
 
-def tell_unheeded(tests: Iterable[Test]) -> None:
+def tell_unheeded(tests: Iterable[Test], heeded: Container[str] = ()) -> None:
     """Say on which lines something is for a companion that does not run here."""
-    wide = [
-        test.where for test in tests if test.attributes.split or test.attributes.after_crash
-    ]
-    if wide:
-        warn(
-            f"{first_of(list(dict.fromkeys(wide)))}: split= and after-crash= are for a companion that imports the "
-            "runner; here a test runs whole, and ends at a crash",
-            name="",
-        )
+    for key in COMPANION_KEYS:
+        name = key.replace("-", "_")
+        lines = dict.fromkeys(test.where for test in tests if getattr(test.attributes, name))
+        if lines and key not in heeded:
+            warn(
+                f"{first_of(list(lines))}: {key}= is for a companion that imports the runner; "
+                "here it changes nothing",
+                name="",
+            )
 
 
 def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
@@ -8864,7 +8869,7 @@ class ScriptRun(Run):
         test = make_test(
             line, len(self.tests), label, self.stems(stem_of(line, label)), self.options
         )
-        tell_unheeded([test])
+        tell_unheeded([test], self.host.heeds)
         if line.attributes.gpus is None:  # CUDA leaves out what is not there
             return test._replace(
                 announces=False, gpus=min(test.gpus, max(len(self.machine.devices), 1))
