@@ -369,6 +369,7 @@ class Agent:
             leaked=event.leaked,
             sick=[[sick.device.index, sick.reason] for sick in event.sick],
             memory=event.memory,
+            peak=event.peak,
         )
 
     def close(self) -> None:
@@ -565,6 +566,7 @@ class Node:
                 tuple(Sick(self.places[place], reason) for place, reason in fields["sick"]),
                 at,
                 fields["memory"],
+                fields["peak"],
             )
         )
 
