@@ -29,7 +29,7 @@ Copy this one file next to a CI script and let it run the script, or a list of t
 
 A list is bash, one test per command. Every GPU of the outer mask is a slot; a slot that becomes free takes the
 next waiting test at once. With one GPU or none the tests run one after another and print what `bash tests.txt`
-would print.
+would print, unless they say that they share it.
 
 Exit codes: 0 all passed; 1 a test failed or did not get to run; 2 usage or a bad list; 3 the runner or
 the machine failed; 5 nothing selected, or all skipped; 128+N ended by signal N.

@@ -32,8 +32,7 @@ ALL = run_tests.ALL_GPUS
 TIMEOUT = ("--timeout", "60s")   # ends tests that wait for each other in vain
 
 # nvidia-smi of two healthy GPUs (wookayin/gpustat#5 and #97), which notes what it is asked. `say` is bash that answers
-# in its place, `say.N` bash that answers for GPU N alone, from the moment that it is there; $row is the start of GPU N's
-# row.
+# in its place, `say.N` bash that answers for GPU N alone, from the moment that it is there; $row is the start of a row.
 SMI_GPUS = ("GPU-004f693d-767b-b215-b4a9-a18af0ffd643", "GPU-86fe97db-bf54-a056-4e8d-9b07e1a298e7")
 SMI = f"""#!/bin/bash
 cd "${{0%/*}}/.."
