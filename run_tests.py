@@ -5970,19 +5970,19 @@ def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) ->
 
 def proposals(attempts: Iterable[Sequence[Result]], memory: float) -> Iterator[str]:
     """What `mem=` could be of tests that had a GPU of so many MiB alone, and would leave room for each other."""
-    fit = [
-        result
-        for *_, result in attempts
-        if result.outcome.is_pass()
-        and result.test.gpus == 1
-        and 0 < result.peak * MEMORY_MARGIN <= memory / 2
-    ]
-    named = [
-        f"{result.test.label} {show_memory(result.peak * MEMORY_MARGIN)}"
-        for result in slowest(fit)
-    ]
-    if named:
-        yield "mem= could be: " + ", ".join(named)
+    fit = slowest(
+        [
+            result
+            for *_, result in attempts
+            if result.outcome.is_pass()
+            and result.test.gpus == 1
+            and 0 < result.peak * MEMORY_MARGIN <= memory / 2
+        ]
+    )
+    if fit:
+        yield "mem= could be: " + ", ".join(
+            f"{result.test.label} {show_memory(result.peak * MEMORY_MARGIN)}" for result in fit
+        )
 
 
 def total_line(results: Sequence[Result], seconds: float, pool: Pool) -> str:
