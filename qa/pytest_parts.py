@@ -278,7 +278,7 @@ def lost_case(case: str, result: Result, tail: str) -> Any:
     """The element of a case in which the process has died or hung."""
     classname, name = map(run_tests.xml_text, names_of(case))
     element = ElementTree.Element("testcase", classname=classname, name=name, time="0.000")
-    message = run_tests.xml_text(f"{result.verdict()} in this case")
+    message = run_tests.xml_text(f"{how_lost(result)} in this case")
     error = ElementTree.SubElement(element, "error", message=message, type=result.outcome.value)
     error.text = run_tests.xml_text(tail)
     return element
@@ -331,7 +331,10 @@ class Sum:
             outcome, reason = Outcome.INTERRUPTED, "some of its parts have not run"
         elif self.lost:
             reason = ""
-            cause = cause._replace(line=", ".join(self.told_lost()))
+            told = list(self.told_lost())
+            if self.missing:
+                told.append(run_tests.counted(len(self.missing), "case") + " did not run")
+            cause = cause._replace(line=", ".join(told))
         elif not has_failures and self.missing and ran:
             outcome = Outcome.FAILED
             reason = f"collected, and not reported: {shown(self.missing)}"
@@ -345,12 +348,19 @@ class Sum:
         )
 
     def told_lost(self) -> Iterator[str]:
-        """`crashed (SIGSEGV) in test_x.py::test_y`, by how the cases were lost."""
+        """`crashed (SIGSEGV) in test_x.py::test_y`, by how cases were lost; nothing if none was."""
         cases: Dict[str, List[str]] = {}
         for case, result in self.lost.items():
-            cases.setdefault(result.verdict(), []).append(case)
-        for verdict, names in cases.items():
-            yield f"{verdict} in {shown(names)}"
+            cases.setdefault(how_lost(result), []).append(case)
+        for how, names in cases.items():
+            yield f"{how} in {shown(names)}"
+
+
+def how_lost(result: Result) -> str:
+    """How the process of an attempt ended in the middle of a case."""
+    if result.outcome is Outcome.FAILED:
+        return f"ended with exit {result.status}"
+    return result.verdict()
 
 
 def shown(names: Sequence[str]) -> str:
@@ -539,12 +549,18 @@ class PartsRun(run_tests.Run):
         if whole is None or (result.test, result.attempt) not in whole.went_on:
             super().retry(retry)
             return
-        lost = whole.progress(result.test, result.attempt).lost
-        cause = result.cause._replace(line=f"{result.verdict()} in {lost}")
         self.record.attempt_end(result)
         self.console.ended(
-            result._replace(cause=cause), "its other cases go on", is_retried=True
+            self.with_lost(result, whole), "its other cases go on", is_retried=True
         )
+
+    def with_lost(self, result: Result, whole: Whole) -> Result:
+        """A part's result, whose cause names the cases that it has lost."""
+        results = [*self.schedule.results.get(result.test, []), result]
+        told = list(Sum(whole.turns(result.test, results)[-1:]).told_lost())
+        if not told:
+            return result
+        return result._replace(cause=result.cause._replace(line=", ".join(told)))
 
     def conclude(self, conclude: Conclude) -> None:
         """The end of a part is shown and journalled; with the last one, its test has ended."""
@@ -558,7 +574,8 @@ class PartsRun(run_tests.Run):
         if conclude.is_news and count > 1:
             self.record.attempt_end(result)
         if count > 1 and result.status is not None:
-            self.console.ended(result, f"{count - len(whole.left)} of {count} parts")
+            progress = f"{count - len(whole.left)} of {count} parts"
+            self.console.ended(self.with_lost(result, whole), progress)
         if not whole.left:
             whole.ends = self.put_together(whole)
             self.journal(whole, conclude)
@@ -572,8 +589,10 @@ class PartsRun(run_tests.Run):
             for end in whole.ends:
                 self.record.attempt_end(end)
         elif conclude.is_news:
-            own = last._replace(test=whole.test, outcome=whole.ends[-1].outcome)
-            self.record.attempt_end(own._replace(cause=whole.ends[-1].cause))
+            end = whole.ends[-1]
+            self.record.attempt_end(
+                last._replace(outcome=end.outcome, status=end.status, cause=end.cause)
+            )
 
     def attempts(self) -> List[List[Result]]:
         """Of each test all attempts, in list order; of one that was split, what its parts have come to."""
@@ -606,9 +625,7 @@ class PartsRun(run_tests.Run):
         count = max(map(len, turns))
         for number in range(1, count + 1):
             chosen = [own[min(number, len(own)) - 1] for own in turns]
-            new = [told for own in turns for turn in own[number - 1 : number] for told in turn]
-            end = self.sum_up_parts(whole, chosen, new, number, number == count)
-            ends.append(end)
+            ends.append(self.sum_up_parts(whole, chosen, number, number == count))
         if claim is not None:
             self.console.remark(f"Whole: {whole.test.label} [{claim['why']}]")
             if ends[-1].outcome.is_pass() and not ends[-1].reason:
@@ -617,14 +634,9 @@ class PartsRun(run_tests.Run):
         return ends
 
     def sum_up_parts(
-        self,
-        whole: Whole,
-        chosen: Sequence[Turn],
-        new: Sequence[Told],
-        number: int,
-        is_last: bool,
+        self, whole: Whole, chosen: Sequence[Turn], number: int, is_last: bool
     ) -> Result:
-        """One attempt of a test. `new` has the attempts of parts that ran in it."""
+        """One attempt of a test: of each part its turn, or its last one if it had fewer. Raises OSError."""
         test = whole.test
         told = [each for turn in chosen for each in turn]
         suffix = "" if is_last else f".attempt{number}"
@@ -645,9 +657,9 @@ class PartsRun(run_tests.Run):
             if test.junit and ran:
                 result = self.write_junit(result, together, test.junit + suffix)
         return result._replace(
-            seconds=sum(each.result.seconds for each in new),
-            memory=sum(each.result.memory for each in new),
-            leaked=tuple(name for each in new for name in each.result.leaked),
+            seconds=sum(each.result.seconds for each in told),
+            memory=sum(each.result.memory for each in told),
+            leaked=tuple(name for each in told for name in each.result.leaked),
             began=min((result.began for result in ran), default=0.0),
             attempt=number,
             lease=places if len(whole.parts) > 1 else result.lease,
@@ -698,16 +710,16 @@ class PartsRun(run_tests.Run):
         """Keep how long the cases took, and what a start of pytest costs."""
         path = cases_file(self.record.log_dir, whole.test)
         seconds, startup = read_cases(path)
-        collected: Set[str] = set()
+        collected: Dict[str, None] = {}
         starts = []
         for told in (each for own in turns for turn in own for each in turn):
             result, progress = told
             seconds.update(progress.ended)
-            collected.update(progress.collected)
+            collected.update(dict.fromkeys(progress.collected))
             if progress.after or progress.ended:
                 starts.append(max(result.seconds - sum(progress.ended.values()), 0.0))
         if collected:
-            kept = {case: taken for case, taken in seconds.items() if case in collected}
+            kept = {case: seconds[case] for case in collected if case in seconds}
             write_cases(path, kept, statistics.median(starts) if starts else startup)
 
 
