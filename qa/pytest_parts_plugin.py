@@ -202,7 +202,8 @@ class Part:
             from _pytest.junitxml import xml_key
         except ImportError:
             return None
-        return getattr(self.config.stash.get(xml_key, None), "node_reporters_ordered", None)
+        stash = getattr(self.config, "stash", {})
+        return getattr(stash.get(xml_key, None), "node_reporters_ordered", None)
 
     def new_cases(self) -> List[str]:
         """The JUnit of the cases that have ended since the last call."""
