@@ -420,7 +420,8 @@ class AttributeLines(ParseCase):
                 ("retries=0", "retries", 0), ("label=x", "label", "x"), ("label='a b'", "label", "a b"),
                 ('label="a \\"b\\""', "label", 'a "b"'), ("label=a=b", "label", "a=b"), ("label=a#b", "label", "a#b"),
                 ("time=5m", "time", 300), ("lock=a", "lock", ("a",)), ("lock=a,b", "lock", ("a", "b")),
-                ("after='a b, c'", "after", ("a b", "c")), ("tags=slow,nightly", "tags", ("slow", "nightly"))]
+                ("after='a b, c'", "after", ("a b", "c")), ("tags=slow,nightly", "tags", ("slow", "nightly")),
+                ("split=8", "split", "8"), ("split=auto", "split", "auto"), ("after-crash=go-on", "after_crash", "go-on")]
         expected = [Attributes(**{key: value}) for _, key, value in rows]  # type: ignore[arg-type]
         self.assertEqual(self.attributes(lines(f"a #: {text}" for text, _, _ in rows)), expected)
         self.assertEqual(self.attributes(lines(f"#: {text}\na" for text, _, _ in rows)), expected)
@@ -441,7 +442,9 @@ class AttributeLines(ParseCase):
                 ("label", "label needs one value"), ("time=soon", "time: 'soon' is not a duration"),
                 ("lock=", "lock: '' is not a list"), ("lock=a,,b", "lock: 'a,,b' is not"),
                 ("after=", "after: '' is not"),
-                ("tags=,", "tags: ',' is not a list"), ("split=2", "split= is not supported yet; take it out"),
+                ("tags=,", "tags: ',' is not a list"), ("nodes=2", "nodes= is not supported yet; take it out"),
+                ("split=1", "split: '1' is not auto or a whole number from 2"), ("split=all", "split: 'all' is not auto"),
+                ("after-crash=stop", "after-crash: 'stop' is not go-on"), ("after_crash=go-on", "unknown key"),
                 ("nope=1", "unknown key 'nope' in `#:`; known are gpus, timeout, retries, label, time, lock, after,"),
                 ("Gpus=1", "unknown key 'Gpus'"), ("=1", "unknown key ''"), ('label="x', "a quote in"),
                 ("label='x", "a quote in")]
