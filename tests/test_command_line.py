@@ -67,7 +67,7 @@ EXIT_CODES: Mapping[str, Ends] = {
     "a folder as a list": Ends("true\n", ["."], 2, r"^\.: .*directory"),
     "a bad option in the variable": Ends("true\n", [], 2, r"error: .*--jobs.*'none'",
                                          env={"RUN_TESTS_OPTS": "--jobs none"}),
-    "a key of a later version": Ends("true\nfalse #: split=1\n", [], 2, r"^tests\.txt:2: split= is not supported yet"),
+    "a key of a later version": Ends("true\nfalse #: nodes=2\n", [], 2, r"^tests\.txt:2: nodes= is not supported yet"),
     "a history that is missing": Ends("true\n", ["--history", "none"], 2, r"--history none: cannot be read"),
     "fewer GPUs than required": Ends("true\n", ["--require-gpus", "3"], 3, r"--require-gpus 3: there are 2 \(0 1\); "),
     "no GPU where one is required": Ends("true\n", ["--require-gpus", "1"], 3, r"there are 0 \(none\); ", ""),

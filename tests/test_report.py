@@ -495,8 +495,9 @@ class SummaryTest(ConsoleCase):
             Result(a_test(13, "n.py", stem="n"), Outcome.SKIPPED, 1.0, 77, lease_on("0"), junit_fault="missing"),
         ]
         sick = [run_tests.Sick(Device(1, "4"), "uncorrectable ECC error in b.py")]
-        pool = run_tests.Pool(self.machine.devices, 1)
-        lines = run_tests.summary([[result] for result in results], 61.0, pool, self.record, sick)
+        schedule = run_tests.Schedule([], run_tests.Pool(self.machine.devices, 1), run_tests.Options(()))
+        schedule.results = {result.test: [result] for result in results}
+        lines = run_tests.summary([[result] for result in results], 61.0, schedule, self.record, sick)
         self.assertEqual("\n".join(lines) + "\n", f"""\
 failed, exit 1, 12.3s: b.py ({self.logs}/b.log)
     CUDA out of memory. Tried to allocate 2 GiB
