@@ -80,13 +80,13 @@ run_tests.Run.launch = launched
 # The time of the run ends as soon as its first test has told that it is ready.
 OVER_WHEN_READY = """
 import time
-start = run_tests.Run.start
-def started(run, attempt):
-    start(run, attempt)
+launch = run_tests.Run.launch
+def launched(run, action):
+    launch(run, action)
     with open("up") as up:
         up.readline()
     run.schedule.end_at = time.monotonic()
-run_tests.Run.start = started
+run_tests.Run.launch = launched
 """
 
 

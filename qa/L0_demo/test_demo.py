@@ -1,5 +1,4 @@
 """The tests of the demo list: they pass on any machine, take tenths of a second, and print which GPUs they see."""
-
 import hashlib
 import json
 import math
@@ -26,15 +25,13 @@ def compute(tenths: int) -> None:
 class DemoCase(unittest.TestCase):
     """A test that says what it was given, and holds that it is no more than it asked for."""
 
-    gpus: Optional[int] = 1  # as its line asks; None: any number
+    gpus: Optional[int] = 1              # as its line asks; None: any number
 
     def setUp(self) -> None:
         visible = visible_gpus()
-        print(
-            f"{self.id()} sees GPUs: {'no mask' if visible is None else ','.join(visible) or 'none'}"
-        )
+        print(f"{self.id()} sees GPUs: {'no mask' if visible is None else ','.join(visible) or 'none'}")
         if visible is not None and self.gpus is not None:
-            self.assertLessEqual(len(visible), self.gpus)  # fewer: a machine without GPUs
+            self.assertLessEqual(len(visible), self.gpus)    # fewer: a machine without GPUs
 
 
 class Numerics(DemoCase):
@@ -55,11 +52,9 @@ class Recipe(DemoCase):
 
     def test_rounding_error(self) -> None:
         compute(3)
-        code, digits = {"float32": ("f", 7), "float16": ("e", 3)}[
-            os.environ.get("DEMO_DTYPE", "float32")
-        ]
+        code, digits = {"float32": ("f", 7), "float16": ("e", 3)}[os.environ.get("DEMO_DTYPE", "float32")]
         rounded = struct.unpack(code, struct.pack(code, math.pi))[0]
-        self.assertAlmostEqual(rounded, math.pi, delta=math.pi * 10**-digits)
+        self.assertAlmostEqual(rounded, math.pi, delta=math.pi * 10 ** -digits)
 
 
 class Kernels(DemoCase):
@@ -93,9 +88,7 @@ class Model(DemoCase):
     def test_all_devices_agree(self) -> None:
         compute(2)
         devices = visible_gpus() or ["cpu"]
-        self.assertEqual(
-            {device: sum(range(100)) for device in devices}, dict.fromkeys(devices, 4950)
-        )
+        self.assertEqual({device: sum(range(100)) for device in devices}, dict.fromkeys(devices, 4950))
 
 
 if __name__ == "__main__":

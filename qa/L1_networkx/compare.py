@@ -7,7 +7,6 @@ All `*.xml` files of a directory count as one set: which file a case is in does 
 does. Exit codes: 0 and one line with the counts if they are equal; 1 and the differences if not; 2 if there is
 nothing to compare (no cases, a file that is not XML), since two empty directories prove nothing.
 """
-
 import collections
 import glob
 import os
@@ -15,8 +14,8 @@ import sys
 from typing import Counter, Dict, List, Sequence, Tuple
 from xml.etree import ElementTree
 
-Case = Tuple[str, str]  # classname, name
-Cases = Dict[Case, Counter[str]]  # how often a case has which outcome
+Case = Tuple[str, str]                   # classname, name
+Cases = Dict[Case, Counter[str]]         # how often a case has which outcome
 
 # JUnit's element and our word for it, the worst first.
 OUTCOMES = (("error", "error"), ("failure", "failed"), ("skipped", "skipped"))
@@ -28,9 +27,7 @@ class Unusable(Exception):
 
 def outcome_of(case: ElementTree.Element) -> str:
     """`passed`, or what the worst of its elements says."""
-    return next(
-        (word for element, word in OUTCOMES if case.find(element) is not None), "passed"
-    )
+    return next((word for element, word in OUTCOMES if case.find(element) is not None), "passed")
 
 
 def read_cases(log_dir: str) -> Cases:
@@ -49,19 +46,14 @@ def read_cases(log_dir: str) -> Cases:
 
 def told(outcomes: Counter[str]) -> str:
     """`2 passed, 1 failed`; `not there` for none."""
-    return (
-        ", ".join(f"{count} {word}" for word, count in sorted(outcomes.items())) or "not there"
-    )
+    return ", ".join(f"{count} {word}" for word, count in sorted(outcomes.items())) or "not there"
 
 
 def differences(first: Cases, second: Cases) -> List[str]:
     """One line for each case that is not the same in both."""
     none: Counter[str] = collections.Counter()
-    return [
-        f"{'::'.join(case)}: {told(first.get(case, none))} | {told(second.get(case, none))}"
-        for case in sorted({*first, *second})
-        if first.get(case) != second.get(case)
-    ]
+    return [f"{'::'.join(case)}: {told(first.get(case, none))} | {told(second.get(case, none))}"
+            for case in sorted({*first, *second}) if first.get(case) != second.get(case)]
 
 
 def main(argv: Sequence[str]) -> int:

@@ -10,7 +10,6 @@ be worth its cost. So the right answer is the cheapest job of each cluster and t
 told from real ones; what it misses is what the rare jobs alone have seen. More jobs than 40 are the same ones again, in
 clusters of their own.
 """
-
 import argparse
 import itertools
 import json
@@ -20,10 +19,10 @@ import sys
 from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Set, Tuple
 
 JOBS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ci_jobs_2019.tsv")
-BREAKS = 0.01  # of the commits break a given cluster
-FLAKES, RARE = 0.01, 0.0002  # of the commits fail in a given flaky, or rare, job alone
-IN_BUILD = 0.5  # of the failures are in the build, after which the test does not run
-SPREAD = 0.1  # by which a job's seconds vary
+BREAKS = 0.01                            # of the commits break a given cluster
+FLAKES, RARE = 0.01, 0.0002              # of the commits fail in a given flaky, or rare, job alone
+IN_BUILD = 0.5                           # of the failures are in the build, after which the test does not run
+SPREAD = 0.1                             # by which a job's seconds vary
 
 
 class Job(NamedTuple):
@@ -40,19 +39,13 @@ def read_jobs(path: str = JOBS) -> List[Job]:
     """The jobs of a table whose first line says where it is from."""
     with open(path, encoding="utf-8") as file:
         rows = [line.rstrip("\n").split("\t") for line in file if not line.startswith("#")]
-    return [
-        Job(name, cluster, float(seconds), float(gpus), alone)
-        for name, cluster, seconds, gpus, alone in rows
-    ]
+    return [Job(name, cluster, float(seconds), float(gpus), alone) for name, cluster, seconds, gpus, alone in rows]
 
 
 def many(jobs: List[Job], count: int) -> List[Job]:
     """So many jobs: those given, and as often as it takes the same again under other names, in other clusters."""
-    again = (
-        job._replace(name=job.name + suffix, cluster=job.cluster + suffix)
-        for suffix in [""] + [f" #{number}" for number in range(2, count // len(jobs) + 2)]
-        for job in jobs
-    )
+    again = (job._replace(name=job.name + suffix, cluster=job.cluster + suffix)
+             for suffix in [""] + [f" #{number}" for number in range(2, count // len(jobs) + 2)] for job in jobs)
     return list(itertools.islice(again, count))
 
 
@@ -63,11 +56,7 @@ def failures(jobs: List[Job], commits: int, seed: int) -> Iterator[FrozenSet[str
     rates = {"flaky": FLAKES, "rare": RARE, "": 0.0}
     for _ in range(commits):
         broken: Set[str] = {cluster for cluster in clusters if rng.random() < BREAKS}
-        yield frozenset(
-            job.name
-            for job in jobs
-            if (rng.random() < rates[job.alone]) | (job.cluster in broken)
-        )
+        yield frozenset(job.name for job in jobs if (rng.random() < rates[job.alone]) | (job.cluster in broken))
 
 
 def right_answer(jobs: List[Job]) -> Tuple[FrozenSet[str], Dict[str, List[str]]]:
@@ -75,14 +64,9 @@ def right_answer(jobs: List[Job]) -> Tuple[FrozenSet[str], Dict[str, List[str]]]
     clusters: Dict[str, List[Job]] = {}
     for job in jobs:
         clusters.setdefault(job.cluster, []).append(job)
-    cheapest = {
-        min(members, key=lambda job: job.seconds * job.gpus).name
-        for members in clusters.values()
-    }
-    return (
-        frozenset(cheapest | {job.name for job in jobs if job.alone == "flaky"}),
-        {name: [job.name for job in members] for name, members in clusters.items()},
-    )
+    cheapest = {min(members, key=lambda job: job.seconds * job.gpus).name for members in clusters.values()}
+    return (frozenset(cheapest | {job.name for job in jobs if job.alone == "flaky"}),
+            {name: [job.name for job in members] for name, members in clusters.items()})
 
 
 def write_history(folder: str, jobs: List[Job], commits: int, seed: int) -> None:
@@ -97,10 +81,7 @@ def write_history(folder: str, jobs: List[Job], commits: int, seed: int) -> None
                 failed = job.name in failing and is_build == (part == "build")
                 seconds = job.seconds * share * rng.uniform(1 - SPREAD, 1 + SPREAD)
                 statuses[f"{job.name}{'-' if job.name.startswith('pr/') else '_'}{part}"] = {
-                    "status": "failure" if failed else "success",
-                    "seconds": round(seconds, 1),
-                    "gpus": job.gpus,
-                }
+                    "status": "failure" if failed else "success", "seconds": round(seconds, 1), "gpus": job.gpus}
                 if failed:
                     break
         path = os.path.join(folder, f"c{number:05}.json")
@@ -120,9 +101,7 @@ def main() -> int:
     jobs = many(read_jobs(), options.jobs)
     write_history(options.folder, jobs, options.commits, options.seed)
     answer, clusters = right_answer(jobs)
-    print(
-        f"{options.commits} commits of {len(jobs)} jobs in {len(clusters)} clusters; the right answer:"
-    )
+    print(f"{options.commits} commits of {len(jobs)} jobs in {len(clusters)} clusters; the right answer:")
     print("\n".join(sorted(answer)))
     return 0
 

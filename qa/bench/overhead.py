@@ -11,7 +11,6 @@ Peak memory is the kernel's `ru_maxrss` of the runner's process, from wait4. The
 process among it and its children, never their sum, and never less than this tool had when it started the runner:
 this tool stays smaller than the runner, and says so where it does not.
 """
-
 import argparse
 import contextlib
 import json
@@ -26,24 +25,15 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 RUNNER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "run_tests.py")
-BASH = (
-    shutil.which("bash") or "bash"
-)  # whole path: none of them is to search PATH a thousand times
+BASH = shutil.which("bash") or "bash"    # whole path: none of them is to search PATH a thousand times
 SLOTS = 8
-SHORT_LINES = 1_000  # some seconds: long against start-up, short enough to repeat
-LONG_LINES = 10_000  # memory per line shows above that of the interpreter
-MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
+SHORT_LINES = 1_000                      # some seconds: long against start-up, short enough to repeat
+LONG_LINES = 10_000                      # memory per line shows above that of the interpreter
+MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024   # unit of ru_maxrss
 MB = 1_000_000
-STAMP = 'echo "$EPOCHREALTIME"'  # bash 5: seconds since the epoch, in microseconds
-OUTER = (
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "ZE_AFFINITY_MASK",
-    "XML_LOG_DIR",
-    "FAIL_DIR",
-    "RUN_TESTS_OPTS",
-)  # would change what the runner does
+STAMP = 'echo "$EPOCHREALTIME"'          # bash 5: seconds since the epoch, in microseconds
+OUTER = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "XML_LOG_DIR",
+         "FAIL_DIR", "RUN_TESTS_OPTS")   # would change what the runner does
 
 
 class Broken(Exception):
@@ -73,18 +63,16 @@ class Row(NamedTuple):
 Measure = Callable[[], float]
 
 
-def run(
-    command: Sequence[str], cwd: str, stdin: Optional[str] = None, stdout: Optional[str] = None
-) -> Ran:
+def run(command: Sequence[str], cwd: str, stdin: Optional[str] = None, stdout: Optional[str] = None) -> Ran:
     """Run a command to its end; its output goes to a file or nowhere. Raises Broken unless it exits 0."""
     environment = {name: value for name, value in os.environ.items() if name not in OUTER}
-    environment.update(LC_ALL="C", SHELL=BASH)  # a `.` in $EPOCHREALTIME; the shell of parallel
+    environment.update(LC_ALL="C", SHELL=BASH)          # a `.` in $EPOCHREALTIME; the shell of parallel
     with open(stdin or os.devnull, "rb") as source, open(stdout or os.devnull, "wb") as sink:
         start, clock = time.time(), time.perf_counter()
         process = subprocess.Popen(command, cwd=cwd, env=environment, stdin=source, stdout=sink)
         _, status, usage = os.wait4(process.pid, 0)
         seconds, end = time.perf_counter() - clock, time.time()
-    process.returncode = status  # wait4 has reaped it; Popen must not wait for it again
+    process.returncode = status          # wait4 has reaped it; Popen must not wait for it again
     if status:
         raise Broken(f"wait status {status} from {' '.join(command)}")
     return Ran(start, end, seconds, usage.ru_maxrss * MAXRSS_BYTES)
@@ -112,15 +100,12 @@ def pairs(repeats: int, ours: Measure, theirs: Measure) -> Tuple[List[float], Li
 
 # What is measured.
 
-
 def find_peers() -> List[Tuple[str, List[str]]]:
     """The other tools that run lines on slots: package and command."""
     slots = str(SLOTS)
-    return [
-        ("findutils", ["xargs", "-P" + slots, "-n1", BASH, "-c"]),
-        ("parallel", ["parallel", "--will-cite", "-j" + slots]),
-        ("cmake", ["ctest", "-j" + slots]),
-    ]
+    return [("findutils", ["xargs", "-P" + slots, "-n1", BASH, "-c"]),
+            ("parallel", ["parallel", "--will-cite", "-j" + slots]),
+            ("cmake", ["ctest", "-j" + slots])]
 
 
 def is_installed(command: Sequence[str]) -> bool:
@@ -129,9 +114,7 @@ def is_installed(command: Sequence[str]) -> bool:
         return False
     if command[0] != "parallel":
         return True
-    said = subprocess.run(
-        ["parallel", "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
+    said = subprocess.run(["parallel", "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     return said.stdout.startswith(b"GNU parallel")
 
 
@@ -143,34 +126,16 @@ def throughput_row(repeats: int, package: str, command: Sequence[str]) -> Row:
     with scratch(["true"] * SHORT_LINES) as folder:
         lines = os.path.join(folder, "tests.txt")
         with open(os.path.join(folder, "CTestTestfile.cmake"), "w", encoding="utf-8") as file:
-            file.writelines(
-                f'add_test(t{number} "{BASH}" "-c" "true")\n' for number in range(SHORT_LINES)
-            )
-        return Row(
-            what,
-            f"`{name}`",
-            "s",
-            *pairs(
-                repeats,
-                lambda: run_list(folder, SLOTS).seconds,
-                lambda: run(command, folder, stdin=lines).seconds,
-            ),
-        )
+            file.writelines(f'add_test(t{number} "{BASH}" "-c" "true")\n' for number in range(SHORT_LINES))
+        return Row(what, f"`{name}`", "s", *pairs(
+            repeats, lambda: run_list(folder, SLOTS).seconds, lambda: run(command, folder, stdin=lines).seconds))
 
 
 def memory_row(repeats: int) -> Row:
     """(b) What a line costs in memory."""
     with scratch(["true"] * LONG_LINES) as long, scratch(["true"]) as short:
-        return Row(
-            f"{LONG_LINES:,} lines `true`, {SLOTS} slots: peak memory",
-            "a list of one line",
-            "MB",
-            *pairs(
-                repeats,
-                lambda: run_list(long, SLOTS).peak / MB,
-                lambda: run_list(short, SLOTS).peak / MB,
-            ),
-        )
+        return Row(f"{LONG_LINES:,} lines `true`, {SLOTS} slots: peak memory", "a list of one line", "MB", *pairs(
+            repeats, lambda: run_list(long, SLOTS).peak / MB, lambda: run_list(short, SLOTS).peak / MB))
 
 
 def start_row(repeats: int) -> Row:
@@ -184,22 +149,12 @@ def start_row(repeats: int) -> Row:
             raise Broken("this bash has no EPOCHREALTIME; it is older than 5.0")
         return (float(stamp) - ran.start) * 1000
 
-    what, against = (
-        "start of the process to start of the first test",
-        "Python that becomes the same bash",
-    )
+    what, against = "start of the process to start of the first test", "Python that becomes the same bash"
     with scratch([STAMP + "  #: label=stamp"]) as folder:
         out, log = os.path.join(folder, "out"), os.path.join(folder, "logs", "stamp.log")
-        return Row(
-            what,
-            against,
-            "ms",
-            *pairs(
-                repeats,
-                lambda: first_line(run_list(folder, 1), log),
-                lambda: first_line(run([sys.executable, "-c", bare], folder, stdout=out), out),
-            ),
-        )
+        return Row(what, against, "ms", *pairs(
+            repeats, lambda: first_line(run_list(folder, 1), log),
+            lambda: first_line(run([sys.executable, "-c", bare], folder, stdout=out), out)))
 
 
 def replay_rows(repeats: int, size: int) -> List[Row]:
@@ -207,29 +162,22 @@ def replay_rows(repeats: int, size: int) -> List[Row]:
     peaks: List[float] = []
 
     def replay() -> float:
-        ran = run_list(
-            folder, 2
-        )  # with one slot nothing is replayed: output is shown as it comes
+        ran = run_list(folder, 2)        # with one slot nothing is replayed: output is shown as it comes
         with open(os.path.join(folder, "logs", "run_tests.jsonl"), encoding="ascii") as file:
             last = json.loads(file.readlines()[-1])
         peaks.append(ran.peak / MB)
         return ran.end - float(last["time"])
 
-    with scratch([f"head -c {size} /dev/zero  #: label=large"]) as folder, scratch(
-        ["true"]
-    ) as small:
+    with scratch([f"head -c {size} /dev/zero  #: label=large"]) as folder, scratch(["true"]) as small:
         log = os.path.join("logs", "large.log")
         walls = pairs(repeats, replay, lambda: run(["cat", log], folder).seconds)
         empty = [run_list(small, 2).peak / MB for _ in range(repeats)]
     told = f"replay of a log of {size / MB:,.0f} MB to /dev/null"
-    return [
-        Row(f"{told}: wall", "`cat` of the log", "s", *walls),
-        Row(f"{told}: peak memory", "an empty log", "MB", peaks[1:], empty),
-    ]
+    return [Row(f"{told}: wall", "`cat` of the log", "s", *walls),
+            Row(f"{told}: peak memory", "an empty log", "MB", peaks[1:], empty)]
 
 
 # What is printed.
-
 
 def median(values: Sequence[float]) -> float:
     """The middle value. (The module statistics would cost this tool memory that it must not have.)"""
@@ -240,10 +188,8 @@ def median(values: Sequence[float]) -> float:
 
 def spread(values: Sequence[float], unit: str = "") -> str:
     """`1.23 s (1.20 to 1.31)`: median, smallest, largest, to three digits."""
-
     def digits(value: float) -> str:
         return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
-
     return f"{digits(median(values))}{unit and ' ' + unit} ({digits(min(values))} to {digits(max(values))})"
 
 
@@ -258,10 +204,8 @@ def table_line(row: Row, measured_on: str) -> str:
     if row.missing:
         return f"| - | {row.what} | - | {row.against} | {row.missing} | 0 | {measured_on} |"
     ratio = spread([ours / theirs for ours, theirs in zip(row.ours, row.theirs)])
-    return (
-        f"| {ratio} | {row.what} | {spread(row.ours, row.unit)} | {row.against} | {spread(row.theirs, row.unit)} "
-        f"| {len(row.ours)} | {measured_on} |"
-    )
+    return (f"| {ratio} | {row.what} | {spread(row.ours, row.unit)} | {row.against} | {spread(row.theirs, row.unit)} "
+            f"| {len(row.ours)} | {measured_on} |")
 
 
 def parse_size(text: str) -> int:
@@ -281,11 +225,7 @@ def measure(repeats: int, size: int) -> Iterator[Row]:
 
 def save(path: str, rows: Sequence[Row], measured_on: str) -> None:
     """All samples as JSON, for comparison with later ones."""
-    data: Dict[str, Any] = {
-        "machine": measured_on,
-        "time": time.time(),
-        "rows": [row._asdict() for row in rows],
-    }
+    data: Dict[str, Any] = {"machine": measured_on, "time": time.time(), "rows": [row._asdict() for row in rows]}
     with open(path, "w", encoding="utf-8") as file:
         json.dump(data, file, indent=1)
         file.write("\n")
@@ -293,22 +233,15 @@ def save(path: str, rows: Sequence[Row], measured_on: str) -> None:
 
 def main() -> int:
     """The command line; returns the exit code: 1 if a measured command failed."""
-    parser = argparse.ArgumentParser(
-        description="What run_tests.py costs beyond the tests: a Markdown table."
-    )
+    parser = argparse.ArgumentParser(description="What run_tests.py costs beyond the tests: a Markdown table.")
     parser.add_argument("--repeats", type=int, default=5, help="counted runs of each (5)")
-    parser.add_argument(
-        "--size", type=parse_size, default="1G", help="of the log that is replayed (1G)"
-    )
+    parser.add_argument("--size", type=parse_size, default="1G", help="of the log that is replayed (1G)")
     parser.add_argument("--json", metavar="FILE", help="all samples go there")
     options = parser.parse_args()
     if options.repeats < 1 or options.size < 1:
         parser.error("--repeats and --size are at least 1")
     measured_on, rows = machine(), []
-    print(
-        "| ratio | measurement | run_tests.py | against | that | runs | measured on |",
-        flush=True,
-    )
+    print("| ratio | measurement | run_tests.py | against | that | runs | measured on |", flush=True)
     print("|---" * 7 + "|", flush=True)
     try:
         for row in measure(options.repeats, options.size):

@@ -11,7 +11,6 @@ no GPU is needed. `--keep DIR` keeps the journals there; where it has them alrea
 
 It takes as long as the suite over `--scale`, and that over the GPUs once more: seven minutes with the defaults.
 """
-
 import argparse
 import json
 import os
@@ -26,12 +25,8 @@ from schedules import command_of, read_sets
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 PICTURE_PX, LEFT_PX, EDGE_PX = 900, 70, 16
-LANE_PX, GAP_PX, THICK_PX = (
-    16,
-    3,
-    26,
-)  # a lane of several, the space below it, the only lane of the first run
-LETTER_PX, LETTERS = 5.9, 4  # of a label: the width of a letter; fewer than so many say nothing
+LANE_PX, GAP_PX, THICK_PX = 16, 3, 26    # a lane of several, the space below it, the only lane of the first run
+LETTER_PX, LETTERS = 5.9, 4              # of a label: the width of a letter; fewer than so many say nothing
 STYLE = """<style>
 text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; fill: #57606a; }
 .title { font-size: 14px; font-weight: 600; fill: #1f2328; } .name { text-anchor: end; font-size: 10px; }
@@ -64,34 +59,14 @@ class Story(NamedTuple):
 def execute(name: str, gpus: int, scale: float, keep: str) -> None:
     """Run the set on one GPU and on `gpus`; the journals come to `keep`. Raises Broken."""
     rows = [row for row in read_sets([name])[name] if row.gpus == 1]
-    lines = [
-        f"{command_of(row._replace(seconds=row.seconds / scale))}  #: {shlex.quote('label=' + row.name)}"
-        for row in rows
-    ]
-    before, after = (
-        os.path.abspath(os.path.join(keep, file)) for file in ("before.jsonl", "after.jsonl")
-    )
+    lines = [f"{command_of(row._replace(seconds=row.seconds / scale))}  #: {shlex.quote('label=' + row.name)}"
+             for row in rows]
+    before, after = (os.path.abspath(os.path.join(keep, file)) for file in ("before.jsonl", "after.jsonl"))
     common = [sys.executable, RUNNER, "--output", "none"]
     with scratch(lines) as folder:
-        run(
-            [*common, "--gpus", "0,", "--log-dir", "one", "--journal", before, "tests.txt"],
-            folder,
-        )
-        run(
-            [
-                *common,
-                "--gpus",
-                str(gpus),
-                "--log-dir",
-                "all",
-                "--journal",
-                after,
-                "--history",
-                before,
-                "tests.txt",
-            ],
-            folder,
-        )
+        run([*common, "--gpus", "0,", "--log-dir", "one", "--journal", before, "tests.txt"], folder)
+        run([*common, "--gpus", str(gpus), "--log-dir", "all", "--journal", after, "--history", before, "tests.txt"],
+            folder)
 
 
 def read_story(path: str, scale: float) -> Story:
@@ -105,9 +80,7 @@ def read_story(path: str, scale: float) -> Story:
             if event["event"] == "run_start":
                 gpus, origin = event["gpus"], event["time"]
             elif event["event"] == "test_start":
-                starts[event["label"]] = Bar(
-                    event["label"], event["gpus"][0], (event["time"] - origin) * scale, 0.0
-                )
+                starts[event["label"]] = Bar(event["label"], event["gpus"][0], (event["time"] - origin) * scale, 0.0)
             elif event["event"] == "test_end":
                 bar = starts[event["label"]]
                 bars.append(bar._replace(end=bar.start + event["seconds"] * scale))
@@ -127,29 +100,21 @@ def lanes(story: Story, top: float, px_per_s: float, height: int, named: bool) -
     parts: List[str] = []
     for row, gpu in enumerate(story.gpus):
         y = top + row * (height + GAP_PX)
-        parts.append(
-            f'<text class="name" x="{LEFT_PX - 8}" y="{y + height / 2 + 4:.1f}">GPU {escape(gpu)}</text>'
-        )
+        parts.append(f'<text class="name" x="{LEFT_PX - 8}" y="{y + height / 2 + 4:.1f}">GPU {escape(gpu)}</text>')
         if named:
             width = story.seconds * px_per_s
-            parts.append(
-                f'<rect class="lane" x="{LEFT_PX}" y="{y}" width="{width:.1f}" height="{height}"/>'
-            )
+            parts.append(f'<rect class="lane" x="{LEFT_PX}" y="{y}" width="{width:.1f}" height="{height}"/>')
         own = sorted((bar for bar in story.bars if bar.gpu == gpu), key=lambda bar: bar.start)
         for number, bar in enumerate(own):
             x, width = LEFT_PX + bar.start * px_per_s, (bar.end - bar.start) * px_per_s
-            parts.append(
-                f'<rect class="t{number % 2}" x="{x:.2f}" y="{y}" width="{max(width, 0.3):.2f}" '
-                f'height="{height}"/>'
-            )
+            parts.append(f'<rect class="t{number % 2}" x="{x:.2f}" y="{y}" width="{max(width, .3):.2f}" '
+                         f'height="{height}"/>')
             label = re.sub(r"^test_|\.py$", "", os.path.basename(bar.label.partition("@")[0]))
             letters = int((width - 6) / LETTER_PX)
             if len(label) > letters:
-                label = label[: max(letters - 1, 0)] + "\u2026"
+                label = label[:max(letters - 1, 0)] + "\u2026"
             if named and letters >= LETTERS:
-                parts.append(
-                    f'<text class="label" x="{x + 3:.1f}" y="{y + 11.5}">{escape(label)}</text>'
-                )
+                parts.append(f'<text class="label" x="{x + 3:.1f}" y="{y + 11.5}">{escape(label)}</text>')
     return parts
 
 
@@ -168,23 +133,17 @@ def draw(before: Story, after: Story, what: str) -> str:
     y += 10
     parts += lanes(before, y, px_per_s, THICK_PX, named=False)
     y += THICK_PX + 28
-    title(
-        f"After: run_tests.py on {len(after.gpus)} GPUs, {show_minutes(after.seconds)}, on the same scale"
-    )
+    title(f"After: run_tests.py on {len(after.gpus)} GPUs, {show_minutes(after.seconds)}, on the same scale")
     y += 10
     parts += lanes(after, y, px_per_s, small, named=False)
     bottom = y + len(after.gpus) * (small + GAP_PX) - GAP_PX
     right = LEFT_PX + after.seconds * px_per_s
     middle = (y + bottom) / 2
-    parts.append(
-        f'<text class="big" x="{right + 48:.0f}" y="{middle:.0f}">{escape(gain)}</text>'
-    )
+    parts.append(f'<text class="big" x="{right + 48:.0f}" y="{middle:.0f}">{escape(gain)}</text>')
     parts.append(f'<text x="{right + 48:.0f}" y="{middle + 22:.0f}">{escape(what)}</text>')
     y = bottom + 40
-    parts.append(
-        f'<path class="zoom" d="M{LEFT_PX} {bottom + 3} V{y + 8} M{right:.1f} {bottom + 3} '
-        f'L{PICTURE_PX - EDGE_PX} {y + 8}"/>'
-    )
+    parts.append(f'<path class="zoom" d="M{LEFT_PX} {bottom + 3} V{y + 8} M{right:.1f} {bottom + 3} '
+                 f'L{PICTURE_PX - EDGE_PX} {y + 8}"/>')
     title(f"The same {show_minutes(after.seconds)}, closer: the longest start first")
     y += 10
     parts += lanes(after, y, closer_per_s, LANE_PX, named=True)
@@ -192,41 +151,23 @@ def draw(before: Story, after: Story, what: str) -> str:
     for minutes in range(0, int(after.seconds // 60) + 1, 5):
         x = LEFT_PX + minutes * 60 * closer_per_s
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + 4}"/>')
-        parts.append(
-            f'<text x="{x:.1f}" y="{y + 16}" text-anchor="middle">{minutes} min</text>'
-        )
+        parts.append(f'<text x="{x:.1f}" y="{y + 16}" text-anchor="middle">{minutes} min</text>')
     height = y + 16 + EDGE_PX
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {PICTURE_PX} {height}" width="{PICTURE_PX}" '
-            f'height="{height}" role="img" aria-label="{escape(gain)}">',
-            STYLE,
-            f'<rect class="page" x=".5" y=".5" width="{PICTURE_PX - 1}" height="{height - 1}" rx="8"/>',
-            *parts,
-            "</svg>",
-            "",
-        ]
-    )
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {PICTURE_PX} {height}" width="{PICTURE_PX}" '
+        f'height="{height}" role="img" aria-label="{escape(gain)}">', STYLE,
+        f'<rect class="page" x=".5" y=".5" width="{PICTURE_PX - 1}" height="{height - 1}" rx="8"/>',
+        *parts, "</svg>", ""])
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line; returns the exit code: 1 if a run failed."""
-    parser = argparse.ArgumentParser(
-        description="A picture of a real suite before and after, from real runs."
-    )
-    parser.add_argument(
-        "--set", default="sglang_run", help="beginning of the name of a set of durations/"
-    )
+    parser = argparse.ArgumentParser(description="A picture of a real suite before and after, from real runs.")
+    parser.add_argument("--set", default="sglang_run", help="beginning of the name of a set of durations/")
     parser.add_argument("--gpus", type=int, default=8, help="of the second run (8)")
-    parser.add_argument(
-        "--scale", type=float, default=60.0, help="how many times shorter the sleeps are (60)"
-    )
-    parser.add_argument(
-        "--keep", metavar="DIR", help="the journals: drawn if they are there, else kept there"
-    )
-    parser.add_argument(
-        "--svg", metavar="FILE", default=os.path.join(ROOT, "docs", "before_after.svg")
-    )
+    parser.add_argument("--scale", type=float, default=60.0, help="how many times shorter the sleeps are (60)")
+    parser.add_argument("--keep", metavar="DIR", help="the journals: drawn if they are there, else kept there")
+    parser.add_argument("--svg", metavar="FILE", default=os.path.join(ROOT, "docs", "before_after.svg"))
     options = parser.parse_args(argv)
     names = list(read_sets([options.set]))
     if len(names) != 1 or options.gpus < 2 or options.scale <= 0:
@@ -240,17 +181,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         except Broken as problem:
             print(f"picture.py: {problem}", file=sys.stderr)
             return 1
-        before, after = (
-            read_story(os.path.join(keep, file), options.scale)
-            for file in ("before.jsonl", "after.jsonl")
-        )
+        before, after = (read_story(os.path.join(keep, file), options.scale)
+                         for file in ("before.jsonl", "after.jsonl"))
     what = f"{names[0]}, run as sleeps, {options.scale:g} times shorter"
     with open(options.svg, "w", encoding="utf-8") as file:
         file.write(draw(before, after, what))
-    print(
-        f"{len(after.bars)} tests: {show_minutes(before.seconds)} one by one, {show_minutes(after.seconds)} on "
-        f"{len(after.gpus)} GPUs, {before.seconds / after.seconds:.1f} times as fast; {os.path.relpath(options.svg)}"
-    )
+    print(f"{len(after.bars)} tests: {show_minutes(before.seconds)} one by one, {show_minutes(after.seconds)} on "
+          f"{len(after.gpus)} GPUs, {before.seconds / after.seconds:.1f} times as fast; {os.path.relpath(options.svg)}")
     print(f"Measured on {machine()}.")
     return 0
 

@@ -19,7 +19,6 @@ c. What a plan costs, in CPU seconds, and whether that grows as sorting does: ra
 
 Exit status 1, naming it, if a bound of a. or c. is broken.
 """
-
 import argparse
 import json
 import math
@@ -28,18 +27,7 @@ import random
 import statistics
 import sys
 import time
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from overhead import SLOTS, machine
 from schedules import Row, lower_bound, read_sets
@@ -49,25 +37,16 @@ from plan import run_tests, simulate
 
 Test = run_tests.Test
 
-SIGMA = 0.3  # of the logarithm of what an estimate is off by
-EXACT_LIMIT, NOISY_LIMIT = (
-    1.02,
-    1.05,
-)  # makespan over bound: what the runner promises on these suites
-USUAL = 0.95  # of the plans keep NOISY_LIMIT: a long test that is taken for short ends last
+SIGMA = 0.3                              # of the logarithm of what an estimate is off by
+EXACT_LIMIT, NOISY_LIMIT = 1.02, 1.05    # makespan over bound: what the runner promises on these suites
+USUAL = 0.95                             # of the plans keep NOISY_LIMIT: a long test that is taken for short ends last
 NOISY_SEEDS, UNKNOWN_SEEDS, QUICK_SEEDS = 100, 60, 5
 UNKNOWN_SHARES = (0.05, 0.10, 0.20, 0.50, 0.90)
 COST_SIZES, QUICK_SIZES = (1_000, 10_000, 100_000), (1_000, 10_000)
 COST_GPUS = 512
-COST_TESTS, COST_LIMIT_S = (
-    10_000,
-    5.0,
-)  # a plan of so many tests takes less CPU than a person notices
-COST_WIDTHS, COST_WEIGHTS = (
-    (1, 2, 4, 8),
-    (70, 15, 10, 5),
-)  # GPUs, and of a hundred tests how many need them
-COST_MEDIAN_S, COST_SIGMA = 60.0, 1.0  # of the log-normal durations: much like the suites
+COST_TESTS, COST_LIMIT_S = 10_000, 5.0   # a plan of so many tests takes less CPU than a person notices
+COST_WIDTHS, COST_WEIGHTS = (1, 2, 4, 8), (70, 15, 10, 5)     # GPUs, and of a hundred tests how many need them
+COST_MEDIAN_S, COST_SIGMA = 60.0, 1.0    # of the log-normal durations: much like the suites
 
 
 class Suite(NamedTuple):
@@ -84,61 +63,29 @@ Durations = Mapping[Test, float]
 
 # The scheduler on a virtual clock.
 
-
 def make_test(index: int, gpus: int) -> Test:
     """A test of the runner's of which only place, need and key matter here."""
-    return Test(
-        index=index,
-        key=f"{index:012x}",
-        label=f"t{index}",
-        stem=f"t{index}",
-        file="",
-        line=index,
-        command="",
-        shell=run_tests.Snapshot("", None),
-        preface=b"",
-        attributes=run_tests.Attributes(),
-        barrier=0,
-        gpus=float(gpus),
-        timeout=None,
-        junit=None,
-        announces=False,
-    )
+    return Test(index=index, key=f"{index:012x}", label=f"t{index}", stem=f"t{index}", file="", line=index, command="",
+                shell=run_tests.Snapshot("", None), preface=b"", attributes=run_tests.Attributes(), barrier=0,
+                gpus=float(gpus), timeout=None, junit=None, announces=False)
 
 
 def make_suite(name: str, rows: Sequence[Row], gpus: int = SLOTS) -> Suite:
     """The runner's tests of these rows, in this order."""
     tests = [make_test(index, row.gpus) for index, row in enumerate(rows)]
-    return Suite(
-        name,
-        tests,
-        {test: row.seconds for test, row in zip(tests, rows)},
-        lower_bound(rows, gpus),
-    )
+    return Suite(name, tests, {test: row.seconds for test, row in zip(tests, rows)}, lower_bound(rows, gpus))
 
 
 def learn(tests: Sequence[Test], durations: Durations) -> run_tests.Estimates:
     """What the runner expects of tests when its journal has one pass of each that is in `durations`."""
     history = run_tests.History()
     for test, seconds in durations.items():
-        history.add(
-            {
-                "event": "test_end",
-                "run": "",
-                "test": test.key,
-                "label": test.label,
-                "outcome": run_tests.Outcome.PASSED.value,
-                "seconds": seconds,
-                "time": 0.0,
-            },
-            is_own=True,
-        )
+        history.add({"event": "test_end", "run": "", "test": test.key, "label": test.label,
+                     "outcome": run_tests.Outcome.PASSED.value, "seconds": seconds, "time": 0.0}, is_own=True)
     return run_tests.estimate(tests, history)
 
 
-def makespan(
-    tests: Sequence[Test], estimates: run_tests.Estimates, actual: Durations, gpus: int = SLOTS
-) -> float:
+def makespan(tests: Sequence[Test], estimates: run_tests.Estimates, actual: Durations, gpus: int = SLOTS) -> float:
     """Seconds until the last test ends, when the runner expects `estimates` and tests take `actual`."""
     pool = run_tests.Pool([run_tests.Device(index, str(index)) for index in range(gpus)], gpus)
     order = run_tests.Selection(list(tests), {}, {}, estimates).to_run("auto", pool)
@@ -149,7 +96,6 @@ def makespan(
 
 
 # a. How near to the bound.
-
 
 def nearest_rank(values: Sequence[float], share: float) -> float:
     """The smallest value that at least this share of the values does not exceed."""
@@ -167,37 +113,24 @@ class Nearness(NamedTuple):
 
 def measure_nearness(suite: Suite, seeds: int) -> Nearness:
     """Table a, one line."""
-
     def ratio(expected: Durations) -> float:
         return makespan(suite.tests, learn(suite.tests, expected), suite.seconds) / suite.bound
 
     def off(seed: int) -> Durations:
         chance = random.Random(seed)
-        return {
-            test: seconds * chance.lognormvariate(0.0, SIGMA)
-            for test, seconds in suite.seconds.items()
-        }
+        return {test: seconds * chance.lognormvariate(0.0, SIGMA) for test, seconds in suite.seconds.items()}
 
-    return Nearness(
-        suite.name,
-        len(suite.tests),
-        ratio(suite.seconds),
-        [ratio(off(seed)) for seed in range(seeds)],
-    )
+    return Nearness(suite.name, len(suite.tests), ratio(suite.seconds), [ratio(off(seed)) for seed in range(seeds)])
 
 
 def nearness_lines(rows: Sequence[Nearness]) -> Iterator[str]:
     """Table a in Markdown."""
-    yield (
-        f"| suite, {SLOTS} GPUs | tests | exact | estimates off: median | 95th percentile "
-        f"| and worst of {len(rows[0].noisy)} |"
-    )
+    yield (f"| suite, {SLOTS} GPUs | tests | exact | estimates off: median | 95th percentile "
+           f"| and worst of {len(rows[0].noisy)} |")
     yield "|---" * 6 + "|"
     for row in rows:
-        yield (
-            f"| {row.suite} | {row.tests} | {row.exact:.4f} | {statistics.median(row.noisy):.4f} "
-            f"| {nearest_rank(row.noisy, USUAL):.4f} | {max(row.noisy):.4f} |"
-        )
+        yield (f"| {row.suite} | {row.tests} | {row.exact:.4f} | {statistics.median(row.noisy):.4f} "
+               f"| {nearest_rank(row.noisy, USUAL):.4f} | {max(row.noisy):.4f} |")
 
 
 def broken_nearness(rows: Sequence[Nearness]) -> Iterator[str]:
@@ -240,13 +173,8 @@ def measure_unknowns(suite: Suite, share: float, seeds: int) -> Unknowns:
     count = min(max(round(share * len(suite.tests)), 1), len(suite.tests) - 1)
     for seed in range(seeds):
         unknown = set(random.Random(seed).sample(suite.tests, count))
-        known = {
-            test: seconds for test, seconds in suite.seconds.items() if test not in unknown
-        }
-        plans = {
-            name: guess(suite.tests, known, policy(list(known.values())))
-            for name, policy in POLICIES
-        }
+        known = {test: seconds for test, seconds in suite.seconds.items() if test not in unknown}
+        plans = {name: guess(suite.tests, known, policy(list(known.values()))) for name, policy in POLICIES}
         plans["runner"] = learn(suite.tests, known)
         for name, estimates in plans.items():
             ratios[name].append(makespan(suite.tests, estimates, suite.seconds) / suite.bound)
@@ -260,18 +188,13 @@ def unknown_lines(rows: Sequence[Unknowns]) -> Iterator[str]:
     yield "|---" * (len(names) + 2) + "|"
     for row in rows:
         means = {name: f"{statistics.fmean(row.ratios[name]):.3f}" for name in names}
-        marks = {
-            name: "**" if mean == min(means.values()) else "" for name, mean in means.items()
-        }
-        cells = [
-            f"{marks[name]}{means[name]}{marks[name]} ({nearest_rank(row.ratios[name], 0.95):.3f})"
-            for name in names
-        ]
+        marks = {name: "**" if mean == min(means.values()) else "" for name, mean in means.items()}
+        cells = [f"{marks[name]}{means[name]}{marks[name]} ({nearest_rank(row.ratios[name], 0.95):.3f})"
+                 for name in names]
         yield f"| {row.suite} | {row.share:.0%} | " + " | ".join(cells) + " |"
 
 
 # c. What a plan costs.
-
 
 class Cost(NamedTuple):
     """CPU seconds of putting tests in order and scheduling them on COST_GPUS GPUs; makespan over bound."""
@@ -284,14 +207,8 @@ class Cost(NamedTuple):
 def measure_cost(tests: int) -> Cost:
     """Table c, one line."""
     chance = random.Random(tests)
-    rows = [
-        Row(
-            f"t{index}",
-            COST_MEDIAN_S * chance.lognormvariate(0.0, COST_SIGMA),
-            chance.choices(COST_WIDTHS, COST_WEIGHTS)[0],
-        )
-        for index in range(tests)
-    ]
+    rows = [Row(f"t{index}", COST_MEDIAN_S * chance.lognormvariate(0.0, COST_SIGMA),
+                chance.choices(COST_WIDTHS, COST_WEIGHTS)[0]) for index in range(tests)]
     suite = make_suite("random", rows, COST_GPUS)
     estimates = learn(suite.tests, suite.seconds)
     start = time.process_time()
@@ -306,16 +223,12 @@ def growth(cost: Cost) -> float:
 
 def cost_lines(rows: Sequence[Cost]) -> Iterator[str]:
     """Table c in Markdown."""
-    yield (
-        f"| tests, {COST_GPUS} GPUs | CPU s | µs per test | per n log n, {rows[0].tests:,} tests being 1 "
-        "| makespan / bound |"
-    )
+    yield (f"| tests, {COST_GPUS} GPUs | CPU s | µs per test | per n log n, {rows[0].tests:,} tests being 1 "
+           "| makespan / bound |")
     yield "|---" * 5 + "|"
     for row in rows:
-        yield (
-            f"| {row.tests:,} | {row.seconds:.3f} | {row.seconds / row.tests * 1e6:.1f} "
-            f"| {growth(row) / growth(rows[0]):.2f} | {row.ratio:.4f} |"
-        )
+        yield (f"| {row.tests:,} | {row.seconds:.3f} | {row.seconds / row.tests * 1e6:.1f} "
+               f"| {growth(row) / growth(rows[0]):.2f} | {row.ratio:.4f} |")
 
 
 def broken_cost(rows: Sequence[Cost]) -> Iterator[str]:
@@ -326,7 +239,6 @@ def broken_cost(rows: Sequence[Cost]) -> Iterator[str]:
 
 
 # What is printed.
-
 
 def save(path: str, **tables: Sequence[Any]) -> None:
     """All figures as JSON, for comparison with later ones; CPU time in seconds, all else over the bound."""
@@ -347,12 +259,8 @@ def show(title: str, lines: Iterator[str]) -> None:
 
 def parse_options(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description="How good and how costly the scheduler is, on a virtual clock."
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer seeds for b, and no plan of 100,000 tests"
-    )
+    parser = argparse.ArgumentParser(description="How good and how costly the scheduler is, on a virtual clock.")
+    parser.add_argument("--quick", action="store_true", help="fewer seeds for b, and no plan of 100,000 tests")
     parser.add_argument("--json", metavar="FILE", help="all figures go there")
     return parser.parse_args(argv)
 
@@ -363,15 +271,10 @@ def main() -> int:
     suites = [make_suite(name, rows) for name, rows in read_sets().items()]
     nearness = [measure_nearness(suite, NOISY_SEEDS) for suite in suites]
     show("a. Makespan over the bound", nearness_lines(nearness))
-    unknowns = [
-        measure_unknowns(suite, share, QUICK_SEEDS if options.quick else UNKNOWN_SEEDS)
-        for suite in suites
-        for share in UNKNOWN_SHARES
-    ]
-    show(
-        "b. Makespan over the bound where durations are unknown, by what such a test counts as",
-        unknown_lines(unknowns),
-    )
+    unknowns = [measure_unknowns(suite, share, QUICK_SEEDS if options.quick else UNKNOWN_SEEDS)
+                for suite in suites for share in UNKNOWN_SHARES]
+    show("b. Makespan over the bound where durations are unknown, by what such a test counts as",
+         unknown_lines(unknowns))
     costs = [measure_cost(size) for size in (QUICK_SIZES if options.quick else COST_SIZES)]
     show("c. What a plan costs", cost_lines(costs))
     print(f"Measured on {machine()}.")

@@ -29,7 +29,6 @@ What the peers can and cannot say:
   exact seconds, which makes CTest start the widest first. Nobody has told the runner that much.
 * the runner: cold with a new log dir, warm with the journal of an earlier run in its log dir.
 """
-
 import argparse
 import json
 import os
@@ -40,25 +39,14 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
-from overhead import (
-    BASH,
-    RUNNER,
-    SLOTS,
-    Broken,
-    Measure,
-    is_installed,
-    machine,
-    run,
-    scratch,
-    spread,
-)
+from overhead import BASH, RUNNER, SLOTS, Broken, Measure, is_installed, machine, run, scratch, spread
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 DURATIONS = os.path.join(FOLDER, "durations")
 WAVES = os.path.join(FOLDER, "waves.sh")
-CPU_SLOTS = 8  # for tests of no GPU, beside the GPUs
-EARLY = 0.999  # of the bound: clocks may differ by that much, schedules may not
-HAND_COST = 1000  # for each GPU, of CTest's COST by hand: above all scaled seconds
+CPU_SLOTS = 8                            # for tests of no GPU, beside the GPUs
+EARLY = 0.999                            # of the bound: clocks may differ by that much, schedules may not
+HAND_COST = 1000                         # for each GPU, of CTest's COST by hand: above all scaled seconds
 
 
 class Row(NamedTuple):
@@ -73,7 +61,7 @@ class Work(NamedTuple):
     """What all peers run: scaled tests in list order, and the seconds that no schedule can beat."""
 
     suite: str
-    kind: str  # `1 GPU` or `mixed`
+    kind: str                            # `1 GPU` or `mixed`
     rows: List[Row]
     bound: float
 
@@ -82,7 +70,7 @@ class Peer(NamedTuple):
     """One way to run a work. `prepare` writes its files into a folder, warms up, and returns the measurement."""
 
     name: str
-    command: str  # what has to be installed, of the Debian package `package`
+    command: str                         # what has to be installed, of the Debian package `package`
     package: str
     prepare: Callable[[Work, str], Measure]
     kinds: Sequence[str] = ("1 GPU", "mixed")
@@ -97,7 +85,6 @@ class Measured(NamedTuple):
 
 # The durations.
 
-
 def read_rows(path: str) -> List[Row]:
     """The tests of one file in alphabetical order, in seconds of the project's own machines."""
     with open(path, encoding="utf-8") as file:
@@ -107,39 +94,24 @@ def read_rows(path: str) -> List[Row]:
 
 def read_sets(wanted: Sequence[str] = ("",)) -> Dict[str, List[Row]]:
     """The tests by set, of those sets whose name begins with one of `wanted`."""
-    names = sorted(
-        name[: -len(".tsv")] for name in os.listdir(DURATIONS) if name.endswith(".tsv")
-    )
-    return {
-        name: read_rows(os.path.join(DURATIONS, name + ".tsv"))
-        for name in names
-        if name.startswith(tuple(wanted))
-    }
+    names = sorted(name[:-len(".tsv")] for name in os.listdir(DURATIONS) if name.endswith(".tsv"))
+    return {name: read_rows(os.path.join(DURATIONS, name + ".tsv"))
+            for name in names if name.startswith(tuple(wanted))}
 
 
 def lower_bound(rows: Sequence[Row], gpus: int = SLOTS) -> float:
     """Seconds that no schedule can beat: GPU time over GPUs, or the longest test."""
-    return max(
-        sum(row.seconds * row.gpus for row in rows) / gpus, *(row.seconds for row in rows)
-    )
+    return max(sum(row.seconds * row.gpus for row in rows) / gpus, *(row.seconds for row in rows))
 
 
 def make_works(suites: Dict[str, List[Row]], bound: float) -> Iterator[Work]:
     """Each set as tests of one GPU and, where it has others, mixed; scaled to `bound` seconds."""
     for suite, rows in suites.items():
         narrow = [row for row in rows if row.gpus == 1]
-        for kind, chosen in (
-            ("1 GPU", narrow),
-            ("mixed", rows if len(rows) > len(narrow) else []),
-        ):
+        for kind, chosen in (("1 GPU", narrow), ("mixed", rows if len(rows) > len(narrow) else [])):
             if chosen:
                 scale = bound / lower_bound(chosen)
-                yield Work(
-                    suite,
-                    kind,
-                    [row._replace(seconds=row.seconds * scale) for row in chosen],
-                    bound,
-                )
+                yield Work(suite, kind, [row._replace(seconds=row.seconds * scale) for row in chosen], bound)
 
 
 def command_of(row: Row) -> str:
@@ -148,7 +120,6 @@ def command_of(row: Row) -> str:
 
 
 # The peers: each writes what it reads, and returns the measurement of one run in wall seconds.
-
 
 def write(folder: str, name: str, lines: Sequence[str]) -> str:
     """A file of these lines; returns its path."""
@@ -160,7 +131,6 @@ def write(folder: str, name: str, lines: Sequence[str]) -> str:
 
 def cold_or_warm(is_warm: bool, command: Sequence[str], folder: str, past: str) -> Measure:
     """The measurement of a command after a first run of it, or of one that finds nothing of it in `past`."""
-
     def measure() -> float:
         if not is_warm:
             shutil.rmtree(os.path.join(folder, past), ignore_errors=True)
@@ -179,39 +149,19 @@ def prepare_waves(work: Work, folder: str) -> Measure:
 
 def prepare_slots(command: Sequence[str]) -> Callable[[Work, str], Measure]:
     """A tool that reads one command per line and knows slots only."""
-
     def prepare(work: Work, folder: str) -> Measure:
         lines = write(folder, "tests.txt", [command_of(row) for row in work.rows])
         return lambda: run(command, folder, stdin=lines).seconds
-
     return prepare
 
 
 def prepare_runner(is_warm: bool) -> Callable[[Work, str], Measure]:
     """The runner, without or with the journal of an earlier run."""
-
     def prepare(work: Work, folder: str) -> Measure:
-        lines = write(
-            folder,
-            "tests.txt",
-            [
-                f"{command_of(row)}  #: {shlex.quote('label=' + row.name)} gpus={row.gpus}"
-                for row in work.rows
-            ],
-        )
-        command = [
-            sys.executable,
-            RUNNER,
-            "--gpus",
-            str(SLOTS),
-            "--jobs",
-            str(CPU_SLOTS),
-            "--output",
-            "none",
-            lines,
-        ]
+        lines = write(folder, "tests.txt", [
+            f"{command_of(row)}  #: {shlex.quote('label=' + row.name)} gpus={row.gpus}" for row in work.rows])
+        command = [sys.executable, RUNNER, "--gpus", str(SLOTS), "--jobs", str(CPU_SLOTS), "--output", "none", lines]
         return cold_or_warm(is_warm, command, folder, "logs")
-
     return prepare
 
 
@@ -228,7 +178,6 @@ def ctest_lines(work: Work, has_cost: bool) -> Iterator[str]:
 
 def prepare_ctest(is_warm: bool, has_cost: bool = False) -> Callable[[Work, str], Measure]:
     """CTest, without or with the cost data of an earlier run, or with costs that somebody has written."""
-
     def prepare(work: Work, folder: str) -> Measure:
         write(folder, "CTestTestfile.cmake", list(ctest_lines(work, has_cost)))
         gpus = [{"id": str(number), "slots": 1} for number in range(SLOTS)]
@@ -237,7 +186,6 @@ def prepare_ctest(is_warm: bool, has_cost: bool = False) -> Callable[[Work, str]
         slots = SLOTS + CPU_SLOTS * any(row.gpus == 0 for row in work.rows)
         command = ["ctest", f"-j{slots}", "--resource-spec-file", path]
         return cold_or_warm(is_warm, command, folder, "Testing")
-
     return prepare
 
 
@@ -248,20 +196,10 @@ PEERS = (
     Peer(CTEST, "ctest", "cmake", prepare_ctest(is_warm=True)),
     Peer("CTest cold", "ctest", "cmake", prepare_ctest(is_warm=False)),
     Peer("CTest, COST by hand", "ctest", "cmake", prepare_ctest(is_warm=False, has_cost=True)),
-    Peer(
-        "xargs -P8",
-        "xargs",
-        "findutils",
-        prepare_slots(["xargs", f"-P{SLOTS}", "-d", "\\n", "-n1", BASH, "-c"]),
-        kinds=["1 GPU"],
-    ),
-    Peer(
-        "parallel -j8",
-        "parallel",
-        "parallel",
-        prepare_slots(["parallel", "--will-cite", f"-j{SLOTS}"]),
-        kinds=["1 GPU"],
-    ),
+    Peer("xargs -P8", "xargs", "findutils", prepare_slots(["xargs", f"-P{SLOTS}", "-d", "\\n", "-n1", BASH, "-c"]),
+         kinds=["1 GPU"]),
+    Peer("parallel -j8", "parallel", "parallel", prepare_slots(["parallel", "--will-cite", f"-j{SLOTS}"]),
+         kinds=["1 GPU"]),
     Peer(LOOP, BASH, "bash", prepare_waves),
 )
 
@@ -281,15 +219,12 @@ def measure_work(work: Work, peers: Sequence[Peer], repeats: int) -> Measured:
                 walls[name].append(measure())
     for name, seconds in walls.items():
         if min(seconds) < EARLY * work.bound:
-            raise Broken(
-                f"{name} ends {work.suite} ({work.kind}) in {min(seconds):.3f} s, before the bound of "
-                f"{work.bound:.3f} s: it has not kept to {SLOTS} GPUs, or not run all"
-            )
+            raise Broken(f"{name} ends {work.suite} ({work.kind}) in {min(seconds):.3f} s, before the bound of "
+                         f"{work.bound:.3f} s: it has not kept to {SLOTS} GPUs, or not run all")
     return Measured(work, walls)
 
 
 # What is printed.
-
 
 def ratio(measured: Measured, above: str, below: str) -> str:
     """The walls of one peer over those of another, turn by turn."""
@@ -309,27 +244,15 @@ def cell(measured: Measured, peer: Peer) -> str:
 def table_line(measured: Measured) -> str:
     """One work in Markdown."""
     work = measured.work
-    return (
-        "| "
-        + " | ".join(
-            [
-                ratio(measured, LOOP, OURS),
-                ratio(measured, OURS, CTEST),
-                f"{work.suite}, {work.kind}",
-                f"{len(work.rows)}",
-                *(cell(measured, peer) for peer in PEERS),
-            ]
-        )
-        + " |"
-    )
+    return "| " + " | ".join([
+        ratio(measured, LOOP, OURS), ratio(measured, OURS, CTEST), f"{work.suite}, {work.kind}",
+        f"{len(work.rows)}", *(cell(measured, peer) for peer in PEERS)]) + " |"
 
 
 def notes(measured: Sequence[Measured], missing: Sequence[Peer], repeats: int) -> Iterator[str]:
     """What the table does not say by itself."""
-    yield (
-        f"Wall / bound on {SLOTS} slots: median (smallest to largest) of {repeats} runs in turns. The bound, "
-        f"{measured[0].work.bound:g} s, is the GPU time over {SLOTS}, or the longest test."
-    )
+    yield (f"Wall / bound on {SLOTS} slots: median (smallest to largest) of {repeats} runs in turns. The bound, "
+           f"{measured[0].work.bound:g} s, is the GPU time over {SLOTS}, or the longest test.")
     if any(each.work.kind == "mixed" for each in measured):
         yield "n/a: xargs and parallel know slots, not GPUs; a test of several GPUs cannot be expressed."
     for package in sorted({peer.package for peer in missing}):
@@ -341,33 +264,16 @@ def notes(measured: Sequence[Measured], missing: Sequence[Peer], repeats: int) -
 def tool_versions(missing: Sequence[Peer]) -> List[str]:
     """The first line of what each tool says of its version."""
     commands = sorted({peer.command for peer in PEERS} - {peer.command for peer in missing})
-    said = [
-        subprocess.run(
-            [command, "--version"], stdout=subprocess.PIPE, universal_newlines=True, check=False
-        )
-        for command in commands
-    ]
+    said = [subprocess.run([command, "--version"], stdout=subprocess.PIPE, universal_newlines=True, check=False)
+            for command in commands]
     return [tool.stdout.splitlines()[0] if tool.stdout else "?" for tool in said]
 
 
 def save(path: str, measured: Sequence[Measured]) -> None:
     """All samples as JSON, walls in seconds, for comparison with later ones."""
-    works = [
-        {
-            "set": each.work.suite,
-            "kind": each.work.kind,
-            "tests": len(each.work.rows),
-            "bound": each.work.bound,
-            "walls": each.walls,
-        }
-        for each in measured
-    ]
-    data: Dict[str, Any] = {
-        "machine": machine(),
-        "time": time.time(),
-        "slots": SLOTS,
-        "works": works,
-    }
+    works = [{"set": each.work.suite, "kind": each.work.kind, "tests": len(each.work.rows),
+              "bound": each.work.bound, "walls": each.walls} for each in measured]
+    data: Dict[str, Any] = {"machine": machine(), "time": time.time(), "slots": SLOTS, "works": works}
     with open(path, "w", encoding="utf-8") as file:
         json.dump(data, file, indent=1)
         file.write("\n")
@@ -375,16 +281,10 @@ def save(path: str, measured: Sequence[Measured]) -> None:
 
 def parse_options(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
     """The command line. Exits 2 for values that cannot be."""
-    parser = argparse.ArgumentParser(
-        description="Wall time over the lower bound, on suites of real durations."
-    )
+    parser = argparse.ArgumentParser(description="Wall time over the lower bound, on suites of real durations.")
     parser.add_argument("--repeats", type=int, default=3, help="counted runs of each peer (3)")
-    parser.add_argument(
-        "--bound", type=float, default=6.0, help="seconds that durations are scaled to (6)"
-    )
-    parser.add_argument(
-        "--sets", default="", help="beginnings of the names of sets, comma-separated (all)"
-    )
+    parser.add_argument("--bound", type=float, default=6.0, help="seconds that durations are scaled to (6)")
+    parser.add_argument("--sets", default="", help="beginnings of the names of sets, comma-separated (all)")
     parser.add_argument("--json", metavar="FILE", help="all samples go there")
     options = parser.parse_args(argv)
     if options.repeats < 1 or options.bound <= 0:
@@ -400,13 +300,7 @@ def main() -> int:
     options = parse_options()
     missing = [peer for peer in PEERS if not is_installed([peer.command])]
     peers = [peer for peer in PEERS if peer not in missing]
-    columns = [
-        f"{LOOP} / {OURS}",
-        f"{OURS} / {CTEST}",
-        "suite",
-        "tests",
-        *(peer.name for peer in PEERS),
-    ]
+    columns = [f"{LOOP} / {OURS}", f"{OURS} / {CTEST}", "suite", "tests", *(peer.name for peer in PEERS)]
     print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|", flush=True)
     measured: List[Measured] = []
     try:
