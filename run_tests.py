@@ -29,7 +29,7 @@ Copy this one file next to a CI script and let it run the script, or a list of t
 
 A list is bash, one test per command. Every GPU of the outer mask is a slot; a slot that becomes free takes the
 next waiting test at once. With one GPU or none the tests run one after another and print what `bash tests.txt`
-would print.
+would print, unless they say that they share it.
 
 Exit codes: 0 all passed; 1 a test failed or did not get to run; 2 usage or a bad list; 3 the runner or
 the machine failed; 5 nothing selected, or all skipped; 128+N ended by signal N.
@@ -133,6 +133,9 @@ REPORT_S = 10.0  # of `--deadline`, kept for sweeps and reports
 MEMORY_S = 10.0  # a GPU's memory comes back within a second of its process's end
 # A GPU may hold so much more than before: drivers keep some, a CUDA context takes 500.
 MEMORY_MIB = 128
+# Between two looks at what running tests hold of their GPUs: a look takes 20 ms, and up to a second with 8 GPUs.
+MEASURE_S = 2.0
+MEMORY_MARGIN = 1.2  # from a peak that was seen to a `mem=`: the looks may miss the highest
 # The program nvidia-smi takes seconds without persistence mode; a hung driver takes for ever.
 PROBE_S = 30.0
 # For the guard of a killed run, which holds the log dir until it has ended all tests.
@@ -189,6 +192,9 @@ EXIT_SIGNAL = 128
 # ---------------------------------------------------------------------------------------------------
 
 ALL_GPUS = math.inf  # the value of `gpus=all`
+# The value of `gpus` where no GPU here is as large as `mem=`. Shards and --max-gpus, which must be the same everywhere,
+# take it for 1.
+TOO_LARGE = 1.5
 
 
 class UsageError(Exception):
@@ -298,6 +304,7 @@ class Options(NamedTuple):
     only: Optional[LabelFile] = None
     wanted: Tuple[str, ...] = ()  # of `[ci WORDS]` in --message, case folded
     max_gpus: Optional[int] = None
+    gpu_memory: float = 0.0  # MiB of each GPU; 0: what a tool says
     shard: Optional[Shard] = None
     gpu_locks: Optional[str] = None  # the folder of lock files
 
@@ -341,8 +348,10 @@ class Attributes(NamedTuple):
     lock: Tuple[str, ...] = ()
     after: Tuple[str, ...] = ()  # labels
     tags: Tuple[str, ...] = ()
+    mem: float = 0.0  # MiB of one GPU
     split: str = ""  # a number of parts, or `auto`; it and the next are for companions
     after_crash: str = ""  # `go-on`
+    nodes: int = 0  # of a cluster
 
 
 class Snapshot(NamedTuple):
@@ -458,6 +467,7 @@ class Result(NamedTuple):
     leaked: Tuple[str, ...] = ()  # processes that it left, `python3 (pid 12)`
     began: float = 0.0  # seconds on the clock of events
     memory: float = 0.0  # seconds in which its GPUs gave their memory back
+    peak: int = 0  # MiB that it was seen to hold of a GPU at most; 0: not known
 
     def why(self) -> str:
         """Why it has not passed: the line of its log that says it, if there is one."""
@@ -494,6 +504,11 @@ def counted(count: int, one: str, many: str = "") -> str:
     if count == 1:
         return f"1 {one}"
     return f"{count} {many or one + 's'}"
+
+
+def show_memory(mib: float) -> str:
+    """`20G`, `3.2G`: MiB as `mem=` takes them, never less."""
+    return f"{math.ceil(mib / 102.4) / 10:g}G"
 
 
 def to_bytes(text: str) -> bytes:
@@ -574,7 +589,7 @@ MASK_VARIABLES = (
     "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK".split()
 )
 WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
-COMPANIONS = "mem nodes".split()
+COMPANION_KEYS = "split after-crash nodes".split()
 
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
@@ -1123,6 +1138,13 @@ def parse_gpus(text: str) -> float:
     return float(text)
 
 
+def parse_memory(text: str) -> float:
+    """MiB in `512M`, `20G`, `1.5G`. Raises BadValue."""
+    if not re.fullmatch(r"\d{1,6}(\.\d+)?[MG]", text):
+        raise BadValue(f"{text!r} is not a size such as 20G, 1.5G or 512M")
+    return float(text[:-1]) * {"M": 1, "G": 1024}[text[-1]]
+
+
 def parse_pattern(text: str) -> str:
     """A regular expression. Raises BadValue."""
     try:
@@ -1179,8 +1201,10 @@ ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "lock": parse_names,
     "after": parse_names,
     "tags": parse_names,
+    "mem": parse_memory,
     "split": parse_split,
     "after-crash": parse_go_on,
+    "nodes": parse_count,
 }
 
 
@@ -1197,9 +1221,7 @@ def parse_attributes(
     for pair in pairs:
         key, equals, value = pair.partition("=")
         name = key.replace("-", "_")
-        if key in COMPANIONS:
-            complain(f"{key}= is not supported yet; take it out")
-        elif key not in ATTRIBUTES:
+        if key not in ATTRIBUTES:
             complain(f"unknown key {key!r} in `#:`; known are {', '.join(ATTRIBUTES)}")
         elif name in values or not equals:
             complain(f"{key} needs one value; write {key}=VALUE once")
@@ -1209,7 +1231,13 @@ def parse_attributes(
                 values[name] = ATTRIBUTES[key](value)
             except BadValue as error:
                 complain(f"{key}: {error}")
-    return base._replace(**values)
+    said = base._replace(**values)
+    if said.mem and said.gpus is not None and not 0 < said.gpus <= 1:
+        complain(
+            "mem= is a part of one GPU, and gpus= asks for another number; take one of them out"
+        )
+        return base
+    return said
 
 
 # Lists: text to tests and shell state.
@@ -2373,7 +2401,7 @@ def deferred_tests(tests: Sequence[Test], options: Options) -> Dict[Test, str]:
     """
     deferred: Dict[Test, str] = {}
     if options.max_gpus is not None:
-        wide = [test for test in tests if options.max_gpus < test.gpus < ALL_GPUS]
+        wide = [test for test in tests if options.max_gpus + 1 <= test.gpus < ALL_GPUS]
         deferred.update(dict.fromkeys(reach(wide, followers_of(tests)), "--max-gpus"))
     if options.only and "all" not in options.wanted:
         asked = [
@@ -2397,7 +2425,7 @@ def shard_of(
     tests that `after` ties together stay together.
     """
     widest = int(max([1, *(test.gpus for test in tests if test.gpus < ALL_GPUS)]))
-    weights = {test: seconds[test] * min(max(test.gpus, 1), widest) for test in tests}
+    weights = {test: seconds[test] * int(min(max(test.gpus, 1), widest)) for test in tests}
     ties = leaders_of(tests)
     for leader, followers in followers_of(tests).items():
         ties[leader] = [*ties[leader], *followers]
@@ -2759,7 +2787,7 @@ class Sick(NamedTuple):
 
 
 class Health:
-    """What nvidia-smi says of the GPUs' memory: before the run, and after a test that did not pass or left something.
+    """What nvidia-smi says of the GPUs' memory: before the run, while tests run, and after one that did not pass.
 
     It knows nothing of MIG instances. A GPU by an index of an outer mask is the one that nvidia-smi gives that number.
     """
@@ -2771,28 +2799,29 @@ class Health:
     def __init__(self, machine: Machine) -> None:
         # MiB in use without a test, of the GPUs that are watched.
         self.used: Dict[Device, int] = {}
-        if (
-            CUDA.variable not in machine.variables
-            or not machine.devices
-            or not find_program("nvidia-smi")
-        ):
+        self.total: Dict[str, int] = {}  # MiB, by index and by UUID
+        self.least = 0  # MiB of the smallest GPU; 0: not known of each
+        # Who has a GPU alone now, or had it last.
+        self.alone: Dict[Device, Process] = {}
+        if CUDA.variable not in machine.variables or not machine.devices:
             return
-        try:
-            known = self.ask()
-        except ToolError as error:
-            warn(f"nvidia-smi {error}; going on without it")
-            return
+        known = self.ask(tool=ask_tool)
         for device in machine.devices:
             used = known.get(device.token)
             if isinstance(used, int):
                 self.used[device] = used
+        self.least = min(self.total.get(device.token, 0) for device in machine.devices)
 
-    def ask(self, *which: str) -> Dict[str, Union[int, str]]:
+    def ask(
+        self, *which: str, tool: Callable[..., str] = call_tool
+    ) -> Dict[str, Union[int, str]]:
         """By index and by UUID, the MiB that GPUs hold, or what is said of one that is not well. Raises ToolError."""
         known: Dict[str, Union[int, str]] = {}
-        query = "--query-gpu=index,uuid,memory.used,temperature.gpu"
-        for line in call_tool(*self.SMI, query, *which).splitlines():
-            index, uuid, used, temperature = (line.split(", ") + [""] * 3)[:4]
+        query = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
+        for line in tool(*self.SMI, query, *which).splitlines():
+            index, uuid, used, temperature, total = (line.split(", ") + [""] * 4)[:5]
+            if total.isdigit():
+                self.total[index] = self.total[uuid] = int(total)
             known[index] = known[uuid] = f"says {line}"
             if used.isdigit() and re.fullmatch(self.WELL, temperature):
                 known[index] = known[uuid] = int(used)
@@ -2810,6 +2839,16 @@ class Health:
                 except ToolError as error:
                     known[device.token] = str(error)
         return {device: known.get(device.token, "says nothing") for device in devices}
+
+    def watch(self, over: threading.Event) -> None:
+        """Until it is `over`, or nvidia-smi fails, note what tests hold of their GPUs beyond what was there before."""
+        with suppress(ToolError):
+            while self.used and not over.wait(MEASURE_S):
+                alone, known = dict(self.alone), self.ask()
+                for device, process in alone.items():
+                    used = known.get(device.token)
+                    if device in self.used and isinstance(used, int):
+                        process.peak = max(process.peak, used - self.used[device])
 
     def examine(self, lease: Lease) -> Iterator[Sick]:
         """Wait, in bounded time, until a test's GPUs have their memory back; yields those that do not answer.
@@ -2850,6 +2889,28 @@ class Health:
         if not holders:
             return "nvidia-smi sees no process there"
         return f"held by {', '.join(holders)}"
+
+
+def by_memory(test: Test, memory: float) -> Test:
+    """A test with its `mem=` as a share of a GPU with so many MiB (0: not known), unless `gpus=` is a larger one."""
+    mem = test.attributes.mem
+    if not mem or not 0 < test.gpus <= 1:
+        return test
+    if not memory:
+        warn_of_memory()
+        memory = mem
+    if mem > memory:
+        return test._replace(gpus=TOO_LARGE)
+    shares = int(mem / memory * SHARES) or 1  # down, so that three thirds fit
+    return test._replace(gpus=max(shares / SHARES, test.gpus % 1))
+
+
+@functools.lru_cache(maxsize=None)
+def warn_of_memory() -> None:
+    """Say once that nobody knows how large the GPUs are."""
+    warn(
+        "no tool says what memory each GPU has: tests with mem= get a whole one; say it by --gpu-memory"
+    )
 
 
 class GpuLocks:
@@ -3019,16 +3080,19 @@ class Pool:
 
 def make_pool(
     devices: Sequence[Device],
-    tests: Iterable[Test],
+    tests: Sequence[Test],
     options: Options,
     locks: Optional[GpuLocks] = None,
 ) -> Pool:
-    """The pool of a machine with these devices: sequential where there is at most one place to run tests."""
+    """The pool of a machine with these devices: sequential where there is at most one place to run tests.
+
+    One GPU is one place, unless there are tests that say they share it.
+    """
     jobs = options.jobs or max(len(devices), 1)
     only_gpu = all(test.gpus > 0 for test in tests)
-    return Pool(
-        devices, jobs, sequential=len(devices) <= 1 and (jobs <= 1 or only_gpu), locks=locks
-    )
+    shares = sum(0 < test.gpus < 1 for test in tests) > 1
+    sequential = len(devices) + shares <= 1 and (jobs <= 1 or only_gpu)
+    return Pool(devices, jobs, sequential, locks)
 
 
 def demand(need: float, size: int) -> Tuple[int, int]:
@@ -3089,6 +3153,7 @@ class Exited(NamedTuple):
     sick: Tuple[Sick, ...] = ()
     ended: Optional[float] = None  # when its shell has ended, if that was before
     memory: float = 0.0  # seconds in which its GPUs gave their memory back
+    peak: int = 0  # MiB that it was seen to hold of a GPU
 
 
 class Broken(NamedTuple):
@@ -3309,15 +3374,16 @@ class Schedule:
             need: line for need, line in self.lines.items() if line and self.can_run(line[0][1])
         }
         return self.conclude(
-            *(
-                self.unrun(
-                    test,
-                    Outcome.UNRUNNABLE,
-                    f"needs {test.gpus:g} GPUs, more than {self.pool.most()}",
-                )
-                for test in refused
-            )
+            *(self.unrun(test, Outcome.UNRUNNABLE, self.lack(test)) for test in refused)
         )
+
+    def lack(self, test: Test) -> str:
+        """What a test needs that is not there."""
+        if test.gpus == TOO_LARGE:
+            return (
+                f"needs {show_memory(test.attributes.mem)} of a GPU, more than the smallest has"
+            )
+        return f"needs {test.gpus:g} GPUs, more than {self.pool.most()}"
 
     def unrun(self, test: Test, outcome: Outcome, reason: str = "") -> Result:
         """The end of a test that does not start any more: how its last attempt has ended, if it had one."""
@@ -3410,7 +3476,7 @@ class Schedule:
         )
 
     def can_run(self, test: Test) -> bool:
-        return self.pool.holds(test.gpus)
+        return test.gpus != TOO_LARGE and self.pool.holds(test.gpus)
 
     def on_broken(self, event: Broken) -> List[Action]:
         result = self.free(event.test).result(Outcome.NOT_RUN, reason=event.reason)
@@ -3642,9 +3708,8 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     """
     test = event.test
     outcome = attempt.ending or outcome_of(event.status)
-    cause = event.cause
+    cause, fault = event.cause, event.junit_fault
     reason = ""
-    fault = event.junit_fault
     # What a failure precedes, in its JUnit file or at its first attempt, is no skip; nor is what pytest does not tell.
     is_skip = event.status == options.skip_code and not event.junit_failures
     is_skip = is_skip and not (test.is_pytest and fault)
@@ -3679,6 +3744,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         cause=cause,
         leaked=event.leaked,
         memory=event.memory,
+        peak=event.peak,
     )
 
 
@@ -4059,6 +4125,7 @@ class Process:
         # The last signal; one that came before the process was there waits for it.
         self.sent = 0
         self.is_gone = False
+        self.peak = 0  # MiB that it was seen to hold of a GPU
         self.stuck: List[ProcessInfo] = []  # what SIGKILL did not end
 
     def spawn(self, job: Job, output: int) -> None:
@@ -4207,7 +4274,7 @@ def what_is_left(
         sick += health.examine(attempt.lease)
     now = time.monotonic()
     found = Exited(now, attempt.test, status, fault, failures, cause, tuple(map(str, leaked)))
-    return found._replace(sick=tuple(sick), memory=now - asked)
+    return found._replace(sick=tuple(sick), memory=now - asked, peak=attempt.process.peak)
 
 
 def traceback_text() -> str:
@@ -4320,6 +4387,8 @@ class Host:
     A run asks for no more than this class has, so that its tests may run elsewhere.
     """
 
+    heeds: Container[str] = ()  # keys of lines that only companions know
+
     def __init__(
         self, machine: Machine, reaper: Reaper, locks: Optional[GpuLocks] = None
     ) -> None:
@@ -4327,6 +4396,8 @@ class Host:
         self.reaper = reaper
         self.locks = locks
         self.bash = find_program("bash") or "bash"
+        self.health = Health(machine)
+        self.over = threading.Event()
         self.has_stuck = False  # a pool thread waits for a process that cannot be killed
         # By slot: a look at those in use costs as much as a start.
         self.ports: Dict[int, str] = {}
@@ -4345,15 +4416,20 @@ class Host:
             self.kept += self.locks.files.values()
         self.post = post
         self.allow(slots)
-        self.health = Health(self.machine)
+        with suppress(RuntimeError):  # of threading; then nothing is measured
+            self.workers.submit(self.health.watch, self.over)
         self.oom_kills = oom_kills()
         self.environment = test_environment(os.environb, slots, run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
 
+    def fitted(self, test: Test, options: Options) -> Test:
+        """A test that needs what it says of these devices."""
+        return by_memory(test, options.gpu_memory or self.health.least)
+
     def allow(self, slots: int) -> None:
         """Let so many attempts run at once."""
         self.slots = slots
-        self.workers = ThreadPoolExecutor(slots)
+        self.workers = ThreadPoolExecutor(slots + 1)  # one measures
 
     def do_chores(self) -> None:
         """What is to be looked after every second, and first of all. Main thread only. Raises OSError."""
@@ -4369,6 +4445,8 @@ class Host:
         attempt.process = Process(
             self.reaper, f"RUN_TESTS_RUN={self.run}", f"RUN_TESTS_SLOT={slot}"
         )
+        if attempt.lease.shares == SHARES:
+            self.health.alone.update(dict.fromkeys(attempt.lease.devices, attempt.process))
         try:
             self.workers.submit(
                 run_attempt,
@@ -4425,6 +4503,7 @@ class Host:
 
     def close(self) -> None:
         """End what attempts have left, and say so."""
+        self.over.set()
         self.workers.shutdown(wait=not self.has_stuck)
         left = self.reaper.close()
         if left and not self.has_stuck:
@@ -4853,6 +4932,7 @@ class Record:
             "leaked": result.leaked,
             "origin": test.origin if test.origin != test.label else "",
             "memory": round(result.memory, 3),
+            "gpu_memory": result.peak,
             "lock": test.attributes.lock,  # with the next two, what it waited for besides room
             "after": test.attributes.after,
             "barrier": test.barrier,
@@ -5913,6 +5993,23 @@ def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) ->
         )
 
 
+def proposals(attempts: Iterable[Sequence[Result]], memory: float) -> Iterator[str]:
+    """What `mem=` could be of tests that had a GPU of so many MiB alone, and would leave room for each other."""
+    fit = slowest(
+        [
+            result
+            for *_, result in attempts
+            if result.outcome.is_pass()
+            and result.test.gpus == 1
+            and 0 < result.peak * MEMORY_MARGIN <= memory / 2
+        ]
+    )
+    if fit:
+        yield "mem= could be: " + ", ".join(
+            f"{result.test.label} {show_memory(result.peak * MEMORY_MARGIN)}" for result in fit
+        )
+
+
 def total_line(results: Sequence[Result], seconds: float, pool: Pool) -> str:
     """How many tests had which outcome, where, in which time."""
     gpus = sum(bool(device.token) for device in pool.devices)
@@ -6409,6 +6506,11 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
             "end with exit code 3 if there are fewer, rather than run on those",
         ),
         (
+            "--gpu-memory SIZE",
+            parse_memory,
+            "of each GPU (80G), for mem=; default: what nvidia-smi says",
+        ),
+        (
             "--gpu-locks DIR",
             str,
             "lock files, one per GPU, so that runners on this machine never share a GPU",
@@ -6693,7 +6795,7 @@ class Run:
 
     def plan(self, selection: Selection, _pool: Pool) -> Selection:
         """What the schedule is to run. A companion may put other tests in the place of some."""
-        tell_unheeded(selection.tests)
+        tell_unheeded(selection.tests, self.host.heeds)
         return selection
 
     def attempts(self) -> List[List[Result]]:
@@ -6896,6 +6998,7 @@ class Run:
         if last:
             title = last[-1]
         if self.console.policy.sums_up:
+            lines += proposals(attempts, self.options.gpu_memory or self.host.health.least)
             lines += again([ends[-1] for ends in attempts], self.options)
         page = os.environ.get("GITHUB_STEP_SUMMARY")
         if page:
@@ -6915,17 +7018,17 @@ def cut_report(event: Interrupt) -> None:
     raise ReportCut(event.signum)
 
 
-def tell_unheeded(tests: Iterable[Test]) -> None:
+def tell_unheeded(tests: Iterable[Test], heeded: Container[str] = ()) -> None:
     """Say on which lines something is for a companion that does not run here."""
-    wide = [
-        test.where for test in tests if test.attributes.split or test.attributes.after_crash
-    ]
-    if wide:
-        warn(
-            f"{first_of(list(dict.fromkeys(wide)))}: split= and after-crash= are for a companion that imports the "
-            "runner; here a test runs whole, and ends at a crash",
-            name="",
-        )
+    for key in COMPANION_KEYS:
+        name = key.replace("-", "_")
+        lines = dict.fromkeys(test.where for test in tests if getattr(test.attributes, name))
+        if lines and key not in heeded:
+            warn(
+                f"{first_of(list(lines))}: {key}= is for a companion that imports the runner; "
+                "here it changes nothing",
+                name="",
+            )
 
 
 def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
@@ -7093,15 +7196,11 @@ def run_lists(
     signal.signal(signal.SIGUSR1, lambda *_: None)  # a question, which has no answer yet
     with signals_to(lambda event: sys.exit(EXIT_SIGNAL + event.signum)):
         reaper = Reaper()
+        find = functools.lru_cache(maxsize=None)(lambda: find_host(options, environ, reaper))
         run: Union[Run, int] = EXIT_MACHINE
         try:
-            run = prepare(
-                options,
-                open_trace(options.color, environ),
-                reaper,
-                lambda: find_host(options, environ, reaper),
-                make_run,
-            )
+            trace = open_trace(options.color, environ)
+            run = prepare(options, trace, reaper, find, make_run)
         finally:
             if isinstance(run, int):
                 reaper.close()
@@ -7145,18 +7244,26 @@ def prepare(
     if not tests:
         warn(f"no tests in {', '.join(options.lists)}")
         return EXIT_NOTHING
+    is_fitted = any(test.attributes.mem or test.attributes.nodes for test in tests)
+    if is_fitted and not options.list_only:
+        tests = [find().fitted(test, options) for test in tests]
     selection = choose(tests, options)
     if not selection.tests:
         return report_nothing(selection, options, trace)
     if options.list_only:
-        for test in selection.tests:
-            if test not in selection.deferred:
-                trace.line(f"{test.label}\t{test.need}\t{test.stem}\t{test.where}")
-        for line in account(selection, options):
-            warn(line)
-        trace.flush()
-        return EXIT_OK
+        return list_tests(selection, options, trace)
     return make_run(selection, find(), options, trace)
+
+
+def list_tests(selection: Selection, options: Options, trace: Trace) -> int:
+    """Print what would run; returns the exit code."""
+    for test in selection.tests:
+        if test not in selection.deferred:
+            trace.line(f"{test.label}\t{test.need}\t{test.stem}\t{test.where}")
+    for line in account(selection, options):
+        warn(line)
+    trace.flush()
+    return EXIT_OK
 
 
 def is_script(name: str) -> bool:
@@ -8871,12 +8978,10 @@ class ScriptRun(Run):
         test = make_test(
             line, len(self.tests), label, self.stems(stem_of(line, label)), self.options
         )
-        tell_unheeded([test])
+        tell_unheeded([test], self.host.heeds)
         if line.attributes.gpus is None:  # CUDA leaves out what is not there
-            return test._replace(
-                announces=False, gpus=min(test.gpus, max(len(self.machine.devices), 1))
-            )
-        return test._replace(announces=False)
+            test = test._replace(gpus=min(test.gpus, max(len(self.machine.devices), 1)))
+        return self.host.fitted(test._replace(announces=False), self.options)
 
     def test_of(self, line: TestLine, site: Site, said: Arrival) -> Test:
         """A test whose shell, where it calls a function, says what it is like before and after. Raises OSError.

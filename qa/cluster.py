@@ -93,10 +93,10 @@ MESSAGE_BYTES = 1 << 16  # read at once
 #   end     sweep, and go
 #
 #   from the agent
-#   ready   host; tokens, of its GPUs; variables and extra, see Machine; cores
+#   ready   host; tokens, of its GPUs; variables, of masks; cores; memory, MiB of its smallest GPU, 0 if not known
 #   refuse  why
 #   ended   id; ago
-#   exited  id; ago; status; fault; failures; cause; leaked; sick, places of devices and reasons; memory
+#   exited  id; ago; status; fault; failures; cause; leaked; sick, places of devices and reasons; memory; peak
 #   broken  id; why; details
 #   beat    the agent is there
 #   left    processes that it had to end, in words
@@ -221,7 +221,7 @@ class Agent:
         self.ids: Dict[Test, int] = {}
         self.is_ending = False
         self.lost_s = LOST_S
-        self.host: Optional[Host] = None  # once it is `open`
+        self.is_open = False  # attempts may come
 
     def serve(self) -> None:
         """Answer until the runner says that it is over, or is gone. Raises OSError, ValueError, Refusal."""
@@ -247,7 +247,7 @@ class Agent:
             if now >= chores_at:
                 chores_at = now + run_tests.CHORES_S
                 self.writer.send("beat")
-                if self.host is not None:
+                if self.is_open:
                     self.host.do_chores()
             yield from messages
 
@@ -285,12 +285,14 @@ class Agent:
             raise Refusal(str(error)) from None
         self.cores = len(os.sched_getaffinity(0))
         self.reaper = Reaper()
+        self.host = Host(self.machine, self.reaper)
         self.writer.send(
             "ready",
             host=socket.gethostname(),
             tokens=[device.token for device in self.machine.devices],
             variables=self.machine.variables,
             cores=self.cores,
+            memory=self.host.health.least,
         )
 
     def adopt(self, environment: Mapping[str, str]) -> None:
@@ -309,11 +311,10 @@ class Agent:
         if threads not in os.environb and slots > 1:
             os.environb[threads] = b"%d" % max(1, self.cores // share)
             self.own[threads] = os.environb[threads]
-        host = Host(self.machine, self.reaper)
-        host.open(run, slots, [], self.note)
-        host.environment.update(self.own)
-        host.do_chores()
-        self.host = host
+        self.host.open(run, slots, [], self.note)
+        self.host.environment.update(self.own)
+        self.host.do_chores()
+        self.is_open = True
 
     def on_start(
         self,
@@ -330,7 +331,6 @@ class Agent:
         attempt = Attempt(test_of(test), lease, number, time.monotonic())
         self.attempts[id] = attempt
         self.ids[attempt.test] = id
-        assert self.host is not None
         self.host.start(attempt, log)
 
     def on_signal(self, id: int, signum: int, stacks: str) -> None:
@@ -370,11 +370,12 @@ class Agent:
             leaked=event.leaked,
             sick=[[sick.device.index, sick.reason] for sick in event.sick],
             memory=event.memory,
+            peak=event.peak,
         )
 
     def close(self) -> None:
         """End all that runs, and what it has left. A runner that is still there is told."""
-        if self.host is None:
+        if not self.is_open:
             self.reaper.close()
             return
         running = list(self.attempts.values())
@@ -566,6 +567,7 @@ class Node:
                 tuple(Sick(self.places[place], reason) for place, reason in fields["sick"]),
                 at,
                 fields["memory"],
+                fields["peak"],
             )
         )
 
@@ -721,8 +723,12 @@ def spread(need: float) -> Tuple[int, float]:
 class Cluster(Host):
     """Nodes, as a run sees them: one Host with the devices of all."""
 
+    heeds = ("nodes",)
+
     def __init__(self, nodes: Sequence[Node], machine: Machine, reaper: Reaper) -> None:
-        super().__init__(machine, reaper)
+        super().__init__(Machine(), reaper)  # what there is of devices here is no matter
+        self.machine = machine
+        self.health.least = min((node.facts["memory"] for node in nodes), default=0)
         self.nodes = nodes
         self.count = 0  # of attempts
 
@@ -731,6 +737,19 @@ class Cluster(Host):
             own = [Device(place, token) for place, token in enumerate(node.facts["tokens"])]
             node.pool = Pool(own, options.jobs or node.facts["cores"])
         return ClusterPool(self.nodes)
+
+    def fitted(self, test: Test, options: Options) -> Test:
+        count = test.attributes.nodes
+        if count < 2:
+            return super().fitted(test, options)
+        if test.gpus % count or test.gpus == run_tests.ALL_GPUS:
+            raise run_tests.ListError(
+                f"{test.where}: gpus={test.need} cannot be spread evenly over nodes={count}; write gpus=N, N a "
+                f"multiple of {count}"
+            )
+        need = Span(test.gpus)
+        need.nodes = count
+        return test._replace(gpus=need)
 
     def open(
         self, run: str, slots: int, kept: Collection[int], post: Callable[[Any], None]

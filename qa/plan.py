@@ -113,6 +113,7 @@ def plan(options: Options) -> int:
         tests, _ = run_tests.parse_lists(options, reaper.scratch)
     finally:
         reaper.close()
+    tests = [run_tests.by_memory(test, options.gpu_memory) for test in tests]
     selection = run_tests.choose(tests, options)
     if not selection.tests:
         run_tests.warn(f"nothing to plan in {', '.join(options.lists)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import sys
 import unittest
 from typing import Any, Dict, List
@@ -44,6 +45,17 @@ class RunTest(ClusterCase):
         self.assertEqual(os.listdir(os.path.join(self.folder, "logs")).count("failures"), 1)
         self.assertEqual([name for name in os.listdir(os.path.join(self.folder, "logs")) if "run_tests.py" in name], [])
 
+    def test_a_test_on_two_nodes_knows_them(self) -> None:
+        ran = self.run_list("echo $NODE $CUDA_VISIBLE_DEVICES $RUN_TESTS_NODES $MASTER_ADDR && cat $RUN_TESTS_HOSTFILE"
+                            " #: label=wide gpus=4 nodes=2\ntrue #: label=wider gpus=6 nodes=2\n")
+        self.check(ran, 1, {"wide": "passed", "wider": "unrunnable"})
+        with open(ran.path("logs/wide.log")) as log:
+            self.assertEqual(log.read(), f"n1 0,1 n1,n2 {socket.gethostname()}\nn1 slots=2\nn2 slots=2\n")
+        self.assertEqual(ran.journal("test_start")[0]["gpus"], ["n1:0", "n1:1", "n2:0", "n2:1"])
+        ran = self.run_list("true #: gpus=3 nodes=2\n")
+        self.assertEqual((ran.code, ran.err), (2, "tests.txt:1: gpus=3 cannot be spread evenly over nodes=2; write "
+                                               "gpus=N, N a multiple of 2\n"))
+
     def test_without_gpus_a_node_is_a_place(self) -> None:
         ran = self.run_list("true || test_fail a\ntrue || test_fail b\n", gpus="")
         self.check(ran, 0, {"a": "passed", "b": "passed"})
@@ -57,7 +69,8 @@ class RunTest(ClusterCase):
         ran = self.run_command("test.sh")
         self.assertEqual(ran.code, 1)
         self.assertTrue(ran.text.endswith(f"at its place ===\n{expected}"), ran.text)
-        self.assertEqual(len({start["gpus"][0] for start in ran.journal("test_start")}), 3)
+        places = " ".join(start["gpus"][0] for start in ran.journal("test_start"))
+        self.assertRegex(places, r"^(n[12]:[01] ?){3}$")
 
     def test_an_interrupt_reaches_all_nodes(self) -> None:
         up = Fifo(self, "up")
@@ -169,12 +182,12 @@ class PoolTest(unittest.TestCase):
         self.nodes = [cluster.Node(f"n{rank}", rank, launch) for rank in (0, 1, 2)]
         for rank, node in enumerate(self.nodes):
             tokens = ["0", "1", "2", "3"][:4 - 4 * (rank == 2)]       # the last one has no GPU
-            node.facts = {"tokens": tokens, "cores": 2}
+            node.facts = {"tokens": tokens, "cores": 2, "memory": 0}
             node.first = 4 * rank
             node.places = tuple(run_tests.Device(node.first + place, f"{node.name}:{token}")
                                 for place, token in enumerate(tokens))
-        self.pool = cluster.Cluster(self.nodes, run_tests.Machine(), mock.Mock()).make_pool(
-            [], run_tests.Options(lists=()))
+        self.cluster = cluster.Cluster(self.nodes, run_tests.Machine(), mock.Mock())
+        self.pool = self.cluster.make_pool([], run_tests.Options(lists=()))
 
     def take(self, need: float) -> str:
         lease = self.pool.take(need)
@@ -195,8 +208,8 @@ class PoolTest(unittest.TestCase):
         self.assertEqual(self.take(0), "")
 
     def test_several_nodes_are_held_together(self) -> None:
-        span = cluster.Span(8)
-        span.nodes = 2
+        test = a_test(0, gpus=8, attributes=run_tests.Attributes(nodes=2))
+        span = self.cluster.fitted(test, run_tests.Options(lists=())).gpus
         lease = self.pool.take(span)
         assert lease is not None
         self.assertEqual(len(lease.devices), 8)

@@ -68,7 +68,6 @@ EXIT_CODES: Mapping[str, Ends] = {
     "a folder as a list": Ends("true\n", ["."], 2, r"^\.: .*directory"),
     "a bad option in the variable": Ends("true\n", [], 2, r"error: .*--jobs.*'none'",
                                          env={"RUN_TESTS_OPTS": "--jobs none"}),
-    "a key of a later version": Ends("true\nfalse #: split=1\n", [], 2, r"^tests\.txt:2: split= is not supported yet"),
     "a history that is missing": Ends("true\n", ["--history", "none"], 2, r"--history none: cannot be read"),
     "fewer GPUs than required": Ends("true\n", ["--require-gpus", "3"], 3, r"--require-gpus 3: there are 2 \(0 1\); "),
     "no GPU where one is required": Ends("true\n", ["--require-gpus", "1"], 3, r"there are 0 \(none\); ", ""),
@@ -361,6 +360,12 @@ class Excuses(CommandLineCase):
 # What runs, seen from inside the tests.
 
 class Running(CommandLineCase):
+    def test_what_only_a_companion_does_is_told(self) -> None:
+        ran = self.run_list("true #: nodes=2 split=2\ntrue #: label=b nodes=3\n")
+        self.check(ran, 0, {"true": "passed", "b": "passed"})
+        told = "= is for a companion that imports the runner; here it changes nothing\n"
+        self.assertEqual(ran.err, f"tests.txt:1: split{told}tests.txt:1, tests.txt:2: nodes{told}")
+
     def test_gpu_and_cpu_tests_at_the_same_time(self) -> None:
         """From several lists, one of them standard input. `--jobs 2` gives two slots even beside two GPU tests."""
         up, hold = Fifo(self, "up"), Fifo(self, "hold")
@@ -621,7 +626,7 @@ class Breakdown(FaultCase):
 
     def test_an_error_before_any_test(self) -> None:
         self.write("tests.txt", "touch started\n")
-        for target in ("parse_lists", "find_machine", "Run", "Record.run_start"):
+        for target in ("parse_lists", "find_machine", "Run.__init__", "Record.run_start"):
             with self.each(target):
                 self.end(self.begin(target), "internal error, .*boom")
 

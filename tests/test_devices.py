@@ -17,7 +17,7 @@ from typing import Container, Dict, Iterable, Iterator, List, Mapping, Optional,
 from unittest import mock
 
 import run_tests
-from tests.support import ROOT, WAIT_S, Fifo, GatedCase, Lifeline, Ran, RunnerCase, lines_of
+from tests.support import ROOT, WAIT_S, Fifo, GatedCase, Lifeline, Ran, RunnerCase, a_test, lines_of
 
 FIXTURES = os.path.join(ROOT, "tests", "fixtures", "devices")
 GPU_A = "GPU-b614723c-e261-4605-066e-79daab4c00ff"
@@ -31,18 +31,18 @@ MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", 
 ALL = run_tests.ALL_GPUS
 TIMEOUT = ("--timeout", "60s")   # ends tests that wait for each other in vain
 
-# nvidia-smi of two healthy GPUs (wookayin/gpustat#5), which notes what it is asked. `say` is bash that answers in its
-# place, `say.N` bash that answers for GPU N alone, from the moment that it is there; $row is the start of GPU N's row.
+# nvidia-smi of two healthy GPUs (wookayin/gpustat#5 and #97), which notes what it is asked. `say` is bash that answers
+# in its place, `say.N` bash that answers for GPU N alone, from the moment that it is there; $row is the start of a row.
 SMI_GPUS = ("GPU-004f693d-767b-b215-b4a9-a18af0ffd643", "GPU-86fe97db-bf54-a056-4e8d-9b07e1a298e7")
 SMI = f"""#!/bin/bash
 cd "${{0%/*}}/.."
 echo "$*" >>asked
 [ ! -e say ] || . ./say
-uuids=({" ".join(SMI_GPUS)}) well=("802, 25" "10032, 54")
+uuids=({" ".join(SMI_GPUS)}) well=("802, 25, 12287" "10032, 54, 12287")
 case "$*" in
     -L) for gpu in 0 1; do echo "GPU $gpu: GeForce GTX TITAN X (UUID: ${{uuids[gpu]}})"; done ;;
     *--query-compute-apps=pid,process_name*) cat apps ;;
-    *--query-gpu=index,uuid,memory.used,temperature.gpu*)
+    *--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total*)
         for gpu in 0 1; do
             case "$*" in *" -i "*) [[ " $gpu ${{uuids[gpu]}} " == *" ${{*: -1}} "* ]] || continue ;; esac
             row="$gpu, ${{uuids[gpu]}},"
@@ -50,7 +50,7 @@ case "$*" in
         done ;;
 esac
 """
-QUERY = "--format=csv,noheader,nounits --query-gpu=index,uuid,memory.used,temperature.gpu"
+QUERY = "--format=csv,noheader,nounits --query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
 
 TWICE = "a device is named twice"
 READ: Dict[str, Dict[str, Optional[str]]] = {       # values of masks, and the tokens left visible; None: no mask
@@ -504,6 +504,69 @@ class ProbeTest(DeviceCase):
             with self.subTest(arguments, gpus=gpus, **masks):
                 ran = self.run_list("true\n" * 3, *arguments, gpus=gpus, env={**env, **masks})
                 self.assertEqual((ran.code, ran.err, self.asked()), (0, "", asked))
+
+
+class MemoryTest(DeviceCase):
+    """Tests that say `mem=` share a GPU."""
+
+    WHOLE = ("run_tests.py: no tool says what memory each GPU has: tests with mem= get a whole one; "
+             "say it by --gpu-memory\n")
+
+    def need(self, mem: str, memory: str, gpus: float = 1) -> float:
+        attributes = run_tests.Attributes(mem=run_tests.parse_memory(mem))
+        test = a_test(attributes=attributes, gpus=gpus)
+        return run_tests.by_memory(test, run_tests.parse_memory(memory)).gpus
+
+    def test_a_part_of_the_memory_is_a_share_of_the_gpu(self) -> None:
+        cases: Sequence[Tuple[str, str, float, float]] = (
+            ("20G", "80G", 1, 0.25), ("512M", "1G", 1, 0.5), ("80G", "80G", 1, 1), ("1M", "9999G", 1, 0.000001),
+            ("8G", "24G", 1, 0.333333), ("20G", "80G", 0.5, 0.5), ("60G", "80G", 0.5, 0.75),
+            ("81G", "80G", 0.5, run_tests.TOO_LARGE), ("160G", "80G", 1, run_tests.TOO_LARGE),
+            ("0G", "80G", 1, 1), ("20G", "80G", 0, 0), ("20G", "80G", 2, 2), ("20G", "80G", ALL, ALL))
+        for mem, memory, gpus, expected in cases:
+            with self.subTest(mem, memory=memory, gpus=gpus):
+                self.assertEqual(self.need(mem, memory, gpus), expected)
+
+    def test_one_gpu(self) -> None:
+        """With shares of it come the markers of a parallel run. One test alone shares it with nobody."""
+        env = self.tools(nvidia_smi=SMI)
+        first, second, third = self.meet(3)
+        ran = self.run_list(f"#: mem=4G\n{first} #: label=a\n{second} #: label=b\n{third} #: label=c mem=0G gpus=0.25\n"
+                            "true #: label=d gpus=1 mem=0G\ntrue #: label=e mem=12G after=d\n", *TIMEOUT, gpus="0",
+                            env=env)
+        self.check(ran, 1, {**dict.fromkeys("abcd", "passed"), "e": "unrunnable"})
+        self.assertIn(">>> Unrunnable: e [needs 12G of a GPU, more than the smallest has", ran.text)
+        for label in "abcd":
+            self.assertIn(f">>> Starting: {label} on GPU 0\n", ran.text)
+        shutil.rmtree(ran.path("logs"))
+        ran = self.run_list("echo a #: mem=4G\necho b\n", gpus="0", env=env)
+        self.assertEqual((ran.code, ran.text), (0, "a\nb\nAll tests passed\n"))
+
+    def test_whole_gpus_where_it_is_not_known_how_large_each_is(self) -> None:
+        """It is said once; --gpu-memory goes before what a tool says."""
+        meet = "".join(f"{each}#: mem=8G label={label}\n" for label, each in zip("abc", self.meet(3)))
+        ran = self.run_list(meet, "--gpu-memory", "24G", *TIMEOUT, gpus="0", env=self.tools(nvidia_smi=SMI))
+        self.check(ran, 0, dict.fromkeys("abc", "passed"))
+        text = "#: mem=4G\necho a #: label=a\necho b #: label=b\n"
+        for mask in ("2", MIG_A, "0"):
+            with self.subTest(mask):
+                env = self.tools(**{"nvidia_smi": SMI} if mask != "0" else {})
+                shutil.rmtree(ran.path("logs"))
+                ran = self.run_list(text, gpus=mask, env=env)
+                self.assertEqual((ran.code, ran.text, ran.err), (0, "a\nb\nAll tests passed\n", self.WHOLE))
+        self.write("script.sh", f"test_fail() {{ :; }}\n{text.replace(' #:', ' || test_fail #:')}")
+        ran = self.run_command("script.sh", env=self.tools(nvidia_smi=SMI))
+        self.assertEqual([record["gpus"] for record in ran.journal("test_start")][-2:], [["0"], ["0"]])
+
+    def test_a_shard_is_the_same_whatever_gpus_a_machine_has(self) -> None:
+        for gpus in (0.25, 1.0, run_tests.TOO_LARGE):
+            with self.subTest(gpus=gpus):
+                tests = [a_test(0, gpus=gpus), a_test(1, gpus=4.0), a_test(2), a_test(3)]
+                seconds = dict(zip(tests, (9.0, 2.0, 3.0, 4.0)))
+                numbers = run_tests.shard_of(tests, 2, seconds)
+                self.assertEqual([numbers[test] for test in tests], [1, 2, 1, 2])
+                deferred = run_tests.deferred_tests(tests, run_tests.Options((), max_gpus=1))
+                self.assertEqual([*deferred], tests[1:2])
 
 
 class GpuLocksTest(DeviceCase, GatedCase):

@@ -105,6 +105,20 @@ class LostTest(GpuCase):
         self.assertRegex(ran.err, r"nvidia-smi did not answer in \S+ s; going on without it\n$")
 
 
+class PeakTest(GpuCase):
+    def test_what_a_test_holds_at_most(self) -> None:
+        """Beyond what its GPU held before the run. The last lines say what `mem=` could be."""
+        self.drive("run_tests.MEASURE_S = 0.01")
+        looks = [Fifo(self, f"look.{gpu}") for gpu in "01"]
+        for gpu, held in enumerate((1802, 11032)):
+            self.write(f"hold.{gpu}", f'echo "$row {held}, 35, 12287"; echo >{looks[gpu].path}')
+        self.write("hold.sh", "G=$CUDA_VISIBLE_DEVICES; exec 3<>look.$G; mv hold.$G say.$G; read -u 3; read -u 3")
+        ran = self.suffer("".join(f"bash hold.sh #: label={label}\n" for label in "ab"), 0,
+                          {"a": "passed", "b": "passed"}, env=self.smi)
+        self.assertEqual([record["gpu_memory"] for record in ran.journal("test_end")], [1000, 1000])
+        self.assertRegex(ran.text, r"\nmem= could be: (a 1\.2G, b 1\.2G|b 1\.2G, a 1\.2G)\n")
+
+
 class LogTest(GpuCase):
     """What the log of a test says of its GPU."""
 

@@ -66,7 +66,7 @@ GRAMMAR = {
              "«command»«handler» #: «attributes»", "«command» #: «attributes»", "«command» # «chars»", "«call»",
              "«state»", "«state»", "«state» # «chars»", "#: «attributes»", "wait", "\\", "true #: label=one"],
     "bad": ["true &", "«command» #: gpus=1.5 nope=«chars»", "#: timeout=5x «good» «good»", "«command» #: label='",
-            "«state» #: «good»", "true #: after='«chars»,one'", "a #: label=c after=c", "a #: split=2", "fi", "if true",
+            "«state» #: «good»", "true #: after='«chars»,one'", "a #: label=c after=c", "a #: nodes=2", "fi", "if true",
             "a && CUDA_VISIBLE_DEVICES='«chars»\n' b", "export CUDA_VISIBLE_DEVICES=«mask»", "made_up || RET=1",
             "test_fail «word»", "{ a || test_fail b; }", "a ( b )", "a &&", "cat <<EOF\n«chars»", "«command» '",
             "a ) }; b",

@@ -420,10 +420,15 @@ class AttributeLines(ParseCase):
                 ("retries=0", "retries", 0), ("label=x", "label", "x"), ("label='a b'", "label", "a b"),
                 ('label="a \\"b\\""', "label", 'a "b"'), ("label=a=b", "label", "a=b"), ("label=a#b", "label", "a#b"),
                 ("time=5m", "time", 300), ("lock=a", "lock", ("a",)), ("lock=a,b", "lock", ("a", "b")),
-                ("after='a b, c'", "after", ("a b", "c")), ("tags=slow,nightly", "tags", ("slow", "nightly"))]
+                ("after='a b, c'", "after", ("a b", "c")), ("tags=slow,nightly", "tags", ("slow", "nightly")),
+                ("mem=20G", "mem", 20480), ("mem=1.5G", "mem", 1536), ("mem=512M", "mem", 512), ("mem=0G", "mem", 0),
+                ("nodes=2", "nodes", 2), ("split=8", "split", "8"), ("split=auto", "split", "auto"),
+                ("after-crash=go-on", "after_crash", "go-on")]
         expected = [Attributes(**{key: value}) for _, key, value in rows]  # type: ignore[arg-type]
         self.assertEqual(self.attributes(lines(f"a #: {text}" for text, _, _ in rows)), expected)
         self.assertEqual(self.attributes(lines(f"#: {text}\na" for text, _, _ in rows)), expected)
+        self.assertEqual(self.attributes("#: mem=2G\na #: gpus=1\na #: gpus=.5\na #: gpus=2 mem=0G\n"), [
+            Attributes(gpus=1, mem=2048), Attributes(gpus=0.5, mem=2048), Attributes(gpus=2)])
 
     def test_bad_values(self) -> None:
         rows = [("gpus=1.5", "gpus: '1.5' is not"), ("gpus=x", "gpus: 'x' is not"), ("gpus=-1", "gpus: '-1' is not"),
@@ -441,7 +446,13 @@ class AttributeLines(ParseCase):
                 ("label", "label needs one value"), ("time=soon", "time: 'soon' is not a duration"),
                 ("lock=", "lock: '' is not a list"), ("lock=a,,b", "lock: 'a,,b' is not"),
                 ("after=", "after: '' is not"),
-                ("tags=,", "tags: ',' is not a list"), ("split=2", "split= is not supported yet; take it out"),
+                ("tags=,", "tags: ',' is not a list"), ("mem=20", "mem: '20' is not a size such as 20G, 1.5G or 512M"),
+                ("mem=20g", "mem: '20g' is not"), ("mem=-1G", "mem: '-1G' is not"), ("mem=1.G", "mem: '1.G' is not"),
+                ("mem=2G gpus=2", "mem= is a part of one GPU, and gpus= asks for another number; take one of them out"),
+                ("gpus=0 mem=2G", "mem= is a part"), ("gpus=all mem=2G", "mem= is a part"),
+                ("nodes=x", "nodes: 'x'"), ("split=1", "split: '1' is not auto or a whole number from 2"),
+                ("split=all", "split: 'all' is not auto"),
+                ("after-crash=stop", "after-crash: 'stop' is not go-on"), ("after_crash=go-on", "unknown key"),
                 ("nope=1", "unknown key 'nope' in `#:`; known are gpus, timeout, retries, label, time, lock, after,"),
                 ("Gpus=1", "unknown key 'Gpus'"), ("=1", "unknown key ''"), ('label="x', "a quote in"),
                 ("label='x", "a quote in")]

@@ -454,6 +454,21 @@ class LiveTest(ConsoleCase):
         self.assertEqual(self.told(), "")
 
 
+class ProposalsTest(unittest.TestCase):
+    def test_what_would_leave_room_for_another(self) -> None:
+        """Of tests that passed on one GPU which they had alone, the longest first."""
+        cases = (("two", ((5000, 1), (2000, 1)), "b 2.4G, a 5.9G"), ("one", ((5001, 1), (2000, 1)), ""),
+                 ("not seen", ((0, 1), (2000, 1)), ""), ("a share", ((5000, 0.5), (2000, 1)), ""),
+                 ("three", ((5000, 1), (2000, 1), (1, 1)), "c 0.1G, b 2.4G, a 5.9G"))
+        for name, measured, said in cases:
+            with self.subTest(name):
+                ends = [[Result(a_test(at, "abc"[at], gpus=gpus), Outcome.PASSED, float(at), 0, peak=peak)]
+                        for at, (peak, gpus) in enumerate(measured)]
+                self.assertEqual([*run_tests.proposals(ends, 12000.0)], [f"mem= could be: {said}"] * bool(said))
+        ends[1] = [ends[1][0], ends[0][0]._replace(outcome=Outcome.FAILED)]
+        self.assertEqual([*run_tests.proposals(ends, 12000.0)], ["mem= could be: c 0.1G, a 5.9G"])
+
+
 class SummaryTest(ConsoleCase):
     maxDiff = None
 
@@ -480,8 +495,9 @@ class SummaryTest(ConsoleCase):
             Result(a_test(13, "n.py", stem="n"), Outcome.SKIPPED, 1.0, 77, lease_on("0"), junit_fault="missing"),
         ]
         sick = [run_tests.Sick(Device(1, "4"), "uncorrectable ECC error in b.py")]
-        pool = run_tests.Pool(self.machine.devices, 1)
-        lines = run_tests.summary([[result] for result in results], 61.0, pool, self.record, sick)
+        schedule = run_tests.Schedule([], run_tests.Pool(self.machine.devices, 1), run_tests.Options(()))
+        schedule.results = {result.test: [result] for result in results}
+        lines = run_tests.summary([[result] for result in results], 61.0, schedule, self.record, sick)
         self.assertEqual("\n".join(lines) + "\n", f"""\
 failed, exit 1, 12.3s: b.py ({self.logs}/b.log)
     CUDA out of memory. Tried to allocate 2 GiB

@@ -770,18 +770,18 @@ class JudgeTest(unittest.TestCase):
     """What the end of an attempt means."""
 
     def judged(self, number: int = 1, ending: Optional[Outcome] = None, leaks: str = "report",
-               is_spared: bool = False, junit: Optional[str] = "x.xml", **event: Any) -> Result:
+               spared: int = 0, junit: Optional[str] = "x.xml", **event: Any) -> Result:
         attempt = Attempt(a_test(junit=junit, timeout=5.0), Lease((), 0), number, at=2.0)
         attempt.ending = ending
         options = run_tests.Options((), leaks=leaks, skip_code=77)
-        return judge(Exited(5.0, attempt.test, **event), attempt, options, is_spared)
+        return judge(Exited(5.0, attempt.test, **event), attempt, options, spared)
 
     def test_a_pytest_target_without_its_junit_file_has_died(self) -> None:
         test = a_test(junit="x.xml")
         for is_pytest, outcome in ((False, Outcome.PASSED), (True, Outcome.FAILED)):
             attempt = Attempt(test._replace(is_pytest=is_pytest), Lease((), 0), 1, at=2.0)
             event = Exited(5.0, attempt.test, 0, junit_fault="missing")
-            result = judge(event, attempt, run_tests.Options(()), is_spared=False)
+            result = judge(event, attempt, run_tests.Options(()), spared=0)
             self.assertEqual((result.outcome, result.reason), (outcome, "its JUnit file is missing" * is_pytest))
 
     def test_outcome_cause_and_reason(self) -> None:
@@ -808,15 +808,15 @@ class JudgeTest(unittest.TestCase):
             ("a second that fails", {"status": 1, "number": 2}, (failed, "", "")),
             ("a second with failures behind exit 0", {"status": 0, "number": 2, "junit_failures": 2},
              (failed, "", shows)),
-            ("the first that counts", {"status": 0, "number": 2, "is_spared": True}, (passed, "", "")),
-            ("the second that counts", {"status": 0, "number": 3, "is_spared": True}, (flaky, "", "")),
+            ("the first that counts", {"status": 0, "number": 2, "spared": 1}, (passed, "", "")),
+            ("the second that counts", {"status": 0, "number": 3, "spared": 1}, (flaky, "", "")),
             ("a leak", {"status": 0, "leaked": leak}, (passed, "", "")),
             ("a leak that fails", {"status": 0, "leaked": leak, "leaks": "fail"},
              (failed, "leaked processes", "leaked: 1 process")),
             ("two leaks at a retry", {"status": 0, "leaked": leak * 2, "leaks": "fail", "number": 2},
              (failed, "leaked processes", "leaked: 2 processes")),
             ("a skip", {"status": 77, "cause": why}, (Outcome.SKIPPED, "", "")),
-            ("the first skip that counts", {"status": 77, "number": 2, "is_spared": True}, (Outcome.SKIPPED, "", "")),
+            ("the first skip that counts", {"status": 77, "number": 2, "spared": 1}, (Outcome.SKIPPED, "", "")),
             ("a skip after a failure", {"status": 77, "number": 2, "cause": why}, (failed, "why", "")),
             ("a skip with failures", {"status": 77, "junit_failures": 1, "cause": why}, (failed, "why", "")),
             ("a skip by an interrupt", {"status": 77, "ending": interrupted}, (interrupted, "", "")),

@@ -1,0 +1,796 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""run_tests.py with two keys more: a pytest file on several GPUs at once, and cases that go on past a crash.
+
+    python3 qa/pytest_parts.py tests.txt        # all options are those of run_tests.py
+
+    tests/test_big.py      #: split=8                  eight parts, each a test with its share of the cases
+    tests/test_more.py     #: split=auto               as many as help, once its cases have been measured
+    tests/test_fragile.py  #: after-crash=go-on        a crash or a hang costs the case that ran, not the others
+
+Copy it next to run_tests.py, or into a folder beside or below it, with pytest_parts_plugin.py, which pytest loads.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import statistics
+import sys
+import tempfile
+from contextlib import suppress
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
+from xml.etree import ElementTree
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+import run_tests
+from run_tests import (
+    Conclude,
+    Exited,
+    Host,
+    Launch,
+    Lease,
+    Options,
+    Outcome,
+    Pool,
+    Record,
+    Result,
+    Retry,
+    Selection,
+    Test,
+    Trace,
+)
+
+PLUGIN = "pytest_parts_plugin"
+VARIABLE = "RUN_TESTS_PART"  # where the plugin finds the files of its part
+MOST_LOST = 10  # cases that a part may lose; what dies more often will not end
+SHOWN = 3  # names in a line that says which cases were lost
+# Programs that start several processes of one command, which have to run the same cases together.
+LAUNCHERS = r"(.*/)?(torchrun|mpirun|mpiexec|srun|accelerate|deepspeed)$"
+# Which outcome of parts is that of the whole: the first that one of them has.
+WORST_FIRST = (
+    Outcome.CRASHED,
+    Outcome.TIMEOUT,
+    Outcome.FAILED,
+    Outcome.UNRUNNABLE,
+    Outcome.BLOCKED,
+    Outcome.INTERRUPTED,
+    Outcome.NOT_RUN,
+    Outcome.KNOWN,
+    Outcome.SKIPPED,
+    Outcome.FLAKY,
+    Outcome.PASSED,
+)
+
+
+# The command of a part.
+
+
+def obstacle_of(command: str) -> str:
+    """Why a command cannot be split, if so: it has to call pytest once, and to run nothing else."""
+    nodes = run_tests.Reader(command).nodes
+    calls = [node for node in run_tests.walk(nodes) if is_pytest(node)]
+    if not calls:
+        return "its line does not call pytest"
+    if len(calls) > 1 or calls[0] not in nodes:
+        return "its line may call pytest more than once"
+    if any(re.match(LAUNCHERS, token.text) for token in calls[0].words):
+        return "its line starts several processes"
+    if not all(run_tests.is_state([node]) for node in nodes if node is not calls[0]):
+        return "its line runs more than pytest"
+    return ""
+
+
+def is_pytest(node: run_tests.Node) -> bool:
+    """Whether a simple command names pytest: `pytest`, `python3 -m pytest`, `env A=1 py.test`."""
+    words = [run_tests.unquoted(token.text) for token in node.words]
+    return not node.kind and any(
+        re.fullmatch(r"(.*/)?(pytest|py\.test)", word) for word in words
+    )
+
+
+def with_plugin(command: str, folder: str, place: str) -> str:
+    """A command whose pytest loads the plugin in a folder, for the part whose files begin with `place`.
+
+    What the line itself sets in PYTHONPATH or PYTEST_ADDOPTS stays behind what the plugin needs.
+    """
+    mine = {"PYTHONPATH": (folder, ":"), "PYTEST_ADDOPTS": (f"-p {PLUGIN}", " ")}
+    for token in reversed(run_tests.read_tokens(command)):
+        name, equals, value = token.text.partition("=")
+        if name in mine and equals:
+            first, mark = mine[name]
+            more = f"{shlex.quote(mark)}{value}" * bool(value)
+            own = f"{name}={shlex.quote(first)}{more}"
+            command = command[: token.start] + own + command[token.end :]
+    exports = [f"{VARIABLE}={shlex.quote(place)}"]
+    for name, (first, mark) in mine.items():
+        exports.append(f'{name}={shlex.quote(first)}"${{{name}:+{mark}${name}}}"')
+    return f"{{ export {' '.join(exports)}; }} 2>/dev/null; {command}"
+
+
+# What a part has done, by its plugin's file.
+
+
+class Progress(NamedTuple):
+    """What one attempt of a part has done."""
+
+    collected: Tuple[str, ...] = ()  # cases, in order, also those of other parts
+    ended: Mapping[str, float] = {}  # seconds, by case
+    junit: Mapping[str, Sequence[str]] = {}  # elements, by case
+    before: Sequence[str] = ()  # elements that belong to no case: of the collection
+    after: Sequence[str] = ()  # and of the session
+    failures: int = 0
+    lost: str = ""  # the case in which the process died
+    is_plain: bool = False  # pytest's own files count
+
+
+def read_progress(path: str) -> Progress:
+    """What an attempt has noted, which may have died while it wrote a line."""
+    found = Progress()
+    lines: List[bytes] = []
+    with suppress(OSError), open(path, "rb") as file:
+        lines = file.readlines()
+    ended: Dict[str, float] = {}
+    junit: Dict[str, Sequence[str]] = {}
+    for line in lines:
+        with suppress(ValueError):
+            record = json.loads(line)
+            if "collected" in record:
+                found = found._replace(
+                    collected=tuple(record["collected"]), before=record["junit"]
+                )
+            elif "begun" in record:
+                found = found._replace(lost=record["begun"])
+            elif "ended" in record:
+                ended[record["ended"]] = record["seconds"]
+                junit[record["ended"]] = record["junit"]
+                found = found._replace(lost="", failures=found.failures + record["failures"])
+            elif "finished" in record:
+                found = found._replace(lost="", after=record["junit"])
+            elif "plain" in record:
+                found = found._replace(is_plain=True)
+    return found._replace(ended=ended, junit=junit)
+
+
+class Told(NamedTuple):
+    """An attempt of a part: how it has ended, and what it has done."""
+
+    result: Result
+    progress: Progress
+
+
+Turn = List[
+    Told
+]  # the attempts of a part from a fresh start on: each but the first goes on past a crash
+
+
+class Whole:
+    """A test, and the parts that run in its place."""
+
+    def __init__(self, test: Test, folder: str) -> None:
+        self.test = test
+        self.folder = folder  # of the plugin's files
+        self.parts: List[Test] = []
+        self.left: Set[Test] = set()  # parts that have not been concluded
+        self.went_on: Set[Tuple[Test, int]] = (
+            set()
+        )  # part and number of attempts that lost a case
+        self.ends: List[Result] = []  # its attempts, once it has been put together
+
+    def place(self, part: Test) -> str:
+        """Where the files of a part are: a folder, and how their names begin."""
+        return os.path.join(self.folder, str(self.parts.index(part) + 1))
+
+    def progress(self, part: Test, attempt: int) -> Progress:
+        return read_progress(f"{self.place(part)}.{attempt}.jsonl")
+
+    def turns(self, part: Test, results: Sequence[Result]) -> List[Turn]:
+        """The attempts of a part, those together that go on from each other."""
+        turns: List[Turn] = []
+        for result in results:
+            told = Told(result, self.progress(part, result.attempt))
+            if not turns or (part, result.attempt - 1) not in self.went_on:
+                turns.append([])
+            turns[-1].append(told)
+        return turns
+
+    def claim(self) -> Optional[Mapping[str, Any]]:
+        """Which part runs all, and why, if one does."""
+        with suppress(OSError, ValueError), open(
+            os.path.join(self.folder, "whole"), encoding="utf-8"
+        ) as file:
+            return json.load(file)
+        return None
+
+
+def cases_file(log_dir: str, test: Test) -> str:
+    """Where the durations of a test's cases are kept from run to run."""
+    return os.path.join(log_dir, test.stem + ".parts", "cases.jsonl")
+
+
+def read_cases(path: str) -> Tuple[Dict[str, float], float]:
+    """The seconds of each case in earlier runs, and those of a start of pytest."""
+    seconds: Dict[str, float] = {}
+    startup = 0.0
+    with suppress(OSError), open(path, encoding="utf-8") as file:
+        for line in file:
+            with suppress(ValueError, KeyError, TypeError):
+                record = json.loads(line)
+                if "startup" in record:
+                    startup = float(record["startup"])
+                else:
+                    seconds[record["case"]] = float(record["seconds"])
+    return seconds, startup
+
+
+def write_cases(path: str, seconds: Mapping[str, float], startup: float) -> None:
+    """Keep durations for later runs. Raises OSError."""
+    temporary = path + ".tmp"
+    with open(run_tests.fresh_file(temporary), "w", encoding="utf-8") as file:
+        file.write(json.dumps({"startup": round(startup, 3)}) + "\n")
+        file.writelines(
+            json.dumps({"case": case, "seconds": taken}) + "\n"
+            for case, taken in seconds.items()
+        )
+    os.replace(temporary, path)
+
+
+# Put together.
+
+
+class Places(Lease):
+    """The GPUs that the parts of a test had, one after the other or at once: others ran there meanwhile."""
+
+    named: Tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        return "GPU " + ",".join(self.named) if self.named else "CPU"
+
+
+def names_of(case: str) -> Tuple[str, str]:
+    """Class and name of a case in JUnit, as pytest makes them of its node id."""
+    path, bracket, parameters = re.sub(r" #\d+$", "", case).partition("[")
+    names = path.split("::")
+    names[0] = re.sub(r"\.py$", "", names[0].replace("/", "."))
+    return ".".join(names[:-1]), names[-1] + bracket + parameters
+
+
+def lost_case(case: str, result: Result, tail: str) -> Any:
+    """The element of a case in which the process has died or hung."""
+    classname, name = map(run_tests.xml_text, names_of(case))
+    element = ElementTree.Element("testcase", classname=classname, name=name, time="0.000")
+    message = run_tests.xml_text(f"{how_lost(result)} in this case")
+    error = ElementTree.SubElement(element, "error", message=message, type=result.outcome.value)
+    error.text = run_tests.xml_text(tail)
+    return element
+
+
+class Sum:
+    """What the parts of a test have done in one of its attempts, taken together."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        told = [each for turn in turns for each in turn]
+        self.last = [turn[-1].result for turn in turns]
+        self.collected = list(
+            dict.fromkeys(case for each in told for case in each.progress.collected)
+        )
+        self.junit: Dict[str, Sequence[str]] = {}
+        self.lost: Dict[str, Result] = {}
+        for result, progress in told:
+            self.junit.update((case, made) for case, made in progress.junit.items() if made)
+            if progress.lost:
+                self.lost[progress.lost] = result
+        self.before = unlike(text for each in told for text in each.progress.before)
+        self.after = unlike(text for each in told for text in each.progress.after)
+        self.missing = [
+            case for case in self.collected if case not in self.junit and case not in self.lost
+        ]
+
+    def elements(self, record: Record) -> List[Any]:
+        """All cases in the order in which they were collected."""
+        found = [ElementTree.fromstring(text) for text in self.before]
+        for case in self.collected:
+            found += map(ElementTree.fromstring, self.junit.get(case, ()))
+            if case in self.lost:
+                result = self.lost[case]
+                tail = run_tests.tail_of(log_of(result, record))
+                found.append(lost_case(case, result, tail))
+        return found + [ElementTree.fromstring(text) for text in self.after]
+
+    def worst(self) -> Result:
+        """The end of a part, or of an attempt that lost a case, that decides on the whole."""
+        ends = [*self.lost.values(), *self.last]
+        return min(ends, key=lambda result: WORST_FIRST.index(result.outcome))
+
+    def result(self, test: Test, number: int) -> Result:
+        """How the test has ended, but for what its attempts took."""
+        worst = self.worst()
+        outcome, reason, cause = worst.outcome, worst.reason, worst.cause
+        ran = any(result.status is not None for result in self.last)
+        has_failures = not outcome.is_ok() and not outcome.is_unfinished()
+        if outcome is Outcome.NOT_RUN and ran:
+            outcome, reason = Outcome.INTERRUPTED, "some of its parts have not run"
+        elif self.lost:
+            reason = ""
+            told = list(self.told_lost())
+            if self.missing:
+                told.append(run_tests.counted(len(self.missing), "case") + " did not run")
+            cause = cause._replace(line=", ".join(told))
+        elif not has_failures and self.missing and ran:
+            outcome = Outcome.FAILED
+            reason = f"collected, and not reported: {shown(self.missing)}"
+        return worst._replace(
+            test=test,
+            outcome=outcome,
+            reason=reason,
+            cause=cause,
+            attempt=number,
+            junit_fault="",
+        )
+
+    def told_lost(self) -> Iterator[str]:
+        """`crashed (SIGSEGV) in test_x.py::test_y`, by how cases were lost; nothing if none was."""
+        cases: Dict[str, List[str]] = {}
+        for case, result in self.lost.items():
+            cases.setdefault(how_lost(result), []).append(case)
+        for how, names in cases.items():
+            yield f"{how} in {shown(names)}"
+
+
+def how_lost(result: Result) -> str:
+    """How the process of an attempt ended in the middle of a case."""
+    if result.outcome is Outcome.FAILED:
+        return f"ended with exit {result.status}"
+    return result.verdict()
+
+
+def shown(names: Sequence[str]) -> str:
+    """The first names of several."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def unlike(texts: Iterable[str]) -> List[str]:
+    """Elements, each once: what fails at the collection fails so in each part."""
+    found: Dict[Tuple[str, str], str] = {}
+    for text in texts:
+        element = ElementTree.fromstring(text)
+        found.setdefault((element.get("classname", ""), element.get("name", "")), text)
+    return list(found.values())
+
+
+def log_of(result: Result, record: Record) -> str:
+    """The log of an attempt, which the next one puts aside."""
+    put_aside = record.log_path(result.test, result.attempt)
+    return put_aside if os.path.exists(put_aside) else record.log_path(result.test)
+
+
+def suite_of(path: str) -> Tuple[Mapping[str, str], List[Any]]:
+    """The attributes and the properties of the suite in pytest's own file."""
+    with suppress(OSError, ElementTree.ParseError):
+        for suite in ElementTree.parse(path).iter("testsuite"):
+            return suite.attrib, suite.findall("properties")
+    return {}, []
+
+
+class PartsRun(run_tests.Run):
+    """A run in which the parts of a test take its place in the schedule, and the test theirs in the report."""
+
+    def __init__(
+        self, folder: str, selection: Selection, host: Host, options: Options, trace: Trace
+    ) -> None:
+        self.folder = folder  # of the plugin, and of its files
+        self.wholes: Dict[Test, Whole] = {}  # by test
+        self.whole_of: Dict[Test, Whole] = {}  # by part
+        super().__init__(selection, host, options, trace)
+        self.console.total = len(selection.tests) - len(selection.deferred)
+        followers = run_tests.followers_of(selection.tests)
+        for whole in self.wholes.values():
+            if len(whole.parts) > 1:
+                self.let_wait(followers.get(whole.test, []), whole.parts)
+
+    def let_wait(self, followers: Iterable[Test], parts: Iterable[Test]) -> None:
+        """Let the tests that are `after` one which has been split wait for all of its parts."""
+        waiting = self.schedule.waiting
+        runs = [each for test in followers for each in self.parts_of(test) or [test]]
+        for part in parts:
+            self.schedule.followers[part] = runs
+            for each in runs:
+                if each in waiting:
+                    waiting[each] += 1
+
+    def parts_of(self, test: Test) -> List[Test]:
+        """The parts that run in place of a test; none if it runs itself."""
+        return self.wholes[test].parts if test in self.wholes else []
+
+    # Before the run.
+
+    def plan(self, selection: Selection, pool: Pool) -> Selection:
+        """The tests of the schedule: those that are split are replaced by their parts."""
+        said: Dict[str, List[str]] = {}  # what was not done, to the places in lists
+        indices = itertools.count(max(test.index for test in selection.tests) + 1)
+        seconds = dict(selection.estimates.seconds)
+        unknown = set(selection.estimates.unknown)
+        tests: List[Test] = []
+        for test in selection.tests:
+            asked = test.attributes
+            why = ""
+            if test in selection.deferred or not (asked.split or asked.after_crash):
+                tests.append(test)
+                continue
+            why = obstacle_of(test.command)
+            if why:
+                tests.append(test)
+            else:
+                count, why = self.count_of(test, selection, pool)
+                for part in self.divide(test, count, indices):
+                    tests.append(part)
+                    seconds[part] = self.part_seconds(test, seconds[test], count)
+                    if test in unknown:
+                        unknown.add(part)
+            if why:
+                keys = f"split={asked.split}" if asked.split else "after-crash=go-on"
+                said.setdefault(f"{keys}: {why}; it runs whole", []).append(test.where)
+        for why, places in said.items():
+            run_tests.warn(f"{run_tests.first_of(list(dict.fromkeys(places)))}: {why}", name="")
+        estimates = selection.estimates._replace(seconds=seconds, unknown=frozenset(unknown))
+        owed = selection.owed.union(
+            part for test in selection.owed for part in self.parts_of(test)
+        )
+        return selection._replace(tests=tests, estimates=estimates, owed=owed)
+
+    def count_of(self, test: Test, selection: Selection, pool: Pool) -> Tuple[int, str]:
+        """How many parts a test gets, and why it is one where more were asked for."""
+        split = test.attributes.split
+        if not split:
+            return 1, ""
+        if places_for(test, pool) == 1:
+            return 1, "only one of its parts could run at a time"
+        if split != "auto":
+            return int(split), ""
+        cases, startup = read_cases(cases_file(self.record.log_dir, test))
+        if not cases:
+            return 1, "its cases have not been measured yet"
+        return best_count(test, sum(cases.values()), startup, len(cases), selection, pool), ""
+
+    def part_seconds(self, test: Test, seconds: float, count: int) -> float:
+        """What each part of a test is expected to take."""
+        cases, startup = read_cases(cases_file(self.record.log_dir, test))
+        if cases:
+            seconds = sum(cases.values())
+        return startup + seconds / count
+
+    def divide(self, test: Test, count: int, indices: Iterator[int]) -> List[Test]:
+        """The parts of a test, and their files."""
+        folder = os.path.join(self.folder, str(len(self.wholes)))
+        os.mkdir(folder)
+        whole = self.wholes[test] = Whole(test, folder)
+        for number in range(1, count + 1):
+            label, key = test.label, test.key
+            if count > 1:
+                label = f"{test.label} (part {number} of {count})"
+                key = run_tests.key_of([test.key, label])
+            place = os.path.join(folder, str(number))
+            part = test._replace(
+                index=next(indices),
+                key=key,
+                label=label,
+                stem=f"{test.stem}.parts/{number}",
+                command=with_plugin(test.command, os.path.join(self.folder, "plugin"), place),
+                junit=place + ".junit",
+                is_pytest=True,
+                preface=test.preface if number == 1 else b"",
+            )
+            whole.parts.append(part)
+            self.whole_of[part] = whole
+        whole.left.update(whole.parts)
+        seconds, _ = read_cases(cases_file(self.record.log_dir, test))
+        with open(os.path.join(folder, "seconds"), "w", encoding="utf-8") as file:
+            json.dump(seconds, file)
+        return whole.parts
+
+    # As it runs.
+
+    def launch(self, launch: Launch) -> None:
+        """Let the plugin know what earlier attempts of a part have done, from the last fresh start on."""
+        part, number = launch.attempt.test, launch.attempt.number
+        if part in self.whole_of:
+            whole = self.whole_of[part]
+            before: List[Progress] = []
+            while (part, number - 1 - len(before)) in whole.went_on:
+                before.append(whole.progress(part, number - 1 - len(before)))
+            asked = {
+                "number": whole.parts.index(part) + 1,
+                "total": len(whole.parts),
+                "ended": [case for progress in before for case in progress.ended],
+                "lost": [progress.lost for progress in before],
+                "failures": sum(progress.failures + 1 for progress in before),
+            }
+            with open(f"{whole.place(part)}.{number}.json", "w", encoding="utf-8") as file:
+                json.dump(asked, file)
+        super().launch(launch)
+
+    def take(self, event: Any) -> None:
+        """An attempt that has lost a case does not count: the next one goes on behind it."""
+        if isinstance(event, Exited) and event.test in self.schedule.running:
+            part = event.test
+            number = self.schedule.running[part].number
+            if part in self.whole_of and self.can_go_on(self.whole_of[part], part, number):
+                self.whole_of[part].went_on.add((part, number))
+                self.schedule.spared[part] = self.schedule.spared.get(part, 0) + 1
+        super().take(event)
+
+    def can_go_on(self, whole: Whole, part: Test, number: int) -> bool:
+        lost = [attempt for each, attempt in whole.went_on if each is part]
+        return len(lost) < MOST_LOST and bool(whole.progress(part, number).lost)
+
+    def retry(self, retry: Retry) -> None:
+        result = retry.result
+        whole = self.whole_of.get(result.test)
+        if whole is None or (result.test, result.attempt) not in whole.went_on:
+            super().retry(retry)
+            return
+        self.record.attempt_end(result)
+        self.console.ended(
+            self.with_lost(result, whole), "its other cases go on", is_retried=True
+        )
+
+    def with_lost(self, result: Result, whole: Whole) -> Result:
+        """A part's result, whose cause names the cases that it has lost."""
+        results = [*self.schedule.results.get(result.test, []), result]
+        told = list(Sum(whole.turns(result.test, results)[-1:]).told_lost())
+        if not told:
+            return result
+        return result._replace(cause=result.cause._replace(line=", ".join(told)))
+
+    def conclude(self, conclude: Conclude) -> None:
+        """The end of a part is shown and journalled; with the last one, its test has ended."""
+        result = conclude.result
+        whole = self.whole_of.get(result.test)
+        if whole is None:
+            super().conclude(conclude)
+            return
+        whole.left.discard(result.test)
+        count = len(whole.parts)
+        if conclude.is_news and count > 1:
+            self.record.attempt_end(result)
+        if count > 1 and result.status is not None:
+            progress = f"{count - len(whole.left)} of {count} parts"
+            self.console.ended(self.with_lost(result, whole), progress)
+        if not whole.left:
+            whole.ends = self.put_together(whole)
+            self.journal(whole, conclude)
+            self.record.test_end(whole.ends[-1])
+            self.console.concluded(whole.ends[-1])
+
+    def journal(self, whole: Whole, conclude: Conclude) -> None:
+        """Note the end of a test. Its only part has its name, and notes its attempts itself, up to the last one."""
+        last = conclude.result
+        if len(whole.parts) > 1:
+            for end in whole.ends:
+                self.record.attempt_end(end)
+        elif conclude.is_news:
+            end = whole.ends[-1]
+            self.record.attempt_end(
+                last._replace(outcome=end.outcome, status=end.status, cause=end.cause)
+            )
+
+    def attempts(self) -> List[List[Result]]:
+        """Of each test all attempts, in list order; of one that was split, what its parts have come to."""
+        found = []
+        for test in self.tests:
+            whole = self.wholes.get(test)
+            if whole is None:
+                found.append(self.schedule.results[test])
+                continue
+            if not whole.ends:  # the runner could not go on
+                try:
+                    whole.ends = self.put_together(whole)
+                except OSError as error:
+                    why = f"cannot be put together ({error.strerror})"
+                    whole.ends = [Result(test, Outcome.NOT_RUN, reason=why)]
+            found.append(whole.ends)
+        return found
+
+    # Afterwards.
+
+    def put_together(self, whole: Whole) -> List[Result]:
+        """The attempts of a test whose parts have ended: log, JUnit file and result of each. Raises OSError."""
+        claim = whole.claim()
+        turns: List[List[Turn]] = []
+        for number, part in enumerate(whole.parts, 1):
+            results = self.schedule.results.get(part) or [Result(part, Outcome.NOT_RUN)]
+            if claim is None or claim["number"] == number:
+                turns.append(whole.turns(part, results))
+        ends: List[Result] = []
+        count = max(map(len, turns))
+        for number in range(1, count + 1):
+            chosen = [own[min(number, len(own)) - 1] for own in turns]
+            ends.append(self.sum_up_parts(whole, chosen, number, number == count))
+        if claim is not None:
+            self.console.remark(f"Whole: {whole.test.label} [{claim['why']}]")
+            if ends[-1].outcome.is_pass() and not ends[-1].reason:
+                ends[-1] = ends[-1]._replace(reason=f"ran whole, since {claim['why']}")
+        self.learn(whole, turns)
+        return ends
+
+    def sum_up_parts(
+        self, whole: Whole, chosen: Sequence[Turn], number: int, is_last: bool
+    ) -> Result:
+        """One attempt of a test: of each part its turn, or its last one if it had fewer. Raises OSError."""
+        test = whole.test
+        told = [each for turn in chosen for each in turn]
+        suffix = "" if is_last else f".attempt{number}"
+        ran = [each.result for each in told if each.result.status is not None]
+        if ran:
+            self.join_logs(ran, self.record.log_path(test, 0 if is_last else number))
+        tokens = {token for each in ran for token in each.lease.tokens}
+        places = Places((), 0)
+        places.named = tuple(token for token in self.tokens() if token in tokens)
+        together = Sum(chosen)
+        if any(each.progress.is_plain for each in told):
+            result = told[-1].result._replace(test=test)
+            own = result_junit(told[-1].result)
+            if test.junit and os.path.exists(own):
+                copy_file(own, test.junit + suffix)
+        else:
+            result = together.result(test, number)
+            if test.junit and ran:
+                result = self.write_junit(result, together, test.junit + suffix)
+        return result._replace(
+            seconds=sum(each.result.seconds for each in told),
+            memory=sum(each.result.memory for each in told),
+            leaked=tuple(name for each in told for name in each.result.leaked),
+            began=min((result.began for result in ran), default=0.0),
+            attempt=number,
+            lease=places if len(whole.parts) > 1 else result.lease,
+        )
+
+    def tokens(self) -> List[str]:
+        """The GPUs of the machine, in their order."""
+        return [device.token for device in self.machine.devices]
+
+    def join_logs(self, ran: Sequence[Result], path: str) -> None:
+        """One log of all parts, in order. Raises OSError."""
+        with open(run_tests.fresh_file(path), "wb") as file:
+            for result in ran:
+                if len(ran) > 1:
+                    title = f"{result.test.label} on {result.lease.place}: {result.verdict()}"
+                    file.write(run_tests.to_bytes(f"\n=== {run_tests.PROGRAM}: {title} ===\n"))
+                with suppress(FileNotFoundError), open(
+                    log_of(result, self.record), "rb"
+                ) as log:
+                    shutil.copyfileobj(log, file)
+
+    def write_junit(self, result: Result, together: Sum, path: str) -> Result:
+        """One JUnit file of all parts; returns the result with what is wrong with that file. Raises OSError."""
+        cases = together.elements(self.record)
+        has_failure = any(
+            case.find(tag) is not None for case in cases for tag in ("failure", "error")
+        )
+        attributes: Mapping[str, str] = {}
+        properties: List[Any] = []
+        for last in together.last:
+            found, more = suite_of(result_junit(last))
+            attributes = attributes or found
+            properties = properties or more
+        root = run_tests.junit_of(
+            attributes.get("name", "pytest"), sum(last.seconds for last in together.last), cases
+        )
+        for name in ("timestamp", "hostname"):
+            if name in attributes:
+                root[0].set(name, attributes[name])
+        root[0][:0] = properties
+        is_ours = os.path.dirname(path) == os.path.abspath(self.record.log_dir)
+        run_tests.write_xml(path, root, is_ours)
+        if has_failure or result.outcome.is_ok():
+            return result
+        return result._replace(junit_fault="without a failure")
+
+    def learn(self, whole: Whole, turns: Sequence[Sequence[Turn]]) -> None:
+        """Keep how long the cases took, and what a start of pytest costs."""
+        path = cases_file(self.record.log_dir, whole.test)
+        seconds, startup = read_cases(path)
+        collected: Dict[str, None] = {}
+        starts = []
+        for told in (each for own in turns for turn in own for each in turn):
+            result, progress = told
+            seconds.update(progress.ended)
+            collected.update(dict.fromkeys(progress.collected))
+            if progress.after or progress.ended:
+                starts.append(max(result.seconds - sum(progress.ended.values()), 0.0))
+        if collected:
+            kept = {case: seconds[case] for case in collected if case in seconds}
+            write_cases(path, kept, statistics.median(starts) if starts else startup)
+
+
+def result_junit(result: Result) -> str:
+    """The JUnit file of an attempt, which the next one puts aside."""
+    path = result.test.junit or ""
+    aside = f"{path}.attempt{result.attempt}"
+    return aside if os.path.exists(aside) else path
+
+
+def copy_file(source: str, target: str) -> None:
+    """A file under another name, in place of what had it, whole or not at all. Raises OSError."""
+    temporary = f"{target}.{os.urandom(8).hex()}.tmp"
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    shutil.copyfile(source, temporary)
+    os.replace(temporary, target)
+
+
+# How many parts.
+
+
+def places_for(test: Test, pool: Pool) -> int:
+    """How many parts of a test could run at once."""
+    if pool.sequential or test.gpus == run_tests.ALL_GPUS or test.attributes.lock:
+        return 1
+    if not test.gpus:
+        return max(pool.cpus, 1)
+    return max(int(pool.size / test.gpus), 1)
+
+
+def best_count(
+    test: Test, cases_s: float, startup: float, cases: int, selection: Selection, pool: Pool
+) -> int:
+    """How many parts let a test end no later than the run has to take anyway, if so many pay for their start-up.
+
+    The run takes at least as long as its longest test that is not split, and as all its work on all GPUs.
+    """
+    seconds = selection.estimates.seconds
+    others = [
+        each for each in selection.tests if each not in selection.deferred and each is not test
+    ]
+    fixed = [each for each in others if not each.attributes.split]
+    longest_s = run_tests.shortest(fixed, seconds, pool)
+    size = max(pool.size, 1)
+    work = sum(run_tests.work_of(each, seconds, size) for each in others)
+    width = min(max(test.gpus, 1 / size), size)
+    most = min(places_for(test, pool), cases)
+    if startup > 0:
+        most = min(most, int(cases_s / startup))
+    for count in range(1, most):
+        bound = max(longest_s, (work + (cases_s + count * startup) * width) / size)
+        if startup + cases_s / count <= bound:
+            return count
+    return max(most, 1)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """The command line; returns the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    with tempfile.TemporaryDirectory(prefix="run_tests.parts.") as folder:
+        os.mkdir(os.path.join(folder, "plugin"))
+        shutil.copy(os.path.join(HERE, PLUGIN + ".py"), os.path.join(folder, "plugin"))
+        make_run = functools.partial(PartsRun, folder)
+        return run_tests.exit_code_of(
+            lambda: run_tests.run_lists(
+                run_tests.parse_command_line(arguments, os.environ),
+                os.environ,
+                make_run=make_run,
+            )
+        )
+
+
+if __name__ == "__main__":
+    run_tests.leave(main())
