@@ -25,6 +25,7 @@ import heapq
 import json
 import math
 import os
+import queue
 import re
 import select
 import shlex
@@ -189,17 +190,28 @@ class Lines:
 
 
 class Writer:
-    """A descriptor for messages. Several threads may send; that the other side is gone shows where it is read."""
+    """A descriptor for messages, in a thread of its own: nobody waits for a reader that has been stopped."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.lock = threading.Lock()
+        self.messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.write, daemon=True)
+        self.thread.start()
 
     def send(self, say: str, **fields: Any) -> None:
-        data = json.dumps({"say": say, **fields}).encode() + b"\n"
-        with self.lock, contextlib.suppress(OSError):
+        self.messages.put(json.dumps({"say": say, **fields}).encode() + b"\n")
+
+    def write(self) -> None:
+        """Write what comes, until it is nothing, or the reader is gone: that shows where it is read from."""
+        with contextlib.suppress(OSError):
+            data = self.messages.get()
             while data:
-                data = data[os.write(self.descriptor, data) :]
+                data = data[os.write(self.descriptor, data) :] or self.messages.get()
+
+    def close(self) -> None:
+        """Write the rest, if the reader takes it."""
+        self.messages.put(b"")
+        self.thread.join(run_tests.KILLED_S)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -403,6 +415,8 @@ def agent() -> int:
     except Refusal as refusal:
         writer.send("refuse", why=str(refusal))
         return run_tests.EXIT_MACHINE
+    finally:
+        writer.close()
     return run_tests.EXIT_OK
 
 
@@ -537,7 +551,7 @@ class Node:
             why = f"{error!r} in what its agent says"
         if not self.is_over:
             self.lose(why)
-            self.agent.terminate()
+            self.leave(time.monotonic())
 
     def hear(self, say: str, id: int = 0, ago: float = 0.0, **fields: Any) -> None:
         """Make an event of a message."""
@@ -588,16 +602,13 @@ class Node:
             )
 
     def leave(self, give_up: float) -> None:
-        """End the agent, and wait for it until this time."""
-        for act in (self.agent.terminate, self.agent.kill):
-            try:
+        """Wait for the agent's end until this time, then end it: its guard ends what it has started."""
+        for end in (self.agent.terminate, self.agent.kill):
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.agent.wait(max(give_up - time.monotonic(), 1))
-            except subprocess.TimeoutExpired:
-                act()
-        for pipe in (self.agent.stdin, self.agent.stdout):
-            assert pipe
-            with contextlib.suppress(OSError):
-                pipe.close()
+                return
+            end()
+        self.agent.wait()
 
 
 class NodeLease(Lease):

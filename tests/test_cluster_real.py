@@ -307,6 +307,13 @@ class SlurmTest(LabCase):
         self.assertEqual({label for label, outcome in outcomes.items() if outcome != "passed"}, {"t39"})
         self.assertEqual(self.agents(), [])
 
+    def test_a_test_on_both_nodes_starts_its_ranks(self) -> None:
+        ran = self.run_list("srun -N2 -w $RUN_TESTS_NODES sh -c 'echo $SLURMD_NODENAME' | sort "
+                            "#: label=a gpus=8 nodes=2\n")
+        self.assertEqual(ran.code, 0, ran.text + ran.err)
+        with open(ran.path("logs/a.log")) as log:
+            self.assertEqual(log.read(), "n1\nn2\n")
+
     def test_outside_an_allocation(self) -> None:
         self.write("t.txt", "true\n")
         ran = subprocess.run(self.command("t.txt")[6:], cwd=self.folder, env=self.environment(None, {}), check=False,
