@@ -141,6 +141,7 @@ class RefusalTest(ClusterCase):
             ({"directory": self.folder + "/nowhere"}, "nowhere: No such file"),
             ({"gpus": "1,1"}, "1,1"),
         ]
+        self.addCleanup(os.chdir, os.getcwd())       # an agent goes to the folder of its runner
         for changes, why in cases:
             with self.subTest(why), mock.patch.dict(os.environ), self.assertRaisesRegex(cluster.Refusal, why):
                 cluster.Agent(cluster.Lines(0), cluster.Writer(-1)).greet(self.hello(**changes))

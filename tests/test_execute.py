@@ -438,7 +438,8 @@ class CommandLineTest(GatedCase):
                             "true  #: label=c\n", "--journal", "x.jsonl", "--log-dir", "here/logs")
         self.assertEqual((ran.code, ran.err), (3, ""))
         self.assertRegex(ran.text.splitlines()[-1], r"^Stopped, the machine failed: (cannot run [bc]: .*"
-                         r"Not a directory: 'here/logs/[bc]\.log'|here/logs cannot be written \((Not a directory|File exists)\)): "
+                         r"Not a directory: 'here/logs/[bc]\.log'|"
+                         r"here/logs cannot be written \((Not a directory|File exists)\)): "
                          r"(1 interrupted, )?2 not run$")
         ends = {record["label"]: record["outcome"] for record in ran.journal("test_end", path="x.jsonl")}
         self.assertIn(ends.pop("a"), ("passed", "interrupted"))
