@@ -4481,6 +4481,8 @@ class Host:
         directory = None
         if exported is not None:
             environment = {**exported, **self.environment}
+            if b"OMP_NUM_THREADS" in exported:
+                environment[b"OMP_NUM_THREADS"] = exported[b"OMP_NUM_THREADS"]
             directory = test.shell.directory
         ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), self.ports[slot])
         text = bash_text(test, own, ports, self.reaper.scratch, attempt.process.mark)
@@ -6376,18 +6378,8 @@ SHARD_VARIABLES = (
     ("SEMAPHORE_JOB_INDEX", "SEMAPHORE_JOB_COUNT", "1", ""),
     ("SYSTEM_JOBPOSITIONINPHASE", "SYSTEM_TOTALJOBSINPHASE", "1", ""),
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", ""),
-    (
-        "SLURM_PROCID",
-        "SLURM_NTASKS",
-        "0",
-        "SLURM_STEP_ID",
-    ),  # a batch script is no task of a step
-    (
-        "JOB_COMPLETION_INDEX",
-        "JOB_COMPLETIONS",
-        "0",
-        "",
-    ),  # the second is for the manifest to set
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "0", ""),
+    ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", "0", ""),  # which the manifest has to set
 )
 
 

@@ -79,6 +79,7 @@ from run_tests import (
 CONNECT_S = 120.0  # until an agent has answered: a busy controller takes its time
 LOST_S = 60.0  # without a word from an agent
 LOST_LEAST_S = 3.0  # the runner looks after its nodes once a second
+LOST_SHARE = 0.75  # of that time, after which an agent gives its runner up: it has swept when others start
 LEAVE_S = 30.0  # for an agent to sweep and go
 MESSAGE_BYTES = 1 << 16  # read at once
 
@@ -87,7 +88,8 @@ MESSAGE_BYTES = 1 << 16  # read at once
 #
 #   to the agent
 #   hello   version; directory; nonce, the path of a file and what stands in it; environment; gpus, those of --gpus
-#   open    run, its id; slots, of all nodes; share, the slots of this node
+#   open    run, its id; slots, of all nodes; share, the slots of this node; lost, in seconds: see LOST_SHARE
+#   allow   slots: so many attempts may run at once
 #   start   id, of the attempt; number; test, see `words_of`; slot; devices, by place; shares; log
 #   signal  id; signum; stacks, why the stacks of its Pythons are wanted, if they are
 #   beat    the runner is there
@@ -97,14 +99,13 @@ MESSAGE_BYTES = 1 << 16  # read at once
 #   ready   host; tokens, of its GPUs; variables, of masks; cores; memory, MiB of its smallest GPU, 0 if not known
 #   refuse  why
 #   ended   id; ago
-#   exited  id; ago; status; fault; failures; cause; leaked; sick, places of devices and reasons; memory; peak
-#   broken  id; why; details
+#   exited  id; ago; and what Exited has, with the cause as a list, and of what is sick places and reasons
+#   broken  id; why
 #   beat    the agent is there
-#   left    processes that it had to end, in words
 
 # What an agent keeps of its own environment even where the runner has it too. For the rest the runner's counts, as
 # srun and mpirun have it; what only the agent has stays, but for what describes its own step to programs that start
-# others (`srun`, `mpirun`).
+# others (`srun`, `mpirun`). What a list itself exports or unsets comes before all that.
 OWN_VARIABLES = re.compile(
     rb"HOME|USER|LOGNAME|SHELL|HOSTNAME|TMPDIR|PWD|OLDPWD|SSH_.*|XDG_.*|KUBERNETES_.*|SLURMD_NODENAME"
     rb"|CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK"
@@ -123,12 +124,15 @@ def version() -> str:
     return run_tests.hash_function()(b"\0".join(texts)).hexdigest()[:12]
 
 
-def words_of(test: Test, before: str) -> Dict[str, Any]:
-    """What an agent is to know of a test, with some bash to run before it."""
-    shell = test.shell
-    exported = shell.environment
+def words_of(test: Test, before: str, outer: Mapping[bytes, bytes]) -> Dict[str, Any]:
+    """What an agent is to know of a test, with some bash to run before it; `outer` is the runner's own environment."""
+    exported = test.shell.environment
+    changed: Dict[str, str] = {}
+    gone: List[str] = []
     if exported is not None:
-        exported = {to_text(name): to_text(value) for name, value in exported.items()}  # type: ignore[misc]
+        pairs = [pair for pair in exported.items() if outer.get(pair[0]) != pair[1]]
+        changed = {to_text(name): to_text(value) for name, value in pairs}
+        gone = [to_text(name) for name in outer if name not in exported]
     return {
         "label": test.label,
         "file": test.file,
@@ -136,21 +140,26 @@ def words_of(test: Test, before: str) -> Dict[str, Any]:
         "command": test.command,
         "preface": to_text(test.preface),
         "junit": test.junit,
-        "directory": shell.directory,
-        "exported": exported,
-        "prelude": shell.prelude,
-        "before": "; ".join(filter(None, [before, shell.before])),
-        "after": shell.after,
+        "directory": test.shell.directory,
+        "has_environment": exported is not None,
+        "changed": changed,
+        "gone": gone,
+        "prelude": test.shell.prelude,
+        "before": "; ".join(filter(None, [before, test.shell.before])),
+        "after": test.shell.after,
     }
 
 
 def test_of(words: Mapping[str, Any]) -> Test:
-    """The test of `words_of`, as far as it takes to run it."""
-    exported = words["exported"]
-    if exported is not None:
-        exported = {to_bytes(name): to_bytes(value) for name, value in exported.items()}
+    """The test of `words_of`, as far as it takes to run it, in this process's environment."""
+    environment = None
+    if words["has_environment"]:
+        changed = {to_bytes(name): to_bytes(value) for name, value in words["changed"].items()}
+        gone = set(map(to_bytes, words["gone"]))
+        environment = {name: value for name, value in os.environb.items() if name not in gone}
+        environment.update(changed)
     shell = run_tests.Snapshot(
-        words["directory"], exported, words["prelude"], words["before"], words["after"]
+        words["directory"], environment, words["prelude"], words["before"], words["after"]
     )
     return Test(
         index=0,
@@ -177,16 +186,25 @@ class Lines:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.rest = b""
+        self.heard_at = time.monotonic()
+
+    def silent_s(self) -> float:
+        """Seconds since anything has come."""
+        return time.monotonic() - self.heard_at
 
     def read(self, seconds: float) -> Optional[List[Dict[str, Any]]]:
-        """What has come within this time; None at the end of the file. Raises ValueError for what is no message."""
-        if not select.select([self.descriptor], [], [], seconds)[0]:
+        """What has come whole within this time; None at the end. Raises ValueError for what is no message."""
+        if not select.select([self.descriptor], [], [], max(seconds, 0))[0]:
             return []
         data = os.read(self.descriptor, MESSAGE_BYTES)
         if not data:
             return None
+        self.heard_at = time.monotonic()
         *lines, self.rest = (self.rest + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+        messages = [json.loads(line) for line in lines]
+        if not all(isinstance(message, dict) and "say" in message for message in messages):
+            raise ValueError
+        return messages
 
 
 class Writer:
@@ -232,14 +250,15 @@ class Agent:
         self.attempts: Dict[int, Attempt] = {}
         self.ids: Dict[Test, int] = {}
         self.is_ending = False
-        self.lost_s = LOST_S
+        self.lost_s = 2 * CONNECT_S  # until all nodes are there
         self.is_open = False  # attempts may come
 
     def serve(self) -> None:
         """Answer until the runner says that it is over, or is gone. Raises OSError, ValueError, Refusal."""
-        self.greet(next(self.messages()))
+        messages = self.messages()
+        self.greet(next(messages))
         try:
-            for message in self.messages():
+            for message in messages:
                 getattr(self, "on_" + message.pop("say"))(**message)
                 if self.is_ending:
                     return
@@ -248,14 +267,15 @@ class Agent:
 
     def messages(self) -> Iterator[Dict[str, Any]]:
         """What the runner says, until it is gone; does what is due meanwhile."""
-        heard_at = chores_at = time.monotonic()
+        chores_at = time.monotonic()
         while True:
             messages = self.lines.read(run_tests.CHORES_S)
-            now = time.monotonic()
-            if messages is None or now > heard_at + self.lost_s:
+            if messages is None:
                 return
-            if messages:
-                heard_at = now
+            if self.lines.silent_s() > self.lost_s:
+                warn(f"no word from the runner for {self.lost_s:g} s", name="")
+                return
+            now = time.monotonic()
             if now >= chores_at:
                 chores_at = now + run_tests.CHORES_S
                 self.writer.send("beat")
@@ -289,7 +309,6 @@ class Agent:
             )
         if run_tests.find_program("bash") is None:
             raise Refusal("there is no bash")
-        self.lost_s = hello["lost"]
         self.adopt(hello["environment"])
         try:
             self.machine = run_tests.find_machine(hello["gpus"], os.environ)
@@ -314,19 +333,19 @@ class Agent:
             del theirs[name]
         for name in filter(STEP_VARIABLES.fullmatch, list(os.environb)):
             del os.environb[name]
-        self.own = {name: value for name, value in os.environb.items() if name not in theirs}
         os.environb.update(theirs)
 
-    def on_open(self, run: str, slots: int, share: int) -> None:
+    def on_open(self, run: str, slots: int, share: int, lost: float) -> None:
         """Prepare for the run's attempts. Processes of other agents on this host bear another mark."""
-        threads = b"OMP_NUM_THREADS"
-        if threads not in os.environb and slots > 1:
-            os.environb[threads] = b"%d" % max(1, self.cores // share)
-            self.own[threads] = os.environb[threads]
+        self.lost_s = lost
+        if slots > 1:
+            os.environb.setdefault(b"OMP_NUM_THREADS", b"%d" % max(1, self.cores // share))
         self.host.open(run, slots, [], self.note)
-        self.host.environment.update(self.own)
         self.host.do_chores()
         self.is_open = True
+
+    def on_allow(self, slots: int) -> None:
+        self.host.allow(slots)
 
     def on_start(
         self,
@@ -366,27 +385,21 @@ class Agent:
             self.writer.send("ended", id=id, ago=now - event.at)
             return
         del self.ids[event.test], self.attempts[id]
+        if self.is_ending:
+            return  # that we have ended it ourselves says nothing about it
         if isinstance(event, Broken):
-            self.writer.send("broken", id=id, why=event.reason, details=event.details)
+            self.writer.send("broken", id=id, why=event.reason)
             return
-        assert isinstance(event, Exited)
-        cause = event.cause
-        self.writer.send(
-            "exited",
-            id=id,
-            ago=now - (event.ended or event.at),
-            status=event.status,
-            fault=event.junit_fault,
-            failures=event.junit_failures,
-            cause=[cause.text, cause.blame.value, cause.line],
-            leaked=event.leaked,
-            sick=[[sick.device.index, sick.reason] for sick in event.sick],
-            memory=event.memory,
-            peak=event.peak,
-        )
+        fields = event._asdict()
+        for name in ("at", "test", "ended"):
+            del fields[name]
+        fields["cause"] = [event.cause.text, event.cause.blame.value, event.cause.line]
+        fields["sick"] = [[sick.device.index, sick.reason] for sick in event.sick]
+        self.writer.send("exited", id=id, ago=now - (event.ended or event.at), **fields)
 
     def close(self) -> None:
-        """End all that runs, and what it has left. A runner that is still there is told."""
+        """End all that runs, and what it has left."""
+        self.is_ending = True
         if not self.is_open:
             self.reaper.close()
             return
@@ -398,7 +411,6 @@ class Agent:
             time.sleep(run_tests.SWEEP_POLL_S)
         self.host.has_stuck = bool(self.attempts)
         self.host.close()
-        self.writer.send("left")
 
 
 def agent() -> int:
@@ -443,39 +455,61 @@ class Remote:
 
 
 class Node:
-    """One machine, and the conversation with its agent."""
+    """One machine, and the conversation with its agent, in a thread of its own.
+
+    The thread that starts the agent lives as long: the kernel takes the children of one that has ended for the main
+    thread's, and those end with the tests.
+    """
 
     def __init__(self, name: str, rank: int, launch: Launch) -> None:
         self.name = name
+        self.rank = rank
         self.launch = launch
         self.command = launch.command(name, rank)
         self.facts: Dict[str, Any] = {}  # of `ready`
         self.fault = ""  # why it is not there
+        self.has_answered = threading.Event()  # the one or the other
+        self.is_open = threading.Event()  # the run may begin
         self.first = 0  # the index of its first device among those of all nodes
         self.places: Tuple[Device, ...] = ()  # its devices, as the run knows them
         self.pool = Pool([])
         self.attempts: Dict[int, Attempt] = {}
+        self.guests: Dict[int, Remote] = {}  # attempts of other nodes that need this one, too
         self.lock = threading.Lock()  # for `attempts` and `fault`
-        self.errors: Deque[str] = collections.deque(
-            maxlen=100
-        )  # what it has said on standard error
+        # What it has said on standard error.
+        self.errors: Deque[str] = collections.deque(maxlen=100)
         self.post: Callable[[Any], None] = print
         self.is_over = False  # it has been told to go
 
-    def connect(self, hello: Mapping[str, Any]) -> None:
-        """Start the agent and hear what it has. Called in a thread of its own: the runner's other children end with
-        the tests, as the kernel tells them apart by the thread that has started them."""
+    def converse(self, hello: Mapping[str, Any]) -> None:
+        """Start the agent, hear what it has, and post what it tells, until it ends. Called in its thread."""
         try:
-            self.agent = subprocess.Popen(
-                self.command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is the runner's to tell
-            )
+            self.greet(hello)
         except OSError as error:
             self.fault = f"{self.command[0]}: {error.strerror}"
+        except (ValueError, KeyError):
+            self.fault = "something else than an agent answers: what a login shell prints has to go to standard error"
+        self.has_answered.set()
+        if self.fault:
             return
+        self.is_open.wait()
+        try:
+            why = self.listen()
+        except Exception as error:  # a thread that dies in silence would hang the run
+            why = f"{error!r} in what its agent says"
+        if not self.is_over:
+            self.lose(why)
+            self.agent.kill()
+
+    def greet(self, hello: Mapping[str, Any]) -> None:
+        """Start the agent and hear what it has. Raises OSError, and ValueError or KeyError for other answers."""
+        self.agent = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is the runner's to tell
+        )
         assert self.agent.stdin and self.agent.stdout and self.agent.stderr
         self.reader = threading.Thread(target=self.read_errors, daemon=True)
         self.reader.start()
@@ -483,21 +517,17 @@ class Node:
         self.lines = Lines(self.agent.stdout.fileno())
         self.writer.send("hello", **hello)
         give_up = time.monotonic() + CONNECT_S
-        try:
-            while not self.facts and not self.fault:
-                messages = self.lines.read(max(give_up - time.monotonic(), 0))
-                if not messages:
-                    self.fault = f"its agent did not answer in {CONNECT_S:.0f} s"
-                    if messages is None:
-                        self.fault = self.last_words()
-                    return
-                for message in messages:
-                    if message["say"] == "refuse":
-                        self.fault = message["why"]
-                    elif message["say"] == "ready":
-                        self.facts = message
-        except ValueError:
-            self.fault = "something else than an agent answers: what a login shell prints has to go to standard error"
+        while not self.facts and not self.fault:
+            messages = self.lines.read(give_up - time.monotonic())
+            if messages is None:
+                self.fault = self.last_words()
+            elif not messages and time.monotonic() >= give_up:
+                self.fault = f"its agent did not answer in {CONNECT_S:.0f} s"
+            for message in messages or ():
+                if message["say"] == "refuse":
+                    self.fault = message["why"]
+                elif message["say"] == "ready":
+                    self.facts = message
 
     def read_errors(self) -> None:
         """Keep what the agent and its launch say, until they end."""
@@ -507,19 +537,24 @@ class Node:
 
     def last_words(self) -> str:
         """How the agent has ended, and what it said last."""
-        status = self.agent.wait()
+        try:
+            status = self.agent.wait(run_tests.KILLED_S)
+        except subprocess.TimeoutExpired:
+            return "its agent has closed its output"
         self.reader.join(run_tests.KILLED_S)  # unless something holds the pipe
-        said = [line for line in self.errors if line][-1:]
+        said = [line for line in list(self.errors) if line][-1:]
         how = f"exit {status}" if status >= 0 else signal.Signals(-status).name
         return ": ".join([f"its agent has ended ({how})", *said])
 
-    def start(self, id: int, attempt: Attempt, log: str, before: str) -> None:
+    def start(self, id: int, attempt: Attempt, log: str, test: Mapping[str, Any]) -> None:
         """Let the agent run an attempt; if the node is lost, so is the attempt."""
         lease = attempt.lease
         assert isinstance(lease, NodeLease)
-        attempt.process = Remote(self, id)
+        process = attempt.process = Remote(self, id)
         with self.lock:
             self.attempts[id] = attempt
+        for node, _ in lease.parts[1:]:
+            node.guests[id] = process
         if self.fault:
             self.lose(self.fault)
             return
@@ -528,30 +563,24 @@ class Node:
             "start",
             id=id,
             number=attempt.number,
-            test=words_of(attempt.test, before),
+            test=test,
             slot=lease.slot,
             devices=[device.index for device in mine.devices],
             shares=lease.shares,
             log=os.path.abspath(log),
         )
 
-    def listen(self) -> None:
-        """Post what the agent tells, until it ends. Called in a thread."""
-        why = ""
-        try:
-            while not why:
-                messages = self.lines.read(self.launch.lost_s)
-                if messages is None:
-                    why = self.last_words()
-                elif not messages:
-                    why = f"no word from its agent for {self.launch.lost_s:g} s"
-                for message in messages or ():
-                    self.hear(**message)
-        except Exception as error:  # a thread that dies in silence would hang the run
-            why = f"{error!r} in what its agent says"
-        if not self.is_over:
-            self.lose(why)
-            self.leave(time.monotonic())
+    def listen(self) -> str:
+        """Post what the agent tells, until it ends; returns why it is no more there."""
+        limit_s = self.launch.lost_s
+        while True:
+            messages = self.lines.read(limit_s - self.lines.silent_s())
+            if messages is None:
+                return self.last_words()
+            for message in messages:
+                self.hear(**message)
+            if not messages and self.lines.silent_s() >= limit_s:
+                return f"no word from its agent for {limit_s:g} s"
 
     def hear(self, say: str, id: int = 0, ago: float = 0.0, **fields: Any) -> None:
         """Make an event of a message."""
@@ -562,28 +591,42 @@ class Node:
         if say == "ended":
             self.post(Ended(at, attempt.test))
             return
-        with self.lock:
-            del self.attempts[id]
-        if say == "broken":
-            why = f"{self.name}: {fields['why']}"
-            self.post(Broken(at, attempt.test, why, fields["details"]))
+        if say == "broken":  # by the node: another may be able to
+            self.lose(fields["why"])
             return
-        text, blame, line = fields["cause"]
+        lease = attempt.lease
+        assert isinstance(lease, NodeLease)
+        text, blame, line = fields.pop("cause")
+        leaked = tuple(fields.pop("leaked"))
+        sick = [Sick(self.places[place], reason) for place, reason in fields.pop("sick")]
+        for node, _ in lease.parts[1:]:
+            node.guests.pop(id, None)
+            if node.fault:
+                sick += node.loss()
+        with self.lock:
+            if self.attempts.pop(id, None) is None:
+                return
+        cause = run_tests.Cause(text, run_tests.Blame(blame), line)
+        now = time.monotonic()
         self.post(
             Exited(
-                time.monotonic(),
+                now,
                 attempt.test,
-                fields["status"],
-                fields["fault"],
-                fields["failures"],
-                run_tests.Cause(text, run_tests.Blame(blame), line),
-                tuple(fields["leaked"]),
-                tuple(Sick(self.places[place], reason) for place, reason in fields["sick"]),
-                at,
-                fields["memory"],
-                fields["peak"],
+                ended=at,
+                cause=cause,
+                leaked=leaked,
+                sick=tuple(sick),
+                **fields,
             )
         )
+
+    def loss(self) -> List[Sick]:
+        """All that is lost with the node: where it has no devices, one that stands for it."""
+        reason = f"node {self.name} is lost: {self.fault}"
+        return [
+            Sick(device, reason)
+            for device in self.places or (Device(-1 - self.rank, self.name),)
+        ]
 
     def lose(self, why: str) -> None:
         """Give the node up: its devices, and what ran there, which may run again elsewhere."""
@@ -591,12 +634,13 @@ class Node:
             self.fault = self.fault or why
             lost = list(self.attempts.values())
             self.attempts.clear()
+        for process in list(self.guests.values()):
+            process.signal(signal.SIGKILL)
         now = time.monotonic()
-        reason = f"node {self.name} is lost: {self.fault}"
-        sick = tuple(Sick(device, reason) for device in self.places)
+        sick = tuple(self.loss())
         self.post(run_tests.Lost(now, sick))
+        cause = run_tests.Cause(sick[0].reason, line=sick[0].reason)
         for attempt in lost:
-            cause = run_tests.Cause(reason, line=reason)
             self.post(
                 Exited(now, attempt.test, -signal.SIGKILL, "left open", cause=cause, sick=sick)
             )
@@ -610,6 +654,11 @@ class Node:
             end()
         self.agent.wait()
 
+    def tell_errors(self) -> None:
+        """Show what a node that is there says on standard error."""
+        while self.errors and not self.fault:
+            warn(f"{self.name}: {self.errors.popleft()}", name="")
+
 
 class NodeLease(Lease):
     """A lease on places of one node or of several. `parts` are these nodes, and their own leases."""
@@ -619,14 +668,8 @@ class NodeLease(Lease):
     @property
     def place(self) -> str:
         """`GPU n1:0,n1:1`, or `CPU n1`."""
-        tokens = [
-            device.token
-            for node, _ in self.parts
-            if node.facts["tokens"]
-            for device in self.devices
-        ]
-        if tokens:
-            return "GPU " + ",".join(self.tokens)
+        if self.devices and self.parts[0][0].facts["tokens"]:
+            return super().place
         return f"CPU {self.parts[0][0].name}"
 
 
@@ -639,6 +682,10 @@ class ClusterPool(Pool):
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__([device for node in nodes for device in node.places])
         self.nodes = nodes
+
+    @property
+    def size(self) -> int:
+        return len(self.devices) - sum(index >= 0 for index in self.lost)
 
     @property  # type: ignore[override]
     def cpus(self) -> int:
@@ -661,19 +708,20 @@ class ClusterPool(Pool):
         )
 
     def most(self) -> str:
-        return f"{super().most()} on one node; a test of several says nodes="
+        return f"{super().most()} on one node, or on as many as its nodes= says"
 
     def has_room(self, need: float) -> bool:
         nodes, need = spread(need)
         return sum(node.pool.has_room(need) for node in self.there()) >= nodes
 
     def take(self, need: float, avoid: Container[int] = ()) -> Optional[Lease]:
-        """A lease on the node that has the least room for others, so that large tests find room."""
+        """A lease on the node with the fewest GPUs free, so that large tests find room; on the CPU, the most cores."""
         count, share = spread(need)
         parts: List[Tuple[Node, Lease]] = []
-        for node in sorted(
-            self.there(), key=lambda node: (len(node.pool.whole), -node.pool.cpus)
-        ):
+        by_room = sorted(self.there(), key=lambda node: -node.pool.cpus)
+        if need:
+            by_room.sort(key=lambda node: len(node.pool.whole))
+        for node in by_room:
             if need and not node.places:
                 continue
             avoided = [
@@ -714,7 +762,12 @@ class ClusterPool(Pool):
 class Span(float):
     """A number of GPUs that are spread evenly over several nodes: of `gpus=16 nodes=2`."""
 
-    nodes = 1
+    def __new__(cls, gpus: float, nodes: int) -> Span:
+        span = super().__new__(cls, gpus)
+        span.nodes = nodes
+        return span
+
+    nodes: int
 
     def __eq__(self, other: object) -> bool:
         return float(self) == other and getattr(other, "nodes", 1) == self.nodes
@@ -739,7 +792,10 @@ class Cluster(Host):
     def __init__(self, nodes: Sequence[Node], machine: Machine, reaper: Reaper) -> None:
         super().__init__(Machine(), reaper)  # what there is of devices here is no matter
         self.machine = machine
-        self.health.least = min((node.facts["memory"] for node in nodes), default=0)
+        has_gpus = [node for node in nodes if node.facts["tokens"]]
+        self.health.least = min((node.facts["memory"] for node in has_gpus), default=0)
+        self.outer = dict(os.environb)  # what the agents know
+        self.over = threading.Event()
         self.nodes = nodes
         self.count = 0  # of attempts
 
@@ -758,9 +814,7 @@ class Cluster(Host):
                 f"{test.where}: gpus={test.need} cannot be spread evenly over nodes={count}; write gpus=N, N a "
                 f"multiple of {count}"
             )
-        need = Span(test.gpus)
-        need.nodes = count
-        return test._replace(gpus=need)
+        return test._replace(gpus=Span(test.gpus, count))
 
     def open(
         self, run: str, slots: int, kept: Collection[int], post: Callable[[Any], None]
@@ -768,28 +822,39 @@ class Cluster(Host):
         self.run = run
         self.kept = [*kept]
         self.environment = run_tests.test_environment(os.environb, slots, run)
+        os.environb.update(self.environment)  # for a script's shell, which runs here
         share = math.ceil(slots / len(self.nodes))
-        for rank, node in enumerate(self.nodes):
+        for node in self.nodes:
             node.post = post
             node.errors.clear()  # greetings of its launch
-            node.writer.send("open", run=f"{run}.{rank}.", slots=slots, share=share)
-            threading.Thread(target=node.listen, daemon=True).start()
+            own = f"{run}.{node.rank}."
+            lost_s = node.launch.lost_s * LOST_SHARE
+            node.writer.send("open", run=own, slots=slots, share=share, lost=lost_s)
+            node.is_open.set()
+        threading.Thread(target=self.beat, daemon=True).start()
+
+    def beat(self) -> None:
+        """Let the agents know that the runner is there, whatever its main thread waits for. Called in a thread."""
+        while not self.over.wait(run_tests.CHORES_S):
+            for node in self.nodes:
+                if not node.fault:
+                    node.writer.send("beat")
 
     def allow(self, slots: int) -> None:
-        """The agents have as many threads as they need."""
+        for node in self.nodes:
+            node.writer.send("allow", slots=slots)
 
     def do_chores(self) -> None:
         super().do_chores()
         for node in self.nodes:
-            while node.errors and not node.is_over and not node.fault:
-                warn(f"{node.name}: {node.errors.popleft()}", name="")
-            node.writer.send("beat")
+            node.tell_errors()
 
     def start(self, attempt: Attempt, log: str) -> None:
         lease = attempt.lease
         assert isinstance(lease, NodeLease)
         self.count += 1
-        lease.parts[0][0].start(self.count, attempt, log, self.introduction(lease))
+        test = words_of(attempt.test, self.introduction(lease), self.outer)
+        lease.parts[0][0].start(self.count, attempt, log, test)
 
     def introduction(self, lease: NodeLease) -> str:
         """Bash that tells a test on several nodes which they are."""
@@ -812,17 +877,18 @@ class Cluster(Host):
         """An agent has threads for others."""
 
     def close(self) -> None:
+        self.over.set()
         for node in self.nodes:
             node.is_over = True
             node.writer.send("end")
         give_up = time.monotonic() + LEAVE_S
         for node in self.nodes:
-            if node.fault:
-                give_up = min(give_up, time.monotonic() + 1)
-            node.leave(give_up)
-            for line in node.errors if not node.fault else ():
-                warn(f"{node.name}: {line}", name="")
-        self.reaper.close()
+            node.leave(time.monotonic() if node.fault else give_up)
+            node.reader.join(run_tests.KILLED_S)
+            node.tell_errors()
+        left = self.reaper.close()
+        if left:
+            warn(f"ended what was left behind here: {run_tests.first_of(list(map(str, left)))}")
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -839,12 +905,13 @@ class Launch(NamedTuple):
 
     def command(self, node: str, rank: int) -> List[str]:
         """The words that start the agent of a node. Raises UsageError."""
-        try:
+        prefix: List[str] = []
+        with contextlib.suppress(ValueError, LookupError, AttributeError):
             prefix = [word.format(node=node, rank=rank) for word in shlex.split(self.prefix)]
-        except (ValueError, KeyError, IndexError):
+        if not prefix:
             raise UsageError(
                 f"--launch {self.prefix}: is no command with {{node}} or {{rank}} in it, such as 'ssh {{node}}'"
-            ) from None
+            )
         words = [self.python, os.path.abspath(__file__), "--agent"]
         if os.path.basename(prefix[0]) == "ssh":  # which joins its words for a shell
             words = [shlex.quote(word) for word in words]
@@ -867,33 +934,44 @@ def slurm_nodes(environ: Mapping[str, str]) -> List[str]:
     return said.split()
 
 
+def seconds_left(environ: Mapping[str, str]) -> Optional[float]:
+    """Until the allocation ends, less what agents take to start; None if it does not end, or nobody says when."""
+    end = environ.get("SLURM_JOB_END_TIME", "")
+    if not end:  # from Slurm 23 on it is there
+        with contextlib.suppress(run_tests.ToolError, ValueError):
+            job = environ.get("SLURM_JOB_ID", "")
+            said = run_tests.call_tool("squeue", "-h", "-j", job, "-o", "%e").strip()
+            end = str(int(time.mktime(time.strptime(said, "%Y-%m-%dT%H:%M:%S"))))
+    if not end.isdigit():
+        return None
+    left_s = max(int(end) - time.time() - LEAVE_S, 1.0)
+    warn(f"--deadline {run_tests.show_duration(left_s)}, since the allocation ends then")
+    return left_s
+
+
 def connect(nodes: Sequence[Node], options: Options) -> None:
     """Start all agents at once, and wait for their answers. Raises MachineError, a line for each that is not there."""
-    log_dir = os.path.abspath(options.log_dir)
     nonce = os.urandom(8).hex()
-    descriptor, path = tempfile.mkstemp(dir=log_dir, prefix="run_tests.py.", text=True)
     try:
-        os.write(descriptor, nonce.encode())
-        os.close(descriptor)
-        hello = {
-            "version": version(),
-            "directory": os.getcwd(),
-            "nonce": (path, nonce),
-            "environment": {
-                to_text(name): to_text(value) for name, value in os.environb.items()
-            },
-            "gpus": options.gpus,
-            "lost": nodes[0].launch.lost_s,
-        }
-        threads = [
-            threading.Thread(target=node.connect, args=(hello,), daemon=True) for node in nodes
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        os.unlink(path)
+        with tempfile.NamedTemporaryFile("w", dir=os.path.abspath(options.log_dir)) as file:
+            file.write(nonce)
+            file.flush()
+            environment = {to_text(name): to_text(value) for name, value in os.environb.items()}
+            hello = {
+                "version": version(),
+                "directory": os.getcwd(),
+                "nonce": (file.name, nonce),
+                "environment": environment,
+                "gpus": options.gpus,
+            }
+            for node in nodes:
+                threading.Thread(target=node.converse, args=(hello,), daemon=True).start()
+            for node in nodes:
+                node.has_answered.wait()
+    except OSError as error:
+        raise MachineError(
+            f"--log-dir {options.log_dir} cannot be written ({error.strerror})"
+        ) from None
     faults = [f"{node.name}: {node.fault}" for node in nodes if node.fault]
     if faults:
         raise MachineError("no run without all nodes\n" + "\n".join(faults))
@@ -913,10 +991,33 @@ def find_cluster(
         shown = tokens or [node.name] * (not has_gpus)
         node.places = tuple(Device(first + place, token) for place, token in enumerate(shown))
         first += len(node.places)
+    tell_twins(nodes)
     devices = tuple(device for node in nodes for device in node.places if has_gpus)
     machine = Machine(devices, tuple(nodes[0].facts["variables"]))
     run_tests.check_gpus(machine, options)
     return Cluster(nodes, machine, reaper)
+
+
+def share_scratch(log_dir: str) -> None:
+    """Let what tests read lie where all nodes see it. Raises MachineError."""
+    try:
+        os.makedirs(log_dir, exist_ok=True)
+    except OSError as error:
+        raise MachineError(f"--log-dir {log_dir}: {error.strerror}") from None
+    tempfile.tempdir = os.path.abspath(log_dir)
+
+
+def tell_twins(nodes: Sequence[Node]) -> None:
+    """Say which nodes are one machine, and have the same GPUs."""
+    seen: Dict[Tuple[str, str], Node] = {}
+    for node in nodes:
+        for token in node.facts["tokens"]:
+            first = seen.setdefault((node.facts["host"], token), node)
+            if first is not node:
+                warn(
+                    f"{first.name} and {node.name} are one machine, {node.facts['host']}: tests share its GPUs"
+                )
+                break
 
 
 def parse_lost(text: str) -> float:
@@ -980,23 +1081,16 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     prefix = own.launch or SSH
     if own.nodes == "slurm":
         names = slurm_nodes(environ)
-        os.environ.setdefault(
-            "SLURM_OVERLAP", "1"
-        )  # an srun of a test's own need not wait for the agent's step
+        # An srun of a test's own need not wait for the agent's step.
+        os.environ.setdefault("SLURM_OVERLAP", "1")
         prefix = own.launch or SRUN
     if len(set(names)) < len(names) or "" in names:
         raise UsageError(f"--nodes {own.nodes}: give each node one name")
-    if options.deadline is None and "SLURM_JOB_END_TIME" in environ:
-        left_s = max(int(environ["SLURM_JOB_END_TIME"]) - time.time(), 1.0)
-        options = options._replace(deadline=left_s)
     launch = Launch(prefix, own.agent_python, own.lost_after)
-    try:
-        os.makedirs(options.log_dir, exist_ok=True)
-    except OSError as error:
-        raise MachineError(f"--log-dir {options.log_dir}: {error.strerror}") from None
-    tempfile.tempdir = os.path.abspath(
-        options.log_dir
-    )  # what tests read has to be seen by all nodes
+    if not options.list_only:
+        share_scratch(options.log_dir)
+    if own.nodes == "slurm" and options.deadline is None:
+        options = options._replace(deadline=seconds_left(environ))
 
     def find(options: Options, _environ: Mapping[str, str], reaper: Reaper) -> Host:
         return find_cluster(names, launch, options, reaper)

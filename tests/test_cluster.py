@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import sys
@@ -53,8 +52,10 @@ class RunTest(ClusterCase):
             self.assertEqual(log.read(), f"n1 0,1 n1,n2 {socket.gethostname()}\nn1 slots=2\nn2 slots=2\n")
         self.assertEqual(ran.journal("test_start")[0]["gpus"], ["n1:0", "n1:1", "n2:0", "n2:1"])
         ran = self.run_list("true #: gpus=3 nodes=2\n")
-        self.assertEqual((ran.code, ran.err), (2, "tests.txt:1: gpus=3 cannot be spread evenly over nodes=2; write "
-                                               "gpus=N, N a multiple of 2\n"))
+        self.assertEqual(ran.code, 2)
+        self.assertEqual(ran.err.splitlines(), [
+            f"run_tests.py: n1 and n2 are one machine, {socket.gethostname()}: tests share its GPUs",
+            "tests.txt:1: gpus=3 cannot be spread evenly over nodes=2; write gpus=N, N a multiple of 2"])
 
     def test_without_gpus_a_node_is_a_place(self) -> None:
         ran = self.run_list("true || test_fail a\ntrue || test_fail b\n", gpus="")
@@ -71,6 +72,38 @@ class RunTest(ClusterCase):
         self.assertTrue(ran.text.endswith(f"at its place ===\n{expected}"), ran.text)
         places = " ".join(start["gpus"][0] for start in ran.journal("test_start"))
         self.assertRegex(places, r"^(n[12]:[01] ?){3}$")
+
+    def test_a_script_may_run_more_tests_than_there_are_gpus(self) -> None:
+        """They wait for each other."""
+        up = Fifo(self, "up")
+        hold = Fifo(self, "hold")
+        self.write("test.sh", "test_fail() { RET=1; }\nfor i in 1 2 3 4 5 6 7 8; do\n"
+                              "  CUDA_VISIBLE_DEVICES= sh waits.sh || test_fail $i\ndone\nexit $RET\n")
+        self.write("waits.sh", "echo up >up; read x <hold")
+        process = self.start("--jobs", "4", "test.sh")
+        up.lines(8)
+        for _ in range(8):
+            hold.release()
+        process.communicate()
+        self.assertEqual(process.returncode, 0)
+
+    def test_what_a_list_exports_counts_on_all_nodes(self) -> None:
+        ran = self.run_list("export NODE=mine HOME=/ TMPDIR=/ OMP_NUM_THREADS=7\nunset LANG\n"
+                            "echo $NODE $HOME $TMPDIR $OMP_NUM_THREADS ${LANG-unset} #: label=a\n",
+                            env={"LANG": "C.UTF-8"})
+        with open(ran.path("logs/a.log")) as log:
+            self.assertEqual(log.read(), "mine / / 7 unset\n")
+
+    def test_words_may_come_in_pieces(self) -> None:
+        """A relay cuts them; many leaked processes make a long one."""
+        self.write("relay.py", "import os, subprocess, sys\n"
+                               "agent = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)\n"
+                               "for data in iter(lambda: os.read(agent.stdout.fileno(), 40), b''):\n"
+                               "    os.write(1, data)\n")
+        self.launch = f"{sys.executable} {self.folder}/relay.py env NODE={{node}}"
+        ran = self.run_list("for i in 1 2 3 4 5 6 7 8 9; do setsid sleep 1000 & done #: label=leaky\n")
+        self.check(ran, 0, {"leaky": "passed"})
+        self.assertEqual(len(ran.journal("test_end")[0]["leaked"]), 9)
 
     def test_an_interrupt_reaches_all_nodes(self) -> None:
         up = Fifo(self, "up")
@@ -120,6 +153,31 @@ class LostNodeTest(ClusterCase):
                             "--lost-after", "3s")
         self.check(ran, 0, {"a": "passed"})
         self.assertIn("is lost: no word from its agent for 3 s", ran.text)
+
+    def test_an_agent_that_is_told_to_end_says_nothing_of_its_tests(self) -> None:
+        Fifo(self, "never")
+        ran = self.run_list("if mkdir once; then kill -TERM $PPID; read <never; fi #: label=a\n")
+        self.check(ran, 0, {"a": "passed"})
+        self.assertRegex(ran.text, r"is lost: its agent has ended \(exit 143\)")
+
+    def test_a_node_without_gpus(self) -> None:
+        Fifo(self, "never")
+        self.write("launch.sh", '[ $1 = n1 ] || export CUDA_VISIBLE_DEVICES=\nexport NODE=$1; shift; exec "$@"\n')
+        self.launch = "sh launch.sh {node}"
+        ran = self.run_list("true #: label=gpu\n" + "".join(
+            f"if [ $NODE = n2 ] && mkdir once; then kill -KILL $PPID; read <never; fi #: label={label} gpus=0\n"
+            for label in "abcd"), "--jobs", "2")
+        self.check(ran, 0, dict.fromkeys(["gpu", *"abcd"], "passed"))
+        self.assertIn("quarantined: GPU n2 (node n2 is lost", ran.text)
+
+    def test_nobody_waits_for_a_stopped_agent(self) -> None:
+        """What it is told is more than a pipe holds."""
+        Fifo(self, "never")
+        long = "echo " + "x" * 20_000
+        ran = self.run_list("if mkdir once; then kill -STOP $PPID; read <never; fi #: label=a gpus=0\n"
+                            + "".join(f"{long} #: label=b{number} gpus=0\n" for number in range(20)),
+                            "--lost-after", "3s", "--jobs", "12")
+        self.assertEqual(ran.code, 0, ran.text + ran.err)
 
     def test_no_node_left(self) -> None:
         ran = self.run_list("kill -KILL $PPID #: label=a\ntrue #: label=b after=a\n")
@@ -232,9 +290,14 @@ class PoolTest(unittest.TestCase):
         self.assertEqual(sorted({self.take(0) for _ in range(5)}), ["", "CPU n1", "CPU n2"])
 
     def test_words_of_a_test_make_the_same_test(self) -> None:
-        shell = run_tests.Snapshot("/d", {b"A": b"\xff"}, "prelude", "before", "after")
+        shell = run_tests.Snapshot("/d", {b"A": b"\xff", b"KEPT": b"y", b"MORE": b"z"}, "prelude", "before", "after")
         test = a_test(0, "a \udcff", shell=shell, command="true", preface=b"\xfe", junit="/x.xml", file="t", line=3)
-        read = cluster.test_of(cluster.words_of(test, ""))
-        for name in ("label", "file", "line", "command", "shell", "preface", "junit"):
+        with mock.patch.dict(os.environ, {"GONE": "x", "KEPT": "x"}):
+            outer = {b"GONE": b"y", b"KEPT": b"y", b"A": b"y"}
+            read = cluster.test_of(cluster.words_of(test, "", outer))
+        self.assertEqual({name: (read.shell.environment or {}).get(name) for name in (b"A", b"GONE", b"KEPT", b"MORE")},
+                         {b"A": b"\xff", b"GONE": None, b"KEPT": b"x", b"MORE": b"z"})
+        for name in ("label", "file", "line", "command", "preface", "junit"):
             self.assertEqual(getattr(read, name), getattr(test, name), name)
-        self.assertTrue(re.fullmatch("export X; before", cluster.words_of(test, "export X")["before"]))
+        self.assertEqual(read.shell._replace(environment=None), shell._replace(environment=None))
+        self.assertEqual(cluster.words_of(test, "export X", {})["before"], "export X; before")
