@@ -45,12 +45,12 @@ def test_it(name):
     may_crash(name)
     print("said by", name)
 
-class TestClass:
-    @pytest.fixture(scope="class", autouse=True)
-    @classmethod
-    def of_class(cls):
-        note("class")
+@pytest.fixture(scope="class")
+def of_class():
+    note("class")
 
+@pytest.mark.usefixtures("of_class")
+class TestClass:
     def test_one(self): may_crash("one")
     def test_two(self): assert 1 == 2, "never"
     def test_three(self): pass
