@@ -4,9 +4,9 @@
 
     python3 qa/pytest_parts.py tests.txt        # all options are those of run_tests.py
 
-    tests/test_big.py      #: split=8                  eight parts, each a test with its share of the cases
-    tests/test_more.py     #: split=auto               as many as help, once its cases have been measured
-    tests/test_fragile.py  #: after-crash=go-on        a crash or a hang costs the case that ran, not the others
+A list may then say `#: split=8` (eight parts, each a test with its share of the cases), `#: split=auto` (as many parts
+as help, once the cases have been measured) or `#: after-crash=go-on` (a crash or a hang costs the case that ran, and
+not the others). What each part does is in the hands of a plugin; what parts are put back together to is a test as any.
 
 Copy it next to run_tests.py, or into a folder beside or below it, with pytest_parts_plugin.py, which pytest loads.
 """
@@ -61,6 +61,7 @@ from run_tests import (
 
 PLUGIN = "pytest_parts_plugin"
 VARIABLE = "RUN_TESTS_PART"  # where the plugin finds the files of its part
+KEYS = ("split", "after-crash")
 MOST_LOST = 10  # cases that a part may lose; what dies more often will not end
 SHOWN = 3  # names in a line that says which cases were lost
 # Programs that start several processes of one command, which have to run the same cases together.
@@ -428,6 +429,10 @@ class PartsRun(run_tests.Run):
 
     def plan(self, selection: Selection, pool: Pool) -> Selection:
         """The tests of the schedule: those that are split are replaced by their parts."""
+        heeded = [
+            key for key in run_tests.COMPANION_KEYS if key in KEYS or key in self.host.heeds
+        ]
+        run_tests.tell_unheeded(selection.tests, heeded)
         said: Dict[str, List[str]] = {}  # what was not done, to the places in lists
         indices = itertools.count(max(test.index for test in selection.tests) + 1)
         seconds = dict(selection.estimates.seconds)
@@ -435,7 +440,6 @@ class PartsRun(run_tests.Run):
         tests: List[Test] = []
         for test in selection.tests:
             asked = test.attributes
-            why = ""
             if test in selection.deferred or not (asked.split or asked.after_crash):
                 tests.append(test)
                 continue
@@ -663,6 +667,7 @@ class PartsRun(run_tests.Run):
         return result._replace(
             seconds=sum(each.result.seconds for each in told),
             memory=sum(each.result.memory for each in told),
+            peak=max(each.result.peak for each in told),
             leaked=tuple(name for each in told for name in each.result.leaked),
             began=min((each.result.began for each in ran), default=0.0),
             attempt=number,

@@ -204,18 +204,6 @@ class Notes(RunnerCase):
                          ["t1.attempt1.log", "t1.attempt2.log", "t1.attempt3.log", "t1.attempt4.log", "t1.log"])
 
 
-class WithoutTheCompanion(RunnerCase):
-    """`run_tests.py` on a list with these keys."""
-
-    def test_it_says_what_it_does_not_do(self) -> None:
-        ran = self.run_list("true #: split=4\n#: after-crash=go-on\ntrue a\ntrue b\n#:\ntrue c\n")
-        self.check(ran, 0, dict.fromkeys(("true", "true a", "true b", "true c"), "passed"))
-        self.assertEqual(ran.err, "tests.txt:1 tests.txt:3 tests.txt:4: split= and after-crash= are for a companion "
-                                  "that imports the runner; here a test runs whole, and ends at a crash\n")
-        self.write("x.sh", "test_fail() { RET=1; }\nsleep 0 || test_fail 'a' #: split=2\n")
-        self.assertIn("x.sh:2: split= and after-crash= are for", self.run_command("x.sh").err)
-
-
 @unittest.skipUnless(HAS_PYTEST, "pytest is not installed")
 class Sharing(unittest.TestCase):
     """Which part gets which case."""
