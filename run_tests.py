@@ -6071,7 +6071,7 @@ def github_errors(results: Iterable[Result], top: str) -> Iterator[str]:
 def github_page(
     attempts: Sequence[Sequence[Result]], title: str, lines: Sequence[str], record: Record
 ) -> Iterator[str]:
-    """Parts of a job's page on GitHub: the verdict as its title, the summary, failed logs' ends, the GPUs."""
+    """Parts of a job's page on GitHub: the verdict as its title, the summary, failed logs' ends."""
     import html
 
     results = [ends[-1] for ends in attempts]
@@ -6081,7 +6081,6 @@ def github_page(
             title = html.escape(f"{result.test.label}: {result.told()}")
             tail = fenced(xml_text(record.tail(result)))
             yield f"<details><summary>{title}</summary>\n\n{tail}\n</details>\n\n"
-    yield gantt(list(chain.from_iterable(attempts)))
 
 
 def fenced(text: str) -> str:
@@ -6090,7 +6089,7 @@ def fenced(text: str) -> str:
     return f"{fence}text\n{text}\n{fence}\n"
 
 
-def gantt(results: Sequence[Result]) -> str:
+def gantt(results: Iterable[Result]) -> str:
     """What ran where and when, in the words of Mermaid, which GitHub draws: the longest hundred attempts."""
     ran = [result for result in results if result.status is not None]
     if not ran:
@@ -6995,8 +6994,9 @@ class Run:
         page = os.environ.get("GITHUB_STEP_SUMMARY")
         if page:
             with suppress(OSError), open(page, "ab") as file:
-                room = PAGE_BYTES_MOST - file.tell()
-                file.write(fitting(github_page(attempts, title, lines, self.record), room))
+                parts = github_page(attempts, title, lines, self.record)
+                chart = gantt(chain.from_iterable(schedule.results.values()))
+                file.write(fitting([*parts, chart], PAGE_BYTES_MOST - file.tell()))
         return lines
 
     def verdict(self, results: Sequence[Result]) -> Tuple[int, List[str]]:

@@ -51,6 +51,7 @@ SUFFIXES = (
     "_NO_AVX2",
 )
 COLUMNS = ("commit", "job", "ok", "seconds", "gpus")  # of a table
+PART = r" \(part \d+ of \d+\)$"  # the end of a label
 PASSED = frozenset("1 1.0 true yes ok success successful pass passed flaky".split())
 FAILED = frozenset(
     "0 0.0 false no failure fail failed crashed timeout timed_out error broken".split()
@@ -573,6 +574,11 @@ def read_end(record: Mapping[str, Any], gpus: int) -> TestEnd:
     return TestEnd(time, run, label, verdict)
 
 
+def is_part(record: Mapping[str, Any]) -> bool:
+    """Whether an event is of a part of a test that was split: the whole has an end of its own."""
+    return "origin" in record and re.search(PART, str(record.get("label"))) is not None
+
+
 class Journals:
     """What journals say, as it is read line by line."""
 
@@ -589,7 +595,7 @@ class Journals:
             run = record["run"]
             self.commit_of[run] = str(record.get("commit") or run)
             self.gpus_of[run] = len(record["gpus"])
-        elif record["event"] == "test_end":
+        elif record["event"] == "test_end" and not is_part(record):
             end = read_end(record, self.gpus_of.get(record["run"], 1))
             self.ends.append(end)
             self.waits[end.label] = frozenset(record.get("after", ()))

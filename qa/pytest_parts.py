@@ -4,9 +4,9 @@
 
     python3 qa/pytest_parts.py tests.txt        # all options are those of run_tests.py
 
-    tests/test_big.py      #: split=8                  eight parts, each a test with its share of the cases
-    tests/test_more.py     #: split=auto               as many as help, once its cases have been measured
-    tests/test_fragile.py  #: after-crash=go-on        a crash or a hang costs the case that ran, not the others
+A list may then say `#: split=8` (eight parts, each a test with its share of the cases), `#: split=auto` (as many parts
+as help, once the cases have been measured) or `#: after-crash=go-on` (a crash or a hang costs the case that ran, and
+not the others). What each part does is in the hands of a plugin; what parts are put back together to is a test as any.
 
 Copy it next to run_tests.py, or into a folder beside or below it, with pytest_parts_plugin.py, which pytest loads.
 """
@@ -61,6 +61,7 @@ from run_tests import (
 
 PLUGIN = "pytest_parts_plugin"
 VARIABLE = "RUN_TESTS_PART"  # where the plugin finds the files of its part
+KEYS = ("split", "after-crash")
 MOST_LOST = 10  # cases that a part may lose; what dies more often will not end
 SHOWN = 3  # names in a line that says which cases were lost
 # Programs that start several processes of one command, which have to run the same cases together.
@@ -175,6 +176,7 @@ class Told(NamedTuple):
 
     result: Result
     progress: Progress
+    log: str
 
 
 Turn = List[
@@ -202,11 +204,13 @@ class Whole:
     def progress(self, part: Test, attempt: int) -> Progress:
         return read_progress(f"{self.place(part)}.{attempt}.jsonl")
 
-    def turns(self, part: Test, results: Sequence[Result]) -> List[Turn]:
+    def turns(self, part: Test, results: Sequence[Result], record: Record) -> List[Turn]:
         """The attempts of a part, those together that go on from each other."""
         turns: List[Turn] = []
         for result in results:
-            told = Told(result, self.progress(part, result.attempt))
+            is_last = result is results[-1]
+            log = record.log_path(part, 0 if is_last else result.attempt)
+            told = Told(result, self.progress(part, result.attempt), log)
             if not turns or (part, result.attempt - 1) not in self.went_on:
                 turns.append([])
             turns[-1].append(told)
@@ -274,13 +278,14 @@ def names_of(case: str) -> Tuple[str, str]:
     return ".".join(names[:-1]), names[-1] + bracket + parameters
 
 
-def lost_case(case: str, result: Result, tail: str) -> Any:
+def lost_case(case: str, told: Told) -> Any:
     """The element of a case in which the process has died or hung."""
     classname, name = map(run_tests.xml_text, names_of(case))
     element = ElementTree.Element("testcase", classname=classname, name=name, time="0.000")
-    message = run_tests.xml_text(f"{how_lost(result)} in this case")
-    error = ElementTree.SubElement(element, "error", message=message, type=result.outcome.value)
-    error.text = run_tests.xml_text(tail)
+    message = run_tests.xml_text(f"{how_lost(told.result)} in this case")
+    kind = told.result.outcome.value
+    error = ElementTree.SubElement(element, "error", message=message, type=kind)
+    error.text = run_tests.xml_text(run_tests.tail_of(told.log))
     return element
 
 
@@ -294,31 +299,31 @@ class Sum:
             dict.fromkeys(case for each in told for case in each.progress.collected)
         )
         self.junit: Dict[str, Sequence[str]] = {}
-        self.lost: Dict[str, Result] = {}
-        for result, progress in told:
-            self.junit.update((case, made) for case, made in progress.junit.items() if made)
-            if progress.lost:
-                self.lost[progress.lost] = result
+        self.lost: Dict[str, Told] = {}
+        for each in told:
+            self.junit.update(
+                (case, made) for case, made in each.progress.junit.items() if made
+            )
+            if each.progress.lost:
+                self.lost[each.progress.lost] = each
         self.before = unlike(text for each in told for text in each.progress.before)
         self.after = unlike(text for each in told for text in each.progress.after)
         self.missing = [
             case for case in self.collected if case not in self.junit and case not in self.lost
         ]
 
-    def elements(self, record: Record) -> List[Any]:
+    def elements(self) -> List[Any]:
         """All cases in the order in which they were collected."""
         found = [ElementTree.fromstring(text) for text in self.before]
         for case in self.collected:
             found += map(ElementTree.fromstring, self.junit.get(case, ()))
             if case in self.lost:
-                result = self.lost[case]
-                tail = run_tests.tail_of(log_of(result, record))
-                found.append(lost_case(case, result, tail))
+                found.append(lost_case(case, self.lost[case]))
         return found + [ElementTree.fromstring(text) for text in self.after]
 
     def worst(self) -> Result:
         """The end of a part, or of an attempt that lost a case, that decides on the whole."""
-        ends = [*self.lost.values(), *self.last]
+        ends = [*(each.result for each in self.lost.values()), *self.last]
         return min(ends, key=lambda result: WORST_FIRST.index(result.outcome))
 
     def result(self, test: Test, number: int) -> Result:
@@ -326,7 +331,7 @@ class Sum:
         worst = self.worst()
         outcome, reason, cause = worst.outcome, worst.reason, worst.cause
         ran = any(result.status is not None for result in self.last)
-        has_failures = not outcome.is_ok() and not outcome.is_unfinished()
+        has_to_be_whole = outcome.is_pass() or (outcome is Outcome.SKIPPED and self.junit)
         if outcome is Outcome.NOT_RUN and ran:
             outcome, reason = Outcome.INTERRUPTED, "some of its parts have not run"
         elif self.lost:
@@ -335,7 +340,11 @@ class Sum:
             if self.missing:
                 told.append(run_tests.counted(len(self.missing), "case") + " did not run")
             cause = cause._replace(line=", ".join(told))
-        elif not has_failures and self.missing and ran:
+        elif worst.status == 0 and not outcome.is_ok() and not self.collected:
+            reason = (
+                "its pytest has not loaded the plugin, or has ended before it had collected"
+            )
+        elif has_to_be_whole and self.missing:
             outcome = Outcome.FAILED
             reason = f"collected, and not reported: {shown(self.missing)}"
         return worst._replace(
@@ -350,8 +359,8 @@ class Sum:
     def told_lost(self) -> Iterator[str]:
         """`crashed (SIGSEGV) in test_x.py::test_y`, by how cases were lost; nothing if none was."""
         cases: Dict[str, List[str]] = {}
-        for case, result in self.lost.items():
-            cases.setdefault(how_lost(result), []).append(case)
+        for case, told in self.lost.items():
+            cases.setdefault(how_lost(told.result), []).append(case)
         for how, names in cases.items():
             yield f"{how} in {shown(names)}"
 
@@ -376,12 +385,6 @@ def unlike(texts: Iterable[str]) -> List[str]:
         element = ElementTree.fromstring(text)
         found.setdefault((element.get("classname", ""), element.get("name", "")), text)
     return list(found.values())
-
-
-def log_of(result: Result, record: Record) -> str:
-    """The log of an attempt, which the next one puts aside."""
-    put_aside = record.log_path(result.test, result.attempt)
-    return put_aside if os.path.exists(put_aside) else record.log_path(result.test)
 
 
 def suite_of(path: str) -> Tuple[Mapping[str, str], List[Any]]:
@@ -426,6 +429,10 @@ class PartsRun(run_tests.Run):
 
     def plan(self, selection: Selection, pool: Pool) -> Selection:
         """The tests of the schedule: those that are split are replaced by their parts."""
+        heeded = [
+            key for key in run_tests.COMPANION_KEYS if key in KEYS or key in self.host.heeds
+        ]
+        run_tests.tell_unheeded(selection.tests, heeded)
         said: Dict[str, List[str]] = {}  # what was not done, to the places in lists
         indices = itertools.count(max(test.index for test in selection.tests) + 1)
         seconds = dict(selection.estimates.seconds)
@@ -433,7 +440,6 @@ class PartsRun(run_tests.Run):
         tests: List[Test] = []
         for test in selection.tests:
             asked = test.attributes
-            why = ""
             if test in selection.deferred or not (asked.split or asked.after_crash):
                 tests.append(test)
                 continue
@@ -527,6 +533,8 @@ class PartsRun(run_tests.Run):
             }
             with open(f"{whole.place(part)}.{number}.json", "w", encoding="utf-8") as file:
                 json.dump(asked, file)
+            # Threads that open the logs would make it at the same time.
+            os.makedirs(os.path.dirname(self.record.log_path(part)), exist_ok=True)
         super().launch(launch)
 
     def take(self, event: Any) -> None:
@@ -557,7 +565,7 @@ class PartsRun(run_tests.Run):
     def with_lost(self, result: Result, whole: Whole) -> Result:
         """A part's result, whose cause names the cases that it has lost."""
         results = [*self.schedule.results.get(result.test, []), result]
-        told = list(Sum(whole.turns(result.test, results)[-1:]).told_lost())
+        told = list(Sum(whole.turns(result.test, results, self.record)[-1:]).told_lost())
         if not told:
             return result
         return result._replace(cause=result.cause._replace(line=", ".join(told)))
@@ -620,7 +628,7 @@ class PartsRun(run_tests.Run):
         for number, part in enumerate(whole.parts, 1):
             results = self.schedule.results.get(part) or [Result(part, Outcome.NOT_RUN)]
             if claim is None or claim["number"] == number:
-                turns.append(whole.turns(part, results))
+                turns.append(whole.turns(part, results, self.record))
         ends: List[Result] = []
         count = max(map(len, turns))
         for number in range(1, count + 1):
@@ -640,10 +648,10 @@ class PartsRun(run_tests.Run):
         test = whole.test
         told = [each for turn in chosen for each in turn]
         suffix = "" if is_last else f".attempt{number}"
-        ran = [each.result for each in told if each.result.status is not None]
+        ran = [each for each in told if each.result.status is not None]
         if ran:
             self.join_logs(ran, self.record.log_path(test, 0 if is_last else number))
-        tokens = {token for each in ran for token in each.lease.tokens}
+        tokens = {token for each in ran for token in each.result.lease.tokens}
         places = Places((), 0)
         places.named = tuple(token for token in self.tokens() if token in tokens)
         together = Sum(chosen)
@@ -659,8 +667,9 @@ class PartsRun(run_tests.Run):
         return result._replace(
             seconds=sum(each.result.seconds for each in told),
             memory=sum(each.result.memory for each in told),
+            peak=max(each.result.peak for each in told),
             leaked=tuple(name for each in told for name in each.result.leaked),
-            began=min((result.began for result in ran), default=0.0),
+            began=min((each.result.began for each in ran), default=0.0),
             attempt=number,
             lease=places if len(whole.parts) > 1 else result.lease,
         )
@@ -669,21 +678,19 @@ class PartsRun(run_tests.Run):
         """The GPUs of the machine, in their order."""
         return [device.token for device in self.machine.devices]
 
-    def join_logs(self, ran: Sequence[Result], path: str) -> None:
+    def join_logs(self, ran: Sequence[Told], path: str) -> None:
         """One log of all parts, in order. Raises OSError."""
         with open(run_tests.fresh_file(path), "wb") as file:
-            for result in ran:
+            for result, _, part_log in ran:
                 if len(ran) > 1:
                     title = f"{result.test.label} on {result.lease.place}: {result.verdict()}"
                     file.write(run_tests.to_bytes(f"\n=== {run_tests.PROGRAM}: {title} ===\n"))
-                with suppress(FileNotFoundError), open(
-                    log_of(result, self.record), "rb"
-                ) as log:
+                with suppress(FileNotFoundError), open(part_log, "rb") as log:
                     shutil.copyfileobj(log, file)
 
     def write_junit(self, result: Result, together: Sum, path: str) -> Result:
         """One JUnit file of all parts; returns the result with what is wrong with that file. Raises OSError."""
-        cases = together.elements(self.record)
+        cases = together.elements()
         has_failure = any(
             case.find(tag) is not None for case in cases for tag in ("failure", "error")
         )
@@ -712,8 +719,7 @@ class PartsRun(run_tests.Run):
         seconds, startup = read_cases(path)
         collected: Dict[str, None] = {}
         starts = []
-        for told in (each for own in turns for turn in own for each in turn):
-            result, progress = told
+        for result, progress, _ in (each for own in turns for turn in own for each in turn):
             seconds.update(progress.ended)
             collected.update(dict.fromkeys(progress.collected))
             if progress.after or progress.ended:

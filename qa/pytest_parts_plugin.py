@@ -58,19 +58,23 @@ def ties_of(item: Any) -> Iterator[Hashable]:
 
 def groups_of(ties: Sequence[Sequence[Hashable]]) -> List[List[int]]:
     """The positions of cases, those together that share a tie, directly or through others; in collected order."""
-    group_of: Dict[Hashable, List[int]] = {}
-    groups: Dict[int, List[int]] = {}
+    above = list(range(len(ties)))  # towards the first case of the group
+
+    def first(index: int) -> int:
+        while above[index] != index:
+            above[index] = above[above[index]]
+            index = above[index]
+        return index
+
+    owner: Dict[Hashable, int] = {}
     for index, own in enumerate(ties):
-        group = groups[index] = [index]
         for tie in own:
-            other = group_of.get(tie, group)
-            if other is not group:
-                del groups[group[0]]
-                other += group
-                group_of.update(dict.fromkeys((t for each in group for t in ties[each]), other))
-                group = other
-            group_of[tie] = group
-    return [sorted(group) for group in groups.values()]
+            one, other = sorted([first(index), first(owner.setdefault(tie, index))])
+            above[other] = one
+    groups: Dict[int, List[int]] = {}
+    for index in range(len(ties)):
+        groups.setdefault(first(index), []).append(index)
+    return list(groups.values())
 
 
 def share(
@@ -139,7 +143,12 @@ class Part:
         self.has_lost = bool(asked["lost"])  # in some of them pytest died
         self.pid = os.getpid()  # a process that a test forks must not write here
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self.output = os.open(f"{place}.{attempt}.jsonl", flags, 0o666)
+        try:
+            self.output = os.open(f"{place}.{attempt}.jsonl", flags | os.O_EXCL, 0o666)
+        except FileExistsError:
+            raise pytest.UsageError(
+                "its line runs more than one pytest; take split= out"
+            ) from None
         self.failures = os.open(place + ".failed", flags | os.O_TRUNC, 0o666)
         os.write(self.failures, b"x" * asked["failures"])
         self.told = 0  # how many failures of this session are in that file
@@ -210,7 +219,9 @@ class Part:
         reporters = self.reporters() or []
         found = [reporter.to_xml() for reporter in reporters[self.written :]]
         self.written = len(reporters)
-        return [ElementTree.tostring(case, encoding="unicode") for case in found]
+        # One that an interrupt has cut short has no name yet.
+        named = [case for case in found if case.get("name")]
+        return [ElementTree.tostring(case, encoding="unicode") for case in named]
 
     # What this part runs.
 

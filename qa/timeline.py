@@ -56,6 +56,7 @@ from typing import (
 
 PROGRAM = "timeline.py"
 JOURNAL = "run_tests.jsonl"  # its name in a log dir
+PART = r" \(part \d+ of \d+\)$"  # the end of the label of a part of a test that was split
 BLINK_S = 0.05  # shorter waits and sweeps are the runner's own pace, and nobody can see them
 LARGEST = 1e12  # seconds since 1970, or of a test: more is a mistake
 UNITS = 100_000  # of the time axis, from its start to its end
@@ -538,7 +539,9 @@ def make_run(journal: Journal, name: str) -> Tuple[Run, List[int]]:
     first, last = draft.first, draft.last
     begun = [start for starts in draft.starts.values() for start in starts.values()]
     end = max(draft.times)
-    tests = [draft.test(label, end) for label in draft.labels()]
+    # A test that was split has no start: its parts have run.
+    wholes = {re.sub(PART, "", label) for label in draft.starts} - draft.starts.keys()
+    tests = [draft.test(label, end) for label in draft.labels() if label not in wholes]
     gpus = dict.fromkeys(first.get("gpus", ()))
     for start in begun:
         gpus.update(dict.fromkeys(start.gpus))

@@ -26,13 +26,13 @@ PAGE_BYTES = 16_000              # a page is short, but for the help of all opti
 OUTER = re.compile("CUDA_|HIP_|ROCR_|ZE_|XML_LOG|FAIL_DIR|RUN_TESTS|GITHUB_|GITLAB_|BUILDKITE|TF_BUILD|TEAMCITY")
 PROGRAMS = ("run_tests.py", "qa/timeline.py", "qa/ci_dedup.py", "qa/bench/picture.py", "qa/bench/ci_history.py",
             "qa/bench/schedules.py", "qa/bench/planning.py", "qa/bench/overhead.py", "qa/bench/nodes.py",
-            "qa/cluster.py")
+            "qa/cluster.py", "qa/pytest_parts.py")
 SHELL = ("sh", "console", "yaml", "groovy")
 # Options of other programs that the pages name.
 FOREIGN = {"--junitxml", "--tb", "--nproc-per-node", "--rm", "--gpus", "--stop-timeout", "--init", "--format", "--from",
            "--lf", "--dry-run", "--will-cite", "--gres", "--nodes", "--time", "--signal", "--array",
            "--limit", "--jq", "--workflow", "--paginate", "--branch", "--ntasks-per-node", "--gpus-per-node",
-           "--exclusive", "--no-kill"}
+           "--exclusive", "--no-kill", "--report-log", "--basetemp", "--cov", "--maxfail"}
 
 
 class Block(NamedTuple):
@@ -152,7 +152,7 @@ class Pages(unittest.TestCase):
         for page in (README, "docs/reference.md"):
             for outcome in run_tests.Outcome:
                 self.assertRegex(read(page), rf"`{outcome.value}[`( ]", page)
-        for key in run_tests.Attributes._fields:
+        for key in (field.replace("_", "-") for field in run_tests.Attributes._fields):
             self.assertIn(f"| `{key}` |", read("docs/lists.md"))
             self.assertIn(f"`{key}`", read(README))
         for fold in run_tests.FOLDS:

@@ -388,7 +388,8 @@ class GitHubTest(ConsoleCase):
         result = self.failed(0)
         self.append(result.test, b"<b>\n```\nend\n")
         attempts = [[result], [self.passed(a_test(1))]]
-        parts = list(run_tests.github_page(attempts, "2 tests <so>", ["the <verdict>"], self.record))
+        parts = [*run_tests.github_page(attempts, "2 tests <so>", ["the <verdict>"], self.record),
+                 run_tests.gantt(end for ends in attempts for end in ends)]
         page = "".join(parts)
         self.assertIn("### 2 tests &lt;so&gt;\n\n```text\nthe <verdict>\n```\n", page)
         self.assertIn("\n````text\n<b>\n```\nend\n\n````\n", page)
