@@ -3813,7 +3813,7 @@ def fresh_file(path: str, access: int = os.O_WRONLY) -> int:
             with suppress(FileNotFoundError):
                 clear_name(path)
         except FileNotFoundError:  # a test has taken its folder away
-            os.makedirs(os.path.dirname(path) or ".")
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
 
 
 def file_signature(path: Optional[str]) -> Optional[Tuple[int, int, int]]:

@@ -22,6 +22,7 @@ import argparse
 import collections
 import contextlib
 import heapq
+import importlib.util
 import json
 import math
 import os
@@ -1095,6 +1096,10 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     def find(options: Options, _environ: Mapping[str, str], reaper: Reaper) -> Host:
         return find_cluster(names, launch, options, reaper)
 
+    if importlib.util.find_spec("pytest_parts"):  # which may not have been copied
+        import pytest_parts
+
+        return pytest_parts.run_lists(options, environ, find)
     return run_tests.run_lists(options, environ, find)
 
 

@@ -533,8 +533,6 @@ class PartsRun(run_tests.Run):
             }
             with open(f"{whole.place(part)}.{number}.json", "w", encoding="utf-8") as file:
                 json.dump(asked, file)
-            # Threads that open the logs would make it at the same time.
-            os.makedirs(os.path.dirname(self.record.log_path(part)), exist_ok=True)
         super().launch(launch)
 
     def take(self, event: Any) -> None:
@@ -782,20 +780,26 @@ def best_count(
     return max(most, 1)
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """The command line; returns the exit code."""
-    arguments = sys.argv[1:] if argv is None else argv
+def run_lists(
+    options: Options,
+    environ: Mapping[str, str],
+    find_host: run_tests.HostFinder = run_tests.find_host,
+) -> int:
+    """What the runner's own run_lists does, with parts; returns the exit code."""
     with tempfile.TemporaryDirectory(prefix="run_tests.parts.") as folder:
         os.mkdir(os.path.join(folder, "plugin"))
         shutil.copy(os.path.join(HERE, PLUGIN + ".py"), os.path.join(folder, "plugin"))
-        make_run = functools.partial(PartsRun, folder)
-        return run_tests.exit_code_of(
-            lambda: run_tests.run_lists(
-                run_tests.parse_command_line(arguments, os.environ),
-                os.environ,
-                make_run=make_run,
-            )
+        return run_tests.run_lists(
+            options, environ, find_host, functools.partial(PartsRun, folder)
         )
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """The command line; returns the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    return run_tests.exit_code_of(
+        lambda: run_lists(run_tests.parse_command_line(arguments, os.environ), os.environ)
+    )
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import sys
 import unittest
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 from xml.etree import ElementTree
+from unittest import mock
 
 import run_tests
 from tests.support import ROOT, WAIT_S, Fifo, GatedCase, Ran, RunnerCase, a_test
@@ -245,6 +246,18 @@ class Runs(PartsCase):
         self.assertEqual(sorted(name for name in os.listdir(ran.path("logs")) if name.endswith(".xml")),
                          ["pytest_one.xml", "pytest_three.xml"])
         self.assertRegex(ran.text, r">>> Finished: three on GPU 0,1,2 \[failed, exit 1, .*, 2/2, ")
+
+    def test_parts_run_on_several_machines(self) -> None:
+        self.write("test_five.py", FIVE)
+        self.write("tests.txt", "test_five.py #: split=4\n")
+        cluster = os.path.join(ROOT, "qa", "cluster.py")
+        with mock.patch.object(self, "command", lambda *words: [
+                sys.executable, cluster, "--nodes", "n1,n2", "--launch", "env NODE={node}", "--python", sys.executable,
+                *words]):
+            ran = self.run_command("tests.txt", gpus="0,1")
+        self.assertEqual((ran.code, ran.outcomes()["test_five.py"]), (0, "passed"), ran.text + ran.err)
+        self.assertEqual(len(cases_in(ran.path("logs", "pytest_test_five.xml"))), 5)
+        self.assertRegex(ran.text, r">>> Finished: test_five.py on GPU n1:0,n1:1,n2:0,n2:1 \[passed")
 
     def test_a_crash_loses_one_case(self) -> None:
         """In a file that is split and in one that is not, at the first case, in the middle, at the last."""
