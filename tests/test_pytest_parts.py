@@ -21,8 +21,8 @@ import pytest_parts
 from pytest_parts import Told, Whole
 
 SCRIPT = os.path.join(ROOT, "qa", "pytest_parts.py")
-HAS_PYTEST = importlib.util.find_spec("pytest") is not None
-HAS_XDIST = importlib.util.find_spec("xdist") is not None
+# A developer's environment for pytest has both; these tests take half a minute.
+HAS_PYTEST = all(importlib.util.find_spec(name) for name in ("pytest", "xdist"))
 Cases = List[Tuple[str, str, List[str]]]
 
 # Every way in which a case can end; what the variable CRASH names ends the process in the middle of it.
@@ -205,7 +205,7 @@ class Notes(RunnerCase):
                          ["t1.attempt1.log", "t1.attempt2.log", "t1.attempt3.log", "t1.attempt4.log", "t1.log"])
 
 
-@unittest.skipUnless(HAS_PYTEST, "pytest is not installed")
+@unittest.skipUnless(HAS_PYTEST, "pytest and pytest-xdist are not installed")
 class Sharing(unittest.TestCase):
     """Which part gets which case."""
 
@@ -221,7 +221,7 @@ class Sharing(unittest.TestCase):
         self.assertEqual(plugin.unique(["a", "b", "a"]), ["a", "b", "a #2"])
 
 
-@unittest.skipUnless(HAS_PYTEST, "pytest is not installed")
+@unittest.skipUnless(HAS_PYTEST, "pytest and pytest-xdist are not installed")
 class Runs(PartsCase):
     """The command line."""
 
@@ -317,22 +317,19 @@ class Runs(PartsCase):
         self.write("odd/test_odd.py", FIVE)
         lines = ["odd/test_odd.py #: split=2 label=order", "test_five.py --collect-only #: split=2 label=collect",
                  "true #: split=2", "test_five.py #: split=2 lock=a label=lock",
-                 "test_five.py #: split=auto label=auto"]
-        if HAS_XDIST:
-            lines.append("test_five.py -n 2 #: split=2 label=xdist")
+                 "test_five.py #: split=auto label=auto", "test_five.py -n 2 #: split=2 label=xdist"]
         ran = self.run_list("\n".join(lines) + "\n", "--jobs", "1")
         self.assertEqual(ran.code, 0, ran.text)
         self.assertEqual(ran.err, "tests.txt:3: split=2: its line does not call pytest; it runs whole\n"
                                   "tests.txt:4: split=2: only one of its parts could run at a time; it runs whole\n"
                                   "tests.txt:5: split=auto: its cases have not been measured yet; it runs whole\n")
         for why in ("order [its parts collected their cases in different orders]",
-                    "collect [--collect-only runs no case]", *["xdist [pytest-xdist spreads it"] * HAS_XDIST):
+                    "collect [--collect-only runs no case]", "xdist [pytest-xdist spreads it"):
             self.assertIn(f">>> Whole: {why}", ran.text)
         self.assertIn("ran whole, since its parts collected their cases in different orders: order", ran.text)
-        for label in ("order", "lock", "auto", *["xdist"] * HAS_XDIST):
+        for label in ("order", "lock", "auto", "xdist"):
             self.assertEqual(len(cases_in(ran.path("logs", f"pytest_{label}.xml"))), 5, label)
 
-    @unittest.skipUnless(HAS_XDIST, "pytest-xdist is not installed")
     def test_xdist_is_there_to_be_tried(self) -> None:
         """`.ci/run` fails if a test is skipped."""
 
@@ -391,7 +388,7 @@ def test_two(): pass
         self.assertEqual((ran.code, ran.outcomes()["a"]), (0, "passed"), ran.read("logs/pytest_a.log"))
 
 
-@unittest.skipUnless(HAS_PYTEST, "pytest is not installed")
+@unittest.skipUnless(HAS_PYTEST, "pytest and pytest-xdist are not installed")
 class Interrupted(PartsCase, GatedCase):
     """A run that ends before its parts do."""
 
