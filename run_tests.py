@@ -1178,20 +1178,14 @@ def parse_names(text: str) -> Tuple[str, ...]:
     return names
 
 
-def parse_split(text: str) -> str:
-    """`auto`, or a number of parts from 2, as written. Raises BadValue."""
-    if not re.fullmatch(r"auto|[2-9]|[1-9]\d{1,2}", text):
-        raise BadValue(f"{text!r} is not auto or a whole number from 2 to 999")
+def parse_word(pattern: str, what: str, text: str) -> str:
+    """A value that matches a pattern, as written. Raises BadValue."""
+    if not re.fullmatch(pattern, text):
+        raise BadValue(f"{text!r} is not {what}")
     return text
 
 
-def parse_go_on(text: str) -> str:
-    """`go-on`. Raises BadValue."""
-    if text != "go-on":
-        raise BadValue(f"{text!r} is not go-on")
-    return text
-
-
+PARTS = (r"auto|[2-9]|[1-9]\d{1,2}", "auto or a whole number from 2 to 999")
 ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "gpus": parse_gpus,
     "timeout": parse_duration,
@@ -1202,8 +1196,8 @@ ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "after": parse_names,
     "tags": parse_names,
     "mem": parse_memory,
-    "split": parse_split,
-    "after-crash": parse_go_on,
+    "split": functools.partial(parse_word, *PARTS),
+    "after-crash": functools.partial(parse_word, "go-on", "go-on"),
     "nodes": parse_count,
 }
 
@@ -2678,8 +2672,9 @@ def ask_tool(*command: str) -> str:
         return ""
 
 
-def pynvml_tokens() -> List[str]:
-    """Indices of the GPUs that NVML shows through `pynvml`; the UUIDs of MIG instances where a GPU has them."""
+@contextmanager
+def nvml() -> Iterator[Any]:
+    """The module `pynvml`, ready; None without it or a driver. Where it fails, the block ends, with a warning."""
     try:
         import warnings
 
@@ -2688,20 +2683,40 @@ def pynvml_tokens() -> List[str]:
             import pynvml  # type: ignore[import-not-found]
         pynvml.nvmlInit()
     except Exception:  # no package, no driver, a broken one: the next probe may know more
-        return []
+        yield None
+        return
     try:
-        tokens: List[str] = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            tokens += nvml_instances(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)) or [
-                str(index)
-            ]
-        return tokens
+        yield pynvml
     except pynvml.NVMLError as error:
         warn(f"pynvml failed ({error}); going on without it")
-        return []
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
+
+
+def pynvml_tokens() -> List[str]:
+    """Indices of the GPUs that NVML shows; the UUIDs of MIG instances where a GPU has them."""
+    with nvml() as pynvml:
+        tokens: List[str] = []
+        for index in range(pynvml.nvmlDeviceGetCount() if pynvml else 0):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            tokens += nvml_instances(pynvml, handle) or [str(index)]
+        return tokens
+    return []
+
+
+def nvml_least(devices: Iterable[Device]) -> int:
+    """MiB of the smallest of these GPUs and MIG instances; 0 where NVML does not say it."""
+    sizes: List[int] = []
+    with nvml() as pynvml:
+        for device in devices if pynvml else ():
+            if device.token.isdigit():
+                handle = pynvml.nvmlDeviceGetHandleByIndex(int(device.token))
+            else:
+                handle = pynvml.nvmlDeviceGetHandleByUUID(device.token)
+            sizes.append(pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20)
+        return min(sizes, default=0)
+    return 0
 
 
 def nvml_instances(pynvml: Any, handle: Any) -> List[str]:
@@ -4424,7 +4439,13 @@ class Host:
 
     def fitted(self, test: Test, options: Options) -> Test:
         """A test that needs what it says of these devices."""
-        return by_memory(test, options.gpu_memory or self.health.least)
+        if not test.attributes.mem:
+            return test
+        return by_memory(test, options.gpu_memory or self.memory())
+
+    def memory(self) -> float:
+        """MiB of the smallest GPU; 0 where no tool says it of each."""
+        return self.health.least or nvml_least(self.machine.devices)
 
     def allow(self, slots: int) -> None:
         """Let so many attempts run at once."""
@@ -6377,7 +6398,7 @@ SHARD_VARIABLES = (
     ("SEMAPHORE_JOB_INDEX", "SEMAPHORE_JOB_COUNT", "1", ""),
     ("SYSTEM_JOBPOSITIONINPHASE", "SYSTEM_TOTALJOBSINPHASE", "1", ""),
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", ""),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "0", ""),
+    ("SLURM_PROCID", "SLURM_NTASKS", "0", ""),  # of a step: see find_shard
     ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", "0", ""),  # which the manifest has to set
 )
 
@@ -6385,10 +6406,13 @@ SHARD_VARIABLES = (
 def find_shard(environ: Mapping[str, str]) -> Optional[Shard]:
     """The shard that the CI's variables name; None, with a warning, if there are none. Raises UsageError."""
     for index, total, first, required in SHARD_VARIABLES:
+        if not environ.keys() >= {index, total, required or index}:
+            continue
+        # A batch script has the variables of a task, and is none.
         if (
-            index not in environ
-            or total not in environ
-            or (required and required not in environ)
+            index == "SLURM_PROCID"
+            and "SLURM_JOB_ID" in environ
+            and "SLURM_STEP_ID" not in environ
         ):
             continue
         step = "1"
@@ -6451,7 +6475,7 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
         (
             "--shard K/N|auto",
             parse_shard,
-            "part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure or a Slurm array says",
+            "part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure, Slurm or Kubernetes says",
         ),
         (
             "--only FILE",
@@ -6499,7 +6523,7 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
         (
             "--gpu-memory SIZE",
             parse_memory,
-            "of each GPU (80G), for mem=; default: what nvidia-smi says",
+            "of each GPU (80G), for mem=; default: what nvidia-smi or pynvml says",
         ),
         (
             "--gpu-locks DIR",
@@ -6727,12 +6751,11 @@ class Inbox:
 
     def __init__(self) -> None:
         self.bell = threading.Lock()  # held while nothing has come
-        self.signals: Deque[Interrupt] = collections.deque()
         self.events: Deque[Any] = collections.deque()
 
     def put(self, event: Any) -> None:
         if isinstance(event, Interrupt):
-            self.signals.append(event)
+            self.events.appendleft(event)
         else:
             self.events.append(event)
         with suppress(RuntimeError):  # it has rung before
@@ -6740,13 +6763,10 @@ class Inbox:
 
     def get(self, timeout: float) -> Any:
         """The next event. Raises queue.Empty after `timeout` seconds."""
-        while self.empty():
+        while not self.events:
             if not self.bell.acquire(timeout=timeout):
                 raise queue.Empty
-        return (self.signals or self.events).popleft()
-
-    def empty(self) -> bool:
-        return not (self.signals or self.events)
+        return self.events.popleft()
 
 
 class ReportCut(BaseException):
@@ -6835,7 +6855,7 @@ class Run:
             if now >= self.chores_at:
                 self.do_chores()
                 self.chores_at = now + CHORES_S
-            if self.inbox.empty():  # under load, many lines go out in one write
+            if not self.inbox.events:  # under load, many lines go out in one write
                 self.trace.flush()
             try:
                 event = self.inbox.get(
@@ -7169,15 +7189,11 @@ def check_gpus(machine: Machine, options: Options) -> None:
         )
 
 
-HostFinder = Callable[[Options, Mapping[str, str], Reaper], Host]
-RunMaker = Callable[[Selection, Host, Options, Trace], Run]
-
-
 def run_lists(
     options: Options,
     environ: Mapping[str, str],
-    find_host: HostFinder = find_host,
-    make_run: RunMaker = Run,
+    find_host: Callable[..., Host] = find_host,
+    make_run: Callable[..., Run] = Run,
 ) -> int:
     """From options to exit code. Raises ListError, UsageError, MachineError before any test has started.
 
@@ -7211,7 +7227,7 @@ def prepare(
     trace: Trace,
     reaper: Reaper,
     find: Callable[[], Host],
-    make_run: RunMaker,
+    make_run: Callable[..., Run],
 ) -> Union[Run, int]:
     """All that comes before the first test: the run, or the exit code where there is none."""
     name = next(filter(is_script, options.lists), None)
@@ -8667,12 +8683,8 @@ class ScriptRun(Run):
         self.shown.source = f"/dev/fd/{self.shell.kept}"
 
     def policy(self, sequential: bool) -> Policy:
-        return Policy(
-            not sequential,
-            self.options.output or "replay",
-            sums_up=False,
-            fold=find_fold(os.environ),
-        )
+        output = self.options.output or "replay"
+        return super().policy(sequential)._replace(output=output, sums_up=False)
 
     def is_over(self) -> bool:
         return self.has_ended and self.schedule.done and not self.handed

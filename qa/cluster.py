@@ -324,7 +324,7 @@ class Agent:
             tokens=[device.token for device in self.machine.devices],
             variables=self.machine.variables,
             cores=self.cores,
-            memory=self.host.health.least,
+            memory=self.host.memory(),
         )
 
     def adopt(self, environment: Mapping[str, str]) -> None:
@@ -805,6 +805,9 @@ class Cluster(Host):
             own = [Device(place, token) for place, token in enumerate(node.facts["tokens"])]
             node.pool = Pool(own, options.jobs or node.facts["cores"])
         return ClusterPool(self.nodes)
+
+    def memory(self) -> float:
+        return self.health.least
 
     def fitted(self, test: Test, options: Options) -> Test:
         count = test.attributes.nodes

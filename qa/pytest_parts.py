@@ -26,6 +26,7 @@ import tempfile
 from contextlib import suppress
 from typing import (
     Any,
+    Callable,
     Dict,
     Iterable,
     Iterator,
@@ -783,7 +784,7 @@ def best_count(
 def run_lists(
     options: Options,
     environ: Mapping[str, str],
-    find_host: run_tests.HostFinder = run_tests.find_host,
+    find_host: Callable[..., Host] = run_tests.find_host,
 ) -> int:
     """What the runner's own run_lists does, with parts; returns the exit code."""
     with tempfile.TemporaryDirectory(prefix="run_tests.parts.") as folder:

@@ -528,7 +528,7 @@ class InboxTest(unittest.TestCase):
         for event in (first, signalled):
             inbox.put(event)
         self.assertEqual([inbox.get(0), inbox.get(0)], [signalled, first])
-        self.assertTrue(inbox.empty())
+        self.assertFalse(inbox.events)
 
     def test_a_timeout_that_passes_at_once(self) -> None:
         """A SimpleQueue may then wait for ever."""

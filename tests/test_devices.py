@@ -527,6 +527,17 @@ class MemoryTest(DeviceCase):
             with self.subTest(mem, memory=memory, gpus=gpus):
                 self.assertEqual(self.need(mem, memory, gpus), expected)
 
+    def test_pynvml_says_it_where_nvidia_smi_does_not(self) -> None:
+        """Of GPUs and of MIG instances; the smallest counts."""
+        mib = {"0": 81920, "1": 40960, MIG_A: 20480}
+        cases = (("0,1", {"mib": mib}, 40960), ("0", {"mib": mib}, 81920), (MIG_A, {"mib": mib}, 20480),
+                 ("0", {"mib": mib, "fails": ["nvmlDeviceGetMemoryInfo"]}, 0), ("0", {"fails": ["nvmlInit"]}, 0))
+        for mask, options, expected in cases:
+            with self.subTest(mask, **options), self.see(self.tools([None] * 2, options)):
+                host = run_tests.Host(machine(CUDA_VISIBLE_DEVICES=mask), run_tests.Reaper())
+                self.addCleanup(host.reaper.close)
+                self.assertEqual(host.memory(), expected)
+
     def test_one_gpu(self) -> None:
         """With shares of it come the markers of a parallel run. One test alone shares it with nobody."""
         env = self.tools(nvidia_smi=SMI)

@@ -551,7 +551,10 @@ SERVICES: Mapping[str, Tuple[Dict[str, str], str, int]] = {     # variables, the
     "Azure": ({"SYSTEM_JOBPOSITIONINPHASE": "1", "SYSTEM_TOTALJOBSINPHASE": "3", "SLURM_ARRAY_TASK_STEP": "2"},
               "SYSTEM_JOBPOSITIONINPHASE", 1),
     "Slurm": (SLURM, "SLURM_ARRAY_TASK_ID", 0),
-    "Slurm from 5": ({**SLURM, "SLURM_ARRAY_TASK_MIN": "5"}, "SLURM_ARRAY_TASK_ID", 5)}
+    "Slurm from 5": ({**SLURM, "SLURM_ARRAY_TASK_MIN": "5"}, "SLURM_ARRAY_TASK_ID", 5),
+    "Slurm's steps": ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "3"},
+                      "SLURM_PROCID", 0),
+    "Kubernetes": ({"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "3"}, "JOB_COMPLETION_INDEX", 0)}
 
 
 class ShardsOfServices(unittest.TestCase):
@@ -604,7 +607,9 @@ class ShardsOfServices(unittest.TestCase):
         halves = [{key: value for key, value in environ.items() if key != name}
                   for environ, counting, _ in SERVICES.values()
                   for name in environ if name == counting or environ[name] in ("3", "true")]
-        for environ in ({"CI": "true", "GITLAB_CI": "true"}, {"CI_NODE_INDEX": "0", "CI_NODE_TOTAL": "3"}, *halves):
+        batch_script = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "3"}
+        for environ in ({"CI": "true", "GITLAB_CI": "true"}, {"CI_NODE_INDEX": "0", "CI_NODE_TOTAL": "3"}, batch_script,
+                        *halves):
             with self.subTest(environ):
                 self.assertEqual(self.find(environ), (None, warning))
 
