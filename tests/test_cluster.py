@@ -197,11 +197,12 @@ class RefusalTest(ClusterCase):
             ({"nonce": (self.folder + "/gone", "text")}, "gone: No such file"),
             ({"nonce": (self.write("other", "other"), "text")}, "is another file here"),
             ({"directory": self.folder + "/nowhere"}, "nowhere: No such file"),
-            ({"gpus": "1,1"}, "1,1"),
+            ({"gpus": "9"}, "the outer mask hides 8"),
         ]
         self.addCleanup(os.chdir, os.getcwd())       # an agent goes to the folder of its runner
         for changes, why in cases:
-            with self.subTest(why), mock.patch.dict(os.environ), self.assertRaisesRegex(cluster.Refusal, why):
+            with self.subTest(why), mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "0"}), \
+                    self.assertRaisesRegex(cluster.Refusal, why):
                 cluster.Agent(cluster.Lines(0), cluster.Writer(-1)).greet(self.hello(**changes))
 
     def refused(self, launch: str, *lines: str) -> None:
