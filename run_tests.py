@@ -1185,7 +1185,7 @@ def parse_word(pattern: str, what: str, text: str) -> str:
     return text
 
 
-PARTS = (r"auto|[2-9]|[1-9]\d{1,2}", "auto or a whole number from 2 to 999")
+PARTS = (r"auto|[1-9]\d{0,2}", "auto or a whole number from 1 to 999")
 ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "gpus": parse_gpus,
     "timeout": parse_duration,
@@ -6405,7 +6405,10 @@ SHARD_VARIABLES = (
 
 def find_shard(environ: Mapping[str, str]) -> Optional[Shard]:
     """The shard that the CI's variables name; None, with a warning, if there are none. Raises UsageError."""
+    why = "no CI says which shard this is"
     for index, total, first, required in SHARD_VARIABLES:
+        if index in environ and total not in environ:
+            why = f"{index} is set, and {total} is not"
         if not environ.keys() >= {index, total, required or index}:
             continue
         # A batch script has the variables of a task, and is none.
@@ -6429,7 +6432,7 @@ def find_shard(environ: Mapping[str, str]) -> Optional[Shard]:
             f"--shard auto: {index}={environ[index]} is not one of {total}={environ[total]}; "
             "write --shard K/N"
         )
-    warn("--shard auto: no CI says which shard this is; all tests run")
+    warn(f"--shard auto: {why}; all tests run")
     return None
 
 

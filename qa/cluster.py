@@ -38,6 +38,7 @@ import tempfile
 import threading
 import time
 from typing import (
+    IO,
     Any,
     Callable,
     Collection,
@@ -55,7 +56,14 @@ from typing import (
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
-import run_tests
+try:
+    import run_tests
+except ImportError:
+    print(
+        f"cluster.py: run_tests.py is neither in {HERE} nor above; copy it, too",
+        file=sys.stderr,
+    )
+    sys.exit(3)
 from run_tests import (
     Attempt,
     Broken,
@@ -78,6 +86,7 @@ from run_tests import (
 )
 
 CONNECT_S = 120.0  # until an agent has answered: a busy controller takes its time
+SILENT_S = 10.0  # of which the user hears nothing
 LOST_S = 60.0  # without a word from an agent
 LOST_LEAST_S = 3.0  # the runner looks after its nodes once a second
 LOST_SHARE = 0.75  # of that time, after which an agent gives its runner up: it has swept when others start
@@ -88,7 +97,7 @@ MESSAGE_BYTES = 1 << 16  # read at once
 # surrogate escapes, times are seconds since the event, as two machines have two clocks.
 #
 #   to the agent
-#   hello   version; directory; nonce, the path of a file and what stands in it; environment; gpus, those of --gpus
+#   hello   version; directory; nonces, paths of files and what stands in them; environment; gpus, those of --gpus
 #   open    run, its id; slots, of all nodes; share, the slots of this node; lost, in seconds: see LOST_SHARE
 #   allow   slots: so many attempts may run at once
 #   start   id, of the attempt; number; test, see `words_of`; slot; devices, by place; shares; log
@@ -295,19 +304,15 @@ class Agent:
             raise Refusal(
                 f"Python {sys.version.split()[0]} is too old; name another by --agent-python"
             )
-        path, text = hello["nonce"]
         try:
-            with open(path, encoding="utf-8") as file:
-                seen = file.read()
+            for path, text in hello["nonces"].items():
+                self.check_nonce(path, text)
             os.chdir(hello["directory"])
         except OSError as error:
             raise Refusal(
-                f"{error.filename}: {error.strerror}; log dir and working directory have to be shared by all nodes"
+                f"{error.filename}: {error.strerror}; all nodes have to share the log dir, with leave to write, and "
+                "the working directory"
             ) from None
-        if seen != text:
-            raise Refusal(
-                f"{path} is another file here; the log dir has to be shared by all nodes"
-            )
         if run_tests.find_program("bash") is None:
             raise Refusal("there is no bash")
         self.adopt(hello["environment"])
@@ -326,6 +331,16 @@ class Agent:
             cores=self.cores,
             memory=self.host.memory(),
         )
+
+    def check_nonce(self, path: str, text: str) -> None:
+        """See that a folder is the runner's own, and that files can be made there. Raises OSError, Refusal."""
+        with open(path, encoding="utf-8") as file:
+            if file.read() != text:
+                raise Refusal(
+                    f"{path} is another file here; all nodes have to share its folder"
+                )
+        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path)):
+            pass
 
     def adopt(self, environment: Mapping[str, str]) -> None:
         """Take the runner's environment over, but for what is this node's."""
@@ -469,11 +484,13 @@ class Node:
         self.command = launch.command(name, rank)
         self.facts: Dict[str, Any] = {}  # of `ready`
         self.fault = ""  # why it is not there
+        self.has_started = threading.Event()  # its launch, or it could not
         self.has_answered = threading.Event()  # the one or the other
         self.is_open = threading.Event()  # the run may begin
         self.first = 0  # the index of its first device among those of all nodes
         self.places: Tuple[Device, ...] = ()  # its devices, as the run knows them
         self.pool = Pool([])
+        self.agent: Optional["subprocess.Popen[bytes]"] = None
         self.attempts: Dict[int, Attempt] = {}
         self.guests: Dict[int, Remote] = {}  # attempts of other nodes that need this one, too
         self.lock = threading.Lock()  # for `attempts` and `fault`
@@ -490,38 +507,43 @@ class Node:
             self.fault = f"{self.command[0]}: {error.strerror}"
         except (ValueError, KeyError):
             self.fault = "something else than an agent answers: what a login shell prints has to go to standard error"
+        self.has_started.set()
         self.has_answered.set()
         if self.fault:
             return
         self.is_open.wait()
+        assert self.agent is not None
         try:
-            why = self.listen()
+            why = self.listen(self.agent)
         except Exception as error:  # a thread that dies in silence would hang the run
             why = f"{error!r} in what its agent says"
         if not self.is_over:
             self.lose(why)
-            self.agent.kill()
+            self.drop()
 
     def greet(self, hello: Mapping[str, Any]) -> None:
         """Start the agent and hear what it has. Raises OSError, and ValueError or KeyError for other answers."""
-        self.agent = subprocess.Popen(
+        agent = self.agent = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is the runner's to tell
         )
-        assert self.agent.stdin and self.agent.stdout and self.agent.stderr
-        self.reader = threading.Thread(target=self.read_errors, daemon=True)
+        self.has_started.set()
+        assert agent.stdin and agent.stdout and agent.stderr
+        self.reader = threading.Thread(
+            target=self.read_errors, args=[agent.stderr], daemon=True
+        )
         self.reader.start()
-        self.writer = Writer(self.agent.stdin.fileno())
-        self.lines = Lines(self.agent.stdout.fileno())
+        self.writer = Writer(agent.stdin.fileno())
+        self.lines = Lines(agent.stdout.fileno())
         self.writer.send("hello", **hello)
         give_up = time.monotonic() + CONNECT_S
         while not self.facts and not self.fault:
             messages = self.lines.read(give_up - time.monotonic())
             if messages is None:
-                self.fault = self.last_words()
+                self.fault = self.last_words(agent)
             elif not messages and time.monotonic() >= give_up:
                 self.fault = f"its agent did not answer in {CONNECT_S:.0f} s"
             for message in messages or ():
@@ -530,16 +552,15 @@ class Node:
                 elif message["say"] == "ready":
                     self.facts = message
 
-    def read_errors(self) -> None:
+    def read_errors(self, stream: IO[bytes]) -> None:
         """Keep what the agent and its launch say, until they end."""
-        assert self.agent.stderr
-        for line in self.agent.stderr:
+        for line in stream:
             self.errors.append(run_tests.plain(line.decode("utf-8", "replace")))
 
-    def last_words(self) -> str:
+    def last_words(self, agent: "subprocess.Popen[bytes]") -> str:
         """How the agent has ended, and what it said last."""
         try:
-            status = self.agent.wait(run_tests.KILLED_S)
+            status = agent.wait(run_tests.KILLED_S)
         except subprocess.TimeoutExpired:
             return "its agent has closed its output"
         self.reader.join(run_tests.KILLED_S)  # unless something holds the pipe
@@ -571,13 +592,13 @@ class Node:
             log=os.path.abspath(log),
         )
 
-    def listen(self) -> str:
+    def listen(self, agent: "subprocess.Popen[bytes]") -> str:
         """Post what the agent tells, until it ends; returns why it is no more there."""
         limit_s = self.launch.lost_s
         while True:
             messages = self.lines.read(limit_s - self.lines.silent_s())
             if messages is None:
-                return self.last_words()
+                return self.last_words(agent)
             for message in messages:
                 self.hear(**message)
             if not messages and self.lines.silent_s() >= limit_s:
@@ -608,6 +629,9 @@ class Node:
             if self.attempts.pop(id, None) is None:
                 return
         cause = run_tests.Cause(text, run_tests.Blame(blame), line)
+        for node, _ in lease.parts[1:]:
+            if node.fault and fields["status"]:
+                cause = run_tests.Cause(node.loss()[0].reason, line=node.loss()[0].reason)
         now = time.monotonic()
         self.post(
             Exited(
@@ -646,9 +670,17 @@ class Node:
                 Exited(now, attempt.test, -signal.SIGKILL, "left open", cause=cause, sick=sick)
             )
 
+    def drop(self) -> None:
+        """End the launch, and what it has started here: the agent's guard ends what the agent has started."""
+        self.has_started.wait(run_tests.KILLED_S)
+        if self.agent is not None and self.agent.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.agent.pid, signal.SIGKILL)
+
     def leave(self, give_up: float) -> None:
-        """Wait for the agent's end until this time, then end it: its guard ends what it has started."""
-        for end in (self.agent.terminate, self.agent.kill):
+        """Wait for the agent's end until this time, then end it."""
+        assert self.agent is not None
+        for end in (self.agent.terminate, self.drop):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.agent.wait(max(give_up - time.monotonic(), 1))
                 return
@@ -955,30 +987,54 @@ def seconds_left(environ: Mapping[str, str]) -> Optional[float]:
 
 def connect(nodes: Sequence[Node], options: Options) -> None:
     """Start all agents at once, and wait for their answers. Raises MachineError, a line for each that is not there."""
-    nonce = os.urandom(8).hex()
+    folders = {os.path.abspath(options.log_dir): None}
+    if os.path.commonpath([os.getcwd(), *folders]) != os.getcwd() and os.access(".", os.W_OK):
+        folders[os.getcwd()] = None
     try:
-        with tempfile.NamedTemporaryFile("w", dir=os.path.abspath(options.log_dir)) as file:
-            file.write(nonce)
-            file.flush()
+        with contextlib.ExitStack() as stack:
+            nonces = {}
+            for folder in folders:
+                file = stack.enter_context(tempfile.NamedTemporaryFile("w", dir=folder))
+                nonces[file.name] = os.urandom(8).hex()
+                file.write(nonces[file.name])
+                file.flush()
             environment = {to_text(name): to_text(value) for name, value in os.environb.items()}
             hello = {
                 "version": version(),
                 "directory": os.getcwd(),
-                "nonce": (file.name, nonce),
+                "nonces": nonces,
                 "environment": environment,
                 "gpus": options.gpus,
             }
             for node in nodes:
                 threading.Thread(target=node.converse, args=(hello,), daemon=True).start()
-            for node in nodes:
-                node.has_answered.wait()
+            wait_for_all(nodes)
     except OSError as error:
         raise MachineError(
             f"--log-dir {options.log_dir} cannot be written ({error.strerror})"
         ) from None
     faults = [f"{node.name}: {node.fault}" for node in nodes if node.fault]
     if faults:
+        for node in nodes:
+            node.drop()
         raise MachineError("no run without all nodes\n" + "\n".join(faults))
+
+
+def wait_for_all(nodes: Sequence[Node]) -> None:
+    """Until each node has answered. Whatever ends the wait, no launch is left behind."""
+    try:
+        give_up = time.monotonic() + SILENT_S
+        for node in nodes:
+            node.has_answered.wait(max(give_up - time.monotonic(), 0))
+        late = [node.name for node in nodes if not node.has_answered.is_set()]
+        if late:
+            warn(f"waiting for {', '.join(late)}: at most {CONNECT_S:.0f} s")
+        for node in nodes:
+            node.has_answered.wait()
+    except BaseException:
+        for node in nodes:
+            node.drop()
+        raise
 
 
 def find_cluster(
@@ -1005,7 +1061,7 @@ def find_cluster(
 def share_scratch(log_dir: str) -> None:
     """Let what tests read lie where all nodes see it. Raises MachineError."""
     try:
-        os.makedirs(log_dir, exist_ok=True)
+        run_tests.make_log_dir(log_dir)
     except OSError as error:
         raise MachineError(f"--log-dir {log_dir}: {error.strerror}") from None
     tempfile.tempdir = os.path.abspath(log_dir)

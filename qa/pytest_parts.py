@@ -42,7 +42,14 @@ from xml.etree import ElementTree
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
-import run_tests
+try:
+    import run_tests
+except ImportError:
+    print(
+        f"pytest_parts.py: run_tests.py is neither in {HERE} nor above; copy it, too",
+        file=sys.stderr,
+    )
+    sys.exit(3)
 from run_tests import (
     Conclude,
     Exited,
@@ -789,7 +796,12 @@ def run_lists(
     """What the runner's own run_lists does, with parts; returns the exit code."""
     with tempfile.TemporaryDirectory(prefix="run_tests.parts.") as folder:
         os.mkdir(os.path.join(folder, "plugin"))
-        shutil.copy(os.path.join(HERE, PLUGIN + ".py"), os.path.join(folder, "plugin"))
+        try:
+            shutil.copy(os.path.join(HERE, PLUGIN + ".py"), os.path.join(folder, "plugin"))
+        except FileNotFoundError:
+            raise run_tests.MachineError(
+                f"{PLUGIN}.py is not in {HERE}; copy it, too"
+            ) from None
         return run_tests.run_lists(
             options, environ, find_host, functools.partial(PartsRun, folder)
         )

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import unittest
 from typing import Any, Dict, List
@@ -20,6 +22,11 @@ CLUSTER = os.path.join(ROOT, "qa", "cluster.py")
 
 class ClusterCase(GatedCase):
     launch = "env NODE={node}"
+
+    def wait_for_end(self, pid: int) -> None:
+        """Wait until a process is gone."""
+        while run_tests.process_info(pid):
+            os.sched_yield()
 
     def command(self, *arguments: str) -> List[str]:
         return [sys.executable, CLUSTER, "--nodes", "n1,n2", "--launch", self.launch, *arguments]
@@ -130,11 +137,6 @@ class RunTest(ClusterCase):
         for pid in map(int, pids):
             self.wait_for_end(pid)
 
-    def wait_for_end(self, pid: int) -> None:
-        """Wait until a process is gone."""
-        while run_tests.process_info(pid):
-            os.sched_yield()
-
 
 class LostNodeTest(ClusterCase):
     def test_its_tests_run_again_elsewhere(self) -> None:
@@ -188,14 +190,14 @@ class LostNodeTest(ClusterCase):
 
 class RefusalTest(ClusterCase):
     def hello(self, **changes: Any) -> Dict[str, Any]:
-        return {"version": cluster.version(), "directory": self.folder, "lost": 60.0, "gpus": None,
-                "nonce": (self.write("nonce", "text"), "text"), "environment": {}, **changes}
+        return {"version": cluster.version(), "directory": self.folder, "gpus": None,
+                "nonces": {self.write("nonce", "text"): "text"}, "environment": {}, **changes}
 
     def test_an_agent_says_what_is_missing(self) -> None:
         cases = [
             ({"version": "another"}, "another version"),
-            ({"nonce": (self.folder + "/gone", "text")}, "gone: No such file"),
-            ({"nonce": (self.write("other", "other"), "text")}, "is another file here"),
+            ({"nonces": {self.folder + "/gone": "text"}}, "gone: No such file"),
+            ({"nonces": {self.write("other", "other"): "text"}}, "is another file here"),
             ({"directory": self.folder + "/nowhere"}, "nowhere: No such file"),
             ({"gpus": "9"}, "the outer mask hides 8"),
         ]
@@ -219,6 +221,24 @@ class RefusalTest(ClusterCase):
         self.refused("sh -c 'echo Welcome to {node}; cat'",
                      *(f"n{number}: something else than an agent answers: what a login shell prints has to go to "
                        "standard error" for number in (1, 2)))
+
+    def test_an_interrupt_meanwhile_leaves_no_launch(self) -> None:
+        up = Fifo(self, "up")
+        self.launch = f"sh -c 'echo $$ >{up.path}; exec sleep 1000' {{node}}"
+        self.write("t.txt", "true\n")
+        process = self.start("t.txt")
+        pids = up.lines(2)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        self.assertEqual(process.returncode, 130)
+        for pid in map(int, pids):
+            self.wait_for_end(pid)
+
+    def test_a_file_that_was_not_copied_is_named(self) -> None:
+        alone = shutil.copy(CLUSTER, self.folder)
+        ran = subprocess.run([sys.executable, "-S", alone], check=False, stderr=subprocess.PIPE)
+        self.assertEqual(ran.returncode, 3)
+        self.assertRegex(ran.stderr.decode(), r"\Acluster.py: run_tests.py is neither in .*; copy it, too\n\Z")
 
     def test_mistakes_in_the_command_line(self) -> None:
         self.write("t.txt", "true\n")
