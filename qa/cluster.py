@@ -86,6 +86,7 @@ from run_tests import (
 )
 
 CONNECT_S = 120.0  # until an agent has answered: a busy controller takes its time
+FIRST_WAIT_S = 0.1  # for an answer of one node, before the next is looked at
 SILENT_S = 10.0  # of which the user hears nothing
 LOST_S = 60.0  # without a word from an agent
 LOST_LEAST_S = 3.0  # the runner looks after its nodes once a second
@@ -1006,9 +1007,7 @@ def connect(nodes: Sequence[Node], options: Options) -> None:
                 "environment": environment,
                 "gpus": options.gpus,
             }
-            for node in nodes:
-                threading.Thread(target=node.converse, args=(hello,), daemon=True).start()
-            wait_for_all(nodes)
+            greet_all(nodes, hello)
     except OSError as error:
         raise MachineError(
             f"--log-dir {options.log_dir} cannot be written ({error.strerror})"
@@ -1020,17 +1019,19 @@ def connect(nodes: Sequence[Node], options: Options) -> None:
         raise MachineError("no run without all nodes\n" + "\n".join(faults))
 
 
-def wait_for_all(nodes: Sequence[Node]) -> None:
-    """Until each node has answered. Whatever ends the wait, no launch is left behind."""
+def greet_all(nodes: Sequence[Node], hello: Mapping[str, Any]) -> None:
+    """Start all agents, and wait until each has answered. Whatever ends the wait, no launch is left behind."""
+    tell_at = time.monotonic() + SILENT_S
+    late = [node.name for node in nodes]
     try:
-        give_up = time.monotonic() + SILENT_S
         for node in nodes:
-            node.has_answered.wait(max(give_up - time.monotonic(), 0))
-        late = [node.name for node in nodes if not node.has_answered.is_set()]
-        if late:
-            warn(f"waiting for {', '.join(late)}: at most {CONNECT_S:.0f} s")
-        for node in nodes:
-            node.has_answered.wait()
+            threading.Thread(target=node.converse, args=(hello,), daemon=True).start()
+        while late:
+            # A signal that comes just before a wait begins is handled when it ends: none is long.
+            late = [node.name for node in nodes if not node.has_answered.wait(FIRST_WAIT_S)]
+            if late and time.monotonic() >= tell_at:
+                warn(f"waiting for {', '.join(late)}: at most {CONNECT_S:.0f} s")
+                tell_at = math.inf
     except BaseException:
         for node in nodes:
             node.drop()

@@ -53,7 +53,7 @@ class Watched(Browser):
         return json.loads(result["result"]["value"])[0]
 
 
-@unittest.skipUnless(BROWSER, "no chromium")
+@unittest.skipUnless(BROWSER, "no chromium, or no BROWSER=1")
 class Page(unittest.TestCase):
     """What a user sees and does."""
 
