@@ -120,9 +120,8 @@ LINGER_S = 1.5  # some helpers look for their parent once a second, and then go 
 KILLED_S = 2.0  # a killed process is gone in milliseconds, or is stuck in the kernel
 LIVE_S = 0.25  # between two looks at the keys; a clock that counts seconds needs no more
 REDRAW_S = 0.1  # between two drawings of the live block: more is flicker
-SILENCE_S = (
-    60.0  # without a line, after which a run says that it is alive: CI services end silent jobs
-)
+# Without a line, after which a run says that it is alive: CI services end silent jobs.
+SILENCE_S = 60.0
 SLOW_S = 300.0  # how often a test that runs on is announced: few tests of a file take longer
 STUCK_S = 30.0  # a shell that SIGKILL does not end by then is given up
 SWEEP_POLL_S = 0.02  # between two looks at what a test has left: each look takes milliseconds
@@ -133,7 +132,7 @@ REPORT_S = 10.0  # of `--deadline`, kept for sweeps and reports
 MEMORY_S = 10.0  # a GPU's memory comes back within a second of its process's end
 # A GPU may hold so much more than before: drivers keep some, a CUDA context takes 500.
 MEMORY_MIB = 128
-# Between two looks at what running tests hold of their GPUs: a look takes 20 ms, and up to a second with 8 GPUs.
+# Between two looks at what running tests hold of their GPUs: each asks nvidia-smi for all GPUs.
 MEASURE_S = 2.0
 MEMORY_MARGIN = 1.2  # from a peak that was seen to a `mem=`: the looks may miss the highest
 # The program nvidia-smi takes seconds without persistence mode; a hung driver takes for ever.
@@ -3031,10 +3030,15 @@ class Pool:
         self.cpus -= need == 0
         self.leases += 1
         self.is_alone = alone
+        devices = tuple(self.devices[index] for index in chosen)
+        return Lease(devices, self.take_slot(), shares)
+
+    def take_slot(self) -> int:
+        """The smallest slot number that is free."""
         slot = heapq.heappop(self.slots)
         if not self.slots:
             self.slots.append(slot + 1)
-        return Lease(tuple(self.devices[index] for index in chosen), slot, shares)
+        return slot
 
     def choose(self, count: int, shares: int, avoid: Container[int]) -> Sequence[int]:
         """The devices to take shares of: fewer than `count` if there are not as many.
@@ -8657,7 +8661,6 @@ class ScriptRun(Run):
         self.has_ended = self.is_ending = self.is_at_end = False
         # Ends a script that goes on after its tests have been ended.
         self.killer: Optional[threading.Timer] = None
-        self.began = time.monotonic()  # the first of `handed`
         # Variables come with the snapshot of the script's shell, but for what bash does not keep as one.
         self.exports = unkept()
         self.shell = self.make_shell()
@@ -8964,8 +8967,6 @@ class ScriptRun(Run):
 
     def hand(self, handed: Handed) -> None:
         """A test is on its way."""
-        if not self.handed:
-            self.began = time.monotonic()
         if self.lone:
             self.explain(*self.lone)
         self.lone = None

@@ -622,17 +622,16 @@ class Node:
         text, blame, line = fields.pop("cause")
         leaked = tuple(fields.pop("leaked"))
         sick = [Sick(self.places[place], reason) for place, reason in fields.pop("sick")]
+        cause = run_tests.Cause(text, run_tests.Blame(blame), line)
         for node, _ in lease.parts[1:]:
             node.guests.pop(id, None)
             if node.fault:
                 sick += node.loss()
+                if fields["status"]:
+                    cause = node.cause()
         with self.lock:
             if self.attempts.pop(id, None) is None:
                 return
-        cause = run_tests.Cause(text, run_tests.Blame(blame), line)
-        for node, _ in lease.parts[1:]:
-            if node.fault and fields["status"]:
-                cause = run_tests.Cause(node.loss()[0].reason, line=node.loss()[0].reason)
         now = time.monotonic()
         self.post(
             Exited(
@@ -648,11 +647,15 @@ class Node:
 
     def loss(self) -> List[Sick]:
         """All that is lost with the node: where it has no devices, one that stands for it."""
-        reason = f"node {self.name} is lost: {self.fault}"
         return [
-            Sick(device, reason)
+            Sick(device, self.cause().text)
             for device in self.places or (Device(-1 - self.rank, self.name),)
         ]
+
+    def cause(self) -> run_tests.Cause:
+        """Why tests have failed that ran there."""
+        reason = f"node {self.name} is lost: {self.fault}"
+        return run_tests.Cause(reason, line=reason)
 
     def lose(self, why: str) -> None:
         """Give the node up: its devices, and what ran there, which may run again elsewhere."""
@@ -665,11 +668,9 @@ class Node:
         now = time.monotonic()
         sick = tuple(self.loss())
         self.post(run_tests.Lost(now, sick))
-        cause = run_tests.Cause(sick[0].reason, line=sick[0].reason)
         for attempt in lost:
-            self.post(
-                Exited(now, attempt.test, -signal.SIGKILL, "left open", cause=cause, sick=sick)
-            )
+            end = Exited(now, attempt.test, -signal.SIGKILL, "left open", cause=self.cause())
+            self.post(end._replace(sick=sick))
 
     def drop(self) -> None:
         """End the launch, and what it has started here: the agent's guard ends what the agent has started."""
@@ -772,11 +773,8 @@ class ClusterPool(Pool):
 
     def lease(self, parts: List[Tuple[Node, Lease]]) -> Lease:
         """One lease from those of nodes."""
-        slot = heapq.heappop(self.slots)
-        if not self.slots:
-            self.slots.append(slot + 1)
         devices = [node.places[device.index] for node, part in parts for device in part.devices]
-        lease = NodeLease(tuple(devices), slot, parts[0][1].shares)
+        lease = NodeLease(tuple(devices), self.take_slot(), parts[0][1].shares)
         lease.parts = parts
         return lease
 
