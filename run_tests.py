@@ -7927,12 +7927,12 @@ _rt_ask() {      # sends words, does what is answered
   set -- "${_rt_arguments[@]}"
   eval "$_rt_answer"
 }
-_rt_hook() {     # $?, the command, its line, the positional parameters, $_, which so stays what it is
+_rt_hook() {     # $?, the command, its line, its trap for ERR, the positional parameters, $_, which so stays what it is
   local - _rt_flags=$- _rt_skip= _rt_again=$_rt_skipped
   set +aeuvx
   _rt_unskip
   if [[ ! $_rt_over && ! -e /dev/fd/FD_FIN ]]; then    # else $2 is stale
-    local _rt_status=$1 _rt_command=$2 _rt_line=$3 _rt_arguments=("${@:4:$#-4}")
+    local _rt_status=$1 _rt_command=$2 _rt_line=$3 _rt_on_error=$4 _rt_arguments=("${@:5:$#-5}")
     local _rt_name=${_rt_command%%[$' \t\n']*}
     if [[ $BASHPID == "$_rt_shell" ]]; then
       _rt_step
@@ -7968,9 +7968,8 @@ _rt_step() {
   esac
   [[ ${_rt_files[$_rt_source]-} ]] || _rt_ask scan "$_rt_source" "$PWD"
   _rt_place=${_rt_places[${_rt_files[$_rt_source]}:$_rt_line]-}
-  [[ ! $_rt_trapped ]] || _rt_keep_end
+  [[ ! $_rt_trapped ]] || _rt_keep_traps
   [[ ${FUNCNAME[2]-} != "$_rt_name" ]] || return         # a function is seen where it is called and where it begins
-  [[ ! $_rt_careful || $_rt_place == *s* ]] || _rt_join  # the commands of a trap for ERR are not told
   if [[ $_rt_place == *s* || $_rt_handlers == *" $_rt_name "* ]]; then
     local _rt_site=
     _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command"
@@ -7984,16 +7983,11 @@ _rt_step() {
     _rt_ask look "$_rt_source" "$_rt_line" "$_rt_command"
   fi
   case $_rt_name in
-    trap)    # bash does not tell the commands of a trap for ERR, and not in a function that there is one
+    trap)
       _rt_trapped=1 _rt_calm=()
       case $_rt_command in
-        trap\ -\ *ERR* | trap\ -\ *RETURN*) _rt_careful= _rt_error= ;;
-        *ERR* | *RETURN*)
-          _rt_careful=1 _rt_error=
-          # An assignment is the same however often it is done, and whatever it is done for.
-          if [[ $_rt_command =~ ^trap\ [\"\']?([A-Za-z_]+=[A-Za-z0-9]+)[\"\']?\ ERR$ ]]; then
-            _rt_careful= _rt_error=${BASH_REMATCH[1]}
-          fi ;;
+        trap\ -\ *RETURN*) _rt_careful= ;;
+        *RETURN*) _rt_careful=1 ;;
       esac ;;
     source | .) _rt_files=() _rt_calm=() ;;    # a file may be another than before
   esac
@@ -8018,6 +8012,7 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
       fi
     done
   fi
+  [[ ! $_rt_careful ]] || _rt_why='a trap for RETURN is not told'
   [[ ! $! || ! $(builtin jobs -pr) ]] || _rt_why='the script has a job in the background'
   if [[ /dev/fd/0 -ef /dev/fd/$_rt_stdin ]]; then
     _rt_reads=own
@@ -8036,7 +8031,7 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
     _rt_keep >|"$_rt_folder/$((++_rt_count))" || _rt_why='its state cannot be kept'
     _rt_kept=$_rt_place
   fi
-  _rt_place=$_rt_flags${_rt_careful:+E}${_rt_error:+R}
+  _rt_place=$_rt_flags${_rt_error:+R}
   ! declare -F -- "$_rt_first" >/dev/null || _rt_place+=F
   _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_marked" "$_rt_level" "$_rt_place" \
     "$_rt_reads" "$_rt_error" "$_rt_label" "" "$_rt_junit" "$_rt_first" "$_rt_mask"
@@ -8072,14 +8067,14 @@ _rt_react() {    # to the tests that have failed, one after the other, as the ru
 }
 _rt_return() { return "$1"; }
 _rt_handle() {   # the status of a test, its handler, the options and the positional parameters at its place
-  local PS4=$'\1'$PS4 _rt_text=$2 _rt_set=${3//[!aux]/}
+  local PS4=$'\1'$PS4 _rt_failed=$1 _rt_text=$2 _rt_set=${3//[!aux]/}
   _rt_text="{ ${_rt_set:+set -$_rt_set; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_text"$'\n'
   _rt_text+="{ _rt_reacted=\$?; set +aux; } 2>/dev/null"
   shift 3
   { eval "$_rt_text"; } 2>&FD_ERR
 }
 _rt_end() {
-  local _rt_status=$? - _rt_flags=$- _rt_arguments=()
+  local _rt_status=$? _rt_flags=$- _rt_arguments=()
   set +aeuvx
   _rt_unskip
   if [[ $BASHPID == "$_rt_shell" ]]; then
@@ -8090,6 +8085,7 @@ _rt_end() {
     [[ -o posix ]] || unset -f exit
     _rt_over=1
   fi
+  set "-${_rt_flags//[!aeuvx]/}$_rt_x"
   return "$_rt_status"
 }
 _rt_leave() {    # ends a script that has come to its end already, which bash does without the rest of its EXIT trap
@@ -8097,17 +8093,38 @@ _rt_leave() {    # ends a script that has come to its end already, which bash do
   eval "{ ${_rt_x:+set -x; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_farewell"
   { exit "$1"; } 2>/dev/null
 }
-_rt_keep_end() { # the end of the script waits too, whatever trap it has set for it
-  local _rt_text=$(trap -p EXIT)
+_rt_keep_traps() {    # the end of the script waits too, and so does what a failure runs, whatever traps there are
+  local IFS=' ' _rt_text _rt_frames
+  if [[ $_rt_trapped != up ]]; then
+    _rt_text=$(trap -p EXIT)
+    if [[ $_rt_text != *_rt_end* ]]; then
+      eval "set -- ${_rt_text#trap -- }"
+      _rt_farewell=${1-}
+      trap -- "{ _rt_end && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null${1:+$'\n'$1}" EXIT
+    fi
+  fi
   _rt_trapped=
-  [[ $_rt_text != *_rt_end* ]] || return
-  eval "set -- ${_rt_text#trap -- }"
-  _rt_farewell=${1-}
-  trap -- "{ _rt_end && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null${1:+$'\n'$1}" EXIT
+  _rt_frames=" ${FUNCNAME[*]:3}"
+  _rt_frames=${_rt_frames% main}
+  if [[ ! $_rt_on_error && $_rt_flags != *E* && ${_rt_frames// source/} ]]; then
+    _rt_trapped=up     # a function does not see the trap of its caller
+  elif [[ $_rt_on_error != *_rt_wait* ]]; then
+    eval "set -- ${_rt_on_error#trap -- }"
+    _rt_error=${1-}
+    [[ ! $_rt_error ]] || trap -- "{ _rt_wait && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null; $_rt_error" ERR
+  fi
 }
-_rt_keep_end
+_rt_wait() {     # before the commands of a trap for ERR, which bash does not tell
+  local _rt_status=$? - _rt_flags=$- _rt_arguments=()
+  set +aeuvx
+  [[ $BASHPID != "$_rt_shell" ]] || _rt_join
+  return "$_rt_status"
+}
+_rt_on_error= _rt_flags=$-
+_rt_keep_traps
+unset _rt_on_error _rt_flags
 _rt_trap='{ [[ ! $_rt_skipped && ${_rt_calm[$_rt_pending:${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} ]] ||'
-_rt_trap+=' if _rt_hook "$?" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then ! : "$_"; fi; } FD_ERR>&2 2>/dev/null'
+_rt_trap+=' if _rt_hook "$?" "$BASH_COMMAND" "$LINENO" "${_rt_trapped:+$(trap -p ERR)}" "$@" "$_"; then ! : "$_"; fi; } FD_ERR>&2 2>/dev/null'
 trap 'set -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
 # Says what a shell is like, before and after it calls a function. What programs and the like leave behind is left out.
@@ -8121,7 +8138,7 @@ STATE_KEEPER = r"""
   _rt_snapshot "$@"
 } >|"$_rt_to"
 """
-OWN_LINES = rb"\{ (?:\[\[ ! \$_rt_skipped|_rt_end).*2>/dev/null\n"  # which `set -v` shows
+OWN_LINES = rb"\{ (?:\[\[ ! \$_rt_skipped|_rt_end|_rt_wait).*?2>/dev/null(?:\n|; )"  # which `set -v` shows
 
 
 class Asked(NamedTuple):
@@ -8314,7 +8331,7 @@ class Arrival(NamedTuple):
     level: str  # of `source`
     flags: str  # the shell's options
     reads: str  # its standard input: `own` if it is the script's, `other`, or nothing
-    error: str  # `NAME=value` of its trap for ERR
+    error: str  # the commands of its trap for ERR
 
 
 class Handed(NamedTuple):
@@ -8327,6 +8344,7 @@ class Handed(NamedTuple):
     snapshot: str  # path of bash that makes another shell like the script's
     flags: str  # the shell's options
     level: int  # of `source`
+    command: str  # as bash has it
 
 
 class Reaction(NamedTuple):
@@ -8340,6 +8358,8 @@ class Reaction(NamedTuple):
 
 # A variable in a snapshot, with its value in bash's quotes.
 VARIABLE = rf"""declare -\S+ ({NAME})((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^"'\n])*)\n"""
+# The end of a script with the status of a test. `set -x` does not show it; it does what the EXIT trap does.
+END = '{ _rt_x=${-//[!x]/}; set +x; } 2>/dev/null; exit "$_rt_failed"'
 # Nobody looks at what these were: bash sets them by itself.
 OWN_LIFE = names_in("LINES COLUMNS BASH_EXECUTION_STRING PWD OLDPWD") | {
     " arguments",
@@ -8408,7 +8428,8 @@ class Script:
             ).changes
         for node in file.commands:
             if node.name == "trap" and "ERR" in node.text:
-                self.changes.update(re.findall(rf"({NAME})=", node.text))
+                reaction = Reader(unquoted(node.words[1].text)).nodes
+                self.changes |= read_handler(reaction, self.functions).changes
         for site, _, _ in file.found:
             self.changes |= read_handler(site.nodes, self.functions).changes
         for name, value in re.findall(rf"({NAME})=[\"']?({NAME})\b", text):
@@ -8532,9 +8553,7 @@ class Certainty:
         self.seen = self.script.reach(text, state)
         self.is_indirect = re.search(INDIRECT, text) is not None
 
-    def begin(
-        self, handed: Handed, now: Mapping[str, str], status: int, is_at_end: bool
-    ) -> str:
+    def begin(self, handed: Handed, now: Mapping[str, str], status: int) -> str:
         """Bash that reacts to a failure in the state that the shell had when it handed the test over.
 
         Variables that have changed since stand behind local ones meanwhile.
@@ -8550,14 +8569,9 @@ class Certainty:
         then.update((name, text) for name, text in now.items() if name not in borrowed)
         self.reaction = Reaction(handed, now, then, borrowed)
         handler = shlex.quote(handed.reaction)
-        flags = handed.flags
-        # What stands in for the rest of the EXIT trap is not bash's own.
-        is_hidden = is_at_end and "x" in flags and not handed.site.handler
-        if is_hidden:
-            flags = flags.replace("x", "")
         lines = [base.get(name, f"local {name}; unset -v {name}") for name in sorted(borrowed)]
-        lines.append("_rt_x=x" * is_hidden)
-        lines.append(f"_rt_handle {status} {handler} {flags or '-'}{base[' arguments']}")
+        lines.append(f"local _rt_what={shlex.quote(handed.command)}")
+        lines.append(f"_rt_handle {status} {handler} {handed.flags or '-'}{base[' arguments']}")
         lines.append('_rt_keep >|"$_rt_folder/state"')
         lines += [now[name] for name in sorted(borrowed) if name.startswith(" ")]
         return "\n".join([*lines, "_rt_more=1"])
@@ -8613,7 +8627,12 @@ class Certainty:
 
     def doubt(self, handed: Handed, seen: List[str], status: int) -> None:
         """Note the first of what has seen too much, or that something has looked at the status of a reaction."""
-        if status and (self.script.is_watched(handed.site) or re.search("[eER]", handed.flags)):
+        site = handed.site
+        if (
+            status
+            and site.handler
+            and (self.script.is_watched(site) or re.search("[eR]", handed.flags))
+        ):
             seen.append(f"{handed.test.where}:what looks at the status of its handler")
         for text in seen[:1]:
             file, line, command = text.split(":", 2)
@@ -8647,6 +8666,7 @@ class ScriptRun(Run):
         self.must_join = False  # one of these has failed
         self.keeper = host.reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
         self.site: Optional[Site] = None  # whose words bash is asked for
+        self.place = ("", "")  # its line and command, as bash has them
         self.handed: List[Handed] = []  # since the script has last waited
         self.running = 0  # of these, how many have not ended
         self.batch: List[Test] = []  # of these, what the schedule does not know yet
@@ -8658,7 +8678,7 @@ class ScriptRun(Run):
         self.alone: Dict[str, str] = {}  # by place, why a test does not run beside others
         # A test for which alone the script has waited, and why: that is to be told if another one follows.
         self.lone: Optional[Tuple[TestLine, str]] = None
-        self.has_ended = self.is_ending = self.is_at_end = False
+        self.has_ended = self.is_ending = False
         # Ends a script that goes on after its tests have been ended.
         self.killer: Optional[threading.Timer] = None
         # Variables come with the snapshot of the script's shell, but for what bash does not keep as one.
@@ -8810,6 +8830,7 @@ class ScriptRun(Run):
         if len({(site.handler, site.test.label) for site in sites}) > 1:
             self.explain(sites[0].test, "another test on its line has the same words")
         elif sites and (sites[0].handler or not self.script.has_tests(words[0])):
+            self.place = line, command
             return self.hand_over(sites[0])
         if words and words[0] in self.options.handlers:
             label = shlex.quote(command)
@@ -8875,11 +8896,12 @@ class ScriptRun(Run):
         line = site.test.expanded(
             Snapshot(os.getcwd(), self.exports, said.snapshot), b"", fields[7:]
         )
-        handler = read_handler(site.nodes, self.script.functions, said.flags)
-        reaction = site.handler or said.error
-        is_last = site.is_last and line.file == self.name and not said.error
+        reaction = site.handler or self.on_error(said.error)
+        nodes = site.nodes or Reader(reaction).nodes
+        handler = read_handler(nodes, self.script.functions, said.flags)
+        is_last = site.is_last and line.file == self.name
         if not site.handler and ("e" in said.flags or is_last):
-            reaction = "exit $?"
+            reaction = f"{reaction}\n{END}".strip()
         why = self.obstacle(line, site, handler, said, reaction)
         if why:
             self.explain(site.test, why)
@@ -8896,7 +8918,14 @@ class ScriptRun(Run):
         if "exit" in reaction or handler.leaves:
             self.last_ones.add(test)
         handed = Handed(
-            test, offset, site, reaction, said.snapshot, said.flags, int(said.level)
+            test,
+            offset,
+            site,
+            reaction,
+            said.snapshot,
+            said.flags,
+            int(said.level),
+            self.place[1],
         )
         done = "_rt_pending=1 _rt_skip=1"
         why = self.hurry(site, handler, said)
@@ -8906,6 +8935,12 @@ class ScriptRun(Run):
             done += "; _rt_join"
         self.hand(handed)
         return done
+
+    def on_error(self, trap: str) -> str:
+        """The commands of a trap for ERR at the place of the test that is on its way."""
+        line, _ = self.place
+        trap = re.sub(r"\$(?:LINENO\b|\{LINENO\})", line, trap)
+        return re.sub(r"\$(?:BASH_COMMAND\b|\{BASH_COMMAND\})", "${_rt_what}", trap)
 
     def hurry(self, site: Site, handler: Handler, said: Arrival) -> str:
         """Why bash has to wait for a test before it goes on; empty if it may run ahead."""
@@ -8947,7 +8982,8 @@ class ScriptRun(Run):
                 return f"{line.first} may end the script"
             if not read_handler(function, self.script.functions, said.flags).is_test:
                 return f"{line.first} changes the script's shell"
-        if handler.fails or (re.search("[eE]", said.flags) and handler.can_fail):
+        looks = "e" in said.flags or (site.handler and said.error)
+        if handler.fails or (looks and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
         if handler.may_end_badly and self.script.is_watched(site):
             return "what follows may look at the status of its handler"
@@ -8955,9 +8991,11 @@ class ScriptRun(Run):
 
     def bare_obstacle(self, line: TestLine, site: Site, said: Arrival, reaction: str) -> str:
         """Why bash has to run a test without a handler itself: something looks at its status."""
-        if "E" in said.flags or (said.error and ("e" in said.flags or site.function)):
+        if said.error and ("E" in said.flags or site.function):
             return "a trap for ERR looks at its status"
-        if "e" not in said.flags and reaction != "exit $?":
+        if said.error and self.schedule.pool.sequential and re.search("[vx]", said.flags):
+            return "`set -x` shows its trap"
+        if "e" not in said.flags and not reaction.endswith(END):
             return "what follows may look at its status" * self.script.is_watched(site)
         if site.function in self.script.guarded() or (
             not site.function and line.file != self.name
@@ -9018,7 +9056,7 @@ class ScriptRun(Run):
     def check_calls(self) -> None:
         """Functions have run in shells of their own, which they may neither change nor end but by a last failure."""
         for handed in self.handed:
-            is_last = handed.reaction == "exit $?" and self.has_failed(handed)
+            is_last = handed.reaction.endswith(END) and self.has_failed(handed)
             if not handed.test.shell.after or is_last:
                 continue
             folder = self.folder_of(handed.test)
@@ -9033,7 +9071,6 @@ class ScriptRun(Run):
     def on_join(self, offset: int, level: str, source: str, line: str, command: str) -> None:
         """Bash waits; it is answered when all tests have ended."""
         self.joined = offset, int(level)
-        self.is_at_end = not command
         if len(self.handed) == 1 and command and not self.schedule.pool.sequential:
             name = command.partition("\n")[0]
             self.lone = (
@@ -9084,7 +9121,7 @@ class ScriptRun(Run):
         handed = self.handling[len(self.ends)]
         # The status is 1 for one that did not run, or has passed but for the runner.
         status_of_test = shell_status(self.result_of(handed).status or 1)
-        return certainty.begin(handed, state, status_of_test, self.is_at_end)
+        return certainty.begin(handed, state, status_of_test)
 
     def release(self, end: int) -> None:
         """Show the tests that the script has waited for, at their places in what it has printed up to `end`."""
