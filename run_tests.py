@@ -7374,13 +7374,14 @@ FAILED_STATUS = (
 )
 ASKS_STATUS = r"\$\{?\?|PIPESTATUS"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
-# A `$(…)` whose program looks at its arguments alone.
-WORDS_ALONE = r"\$\((?:basename|dirname|echo|hostname|nproc|printf|uname)\b([^()`;&|<>]*)\)"
+# Commands of a `$(…)` that look at nothing but their words.
+WORDS_ALONE = names_in("basename dirname echo hostname nproc printf uname [ [[ test")
 SEES_OUTSIDE = (
     SUBSTITUTION + r"|\$\?|\$\{[!?]|\bSECONDS\b|\bEPOCH(?:SECONDS|REALTIME)\b|%\([^)]*\)T"
 )
 FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
-
+# A question whether something is there: the operator and the name.
+IS_THERE = r"(?:\[\[?|test) (-[defrsx]) ([^ ]+)(?: \]\]?)?"
 
 # What lies among tests and prepares them.
 NO_TEST = r"(?!\S*(?:build|clean|download|generat|install|make|prepar|setup)[^/\s]*(?: |$))"
@@ -7482,7 +7483,9 @@ def looks_back(statement: Sequence[Node]) -> bool:
 def has_glob(tokens: Iterable[Token]) -> bool:
     """Whether words may be file names to bash."""
     quoted = r"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$\?"""
-    return any(re.search(r"[*?[]", re.sub(quoted, "", token.text)) for token in tokens)
+    return any(
+        re.search(r"[*?[]", re.sub(quoted, "", without_calm(token.text))) for token in tokens
+    )
 
 
 def read_handler(
@@ -7754,7 +7757,7 @@ class ScriptFile:
         if node.kind not in ("for", "select"):
             return False
         head = head_of(node)
-        if has_glob(node.words) or re.search(SUBSTITUTION, head):
+        if has_glob(node.words) or re.search(SUBSTITUTION, without_calm(head)):
             return True
         return any(word in self.changes for word in re.findall(NAME, head))
 
@@ -7784,7 +7787,7 @@ class ScriptFile:
         if handler:
             text = self.text[handler[0].start : handler[-1].end]
         # It begins with the status of the test.
-        words = re.sub(r"\$\{?\?", "", re.sub(WORDS_ALONE, r"\1", text))
+        words = re.sub(r"\$\{?\?", "", without_calm(text))
         label: Sequence[Token] = []
         for node in walk(handler):
             if node.name in LEAVES:
@@ -7862,6 +7865,24 @@ def head_of(node: Node) -> str:
     return " ".join(token.text for token in node.words)
 
 
+def without_calm(text: str) -> str:
+    """Bash with the names in each `$(…)` in its place, if its commands look at nothing but their words."""
+    start = 0
+    while True:
+        found = re.compile(r"\$\((?!\()").search(text, start)
+        if found is None:
+            return text
+        start = found.end()
+        end = end_of_nest(text, start, ")")
+        inner = text[start : end - 1]
+        nodes = list(walk(Reader(inner).nodes))
+        if nodes and all(
+            node.name in WORDS_ALONE and is_calm(node, (), WORDS_ALONE) for node in nodes
+        ):
+            text = " ".join([text[: found.start()], *re.findall(NAME, inner), text[end:]])
+            start = 0
+
+
 def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> bool:
     """Whether a command of a script cannot tell if the tests before it have ended, so that it may run at once.
 
@@ -7870,7 +7891,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
     text = head_of(node) if node.kind else node.text
     if any(word in changes for word in re.findall(NAME, text)):
         return False
-    if re.search(SEES_OUTSIDE, re.sub(WORDS_ALONE, r"\1", text)):
+    if re.search(SEES_OUTSIDE, without_calm(text)):
         return False
     for operator, word in zip(node.redirects, node.redirects[1:]):
         is_file = operator.kind == "operator" and not operator.text.endswith(">&")
@@ -7906,6 +7927,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #   join      level of `source`, file, line, command  when all tests have ended: _rt_react if some have failed
 #   react     snapshot, status of the last reaction,  what changes back the state; what sets that of the next test that
 #             what has run since the last join        failed, and _rt_handle; nothing if there is none
+#   gone      path                                    nothing; it was there when bash asked for it, ahead of tests
 #   failed    label, status, line                     nothing; bash itself is about to call a handler
 #   told      the same                                no answer; a subshell is about to call one
 #   alone     line, command                           nothing; from here on bash runs the script by itself
@@ -7917,8 +7939,8 @@ fi
 unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_places _rt_calm
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
-_rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_careful= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
-_rt_ran=() _rt_error= _rt_x=
+_rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
+_rt_ran=() _rt_looked=() _rt_error= _rt_x=
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
@@ -7959,9 +7981,9 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
 _rt_step() {
   local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
   case $_rt_command in
-    *FUNCNEST* | set\ *+*T* | *functrace* | *extdebug*)
+    *FUNCNEST* | set\ *+*T* | *functrace* | *extdebug* | trap*RETURN*)    # functions inherit this one by our `set -T`
       _rt_join
-      _rt_over=1
+      _rt_over=alone
       builtin trap - DEBUG
       _rt_ask alone "$_rt_line" "$_rt_command"
       return ;;
@@ -7984,11 +8006,7 @@ _rt_step() {
   fi
   case $_rt_name in
     trap)
-      _rt_trapped=1 _rt_calm=()
-      case $_rt_command in
-        trap\ -\ *RETURN*) _rt_careful= ;;
-        *RETURN*) _rt_careful=1 ;;
-      esac ;;
+      _rt_trapped=1 _rt_calm=() ;;
     source | .) _rt_files=() _rt_calm=() ;;    # a file may be another than before
   esac
 }
@@ -8012,7 +8030,6 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
       fi
     done
   fi
-  [[ ! $_rt_careful ]] || _rt_why='a trap for RETURN is not told'
   [[ ! $! || ! $(builtin jobs -pr) ]] || _rt_why='the script has a job in the background'
   if [[ /dev/fd/0 -ef /dev/fd/$_rt_stdin ]]; then
     _rt_reads=own
@@ -8053,6 +8070,22 @@ _rt_join() {     # waits until all tests have ended; the answer calls handlers
   done
   _rt_ask join "$_rt_level" "${_rt_source-}" "${_rt_line-0}" "${_rt_command-}"
   _rt_calm=() _rt_ran=()
+}
+_rt_look() {     # whether something is there already; it is to be there when all tests have ended, too
+  if [ "$1" "$2" ]; then
+    [[ $2 == /* ]] || set -- "$1" "$PWD/$2"
+    _rt_looked+=("$1" "$2")
+    _rt_ran+=("1:$_rt_source:$_rt_line:$_rt_command")
+  else
+    _rt_join
+  fi
+}
+_rt_look_again() {
+  local _rt_n
+  for ((_rt_n = 0; _rt_n < ${#_rt_looked[@]}; _rt_n += 2)); do
+    [ "${_rt_looked[_rt_n]}" "${_rt_looked[_rt_n + 1]}" ] || _rt_ask gone "${_rt_looked[_rt_n + 1]}"
+  done
+  _rt_looked=()
 }
 _rt_react() {    # to the tests that have failed, one after the other, as the runner says
   local _rt_more=1 _rt_reacted=0 _rt_level=0 _rt_home= _rt_n
@@ -8124,7 +8157,8 @@ _rt_on_error= _rt_flags=$-
 _rt_keep_traps
 unset _rt_on_error _rt_flags
 _rt_trap='{ [[ ! $_rt_skipped && ${_rt_calm[$_rt_pending:${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} ]] ||'
-_rt_trap+=' if _rt_hook "$?" "$BASH_COMMAND" "$LINENO" "${_rt_trapped:+$(trap -p ERR)}" "$@" "$_"; then ! : "$_"; fi; } FD_ERR>&2 2>/dev/null'
+_rt_trap+=' if _rt_hook "$?" "$BASH_COMMAND" "$LINENO" "${_rt_trapped:+$(trap -p ERR)}" "$@" "$_"; then ! : "$_";'
+_rt_trap+=' elif [[ $_rt_over == alone ]]; then _rt_last=$_; set +T; : "$_rt_last"; fi; } FD_ERR>&2 2>/dev/null'
 trap 'set -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
 # Says what a shell is like, before and after it calls a function. What programs and the like leave behind is left out.
@@ -8464,8 +8498,13 @@ class Script:
             calm = set(functions)
             if re.match(self.tells.calm, node.name):
                 calm.add(node.name)
+            there = re.fullmatch(IS_THERE, node.text)
+            if there is not None:
+                node = Reader(f"echo {there.group(2)}").nodes[0]
             if not is_calm(node, self.changes, calm):
                 break
+            if there is not None:
+                return f"_rt_look {there.group(1)} {there.group(2)}"
             if node.name in ("cd", "pushd", "popd"):
                 return (
                     '( eval "$_rt_command" ) >/dev/null || _rt_join; '
@@ -8880,6 +8919,13 @@ class ScriptRun(Run):
         """A subshell is about to call a handler, and does not wait for an answer."""
         self.on_failed(*words)
 
+    def on_gone(self, _offset: int, path: str) -> str:
+        """Bash has gone on since something was there, which a test has taken away."""
+        self.certainty.doubts.append(
+            f"{self.name}: a look at {path}, which is gone now, went ahead of a test"
+        )
+        return ""
+
     def on_alone(self, _offset: int, line: str, command: str) -> str:
         """Bash runs the rest by itself, since its trap will not see all."""
         place = TestLine(self.name, int(line), "", (), "", Attributes())
@@ -9102,7 +9148,7 @@ class ScriptRun(Run):
         ]
         self.must_join = False
         self.ends = []
-        self.shell.answer("_rt_react" * bool(self.handling))
+        self.shell.answer("_rt_look_again" + "; _rt_react" * bool(self.handling))
         if not self.handling and self.joined:
             self.release(self.joined[0])
 

@@ -435,6 +435,20 @@ pytest a⏎run_test() { pytest b --exit=2; pytest c; }⏎run_test ¦ set -u⏎py
 trap 'exit 9' ERR⏎pytest a⏎pytest b --exit=2 ¦ if :; then⏎pytest a⏎pytest b --exit=2⏎fi ¦ pytest a --exit=1⏎pytest b
 x=R; x+=ET; RET=0; test_fail() { printf -v "$x" 1; }⏎f() { code=$1; }⏎«T»⏎f "$RET"⏎exit $code
 set -u; A=()⏎«H»pytest "${A[@]}" ${P:+:$P} --exit=1 || test_fail a⏎pytest ${RET:+$NOPE} || test_fail b⏎exit 0
+trap 'echo "@ $? $LINENO $BASH_COMMAND"; RET=1' ERR⏎set +e⏎pytest a --exit=2⏎pytest b⏎[ a = b ]⏎pytest c --exit=4⏎
+exit $RET
+set -e⏎n=0⏎on() { n=$((n+1)); echo "@ in $1 $n"; }⏎trap 'on $LINENO' ERR⏎pytest a⏎pytest b --exit=5⏎echo "@ never"⏎
+pytest c
+on() { r=$?; if [[ $r == 5 ]]; then echo "@ five"; else echo "@ $r"; exit 1; fi; }⏎trap on ERR⏎
+trap 'echo "@ end $?"' EXIT⏎for i in 5 0 5 2; do pytest a --exit=$i; done⏎pytest b
+f() { false; pytest x --exit=3; echo "@ in f"; }⏎trap 'echo "@ $? $LINENO"' ERR⏎pytest a --exit=1⏎f⏎pytest b --exit=1⏎
+set -E⏎f⏎pytest c --exit=2⏎trap - ERR⏎pytest d --exit=2⏎pytest e
+set -ex⏎trap 'echo "@ bye $?" >&2' EXIT⏎pytest a⏎pytest b --exit=3⏎pytest c ¦ trap 'RET=$?' ERR⏎RET=0⏎
+pytest a --exit=2⏎pytest b⏎exit $RET
+trap 'RET=1' RETURN⏎RET=0⏎f() { pytest a --exit=1; }⏎f⏎exit $RET
+bash -c 'sleep 0.1; rmdir sub' tests/x || RET=1⏎if [ -d sub ]; then pytest b || RET=1; else RET=4; fi⏎exit $RET
+RET=0⏎pytest a --exit=1 || RET=3⏎
+for i in $([[ $RET == 0 ]] && echo 1 || echo 2 3); do pytest b --exit=$i || RET=$((RET+i)); done⏎exit $RET
 set -u⏎«H»pytest "${A[@]/x/y}" "${RET:+$RET}" --exit=1 || test_fail a⏎pytest ${A[0]} || test_fail b⏎exit 0
 """
 
@@ -446,7 +460,7 @@ class FixedScripts(ScriptCertainty):
     def test_no_failure_is_lost(self) -> None:
         plain = {"«T»": "pytest a --exit=1 || test_fail a", "⏎": "\n",
                  "«H»": 'test_fail() { echo "@ $1"; RET=1; }\nRET=0\n'}
-        text = FIXED.strip("\n").replace("\n", " ¦ ")
+        text = FIXED.strip("\n").replace("⏎\n", "⏎").replace("\n", " ¦ ")
         for short, meant in plain.items():
             text = text.replace(short, meant)
         scripts = [Script(number, {"test.sh": each + "\n"}) for number, each in enumerate(text.split(" ¦ "), 1)]

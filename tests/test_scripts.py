@@ -762,9 +762,11 @@ class ScriptFileTest(unittest.TestCase):
         script = Script(Tells(["test_fail"], None, "logger"))
         script.read("t.sh", "f() { a; }\ng() ( a )\na || test_fail a\nb\nif [ $? -ne 0 ]; then exit; fi\n")
         for answer, commands in {
-            "_rt_remember": "echo a|x=1|[ -n x ]|x=1 y=$z|for i in 1|case $x in |((i++))|[[ $x == a* ]]|logger a",
-            "_rt_join": "python3 a|[ -f x ]|x=$(a)|f >file|g|for i in $(a)|[ $? -ne 0 ]|f *|a | b|echo a >file|",
-            "if declare": "f|x=1 f|f b", "( eval": "cd sub|pushd a",
+            "_rt_remember": "echo a|x=1|[ -n x ]|x=1 y=$z|for i in 1|case $x in |((i++))|[[ $x == a* ]]|logger a|"
+                            "x=$([[ $x == a* ]] && echo b)",
+            "_rt_join": "python3 a|[ ! -f x ]|[ a -nt b ]|[ -f $(a) ]|x=$(a)|f >file|"
+                        "g|for i in $(a)|[ $? -ne 0 ]|f *|a | b|echo a >file|",
+            "_rt_look": "[ -f x ]|[[ -d $HOME/x ]]|test -e x", "if declare": "f|x=1 f|f b", "( eval": "cd sub|pushd a",
         }.items():
             for command in commands.split("|"):
                 with self.subTest(command):
