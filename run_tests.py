@@ -57,6 +57,7 @@ from __future__ import annotations
 import argparse
 import bisect
 import collections
+import copy
 import enum
 import errno
 import fcntl
@@ -7423,12 +7424,23 @@ class Site(NamedTuple):
     words: Tuple[str, ...]  # with assignments: what bash says of the command
     handler: str  # bash; empty: there is none
     nodes: Sequence[Node]  # the same, read
+    rest: Optional[Rest]  # the same, where it is no handler
     function: str  # in which it stands
     hurry: str  # why the script has to wait for it at once
     is_watched: bool  # something may look at the status of its statement
     followers: Tuple[str, ...]  # the commands behind it, functions perhaps, which may look too
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
     is_last: bool  # nothing stands behind it in its file
+
+
+class Rest(NamedTuple):
+    """What a script does with the status of a test, if that can be done later: `; rc=$?`, `if test; then …; fi`."""
+
+    command: Node  # the test
+    nodes: Sequence[Node]  # the commands that bash is not to run where they stand
+    text: str  # bash: all of it, but for the test
+    more: int  # statements behind that of the test which belong to it
+    always: bool  # it does something where the test has passed, too
 
 
 class Handler(NamedTuple):
@@ -7469,15 +7481,27 @@ def changed_by(node: Node) -> Set[str]:
 
 def locals_of(node: Node) -> Set[str]:
     """The variables that a command makes local to its function."""
-    words = node.words[1:] * (node.name == "local")
+    words = node.words[1:] * (node.name in ("local", "declare", "typeset"))
     return {token.text.partition("=")[0].rstrip("+") for token in words}
 
 
-def looks_back(statement: Sequence[Node]) -> bool:
-    """Whether a statement may look at the status of the one before it."""
-    text = "\n".join(node.text for node in statement)
+def first_texts(nodes: Iterable[Node]) -> Iterator[str]:
+    """The parts of some commands that bash comes to before any of them has ended."""
+    for number, node in enumerate(nodes):
+        if number and node.before not in PIPES:
+            break
+        if not node.kind:
+            yield node.text
+        elif node.kind != "function":
+            yield " ".join(token.text for token in [*node.words, *node.redirects])
+            for part in node.conditions[:1] or node.bodies:
+                yield from first_texts(part)
+
+
+def looks_back(nodes: Iterable[Node]) -> bool:
+    """Whether commands may look at the status of the one before them."""
     ends = r"(?<![\w=./-])(?:exit|return)(?![\w=./-]|\s+[\w\"'$-])"  # with no status of its own
-    return re.search(f"{ASKS_STATUS}|{ends}", text) is not None
+    return any(re.search(f"{ASKS_STATUS}|{ends}", text) for text in first_texts(nodes))
 
 
 def has_glob(tokens: Iterable[Token]) -> bool:
@@ -7598,10 +7622,10 @@ class ScriptFile:
         self.tells = tells
         self.changes = changes  # variables that handlers change
         self.function = ""  # the one that is being read
-        self.benign: Set[int] = set()  # lines that ask for a status, which is 0 if all is well
         self.alone_from = math.inf  # the offset of `#: one-by-one`
         self.definitions: Set[int] = set()  # lines where functions are defined
-        self.following: List[Node] = []  # the statement behind the one that is being read
+        self.following: List[Node] = []  # the statement behind the test that is being read
+        self.rest: Optional[Rest] = None  # of that test
         # Names of commands whose failure does not end the script under `set -e`, since it is looked at.
         self.guarded: Set[str] = set()
         self.readers = 0  # `while read` loops around
@@ -7673,7 +7697,11 @@ class ScriptFile:
             why = obstacle
             if statement[-1].after == "&":
                 why = "it runs in the background"
-            following = list(chain.from_iterable(statements[at : at + 1]))
+            rest = self.rest = self.rest_of(statement, statements[at:])
+            behind = at
+            if rest is not None:
+                behind += rest.more
+            following = list(chain.from_iterable(statements[behind : behind + 1]))
             guarded = [
                 node for node in statement if node.after in ("&&", "||") or node.lead == "!"
             ]
@@ -7681,7 +7709,7 @@ class ScriptFile:
             for node in walk(statement):
                 if node.name == "eval":  # whatever it makes of it
                     self.guarded.update(re.findall(NAME, node.text))
-            watches = is_watched and at == len(statements)
+            watches = is_watched and behind == len(statements)
             watches = watches or looks_back(following)
             for number, node in enumerate(statement):
                 self.guards += node in guarded
@@ -7694,11 +7722,7 @@ class ScriptFile:
                     begins_unseen = begins_unseen or not ahead
                     self.wait_after(ahead)
             self.following = following
-            if asks_if_failed(following) and len(statement) == 1 and self.tells.is_test(node):
-                self.benign.update(self.lines_of(following[0].conditions[0][0]))
-                self.add_site(node, following, why, False)
-            else:
-                self.find_site(statement, why, watches)
+            self.find_site(statement, rest, why, watches)
             previous = statement
         self.depth -= 1
         return begins_unseen
@@ -7738,14 +7762,15 @@ class ScriptFile:
 
     def visit_parts(self, node: Node, obstacle: str, is_watched: bool) -> List[bool]:
         """Visit what is in a compound command; of each part, whether the trap does not see how it begins."""
-        unseen = [
-            self.visit(part, obstacle or f"it follows `{node.kind}`", True)
-            for part in node.conditions
-        ]
+        unseen = []
         for part in node.conditions:
+            why = obstacle or f"it follows `{node.kind}`"
+            is_test = self.rest is not None and self.rest.command.end == part[-1].end
+            unseen.append(not is_test and self.visit(part, why, True))
             self.guarded.update(each.name for each in walk(part))
-        if node.kind in LOOPS and re.search(ASKS_STATUS, node.text):
-            is_watched = True
+        if node.kind in LOOPS:  # a turn may look at the last status of the turn before
+            parts = [*node.conditions, *node.bodies]
+            is_watched = is_watched or any(map(looks_back, parts))
         is_reader = any(each.name == "read" for part in node.conditions for each in walk(part))
         self.readers += is_reader
         unseen += [self.visit(part, obstacle, is_watched) for part in node.bodies]
@@ -7761,9 +7786,71 @@ class ScriptFile:
             return True
         return any(word in self.changes for word in re.findall(NAME, head))
 
-    def find_site(self, statement: Sequence[Node], obstacle: str, is_watched: bool) -> None:
+    def rest_of(
+        self, statement: Sequence[Node], following: Sequence[Sequence[Node]]
+    ) -> Optional[Rest]:
+        """What is done with the status of the test in a statement, also by those behind it; None: nothing, or now."""
+        first = statement[0]
+        command = first
+        nodes: List[Node] = list(statement[1:])
+        more = 0
+        always = True
+        if (
+            first.kind == "if"
+            and not first.redirects
+            and list(map(len, first.conditions)) == [1]
+        ):
+            command = copy.copy(first.conditions[0][0])
+            always = command.lead != "!" or len(first.bodies) > 1
+            for token in [*command.assigned, *command.words][:1]:
+                command.start = token.start
+            command.text = self.text[command.start : command.end]
+            command.lead = ""
+            nodes += chain.from_iterable(first.bodies)
+        elif not nodes:
+            nodes = self.tail_of(following)
+            more = len(statements_of(nodes))
+            always = not asks_if_failed(nodes)
+        joined = {node.before for node in nodes} & {*PIPES}
+        is_handler = [node.before for node in statement[1:]] == ["||"]
+        if is_handler or joined or not nodes or not self.tells.is_test(command):
+            return None
+        if not all(map(self.can_be_put_off, walk(nodes))):
+            return None
+        start = self.text[first.start : command.start]
+        end = max(first.end, nodes[-1].end)
+        text = start + RETURN + self.text[command.end : end]
+        return Rest(command, nodes, text, more, always)
+
+    def tail_of(self, following: Sequence[Sequence[Node]]) -> List[Node]:
+        """The statements that look at the status before them, or at what the first of them make of it."""
+        tail: List[Node] = []
+        seen = ASKS_STATUS
+        for statement in following:
+            text = "\n".join(node.text for node in statement)
+            if not re.search(seen, text) or not all(map(self.can_be_put_off, walk(statement))):
+                break
+            tail += statement
+            for node in walk(statement):
+                seen += "".join(rf"|\b{name}\b" for name in changed_by(node))
+        return tail
+
+    def can_be_put_off(self, node: Node) -> bool:
+        """Whether a command, but for those in it, can run later than where it stands."""
+        if node.kind:
+            return node.kind in ("if", "{")
+        if node.name in LEAVES or node.after == "&" or self.tells.is_test(node):
+            return False
+        return not node.words or node.name in MAY_BE_PUT_OFF | self.functions.keys()
+
+    def find_site(
+        self, statement: Sequence[Node], rest: Optional[Rest], obstacle: str, is_watched: bool
+    ) -> None:
         """Note the test in `command || handler`, if the statement ends so, or one that looks like a test."""
         handler = statement[-1]
+        if rest is not None:
+            self.add_site(rest.command, rest.nodes, obstacle, is_watched, rest)
+            return
         is_handled = handler.before == "||" and not handler.lead and handler.kind in ("", "{")
         if is_handled and not (handler.kind and handler.redirects):
             names = {node.name for node in walk([handler])}
@@ -7780,11 +7867,18 @@ class ScriptFile:
             self.add_site(command, [], why, is_watched)
 
     def add_site(
-        self, command: Node, handler: Sequence[Node], obstacle: str, is_watched: bool
+        self,
+        command: Node,
+        handler: Sequence[Node],
+        obstacle: str,
+        is_watched: bool,
+        rest: Optional[Rest] = None,
     ) -> None:
         """Note a test, and the commands that are to run where it fails."""
         text = hurry = ""
-        if handler:
+        if rest is not None:
+            text = rest.text
+        elif handler:
             text = self.text[handler[0].start : handler[-1].end]
         # It begins with the status of the test.
         words = re.sub(r"\$\{?\?", "", without_calm(text))
@@ -7807,6 +7901,7 @@ class ScriptFile:
             tuple(words_of(command)),
             text,
             handler,
+            rest,
             self.function,
             hurry,
             is_watched,
@@ -7920,7 +8015,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #
 #   question  fields                                  answer
 #   scan      file, directory                         what was read of the file: the places of its lines
-#   look      file, line, command                     for a command beside tests: _rt_remember or _rt_join
+#   look      command                                 for a command beside tests: _rt_remember or _rt_join
 #   site      file, line, command                     for a test its words and _rt_hand; for a handler _rt_join and
 #                                                     its label, for `failed`; else nothing
 #   test      snapshot, hindrance, …, five words      _rt_skip=1, or _rt_join where the test has to run as it stands
@@ -8002,7 +8097,7 @@ _rt_step() {
   elif [[ $_rt_place == *w* ]]; then
     _rt_join
   else
-    _rt_ask look "$_rt_source" "$_rt_line" "$_rt_command"
+    _rt_ask look "$_rt_command"
   fi
   case $_rt_name in
     trap)
@@ -8393,6 +8488,7 @@ class Reaction(NamedTuple):
 # A variable in a snapshot, with its value in bash's quotes.
 VARIABLE = rf"""declare -\S+ ({NAME})((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^"'\n])*)\n"""
 # The end of a script with the status of a test. `set -x` does not show it; it does what the EXIT trap does.
+RETURN = '{ _rt_return "$_rt_failed"; } 2>/dev/null'  # in the place of a test
 END = '{ _rt_x=${-//[!x]/}; set +x; } 2>/dev/null; exit "$_rt_failed"'
 # Nobody looks at what these were: bash sets them by itself.
 OWN_LIFE = names_in("LINES COLUMNS BASH_EXECUTION_STRING PWD OLDPWD") | {
@@ -8449,6 +8545,7 @@ class Script:
         self.functions: Dict[str, List[Node]] = {}  # of all files
         self.sought: Set[str] = set()  # handlers whose files bash has been asked for
         self.changes: Set[str] = set()  # variables that handlers change
+        self.locals: Set[str] = set()  # variables that functions have for themselves
 
     def read(self, source: str, text: str) -> ScriptFile:
         """Read a file of the script, and the others again if its handlers change what was not known to change."""
@@ -8456,6 +8553,7 @@ class Script:
         file = self.files[source] = ScriptFile(source, text, self.tells, self.changes)
         for name, definitions in file.functions.items():
             self.functions.setdefault(name, []).extend(definitions)
+        self.locals.update(*map(locals_of, file.commands))
         for handler in self.tells.handlers:
             self.changes |= read_handler(
                 self.functions.get(handler, []), self.functions
@@ -8480,18 +8578,18 @@ class Script:
 
     def table(self, file: ScriptFile, number: int) -> str:
         """What the hook has to know of the lines of a file, as bash."""
-        places = dict.fromkeys(
-            chain.from_iterable(lines for _, lines, why in file.found if not why), "s"
-        )
+        lines = [lines for _, lines, why in file.found if not why]
+        for site, _, why in file.found:
+            if site.rest and not why:
+                lines += map(file.lines_of, walk(site.rest.nodes))
+        places = dict.fromkeys(chain.from_iterable(lines), "s")
         for line in file.waits:
             places[line] = places.get(line, "") + "w"
-        lines = " ".join(f"[{number}:{line}]={place}" for line, place in places.items())
-        return f"_rt_files[{shlex.quote(file.name)}]={number} _rt_places+=({lines})\n"
+        table = " ".join(f"[{number}:{line}]={place}" for line, place in places.items())
+        return f"_rt_files[{shlex.quote(file.name)}]={number} _rt_places+=({table})\n"
 
-    def look(self, source: str, line: int, command: str) -> str:
+    def look(self, command: str) -> str:
         """What bash does before a command while tests are pending: it waits for them, or goes on."""
-        if line in self.files[source].benign and re.fullmatch(FAILED_STATUS, command):
-            return "_rt_remember"
         unseen = chain.from_iterable(file.unseen for file in self.files.values())
         functions = self.functions.keys() - unseen
         for node in Reader(command).nodes:
@@ -8670,7 +8768,10 @@ class Certainty:
         if (
             status
             and site.handler
-            and (self.script.is_watched(site) or re.search("[eR]", handed.flags))
+            and (
+                self.script.is_watched(site)
+                or (not site.rest and re.search("[eR]", handed.flags))
+            )
         ):
             seen.append(f"{handed.test.where}:what looks at the status of its handler")
         for text in seen[:1]:
@@ -8706,6 +8807,8 @@ class ScriptRun(Run):
         self.keeper = host.reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
         self.site: Optional[Site] = None  # whose words bash is asked for
         self.place = ("", "")  # its line and command, as bash has them
+        # What belongs to the test that was handed over last.
+        self.passed_over: Optional[Rest] = None
         self.handed: List[Handed] = []  # since the script has last waited
         self.running = 0  # of these, how many have not ended
         self.batch: List[Test] = []  # of these, what the schedule does not know yet
@@ -8853,9 +8956,9 @@ class ScriptRun(Run):
             warn(f"{place}: does not run beside other tests: {why}", name="")
         self.alone.setdefault(place, why)
 
-    def on_look(self, _offset: int, source: str, line: str, command: str) -> str:
+    def on_look(self, _offset: int, command: str) -> str:
         """Bash is about to run a command while tests are pending."""
-        return self.script.look(source, int(line), command)
+        return self.script.look(command)
 
     def on_site(self, _offset: int, source: str, line: str, command: str) -> str:
         """Bash is about to run a command where a test stands."""
@@ -8866,17 +8969,33 @@ class ScriptRun(Run):
             for site, lines, why in self.script.files[source].found
             if not why and int(line) in lines and site.words == words
         ]
+        if sites:
+            self.passed_over = None
         if len({(site.handler, site.test.label) for site in sites}) > 1:
             self.explain(sites[0].test, "another test on its line has the same words")
         elif sites and (sites[0].handler or not self.script.has_tests(words[0])):
             self.place = line, command
             return self.hand_over(sites[0])
+        if self.is_passed_over(source, int(line), read):
+            return "_rt_skip=1 _rt_site=1"
         if words and words[0] in self.options.handlers:
             label = shlex.quote(command)
             if len(words) > 1 and not re.search(f"{SEES_OUTSIDE}|{OWN_STATE}", words[1]):
                 label = words[1]
             return f'_rt_join; local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}; _rt_site=1'
         return ""
+
+    def is_passed_over(self, source: str, line: int, command: Sequence[Node]) -> bool:
+        """Whether a command belongs to what is done with the status of the test before, and is put off with it."""
+        if self.passed_over is None or not command:
+            return False
+        file = self.script.files[source]
+        return any(
+            node.name == command[0].name
+            and line in file.lines_of(node)
+            and (node.name in ("[[", "((") or words_of(node) == words_of(command[0]))
+            for node in walk(self.passed_over.nodes)
+        )
 
     def hand_over(self, site: Site) -> str:
         """Bash that hands a test over, or finds its handler first."""
@@ -8973,6 +9092,7 @@ class ScriptRun(Run):
             int(said.level),
             self.place[1],
         )
+        self.passed_over = site.rest
         done = "_rt_pending=1 _rt_skip=1"
         why = self.hurry(site, handler, said)
         if why and not self.schedule.pool.sequential:
@@ -8998,6 +9118,9 @@ class ScriptRun(Run):
             return site.hurry
         if said.must_wait:
             return "bash cannot wait behind it"
+        if site.function:
+            for name in sorted(handler.changes & self.script.locals):
+                return f"its handler changes {name}, which may be gone when its function ends"
         with open(said.snapshot, "rb") as file:
             exported = re.findall(rb"(?m)^declare -\w*x\w* (\w+)", file.read())
         for name in sorted(handler.changes.intersection(map(to_text, exported))):
@@ -9008,8 +9131,6 @@ class ScriptRun(Run):
         self, line: TestLine, site: Site, handler: Handler, said: Arrival, reaction: str
     ) -> str:
         """Why bash has to run a test itself; empty if it need not."""
-        if "x" in said.flags and asks_if_failed(site.nodes):
-            return "`set -x` shows its status"
         why = self.bare_obstacle(line, site, said, reaction) * (not site.handler)
         if why:
             return why
@@ -9031,7 +9152,9 @@ class ScriptRun(Run):
         looks = "e" in said.flags or (site.handler and said.error)
         if handler.fails or (looks and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
-        if handler.may_end_badly and self.script.is_watched(site):
+        if site.rest and site.rest.more and ("e" in said.flags or said.error):
+            return "what follows may look at its status"
+        if (handler.may_end_badly or site.rest) and self.script.is_watched(site):
             return "what follows may look at the status of its handler"
         return said.obstacle
 
@@ -9138,13 +9261,18 @@ class ScriptRun(Run):
         """Whether a test has failed for the script."""
         return self.options.fails(self.result_of(handed).outcome)
 
+    def has_reaction(self, handed: Handed) -> bool:
+        """Whether a script does something about how a test has ended."""
+        rest = handed.site.rest
+        if rest is not None and (rest.always or "x" in handed.flags):
+            return True
+        return bool(handed.reaction) and self.has_failed(handed)
+
     def call_handlers(self) -> None:
         """Let bash react to the tests that failed, in its order, or go on."""
         self.check_calls()
         self.handling = [
-            handed
-            for handed in self.handed
-            if handed.reaction and self.has_failed(handed) and not self.is_ending
+            handed for handed in self.handed if not self.is_ending and self.has_reaction(handed)
         ]
         self.must_join = False
         self.ends = []
@@ -9165,8 +9293,11 @@ class ScriptRun(Run):
             self.release(offset)
             return ""
         handed = self.handling[len(self.ends)]
-        # The status is 1 for one that did not run, or has passed but for the runner.
-        status_of_test = shell_status(self.result_of(handed).status or 1)
+        status_of_test = 0
+        if self.has_failed(
+            handed
+        ):  # 1 for one that did not run, or has passed but for the runner
+            status_of_test = shell_status(self.result_of(handed).status or 1)
         return certainty.begin(handed, state, status_of_test)
 
     def release(self, end: int) -> None:

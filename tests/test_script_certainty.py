@@ -445,6 +445,33 @@ f() { false; pytest x --exit=3; echo "@ in f"; }⏎trap 'echo "@ $? $LINENO"' ER
 set -E⏎f⏎pytest c --exit=2⏎trap - ERR⏎pytest d --exit=2⏎pytest e
 set -ex⏎trap 'echo "@ bye $?" >&2' EXIT⏎pytest a⏎pytest b --exit=3⏎pytest c ¦ trap 'RET=$?' ERR⏎RET=0⏎
 pytest a --exit=2⏎pytest b⏎exit $RET
+RET=0 P=0⏎pytest a --exit=1; ra=$?; pytest b; rb=$?⏎pytest c --exit=3⏎rc=$?⏎if [ $rc -ne 0 ]; then⏎
+echo "@ c $rc"; RET=$rc⏎fi⏎
+if pytest d; then echo "@ d"; P=$((P+1)); else echo "@ no d $?"; RET=4; fi⏎
+if ! pytest e --exit=6; then echo "@ e $?"; ((P+=9)); fi⏎
+pytest g && echo "@ g"⏎pytest h --exit=7 && echo "@ h" || RET=$?⏎if pytest i --exit=2; then⏎P=9⏎else⏎echo "@ i $?"⏎fi⏎
+check() { [ $1 -eq 0 ] && echo "@ ok" || echo "@ not ok $1"; }⏎pytest j --exit=2⏎check $?⏎pytest k⏎check $?⏎
+echo "@ $ra $rb $rc $P"⏎exit $RET
+set -x⏎N=()⏎for t in a b c; do⏎pytest $t --exit=$([ $t = b ] && echo 3)⏎rc=$?⏎
+if [[ $rc -eq 0 ]]; then echo "@ $t"; else N+=("$t"); fi⏎done⏎exit ${#N[@]}
+pytest a --exit=1; RET=$((RET*2+$?)); pytest b; RET=$((RET*2+$?)); pytest c --exit=1; RET=$((RET*2+$?)); exit $RET
+x=1⏎pytest a --exit=1⏎x=$((x+$?))⏎x=5⏎pytest b⏎x=$((x+$?))⏎exit $x ¦ if pytest a --exit=1; then RET=2; fi⏎exit $RET
+f() { local rc=7; pytest $1; rc=$?; if [ $rc -ne 0 ]; then echo "@ $rc"; fi; :; }⏎f --exit=2⏎f⏎rc=3⏎f --exit=4⏎exit $rc
+f() { local rc; echo "@ <$rc>"; pytest $1; rc=$?; echo "@ $rc"; }⏎f --exit=2⏎f⏎exit $rc ¦ pytest a --exit=1⏎rc=$?⏎
+exec true $rc
+f() { if pytest $1; then :; else RET=1; fi; }⏎f --exit=2 || echo "@ f"⏎f⏎
+exit $RET ¦ f() { pytest $1 && echo "@ ok"; }⏎set -e⏎f⏎f --exit=2⏎echo "@ never"
+set -e⏎if pytest a --exit=1; then echo "@ y"; else echo "@ n"; fi⏎pytest b⏎rc=$?⏎pytest c --exit=4⏎rc=$?⏎echo "@ never"
+trap 'echo "@ err $?"; RET=5' ERR⏎if pytest a --exit=1; then echo "@ y"; fi⏎pytest b --exit=2⏎rc=$?⏎
+pytest c && pytest d --exit=3⏎exit $RET
+pytest two --exit=1; a=$?; pytest two --exit=1; b=$((a+$?)); exit $b ¦ pytest a --exit=3 && x=1; pytest b; exit ${x-4}
+trap 'exit $rc' EXIT⏎pytest a --exit=3⏎rc=$?⏎pytest b ¦ ( pytest a --exit=2; rc=$?; echo "@ $rc"; exit $rc ) || RET=6⏎
+exit $RET
+for i in 0 2 0; do if pytest a --exit=$i; then n=$((n+1)); continue; fi; echo "@ $i"; done⏎exit $n
+for i in 0 3 0; do⏎pytest a --exit=$i⏎rc=$?⏎if [ $rc -ne 0 ]; then echo "@ stop $i"; exit $rc; fi⏎done⏎echo "@ never"
+pytest a --exit=2⏎[ $? -eq 0 ] || { echo "@ a"; F=1; }⏎pytest b⏎if (( $? )); then F=2; fi⏎: "${F:=0}"⏎exit $F
+pytest a --exit=1⏎RET=$(($RET + $?))⏎pytest b --exit=1⏎RET=$(($RET + $?))⏎bash -c "exit $RET" ¦ pytest a --exit=4⏎
+rc=$?; export rc⏎pytest b⏎bash -c 'exit $rc'
 trap 'RET=1' RETURN⏎RET=0⏎f() { pytest a --exit=1; }⏎f⏎exit $RET
 bash -c 'sleep 0.1; rmdir sub' tests/x || RET=1⏎if [ -d sub ]; then pytest b || RET=1; else RET=4; fi⏎exit $RET
 RET=0⏎pytest a --exit=1 || RET=3⏎
