@@ -7402,6 +7402,12 @@ PREFIXES = (
 )
 
 
+# Whether something may look at a status: it does, or it does so if it looks at that of the function that it ends.
+YES = "yes"
+AT_END = "end"
+ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
+
+
 class Tells(NamedTuple):
     """By what the tests of a script are known: their handlers or, where it has none, what commands look like."""
 
@@ -7410,10 +7416,29 @@ class Tells(NamedTuple):
     calm: str  # a pattern of programs that may run beside tests
 
     def is_test(self, node: Node) -> bool:
-        """Whether a command looks like a test."""
+        """Whether a command looks like a test, or may do so with the arguments of its function in their place."""
         text = " ".join(token.text.strip("\"'") for token in node.words)
         if node.kind or self.looks is None or node.name in self.handlers:
             return False
+        if node.name not in MAY_BE_PUT_OFF and not ARGUMENTS.isdisjoint(words_of(node)):
+            return True
+        return self.looks_like_test(text)
+
+    def runs_no_test(self, words: Sequence[str], arguments: Sequence[str]) -> bool:
+        """Whether a command with the arguments of its function (`"$@"`, `eval "$*"`) is not one simple test."""
+        if self.looks is None or ARGUMENTS.isdisjoint(words):
+            return False
+        every = " ".join(arguments)
+        text = " ".join(every if word in ARGUMENTS else word for word in words)
+        if words[0] == "eval":
+            nodes = Reader(text.partition(" ")[2]).nodes
+            if len(nodes) != 1 or obstacle_of(nodes[0]):
+                return True
+            text = head_of(nodes[0])
+        return not self.looks_like_test(text)
+
+    def looks_like_test(self, text: str) -> bool:
+        """Whether the words of a command look like a test."""
         return re.match(PREFIXES + f"(?:{self.looks})", text) is not None
 
 
@@ -7427,7 +7452,7 @@ class Site(NamedTuple):
     rest: Optional[Rest]  # the same, where it is no handler
     function: str  # in which it stands
     hurry: str  # why the script has to wait for it at once
-    is_watched: bool  # something may look at the status of its statement
+    watched: str  # what may look at the status of its statement: YES, AT_END, or nothing
     followers: Tuple[str, ...]  # the commands behind it, functions perhaps, which may look too
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
     is_last: bool  # nothing stands behind it in its file
@@ -7628,6 +7653,10 @@ class ScriptFile:
         self.rest: Optional[Rest] = None  # of that test
         # Names of commands whose failure does not end the script under `set -e`, since it is looked at.
         self.guarded: Set[str] = set()
+        self.looked_at: Set[str] = set()  # names of commands whose status something may look at
+        self.ends: Dict[
+            str, Set[str]
+        ] = {}  # by function, names of commands whose status may be its own
         self.readers = 0  # `while read` loops around
         self.guards = 0  # blocks around whose status is looked at
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
@@ -7644,7 +7673,7 @@ class ScriptFile:
         self.defaults: List[Tuple[int, Attributes]] = [(-1, Attributes())]
         self.own_attributes: Dict[int, Attributes] = {}
         self.read_attributes(reader)
-        self.visit(reader.nodes, "", True)
+        self.visit(reader.nodes, "", YES)
 
     def line_of(self, offset: int) -> int:
         return bisect.bisect_left(self.line_ends, offset) + 1
@@ -7684,10 +7713,10 @@ class ScriptFile:
                 return self.own_attributes[line]
         return [each for start, each in self.defaults if start < command.start][-1]
 
-    def visit(self, nodes: Sequence[Node], obstacle: str, is_watched: bool) -> bool:
+    def visit(self, nodes: Sequence[Node], obstacle: str, watched: str) -> bool:
         """Note what a list of commands has. Returns whether the trap does not see how it begins.
 
-        `is_watched`: something may look at the status of the list.
+        `watched`: what may look at the status of the list.
         """
         begins_unseen = False
         previous: Sequence[Node] = ()
@@ -7709,8 +7738,9 @@ class ScriptFile:
             for node in walk(statement):
                 if node.name == "eval":  # whatever it makes of it
                     self.guarded.update(re.findall(NAME, node.text))
-            watches = is_watched and behind == len(statements)
-            watches = watches or looks_back(following)
+            watches = watched * (behind == len(statements))
+            if looks_back(following):
+                watches = YES
             for number, node in enumerate(statement):
                 self.guards += node in guarded
                 is_hidden = self.is_unseen(node, why, watches) or (
@@ -7732,11 +7762,15 @@ class ScriptFile:
         for node in nodes:
             self.waits.update(self.lines_of(node))
 
-    def is_unseen(self, node: Node, obstacle: str, is_watched: bool) -> bool:
+    def is_unseen(self, node: Node, obstacle: str, watched: str) -> bool:
         """Whether the trap does not see how a command begins."""
         forks = node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
         if not node.kind:
             self.commands.append(node)
+            if watched == YES or self.guards:
+                self.looked_at.add(node.name)
+            elif watched:
+                self.ends.setdefault(self.function, set()).add(node.name)
             if forks:  # perhaps, and the trap with it
                 self.wait_after([node])
             return False
@@ -7745,13 +7779,13 @@ class ScriptFile:
             self.definitions.add(self.line_of(node.start))
             self.functions.setdefault(name, []).append(node)
             outer, self.function = self.function, name
-            if self.visit(list(node.parts()), "", True):
+            if self.visit(list(node.parts()), "", AT_END):
                 self.unseen.add(name)
             self.function = outer
             return name in self.tells.handlers  # the trap does not see definitions
         if forks:
             obstacle = obstacle or "it runs in a subshell"
-        unseen = self.visit_parts(node, obstacle, is_watched)
+        unseen = self.visit_parts(node, obstacle, watched)
         has_head = node.kind in ("for", "case")  # which the trap sees
         if has_head and any(unseen):
             self.waits.add(self.line_of(node.start))
@@ -7760,20 +7794,21 @@ class ScriptFile:
         begins_unseen = unseen[:1] == [True] and not has_head
         return forks or begins_unseen or bool(node.redirects) or self.is_expanded_early(node)
 
-    def visit_parts(self, node: Node, obstacle: str, is_watched: bool) -> List[bool]:
+    def visit_parts(self, node: Node, obstacle: str, watched: str) -> List[bool]:
         """Visit what is in a compound command; of each part, whether the trap does not see how it begins."""
         unseen = []
         for part in node.conditions:
             why = obstacle or f"it follows `{node.kind}`"
             is_test = self.rest is not None and self.rest.command.end == part[-1].end
-            unseen.append(not is_test and self.visit(part, why, True))
+            unseen.append(not is_test and self.visit(part, why, YES))
             self.guarded.update(each.name for each in walk(part))
         if node.kind in LOOPS:  # a turn may look at the last status of the turn before
             parts = [*node.conditions, *node.bodies]
-            is_watched = is_watched or any(map(looks_back, parts))
+            if any(map(looks_back, parts)):
+                watched = YES
         is_reader = any(each.name == "read" for part in node.conditions for each in walk(part))
         self.readers += is_reader
-        unseen += [self.visit(part, obstacle, is_watched) for part in node.bodies]
+        unseen += [self.visit(part, obstacle, watched) for part in node.bodies]
         self.readers -= is_reader
         return unseen
 
@@ -7844,19 +7879,19 @@ class ScriptFile:
         return not node.words or node.name in MAY_BE_PUT_OFF | self.functions.keys()
 
     def find_site(
-        self, statement: Sequence[Node], rest: Optional[Rest], obstacle: str, is_watched: bool
+        self, statement: Sequence[Node], rest: Optional[Rest], obstacle: str, watched: str
     ) -> None:
         """Note the test in `command || handler`, if the statement ends so, or one that looks like a test."""
         handler = statement[-1]
         if rest is not None:
-            self.add_site(rest.command, rest.nodes, obstacle, is_watched, rest)
+            self.add_site(rest.command, rest.nodes, obstacle, watched, rest)
             return
         is_handled = handler.before == "||" and not handler.lead and handler.kind in ("", "{")
         if is_handled and not (handler.kind and handler.redirects):
             names = {node.name for node in walk([handler])}
             if self.tells.is_test(statement[-2]) or not names.isdisjoint(self.tells.handlers):
                 body = handler.bodies[0] if handler.kind else [handler]
-                self.add_site(statement[-2], body, obstacle, is_watched)
+                self.add_site(statement[-2], body, obstacle, watched)
             return
         for command in filter(self.tells.is_test, statement):
             why = obstacle or obstacle_of(command)
@@ -7864,14 +7899,14 @@ class ScriptFile:
                 why = why or "other commands are joined to it"
             if self.guards:
                 why = why or "what follows may look at its status"
-            self.add_site(command, [], why, is_watched)
+            self.add_site(command, [], why, watched)
 
     def add_site(
         self,
         command: Node,
         handler: Sequence[Node],
         obstacle: str,
-        is_watched: bool,
+        watched: str,
         rest: Optional[Rest] = None,
     ) -> None:
         """Note a test, and the commands that are to run where it fails."""
@@ -7904,7 +7939,7 @@ class ScriptFile:
             rest,
             self.function,
             hurry,
-            is_watched,
+            watched,
             tuple(node.name for node in walk(self.following)),
             self.readers > 0,
             self.depth == 1 and not self.following,
@@ -7928,6 +7963,7 @@ class ScriptFile:
         label = "".join(token.text for token in labels[:1])
         if not label or re.search(f"{SUBSTITUTION}|{OWN_STATE}", label):
             label = expandable(label or " ".join(words), is_command=True)
+            label = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", label)
         test = TestLine(
             self.name,
             self.line_of(command.start),
@@ -7939,6 +7975,8 @@ class ScriptFile:
             junit=junit_word(words),
         )
         test = with_words(with_mask(test, masks))
+        if not ARGUMENTS.isdisjoint([word for word in words[:2] if word != "eval"][:1]):
+            test = test._replace(first='"${1%%[$IFS]*}"')
         if re.search(SUBSTITUTION, test.junit):
             return test._replace(junit="")
         return test
@@ -7956,7 +7994,7 @@ def statements_of(nodes: Iterable[Node]) -> List[List[Node]]:
 
 
 def head_of(node: Node) -> str:
-    """The words of the head of a `for` or `case`."""
+    """The words of a command, or of the head of a `for` or `case`."""
     return " ".join(token.text for token in node.words)
 
 
@@ -8016,7 +8054,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #   question  fields                                  answer
 #   scan      file, directory                         what was read of the file: the places of its lines
 #   look      command                                 for a command beside tests: _rt_remember or _rt_join
-#   site      file, line, command                     for a test its words and _rt_hand; for a handler _rt_join and
+#   site      file, line, command, arguments          for a test its words and _rt_hand; for a handler _rt_join and
 #                                                     its label, for `failed`; else nothing
 #   test      snapshot, hindrance, …, five words      _rt_skip=1, or _rt_join where the test has to run as it stands
 #   join      level of `source`, file, line, command  when all tests have ended: _rt_react if some have failed
@@ -8089,11 +8127,11 @@ _rt_step() {
   [[ ${FUNCNAME[2]-} != "$_rt_name" ]] || return         # a function is seen where it is called and where it begins
   if [[ $_rt_place == *s* || $_rt_handlers == *" $_rt_name "* ]]; then
     local _rt_site=
-    _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command"
+    _rt_ask_site
     [[ ! $_rt_site ]] || return
   fi
   if [[ ! $_rt_pending ]]; then
-    _rt_remember
+    [[ $_rt_place == *s* ]] || _rt_remember      # what stands there may be a test the next time
   elif [[ $_rt_place == *w* ]]; then
     _rt_join
   else
@@ -8104,6 +8142,9 @@ _rt_step() {
       _rt_trapped=1 _rt_calm=() ;;
     source | .) _rt_files=() _rt_calm=() ;;    # a file may be another than before
   esac
+}
+_rt_ask_site() {
+  _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command" "${_rt_arguments[@]}"
 }
 _rt_remember() { # this place and command need no question, as long as tests are pending or none are
   _rt_calm[$_rt_pending:$_rt_source:$_rt_line:$_rt_command]=1
@@ -8651,13 +8692,43 @@ class Script:
         lines = range(before.test.line, site.test.line + 1)
         return bool(lines) and self.files[site.test.file].definitions.isdisjoint(lines)
 
-    def is_watched(self, site: Site) -> bool:
-        """Whether something may look at the status of a test's statement."""
-        return site.is_watched or any(
+    def is_watched(self, site: Site, flags: str) -> bool:
+        """Whether something may look at the status of a test's statement, in a shell with these options (`$-`)."""
+        if site.watched == YES or (
+            site.watched and (re.search("[eER]", flags) or self.counts(site.function))
+        ):
+            return True
+        return any(
             re.search(ASKS_STATUS, node.text)
             for name in self.reach(" ".join(site.followers), {})
             for node in self.functions.get(name, ())
         )
+
+    def counts(self, function: str) -> bool:
+        """Whether something may look at the status of a function."""
+        callers = [function]
+        for name in callers:  # it grows
+            known_as = self.known_as(name)
+            for file in self.files.values():
+                if file.looked_at.intersection(known_as):
+                    return True
+                callers += [
+                    caller
+                    for caller, names in file.ends.items()
+                    if names.intersection(known_as) and caller not in callers
+                ]
+        return False
+
+    def known_as(self, function: str) -> Set[str]:
+        """The names of commands that may call a function: its own, and `"$@"` and the like where commands are given it."""
+        commands = list(chain.from_iterable(file.commands for file in self.files.values()))
+        words = chain.from_iterable(
+            words_of(node)[node.name == function :] for node in commands
+        )
+        names = {function}
+        if any(function in re.findall(r"[\w-]+", word) for word in words):
+            names.update(node.name for node in commands if re.match(r"eval$|.*\$", node.name))
+        return names
 
     def guarded(self) -> Set[str]:
         """The functions in which `set -e` does not count, and those that they call."""
@@ -8769,7 +8840,7 @@ class Certainty:
             status
             and site.handler
             and (
-                self.script.is_watched(site)
+                self.script.is_watched(site, handed.flags)
                 or (not site.rest and re.search("[eR]", handed.flags))
             )
         ):
@@ -8807,6 +8878,7 @@ class ScriptRun(Run):
         self.keeper = host.reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
         self.site: Optional[Site] = None  # whose words bash is asked for
         self.place = ("", "")  # its line and command, as bash has them
+        self.arguments: Sequence[str] = ()  # of the function in which it stands
         # What belongs to the test that was handed over last.
         self.passed_over: Optional[Rest] = None
         self.handed: List[Handed] = []  # since the script has last waited
@@ -8960,7 +9032,9 @@ class ScriptRun(Run):
         """Bash is about to run a command while tests are pending."""
         return self.script.look(command)
 
-    def on_site(self, _offset: int, source: str, line: str, command: str) -> str:
+    def on_site(
+        self, _offset: int, source: str, line: str, command: str, *arguments: str
+    ) -> str:
         """Bash is about to run a command where a test stands."""
         read = Reader(command).nodes
         words = tuple(words_of(read[0])) if read else ()
@@ -8969,8 +9043,11 @@ class ScriptRun(Run):
             for site, lines, why in self.script.files[source].found
             if not why and int(line) in lines and site.words == words
         ]
+        self.arguments = arguments
         if sites:
             self.passed_over = None
+        if self.script.tells.runs_no_test(words, arguments):
+            sites = []
         if len({(site.handler, site.test.label) for site in sites}) > 1:
             self.explain(sites[0].test, "another test on its line has the same words")
         elif sites and (sites[0].handler or not self.script.has_tests(words[0])):
@@ -9001,7 +9078,7 @@ class ScriptRun(Run):
         """Bash that hands a test over, or finds its handler first."""
         missing = self.script.missing_handler(site)
         if missing:
-            return f'_rt_scan_home {missing}; _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command"'
+            return f"_rt_scan_home {missing}; _rt_ask_site"
         is_same = self.script.is_next(self.site, site)
         self.site = site
         label, _, junit, first, mask = site.test.to_expand()
@@ -9063,6 +9140,8 @@ class ScriptRun(Run):
         )
         reaction = site.handler or self.on_error(said.error)
         nodes = site.nodes or Reader(reaction).nodes
+        if not ARGUMENTS.isdisjoint(site.words):
+            line = line._replace(junit=line.junit or junit_word(self.arguments))
         handler = read_handler(nodes, self.script.functions, said.flags)
         is_last = site.is_last and line.file == self.name
         if not site.handler and ("e" in said.flags or is_last):
@@ -9154,7 +9233,7 @@ class ScriptRun(Run):
             return "its handler may fail, or needs the script's own shell"
         if site.rest and site.rest.more and ("e" in said.flags or said.error):
             return "what follows may look at its status"
-        if (handler.may_end_badly or site.rest) and self.script.is_watched(site):
+        if (handler.may_end_badly or site.rest) and self.script.is_watched(site, said.flags):
             return "what follows may look at the status of its handler"
         return said.obstacle
 
@@ -9165,7 +9244,8 @@ class ScriptRun(Run):
         if said.error and self.schedule.pool.sequential and re.search("[vx]", said.flags):
             return "`set -x` shows its trap"
         if "e" not in said.flags and not reaction.endswith(END):
-            return "what follows may look at its status" * self.script.is_watched(site)
+            is_watched = self.script.is_watched(site, said.flags)
+            return "what follows may look at its status" * is_watched
         if site.function in self.script.guarded() or (
             not site.function and line.file != self.name
         ):

@@ -472,6 +472,21 @@ for i in 0 3 0; do⏎pytest a --exit=$i⏎rc=$?⏎if [ $rc -ne 0 ]; then echo "@
 pytest a --exit=2⏎[ $? -eq 0 ] || { echo "@ a"; F=1; }⏎pytest b⏎if (( $? )); then F=2; fi⏎: "${F:=0}"⏎exit $F
 pytest a --exit=1⏎RET=$(($RET + $?))⏎pytest b --exit=1⏎RET=$(($RET + $?))⏎bash -c "exit $RET" ¦ pytest a --exit=4⏎
 rc=$?; export rc⏎pytest b⏎bash -c 'exit $rc'
+RET=0⏎run() {⏎echo "@ $*"⏎"$@"⏎rc=$?⏎if [ $rc -ne 0 ]; then echo "@ no $* $rc"; RET=$rc; fi⏎}⏎run pytest a⏎
+run pytest b --exit=3⏎run echo hi⏎run false⏎run pytest c⏎run pytest d⏎exit $RET
+section() {⏎local name="$1"⏎shift⏎echo "@ ${name}"⏎if "$@"; then⏎N+=("${name}")⏎S+=("PASS")⏎else⏎N+=("${name}")⏎
+S+=("FAIL")⏎fi⏎}⏎section one pytest c --exit=2⏎section two pytest d⏎section three false⏎section four pytest e⏎
+for i in "${!N[@]}"; do echo "@ ${N[i]} ${S[i]}"; done⏎exit ${#N[@]}
+cmd() { eval "$*" || { echo "@ cmd $*"; RET=9; }; }⏎cmd "pytest e --exit=4"⏎cmd "X=1 pytest f"⏎cmd "pytest g; X=7"⏎
+cmd "pytest h --exit=2"⏎cmd "export Y=3"⏎exit $((RET + X + Y))
+run() { "$@" || RET=1; }⏎run pytest a --exit=1⏎run eval RET=0⏎run pytest b⏎exit $RET ¦ run() { "$@"; }⏎
+run pytest a --exit=1 || RET=3⏎run pytest b⏎exit $RET
+run() { "$@"; }⏎two() { run pytest a --exit=1; run pytest b --exit=2; }⏎two⏎if ! two; then echo "@ two"; fi⏎two⏎
+exit $? ¦ run() { "$@"; }⏎call() { run pytest a --exit=4; }⏎run call || exit 6
+f() { pytest a --exit=$1; }⏎g() { f 2; }⏎f 1⏎g⏎echo "@ end"⏎h() { f 3; echo "@ h"; }⏎h⏎
+h || echo "@ no" ¦ f() { pytest a --exit=$1; }⏎n=f⏎$n 3 || RET=2⏎f 2⏎exit $RET
+set -e⏎run() { "$@"; echo "@ ran $1"; }⏎run pytest a⏎run pytest b --exit=3⏎echo "@ never" ¦ set -e⏎
+f() { pytest a --exit=2 && echo "@ a"; }⏎g() { f; echo "@ g"; }⏎g || echo "@ no"⏎f⏎echo "@ never"
 trap 'RET=1' RETURN⏎RET=0⏎f() { pytest a --exit=1; }⏎f⏎exit $RET
 bash -c 'sleep 0.1; rmdir sub' tests/x || RET=1⏎if [ -d sub ]; then pytest b || RET=1; else RET=4; fi⏎exit $RET
 RET=0⏎pytest a --exit=1 || RET=3⏎
