@@ -8720,7 +8720,7 @@ class Script:
         return False
 
     def known_as(self, function: str) -> Set[str]:
-        """The names of commands that may call a function: its own, and `"$@"` and the like where commands are given it."""
+        """The names of commands that may call a function: its own, and `"$@"` and the like if commands are given it."""
         commands = list(chain.from_iterable(file.commands for file in self.files.values()))
         words = chain.from_iterable(
             words_of(node)[node.name == function :] for node in commands
