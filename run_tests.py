@@ -9138,14 +9138,9 @@ class ScriptRun(Run):
         line = site.test.expanded(
             Snapshot(os.getcwd(), self.exports, said.snapshot), b"", fields[7:]
         )
-        reaction = site.handler or self.on_error(said.error)
-        nodes = site.nodes or Reader(reaction).nodes
         if not ARGUMENTS.isdisjoint(site.words):
             line = line._replace(junit=line.junit or junit_word(self.arguments))
-        handler = read_handler(nodes, self.script.functions, said.flags)
-        is_last = site.is_last and line.file == self.name
-        if not site.handler and ("e" in said.flags or is_last):
-            reaction = f"{reaction}\n{END}".strip()
+        reaction, handler = self.reaction_to(site, said)
         why = self.obstacle(line, site, handler, said, reaction)
         if why:
             self.explain(site.test, why)
@@ -9180,6 +9175,15 @@ class ScriptRun(Run):
             done += "; _rt_join"
         self.hand(handed)
         return done
+
+    def reaction_to(self, site: Site, said: Arrival) -> Tuple[str, Handler]:
+        """What the script does about a test, as bash, and what that is like."""
+        reaction = site.handler or self.on_error(said.error)
+        nodes = site.nodes or Reader(reaction).nodes
+        is_last = site.is_last and site.test.file == self.name
+        if not site.handler and ("e" in said.flags or is_last):
+            reaction = f"{reaction}\n{END}".strip()
+        return reaction, read_handler(nodes, self.script.functions, said.flags)
 
     def on_error(self, trap: str) -> str:
         """The commands of a trap for ERR at the place of the test that is on its way."""
