@@ -68,7 +68,6 @@ import itertools
 import json
 import math
 import os
-import queue
 import re
 import resource
 import shlex
@@ -265,7 +264,7 @@ class Options(NamedTuple):
     """The command line, read once. Durations in seconds, paths as given."""
 
     lists: Tuple[str, ...]
-    command: Tuple[str, ...] = ()  # the words of the command line, the program first
+    command: Tuple[str, ...] = (PROGRAM,)  # the words of the command line, the program first
     gpus: Optional[str] = None  # a count or ids, as written
     gpus_per_test: float = 1  # for tests that do not say it
     jobs: Optional[int] = None  # CPU slots for `gpus=0`; None: as many as GPUs
@@ -311,6 +310,10 @@ class Options(NamedTuple):
     def fails(self, outcome: Outcome) -> bool:
         """Whether a test that ends so is named as one that failed."""
         return outcome.is_failure() or (outcome is Outcome.FLAKY and self.flaky == "fail")
+
+    def accepts(self, outcome: Outcome) -> bool:
+        """Whether a run with a test that ends so may pass."""
+        return outcome.is_ok() and not self.fails(outcome)
 
 
 class LabelFile(NamedTuple):
@@ -4089,12 +4092,14 @@ class Reaper:
             self.guard.kill()
             self.guard.wait()
             os.close(self.line)
+            self.guard = None
         if self.scratch.folder:
             import shutil
 
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
         if self.list >= 0:
             os.close(self.list)
+            self.list = -1
         return self.nameless
 
 
@@ -5302,8 +5307,6 @@ def silence(stream: Any) -> None:
 class Trace:
     """The runner's standard output. When its reader goes away (`| head`), the run goes on without it."""
 
-    is_live = False  # a block of lines stands below what has been printed
-
     def __init__(self, stream: BinaryIO, has_colour: bool = False) -> None:
         self.stream = stream
         self.has_colour = has_colour
@@ -5374,26 +5377,11 @@ class Trace:
                 data = file.read(int(min(COPY_BYTES, end - offset)))
                 if not data:
                     break
-                if change and len(data) == COPY_BYTES:
-                    data = data[: data.rfind(b"\n") + 1] or data
-                    file.seek(offset + len(data))
-                offset += len(data)
                 if change:
-                    data = change(data)
+                    data = change(data + file.readline(COPY_BYTES))
+                offset = file.tell()
                 self.write(data)
         return offset
-
-    @contextmanager
-    def live(self, _has_keys: bool) -> Iterator[None]:
-        """While it lasts, `draw` shows a block of lines: on a terminal alone."""
-        yield
-
-    def draw(self, lines: Sequence[str]) -> None:
-        """Show these lines below all others, in place of those before."""
-
-    def typed(self) -> bytes:
-        """What has been typed since the last look."""
-        return b""
 
 
 class Screen(Trace):
@@ -5404,9 +5392,10 @@ class Screen(Trace):
 
     def __init__(self, stream: BinaryIO, has_colour: bool) -> None:
         super().__init__(stream, has_colour)
+        self.is_live = False  # the block may stand
+        self.has_keys = False  # what is typed is read
         self.block: Sequence[str] = ()  # as it stands on the screen
         self.drawn_at = -math.inf
-        self.keyboard = -1  # the descriptor from which keys are read, if they are
 
     def is_ours(self) -> bool:
         """Whether the runner has the terminal: behind `&` it neither draws nor reads keys."""
@@ -5441,15 +5430,16 @@ class Screen(Trace):
         if self.is_ours():  # else a shell has written below it
             self.guarded(self.stream.write, b"\r" + up + b"\x1b[J")
 
-    def draw(self, lines: Sequence[str]) -> None:
+    def draw(self, lines: List[str]) -> None:
+        """Show these lines below all others, in place of those before."""
         now = time.monotonic()
-        if not self.is_live or now < self.drawn_at + REDRAW_S:
+        if now < self.drawn_at + REDRAW_S:
             return
         columns, rows = self.size()
+        if len(lines) > rows - 1:
+            more = len(lines) - (rows - 2)
+            lines = [*lines[: rows - 2], f"\u2026 and {more} more"]
         shown = [cut_to(line, columns - 1) for line in lines]
-        if len(shown) > rows - 1:
-            more = len(shown) - (rows - 2)
-            shown[rows - 2 :] = [cut_to(f"\u2026 and {more} more", columns - 1)]
         if shown != self.block:
             self.erase()
             if self.at_line_start and self.is_ours():
@@ -5466,11 +5456,11 @@ class Screen(Trace):
         with ExitStack() as stack:
             self.is_live = True
             stack.callback(self.settle)
-            if sys.stderr is not None and sys.stderr.isatty():
+            if os.isatty(2):
                 stack.enter_context(redirect_stderr(cast(Any, Aside(self))))
-            if has_keys and sys.stdin is not None and sys.stdin.isatty() and self.is_ours():
-                self.keyboard = sys.stdin.fileno()
-                before = termios.tcgetattr(self.keyboard)
+            self.has_keys = has_keys and os.isatty(0) and self.is_ours()
+            if self.has_keys:
+                before = termios.tcgetattr(0)
                 stack.callback(self.set_keyboard, before)
                 quiet = list(before)
                 quiet[3] &= ~(termios.ICANON | termios.ECHO)
@@ -5483,23 +5473,21 @@ class Screen(Trace):
 
         if self.is_ours():
             with suppress(termios.error):
-                termios.tcsetattr(self.keyboard, termios.TCSADRAIN, modes)
+                termios.tcsetattr(0, termios.TCSADRAIN, modes)
 
     def settle(self) -> None:
         """The block goes for good, and what was held back is shown."""
         self.erase()
         self.is_live = False
-        super().flush()
+        self.flush()
 
     def typed(self) -> bytes:
-        if self.keyboard < 0 or not self.is_ours():
-            return b""
+        """What has been typed since the last look."""
         from select import select as ready_of
 
-        ready, _, _ = ready_of([self.keyboard], [], [], 0)
-        if not ready:
-            return b""
-        return os.read(self.keyboard, PAGE_BYTES)
+        if self.has_keys and self.is_ours() and ready_of([0], [], [], 0)[0]:
+            return os.read(0, PAGE_BYTES)
+        return b""
 
 
 class Aside(NamedTuple):
@@ -5647,66 +5635,69 @@ class Console:
         self.began = time.monotonic()
         self.finished = 0  # tests that ran to an end, or will not run
         self.failed = 0  # of them
-        self.turn: Dict[Test, Result] = {}  # ends that wait for their turn
-        self.replayed = 0  # logs, in list order
+        self.turns = collections.deque(tests)  # whose logs are still to be shown in list order
+        self.ready: Dict[Test, Result] = {}  # of these, what has ended
         self.growing: Optional[Attempt] = None  # whose log is shown as it grows
         self.offset = 0  # up to which it has been shown
 
-    @property
-    def follow_s(self) -> float:
-        """How long the main thread may sleep between two calls of tick."""
-        if self.trace.is_live:
-            return LIVE_S
-        return CHORES_S if self.policy.has_markers else FOLLOW_S
-
     def live(self) -> ContextManager[None]:
         """While it lasts, a terminal shows what runs. A script's tests may want the keys."""
-        if self.policy.has_markers:
+        if self.policy.has_markers and isinstance(self.trace, Screen):
             return self.trace.live(self.policy.sums_up)
         return nullcontext()
+
+    def mark(self, text: str, colour: str = "") -> None:
+        """A line between those of tests, where there are such lines."""
+        if self.policy.has_markers:
+            self.trace.line(text, colour)
+
+    def remark(self, text: str) -> None:
+        """Something that is no test's end is worth a line."""
+        self.mark(f">>> {text}")
+        if not self.policy.has_markers:
+            warn(text)
 
     def begin(self, machine: Machine) -> None:
         """The run starts."""
         self.began = time.monotonic()
         tokens = [device.token for device in machine.devices if device.token]
-        self.tell_absence(machine, bool(tokens))
-        if not self.policy.has_markers:
-            return
+        if not tokens and (not self.tests or any(test.gpus for test in self.tests)):
+            self.tell_absence(machine)
         given = " [as given]" if self.options.gpus else ""
-        self.trace.line(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + given)
+        self.mark(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + given)
         left_s = self.outlook.left_s(self.began)
         if left_s is not None:
-            self.trace.line(f"{counted(self.total, 'test')}, {about(left_s)} by earlier runs")
+            self.mark(f"{counted(self.total, 'test')}, {about(left_s)} by earlier runs")
 
-    def tell_absence(self, machine: Machine, has_gpus: bool) -> None:
+    def tell_absence(self, machine: Machine) -> None:
         """Say that there is no GPU, where a test may want one."""
-        wants = any(test.gpus for test in self.tests)
-        if has_gpus or (self.tests and not wants):
-            return
-        how = "" if self.policy.has_markers else ": tests run one by one"
+        why = f"no GPU found (asked: {', '.join(SOURCES)})"
         if machine.variables:
-            warn(f"the outer mask shows no GPU{how}")
-        else:
-            warn(f"no GPU found (asked: {', '.join(SOURCES)}){how}")
+            why = "the outer mask shows no GPU"
+        if not self.policy.has_markers:
+            why += ": tests run one by one"
+        warn(why)
 
     def launched(self, attempt: Attempt) -> None:
         """A test has its devices, and its log is its own."""
-        if self.policy.has_markers:
-            self.trace.line(f">>> Starting: {attempt.test.label} on {attempt.lease.place}")
+        self.mark(f">>> Starting: {attempt.test.label} on {attempt.lease.place}")
         self.growing = attempt
         self.offset = 0
 
-    def tick(self) -> None:
-        """Nothing has happened for a while."""
+    def tick(self) -> float:
+        """Nothing has happened for a while. Returns the seconds up to the next call, if nothing happens."""
         if not self.policy.has_markers:
             if self.policy.output in ("replay", "ordered"):
                 self.follow()
-        elif self.trace.is_live:
+            return FOLLOW_S
+        if isinstance(self.trace, Screen):
             if b"t" in self.trace.typed():
                 self.tell_running()
             self.trace.draw(self.block())
-        elif time.monotonic() >= self.trace.wrote_at + SILENCE_S:
-            self.trace.line(f">>> Running: {self.progress()}, at {clock(self.age())}")
+            return LIVE_S
+        if time.monotonic() >= self.trace.wrote_at + SILENCE_S:
+            self.tell_progress()
+        return CHORES_S
 
     def follow(self) -> None:
         """Show what has come since the last look."""
@@ -5748,6 +5739,9 @@ class Console:
         """Say what runs, for how long, and what it has printed last: on SIGUSR1 and at the key t."""
         for attempt in self.outlook.running():
             self.announced(attempt.test, time.monotonic() - attempt.began, "Running")
+        self.tell_progress()
+
+    def tell_progress(self) -> None:
         self.remark(f"Running: {self.progress()}, at {clock(self.age())}")
 
     def announced(self, test: Test, seconds: float, how: str = "Slow") -> None:
@@ -5757,26 +5751,16 @@ class Console:
             f"{how}: {test.label} [{show_duration(seconds)}; {said or 'its log is empty'}]"
         )
 
-    def remark(self, text: str) -> None:
-        """Something that is no test's end is worth a line."""
-        if self.policy.has_markers:
-            self.trace.line(f">>> {text}")
-        else:
-            warn(text)
-
-    def ended(self, result: Result, progress: str, is_retried: bool = False) -> None:
-        """An attempt has run to its end."""
-        if self.policy.has_markers:
-            self.trace.line(
-                f">>> Finished: {result.test.label} on {result.lease.place} "
-                f"[{result.verdict()}, {result.seconds:.1f}s, {progress}, at {clock(self.age())}]",
-                COLOURS.get(result.outcome, RED),
-            )
-            if result.outcome.is_failure():
-                attempt = result.attempt if is_retried else 0
-                self.trace.line(
-                    f"    {result.why()} \u2192 {self.record.log_path(result.test, attempt)}"
-                )
+    def ended(self, result: Result, progress: str, attempt: int = 0) -> None:
+        """An attempt has run to its end. Its log will be that of `attempt`, or else the test's."""
+        self.mark(
+            f">>> Finished: {result.test.label} on {result.lease.place} "
+            f"[{result.verdict()}, {result.seconds:.1f}s, {progress}, at {clock(self.age())}]",
+            COLOURS.get(result.outcome, RED),
+        )
+        if result.outcome.is_failure():
+            log = self.record.log_path(result.test, attempt)
+            self.mark(f"    {result.why()} \u2192 {log}")
         if not self.policy.has_markers and self.shows(result):
             self.follow()
         self.growing = None
@@ -5784,42 +5768,30 @@ class Console:
     def concluded(self, result: Result) -> None:
         """A test has its outcome."""
         outcome = result.outcome
+        fails = self.options.fails(outcome)
         has_ended = outcome.is_failure() or outcome.is_excused()
         self.finished += result.status is not None or has_ended
-        self.failed += self.options.fails(result.outcome)
+        self.failed += fails
         progress = f"{self.finished}/{self.total}"
-        if self.policy.has_markers:
-            self.announce(result)
+        announcement = f"Error: sub-test failed: {result.test.label}"
+        if fails and self.policy.sums_up:
+            self.mark(announcement, RED)
         if result.status is not None:
             self.ended(result, progress)
-        elif has_ended and self.policy.has_markers:
+        elif has_ended:
             what = outcome.value.capitalize()
-            self.trace.line(f">>> {what}: {result.test.label} [{result.reason}, {progress}]")
+            self.mark(f">>> {what}: {result.test.label} [{result.reason}, {progress}]")
         if not self.policy.has_markers:
-            self.announce(result)
-        if not self.policy.has_markers and not self.policy.sums_up:
-            self.explain(result)
-        if self.policy.replayed == "immediate" and self.options.fails(result.outcome):
+            if not self.policy.sums_up:
+                self.explain(result)
+            elif fails and (result.test.announces or result.status is None):
+                self.trace.write(to_bytes(announcement + "\n"))  # as `echo` prints it
+        if self.policy.replayed == "immediate" and fails:
             self.replay(result, TAIL_BYTES)
         if self.policy.replayed == "ordered":
-            self.turn[result.test] = result
-            self.take_turns()
-
-    def take_turns(self) -> None:
-        """Replay the logs whose turn has come, in list order."""
-        while self.replayed < len(self.tests) and self.tests[self.replayed] in self.turn:
-            self.replay(self.turn.pop(self.tests[self.replayed]))
-            self.replayed += 1
-
-    def announce(self, result: Result) -> None:
-        """Say that a test has failed, as the script would: without markers only where its line says so."""
-        if not self.policy.sums_up or not self.options.fails(result.outcome):
-            return
-        text = f"Error: sub-test failed: {result.test.label}"
-        if self.policy.has_markers:
-            self.trace.line(text, RED)
-        elif result.test.announces or result.status is None:
-            self.trace.write(to_bytes(text + "\n"))  # as `echo` prints it
+            self.ready[result.test] = result
+            while self.turns and self.turns[0] in self.ready:
+                self.replay(self.ready.pop(self.turns.popleft()))
 
     def explain(self, result: Result) -> None:
         """Of a script on one GPU, say on stderr what neither the log nor the status tells: it has no summary."""
@@ -5835,35 +5807,29 @@ class Console:
                 warn(f"{result.test.where}: {result.test.label} {what}", name="")
 
     def shows(self, result: Result) -> bool:
-        """Whether its log is to be shown."""
+        """Whether its log is to be shown: of a test that passed, an empty one is not."""
         if result.status is None or self.policy.output == "none":
             return False
         if self.outlook.is_interrupted():
             return self.options.fails(result.outcome)
-        return self.policy.output in ("replay", "ordered") or not self.is_fine(result)
-
-    def is_fine(self, result: Result) -> bool:
-        """Whether nobody needs to look at it."""
-        return result.outcome.is_ok() and not self.options.fails(result.outcome)
-
-    def has_log(self, result: Result) -> bool:
-        """Whether there is something to replay: of a test that passed, an empty log is left out."""
+        if not self.options.accepts(result.outcome):
+            return True
         path = self.record.log_path(result.test)
         is_empty = os.path.isfile(path) and not os.path.getsize(path)
-        return self.shows(result) and not (is_empty and self.is_fine(result))
+        return self.policy.output in ("replay", "ordered") and not is_empty
 
     def replay(self, result: Result, tail_bytes: float = math.inf) -> None:
         """One log, byte for byte, below a banner or in a fold; a last line without an end gets one.
 
         What fails is never folded away.
         """
-        if not self.has_log(result):
+        if not self.shows(result):
             return
         path = self.record.log_path(result.test)
         title = f"{result.test.stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
         fold = self.policy.fold
         names = {"title": title, "name": result.test.stem, "time": int(time.time())}
-        is_folded = bool(fold.begin) and self.is_fine(result)
+        is_folded = bool(fold.begin) and self.options.accepts(result.outcome)
         if is_folded:
             self.trace.command(fold.begin.format(**names))
         else:
@@ -5879,9 +5845,9 @@ class Console:
 
     def replay_all(self, results: Sequence[Result]) -> None:
         """The logs of a run that has ended, in list order; where passed ones are folded, failed ones come last."""
-        shown = list(filter(self.has_log, results))
+        shown = list(filter(self.shows, results))
         if self.policy.fold.begin:
-            shown.sort(key=lambda result: not self.is_fine(result))
+            shown.sort(key=lambda result: not self.options.accepts(result.outcome))
         if not shown:
             return
         self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
@@ -5925,52 +5891,52 @@ def summary(
 ) -> List[str]:
     """What did not pass, where its log is, why; what a run took, and how to run again what failed."""
     results = [ends[-1] for ends in attempts]
-    lines = troubles(attempts, record)
-    lines += causes(results)
-    lines += [f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in quarantined]
-    lines += figures(list(schedule.results.values()), seconds, schedule.pool)
-    lines.append(total_line(results, seconds, schedule.pool))
-    return lines
+    return [
+        *troubles(attempts, record),
+        *causes(results),
+        *(f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in quarantined),
+        *figures(list(schedule.results.values()), seconds, schedule.pool),
+        total_line(results, seconds, schedule.pool),
+    ]
 
 
-def troubles(attempts: Sequence[Sequence[Result]], record: Record) -> List[str]:
+def troubles(attempts: Sequence[Sequence[Result]], record: Record) -> Iterator[str]:
     """What did not simply pass, in list order, then what was left behind."""
-    results = [ends[-1] for ends in attempts]
-    lines = []
     for ends in attempts:
-        result = ends[-1]
-        outcome = result.outcome
+        yield from trouble(ends, record)
+    results = [ends[-1] for ends in attempts]
+    for result in results:
+        if result.leaked:
+            yield f"{result.leaks()}: {result.test.label} left {first_of(result.leaked)}"
+    passed = [result for result in results if result.outcome.is_pass()]
+    for result in passed:
+        if result.junit_fault:
+            yield f"passed without its JUnit file ({result.junit_fault}): {result.test.label}"
+    for result in passed:
+        if result.reason:
+            yield f"{result.reason}: {result.test.label}"
+
+
+def trouble(ends: Sequence[Result], record: Record) -> Iterator[str]:
+    """How a test has not simply passed, where its log is, and the line of it that says why."""
+    result = ends[-1]
+    cause = result.cause
+    if result.outcome in (Outcome.PASSED, Outcome.DEFERRED, Outcome.NOT_RUN):
+        return
+    if result.outcome is Outcome.FLAKY:
         cause = ends[0].cause
-        if outcome.is_excused() or not (outcome.is_ok() or outcome is Outcome.NOT_RUN):
-            about = record.log_path(result.test) if result.status is not None else result.reason
-            line = f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label}"
-            if about not in line:
-                line += f" ({about})"
-            lines.append(line)
-            cause = result.cause
-        elif outcome is Outcome.FLAKY:
-            first = record.log_path(result.test, 1)
-            lines.append(
-                f"flaky, passed at attempt {result.attempt}: {result.test.label} ({first})"
-            )
-        if cause.line and outcome is not Outcome.PASSED:
-            lines.append(f"    {cause.line}")
-    lines += [
-        f"{result.leaks()}: {result.test.label} left {first_of(result.leaked)}"
-        for result in results
-        if result.leaked
-    ]
-    lines += [
-        f"passed without its JUnit file ({result.junit_fault}): {result.test.label}"
-        for result in results
-        if result.junit_fault and result.outcome.is_pass()
-    ]
-    lines += [
-        f"{result.reason}: {result.test.label}"
-        for result in results
-        if result.outcome.is_pass() and result.reason
-    ]
-    return lines
+        first = record.log_path(result.test, 1)
+        yield f"flaky, passed at attempt {result.attempt}: {result.test.label} ({first})"
+    else:
+        line = f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label}"
+        about = result.reason
+        if result.status is not None:
+            about = record.log_path(result.test)
+        if about not in line:
+            line += f" ({about})"
+        yield line
+    if cause.line:
+        yield f"    {cause.line}"
 
 
 def causes(results: Iterable[Result]) -> Iterator[str]:
@@ -5997,11 +5963,11 @@ def slowest(results: Iterable[Result]) -> List[Result]:
 def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) -> Iterator[str]:
     """What took longest, what had all GPUs, and how much the GPUs have gained."""
     results = [ends[-1] for ends in attempts]
-    named = [
-        f"{result.test.label} {show_duration(result.seconds)}" for result in slowest(results)
-    ]
-    if named:
-        yield "slowest: " + ", ".join(named)
+    longest = slowest(results)
+    if longest:
+        yield "slowest: " + ", ".join(
+            f"{result.test.label} {show_duration(result.seconds)}" for result in longest
+        )
     if pool.sequential or any(result.outcome.is_unfinished() for result in results):
         return
     alone = [
@@ -6013,7 +5979,7 @@ def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) ->
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
     each_s = {ends[-1].test: math.fsum(end.seconds for end in ends) for ends in attempts}
     one_by_one_s = math.fsum(each_s.values())
-    if named and seconds > 0:
+    if longest and seconds > 0:
         best_s = shortest(list(each_s), each_s, pool)
         yield (
             f"{one_by_one_s / seconds:.1f} times as fast as one by one ({show_duration(one_by_one_s)}); "
@@ -6047,15 +6013,11 @@ def total_line(results: Sequence[Result], seconds: float, pool: Pool) -> str:
 
 def again(results: Iterable[Result], options: Options) -> Iterator[str]:
     """The commands that run again what did not pass, and one failure alone. A list from a pipe cannot be had again."""
-    owed = [
-        result
-        for result in results
-        if not result.outcome.is_ok() or options.fails(result.outcome)
-    ]
+    owed = [result for result in results if not options.accepts(result.outcome)]
     failed = [result.test.origin for result in owed if result.status is not None]
-    program, *words = options.command or ("",)
+    program, *words = options.command
     from_pipe = any(word == "-" or word.startswith("/dev/fd/") for word in words)
-    if not owed or not program or from_pipe:
+    if not owed or from_pipe:
         return
     start = [program]
     if program.endswith((".py", ".pyc")):  # else pip's command
@@ -6083,15 +6045,12 @@ def failed_place(result: Result, top: str) -> Dict[str, str]:
 
 def github_errors(results: Iterable[Result], top: str) -> Iterator[str]:
     """GitHub's annotations of the failed tests; it shows ten of a step."""
-
-    def escaped(text: str, marks: str) -> str:
-        return "".join(f"%{ord(mark):02X}" if mark in marks else mark for mark in text)
-
+    escapes = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
     failed = [result for result in results if result.outcome.is_failure()]
     for result in failed[:SHOWN]:
         where = {**failed_place(result, top), "title": result.test.label}
-        words = ",".join(f"{name}={escaped(text, '%:,')}" for name, text in where.items())
-        yield f"::error {words}::{escaped(result.told(), '%')}"
+        words = ",".join(f"{name}={text.translate(escapes)}" for name, text in where.items())
+        yield f"::error {words}::{result.told().replace('%', '%25')}"
 
 
 def github_page(
@@ -6118,22 +6077,21 @@ def fenced(text: str) -> str:
 def gantt(results: Iterable[Result]) -> str:
     """What ran where and when, in the words of Mermaid, which GitHub draws: the longest hundred attempts."""
     ran = [result for result in results if result.status is not None]
-    if not ran:
-        return ""
     longest = sorted(ran, key=lambda result: -result.seconds)[:CHART_BARS]
-    first = min(result.began for result in longest)
-    lanes: Dict[Device, List[str]] = {}
-    for result in sorted(longest, key=lambda result: result.began):
-        start = int(result.began - first)
-        end = max(start + 1, round(result.began - first + result.seconds))
+    bars = sorted(longest, key=lambda result: result.began)
+    lanes: Dict[Device, str] = {}
+    for result in bars:
+        start_s = result.began - bars[0].began
+        start = int(start_s)
+        end = max(start + 1, round(start_s + result.seconds))
         name = re.sub(r"[^\w ./=-]", " ", result.test.label)
         mark = "crit, " if result.outcome.is_failure() else ""
         for device in result.lease.devices or [Device(-1, "")]:
-            lanes.setdefault(device, []).append(f"    {name} :{mark}{start}, {end}\n")
-    sections = "".join(
-        f"  section {Lease((device,), 0).place}\n{''.join(lanes[device])}"
-        for device in sorted(lanes)
-    )
+            lane = lanes.get(device, f"  section {Lease((device,), 0).place}\n")
+            lanes[device] = f"{lane}    {name} :{mark}{start}, {end}\n"
+    if not lanes:
+        return ""
+    sections = "".join(lanes[device] for device in sorted(lanes))
     return f"```mermaid\ngantt\n  dateFormat X\n  axisFormat %H:%M:%S\n{sections}```\n"
 
 
@@ -6170,35 +6128,32 @@ def tally(results: Iterable[Result]) -> str:
     )
 
 
-def account(selection: Selection, options: Options) -> List[str]:
+def account(selection: Selection, options: Options) -> Iterator[str]:
     """What of the lists was selected and where the rest is, if there is a rest."""
     left_out = {why: len(tests) for why, tests in selection.left_out.items()}
     if not left_out and options.max_gpus is None and not options.only:
-        return []
+        return
     selected = len(selection.tests) - len(selection.deferred)
     total = len(selection.tests) + sum(left_out.values())
-    parts = [
-        f"Selected {selected} of {counted(total, 'test')} ({100 * selected / total:.1f} %)"
-    ]
+    line = f"Selected {selected} of {counted(total, 'test')} ({100 * selected / total:.1f} %)"
     counts = collections.Counter(selection.deferred.values())
-    whys = {
-        "--only": f"that {options.only.path if options.only else ''} does not name",
-        "--max-gpus": f"that need more than {counted(options.max_gpus or 0, 'GPU')}, or wait for one that does",
-    }
-    deferred = ", ".join(f"{counts[why]} {said}" for why, said in whys.items() if counts[why])
+    deferred = []
+    if options.only and counts["--only"]:
+        deferred.append(f"{counts['--only']} that {options.only.path} does not name")
+    if options.max_gpus and counts["--max-gpus"]:
+        most = counted(options.max_gpus, "GPU")
+        deferred.append(
+            f"{counts['--max-gpus']} that need more than {most}, or wait for one that does"
+        )
     if deferred:
-        # With --list, nothing is written.
-        where = (
-            ""
-            if options.list_only or reads_deferred(options)
-            else f": {deferred_path(options)}"
-        )
-        parts.append(f"deferred {deferred}{where}")
+        line += f"; deferred {', '.join(deferred)}"
+        if not options.list_only and not reads_deferred(options):  # else nothing is written
+            line += f": {deferred_path(options)}"
     if left_out:
-        parts.append(
-            "left out " + ", ".join(f"{count} by {why}" for why, count in left_out.items())
+        line += "; left out " + ", ".join(
+            f"{count} by {why}" for why, count in left_out.items()
         )
-    return ["; ".join(parts)]
+    yield line
 
 
 def clock(seconds: float) -> str:
@@ -6229,29 +6184,28 @@ def show_duration(seconds: float) -> str:
     return f"{minutes // 60}h{minutes % 60:02d}m"
 
 
-def last_lines(results: Sequence[Result], schedule: Schedule) -> List[str]:
+def last_lines(results: Sequence[Result], schedule: Schedule) -> Iterator[str]:
     """The verdict of the run, as the last lines of the trace."""
-    lines = []
     unfinished = tally(result for result in results if result.outcome.is_unfinished())
-    if schedule.interrupts:
-        name = signal.Signals(schedule.interrupts[0]).name
-        lines.append(f"Interrupted by {name}: {unfinished or 'nothing was left to run'}")
-    elif schedule.failure:
-        why = ": ".join(filter(None, [schedule.failure.splitlines()[0], unfinished]))
-        lines.append(f"Stopped, the machine failed: {why}")
-    elif schedule.is_overdue:
-        lines.append(f"Ended by --deadline: {unfinished or 'nothing was left to run'}")
-    elif schedule.stopped and unfinished:
-        lines.append(f"Stopped by --fail-fast: {unfinished}")
     failed = [result.test.label for result in results if schedule.options.fails(result.outcome)]
+    why = ""
+    if schedule.interrupts:
+        why = f"Interrupted by {signal.Signals(schedule.interrupts[0]).name}"
+    elif schedule.failure:
+        why = f"Stopped, the machine failed: {schedule.failure.splitlines()[0]}"
+    elif schedule.is_overdue:
+        why = "Ended by --deadline"
+    elif schedule.stopped and unfinished:
+        why = "Stopped by --fail-fast"
+    if why:
+        yield f"{why}: {unfinished or 'nothing was left to run'}"
     if failed:
-        lines.append("Error in the following test cases: " + " ".join(failed))
-    elif not lines:
+        yield "Error in the following test cases: " + " ".join(failed)
+    elif not why:
         is_empty = all(result.outcome.tells_nothing() for result in results)
-        excused = tally(result for result in results if result.outcome.is_excused())
         said = "No test ran" if is_empty else "All tests passed"
-        lines.append("; ".join(filter(None, [said, excused])))
-    return lines
+        excused = tally(result for result in results if result.outcome.is_excused())
+        yield "; ".join(filter(None, [said, excused]))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -6313,32 +6267,29 @@ def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
     Case does not count, as for pytest's `-k`, whose source is the idea of letting Python's own parser do the work.
     Raises BadValue.
     """
-    wanted: List[str] = []
 
-    def as_python(match: re.Match[str]) -> str:
-        if match.group() in ("and", "or", "not", "(", ")"):
-            return match.group()
-        wanted.append(match.group().strip("'\"").casefold())
-        return f" name{len(wanted) - 1} "
+    def is_match(names: Sequence[str]) -> bool:
+        folded = [name.casefold() for name in names]
 
-    python = re.sub(r"""'[^']+'|"[^"]+"|[()]|[^\s()'"]+""", as_python, text).strip()
-    try:
+        def as_python(match: re.Match[str]) -> str:
+            word = match.group()
+            if word in ("and", "or", "not", "(", ")"):
+                return word
+            part = word.strip("'\"").casefold()
+            return f" {sum(part in name for name in folded)} "
+
+        python = re.sub(r"""'[^']+'|"[^"]+"|[()]|[^\s()'"]+""", as_python, text).strip()
         if re.search(r"[\d)] *\(|\( *\)", python):
             raise SyntaxError  # `a (b)` would be a call
-        code = compile(python, "-k", "eval")
+        return bool(eval(python))
+
+    try:
+        is_match([])
     except (SyntaxError, RecursionError, MemoryError):
         raise BadValue(
             f"{text!r} is not names joined by and, or, not and parentheses, "
             "such as 'fp8 and not (slow or h100)'"
         ) from None
-
-    def is_match(names: Sequence[str]) -> bool:
-        folded = [name.casefold() for name in names]
-        found = [any(part in name for name in folded) for part in wanted]
-        return bool(
-            eval(code, {f"name{number}": is_found for number, is_found in enumerate(found)})
-        )
-
     return is_match
 
 
@@ -6403,7 +6354,7 @@ SHARD_VARIABLES = (
     ("SEMAPHORE_JOB_INDEX", "SEMAPHORE_JOB_COUNT", "1", ""),
     ("SYSTEM_JOBPOSITIONINPHASE", "SYSTEM_TOTALJOBSINPHASE", "1", ""),
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", ""),
-    ("SLURM_PROCID", "SLURM_NTASKS", "0", ""),  # of a step: see find_shard
+    ("SLURM_PROCID", "SLURM_NTASKS", "0", "SLURM_STEP_ID"),  # a batch script has them, too
     ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", "0", ""),  # which the manifest has to set
 )
 
@@ -6415,13 +6366,6 @@ def find_shard(environ: Mapping[str, str]) -> Optional[Shard]:
         if index in environ and total not in environ:
             why = f"{index} is set, and {total} is not"
         if not environ.keys() >= {index, total, required or index}:
-            continue
-        # A batch script has the variables of a task, and is none.
-        if (
-            index == "SLURM_PROCID"
-            and "SLURM_JOB_ID" in environ
-            and "SLURM_STEP_ID" not in environ
-        ):
             continue
         step = "1"
         if first.isupper():
@@ -6609,7 +6553,6 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
             "--calm REGEX",
             parse_pattern,
             "in a script, programs that may run beside tests; default: rapids-logger, log, logger, banner",
-            {"default": CALM_PROGRAMS},
         ),
         ("--one-by-one", None, "let a script wait for each test"),
     ),
@@ -6770,19 +6713,17 @@ class Inbox:
             self.bell.release()
 
     def get(self, timeout: float) -> Any:
-        """The next event. Raises queue.Empty after `timeout` seconds."""
+        """The next event, or None if there is none for `timeout` seconds."""
         while not self.events:
             if not self.bell.acquire(timeout=timeout):
-                raise queue.Empty
+                return None
         return self.events.popleft()
-
-
-class ReportCut(BaseException):
-    """A signal has come while logs are replayed. `args[0]` is its number."""
 
 
 class Run:
     """One run: carries out what the schedule decides, and feeds it what happens. Main thread only."""
+
+    sums_up = True  # at its end it says what has become of the tests
 
     def __init__(
         self,
@@ -6802,7 +6743,12 @@ class Run:
         planned = self.plan(selection, pool)
         order = planned.to_run(options.order, pool)
         self.schedule = Schedule(order, pool, options)
-        policy = self.policy(pool.sequential)
+        output = "replay"
+        if self.sums_up and not pool.sequential and isinstance(trace, Screen):
+            output = "failures"
+        policy = Policy(
+            not pool.sequential, options.output or output, self.sums_up, find_fold(os.environ)
+        )
         outlook = Outlook(self.schedule, planned.estimates)
         self.console = Console(trace, self.record, self.tests, len(order), policy, outlook)
         self.inbox = Inbox()
@@ -6820,13 +6766,6 @@ class Run:
     def attempts(self) -> List[List[Result]]:
         """Of each test all attempts, in list order."""
         return [self.schedule.results[test] for test in self.tests]
-
-    def policy(self, sequential: bool) -> Policy:
-        """What is shown when."""
-        output = "replay"
-        if not sequential and isinstance(self.trace, Screen):
-            output = "failures"
-        return Policy(not sequential, self.options.output or output, fold=find_fold(os.environ))
 
     def execute(self) -> None:
         """From the first start to the last end. Whatever goes wrong, no test is left running."""
@@ -6858,23 +6797,20 @@ class Run:
     def next_event(self) -> Event:
         """What happened, or a Tick when a deadline comes; shows growing logs meanwhile."""
         while True:
-            self.console.tick()
+            pause_s = self.console.tick()
             now = time.monotonic()
             if now >= self.chores_at:
                 self.do_chores()
                 self.chores_at = now + CHORES_S
             if not self.inbox.events:  # under load, many lines go out in one write
                 self.trace.flush()
-            try:
-                event = self.inbox.get(
-                    timeout=max(min(self.deadline() - now, self.console.follow_s), 0)
-                )
-                if not isinstance(event, Look):
-                    return event
+            event = self.inbox.get(max(min(self.deadline() - now, pause_s), 0))
+            if isinstance(event, Look):
                 self.console.tell_running()
-            except queue.Empty:
-                if time.monotonic() >= self.deadline():
-                    return Tick(time.monotonic())
+            elif event is not None:
+                return event
+            elif time.monotonic() >= self.deadline():
+                return Tick(time.monotonic())
 
     def do_chores(self) -> None:
         """What is to be looked after every second. Raises OSError."""
@@ -6904,17 +6840,9 @@ class Run:
             warn(
                 f"waiting for GPUs that another runner holds, by its locks in {self.options.gpu_locks}"
             )
-        deeds: Mapping[type, Callable[[Any], None]] = {
-            Launch: self.launch,
-            Kill: self.kill,
-            Retry: self.retry,
-            Announce: self.announce,
-            Quarantine: self.quarantine,
-            Abandon: self.abandon,
-            Conclude: self.conclude,
-        }
         for action in actions:  # ends come first: they are on disk before another test starts
-            deeds[type(action)](action)
+            deed = getattr(self, type(action).__name__.lower())  # `launch` of a Launch
+            deed(action)
 
     def launch(self, launch: Launch) -> None:
         attempt = launch.attempt
@@ -6934,8 +6862,9 @@ class Run:
             process.signal(kill.signum)
 
     def retry(self, retry: Retry) -> None:
-        self.record.attempt_end(retry.result)
-        self.console.ended(retry.result, "to be retried", is_retried=True)
+        result = retry.result
+        self.record.attempt_end(result)
+        self.console.ended(result, "to be retried", result.attempt)
 
     def announce(self, announce: Announce) -> None:
         self.console.announced(announce.test, announce.seconds)
@@ -6974,10 +6903,9 @@ class Run:
                 outcome = Outcome.INTERRUPTED if was_running else Outcome.NOT_RUN
                 schedule.results.setdefault(test, []).append(Result(test, outcome, reason=why))
         while running and time.monotonic() < give_up_at:
-            with suppress(queue.Empty):
-                event = self.inbox.get(timeout=FOLLOW_S)
-                if isinstance(event, (Exited, Broken)):
-                    running.pop(event.test, None)
+            event = self.inbox.get(FOLLOW_S)
+            if isinstance(event, (Exited, Broken)):
+                running.pop(event.test, None)
         if running:
             self.host.abandon()
 
@@ -6996,10 +6924,10 @@ class Run:
             self.record.restore()
             self.record.run_end(results, code, self.quarantined)
         try:
-            with signals_to(cut_report):
+            with signals_to(stop):
                 self.console.finish(results, self.sum_up(attempts, seconds, last))
-        except ReportCut as cut:  # enough of the logs; not of the verdict
-            code = EXIT_SIGNAL + cut.args[0]
+        except SystemExit as cut:  # enough of the logs; not of the verdict
+            code = cast(int, cut.code)
         colour = GREEN if code == EXIT_OK else RED
         self.console.annotate(results)
         for line in last:
@@ -7013,10 +6941,8 @@ class Run:
         """The summary; a job's page on GitHub gets it too."""
         schedule = self.schedule
         lines = summary(attempts, seconds, schedule, self.record, self.quarantined)
-        title = lines[-1]
-        if last:
-            title = last[-1]
-        if self.console.policy.sums_up:
+        title = [*lines, *last][-1]
+        if self.sums_up:
             lines += proposals(attempts, self.options.gpu_memory or self.host.health.least)
             lines += again([ends[-1] for ends in attempts], self.options)
         page = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -7033,9 +6959,9 @@ class Run:
         return exit_code(results, self.schedule), lines
 
 
-def cut_report(event: Interrupt) -> None:
-    """What a signal does while logs are replayed. Raises ReportCut."""
-    raise ReportCut(event.signum)
+def stop(event: Interrupt) -> None:
+    """What a signal does before and after the tests. Raises SystemExit."""
+    sys.exit(EXIT_SIGNAL + event.signum)
 
 
 def tell_unheeded(tests: Iterable[Test], heeded: Container[str] = ()) -> None:
@@ -7074,9 +7000,9 @@ def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
         outcomes != {Outcome.DEFERRED} or not schedule.options.shard
     ):  # an empty shard is fine
         return EXIT_NOTHING
-    if any(not outcome.is_ok() or schedule.options.fails(outcome) for outcome in outcomes):
-        return EXIT_FAILED
-    return EXIT_OK
+    if all(map(schedule.options.accepts, outcomes)):
+        return EXIT_OK
+    return EXIT_FAILED
 
 
 @contextmanager
@@ -7210,24 +7136,24 @@ def run_lists(
     drop_coerced_locale()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
     signal.signal(signal.SIGUSR1, lambda *_: None)  # a question, which has no answer yet
-    with signals_to(lambda event: sys.exit(EXIT_SIGNAL + event.signum)):
-        reaper = Reaper()
-        find = functools.lru_cache(maxsize=None)(lambda: find_host(options, environ, reaper))
-        run: Union[Run, int] = EXIT_MACHINE
-        try:
+    reaper = Reaper()
+    try:
+        with signals_to(stop):
+            find = functools.lru_cache(maxsize=None)(
+                lambda: find_host(options, environ, reaper)
+            )
             trace = open_trace(options.color, environ)
             run = prepare(options, trace, reaper, find, make_run)
-        finally:
-            if isinstance(run, int):
-                reaper.close()
-    if isinstance(run, int):
-        return run
-    start = time.monotonic()
-    inbox = run.inbox
-    signal.signal(signal.SIGUSR1, lambda *_: inbox.put(Look()))
-    with signals_to(inbox.put), run.console.live():
-        run.execute()
-    return run.report(time.monotonic() - start)
+        if isinstance(run, int):
+            return run
+        start = time.monotonic()
+        inbox = run.inbox
+        signal.signal(signal.SIGUSR1, lambda *_: inbox.put(Look()))
+        with signals_to(inbox.put), run.console.live():
+            run.execute()
+        return run.report(time.monotonic() - start)
+    finally:
+        reaper.close()
 
 
 def prepare(
@@ -8785,6 +8711,8 @@ class Certainty:
 class ScriptRun(Run):
     """The run of a script: bash goes through it and hands tests over, and waits where it would see a difference."""
 
+    sums_up = False  # the script does
+
     def __init__(
         self,
         script: Script,
@@ -8849,10 +8777,6 @@ class ScriptRun(Run):
         start = f"_rt_folder={shlex.quote(folder)} _rt_handlers=' {handlers} '\n"
         self.shell.start(file.text, start)
         self.shown.source = f"/dev/fd/{self.shell.kept}"
-
-    def policy(self, sequential: bool) -> Policy:
-        output = self.options.output or "replay"
-        return super().policy(sequential)._replace(output=output, sums_up=False)
 
     def is_over(self) -> bool:
         return self.has_ended and self.schedule.done and not self.handed

@@ -564,9 +564,8 @@ class PartsRun(run_tests.Run):
             super().retry(retry)
             return
         self.record.attempt_end(result)
-        self.console.ended(
-            self.with_lost(result, whole), "its other cases go on", is_retried=True
-        )
+        told = self.with_lost(result, whole)
+        self.console.ended(told, "its other cases go on", result.attempt)
 
     def with_lost(self, result: Result, whole: Whole) -> Result:
         """A part's result, whose cause names the cases that it has lost."""

@@ -540,7 +540,7 @@ slowest: d.py 1m00s, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
         schedule.failure, schedule.is_overdue = failure, failure == "--deadline"
         if schedule.is_overdue:
             schedule.failure = ""
-        return run_tests.last_lines(results, schedule)
+        return list(run_tests.last_lines(results, schedule))
 
     def test_the_last_lines(self) -> None:
         error = "Error in the following test cases: "
@@ -567,7 +567,7 @@ slowest: d.py 1m00s, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
         schedule = run_tests.Schedule([], run_tests.Pool([]), run_tests.Options((), fail_fast=True))
         schedule.stop()
         results = [Result(a_test(0), Outcome.FAILED), Result(a_test(1), Outcome.NOT_RUN)]
-        self.assertEqual(run_tests.last_lines(results, schedule)[0], "Stopped by --fail-fast: 1 not run")
+        self.assertEqual(next(run_tests.last_lines(results, schedule)), "Stopped by --fail-fast: 1 not run")
 
 
 class ReplayTest(GatedCase):

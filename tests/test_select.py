@@ -681,7 +681,7 @@ class Selections(unittest.TestCase):
                                                               "--rerun-failed")):
             with self.subTest(text, **options):
                 chosen = Options((LIST,), log_dir="some/logs", **options)
-                self.assertEqual(run_tests.account(self.select(text, **options), chosen),
+                self.assertEqual(list(run_tests.account(self.select(text, **options), chosen)),
                                  [f"Selected {expected}"] if expected else [])
 
     def test_a_shard_that_is_run_again_keeps_its_tests(self) -> None:
