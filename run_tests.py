@@ -5598,22 +5598,8 @@ COLOURS: Mapping[Outcome, str] = {
 }  # of a marker; all others are red
 
 
-class Policy(NamedTuple):
-    """What of a run is shown, and when."""
-
-    has_markers: bool  # as tests start and end; else logs as they grow, and nothing of the runner's own before the end
-    output: str = "replay"  # which logs, as `--output` has it
-    sums_up: bool = True  # what failed, and the run; a script does that itself
-    fold: Fold = NO_FOLD  # of the replayed logs
-
-    @property
-    def replayed(self) -> str:
-        """How logs are shown apart from the markers; empty: not at all."""
-        return self.output if self.has_markers and self.sums_up else ""
-
-
 class Console:
-    """Shows a run by a policy. The methods are called in the order in which things happen."""
+    """Shows a run. The methods are called in the order in which things happen."""
 
     def __init__(
         self,
@@ -5621,8 +5607,8 @@ class Console:
         record: Record,
         tests: Sequence[Test],
         total: int,
-        policy: Policy,
         outlook: Outlook,
+        sums_up: bool = True,
     ) -> None:
         self.trace = trace
         self.record = record
@@ -5630,8 +5616,18 @@ class Console:
         # All tests that get an outcome, in list order; how many of them are not deferred.
         self.tests = tests
         self.total = total
-        self.policy = policy
         self.outlook = outlook
+        # What failed, and the run; a script does that itself.
+        self.sums_up = sums_up
+        # As tests start and end; else logs as they grow, and nothing of the runner's own before the end.
+        self.has_markers = not outlook.schedule.pool.sequential
+        self.output = self.options.output or "replay"
+        self.replayed = ""  # which logs are shown apart from the markers, as `--output` has it
+        if sums_up and self.has_markers:
+            if isinstance(trace, Screen):
+                self.output = self.options.output or "failures"
+            self.replayed = self.output
+        self.fold = find_fold(os.environ)  # of the replayed logs
         self.began = time.monotonic()
         self.finished = 0  # tests that ran to an end, or will not run
         self.failed = 0  # of them
@@ -5642,19 +5638,19 @@ class Console:
 
     def live(self) -> ContextManager[None]:
         """While it lasts, a terminal shows what runs. A script's tests may want the keys."""
-        if self.policy.has_markers and isinstance(self.trace, Screen):
-            return self.trace.live(self.policy.sums_up)
+        if self.has_markers and isinstance(self.trace, Screen):
+            return self.trace.live(self.sums_up)
         return nullcontext()
 
     def mark(self, text: str, colour: str = "") -> None:
         """A line between those of tests, where there are such lines."""
-        if self.policy.has_markers:
+        if self.has_markers:
             self.trace.line(text, colour)
 
     def remark(self, text: str) -> None:
         """Something that is no test's end is worth a line."""
         self.mark(f">>> {text}")
-        if not self.policy.has_markers:
+        if not self.has_markers:
             warn(text)
 
     def begin(self, machine: Machine) -> None:
@@ -5674,7 +5670,7 @@ class Console:
         why = f"no GPU found (asked: {', '.join(SOURCES)})"
         if machine.variables:
             why = "the outer mask shows no GPU"
-        if not self.policy.has_markers:
+        if not self.has_markers:
             why += ": tests run one by one"
         warn(why)
 
@@ -5686,8 +5682,8 @@ class Console:
 
     def tick(self) -> float:
         """Nothing has happened for a while. Returns the seconds up to the next call, if nothing happens."""
-        if not self.policy.has_markers:
-            if self.policy.output in ("replay", "ordered"):
+        if not self.has_markers:
+            if self.output in ("replay", "ordered"):
                 self.follow()
             return FOLLOW_S
         if isinstance(self.trace, Screen):
@@ -5761,7 +5757,7 @@ class Console:
         if result.outcome.is_failure():
             log = self.record.log_path(result.test, attempt)
             self.mark(f"    {result.why()} \u2192 {log}")
-        if not self.policy.has_markers and self.shows(result):
+        if not self.has_markers and self.shows(result):
             self.follow()
         self.growing = None
 
@@ -5774,21 +5770,21 @@ class Console:
         self.failed += fails
         progress = f"{self.finished}/{self.total}"
         announcement = f"Error: sub-test failed: {result.test.label}"
-        if fails and self.policy.sums_up:
+        if fails and self.sums_up:
             self.mark(announcement, RED)
         if result.status is not None:
             self.ended(result, progress)
         elif has_ended:
             what = outcome.value.capitalize()
             self.mark(f">>> {what}: {result.test.label} [{result.reason}, {progress}]")
-        if not self.policy.has_markers:
-            if not self.policy.sums_up:
+        if not self.has_markers:
+            if not self.sums_up:
                 self.explain(result)
             elif fails and (result.test.announces or result.status is None):
                 self.trace.write(to_bytes(announcement + "\n"))  # as `echo` prints it
-        if self.policy.replayed == "immediate" and fails:
+        if self.replayed == "immediate" and fails:
             self.replay(result, TAIL_BYTES)
-        if self.policy.replayed == "ordered":
+        if self.replayed == "ordered":
             self.ready[result.test] = result
             while self.turns and self.turns[0] in self.ready:
                 self.replay(self.ready.pop(self.turns.popleft()))
@@ -5808,7 +5804,7 @@ class Console:
 
     def shows(self, result: Result) -> bool:
         """Whether its log is to be shown: of a test that passed, an empty one is not."""
-        if result.status is None or self.policy.output == "none":
+        if result.status is None or self.output == "none":
             return False
         if self.outlook.is_interrupted():
             return self.options.fails(result.outcome)
@@ -5816,7 +5812,7 @@ class Console:
             return True
         path = self.record.log_path(result.test)
         is_empty = os.path.isfile(path) and not os.path.getsize(path)
-        return self.policy.output in ("replay", "ordered") and not is_empty
+        return self.output in ("replay", "ordered") and not is_empty
 
     def replay(self, result: Result, tail_bytes: float = math.inf) -> None:
         """One log, byte for byte, below a banner or in a fold; a last line without an end gets one.
@@ -5827,7 +5823,7 @@ class Console:
             return
         path = self.record.log_path(result.test)
         title = f"{result.test.stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
-        fold = self.policy.fold
+        fold = self.fold
         names = {"title": title, "name": result.test.stem, "time": int(time.time())}
         is_folded = bool(fold.begin) and self.options.accepts(result.outcome)
         if is_folded:
@@ -5846,21 +5842,21 @@ class Console:
     def replay_all(self, results: Sequence[Result]) -> None:
         """The logs of a run that has ended, in list order; where passed ones are folded, failed ones come last."""
         shown = list(filter(self.shows, results))
-        if self.policy.fold.begin:
+        if self.fold.begin:
             shown.sort(key=lambda result: not self.options.accepts(result.outcome))
         if not shown:
             return
         self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
         for result in shown:
             self.replay(result)
-        self.trace.line(f"\n{self.policy.fold.stands_open}=== End of per-test output ===")
+        self.trace.line(f"\n{self.fold.stands_open}=== End of per-test output ===")
 
     def annotate(self, results: Sequence[Result]) -> None:
         """GitHub's annotations: beside the trace where that is the script's."""
-        if self.policy.fold is not FOLDS[0]:
+        if self.fold is not FOLDS[0]:
             return
         for line in github_errors(results, os.environ.get("GITHUB_WORKSPACE", "")):
-            if self.policy.replayed:
+            if self.replayed:
                 self.trace.command(line)
             else:
                 tell(line)
@@ -5870,13 +5866,13 @@ class Console:
 
         One by one, they go to stderr: standard output is what the script would have printed.
         """
-        if self.policy.replayed in ("replay", "failures"):
+        if self.replayed in ("replay", "failures"):
             self.replay_all(results)
-        if not self.policy.sums_up:
+        if not self.sums_up:
             return
         self.trace.flush()
         for line in lines:
-            if self.policy.has_markers:
+            if self.has_markers:
                 self.trace.line(line)
             else:
                 warn(line, name="")
@@ -6743,14 +6739,10 @@ class Run:
         planned = self.plan(selection, pool)
         order = planned.to_run(options.order, pool)
         self.schedule = Schedule(order, pool, options)
-        output = "replay"
-        if self.sums_up and not pool.sequential and isinstance(trace, Screen):
-            output = "failures"
-        policy = Policy(
-            not pool.sequential, options.output or output, self.sums_up, find_fold(os.environ)
-        )
         outlook = Outlook(self.schedule, planned.estimates)
-        self.console = Console(trace, self.record, self.tests, len(order), policy, outlook)
+        self.console = Console(
+            trace, self.record, self.tests, len(order), outlook, self.sums_up
+        )
         self.inbox = Inbox()
         self.quarantined: List[Sick] = []
         self.chores_at = -math.inf
@@ -8354,7 +8346,7 @@ class ScriptTrace:
         `set -x` shows the handler by `shift` deeper than it is.
         """
         self.show(offset)
-        if self.console.shows(result) and self.console.policy.has_markers:
+        if self.console.shows(result) and self.console.has_markers:
             with suppress(OSError):
                 self.trace.copy(self.record.log_path(result.test))
         with suppress(OSError), open(self.source, "rb") as file:
@@ -8369,7 +8361,7 @@ class ScriptTrace:
 
     def sum_up(self, lines: Sequence[str]) -> None:
         """These lines say how its tests have ended."""
-        if self.console.policy.has_markers:
+        if self.console.has_markers:
             for line in (
                 *lines,
                 "\n=== What the script printed, with each test's output at its place ===",

@@ -128,15 +128,17 @@ class ConsoleCase(RunnerCase):
         self.logs = os.path.join(self.folder, "logs")
         self.machine = run_tests.machine_of(["0", "1"], run_tests.CUDA)
 
-    def console(self, output: str, tests: Sequence[Test], total: int, **policy: Any) -> run_tests.Console:
+    def console(self, output: str, tests: Sequence[Test], total: int, has_markers: bool,
+                sums_up: bool = True, fold: run_tests.Fold = run_tests.NO_FOLD) -> run_tests.Console:
         options = run_tests.Options((), log_dir=self.logs, output=output)
         self.record = run_tests.Record(options, "a run")
         os.close(self.record.lock)
         os.close(self.record.journal.descriptor)
-        schedule = run_tests.Schedule(tests, run_tests.Pool(self.machine.devices, 1), options)
+        schedule = run_tests.Schedule(tests, run_tests.Pool(self.machine.devices, 1, not has_markers), options)
         outlook = run_tests.Outlook(schedule, run_tests.estimate(tests, run_tests.History()))
-        shown = run_tests.Policy(output=output, **policy)
-        return run_tests.Console(self.trace, self.record, tests, total, shown, outlook)
+        console = run_tests.Console(self.trace, self.record, tests, total, outlook, sums_up)
+        console.fold = fold
+        return console
 
     def parallel(self, output: str = "replay", tests: Sequence[Test] = ()) -> run_tests.Console:
         return self.console(output, tests, 30, has_markers=True)
