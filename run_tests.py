@@ -263,8 +263,8 @@ CALM_PROGRAMS = r"(?:\S*/)?(?:rapids-logger|log|logger|banner)$"  # of scripts
 class Options(NamedTuple):
     """The command line, read once. Durations in seconds, paths as given."""
 
-    lists: Tuple[str, ...]
-    command: Tuple[str, ...] = (PROGRAM,)  # the words of the command line, the program first
+    lists: Sequence[str]
+    command: Sequence[str] = (PROGRAM,)  # the words of the command line, the program first
     gpus: Optional[str] = None  # a count or ids, as written
     gpus_per_test: float = 1  # for tests that do not say it
     jobs: Optional[int] = None  # CPU slots for `gpus=0`; None: as many as GPUs
@@ -282,11 +282,11 @@ class Options(NamedTuple):
     known: Mapping[str, str] = {}  # why tests are known to fail, by label
     leaks: str = "report"
     fail_fast: bool = False
-    handlers: Tuple[str, ...] = ("test_fail",)  # of failures, in scripts
+    handlers: Sequence[str] = ("test_fail",)  # of failures, in scripts
     tests: Optional[str] = None  # in scripts, a pattern of commands
     calm: str = CALM_PROGRAMS  # in scripts, a pattern of programs
     one_by_one: bool = False
-    arguments: Tuple[str, ...] = ()  # of a script
+    arguments: Sequence[str] = ()  # of a script
     verbose: bool = False
     log_dir: str = "logs"
     fail_dir: Optional[str] = None  # None: the log dir, and `failures` starts fresh
@@ -295,7 +295,7 @@ class Options(NamedTuple):
     output: Optional[str] = None  # None: failures on a terminal, else replay; one by one all
     color: str = "auto"
     list_only: bool = False
-    history: Tuple[str, ...] = ()  # more journals to learn durations from
+    history: Sequence[str] = ()  # more journals to learn durations from
     order: str = "auto"
     keep: Optional[Callable[[Sequence[str]], bool]] = None  # of `-k`: takes label and tags
     rerun_failed: bool = False
@@ -5313,7 +5313,7 @@ class Trace:
         self.is_open = True
         self.at_line_start = True
         self.wrote_at = time.monotonic()
-        self.has_escapes = False  # since the last calm
+        self.has_escapes = False  # in what has been copied since the last calm
 
     def write(self, data: bytes) -> None:
         """Print bytes; they are on their way at the next flush."""
@@ -5322,7 +5322,6 @@ class Trace:
             self.guarded(self.stream.write, data)
             self.at_line_start = data.endswith(b"\n")
             self.wrote_at = time.monotonic()
-        self.has_escapes = self.has_escapes or b"\x1b" in data
 
     def calm(self) -> None:
         """After a log, end what it has begun (a title, a colour), for the lines to come."""
@@ -5356,9 +5355,7 @@ class Trace:
         """Print a line that a CI service may obey."""
         if not self.at_line_start:
             self.write(b"\n")
-        had_escapes = self.has_escapes
         self.write(to_bytes(text) + b"\n")
-        self.has_escapes = had_escapes
 
     def copy(
         self,
@@ -5377,9 +5374,13 @@ class Trace:
                 data = file.read(int(min(COPY_BYTES, end - offset)))
                 if not data:
                     break
+                if change and len(data) == COPY_BYTES:
+                    data = data[: data.rfind(b"\n") + 1] or data
+                    file.seek(offset + len(data))
+                offset += len(data)
                 if change:
-                    data = change(data + file.readline(COPY_BYTES))
-                offset = file.tell()
+                    data = change(data)
+                self.has_escapes = self.has_escapes or b"\x1b" in data
                 self.write(data)
         return offset
 
@@ -6537,7 +6538,7 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
             "--fail-function NAME",
             str,
             "in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated",
-            {"action": "append", "dest": "handlers"},
+            {"action": "append", "dest": "handlers", "default": ["test_fail"]},
         ),
         (
             "--tests REGEX",
@@ -6585,6 +6586,7 @@ OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
             {"dest": "list_only"},
         ),
         ("--verbose", None, "say why tests of a script do not run beside others"),
+        ("--version", None, "print version and hash of this file; exit", {"action": "version"}),
     ),
 }
 
@@ -6608,18 +6610,9 @@ def build_parser() -> argparse.ArgumentParser:
             how = {"choices": kind} if kind else {"action": "store_true"}
             if metavar:
                 how = {"type": kind, "metavar": metavar[0]}
-            group.add_argument(name, help=text, **how, **dict(*more))
-    version = "print version and hash of this file; exit"
-    group.add_argument("--version", action=ShowVersion, nargs=0, help=version)
+            group.add_argument(name, help=text, **{**how, **dict(*more)})
     group.add_argument("-h", "--help", action="help", help="print this; exit")
     return parser
-
-
-def version_text() -> str:
-    """Version and hash of this very file: copies drift."""
-    with suppress(OSError), open(os.path.abspath(__file__), "rb") as file:
-        return f"{PROGRAM} {VERSION} ({hash_function()(file.read()).hexdigest()[:12]})"
-    return f"{PROGRAM} {VERSION}"
 
 
 # What other runners (pytest, its xdist, CTest, make) call an option, in groups: the last one of each is ours.
@@ -6643,6 +6636,13 @@ FOREIGN_OPTIONS = (
 class Parser(argparse.ArgumentParser):
     """Its messages may quote what CI would take for orders."""
 
+    @property
+    def version(self) -> str:
+        """Version and hash of this very file, since copies drift: argparse asks when it is to print them."""
+        with suppress(OSError), open(os.path.abspath(__file__), "rb") as file:
+            return f"{PROGRAM} {VERSION} ({hash_function()(file.read()).hexdigest()[:12]})"
+        return f"{PROGRAM} {VERSION}"
+
     def error(self, message: str) -> NoReturn:
         for word in re.findall(r" (--[\w-]+|-[a-zA-Z])", message):
             for group in FOREIGN_OPTIONS:
@@ -6650,16 +6650,6 @@ class Parser(argparse.ArgumentParser):
                 if word in names.split():
                     message += f"; {word} is {ours} here"
         super().error(without_ci_commands(message))
-
-
-class ShowVersion(argparse.Action):
-    """`--version`, which reads the file only when it is asked for."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        trace = Trace(open_stdout())
-        trace.line(version_text())
-        trace.flush()
-        parser.exit()
 
 
 def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -6670,15 +6660,12 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
     except ValueError:
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
     own = list(argv)
-    arguments = []
+    arguments: List[str] = []
     if "--" in own and any(map(is_script, own[: own.index("--")])):
         own, arguments = own[: own.index("--")], own[own.index("--") + 1 :]
     values = vars(parser.parse_args([*first, *own]))
-    values["arguments"] = tuple(arguments)
-    values["lists"] = tuple(values["lists"])
-    values["command"] = (sys.argv[0], *argv)
-    values["history"] = tuple(values.get("history", ()))
-    values["handlers"] = ("test_fail", *values.get("handlers", ()))
+    values["arguments"] = arguments
+    values["command"] = [sys.argv[0], *argv]
     if values.get("shard") == "auto":
         values["shard"] = find_shard(environ)
     values["log_dir"] = values.get("log_dir") or environ.get("XML_LOG_DIR") or "logs"
@@ -7004,11 +6991,9 @@ def signals_to(post: Callable[[Interrupt], None]) -> Iterator[None]:
     def handle(signum: int, _frame: Any) -> None:
         post(Interrupt(time.monotonic(), signum))
 
-    caught = [
-        signum
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN
-    ]
+    caught = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        caught.append(signal.SIGHUP)
     before = {signum: signal.signal(signum, handle) for signum in caught}
     try:
         yield
@@ -7131,11 +7116,7 @@ def run_lists(
     reaper = Reaper()
     try:
         with signals_to(stop):
-            find = functools.lru_cache(maxsize=None)(
-                lambda: find_host(options, environ, reaper)
-            )
-            trace = open_trace(options.color, environ)
-            run = prepare(options, trace, reaper, find, make_run)
+            run = prepare(options, environ, reaper, find_host, make_run)
         if isinstance(run, int):
             return run
         start = time.monotonic()
@@ -7150,19 +7131,20 @@ def run_lists(
 
 def prepare(
     options: Options,
-    trace: Trace,
+    environ: Mapping[str, str],
     reaper: Reaper,
-    find: Callable[[], Host],
+    find_host: Callable[..., Host],
     make_run: Callable[..., Run],
 ) -> Union[Run, int]:
     """All that comes before the first test: the run, or the exit code where there is none."""
+    trace = open_trace(options.color, environ)
     name = next(filter(is_script, options.lists), None)
     if name is not None:
         check_script(name, options)
         script = read_script(name, options)
         if options.list_only:
             return list_script(script, trace)
-        return ScriptRun(script, find(), options, trace)
+        return ScriptRun(script, find_host(options, environ, reaper), options, trace)
     script_options = {
         "--fail-function": options.handlers[1:],
         "--tests": options.tests,
@@ -7178,15 +7160,15 @@ def prepare(
     if not tests:
         warn(f"no tests in {', '.join(options.lists)}")
         return EXIT_NOTHING
-    is_fitted = any(test.attributes.mem or test.attributes.nodes for test in tests)
-    if is_fitted and not options.list_only:
-        tests = [find().fitted(test, options) for test in tests]
+    if not options.list_only:
+        host = find_host(options, environ, reaper)
+        tests = [host.fitted(test, options) for test in tests]
     selection = choose(tests, options)
     if not selection.tests:
         return report_nothing(selection, options, trace)
     if options.list_only:
         return list_tests(selection, options, trace)
-    return make_run(selection, find(), options, trace)
+    return make_run(selection, host, options, trace)
 
 
 def list_tests(selection: Selection, options: Options, trace: Trace) -> int:
