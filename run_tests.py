@@ -279,7 +279,7 @@ class Options(NamedTuple):
     retry_on: str = ""  # a pattern of causes
     flaky: str = "pass"
     skip_code: Optional[int] = None  # the exit code of a test that cannot run here
-    known: Mapping[str, str] = {}  # why tests are known to fail, by label
+    known_failures: Mapping[str, str] = {}  # why tests are known to fail, by label
     leaks: str = "report"
     fail_fast: bool = False
     handlers: Sequence[str] = ("test_fail",)  # of failures, in scripts
@@ -294,14 +294,14 @@ class Options(NamedTuple):
     junit: Optional[str] = None  # the summary of the run
     output: Optional[str] = None  # None: failures on a terminal, else replay; one by one all
     color: str = "auto"
-    list_only: bool = False
+    list: bool = False
     history: Sequence[str] = ()  # more journals to learn durations from
     order: str = "auto"
     keep: Optional[Callable[[Sequence[str]], bool]] = None  # of `-k`: takes label and tags
     rerun_failed: bool = False
     repeat: int = 1
     only: Optional[LabelFile] = None
-    wanted: Tuple[str, ...] = ()  # of `[ci WORDS]` in --message, case folded
+    message: Tuple[str, ...] = ()  # the words of `[ci WORDS]` in it, case folded
     max_gpus: Optional[int] = None
     gpu_memory: float = 0.0  # MiB of each GPU; 0: what a tool says
     shard: Optional[Shard] = None
@@ -2090,7 +2090,7 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
             for test in expand(parsed, scratch)
         ]
         owners += [parsed] * len(parsed.tests)
-        if not options.list_only:
+        if not options.list:
             check_files(parsed, options)
     lines = [test for parsed in lists for test in parsed.tests]
     labels = labels_of(lines)
@@ -2400,12 +2400,12 @@ def deferred_tests(tests: Sequence[Test], options: Options) -> Dict[Test, str]:
     if options.max_gpus is not None:
         wide = [test for test in tests if options.max_gpus + 1 <= test.gpus < ALL_GPUS]
         deferred.update(dict.fromkeys(reach(wide, followers_of(tests)), "--max-gpus"))
-    if options.only and "all" not in options.wanted:
+    if options.only and "all" not in options.message:
         asked = [
             test
             for test in tests
             if test.origin in options.only.labels
-            or any(has_word(test, word) for word in options.wanted)
+            or any(has_word(test, word) for word in options.message)
         ]
         asked += options.only.news(tests)
         needed = reach(asked, leaders_of(tests))
@@ -3426,7 +3426,7 @@ class Schedule:
         test = event.test
         attempt = self.free(event.test)
         verdict = judge(event, attempt, self.options, self.spared.get(test, 0))
-        result = as_known(verdict, self.options.known.get(test.origin, ""))
+        result = as_known(verdict, self.options.known_failures.get(test.origin, ""))
         sick = [*event.sick, *self.accuse(result)]
         if result.outcome.can_be_retried() and sick:
             self.spared.setdefault(test, 1)
@@ -6144,7 +6144,7 @@ def account(selection: Selection, options: Options) -> Iterator[str]:
         )
     if deferred:
         line += f"; deferred {', '.join(deferred)}"
-        if not options.list_only and not reads_deferred(options):  # else nothing is written
+        if not options.list and not reads_deferred(options):  # else nothing is written
             line += f": {deferred_path(options)}"
     if left_out:
         line += "; left out " + ", ".join(
@@ -6390,204 +6390,157 @@ def parse_words(text: str) -> Tuple[str, ...]:
         raise BadValue(f"a quote in {text!r} is never closed") from None
 
 
-# By group, as `--help` shows them: each option with what its value is called, what reads its value or the values
-# that there are (None: it has none), its help, and further keywords of argparse.
-OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
-    "what runs": (
-        (
-            "lists LIST",
-            str,
-            "bash, one test per command; `-` is standard input; or one script (.sh or #!), as it is",
-            {"nargs": "+"},
+# What reads the value of an option, by the option's name or by what its value is called. All others stay text.
+KINDS: Mapping[str, Callable[[str], Any]] = {
+    "--known-failures": parse_known,
+    "--only": parse_only,
+    "--retries": parse_count,
+    "--skip-code": parse_skip_code,
+    "ARGS": parse_words,
+    "EXPR": parse_expression,
+    "K/N|auto": parse_shard,
+    "N": parse_positive,
+    "N|IDS": parse_gpu_option,
+    "N|all": parse_gpus,
+    "REGEX": parse_pattern,
+    "SIZE": parse_memory,
+    "TEXT": parse_message,
+    "TIME": parse_duration,
+}
+# Further keywords of argparse.
+KEYWORDS: Mapping[str, Mapping[str, Any]] = {
+    "lists": {"nargs": "+"},
+    "-k": {"dest": "keep"},
+    "--history": {"action": "append"},
+    "--fail-function": {"action": "append", "dest": "handlers", "default": ["test_fail"]},
+    "--version": {"action": "version"},
+}
+# By group, as `--help` shows them.
+OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "what runs": {
+        "lists LIST": (
+            "bash, one test per command; `-` is standard input; or one script (.sh or #!), as it is"
         ),
-        (
-            "-k EXPR",
-            parse_expression,
-            "tests whose label or tags contain these names: 'fp8 and not (slow or h100)'",
-            {"dest": "keep"},
+        "-k EXPR": (
+            "tests whose label or tags contain these names: 'fp8 and not (slow or h100)'"
         ),
-        (
-            "--rerun-failed",
-            None,
-            "tests that did not pass in this list's last run, or were not reached by it",
+        "--rerun-failed": (
+            "tests that did not pass in this list's last run, or were not reached by it"
         ),
-        (
-            "--repeat N",
-            parse_positive,
-            "run each test N times, as tests of their own: `label`, `label (run 2)`; with --fail-fast until one fails",
+        "--repeat N": (
+            "run each test N times, as tests of their own: `label`, `label (run 2)`; "
+            "with --fail-fast until one fails"
         ),
-        (
-            "--max-gpus N",
-            parse_positive,
-            "defer tests that need more: deferred.txt in the log dir names them, for --only",
+        "--max-gpus N": (
+            "defer tests that need more: deferred.txt in the log dir names them, for --only"
         ),
-        (
-            "--shard K/N|auto",
-            parse_shard,
-            "part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure, Slurm or Kubernetes says",
+        "--shard K/N|auto": (
+            "part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure, "
+            "Slurm or Kubernetes says"
         ),
-        (
-            "--only FILE",
-            parse_only,
-            "run the tests whose labels FILE names, one a line, and what they wait for; defer the rest",
+        "--only FILE": (
+            "run the tests whose labels FILE names, one a line, and what they wait for; defer the rest"
         ),
-        (
-            "--message TEXT",
-            parse_message,
+        "--message TEXT": (
             "a commit's message: `[ci WORDS]` adds to --only the tests whose label or tags contain one of the words, "
-            "`[ci all]` runs all",
-            {"dest": "wanted"},
+            "`[ci all]` runs all"
         ),
-    ),
-    "in which order": (
-        (
-            "--order",
-            ["auto", "file", "failed-first"],
-            "auto: widest first, then longest, as earlier runs took; one by one on one GPU: file",
+    },
+    "in which order": {
+        "--order {auto,file,failed-first}": (
+            "auto: widest first, then longest, as earlier runs took; "
+            "one by one on one GPU: file"
         ),
-        (
-            "--history FILE",
-            str,
-            "a journal of another run or machine to learn durations from; may be repeated",
-            {"action": "append"},
+        "--history FILE": (
+            "a journal of another run or machine to learn durations from; may be repeated"
         ),
-    ),
-    "where tests run": (
-        (
-            "--gpus N|IDS",
-            parse_gpu_option,
-            "how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are",
+    },
+    "where tests run": {
+        "--gpus N|IDS": (
+            "how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are"
         ),
-        ("--gpus-per-test N|all", parse_gpus, "for tests that do not say gpus=; default: 1"),
-        (
-            "--jobs N",
-            parse_positive,
-            "slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs",
+        "--gpus-per-test N|all": "for tests that do not say gpus=; default: 1",
+        "--jobs N": "slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs",
+        "--require-gpus N": "end with exit code 3 if there are fewer, rather than run on those",
+        "--gpu-memory SIZE": (
+            "of each GPU (80G), for mem=; default: what nvidia-smi or pynvml says"
         ),
-        (
-            "--require-gpus N",
-            parse_positive,
-            "end with exit code 3 if there are fewer, rather than run on those",
+        "--gpu-locks DIR": (
+            "lock files, one per GPU, so that runners on this machine never share a GPU"
         ),
-        (
-            "--gpu-memory SIZE",
-            parse_memory,
-            "of each GPU (80G), for mem=; default: what nvidia-smi or pynvml says",
+        "--python EXE": "interpreter for pytest targets (python3)",
+        "--pytest-args ARGS": (
+            "further arguments for pytest targets, in one word: --pytest-args=\"-x -m 'not slow'\""
         ),
-        (
-            "--gpu-locks DIR",
-            str,
-            "lock files, one per GPU, so that runners on this machine never share a GPU",
+    },
+    "when tests are stopped": {
+        "--timeout TIME": (
+            "for each test (90s, 10m, 1h30m), unless its line says timeout=; default: none"
         ),
-        ("--python EXE", str, "interpreter for pytest targets (python3)"),
-        (
-            "--pytest-args ARGS",
-            parse_words,
-            "further arguments for pytest targets, in one word: --pytest-args=\"-x -m 'not slow'\"",
-        ),
-    ),
-    "when tests are stopped": (
-        (
-            "--timeout TIME",
-            parse_duration,
-            "for each test (90s, 10m, 1h30m), unless its line says timeout=; default: none",
-        ),
-        (
-            "--slow TIME",
-            parse_duration,
+        "--slow TIME": (
             "announce a test each time that it has run on for so long, with the last line of its log; default: "
-            f"{SLOW_S / 60:.0f}m",
+            f"{SLOW_S / 60:.0f}m"
         ),
-        (
-            "--deadline TIME",
-            parse_duration,
-            "end the whole run so early that by then all is reported; what did not run is `not run`",
+        "--deadline TIME": (
+            "end the whole run so early that by then all is reported; what did not run is `not run`"
         ),
-        ("--grace TIME", parse_duration, f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s"),
-        ("--fail-fast", None, "start no more tests after the first failure"),
-    ),
-    "what counts as a failure": (
-        (
-            "--retries N",
-            parse_count,
-            "run a test that did not pass up to N times more, unless its line says retries=",
+        "--grace TIME": f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s",
+        "--fail-fast": "start no more tests after the first failure",
+    },
+    "what counts as a failure": {
+        "--retries N": (
+            "run a test that did not pass up to N times more, unless its line says retries="
         ),
-        (
-            "--retry-on REGEX",
-            parse_pattern,
-            "retry only failures whose cause, by name or in the log, matches: 'NCCL timeout|port already in use'",
+        "--retry-on REGEX": (
+            "retry only failures whose cause, by name or in the log, matches: "
+            "'NCCL timeout|port already in use'"
         ),
-        ("--flaky", ["pass", "fail"], "whether a test that passes at a retry fails the run"),
-        (
-            "--skip-code N",
-            parse_skip_code,
-            "a test that exits so, often 77, cannot run here: it is `skipped`, and so is what waits for it",
+        "--flaky {pass,fail}": "whether a test that passes at a retry fails the run",
+        "--skip-code N": (
+            "a test that exits so, often 77, cannot run here: "
+            "it is `skipped`, and so is what waits for it"
         ),
-        (
-            "--known-failures FILE",
-            parse_known,
-            "lines `label # reason`: where such a test fails, the run does not; where it passes, that is told",
-            {"dest": "known"},
+        "--known-failures FILE": (
+            "lines `label # reason`: where such a test fails, the run does not; "
+            "where it passes, that is told"
         ),
-        (
-            "--leaks",
-            ["report", "fail"],
-            "whether a test fails that leaves processes behind; they are ended and named anyway",
+        "--leaks {report,fail}": (
+            "whether a test fails that leaves processes behind; they are ended and named anyway"
         ),
-        (
-            "--fail-function NAME",
-            str,
-            "in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated",
-            {"action": "append", "dest": "handlers", "default": ["test_fail"]},
+        "--fail-function NAME": (
+            "in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated"
         ),
-        (
-            "--tests REGEX",
-            parse_pattern,
+        "--tests REGEX": (
             "in a script, commands that begin so are tests; default, where it has no such NAME: pytest, ctest, mpirun, "
-            "torchrun, files with test in their path",
+            "torchrun, files with test in their path"
         ),
-        (
-            "--calm REGEX",
-            parse_pattern,
-            "in a script, programs that may run beside tests; default: rapids-logger, log, logger, banner",
+        "--calm REGEX": (
+            "in a script, programs that may run beside tests; default: rapids-logger, log, logger, banner"
         ),
-        ("--one-by-one", None, "let a script wait for each test"),
-    ),
-    "what is written": (
-        ("--log-dir DIR", str, "logs and JUnit files; default: $XML_LOG_DIR, else logs"),
-        (
-            "--fail-dir DIR",
-            str,
-            "its file `failures` gets one label per failed test; default: $FAIL_DIR, else the log dir",
+        "--one-by-one": "let a script wait for each test",
+    },
+    "what is written": {
+        "--log-dir DIR": "logs and JUnit files; default: $XML_LOG_DIR, else logs",
+        "--fail-dir DIR": (
+            "its file `failures` gets one label per failed test; default: $FAIL_DIR, else the log dir"
         ),
-        ("--journal FILE", str, "default: run_tests.jsonl in the log dir"),
-        (
-            "--junit FILE",
-            str,
-            "a JUnit file that sums up the run, with flaky tests as surefire has them",
+        "--journal FILE": "default: run_tests.jsonl in the log dir",
+        "--junit FILE": (
+            "a JUnit file that sums up the run, with flaky tests as surefire has them"
         ),
-        (
-            "--output",
-            ["replay", "ordered", "failures", "immediate", "none"],
+        "--output {replay,ordered,failures,immediate,none}": (
             "logs in the trace: all at the end (default), each as soon as its turn comes, failures only (default on a "
-            "terminal), the end of a failed one at once, none",
+            "terminal), the end of a failed one at once, none"
         ),
-        (
-            "--color",
-            ["auto", "always", "never"],
-            "auto: on a terminal, unless $NO_COLOR is set",
+        "--color {auto,always,never}": "auto: on a terminal, unless $NO_COLOR is set",
+    },
+    "information": {
+        "--list": (
+            "print label, GPUs, log name and place of each test, tab-separated; run nothing"
         ),
-    ),
-    "information": (
-        (
-            "--list",
-            None,
-            "print label, GPUs, log name and place of each test, tab-separated; run nothing",
-            {"dest": "list_only"},
-        ),
-        ("--verbose", None, "say why tests of a script do not run beside others"),
-        ("--version", None, "print version and hash of this file; exit", {"action": "version"}),
-    ),
+        "--verbose": "say why tests of a script do not run beside others",
+        "--version": "print version and hash of this file; exit",
+    },
 }
 
 
@@ -6605,12 +6558,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     for title, options in OPTIONS.items():
         group = parser.add_argument_group(title)
-        for written, kind, text, *more in options:
-            name, *metavar = written.split(" ")
-            how = {"choices": kind} if kind else {"action": "store_true"}
-            if metavar:
-                how = {"type": kind, "metavar": metavar[0]}
-            group.add_argument(name, help=text, **{**how, **dict(*more)})
+        for written, text in options.items():
+            name, _, value = written.partition(" ")
+            how = {"help": text, **KEYWORDS.get(name, {})}
+            if value.startswith("{"):
+                how["choices"] = value.strip("{}").split(",")
+            elif value:
+                how["metavar"] = value
+                how["type"] = KINDS.get(name, KINDS.get(value, str))
+            else:
+                how.setdefault("action", "store_true")
+            group.add_argument(name, **how)
     group.add_argument("-h", "--help", action="help", help="print this; exit")
     return parser
 
@@ -7035,10 +6993,10 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
             f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "
             "their parts overlap or miss tests: give all the same by --history and start with an empty log dir"
         )
-    warn_of_lost("--known-failures", options.known, tests)
+    warn_of_lost("--known-failures", options.known_failures, tests)
     if options.only:
-        warn_of_strangers(tests, options.only, options.wanted)
-    elif options.wanted:
+        warn_of_strangers(tests, options.only, options.message)
+    elif options.message:
         warn("--message adds to what --only names; without --only, all tests run")
     has_retries = options.retries or any(test.attributes.retries for test in tests)
     if options.retry_on and not has_retries:
@@ -7142,7 +7100,7 @@ def prepare(
     if name is not None:
         check_script(name, options)
         script = read_script(name, options)
-        if options.list_only:
+        if options.list:
             return list_script(script, trace)
         return ScriptRun(script, find_host(options, environ, reaper), options, trace)
     script_options = {
@@ -7160,13 +7118,13 @@ def prepare(
     if not tests:
         warn(f"no tests in {', '.join(options.lists)}")
         return EXIT_NOTHING
-    if not options.list_only:
+    if not options.list:
         host = find_host(options, environ, reaper)
         tests = [host.fitted(test, options) for test in tests]
     selection = choose(tests, options)
     if not selection.tests:
         return report_nothing(selection, options, trace)
-    if options.list_only:
+    if options.list:
         return list_tests(selection, options, trace)
     return make_run(selection, host, options, trace)
 
@@ -9310,7 +9268,7 @@ def check_script(name: str, options: Options) -> None:
         "--rerun-failed": options.rerun_failed,
         "--repeat": options.repeat > 1,
         "--skip-code": options.skip_code,
-        "--known-failures": options.known,
+        "--known-failures": options.known_failures,
     }
     for option, value in unknown.items():
         if value:

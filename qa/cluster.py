@@ -1146,7 +1146,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if len(set(names)) < len(names) or "" in names:
         raise UsageError(f"--nodes {own.nodes}: give each node one name")
     launch = Launch(prefix, own.agent_python, own.lost_after)
-    if not options.list_only:
+    if not options.list:
         share_scratch(options.log_dir)
     if own.nodes == "slurm" and options.deadline is None:
         options = options._replace(deadline=seconds_left(environ))
