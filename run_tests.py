@@ -502,6 +502,9 @@ class Result(NamedTuple):
         return "leaked: " + counted(len(self.leaked), "process", "processes")
 
 
+Attempts = Sequence[Sequence[Result]]  # of each test all attempts, in list order
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """`1 test`, `2 tests`."""
     if count == 1:
@@ -3328,6 +3331,7 @@ class Schedule:
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
         self.failure = ""  # why the machine cannot go on
+        self.sick: List[Sick] = []  # devices in quarantine
         self.grace = options.grace
         self.end_at = math.inf  # when --deadline ends the run
         self.is_overdue = False  # it has
@@ -3476,6 +3480,7 @@ class Schedule:
         }
         if not new:
             return []
+        self.sick += new.values()
         for device in new:
             self.pool.quarantine(device)
         rest = (
@@ -5049,7 +5054,7 @@ class Record:
             quarantined={sick.device.token: sick.reason for sick in quarantined},
         )
 
-    def summarise(self, attempts: Iterable[Sequence[Result]], seconds: float) -> None:
+    def summarise(self, attempts: Attempts, seconds: float) -> None:
         """Write the JUnit file of the run, if one is asked for. Raises OSError."""
         if not self.options.junit:
             return
@@ -5591,14 +5596,6 @@ def find_fold(environ: Mapping[str, str]) -> Fold:
     return next(found, NO_FOLD)
 
 
-COLOURS: Mapping[Outcome, str] = {
-    Outcome.PASSED: GREEN,
-    Outcome.SKIPPED: YELLOW,
-    Outcome.KNOWN: YELLOW,
-    Outcome.FLAKY: YELLOW,
-}  # of a marker; all others are red
-
-
 class Console:
     """Shows a run. The methods are called in the order in which things happen."""
 
@@ -5750,10 +5747,15 @@ class Console:
 
     def ended(self, result: Result, progress: str, attempt: int = 0) -> None:
         """An attempt has run to its end. Its log will be that of `attempt`, or else the test's."""
+        colour = RED
+        if result.outcome.is_ok():
+            colour = YELLOW
+        if result.outcome is Outcome.PASSED:
+            colour = GREEN
         self.mark(
             f">>> Finished: {result.test.label} on {result.lease.place} "
             f"[{result.verdict()}, {result.seconds:.1f}s, {progress}, at {clock(self.age())}]",
-            COLOURS.get(result.outcome, RED),
+            colour,
         )
         if result.outcome.is_failure():
             log = self.record.log_path(result.test, attempt)
@@ -5880,24 +5882,20 @@ class Console:
 
 
 def summary(
-    attempts: Sequence[Sequence[Result]],
-    seconds: float,
-    schedule: Schedule,
-    record: Record,
-    quarantined: Iterable[Sick],
+    attempts: Attempts, seconds: float, schedule: Schedule, record: Record
 ) -> List[str]:
     """What did not pass, where its log is, why; what a run took, and how to run again what failed."""
     results = [ends[-1] for ends in attempts]
     return [
         *troubles(attempts, record),
         *causes(results),
-        *(f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in quarantined),
+        *(f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in schedule.sick),
         *figures(list(schedule.results.values()), seconds, schedule.pool),
         total_line(results, seconds, schedule.pool),
     ]
 
 
-def troubles(attempts: Sequence[Sequence[Result]], record: Record) -> Iterator[str]:
+def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
     """What did not simply pass, in list order, then what was left behind."""
     for ends in attempts:
         yield from trouble(ends, record)
@@ -5938,15 +5936,15 @@ def trouble(ends: Sequence[Result], record: Record) -> Iterator[str]:
 
 def causes(results: Iterable[Result]) -> Iterator[str]:
     """The failures by their causes, the most frequent first."""
+    failed = [result for result in results if result.outcome.is_failure()]
     labels: Dict[str, List[str]] = {}
-    for result in results:
-        if result.outcome.is_failure():
-            labels.setdefault(result.cause.text or result.reason, []).append(result.test.label)
-    if all(len(named) == 1 for named in labels.values()):
+    for result in failed:
+        labels.setdefault(result.cause.text or result.reason, []).append(result.test.label)
+    if len(labels) == len(failed):
         return  # their own lines say it
-    yield counted(sum(map(len, labels.values())), "failure") + " by cause:"
-    for cause, named in sorted(labels.items(), key=lambda item: -len(item[1])):
-        yield f"{len(named):5} x {cause}: {first_of(named)}"
+    yield counted(len(failed), "failure") + " by cause:"
+    for cause in sorted(labels, key=lambda cause: -len(labels[cause])):
+        yield f"{len(labels[cause]):5} x {cause}: {first_of(labels[cause])}"
 
 
 def slowest(results: Iterable[Result]) -> List[Result]:
@@ -5957,7 +5955,7 @@ def slowest(results: Iterable[Result]) -> List[Result]:
     return sorted(ran, key=lambda result: -result.seconds)[:SLOWEST]
 
 
-def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) -> Iterator[str]:
+def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     """What took longest, what had all GPUs, and how much the GPUs have gained."""
     results = [ends[-1] for ends in attempts]
     longest = slowest(results)
@@ -5984,7 +5982,7 @@ def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) ->
         )
 
 
-def proposals(attempts: Iterable[Sequence[Result]], memory: float) -> Iterator[str]:
+def proposals(attempts: Attempts, memory: float) -> Iterator[str]:
     """What `mem=` could be of tests that had a GPU of so many MiB alone, and would leave room for each other."""
     fit = slowest(
         [
@@ -6051,7 +6049,7 @@ def github_errors(results: Iterable[Result], top: str) -> Iterator[str]:
 
 
 def github_page(
-    attempts: Sequence[Sequence[Result]], title: str, lines: Sequence[str], record: Record
+    attempts: Attempts, title: str, lines: Sequence[str], record: Record
 ) -> Iterator[str]:
     """Parts of a job's page on GitHub: the verdict as its title, the summary, failed logs' ends."""
     import html
@@ -6689,7 +6687,6 @@ class Run:
             trace, self.record, self.tests, len(order), outlook, self.sums_up
         )
         self.inbox = Inbox()
-        self.quarantined: List[Sick] = []
         self.chores_at = -math.inf
         self.has_waited = False  # for another runner's GPUs
         slots = slot_count(pool, order)
@@ -6808,7 +6805,6 @@ class Run:
 
     def quarantine(self, quarantine: Quarantine) -> None:
         sick = quarantine.sick
-        self.quarantined.append(sick)
         self.console.remark(f"Quarantined: GPU {sick.device.token} [{sick.reason}]")
 
     def abandon(self, _abandon: Abandon) -> None:
@@ -6859,7 +6855,7 @@ class Run:
         code, last = self.verdict(results)
         with suppress(OSError, MachineError):  # the trace still gets its last lines
             self.record.restore()
-            self.record.run_end(results, code, self.quarantined)
+            self.record.run_end(results, code, self.schedule.sick)
         try:
             with signals_to(stop):
                 self.console.finish(results, self.sum_up(attempts, seconds, last))
@@ -6872,12 +6868,10 @@ class Run:
         self.trace.flush()
         return code
 
-    def sum_up(
-        self, attempts: Sequence[Sequence[Result]], seconds: float, last: Sequence[str]
-    ) -> List[str]:
+    def sum_up(self, attempts: Attempts, seconds: float, last: Sequence[str]) -> List[str]:
         """The summary; a job's page on GitHub gets it too."""
         schedule = self.schedule
-        lines = summary(attempts, seconds, schedule, self.record, self.quarantined)
+        lines = summary(attempts, seconds, schedule, self.record)
         title = [*lines, *last][-1]
         if self.sums_up:
             lines += proposals(attempts, self.options.gpu_memory or self.host.health.least)
@@ -6901,7 +6895,7 @@ def stop(event: Interrupt) -> None:
     sys.exit(EXIT_SIGNAL + event.signum)
 
 
-def tell_unheeded(tests: Iterable[Test], heeded: Container[str] = ()) -> None:
+def tell_unheeded(tests: Iterable[Test], heeded: Container[str]) -> None:
     """Say on which lines something is for a companion that does not run here."""
     for key in COMPANION_KEYS:
         name = key.replace("-", "_")
@@ -6919,9 +6913,8 @@ def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
     if pool.sequential:
         return 1
     shares = [demand(test.gpus, pool.size)[1] for test in tests if 0 < test.gpus < 1]
-    fractions = 0
-    if shares:
-        fractions = min(len(shares), pool.size * (SHARES // min(shares) - 1))
+    more_on_each = SHARES // min(shares, default=SHARES) - 1
+    fractions = min(len(shares), pool.size * more_on_each)
     return pool.size + fractions + min(pool.cpus, sum(test.gpus == 0 for test in tests))
 
 

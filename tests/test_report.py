@@ -498,10 +498,10 @@ class SummaryTest(ConsoleCase):
             self.passed(a_test(15, "p.py"))._replace(reason="passes, though known to fail (so)"),
             Result(a_test(13, "n.py", stem="n"), Outcome.SKIPPED, 1.0, 77, lease_on("0"), junit_fault="missing"),
         ]
-        sick = [run_tests.Sick(Device(1, "4"), "uncorrectable ECC error in b.py")]
         schedule = run_tests.Schedule([], run_tests.Pool(self.machine.devices, 1), run_tests.Options(()))
         schedule.results = {result.test: [result] for result in results}
-        lines = run_tests.summary([[result] for result in results], 61.0, schedule, self.record, sick)
+        schedule.sick = [run_tests.Sick(Device(1, "4"), "uncorrectable ECC error in b.py")]
+        lines = run_tests.summary([[result] for result in results], 61.0, schedule, self.record)
         self.assertEqual("\n".join(lines) + "\n", f"""\
 failed, exit 1, 12.3s: b.py ({self.logs}/b.log)
     CUDA out of memory. Tried to allocate 2 GiB
