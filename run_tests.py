@@ -5430,11 +5430,10 @@ class Screen(Trace):
         if not self.block:
             return
         columns, _ = self.size()
-        rows = sum(max(math.ceil(width_of(line) / columns), 1) for line in self.block)
+        rows = sum(math.ceil(width_of(line) / columns) for line in self.block)
         self.block = ()
-        up = b"\x1b[%dA" % (rows - 1) if rows > 1 else b""
         if self.is_ours():  # else a shell has written below it
-            self.guarded(self.stream.write, b"\r" + up + b"\x1b[J")
+            self.guarded(self.stream.write, b"\r\x1b[%dA\x1b[J" % rows)
 
     def draw(self, lines: List[str]) -> None:
         """Show these lines below all others, in place of those before."""
@@ -5449,7 +5448,8 @@ class Screen(Trace):
         if shown != self.block:
             self.erase()
             if self.at_line_start and self.is_ours():
-                self.guarded(self.stream.write, to_bytes("\r\n".join(shown)))
+                drawn = "".join(f"{line}\r\n" for line in shown)
+                self.guarded(self.stream.write, to_bytes(drawn))
                 self.block = shown
             self.drawn_at = now
         super().flush()
@@ -5825,22 +5825,25 @@ class Console:
         if not self.shows(result):
             return
         path = self.record.log_path(result.test)
-        title = f"{result.test.stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
-        fold = self.fold
-        names = {"title": title, "name": result.test.stem, "time": int(time.time())}
-        is_folded = bool(fold.begin) and self.options.accepts(result.outcome)
-        if is_folded:
-            self.trace.command(fold.begin.format(**names))
-        else:
-            self.trace.line(f"\n{RULE}\n{fold.stands_open}>>> {title}\n{RULE}")
+        stem = result.test.stem
+        title = without_ci_commands(
+            f"{stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
+        )
+        begin = f"\n{RULE}\n{self.fold.stands_open}>>> {title}\n{RULE}"
+        end = ""
+        if self.fold.begin and self.options.accepts(result.outcome):
+            names = {"title": title, "name": stem, "time": int(time.time())}
+            begin = self.fold.begin.format(**names)
+            end = self.fold.end.format(**names)
+        self.trace.command(begin)
         try:
             start = int(max(os.path.getsize(path) - tail_bytes, 0))
-            self.trace.copy(path, start, change=fold.tame)
+            self.trace.copy(path, start, change=self.fold.tame)
         except OSError as error:
             self.trace.line(f"(its log cannot be read: {error.strerror})")
         self.trace.calm()
-        if is_folded and fold.end:
-            self.trace.command(fold.end.format(**names))
+        if end:
+            self.trace.command(end)
 
     def replay_all(self, results: Sequence[Result]) -> None:
         """The logs of a run that has ended, in list order; where passed ones are folded, failed ones come last."""
