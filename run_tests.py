@@ -5287,13 +5287,18 @@ def without_ci_commands(text: str) -> str:
     return re.sub(r"##(?=\[|vso\[|teamcity\[)", "# #", text)
 
 
-def warn(message: str, name: str = PROGRAM + ": ") -> None:
-    """One line on stderr, in the program's name unless the message begins with a place of its own."""
-    tell(without_ci_commands(f"{name}{message}"))
+def warn(message: str) -> None:
+    """One line on stderr, in the program's name."""
+    tell(f"{PROGRAM}: {message}")
 
 
 def tell(line: str) -> None:
-    """Print a line on stderr, if that can be written."""
+    """One line on stderr: one that begins with a place or a name of its own."""
+    tell_ci(without_ci_commands(line))
+
+
+def tell_ci(line: str) -> None:
+    """A line on stderr that a CI service may obey, if stderr can be written."""
     if sys.stderr is not None:
         try:
             print(line, file=sys.stderr, flush=True)
@@ -5803,7 +5808,7 @@ class Console:
             said.append(f"passed at attempt {result.attempt}")
         for what in said:
             if not result.outcome.is_unfinished():
-                warn(f"{result.test.where}: {result.test.label} {what}", name="")
+                tell(f"{result.test.where}: {result.test.label} {what}")
 
     def shows(self, result: Result) -> bool:
         """Whether its log is to be shown: of a test that passed, an empty one is not."""
@@ -5865,7 +5870,7 @@ class Console:
             if self.replayed:
                 self.trace.command(line)
             else:
-                tell(line)
+                tell_ci(line)
 
     def finish(self, results: Sequence[Result], lines: Sequence[str]) -> None:
         """All tests have ended; these lines sum up, the last ones follow.
@@ -5881,7 +5886,7 @@ class Console:
             if self.has_markers:
                 self.trace.line(line)
             else:
-                warn(line, name="")
+                tell(line)
 
 
 def summary(
@@ -6338,9 +6343,11 @@ def parse_shard(text: str) -> Union[Shard, str]:
     if text == "auto":
         return text
     match = re.fullmatch(r"([1-9]\d{0,4})/([1-9]\d{0,4})", text)
-    if not match or int(match.group(1)) > int(match.group(2)):
-        raise BadValue(f"{text!r} is not K/N, K from 1 to N, such as 2/4, nor auto")
-    return Shard(int(match.group(1)), int(match.group(2)))
+    if match:
+        shard = Shard(*map(int, match.groups()))
+        if shard.number <= shard.total:
+            return shard
+    raise BadValue(f"{text!r} is not K/N, K from 1 to N, such as 2/4, nor auto")
 
 
 # How CI services tell a job its number among equal ones: the variables of number and total, the first number, and
@@ -6904,10 +6911,9 @@ def tell_unheeded(tests: Iterable[Test], heeded: Container[str]) -> None:
         name = key.replace("-", "_")
         lines = dict.fromkeys(test.where for test in tests if getattr(test.attributes, name))
         if lines and key not in heeded:
-            warn(
+            tell(
                 f"{first_of(list(lines))}: {key}= is for a companion that imports the runner; "
-                "here it changes nothing",
-                name="",
+                "here it changes nothing"
             )
 
 
@@ -7034,9 +7040,9 @@ def drop_coerced_locale() -> None:
                 del os.environ["LC_CTYPE"]
 
 
-def find_host(options: Options, environ: Mapping[str, str], reaper: Reaper) -> Host:
+def find_host(options: Options, reaper: Reaper) -> Host:
     """This machine and its devices. Raises UsageError, MachineError."""
-    machine = find_machine(options.gpus, environ)
+    machine = find_machine(options.gpus, os.environ)
     check_gpus(machine, options)
     locks = None
     if options.gpu_locks and machine.devices:
@@ -7056,7 +7062,6 @@ def check_gpus(machine: Machine, options: Options) -> None:
 
 def run_lists(
     options: Options,
-    environ: Mapping[str, str],
     find_host: Callable[..., Host] = find_host,
     make_run: Callable[..., Run] = Run,
 ) -> int:
@@ -7070,7 +7075,7 @@ def run_lists(
     reaper = Reaper()
     try:
         with signals_to(stop):
-            run = prepare(options, environ, reaper, find_host, make_run)
+            run = prepare(options, reaper, find_host, make_run)
         if isinstance(run, int):
             return run
         start = time.monotonic()
@@ -7085,20 +7090,19 @@ def run_lists(
 
 def prepare(
     options: Options,
-    environ: Mapping[str, str],
     reaper: Reaper,
     find_host: Callable[..., Host],
     make_run: Callable[..., Run],
 ) -> Union[Run, int]:
     """All that comes before the first test: the run, or the exit code where there is none."""
-    trace = open_trace(options.color, environ)
+    trace = open_trace(options.color, os.environ)
     name = next(filter(is_script, options.lists), None)
     if name is not None:
         check_script(name, options)
         script = read_script(name, options)
         if options.list:
             return list_script(script, trace)
-        return ScriptRun(script, find_host(options, environ, reaper), options, trace)
+        return ScriptRun(script, find_host(options, reaper), options, trace)
     script_options = {
         "--fail-function": options.handlers[1:],
         "--tests": options.tests,
@@ -7109,13 +7113,13 @@ def prepare(
         warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
     tests, said = parse_lists(options, reaper.scratch)
     for hint in said:
-        warn(hint, name="")
+        tell(hint)
     reaper.share()  # daemons of shell state
     if not tests:
         warn(f"no tests in {', '.join(options.lists)}")
         return EXIT_NOTHING
     if not options.list:
-        host = find_host(options, environ, reaper)
+        host = find_host(options, reaper)
         tests = [host.fitted(test, options) for test in tests]
     selection = choose(tests, options)
     if not selection.tests:
@@ -7154,9 +7158,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         )
         return EXIT_MACHINE
     arguments = sys.argv[1:] if argv is None else argv
-    return exit_code_of(
-        lambda: run_lists(parse_command_line(arguments, os.environ), os.environ)
-    )
+    return exit_code_of(lambda: run_lists(parse_command_line(arguments, os.environ)))
 
 
 def exit_code_of(action: Callable[[], int]) -> int:
@@ -7164,7 +7166,7 @@ def exit_code_of(action: Callable[[], int]) -> int:
     try:
         return action()
     except ListError as error:
-        warn("\n".join(error.args), name="")
+        tell("\n".join(error.args))
         return EXIT_USAGE
     except UsageError as error:
         warn(f"error: {error}")
@@ -8787,7 +8789,7 @@ class ScriptRun(Run):
     def introduce(self, file: ScriptFile) -> None:
         """Say what there is to say of a file: what its tests are, if it does not say so, or that there are none."""
         for message in file.mistakes:
-            warn(message, name="")
+            tell(message)
         for site, _, why in file.found:
             if why:
                 self.explain(site.test, why)
@@ -8805,7 +8807,7 @@ class ScriptRun(Run):
         """Note why a test does not run beside others; with --verbose, say it at once."""
         place = f"{test.file}:{test.line}"
         if self.options.verbose and place not in self.alone:
-            warn(f"{place}: does not run beside other tests: {why}", name="")
+            tell(f"{place}: does not run beside other tests: {why}")
         self.alone.setdefault(place, why)
 
     def on_look(self, _offset: int, command: str) -> str:
@@ -9190,7 +9192,7 @@ class ScriptRun(Run):
         if self.schedule.pool.sequential:
             self.alone.clear()
         if not self.trace.at_line_start and (self.alone or self.certainty.doubts or self.ahead):
-            warn("", name="")
+            tell("")
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
         if not self.tests and not self.alone and not self.schedule.pool.sequential:
@@ -9207,7 +9209,7 @@ class ScriptRun(Run):
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
             )
         if results and not self.schedule.pool.sequential:
-            warn(total_line(results, self.console.age(), self.schedule.pool), name="")
+            tell(total_line(results, self.console.age(), self.schedule.pool))
         status = shell_status(self.shell.status)
         if self.certainty.doubts and not status:
             status = EXIT_FAILED
