@@ -282,7 +282,7 @@ class Options(NamedTuple):
     known_failures: Mapping[str, str] = {}  # why tests are known to fail, by label
     leaks: str = "report"
     fail_fast: bool = False
-    handlers: Sequence[str] = ("test_fail",)  # of failures, in scripts
+    handlers: Sequence[str] = ["test_fail"]  # of failures, in scripts
     tests: Optional[str] = None  # in scripts, a pattern of commands
     calm: str = CALM_PROGRAMS  # in scripts, a pattern of programs
     one_by_one: bool = False
@@ -503,6 +503,11 @@ class Result(NamedTuple):
 
 
 Attempts = Sequence[Sequence[Result]]  # of each test all attempts, in list order
+
+
+def results_of(attempts: Attempts) -> List[Result]:
+    """How each test has ended."""
+    return [ends[-1] for ends in attempts]
 
 
 def counted(count: int, one: str, many: str = "") -> str:
@@ -5893,7 +5898,7 @@ def summary(
     attempts: Attempts, seconds: float, schedule: Schedule, record: Record
 ) -> List[str]:
     """What did not pass, where its log is, why; what a run took, and how to run again what failed."""
-    results = [ends[-1] for ends in attempts]
+    results = results_of(attempts)
     return [
         *troubles(attempts, record),
         *causes(results),
@@ -5907,7 +5912,7 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
     """What did not simply pass, in list order, then what was left behind."""
     for ends in attempts:
         yield from trouble(ends, record)
-    results = [ends[-1] for ends in attempts]
+    results = results_of(attempts)
     for result in results:
         if result.leaked:
             yield f"{result.leaks()}: {result.test.label} left {first_of(result.leaked)}"
@@ -5965,7 +5970,7 @@ def slowest(results: Iterable[Result]) -> List[Result]:
 
 def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     """What took longest, what had all GPUs, and how much the GPUs have gained."""
-    results = [ends[-1] for ends in attempts]
+    results = results_of(attempts)
     longest = slowest(results)
     if longest:
         yield "slowest: " + ", ".join(
@@ -6062,9 +6067,8 @@ def github_page(
     """Parts of a job's page on GitHub: the verdict as its title, the summary, failed logs' ends."""
     import html
 
-    results = [ends[-1] for ends in attempts]
     yield f"### {html.escape(title)}\n\n" + fenced("\n".join(lines))
-    for result in results:
+    for result in results_of(attempts):
         if result.outcome.is_failure() and result.status is not None:
             title = html.escape(f"{result.test.label}: {result.told()}")
             tail = fenced(xml_text(record.tail(result)))
@@ -6423,6 +6427,10 @@ KEYWORDS: Mapping[str, Mapping[str, Any]] = {
     "--fail-function": {"action": "append", "dest": "handlers", "default": ["test_fail"]},
     "--version": {"action": "version"},
 }
+LIST_OPTIONS = (  # which want to know all tests before the first one runs
+    "--shard -k --max-gpus --only --rerun-failed --repeat --skip-code --known-failures"
+).split()
+SCRIPT_OPTIONS = "--fail-function --tests --one-by-one --verbose".split()
 # By group, as `--help` shows them.
 OPTIONS: Mapping[str, Mapping[str, str]] = {
     "what runs": {
@@ -6579,6 +6587,14 @@ def build_parser() -> argparse.ArgumentParser:
             group.add_argument(name, **how)
     group.add_argument("-h", "--help", action="help", help="print this; exit")
     return parser
+
+
+def said_of(options: Options, names: Iterable[str]) -> Iterator[str]:
+    """Which of these options say something else than their default."""
+    for name in names:
+        field = KEYWORDS.get(name, {}).get("dest", name[2:].replace("-", "_"))
+        if getattr(options, field) != getattr(Options([]), field):
+            yield name
 
 
 # What other runners (pytest, its xdist, CTest, make) call an option, in groups: the last one of each is ours.
@@ -6855,7 +6871,7 @@ class Run:
     def report(self, seconds: float) -> int:
         """Close the journal, print what there is to print; returns the exit code."""
         attempts = self.attempts()
-        results = [ends[-1] for ends in attempts]
+        results = results_of(attempts)
         try:
             self.record.summarise(attempts, seconds)
         except OSError as error:
@@ -6885,7 +6901,7 @@ class Run:
         title = [*lines, *last][-1]
         if self.sums_up:
             lines += proposals(attempts, self.options.gpu_memory or self.host.health.least)
-            lines += again([ends[-1] for ends in attempts], self.options)
+            lines += again(results_of(attempts), self.options)
         page = os.environ.get("GITHUB_STEP_SUMMARY")
         if page:
             with suppress(OSError), open(page, "ab") as file:
@@ -7103,13 +7119,7 @@ def prepare(
         if options.list:
             return list_script(script, trace)
         return ScriptRun(script, find_host(options, reaper), options, trace)
-    script_options = {
-        "--fail-function": options.handlers[1:],
-        "--tests": options.tests,
-        "--one-by-one": options.one_by_one,
-        "--verbose": options.verbose,
-    }
-    for option in filter(script_options.get, script_options):
+    for option in said_of(options, SCRIPT_OPTIONS):
         warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
     tests, said = parse_lists(options, reaper.scratch)
     for hint in said:
@@ -9258,22 +9268,11 @@ def check_script(name: str, options: Options) -> None:
         raise UsageError(
             f"{name} is a script; it runs alone, in a call of its own; its arguments follow `--`"
         )
-    unknown = {
-        "--shard": options.shard,
-        "-k": options.keep,
-        "--max-gpus": options.max_gpus,
-        "--only": options.only,
-        "--rerun-failed": options.rerun_failed,
-        "--repeat": options.repeat > 1,
-        "--skip-code": options.skip_code,
-        "--known-failures": options.known_failures,
-    }
-    for option, value in unknown.items():
-        if value:
-            raise UsageError(
-                f"{option}: {name} is a script, whose tests show only as it runs; leave {option} out, or "
-                "put its test commands into a list"
-            )
+    for option in said_of(options, LIST_OPTIONS):
+        raise UsageError(
+            f"{option}: {name} is a script, whose tests show only as it runs; leave {option} out, or "
+            "put its test commands into a list"
+        )
     if "POSIXLY_CORRECT" in os.environ or re.search(
         r"\b(posix|privileged|keyword)\b", os.environ.get("SHELLOPTS", "")
     ):
