@@ -68,7 +68,6 @@ import itertools
 import json
 import math
 import os
-import queue
 import re
 import resource
 import shlex
@@ -264,8 +263,8 @@ CALM_PROGRAMS = r"(?:\S*/)?(?:rapids-logger|log|logger|banner)$"  # of scripts
 class Options(NamedTuple):
     """The command line, read once. Durations in seconds, paths as given."""
 
-    lists: Tuple[str, ...]
-    command: Tuple[str, ...] = ()  # the words of the command line, the program first
+    lists: Sequence[str]
+    command: Sequence[str] = (PROGRAM,)  # the words of the command line, the program first
     gpus: Optional[str] = None  # a count or ids, as written
     gpus_per_test: float = 1  # for tests that do not say it
     jobs: Optional[int] = None  # CPU slots for `gpus=0`; None: as many as GPUs
@@ -280,14 +279,14 @@ class Options(NamedTuple):
     retry_on: str = ""  # a pattern of causes
     flaky: str = "pass"
     skip_code: Optional[int] = None  # the exit code of a test that cannot run here
-    known: Mapping[str, str] = {}  # why tests are known to fail, by label
+    known_failures: Mapping[str, str] = {}  # why tests are known to fail, by label
     leaks: str = "report"
     fail_fast: bool = False
-    handlers: Tuple[str, ...] = ("test_fail",)  # of failures, in scripts
+    handlers: Sequence[str] = ["test_fail"]  # of failures, in scripts
     tests: Optional[str] = None  # in scripts, a pattern of commands
     calm: str = CALM_PROGRAMS  # in scripts, a pattern of programs
     one_by_one: bool = False
-    arguments: Tuple[str, ...] = ()  # of a script
+    arguments: Sequence[str] = ()  # of a script
     verbose: bool = False
     log_dir: str = "logs"
     fail_dir: Optional[str] = None  # None: the log dir, and `failures` starts fresh
@@ -295,14 +294,14 @@ class Options(NamedTuple):
     junit: Optional[str] = None  # the summary of the run
     output: Optional[str] = None  # None: failures on a terminal, else replay; one by one all
     color: str = "auto"
-    list_only: bool = False
-    history: Tuple[str, ...] = ()  # more journals to learn durations from
+    list: bool = False
+    history: Sequence[str] = ()  # more journals to learn durations from
     order: str = "auto"
     keep: Optional[Callable[[Sequence[str]], bool]] = None  # of `-k`: takes label and tags
     rerun_failed: bool = False
     repeat: int = 1
     only: Optional[LabelFile] = None
-    wanted: Tuple[str, ...] = ()  # of `[ci WORDS]` in --message, case folded
+    message: Tuple[str, ...] = ()  # the words of `[ci WORDS]` in it, case folded
     max_gpus: Optional[int] = None
     gpu_memory: float = 0.0  # MiB of each GPU; 0: what a tool says
     shard: Optional[Shard] = None
@@ -311,6 +310,10 @@ class Options(NamedTuple):
     def fails(self, outcome: Outcome) -> bool:
         """Whether a test that ends so is named as one that failed."""
         return outcome.is_failure() or (outcome is Outcome.FLAKY and self.flaky == "fail")
+
+    def accepts(self, outcome: Outcome) -> bool:
+        """Whether a run with a test that ends so may pass."""
+        return outcome.is_ok() and not self.fails(outcome)
 
 
 class LabelFile(NamedTuple):
@@ -497,6 +500,14 @@ class Result(NamedTuple):
         if not self.leaked:
             return ""
         return "leaked: " + counted(len(self.leaked), "process", "processes")
+
+
+Attempts = Sequence[Sequence[Result]]  # of each test all attempts, in list order
+
+
+def results_of(attempts: Attempts) -> List[Result]:
+    """How each test has ended."""
+    return [ends[-1] for ends in attempts]
 
 
 def counted(count: int, one: str, many: str = "") -> str:
@@ -2087,7 +2098,7 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
             for test in expand(parsed, scratch)
         ]
         owners += [parsed] * len(parsed.tests)
-        if not options.list_only:
+        if not options.list:
             check_files(parsed, options)
     lines = [test for parsed in lists for test in parsed.tests]
     labels = labels_of(lines)
@@ -2397,12 +2408,12 @@ def deferred_tests(tests: Sequence[Test], options: Options) -> Dict[Test, str]:
     if options.max_gpus is not None:
         wide = [test for test in tests if options.max_gpus + 1 <= test.gpus < ALL_GPUS]
         deferred.update(dict.fromkeys(reach(wide, followers_of(tests)), "--max-gpus"))
-    if options.only and "all" not in options.wanted:
+    if options.only and "all" not in options.message:
         asked = [
             test
             for test in tests
             if test.origin in options.only.labels
-            or any(has_word(test, word) for word in options.wanted)
+            or any(has_word(test, word) for word in options.message)
         ]
         asked += options.only.news(tests)
         needed = reach(asked, leaders_of(tests))
@@ -3325,6 +3336,7 @@ class Schedule:
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
         self.failure = ""  # why the machine cannot go on
+        self.sick: List[Sick] = []  # devices in quarantine
         self.grace = options.grace
         self.end_at = math.inf  # when --deadline ends the run
         self.is_overdue = False  # it has
@@ -3423,7 +3435,7 @@ class Schedule:
         test = event.test
         attempt = self.free(event.test)
         verdict = judge(event, attempt, self.options, self.spared.get(test, 0))
-        result = as_known(verdict, self.options.known.get(test.origin, ""))
+        result = as_known(verdict, self.options.known_failures.get(test.origin, ""))
         sick = [*event.sick, *self.accuse(result)]
         if result.outcome.can_be_retried() and sick:
             self.spared.setdefault(test, 1)
@@ -3473,6 +3485,7 @@ class Schedule:
         }
         if not new:
             return []
+        self.sick += new.values()
         for device in new:
             self.pool.quarantine(device)
         rest = (
@@ -4089,12 +4102,14 @@ class Reaper:
             self.guard.kill()
             self.guard.wait()
             os.close(self.line)
+            self.guard = None
         if self.scratch.folder:
             import shutil
 
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
         if self.list >= 0:
             os.close(self.list)
+            self.list = -1
         return self.nameless
 
 
@@ -5044,7 +5059,7 @@ class Record:
             quarantined={sick.device.token: sick.reason for sick in quarantined},
         )
 
-    def summarise(self, attempts: Iterable[Sequence[Result]], seconds: float) -> None:
+    def summarise(self, attempts: Attempts, seconds: float) -> None:
         """Write the JUnit file of the run, if one is asked for. Raises OSError."""
         if not self.options.junit:
             return
@@ -5277,13 +5292,18 @@ def without_ci_commands(text: str) -> str:
     return re.sub(r"##(?=\[|vso\[|teamcity\[)", "# #", text)
 
 
-def warn(message: str, name: str = PROGRAM + ": ") -> None:
-    """One line on stderr, in the program's name unless the message begins with a place of its own."""
-    tell(without_ci_commands(f"{name}{message}"))
+def warn(message: str) -> None:
+    """One line on stderr, in the program's name."""
+    tell(f"{PROGRAM}: {message}")
 
 
 def tell(line: str) -> None:
-    """Print a line on stderr, if that can be written."""
+    """One line on stderr: one that begins with a place or a name of its own."""
+    tell_ci(without_ci_commands(line))
+
+
+def tell_ci(line: str) -> None:
+    """A line on stderr that a CI service may obey, if stderr can be written."""
     if sys.stderr is not None:
         try:
             print(line, file=sys.stderr, flush=True)
@@ -5302,15 +5322,13 @@ def silence(stream: Any) -> None:
 class Trace:
     """The runner's standard output. When its reader goes away (`| head`), the run goes on without it."""
 
-    is_live = False  # a block of lines stands below what has been printed
-
     def __init__(self, stream: BinaryIO, has_colour: bool = False) -> None:
         self.stream = stream
         self.has_colour = has_colour
         self.is_open = True
         self.at_line_start = True
         self.wrote_at = time.monotonic()
-        self.has_escapes = False  # since the last calm
+        self.has_escapes = False  # in what has been copied since the last calm
 
     def write(self, data: bytes) -> None:
         """Print bytes; they are on their way at the next flush."""
@@ -5319,7 +5337,6 @@ class Trace:
             self.guarded(self.stream.write, data)
             self.at_line_start = data.endswith(b"\n")
             self.wrote_at = time.monotonic()
-        self.has_escapes = self.has_escapes or b"\x1b" in data
 
     def calm(self) -> None:
         """After a log, end what it has begun (a title, a colour), for the lines to come."""
@@ -5353,9 +5370,7 @@ class Trace:
         """Print a line that a CI service may obey."""
         if not self.at_line_start:
             self.write(b"\n")
-        had_escapes = self.has_escapes
         self.write(to_bytes(text) + b"\n")
-        self.has_escapes = had_escapes
 
     def copy(
         self,
@@ -5380,20 +5395,9 @@ class Trace:
                 offset += len(data)
                 if change:
                     data = change(data)
+                self.has_escapes = self.has_escapes or b"\x1b" in data
                 self.write(data)
         return offset
-
-    @contextmanager
-    def live(self, _has_keys: bool) -> Iterator[None]:
-        """While it lasts, `draw` shows a block of lines: on a terminal alone."""
-        yield
-
-    def draw(self, lines: Sequence[str]) -> None:
-        """Show these lines below all others, in place of those before."""
-
-    def typed(self) -> bytes:
-        """What has been typed since the last look."""
-        return b""
 
 
 class Screen(Trace):
@@ -5404,9 +5408,10 @@ class Screen(Trace):
 
     def __init__(self, stream: BinaryIO, has_colour: bool) -> None:
         super().__init__(stream, has_colour)
+        self.is_live = False  # the block may stand
+        self.has_keys = False  # what is typed is read
         self.block: Sequence[str] = ()  # as it stands on the screen
         self.drawn_at = -math.inf
-        self.keyboard = -1  # the descriptor from which keys are read, if they are
 
     def is_ours(self) -> bool:
         """Whether the runner has the terminal: behind `&` it neither draws nor reads keys."""
@@ -5435,25 +5440,26 @@ class Screen(Trace):
         if not self.block:
             return
         columns, _ = self.size()
-        rows = sum(max(math.ceil(width_of(line) / columns), 1) for line in self.block)
+        rows = sum(math.ceil(width_of(line) / columns) for line in self.block)
         self.block = ()
-        up = b"\x1b[%dA" % (rows - 1) if rows > 1 else b""
         if self.is_ours():  # else a shell has written below it
-            self.guarded(self.stream.write, b"\r" + up + b"\x1b[J")
+            self.guarded(self.stream.write, b"\r\x1b[%dA\x1b[J" % rows)
 
-    def draw(self, lines: Sequence[str]) -> None:
+    def draw(self, lines: List[str]) -> None:
+        """Show these lines below all others, in place of those before."""
         now = time.monotonic()
-        if not self.is_live or now < self.drawn_at + REDRAW_S:
+        if now < self.drawn_at + REDRAW_S:
             return
         columns, rows = self.size()
+        if len(lines) > rows - 1:
+            more = len(lines) - (rows - 2)
+            lines = [*lines[: rows - 2], f"\u2026 and {more} more"]
         shown = [cut_to(line, columns - 1) for line in lines]
-        if len(shown) > rows - 1:
-            more = len(shown) - (rows - 2)
-            shown[rows - 2 :] = [cut_to(f"\u2026 and {more} more", columns - 1)]
         if shown != self.block:
             self.erase()
             if self.at_line_start and self.is_ours():
-                self.guarded(self.stream.write, to_bytes("\r\n".join(shown)))
+                drawn = "".join(f"{line}\r\n" for line in shown)
+                self.guarded(self.stream.write, to_bytes(drawn))
                 self.block = shown
             self.drawn_at = now
         super().flush()
@@ -5466,11 +5472,11 @@ class Screen(Trace):
         with ExitStack() as stack:
             self.is_live = True
             stack.callback(self.settle)
-            if sys.stderr is not None and sys.stderr.isatty():
+            if os.isatty(2):
                 stack.enter_context(redirect_stderr(cast(Any, Aside(self))))
-            if has_keys and sys.stdin is not None and sys.stdin.isatty() and self.is_ours():
-                self.keyboard = sys.stdin.fileno()
-                before = termios.tcgetattr(self.keyboard)
+            self.has_keys = has_keys and os.isatty(0) and self.is_ours()
+            if self.has_keys:
+                before = termios.tcgetattr(0)
                 stack.callback(self.set_keyboard, before)
                 quiet = list(before)
                 quiet[3] &= ~(termios.ICANON | termios.ECHO)
@@ -5483,23 +5489,21 @@ class Screen(Trace):
 
         if self.is_ours():
             with suppress(termios.error):
-                termios.tcsetattr(self.keyboard, termios.TCSADRAIN, modes)
+                termios.tcsetattr(0, termios.TCSADRAIN, modes)
 
     def settle(self) -> None:
         """The block goes for good, and what was held back is shown."""
         self.erase()
         self.is_live = False
-        super().flush()
+        self.flush()
 
     def typed(self) -> bytes:
-        if self.keyboard < 0 or not self.is_ours():
-            return b""
+        """What has been typed since the last look."""
         from select import select as ready_of
 
-        ready, _, _ = ready_of([self.keyboard], [], [], 0)
-        if not ready:
-            return b""
-        return os.read(self.keyboard, PAGE_BYTES)
+        if self.has_keys and self.is_ours() and ready_of([0], [], [], 0)[0]:
+            return os.read(0, PAGE_BYTES)
+        return b""
 
 
 class Aside(NamedTuple):
@@ -5602,30 +5606,8 @@ def find_fold(environ: Mapping[str, str]) -> Fold:
     return next(found, NO_FOLD)
 
 
-COLOURS: Mapping[Outcome, str] = {
-    Outcome.PASSED: GREEN,
-    Outcome.SKIPPED: YELLOW,
-    Outcome.KNOWN: YELLOW,
-    Outcome.FLAKY: YELLOW,
-}  # of a marker; all others are red
-
-
-class Policy(NamedTuple):
-    """What of a run is shown, and when."""
-
-    has_markers: bool  # as tests start and end; else logs as they grow, and nothing of the runner's own before the end
-    output: str = "replay"  # which logs, as `--output` has it
-    sums_up: bool = True  # what failed, and the run; a script does that itself
-    fold: Fold = NO_FOLD  # of the replayed logs
-
-    @property
-    def replayed(self) -> str:
-        """How logs are shown apart from the markers; empty: not at all."""
-        return self.output if self.has_markers and self.sums_up else ""
-
-
 class Console:
-    """Shows a run by a policy. The methods are called in the order in which things happen."""
+    """Shows a run. The methods are called in the order in which things happen."""
 
     def __init__(
         self,
@@ -5633,8 +5615,8 @@ class Console:
         record: Record,
         tests: Sequence[Test],
         total: int,
-        policy: Policy,
         outlook: Outlook,
+        sums_up: bool = True,
     ) -> None:
         self.trace = trace
         self.record = record
@@ -5642,71 +5624,84 @@ class Console:
         # All tests that get an outcome, in list order; how many of them are not deferred.
         self.tests = tests
         self.total = total
-        self.policy = policy
         self.outlook = outlook
+        # What failed, and the run; a script does that itself.
+        self.sums_up = sums_up
+        # As tests start and end; else logs as they grow, and nothing of the runner's own before the end.
+        self.has_markers = not outlook.schedule.pool.sequential
+        self.output = self.options.output or "replay"
+        self.replayed = ""  # which logs are shown apart from the markers, as `--output` has it
+        if sums_up and self.has_markers:
+            if isinstance(trace, Screen):
+                self.output = self.options.output or "failures"
+            self.replayed = self.output
+        self.fold = find_fold(os.environ)  # of the replayed logs
         self.began = time.monotonic()
         self.finished = 0  # tests that ran to an end, or will not run
         self.failed = 0  # of them
-        self.turn: Dict[Test, Result] = {}  # ends that wait for their turn
-        self.replayed = 0  # logs, in list order
+        self.turns = collections.deque(tests)  # whose logs are still to be shown in list order
+        self.ready: Dict[Test, Result] = {}  # of these, what has ended
         self.growing: Optional[Attempt] = None  # whose log is shown as it grows
         self.offset = 0  # up to which it has been shown
 
-    @property
-    def follow_s(self) -> float:
-        """How long the main thread may sleep between two calls of tick."""
-        if self.trace.is_live:
-            return LIVE_S
-        return CHORES_S if self.policy.has_markers else FOLLOW_S
-
     def live(self) -> ContextManager[None]:
         """While it lasts, a terminal shows what runs. A script's tests may want the keys."""
-        if self.policy.has_markers:
-            return self.trace.live(self.policy.sums_up)
+        if self.has_markers and isinstance(self.trace, Screen):
+            return self.trace.live(self.sums_up)
         return nullcontext()
+
+    def mark(self, text: str, colour: str = "") -> None:
+        """A line between those of tests, where there are such lines."""
+        if self.has_markers:
+            self.trace.line(text, colour)
+
+    def remark(self, text: str) -> None:
+        """Something that is no test's end is worth a line."""
+        self.mark(f">>> {text}")
+        if not self.has_markers:
+            warn(text)
 
     def begin(self, machine: Machine) -> None:
         """The run starts."""
         self.began = time.monotonic()
         tokens = [device.token for device in machine.devices if device.token]
-        self.tell_absence(machine, bool(tokens))
-        if not self.policy.has_markers:
-            return
+        if not tokens and (not self.tests or any(test.gpus for test in self.tests)):
+            self.tell_absence(machine)
         given = " [as given]" if self.options.gpus else ""
-        self.trace.line(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + given)
+        self.mark(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + given)
         left_s = self.outlook.left_s(self.began)
         if left_s is not None:
-            self.trace.line(f"{counted(self.total, 'test')}, {about(left_s)} by earlier runs")
+            self.mark(f"{counted(self.total, 'test')}, {about(left_s)} by earlier runs")
 
-    def tell_absence(self, machine: Machine, has_gpus: bool) -> None:
+    def tell_absence(self, machine: Machine) -> None:
         """Say that there is no GPU, where a test may want one."""
-        wants = any(test.gpus for test in self.tests)
-        if has_gpus or (self.tests and not wants):
-            return
-        how = "" if self.policy.has_markers else ": tests run one by one"
+        why = f"no GPU found (asked: {', '.join(SOURCES)})"
         if machine.variables:
-            warn(f"the outer mask shows no GPU{how}")
-        else:
-            warn(f"no GPU found (asked: {', '.join(SOURCES)}){how}")
+            why = "the outer mask shows no GPU"
+        if not self.has_markers:
+            why += ": tests run one by one"
+        warn(why)
 
     def launched(self, attempt: Attempt) -> None:
         """A test has its devices, and its log is its own."""
-        if self.policy.has_markers:
-            self.trace.line(f">>> Starting: {attempt.test.label} on {attempt.lease.place}")
+        self.mark(f">>> Starting: {attempt.test.label} on {attempt.lease.place}")
         self.growing = attempt
         self.offset = 0
 
-    def tick(self) -> None:
-        """Nothing has happened for a while."""
-        if not self.policy.has_markers:
-            if self.policy.output in ("replay", "ordered"):
+    def tick(self) -> float:
+        """Nothing has happened for a while. Returns the seconds up to the next call, if nothing happens."""
+        if not self.has_markers:
+            if self.output in ("replay", "ordered"):
                 self.follow()
-        elif self.trace.is_live:
+            return FOLLOW_S
+        if isinstance(self.trace, Screen):
             if b"t" in self.trace.typed():
                 self.tell_running()
             self.trace.draw(self.block())
-        elif time.monotonic() >= self.trace.wrote_at + SILENCE_S:
-            self.trace.line(f">>> Running: {self.progress()}, at {clock(self.age())}")
+            return LIVE_S
+        if time.monotonic() >= self.trace.wrote_at + SILENCE_S:
+            self.tell_progress()
+        return CHORES_S
 
     def follow(self) -> None:
         """Show what has come since the last look."""
@@ -5748,6 +5743,9 @@ class Console:
         """Say what runs, for how long, and what it has printed last: on SIGUSR1 and at the key t."""
         for attempt in self.outlook.running():
             self.announced(attempt.test, time.monotonic() - attempt.began, "Running")
+        self.tell_progress()
+
+    def tell_progress(self) -> None:
         self.remark(f"Running: {self.progress()}, at {clock(self.age())}")
 
     def announced(self, test: Test, seconds: float, how: str = "Slow") -> None:
@@ -5757,69 +5755,52 @@ class Console:
             f"{how}: {test.label} [{show_duration(seconds)}; {said or 'its log is empty'}]"
         )
 
-    def remark(self, text: str) -> None:
-        """Something that is no test's end is worth a line."""
-        if self.policy.has_markers:
-            self.trace.line(f">>> {text}")
-        else:
-            warn(text)
-
-    def ended(self, result: Result, progress: str, is_retried: bool = False) -> None:
-        """An attempt has run to its end."""
-        if self.policy.has_markers:
-            self.trace.line(
-                f">>> Finished: {result.test.label} on {result.lease.place} "
-                f"[{result.verdict()}, {result.seconds:.1f}s, {progress}, at {clock(self.age())}]",
-                COLOURS.get(result.outcome, RED),
-            )
-            if result.outcome.is_failure():
-                attempt = result.attempt if is_retried else 0
-                self.trace.line(
-                    f"    {result.why()} \u2192 {self.record.log_path(result.test, attempt)}"
-                )
-        if not self.policy.has_markers and self.shows(result):
+    def ended(self, result: Result, progress: str, attempt: int = 0) -> None:
+        """An attempt has run to its end. Its log will be that of `attempt`, or else the test's."""
+        colour = RED
+        if result.outcome.is_ok():
+            colour = YELLOW
+        if result.outcome is Outcome.PASSED:
+            colour = GREEN
+        self.mark(
+            f">>> Finished: {result.test.label} on {result.lease.place} "
+            f"[{result.verdict()}, {result.seconds:.1f}s, {progress}, at {clock(self.age())}]",
+            colour,
+        )
+        if result.outcome.is_failure():
+            log = self.record.log_path(result.test, attempt)
+            self.mark(f"    {result.why()} \u2192 {log}")
+        if not self.has_markers and self.shows(result):
             self.follow()
         self.growing = None
 
     def concluded(self, result: Result) -> None:
         """A test has its outcome."""
         outcome = result.outcome
+        fails = self.options.fails(outcome)
         has_ended = outcome.is_failure() or outcome.is_excused()
         self.finished += result.status is not None or has_ended
-        self.failed += self.options.fails(result.outcome)
+        self.failed += fails
         progress = f"{self.finished}/{self.total}"
-        if self.policy.has_markers:
-            self.announce(result)
+        announcement = f"Error: sub-test failed: {result.test.label}"
+        if fails and self.sums_up:
+            self.mark(announcement, RED)
         if result.status is not None:
             self.ended(result, progress)
-        elif has_ended and self.policy.has_markers:
+        elif has_ended:
             what = outcome.value.capitalize()
-            self.trace.line(f">>> {what}: {result.test.label} [{result.reason}, {progress}]")
-        if not self.policy.has_markers:
-            self.announce(result)
-        if not self.policy.has_markers and not self.policy.sums_up:
-            self.explain(result)
-        if self.policy.replayed == "immediate" and self.options.fails(result.outcome):
+            self.mark(f">>> {what}: {result.test.label} [{result.reason}, {progress}]")
+        if not self.has_markers:
+            if not self.sums_up:
+                self.explain(result)
+            elif fails and (result.test.announces or result.status is None):
+                self.trace.write(to_bytes(announcement + "\n"))  # as `echo` prints it
+        if self.replayed == "immediate" and fails:
             self.replay(result, TAIL_BYTES)
-        if self.policy.replayed == "ordered":
-            self.turn[result.test] = result
-            self.take_turns()
-
-    def take_turns(self) -> None:
-        """Replay the logs whose turn has come, in list order."""
-        while self.replayed < len(self.tests) and self.tests[self.replayed] in self.turn:
-            self.replay(self.turn.pop(self.tests[self.replayed]))
-            self.replayed += 1
-
-    def announce(self, result: Result) -> None:
-        """Say that a test has failed, as the script would: without markers only where its line says so."""
-        if not self.policy.sums_up or not self.options.fails(result.outcome):
-            return
-        text = f"Error: sub-test failed: {result.test.label}"
-        if self.policy.has_markers:
-            self.trace.line(text, RED)
-        elif result.test.announces or result.status is None:
-            self.trace.write(to_bytes(text + "\n"))  # as `echo` prints it
+        if self.replayed == "ordered":
+            self.ready[result.test] = result
+            while self.turns and self.turns[0] in self.ready:
+                self.replay(self.ready.pop(self.turns.popleft()))
 
     def explain(self, result: Result) -> None:
         """Of a script on one GPU, say on stderr what neither the log nor the status tells: it has no summary."""
@@ -5832,158 +5813,151 @@ class Console:
             said.append(f"passed at attempt {result.attempt}")
         for what in said:
             if not result.outcome.is_unfinished():
-                warn(f"{result.test.where}: {result.test.label} {what}", name="")
+                tell(f"{result.test.where}: {result.test.label} {what}")
 
     def shows(self, result: Result) -> bool:
-        """Whether its log is to be shown."""
-        if result.status is None or self.policy.output == "none":
+        """Whether its log is to be shown: of a test that passed, an empty one is not."""
+        if result.status is None or self.output == "none":
             return False
         if self.outlook.is_interrupted():
             return self.options.fails(result.outcome)
-        return self.policy.output in ("replay", "ordered") or not self.is_fine(result)
-
-    def is_fine(self, result: Result) -> bool:
-        """Whether nobody needs to look at it."""
-        return result.outcome.is_ok() and not self.options.fails(result.outcome)
-
-    def has_log(self, result: Result) -> bool:
-        """Whether there is something to replay: of a test that passed, an empty log is left out."""
+        if not self.options.accepts(result.outcome):
+            return True
         path = self.record.log_path(result.test)
         is_empty = os.path.isfile(path) and not os.path.getsize(path)
-        return self.shows(result) and not (is_empty and self.is_fine(result))
+        return self.output in ("replay", "ordered") and not is_empty
 
     def replay(self, result: Result, tail_bytes: float = math.inf) -> None:
         """One log, byte for byte, below a banner or in a fold; a last line without an end gets one.
 
         What fails is never folded away.
         """
-        if not self.has_log(result):
+        if not self.shows(result):
             return
         path = self.record.log_path(result.test)
-        title = f"{result.test.stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
-        fold = self.policy.fold
-        names = {"title": title, "name": result.test.stem, "time": int(time.time())}
-        is_folded = bool(fold.begin) and self.is_fine(result)
-        if is_folded:
-            self.trace.command(fold.begin.format(**names))
-        else:
-            self.trace.line(f"\n{RULE}\n{fold.stands_open}>>> {title}\n{RULE}")
+        stem = result.test.stem
+        title = without_ci_commands(
+            f"{stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
+        )
+        begin = f"\n{RULE}\n{self.fold.stands_open}>>> {title}\n{RULE}"
+        end = ""
+        if self.fold.begin and self.options.accepts(result.outcome):
+            names = {"title": title, "name": stem, "time": int(time.time())}
+            begin = self.fold.begin.format(**names)
+            end = self.fold.end.format(**names)
+        self.trace.command(begin)
         try:
             start = int(max(os.path.getsize(path) - tail_bytes, 0))
-            self.trace.copy(path, start, change=fold.tame)
+            self.trace.copy(path, start, change=self.fold.tame)
         except OSError as error:
             self.trace.line(f"(its log cannot be read: {error.strerror})")
         self.trace.calm()
-        if is_folded and fold.end:
-            self.trace.command(fold.end.format(**names))
+        if end:
+            self.trace.command(end)
 
     def replay_all(self, results: Sequence[Result]) -> None:
         """The logs of a run that has ended, in list order; where passed ones are folded, failed ones come last."""
-        shown = list(filter(self.has_log, results))
-        if self.policy.fold.begin:
-            shown.sort(key=lambda result: not self.is_fine(result))
+        shown = list(filter(self.shows, results))
+        if self.fold.begin:
+            shown.sort(key=lambda result: not self.options.accepts(result.outcome))
         if not shown:
             return
         self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
         for result in shown:
             self.replay(result)
-        self.trace.line(f"\n{self.policy.fold.stands_open}=== End of per-test output ===")
+        self.trace.line(f"\n{self.fold.stands_open}=== End of per-test output ===")
 
     def annotate(self, results: Sequence[Result]) -> None:
         """GitHub's annotations: beside the trace where that is the script's."""
-        if self.policy.fold is not FOLDS[0]:
+        if self.fold is not FOLDS[0]:
             return
         for line in github_errors(results, os.environ.get("GITHUB_WORKSPACE", "")):
-            if self.policy.replayed:
+            if self.replayed:
                 self.trace.command(line)
             else:
-                tell(line)
+                tell_ci(line)
 
     def finish(self, results: Sequence[Result], lines: Sequence[str]) -> None:
         """All tests have ended; these lines sum up, the last ones follow.
 
         One by one, they go to stderr: standard output is what the script would have printed.
         """
-        if self.policy.replayed in ("replay", "failures"):
+        if self.replayed in ("replay", "failures"):
             self.replay_all(results)
-        if not self.policy.sums_up:
+        if not self.sums_up:
             return
         self.trace.flush()
         for line in lines:
-            if self.policy.has_markers:
+            if self.has_markers:
                 self.trace.line(line)
             else:
-                warn(line, name="")
+                tell(line)
 
 
 def summary(
-    attempts: Sequence[Sequence[Result]],
-    seconds: float,
-    schedule: Schedule,
-    record: Record,
-    quarantined: Iterable[Sick],
+    attempts: Attempts, seconds: float, schedule: Schedule, record: Record
 ) -> List[str]:
     """What did not pass, where its log is, why; what a run took, and how to run again what failed."""
-    results = [ends[-1] for ends in attempts]
-    lines = troubles(attempts, record)
-    lines += causes(results)
-    lines += [f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in quarantined]
-    lines += figures(list(schedule.results.values()), seconds, schedule.pool)
-    lines.append(total_line(results, seconds, schedule.pool))
-    return lines
+    results = results_of(attempts)
+    return [
+        *troubles(attempts, record),
+        *causes(results),
+        *(f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in schedule.sick),
+        *figures(list(schedule.results.values()), seconds, schedule.pool),
+        total_line(results, seconds, schedule.pool),
+    ]
 
 
-def troubles(attempts: Sequence[Sequence[Result]], record: Record) -> List[str]:
+def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
     """What did not simply pass, in list order, then what was left behind."""
-    results = [ends[-1] for ends in attempts]
-    lines = []
     for ends in attempts:
-        result = ends[-1]
-        outcome = result.outcome
+        yield from trouble(ends, record)
+    results = results_of(attempts)
+    for result in results:
+        if result.leaked:
+            yield f"{result.leaks()}: {result.test.label} left {first_of(result.leaked)}"
+    passed = [result for result in results if result.outcome.is_pass()]
+    for result in passed:
+        if result.junit_fault:
+            yield f"passed without its JUnit file ({result.junit_fault}): {result.test.label}"
+    for result in passed:
+        if result.reason:
+            yield f"{result.reason}: {result.test.label}"
+
+
+def trouble(ends: Sequence[Result], record: Record) -> Iterator[str]:
+    """How a test has not simply passed, where its log is, and the line of it that says why."""
+    result = ends[-1]
+    cause = result.cause
+    if result.outcome in (Outcome.PASSED, Outcome.DEFERRED, Outcome.NOT_RUN):
+        return
+    if result.outcome is Outcome.FLAKY:
         cause = ends[0].cause
-        if outcome.is_excused() or not (outcome.is_ok() or outcome is Outcome.NOT_RUN):
-            about = record.log_path(result.test) if result.status is not None else result.reason
-            line = f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label}"
-            if about not in line:
-                line += f" ({about})"
-            lines.append(line)
-            cause = result.cause
-        elif outcome is Outcome.FLAKY:
-            first = record.log_path(result.test, 1)
-            lines.append(
-                f"flaky, passed at attempt {result.attempt}: {result.test.label} ({first})"
-            )
-        if cause.line and outcome is not Outcome.PASSED:
-            lines.append(f"    {cause.line}")
-    lines += [
-        f"{result.leaks()}: {result.test.label} left {first_of(result.leaked)}"
-        for result in results
-        if result.leaked
-    ]
-    lines += [
-        f"passed without its JUnit file ({result.junit_fault}): {result.test.label}"
-        for result in results
-        if result.junit_fault and result.outcome.is_pass()
-    ]
-    lines += [
-        f"{result.reason}: {result.test.label}"
-        for result in results
-        if result.outcome.is_pass() and result.reason
-    ]
-    return lines
+        first = record.log_path(result.test, 1)
+        yield f"flaky, passed at attempt {result.attempt}: {result.test.label} ({first})"
+    else:
+        line = f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label}"
+        about = result.reason
+        if result.status is not None:
+            about = record.log_path(result.test)
+        if about not in line:
+            line += f" ({about})"
+        yield line
+    if cause.line:
+        yield f"    {cause.line}"
 
 
 def causes(results: Iterable[Result]) -> Iterator[str]:
     """The failures by their causes, the most frequent first."""
+    failed = [result for result in results if result.outcome.is_failure()]
     labels: Dict[str, List[str]] = {}
-    for result in results:
-        if result.outcome.is_failure():
-            labels.setdefault(result.cause.text or result.reason, []).append(result.test.label)
-    if all(len(named) == 1 for named in labels.values()):
+    for result in failed:
+        labels.setdefault(result.cause.text or result.reason, []).append(result.test.label)
+    if len(labels) == len(failed):
         return  # their own lines say it
-    yield counted(sum(map(len, labels.values())), "failure") + " by cause:"
-    for cause, named in sorted(labels.items(), key=lambda item: -len(item[1])):
-        yield f"{len(named):5} x {cause}: {first_of(named)}"
+    yield counted(len(failed), "failure") + " by cause:"
+    for cause in sorted(labels, key=lambda cause: -len(labels[cause])):
+        yield f"{len(labels[cause]):5} x {cause}: {first_of(labels[cause])}"
 
 
 def slowest(results: Iterable[Result]) -> List[Result]:
@@ -5994,14 +5968,14 @@ def slowest(results: Iterable[Result]) -> List[Result]:
     return sorted(ran, key=lambda result: -result.seconds)[:SLOWEST]
 
 
-def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) -> Iterator[str]:
+def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     """What took longest, what had all GPUs, and how much the GPUs have gained."""
-    results = [ends[-1] for ends in attempts]
-    named = [
-        f"{result.test.label} {show_duration(result.seconds)}" for result in slowest(results)
-    ]
-    if named:
-        yield "slowest: " + ", ".join(named)
+    results = results_of(attempts)
+    longest = slowest(results)
+    if longest:
+        yield "slowest: " + ", ".join(
+            f"{result.test.label} {show_duration(result.seconds)}" for result in longest
+        )
     if pool.sequential or any(result.outcome.is_unfinished() for result in results):
         return
     alone = [
@@ -6013,7 +5987,7 @@ def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) ->
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
     each_s = {ends[-1].test: math.fsum(end.seconds for end in ends) for ends in attempts}
     one_by_one_s = math.fsum(each_s.values())
-    if named and seconds > 0:
+    if longest and seconds > 0:
         best_s = shortest(list(each_s), each_s, pool)
         yield (
             f"{one_by_one_s / seconds:.1f} times as fast as one by one ({show_duration(one_by_one_s)}); "
@@ -6021,7 +5995,7 @@ def figures(attempts: Sequence[Sequence[Result]], seconds: float, pool: Pool) ->
         )
 
 
-def proposals(attempts: Iterable[Sequence[Result]], memory: float) -> Iterator[str]:
+def proposals(attempts: Attempts, memory: float) -> Iterator[str]:
     """What `mem=` could be of tests that had a GPU of so many MiB alone, and would leave room for each other."""
     fit = slowest(
         [
@@ -6047,15 +6021,11 @@ def total_line(results: Sequence[Result], seconds: float, pool: Pool) -> str:
 
 def again(results: Iterable[Result], options: Options) -> Iterator[str]:
     """The commands that run again what did not pass, and one failure alone. A list from a pipe cannot be had again."""
-    owed = [
-        result
-        for result in results
-        if not result.outcome.is_ok() or options.fails(result.outcome)
-    ]
+    owed = [result for result in results if not options.accepts(result.outcome)]
     failed = [result.test.origin for result in owed if result.status is not None]
-    program, *words = options.command or ("",)
+    program, *words = options.command
     from_pipe = any(word == "-" or word.startswith("/dev/fd/") for word in words)
-    if not owed or not program or from_pipe:
+    if not owed or from_pipe:
         return
     start = [program]
     if program.endswith((".py", ".pyc")):  # else pip's command
@@ -6083,26 +6053,22 @@ def failed_place(result: Result, top: str) -> Dict[str, str]:
 
 def github_errors(results: Iterable[Result], top: str) -> Iterator[str]:
     """GitHub's annotations of the failed tests; it shows ten of a step."""
-
-    def escaped(text: str, marks: str) -> str:
-        return "".join(f"%{ord(mark):02X}" if mark in marks else mark for mark in text)
-
+    escapes = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
     failed = [result for result in results if result.outcome.is_failure()]
     for result in failed[:SHOWN]:
         where = {**failed_place(result, top), "title": result.test.label}
-        words = ",".join(f"{name}={escaped(text, '%:,')}" for name, text in where.items())
-        yield f"::error {words}::{escaped(result.told(), '%')}"
+        words = ",".join(f"{name}={text.translate(escapes)}" for name, text in where.items())
+        yield f"::error {words}::{result.told().replace('%', '%25')}"
 
 
 def github_page(
-    attempts: Sequence[Sequence[Result]], title: str, lines: Sequence[str], record: Record
+    attempts: Attempts, title: str, lines: Sequence[str], record: Record
 ) -> Iterator[str]:
     """Parts of a job's page on GitHub: the verdict as its title, the summary, failed logs' ends."""
     import html
 
-    results = [ends[-1] for ends in attempts]
     yield f"### {html.escape(title)}\n\n" + fenced("\n".join(lines))
-    for result in results:
+    for result in results_of(attempts):
         if result.outcome.is_failure() and result.status is not None:
             title = html.escape(f"{result.test.label}: {result.told()}")
             tail = fenced(xml_text(record.tail(result)))
@@ -6118,22 +6084,21 @@ def fenced(text: str) -> str:
 def gantt(results: Iterable[Result]) -> str:
     """What ran where and when, in the words of Mermaid, which GitHub draws: the longest hundred attempts."""
     ran = [result for result in results if result.status is not None]
-    if not ran:
-        return ""
     longest = sorted(ran, key=lambda result: -result.seconds)[:CHART_BARS]
-    first = min(result.began for result in longest)
-    lanes: Dict[Device, List[str]] = {}
-    for result in sorted(longest, key=lambda result: result.began):
-        start = int(result.began - first)
-        end = max(start + 1, round(result.began - first + result.seconds))
+    bars = sorted(longest, key=lambda result: result.began)
+    lanes: Dict[Device, str] = {}
+    for result in bars:
+        start_s = result.began - bars[0].began
+        start = int(start_s)
+        end = max(start + 1, round(start_s + result.seconds))
         name = re.sub(r"[^\w ./=-]", " ", result.test.label)
         mark = "crit, " if result.outcome.is_failure() else ""
         for device in result.lease.devices or [Device(-1, "")]:
-            lanes.setdefault(device, []).append(f"    {name} :{mark}{start}, {end}\n")
-    sections = "".join(
-        f"  section {Lease((device,), 0).place}\n{''.join(lanes[device])}"
-        for device in sorted(lanes)
-    )
+            lane = lanes.get(device, f"  section {Lease((device,), 0).place}\n")
+            lanes[device] = f"{lane}    {name} :{mark}{start}, {end}\n"
+    if not lanes:
+        return ""
+    sections = "".join(lanes[device] for device in sorted(lanes))
     return f"```mermaid\ngantt\n  dateFormat X\n  axisFormat %H:%M:%S\n{sections}```\n"
 
 
@@ -6170,35 +6135,32 @@ def tally(results: Iterable[Result]) -> str:
     )
 
 
-def account(selection: Selection, options: Options) -> List[str]:
+def account(selection: Selection, options: Options) -> Iterator[str]:
     """What of the lists was selected and where the rest is, if there is a rest."""
     left_out = {why: len(tests) for why, tests in selection.left_out.items()}
     if not left_out and options.max_gpus is None and not options.only:
-        return []
+        return
     selected = len(selection.tests) - len(selection.deferred)
     total = len(selection.tests) + sum(left_out.values())
-    parts = [
-        f"Selected {selected} of {counted(total, 'test')} ({100 * selected / total:.1f} %)"
-    ]
+    line = f"Selected {selected} of {counted(total, 'test')} ({100 * selected / total:.1f} %)"
     counts = collections.Counter(selection.deferred.values())
-    whys = {
-        "--only": f"that {options.only.path if options.only else ''} does not name",
-        "--max-gpus": f"that need more than {counted(options.max_gpus or 0, 'GPU')}, or wait for one that does",
-    }
-    deferred = ", ".join(f"{counts[why]} {said}" for why, said in whys.items() if counts[why])
+    deferred = []
+    if options.only and counts["--only"]:
+        deferred.append(f"{counts['--only']} that {options.only.path} does not name")
+    if options.max_gpus and counts["--max-gpus"]:
+        most = counted(options.max_gpus, "GPU")
+        deferred.append(
+            f"{counts['--max-gpus']} that need more than {most}, or wait for one that does"
+        )
     if deferred:
-        # With --list, nothing is written.
-        where = (
-            ""
-            if options.list_only or reads_deferred(options)
-            else f": {deferred_path(options)}"
-        )
-        parts.append(f"deferred {deferred}{where}")
+        line += f"; deferred {', '.join(deferred)}"
+        if not options.list and not reads_deferred(options):  # else nothing is written
+            line += f": {deferred_path(options)}"
     if left_out:
-        parts.append(
-            "left out " + ", ".join(f"{count} by {why}" for why, count in left_out.items())
+        line += "; left out " + ", ".join(
+            f"{count} by {why}" for why, count in left_out.items()
         )
-    return ["; ".join(parts)]
+    yield line
 
 
 def clock(seconds: float) -> str:
@@ -6229,29 +6191,28 @@ def show_duration(seconds: float) -> str:
     return f"{minutes // 60}h{minutes % 60:02d}m"
 
 
-def last_lines(results: Sequence[Result], schedule: Schedule) -> List[str]:
+def last_lines(results: Sequence[Result], schedule: Schedule) -> Iterator[str]:
     """The verdict of the run, as the last lines of the trace."""
-    lines = []
     unfinished = tally(result for result in results if result.outcome.is_unfinished())
-    if schedule.interrupts:
-        name = signal.Signals(schedule.interrupts[0]).name
-        lines.append(f"Interrupted by {name}: {unfinished or 'nothing was left to run'}")
-    elif schedule.failure:
-        why = ": ".join(filter(None, [schedule.failure.splitlines()[0], unfinished]))
-        lines.append(f"Stopped, the machine failed: {why}")
-    elif schedule.is_overdue:
-        lines.append(f"Ended by --deadline: {unfinished or 'nothing was left to run'}")
-    elif schedule.stopped and unfinished:
-        lines.append(f"Stopped by --fail-fast: {unfinished}")
     failed = [result.test.label for result in results if schedule.options.fails(result.outcome)]
+    why = ""
+    if schedule.interrupts:
+        why = f"Interrupted by {signal.Signals(schedule.interrupts[0]).name}"
+    elif schedule.failure:
+        why = f"Stopped, the machine failed: {schedule.failure.splitlines()[0]}"
+    elif schedule.is_overdue:
+        why = "Ended by --deadline"
+    elif schedule.stopped and unfinished:
+        why = "Stopped by --fail-fast"
+    if why:
+        yield f"{why}: {unfinished or 'nothing was left to run'}"
     if failed:
-        lines.append("Error in the following test cases: " + " ".join(failed))
-    elif not lines:
+        yield "Error in the following test cases: " + " ".join(failed)
+    elif not why:
         is_empty = all(result.outcome.tells_nothing() for result in results)
-        excused = tally(result for result in results if result.outcome.is_excused())
         said = "No test ran" if is_empty else "All tests passed"
-        lines.append("; ".join(filter(None, [said, excused])))
-    return lines
+        excused = tally(result for result in results if result.outcome.is_excused())
+        yield "; ".join(filter(None, [said, excused]))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -6313,32 +6274,29 @@ def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
     Case does not count, as for pytest's `-k`, whose source is the idea of letting Python's own parser do the work.
     Raises BadValue.
     """
-    wanted: List[str] = []
 
-    def as_python(match: re.Match[str]) -> str:
-        if match.group() in ("and", "or", "not", "(", ")"):
-            return match.group()
-        wanted.append(match.group().strip("'\"").casefold())
-        return f" name{len(wanted) - 1} "
+    def is_match(names: Sequence[str]) -> bool:
+        folded = [name.casefold() for name in names]
 
-    python = re.sub(r"""'[^']+'|"[^"]+"|[()]|[^\s()'"]+""", as_python, text).strip()
-    try:
+        def as_python(match: re.Match[str]) -> str:
+            word = match.group()
+            if word in ("and", "or", "not", "(", ")"):
+                return word
+            part = word.strip("'\"").casefold()
+            return f" {sum(part in name for name in folded)} "
+
+        python = re.sub(r"""'[^']+'|"[^"]+"|[()]|[^\s()'"]+""", as_python, text).strip()
         if re.search(r"[\d)] *\(|\( *\)", python):
             raise SyntaxError  # `a (b)` would be a call
-        code = compile(python, "-k", "eval")
+        return bool(eval(python))
+
+    try:
+        is_match([])
     except (SyntaxError, RecursionError, MemoryError):
         raise BadValue(
             f"{text!r} is not names joined by and, or, not and parentheses, "
             "such as 'fp8 and not (slow or h100)'"
         ) from None
-
-    def is_match(names: Sequence[str]) -> bool:
-        folded = [name.casefold() for name in names]
-        found = [any(part in name for name in folded) for part in wanted]
-        return bool(
-            eval(code, {f"name{number}": is_found for number, is_found in enumerate(found)})
-        )
-
     return is_match
 
 
@@ -6389,9 +6347,11 @@ def parse_shard(text: str) -> Union[Shard, str]:
     if text == "auto":
         return text
     match = re.fullmatch(r"([1-9]\d{0,4})/([1-9]\d{0,4})", text)
-    if not match or int(match.group(1)) > int(match.group(2)):
-        raise BadValue(f"{text!r} is not K/N, K from 1 to N, such as 2/4, nor auto")
-    return Shard(int(match.group(1)), int(match.group(2)))
+    if match:
+        shard = Shard(*map(int, match.groups()))
+        if shard.number <= shard.total:
+            return shard
+    raise BadValue(f"{text!r} is not K/N, K from 1 to N, such as 2/4, nor auto")
 
 
 # How CI services tell a job its number among equal ones: the variables of number and total, the first number, and
@@ -6403,7 +6363,7 @@ SHARD_VARIABLES = (
     ("SEMAPHORE_JOB_INDEX", "SEMAPHORE_JOB_COUNT", "1", ""),
     ("SYSTEM_JOBPOSITIONINPHASE", "SYSTEM_TOTALJOBSINPHASE", "1", ""),
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", ""),
-    ("SLURM_PROCID", "SLURM_NTASKS", "0", ""),  # of a step: see find_shard
+    ("SLURM_PROCID", "SLURM_NTASKS", "0", "SLURM_STEP_ID"),  # a batch script has them, too
     ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", "0", ""),  # which the manifest has to set
 )
 
@@ -6415,13 +6375,6 @@ def find_shard(environ: Mapping[str, str]) -> Optional[Shard]:
         if index in environ and total not in environ:
             why = f"{index} is set, and {total} is not"
         if not environ.keys() >= {index, total, required or index}:
-            continue
-        # A batch script has the variables of a task, and is none.
-        if (
-            index == "SLURM_PROCID"
-            and "SLURM_JOB_ID" in environ
-            and "SLURM_STEP_ID" not in environ
-        ):
             continue
         step = "1"
         if first.isupper():
@@ -6449,204 +6402,161 @@ def parse_words(text: str) -> Tuple[str, ...]:
         raise BadValue(f"a quote in {text!r} is never closed") from None
 
 
-# By group, as `--help` shows them: each option with what its value is called, what reads its value or the values
-# that there are (None: it has none), its help, and further keywords of argparse.
-OPTIONS: Mapping[str, Sequence[Tuple[Any, ...]]] = {
-    "what runs": (
-        (
-            "lists LIST",
-            str,
-            "bash, one test per command; `-` is standard input; or one script (.sh or #!), as it is",
-            {"nargs": "+"},
+# What reads the value of an option, by the option's name or by what its value is called. All others stay text.
+KINDS: Mapping[str, Callable[[str], Any]] = {
+    "--known-failures": parse_known,
+    "--only": parse_only,
+    "--retries": parse_count,
+    "--skip-code": parse_skip_code,
+    "ARGS": parse_words,
+    "EXPR": parse_expression,
+    "K/N|auto": parse_shard,
+    "N": parse_positive,
+    "N|IDS": parse_gpu_option,
+    "N|all": parse_gpus,
+    "REGEX": parse_pattern,
+    "SIZE": parse_memory,
+    "TEXT": parse_message,
+    "TIME": parse_duration,
+}
+# Further keywords of argparse.
+KEYWORDS: Mapping[str, Mapping[str, Any]] = {
+    "lists": {"nargs": "+"},
+    "-k": {"dest": "keep"},
+    "--history": {"action": "append"},
+    "--fail-function": {"action": "append", "dest": "handlers", "default": ["test_fail"]},
+    "--version": {"action": "version"},
+}
+LIST_OPTIONS = (  # which want to know all tests before the first one runs
+    "--shard -k --max-gpus --only --rerun-failed --repeat --skip-code --known-failures"
+).split()
+SCRIPT_OPTIONS = "--fail-function --tests --one-by-one --verbose".split()
+# By group, as `--help` shows them.
+OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "what runs": {
+        "lists LIST": (
+            "bash, one test per command; `-` is standard input; or one script (.sh or #!), as it is"
         ),
-        (
-            "-k EXPR",
-            parse_expression,
-            "tests whose label or tags contain these names: 'fp8 and not (slow or h100)'",
-            {"dest": "keep"},
+        "-k EXPR": (
+            "tests whose label or tags contain these names: 'fp8 and not (slow or h100)'"
         ),
-        (
-            "--rerun-failed",
-            None,
-            "tests that did not pass in this list's last run, or were not reached by it",
+        "--rerun-failed": (
+            "tests that did not pass in this list's last run, or were not reached by it"
         ),
-        (
-            "--repeat N",
-            parse_positive,
-            "run each test N times, as tests of their own: `label`, `label (run 2)`; with --fail-fast until one fails",
+        "--repeat N": (
+            "run each test N times, as tests of their own: `label`, `label (run 2)`; "
+            "with --fail-fast until one fails"
         ),
-        (
-            "--max-gpus N",
-            parse_positive,
-            "defer tests that need more: deferred.txt in the log dir names them, for --only",
+        "--max-gpus N": (
+            "defer tests that need more: deferred.txt in the log dir names them, for --only"
         ),
-        (
-            "--shard K/N|auto",
-            parse_shard,
-            "part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure, Slurm or Kubernetes says",
+        "--shard K/N|auto": (
+            "part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure, "
+            "Slurm or Kubernetes says"
         ),
-        (
-            "--only FILE",
-            parse_only,
-            "run the tests whose labels FILE names, one a line, and what they wait for; defer the rest",
+        "--only FILE": (
+            "run the tests whose labels FILE names, one a line, and what they wait for; defer the rest"
         ),
-        (
-            "--message TEXT",
-            parse_message,
+        "--message TEXT": (
             "a commit's message: `[ci WORDS]` adds to --only the tests whose label or tags contain one of the words, "
-            "`[ci all]` runs all",
-            {"dest": "wanted"},
+            "`[ci all]` runs all"
         ),
-    ),
-    "in which order": (
-        (
-            "--order",
-            ["auto", "file", "failed-first"],
-            "auto: widest first, then longest, as earlier runs took; one by one on one GPU: file",
+    },
+    "in which order": {
+        "--order {auto,file,failed-first}": (
+            "auto: widest first, then longest, as earlier runs took; "
+            "one by one on one GPU: file"
         ),
-        (
-            "--history FILE",
-            str,
-            "a journal of another run or machine to learn durations from; may be repeated",
-            {"action": "append"},
+        "--history FILE": (
+            "a journal of another run or machine to learn durations from; may be repeated"
         ),
-    ),
-    "where tests run": (
-        (
-            "--gpus N|IDS",
-            parse_gpu_option,
-            "how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are",
+    },
+    "where tests run": {
+        "--gpus N|IDS": (
+            "how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are"
         ),
-        ("--gpus-per-test N|all", parse_gpus, "for tests that do not say gpus=; default: 1"),
-        (
-            "--jobs N",
-            parse_positive,
-            "slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs",
+        "--gpus-per-test N|all": "for tests that do not say gpus=; default: 1",
+        "--jobs N": "slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs",
+        "--require-gpus N": "end with exit code 3 if there are fewer, rather than run on those",
+        "--gpu-memory SIZE": (
+            "of each GPU (80G), for mem=; default: what nvidia-smi or pynvml says"
         ),
-        (
-            "--require-gpus N",
-            parse_positive,
-            "end with exit code 3 if there are fewer, rather than run on those",
+        "--gpu-locks DIR": (
+            "lock files, one per GPU, so that runners on this machine never share a GPU"
         ),
-        (
-            "--gpu-memory SIZE",
-            parse_memory,
-            "of each GPU (80G), for mem=; default: what nvidia-smi or pynvml says",
+        "--python EXE": "interpreter for pytest targets (python3)",
+        "--pytest-args ARGS": (
+            "further arguments for pytest targets, in one word: --pytest-args=\"-x -m 'not slow'\""
         ),
-        (
-            "--gpu-locks DIR",
-            str,
-            "lock files, one per GPU, so that runners on this machine never share a GPU",
+    },
+    "when tests are stopped": {
+        "--timeout TIME": (
+            "for each test (90s, 10m, 1h30m), unless its line says timeout=; default: none"
         ),
-        ("--python EXE", str, "interpreter for pytest targets (python3)"),
-        (
-            "--pytest-args ARGS",
-            parse_words,
-            "further arguments for pytest targets, in one word: --pytest-args=\"-x -m 'not slow'\"",
-        ),
-    ),
-    "when tests are stopped": (
-        (
-            "--timeout TIME",
-            parse_duration,
-            "for each test (90s, 10m, 1h30m), unless its line says timeout=; default: none",
-        ),
-        (
-            "--slow TIME",
-            parse_duration,
+        "--slow TIME": (
             "announce a test each time that it has run on for so long, with the last line of its log; default: "
-            f"{SLOW_S / 60:.0f}m",
+            f"{SLOW_S / 60:.0f}m"
         ),
-        (
-            "--deadline TIME",
-            parse_duration,
-            "end the whole run so early that by then all is reported; what did not run is `not run`",
+        "--deadline TIME": (
+            "end the whole run so early that by then all is reported; what did not run is `not run`"
         ),
-        ("--grace TIME", parse_duration, f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s"),
-        ("--fail-fast", None, "start no more tests after the first failure"),
-    ),
-    "what counts as a failure": (
-        (
-            "--retries N",
-            parse_count,
-            "run a test that did not pass up to N times more, unless its line says retries=",
+        "--grace TIME": f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s",
+        "--fail-fast": "start no more tests after the first failure",
+    },
+    "what counts as a failure": {
+        "--retries N": (
+            "run a test that did not pass up to N times more, unless its line says retries="
         ),
-        (
-            "--retry-on REGEX",
-            parse_pattern,
-            "retry only failures whose cause, by name or in the log, matches: 'NCCL timeout|port already in use'",
+        "--retry-on REGEX": (
+            "retry only failures whose cause, by name or in the log, matches: "
+            "'NCCL timeout|port already in use'"
         ),
-        ("--flaky", ["pass", "fail"], "whether a test that passes at a retry fails the run"),
-        (
-            "--skip-code N",
-            parse_skip_code,
-            "a test that exits so, often 77, cannot run here: it is `skipped`, and so is what waits for it",
+        "--flaky {pass,fail}": "whether a test that passes at a retry fails the run",
+        "--skip-code N": (
+            "a test that exits so, often 77, cannot run here: "
+            "it is `skipped`, and so is what waits for it"
         ),
-        (
-            "--known-failures FILE",
-            parse_known,
-            "lines `label # reason`: where such a test fails, the run does not; where it passes, that is told",
-            {"dest": "known"},
+        "--known-failures FILE": (
+            "lines `label # reason`: where such a test fails, the run does not; "
+            "where it passes, that is told"
         ),
-        (
-            "--leaks",
-            ["report", "fail"],
-            "whether a test fails that leaves processes behind; they are ended and named anyway",
+        "--leaks {report,fail}": (
+            "whether a test fails that leaves processes behind; they are ended and named anyway"
         ),
-        (
-            "--fail-function NAME",
-            str,
-            "in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated",
-            {"action": "append", "dest": "handlers"},
+        "--fail-function NAME": (
+            "in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated"
         ),
-        (
-            "--tests REGEX",
-            parse_pattern,
+        "--tests REGEX": (
             "in a script, commands that begin so are tests; default, where it has no such NAME: pytest, ctest, mpirun, "
-            "torchrun, files with test in their path",
+            "torchrun, files with test in their path"
         ),
-        (
-            "--calm REGEX",
-            parse_pattern,
-            "in a script, programs that may run beside tests; default: rapids-logger, log, logger, banner",
-            {"default": CALM_PROGRAMS},
+        "--calm REGEX": (
+            "in a script, programs that may run beside tests; default: rapids-logger, log, logger, banner"
         ),
-        ("--one-by-one", None, "let a script wait for each test"),
-    ),
-    "what is written": (
-        ("--log-dir DIR", str, "logs and JUnit files; default: $XML_LOG_DIR, else logs"),
-        (
-            "--fail-dir DIR",
-            str,
-            "its file `failures` gets one label per failed test; default: $FAIL_DIR, else the log dir",
+        "--one-by-one": "let a script wait for each test",
+    },
+    "what is written": {
+        "--log-dir DIR": "logs and JUnit files; default: $XML_LOG_DIR, else logs",
+        "--fail-dir DIR": (
+            "its file `failures` gets one label per failed test; default: $FAIL_DIR, else the log dir"
         ),
-        ("--journal FILE", str, "default: run_tests.jsonl in the log dir"),
-        (
-            "--junit FILE",
-            str,
-            "a JUnit file that sums up the run, with flaky tests as surefire has them",
+        "--journal FILE": "default: run_tests.jsonl in the log dir",
+        "--junit FILE": (
+            "a JUnit file that sums up the run, with flaky tests as surefire has them"
         ),
-        (
-            "--output",
-            ["replay", "ordered", "failures", "immediate", "none"],
+        "--output {replay,ordered,failures,immediate,none}": (
             "logs in the trace: all at the end (default), each as soon as its turn comes, failures only (default on a "
-            "terminal), the end of a failed one at once, none",
+            "terminal), the end of a failed one at once, none"
         ),
-        (
-            "--color",
-            ["auto", "always", "never"],
-            "auto: on a terminal, unless $NO_COLOR is set",
+        "--color {auto,always,never}": "auto: on a terminal, unless $NO_COLOR is set",
+    },
+    "information": {
+        "--list": (
+            "print label, GPUs, log name and place of each test, tab-separated; run nothing"
         ),
-    ),
-    "information": (
-        (
-            "--list",
-            None,
-            "print label, GPUs, log name and place of each test, tab-separated; run nothing",
-            {"dest": "list_only"},
-        ),
-        ("--verbose", None, "say why tests of a script do not run beside others"),
-    ),
+        "--verbose": "say why tests of a script do not run beside others",
+        "--version": "print version and hash of this file; exit",
+    },
 }
 
 
@@ -6664,23 +6574,27 @@ def build_parser() -> argparse.ArgumentParser:
     )
     for title, options in OPTIONS.items():
         group = parser.add_argument_group(title)
-        for written, kind, text, *more in options:
-            name, *metavar = written.split(" ")
-            how = {"choices": kind} if kind else {"action": "store_true"}
-            if metavar:
-                how = {"type": kind, "metavar": metavar[0]}
-            group.add_argument(name, help=text, **how, **dict(*more))
-    version = "print version and hash of this file; exit"
-    group.add_argument("--version", action=ShowVersion, nargs=0, help=version)
+        for written, text in options.items():
+            name, _, value = written.partition(" ")
+            how = {"help": text, **KEYWORDS.get(name, {})}
+            if value.startswith("{"):
+                how["choices"] = value.strip("{}").split(",")
+            elif value:
+                how["metavar"] = value
+                how["type"] = KINDS.get(name, KINDS.get(value, str))
+            else:
+                how.setdefault("action", "store_true")
+            group.add_argument(name, **how)
     group.add_argument("-h", "--help", action="help", help="print this; exit")
     return parser
 
 
-def version_text() -> str:
-    """Version and hash of this very file: copies drift."""
-    with suppress(OSError), open(os.path.abspath(__file__), "rb") as file:
-        return f"{PROGRAM} {VERSION} ({hash_function()(file.read()).hexdigest()[:12]})"
-    return f"{PROGRAM} {VERSION}"
+def said_of(options: Options, names: Iterable[str]) -> Iterator[str]:
+    """Which of these options say something else than their default."""
+    for name in names:
+        field = KEYWORDS.get(name, {}).get("dest", name[2:].replace("-", "_"))
+        if getattr(options, field) != getattr(Options([]), field):
+            yield name
 
 
 # What other runners (pytest, its xdist, CTest, make) call an option, in groups: the last one of each is ours.
@@ -6704,6 +6618,13 @@ FOREIGN_OPTIONS = (
 class Parser(argparse.ArgumentParser):
     """Its messages may quote what CI would take for orders."""
 
+    @property
+    def version(self) -> str:
+        """Version and hash of this very file, since copies drift: argparse asks when it is to print them."""
+        with suppress(OSError), open(os.path.abspath(__file__), "rb") as file:
+            return f"{PROGRAM} {VERSION} ({hash_function()(file.read()).hexdigest()[:12]})"
+        return f"{PROGRAM} {VERSION}"
+
     def error(self, message: str) -> NoReturn:
         for word in re.findall(r" (--[\w-]+|-[a-zA-Z])", message):
             for group in FOREIGN_OPTIONS:
@@ -6711,16 +6632,6 @@ class Parser(argparse.ArgumentParser):
                 if word in names.split():
                     message += f"; {word} is {ours} here"
         super().error(without_ci_commands(message))
-
-
-class ShowVersion(argparse.Action):
-    """`--version`, which reads the file only when it is asked for."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        trace = Trace(open_stdout())
-        trace.line(version_text())
-        trace.flush()
-        parser.exit()
 
 
 def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -6731,15 +6642,12 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
     except ValueError:
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
     own = list(argv)
-    arguments = []
+    arguments: List[str] = []
     if "--" in own and any(map(is_script, own[: own.index("--")])):
         own, arguments = own[: own.index("--")], own[own.index("--") + 1 :]
     values = vars(parser.parse_args([*first, *own]))
-    values["arguments"] = tuple(arguments)
-    values["lists"] = tuple(values["lists"])
-    values["command"] = (sys.argv[0], *argv)
-    values["history"] = tuple(values.get("history", ()))
-    values["handlers"] = ("test_fail", *values.get("handlers", ()))
+    values["arguments"] = arguments
+    values["command"] = [sys.argv[0], *argv]
     if values.get("shard") == "auto":
         values["shard"] = find_shard(environ)
     values["log_dir"] = values.get("log_dir") or environ.get("XML_LOG_DIR") or "logs"
@@ -6770,19 +6678,17 @@ class Inbox:
             self.bell.release()
 
     def get(self, timeout: float) -> Any:
-        """The next event. Raises queue.Empty after `timeout` seconds."""
+        """The next event, or None if there is none for `timeout` seconds."""
         while not self.events:
             if not self.bell.acquire(timeout=timeout):
-                raise queue.Empty
+                return None
         return self.events.popleft()
-
-
-class ReportCut(BaseException):
-    """A signal has come while logs are replayed. `args[0]` is its number."""
 
 
 class Run:
     """One run: carries out what the schedule decides, and feeds it what happens. Main thread only."""
+
+    sums_up = True  # at its end it says what has become of the tests
 
     def __init__(
         self,
@@ -6802,11 +6708,11 @@ class Run:
         planned = self.plan(selection, pool)
         order = planned.to_run(options.order, pool)
         self.schedule = Schedule(order, pool, options)
-        policy = self.policy(pool.sequential)
         outlook = Outlook(self.schedule, planned.estimates)
-        self.console = Console(trace, self.record, self.tests, len(order), policy, outlook)
+        self.console = Console(
+            trace, self.record, self.tests, len(order), outlook, self.sums_up
+        )
         self.inbox = Inbox()
-        self.quarantined: List[Sick] = []
         self.chores_at = -math.inf
         self.has_waited = False  # for another runner's GPUs
         slots = slot_count(pool, order)
@@ -6820,13 +6726,6 @@ class Run:
     def attempts(self) -> List[List[Result]]:
         """Of each test all attempts, in list order."""
         return [self.schedule.results[test] for test in self.tests]
-
-    def policy(self, sequential: bool) -> Policy:
-        """What is shown when."""
-        output = "replay"
-        if not sequential and isinstance(self.trace, Screen):
-            output = "failures"
-        return Policy(not sequential, self.options.output or output, fold=find_fold(os.environ))
 
     def execute(self) -> None:
         """From the first start to the last end. Whatever goes wrong, no test is left running."""
@@ -6858,23 +6757,20 @@ class Run:
     def next_event(self) -> Event:
         """What happened, or a Tick when a deadline comes; shows growing logs meanwhile."""
         while True:
-            self.console.tick()
+            pause_s = self.console.tick()
             now = time.monotonic()
             if now >= self.chores_at:
                 self.do_chores()
                 self.chores_at = now + CHORES_S
             if not self.inbox.events:  # under load, many lines go out in one write
                 self.trace.flush()
-            try:
-                event = self.inbox.get(
-                    timeout=max(min(self.deadline() - now, self.console.follow_s), 0)
-                )
-                if not isinstance(event, Look):
-                    return event
+            event = self.inbox.get(max(min(self.deadline() - now, pause_s), 0))
+            if isinstance(event, Look):
                 self.console.tell_running()
-            except queue.Empty:
-                if time.monotonic() >= self.deadline():
-                    return Tick(time.monotonic())
+            elif event is not None:
+                return event
+            elif time.monotonic() >= self.deadline():
+                return Tick(time.monotonic())
 
     def do_chores(self) -> None:
         """What is to be looked after every second. Raises OSError."""
@@ -6904,17 +6800,9 @@ class Run:
             warn(
                 f"waiting for GPUs that another runner holds, by its locks in {self.options.gpu_locks}"
             )
-        deeds: Mapping[type, Callable[[Any], None]] = {
-            Launch: self.launch,
-            Kill: self.kill,
-            Retry: self.retry,
-            Announce: self.announce,
-            Quarantine: self.quarantine,
-            Abandon: self.abandon,
-            Conclude: self.conclude,
-        }
         for action in actions:  # ends come first: they are on disk before another test starts
-            deeds[type(action)](action)
+            deed = getattr(self, type(action).__name__.lower())  # `launch` of a Launch
+            deed(action)
 
     def launch(self, launch: Launch) -> None:
         attempt = launch.attempt
@@ -6934,15 +6822,15 @@ class Run:
             process.signal(kill.signum)
 
     def retry(self, retry: Retry) -> None:
-        self.record.attempt_end(retry.result)
-        self.console.ended(retry.result, "to be retried", is_retried=True)
+        result = retry.result
+        self.record.attempt_end(result)
+        self.console.ended(result, "to be retried", result.attempt)
 
     def announce(self, announce: Announce) -> None:
         self.console.announced(announce.test, announce.seconds)
 
     def quarantine(self, quarantine: Quarantine) -> None:
         sick = quarantine.sick
-        self.quarantined.append(sick)
         self.console.remark(f"Quarantined: GPU {sick.device.token} [{sick.reason}]")
 
     def abandon(self, _abandon: Abandon) -> None:
@@ -6974,17 +6862,16 @@ class Run:
                 outcome = Outcome.INTERRUPTED if was_running else Outcome.NOT_RUN
                 schedule.results.setdefault(test, []).append(Result(test, outcome, reason=why))
         while running and time.monotonic() < give_up_at:
-            with suppress(queue.Empty):
-                event = self.inbox.get(timeout=FOLLOW_S)
-                if isinstance(event, (Exited, Broken)):
-                    running.pop(event.test, None)
+            event = self.inbox.get(FOLLOW_S)
+            if isinstance(event, (Exited, Broken)):
+                running.pop(event.test, None)
         if running:
             self.host.abandon()
 
     def report(self, seconds: float) -> int:
         """Close the journal, print what there is to print; returns the exit code."""
         attempts = self.attempts()
-        results = [ends[-1] for ends in attempts]
+        results = results_of(attempts)
         try:
             self.record.summarise(attempts, seconds)
         except OSError as error:
@@ -6994,12 +6881,12 @@ class Run:
         code, last = self.verdict(results)
         with suppress(OSError, MachineError):  # the trace still gets its last lines
             self.record.restore()
-            self.record.run_end(results, code, self.quarantined)
+            self.record.run_end(results, code, self.schedule.sick)
         try:
-            with signals_to(cut_report):
+            with signals_to(stop):
                 self.console.finish(results, self.sum_up(attempts, seconds, last))
-        except ReportCut as cut:  # enough of the logs; not of the verdict
-            code = EXIT_SIGNAL + cut.args[0]
+        except SystemExit as cut:  # enough of the logs; not of the verdict
+            code = cast(int, cut.code)
         colour = GREEN if code == EXIT_OK else RED
         self.console.annotate(results)
         for line in last:
@@ -7007,18 +6894,14 @@ class Run:
         self.trace.flush()
         return code
 
-    def sum_up(
-        self, attempts: Sequence[Sequence[Result]], seconds: float, last: Sequence[str]
-    ) -> List[str]:
+    def sum_up(self, attempts: Attempts, seconds: float, last: Sequence[str]) -> List[str]:
         """The summary; a job's page on GitHub gets it too."""
         schedule = self.schedule
-        lines = summary(attempts, seconds, schedule, self.record, self.quarantined)
-        title = lines[-1]
-        if last:
-            title = last[-1]
-        if self.console.policy.sums_up:
+        lines = summary(attempts, seconds, schedule, self.record)
+        title = [*lines, *last][-1]
+        if self.sums_up:
             lines += proposals(attempts, self.options.gpu_memory or self.host.health.least)
-            lines += again([ends[-1] for ends in attempts], self.options)
+            lines += again(results_of(attempts), self.options)
         page = os.environ.get("GITHUB_STEP_SUMMARY")
         if page:
             with suppress(OSError), open(page, "ab") as file:
@@ -7033,21 +6916,20 @@ class Run:
         return exit_code(results, self.schedule), lines
 
 
-def cut_report(event: Interrupt) -> None:
-    """What a signal does while logs are replayed. Raises ReportCut."""
-    raise ReportCut(event.signum)
+def stop(event: Interrupt) -> None:
+    """What a signal does before and after the tests. Raises SystemExit."""
+    sys.exit(EXIT_SIGNAL + event.signum)
 
 
-def tell_unheeded(tests: Iterable[Test], heeded: Container[str] = ()) -> None:
+def tell_unheeded(tests: Iterable[Test], heeded: Container[str]) -> None:
     """Say on which lines something is for a companion that does not run here."""
     for key in COMPANION_KEYS:
         name = key.replace("-", "_")
         lines = dict.fromkeys(test.where for test in tests if getattr(test.attributes, name))
         if lines and key not in heeded:
-            warn(
+            tell(
                 f"{first_of(list(lines))}: {key}= is for a companion that imports the runner; "
-                "here it changes nothing",
-                name="",
+                "here it changes nothing"
             )
 
 
@@ -7056,9 +6938,8 @@ def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
     if pool.sequential:
         return 1
     shares = [demand(test.gpus, pool.size)[1] for test in tests if 0 < test.gpus < 1]
-    fractions = 0
-    if shares:
-        fractions = min(len(shares), pool.size * (SHARES // min(shares) - 1))
+    more_on_each = SHARES // min(shares, default=SHARES) - 1
+    fractions = min(len(shares), pool.size * more_on_each)
     return pool.size + fractions + min(pool.cpus, sum(test.gpus == 0 for test in tests))
 
 
@@ -7074,9 +6955,9 @@ def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
         outcomes != {Outcome.DEFERRED} or not schedule.options.shard
     ):  # an empty shard is fine
         return EXIT_NOTHING
-    if any(not outcome.is_ok() or schedule.options.fails(outcome) for outcome in outcomes):
-        return EXIT_FAILED
-    return EXIT_OK
+    if all(map(schedule.options.accepts, outcomes)):
+        return EXIT_OK
+    return EXIT_FAILED
 
 
 @contextmanager
@@ -7086,11 +6967,9 @@ def signals_to(post: Callable[[Interrupt], None]) -> Iterator[None]:
     def handle(signum: int, _frame: Any) -> None:
         post(Interrupt(time.monotonic(), signum))
 
-    caught = [
-        signum
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN
-    ]
+    caught = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        caught.append(signal.SIGHUP)
     before = {signum: signal.signal(signum, handle) for signum in caught}
     try:
         yield
@@ -7132,10 +7011,10 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
             f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "
             "their parts overlap or miss tests: give all the same by --history and start with an empty log dir"
         )
-    warn_of_lost("--known-failures", options.known, tests)
+    warn_of_lost("--known-failures", options.known_failures, tests)
     if options.only:
-        warn_of_strangers(tests, options.only, options.wanted)
-    elif options.wanted:
+        warn_of_strangers(tests, options.only, options.message)
+    elif options.message:
         warn("--message adds to what --only names; without --only, all tests run")
     has_retries = options.retries or any(test.attributes.retries for test in tests)
     if options.retry_on and not has_retries:
@@ -7177,9 +7056,9 @@ def drop_coerced_locale() -> None:
                 del os.environ["LC_CTYPE"]
 
 
-def find_host(options: Options, environ: Mapping[str, str], reaper: Reaper) -> Host:
+def find_host(options: Options, reaper: Reaper) -> Host:
     """This machine and its devices. Raises UsageError, MachineError."""
-    machine = find_machine(options.gpus, environ)
+    machine = find_machine(options.gpus, os.environ)
     check_gpus(machine, options)
     locks = None
     if options.gpu_locks and machine.devices:
@@ -7199,7 +7078,6 @@ def check_gpus(machine: Machine, options: Options) -> None:
 
 def run_lists(
     options: Options,
-    environ: Mapping[str, str],
     find_host: Callable[..., Host] = find_host,
     make_run: Callable[..., Run] = Run,
 ) -> int:
@@ -7210,65 +7088,55 @@ def run_lists(
     drop_coerced_locale()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
     signal.signal(signal.SIGUSR1, lambda *_: None)  # a question, which has no answer yet
-    with signals_to(lambda event: sys.exit(EXIT_SIGNAL + event.signum)):
-        reaper = Reaper()
-        find = functools.lru_cache(maxsize=None)(lambda: find_host(options, environ, reaper))
-        run: Union[Run, int] = EXIT_MACHINE
-        try:
-            trace = open_trace(options.color, environ)
-            run = prepare(options, trace, reaper, find, make_run)
-        finally:
-            if isinstance(run, int):
-                reaper.close()
-    if isinstance(run, int):
-        return run
-    start = time.monotonic()
-    inbox = run.inbox
-    signal.signal(signal.SIGUSR1, lambda *_: inbox.put(Look()))
-    with signals_to(inbox.put), run.console.live():
-        run.execute()
-    return run.report(time.monotonic() - start)
+    reaper = Reaper()
+    try:
+        with signals_to(stop):
+            run = prepare(options, reaper, find_host, make_run)
+        if isinstance(run, int):
+            return run
+        start = time.monotonic()
+        inbox = run.inbox
+        signal.signal(signal.SIGUSR1, lambda *_: inbox.put(Look()))
+        with signals_to(inbox.put), run.console.live():
+            run.execute()
+        return run.report(time.monotonic() - start)
+    finally:
+        reaper.close()
 
 
 def prepare(
     options: Options,
-    trace: Trace,
     reaper: Reaper,
-    find: Callable[[], Host],
+    find_host: Callable[..., Host],
     make_run: Callable[..., Run],
 ) -> Union[Run, int]:
     """All that comes before the first test: the run, or the exit code where there is none."""
+    trace = open_trace(options.color, os.environ)
     name = next(filter(is_script, options.lists), None)
     if name is not None:
         check_script(name, options)
         script = read_script(name, options)
-        if options.list_only:
+        if options.list:
             return list_script(script, trace)
-        return ScriptRun(script, find(), options, trace)
-    script_options = {
-        "--fail-function": options.handlers[1:],
-        "--tests": options.tests,
-        "--one-by-one": options.one_by_one,
-        "--verbose": options.verbose,
-    }
-    for option in filter(script_options.get, script_options):
+        return ScriptRun(script, find_host(options, reaper), options, trace)
+    for option in said_of(options, SCRIPT_OPTIONS):
         warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
     tests, said = parse_lists(options, reaper.scratch)
     for hint in said:
-        warn(hint, name="")
+        tell(hint)
     reaper.share()  # daemons of shell state
     if not tests:
         warn(f"no tests in {', '.join(options.lists)}")
         return EXIT_NOTHING
-    is_fitted = any(test.attributes.mem or test.attributes.nodes for test in tests)
-    if is_fitted and not options.list_only:
-        tests = [find().fitted(test, options) for test in tests]
+    if not options.list:
+        host = find_host(options, reaper)
+        tests = [host.fitted(test, options) for test in tests]
     selection = choose(tests, options)
     if not selection.tests:
         return report_nothing(selection, options, trace)
-    if options.list_only:
+    if options.list:
         return list_tests(selection, options, trace)
-    return make_run(selection, find(), options, trace)
+    return make_run(selection, host, options, trace)
 
 
 def list_tests(selection: Selection, options: Options, trace: Trace) -> int:
@@ -7300,9 +7168,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         )
         return EXIT_MACHINE
     arguments = sys.argv[1:] if argv is None else argv
-    return exit_code_of(
-        lambda: run_lists(parse_command_line(arguments, os.environ), os.environ)
-    )
+    return exit_code_of(lambda: run_lists(parse_command_line(arguments, os.environ)))
 
 
 def exit_code_of(action: Callable[[], int]) -> int:
@@ -7310,7 +7176,7 @@ def exit_code_of(action: Callable[[], int]) -> int:
     try:
         return action()
     except ListError as error:
-        warn("\n".join(error.args), name="")
+        tell("\n".join(error.args))
         return EXIT_USAGE
     except UsageError as error:
         warn(f"error: {error}")
@@ -8469,7 +8335,7 @@ class ScriptTrace:
         `set -x` shows the handler by `shift` deeper than it is.
         """
         self.show(offset)
-        if self.console.shows(result) and self.console.policy.has_markers:
+        if self.console.shows(result) and self.console.has_markers:
             with suppress(OSError):
                 self.trace.copy(self.record.log_path(result.test))
         with suppress(OSError), open(self.source, "rb") as file:
@@ -8484,7 +8350,7 @@ class ScriptTrace:
 
     def sum_up(self, lines: Sequence[str]) -> None:
         """These lines say how its tests have ended."""
-        if self.console.policy.has_markers:
+        if self.console.has_markers:
             for line in (
                 *lines,
                 "\n=== What the script printed, with each test's output at its place ===",
@@ -8856,6 +8722,8 @@ class Certainty:
 class ScriptRun(Run):
     """The run of a script: bash goes through it and hands tests over, and waits where it would see a difference."""
 
+    sums_up = False  # the script does
+
     def __init__(
         self,
         script: Script,
@@ -8921,10 +8789,6 @@ class ScriptRun(Run):
         start = f"_rt_folder={shlex.quote(folder)} _rt_handlers=' {handlers} '\n"
         self.shell.start(file.text, start)
         self.shown.source = f"/dev/fd/{self.shell.kept}"
-
-    def policy(self, sequential: bool) -> Policy:
-        output = self.options.output or "replay"
-        return super().policy(sequential)._replace(output=output, sums_up=False)
 
     def is_over(self) -> bool:
         return self.has_ended and self.schedule.done and not self.handed
@@ -9007,7 +8871,7 @@ class ScriptRun(Run):
     def introduce(self, file: ScriptFile) -> None:
         """Say what there is to say of a file: what its tests are, if it does not say so, or that there are none."""
         for message in file.mistakes:
-            warn(message, name="")
+            tell(message)
         for site, _, why in file.found:
             if why:
                 self.explain(site.test, why)
@@ -9025,7 +8889,7 @@ class ScriptRun(Run):
         """Note why a test does not run beside others; with --verbose, say it at once."""
         place = f"{test.file}:{test.line}"
         if self.options.verbose and place not in self.alone:
-            warn(f"{place}: does not run beside other tests: {why}", name="")
+            tell(f"{place}: does not run beside other tests: {why}")
         self.alone.setdefault(place, why)
 
     def on_look(self, _offset: int, command: str) -> str:
@@ -9422,7 +9286,7 @@ class ScriptRun(Run):
         if self.schedule.pool.sequential:
             self.alone.clear()
         if not self.trace.at_line_start and (self.alone or self.certainty.doubts or self.ahead):
-            warn("", name="")
+            tell("")
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
         if not self.tests and not self.alone and not self.schedule.pool.sequential:
@@ -9439,7 +9303,7 @@ class ScriptRun(Run):
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
             )
         if results and not self.schedule.pool.sequential:
-            warn(total_line(results, self.console.age(), self.schedule.pool), name="")
+            tell(total_line(results, self.console.age(), self.schedule.pool))
         status = shell_status(self.shell.status)
         if self.certainty.doubts and not status:
             status = EXIT_FAILED
@@ -9488,22 +9352,11 @@ def check_script(name: str, options: Options) -> None:
         raise UsageError(
             f"{name} is a script; it runs alone, in a call of its own; its arguments follow `--`"
         )
-    unknown = {
-        "--shard": options.shard,
-        "-k": options.keep,
-        "--max-gpus": options.max_gpus,
-        "--only": options.only,
-        "--rerun-failed": options.rerun_failed,
-        "--repeat": options.repeat > 1,
-        "--skip-code": options.skip_code,
-        "--known-failures": options.known,
-    }
-    for option, value in unknown.items():
-        if value:
-            raise UsageError(
-                f"{option}: {name} is a script, whose tests show only as it runs; leave {option} out, or "
-                "put its test commands into a list"
-            )
+    for option in said_of(options, LIST_OPTIONS):
+        raise UsageError(
+            f"{option}: {name} is a script, whose tests show only as it runs; leave {option} out, or "
+            "put its test commands into a list"
+        )
     if "POSIXLY_CORRECT" in os.environ or re.search(
         r"\b(posix|privileged|keyword)\b", os.environ.get("SHELLOPTS", "")
     ):

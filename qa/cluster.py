@@ -82,6 +82,7 @@ from run_tests import (
     UsageError,
     to_bytes,
     to_text,
+    tell,
     warn,
 )
 
@@ -284,7 +285,7 @@ class Agent:
             if messages is None:
                 return
             if self.lines.silent_s() > self.lost_s:
-                warn(f"no word from the runner for {self.lost_s:g} s", name="")
+                tell(f"no word from the runner for {self.lost_s:g} s")
                 return
             now = time.monotonic()
             if now >= chores_at:
@@ -692,7 +693,7 @@ class Node:
     def tell_errors(self) -> None:
         """Show what a node that is there says on standard error."""
         while self.errors and not self.fault:
-            warn(f"{self.name}: {self.errors.popleft()}", name="")
+            tell(f"{self.name}: {self.errors.popleft()}")
 
 
 class NodeLease(Lease):
@@ -1146,19 +1147,19 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if len(set(names)) < len(names) or "" in names:
         raise UsageError(f"--nodes {own.nodes}: give each node one name")
     launch = Launch(prefix, own.agent_python, own.lost_after)
-    if not options.list_only:
+    if not options.list:
         share_scratch(options.log_dir)
     if own.nodes == "slurm" and options.deadline is None:
         options = options._replace(deadline=seconds_left(environ))
 
-    def find(options: Options, _environ: Mapping[str, str], reaper: Reaper) -> Host:
+    def find(options: Options, reaper: Reaper) -> Host:
         return find_cluster(names, launch, options, reaper)
 
     if importlib.util.find_spec("pytest_parts"):  # which may not have been copied
         import pytest_parts
 
-        return pytest_parts.run_lists(options, environ, find)
-    return run_tests.run_lists(options, environ, find)
+        return pytest_parts.run_lists(options, find)
+    return run_tests.run_lists(options, find)
 
 
 if __name__ == "__main__":

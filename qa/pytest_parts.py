@@ -465,7 +465,7 @@ class PartsRun(run_tests.Run):
                 keys = f"split={asked.split}" if asked.split else "after-crash=go-on"
                 said.setdefault(f"{keys}: {why}; it runs whole", []).append(test.where)
         for why, places in said.items():
-            run_tests.warn(f"{run_tests.first_of(list(dict.fromkeys(places)))}: {why}", name="")
+            run_tests.tell(f"{run_tests.first_of(list(dict.fromkeys(places)))}: {why}")
         estimates = selection.estimates._replace(seconds=seconds, unknown=frozenset(unknown))
         owed = selection.owed.union(
             part for test in selection.owed for part in self.parts_of(test)
@@ -564,9 +564,8 @@ class PartsRun(run_tests.Run):
             super().retry(retry)
             return
         self.record.attempt_end(result)
-        self.console.ended(
-            self.with_lost(result, whole), "its other cases go on", is_retried=True
-        )
+        told = self.with_lost(result, whole)
+        self.console.ended(told, "its other cases go on", result.attempt)
 
     def with_lost(self, result: Result, whole: Whole) -> Result:
         """A part's result, whose cause names the cases that it has lost."""
@@ -790,7 +789,6 @@ def best_count(
 
 def run_lists(
     options: Options,
-    environ: Mapping[str, str],
     find_host: Callable[..., Host] = run_tests.find_host,
 ) -> int:
     """What the runner's own run_lists does, with parts; returns the exit code."""
@@ -802,16 +800,14 @@ def run_lists(
             raise run_tests.MachineError(
                 f"{PLUGIN}.py is not in {HERE}; copy it, too"
             ) from None
-        return run_tests.run_lists(
-            options, environ, find_host, functools.partial(PartsRun, folder)
-        )
+        return run_tests.run_lists(options, find_host, functools.partial(PartsRun, folder))
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line; returns the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
     return run_tests.exit_code_of(
-        lambda: run_lists(run_tests.parse_command_line(arguments, os.environ), os.environ)
+        lambda: run_lists(run_tests.parse_command_line(arguments, os.environ))
     )
 
 

@@ -219,7 +219,7 @@ class Fuzz(ParseCase):
     def plan(self, *names: str) -> Sequence[Test]:
         """The tests of lists, each found sound; raises ListError with its messages found sound."""
         try:
-            tests, _ = run_tests.parse_lists(Options(names, list_only=True), self.scratch)
+            tests, _ = run_tests.parse_lists(Options(names, list=True), self.scratch)
         except ListError as error:
             for message in error.args:
                 self.assertRegex(message, r"\A[a-z]+\.txt:\d+: ")

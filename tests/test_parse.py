@@ -133,8 +133,8 @@ class ParseCase(RunnerCase):
         return os.path.join(self.folder, *names)
 
     def parse_with_hints(self, *names: str, **options: Any) -> Tuple[List[Test], List[str]]:
-        """What lists become. The files that they name need not be there, unless a test says list_only=False."""
-        return run_tests.parse_lists(Options(names, **{"list_only": True, **options}), self.scratch)
+        """What lists become. The files that they name need not be there, unless a test says list=False."""
+        return run_tests.parse_lists(Options(names, **{"list": True, **options}), self.scratch)
 
     def parse(self, text: str, **options: Any) -> List[Test]:
         """The tests of a list."""
@@ -587,14 +587,14 @@ class Commands(ParseCase):
                               (f"export PATH={self.folder}/bin:$PATH\ntest_a.py\n", {"python": "python"}),
                               ("run_test '' x.xml 'test_a.py -k \"a b\"' l\n", {})):
             with self.subTest(text=text):
-                self.assertTrue(self.parse(text, list_only=False, **options))
+                self.assertTrue(self.parse(text, list=False, **options))
         for text, what in (("true\ntest_c.py::x\n", "test_c.py is not there"),
                            ("cd 'a b'\ntest_a.py\n", "test_a.py is not"),
                            ("run_test '' x.xml t.py l\n", "t.py is not there"),
                            ("true\n$UNSET/test_a.py\n", "/test_a.py is")):
-            self.assert_mistake(text, text.count("\n"), what, list_only=False)
-        self.assert_mistake("true\ntest_a.py\n", 2, "--python no_such is no program", list_only=False, python="no_such")
-        self.assert_mistake("cd bin\n../test_a.py\n", 2, "--python ./bin/python is", list_only=False,
+            self.assert_mistake(text, text.count("\n"), what, list=False)
+        self.assert_mistake("true\ntest_a.py\n", 2, "--python no_such is no program", list=False, python="no_such")
+        self.assert_mistake("cd bin\n../test_a.py\n", 2, "--python ./bin/python is", list=False,
                             python="./bin/python")
 
 

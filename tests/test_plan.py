@@ -105,7 +105,7 @@ class TableTest(unittest.TestCase):
     maxDiff = None
 
     def table(self, text: str, **options: object) -> List[str]:
-        chosen = Options(("tests.txt",), list_only=True, **options)     # type: ignore[arg-type]
+        chosen = Options(("tests.txt",), list=True, **options)     # type: ignore[arg-type]
         return list(plan.plan_lines(run_tests.select(listed(text), chosen, History()), chosen))
 
     def test_the_table(self) -> None:

@@ -1,4 +1,4 @@
-"""Section 9: the exact bytes of a trace, what each policy shows and when, and how much memory that takes."""
+"""Section 9: the exact bytes of a trace, what is shown and when, and how much memory that takes."""
 from __future__ import annotations
 
 import contextlib
@@ -88,8 +88,9 @@ class TraceTest(RunnerCase):
             with self.subTest(log):
                 out = io.BytesIO()
                 trace = run_tests.Trace(out, has_colour=True)
+                path = self.write("x.log", log.decode())
                 for _ in range(2):
-                    trace.write(log)
+                    trace.copy(path)
                     trace.calm()
                     trace.calm()
                 self.assertEqual(out.getvalue(), (log + calmed) * 2)
@@ -128,15 +129,17 @@ class ConsoleCase(RunnerCase):
         self.logs = os.path.join(self.folder, "logs")
         self.machine = run_tests.machine_of(["0", "1"], run_tests.CUDA)
 
-    def console(self, output: str, tests: Sequence[Test], total: int, **policy: Any) -> run_tests.Console:
+    def console(self, output: str, tests: Sequence[Test], total: int, has_markers: bool,
+                sums_up: bool = True, fold: run_tests.Fold = run_tests.NO_FOLD) -> run_tests.Console:
         options = run_tests.Options((), log_dir=self.logs, output=output)
         self.record = run_tests.Record(options, "a run")
         os.close(self.record.lock)
         os.close(self.record.journal.descriptor)
-        schedule = run_tests.Schedule(tests, run_tests.Pool(self.machine.devices, 1), options)
+        schedule = run_tests.Schedule(tests, run_tests.Pool(self.machine.devices, 1, not has_markers), options)
         outlook = run_tests.Outlook(schedule, run_tests.estimate(tests, run_tests.History()))
-        shown = run_tests.Policy(output=output, **policy)
-        return run_tests.Console(self.trace, self.record, tests, total, shown, outlook)
+        console = run_tests.Console(self.trace, self.record, tests, total, outlook, sums_up)
+        console.fold = fold
+        return console
 
     def parallel(self, output: str = "replay", tests: Sequence[Test] = ()) -> run_tests.Console:
         return self.console(output, tests, 30, has_markers=True)
@@ -495,10 +498,10 @@ class SummaryTest(ConsoleCase):
             self.passed(a_test(15, "p.py"))._replace(reason="passes, though known to fail (so)"),
             Result(a_test(13, "n.py", stem="n"), Outcome.SKIPPED, 1.0, 77, lease_on("0"), junit_fault="missing"),
         ]
-        sick = [run_tests.Sick(Device(1, "4"), "uncorrectable ECC error in b.py")]
         schedule = run_tests.Schedule([], run_tests.Pool(self.machine.devices, 1), run_tests.Options(()))
         schedule.results = {result.test: [result] for result in results}
-        lines = run_tests.summary([[result] for result in results], 61.0, schedule, self.record, sick)
+        schedule.sick = [run_tests.Sick(Device(1, "4"), "uncorrectable ECC error in b.py")]
+        lines = run_tests.summary([[result] for result in results], 61.0, schedule, self.record)
         self.assertEqual("\n".join(lines) + "\n", f"""\
 failed, exit 1, 12.3s: b.py ({self.logs}/b.log)
     CUDA out of memory. Tried to allocate 2 GiB
@@ -540,7 +543,7 @@ slowest: d.py 1m00s, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
         schedule.failure, schedule.is_overdue = failure, failure == "--deadline"
         if schedule.is_overdue:
             schedule.failure = ""
-        return run_tests.last_lines(results, schedule)
+        return list(run_tests.last_lines(results, schedule))
 
     def test_the_last_lines(self) -> None:
         error = "Error in the following test cases: "
@@ -567,7 +570,7 @@ slowest: d.py 1m00s, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
         schedule = run_tests.Schedule([], run_tests.Pool([]), run_tests.Options((), fail_fast=True))
         schedule.stop()
         results = [Result(a_test(0), Outcome.FAILED), Result(a_test(1), Outcome.NOT_RUN)]
-        self.assertEqual(run_tests.last_lines(results, schedule)[0], "Stopped by --fail-fast: 1 not run")
+        self.assertEqual(next(run_tests.last_lines(results, schedule)), "Stopped by --fail-fast: 1 not run")
 
 
 class ReplayTest(GatedCase):

@@ -501,8 +501,8 @@ class RetryTest(ScheduleCase):
     def test_a_known_failure_is_final_and_a_pass_is_told(self) -> None:
         """As for pytest's xfail. A crash or a timeout may be another fault."""
         known = dict.fromkeys("ac", "issue 7, k:1")
-        self.play("a b+after=a", "begin > a on GPU 0\nexit a 1 > a failed as known; b blocked", retries=1, known=known,
-                  fail_fast=True)
+        self.play("a b+after=a", "begin > a on GPU 0\nexit a 1 > a failed as known; b blocked", retries=1,
+                  fail_fast=True, known_failures=known)
         play = self.play("a c:1:5", """
             begin       > a on GPU 0; c on GPU 1
             exit a -11  > a crashed, again; a on GPU 0
@@ -510,7 +510,7 @@ class RetryTest(ScheduleCase):
             @5 tick     > SIGTERM c
             @6 exit c   > c timeout, again; c on GPU 0
             exit c 1    > c failed as known
-        """, retries=1, known=known)
+        """, retries=1, known_failures=known)
         self.assertEqual(play.reasons(), {"a": "passes, though known to fail (issue 7, k:1)", "c": "issue 7, k:1"})
 
     def test_only_causes_that_match_are_retried(self) -> None:

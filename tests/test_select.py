@@ -655,7 +655,7 @@ class Selections(unittest.TestCase):
                 ("a", [], "a"), ("c", [], "a b c"), ("d e", [], "d e"), ("z", [], ""), ("a b c d e", [], "a b c d e"),
                 ("e", ["b"], "a b e"), ("e", ["nothing"], "e"), ("z", ["d", "e"], "d e"), ("z", ["all"], "a b c d e")):
             with self.subTest(here, words=words):
-                selection = self.select("a b:1:1:a c:1:1:b d:1:1:z e", wanted=tuple(words),
+                selection = self.select("a b:1:1:a c:1:1:b d:1:1:z e", message=tuple(words),
                                         only=LabelFile("few.txt", frozenset(here.split())))
                 self.assertEqual(self.to_run(selection), expected)
                 self.assertEqual((labels(selection.tests), set(selection.deferred.values()) - {"--only"}),
@@ -669,7 +669,7 @@ class Selections(unittest.TestCase):
                 ("a b:9 c:all", {}, ""),
                 ("a b:4 c d:all", {"max_gpus": 2}, f"3 of 4 tests (75.0 %); deferred 1 {wide}: some/logs/deferred.txt"),
                 ("b:4 c:1:1:b", {"max_gpus": 2}, f"0 of 2 tests (0.0 %); deferred 2 {wide}: some/logs/deferred.txt"),
-                ("b:4", {"max_gpus": 2, "list_only": True}, f"0 of 1 test (0.0 %); deferred 1 {wide}"),
+                ("b:4", {"max_gpus": 2, "list": True}, f"0 of 1 test (0.0 %); deferred 1 {wide}"),
                 ("a b", {"max_gpus": 2}, "2 of 2 tests (100.0 %)"), ("a b", {"only": few}, "2 of 2 tests (100.0 %)"),
                 ("a b c d", {"only": few}, f"2 of 4 tests (50.0 %); deferred 2 {unnamed}: some/logs/deferred.txt"),
                 ("a b:4 c d:4", {"only": few, "max_gpus": 2}, f"1 of 4 tests (25.0 %); deferred 2 {unnamed}, 1 {wide}: "
@@ -681,7 +681,7 @@ class Selections(unittest.TestCase):
                                                               "--rerun-failed")):
             with self.subTest(text, **options):
                 chosen = Options((LIST,), log_dir="some/logs", **options)
-                self.assertEqual(run_tests.account(self.select(text, **options), chosen),
+                self.assertEqual(list(run_tests.account(self.select(text, **options), chosen)),
                                  [f"Selected {expected}"] if expected else [])
 
     def test_a_shard_that_is_run_again_keeps_its_tests(self) -> None:
