@@ -7319,6 +7319,9 @@ class Site(NamedTuple):
     function: str  # in which it stands
     hurry: str  # why the script has to wait for it at once
     watched: str  # what may look at the status of its statement: YES, AT_END, or nothing
+    names: Tuple[
+        str, ...
+    ]  # bash words, some of which name files that no other is to have at the same time
     followers: Tuple[str, ...]  # the commands behind it, functions perhaps, which may look too
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
     is_last: bool  # nothing stands behind it in its file
@@ -7806,11 +7809,24 @@ class ScriptFile:
             self.function,
             hurry,
             watched,
+            self.files_of(command),
             tuple(node.name for node in walk(self.following)),
             self.readers > 0,
             self.depth == 1 and not self.following,
         )
         self.found.append((site, self.lines_of(command), obstacle or obstacle_of(command)))
+
+    def files_of(self, command: Node) -> Tuple[str, ...]:
+        """Words that may name test files, where no handler tells what is a test, and behind a `>` what it writes."""
+        words = [
+            f"\\>{token.text}"
+            for operator, token in zip(command.redirects, command.redirects[1:])
+            if re.search(r">[>|]?$", operator.text)
+        ]
+        if self.tells.looks is not None:
+            words += [token.text for token in command.words[1:]]
+        outside = f"{SUBSTITUTION}|{OWN_STATE}"
+        return tuple(word for word in words if not re.search(outside, word))
 
     def test_line(self, command: Node, labels: Sequence[Token]) -> TestLine:
         """A test as a list would have it, labelled by the first of some words, if there is any."""
@@ -7922,7 +7938,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #   look      command                                 for a command beside tests: _rt_remember or _rt_join
 #   site      file, line, command, arguments          for a test its words and _rt_hand; for a handler _rt_join and
 #                                                     its label, for `failed`; else nothing
-#   test      snapshot, hindrance, …, five words      _rt_skip=1, or _rt_join where the test has to run as it stands
+#   test      snapshot, hindrance, …, its words           _rt_skip=1, or _rt_join where the test has to run as it stands
 #   join      level of `source`, file, line, command  when all tests have ended: _rt_react if some have failed
 #   react     snapshot, status of the last reaction,  what changes back the state; what sets that of the next test that
 #             what has run since the last join        failed, and _rt_handle; nothing if there is none
@@ -8053,7 +8069,7 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
   _rt_place=$_rt_flags${_rt_error:+R}
   ! declare -F -- "$_rt_first" >/dev/null || _rt_place+=F
   _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_marked" "$_rt_level" "$_rt_place" \
-    "$_rt_reads" "$_rt_error" "$_rt_label" "" "$_rt_junit" "$_rt_first" "$_rt_mask"
+    "$_rt_reads" "$_rt_error" "$_rt_label" "" "$_rt_junit" "$_rt_first" "$_rt_mask" "$PWD" "${_rt_paths[@]}"
 }
 _rt_keep() {     # bash that makes another shell like this one
   builtin printf 'cd -- %q\nunset OLDPWD\n' "$PWD"
@@ -8381,6 +8397,7 @@ class Handed(NamedTuple):
     flags: str  # the shell's options
     level: int  # of `source`
     command: str  # as bash has it
+    names: FrozenSet[str]  # paths of files that it names
 
 
 class Reaction(NamedTuple):
@@ -8954,7 +8971,8 @@ class ScriptRun(Run):
         names = " ".join(needed_by(f"{site.test.body}\n{site.handler}"))
         return (
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
-            f"local _rt_names=({names}) _rt_same={'1' * is_same}; _rt_hand; _rt_site=1"
+            f"local _rt_names=({names}) _rt_same={'1' * is_same} "
+            f"_rt_paths=({' '.join(site.names)}); _rt_hand; _rt_site=1"
         )
 
     def on_failed(self, _offset: int, label: str, status: str, line: str) -> str:
@@ -8999,9 +9017,9 @@ class ScriptRun(Run):
         assert site is not None
         if self.is_ending:
             return "_rt_skip=1"
-        line = site.test.expanded(
-            Snapshot(os.getcwd(), self.exports, said.snapshot), b"", fields[7:]
-        )
+        shell = Snapshot(os.getcwd(), self.exports, said.snapshot)
+        line = site.test.expanded(shell, b"", fields[7:12])
+        names = frozenset(paths_of(*fields[12:]))
         if not ARGUMENTS.isdisjoint(site.words):
             line = line._replace(junit=line.junit or junit_word(self.arguments))
         reaction, handler = self.reaction_to(site, said)
@@ -9009,13 +9027,7 @@ class ScriptRun(Run):
         if why:
             self.explain(site.test, why)
             return "_rt_join"
-        if line.junit and line.junit in {earlier.test.junit for earlier in self.handed}:
-            place = f"{line.file}:{line.line}"
-            warn(
-                f"{place}: writes the same JUnit file as an earlier test, {line.junit}, and waits for it"
-            )
-            return "_rt_join; _rt_hand"
-        if self.must_join:
+        if self.must_join or self.shares_file(line, names):
             return "_rt_join; _rt_hand"
         test = self.test_of(line, site, said)
         if "exit" in reaction or handler.leaves:
@@ -9029,6 +9041,7 @@ class ScriptRun(Run):
             said.flags,
             int(said.level),
             self.place[1],
+            names,
         )
         self.passed_over = site.rest
         done = "_rt_pending=1 _rt_skip=1"
@@ -9039,6 +9052,21 @@ class ScriptRun(Run):
             done += "; _rt_join"
         self.hand(handed)
         return done
+
+    def shares_file(self, line: TestLine, names: Container[str]) -> bool:
+        """Whether a test names a file that one names which was handed over since the script has last waited."""
+        for earlier in self.handed:
+            if line.junit and line.junit == earlier.test.junit:
+                place = f"{line.file}:{line.line}"
+                warn(
+                    f"{place}: writes the same JUnit file as an earlier test, {line.junit}, and waits for it"
+                )
+                return True
+            shared = sorted(name for name in earlier.names if name in names)
+            if shared:
+                self.explain(line, f"it names {shared[0]}, as {earlier.test.label} does")
+                return True
+        return False
 
     def reaction_to(self, site: Site, said: Arrival) -> Tuple[str, Handler]:
         """What the script does about a test, as bash, and what that is like."""
@@ -9308,6 +9336,15 @@ class ScriptRun(Run):
         if self.certainty.doubts and not status:
             status = EXIT_FAILED
         return status, []
+
+
+def paths_of(directory: str, *names: str) -> Iterator[str]:
+    """The paths of files that a test writes (their names begin with `>`), and of those that are scripts or Python."""
+    for name in names:
+        path = os.path.normpath(os.path.join(directory, name.lstrip(">").partition("::")[0]))
+        is_program = re.search(r"\.(?:py|sh|ipynb)$", path) and os.path.isfile(path)
+        if is_program or (name.startswith(">") and not path.startswith("/dev/")):
+            yield path
 
 
 def shell_status(status: int) -> int:
