@@ -452,6 +452,9 @@ class Cause(NamedTuple):
     line: str = ""  # of the log, as it stands there
 
 
+NO_CAUSE = Cause()
+
+
 class Result(NamedTuple):
     """How an attempt ended. `status` is the exit status, or -N for a death by signal N, as in subprocess."""
 
@@ -463,7 +466,7 @@ class Result(NamedTuple):
     attempt: int = 1
     reason: str = ""  # why, where the outcome alone does not say it
     junit_fault: str = ""  # why its JUnit file cannot be used as it is, if it cannot
-    cause: Cause = Cause()
+    cause: Cause = NO_CAUSE
     leaked: Tuple[str, ...] = ()  # processes that it left, `python3 (pid 12)`
     began: float = 0.0  # seconds on the clock of events
     memory: float = 0.0  # seconds in which its GPUs gave their memory back
@@ -2097,8 +2100,9 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         unique.setdefault((id(parsed), line.label), label)
     tests = {}
     for index, (parsed, line) in enumerate(zip(owners, lines)):
-        after = tuple(unique.get((id(parsed), name), name) for name in line.attributes.after)
-        lines[index] = line._replace(attributes=line.attributes._replace(after=after))
+        if line.attributes.after:
+            after = tuple(unique.get((id(parsed), name), name) for name in line.attributes.after)
+            lines[index] = line._replace(attributes=line.attributes._replace(after=after))
         tests[make_test(lines[index], index, labels[index], stems[index], options)] = parsed
     check_junits(tests)
     check_after(tests)
@@ -3168,7 +3172,7 @@ class Exited(NamedTuple):
     status: int
     junit_fault: str = ""
     junit_failures: int = 0  # of its own JUnit file
-    cause: Cause = Cause()
+    cause: Cause = NO_CAUSE
     leaked: Tuple[str, ...] = ()
     sick: Tuple[Sick, ...] = ()
     ended: Optional[float] = None  # when its shell has ended, if that was before
@@ -3330,6 +3334,16 @@ class Schedule:
         self.is_overdue = False  # it has
         self.stopped = False  # no test starts any more
         self.poll_at = math.inf  # when to look again at GPUs that other runners hold
+        self.responses: Mapping[type, Callable[[Any], List[Action]]] = {
+            Begin: self.on_begin,
+            Submit: self.on_submit,
+            Ended: self.on_ended,
+            Exited: self.on_exited,
+            Broken: self.on_broken,
+            Tick: self.on_tick,
+            Interrupt: self.on_interrupt,
+            Lost: lambda lost: self.isolate(lost.sick, lost.at),
+        }
 
     @property
     def done(self) -> bool:
@@ -3351,17 +3365,7 @@ class Schedule:
         """Take in one event; returns what to do now, in order."""
         if isinstance(event, (Ended, Exited, Broken)) and event.test not in self.running:
             return []  # it was abandoned
-        responses: Mapping[type, Callable[[Any], List[Action]]] = {
-            Begin: self.on_begin,
-            Submit: self.on_submit,
-            Ended: self.on_ended,
-            Exited: self.on_exited,
-            Broken: self.on_broken,
-            Tick: self.on_tick,
-            Interrupt: self.on_interrupt,
-            Lost: lambda lost: self.isolate(lost.sick, lost.at),
-        }
-        actions = responses[type(event)](event)
+        actions = self.responses[type(event)](event)
         # Open barriers above which all tests have ended.
         while self.held and not self.unfinished[self.floor]:
             self.floor += 1
@@ -3430,12 +3434,11 @@ class Schedule:
         actions = self.isolate(sick, event.at)
         if self.is_machine_wide(result):
             actions += self.fail(f"{result.cause.text}, on every GPU", event.at)
-        is_last = attempt.number > self.retries_of(result) + self.spared.get(test, 0)
         if (
-            is_last
+            not result.outcome.can_be_retried()
             or self.stopped
-            or not result.outcome.can_be_retried()
             or not self.can_run(test)
+            or attempt.number > self.retries_of(result) + self.spared.get(test, 0)
         ):
             return actions + self.conclude(result)
         self.results.setdefault(test, []).append(result)
@@ -3752,7 +3755,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         outcome = Outcome.FLAKY
     elif outcome is Outcome.FAILED and is_skip and attempt.number <= 1 + spared:
         outcome = Outcome.SKIPPED
-        cause = Cause()
+        cause = NO_CAUSE
     if not outcome.is_ok() and test.junit and not fault and not event.junit_failures:
         fault = "without a failure"  # written before it died: CI would show green
     return attempt.result(
@@ -3838,8 +3841,10 @@ def fresh_file(path: str, access: int = os.O_WRONLY) -> int:
 
 def file_signature(path: Optional[str]) -> Optional[Tuple[int, int, int]]:
     """What changes when a file is written anew; None if there is none."""
+    if path is None:
+        return None
     with suppress(OSError):
-        status = os.stat(path or "")
+        status = os.stat(path)
         return status.st_ino, status.st_mtime_ns, status.st_size
     return None
 
@@ -4160,8 +4165,7 @@ class Process:
             arguments = [b"-c", b"exit 1"]
             directory = None
         popen = subprocess.Popen(
-            [b"bash", *arguments],
-            executable=job.bash,
+            [job.bash, *arguments],  # its path, without which bash looks for itself in PATH
             env=job.environment,
             stdin=job.stdin,
             cwd=directory,
@@ -4281,7 +4285,7 @@ def what_is_left(
 ) -> Exited:
     """What an attempt has left to find: its JUnit file, its log, its GPUs. Raises OSError."""
     fault, failures = junit_fault(attempt.test.junit, before)
-    cause = Cause()
+    cause = NO_CAUSE
     if status or failures:
         cause = find_cause(status, job)
     sick = [
@@ -4431,6 +4435,7 @@ class Host:
     ) -> None:
         """Prepare for so many attempts of a run at once, whose events go to `post`; the guard holds locks in `kept`."""
         self.run = run
+        self.null = os.open(os.devnull, os.O_RDWR)  # the standard input of all tests
         self.kept = [*kept]
         if self.locks is not None:
             self.kept += self.locks.files.values()
@@ -4520,7 +4525,7 @@ class Host:
             directory,
             test.preface,
             self.oom_kills,
-            None if test.shell.has_stdin else subprocess.DEVNULL,
+            None if test.shell.has_stdin else self.null,
         )
 
     def abandon(self) -> None:
@@ -4533,6 +4538,7 @@ class Host:
         """End what attempts have left, and say so."""
         self.over.set()
         self.workers.shutdown(wait=not self.has_stuck)
+        os.close(self.null)
         left = self.reaper.close()
         if left and not self.has_stuck:
             warn(f"ended what some tests had left behind: {first_of(list(map(str, left)))}")
@@ -4847,13 +4853,12 @@ def read_history(options: Options) -> History:
 
 def learn(history: History, line: bytes, is_own: bool) -> bool:
     """Take in a line of a journal, if it is one. Torn lines, those of other tools cost themselves alone."""
-    start = line.rfind(b'{"event"')  # behind a torn line
-    with suppress(
-        ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError
-    ):
-        history.add(json.loads(line[start:] if start > 0 else line), is_own)
-        return True
-    return False
+    start = max(line.rfind(b'{"event"'), 0)  # behind a torn line
+    try:
+        history.add(json.loads(line[start:]), is_own)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        return False
+    return True
 
 
 def journal_path(options: Options) -> str:
@@ -6766,8 +6771,10 @@ class Inbox:
             self.events.appendleft(event)
         else:
             self.events.append(event)
-        with suppress(RuntimeError):  # it has rung before
+        try:
             self.bell.release()
+        except RuntimeError:  # it has rung before
+            pass
 
     def get(self, timeout: float) -> Any:
         """The next event. Raises queue.Empty after `timeout` seconds."""
@@ -6809,6 +6816,15 @@ class Run:
         self.quarantined: List[Sick] = []
         self.chores_at = -math.inf
         self.has_waited = False  # for another runner's GPUs
+        self.deeds: Mapping[type, Callable[[Any], None]] = {
+            Launch: self.launch,
+            Kill: self.kill,
+            Retry: self.retry,
+            Announce: self.announce,
+            Quarantine: self.quarantine,
+            Abandon: self.abandon,
+            Conclude: self.conclude,
+        }
         slots = slot_count(pool, order)
         host.open(self.record.run, slots, [self.record.lock], self.inbox.put)
 
@@ -6904,17 +6920,8 @@ class Run:
             warn(
                 f"waiting for GPUs that another runner holds, by its locks in {self.options.gpu_locks}"
             )
-        deeds: Mapping[type, Callable[[Any], None]] = {
-            Launch: self.launch,
-            Kill: self.kill,
-            Retry: self.retry,
-            Announce: self.announce,
-            Quarantine: self.quarantine,
-            Abandon: self.abandon,
-            Conclude: self.conclude,
-        }
         for action in actions:  # ends come first: they are on disk before another test starts
-            deeds[type(action)](action)
+            self.deeds[type(action)](action)
 
     def launch(self, launch: Launch) -> None:
         attempt = launch.attempt
