@@ -2101,7 +2101,9 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     tests = {}
     for index, (parsed, line) in enumerate(zip(owners, lines)):
         if line.attributes.after:
-            after = tuple(unique.get((id(parsed), name), name) for name in line.attributes.after)
+            after = tuple(
+                unique.get((id(parsed), name), name) for name in line.attributes.after
+            )
             lines[index] = line._replace(attributes=line.attributes._replace(after=after))
         tests[make_test(lines[index], index, labels[index], stems[index], options)] = parsed
     check_junits(tests)
@@ -3902,10 +3904,10 @@ def with_descendants(
     return [table[pid] for pid in sorted(reach(table.keys() & pids, children))]
 
 
-def proc_number(pid: int, file: str, pattern: bytes, base: int = 10) -> int:
-    """A number in a file of /proc about a process; 0 if it is not there, or we may not see it."""
-    with suppress(OSError), open(f"/proc/{pid}/{file}", "rb") as opened:
-        found = re.search(pattern, opened.read())
+def proc_number(path: str, pattern: bytes, base: int = 10) -> int:
+    """A number in a file below /proc; 0 if it is not there, or we may not see it."""
+    with suppress(OSError), open(os.path.join("/proc", path), "rb") as file:
+        found = re.search(pattern, file.read())
         if found is not None:
             return int(found.group(1), base)
     return 0
@@ -3913,7 +3915,9 @@ def proc_number(pid: int, file: str, pattern: bytes, base: int = 10) -> int:
 
 def catches(pid: int, signum: int) -> bool:
     """Whether a process has a handler for a signal."""
-    return bool(proc_number(pid, "status", rb"\nSigCgt:\s*([0-9a-f]+)", 16) >> (signum - 1) & 1)
+    return bool(
+        proc_number(f"{pid}/status", rb"\nSigCgt:\s*([0-9a-f]+)", 16) >> (signum - 1) & 1
+    )
 
 
 def send(signum: int, processes: Iterable[ProcessInfo]) -> None:
@@ -4183,7 +4187,7 @@ class Process:
 
     def has_marked(self, pid: int) -> bool:
         """Whether a process comes from this attempt, by its limit, or where there are no marks by its environment."""
-        if self.mark and proc_number(pid, "limits", rb"realtime timeout +(\d+)") == self.mark:
+        if self.mark and proc_number(f"{pid}/limits", rb"realtime timeout +(\d+)") == self.mark:
             return True
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
             return bool(self.variables) and self.variables.issubset(file.read().split(b"\0"))
@@ -4741,27 +4745,9 @@ def normalise(line: str) -> str:
     return re.sub(r"\d+(?:\.\d+)*(?:e[+-]?\d+)?", "N", line)
 
 
-def oom_kills(files: Iterable[str] = ()) -> int:
-    """How many processes the kernel has killed for want of memory: on this machine and in this cgroup."""
-    counts = 0
-    for path in files or ("/proc/vmstat", *own_cgroup_files()):
-        with suppress(OSError), open(path, "rb") as file:
-            counts += sum(map(int, re.findall(rb"^oom_kill (\d+)", file.read(), re.MULTILINE)))
-    return counts
-
-
-def own_cgroup_files() -> List[str]:
-    """Where the cgroup of this process counts its OOM kills, in both versions of cgroups."""
-    with suppress(OSError), open(
-        "/proc/self/cgroup", encoding="utf-8", errors="surrogateescape"
-    ) as file:
-        folders = dict(re.findall(r"(?m)^\d+:(|memory):(.*)$", file.read()))
-        names = {
-            "": "/sys/fs/cgroup{}/memory.events",
-            "memory": "/sys/fs/cgroup/memory{}/memory.oom_control",
-        }
-        return [names[kind].format(path) for kind, path in folders.items()]
-    return []
+def oom_kills(path: str = "vmstat") -> int:
+    """How many processes the kernel has killed for want of memory of the machine or, since Linux 4.13, of a cgroup."""
+    return proc_number(path, rb"\boom_kill (\d+)")
 
 
 def is_full(path: str) -> bool:
@@ -6771,10 +6757,8 @@ class Inbox:
             self.events.appendleft(event)
         else:
             self.events.append(event)
-        try:
+        with suppress(RuntimeError):  # it has rung before
             self.bell.release()
-        except RuntimeError:  # it has rung before
-            pass
 
     def get(self, timeout: float) -> Any:
         """The next event. Raises queue.Empty after `timeout` seconds."""
