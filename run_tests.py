@@ -4516,8 +4516,8 @@ class Host:
         directory = None
         if exported is not None:
             environment = {**exported, **self.environment}
-            if b"OMP_NUM_THREADS" in exported:
-                environment[b"OMP_NUM_THREADS"] = exported[b"OMP_NUM_THREADS"]
+            for name in {b"OMP_NUM_THREADS", b"PYTHONFAULTHANDLER"} & exported.keys():
+                environment[name] = exported[name]
             directory = test.shell.directory
         ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), self.ports[slot])
         text = bash_text(test, own, ports, self.reaper.scratch, attempt.process.mark)
