@@ -4135,7 +4135,6 @@ class Job(NamedTuple):
     log: str  # path
     directory: Optional[str] = None  # None: ours
     preface: bytes = b""  # with which its log begins
-    oom_kills: int = 0  # of the machine, before
     stdin: Optional[int] = subprocess.DEVNULL  # None: ours
 
 
@@ -4279,70 +4278,11 @@ class Process:
         os.close(self.output)
 
 
-def what_is_left(
-    attempt: Attempt,
-    job: Job,
-    status: int,
-    leaked: Sequence[ProcessInfo],
-    before: Any,
-    health: Health,
-) -> Exited:
-    """What an attempt has left to find: its JUnit file, its log, its GPUs. Raises OSError."""
-    fault, failures = junit_fault(attempt.test.junit, before)
-    cause = NO_CAUSE
-    if status or failures:
-        cause = find_cause(status, job)
-    sick = [
-        Sick(device, f"{stuck} cannot be killed")
-        for device in attempt.lease.devices
-        for stuck in attempt.process.stuck[:1]
-    ]
-    asked = time.monotonic()
-    if status or failures or leaked:
-        sick += health.examine(attempt.lease)
-    now = time.monotonic()
-    found = Exited(now, attempt.test, status, fault, failures, cause, tuple(map(str, leaked)))
-    return found._replace(sick=tuple(sick), memory=now - asked, peak=attempt.process.peak)
-
-
 def traceback_text() -> str:
     """Where the current exception comes from; few runs need the module for it."""
     import traceback
 
     return traceback.format_exc()
-
-
-def run_attempt(
-    attempt: Attempt,
-    make_job: Callable[[Attempt], Job],
-    reaper: Reaper,
-    health: Health,
-    post: Callable[[Event], None],
-) -> None:
-    """Run one attempt and post what happens: Exited, before it Ended if something is left, or Broken. Never raises."""
-    test = attempt.test
-    process = attempt.process
-    try:
-        before = file_signature(test.junit)
-        job = make_job(attempt)
-        process.spawn(job, fresh_file(job.log))
-        status = process.wait()
-        ended = time.monotonic()
-        leaked = []
-        if reaper.has_orphans():
-            post(Ended(ended, test))
-            leaked = process.sweep()
-        process.close()
-        found = what_is_left(attempt, job, status, leaked, before, health)
-        post(found._replace(ended=ended))
-    except BaseException as error:  # a thread that dies in silence would hang the run
-        process.signal(signal.SIGKILL)
-        why = f"cannot run {test.label}: {error}"
-        details = ""
-        if not isinstance(error, OSError):
-            why = f"internal error, {error!r}"
-            details = traceback_text()
-        post(Broken(time.monotonic(), test, why, details))
 
 
 def bash_text(
@@ -4447,7 +4387,6 @@ class Host:
         self.allow(slots)
         with suppress(RuntimeError):  # of threading; then nothing is measured
             self.workers.submit(self.health.watch, self.over)
-        self.oom_kills = oom_kills()
         self.environment = test_environment(os.environb, slots, run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
 
@@ -4483,26 +4422,67 @@ class Host:
         if attempt.lease.shares == SHARES:
             self.health.alone.update(dict.fromkeys(attempt.lease.devices, attempt.process))
         try:
-            self.workers.submit(
-                run_attempt,
-                attempt,
-                functools.partial(self.job, log),
-                self.reaper,
-                self.health,
-                self.note,
-            )
+            self.workers.submit(self.run_attempt, attempt, log)
         except RuntimeError as error:  # of threading: no word of errno
             why = f"cannot run {attempt.test.label}: {error}; raise `ulimit -u`"
             self.post(Broken(time.monotonic(), attempt.test, why))
 
-    def note(self, event: Event) -> None:
-        """Post an event of an attempt. Called in its thread."""
-        if isinstance(event, Exited) and event.cause == OOM_KILLED:
-            self.oom_kills = oom_kills()  # the next one is another
-        self.post(event)
+    def run_attempt(self, attempt: Attempt, log: str) -> None:
+        """Run one attempt and post what happens: Exited, before it Ended if something is left, or Broken. Never raises.
 
-    def job(self, log: str, attempt: Attempt) -> Job:
-        """The shell of one attempt. Called in its thread. Raises OSError."""
+        Called in its thread, as are the next two.
+        """
+        test = attempt.test
+        process = attempt.process
+        try:
+            kills = self.oom_kills
+            before = file_signature(test.junit)
+            process.spawn(self.job(attempt, log), fresh_file(log))
+            status = process.wait()
+            ended = time.monotonic()
+            leaked = []
+            if self.reaper.has_orphans():
+                self.post(Ended(ended, test))
+                leaked = process.sweep()
+            process.close()
+            fault, failures = junit_fault(test.junit, before)
+            cause = NO_CAUSE
+            if status or failures:
+                cause = find_cause(status, log, kills)
+            if cause == OOM_KILLED:
+                self.oom_kills = oom_kills()  # the next one is another
+            found = Exited(ended, test, status, fault, failures, cause, tuple(map(str, leaked)))
+            self.post(self.examined(found, attempt))
+        except BaseException as error:  # a thread that dies in silence would hang the run
+            process.signal(signal.SIGKILL)
+            why = f"cannot run {test.label}: {error}"
+            details = ""
+            if not isinstance(error, OSError):
+                why = f"internal error, {error!r}"
+                details = traceback_text()
+            self.post(Broken(time.monotonic(), test, why, details))
+
+    def examined(self, found: Exited, attempt: Attempt) -> Exited:
+        """The end of an attempt, with what its GPUs show."""
+        sick = [
+            Sick(device, f"{stuck} cannot be killed")
+            for device in attempt.lease.devices
+            for stuck in attempt.process.stuck[:1]
+        ]
+        asked = time.monotonic()
+        if found.status or found.junit_failures or found.leaked:
+            sick += self.health.examine(attempt.lease)
+        now = time.monotonic()
+        return found._replace(
+            at=now,
+            ended=found.at,
+            sick=tuple(sick),
+            memory=now - asked,
+            peak=attempt.process.peak,
+        )
+
+    def job(self, attempt: Attempt, log: str) -> Job:
+        """The shell of one attempt. Raises OSError."""
         test = attempt.test
         slot = attempt.lease.slot
         own = {
@@ -4528,7 +4508,6 @@ class Host:
             log,
             directory,
             test.preface,
-            self.oom_kills,
             None if test.shell.has_stdin else self.null,
         )
 
@@ -4698,13 +4677,16 @@ ERROR_LINES = (  # the first of these that matches a line, from the log's end, i
 ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"
 
 
-def find_cause(status: int, job: Job) -> Cause:
-    """Why a job that has not passed has not, by its status and the end of its log. Raises OSError on a full disk."""
-    if is_full(job.log):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), job.log)
-    if death_of(status) == "SIGKILL" and oom_kills() > job.oom_kills:
+def find_cause(status: int, log: str, kills: int) -> Cause:
+    """Why an attempt has not passed, by its status, the end of its log, and the kernel's count of OOM kills before.
+
+    Raises OSError on a full disk.
+    """
+    if is_full(log):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), log)
+    if death_of(status) == "SIGKILL" and oom_kills() > kills:
         return OOM_KILLED
-    return diagnose(status, tail_of(job.log, CAUSE_BYTES))
+    return diagnose(status, tail_of(log, CAUSE_BYTES))
 
 
 def diagnose(status: int, log: str) -> Cause:

@@ -8,7 +8,7 @@ import unittest
 from typing import Any, Dict, Iterator, List, Tuple
 
 import run_tests
-from run_tests import SIGNATURES, Blame, Cause, Job, Outcome, Result, diagnose, normalise
+from run_tests import SIGNATURES, Blame, Cause, Outcome, Result, diagnose, normalise
 from tests.support import ROOT, RunnerCase, a_test
 
 LINES = os.path.join(ROOT, "tests", "fixtures", "causes.tsv")
@@ -150,7 +150,7 @@ class CostTest(unittest.TestCase):
 
 class FindCauseTest(RunnerCase):
     def find(self, status: int, log: str, oom_kills: int = 0) -> str:
-        return run_tests.find_cause(status, Job("bash", [], {}, log, oom_kills=oom_kills)).text
+        return run_tests.find_cause(status, log, oom_kills).text
 
     def test_only_the_end_of_a_log_counts(self) -> None:
         most = run_tests.CAUSE_BYTES
