@@ -455,6 +455,9 @@ class Cause(NamedTuple):
     line: str = ""  # of the log, as it stands there
 
 
+NO_CAUSE = Cause()
+
+
 class Result(NamedTuple):
     """How an attempt ended. `status` is the exit status, or -N for a death by signal N, as in subprocess."""
 
@@ -466,7 +469,7 @@ class Result(NamedTuple):
     attempt: int = 1
     reason: str = ""  # why, where the outcome alone does not say it
     junit_fault: str = ""  # why its JUnit file cannot be used as it is, if it cannot
-    cause: Cause = Cause()
+    cause: Cause = NO_CAUSE
     leaked: Tuple[str, ...] = ()  # processes that it left, `python3 (pid 12)`
     began: float = 0.0  # seconds on the clock of events
     memory: float = 0.0  # seconds in which its GPUs gave their memory back
@@ -2108,8 +2111,11 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         unique.setdefault((id(parsed), line.label), label)
     tests = {}
     for index, (parsed, line) in enumerate(zip(owners, lines)):
-        after = tuple(unique.get((id(parsed), name), name) for name in line.attributes.after)
-        lines[index] = line._replace(attributes=line.attributes._replace(after=after))
+        if line.attributes.after:
+            after = tuple(
+                unique.get((id(parsed), name), name) for name in line.attributes.after
+            )
+            lines[index] = line._replace(attributes=line.attributes._replace(after=after))
         tests[make_test(lines[index], index, labels[index], stems[index], options)] = parsed
     check_junits(tests)
     check_after(tests)
@@ -3179,7 +3185,7 @@ class Exited(NamedTuple):
     status: int
     junit_fault: str = ""
     junit_failures: int = 0  # of its own JUnit file
-    cause: Cause = Cause()
+    cause: Cause = NO_CAUSE
     leaked: Tuple[str, ...] = ()
     sick: Tuple[Sick, ...] = ()
     ended: Optional[float] = None  # when its shell has ended, if that was before
@@ -3342,6 +3348,16 @@ class Schedule:
         self.is_overdue = False  # it has
         self.stopped = False  # no test starts any more
         self.poll_at = math.inf  # when to look again at GPUs that other runners hold
+        self.responses: Mapping[type, Callable[[Any], List[Action]]] = {
+            Begin: self.on_begin,
+            Submit: self.on_submit,
+            Ended: self.on_ended,
+            Exited: self.on_exited,
+            Broken: self.on_broken,
+            Tick: self.on_tick,
+            Interrupt: self.on_interrupt,
+            Lost: lambda lost: self.isolate(lost.sick, lost.at),
+        }
 
     @property
     def done(self) -> bool:
@@ -3363,17 +3379,7 @@ class Schedule:
         """Take in one event; returns what to do now, in order."""
         if isinstance(event, (Ended, Exited, Broken)) and event.test not in self.running:
             return []  # it was abandoned
-        responses: Mapping[type, Callable[[Any], List[Action]]] = {
-            Begin: self.on_begin,
-            Submit: self.on_submit,
-            Ended: self.on_ended,
-            Exited: self.on_exited,
-            Broken: self.on_broken,
-            Tick: self.on_tick,
-            Interrupt: self.on_interrupt,
-            Lost: lambda lost: self.isolate(lost.sick, lost.at),
-        }
-        actions = responses[type(event)](event)
+        actions = self.responses[type(event)](event)
         # Open barriers above which all tests have ended.
         while self.held and not self.unfinished[self.floor]:
             self.floor += 1
@@ -3442,12 +3448,11 @@ class Schedule:
         actions = self.isolate(sick, event.at)
         if self.is_machine_wide(result):
             actions += self.fail(f"{result.cause.text}, on every GPU", event.at)
-        is_last = attempt.number > self.retries_of(result) + self.spared.get(test, 0)
         if (
-            is_last
+            not result.outcome.can_be_retried()
             or self.stopped
-            or not result.outcome.can_be_retried()
             or not self.can_run(test)
+            or attempt.number > self.retries_of(result) + self.spared.get(test, 0)
         ):
             return actions + self.conclude(result)
         self.results.setdefault(test, []).append(result)
@@ -3765,7 +3770,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         outcome = Outcome.FLAKY
     elif outcome is Outcome.FAILED and is_skip and attempt.number <= 1 + spared:
         outcome = Outcome.SKIPPED
-        cause = Cause()
+        cause = NO_CAUSE
     if not outcome.is_ok() and test.junit and not fault and not event.junit_failures:
         fault = "without a failure"  # written before it died: CI would show green
     return attempt.result(
@@ -3851,8 +3856,10 @@ def fresh_file(path: str, access: int = os.O_WRONLY) -> int:
 
 def file_signature(path: Optional[str]) -> Optional[Tuple[int, int, int]]:
     """What changes when a file is written anew; None if there is none."""
+    if path is None:
+        return None
     with suppress(OSError):
-        status = os.stat(path or "")
+        status = os.stat(path)
         return status.st_ino, status.st_mtime_ns, status.st_size
     return None
 
@@ -3910,10 +3917,10 @@ def with_descendants(
     return [table[pid] for pid in sorted(reach(table.keys() & pids, children))]
 
 
-def proc_number(pid: int, file: str, pattern: bytes, base: int = 10) -> int:
-    """A number in a file of /proc about a process; 0 if it is not there, or we may not see it."""
-    with suppress(OSError), open(f"/proc/{pid}/{file}", "rb") as opened:
-        found = re.search(pattern, opened.read())
+def proc_number(path: str, pattern: bytes, base: int = 10) -> int:
+    """A number in a file below /proc; 0 if it is not there, or we may not see it."""
+    with suppress(OSError), open(os.path.join("/proc", path), "rb") as file:
+        found = re.search(pattern, file.read())
         if found is not None:
             return int(found.group(1), base)
     return 0
@@ -3921,7 +3928,9 @@ def proc_number(pid: int, file: str, pattern: bytes, base: int = 10) -> int:
 
 def catches(pid: int, signum: int) -> bool:
     """Whether a process has a handler for a signal."""
-    return bool(proc_number(pid, "status", rb"\nSigCgt:\s*([0-9a-f]+)", 16) >> (signum - 1) & 1)
+    return bool(
+        proc_number(f"{pid}/status", rb"\nSigCgt:\s*([0-9a-f]+)", 16) >> (signum - 1) & 1
+    )
 
 
 def send(signum: int, processes: Iterable[ProcessInfo]) -> None:
@@ -4141,7 +4150,6 @@ class Job(NamedTuple):
     log: str  # path
     directory: Optional[str] = None  # None: ours
     preface: bytes = b""  # with which its log begins
-    oom_kills: int = 0  # of the machine, before
     stdin: Optional[int] = subprocess.DEVNULL  # None: ours
 
 
@@ -4175,8 +4183,7 @@ class Process:
             arguments = [b"-c", b"exit 1"]
             directory = None
         popen = subprocess.Popen(
-            [b"bash", *arguments],
-            executable=job.bash,
+            [job.bash, *arguments],  # its path, without which bash looks for itself in PATH
             env=job.environment,
             stdin=job.stdin,
             cwd=directory,
@@ -4194,7 +4201,7 @@ class Process:
 
     def has_marked(self, pid: int) -> bool:
         """Whether a process comes from this attempt, by its limit, or where there are no marks by its environment."""
-        if self.mark and proc_number(pid, "limits", rb"realtime timeout +(\d+)") == self.mark:
+        if self.mark and proc_number(f"{pid}/limits", rb"realtime timeout +(\d+)") == self.mark:
             return True
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
             return bool(self.variables) and self.variables.issubset(file.read().split(b"\0"))
@@ -4286,70 +4293,11 @@ class Process:
         os.close(self.output)
 
 
-def what_is_left(
-    attempt: Attempt,
-    job: Job,
-    status: int,
-    leaked: Sequence[ProcessInfo],
-    before: Any,
-    health: Health,
-) -> Exited:
-    """What an attempt has left to find: its JUnit file, its log, its GPUs. Raises OSError."""
-    fault, failures = junit_fault(attempt.test.junit, before)
-    cause = Cause()
-    if status or failures:
-        cause = find_cause(status, job)
-    sick = [
-        Sick(device, f"{stuck} cannot be killed")
-        for device in attempt.lease.devices
-        for stuck in attempt.process.stuck[:1]
-    ]
-    asked = time.monotonic()
-    if status or failures or leaked:
-        sick += health.examine(attempt.lease)
-    now = time.monotonic()
-    found = Exited(now, attempt.test, status, fault, failures, cause, tuple(map(str, leaked)))
-    return found._replace(sick=tuple(sick), memory=now - asked, peak=attempt.process.peak)
-
-
 def traceback_text() -> str:
     """Where the current exception comes from; few runs need the module for it."""
     import traceback
 
     return traceback.format_exc()
-
-
-def run_attempt(
-    attempt: Attempt,
-    make_job: Callable[[Attempt], Job],
-    reaper: Reaper,
-    health: Health,
-    post: Callable[[Event], None],
-) -> None:
-    """Run one attempt and post what happens: Exited, before it Ended if something is left, or Broken. Never raises."""
-    test = attempt.test
-    process = attempt.process
-    try:
-        before = file_signature(test.junit)
-        job = make_job(attempt)
-        process.spawn(job, fresh_file(job.log))
-        status = process.wait()
-        ended = time.monotonic()
-        leaked = []
-        if reaper.has_orphans():
-            post(Ended(ended, test))
-            leaked = process.sweep()
-        process.close()
-        found = what_is_left(attempt, job, status, leaked, before, health)
-        post(found._replace(ended=ended))
-    except BaseException as error:  # a thread that dies in silence would hang the run
-        process.signal(signal.SIGKILL)
-        why = f"cannot run {test.label}: {error}"
-        details = ""
-        if not isinstance(error, OSError):
-            why = f"internal error, {error!r}"
-            details = traceback_text()
-        post(Broken(time.monotonic(), test, why, details))
 
 
 def bash_text(
@@ -4446,6 +4394,7 @@ class Host:
     ) -> None:
         """Prepare for so many attempts of a run at once, whose events go to `post`; the guard holds locks in `kept`."""
         self.run = run
+        self.null = os.open(os.devnull, os.O_RDWR)  # the standard input of all tests
         self.kept = [*kept]
         if self.locks is not None:
             self.kept += self.locks.files.values()
@@ -4453,7 +4402,6 @@ class Host:
         self.allow(slots)
         with suppress(RuntimeError):  # of threading; then nothing is measured
             self.workers.submit(self.health.watch, self.over)
-        self.oom_kills = oom_kills()
         self.environment = test_environment(os.environb, slots, run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
 
@@ -4489,26 +4437,67 @@ class Host:
         if attempt.lease.shares == SHARES:
             self.health.alone.update(dict.fromkeys(attempt.lease.devices, attempt.process))
         try:
-            self.workers.submit(
-                run_attempt,
-                attempt,
-                functools.partial(self.job, log),
-                self.reaper,
-                self.health,
-                self.note,
-            )
+            self.workers.submit(self.run_attempt, attempt, log)
         except RuntimeError as error:  # of threading: no word of errno
             why = f"cannot run {attempt.test.label}: {error}; raise `ulimit -u`"
             self.post(Broken(time.monotonic(), attempt.test, why))
 
-    def note(self, event: Event) -> None:
-        """Post an event of an attempt. Called in its thread."""
-        if isinstance(event, Exited) and event.cause == OOM_KILLED:
-            self.oom_kills = oom_kills()  # the next one is another
-        self.post(event)
+    def run_attempt(self, attempt: Attempt, log: str) -> None:
+        """Run one attempt and post what happens: Exited, before it Ended if something is left, or Broken. Never raises.
 
-    def job(self, log: str, attempt: Attempt) -> Job:
-        """The shell of one attempt. Called in its thread. Raises OSError."""
+        Called in its thread, as are the next two.
+        """
+        test = attempt.test
+        process = attempt.process
+        try:
+            kills = self.oom_kills
+            before = file_signature(test.junit)
+            process.spawn(self.job(attempt, log), fresh_file(log))
+            status = process.wait()
+            ended = time.monotonic()
+            leaked = []
+            if self.reaper.has_orphans():
+                self.post(Ended(ended, test))
+                leaked = process.sweep()
+            process.close()
+            fault, failures = junit_fault(test.junit, before)
+            cause = NO_CAUSE
+            if status or failures:
+                cause = find_cause(status, log, kills)
+            if cause == OOM_KILLED:
+                self.oom_kills = oom_kills()  # the next one is another
+            found = Exited(ended, test, status, fault, failures, cause, tuple(map(str, leaked)))
+            self.post(self.examined(found, attempt))
+        except BaseException as error:  # a thread that dies in silence would hang the run
+            process.signal(signal.SIGKILL)
+            why = f"cannot run {test.label}: {error}"
+            details = ""
+            if not isinstance(error, OSError):
+                why = f"internal error, {error!r}"
+                details = traceback_text()
+            self.post(Broken(time.monotonic(), test, why, details))
+
+    def examined(self, found: Exited, attempt: Attempt) -> Exited:
+        """The end of an attempt, with what its GPUs show."""
+        sick = [
+            Sick(device, f"{stuck} cannot be killed")
+            for device in attempt.lease.devices
+            for stuck in attempt.process.stuck[:1]
+        ]
+        asked = time.monotonic()
+        if found.status or found.junit_failures or found.leaked:
+            sick += self.health.examine(attempt.lease)
+        now = time.monotonic()
+        return found._replace(
+            at=now,
+            ended=found.at,
+            sick=tuple(sick),
+            memory=now - asked,
+            peak=attempt.process.peak,
+        )
+
+    def job(self, attempt: Attempt, log: str) -> Job:
+        """The shell of one attempt. Raises OSError."""
         test = attempt.test
         slot = attempt.lease.slot
         own = {
@@ -4522,8 +4511,8 @@ class Host:
         directory = None
         if exported is not None:
             environment = {**exported, **self.environment}
-            if b"OMP_NUM_THREADS" in exported:
-                environment[b"OMP_NUM_THREADS"] = exported[b"OMP_NUM_THREADS"]
+            for name in {b"OMP_NUM_THREADS", b"PYTHONFAULTHANDLER"} & exported.keys():
+                environment[name] = exported[name]
             directory = test.shell.directory
         ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), self.ports[slot])
         text = bash_text(test, own, ports, self.reaper.scratch, attempt.process.mark)
@@ -4534,8 +4523,7 @@ class Host:
             log,
             directory,
             test.preface,
-            self.oom_kills,
-            None if test.shell.has_stdin else subprocess.DEVNULL,
+            None if test.shell.has_stdin else self.null,
         )
 
     def abandon(self) -> None:
@@ -4548,6 +4536,7 @@ class Host:
         """End what attempts have left, and say so."""
         self.over.set()
         self.workers.shutdown(wait=not self.has_stuck)
+        os.close(self.null)
         left = self.reaper.close()
         if left and not self.has_stuck:
             warn(f"ended what some tests had left behind: {first_of(list(map(str, left)))}")
@@ -4703,13 +4692,16 @@ ERROR_LINES = (  # the first of these that matches a line, from the log's end, i
 ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"
 
 
-def find_cause(status: int, job: Job) -> Cause:
-    """Why a job that has not passed has not, by its status and the end of its log. Raises OSError on a full disk."""
-    if is_full(job.log):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), job.log)
-    if death_of(status) == "SIGKILL" and oom_kills() > job.oom_kills:
+def find_cause(status: int, log: str, kills: int) -> Cause:
+    """Why an attempt has not passed, by its status, the end of its log, and the kernel's count of OOM kills before.
+
+    Raises OSError on a full disk.
+    """
+    if is_full(log):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), log)
+    if death_of(status) == "SIGKILL" and oom_kills() > kills:
         return OOM_KILLED
-    return diagnose(status, tail_of(job.log, CAUSE_BYTES))
+    return diagnose(status, tail_of(log, CAUSE_BYTES))
 
 
 def diagnose(status: int, log: str) -> Cause:
@@ -4750,27 +4742,9 @@ def normalise(line: str) -> str:
     return re.sub(r"\d+(?:\.\d+)*(?:e[+-]?\d+)?", "N", line)
 
 
-def oom_kills(files: Iterable[str] = ()) -> int:
-    """How many processes the kernel has killed for want of memory: on this machine and in this cgroup."""
-    counts = 0
-    for path in files or ("/proc/vmstat", *own_cgroup_files()):
-        with suppress(OSError), open(path, "rb") as file:
-            counts += sum(map(int, re.findall(rb"^oom_kill (\d+)", file.read(), re.MULTILINE)))
-    return counts
-
-
-def own_cgroup_files() -> List[str]:
-    """Where the cgroup of this process counts its OOM kills, in both versions of cgroups."""
-    with suppress(OSError), open(
-        "/proc/self/cgroup", encoding="utf-8", errors="surrogateescape"
-    ) as file:
-        folders = dict(re.findall(r"(?m)^\d+:(|memory):(.*)$", file.read()))
-        names = {
-            "": "/sys/fs/cgroup{}/memory.events",
-            "memory": "/sys/fs/cgroup/memory{}/memory.oom_control",
-        }
-        return [names[kind].format(path) for kind, path in folders.items()]
-    return []
+def oom_kills(path: str = "vmstat") -> int:
+    """How many processes the kernel has killed for want of memory of the machine or, since Linux 4.13, of a cgroup."""
+    return proc_number(path, rb"\boom_kill (\d+)")
 
 
 def is_full(path: str) -> bool:
@@ -4862,13 +4836,12 @@ def read_history(options: Options) -> History:
 
 def learn(history: History, line: bytes, is_own: bool) -> bool:
     """Take in a line of a journal, if it is one. Torn lines, those of other tools cost themselves alone."""
-    start = line.rfind(b'{"event"')  # behind a torn line
-    with suppress(
-        ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError
-    ):
-        history.add(json.loads(line[start:] if start > 0 else line), is_own)
-        return True
-    return False
+    start = max(line.rfind(b'{"event"'), 0)  # behind a torn line
+    try:
+        history.add(json.loads(line[start:]), is_own)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        return False
+    return True
 
 
 def journal_path(options: Options) -> str:

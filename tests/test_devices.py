@@ -943,6 +943,10 @@ class EnvironmentTest(DeviceCase):
             ran = self.run_together(self.NAMES, "1", "1", env=env)
             for label in "ab":
                 self.assertEqual({name: self.seen(ran, label)[name] for name in env}, env)
+        own = {"OMP_NUM_THREADS": "7", "PYTHONFAULTHANDLER": "x"}
+        exports = "".join(f"export {name}={value}\n" for name, value in own.items())
+        ran = self.run_list(f"{exports}{self.look(*own)} #: label=a\ntrue\n", "--log-dir", "logs")
+        self.assertEqual(self.seen(ran, "a"), own)
 
     def test_a_test_alone(self) -> None:
         ran = self.run_list(f"{self.look(*self.NAMES)} || test_fail \"caf\u00e9 'x' #1\"\n" * 2, "--log-dir", "logs",

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from unittest import mock
 
 import run_tests
-from run_tests import Attempt, Broken, Ended, Exited, Job, Lease, Process, Reaper, Scratch, Snapshot, run_attempt
+from run_tests import Attempt, Broken, Ended, Exited, Job, Lease, Process, Reaper, Scratch, Snapshot
 from tests.support import SOON, WAIT_S, Fifo, GatedCase, Lifeline, RunnerCase, a_test
 
 
@@ -43,7 +43,7 @@ class ProcessCase(RunnerCase):
         """A job in this test's folder, whose environment names it by its log."""
         environment = {**os.environb, b"HERE": os.fsencode(self.folder), b"JOB": log.encode()}
         job = Job(shutil.which("bash") or "", [b"-c", script.encode() + b"\n\n", b"tests.txt"], environment,
-                  os.path.join(self.folder, log), oom_kills=run_tests.oom_kills())
+                  os.path.join(self.folder, log))
         return job._replace(**changes)
 
     def process(self, script: str, log: str = "test.log") -> Process:
@@ -65,8 +65,10 @@ class ProcessCase(RunnerCase):
         posted: List[Any] = []
         attempt = Attempt(a_test(junit=junit), Lease((), 0), 1, 0.0)
         attempt.process = Process(self.reaper)
-        health = run_tests.Health(run_tests.Machine())
-        self.threads.submit(run_attempt, attempt, lambda _: job, self.reaper, health, posted.append).result()
+        host = run_tests.Host(run_tests.Machine(), self.reaper)
+        host.post, host.oom_kills = posted.append, run_tests.oom_kills()
+        with mock.patch.object(host, "job", lambda *_: job):
+            self.threads.submit(host.run_attempt, attempt, job.log).result()
         return posted
 
     def read(self, name: str = "test.log") -> bytes:
