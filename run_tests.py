@@ -2986,12 +2986,9 @@ class Pool:
         self.cpus = cpus
         self.sequential = sequential
         self.locks = locks
-        self.room = [SHARES] * len(self.devices)  # by device index
-        # Indices of the devices that nobody has a share of.
-        self.whole = list(range(len(self.devices)))
-        self.shared: Set[int] = set()  # of those that somebody has a share of, and others may
-        self.slots = [0]  # a heap of free slot numbers; its largest is the next never used
-        self.leases = 0
+        # The shares that are free, by device index; so many less of a device in quarantine.
+        self.room = [SHARES] * len(self.devices)
+        self.slots: Set[int] = set()  # numbers of the leases that are out
         self.lost: Set[int] = set()  # indices of the devices in quarantine
         self.is_alone = False  # the one lease that is out has the machine to itself
         self.was_locked_out = False  # another runner's lock was the reason of a refusal
@@ -3014,30 +3011,28 @@ class Pool:
             return False
         if need == 0:
             return self.cpus > 0
-        return bool(self.whole or self.shared)
+        return max(self.room) > 0
 
     def take(self, need: float, avoid: Container[int] = ()) -> Optional[Lease]:
         """A lease on what a test needs, on none of the device indices in `avoid`; None if that is not free."""
         alone = self.sequential or need == ALL_GPUS
-        if not self.has_room(need) or (alone and self.leases):
+        if not self.has_room(need) or (alone and self.slots):
             return None
         count, shares = demand(need, self.size)
         chosen = self.choose(count, shares, avoid)
         if len(chosen) < count:
             return None
         for index in chosen:
-            self.set_room(index, self.room[index] - shares)
+            self.room[index] -= shares
         self.cpus -= need == 0
-        self.leases += 1
         self.is_alone = alone
         devices = tuple(self.devices[index] for index in chosen)
         return Lease(devices, self.take_slot(), shares)
 
     def take_slot(self) -> int:
         """The smallest slot number that is free."""
-        slot = heapq.heappop(self.slots)
-        if not self.slots:
-            self.slots.append(slot + 1)
+        slot = next(slot for slot in count() if slot not in self.slots)
+        self.slots.add(slot)
         return slot
 
     def choose(self, count: int, shares: int, avoid: Container[int]) -> Sequence[int]:
@@ -3046,14 +3041,14 @@ class Pool:
         A fraction goes where the least room is left for others; whole devices are neighbours where they can be,
         from the smallest gap that holds them (best fit).
         """
-        part = [
-            (self.room[index], index)
-            for index in self.shared
-            if self.room[index] >= shares and index not in avoid
+        free = [
+            index
+            for index, room in enumerate(self.room)
+            if room >= shares and index not in avoid
         ]
-        if part:  # of a fraction: a device that others share has no room for a whole one
-            return [min(part)[1]]
-        free = [index for index in self.whole if index not in avoid]
+        shared = [index for index in free if self.room[index] < SHARES]
+        if shared:
+            return [min(shared, key=lambda index: self.room[index])]
         if len(free) < count:
             return []
         if self.locks is None or not count:
@@ -3067,34 +3062,20 @@ class Pool:
             self.locks.give(self.devices[index])
         return chosen
 
-    def set_room(self, index: int, room: int) -> None:
-        """So many shares of a device are free now."""
-        self.room[index] = room
-        self.shared.discard(index)
-        if index in self.whole:
-            self.whole.remove(index)
-        if room == SHARES and self.locks is not None:
-            self.locks.give(self.devices[index])
-        if index in self.lost:
-            return
-        if room == SHARES:
-            bisect.insort(self.whole, index)
-        elif room:
-            self.shared.add(index)
-
     def give(self, lease: Lease) -> None:
         """Take a lease back."""
         for device in lease.devices:
-            self.set_room(device.index, self.room[device.index] + lease.shares)
+            self.room[device.index] += lease.shares
+            if self.locks is not None and self.room[device.index] % SHARES == 0:
+                self.locks.give(device)
         self.cpus += not lease.devices
-        self.leases -= 1
         self.is_alone = False
-        heapq.heappush(self.slots, lease.slot)
+        self.slots.remove(lease.slot)
 
     def quarantine(self, device: Device) -> None:
         """Lease a device no more."""
         self.lost.add(device.index)
-        self.set_room(device.index, self.room[device.index])
+        self.room[device.index] -= SHARES
 
 
 def make_pool(
