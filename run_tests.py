@@ -1938,18 +1938,6 @@ def clean_label(label: str) -> str:
     return label
 
 
-def stems_of(tests: Sequence[TestLine], labels: Sequence[str]) -> List[str]:
-    """The names of the logs. Those that the list gives come first: none of the runner's own takes their place.
-
-    Some file systems do not tell `A.log` from `a.log`.
-    """
-    unique = Unique("{}_{}", str.casefold)
-    stems = {}
-    for index in sorted(range(len(tests)), key=lambda index: not tests[index].junit):
-        stems[index] = unique(stem_of(tests[index], labels[index]))
-    return [stems[index] for index in range(len(tests))]
-
-
 def is_folder(test: TestLine) -> bool:
     """Whether a test's first word is a folder, which pytest runs, and no command."""
     if not test.first or test.first in NOT_FOLDERS:
@@ -2042,26 +2030,19 @@ def check_files(parsed: ListFile, options: Options) -> None:
 
 
 def check_after(owners: Mapping[Test, ListFile]) -> None:
-    """Each `after` must name tests of the run, and none may wait for itself."""
-    named = {test.label: test for test in owners}
+    """No test can wait for one below a `wait`, or for itself."""
     leaders = leaders_of(list(owners))
     for test, parsed in owners.items():
-        for name in test.attributes.after:
-            if name not in named:
-                parsed.complain(
-                    test.line, f"after={name} names no test; write the label of one"
-                )
-            elif named[name].barrier > test.barrier:
+        for leader in leaders[test]:
+            if leader.barrier > test.barrier:
                 parsed.complain(
                     test.line,
-                    f"after={name} waits for a test below a `wait`, which waits for this one; "
+                    f"after={leader.label} waits for a test below a `wait`, which waits for this one; "
                     "move one of them across the `wait`",
                 )
         if test in reach(leaders[test], leaders):
-            parsed.complain(
-                test.line,
-                f"after={','.join(test.attributes.after)} goes in a circle; take one of them out",
-            )
+            names = ",".join(leader.label for leader in leaders[test])
+            parsed.complain(test.line, f"after={names} goes in a circle; take one of them out")
 
 
 def check_junits(owners: Mapping[Test, ListFile]) -> None:
@@ -2078,7 +2059,7 @@ def check_junits(owners: Mapping[Test, ListFile]) -> None:
 
 
 def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) -> List[Test]:
-    """The tests of all lists. Mistakes are added to the lists."""
+    """The tests of all lists, each as often as `--repeat` says. Mistakes are added to the lists."""
     owners: List[ListFile] = []
     for parsed in lists:
         parsed.tests = [
@@ -2090,42 +2071,44 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
             check_files(parsed, options)
     lines = [test for parsed in lists for test in parsed.tests]
     labels = labels_of(lines)
-    stems = stems_of(lines, labels)
-    unique: Dict[Tuple[int, str], str] = {}  # by list and label as written
+    named: Dict[Any, str] = {label: label for label in labels}
     for parsed, line, label in zip(owners, lines, labels):
-        unique.setdefault((id(parsed), line.label), label)
-    tests = {}
-    for index, (parsed, line) in enumerate(zip(owners, lines)):
-        after = tuple(unique.get((id(parsed), name), name) for name in line.attributes.after)
-        lines[index] = line._replace(attributes=line.attributes._replace(after=after))
-        tests[make_test(lines[index], index, labels[index], stems[index], options)] = parsed
-    check_junits(tests)
-    check_after(tests)
-    if options.repeat > 1:
-        return repeated(lines, labels, options)
-    return list(tests)
-
-
-def repeated(lines: Sequence[TestLine], labels: Sequence[str], options: Options) -> List[Test]:
-    """All tests as often as `--repeat` says. `after` waits for all runs; those that write one JUnit file take turns."""
+        named.setdefault((parsed, line.label), label)  # as it is written there
     runs = range(1, options.repeat + 1)
-    origins = [label for label in labels for _ in runs]
-    every = [label_of_run(label, run) for label in labels for run in runs]
     copies = []
-    for line in lines:
-        after = tuple(
-            label_of_run(label, run) for label in line.attributes.after for run in runs
-        )
-        lock = line.attributes.lock + (line.junit,) * bool(line.junit)
-        attributes = line.attributes._replace(after=after, lock=lock)
-        copies += [line._replace(attributes=attributes)] * options.repeat
-    stems = stems_of(copies, every)
-    return [
-        make_test(copies[index], index, label, stems[index], options)._replace(
-            origin=origins[index]
-        )
-        for index, label in enumerate(every)
-    ]
+    for parsed, line, label in zip(owners, lines, labels):
+        attributes = attributes_of_runs(parsed, line, named, runs)
+        copies += [(line._replace(attributes=attributes), label, run) for run in runs]
+    stems = Unique("{}_{}", str.casefold)  # some file systems do not tell `A.log` from `a.log`
+    tests = []
+    # The logs that the lists name come first: none of the runner's own takes their place.
+    for index in sorted(range(len(copies)), key=lambda index: not copies[index][0].junit):
+        line, origin, run = copies[index]
+        label = label_of_run(origin, run)
+        test = make_test(line, index, label, stems(stem_of(line, label)), options)
+        tests.append(test._replace(origin=origin))
+    tests.sort()
+    first_runs = dict(zip(tests[:: options.repeat], owners))
+    check_junits(first_runs)
+    check_after(first_runs)
+    return tests
+
+
+def attributes_of_runs(
+    parsed: ListFile, line: TestLine, named: Mapping[Any, str], runs: Sequence[int]
+) -> Attributes:
+    """The attributes of all runs of a test: `after` waits for all, and those that write one JUnit file take turns."""
+    after: List[str] = []
+    lock = line.attributes.lock
+    for name in line.attributes.after:
+        label = named.get((parsed, name)) or named.get(name)
+        if label is None:
+            parsed.complain(line.line, f"after={name} names no test; write the label of one")
+        else:
+            after += [label_of_run(label, run) for run in runs]
+    if line.junit and len(runs) > 1:
+        lock += (line.junit,)
+    return line.attributes._replace(after=tuple(after), lock=lock)
 
 
 def list_text(name: str) -> str:
