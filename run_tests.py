@@ -616,15 +616,15 @@ NO_WORD = (
 PIPES = ("|", "|&")
 STOPS = names_in("; && || & | |& ;; ;& ;;& )") | {"\n"}
 LOOPS = ("while", "until", "for", "select")
-CLAUSES: Mapping[str, Sequence[str]] = {
-    "if": ("then", "elif", "else", "fi"),
-    "while": ("do", "done"),
-    "until": ("do", "done"),
-    "{": ("}",),
-    "(": (")",),
-    "for": ("done", "}"),
-    "select": ("done", "}"),
-    "case": (";;", ";&", ";;&", "esac"),
+CLAUSES: Mapping[str, str] = {
+    "if": "then elif else fi",
+    "while": "do done",
+    "until": "do done",
+    "{": "}",
+    "(": ")",
+    "for": "done }",
+    "select": "done }",
+    "case": ";; ;& ;;& esac",
 }
 
 
@@ -811,7 +811,7 @@ class Reader:
     def read_compound(self, node: Node) -> None:
         """A compound command, from the word that opens it to the one that closes it."""
         node.kind = self.pass_token().text
-        closers = CLAUSES[node.kind]
+        closers = CLAUSES[node.kind].split()
         if node.kind in ("for", "select", "case"):
             while self.next not in ("do", "{", ""):
                 token = self.pass_token()
@@ -902,33 +902,29 @@ def ends_in_check(nodes: Sequence[Node]) -> bool:
 
 def can_fail(nodes: Sequence[Node], infallible: Container[str]) -> bool:
     """Whether the status of a list of commands can be other than 0."""
-    if not nodes:
-        return False
-    first = len(nodes) - 1  # of the last pipeline
-    while first and nodes[first].before in PIPES:
-        first -= 1
-    own = command_can_fail(nodes[-1], infallible)
-    if nodes[first].before == "||":
-        return own and can_fail(nodes[:first], infallible)
-    if nodes[first].before == "&&":
-        return own or can_fail(nodes[:first], infallible)
-    return own
-
-
-def lost_programs(nodes: Sequence[Node], infallible: Container[str]) -> List[str]:
-    """Names of programs whose failure is not in the status of a list of commands, since others come behind them."""
-    lost: List[str] = []
+    fails = before = False  # the list up to this command, and up to its pipeline
+    joint = ";"  # what stands before the pipeline
     for node in nodes:
-        is_lost = node is not nodes[-1] and node.after in (";", "\n") and node.before != "||"
-        if node.kind in LOOPS:
-            lost += [
-                last.name for body in node.bodies for last in body[-1:] if last.before != "||"
-            ]
-        elif node.kind in ("{", "("):
-            lost += chain.from_iterable(lost_programs(body, infallible) for body in node.bodies)
-        elif is_lost and command_can_fail(node, infallible):
-            lost.append(node.name)
-    return [name for name in lost if re.match(RUNS_TESTS, name)]
+        if node.before not in PIPES:
+            joint = node.before
+            before = fails
+        fails = command_can_fail(node, infallible)
+        if joint == "||":
+            fails = fails and before
+        elif joint == "&&":
+            fails = fails or before
+    return fails
+
+
+def lost_programs(nodes: Sequence[Node], is_loop: bool = False) -> Iterator[str]:
+    """Names of programs that run tests and whose failure no status shows, since other commands come behind them."""
+    for node in nodes:
+        for body in node.bodies:
+            yield from lost_programs(body, node.kind in LOOPS)
+        goes_on = is_loop or node is not nodes[-1]
+        is_lost = goes_on and node.after in (";", "\n") and node.before != "||"
+        if is_lost and re.match(RUNS_TESTS, node.name):
+            yield node.name
 
 
 def command_can_fail(node: Node, infallible: Container[str]) -> bool:
@@ -953,16 +949,12 @@ def hides_failures(nodes: Sequence[Node], infallible: Container[str]) -> bool:
     last = nodes[-1]
     if can_fail(nodes, infallible) or (last.before == "||" and last.name in ("true", ":")):
         return False
-    # A `wait` waits for all, whatever their status is.
-    waits = any(node.name == "wait" for node in walk(nodes))
-    for node in walk(nodes):
-        is_program = node.name and node.name not in CHECKS | STATE_WORDS
-        is_left = node.after == "&" and not waits
-        if ((is_program and not is_left) or node.after == "||") and command_can_fail(
-            node, infallible
-        ):
-            return True
-    return False
+    # A check or a change that fails is no failure of a test, unless the line says what to do then.
+    harmless = {"", *CHECKS, *STATE_WORDS}
+    return any(
+        command_can_fail(node, infallible) and (node.after == "||" or node.name not in harmless)
+        for node in walk(nodes)
+    )
 
 
 def is_mask(token: Token) -> bool:
@@ -1015,14 +1007,9 @@ def check_use(nodes: Sequence[Node], parsed: ListFile) -> None:
 
 def junit_word(words: Sequence[str]) -> str:
     """The word that names a command's own JUnit file, if it names one (the last wins, as for pytest)."""
-    found = ""
-    for word, following in zip(words, [*words[1:], ""]):
-        option, equals, value = word.partition("=")
-        if option[:1] in ("'", '"'):  # "--junitxml=$DIR/x.xml": the quote moves to the value
-            option, value = option[1:], option[0] + value
-        if option in ("--junitxml", "--junit-xml"):
-            found = value if equals else following or found
-    return found
+    # In "--junitxml=$DIR/x.xml" the quote moves to the value.
+    named = re.findall(r"(?:^|\0)([\"']?)--junit-?xml[=\0]([^\0]*)", "\0".join(words))
+    return "".join(chain(*named[-1:]))
 
 
 class TestLine(NamedTuple):
@@ -1128,19 +1115,24 @@ def parse_duration(text: str) -> float:
     return math.fsum(float(count) * seconds for count, seconds in pairs)
 
 
+def parse_word(pattern: str, what: str, text: str) -> str:
+    """A value that matches a pattern, as written. Raises BadValue."""
+    if not re.fullmatch(pattern, text):
+        raise BadValue(f"{text!r} is not {what}")
+    return text
+
+
 def parse_gpus(text: str) -> float:
     """The need in `0`, `0.25`, `2`, `all` (math.inf). Raises BadValue."""
     if text == "all":
         return ALL_GPUS
-    if not re.fullmatch(r"\d{1,6}|0?\.(?!0+$)\d{1,6}", text):
-        raise BadValue(f"{text!r} is not 0, a fraction below 1, a whole number or all")
-    return float(text)
+    what = "0, a fraction below 1, a whole number or all"
+    return float(parse_word(r"\d{1,6}|0?\.(?!0+$)\d{1,6}", what, text))
 
 
 def parse_memory(text: str) -> float:
     """MiB in `512M`, `20G`, `1.5G`. Raises BadValue."""
-    if not re.fullmatch(r"\d{1,6}(\.\d+)?[MG]", text):
-        raise BadValue(f"{text!r} is not a size such as 20G, 1.5G or 512M")
+    parse_word(r"\d{1,6}(\.\d+)?[MG]", "a size such as 20G, 1.5G or 512M", text)
     return float(text[:-1]) * {"M": 1, "G": 1024}[text[-1]]
 
 
@@ -1157,9 +1149,7 @@ def parse_pattern(text: str) -> str:
 
 def parse_count(text: str) -> int:
     """A whole number from 0. Raises BadValue."""
-    if not re.fullmatch(r"\d{1,6}", text):
-        raise BadValue(f"{text!r} is not a whole number")
-    return int(text)
+    return int(parse_word(r"\d{1,6}", "a whole number", text))
 
 
 def parse_label(text: str) -> str:
@@ -1175,13 +1165,6 @@ def parse_names(text: str) -> Tuple[str, ...]:
     if not all(names):
         raise BadValue(f"{text!r} is not a list of names such as a,b")
     return names
-
-
-def parse_word(pattern: str, what: str, text: str) -> str:
-    """A value that matches a pattern, as written. Raises BadValue."""
-    if not re.fullmatch(pattern, text):
-        raise BadValue(f"{text!r} is not {what}")
-    return text
 
 
 PARTS = (r"auto|[1-9]\d{0,2}", "auto or a whole number from 1 to 999")
@@ -1248,29 +1231,15 @@ class ListFile:
         self.states: Dict[int, int] = {}
         self.functions: Set[str] = set()  # that it defines
         self.mistakes: List[Tuple[int, str]] = []
-        # Every line could be read; False: what follows from them is not known.
-        self.is_whole = True
         self.infallible = INFALLIBLE
         self.has_errexit = re.search(r"(?m)^\s*set\s.*(-\w*e|errexit)", text) is not None
-        # By line, a program whose failure its status does not show.
-        self.lost: Dict[int, str] = {}
+        self.hints: List[str] = []  # what is no mistake, but may be one
         if re.search(r"\bpipefail\b", os.environ.get("SHELLOPTS", "") + "\n" + text):
             self.infallible -= {"tee"}
 
     def complain(self, line: int, what: str) -> None:
         """Note a mistake, reported later as `file:line: what`."""
         self.mistakes.append((line, re.sub(CONTROL, " ", what)))
-
-    def note_lost(self, line: int, nodes: Sequence[Node]) -> None:
-        """Keep the name of a program whose failure is not in the status of a test's line: `a; b`, a loop."""
-        lost = lost_programs(nodes, self.infallible)
-        if lost and not self.has_errexit:
-            self.lost[line] = lost[0]
-
-    def lose(self, line: int, what: str) -> None:
-        """Note a mistake for which a line cannot be read at all."""
-        self.complain(line, what)
-        self.is_whole = False
 
 
 # Says for each whole command of standard input its first and last line, from 0, and what is wrong with it. A command
@@ -1339,21 +1308,21 @@ def split_list(parsed: ListFile) -> Iterator[Tuple[int, int, str]]:
         start = int(first)
         end = int(last) + 1
         if said:
-            parsed.lose(start + 1, f"{said} (in the command that begins here)")
+            parsed.complain(start + 1, f"{said} (in the command that begins here)")
         else:
             yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
     if not bash.stdout.endswith(b"end\n"):
-        parsed.lose(end + 1, "bash dies of this command, or of one of those below")
+        parsed.complain(end + 1, "bash dies of this command, or of one of those below")
 
 
 def read_list(parsed: ListFile) -> None:
     """Add the tests, the shell state and the mistakes of a list."""
     for number, raw in enumerate(parsed.lines, 1):
         if "\0" in raw:
-            parsed.lose(number, "a NUL byte; a list is text")
+            parsed.complain(number, "a NUL byte; a list is text")
         elif raw.endswith("\r"):
-            parsed.lose(number, WINDOWS)
-        if not parsed.is_whole:
+            parsed.complain(number, WINDOWS)
+        if parsed.mistakes:
             return
     defaults = Attributes()
     for start, end, text in split_list(parsed):
@@ -1361,7 +1330,7 @@ def read_list(parsed: ListFile) -> None:
         try:
             reader = Reader(text)
         except RecursionError:
-            parsed.lose(line, "commands nested deeper than can be read")
+            parsed.complain(line, "commands nested deeper than can be read")
             continue
         if reader.nodes:
             line += text.count("\n", 0, reader.nodes[0].start)
@@ -1466,12 +1435,17 @@ def add_checked(parsed: ListFile, test: TestLine, nodes: Sequence[Node]) -> None
             test = read_run_test(test, nodes)
         else:
             check_use(nodes, parsed)
-            parsed.note_lost(test.line, nodes)
+            if not parsed.has_errexit:
+                parsed.hints += [
+                    f"{test.file}:{test.line}: a failure of `{name}` here is lost, as only the last command counts; "
+                    "join commands by `&&`, or write `|| exit 1` behind it"
+                    for name in lost_programs(nodes)
+                ]
             is_target = re.search(r"\.py(::|$)", unquoted([*test.words, ""][0])) is not None
             test = test._replace(is_target=is_target)
         parsed.tests.append(with_words(test))
     except BadValue as mistake:
-        parsed.lose(test.line, str(mistake))
+        parsed.complain(test.line, str(mistake))
 
 
 def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
@@ -1512,11 +1486,7 @@ def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
 
 def hints(parsed: ListFile, options: Options) -> Iterator[str]:
     """What is no mistake in a list but may be one, each kind once."""
-    for line, name in list(parsed.lost.items())[:1]:
-        yield (
-            f"{parsed.name}:{line}: a failure of `{name}` here is lost, as only the last command counts; join commands "
-            "by `&&`, or write `|| exit 1` behind it"
-        )
+    yield from parsed.hints[:1]
     prepares = asks = False
     for test, following in zip(parsed.tests, [*parsed.tests[1:], None]):
         barrier = following.barrier if following else parsed.waits
@@ -1777,7 +1747,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         if len(tests) < len(parsed.tests):
             line = parsed.tests[len(tests)].line
             what = "the shell state above this line, or a word of it,"
-        parsed.lose(
+        parsed.complain(
             line,
             f"{what} ends bash with status {status}{said_last(pieces[-1])}; "
             f"run `bash -x {parsed.name}` to see where",
@@ -2147,7 +2117,7 @@ def parse_lists(options: Options, scratch: Scratch) -> Tuple[List[Test], List[st
         read_list(parsed)
         waits = parsed.waits
     tests: List[Test] = []
-    if not mistakes and all(parsed.is_whole for parsed in lists):
+    if not mistakes and not any(parsed.mistakes for parsed in lists):
         tests = finish_tests(lists, options, scratch)
     for parsed in lists:
         mistakes += [f"{parsed.name}:{line}: {what}" for line, what in sorted(parsed.mistakes)]
