@@ -2438,9 +2438,9 @@ def select(tests: Sequence[Test], options: Options, history: History) -> Selecti
 class MaskReader(NamedTuple):
     """How a vendor's runtime reads its mask variable, and the value that hides all devices from a test.
 
-    `token` matches one valid entry. Where `stops`, an entry that is not valid hides itself and all after
-    it; else only itself. Where `mixes`, indices and UUIDs may stand side by side. `no_mask`: the values that
-    are no mask at all. Sources: the CUDA programming guide on CUDA_VISIBLE_DEVICES; for HIP and ROCR,
+    `token` matches one valid entry; those that match different groups of it do not stand side by side. Where
+    `stops`, an entry that is not valid hides itself and all after it; else only itself. `no_mask`: the values
+    that are no mask at all. Sources: the CUDA programming guide on CUDA_VISIBLE_DEVICES; for HIP and ROCR,
     Device::init of ROCm's clr and the RvdFilter of its ROCR runtime; for Intel, parseAffinityMask of its
     compute runtime.
     """
@@ -2448,21 +2448,21 @@ class MaskReader(NamedTuple):
     variable: str
     token: str
     hide: str
-    strips: bool = True
     stops: bool = True
-    mixes: bool = True
     no_mask: Tuple[str, ...] = ()
 
 
 CUDA = MaskReader(
-    "CUDA_VISIBLE_DEVICES", r"(?a:\d+|GPU-[\w-]+|MIG-[\w/-]+)", hide="", mixes=False
+    "CUDA_VISIBLE_DEVICES", r"(?a:\s*(?:(\d+)|(GPU-[\w-]+)|(MIG-[\w/-]+))\s*)", hide=""
 )
-HIP = MaskReader(
-    "HIP_VISIBLE_DEVICES", r"(?a:0|[1-9]\d*|GPU-\w+)", hide="-1", strips=False, no_mask=("",)
-)
-ROCR = MaskReader("ROCR_VISIBLE_DEVICES", r"(?ai:\d+|GPU-\w+)", hide="")
+HIP = MaskReader("HIP_VISIBLE_DEVICES", r"(?a:0|[1-9]\d*|GPU-\w+)", hide="-1", no_mask=("",))
+ROCR = MaskReader("ROCR_VISIBLE_DEVICES", r"(?ai:\s*(?:\d+|GPU-\w+)\s*)", hide="")
 INTEL = MaskReader(
-    "ZE_AFFINITY_MASK", r"(?a:\d+(\.\d+){0,2})", hide="-1", stops=False, no_mask=("", "default")
+    "ZE_AFFINITY_MASK",
+    r"(?a:\s*\d+(?:\.\d+){0,2}\s*)",
+    "-1",
+    stops=False,
+    no_mask=("", "default"),
 )
 READERS = (CUDA, HIP, ROCR, INTEL)
 MASKS_OF_NONE = ("", "-1", "NoDevFiles", "none", "void")  # they are meant to hide
@@ -2511,14 +2511,10 @@ class Machine(NamedTuple):
         return {**dict(self.extra), **dict.fromkeys(self.variables, value)}
 
 
-def machine_of(
-    tokens: Sequence[str], *readers: MaskReader, extra: Tuple[Tuple[str, str], ...] = ()
-) -> Machine:
+def machine_of(tokens: Sequence[str], *readers: MaskReader) -> Machine:
     """A Machine with these tokens in device order, masked through these readers' variables."""
-    devices = tuple(Device(index, token) for index, token in enumerate(tokens))
-    return Machine(
-        devices, tuple(reader.variable for reader in readers), readers[0].hide, extra
-    )
+    devices = tuple(map(Device, count(), tokens))
+    return Machine(devices, tuple(reader.variable for reader in readers), readers[0].hide)
 
 
 def read_mask(reader: MaskReader, value: Optional[str]) -> Optional[List[str]]:
@@ -2526,31 +2522,24 @@ def read_mask(reader: MaskReader, value: Optional[str]) -> Optional[List[str]]:
     if value is None or value in reader.no_mask:
         return None
     visible: List[str] = []
-    for token in value.split(","):
-        if reader.strips:
-            token = token.strip()
-        is_like_first = not visible or token_kind(token) == token_kind(visible[0])
-        if re.fullmatch(reader.token, token) and (reader.mixes or is_like_first):
-            visible.append(token)
+    kinds: Set[Optional[int]] = set()  # the groups that have matched
+    for entry in value.split(","):
+        found = re.fullmatch(reader.token, entry)
+        if found and kinds <= {found.lastindex}:
+            kinds.add(found.lastindex)
+            visible.append(entry.strip())
         elif reader.stops:
-            if token not in MASKS_OF_NONE:
+            if entry.strip() not in MASKS_OF_NONE:
                 warn(
-                    f"{reader.variable}={value}: {token!r} is no id, and hides itself and all after it"
+                    f"{reader.variable}={value}: {entry.strip()!r} is no id, and hides itself and all after it"
                 )
             break
-    for number, token in enumerate(visible):
-        if any(is_same_device(token, earlier) for earlier in visible[:number]):
+    for one, other in itertools.combinations(visible, 2):
+        if is_same_device(one, other):
             raise UsageError(
-                f"{reader.variable}={value} names {token} twice; name each GPU once"
+                f"{reader.variable}={value} names {other} twice; name each GPU once"
             )
     return visible
-
-
-def token_kind(token: str) -> str:
-    """`GPU`, `MIG` or `index`."""
-    if token[:1].isalpha():
-        return token[:3].upper()
-    return "index"
 
 
 def is_same_device(one: str, other: str) -> bool:
@@ -2708,9 +2697,10 @@ def probe(environ: Mapping[str, str]) -> Machine:
             reader = tool.reader
     if not tokens:
         return Machine()
+    machine = machine_of(tokens, reader)
     if reader is CUDA and "CUDA_DEVICE_ORDER" not in environ:
-        return machine_of(tokens, reader, extra=(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),))
-    return machine_of(tokens, reader)
+        return machine._replace(extra=(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),))
+    return machine
 
 
 def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
@@ -2724,7 +2714,7 @@ def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
         return outer or probe(environ)
     asked = [token for token in gpus.split(",") if token]
     if gpus.isdigit():
-        asked = [str(index) for index in range(int(gpus))]
+        asked = list(map(str, range(int(gpus))))
     if outer is None:
         if read_mask(CUDA, ",".join(asked)) != asked:
             raise UsageError(
@@ -2732,18 +2722,18 @@ def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
             )
         return machine_of(asked, CUDA)
     shown = [device.token for device in outer.devices]
-    chosen = asked
     hidden = ",".join(token for token in asked if token not in shown)
-    if gpus.isdigit():
-        chosen = shown[: len(asked)]
-        hidden = f"{len(asked) - len(chosen)} of them" * (len(asked) > len(chosen))
+    if gpus.isdigit():  # the first ones, whatever their ids are
+        hidden = ""
+        if len(asked) > len(shown):
+            hidden = f"{len(asked) - len(shown)} of them"
+        asked = shown[: len(asked)]
     if hidden:
         raise UsageError(
             f"--gpus {gpus}: the outer mask hides {hidden}; it shows {','.join(shown) or 'none'}, and is never "
             "widened: leave --gpus out to use what it shows"
         )
-    devices = [Device(index, token) for index, token in enumerate(chosen)]
-    return outer._replace(devices=tuple(devices))
+    return outer._replace(devices=tuple(map(Device, count(), asked)))
 
 
 class Sick(NamedTuple):
