@@ -878,17 +878,12 @@ def is_state(nodes: Sequence[Node]) -> bool:
     """Whether a command only changes the shell: state words, assignments, functions, and what guards them."""
     changes = False
     for node in walk(nodes):
-        if node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES):
-            return False
-        if node.kind:
-            changes = changes or node.kind == "function"
-            continue
-        if not node.words and not node.assigned:
-            return False  # `> file` alone
-        is_change = node.name in STATE_WORDS or not node.words
+        forks = node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
+        assigns = node.assigned != [] and not node.words
+        is_change = assigns or node.kind == "function" or node.name in STATE_WORDS
         is_beside = node.name in CHECKS | ENDS or (node.name in PRINTS and node not in nodes)
-        if not is_change and not is_beside:
-            return False
+        if forks or not (node.kind or is_change or is_beside):
+            return False  # also `> file` alone
         changes = changes or is_change
     return changes and not ends_in_check(nodes)
 
@@ -1022,11 +1017,10 @@ class TestLine(NamedTuple):
     key: str
     attributes: Attributes
     assigned: Tuple[str, ...] = ()  # the environment prefix, without masks
-    prefix: str = ""  # the same, one a line
+    prefix: str = ""  # the same, one a line, where it has no label of its own
     mask: str = ""  # the value of a leading CUDA_VISIBLE_DEVICES=…
     has_mask: bool = False
     label: str = ""  # the word after `test_fail`, or run_test's fourth
-    has_label: bool = False  # of its own
     junit: str = ""  # the word after `--junitxml=`, or run_test's second
     first: str = ""  # word of the body
     is_handled: bool = False  # it says `|| test_fail`, or is a call of run_test
@@ -1058,21 +1052,18 @@ class TestLine(NamedTuple):
 def with_words(test: TestLine) -> TestLine:
     """A test with the bash words of its label, prefix, JUnit file and first word, where it does not have them yet."""
     label = test.label
+    prefix = ""
     if test.attributes.label is not None:
         label = expandable(test.attributes.label, is_command=False)
     elif not label:
+        prefix = expandable("\n".join(test.assigned), is_command=True)
         label = expandable(
             re.sub(r"(?<![ \t])[ \t]*\\\n[ \t]*", " ", test.body), is_command=True
         )
-    first = ""
-    if test.words and not re.search(r"\$\(|`", test.words[0]):
-        first = test.words[0]
-    return test._replace(
-        label=label,
-        has_label=bool(test.label or test.attributes.label),
-        first=first,
-        prefix=expandable("\n".join(test.assigned), is_command=True),
-    )
+    first = "".join(test.words[:1])
+    if re.search(r"\$\(|`", first):
+        first = ""
+    return test._replace(label=label, prefix=prefix, first=first)
 
 
 def expandable(text: str, is_command: bool) -> str:
@@ -1484,28 +1475,28 @@ def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
     )
 
 
-def hints(parsed: ListFile, options: Options) -> Iterator[str]:
+def hints(parsed: ListFile, options: Options) -> List[str]:
     """What is no mistake in a list but may be one, each kind once."""
-    yield from parsed.hints[:1]
-    prepares = asks = False
+    found: Dict[str, str] = {}  # by kind, the first
     for test, following in zip(parsed.tests, [*parsed.tests[1:], None]):
+        where = f"{test.file}:{test.line}"
         barrier = following.barrier if following else parsed.waits
-        said = " ".join(map(unquoted, test.words))
-        if not prepares and barrier == test.barrier and re.match(PREPARES, said):
-            prepares = True
-            yield (
-                f"{test.file}:{test.line}: `{test.words[0]}` is a test here and runs beside those below; put it into "
-                "the script that calls the runner, or write `wait` below it"
+        if barrier == test.barrier and re.match(PREPARES, " ".join(map(unquoted, test.words))):
+            found.setdefault(
+                "prepares",
+                f"{where}: `{test.words[0]}` is a test here and runs beside those below; put it into "
+                "the script that calls the runner, or write `wait` below it",
             )
         is_told = (
             test.attributes.gpus is not None or test.has_mask or options.gpus_per_test != 1
         )
-        if not asks and not is_told and re.search(SEVERAL_GPUS, test.body):
-            asks = True
-            yield (
-                f"{test.file}:{test.line}: this looks like a test of several GPUs, and gets one; write `#: gpus=N` "
-                "behind it, or `#: gpus=1` if that is right"
+        if not is_told and re.search(SEVERAL_GPUS, test.body):
+            found.setdefault(
+                "asks",
+                f"{where}: this looks like a test of several GPUs, and gets one; write `#: gpus=N` "
+                "behind it, or `#: gpus=1` if that is right",
             )
+    return [*parsed.hints[:1], *found.values()]
 
 
 # Shell state: one bash runs it once, when the list is read, and tells what the tests below it start from.
@@ -1606,18 +1597,20 @@ _rt_state() {    # the positional parameters; sets _rt_text to the whole state, 
   [[ $_rt_text != *_rt_source* ]] || builtin printf -v _rt_text '_rt_source=%q\n%s' "$_rt_source" "$_rt_text"
 }
 _rt_environment() {    # what is exported; no program is asked, since it may be too large for one
-  local _rt_name _rt_names
+  local _rt_name _rt_names _rt_mine=_:SHLVL:PS4
   compgen -e >|"$_rt_folder/names"
   mapfile -t _rt_names <"$_rt_folder/names"
   for _rt_name in "${_rt_names[@]}"; do
-    [[ ! -v $_rt_name || ${!_rt_name@a} == *[aA]* ]] || builtin printf '%s=%s\0' "$_rt_name" "${!_rt_name}"
+    [[ ! -v $_rt_name || :$_rt_mine: == *:$_rt_name:* || ${!_rt_name@a} == *[aA]* ]] ||
+      builtin printf '%s=%s\0' "$_rt_name" "${!_rt_name}"
   done
+  [[ ${PS4@a} != *x* ]] || builtin printf 'PS4=%s\0' "${PS4#?}"
 }
-_rt_test() {     # its number, its words as bash has them, the positional parameters
-  local - _rt_number=$1 _rt_words=("${@:2:5}") _rt_text _rt_value
+_rt_test() {     # its words as bash has them, the positional parameters
+  local - _rt_words=("${@:1:5}") _rt_text _rt_value
   [[ ! $_rt_changed ]] || set +o >|"$_rt_folder/options"
   set +aefnuvx
-  shift 6
+  shift 5
   if [[ $_rt_changed ]]; then
     _rt_state "$@"
     _rt_changed= _rt_value=
@@ -1629,7 +1622,7 @@ _rt_test() {     # its number, its words as bash has them, the positional parame
     _rt_environment
     builtin printf '%s' "$_rt_mark"
   fi
-  builtin printf '%stest\0%s\0%s\0' "$_rt_mark" "$_rt_number" "$PWD"
+  builtin printf '%stest\0%s\0' "$_rt_mark" "$PWD"
   for _rt_text in "${_rt_words[@]}"; do
     _rt_value=
     eval "_rt_value=$_rt_text"
@@ -1692,14 +1685,14 @@ def reading_script(parsed: ListFile) -> str:
     Each command of state stands on its own lines, so that bash names them in its messages.
     """
     lines = [""] * (len(parsed.lines) + 1)
-    calls = {test.line - 1: number for number, test in enumerate(parsed.tests)}
+    calls = {test.line - 1: test for test in parsed.tests}
     check = ""
     for line in sorted([*calls, *parsed.states]):
         if line in calls:
-            words = " ".join(map(shlex.quote, parsed.tests[calls[line]].to_expand())).replace(
+            words = " ".join(map(shlex.quote, calls[line].to_expand())).replace(
                 "\n", "'$'\\n''"
             )
-            lines[line] = f'{check}{{ _rt_test {calls[line]} {words} "$@"; }} 2>/dev/null'
+            lines[line] = f'{check}{{ _rt_test {words} "$@"; }} 2>/dev/null'
             check = ""
         else:
             lines[line : parsed.states[line]] = parsed.lines[line : parsed.states[line]]
@@ -1728,13 +1721,10 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         ]
     mark = os.urandom(16).hex()
     copy = scratch.write(reading_script(parsed))
-    names = {
-        "home": copy,
-        "mark": mark,
-        "source": parsed.name,
-        "folder": scratch.folder,
-    }
-    start = "".join(f"_rt_{name}={shlex.quote(value)}\n" for name, value in names.items())
+    start = (
+        f"_rt_home={shlex.quote(copy)} _rt_folder={shlex.quote(scratch.folder)} _rt_mark={mark} "
+        f"_rt_source={shlex.quote(parsed.name)}\n"
+    )
     source = scratch.write(start + SNAPSHOT + STATE_READER)
     status, printed = run_bash(
         f". {shlex.quote(source)}; . {shlex.quote(copy)}", parsed.name, scratch
@@ -1803,12 +1793,12 @@ def read_answers(parsed: ListFile, pieces: Sequence[bytes]) -> Iterator[TestLine
                     "the environment is too large for any program; export less above this line"
                 )
                 parsed.complain(parsed.tests[count].line, what)
-            exports = exports_of(fields[1:], has_prelude=fields[0] != b"")
+            exports = dict(field.partition(b"=")[::2] for field in fields[1:] if b"=" in field)
+            exports.update(unkept(has_functions=fields[0] == b""))  # a prelude has them all
             shell = Snapshot("", exports, to_text(fields[0]))
-        elif kind == b"test" and len(fields) > 6:  # else a word of it has ended bash
-            test = parsed.tests[int(fields[0])]
-            shell = shell._replace(directory=to_text(fields[1]))
-            yield test.expanded(shell, preface, list(map(to_text, fields[2:7])))
+        elif kind == b"test" and len(fields) > 5:  # else a word of it has ended bash
+            shell = shell._replace(directory=to_text(fields[0]))
+            yield parsed.tests[count].expanded(shell, preface, list(map(to_text, fields[1:6])))
             preface = b""
             count = count + 1
 
@@ -1819,27 +1809,17 @@ def said_last(printed: bytes) -> str:
     return line and f" ({line})"
 
 
-def unkept() -> Dict[bytes, bytes]:
-    """What of our environment is no variable to bash, and no function: it passes that on as it came. And SHLVL."""
+def unkept(has_functions: bool = False) -> Dict[bytes, bytes]:
+    """What of our environment is no variable to bash: it passes that on as it came. And SHLVL, and functions or none."""
     return {
         name: value
         for name, value in os.environb.items()
-        if name == b"SHLVL" or not re.fullmatch(rb"(?a:[A-Za-z_]\w*)|.*%%", name)
+        if name == b"SHLVL"
+        or (
+            not re.fullmatch(rb"(?a:[A-Za-z_]\w*)", name)
+            and (has_functions or name[-2:] != b"%%")
+        )
     }
-
-
-def exports_of(variables: Iterable[bytes], has_prelude: bool) -> Dict[bytes, bytes]:
-    """The environment of a list's bash, `NAME=value` each, without what bash and the reading have put there."""
-    exports = dict(variable.partition(b"=")[::2] for variable in variables if b"=" in variable)
-    exports.pop(b"_", None)
-    exports.pop(b"SHLVL", None)
-    exports.update(unkept())
-    if not has_prelude:  # which has all functions that there are
-        functions = (name for name in os.environb if name.endswith(b"%%"))
-        exports.update((name, os.environb[name]) for name in functions)
-    if b"PS4" in exports:
-        exports[b"PS4"] = exports[b"PS4"].lstrip(b"\1")
-    return exports
 
 
 # From lines to tests.
@@ -1894,7 +1874,7 @@ def labels_of(tests: Sequence[TestLine]) -> List[str]:
         own = " ".join(
             assigned for assigned in test.prefix.split("\n") if assigned not in shared[label]
         )
-        if own and not test.has_label:
+        if own:
             label = clean_label(f"{label} ({own})")
         labels.append(unique(label))
     return labels
@@ -1919,22 +1899,20 @@ def is_folder(test: TestLine) -> bool:
 
 def make_test(line: TestLine, index: int, label: str, stem: str, options: Options) -> Test:
     """The test of a line of a list or script."""
-    junit = None
-    if line.junit:
+    junit = ""
+    if line.junit or line.is_target:
         folder = line.shell.directory
-        if line.in_log_dir and "/" not in line.junit:
+        if not line.junit or (line.in_log_dir and "/" not in line.junit):
             folder = options.log_dir
-        junit = os.path.abspath(os.path.join(folder, line.junit))
-    elif line.is_target:
-        junit = os.path.abspath(os.path.join(options.log_dir, stem + ".xml"))
+        junit = os.path.abspath(os.path.join(folder, line.junit or stem + ".xml"))
     words = list(line.assigned)
     if line.is_target:
         words += [shlex.quote(options.python), "-u", "-m", "pytest", "--tb=auto"]
-        if junit and not junit_word(line.words):
+        if not junit_word(line.words):
             words.append(f"--junitxml={shlex.quote(junit)}")
         words += map(shlex.quote, options.pytest_args)
-    if junit and os.path.exists(junit) and not os.path.isfile(junit):
-        junit = None  # a device, which is never replaced, and tells nothing
+    if os.path.exists(junit) and not os.path.isfile(junit):
+        junit = ""  # a device, which is never replaced, and tells nothing
     timeout = options.timeout
     if line.attributes.timeout is not None:
         timeout = line.attributes.timeout
@@ -1952,7 +1930,7 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         line.barrier,
         need_of(line, options),
         timeout,
-        junit,
+        junit or None,
         line.is_handled or line.is_target,
         line.is_target,
         label,
@@ -1988,12 +1966,14 @@ def check_files(parsed: ListFile, options: Options) -> None:
             path = path.split(" ")[0]
         if "/" in python:
             python = os.path.abspath(os.path.join(directory, python))
-        if test.is_target and path and not os.path.exists(os.path.join(directory, path)):
+        if not test.is_target:
+            continue
+        if path and not os.path.exists(os.path.join(directory, path)):
             what = f"{path} is not there; mend the path, or the shell state above it"
             if re.search(r"[*?[]", path):
                 what = f"{path} is not expanded; name the folder, or write python3 -m pytest {path}"
             parsed.complain(test.line, what)
-        elif test.is_target and not find_program(python, test.shell.environment):
+        elif not find_program(python, test.shell.environment):
             parsed.complain(
                 test.line, f"--python {options.python} is no program here; name one that is"
             )
@@ -2375,18 +2355,20 @@ def shard_of(
     ties = leaders_of(tests)
     for leader, followers in followers_of(tests).items():
         ties[leader] = [*ties[leader], *followers]
-    groups: List[List[Test]] = []
+    groups: List[
+        Tuple[float, List[Test]]
+    ] = []  # less than zero, so that the heaviest sorts first
     placed: Set[Test] = set()
     for test in tests:
         if test not in placed:
-            groups.append(sorted(reach([test], ties)))
-            placed.update(groups[-1])
-    groups.sort(key=lambda group: -sum(weights[test] for test in group))
+            group = sorted(reach([test], ties))
+            groups.append((-sum(weights[test] for test in group), group))
+            placed.update(group)
     shards = [(0.0, number) for number in range(1, total + 1)]
     numbers: Dict[Test, int] = {}
-    for group in groups:
+    for lightness, group in sorted(groups):
         weight, number = shards[0]
-        heapq.heapreplace(shards, (weight + sum(weights[test] for test in group), number))
+        heapq.heapreplace(shards, (weight - lightness, number))
         numbers.update(dict.fromkeys(group, number))
     return numbers
 
@@ -2816,25 +2798,22 @@ class Health:
         if not watched or lease.shares < SHARES:
             return
         give_up = time.monotonic() + MEMORY_S
-        found = self.read(watched)
-        while (
-            any(self.holds_more(*each) for each in found.items()) and time.monotonic() < give_up
-        ):
-            time.sleep(FOLLOW_S)
+        while True:
             found = self.read(watched)
+            held = {
+                device: used - self.used[device]
+                for device, used in found.items()
+                if isinstance(used, int) and used > self.used[device] + MEMORY_MIB
+            }
+            if not held or time.monotonic() >= give_up:
+                break
+            time.sleep(FOLLOW_S)
+        for device, more in held.items():
+            warn(f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}")
+            self.used[device] += more  # whose ever it is, the next test need not wait for it
         for device, used in found.items():
             if isinstance(used, str):
                 yield Sick(device, f"nvidia-smi {used}")
-            elif self.holds_more(device, used):
-                more = used - self.used[device]
-                warn(
-                    f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}"
-                )
-                self.used[device] = used  # whose ever it is, the next test need not wait for it
-
-    def holds_more(self, device: Device, used: Union[int, str]) -> bool:
-        """Whether a GPU is well, and has less memory than before the run."""
-        return isinstance(used, int) and used > self.used[device] + MEMORY_MIB
 
     def holders(self, device: Device) -> str:
         """Who holds a GPU's memory, in words."""
