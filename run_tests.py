@@ -595,7 +595,8 @@ CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
 # Words. The text is known to be whole, since bash has read it. Escaped and quoted pieces in which nothing nests:
 FLAT = r"""(?s)\\.?|'[^']*'|\$'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`"""
-WORD_PIECE = FLAT + r"""|[^ \t\n;&|()<>'"\\$`]+|\$\(|\$\{|[<>]\(|\$?"|\$"""
+# With the bracket of an array, A=(1 2), and that of a pattern, !(a|b).
+WORD_PIECE = FLAT + r"""|[^ \t\n;&|()<>'"\\$`]+|\$\(|\$\{|[<>]\(|\$?"|\$|(?<=[=!@?*+])\("""
 NESTED = (
     FLAT + r"""|[$<>]\(|\$\{|["(){}]|(?<![^\s;&|()])\#[^\n]*|\bcase\s[^\n;]*?\sin\b|\besac\b"""
 )
@@ -638,22 +639,21 @@ class Token(NamedTuple):
 
 
 def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
-    """The offset behind the `)`, `}` or `"` that ends what has begun just before `at`."""
+    """The offset behind the `)`, `}`, `"` or `esac` that ends what has begun just before `at`."""
     if closer == '"':
         pattern = QUOTED
-    cases = 0  # in which a `)` ends a pattern
     while True:
         found = re.compile(pattern).search(text, at)
         if found is None:
             return len(text)
         piece = found.group()
         at = found.end()
-        if piece == closer and not cases:
+        if piece == closer:
             return at
         if piece in CLOSERS and (piece != "(" or closer == ")"):
             at = end_of_nest(text, at, CLOSERS[piece], pattern if piece == "${" else NESTED)
-        elif closer == ")" and piece.startswith(("case", "esac")):
-            cases += {"c": 1, "e": -1}[piece[0]]
+        elif closer in (")", "esac") and piece.startswith("case"):
+            at = end_of_nest(text, at, "esac")  # a `)` ends a pattern there
         elif closer == "}" and piece.startswith("#"):
             at = found.start() + 1  # no comment but an operator: ${path/ #/}
 
@@ -661,17 +661,13 @@ def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
 def end_of_word(text: str, start: int) -> int:
     """The offset behind the bash word at `start`."""
     at = start
-    while at < len(text):
+    while True:
         found = re.compile(WORD_PIECE).match(text, at)
-        if found is not None:
-            at = found.end()
-            if found.group() in CLOSERS:
-                at = end_of_nest(text, at, CLOSERS[found.group()])
-        elif text[at] == "(" and re.search(f"^{ASSIGNMENT}$|[!@?*+]$", text[start:at]):
-            at = end_of_nest(text, at + 1, ")")  # an array: A=(1 2), or a pattern: !(a|b)
-        else:
-            break
-    return max(at, start + 1)
+        if found is None:
+            return max(at, start + 1)
+        at = found.end()
+        if found.group() in CLOSERS:
+            at = end_of_nest(text, at, CLOSERS[found.group()])
 
 
 def read_tokens(text: str) -> List[Token]:
@@ -965,8 +961,8 @@ def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
     return test
 
 
-def check_use(nodes: Sequence[Node], parsed: ListFile) -> None:
-    """Raises BadValue if a test line would not do what it says."""
+def check_use(nodes: Sequence[Node], prefix: Sequence[Token], parsed: ListFile) -> None:
+    """Raises BadValue if a test line would not do what it says. `prefix`: the environment prefix that is taken out."""
     if nodes[-1].after == "&":
         raise BadValue(
             "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
@@ -978,9 +974,7 @@ def check_use(nodes: Sequence[Node], parsed: ListFile) -> None:
                 "of a loop or an `if` that is behind its `done` or `fi`"
             )
         for token in [*node.assigned, *node.words]:
-            if is_mask(token) and not (
-                node is nodes[0] and token in node.assigned and node.words
-            ):
+            if is_mask(token) and token not in prefix:
                 raise BadValue(
                     f"{token.text} inside a line would pin the test; put it first on the line, or write "
                     "`#: gpus=N`"
@@ -1232,6 +1226,15 @@ class ListFile:
         """Note a mistake, reported later as `file:line: what`."""
         self.mistakes.append((line, re.sub(CONTROL, " ", what)))
 
+    def note_lost(self, test: TestLine, nodes: Sequence[Node]) -> None:
+        """Note a program whose failure is not in the status of a test's line: `a; b`, a loop."""
+        for name in lost_programs(nodes):
+            if not self.has_errexit:
+                self.hints.append(
+                    f"{self.name}:{test.line}: a failure of `{name}` here is lost, as only the last command counts; "
+                    "join commands by `&&`, or write `|| exit 1` behind it"
+                )
+
 
 # Says for each whole command of standard input its first and last line, from 0, and what is wrong with it. A command
 # is whole if bash can read it both in { ( ) } and in ( { } ): no text ends the one and the other early, as
@@ -1320,18 +1323,19 @@ def read_list(parsed: ListFile) -> None:
         line = start + 1
         try:
             reader = Reader(text)
+            if reader.nodes:
+                line += text.count("\n", 0, reader.nodes[0].start)
+            attributes = read_attributes(parsed, reader, line, defaults)
+            if not reader.nodes:
+                defaults = attributes
+            elif not add_setting(parsed, reader.nodes, line, end):
+                add_test(parsed, reader, line, attributes)
+            elif attributes is not defaults:
+                raise BadValue("`#:` on a line that is no test; put it on a line of its own")
+        except BadValue as mistake:
+            parsed.complain(line, str(mistake))
         except RecursionError:
             parsed.complain(line, "commands nested deeper than can be read")
-            continue
-        if reader.nodes:
-            line += text.count("\n", 0, reader.nodes[0].start)
-        attributes = read_attributes(parsed, reader, line, defaults)
-        if not reader.nodes:
-            defaults = attributes
-        elif not add_setting(parsed, reader.nodes, line, end):
-            add_test(parsed, text, reader, line, attributes)
-        elif attributes is not defaults:
-            parsed.complain(line, "`#:` on a line that is no test; put it on a line of its own")
 
 
 def read_attributes(
@@ -1380,63 +1384,46 @@ def inner_command(node: Node) -> Node:
     return node
 
 
-def add_test(
-    parsed: ListFile, text: str, reader: Reader, line: int, attributes: Attributes
-) -> None:
-    """Turn a command into a TestLine, or into a mistake."""
+def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes) -> None:
+    """Turn a command into a TestLine. Raises BadValue if it would not do what it says."""
     nodes = list(reader.nodes)
     label = ""
-    is_handled = False
     last = nodes[-1]
-    if last.name == "test_fail" and last.before == "||" and last.after != "&":
-        handler = nodes.pop()
-        is_handled = True
-        if len(handler.words) > 1:  # `test_fail >&2` has no label
-            label = handler.words[1].text
+    is_handled = last.name == "test_fail" and last.before == "||" and last.after != "&"
+    if is_handled:  # `test_fail >&2` has no label
+        label = "".join(token.text for token in nodes.pop().words[1:2])
     first = nodes[0]
     end = nodes[-1].end
-    assigned = []
+    prefix = []
     start = first.start
     if first.assigned and first.words and not first.lead:
-        assigned = first.assigned
-        start = first.assigned[-1].end
+        prefix = first.assigned
+        start = prefix[-1].end
     documents = []  # here-documents begin behind the end of the line
     if any(re.fullmatch(r"\d*<<-?", token.text) for token in reader.tokens):
-        documents = [text[text.index("\n", end) :].rstrip("\n")]
+        documents = [reader.text[reader.text.index("\n", end) :].rstrip("\n")]
+    words = tuple(token.text for token in first.words if not first.kind)
     test = TestLine(
         parsed.name,
         line,
-        text[start:end].strip(" \t") + "".join(documents),
-        () if first.kind else tuple(token.text for token in first.words),
+        reader.text[start:end].strip(" \t") + "".join(documents),
+        words,
         key_of([*(token.text for token in reader.tokens if token.end <= end), *documents]),
         attributes,
-        tuple(token.text for token in assigned if not is_mask(token)),
+        tuple(token.text for token in prefix if not is_mask(token)),
         label=label,
         junit=junit_word([token.text for token in inner_command(first).words]),
         is_handled=is_handled,
+        is_target=re.search(r"\.py(::|$)", unquoted("".join(words[:1]))) is not None,
         barrier=parsed.waits,
     )
-    add_checked(parsed, with_mask(test, assigned), nodes)
-
-
-def add_checked(parsed: ListFile, test: TestLine, nodes: Sequence[Node]) -> None:
-    """Add a test if it does what it says, else a mistake."""
-    try:
-        if test.words[:1] == ("run_test",) and "run_test" not in parsed.functions:
-            test = read_run_test(test, nodes)
-        else:
-            check_use(nodes, parsed)
-            if not parsed.has_errexit:
-                parsed.hints += [
-                    f"{test.file}:{test.line}: a failure of `{name}` here is lost, as only the last command counts; "
-                    "join commands by `&&`, or write `|| exit 1` behind it"
-                    for name in lost_programs(nodes)
-                ]
-            is_target = re.search(r"\.py(::|$)", unquoted([*test.words, ""][0])) is not None
-            test = test._replace(is_target=is_target)
-        parsed.tests.append(with_words(test))
-    except BadValue as mistake:
-        parsed.complain(test.line, str(mistake))
+    test = with_mask(test, prefix)
+    if words[:1] == ("run_test",) and "run_test" not in parsed.functions:
+        test = read_run_test(test, nodes)
+    else:
+        check_use(nodes, prefix, parsed)
+        parsed.note_lost(test, nodes)
+    parsed.tests.append(with_words(test))
 
 
 def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
