@@ -680,8 +680,9 @@ def read_tokens(text: str) -> List[Token]:
         start = at
         kind = "word"
         found = re.compile(NO_WORD).match(text, at)
-        if text.startswith("((", at) and text[end_of_nest(text, at + 1, ")") - 2] == ")":
-            at = end_of_nest(text, at + 1, ")")
+        close = text.startswith("((", at) and end_of_nest(text, at + 1, ")")
+        if close and text[close - 2] == ")":
+            at = close
         elif found is not None:
             kind = str(found.lastgroup)
             at = found.end()
@@ -1797,7 +1798,7 @@ def said_last(printed: bytes) -> str:
 
 
 def unkept(has_functions: bool = False) -> Dict[bytes, bytes]:
-    """What of our environment is no variable to bash: it passes that on as it came. And SHLVL, and functions or none."""
+    """What of our environment is no variable to bash, which passes it on as it came; and SHLVL, and functions or none."""
     return {
         name: value
         for name, value in os.environb.items()
@@ -2111,13 +2112,13 @@ class History:
         self.lists = frozenset(map(os.path.normpath, lists))
         self.runs: Set[str] = set()  # the runs of these lists
         # By shard (`2/4`), names of the tests that its runs selected.
-        self.shards: Dict[str, Set[str]] = {}
+        self.shards: Dict[str, Set[str]] = collections.defaultdict(set)
         # Names of the tests that were in their lists, selected or not.
         self.seen: Set[str] = set()
         # By name of a test, how often it did not pass in the last run that selected it; with --repeat it runs often.
-        self.owed: Dict[str, int] = {}
+        self.owed: Dict[str, int] = collections.defaultdict(int)
         # By key, and by key and label: when it passed, and how many seconds it took.
-        self.passes: Dict[Any, List[Tuple[float, float]]] = {}
+        self.passes: Dict[Any, List[Tuple[float, float]]] = collections.defaultdict(list)
 
     def add(self, record: Mapping[str, Any], is_own: bool) -> None:
         """Take in one record of a journal; of one that is not this run's own, only durations.
@@ -2133,7 +2134,7 @@ class History:
         ):
             selected = record["selected"]
             self.runs.add(run)
-            self.shards.setdefault(record["shard"] or "", set()).update(selected)
+            self.shards[record["shard"] or ""].update(selected)
             self.seen.update(selected, record["left_out"])
             self.owed.update(collections.Counter(selected))
         elif event == "test_end":
@@ -2143,18 +2144,18 @@ class History:
                 self.add_pass(key, label, record["time"] + 0.0, record["seconds"] + 0.0)
             if run in self.runs and record["outcome"] in self.counts:
                 name = key_of([key, record.get("origin", label)])
-                self.owed[name] = self.owed.get(name, 0) - 1
+                self.owed[name] -= 1
 
     def add_pass(self, key: str, label: str, at: float, seconds: float) -> None:
         """Take in how long a test has taken. Raises ValueError for what no test takes, TypeError for no key."""
         if not 0 <= seconds <= LONGEST_S:
             raise ValueError("not a duration")
         for known_as in (key, (key, label)):
-            self.passes.setdefault(known_as, []).append((at, seconds))
+            self.passes[known_as].append((at, seconds))
 
     def owes(self, test: Test) -> bool:
         """Whether a test has not passed in its last run, or was in none: new ones owe too."""
-        return test.name not in self.seen or self.owed.get(test.name, 0) > 0
+        return test.name not in self.seen or self.owed[test.name] > 0
 
     def duration(self, test: Test) -> Optional[float]:
         """Seconds: the median of the last passes, else what the list says, else None."""
@@ -2227,8 +2228,7 @@ def widest_first(tests: Sequence[Test], estimates: Estimates, gpus: int) -> List
         tests, key=lambda test: (-chains[test][0], test not in first, -chains[test][1])
     )
     long = sorted(wide, key=lambda test: -chains[test][1])[::-1]  # the longest comes last
-    works = {test: work_of(test, estimates.seconds, gpus) for test in tests}
-    left = sum(works.values())
+    left = sum(work_of(test, estimates.seconds, gpus) for test in tests)
     order: Dict[Test, None] = {}
     for widest in wide:
         while widest not in order:
@@ -2240,7 +2240,7 @@ def widest_first(tests: Sequence[Test], estimates: Estimates, gpus: int) -> List
                 and long[-1].gpus + widest.gpus <= gpus
             ):
                 test = long[-1]
-            left -= works[test]
+            left -= work_of(test, estimates.seconds, gpus)
             order[test] = None
     return list(order)
 
@@ -2395,7 +2395,7 @@ def select(tests: Sequence[Test], options: Options, history: History) -> Selecti
         {test: deferred[test] for test in chosen if test in deferred},
         left_out,
         estimates,
-        frozenset(test for test in chosen if history.owed.get(test.name, 0) > 0),
+        frozenset(test for test in chosen if history.owed[test.name] > 0),
     )
 
 
