@@ -932,7 +932,7 @@ def command_can_fail(node: Node, infallible: Container[str]) -> bool:
     if node.name == "wait":
         return len(node.words) > 1
     if node.name in ENDS:
-        return [token.text for token in node.words[1:]] != ["0"]
+        return node.text.split()[1:] != ["0"]
     return node.name not in infallible
 
 
@@ -1153,7 +1153,6 @@ def parse_names(text: str) -> Tuple[str, ...]:
     return names
 
 
-PARTS = (r"auto|[1-9]\d{0,2}", "auto or a whole number from 1 to 999")
 ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "gpus": parse_gpus,
     "timeout": parse_duration,
@@ -1164,7 +1163,9 @@ ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "after": parse_names,
     "tags": parse_names,
     "mem": parse_memory,
-    "split": functools.partial(parse_word, *PARTS),
+    "split": functools.partial(
+        parse_word, r"auto|[1-9]\d{0,2}", "auto or a whole number from 1 to 999"
+    ),
     "after-crash": functools.partial(parse_word, "go-on", "go-on"),
     "nodes": parse_count,
 }
@@ -1466,9 +1467,9 @@ def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
 def hints(parsed: ListFile, options: Options) -> List[str]:
     """What is no mistake in a list but may be one, each kind once."""
     found: Dict[str, str] = {}  # by kind, the first
-    for test, following in zip(parsed.tests, [*parsed.tests[1:], None]):
+    barriers = [*(test.barrier for test in parsed.tests), parsed.waits]
+    for test, barrier in zip(parsed.tests, barriers[1:]):
         where = f"{test.file}:{test.line}"
-        barrier = following.barrier if following else parsed.waits
         if barrier == test.barrier and re.match(PREPARES, " ".join(map(unquoted, test.words))):
             found.setdefault(
                 "prepares",
@@ -1673,20 +1674,14 @@ def reading_script(parsed: ListFile) -> str:
     Each command of state stands on its own lines, so that bash names them in its messages.
     """
     lines = [""] * (len(parsed.lines) + 1)
-    calls = {test.line - 1: test for test in parsed.tests}
-    check = ""
-    for line in sorted([*calls, *parsed.states]):
-        if line in calls:
-            words = " ".join(map(shlex.quote, calls[line].to_expand())).replace(
-                "\n", "'$'\\n''"
-            )
-            lines[line] = f'{check}{{ _rt_test {words} "$@"; }} 2>/dev/null'
-            check = ""
-        else:
-            lines[line : parsed.states[line]] = parsed.lines[line : parsed.states[line]]
-            lines[line] = check + lines[line]
-            check = f'{{ _rt_check "$?" {line + 1}; }} 2>/dev/null; '
-    lines[-1] = check + "{ _rt_end ; } 2>/dev/null"
+    for start, end in parsed.states.items():
+        lines[start:end] = parsed.lines[start:end]
+    for test in parsed.tests:
+        words = " ".join(map(shlex.quote, test.to_expand())).replace("\n", "'$'\\n''")
+        lines[test.line - 1] = f'{{ _rt_test {words} "$@"; }} 2>/dev/null'
+    for start, end in parsed.states.items():
+        lines[end] = f'{{ _rt_check "$?" {start + 1}; }} 2>/dev/null; {lines[end]}'
+    lines[-1] += "{ _rt_end ; } 2>/dev/null"
     # Here, since `.` keeps traps from a file.
     lines[0] = f'{{ trap "$_rt_trap" DEBUG; }} 2>/dev/null; {lines[0]}'
     return with_source("\n".join(lines) + "\n")
@@ -1798,7 +1793,7 @@ def said_last(printed: bytes) -> str:
 
 
 def unkept(has_functions: bool = False) -> Dict[bytes, bytes]:
-    """What of our environment is no variable to bash, which passes it on as it came; and SHLVL, and functions or none."""
+    """What bash passes on as it came, since it is no variable to it: odd names, and functions if wanted. And SHLVL."""
     return {
         name: value
         for name, value in os.environb.items()
