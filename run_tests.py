@@ -1361,7 +1361,7 @@ def read_attributes(
 
 
 def add_setting(parsed: ListFile, nodes: Sequence[Node], line: int, end: int) -> bool:
-    """Add a command that is a barrier or shell state; returns whether it is one."""
+    """Add a command that is a barrier or shell state; returns whether it is one. Raises BadValue."""
     is_wait = nodes[0].text == "wait" and len(nodes) == 1
     if not is_wait and not is_state(nodes):
         return False
@@ -1369,10 +1369,9 @@ def add_setting(parsed: ListFile, nodes: Sequence[Node], line: int, end: int) ->
     parsed.states[line - 1] = end
     for node in walk(nodes):
         for token in filter(is_mask, [*node.assigned, *node.words]):
-            parsed.complain(
-                line,
+            raise BadValue(
                 f"{token.text} would put all tests below on the same GPUs; set it outside the list, "
-                "or ask for GPUs with `#: gpus=N`",
+                "or ask for GPUs with `#: gpus=N`"
             )
         if node.kind == "function":
             parsed.functions.add(node.words[0].text)
@@ -2185,8 +2184,8 @@ def estimate(tests: Sequence[Test], history: History) -> Estimates:
     elif known:
         assumed = math.fsum(known.values()) / len(known)
     return Estimates(
-        {test: known.get(test, assumed) for test in tests},
-        frozenset(durations.keys() - known.keys()),
+        {**dict.fromkeys(tests, assumed), **known},
+        frozenset(tests).difference(known),
         not said,
     )
 
