@@ -783,9 +783,15 @@ class Reader:
         while self.next in ("!", "time"):
             node.lead = self.pass_token().text
             self.pass_all("-p")  # of `time`
+        is_function = self.next == "function"
+        self.at += is_function
         following = [token.text for token in self.tokens[self.at + 1 : self.at + 3]]
-        if self.next == "function" or (following == ["(", ")"] and self.next not in CLAUSES):
-            self.read_function(node)
+        if is_function or following == ["(", ")"]:
+            node.kind = "function"
+            node.words = [self.pass_token()]
+            self.at += 2 * (following == ["(", ")"])
+            self.pass_all("\n")
+            node.bodies = [[self.read_command(";")]]
         elif self.next in CLAUSES:
             self.read_compound(node)
         self.read_words(node)
@@ -794,16 +800,6 @@ class Reader:
         if node.words and not node.kind:
             node.name = re.sub(r"(?s)^\(\(.*", "((", unquoted(node.words[0].text))
         return node
-
-    def read_function(self, node: Node) -> None:
-        """`f() { …; }` or `function f { …; }`."""
-        node.kind = "function"
-        self.pass_all("function")
-        node.words = [self.pass_token()]
-        if [token.text for token in self.tokens[self.at : self.at + 2]] == ["(", ")"]:
-            self.at += 2
-        self.pass_all("\n")
-        node.bodies = [[self.read_command(";")]]
 
     def read_compound(self, node: Node) -> None:
         """A compound command, from the word that opens it to the one that closes it."""
@@ -956,9 +952,12 @@ def is_mask(token: Token) -> bool:
 
 
 def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
-    """A test that asks for as many GPUs as the last of the device masks among these words names."""
-    for token in filter(is_mask, words):
-        test = test._replace(mask=token.text.partition("=")[2], has_mask=True)
+    """A test with these words in its environment prefix; it asks for as many GPUs as the last mask among them names."""
+    for token in words:
+        if is_mask(token):
+            test = test._replace(mask=token.text.partition("=")[2], has_mask=True)
+        else:
+            test = test._replace(assigned=(*test.assigned, token.text))
     return test
 
 
@@ -1411,7 +1410,6 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         words,
         key_of([*(token.text for token in reader.tokens if token.end <= end), *documents]),
         attributes,
-        tuple(token.text for token in prefix if not is_mask(token)),
         label=label,
         junit=junit_word([token.text for token in inner_command(first).words]),
         is_handled=is_handled,
@@ -1456,7 +1454,6 @@ def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
         words=(target,),
         label=label,
         junit=junit,
-        assigned=(*test.assigned, *(pair.text for pair in pairs if not is_mask(pair))),
         is_handled=True,
         is_target=True,
         in_log_dir=True,
