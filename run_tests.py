@@ -815,8 +815,10 @@ class Reader:
             if self.next in ("do", "{"):
                 self.at += 1
         while self.next:
-            if node.kind == "case":
-                self.pass_pattern()
+            if node.kind == "case":  # a pattern, up to its bracket
+                while self.next not in (")", "esac", ""):
+                    self.at += 1
+                self.pass_all(")")
             nodes = self.read_list(*closers)
             closer = self.next and self.pass_token().text
             if closer in ("then", "do"):
@@ -825,15 +827,6 @@ class Reader:
                 node.bodies.append(nodes)
             if closer in closers[-1:] or node.kind in ("for", "select"):
                 break
-
-    def pass_pattern(self) -> None:
-        """The pattern of a `case`, up to its `)`."""
-        self.pass_all("\n")
-        if self.next == "esac":
-            return
-        while self.next not in (")", ""):
-            self.at += 1
-        self.at += 1
 
     def read_words(self, node: Node) -> None:
         """The words and redirections of a simple command, or the redirections behind a compound one."""
@@ -1938,15 +1931,15 @@ def find_program(name: str, environment: Any = None) -> str:
 def check_files(parsed: ListFile, options: Options) -> None:
     """A test file, or an interpreter for it, that is not there is told before anything starts."""
     for test in parsed.tests:
+        if not test.is_target:
+            continue
         directory = test.shell.directory
         python = options.python
         path = test.first.partition("::")[0]
         if test.in_log_dir:  # run_test's third word may have arguments in it
             path = path.split(" ")[0]
         if "/" in python:
-            python = os.path.abspath(os.path.join(directory, python))
-        if not test.is_target:
-            continue
+            python = os.path.join(directory, python)
         if path and not os.path.exists(os.path.join(directory, path)):
             what = f"{path} is not there; mend the path, or the shell state above it"
             if re.search(r"[*?[]", path):
