@@ -733,27 +733,27 @@ def walk(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 class Reader:
-    """Reads text that bash has found whole into Nodes."""
+    """Reads text that bash has found whole into Nodes. Of other text, as a script may be, they may be odd."""
 
     def __init__(self, text: str) -> None:
         tokens = read_tokens(text)
         self.text = text
         self.comments = [token for token in tokens if token.kind == "comment"]
         self.tokens = [token for token in tokens if token.kind != "comment"]
+        self.tokens.append(Token("end", "", len(text), len(text)))
         self.at = 0
         self.nodes = self.read_list()
 
     @property
     def next(self) -> str:
         """The text of the next token; empty at the end."""
-        if self.at >= len(self.tokens):
-            return ""
         return self.tokens[self.at].text
 
     def pass_token(self) -> Token:
-        """The next token, which then is behind us."""
-        self.at += 1
-        return self.tokens[self.at - 1]
+        """The next token, which then is behind us, unless it is the end."""
+        token = self.tokens[self.at]
+        self.at += token.kind != "end"
+        return token
 
     def pass_all(self, text: str) -> None:
         """Leave tokens behind us while they are this."""
@@ -786,10 +786,11 @@ class Reader:
         is_function = self.next == "function"
         self.at += is_function
         following = [token.text for token in self.tokens[self.at + 1 : self.at + 3]]
-        if is_function or following == ["(", ")"]:
+        has_brackets = following == ["(", ")"] and self.next not in CLAUSES
+        if is_function or has_brackets:
             node.kind = "function"
             node.words = [self.pass_token()]
-            self.at += 2 * (following == ["(", ")"])
+            self.at += 2 * has_brackets
             self.pass_all("\n")
             node.bodies = [[self.read_command(";")]]
         elif self.next in CLAUSES:

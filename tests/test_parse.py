@@ -350,6 +350,12 @@ class Reading(TestCase):
             with self.subTest(text=text):
                 self.assertEqual(shape(Reader(text).nodes), expected)
 
+    def test_text_that_bash_refuses_can_be_read(self) -> None:
+        """Bash itself says what is wrong with a script, when it comes there."""
+        for text in ("function", "a\nfunction f", "f() {", "case", "case a in", "{ ( )", "if a; then !", "[[ a"):
+            with self.subTest(text=text):
+                self.assertTrue(Reader(text).nodes)
+
     def test_quotes_are_taken_off(self) -> None:
         for word, text in (("a", "a"), ("'a b'", "a b"), ('"a"', "a"), ("a\\ b", "a b"), ("a'b'\"c\"", "abc"),
                            ("''", "")):
