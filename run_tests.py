@@ -610,7 +610,8 @@ CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
 # Words. The text is known to be whole, since bash has read it. Escaped and quoted pieces in which nothing nests:
 FLAT = r"""(?s)\\.?|'[^']*'|\$'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`"""
-WORD_PIECE = FLAT + r"""|[^ \t\n;&|()<>'"\\$`]+|\$\(|\$\{|[<>]\(|\$?"|\$"""
+# With the bracket of an array, A=(1 2), and that of a pattern, !(a|b).
+WORD_PIECE = FLAT + r"""|[^ \t\n;&|()<>'"\\$`]+|\$\(|\$\{|[<>]\(|\$?"|\$|(?<=[=!@?*+])\("""
 NESTED = (
     FLAT + r"""|[$<>]\(|\$\{|["(){}]|(?<![^\s;&|()])\#[^\n]*|\bcase\s[^\n;]*?\sin\b|\besac\b"""
 )
@@ -631,15 +632,15 @@ NO_WORD = (
 PIPES = ("|", "|&")
 STOPS = names_in("; && || & | |& ;; ;& ;;& )") | {"\n"}
 LOOPS = ("while", "until", "for", "select")
-CLAUSES: Mapping[str, Sequence[str]] = {
-    "if": ("then", "elif", "else", "fi"),
-    "while": ("do", "done"),
-    "until": ("do", "done"),
-    "{": ("}",),
-    "(": (")",),
-    "for": ("done", "}"),
-    "select": ("done", "}"),
-    "case": (";;", ";&", ";;&", "esac"),
+CLAUSES: Mapping[str, str] = {
+    "if": "then elif else fi",
+    "while": "do done",
+    "until": "do done",
+    "{": "}",
+    "(": ")",
+    "for": "done }",
+    "select": "done }",
+    "case": ";; ;& ;;& esac",
 }
 
 
@@ -653,22 +654,21 @@ class Token(NamedTuple):
 
 
 def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
-    """The offset behind the `)`, `}` or `"` that ends what has begun just before `at`."""
+    """The offset behind the `)`, `}`, `"` or `esac` that ends what has begun just before `at`."""
     if closer == '"':
         pattern = QUOTED
-    cases = 0  # in which a `)` ends a pattern
     while True:
         found = re.compile(pattern).search(text, at)
         if found is None:
             return len(text)
         piece = found.group()
         at = found.end()
-        if piece == closer and not cases:
+        if piece == closer:
             return at
         if piece in CLOSERS and (piece != "(" or closer == ")"):
             at = end_of_nest(text, at, CLOSERS[piece], pattern if piece == "${" else NESTED)
-        elif closer == ")" and piece.startswith(("case", "esac")):
-            cases += {"c": 1, "e": -1}[piece[0]]
+        elif closer in (")", "esac") and piece.startswith("case"):
+            at = end_of_nest(text, at, "esac")  # a `)` ends a pattern there
         elif closer == "}" and piece.startswith("#"):
             at = found.start() + 1  # no comment but an operator: ${path/ #/}
 
@@ -676,17 +676,13 @@ def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
 def end_of_word(text: str, start: int) -> int:
     """The offset behind the bash word at `start`."""
     at = start
-    while at < len(text):
+    while True:
         found = re.compile(WORD_PIECE).match(text, at)
-        if found is not None:
-            at = found.end()
-            if found.group() in CLOSERS:
-                at = end_of_nest(text, at, CLOSERS[found.group()])
-        elif text[at] == "(" and re.search(f"^{ASSIGNMENT}$|[!@?*+]$", text[start:at]):
-            at = end_of_nest(text, at + 1, ")")  # an array: A=(1 2), or a pattern: !(a|b)
-        else:
-            break
-    return max(at, start + 1)
+        if found is None:
+            return max(at, start + 1)
+        at = found.end()
+        if found.group() in CLOSERS:
+            at = end_of_nest(text, at, CLOSERS[found.group()])
 
 
 def read_tokens(text: str) -> List[Token]:
@@ -699,8 +695,9 @@ def read_tokens(text: str) -> List[Token]:
         start = at
         kind = "word"
         found = re.compile(NO_WORD).match(text, at)
-        if text.startswith("((", at) and text[end_of_nest(text, at + 1, ")") - 2] == ")":
-            at = end_of_nest(text, at + 1, ")")
+        close = text.startswith("((", at) and end_of_nest(text, at + 1, ")")
+        if close and text[close - 2] == ")":
+            at = close
         elif found is not None:
             kind = str(found.lastgroup)
             at = found.end()
@@ -751,27 +748,27 @@ def walk(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 class Reader:
-    """Reads text that bash has found whole into Nodes."""
+    """Reads text that bash has found whole into Nodes. Of other text, as a script may be, they may be odd."""
 
     def __init__(self, text: str) -> None:
         tokens = read_tokens(text)
         self.text = text
         self.comments = [token for token in tokens if token.kind == "comment"]
         self.tokens = [token for token in tokens if token.kind != "comment"]
+        self.tokens.append(Token("end", "", len(text), len(text)))
         self.at = 0
         self.nodes = self.read_list()
 
     @property
     def next(self) -> str:
         """The text of the next token; empty at the end."""
-        if self.at >= len(self.tokens):
-            return ""
         return self.tokens[self.at].text
 
     def pass_token(self) -> Token:
-        """The next token, which then is behind us."""
-        self.at += 1
-        return self.tokens[self.at - 1]
+        """The next token, which then is behind us, unless it is the end."""
+        token = self.tokens[self.at]
+        self.at += token.kind != "end"
+        return token
 
     def pass_all(self, text: str) -> None:
         """Leave tokens behind us while they are this."""
@@ -801,9 +798,16 @@ class Reader:
         while self.next in ("!", "time"):
             node.lead = self.pass_token().text
             self.pass_all("-p")  # of `time`
+        is_function = self.next == "function"
+        self.at += is_function
         following = [token.text for token in self.tokens[self.at + 1 : self.at + 3]]
-        if self.next == "function" or (following == ["(", ")"] and self.next not in CLAUSES):
-            self.read_function(node)
+        has_brackets = following == ["(", ")"] and self.next not in CLAUSES
+        if is_function or has_brackets:
+            node.kind = "function"
+            node.words = [self.pass_token()]
+            self.at += 2 * has_brackets
+            self.pass_all("\n")
+            node.bodies = [[self.read_command(";")]]
         elif self.next in CLAUSES:
             self.read_compound(node)
         self.read_words(node)
@@ -813,20 +817,10 @@ class Reader:
             node.name = re.sub(r"(?s)^\(\(.*", "((", unquoted(node.words[0].text))
         return node
 
-    def read_function(self, node: Node) -> None:
-        """`f() { …; }` or `function f { …; }`."""
-        node.kind = "function"
-        self.pass_all("function")
-        node.words = [self.pass_token()]
-        if [token.text for token in self.tokens[self.at : self.at + 2]] == ["(", ")"]:
-            self.at += 2
-        self.pass_all("\n")
-        node.bodies = [[self.read_command(";")]]
-
     def read_compound(self, node: Node) -> None:
         """A compound command, from the word that opens it to the one that closes it."""
         node.kind = self.pass_token().text
-        closers = CLAUSES[node.kind]
+        closers = CLAUSES[node.kind].split()
         if node.kind in ("for", "select", "case"):
             while self.next not in ("do", "{", ""):
                 token = self.pass_token()
@@ -837,8 +831,10 @@ class Reader:
             if self.next in ("do", "{"):
                 self.at += 1
         while self.next:
-            if node.kind == "case":
-                self.pass_pattern()
+            if node.kind == "case":  # a pattern, up to its bracket
+                while self.next not in (")", "esac", ""):
+                    self.at += 1
+                self.pass_all(")")
             nodes = self.read_list(*closers)
             closer = self.next and self.pass_token().text
             if closer in ("then", "do"):
@@ -847,15 +843,6 @@ class Reader:
                 node.bodies.append(nodes)
             if closer in closers[-1:] or node.kind in ("for", "select"):
                 break
-
-    def pass_pattern(self) -> None:
-        """The pattern of a `case`, up to its `)`."""
-        self.pass_all("\n")
-        if self.next == "esac":
-            return
-        while self.next not in (")", ""):
-            self.at += 1
-        self.at += 1
 
     def read_words(self, node: Node) -> None:
         """The words and redirections of a simple command, or the redirections behind a compound one."""
@@ -893,17 +880,12 @@ def is_state(nodes: Sequence[Node]) -> bool:
     """Whether a command only changes the shell: state words, assignments, functions, and what guards them."""
     changes = False
     for node in walk(nodes):
-        if node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES):
-            return False
-        if node.kind:
-            changes = changes or node.kind == "function"
-            continue
-        if not node.words and not node.assigned:
-            return False  # `> file` alone
-        is_change = node.name in STATE_WORDS or not node.words
+        forks = node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
+        assigns = node.assigned != [] and not node.words
+        is_change = assigns or node.kind == "function" or node.name in STATE_WORDS
         is_beside = node.name in CHECKS | ENDS or (node.name in PRINTS and node not in nodes)
-        if not is_change and not is_beside:
-            return False
+        if forks or not (node.kind or is_change or is_beside):
+            return False  # also `> file` alone
         changes = changes or is_change
     return changes and not ends_in_check(nodes)
 
@@ -917,33 +899,29 @@ def ends_in_check(nodes: Sequence[Node]) -> bool:
 
 def can_fail(nodes: Sequence[Node], infallible: Container[str]) -> bool:
     """Whether the status of a list of commands can be other than 0."""
-    if not nodes:
-        return False
-    first = len(nodes) - 1  # of the last pipeline
-    while first and nodes[first].before in PIPES:
-        first -= 1
-    own = command_can_fail(nodes[-1], infallible)
-    if nodes[first].before == "||":
-        return own and can_fail(nodes[:first], infallible)
-    if nodes[first].before == "&&":
-        return own or can_fail(nodes[:first], infallible)
-    return own
-
-
-def lost_programs(nodes: Sequence[Node], infallible: Container[str]) -> List[str]:
-    """Names of programs whose failure is not in the status of a list of commands, since others come behind them."""
-    lost: List[str] = []
+    fails = before = False  # the list up to this command, and up to its pipeline
+    joint = ";"  # what stands before the pipeline
     for node in nodes:
-        is_lost = node is not nodes[-1] and node.after in (";", "\n") and node.before != "||"
-        if node.kind in LOOPS:
-            lost += [
-                last.name for body in node.bodies for last in body[-1:] if last.before != "||"
-            ]
-        elif node.kind in ("{", "("):
-            lost += chain.from_iterable(lost_programs(body, infallible) for body in node.bodies)
-        elif is_lost and command_can_fail(node, infallible):
-            lost.append(node.name)
-    return [name for name in lost if re.match(RUNS_TESTS, name)]
+        if node.before not in PIPES:
+            joint = node.before
+            before = fails
+        fails = command_can_fail(node, infallible)
+        if joint == "||":
+            fails = fails and before
+        elif joint == "&&":
+            fails = fails or before
+    return fails
+
+
+def lost_programs(nodes: Sequence[Node], is_loop: bool = False) -> Iterator[str]:
+    """Names of programs that run tests and whose failure no status shows, since other commands come behind them."""
+    for node in nodes:
+        for body in node.bodies:
+            yield from lost_programs(body, node.kind in LOOPS)
+        goes_on = is_loop or node is not nodes[-1]
+        is_lost = goes_on and node.after in (";", "\n") and node.before != "||"
+        if is_lost and re.match(RUNS_TESTS, node.name):
+            yield node.name
 
 
 def command_can_fail(node: Node, infallible: Container[str]) -> bool:
@@ -959,7 +937,7 @@ def command_can_fail(node: Node, infallible: Container[str]) -> bool:
     if node.name == "wait":
         return len(node.words) > 1
     if node.name in ENDS:
-        return [token.text for token in node.words[1:]] != ["0"]
+        return node.text.split()[1:] != ["0"]
     return node.name not in infallible
 
 
@@ -968,16 +946,12 @@ def hides_failures(nodes: Sequence[Node], infallible: Container[str]) -> bool:
     last = nodes[-1]
     if can_fail(nodes, infallible) or (last.before == "||" and last.name in ("true", ":")):
         return False
-    # A `wait` waits for all, whatever their status is.
-    waits = any(node.name == "wait" for node in walk(nodes))
-    for node in walk(nodes):
-        is_program = node.name and node.name not in CHECKS | STATE_WORDS
-        is_left = node.after == "&" and not waits
-        if ((is_program and not is_left) or node.after == "||") and command_can_fail(
-            node, infallible
-        ):
-            return True
-    return False
+    # A check or a change that fails is no failure of a test, unless the line says what to do then.
+    harmless = {"", *CHECKS, *STATE_WORDS}
+    return any(
+        command_can_fail(node, infallible) and (node.after == "||" or node.name not in harmless)
+        for node in walk(nodes)
+    )
 
 
 def is_mask(token: Token) -> bool:
@@ -987,14 +961,17 @@ def is_mask(token: Token) -> bool:
 
 
 def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
-    """A test that asks for as many GPUs as the last of the device masks among these words names."""
-    for token in filter(is_mask, words):
-        test = test._replace(mask=token.text.partition("=")[2], has_mask=True)
+    """A test with these words in its environment prefix; it asks for as many GPUs as the last mask among them names."""
+    for token in words:
+        if is_mask(token):
+            test = test._replace(mask=token.text.partition("=")[2], has_mask=True)
+        else:
+            test = test._replace(assigned=(*test.assigned, token.text))
     return test
 
 
-def check_use(nodes: Sequence[Node], parsed: ListFile) -> None:
-    """Raises BadValue if a test line would not do what it says."""
+def check_use(nodes: Sequence[Node], prefix: Sequence[Token], parsed: ListFile) -> None:
+    """Raises BadValue if a test line would not do what it says. `prefix`: the environment prefix that is taken out."""
     if nodes[-1].after == "&":
         raise BadValue(
             "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
@@ -1006,9 +983,7 @@ def check_use(nodes: Sequence[Node], parsed: ListFile) -> None:
                 "of a loop or an `if` that is behind its `done` or `fi`"
             )
         for token in [*node.assigned, *node.words]:
-            if is_mask(token) and not (
-                node is nodes[0] and token in node.assigned and node.words
-            ):
+            if is_mask(token) and token not in prefix:
                 raise BadValue(
                     f"{token.text} inside a line would pin the test; put it first on the line, or write "
                     "`#: gpus=N`"
@@ -1030,14 +1005,9 @@ def check_use(nodes: Sequence[Node], parsed: ListFile) -> None:
 
 def junit_word(words: Sequence[str]) -> str:
     """The word that names a command's own JUnit file, if it names one (the last wins, as for pytest)."""
-    found = ""
-    for word, following in zip(words, [*words[1:], ""]):
-        option, equals, value = word.partition("=")
-        if option[:1] in ("'", '"'):  # "--junitxml=$DIR/x.xml": the quote moves to the value
-            option, value = option[1:], option[0] + value
-        if option in ("--junitxml", "--junit-xml"):
-            found = value if equals else following or found
-    return found
+    # In "--junitxml=$DIR/x.xml" the quote moves to the value.
+    named = re.findall(r"(?:^|\0)([\"']?)--junit-?xml[=\0]([^\0]*)", "\0".join(words))
+    return "".join(chain(*named[-1:]))
 
 
 class TestLine(NamedTuple):
@@ -1050,11 +1020,10 @@ class TestLine(NamedTuple):
     key: str
     attributes: Attributes
     assigned: Tuple[str, ...] = ()  # the environment prefix, without masks
-    prefix: str = ""  # the same, one a line
+    prefix: str = ""  # the same, one a line, where it has no label of its own
     mask: str = ""  # the value of a leading CUDA_VISIBLE_DEVICES=…
     has_mask: bool = False
     label: str = ""  # the word after `test_fail`, or run_test's fourth
-    has_label: bool = False  # of its own
     junit: str = ""  # the word after `--junitxml=`, or run_test's second
     first: str = ""  # word of the body
     is_handled: bool = False  # it says `|| test_fail`, or is a call of run_test
@@ -1086,21 +1055,18 @@ class TestLine(NamedTuple):
 def with_words(test: TestLine) -> TestLine:
     """A test with the bash words of its label, prefix, JUnit file and first word, where it does not have them yet."""
     label = test.label
+    prefix = ""
     if test.attributes.label is not None:
         label = expandable(test.attributes.label, is_command=False)
     elif not label:
+        prefix = expandable("\n".join(test.assigned), is_command=True)
         label = expandable(
             re.sub(r"(?<![ \t])[ \t]*\\\n[ \t]*", " ", test.body), is_command=True
         )
-    first = ""
-    if test.words and not re.search(r"\$\(|`", test.words[0]):
-        first = test.words[0]
-    return test._replace(
-        label=label,
-        has_label=bool(test.label or test.attributes.label),
-        first=first,
-        prefix=expandable("\n".join(test.assigned), is_command=True),
-    )
+    first = "".join(test.words[:1])
+    if re.search(r"\$\(|`", first):
+        first = ""
+    return test._replace(label=label, prefix=prefix, first=first)
 
 
 def expandable(text: str, is_command: bool) -> str:
@@ -1143,19 +1109,24 @@ def parse_duration(text: str) -> float:
     return math.fsum(float(count) * seconds for count, seconds in pairs)
 
 
+def parse_word(pattern: str, what: str, text: str) -> str:
+    """A value that matches a pattern, as written. Raises BadValue."""
+    if not re.fullmatch(pattern, text):
+        raise BadValue(f"{text!r} is not {what}")
+    return text
+
+
 def parse_gpus(text: str) -> float:
     """The need in `0`, `0.25`, `2`, `all` (math.inf). Raises BadValue."""
     if text == "all":
         return ALL_GPUS
-    if not re.fullmatch(r"\d{1,6}|0?\.(?!0+$)\d{1,6}", text):
-        raise BadValue(f"{text!r} is not 0, a fraction below 1, a whole number or all")
-    return float(text)
+    what = "0, a fraction below 1, a whole number or all"
+    return float(parse_word(r"\d{1,6}|0?\.(?!0+$)\d{1,6}", what, text))
 
 
 def parse_memory(text: str) -> float:
     """MiB in `512M`, `20G`, `1.5G`. Raises BadValue."""
-    if not re.fullmatch(r"\d{1,6}(\.\d+)?[MG]", text):
-        raise BadValue(f"{text!r} is not a size such as 20G, 1.5G or 512M")
+    parse_word(r"\d{1,6}(\.\d+)?[MG]", "a size such as 20G, 1.5G or 512M", text)
     return float(text[:-1]) * {"M": 1, "G": 1024}[text[-1]]
 
 
@@ -1172,9 +1143,7 @@ def parse_pattern(text: str) -> str:
 
 def parse_count(text: str) -> int:
     """A whole number from 0. Raises BadValue."""
-    if not re.fullmatch(r"\d{1,6}", text):
-        raise BadValue(f"{text!r} is not a whole number")
-    return int(text)
+    return int(parse_word(r"\d{1,6}", "a whole number", text))
 
 
 def parse_label(text: str) -> str:
@@ -1192,14 +1161,6 @@ def parse_names(text: str) -> Tuple[str, ...]:
     return names
 
 
-def parse_word(pattern: str, what: str, text: str) -> str:
-    """A value that matches a pattern, as written. Raises BadValue."""
-    if not re.fullmatch(pattern, text):
-        raise BadValue(f"{text!r} is not {what}")
-    return text
-
-
-PARTS = (r"auto|[1-9]\d{0,2}", "auto or a whole number from 1 to 999")
 ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "gpus": parse_gpus,
     "timeout": parse_duration,
@@ -1210,7 +1171,9 @@ ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "after": parse_names,
     "tags": parse_names,
     "mem": parse_memory,
-    "split": functools.partial(parse_word, *PARTS),
+    "split": functools.partial(
+        parse_word, r"auto|[1-9]\d{0,2}", "auto or a whole number from 1 to 999"
+    ),
     "after-crash": functools.partial(parse_word, "go-on", "go-on"),
     "nodes": parse_count,
 }
@@ -1263,12 +1226,9 @@ class ListFile:
         self.states: Dict[int, int] = {}
         self.functions: Set[str] = set()  # that it defines
         self.mistakes: List[Tuple[int, str]] = []
-        # Every line could be read; False: what follows from them is not known.
-        self.is_whole = True
         self.infallible = INFALLIBLE
         self.has_errexit = re.search(r"(?m)^\s*set\s.*(-\w*e|errexit)", text) is not None
-        # By line, a program whose failure its status does not show.
-        self.lost: Dict[int, str] = {}
+        self.hints: List[str] = []  # what is no mistake, but may be one
         if re.search(r"\bpipefail\b", os.environ.get("SHELLOPTS", "") + "\n" + text):
             self.infallible -= {"tee"}
 
@@ -1276,16 +1236,14 @@ class ListFile:
         """Note a mistake, reported later as `file:line: what`."""
         self.mistakes.append((line, re.sub(CONTROL, " ", what)))
 
-    def note_lost(self, line: int, nodes: Sequence[Node]) -> None:
-        """Keep the name of a program whose failure is not in the status of a test's line: `a; b`, a loop."""
-        lost = lost_programs(nodes, self.infallible)
-        if lost and not self.has_errexit:
-            self.lost[line] = lost[0]
-
-    def lose(self, line: int, what: str) -> None:
-        """Note a mistake for which a line cannot be read at all."""
-        self.complain(line, what)
-        self.is_whole = False
+    def note_lost(self, test: TestLine, nodes: Sequence[Node]) -> None:
+        """Note a program whose failure is not in the status of a test's line: `a; b`, a loop."""
+        for name in lost_programs(nodes):
+            if not self.has_errexit:
+                self.hints.append(
+                    f"{self.name}:{test.line}: a failure of `{name}` here is lost, as only the last command counts; "
+                    "join commands by `&&`, or write `|| exit 1` behind it"
+                )
 
 
 # Says for each whole command of standard input its first and last line, from 0, and what is wrong with it. A command
@@ -1354,39 +1312,40 @@ def split_list(parsed: ListFile) -> Iterator[Tuple[int, int, str]]:
         start = int(first)
         end = int(last) + 1
         if said:
-            parsed.lose(start + 1, f"{said} (in the command that begins here)")
+            parsed.complain(start + 1, f"{said} (in the command that begins here)")
         else:
             yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
     if not bash.stdout.endswith(b"end\n"):
-        parsed.lose(end + 1, "bash dies of this command, or of one of those below")
+        parsed.complain(end + 1, "bash dies of this command, or of one of those below")
 
 
 def read_list(parsed: ListFile) -> None:
     """Add the tests, the shell state and the mistakes of a list."""
     for number, raw in enumerate(parsed.lines, 1):
         if "\0" in raw:
-            parsed.lose(number, "a NUL byte; a list is text")
+            parsed.complain(number, "a NUL byte; a list is text")
         elif raw.endswith("\r"):
-            parsed.lose(number, WINDOWS)
-        if not parsed.is_whole:
+            parsed.complain(number, WINDOWS)
+        if parsed.mistakes:
             return
     defaults = Attributes()
     for start, end, text in split_list(parsed):
         line = start + 1
         try:
             reader = Reader(text)
+            if reader.nodes:
+                line += text.count("\n", 0, reader.nodes[0].start)
+            attributes = read_attributes(parsed, reader, line, defaults)
+            if not reader.nodes:
+                defaults = attributes
+            elif not add_setting(parsed, reader.nodes, line, end):
+                add_test(parsed, reader, line, attributes)
+            elif attributes is not defaults:
+                raise BadValue("`#:` on a line that is no test; put it on a line of its own")
+        except BadValue as mistake:
+            parsed.complain(line, str(mistake))
         except RecursionError:
-            parsed.lose(line, "commands nested deeper than can be read")
-            continue
-        if reader.nodes:
-            line += text.count("\n", 0, reader.nodes[0].start)
-        attributes = read_attributes(parsed, reader, line, defaults)
-        if not reader.nodes:
-            defaults = attributes
-        elif not add_setting(parsed, reader.nodes, line, end):
-            add_test(parsed, text, reader, line, attributes)
-        elif attributes is not defaults:
-            parsed.complain(line, "`#:` on a line that is no test; put it on a line of its own")
+            parsed.complain(line, "commands nested deeper than can be read")
 
 
 def read_attributes(
@@ -1410,7 +1369,7 @@ def read_attributes(
 
 
 def add_setting(parsed: ListFile, nodes: Sequence[Node], line: int, end: int) -> bool:
-    """Add a command that is a barrier or shell state; returns whether it is one."""
+    """Add a command that is a barrier or shell state; returns whether it is one. Raises BadValue."""
     is_wait = nodes[0].text == "wait" and len(nodes) == 1
     if not is_wait and not is_state(nodes):
         return False
@@ -1418,10 +1377,9 @@ def add_setting(parsed: ListFile, nodes: Sequence[Node], line: int, end: int) ->
     parsed.states[line - 1] = end
     for node in walk(nodes):
         for token in filter(is_mask, [*node.assigned, *node.words]):
-            parsed.complain(
-                line,
+            raise BadValue(
                 f"{token.text} would put all tests below on the same GPUs; set it outside the list, "
-                "or ask for GPUs with `#: gpus=N`",
+                "or ask for GPUs with `#: gpus=N`"
             )
         if node.kind == "function":
             parsed.functions.add(node.words[0].text)
@@ -1435,58 +1393,45 @@ def inner_command(node: Node) -> Node:
     return node
 
 
-def add_test(
-    parsed: ListFile, text: str, reader: Reader, line: int, attributes: Attributes
-) -> None:
-    """Turn a command into a TestLine, or into a mistake."""
+def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes) -> None:
+    """Turn a command into a TestLine. Raises BadValue if it would not do what it says."""
     nodes = list(reader.nodes)
     label = ""
-    is_handled = False
     last = nodes[-1]
-    if last.name == "test_fail" and last.before == "||" and last.after != "&":
-        handler = nodes.pop()
-        is_handled = True
-        if len(handler.words) > 1:  # `test_fail >&2` has no label
-            label = handler.words[1].text
+    is_handled = last.name == "test_fail" and last.before == "||" and last.after != "&"
+    if is_handled:  # `test_fail >&2` has no label
+        label = "".join(token.text for token in nodes.pop().words[1:2])
     first = nodes[0]
     end = nodes[-1].end
-    assigned = []
+    prefix = []
     start = first.start
     if first.assigned and first.words and not first.lead:
-        assigned = first.assigned
-        start = first.assigned[-1].end
+        prefix = first.assigned
+        start = prefix[-1].end
     documents = []  # here-documents begin behind the end of the line
     if any(re.fullmatch(r"\d*<<-?", token.text) for token in reader.tokens):
-        documents = [text[text.index("\n", end) :].rstrip("\n")]
+        documents = [reader.text[reader.text.index("\n", end) :].rstrip("\n")]
+    words = tuple(token.text for token in first.words if not first.kind)
     test = TestLine(
         parsed.name,
         line,
-        text[start:end].strip(" \t") + "".join(documents),
-        () if first.kind else tuple(token.text for token in first.words),
+        reader.text[start:end].strip(" \t") + "".join(documents),
+        words,
         key_of([*(token.text for token in reader.tokens if token.end <= end), *documents]),
         attributes,
-        tuple(token.text for token in assigned if not is_mask(token)),
         label=label,
         junit=junit_word([token.text for token in inner_command(first).words]),
         is_handled=is_handled,
+        is_target=re.search(r"\.py(::|$)", unquoted("".join(words[:1]))) is not None,
         barrier=parsed.waits,
     )
-    add_checked(parsed, with_mask(test, assigned), nodes)
-
-
-def add_checked(parsed: ListFile, test: TestLine, nodes: Sequence[Node]) -> None:
-    """Add a test if it does what it says, else a mistake."""
-    try:
-        if test.words[:1] == ("run_test",) and "run_test" not in parsed.functions:
-            test = read_run_test(test, nodes)
-        else:
-            check_use(nodes, parsed)
-            parsed.note_lost(test.line, nodes)
-            is_target = re.search(r"\.py(::|$)", unquoted([*test.words, ""][0])) is not None
-            test = test._replace(is_target=is_target)
-        parsed.tests.append(with_words(test))
-    except BadValue as mistake:
-        parsed.lose(test.line, str(mistake))
+    test = with_mask(test, prefix)
+    if words[:1] == ("run_test",) and "run_test" not in parsed.functions:
+        test = read_run_test(test, nodes)
+    else:
+        check_use(nodes, prefix, parsed)
+        parsed.note_lost(test, nodes)
+    parsed.tests.append(with_words(test))
 
 
 def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
@@ -1518,39 +1463,34 @@ def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
         words=(target,),
         label=label,
         junit=junit,
-        assigned=(*test.assigned, *(pair.text for pair in pairs if not is_mask(pair))),
         is_handled=True,
         is_target=True,
         in_log_dir=True,
     )
 
 
-def hints(parsed: ListFile, options: Options) -> Iterator[str]:
+def hints(parsed: ListFile, options: Options) -> List[str]:
     """What is no mistake in a list but may be one, each kind once."""
-    for line, name in list(parsed.lost.items())[:1]:
-        yield (
-            f"{parsed.name}:{line}: a failure of `{name}` here is lost, as only the last command counts; join commands "
-            "by `&&`, or write `|| exit 1` behind it"
-        )
-    prepares = asks = False
-    for test, following in zip(parsed.tests, [*parsed.tests[1:], None]):
-        barrier = following.barrier if following else parsed.waits
-        said = " ".join(map(unquoted, test.words))
-        if not prepares and barrier == test.barrier and re.match(PREPARES, said):
-            prepares = True
-            yield (
-                f"{test.file}:{test.line}: `{test.words[0]}` is a test here and runs beside those below; put it into "
-                "the script that calls the runner, or write `wait` below it"
+    found: Dict[str, str] = {}  # by kind, the first
+    barriers = [*(test.barrier for test in parsed.tests), parsed.waits]
+    for test, barrier in zip(parsed.tests, barriers[1:]):
+        where = f"{test.file}:{test.line}"
+        if barrier == test.barrier and re.match(PREPARES, " ".join(map(unquoted, test.words))):
+            found.setdefault(
+                "prepares",
+                f"{where}: `{test.words[0]}` is a test here and runs beside those below; put it into "
+                "the script that calls the runner, or write `wait` below it",
             )
         is_told = (
             test.attributes.gpus is not None or test.has_mask or options.gpus_per_test != 1
         )
-        if not asks and not is_told and re.search(SEVERAL_GPUS, test.body):
-            asks = True
-            yield (
-                f"{test.file}:{test.line}: this looks like a test of several GPUs, and gets one; write `#: gpus=N` "
-                "behind it, or `#: gpus=1` if that is right"
+        if not is_told and re.search(SEVERAL_GPUS, test.body):
+            found.setdefault(
+                "asks",
+                f"{where}: this looks like a test of several GPUs, and gets one; write `#: gpus=N` "
+                "behind it, or `#: gpus=1` if that is right",
             )
+    return [*parsed.hints[:1], *found.values()]
 
 
 # Shell state: one bash runs it once, when the list is read, and tells what the tests below it start from.
@@ -1651,18 +1591,20 @@ _rt_state() {    # the positional parameters; sets _rt_text to the whole state, 
   [[ $_rt_text != *_rt_source* ]] || builtin printf -v _rt_text '_rt_source=%q\n%s' "$_rt_source" "$_rt_text"
 }
 _rt_environment() {    # what is exported; no program is asked, since it may be too large for one
-  local _rt_name _rt_names
+  local _rt_name _rt_names _rt_mine=_:SHLVL:PS4
   compgen -e >|"$_rt_folder/names"
   mapfile -t _rt_names <"$_rt_folder/names"
   for _rt_name in "${_rt_names[@]}"; do
-    [[ ! -v $_rt_name || ${!_rt_name@a} == *[aA]* ]] || builtin printf '%s=%s\0' "$_rt_name" "${!_rt_name}"
+    [[ ! -v $_rt_name || :$_rt_mine: == *:$_rt_name:* || ${!_rt_name@a} == *[aA]* ]] ||
+      builtin printf '%s=%s\0' "$_rt_name" "${!_rt_name}"
   done
+  [[ ${PS4@a} != *x* ]] || builtin printf 'PS4=%s\0' "${PS4#?}"
 }
-_rt_test() {     # its number, its words as bash has them, the positional parameters
-  local - _rt_number=$1 _rt_words=("${@:2:5}") _rt_text _rt_value
+_rt_test() {     # its words as bash has them, the positional parameters
+  local - _rt_words=("${@:1:5}") _rt_text _rt_value
   [[ ! $_rt_changed ]] || set +o >|"$_rt_folder/options"
   set +aefnuvx
-  shift 6
+  shift 5
   if [[ $_rt_changed ]]; then
     _rt_state "$@"
     _rt_changed= _rt_value=
@@ -1674,7 +1616,7 @@ _rt_test() {     # its number, its words as bash has them, the positional parame
     _rt_environment
     builtin printf '%s' "$_rt_mark"
   fi
-  builtin printf '%stest\0%s\0%s\0' "$_rt_mark" "$_rt_number" "$PWD"
+  builtin printf '%stest\0%s\0' "$_rt_mark" "$PWD"
   for _rt_text in "${_rt_words[@]}"; do
     _rt_value=
     eval "_rt_value=$_rt_text"
@@ -1737,20 +1679,14 @@ def reading_script(parsed: ListFile) -> str:
     Each command of state stands on its own lines, so that bash names them in its messages.
     """
     lines = [""] * (len(parsed.lines) + 1)
-    calls = {test.line - 1: number for number, test in enumerate(parsed.tests)}
-    check = ""
-    for line in sorted([*calls, *parsed.states]):
-        if line in calls:
-            words = " ".join(map(shlex.quote, parsed.tests[calls[line]].to_expand())).replace(
-                "\n", "'$'\\n''"
-            )
-            lines[line] = f'{check}{{ _rt_test {calls[line]} {words} "$@"; }} 2>/dev/null'
-            check = ""
-        else:
-            lines[line : parsed.states[line]] = parsed.lines[line : parsed.states[line]]
-            lines[line] = check + lines[line]
-            check = f'{{ _rt_check "$?" {line + 1}; }} 2>/dev/null; '
-    lines[-1] = check + "{ _rt_end ; } 2>/dev/null"
+    for start, end in parsed.states.items():
+        lines[start:end] = parsed.lines[start:end]
+    for test in parsed.tests:
+        words = " ".join(map(shlex.quote, test.to_expand())).replace("\n", "'$'\\n''")
+        lines[test.line - 1] = f'{{ _rt_test {words} "$@"; }} 2>/dev/null'
+    for start, end in parsed.states.items():
+        lines[end] = f'{{ _rt_check "$?" {start + 1}; }} 2>/dev/null; {lines[end]}'
+    lines[-1] += "{ _rt_end ; } 2>/dev/null"
     # Here, since `.` keeps traps from a file.
     lines[0] = f'{{ trap "$_rt_trap" DEBUG; }} 2>/dev/null; {lines[0]}'
     return with_source("\n".join(lines) + "\n")
@@ -1773,13 +1709,10 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         ]
     mark = os.urandom(16).hex()
     copy = scratch.write(reading_script(parsed))
-    names = {
-        "home": copy,
-        "mark": mark,
-        "source": parsed.name,
-        "folder": scratch.folder,
-    }
-    start = "".join(f"_rt_{name}={shlex.quote(value)}\n" for name, value in names.items())
+    start = (
+        f"_rt_home={shlex.quote(copy)} _rt_folder={shlex.quote(scratch.folder)} _rt_mark={mark} "
+        f"_rt_source={shlex.quote(parsed.name)}\n"
+    )
     source = scratch.write(start + SNAPSHOT + STATE_READER)
     status, printed = run_bash(
         f". {shlex.quote(source)}; . {shlex.quote(copy)}", parsed.name, scratch
@@ -1792,7 +1725,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         if len(tests) < len(parsed.tests):
             line = parsed.tests[len(tests)].line
             what = "the shell state above this line, or a word of it,"
-        parsed.lose(
+        parsed.complain(
             line,
             f"{what} ends bash with status {status}{said_last(pieces[-1])}; "
             f"run `bash -x {parsed.name}` to see where",
@@ -1848,12 +1781,12 @@ def read_answers(parsed: ListFile, pieces: Sequence[bytes]) -> Iterator[TestLine
                     "the environment is too large for any program; export less above this line"
                 )
                 parsed.complain(parsed.tests[count].line, what)
-            exports = exports_of(fields[1:], has_prelude=fields[0] != b"")
+            exports = dict(field.partition(b"=")[::2] for field in fields[1:] if b"=" in field)
+            exports.update(unkept(has_functions=fields[0] == b""))  # a prelude has them all
             shell = Snapshot("", exports, to_text(fields[0]))
-        elif kind == b"test" and len(fields) > 6:  # else a word of it has ended bash
-            test = parsed.tests[int(fields[0])]
-            shell = shell._replace(directory=to_text(fields[1]))
-            yield test.expanded(shell, preface, list(map(to_text, fields[2:7])))
+        elif kind == b"test" and len(fields) > 5:  # else a word of it has ended bash
+            shell = shell._replace(directory=to_text(fields[0]))
+            yield parsed.tests[count].expanded(shell, preface, list(map(to_text, fields[1:6])))
             preface = b""
             count = count + 1
 
@@ -1864,27 +1797,17 @@ def said_last(printed: bytes) -> str:
     return line and f" ({line})"
 
 
-def unkept() -> Dict[bytes, bytes]:
-    """What of our environment is no variable to bash, and no function: it passes that on as it came. And SHLVL."""
+def unkept(has_functions: bool = False) -> Dict[bytes, bytes]:
+    """What bash passes on as it came, since it is no variable to it: odd names, and functions if wanted. And SHLVL."""
     return {
         name: value
         for name, value in os.environb.items()
-        if name == b"SHLVL" or not re.fullmatch(rb"(?a:[A-Za-z_]\w*)|.*%%", name)
+        if name == b"SHLVL"
+        or (
+            not re.fullmatch(rb"(?a:[A-Za-z_]\w*)", name)
+            and (has_functions or name[-2:] != b"%%")
+        )
     }
-
-
-def exports_of(variables: Iterable[bytes], has_prelude: bool) -> Dict[bytes, bytes]:
-    """The environment of a list's bash, `NAME=value` each, without what bash and the reading have put there."""
-    exports = dict(variable.partition(b"=")[::2] for variable in variables if b"=" in variable)
-    exports.pop(b"_", None)
-    exports.pop(b"SHLVL", None)
-    exports.update(unkept())
-    if not has_prelude:  # which has all functions that there are
-        functions = (name for name in os.environb if name.endswith(b"%%"))
-        exports.update((name, os.environb[name]) for name in functions)
-    if b"PS4" in exports:
-        exports[b"PS4"] = exports[b"PS4"].lstrip(b"\1")
-    return exports
 
 
 # From lines to tests.
@@ -1939,7 +1862,7 @@ def labels_of(tests: Sequence[TestLine]) -> List[str]:
         own = " ".join(
             assigned for assigned in test.prefix.split("\n") if assigned not in shared[label]
         )
-        if own and not test.has_label:
+        if own:
             label = clean_label(f"{label} ({own})")
         labels.append(unique(label))
     return labels
@@ -1953,18 +1876,6 @@ def clean_label(label: str) -> str:
     return label
 
 
-def stems_of(tests: Sequence[TestLine], labels: Sequence[str]) -> List[str]:
-    """The names of the logs. Those that the list gives come first: none of the runner's own takes their place.
-
-    Some file systems do not tell `A.log` from `a.log`.
-    """
-    unique = Unique("{}_{}", str.casefold)
-    stems = {}
-    for index in sorted(range(len(tests)), key=lambda index: not tests[index].junit):
-        stems[index] = unique(stem_of(tests[index], labels[index]))
-    return [stems[index] for index in range(len(tests))]
-
-
 def is_folder(test: TestLine) -> bool:
     """Whether a test's first word is a folder, which pytest runs, and no command."""
     if not test.first or test.first in NOT_FOLDERS:
@@ -1976,22 +1887,20 @@ def is_folder(test: TestLine) -> bool:
 
 def make_test(line: TestLine, index: int, label: str, stem: str, options: Options) -> Test:
     """The test of a line of a list or script."""
-    junit = None
-    if line.junit:
+    junit = ""
+    if line.junit or line.is_target:
         folder = line.shell.directory
-        if line.in_log_dir and "/" not in line.junit:
+        if not line.junit or (line.in_log_dir and "/" not in line.junit):
             folder = options.log_dir
-        junit = os.path.abspath(os.path.join(folder, line.junit))
-    elif line.is_target:
-        junit = os.path.abspath(os.path.join(options.log_dir, stem + ".xml"))
+        junit = os.path.abspath(os.path.join(folder, line.junit or stem + ".xml"))
     words = list(line.assigned)
     if line.is_target:
         words += [shlex.quote(options.python), "-u", "-m", "pytest", "--tb=auto"]
-        if junit and not junit_word(line.words):
+        if not junit_word(line.words):
             words.append(f"--junitxml={shlex.quote(junit)}")
         words += map(shlex.quote, options.pytest_args)
-    if junit and os.path.exists(junit) and not os.path.isfile(junit):
-        junit = None  # a device, which is never replaced, and tells nothing
+    if os.path.exists(junit) and not os.path.isfile(junit):
+        junit = ""  # a device, which is never replaced, and tells nothing
     timeout = options.timeout
     if line.attributes.timeout is not None:
         timeout = line.attributes.timeout
@@ -2009,7 +1918,7 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         line.barrier,
         need_of(line, options),
         timeout,
-        junit,
+        junit or None,
         line.is_handled or line.is_target,
         line.is_target,
         label,
@@ -2038,45 +1947,40 @@ def find_program(name: str, environment: Any = None) -> str:
 def check_files(parsed: ListFile, options: Options) -> None:
     """A test file, or an interpreter for it, that is not there is told before anything starts."""
     for test in parsed.tests:
+        if not test.is_target:
+            continue
         directory = test.shell.directory
         python = options.python
         path = test.first.partition("::")[0]
         if test.in_log_dir:  # run_test's third word may have arguments in it
             path = path.split(" ")[0]
         if "/" in python:
-            python = os.path.abspath(os.path.join(directory, python))
-        if test.is_target and path and not os.path.exists(os.path.join(directory, path)):
+            python = os.path.join(directory, python)
+        if path and not os.path.exists(os.path.join(directory, path)):
             what = f"{path} is not there; mend the path, or the shell state above it"
             if re.search(r"[*?[]", path):
                 what = f"{path} is not expanded; name the folder, or write python3 -m pytest {path}"
             parsed.complain(test.line, what)
-        elif test.is_target and not find_program(python, test.shell.environment):
+        elif not find_program(python, test.shell.environment):
             parsed.complain(
                 test.line, f"--python {options.python} is no program here; name one that is"
             )
 
 
 def check_after(owners: Mapping[Test, ListFile]) -> None:
-    """Each `after` must name tests of the run, and none may wait for itself."""
-    named = {test.label: test for test in owners}
+    """No test can wait for one below a `wait`, or for itself."""
     leaders = leaders_of(list(owners))
     for test, parsed in owners.items():
-        for name in test.attributes.after:
-            if name not in named:
-                parsed.complain(
-                    test.line, f"after={name} names no test; write the label of one"
-                )
-            elif named[name].barrier > test.barrier:
+        for leader in leaders[test]:
+            if leader.barrier > test.barrier:
                 parsed.complain(
                     test.line,
-                    f"after={name} waits for a test below a `wait`, which waits for this one; "
+                    f"after={leader.label} waits for a test below a `wait`, which waits for this one; "
                     "move one of them across the `wait`",
                 )
         if test in reach(leaders[test], leaders):
-            parsed.complain(
-                test.line,
-                f"after={','.join(test.attributes.after)} goes in a circle; take one of them out",
-            )
+            names = ",".join(leader.label for leader in leaders[test])
+            parsed.complain(test.line, f"after={names} goes in a circle; take one of them out")
 
 
 def check_junits(owners: Mapping[Test, ListFile]) -> None:
@@ -2093,7 +1997,7 @@ def check_junits(owners: Mapping[Test, ListFile]) -> None:
 
 
 def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) -> List[Test]:
-    """The tests of all lists. Mistakes are added to the lists."""
+    """The tests of all lists, each as often as `--repeat` says. Mistakes are added to the lists."""
     owners: List[ListFile] = []
     for parsed in lists:
         parsed.tests = [
@@ -2105,45 +2009,44 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
             check_files(parsed, options)
     lines = [test for parsed in lists for test in parsed.tests]
     labels = labels_of(lines)
-    stems = stems_of(lines, labels)
-    unique: Dict[Tuple[int, str], str] = {}  # by list and label as written
+    named: Dict[Any, str] = {label: label for label in labels}
     for parsed, line, label in zip(owners, lines, labels):
-        unique.setdefault((id(parsed), line.label), label)
-    tests = {}
-    for index, (parsed, line) in enumerate(zip(owners, lines)):
-        if line.attributes.after:
-            after = tuple(
-                unique.get((id(parsed), name), name) for name in line.attributes.after
-            )
-            lines[index] = line._replace(attributes=line.attributes._replace(after=after))
-        tests[make_test(lines[index], index, labels[index], stems[index], options)] = parsed
-    check_junits(tests)
-    check_after(tests)
-    if options.repeat > 1:
-        return repeated(lines, labels, options)
-    return list(tests)
-
-
-def repeated(lines: Sequence[TestLine], labels: Sequence[str], options: Options) -> List[Test]:
-    """All tests as often as `--repeat` says. `after` waits for all runs; those that write one JUnit file take turns."""
+        named.setdefault((parsed, line.label), label)  # as it is written there
     runs = range(1, options.repeat + 1)
-    origins = [label for label in labels for _ in runs]
-    every = [label_of_run(label, run) for label in labels for run in runs]
     copies = []
-    for line in lines:
-        after = tuple(
-            label_of_run(label, run) for label in line.attributes.after for run in runs
-        )
-        lock = line.attributes.lock + (line.junit,) * bool(line.junit)
-        attributes = line.attributes._replace(after=after, lock=lock)
-        copies += [line._replace(attributes=attributes)] * options.repeat
-    stems = stems_of(copies, every)
-    return [
-        make_test(copies[index], index, label, stems[index], options)._replace(
-            origin=origins[index]
-        )
-        for index, label in enumerate(every)
-    ]
+    for parsed, line, label in zip(owners, lines, labels):
+        attributes = attributes_of_runs(parsed, line, named, runs)
+        copies += [(line._replace(attributes=attributes), label, run) for run in runs]
+    stems = Unique("{}_{}", str.casefold)  # some file systems do not tell `A.log` from `a.log`
+    tests = []
+    # The logs that the lists name come first: none of the runner's own takes their place.
+    for index in sorted(range(len(copies)), key=lambda index: not copies[index][0].junit):
+        line, origin, run = copies[index]
+        label = label_of_run(origin, run)
+        test = make_test(line, index, label, stems(stem_of(line, label)), options)
+        tests.append(test._replace(origin=origin))
+    tests.sort()
+    first_runs = dict(zip(tests[:: options.repeat], owners))
+    check_junits(first_runs)
+    check_after(first_runs)
+    return tests
+
+
+def attributes_of_runs(
+    parsed: ListFile, line: TestLine, named: Mapping[Any, str], runs: Sequence[int]
+) -> Attributes:
+    """The attributes of all runs of a test: `after` waits for all, and those that write one JUnit file take turns."""
+    after: List[str] = []
+    lock = line.attributes.lock
+    for name in line.attributes.after:
+        label = named.get((parsed, name)) or named.get(name)
+        if label is None:
+            parsed.complain(line.line, f"after={name} names no test; write the label of one")
+        else:
+            after += [label_of_run(label, run) for run in runs]
+    if line.junit and len(runs) > 1:
+        lock += (line.junit,)
+    return line.attributes._replace(after=tuple(after), lock=lock)
 
 
 def list_text(name: str) -> str:
@@ -2182,7 +2085,7 @@ def parse_lists(options: Options, scratch: Scratch) -> Tuple[List[Test], List[st
         read_list(parsed)
         waits = parsed.waits
     tests: List[Test] = []
-    if not mistakes and all(parsed.is_whole for parsed in lists):
+    if not mistakes and not any(parsed.mistakes for parsed in lists):
         tests = finish_tests(lists, options, scratch)
     for parsed in lists:
         mistakes += [f"{parsed.name}:{line}: {what}" for line, what in sorted(parsed.mistakes)]
@@ -2209,13 +2112,13 @@ class History:
         self.lists = frozenset(map(os.path.normpath, lists))
         self.runs: Set[str] = set()  # the runs of these lists
         # By shard (`2/4`), names of the tests that its runs selected.
-        self.shards: Dict[str, Set[str]] = {}
+        self.shards: Dict[str, Set[str]] = collections.defaultdict(set)
         # Names of the tests that were in their lists, selected or not.
         self.seen: Set[str] = set()
         # By name of a test, how often it did not pass in the last run that selected it; with --repeat it runs often.
-        self.owed: Dict[str, int] = {}
+        self.owed: Dict[str, int] = collections.defaultdict(int)
         # By key, and by key and label: when it passed, and how many seconds it took.
-        self.passes: Dict[Any, List[Tuple[float, float]]] = {}
+        self.passes: Dict[Any, List[Tuple[float, float]]] = collections.defaultdict(list)
 
     def add(self, record: Mapping[str, Any], is_own: bool) -> None:
         """Take in one record of a journal; of one that is not this run's own, only durations.
@@ -2231,7 +2134,7 @@ class History:
         ):
             selected = record["selected"]
             self.runs.add(run)
-            self.shards.setdefault(record["shard"] or "", set()).update(selected)
+            self.shards[record["shard"] or ""].update(selected)
             self.seen.update(selected, record["left_out"])
             self.owed.update(collections.Counter(selected))
         elif event == "test_end":
@@ -2241,18 +2144,18 @@ class History:
                 self.add_pass(key, label, record["time"] + 0.0, record["seconds"] + 0.0)
             if run in self.runs and record["outcome"] in self.counts:
                 name = key_of([key, record.get("origin", label)])
-                self.owed[name] = self.owed.get(name, 0) - 1
+                self.owed[name] -= 1
 
     def add_pass(self, key: str, label: str, at: float, seconds: float) -> None:
         """Take in how long a test has taken. Raises ValueError for what no test takes, TypeError for no key."""
         if not 0 <= seconds <= LONGEST_S:
             raise ValueError("not a duration")
         for known_as in (key, (key, label)):
-            self.passes.setdefault(known_as, []).append((at, seconds))
+            self.passes[known_as].append((at, seconds))
 
     def owes(self, test: Test) -> bool:
         """Whether a test has not passed in its last run, or was in none: new ones owe too."""
-        return test.name not in self.seen or self.owed.get(test.name, 0) > 0
+        return test.name not in self.seen or self.owed[test.name] > 0
 
     def duration(self, test: Test) -> Optional[float]:
         """Seconds: the median of the last passes, else what the list says, else None."""
@@ -2287,8 +2190,8 @@ def estimate(tests: Sequence[Test], history: History) -> Estimates:
     elif known:
         assumed = math.fsum(known.values()) / len(known)
     return Estimates(
-        {test: known.get(test, assumed) for test in tests},
-        frozenset(durations.keys() - known.keys()),
+        {**dict.fromkeys(tests, assumed), **known},
+        frozenset(tests).difference(known),
         not said,
     )
 
@@ -2325,8 +2228,7 @@ def widest_first(tests: Sequence[Test], estimates: Estimates, gpus: int) -> List
         tests, key=lambda test: (-chains[test][0], test not in first, -chains[test][1])
     )
     long = sorted(wide, key=lambda test: -chains[test][1])[::-1]  # the longest comes last
-    works = {test: work_of(test, estimates.seconds, gpus) for test in tests}
-    left = sum(works.values())
+    left = sum(work_of(test, estimates.seconds, gpus) for test in tests)
     order: Dict[Test, None] = {}
     for widest in wide:
         while widest not in order:
@@ -2338,7 +2240,7 @@ def widest_first(tests: Sequence[Test], estimates: Estimates, gpus: int) -> List
                 and long[-1].gpus + widest.gpus <= gpus
             ):
                 test = long[-1]
-            left -= works[test]
+            left -= work_of(test, estimates.seconds, gpus)
             order[test] = None
     return list(order)
 
@@ -2440,18 +2342,20 @@ def shard_of(
     ties = leaders_of(tests)
     for leader, followers in followers_of(tests).items():
         ties[leader] = [*ties[leader], *followers]
-    groups: List[List[Test]] = []
+    groups: List[
+        Tuple[float, List[Test]]
+    ] = []  # less than zero, so that the heaviest sorts first
     placed: Set[Test] = set()
     for test in tests:
         if test not in placed:
-            groups.append(sorted(reach([test], ties)))
-            placed.update(groups[-1])
-    groups.sort(key=lambda group: -sum(weights[test] for test in group))
+            group = sorted(reach([test], ties))
+            groups.append((-sum(weights[test] for test in group), group))
+            placed.update(group)
     shards = [(0.0, number) for number in range(1, total + 1)]
     numbers: Dict[Test, int] = {}
-    for group in groups:
+    for lightness, group in sorted(groups):
         weight, number = shards[0]
-        heapq.heapreplace(shards, (weight + sum(weights[test] for test in group), number))
+        heapq.heapreplace(shards, (weight - lightness, number))
         numbers.update(dict.fromkeys(group, number))
     return numbers
 
@@ -2491,7 +2395,7 @@ def select(tests: Sequence[Test], options: Options, history: History) -> Selecti
         {test: deferred[test] for test in chosen if test in deferred},
         left_out,
         estimates,
-        frozenset(test for test in chosen if history.owed.get(test.name, 0) > 0),
+        frozenset(test for test in chosen if history.owed[test.name] > 0),
     )
 
 
@@ -2503,9 +2407,9 @@ def select(tests: Sequence[Test], options: Options, history: History) -> Selecti
 class MaskReader(NamedTuple):
     """How a vendor's runtime reads its mask variable, and the value that hides all devices from a test.
 
-    `token` matches one valid entry. Where `stops`, an entry that is not valid hides itself and all after
-    it; else only itself. Where `mixes`, indices and UUIDs may stand side by side. `no_mask`: the values that
-    are no mask at all. Sources: the CUDA programming guide on CUDA_VISIBLE_DEVICES; for HIP and ROCR,
+    `token` matches one valid entry; those that match different groups of it do not stand side by side. Where
+    `stops`, an entry that is not valid hides itself and all after it; else only itself. `no_mask`: the values
+    that are no mask at all. Sources: the CUDA programming guide on CUDA_VISIBLE_DEVICES; for HIP and ROCR,
     Device::init of ROCm's clr and the RvdFilter of its ROCR runtime; for Intel, parseAffinityMask of its
     compute runtime.
     """
@@ -2513,21 +2417,21 @@ class MaskReader(NamedTuple):
     variable: str
     token: str
     hide: str
-    strips: bool = True
     stops: bool = True
-    mixes: bool = True
     no_mask: Tuple[str, ...] = ()
 
 
 CUDA = MaskReader(
-    "CUDA_VISIBLE_DEVICES", r"(?a:\d+|GPU-[\w-]+|MIG-[\w/-]+)", hide="", mixes=False
+    "CUDA_VISIBLE_DEVICES", r"(?a:\s*(?:(\d+)|(GPU-[\w-]+)|(MIG-[\w/-]+))\s*)", hide=""
 )
-HIP = MaskReader(
-    "HIP_VISIBLE_DEVICES", r"(?a:0|[1-9]\d*|GPU-\w+)", hide="-1", strips=False, no_mask=("",)
-)
-ROCR = MaskReader("ROCR_VISIBLE_DEVICES", r"(?ai:\d+|GPU-\w+)", hide="")
+HIP = MaskReader("HIP_VISIBLE_DEVICES", r"(?a:0|[1-9]\d*|GPU-\w+)", hide="-1", no_mask=("",))
+ROCR = MaskReader("ROCR_VISIBLE_DEVICES", r"(?ai:\s*(?:\d+|GPU-\w+)\s*)", hide="")
 INTEL = MaskReader(
-    "ZE_AFFINITY_MASK", r"(?a:\d+(\.\d+){0,2})", hide="-1", stops=False, no_mask=("", "default")
+    "ZE_AFFINITY_MASK",
+    r"(?a:\s*\d+(?:\.\d+){0,2}\s*)",
+    "-1",
+    stops=False,
+    no_mask=("", "default"),
 )
 READERS = (CUDA, HIP, ROCR, INTEL)
 MASKS_OF_NONE = ("", "-1", "NoDevFiles", "none", "void")  # they are meant to hide
@@ -2576,14 +2480,10 @@ class Machine(NamedTuple):
         return {**dict(self.extra), **dict.fromkeys(self.variables, value)}
 
 
-def machine_of(
-    tokens: Sequence[str], *readers: MaskReader, extra: Tuple[Tuple[str, str], ...] = ()
-) -> Machine:
+def machine_of(tokens: Sequence[str], *readers: MaskReader) -> Machine:
     """A Machine with these tokens in device order, masked through these readers' variables."""
-    devices = tuple(Device(index, token) for index, token in enumerate(tokens))
-    return Machine(
-        devices, tuple(reader.variable for reader in readers), readers[0].hide, extra
-    )
+    devices = tuple(map(Device, count(), tokens))
+    return Machine(devices, tuple(reader.variable for reader in readers), readers[0].hide)
 
 
 def read_mask(reader: MaskReader, value: Optional[str]) -> Optional[List[str]]:
@@ -2591,31 +2491,24 @@ def read_mask(reader: MaskReader, value: Optional[str]) -> Optional[List[str]]:
     if value is None or value in reader.no_mask:
         return None
     visible: List[str] = []
-    for token in value.split(","):
-        if reader.strips:
-            token = token.strip()
-        is_like_first = not visible or token_kind(token) == token_kind(visible[0])
-        if re.fullmatch(reader.token, token) and (reader.mixes or is_like_first):
-            visible.append(token)
+    kinds: Set[Optional[int]] = set()  # the groups that have matched
+    for entry in value.split(","):
+        found = re.fullmatch(reader.token, entry)
+        if found and kinds <= {found.lastindex}:
+            kinds.add(found.lastindex)
+            visible.append(entry.strip())
         elif reader.stops:
-            if token not in MASKS_OF_NONE:
+            if entry.strip() not in MASKS_OF_NONE:
                 warn(
-                    f"{reader.variable}={value}: {token!r} is no id, and hides itself and all after it"
+                    f"{reader.variable}={value}: {entry.strip()!r} is no id, and hides itself and all after it"
                 )
             break
-    for number, token in enumerate(visible):
-        if any(is_same_device(token, earlier) for earlier in visible[:number]):
+    for one, other in itertools.combinations(visible, 2):
+        if is_same_device(one, other):
             raise UsageError(
-                f"{reader.variable}={value} names {token} twice; name each GPU once"
+                f"{reader.variable}={value} names {other} twice; name each GPU once"
             )
     return visible
-
-
-def token_kind(token: str) -> str:
-    """`GPU`, `MIG` or `index`."""
-    if token[:1].isalpha():
-        return token[:3].upper()
-    return "index"
 
 
 def is_same_device(one: str, other: str) -> bool:
@@ -2773,9 +2666,10 @@ def probe(environ: Mapping[str, str]) -> Machine:
             reader = tool.reader
     if not tokens:
         return Machine()
+    machine = machine_of(tokens, reader)
     if reader is CUDA and "CUDA_DEVICE_ORDER" not in environ:
-        return machine_of(tokens, reader, extra=(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),))
-    return machine_of(tokens, reader)
+        return machine._replace(extra=(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),))
+    return machine
 
 
 def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
@@ -2789,7 +2683,7 @@ def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
         return outer or probe(environ)
     asked = [token for token in gpus.split(",") if token]
     if gpus.isdigit():
-        asked = [str(index) for index in range(int(gpus))]
+        asked = list(map(str, range(int(gpus))))
     if outer is None:
         if read_mask(CUDA, ",".join(asked)) != asked:
             raise UsageError(
@@ -2797,18 +2691,18 @@ def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
             )
         return machine_of(asked, CUDA)
     shown = [device.token for device in outer.devices]
-    chosen = asked
     hidden = ",".join(token for token in asked if token not in shown)
-    if gpus.isdigit():
-        chosen = shown[: len(asked)]
-        hidden = f"{len(asked) - len(chosen)} of them" * (len(asked) > len(chosen))
+    if gpus.isdigit():  # the first ones, whatever their ids are
+        hidden = ""
+        if len(asked) > len(shown):
+            hidden = f"{len(asked) - len(shown)} of them"
+        asked = shown[: len(asked)]
     if hidden:
         raise UsageError(
             f"--gpus {gpus}: the outer mask hides {hidden}; it shows {','.join(shown) or 'none'}, and is never "
             "widened: leave --gpus out to use what it shows"
         )
-    devices = [Device(index, token) for index, token in enumerate(chosen)]
-    return outer._replace(devices=tuple(devices))
+    return outer._replace(devices=tuple(map(Device, count(), asked)))
 
 
 class Sick(NamedTuple):
@@ -2891,25 +2785,22 @@ class Health:
         if not watched or lease.shares < SHARES:
             return
         give_up = time.monotonic() + MEMORY_S
-        found = self.read(watched)
-        while (
-            any(self.holds_more(*each) for each in found.items()) and time.monotonic() < give_up
-        ):
-            time.sleep(FOLLOW_S)
+        while True:
             found = self.read(watched)
+            held = {
+                device: used - self.used[device]
+                for device, used in found.items()
+                if isinstance(used, int) and used > self.used[device] + MEMORY_MIB
+            }
+            if not held or time.monotonic() >= give_up:
+                break
+            time.sleep(FOLLOW_S)
+        for device, more in held.items():
+            warn(f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}")
+            self.used[device] += more  # whose ever it is, the next test need not wait for it
         for device, used in found.items():
             if isinstance(used, str):
                 yield Sick(device, f"nvidia-smi {used}")
-            elif self.holds_more(device, used):
-                more = used - self.used[device]
-                warn(
-                    f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}"
-                )
-                self.used[device] = used  # whose ever it is, the next test need not wait for it
-
-    def holds_more(self, device: Device, used: Union[int, str]) -> bool:
-        """Whether a GPU is well, and has less memory than before the run."""
-        return isinstance(used, int) and used > self.used[device] + MEMORY_MIB
 
     def holders(self, device: Device) -> str:
         """Who holds a GPU's memory, in words."""
@@ -3004,12 +2895,9 @@ class Pool:
         self.cpus = cpus
         self.sequential = sequential
         self.locks = locks
-        self.room = [SHARES] * len(self.devices)  # by device index
-        # Indices of the devices that nobody has a share of.
-        self.whole = list(range(len(self.devices)))
-        self.shared: Set[int] = set()  # of those that somebody has a share of, and others may
-        self.slots = [0]  # a heap of free slot numbers; its largest is the next never used
-        self.leases = 0
+        # The shares that are free, by device index; so many less of a device in quarantine.
+        self.room = [SHARES] * len(self.devices)
+        self.slots: Set[int] = set()  # numbers of the leases that are out
         self.lost: Set[int] = set()  # indices of the devices in quarantine
         self.is_alone = False  # the one lease that is out has the machine to itself
         self.was_locked_out = False  # another runner's lock was the reason of a refusal
@@ -3032,30 +2920,28 @@ class Pool:
             return False
         if need == 0:
             return self.cpus > 0
-        return bool(self.whole or self.shared)
+        return max(self.room) > 0
 
     def take(self, need: float, avoid: Container[int] = ()) -> Optional[Lease]:
         """A lease on what a test needs, on none of the device indices in `avoid`; None if that is not free."""
         alone = self.sequential or need == ALL_GPUS
-        if not self.has_room(need) or (alone and self.leases):
+        if not self.has_room(need) or (alone and self.slots):
             return None
         count, shares = demand(need, self.size)
         chosen = self.choose(count, shares, avoid)
         if len(chosen) < count:
             return None
         for index in chosen:
-            self.set_room(index, self.room[index] - shares)
+            self.room[index] -= shares
         self.cpus -= need == 0
-        self.leases += 1
         self.is_alone = alone
         devices = tuple(self.devices[index] for index in chosen)
         return Lease(devices, self.take_slot(), shares)
 
     def take_slot(self) -> int:
         """The smallest slot number that is free."""
-        slot = heapq.heappop(self.slots)
-        if not self.slots:
-            self.slots.append(slot + 1)
+        slot = next(slot for slot in count() if slot not in self.slots)
+        self.slots.add(slot)
         return slot
 
     def choose(self, count: int, shares: int, avoid: Container[int]) -> Sequence[int]:
@@ -3064,14 +2950,14 @@ class Pool:
         A fraction goes where the least room is left for others; whole devices are neighbours where they can be,
         from the smallest gap that holds them (best fit).
         """
-        part = [
-            (self.room[index], index)
-            for index in self.shared
-            if self.room[index] >= shares and index not in avoid
+        free = [
+            index
+            for index, room in enumerate(self.room)
+            if room >= shares and index not in avoid
         ]
-        if part:  # of a fraction: a device that others share has no room for a whole one
-            return [min(part)[1]]
-        free = [index for index in self.whole if index not in avoid]
+        shared = [index for index in free if self.room[index] < SHARES]
+        if shared:
+            return [min(shared, key=lambda index: self.room[index])]
         if len(free) < count:
             return []
         if self.locks is None or not count:
@@ -3085,34 +2971,20 @@ class Pool:
             self.locks.give(self.devices[index])
         return chosen
 
-    def set_room(self, index: int, room: int) -> None:
-        """So many shares of a device are free now."""
-        self.room[index] = room
-        self.shared.discard(index)
-        if index in self.whole:
-            self.whole.remove(index)
-        if room == SHARES and self.locks is not None:
-            self.locks.give(self.devices[index])
-        if index in self.lost:
-            return
-        if room == SHARES:
-            bisect.insort(self.whole, index)
-        elif room:
-            self.shared.add(index)
-
     def give(self, lease: Lease) -> None:
         """Take a lease back."""
         for device in lease.devices:
-            self.set_room(device.index, self.room[device.index] + lease.shares)
+            self.room[device.index] += lease.shares
+            if self.locks is not None and self.room[device.index] % SHARES == 0:
+                self.locks.give(device)
         self.cpus += not lease.devices
-        self.leases -= 1
         self.is_alone = False
-        heapq.heappush(self.slots, lease.slot)
+        self.slots.remove(lease.slot)
 
     def quarantine(self, device: Device) -> None:
         """Lease a device no more."""
         self.lost.add(device.index)
-        self.set_room(device.index, self.room[device.index])
+        self.room[device.index] -= SHARES
 
 
 def make_pool(

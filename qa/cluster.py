@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import heapq
 import importlib.util
 import json
 import math
@@ -756,7 +755,7 @@ class ClusterPool(Pool):
         parts: List[Tuple[Node, Lease]] = []
         by_room = sorted(self.there(), key=lambda node: -node.pool.cpus)
         if need:
-            by_room.sort(key=lambda node: len(node.pool.whole))
+            by_room.sort(key=lambda node: node.pool.room.count(run_tests.SHARES))
         for node in by_room:
             if need and not node.places:
                 continue
@@ -783,7 +782,7 @@ class ClusterPool(Pool):
         assert isinstance(lease, NodeLease)
         for node, part in lease.parts:
             node.pool.give(part)
-        heapq.heappush(self.slots, lease.slot)
+        self.slots.remove(lease.slot)
 
     def quarantine(self, device: Device) -> None:
         self.lost.add(device.index)

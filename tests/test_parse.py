@@ -62,6 +62,7 @@ ALWAYS_PASS = [
     "if a; then echo yes; else echo no; fi", "case $A in b) a || RET=1;; esac", "[ -d b ] || echo no",
     "cd b || echo no",
     "a || if true; then RET=1; fi", "f() { a; }; f || RET=1", "a || b || RET=1", "a && b || RET=1", "a & wait",
+    "a & echo b",
 ]
 MAY_FAIL = [
     "a || true", "a || :", "a || b || true", "(a) || true",      # a wish
@@ -298,6 +299,7 @@ class Splitting(ParseCase):
         self.assertEqual([test.line for test in tests[-3:]], [2001, 2023, 2024])
         self.assertEqual("".join(map(self.output, tests[-3:-1])), "139980\n40000\n")
         self.assertEqual(len(read("A=(\n" + "  x\n" * 500 + ")\n").states), 1)
+        self.assertEqual(len(read(" && ".join(["a"] * 3000)).tests), 1)
 
     def test_an_export_that_no_program_can_get_is_a_mistake(self) -> None:
         text = f"export A={'x' * 200_000}\necho ${{#A}} ${{HOME:+home}}\n"
@@ -324,7 +326,7 @@ class Reading(TestCase):
                 ("A=(1 '2 )' # it's\n 3) b", ["A=(1 '2 )' # it's\n 3)", "b"]),
                 ("${a:-b c} ${d/ #/} ${#e}", ["${a:-b c}", "${d/ #/}", "${#e}"]),
                 ("$(case a in b) c;; esac) d", ["$(case a in b) c;; esac)", "d"]),
-                ("$(echo case in) d", ["$(echo case in)", "d"]),
+                ("$(echo case in) d", ["$(echo case in)", "d"]), ("$(echo esac) d", ["$(echo esac)", "d"]),
                 ("a>b 2>&1 <<<c", ["a", ">", "b", "2>&", "1", "<<<", "c"]), ("a <(b c) >(d)", ["a", "<(b c)", ">(d)"]),
                 ("`a \\` b` $'c\\' d' $\"e f\"", ["`a \\` b`", "$'c\\' d'", '$"e f"']),
                 ("((i = 1 << 2, (i > 3))) || a", ["((i = 1 << 2, (i > 3)))", "||", "a"]),
@@ -347,6 +349,12 @@ class Reading(TestCase):
                 ("((1 << 2)) || a", "(( || a"), ("a <<E | b\nc; d\nE\ne", "a | b ; e"), ("echo if then { }", "echo")):
             with self.subTest(text=text):
                 self.assertEqual(shape(Reader(text).nodes), expected)
+
+    def test_text_that_bash_refuses_can_be_read(self) -> None:
+        """Bash itself says what is wrong with a script, when it comes there."""
+        for text in ("function", "a\nfunction f", "f() {", "case", "case a in", "{ ( )", "if a; then !", "[[ a"):
+            with self.subTest(text=text):
+                self.assertTrue(Reader(text).nodes)
 
     def test_quotes_are_taken_off(self) -> None:
         for word, text in (("a", "a"), ("'a b'", "a b"), ('"a"', "a"), ("a\\ b", "a b"), ("a'b'\"c\"", "abc"),
@@ -394,6 +402,7 @@ class Kinds(ParseCase):
         self.assert_mistakes((command, "inside a line would pin the test") for command in (
             "a && CUDA_VISIBLE_DEVICES=0 b", "env CUDA_VISIBLE_DEVICES=0 b", "a; HIP_VISIBLE_DEVICES=0 b",
             "(CUDA_VISIBLE_DEVICES=0 b)", "CUDA_VISIBLE_DEVICES=0 && b", "export CUDA_VISIBLE_DEVICES=0 && b",
+            "time CUDA_VISIBLE_DEVICES=0 b", "! CUDA_VISIBLE_DEVICES=0 b",
             "for i in 0 1; do\n  CUDA_VISIBLE_DEVICES=$i b\ndone"))
         self.assert_mistakes((command.format(name), f"{name}=") for name in MASKS for command in (
             "export {}=0", "{}=0", "cd x; export {}=0", "export A=1 {}=", "{}=0 A=1",
