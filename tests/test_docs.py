@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 import run_tests
-from tests.support import ROOT, RUNNER
+from tests.support import ROOT, compiled_runner
 from tests.test_contract import output_of
 
 README = "README.md"
@@ -225,8 +225,9 @@ class Commands(unittest.TestCase):
             for block in blocks(page):
                 if block.language == "sh" and block.info == "list":
                     with self.subTest(page=page), tempfile.TemporaryDirectory(prefix="run_tests.") as folder:
-                        ran = subprocess.run([sys.executable, RUNNER, "--list", "-"], input=block.text.encode(),
-                                             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+                        command = [sys.executable, "-S", compiled_runner(), "--list", "-"]
+                        ran = subprocess.run(command, input=block.text.encode(), cwd=folder, check=False,
+                                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                         self.assertEqual((ran.returncode, ran.stderr.decode()), (0, ""))
                         seen += 1
         self.assertGreaterEqual(seen, 2)
@@ -304,7 +305,7 @@ class Shown(unittest.TestCase):
     def test_help(self) -> None:
         """Titles as newer versions of argparse print them: 3.8 and 3.9 have another one for the options."""
         shown, said = (text.replace("\noptional arguments:\n", "\noptions:\n").strip("\n") for text in (
-            self.block("help"), output_of(sys.executable, RUNNER, "--help")))
+            self.block("help"), output_of(sys.executable, "run_tests.py", "--help")))
         self.assertEqual(shown, said)
 
     def test_plan(self) -> None:

@@ -16,7 +16,7 @@ MACHINES: Mapping[str, Optional[str]] = {"one GPU": "0", "an empty mask": "", "n
 TOOLS = ("bash", "cat", "env", "head", "mkdir", "rm", "sed", "sh", "tr", "true", "false", "printf")
 PRELUDE = 'test_fail() { echo "Error: sub-test failed: $1"; }\n'
 
-LISTS = int(os.environ.get("LISTS", "12"))      # generated ones
+LISTS = int(os.environ.get("LISTS", "6"))      # generated ones
 LINES = 14                       # of each
 
 
