@@ -238,7 +238,7 @@ class Examples(unittest.TestCase):
 
     def test_they_print_what_is_shown(self) -> None:
         """`console`: a command behind `$`, then lines that are among its output; … stands for what is left out."""
-        with ThreadPoolExecutor(len(PAGES)) as pool:      # most of their time is the demos' sleep
+        with ThreadPoolExecutor(len(PAGES)) as pool:      # they sleep a little
             ran = [each for page in pool.map(self.run_page, PAGES) for each in page]
         for block, code, said in ran:
             with self.subTest(page=block.page, text=block.text):
@@ -275,7 +275,7 @@ class Examples(unittest.TestCase):
     def run_command(self, command: str, folder: str) -> Tuple[int, str]:
         """Exit code and output. The interpreter is that of these tests."""
         environment = {name: value for name, value in os.environ.items() if not OUTER.match(name)}
-        environment["LC_ALL"] = "C.UTF-8"
+        environment.update(LC_ALL="C.UTF-8", DEMO_TENTH_S="0.01")
         names = os.path.join(folder, ".bin")
         if not os.path.isdir(names):
             os.mkdir(names)
