@@ -69,6 +69,7 @@ for word; do
     --err) echo "$name complains" >&2 ;;
     --both) printf '%s\n%s' "$name complains" unfinished >&2; echo "$name says" ;;
     --slow) sleep 0.03 ;;
+    --beside=*) until grep -q "^start $name ${word#*=}" "$STUB_LOG/events"; do sleep 0.01; done ;;
     --gate) echo "$*" > "$UP"; read -r _ < "$GATE" ;;
     --needs=*) [ -e "${word#*=}" ] || status=9 ;;
     --echo=*) quiet=1; printf '%s\n' "${word#*=}" ;;

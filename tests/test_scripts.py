@@ -432,8 +432,9 @@ class FeatureTest(ScriptCase):
         self.assertEqual((ran.code, sorted(starts(ran.text))), (0, ["pytest a", "pytest b --exit=0", "pytest c"]))
         self.assertIn("test.sh: set -e: 3 commands look like tests, and may run ahead of each other", ran.err)
         self.assertEqual(ran.text.splitlines()[-1], "bye 3")
-        ran = self.conduct(text.replace("--exit=0", "--exit=4"))
-        self.assertEqual((ran.code, ran.text.splitlines()[-1], ran.failures()), (4, "bye 2", ["pytest b --exit=4"]))
+        fails = "--beside=c --exit=4"
+        ran = self.conduct(text.replace("--exit=0", fails))
+        self.assertEqual((ran.code, ran.text.splitlines()[-1], ran.failures()), (4, "bye 2", [f"pytest b {fails}"]))
         self.assertIn("a failure has ended the script; ran ahead of that: pytest c\n", ran.err)
         ran = self.conduct(text, "--one-by-one")
         self.assertEqual(beside(self.events(ran), "pytest b --exit=0"), [])
