@@ -1,0 +1,13 @@
+"""What all tests run in. `python3` is their own interpreter, and byte code is kept: in a folder of this process."""
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+
+BYTE_CODE = tempfile.mkdtemp(prefix="run_tests.")
+atexit.register(shutil.rmtree, BYTE_CODE, ignore_errors=True)
+sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = BYTE_CODE
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]

@@ -1,11 +1,8 @@
 """What the tests share: the real command line in a folder of its own, and a check of all that a run leaves behind."""
 from __future__ import annotations
 
-import atexit
-import functools
 import json
 import os
-import py_compile
 import re
 import select
 import shutil
@@ -37,12 +34,9 @@ SUMMARY = re.compile(
     r"|Rerun: .*|Alone: .*|run_tests\.py: (?:no GPU found|the outer mask shows no GPU).*)\n")
 
 
-@functools.lru_cache(maxsize=None)
 def compiled_runner() -> str:
-    """The runner as byte code, made once a process: Python keeps none of a script, and compiles it for 0.1 s."""
-    folder = tempfile.mkdtemp(prefix="run_tests.")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return str(py_compile.compile(RUNNER, os.path.join(folder, "run_tests.pyc"), doraise=True))
+    """The runner as byte code: Python keeps none of a script, and compiles it for 0.1 s."""
+    return str(run_tests.__spec__.cached)
 
 
 def remarks(err: bytes) -> str:

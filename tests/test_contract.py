@@ -264,7 +264,7 @@ class Help(unittest.TestCase):
     """`--help` leaves nothing out."""
 
     def test_help_names_every_option_and_what_it_does(self) -> None:
-        shown, actions = output_of(sys.executable, RUNNER, "--help"), run_tests.build_parser()._actions
+        shown, actions = output_of(sys.executable, "run_tests.py", "--help"), run_tests.build_parser()._actions
         options = {option for action in actions for option in action.option_strings}
         self.assertIn("--gpus", options)
         for option in options:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 import run_tests
-from tests.support import ROOT, RUNNER
+from tests.support import ROOT, compiled_runner
 from tests.test_contract import output_of
 
 README = "README.md"
@@ -225,8 +225,9 @@ class Commands(unittest.TestCase):
             for block in blocks(page):
                 if block.language == "sh" and block.info == "list":
                     with self.subTest(page=page), tempfile.TemporaryDirectory(prefix="run_tests.") as folder:
-                        ran = subprocess.run([sys.executable, RUNNER, "--list", "-"], input=block.text.encode(),
-                                             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+                        command = [sys.executable, "-S", compiled_runner(), "--list", "-"]
+                        ran = subprocess.run(command, input=block.text.encode(), cwd=folder, check=False,
+                                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                         self.assertEqual((ran.returncode, ran.stderr.decode()), (0, ""))
                         seen += 1
         self.assertGreaterEqual(seen, 2)
@@ -237,7 +238,7 @@ class Examples(unittest.TestCase):
 
     def test_they_print_what_is_shown(self) -> None:
         """`console`: a command behind `$`, then lines that are among its output; … stands for what is left out."""
-        with ThreadPoolExecutor(len(PAGES)) as pool:      # most of their time is the demos' sleep
+        with ThreadPoolExecutor(len(PAGES)) as pool:      # they sleep a little
             ran = [each for page in pool.map(self.run_page, PAGES) for each in page]
         for block, code, said in ran:
             with self.subTest(page=block.page, text=block.text):
@@ -274,7 +275,7 @@ class Examples(unittest.TestCase):
     def run_command(self, command: str, folder: str) -> Tuple[int, str]:
         """Exit code and output. The interpreter is that of these tests."""
         environment = {name: value for name, value in os.environ.items() if not OUTER.match(name)}
-        environment["LC_ALL"] = "C.UTF-8"
+        environment.update(LC_ALL="C.UTF-8", DEMO_TENTH_S="0.01")
         names = os.path.join(folder, ".bin")
         if not os.path.isdir(names):
             os.mkdir(names)
@@ -304,7 +305,7 @@ class Shown(unittest.TestCase):
     def test_help(self) -> None:
         """Titles as newer versions of argparse print them: 3.8 and 3.9 have another one for the options."""
         shown, said = (text.replace("\noptional arguments:\n", "\noptions:\n").strip("\n") for text in (
-            self.block("help"), output_of(sys.executable, RUNNER, "--help")))
+            self.block("help"), output_of(sys.executable, "run_tests.py", "--help")))
         self.assertEqual(shown, said)
 
     def test_plan(self) -> None:

@@ -427,7 +427,7 @@ class CommandLineTest(GatedCase):
                          r"^\n=== run_tests\.py: /.*/sub, where this test is to run, is gone ")
 
     def test_a_log_dir_that_a_test_takes_away_comes_back(self) -> None:
-        ran = self.run_list("rm -r logs; until [ -d logs ]; do :; done; [ -d logs ] #: timeout=60s\n",
+        ran = self.run_list("rm -r logs; until [ -d logs ]; do sleep 0.02; done #: timeout=60s\n",
                             "--journal", "x.jsonl")
         self.assertEqual((ran.code, ran.err), (0, ""))
 

@@ -470,18 +470,6 @@ class OwnFilesTest(FaultCase):
         case, = ElementTree.parse(os.path.join(self.folder, "logs/a.xml")).iter("testcase")
         self.assertEqual([(child.tag, child.text) for child in case], [("error", None)])
 
-    def test_something_else_in_the_place_of_a_junit_file(self) -> None:
-        """A link is replaced; a folder, a pipe or a device stays, and nobody waits for it."""
-        self.write("put.sh", "$1 $2 ${3#--junitxml=}; exit 1")
-        text = ("bash put.sh mkfifo '' --junitxml=logs/a.xml #: label=a\nbash put.sh mkdir '' --junitxml=logs/b.xml "
-                "#: label=b\nbash put.sh 'ln -s' /dev/zero --junitxml=logs/c.xml #: label=c\n")
-        ran = self.suffer(text.replace("''", "--"), 1, dict.fromkeys("abc", "failed"))
-        for name in ("a", "b"):
-            self.assertFalse(os.path.isfile(ran.path(f"logs/{name}.xml")))
-            self.assertIn(f"/logs/{name}.xml (is no regular file; move it away)", ran.err)
-        self.assertFalse(os.path.islink(ran.path("logs/c.xml")))
-        ElementTree.parse(ran.path("logs/c.xml"))
-
     def test_links_of_before(self) -> None:
         """They are replaced, and never followed; the names of our temporary files cannot be known before."""
         victim = self.write("victim", "mine")
@@ -557,8 +545,7 @@ class HostileTest(FaultCase):
         self.write("mistake.txt", "".join(f"true #: label=a after='{command}'\n" for command in COMMANDS))
         self.write("only", "".join(f"{command}\n" for command in COMMANDS) + "strange ##[error]\n")
         for arguments in (["tests.txt"], ["--only", "only", "tests.txt"], ["--list", "tests.txt"], ["mistake.txt"],
-                          ["-k", COMMANDS[0], "tests.txt"], ["--log-dir", f"/dev/null/{COMMANDS[2]}", "tests.txt"],
-                          ["--history", COMMANDS[1], "tests.txt"], [COMMANDS[0] + ".txt"]):
+                          ["-k", COMMANDS[0], "tests.txt"]):
             self.write("tests.txt", "\n".join(lines))
             ran = self.run_command(*arguments)
             said = "\n".join(line for line in ran.text.splitlines() if not line.startswith("Error: ##")) + ran.err

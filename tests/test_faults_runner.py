@@ -248,8 +248,9 @@ class RunnerTest(FaultCase):
         self.suffer(text, 0, {"b": "passed"}, "--rerun-failed")
 
     def test_ended_in_the_replay(self) -> None:
-        """The rest of the logs is not shown; the verdict is."""
-        self.write("tests.txt", "seq 100000 #: label=a\ntest -e none #: label=b\n")
+        """The rest of the logs is not shown; the verdict is, on a line of its own, whatever of a log is out."""
+        size = 3_000_000
+        self.write("tests.txt", f"head -c {size} /dev/zero | tr '\\0' x #: label=a\ntest -e none #: label=b\n")
         for signum in (signal.SIGTERM, signal.SIGINT):
             with self.each(signum.name):
                 process = self.start("--junit", "junit.xml", "tests.txt")
@@ -258,7 +259,7 @@ class RunnerTest(FaultCase):
                 out, err = process.communicate(timeout=WAIT_S)
                 self.assertEqual((process.returncode, err, self.left()), (128 + signum, b"", {}))
                 self.assertTrue(out.endswith(b"\nError in the following test cases: b\n"), out[-200:])
-                self.assertNotIn(b"\n100000\n", out)
+                self.assertLess(len(out), size)
                 ran = Ended(process.returncode, out, "", self.folder)
                 self.assertEqual((ran.outcomes(), ran.failures()), ({"a": "passed", "b": "failed"}, ["b"]))
 

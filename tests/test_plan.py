@@ -70,7 +70,7 @@ class SimulateTest(unittest.TestCase):
                 for index in range(count)]
 
     def test_default_order_comes_within_two_percent_of_the_bound(self) -> None:
-        for seed, gpus, needs in itertools.product(range(5), (1, 2, 4, 8), ([1.0], [1.0, 1.0, 2.0, 4.0])):
+        for seed, gpus, needs in itertools.product(range(2), (1, 2, 4, 8), ([1.0], [1.0, 1.0, 2.0, 4.0])):
             tests = self.random_tests(random.Random(seed), 400, [need for need in needs if need <= gpus])
             with self.subTest(seed=seed, gpus=gpus, needs=needs):
                 self.assert_near_bound(tests, gpus)

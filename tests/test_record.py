@@ -284,18 +284,6 @@ class PlacesTest(RecordCase):
                 self.assertEqual(self.kinds("file", "pipe", "device", "link", "logs/run_tests.jsonl"), "-pcll")
                 self.assertEqual(ran.read("file"), "a file\n")
 
-    def test_links_in_the_log_dir_are_replaced(self) -> None:
-        """Those of before, and those that a test puts there. What they point to stays."""
-        names = ("failures", "deferred.txt", "a.log", "b.log", "b.xml")
-        self.write("mine", "precious\n")
-        for name in set(names) - {"b.log"}:
-            self.place(f"logs/{name}", "../mine")
-        ran = self.run_list("ln -s ../mine logs/b.log; false #: label=a\nwait\nfalse --junitxml=logs/b.xml #: label=b\n"
-                            "true #: label=c gpus=3\n", "--max-gpus", "2")
-        self.check(ran, 1, {"a": "failed", "b": "failed", "c": "deferred"})
-        self.assertEqual((ran.read("mine"), self.kinds(*(f"logs/{name}" for name in names))), ("precious\n", "-----"))
-        self.assertEqual(ran.read("logs/deferred.txt"), "c\n")
-
     def test_git_ignores_the_folders_that_the_runner_has_made_and_no_others(self) -> None:
         self.write("mine/.gitignore", "my own\n")
         os.mkdir(os.path.join(self.folder, "yours"))
@@ -303,23 +291,6 @@ class PlacesTest(RecordCase):
             ran = self.run_list("true\n", "--log-dir", folder)
         self.assertEqual((ran.read("new/logs/.gitignore"), ran.read("mine/.gitignore")), ("*\n", "my own\n"))
         self.assertFalse(os.path.exists(ran.path("yours/.gitignore")) or os.path.exists(ran.path("new/.gitignore")))
-
-    def test_what_a_test_takes_away_comes_back(self) -> None:
-        """What the runner wrote; only logs are lost."""
-        cases = {
-            "rm -r logs; false\n": {"rm -r logs; false": "failed"},
-            "rm -r logs\nwait\ntrue\n": {"rm -r logs": "passed", "true": "passed"},
-            "false\nwait\nrm logs/failures logs/*.jsonl\nwait\nfalse\n": {
-                "false": "failed", "rm logs/failures logs/*.jsonl": "passed", "false #2": "failed"}}
-        for number, (text, outcomes) in enumerate(cases.items()):
-            with self.subTest(text):
-                ran = self.run_list(text, gpus=("0,1", "0")[number % 2])
-                self.assertEqual((ran.code, ran.outcomes()), (int("failed" in outcomes.values()), outcomes))
-                self.assertEqual([record["event"] for record in ran.journal()],
-                                 ["run_start", *["test_start", "test_end"] * len(outcomes), "run_end"])
-                self.assertEqual(ran.failures(), [label for label in outcomes if outcomes[label] == "failed"])
-                self.assertEqual(ran.err, "")
-                shutil.rmtree(ran.path("logs"))          # what is there is of no use to the next
 
     def test_a_log_dir_is_one_runs_alone(self) -> None:
         """Also one that has come back after a test has taken it away."""
@@ -334,17 +305,6 @@ class PlacesTest(RecordCase):
             self.new_record()
             with self.assertRaisesRegex(run_tests.MachineError, "is writing to .*/logs; give this one a --log-dir"):
                 record.restore()
-
-    def test_the_deferred_are_named_for_only(self) -> None:
-        text = "true #: label='a b'\nwait\ntrue #: label='wide ☃ \udcff' gpus=3\n"
-        ran = self.run_list(text, "--max-gpus", "2")
-        self.check(ran, 0, {"a b": "passed", "wide ☃ \udcff": "deferred"})
-        self.assertEqual(ran.read("logs/deferred.txt"), "wide ☃ \udcff\n")
-        ran = self.run_list(text, "--only", "logs/deferred.txt", gpus="0,1,2")
-        self.assertEqual((ran.outcomes(), ran.read("logs/deferred.txt")),
-                         ({"a b": "deferred", "wide ☃ \udcff": "passed"}, "wide ☃ \udcff\n"), "its input stays")
-        self.run_list(text, "--max-gpus", "3", gpus="0,1,2")
-        self.assertFalse(os.path.exists(ran.path("logs/deferred.txt")), "nothing is deferred")
 
     def test_a_summary_beside_the_junit_files_of_tests_is_told(self) -> None:
         self.write("sum.xml", "of an earlier run")

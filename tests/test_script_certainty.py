@@ -1,7 +1,7 @@
 """Failures in scripts under a seeded fuzz: none is lost, and none is blamed on another, on any slots.
 
-`CERTAIN=1000 python3 -m unittest tests.test_script_certainty` runs so many scripts, each on 1, 2 and 4 slots;
-`CERTAIN_SCRIPT=17` runs the 17th alone, and shows it; CERTAIN_SEED makes others.
+`CERTAIN=1000 python3 -m unittest tests.test_script_certainty` runs so many scripts, each on 1, 2 or 4 slots;
+`CERTAIN_SCRIPT=17` runs the 17th alone, on all of these, and shows it; CERTAIN_SEED makes others.
 
 A *reaction* is what a script says about a failure, in a line or the end of a line from an `@` on. On one slot all that
 is printed and left is bash's. On several the exit status and the reactions are, in their order. If not, the runner says
@@ -24,9 +24,9 @@ from typing import AbstractSet, Dict, Iterator, List, Mapping, NamedTuple, Optio
 from tests.support import compiled_runner
 from tests.test_script_equivalence import BLOCK, ENOUGH, WORKERS, EquivalenceCase, diff, tree_of
 
-SCRIPTS, ONE_SCRIPT = os.environ.get("CERTAIN"), os.environ.get("CERTAIN_SCRIPT")
+SCRIPTS, ONE_SCRIPT = int(os.environ.get("CERTAIN", "40")), os.environ.get("CERTAIN_SCRIPT")
 SEED = int(os.environ.get("CERTAIN_SEED", "20250101"))
-DEFAULT_SCRIPTS, SLOTS = 60, (4, 2, 4, 1)      # each on a number of slots
+SLOTS = (4, 2, 4, 1)                     # each script on one of these
 HANG_S = 60.0                            # a script takes milliseconds
 AHEAD = b"went ahead of"
 ONE_IN = 50                              # scripts in which it may go ahead of a failure
@@ -352,21 +352,21 @@ class ScriptCertainty(EquivalenceCase):
     def test_no_failure_is_lost(self) -> None:
         """Neither green by mistake nor blamed for another; hardly ever has the runner gone too far."""
         maker = Certainties(SEED)
-        scripts = [maker.make(number) for number in range(1, int(ONE_SCRIPT or SCRIPTS or DEFAULT_SCRIPTS) + 1)]
+        scripts = [maker.make(number) for number in range(1, int(ONE_SCRIPT or SCRIPTS) + 1)]
         faults: List[List[str]] = []
         ahead, started = [], 0
         with ThreadPoolExecutor(WORKERS) as pool:
-            checks = [pool.submit(self.check, script, (1, 2, 4) if SCRIPTS or ONE_SCRIPT else (SLOTS[number % 4],))
+            checks = [pool.submit(self.check, script, (1, 2, 4) if ONE_SCRIPT else (SLOTS[number % 4],))
                       for number, script in enumerate(scripts[-1:] if ONE_SCRIPT else scripts)]
             for script, check in zip(scripts[-len(checks):], checks):
-                if len(faults) >= ENOUGH and not SCRIPTS and check.cancel():
+                if len(faults) >= ENOUGH and check.cancel():
                     continue
                 found, went_ahead, tests = check.result()
                 faults, started = [*faults, *[found] * bool(found)], started + tests
                 ahead += [script.number] * went_ahead
         if faults:
             self.fail(f"\nat least {len(faults)} scripts differ\n" + "\n\n".join(sum(faults, [])))
-        if len(checks) >= DEFAULT_SCRIPTS:
+        if not ONE_SCRIPT:
             self.assertLessEqual(len(ahead), max(1, len(checks) // ONE_IN), f"it went ahead in {ahead}")
             self.assertGreater(started, len(checks) / 3)     # else there is not much in what has been compared
 
@@ -499,7 +499,7 @@ set -u⏎«H»pytest "${A[@]/x/y}" "${RET:+$RET}" --exit=1 || test_fail a⏎pyte
 
 @unittest.skipIf(ONE_SCRIPT, "one of the others is asked for")
 class FixedScripts(ScriptCertainty):
-    """Each of them, on one slot and on four."""
+    """Each of them on four slots, and on one, too, where CERTAIN asks for more than the least."""
 
     def test_no_failure_is_lost(self) -> None:
         plain = {"«T»": "pytest a --exit=1 || test_fail a", "⏎": "\n",
@@ -508,7 +508,8 @@ class FixedScripts(ScriptCertainty):
         for short, meant in plain.items():
             text = text.replace(short, meant)
         scripts = [Script(number, {"test.sh": each + "\n"}) for number, each in enumerate(text.split(" ¦ "), 1)]
+        on_slots = (1, 4) if "CERTAIN" in os.environ else (4,)
         with ThreadPoolExecutor(WORKERS) as pool:
-            for script, ran in zip(scripts, pool.map(lambda script: self.check(script, (1, 4)), scripts)):
+            for script, ran in zip(scripts, pool.map(lambda script: self.check(script, on_slots), scripts)):
                 with self.subTest(script.files["test.sh"]):
                     self.assertEqual(ran[0], [])

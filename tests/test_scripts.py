@@ -1,8 +1,8 @@
 """Scripts: each shape of those in the wild, run as it is by bash and by the runner, and what is handed over meanwhile.
 
-A trial runs a script under bash, on one slot and on four, and holds output, calls, files and exit status against each
-other. `test_script_equivalence.py` does so for scripts of all shapes; here is which tests overlap, and what bash does
-not have. Stubs on PATH note how they were called, and in which order they began and ended.
+A trial runs a script under bash and on four slots, and holds output, calls, files and exit status against each other.
+`test_script_equivalence.py` does so for scripts of all shapes, on one slot, too; here is which tests overlap, and what
+bash does not have. Stubs on PATH note how they were called, and in which order they began and ended.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import unittest
-from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Sequence, Set
+from typing import Any, Counter, Dict, List, Mapping, Sequence, Set
 from xml.etree import ElementTree
 
 from run_tests import Reader, Script, ScriptFile, Site, Tells, is_calm, read_handler
@@ -44,14 +44,6 @@ TAIL = """if [ "$RET" -ne 0 ]; then
 fi
 echo "All tests passed"
 """
-
-
-class Trial(NamedTuple):
-    """The runs of one script."""
-
-    plain: Trace
-    one: Trace
-    four: Trace
 
 
 def lines(*text: str) -> str:
@@ -97,14 +89,13 @@ def joins(text: str) -> int:
 class TrialCase(EquivalenceCase):
     """Scripts that bash and the runner run."""
 
-    def trial(self, text: str, files: Mapping[str, str] = {}, env: Mapping[str, Any] = {}) -> Trial:  # noqa: B006
-        """Run a script under bash, on one slot and on four: there is no difference."""
+    def trial(self, text: str, files: Mapping[str, str] = {}, env: Mapping[str, Any] = {}) -> Trace:  # noqa: B006
+        """Run a script under bash, and on four slots: there is no difference. Returns the latter."""
         case = Case("test.sh", {**files, "test.sh": text})
-        trial = Trial(*(self.run_case(case, slots, env) for slots in (None, 1, 4)))
-        for slots, ran in ((1, trial.one), (4, trial.four)):
-            faults = list(self.faults(trial.plain, ran, slots))
-            self.assertFalse(faults, f"on {slots} slots:\n" + "\n".join(faults))
-        return trial
+        ran = self.run_case(case, 4, env)
+        faults = list(self.faults(self.run_case(case, None, env), ran, 4))
+        self.assertFalse(faults, "\n".join(faults))
+        return ran
 
 
 class ShapeTest(TrialCase):
@@ -122,7 +113,7 @@ class ShapeTest(TrialCase):
             "export NVTE_TEST_CHECKPOINT_ARTIFACT_PATH=$TE_PATH/artifacts",
             'if [ ! -d "$NVTE_TEST_CHECKPOINT_ARTIFACT_PATH" ]; then',
             '    python3 $TE_PATH/tests/make.py --save all || error_exit "Failed to generate checkpoint files"', "fi",
-            'python3 -m pytest $TE_PATH/tests/test_checkpoint.py || test_fail "test_checkpoint.py"', "") + TAIL).four
+            'python3 -m pytest $TE_PATH/tests/test_checkpoint.py || test_fail "test_checkpoint.py"', "") + TAIL)
         self.assertEqual(ran.text.splitlines()[-2:], ["Error in the following test cases: test_recipe.py", "+ exit 1"])
         self.assertCountEqual(starts(ran.text)[:3], ["test_sanity.py", "test_recipe.py", "test_cuda_graphs.py"])
         self.assertEqual((starts(ran.text)[3:], joins(ran.text)), (["test_checkpoint.py"], 2))
@@ -141,7 +132,7 @@ class ShapeTest(TrialCase):
             '    python3 else "$MODE" || test_fail "${P##*/} $N"', "fi", "unset MODE",
             "while [ $N -lt 4 ]; do python3 w$N || test_fail w$N; N=$((N + 1)); done",
             'python3 \\', '    last --exit=3 ||', '    test_fail "${P#/opt/} $MORE"', "cd sub && umask 027",
-            "python3 c || test_fail '$N'", "N=5"), files={"more.sh": more}).four
+            "python3 c || test_fail '$N'", "N=5"), files={"more.sh": more})
         self.assertCountEqual(starts(ran.text), [
             "loop 1", "in_1x", "in_1y", "loop 2", "in_2x", "in_2y", "test_x.py 2", "more x", "no", "w2", "w3",
             "tests/test_x.py 2", "$N"])
@@ -151,7 +142,7 @@ class ShapeTest(TrialCase):
         """Bash reads it without a word to its trap, and yet its handlers are known."""
         library = 'test_fail() { RET=1; echo "Error: sub-test failed: $1"; }\n'
         ran = self.trial(lines(". ./lib.sh", "python3 a --exit=3 || test_fail a", "python3 b || test_fail b",
-                               'echo "RET is $RET"'), files={"lib.sh": library}).four
+                               'echo "RET is $RET"'), files={"lib.sh": library})
         self.assertCountEqual(starts(ran.text), ["a", "b"])
 
     def test_what_is_waited_for(self) -> None:
@@ -159,11 +150,11 @@ class ShapeTest(TrialCase):
         text = suite("python3 a --slow --exit=1 || test_fail a", "python3 b --slow || test_fail b",
                      "pip3 install x --slow --exit=0 || error_exit 'no x'",
                      "python3 c || test_fail c", "python3 d || test_fail d")
-        ran = self.trial(text).four
+        ran = self.trial(text)
         self.assertEqual(beside(ran.events, "pip3 install x --slow --exit=0"), [])
         self.assertCountEqual(began(ran.events)[:2], ["python3 a --slow --exit=1", "python3 b --slow"])
         self.assertCountEqual((starts(ran.text)[:2], starts(ran.text)[2:]), (["a", "b"], ["c", "d"]))
-        ran = self.trial(text.replace("--exit=0", "--exit=2")).four
+        ran = self.trial(text.replace("--exit=0", "--exit=2"))
         self.assertEqual((ran.text.splitlines()[-2:], starts(ran.text)[2:]), (["Error: no x", "+ exit 1"], []))
 
     def test_what_a_loop_goes_through_is_waited_for(self) -> None:
@@ -171,7 +162,7 @@ class ShapeTest(TrialCase):
         for handler, words in (('FAILED+=("$1")', '"${FAILED[@]}"'), ('FAILED="$FAILED $1"', "$FAILED")):
             ran = self.trial(lines(
                 f"test_fail() {{ {handler}; }}", "python3 a --exit=1 || test_fail a", "python3 b || test_fail b",
-                f"for each in {words}; do echo failed $each; code=1; done", "exit ${code:-0}")).four
+                f"for each in {words}; do echo failed $each; code=1; done", "exit ${code:-0}"))
             self.assertEqual((ran.code, ran.text.splitlines()[-2]), (1, "failed a"))
 
     def test_input_that_is_redirected_around_a_test(self) -> None:
@@ -181,8 +172,8 @@ class ShapeTest(TrialCase):
             "  bash -c 'cat; false' || test_fail look", "}", "look <in.txt",
             "while read -r name; do python3 $name || test_fail $name; done <in.txt", "exec <in.txt",
             "bash -c 'cat; false' || test_fail all") + TAIL, files={"in.txt": "ERROR\nother\n"})
-        self.assertEqual(errors(ran.four.text), ["block", "look", "all"])
-        self.assertCountEqual(starts(ran.four.text), ["ERROR", "other"])
+        self.assertEqual(errors(ran.text), ["block", "look", "all"])
+        self.assertCountEqual(starts(ran.text), ["ERROR", "other"])
 
     def test_what_is_made_where_it_is_missing(self) -> None:
         """A look at files waits too."""
@@ -190,10 +181,10 @@ class ShapeTest(TrialCase):
             "python3 a --slow || test_fail a", "if [ ! -e made ]; then",
             '    python3 maker --slow || error_exit "cannot make it"', "    mkdir made", "fi",
             "python3 b --needs=made || test_fail b", "python3 c --needs=made || test_fail c")
-        ran = self.trial(text).four
+        ran = self.trial(text)
         self.assertEqual(beside(ran.events, "python3 maker --slow"), [])
         self.assertEqual(began(ran.events)[:2], ["python3 a --slow", "python3 maker --slow"])
-        self.assertEqual(len(began(self.trial(text, files={"made": ""}).four.events)), 3)
+        self.assertEqual(len(began(self.trial(text, files={"made": ""}).events)), 3)
 
     def test_hand_made_parallelism(self) -> None:
         """It is left to bash, and no test is on a slot as long as it runs."""
@@ -201,7 +192,7 @@ class ShapeTest(TrialCase):
             "python3 before --slow || test_fail before", "python3 one --quiet --slow --exit=3 & PID1=$!",
             "python3 two --quiet --slow &", "PID2=$!", "python3 meanwhile --exit=1 || test_fail meanwhile",
             'wait $PID1 || test_fail "one"', "wait $PID2 || test_fail two", "python3 after || test_fail after",
-            "python3 later || test_fail later") + TAIL).four
+            "python3 later || test_fail later") + TAIL)
         self.assertEqual(errors(ran.text), ["meanwhile", "one"])
         self.assertCountEqual(starts(ran.text), ["before", "after", "later"])
         together = {"python3 one --quiet --slow --exit=3", "python3 two --quiet --slow", "python3 meanwhile --exit=1"}
@@ -214,7 +205,7 @@ class ShapeTest(TrialCase):
                       "echo inner said $RET ${BASH_ENV-none} $# $0", "exit $RET")
         ran = self.trial(suite('bash run_x.sh 1 || test_fail "run_x 1"', "./run_x.sh 0 3 || test_fail run_x_2",
                                'mpirun -np 2 bash -c "python3 rank --x=\'a b\'; exit 3" || test_fail "ranks"'),
-                         files={"run_x.sh": inner}).four
+                         files={"run_x.sh": inner})
         self.assertCountEqual(starts(ran.text), ["run_x 1", "run_x_2", "ranks"])
         self.assertEqual(errors(ran.text), ["run_x 1", "ranks"])
 
@@ -235,7 +226,7 @@ class ShapeTest(TrialCase):
                 "at the top": (bye, first, second), "replaced": ("trap 'echo never' EXIT", first, bye, second),
                 "in a function": (f"f() {{ {bye}; }}", first, second, "f")}.items():
             with self.subTest(name):
-                ran = self.trial(HEAD + lines("mkdir scratch", *text, "exit $RET")).four
+                ran = self.trial(HEAD + lines("mkdir scratch", *text, "exit $RET"))
                 self.assertEqual((ran.code, lines_of(ran.text, "bye")), (1, ["bye 1 1 a"]))
                 self.assertEqual(beside(ran.events, "python3 cleanup"), [])
 
@@ -243,7 +234,7 @@ class ShapeTest(TrialCase):
         """The second waits for the first, and a warning says so."""
         ran = self.trial(HEAD + lines("python3 a --slow --junitxml=x.xml || test_fail a",
                                       'python3 b --junitxml="$PWD/x.xml" || test_fail b',
-                                      "python3 c --junitxml=y.xml || test_fail c") + TAIL).four
+                                      "python3 c --junitxml=y.xml || test_fail c") + TAIL)
         self.assertEqual(beside(ran.events, "python3 a --slow --junitxml=x.xml"), [])
         self.assertRegex(ran.text, r"(?m)^run_tests\.py: test\.sh:13: writes the same JUnit file .*/x\.xml")
         self.assertCountEqual(starts(ran.text), ["a", "b", "c"])
@@ -266,7 +257,7 @@ class SnapshotTest(TrialCase):
             "plain=later list=(); set +o pipefail; shopt -u nullglob", "own || test_fail same",
             'python3 args "$plain" "${list[@]}" "$@" "$#" none*.x || test_fail args',
             'other() { echo "exported: $*"; }; export -f other', 'bash -c \'other "$@"\' x "$@" || test_fail other',
-            "show b || test_fail show2")).four
+            "show b || test_fail show2"))
         self.assertEqual(errors(ran.text), ["own", "show", "show2"])
         self.assertCountEqual(starts(ran.text), ["own", "show", "same", "args", "other", "show2"])
         self.assertIn(b"'s' \xff \xc3\xa9] 4 two  words v\nw 4 a b [a\n", ran.out)
@@ -277,7 +268,7 @@ class SnapshotTest(TrialCase):
         text = HEAD + lines(
             "unset GONE", "f() { echo; }; export -f f", "export WITH=$'\\x01\\x7f\\xfe\\n' NO_VALUE",
             "python3 a || test_fail a", "export -n EMPTY; KEPT+=more", "cd /", "python3 b || test_fail b")
-        first, = (call for call in self.trial(text, env=names).four.calls if call.startswith(b"python3\0a\0"))
+        first, = (call for call in self.trial(text, env=names).calls if call.startswith(b"python3\0a\0"))
         for item in (b"a.b=1", b"1x=two", b"KEPT=a\nb 'c' \xff \xc3\xa9 ", b"WITH=\x01\x7f\xfe\n",
                      b"_=/ROOT/bin/python3", b"BASH_FUNC_f%%=() {  echo\n}"):
             self.assertIn(b" | " + item + b" | ", first)
@@ -441,8 +432,9 @@ class FeatureTest(ScriptCase):
         self.assertEqual((ran.code, sorted(starts(ran.text))), (0, ["pytest a", "pytest b --exit=0", "pytest c"]))
         self.assertIn("test.sh: set -e: 3 commands look like tests, and may run ahead of each other", ran.err)
         self.assertEqual(ran.text.splitlines()[-1], "bye 3")
-        ran = self.conduct(text.replace("--exit=0", "--exit=4"))
-        self.assertEqual((ran.code, ran.text.splitlines()[-1], ran.failures()), (4, "bye 2", ["pytest b --exit=4"]))
+        fails = "--beside=c --exit=4"
+        ran = self.conduct(text.replace("--exit=0", fails))
+        self.assertEqual((ran.code, ran.text.splitlines()[-1], ran.failures()), (4, "bye 2", [f"pytest b {fails}"]))
         self.assertIn("a failure has ended the script; ran ahead of that: pytest c\n", ran.err)
         ran = self.conduct(text, "--one-by-one")
         self.assertEqual(beside(self.events(ran), "pytest b --exit=0"), [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -99,20 +98,6 @@ class RerunFailed(SelectionCase):
         self.assertEqual((ran.code, self.started(ran)), (0, ["b", "c"]))
         self.assertEqual(ran.text, "Selected 2 of 3 tests (66.7 %); left out 1 by --rerun-failed\nAll tests passed\n")
 
-    def test_a_run_that_was_killed_is_resumed(self) -> None:
-        """While one test ran, one had ended and two waited."""
-        up, _ = self.fifos()
-        process = self.begin("true done #: label=done\nwait\n"
-                             "test -e again || { echo up >up; read x <hold; } #: label=held\n"
-                             "wait\ntrue #: label=waits\nfalse #: label=too gpus=2\n")
-        up.lines()
-        process.kill()
-        process.wait()
-        self.write("again", "")
-        ran = self.run_command("--rerun-failed", "tests.txt")
-        self.assertEqual((ran.code, self.last_outcomes(ran)),
-                         (1, {"held": "passed", "waits": "passed", "too": "failed"}))
-
     def test_a_run_that_was_interrupted_is_resumed(self) -> None:
         up, hold = self.fifos()
         process = self.begin("true a #: label=a\nwait\necho up >up; read x <hold #: label=b\nwait\ntrue #: label=c\n")
@@ -123,24 +108,12 @@ class RerunFailed(SelectionCase):
         ran = self.run_command("--rerun-failed", "tests.txt")
         self.assertEqual((ran.code, self.last_outcomes(ran)), (0, {"b": "passed", "c": "passed"}))
 
-    def test_new_and_edited_lines_run_too(self) -> None:
-        self.check(self.run_list("true a #: label=a\ntrue b #: label=b\n"), 0, {"a": "passed", "b": "passed"})
-        ran = self.run_list("true c #: label=c\ntrue a #: label=renamed\ntrue edited #: label=b\ntrue a #: label=a\n",
-                            "--rerun-failed")
-        self.assertEqual((ran.code, self.passed(ran)), (0, "b c renamed"))
-
     def test_a_list_that_never_ran_runs_whole(self) -> None:
         self.check(self.run_list("true\n", name="other.txt"), 0, {"true": "passed"})
         ran = self.run_list("true\ntrue too\n", "--rerun-failed")
         self.assertEqual((ran.code, self.passed(ran)), (0, "true true too"))
         self.assertEqual(ran.err, "run_tests.py: --rerun-failed: logs/run_tests.jsonl has no run of this list; "
                                   "all of it runs\n")
-
-    def test_a_journal_elsewhere(self) -> None:
-        self.run_list("false\ntrue\n", "--journal", "j.jsonl", "--log-dir", "first")
-        ran = self.run_list("false\ntrue\n", "--journal", "j.jsonl", "--rerun-failed", "--log-dir", "second")
-        self.assertEqual((ran.code, sorted(os.listdir(ran.path("second")))),
-                         (1, [".gitignore", "failures", "false.log"]))
 
 
 class Keep(SelectionCase):
@@ -164,11 +137,6 @@ class Keep(SelectionCase):
                 self.assertEqual((ran.code, ran.out), (5, b""))
                 self.assertRegex(ran.err, r"^run_tests.py: nothing to run: Selected 0 of 3 tests \(0.0 %\); "
                                           r"left out 3 by -k(, 0 by --shard 1/2 \(plan \w+\))?\n$")
-
-    def test_a_bad_one_is_a_mistake(self) -> None:
-        ran = self.run_list("touch ran\n", "-k", "__import__('os').system('touch ran')")
-        self.assertEqual((ran.code, ran.out, os.listdir(self.folder)), (2, b"", ["tests.txt"]))
-        self.assertRegex(ran.err, r"error: argument -k: .* is not names joined by and, or, not")
 
 
 # In which order.
@@ -215,11 +183,6 @@ class OrderOfStarts(SelectionCase):
         order = self.order("--order", "failed-first", text=text)
         self.assertEqual((set(order[:2]), set(order[2:])), ({"a", "c"}, {"b", "d"}))
 
-    def test_one_gpu_keeps_the_order_of_the_list(self) -> None:
-        self.history("logs/run_tests.jsonl", a=2, b=1, c=4, d=3)
-        text = self.PLAIN.replace("gpus=2", "gpus=1")
-        self.assertEqual(self.order(text=text, gpus="0"), "abcd")
-
 
 # Parts.
 
@@ -238,7 +201,6 @@ class Shards(SelectionCase):
 
     def test_they_are_a_partition_whatever_the_hash_seed(self) -> None:
         parts = [self.part(f"{number}/3", seed=number) for number in (1, 2, 3)]
-        self.assertEqual(parts[:2], [self.part(f"{number}/3", seed=number + 7) for number in (1, 2)])
         everything = [*(f"t{number}" for number in range(12)), "x"]
         self.assertEqual(sorted(label for part in parts for label in part), sorted(everything))
         for part in parts:
@@ -401,12 +363,6 @@ class Deferral(SelectionCase):
         self.assertEqual((ran.code, ran.text.splitlines()[-1]), (0, "No test ran"))
         self.assertFalse(os.path.exists(ran.path("ran")))
 
-    def test_deferred_ones_are_not_run_again(self) -> None:
-        text = "false #: label=a\ntrue #: label=wide gpus=4\n"
-        self.check(self.run_list(text, "--max-gpus", "2"), 1, {"a": "failed", "wide": "deferred"})
-        ran = self.run_list(text, "--rerun-failed", gpus=FOUR)
-        self.assertEqual(self.last_outcomes(ran), {"a": "failed"})
-
     def test_one_gpu_too(self) -> None:
         ran = self.run_list("echo one\nfalse #: gpus=2\necho two\n", "--max-gpus", "1", gpus="0")
         self.assertEqual((ran.code, ran.text), (
@@ -471,15 +427,6 @@ class Only(SelectionCase):
         self.assertEqual((ran.code, ran.text.splitlines()[-2:]), (5, [
             "Selected 0 of 5 tests (0.0 %); deferred 5 that few.txt does not name: logs/deferred.txt", "No test ran"]))
 
-    def test_mistakes(self) -> None:
-        ran = self.run_list(ONLY_LIST, "--only", "none.txt")
-        self.assertEqual((ran.code, ran.out), (2, b""))
-        self.assertRegex(ran.err, r"argument --only: none\.txt: cannot be read \(No such file")
-        self.write("few.txt", "a\n")
-        ran = self.run_list("#!/bin/bash\ntrue\n", "--only", "few.txt", name="x.sh")
-        self.assertEqual((ran.code, ran.out), (2, b""))
-        self.assertIn("--only: x.sh is a script", ran.err)
-
     def test_the_journal_knows_the_commit(self) -> None:
         for variables, commit in (({}, None), ({"CI_COMMIT_SHA": "4f2a"}, "4f2a"),
                                   ({"GITHUB_SHA": "", "GIT_COMMIT": "9"}, "9")):
@@ -508,12 +455,6 @@ class GpuLocks(SelectionCase):
         """The GPUs of each test of the last run, in starting order."""
         return [record["gpus"] for record in ran.journal("test_start")]
 
-    def test_a_gpu_that_another_runner_holds_is_not_taken(self) -> None:
-        """The order of a mask does not matter."""
-        self.hold("2", "5,2,7")
-        ran = self.run_list("true a\ntrue b\n", "--gpu-locks", "locks", gpus="2,7")
-        self.assertEqual((ran.code, self.gpus(ran), ran.err), (0, [["7"]] * 2, ""))
-
     def test_a_gpu_is_free_when_its_test_has_ended(self) -> None:
         """The other runner goes on meanwhile."""
         up, _ = self.fifos()
@@ -524,15 +465,6 @@ class GpuLocks(SelectionCase):
         ran = self.run_list("true #: gpus=2\n", "--gpu-locks", "locks")
         self.assertEqual((ran.code, self.gpus(ran), ran.err), (0, [["0", "1"]], ""))
 
-    def test_an_index_and_a_uuid_may_be_one_gpu(self) -> None:
-        """As `nvidia-smi -L` tells."""
-        tools = self.stub("nvidia-smi", "#!/bin/bash\necho 'GPU 0: NVIDIA H200 (UUID: GPU-aaaa)'\n"
-                                        "echo 'GPU 1: NVIDIA H200 (UUID: GPU-bbbb)'\n")
-        env = {"PATH": f"{tools}:{os.environ['PATH']}"}
-        self.hold("1", "0", env=env)
-        ran = self.run_list("true a\ntrue b\n", "--gpu-locks", "locks", gpus="GPU-aaaa,GPU-bbbb", env=env)
-        self.assertEqual((ran.code, self.gpus(ran)), (0, [["GPU-bbbb"]] * 2))
-
     def waiter(self, text: str = "true #: gpus=2\n", gpus: str = TWO) -> "subprocess.Popen[bytes]":
         """A runner that has said that it waits for the other's GPUs."""
         process = self.begin(text, "--gpu-locks", "locks", gpus=gpus)
@@ -541,22 +473,13 @@ class GpuLocks(SelectionCase):
         return process
 
     def test_what_has_to_wait_starts_when_the_other_ends(self) -> None:
-        for need, mask in (("2", TWO), ("all", TWO), ("0.5", "0")):
-            with self.subTest(need=need):
-                self.clean()
-                first, hold = self.hold("1", "0")
-                second = self.waiter(f"true #: gpus={need}\n", mask)
-                hold.release()
-                ran = self.end(second)
-                self.check(ran, 0, {"true": "passed"})
-                self.assertEqual((self.gpus(ran), ran.err), ([mask.split(",")], ""), "it says so once")
-                self.assertEqual(first.wait(WAIT_S), 0)
-
-    def test_a_runner_that_is_killed_frees_them(self) -> None:
-        first, _ = self.hold("2")
+        first, hold = self.hold("1", "0")
         second = self.waiter()
-        first.kill()
-        self.check(self.end(second), 0, {"true": "passed"})
+        hold.release()
+        ran = self.end(second)
+        self.check(ran, 0, {"true": "passed"})
+        self.assertEqual((self.gpus(ran), ran.err), ([["0", "1"]], ""), "it says so once")
+        self.assertEqual(first.wait(WAIT_S), 0)
 
     def test_a_wait_can_be_interrupted(self) -> None:
         self.hold("2")
@@ -592,14 +515,6 @@ class GpuLocks(SelectionCase):
                 self.assertIn(running[token], (0, 1) if "," in mask else (0, 1, 2, 3), lines)
         self.assertEqual(set(running.values()), {0})
 
-    def test_a_place_that_cannot_be(self) -> None:
-        self.write("file", "")
-        ran = self.run_list("touch ran\n", "--gpu-locks", "file/locks")
-        self.assertEqual((ran.code, ran.out), (3, b""))
-        self.assertRegex(ran.err, r"^run_tests.py: error: cannot write file/locks \(.*\); "
-                                  "name a folder for lock files with --gpu-locks\n$")
-        self.assertFalse(os.path.exists(ran.path("ran")))
-
     def test_without_gpus_there_is_nothing_to_lock(self) -> None:
         ran = self.run_list("true\n", "--gpu-locks", "locks", gpus="")
         self.check(ran, 0, {"true": "passed"})
@@ -609,29 +524,6 @@ class GpuLocks(SelectionCase):
 
 class Masks(SelectionCase):
     """Masks inside the outer mask."""
-
-    def masks(self, text: str, gpus: str = "4,5,6,7") -> Dict[str, str]:
-        """What each test sees as its mask; its label is the last word of its line."""
-        tests = re.sub(r"(?m)^(.*)SEE(.*) (\w+)$", r"\1echo \3=${CUDA_VISIBLE_DEVICES-unset} >>masks \2 label=\3", text)
-        ran = self.run_list(tests, gpus=gpus)
-        self.assertEqual(ran.code, 0, ran.text + ran.err)
-        lines = ran.read("masks").splitlines()
-        os.unlink(ran.path("masks"))
-        return dict(line.split("=") for line in lines)
-
-    def test_a_part_of_the_outer_mask(self) -> None:
-        text = ("SEE #: gpus=2 two\nwait\nSEE #: gpus=1 one\nwait\nSEE #: gpus=0 none\nwait\nSEE #: gpus=all every\n"
-                "wait\nSEE #: gpus=0.25 part\nwait\nSEE #: gpus=3 three\n")
-        self.assertEqual(self.masks(text), {"two": "4,5", "one": "4", "none": "", "every": "4,5,6,7", "part": "4",
-                                            "three": "4,5,6"})
-        mask = "GPU-7c,GPU-5e,GPU-6d"
-        self.assertEqual(self.masks(text, gpus=mask), {"two": "GPU-7c,GPU-5e", "one": "GPU-7c", "none": "",
-                                                       "every": mask, "part": "GPU-7c", "three": mask})
-
-    def test_a_mask_of_the_line_asks_for_as_many(self) -> None:
-        text = ("CUDA_VISIBLE_DEVICES=0,1,2,3 SEE #: four\nwait\nCUDA_VISIBLE_DEVICES=3 SEE #: one\nwait\n"
-                "CUDA_VISIBLE_DEVICES= SEE #: none\nwait\nA=1 CUDA_VISIBLE_DEVICES=1,0 SEE #: two\n")
-        self.assertEqual(self.masks(text), {"four": "4,5,6,7", "one": "4", "none": "", "two": "4,5"})
 
     def test_fractions_share_one(self) -> None:
         """Two halves meet on one GPU, and a test beside them has the other."""
@@ -671,9 +563,9 @@ class Needs(SelectionCase):
                 self.assertEqual({record["label"]: record["reason"] for record in ran.journal("test_end")
                                   if "reason" in record}, {"b": "waits for a, which did not pass",
                                                            "c": "waits for b, which did not pass"})
-        ran = self.run_list("false #: label=a\ntrue #: label=b after=a\n")
-        self.assertRegex(ran.text, r"(?m)^>>> Finished: a on GPU 0 \[failed, exit 1, \d+\.\ds, 1/2, at \d:\d\d\]$")
-        self.assertRegex(ran.text, r"(?m)^>>> Blocked: b \[waits for a, which did not pass, 2/2\]$")
+                if gpus == TWO:
+                    self.assertRegex(ran.text, r"(?m)^>>> Finished: a on GPU 0 \[failed, exit 1, \d+\.\ds, 1/5, at ")
+                    self.assertRegex(ran.text, r"(?m)^>>> Blocked: b \[waits for a, which did not pass, 2/5\]$")
 
     def test_wait_holds_whatever_is_wider_or_longer(self) -> None:
         text = "touch a #: time=1s\ntouch b #: gpus=0\nwait\ntest -e a -a -e b #: gpus=2 time=1h label=c\n"

@@ -187,15 +187,17 @@ class Simulated:
 class SimulatedRunsTest(unittest.TestCase):
     """What is derived from a journal is what the scheduler that wrote it has done."""
 
-    def stories(self) -> Iterator[Tuple[Simulated, timeline.Story]]:
-        for seed in SEEDS:
-            simulated = Simulated(seed)
-            yield simulated, story_of(simulated.events)
+    stories: Sequence[Tuple[Simulated, timeline.Story]]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        runs = list(map(Simulated, SEEDS))
+        cls.stories = [(simulated, story_of(simulated.events)) for simulated in runs]
 
     def test_waits(self) -> None:
         """What each test waited for, how long in all; and at each moment, how many waited for what."""
         kinds: Dict[str, int] = collections.Counter()
-        for simulated, story in self.stories():
+        for simulated, story in self.stories:
             for label, spent in story.waits.spent.items():
                 derived: Dict[str, float] = collections.Counter()
                 for (kind, _), seconds in spent.items():
@@ -217,7 +219,7 @@ class SimulatedRunsTest(unittest.TestCase):
 
     def test_each_gpu_second_is_spent_once(self) -> None:
         """Busy time is that of the leases; whatever could start did, so the runner itself is never the reason."""
-        for simulated, story in self.stories():
+        for simulated, story in self.stories:
             idle = timeline.idle_time(story.moments)
             busy = timeline.gpu_seconds(story.moments)
             self.assertAlmostEqual(busy, simulated.busy, 3)
@@ -227,14 +229,14 @@ class SimulatedRunsTest(unittest.TestCase):
 
     def test_the_critical_path_has_no_gap(self) -> None:
         """On a virtual clock a test begins in the very moment in which what it waited for ends."""
-        for _, story in self.stories():
+        for _, story in self.stories:
             ends = [story.run.start, *(link.attempt.released for link in story.path)]
             self.assertEqual([link.attempt.began for link in story.path], ends[:-1])
             self.assertEqual(ends[-1], max(each.released for _, each in story.run.attempts))
 
     def test_lanes_and_slices_do_not_overlap(self) -> None:
         """Each attempt has one on each of its GPUs, and CPU tests have theirs."""
-        for _, story in self.stories():
+        for _, story in self.stories:
             drawn = [(lane.name.partition(" #")[0], test.label, attempt.number)
                      for lane in story.lanes for test, attempt in lane.attempts]
             there = [(f"GPU {gpu}" if gpu else "CPU", test.label, attempt.number)
