@@ -7375,8 +7375,9 @@ class ScriptFile:
         self.guards = 0  # blocks around whose status is looked at
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
         self.mistakes: List[str] = []
-        # Sites with their lines, and what keeps bash from running ahead of them.
-        self.found: List[Tuple[Site, Sequence[int], str]] = []
+        # Tests, and what keeps bash from running ahead of them; by line, those that nothing keeps.
+        self.found: List[Tuple[Site, str]] = []
+        self.sites: Dict[int, List[Site]] = {}
         self.commands: List[Node] = []  # simple ones
         self.waits: Set[int] = set()  # lines after whose commands bash waits
         self.unseen: Set[str] = set()  # functions before whose calls it does
@@ -7625,10 +7626,12 @@ class ScriptFile:
     ) -> None:
         """Note a test, and the commands that are to run where it fails."""
         text = hurry = ""
+        end = 0
         if rest is not None:
             text = rest.text
         elif handler:
             text = self.text[handler[0].start : handler[-1].end]
+            end = self.text.find("||", command.end, handler[0].start)
         # It begins with the status of the test.
         words = re.sub(r"\$\{?\?", "", without_calm(text))
         label: Sequence[Token] = []
@@ -7646,7 +7649,7 @@ class ScriptFile:
         if command.start > self.alone_from:
             hurry = "`#: one-by-one`"
         site = Site(
-            self.test_line(command, label),
+            self.test_line(command, label, end),
             tuple(words_of(command)),
             text,
             handler,
@@ -7659,7 +7662,11 @@ class ScriptFile:
             self.readers > 0,
             self.depth == 1 and not self.following,
         )
-        self.found.append((site, self.lines_of(command), obstacle or obstacle_of(command)))
+        obstacle = obstacle or obstacle_of(command)
+        self.found.append((site, obstacle))
+        if not obstacle:
+            for line in self.lines_of(command):
+                self.sites.setdefault(line, []).append(site)
 
     def files_of(self, command: Node) -> Tuple[str, ...]:
         """Words that may name test files, where no handler tells what is a test, and behind a `>` what it writes."""
@@ -7673,8 +7680,11 @@ class ScriptFile:
         outside = f"{SUBSTITUTION}|{OWN_STATE}"
         return tuple(word for word in words if not re.search(outside, word))
 
-    def test_line(self, command: Node, labels: Sequence[Token]) -> TestLine:
-        """A test as a list would have it, labelled by the first of some words, if there is any."""
+    def test_line(self, command: Node, labels: Sequence[Token], end: int) -> TestLine:
+        """A test as a list would have it, labelled by the first of some words, if there is any.
+
+        `end`: the offset of the `||` behind it, if there is one.
+        """
         text = command.text
         words = [token.text for token in command.words]
         masks = [token for token in command.assigned if is_mask(token)]
@@ -7684,9 +7694,7 @@ class ScriptFile:
             # One that the runner does not allot stays what it is.
             text = f"{text[:start]}{name}=${{{name}-{token.text.partition('=')[2]}}}{text[start + len(token.text) :]}"
         if self.depth == 1:  # bash names a command's line when it has read the `||`
-            text += " \\\n" * self.text.count(
-                "\n", command.end, self.text.find("||", command.end)
-            )
+            text += " \\\n" * self.text.count("\n", command.end, end)
         label = "".join(token.text for token in labels[:1])
         if not label or re.search(f"{SUBSTITUTION}|{OWN_STATE}", label):
             label = expandable(label or " ".join(words), is_command=True)
@@ -8073,7 +8081,8 @@ class ScriptShell:
     def start(self, text: str, start: str) -> None:
         """Start it, with some bash before the hook; `text` is the script's. Raises OSError."""
         self.kept = fresh_file(self.job.log)
-        used = re.findall(r"\b(\d+)(?:[<>]|\s*$)", text, re.MULTILINE)
+        found = re.findall(r"\b(\d+)[<>]|(?:[<>]&|\bflock(?: -\w+)* |/fd/|-u ?)(\d+)", text)
+        used = set(chain.from_iterable(found))
         numbers = [number for number in self.OWN_FDS if str(number) not in used]
         own = {"in": self.answers_end, "out": self.ask, "stream": self.stream, "stdin": 0}
         if sys.stdin is None:
@@ -8242,7 +8251,7 @@ class Handed(NamedTuple):
     flags: str  # the shell's options
     level: int  # of `source`
     command: str  # as bash has it
-    names: FrozenSet[str]  # paths of files that it names
+    names: Collection[str]  # paths of files that it writes or runs
 
 
 class Reaction(NamedTuple):
@@ -8331,7 +8340,7 @@ class Script:
             if node.name == "trap" and "ERR" in node.text:
                 reaction = Reader(unquoted(node.words[1].text)).nodes
                 self.changes |= read_handler(reaction, self.functions).changes
-        for site, _, _ in file.found:
+        for site, _ in file.found:
             self.changes |= read_handler(site.nodes, self.functions).changes
         for name, value in re.findall(rf"({NAME})=[\"']?({NAME})\b", text):
             if value in self.changes:  # by another name
@@ -8347,11 +8356,11 @@ class Script:
 
     def table(self, file: ScriptFile, number: int) -> str:
         """What the hook has to know of the lines of a file, as bash."""
-        lines = [lines for _, lines, why in file.found if not why]
-        for site, _, why in file.found:
+        places = dict.fromkeys(file.sites, "s")
+        for site, why in file.found:
             if site.rest and not why:
-                lines += map(file.lines_of, walk(site.rest.nodes))
-        places = dict.fromkeys(chain.from_iterable(lines), "s")
+                for node in walk(site.rest.nodes):
+                    places.update(dict.fromkeys(file.lines_of(node), "s"))
         for line in file.waits:
             places[line] = places.get(line, "") + "w"
         table = " ".join(f"[{number}:{line}]={place}" for line, place in places.items())
@@ -8410,7 +8419,7 @@ class Script:
     def has_tests(self, name: str) -> bool:
         """Whether a function has tests that can be handed over one by one, which is better than all at once."""
         found = chain.from_iterable(file.found for file in self.files.values())
-        own = (site.function == name and not why for site, _, why in found)
+        own = (site.function == name and not why for site, why in found)
         return name in self.functions and sum(own) > 1
 
     def is_next(self, before: Optional[Site], site: Site) -> bool:
@@ -8612,6 +8621,7 @@ class ScriptRun(Run):
         # What belongs to the test that was handed over last.
         self.passed_over: Optional[Rest] = None
         self.handed: List[Handed] = []  # since the script has last waited
+        self.named: Dict[str, str] = {}  # files that these name, to the label of one
         self.running = 0  # of these, how many have not ended
         self.batch: List[Test] = []  # of these, what the schedule does not know yet
         self.batch_at = math.inf
@@ -8734,12 +8744,12 @@ class ScriptRun(Run):
         """Say what there is to say of a file: what its tests are, if it does not say so, or that there are none."""
         for message in file.mistakes:
             tell(message)
-        for site, _, why in file.found:
+        for site, why in file.found:
             if why:
                 self.explain(site.test, why)
         if file.name != self.name or self.schedule.pool.sequential:
             return
-        ahead = sum(not why for _, _, why in file.found)
+        ahead = sum(not why for _, why in file.found)
         if ahead > 1 and self.script.tells.looks and not self.options.one_by_one:
             way = "set -e" if re.search(r"(?m)^\s*set -\w*e", file.text) else "no handlers"
             warn(
@@ -8764,11 +8774,8 @@ class ScriptRun(Run):
         """Bash is about to run a command where a test stands."""
         read = Reader(command).nodes
         words = tuple(words_of(read[0])) if read else ()
-        sites = [
-            site
-            for site, lines, why in self.script.files[source].found
-            if not why and int(line) in lines and site.words == words
-        ]
+        sites = self.script.files[source].sites.get(int(line), [])
+        sites = [site for site in sites if site.words == words]
         self.arguments = arguments
         if sites:
             self.passed_over = None
@@ -8864,7 +8871,7 @@ class ScriptRun(Run):
             return "_rt_skip=1"
         shell = Snapshot(os.getcwd(), self.exports, said.snapshot)
         line = site.test.expanded(shell, b"", fields[7:12])
-        names = frozenset(paths_of(*fields[12:]))
+        names = set(paths_of(*fields[12:]))
         if not ARGUMENTS.isdisjoint(site.words):
             line = line._replace(junit=line.junit or junit_word(self.arguments))
         reaction, handler = self.reaction_to(site, said)
@@ -8875,6 +8882,8 @@ class ScriptRun(Run):
         if self.must_join or self.shares_file(line, names):
             return "_rt_join; _rt_hand"
         test = self.test_of(line, site, said)
+        if test.junit:
+            names.add(test.junit)
         if "exit" in reaction or handler.leaves:
             self.last_ones.add(test)
         handed = Handed(
@@ -8898,18 +8907,17 @@ class ScriptRun(Run):
         self.hand(handed)
         return done
 
-    def shares_file(self, line: TestLine, names: Container[str]) -> bool:
+    def shares_file(self, line: TestLine, names: Iterable[str]) -> bool:
         """Whether a test names a file that one names which was handed over since the script has last waited."""
-        for earlier in self.handed:
-            if line.junit and line.junit == earlier.test.junit:
-                place = f"{line.file}:{line.line}"
-                warn(
-                    f"{place}: writes the same JUnit file as an earlier test, {line.junit}, and waits for it"
-                )
-                return True
-            shared = sorted(name for name in earlier.names if name in names)
-            if shared:
-                self.explain(line, f"it names {shared[0]}, as {earlier.test.label} does")
+        if line.junit in self.named:
+            place = f"{line.file}:{line.line}"
+            warn(
+                f"{place}: writes the same JUnit file as an earlier test, {line.junit}, and waits for it"
+            )
+            return True
+        for name in names:
+            if name in self.named:
+                self.explain(line, f"it names {name}, as {self.named[name]} does")
                 return True
         return False
 
@@ -8999,6 +9007,8 @@ class ScriptRun(Run):
             self.explain(*self.lone)
         self.lone = None
         self.handed.append(handed)
+        for name in handed.names:
+            self.named[name] = handed.test.label
         self.running += 1
         self.tests.append(handed.test)
         self.batch.append(handed.test)
@@ -9142,6 +9152,7 @@ class ScriptRun(Run):
                 break
         self.shown.release(start, end)
         self.handed = []
+        self.named = {}
         self.joined = None
         self.handling = []
 
@@ -9201,7 +9212,7 @@ def shell_status(status: int) -> int:
 
 def list_script(script: Script, trace: Trace) -> int:
     """Print what a dry reading finds: each test, and why it does not run ahead; returns the exit code."""
-    for site, _, why in chain.from_iterable(file.found for file in script.files.values()):
+    for site, why in chain.from_iterable(file.found for file in script.files.values()):
         handler = read_handler(site.nodes, script.functions)
         if handler.fails:
             why = why or "its handler may fail, or needs the script's own shell"

@@ -679,8 +679,8 @@ class ScriptFileTest(unittest.TestCase):
     def sites(self, text: str) -> List[Site]:
         """The tests of a script, none of which has anything in its way."""
         found = read(text).found
-        self.assertEqual([why for _, _, why in found], [""] * len(found))
-        return [site for site, _, _ in found]
+        self.assertEqual([why for _, why in found], [""] * len(found))
+        return [site for site, _ in found]
 
     def test_sites(self) -> None:
         """First and last line, command, handler and label of each test."""
@@ -703,8 +703,10 @@ class ScriptFileTest(unittest.TestCase):
         }.items():
             with self.subTest(text):
                 self.sites(text)
-                self.assertEqual([f"{at[0]} {at[-1]} {site.test.body}:{site.handler}:{site.test.label}"
-                                  for site, at, _ in read(text).found], sites)
+                file = read(text)
+                at = [[line for line in file.sites if site in file.sites[line]] for site, _ in file.found]
+                self.assertEqual([f"{min(lines)} {max(lines)} {site.test.body}:{site.handler}:{site.test.label}"
+                                  for lines, (site, _) in zip(at, file.found)], sites)
 
     def test_what_a_site_says_further(self) -> None:
         site, = self.sites('A=1 CUDA_VISIBLE_DEVICES=0,1 "a b" --junitxml=$X/y.xml || test_fail x '
@@ -733,7 +735,7 @@ class ScriptFileTest(unittest.TestCase):
             "a $((i++)) || test_fail x": "$((i++", "a || { test_fail x; break; }": "changes the course",
         }.items():
             with self.subTest(text):
-                (_, _, obstacle), = read(text + "\n").found
+                (_, obstacle), = read(text + "\n").found
                 self.assertIn(why, obstacle)
 
     def test_waits(self) -> None:
