@@ -7061,13 +7061,12 @@ CALM = names_in(
 RUNS_BESIDE_TESTS = CALM | names_in(
     "alias break cd continue popd pushd read return set shift shopt ulimit umask unalias wait"
 )
-NEVER_FAILS = names_in("echo printf : true export")  # commands of a handler
+NEVER_FAILS = names_in("echo printf : true export local exit")  # commands of a handler
 # Commands of a handler that is put off until more tests have been started.
 MAY_BE_PUT_OFF = CALM | names_in(
     "awk basename cat cut date dirname exit grep head hostname ls mkdir nvidia-smi return sed set tail tee touch tr "
     "wc"
 )
-OFTEN_FAILS = names_in("[ [[ test (( let false grep return read unset")
 LEAVES = names_in("return break continue exec local declare typeset set shopt")
 STATEFUL = STATE_WORDS | names_in("exit exec eval read mapfile readarray trap let getopts")
 ASSIGNING = names_in(
@@ -7189,7 +7188,6 @@ class Handler(NamedTuple):
     # What it runs that cannot be put off until more tests have been started.
     hasty: FrozenSet[str]
     can_fail: bool
-    may_end_badly: bool  # its last command is one whose status is often not 0
     leaves: bool  # it may end the script
     fails: bool  # it says so (`return 1`), or does what only the script's shell can
     is_test: bool  # as a test it would change nothing in the script's shell
@@ -7224,23 +7222,27 @@ def locals_of(node: Node) -> Set[str]:
     return {token.text.partition("=")[0].rstrip("+") for token in words}
 
 
-def first_texts(nodes: Iterable[Node]) -> Iterator[str]:
-    """The parts of some commands that bash comes to before any of them has ended."""
+def first_commands(nodes: Iterable[Node]) -> Iterator[Node]:
+    """The commands that bash begins before any of these has ended."""
     for number, node in enumerate(nodes):
         if number and node.before not in PIPES:
             break
-        if not node.kind:
-            yield node.text
-        elif node.kind != "function":
-            yield " ".join(token.text for token in [*node.words, *node.redirects])
+        if node.kind != "function":
+            yield node
             for part in node.conditions[:1] or node.bodies:
-                yield from first_texts(part)
+                yield from first_commands(part)
 
 
 def looks_back(nodes: Iterable[Node]) -> bool:
     """Whether commands may look at the status of the one before them."""
     ends = r"(?<![\w=./-])(?:exit|return)(?![\w=./-]|\s+[\w\"'$-])"  # with no status of its own
-    return any(re.search(f"{ASKS_STATUS}|{ends}", text) for text in first_texts(nodes))
+    for node in first_commands(nodes):
+        text = node.text
+        if node.kind:
+            text = " ".join(token.text for token in [*node.words, *node.redirects])
+        if re.search(f"{ASKS_STATUS}|{ends}", text):
+            return True
+    return False
 
 
 def has_glob(tokens: Iterable[Token]) -> bool:
@@ -7291,23 +7293,10 @@ def read_handler(
         frozenset(changes - own),
         frozenset(names - MAY_BE_PUT_OFF),
         not names <= NEVER_FAILS,
-        may_end_badly(nodes, functions),
         "exit" in names,
         fails,
         not (names & STATEFUL - {"eval"} or changes - own),
     )
-
-
-def may_end_badly(nodes: Sequence[Node], functions: Mapping[str, Sequence[Node]]) -> bool:
-    """Whether the last command is a test of something, or the like, also in what it calls or consists of."""
-    for node in chain.from_iterable(statements_of(nodes)[-1:]):
-        called = [body for each in functions.get(node.name, ()) for body in each.bodies]
-        others = {name: each for name, each in functions.items() if name != node.name}
-        if node.name in OFTEN_FAILS or any(
-            may_end_badly(body, others) for body in [*node.bodies, *called]
-        ):
-            return True
-    return False
 
 
 def asks_if_failed(statement: Sequence[Node]) -> bool:
@@ -7658,7 +7647,7 @@ class ScriptFile:
             hurry,
             watched,
             self.files_of(command),
-            tuple(node.name for node in walk(self.following)),
+            tuple(node.name for node in first_commands(self.following)),
             self.readers > 0,
             self.depth == 1 and not self.following,
         )
@@ -8982,7 +8971,7 @@ class ScriptRun(Run):
             return "its handler may fail, or needs the script's own shell"
         if site.rest and site.rest.more and ("e" in said.flags or said.error):
             return "what follows may look at its status"
-        if (handler.may_end_badly or site.rest) and self.script.is_watched(site, said.flags):
+        if (handler.can_fail or site.rest) and self.script.is_watched(site, said.flags):
             return "what follows may look at the status of its handler"
         return said.obstacle
 

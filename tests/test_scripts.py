@@ -795,8 +795,8 @@ class DecisionTest(unittest.TestCase):
             "where": "echo $FUNCNAME", "fail": 'local a=1; a=2; return 1'}.items()}
         for text, (changes, hasty, *facts) in {
             "test_fail x": ("FAILED RET", ""), "test_fail x; ok=0": ("FAILED RET ok", ""), "tell": ("", "", "is_test"),
-            "print_fail x": ("", "", "is_test"), "leave": ("", "", "can_fail", "leaves"), "loop": ("N", ""),
-            "nested x": ("FAILED RET", "", "can_fail", "leaves"), "tee_fail x": ("", "", "can_fail", "is_test"),
+            "print_fail x": ("", "", "is_test"), "leave": ("", "", "leaves"), "loop": ("N", ""),
+            "nested x": ("FAILED RET", "", "leaves"), "tee_fail x": ("", "", "can_fail", "is_test"),
             "array_fail x": ("BY LIST", ""), "export A=1": ("A", ""), "cd x": ("", "cd", "can_fail"),
             "unknown x": ("", "unknown", "can_fail", "is_test"), "python3 x": ("", "python3", "can_fail", "is_test"),
             "echo a >&2": ("", "", "is_test"), "where": ("", "", "fails", "is_test"),
