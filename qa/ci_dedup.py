@@ -47,19 +47,8 @@ import re
 import statistics
 import sys
 import xml.etree.ElementTree
-from typing import (
-    Any,
-    Callable,
-    Counter,
-    Dict,
-    FrozenSet,
-    Hashable,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-)
-from typing import NamedTuple, Optional, Pattern, Sequence, Tuple
+from typing import Any, Callable, Counter, Dict, FrozenSet, Hashable, Iterable, Iterator, List
+from typing import Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
 
 # ---------------------------------------------------------------------------------------------------
 # Constants: units in the names, reasons beside the numbers.
@@ -82,16 +71,11 @@ SUFFIXES = ("_build", "_test", "-build", "-test", "_multigpu", "_NO_AVX_NO_AVX2"
 PART = r" \(part \d+ of \d+\)$"  # the end of the label of a part of a test that was split
 LARGEST = 1e9  # seconds or GPUs: more is a mistake
 
-COMPLETE_PERCENT = (
-    90.0  # of the jobs that are there have to say something, or a commit is left aside
-)
+COMPLETE_PERCENT = 90.0  # of the jobs that are there have to run, or a commit is left aside
 RED_RUNS = 10  # verdicts in a row: a job that failed in all is to be mended, and can catch nothing until then
 RED_AGAIN = 0.5  # of the share of runs for which a job was red, and so cost nothing: the part that is counted on
 NEW_RUNS = 2  # newest commits: a job that is in none before is new
-GONE_SHARE, GONE_RUNS = (
-    0.1,
-    3,
-)  # of the commits, and at least: a job that is in none of the newest is gone
+GONE_SHARE, GONE_RUNS = 0.1, 3  # of the commits, and at least: who is in none of these is gone
 CUT = 0.1  # of the largest distance, up to which jobs are one cluster: the study's
 DIGITS = 12  # of a distance that count: what is equal stays so whatever a Python's rounding
 CLUSTER_WORK = 30_000_000  # jobs squared times commits, up to which each stretch has clusters of its own: 0.3 s
@@ -129,10 +113,7 @@ class MachineError(Exception):
 
 def first_of(names: Sequence[str]) -> str:
     """The first of many names, and how many more there are."""
-    mark = " "
-    if any(" " in name for name in names[:NAMED]):
-        mark = " | "
-    shown = mark.join(names[:NAMED])
+    shown = " | ".join(names[:NAMED])
     if len(names) > NAMED:
         shown += f" \u2026 with {len(names) - NAMED} more"
     return shown
@@ -147,9 +128,8 @@ def counted(number: int, what: str) -> str:
 # Reading: CSV files, journals, JSON and JUnit files, to what each job said of each commit, and cost.
 # ---------------------------------------------------------------------------------------------------
 
-Cell = Tuple[
-    Optional[bool], Optional[float]
-]  # whether a job passed (None: it said nothing); its cost
+# Whether a job passed, None if it said nothing; and its cost.
+Cell = Tuple[Optional[bool], Optional[float]]
 
 
 class Run(NamedTuple):
@@ -255,9 +235,6 @@ class Reader:
         self.commits: Dict[str, int] = {}
         self.jobs: Dict[str, Dict[int, Cell]] = {}
         self.runs: List[Run] = []
-        self.files: List[
-            Tuple[int, List[str], str, str]
-        ] = []  # time or 0, name, path, and below its source
         self.started: Dict[str, Tuple[str, int]] = {}  # by run of run_tests.py: commit, GPUs
         self.waits: Dict[str, Jobs] = {}  # by job, the jobs that it waits for: they run with it
         self.skipped: List[str] = []  # what was not whole
@@ -278,26 +255,26 @@ class Reader:
         cells[number] = passed, cost
 
     def read(self) -> None:
-        """Take in all sources, which have to be of one kind. Raises UsageError."""
+        """Take in all sources, which have to be of one kind. Raises UsageError or OSError."""
         once = {os.path.realpath(path): path for path in self.options.sources}
-        kinds = {self.reader_of(path) for path in once.values()}
+        files: List[Tuple[int, List[str], str, str]] = []
+        kinds = set()
+        for path in once.values():
+            os.stat(path)
+            if os.path.isdir(path) or path.endswith((".json", ".xml")):
+                kinds.add("folder")
+                files += self.files_of(path)
+            elif path.endswith(".csv"):
+                kinds.add("table")
+                self.read_table(path)
+            else:
+                kinds.add("journal")
+                self.read_journal(path)
         if len(kinds) > 1:
             raise UsageError("sources are of different kinds; " + FORMS)
-        for path in once.values():
-            try:
-                os.stat(path)
-                self.reader_of(path)(path)
-            except OSError as error:
-                raise UsageError(
-                    f"{path}: cannot be read ({error.strerror}); {FORMS}"
-                ) from None
-        for _, _, path, below in sorted(self.files):
+        for _, _, path, below in sorted(files):
             try:
                 self.read_file(path, below)
-            except OSError as error:
-                raise UsageError(
-                    f"{path}: cannot be read ({error.strerror}); {FORMS}"
-                ) from None
             except (ValueError, RecursionError, xml.etree.ElementTree.ParseError):
                 self.skipped.append(path)
         latest: Dict[Tuple[str, str], Run] = {}  # of runs of one commit and job the last counts
@@ -307,12 +284,6 @@ class Reader:
                 latest[key] = run
         for run in latest.values():
             self.add(run.commit, run.job, run.passed, run.cost)
-
-    def reader_of(self, path: str) -> Callable[[str], None]:
-        """What reads a source."""
-        if os.path.isdir(path) or path.endswith((".json", ".xml")):
-            return self.find_files
-        return self.read_table if path.endswith(".csv") else self.read_journal
 
     def read_table(self, path: str) -> None:
         """Take in a CSV file, oldest commit first. Raises UsageError or OSError."""
@@ -385,10 +356,10 @@ class Reader:
             self.runs.append(Run(float(event["time"]), commit, label, passed, cost))
             self.waits[label] = frozenset(event.get("after", ()))
 
-    def find_files(self, source: str) -> None:
-        """Note the files of a folder and below, or one file. Raises OSError."""
+    def files_of(self, source: str) -> Iterator[Tuple[int, List[str], str, str]]:
+        """The files of a folder and below, or one file: time or 0, name, path, and path below the folder."""
+        folder = os.path.dirname(source) or "."
         paths = [source]
-        folder = os.path.dirname(source)
         if os.path.isdir(source):
             folder = source
             paths = glob.glob(os.path.join(glob.escape(source), "**"), recursive=True)
@@ -396,8 +367,7 @@ class Reader:
             stem, extension = os.path.splitext(path)
             if extension in ("", ".json", ".xml") and os.path.isfile(path):
                 changed = os.stat(path).st_mtime_ns * (self.options.order == "time")
-                below = os.path.relpath(stem, folder or ".")
-                self.files.append((changed, natural(path), path, below))
+                yield changed, natural(path), path, os.path.relpath(stem, folder)
 
     def read_file(self, path: str, below: str) -> None:
         """Take in a file, whose path below its folder is given. Raises ValueError or ParseError for half of one."""
@@ -616,10 +586,20 @@ def costs_of(reader: Reader, jobs: Iterable[str], full: Sequence[bool]) -> Dict[
     return {job: medians.get(job, usual) for job in jobs}
 
 
-def history_of(options: argparse.Namespace) -> History:
-    """The jobs that count, and the commits in which nearly all ran. Raises UsageError where there are none."""
+def read(options: argparse.Namespace) -> Reader:
+    """All that the sources say. Raises UsageError."""
     reader = Reader(options)
-    reader.read()
+    try:
+        reader.read()
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename}: cannot be read ({error.strerror}); {FORMS}"
+        ) from None
+    return reader
+
+
+def history_of(reader: Reader, options: argparse.Namespace) -> History:
+    """The jobs that count, and the commits in which nearly all ran. Raises UsageError where there are none."""
     total = len(reader.commits)
     signs = {job: signs_of(reader.jobs[job], total) for job in sorted(reader.jobs)}
     signs = {job: text for job, text in signs.items() if text.strip(".?")}
@@ -645,18 +625,21 @@ def history_of(options: argparse.Namespace) -> History:
     broken = [job for job, text in signs.items() if "+" not in text]
     if broken:
         notes.append(f"left out, since they never passed: {len(broken)}: {first_of(broken)}")
-    jobs = [job for job, text in signs.items() if "+" in text]
-    if not jobs:
+    for job in broken:
+        del signs[job]
+    if not signs:
         raise UsageError("; ".join(["no job ever passed; is this the whole history?", *notes]))
-    costs = costs_of(reader, jobs, full)
+    costs = costs_of(reader, signs, full)
+    counts_red = options.count == "red"
+    jobs = {job: job_of(text, costs.get(job, 1.0), counts_red) for job, text in signs.items()}
     return History(
-        [*itertools.compress(reader.commits, full)],
-        {job: job_of(signs[job], costs.get(job, 1.0), options.count == "red") for job in jobs},
-        reader.waits,
-        bool(costs),
-        options.count == "new",
-        frozenset(recent & {*jobs}),
-        notes,
+        commits=[*itertools.compress(reader.commits, full)],
+        jobs=jobs,
+        waits=reader.waits,
+        is_timed=bool(costs),
+        has_clusters=not counts_red,
+        recent=frozenset(recent & jobs.keys()),
+        notes=notes,
     )
 
 
@@ -817,13 +800,9 @@ def cluster(verdicts: Mapping[str, Verdicts]) -> Clusters:
 class Plan(NamedTuple):
     """What there is to choose from, and by, at one moment. A breakage is a pair of a commit and a cluster."""
 
-    breakages: Dict[
-        str, int
-    ]  # by job, the commits in which it was part of its cluster's breakage
+    breakages: Dict[str, int]  # by job, in which commits it was part of its cluster's breakage
     cluster_of: Mapping[str, Hashable]  # a job of none is one by itself
-    costs: Dict[
-        str, float
-    ]  # of a job a commit, while it is not red for long, with what it waits for
+    costs: Dict[str, float]  # of a job that is not red for long, with what it waits for
     total: float  # of all jobs that are there, a commit
     kept: Jobs
 
@@ -896,25 +875,24 @@ class Policy(NamedTuple):
 
     percent: float
     is_budget: bool = False
-    at_least: float = (
-        0.0  # percent of the breakages that a budget catches even if it takes more
-    )
+    at_least: float = 0.0  # percent of the breakages that are caught even if that takes more
 
     def jobs(self, plan: Plan, picks: Iterable[Pick]) -> Jobs:
         """The jobs that greed takes, of all that it picks without a limit."""
         need = plan.needed(self.percent)
         if self.is_budget:
-            need = plan.needed(self.at_least)
             limited = picks_of(plan, plan.total * self.percent / 100)
-            if max([plan.caught(plan.kept), *(pick.caught for pick in limited)]) >= need:
-                return plan.kept.union(pick.job for pick in limited)
-        found = set(plan.kept)
-        caught = plan.caught(plan.kept)
+            found = plan.kept.union(pick.job for pick in limited)
+            need = plan.needed(self.at_least)
+            if plan.caught(found) >= need:
+                return found
+        found = plan.kept
+        caught = plan.caught(found)
         for pick in picks:
             if caught < need:
-                found.add(pick.job)
+                found |= {pick.job}
                 caught = pick.caught
-        return frozenset(found)
+        return found
 
 
 Failure = Tuple[Jobs, int]  # the jobs that catch it, and how often it came
@@ -951,9 +929,8 @@ class Cover:
                 caught[job].append(jobs)
         useful: Jobs = frozenset()
         for job in sorted(caught, key=lambda job: (self.costs[job], -len(caught[job]), job)):
-            if not useful.intersection(
-                *caught[job]
-            ):  # who is in each of its failures catches all
+            better = useful.intersection(*caught[job])  # who is in each of its failures
+            if not better:
                 useful |= {job}
         return useful
 
@@ -1073,86 +1050,19 @@ def plan_at(
     return Plan(breakages, cluster_of, costs, history.cost(there), keep & there)
 
 
-class Step(NamedTuple):
-    """A stretch of commits, and the jobs that each policy chose before it."""
-
-    start: int
-    end: int
-    cluster_of: Mapping[str, Hashable]  # by which they were chosen
-    chosen: Dict[Policy, Jobs]
-    wise: Dict[Policy, Jobs]  # what each had chosen, had it known all of the history
-
-    def window(self) -> int:
-        return bits_between(self.start, self.end)
-
-
-def clusters_at(history: History, number: int) -> Clusters:
-    """The clusters of the first so many commits."""
-    past = bits_between(0, number)
-    seen = {name: job for name, job in history.jobs.items() if job.ran & past}
-    return cluster(
-        {name: Verdicts(job.ran & past, job.passed & past) for name, job in seen.items()}
-    )
-
-
-def groups_of(history: History, clusters: Clusters) -> Mapping[str, Hashable]:
-    """By job, its cluster; one for all where each commit is one to catch."""
-    if history.has_clusters:
-        return clusters.number_of()
-    return dict.fromkeys(history.jobs, 0)
-
-
-def chosen_by(history: History, policies: Sequence[Policy], plan: Plan) -> Dict[Policy, Jobs]:
-    """What each policy chooses by a plan, with all that it waits for."""
-    picks = picks_of(plan)
-    return {policy: history.closed(policy.jobs(plan, picks)) for policy in policies}
-
-
-def walk(
-    history: History, policies: Sequence[Policy], keep: Jobs, late: Clusters
-) -> List[Step]:
-    """Choose by the past before each stretch of the newest commits; one before which nothing failed is not judged.
-
-    Clusters are those of the past, too: computed anew for each stretch, or, where that takes long, once; `late` are
-    those of the whole history, for what hindsight says.
-    """
-    count = len(history.commits)
-    judged = math.floor(count * JUDGED)
-    edges = sorted(
-        {count - judged + judged * number // STRETCHES for number in range(STRETCHES + 1)}
-    )
-    steps = []
-    early = None
-    for start, end in zip(edges, edges[1:]):
-        if early is None or len(history.jobs) ** 2 * start <= CLUSTER_WORK:
-            early = clusters_at(history, start)
-        cluster_of = groups_of(history, early)
-        plan = plan_at(history, start, cluster_of, keep)
-        if not plan.breakages:
-            continue
-        wise = plan_at(history, start, groups_of(history, late), keep, known=count)
-        steps.append(
-            Step(
-                start,
-                end,
-                cluster_of,
-                chosen_by(history, policies, plan),
-                chosen_by(history, policies, wise),
-            )
-        )
-    return steps
-
-
 class Score(NamedTuple):
-    """What sets would have done on failing commits. Costs are those of all commits together."""
+    """What sets would have done on stretches of commits. Costs are those of all commits together."""
 
-    caught: int = 0
-    failing: int = 0
-    events_caught: int = 0
-    events: int = 0
-    cost: float = 0.0
-    cost_of_all: float = 0.0
-    missed: int = 0  # a bit for each commit
+    stretches: int
+    commits: int
+    caught: int
+    failing: int
+    strange: int  # failing commits in which only jobs failed that had never failed before
+    events_caught: int
+    events: int
+    cost: float
+    cost_of_all: float
+    missed: int  # a bit for each commit
 
     def share(self) -> float:
         """Of the failing commits, those caught, from 0 to 1; 0 where none failed."""
@@ -1169,56 +1079,12 @@ class Score(NamedTuple):
         """
         if not self.failing:
             return 0.0, 1.0
+        share = self.share()
         squared = CERTAIN * CERTAIN / self.failing
-        middle = self.share() + squared / 2
-        half = math.sqrt(self.share() * (1 - self.share()) * squared + squared * squared / 4)
-        return max(0.0, (middle - half) / (1 + squared)), min(
-            1.0, (middle + half) / (1 + squared)
-        )
-
-
-def union(bits: Mapping[str, int], jobs: Iterable[str]) -> int:
-    """The commits of any of these jobs."""
-    return functools.reduce(operator.or_, (bits.get(job, 0) for job in jobs), 0)
-
-
-def cost_of_runs(history: History, runs: Mapping[str, int]) -> float:
-    """What runs of jobs cost, by the commits in which they run."""
-    return math.fsum(history.jobs[job].cost * ones_in(bits) for job, bits in runs.items())
-
-
-def score(history: History, steps: Iterable[Step], sets: Iterable[Jobs]) -> Score:
-    """What a set of jobs for each step would have caught and cost there."""
-    total = Score()
-    for step, jobs in zip(steps, sets):
-        window = step.window()
-        anew = {name: job.anew & window for name, job in history.jobs.items()}
-        ran = {name: job.ran & window for name, job in history.jobs.items()}
-        runs = {name: ran[name] & ~history.jobs[name].red for name in jobs}
-        events = Plan(anew, step.cluster_of, {}, 0.0, frozenset())
-        failing = union(anew, anew)
-        missed = failing & ~union(anew, jobs)
-        here = Score(
-            ones_in(failing) - ones_in(missed),
-            ones_in(failing),
-            events.caught(jobs),
-            events.caught(anew),
-            cost_of_runs(history, runs),
-            cost_of_runs(history, ran),
-            missed,
-        )
-        total = Score(*map(operator.add, total, here))
-    return total
-
-
-def unforeseen(history: History, steps: Iterable[Step]) -> int:
-    """In how many judged commits only jobs failed that had never failed before the choice."""
-    count = 0
-    for step in steps:
-        anew = {name: job.anew for name, job in history.jobs.items()}
-        known = [name for name in anew if anew[name] & bits_between(0, step.start)]
-        count += ones_in(step.window() & union(anew, anew) & ~union(anew, known))
-    return count
+        half = math.sqrt(share * (1 - share) * squared + squared * squared / 4)
+        low = (share + squared / 2 - half) / (1 + squared)
+        high = (share + squared / 2 + half) / (1 + squared)
+        return max(0.0, low), min(1.0, high)
 
 
 class Line(NamedTuple):
@@ -1231,16 +1097,93 @@ class Line(NamedTuple):
     behind: Score
 
 
-def lines_of(
-    history: History, steps: Sequence[Step], policies: Sequence[Policy], plan: Plan
-) -> Dict[Policy, Line]:
-    """Each policy's line of the table; `plan` is that of today."""
-    lines = {}
-    for policy, jobs in chosen_by(history, policies, plan).items():
-        ahead = score(history, steps, [step.chosen[policy] for step in steps])
-        behind = score(history, steps, [step.wise[policy] for step in steps])
-        lines[policy] = Line(policy, jobs, plan.cost(jobs) / (plan.total or 1.0), ahead, behind)
-    return lines
+def clusters_at(history: History, number: int) -> Clusters:
+    """The clusters of the first so many commits."""
+    past = bits_between(0, number)
+    verdicts = {}
+    for name, job in history.jobs.items():
+        if job.ran & past:
+            verdicts[name] = Verdicts(job.ran & past, job.passed & past)
+    return cluster(verdicts)
+
+
+def groups_of(history: History, clusters: Clusters) -> Mapping[str, Hashable]:
+    """By job, its cluster; one for all where each commit is one to catch."""
+    if history.has_clusters:
+        return clusters.number_of()
+    return dict.fromkeys(history.jobs, 0)
+
+
+def chosen_by(history: History, policies: Sequence[Policy], plan: Plan) -> Dict[Policy, Jobs]:
+    """What each policy chooses by a plan, with all that it waits for."""
+    picks = picks_of(plan)
+    return {policy: history.closed(policy.jobs(plan, picks)) for policy in policies}
+
+
+Scores = Dict[Policy, Tuple[Score, Score]]  # walking forward, and with hindsight
+
+
+def walk(history: History, policies: Sequence[Policy], keep: Jobs, late: Clusters) -> Scores:
+    """Choose by the past before each stretch of the newest commits; one before which nothing failed is not judged.
+
+    Clusters are those of the past, too: computed anew for each stretch, or, where that takes long, once; `late` are
+    those of the whole history, for what hindsight says.
+    """
+    count = len(history.commits)
+    judged = math.floor(count * JUDGED)
+    places = range(STRETCHES + 1)
+    edges = sorted({count - judged + judged * place // STRETCHES for place in places})
+    scores: Scores = {}
+    early = None
+    for start, end in zip(edges, edges[1:]):
+        if early is None or len(history.jobs) ** 2 * start <= CLUSTER_WORK:
+            early = clusters_at(history, start)
+        plan = plan_at(history, start, groups_of(history, early), keep)
+        if not plan.breakages:
+            continue
+        chosen = chosen_by(history, policies, plan)
+        wise_plan = plan_at(history, start, groups_of(history, late), keep, known=count)
+        wise = chosen_by(history, policies, wise_plan)
+        for policy in policies:
+            ahead = score(history, start, end, plan.cluster_of, chosen[policy])
+            behind = score(history, start, end, plan.cluster_of, wise[policy])
+            if policy in scores:
+                ahead = Score(*map(operator.add, ahead, scores[policy][0]))
+                behind = Score(*map(operator.add, behind, scores[policy][1]))
+            scores[policy] = ahead, behind
+    return scores
+
+
+def score(
+    history: History, start: int, end: int, cluster_of: Mapping[str, Hashable], jobs: Jobs
+) -> Score:
+    """What jobs that were chosen before a stretch would have caught and cost there."""
+    window = bits_between(start, end)
+    anew = {}
+    known = failing = caught = 0
+    cost = cost_of_all = 0.0
+    for name, job in history.jobs.items():
+        anew[name] = job.anew & window
+        failing |= anew[name]
+        cost_of_all += job.cost * ones_in(job.ran & window)
+        if job.anew & bits_between(0, start):
+            known |= anew[name]
+        if name in jobs:
+            caught |= anew[name]
+            cost += job.cost * ones_in(job.ran & ~job.red & window)
+    events = Plan(anew, cluster_of, {}, 0.0, frozenset())
+    return Score(
+        stretches=1,
+        commits=end - start,
+        caught=ones_in(caught),
+        failing=ones_in(failing),
+        strange=ones_in(failing & ~known),
+        events_caught=events.caught(jobs),
+        events=events.caught(anew),
+        cost=cost,
+        cost_of_all=cost_of_all,
+        missed=failing & ~caught,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -1258,7 +1201,6 @@ class Report(NamedTuple):
     choice: Optional[Choice]
     lines: List[Line]  # of the table
     line: Optional[Line]  # of the policy by which the choice was made
-    steps: List[Step]
     # What becomes of the jobs; no two sets share one, but that of `mend` and `gone`.
     chosen: Jobs
     new: Jobs
@@ -1340,9 +1282,8 @@ def headline(report: Report, line: Line) -> Iterator[str]:
     """What would have happened, with what certainty, and why not more."""
     ahead = line.ahead
     low, high = map(percent, ahead.interval())
-    count = sum(step.end - step.start for step in report.steps)
     yield (
-        f"Walked forward through the newest {counted(count, 'commit')}, choosing anew {len(report.steps)} times: "
+        f"Walked forward through the newest {counted(ahead.commits, 'commit')}, choosing anew {ahead.stretches} times: "
         f"caught {ahead.caught} of {counted(ahead.failing, 'failing commit')} ({percent(ahead.share())}; 95 % sure: "
         f"{low} to {high}) and {ahead.events_caught} of {counted(ahead.events, 'breakage')}, at "
         f"{percent(ahead.price())} of the cost; in hindsight {line.behind.caught} of {ahead.failing} at "
@@ -1363,14 +1304,13 @@ def headline(report: Report, line: Line) -> Iterator[str]:
             f"most: {percent(best.ahead.share())} at {percent(best.ahead.price())}"
         )
     if 100 * best.ahead.share() < AIM_PERCENT:
-        strange = unforeseen(report.history, report.steps)
         behind = [
             line.behind for line in report.lines if 100 * line.behind.share() >= AIM_PERCENT
         ]
         least = percent(behind[0].price()) if behind else "more"
         yield (
-            f"this history does not allow {AIM_PERCENT:g} % for {BUDGET_PERCENT:g} % of the cost: in {strange} of "
-            f"{ahead.failing} only jobs failed that had never failed before, and in hindsight it takes {least}"
+            f"this history does not allow {AIM_PERCENT:g} % for {BUDGET_PERCENT:g} % of the cost: in {ahead.strange} "
+            f"of {ahead.failing} only jobs failed that had never failed before, and in hindsight it takes {least}"
         )
 
 
@@ -1408,10 +1348,9 @@ def detail_lines(report: Report) -> Iterator[str]:
             f"To mend, red for {RED_RUNS} runs or more, and left out until they pass:",
             mend_lines(report),
         ),
-        ("Never failed:", named(clusters.constant)),
         (f"{count}, {len(marked)} of more than one job (* recommended):", marked),
         (f"Chosen:\n{COLUMNS}", job_lines(report, report.chosen)),
-        ("Left out, since they never failed anew:", named(sorted(silent))),
+        ("Left out, since they never failed anew:", [first_of(sorted(silent))][: len(silent)]),
         (f"Left out:\n{COLUMNS}", job_lines(report, report.rest() - silent)),
         ("Missed, walking forward:", missed_lines(report, missed)),
     ):
@@ -1421,11 +1360,6 @@ def detail_lines(report: Report) -> Iterator[str]:
             yield from lines[:LISTED]
         if len(lines) > LISTED:
             yield f"  \u2026 with {len(lines) - LISTED:,} more"
-
-
-def named(jobs: Sequence[str]) -> List[str]:
-    """A line of how many jobs there are and the first of them, if there are any."""
-    return [f"  {len(jobs)}: {first_of(jobs)}"] if jobs else []
 
 
 def mend_lines(report: Report) -> List[str]:
@@ -1641,7 +1575,7 @@ def check_outputs(options: argparse.Namespace) -> None:
 def analyse(options: argparse.Namespace) -> Report:
     """From the sources to all that is reported. Raises UsageError or OSError."""
     check_outputs(options)
-    history = history_of(options)
+    history = history_of(read(options), options)
     policy = Policy(BUDGET_PERCENT, is_budget=True, at_least=TARGETS[0])
     if options.budget is not None:
         policy = Policy(options.budget, is_budget=True)
@@ -1651,12 +1585,15 @@ def analyse(options: argparse.Namespace) -> Report:
     keep = matching("--keep", options.keep, [*history.jobs])
     count = len(history.commits)
     clusters = clusters_at(history, count)
-    steps = walk(history, [*table, policy], keep, clusters)
+    policies = [*dict.fromkeys([*table, policy])]
+    scores = walk(history, policies, keep, clusters)
     plan = plan_at(history, count, groups_of(history, clusters), keep)
     choice = final_choice(plan, policy)
     lines = {}
-    if choice and steps:
-        lines = lines_of(history, steps, [*table, policy], plan)
+    for asked, jobs in chosen_by(history, policies, plan).items():
+        if asked in scores:
+            share = plan.cost(jobs) / (plan.total or 1.0)
+            lines[asked] = Line(asked, jobs, share, *scores[asked])
     mend = history.red(count)
     gone = frozenset(history.jobs) - history.there(count)
     chosen = history.closed(choice.jobs if choice else ()) - (mend - keep)
@@ -1669,7 +1606,6 @@ def analyse(options: argparse.Namespace) -> Report:
         choice=choice,
         lines=[lines[target] for target in table if lines],
         line=lines.get(policy),
-        steps=steps,
         chosen=chosen,
         new=new,
         again=history.recent - mend - gone - chosen - new,
@@ -1706,7 +1642,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except MachineError as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return EXIT_MACHINE
-    except (UsageError, OSError) as error:
+    except UsageError as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return EXIT_USAGE
     return EXIT_OK if report.choice else EXIT_NOTHING
