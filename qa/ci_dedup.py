@@ -58,10 +58,11 @@ PROGRAM = "ci_dedup.py"
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ci_dedup.html")
 EXIT_OK, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING = 0, 2, 3, 5
 
+Verdict = Optional[bool]  # whether a job passed; None where it was there, and said nothing
 PASSED = "1 1.0 true yes ok success successful pass passed flaky"
 FAILED = "0 0.0 false no failure fail failed crashed timeout timed_out error broken"
 SILENT = "skipped skip cancelled canceled neutral pending blocked deferred interrupted unrunnable nan none null"
-VERDICTS: Mapping[str, Optional[bool]] = {
+VERDICTS: Mapping[str, Verdict] = {
     **dict.fromkeys(PASSED.split(), True),
     **dict.fromkeys(FAILED.split(), False),
     **dict.fromkeys(["", "not run", *SILENT.split()]),
@@ -101,6 +102,7 @@ NEW_FAILURE = re.compile(r"(?:^|\+)\.*-")  # in a job's signs
 LONG_RED = re.compile(rf"(?:-\.*){{{RED_RUNS - 1}}}-([-.]*)")  # its group, where it is so
 
 Jobs = FrozenSet[str]
+Groups = Mapping[str, Hashable]  # by job, which cluster it is of
 
 
 class UsageError(Exception):
@@ -128,9 +130,6 @@ def counted(number: int, what: str) -> str:
 # Reading: CSV files, journals, JSON and JUnit files, to what each job said of each commit, and cost.
 # ---------------------------------------------------------------------------------------------------
 
-# Whether a job passed, None if it said nothing; and its cost.
-Cell = Tuple[Optional[bool], Optional[float]]
-
 
 class Run(NamedTuple):
     """A run of a job for a commit, of which there may be later ones."""
@@ -138,7 +137,7 @@ class Run(NamedTuple):
     time: float  # seconds since 1970
     commit: str
     job: str
-    passed: Optional[bool]
+    passed: Verdict
     cost: Optional[float]
 
 
@@ -160,7 +159,7 @@ def cost_of(seconds: Any, gpus: Any = None) -> Optional[float]:
     )
 
 
-def verdict_of(word: Any, otherwise: Optional[bool] = None) -> Optional[bool]:
+def verdict_of(word: Any, otherwise: Verdict = None) -> Verdict:
     """Whether a word says that a job passed; None where it says nothing. Raises AttributeError."""
     return VERDICTS.get((word or "").strip().casefold(), otherwise)
 
@@ -210,7 +209,8 @@ def json_values(text: str) -> Iterator[Any]:
 
 def natural(name: str) -> List[str]:
     """A name in parts that sort as a reader would, `c9` before `c10`."""
-    return [part.zfill(20) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    parts = re.split(r"(\d+)", name)
+    return [part.zfill(20) if part.isdigit() else part for part in parts]
 
 
 @functools.lru_cache(maxsize=1 << 16)  # names are few
@@ -228,31 +228,29 @@ def is_part(event: Mapping[str, Any]) -> bool:
 
 
 class Reader:
-    """What has been read: by job, a cell for each commit. Commits are numbered as they come, the oldest first."""
+    """What has been read, by job and commit. Commits are numbered as they come, the oldest first."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.commits: Dict[str, int] = {}
-        self.jobs: Dict[str, Dict[int, Cell]] = {}
+        self.jobs: Dict[str, Dict[int, Verdict]] = collections.defaultdict(dict)
+        self.costs: Dict[str, Dict[int, float]] = collections.defaultdict(dict)
         self.runs: List[Run] = []
         self.started: Dict[str, Tuple[str, int]] = {}  # by run of run_tests.py: commit, GPUs
         self.waits: Dict[str, Jobs] = {}  # by job, the jobs that it waits for: they run with it
         self.skipped: List[str] = []  # what was not whole
 
-    def add(self, commit: str, job: str, passed: Optional[bool], cost: Optional[float]) -> None:
+    def add(self, commit: str, job: str, passed: Verdict, cost: Optional[float]) -> None:
         """Take in what a part of a job said; it passed if all its parts did, and costs what they cost together."""
         number = self.commits.setdefault(commit, len(self.commits))
-        cells = self.jobs.get(job)
-        if cells is None:
-            cells = self.jobs[job] = {}
-        if passed is None and number in cells:
+        verdicts = self.jobs[job]
+        if passed is None:
+            verdicts.setdefault(number, None)
             return
-        before, spent = cells.get(number, (None, None))
-        if before is not None:
-            passed = passed and before
-            if spent is not None:
-                cost = spent + (cost or 0.0)
-        cells[number] = passed, cost
+        verdicts[number] = passed and verdicts.get(number) is not False
+        if cost is not None:
+            costs = self.costs[job]
+            costs[number] = costs.get(number, 0.0) + cost
 
     def read(self) -> None:
         """Take in all sources, which have to be of one kind. Raises UsageError or OSError."""
@@ -308,13 +306,14 @@ class Reader:
         places = [header.index(name) if name in header else -1 for name in CELLS]
         cells_of = operator.itemgetter(*places)
         blanks = [""] * len(header)
+        least = max(places[:3]) + 1
         mistake = ""
         for row in filter(None, rows):
             if mistake:
                 raise UsageError(mistake)
             commit, job, ok, seconds, gpus = cells_of(row + blanks)
             try:
-                if not (commit and job and len(row) > max(places[:3])):
+                if not (commit and job and len(row) >= least):
                     raise ValueError("commit, job or ok is missing")
                 word = ok.strip().casefold()
                 if word not in VERDICTS:
@@ -345,7 +344,8 @@ class Reader:
         """Take in an event; a run whose CI named no commit is one by itself. Raises what json.loads may not."""
         if event["event"] == "run_start":
             run = event["run"]
-            self.started[run] = str(event.get("commit") or run), len(event["gpus"])
+            commit = str(event.get("commit") or run)
+            self.started[run] = commit, len(event["gpus"])
         elif event["event"] == "test_end" and not is_part(event):
             run, label, need = event["run"], event["label"], event.get("need")
             commit, gpus = self.started.get(run, (run, 1))
@@ -362,7 +362,8 @@ class Reader:
         paths = [source]
         if os.path.isdir(source):
             folder = source
-            paths = glob.glob(os.path.join(glob.escape(source), "**"), recursive=True)
+            pattern = os.path.join(glob.escape(source), "**")
+            paths = glob.glob(pattern, recursive=True)
         for path in paths:
             stem, extension = os.path.splitext(path)
             if extension in ("", ".json", ".xml") and os.path.isfile(path):
@@ -379,7 +380,8 @@ class Reader:
         if not values:
             raise ValueError("empty")
         try:
-            if isinstance(values[0], dict) and not isinstance(values[0].get("jobs"), list):
+            first = values[0]
+            if isinstance(first, dict) and not isinstance(first.get("jobs"), list):
                 self.add_statuses(os.path.basename(below), *values)
             else:
                 self.runs += map(service_run, service_jobs(values))
@@ -432,12 +434,15 @@ class Reader:
         for case in root.iter("testcase"):
             name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
             tags = {child.tag for child in case}
-            passed: Optional[bool] = not tags & {"failure", "error"}
+            passed: Verdict = not tags & {"failure", "error"}
             if passed and "skipped" in tags:
                 passed = None
-            cases.append((name, passed, cost_of((case.get("time") or "").replace(",", ""))))
+            seconds = case.get("time", "").replace(",", "")
+            cases.append((name, passed, cost_of(seconds)))
         for name, passed, cost in cases:
-            self.add(commit, name if self.options.cases or not job else job, passed, cost)
+            if job and not self.options.cases:
+                name = job
+            self.add(commit, name, passed, cost)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -518,10 +523,10 @@ def matching(option: str, patterns: Iterable[str], jobs: Sequence[str]) -> Jobs:
     return frozenset(found)
 
 
-def signs_of(cells: Mapping[int, Cell], commits: int) -> str:
+def signs_of(verdicts: Mapping[int, Verdict], commits: int) -> str:
     """A sign for each commit: `+` passed, `-` failed, `?` was there and said nothing, `.` was not there."""
     signs = bytearray(b"." * commits)
-    for number, (passed, _) in cells.items():
+    for number, passed in verdicts.items():
         signs[number] = SIGNS[passed]
     return signs.decode()
 
@@ -573,11 +578,7 @@ def costs_of(reader: Reader, jobs: Iterable[str], full: Sequence[bool]) -> Dict[
     """Each job's median cost, the median of the others' where its own is unknown; empty if none costs anything."""
     medians = {}
     for job in jobs:
-        known = [
-            cost
-            for number, (passed, cost) in reader.jobs[job].items()
-            if full[number] and passed is not None and cost is not None
-        ]
+        known = [cost for number, cost in reader.costs[job].items() if full[number]]
         if known:
             medians[job] = statistics.median(known)
     if not any(medians.values()):
@@ -631,7 +632,9 @@ def history_of(reader: Reader, options: argparse.Namespace) -> History:
         raise UsageError("; ".join(["no job ever passed; is this the whole history?", *notes]))
     costs = costs_of(reader, signs, full)
     counts_red = options.count == "red"
-    jobs = {job: job_of(text, costs.get(job, 1.0), counts_red) for job, text in signs.items()}
+    jobs = {}
+    for job, text in signs.items():
+        jobs[job] = job_of(text, costs.get(job, 1.0), counts_red)
     return History(
         commits=[*itertools.compress(reader.commits, full)],
         jobs=jobs,
@@ -707,7 +710,8 @@ def matrix_of(values: Sequence[Hashable], measure: Callable[[Any, Any], float]) 
     table = [[0.0] * len(distinct) for _ in distinct]
     for row, one in enumerate(distinct):
         for column, other in enumerate(distinct[: row + 1]):
-            table[row][column] = table[column][row] = measure(one, other)
+            value = measure(one, other)
+            table[row][column] = table[column][row] = value
     numbers = [number_of[value] for value in values]
     return [[table[row][column] for column in numbers] for row in numbers]
 
@@ -783,12 +787,17 @@ def cluster(verdicts: Mapping[str, Verdicts]) -> Clusters:
     leaves = [*itertools.chain(*groups)]
     order = [varied[leaf] for leaf in leaves] + constant
     place = {leaf: number for number, leaf in enumerate(leaves)}
+    renumbered = []
+    for left, right, height in tree:
+        left = place.get(left, left)
+        right = place.get(right, right)
+        renumbered.append(Merge(left, right, height))
     return Clusters(
         [jobs[number] for number in order],
         [[jobs[varied[leaf]] for leaf in group] for group in groups],
         [jobs[number] for number in constant],
         [[matrix[one][other] for other in order] for one in order],
-        [Merge(place.get(left, left), place.get(right, right), at) for left, right, at in tree],
+        renumbered,
     )
 
 
@@ -801,7 +810,7 @@ class Plan(NamedTuple):
     """What there is to choose from, and by, at one moment. A breakage is a pair of a commit and a cluster."""
 
     breakages: Dict[str, int]  # by job, in which commits it was part of its cluster's breakage
-    cluster_of: Mapping[str, Hashable]  # a job of none is one by itself
+    cluster_of: Groups  # a job of none is one by itself
     costs: Dict[str, float]  # of a job that is not red for long, with what it waits for
     total: float  # of all jobs that are there, a commit
     kept: Jobs
@@ -989,10 +998,12 @@ class Cover:
                 continue
             steps += sum(len(jobs) for jobs, _ in left) * len(caps)
             worth, cap = max((self.worth(left, missing, cap), cap) for cap in caps)
-            if spent + worth < cost * NEARLY:
+            lower = spent + worth
+            if lower < cost * NEARLY:
                 job = self.best(left, missing)
-                for node in ((chosen, barred | {job}), (chosen | {job}, barred)):
-                    nodes.append(Node(spent + worth, *node, [cap * 2, cap, cap / 2]))
+                caps = [cap * 2, cap, cap / 2]
+                nodes.append(Node(lower, chosen, barred | {job}, caps))
+                nodes.append(Node(lower, chosen | {job}, barred, caps))
         return found, min([cost, *(node.lower for node in nodes)])
 
 
@@ -1027,7 +1038,7 @@ def final_choice(plan: Plan, policy: Policy) -> Optional[Choice]:
 def plan_at(
     history: History,
     number: int,
-    cluster_of: Mapping[str, Hashable],
+    cluster_of: Groups,
     keep: Jobs,
     known: Optional[int] = None,
 ) -> Plan:
@@ -1039,9 +1050,11 @@ def plan_at(
     there = history.there(number)
     costs = {}
     for name in sorted(there):
-        ran = history.jobs[name].ran & past
-        was_red = ones_in(ran & history.jobs[name].red) / max(1, ones_in(ran))
-        costs[name] = history.cost(history.closed([name])) * (1 - RED_AGAIN * was_red)
+        job = history.jobs[name]
+        ran = job.ran & past
+        was_red = ones_in(ran & job.red) / max(1, ones_in(ran))
+        price = history.cost(history.closed([name]))
+        costs[name] = price * (1 - RED_AGAIN * was_red)
     seen = bits_between(0, known or number)
     breakages = {}
     for name in sorted(there - history.young(number)):
@@ -1107,7 +1120,7 @@ def clusters_at(history: History, number: int) -> Clusters:
     return cluster(verdicts)
 
 
-def groups_of(history: History, clusters: Clusters) -> Mapping[str, Hashable]:
+def groups_of(history: History, clusters: Clusters) -> Groups:
     """By job, its cluster; one for all where each commit is one to catch."""
     if history.has_clusters:
         return clusters.number_of()
@@ -1154,9 +1167,7 @@ def walk(history: History, policies: Sequence[Policy], keep: Jobs, late: Cluster
     return scores
 
 
-def score(
-    history: History, start: int, end: int, cluster_of: Mapping[str, Hashable], jobs: Jobs
-) -> Score:
+def score(history: History, start: int, end: int, cluster_of: Groups, jobs: Jobs) -> Score:
     """What jobs that were chosen before a stretch would have caught and cost there."""
     window = bits_between(start, end)
     anew = {}
@@ -1245,11 +1256,13 @@ def summary_lines(report: Report) -> Iterator[str]:
     for named, why in (
         (report.new, "new, and run too until more is known of them"),
         (report.again, "failed lately, and run too (--recent)"),
-        (report.gone, "no longer run, and not recommended"),
     ):
         if named:
-            share = percent(report.history.cost(named - report.gone), report.plan.total)
+            share = percent(report.history.cost(named), report.plan.total)
             yield f"{why}: {len(named)}, {share} of the cost: {first_of(sorted(named))}"
+    if report.gone:
+        gone = first_of(sorted(report.gone))
+        yield f"no longer run, and not recommended: {len(report.gone)}: {gone}"
     if report.line:
         yield from headline(report, report.line)
         yield from table_lines(report)
@@ -1270,7 +1283,7 @@ def recommended_line(report: Report, choice: Choice) -> str:
         proof += " with those to keep"
     waiting = len(choice.jobs - report.chosen)
     if waiting:
-        proof = f"with {waiting} that may run again when mended, {proof}"
+        proof = f"with {waiting} red for long, {proof}"
     return (
         f"Recommended: {len(report.chosen)} of {counted(len(plan.costs), 'job')}, {report.price(cost)} of "
         f"{report.price(plan.total)} a commit ({percent(cost, plan.total)}); {proof} that catches {caught} of "
@@ -1371,7 +1384,8 @@ def mend_lines(report: Report) -> List[str]:
         failures = runs - ones_in(job.passed)
         mended = job.passed.bit_length()
         later = job.ran >> mended
-        since = report.history.commits[mended + (later & -later).bit_length() - 1]
+        first = mended + (later & -later).bit_length() - 1  # the lowest of its bits
+        since = report.history.commits[first]
         lines.append(
             (-failures, f"  {name}: since {since}, {failures} of {counted(runs, 'run')}")
         )
@@ -1387,8 +1401,11 @@ def job_lines(report: Report, jobs: Jobs) -> List[str]:
         if job in jobs:
             others = report.chosen - {job}
             alone = plan.caught(others | {job}) - plan.caught(others)
-            alike = [(phi, f" | {name}") for phi, name in zip(row, names) if name in others]
-            phi, like = max((one for one in alike if one[0] > 0), default=(0.0, ""))
+            alike = [(0.0, "")]
+            for phi, name in zip(row, names):
+                if name in others and phi > 0:
+                    alike.append((phi, f" | {name}"))
+            phi, like = max(alike)
             share = percent(plan.costs.get(job, 0.0), plan.total)
             lines.append(f"{share:>8} {plan.caught([job]):8} {alone:6} {phi:5.2f}  {job}{like}")
     return lines
@@ -1455,7 +1472,8 @@ def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) ->
     points = []
     for line in [*report.lines, *filter(None, [report.line])]:
         score = line.ahead
-        points.append([line is report.line, score.price(), score.share(), *score.interval()])
+        figures = [score.price(), score.share(), *score.interval()]
+        points.append([line is report.line, *figures])
     data = {
         "jobs": report.clusters.jobs,
         "ran": [f"{job.ran:0{digits}x}" for job in jobs],
@@ -1470,7 +1488,7 @@ def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) ->
         "TITLE": f"{counted(len(jobs), 'job')} over {commits}",
         "SUMMARY": html.escape("\n".join(summary)),
         "DETAILS": html.escape("\n".join(details)),
-        "DATA": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+        "DATA": json.dumps(data).replace("<", "\\u003c"),
     }
     with open(PAGE, encoding="utf-8") as file:
         template = file.read()

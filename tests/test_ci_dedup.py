@@ -121,7 +121,7 @@ def told(reader: Reader) -> List[str]:
     """What was read as lines that `verdicts_of` reads, the jobs by name; commits of which nobody spoke are left out."""
     said: Dict[int, List[str]] = {number: [] for number in reader.commits.values()}
     for job in sorted(reader.jobs):
-        for number, (passed, _) in reader.jobs[job].items():
+        for number, passed in reader.jobs[job].items():
             if passed is not None:
                 said[number].append(job + "-+"[passed])
     return [f"{commit}: {' '.join(said[number])}" for commit, number in reader.commits.items() if said[number]]
@@ -129,7 +129,8 @@ def told(reader: Reader) -> List[str]:
 
 def prices(reader: Reader) -> List[Dict[str, Optional[float]]]:
     """What each job of each commit has cost, where it spoke."""
-    return [{job: cells[number][1] for job, cells in reader.jobs.items() if cells.get(number, (None,))[0] is not None}
+    return [{job: reader.costs.get(job, {}).get(number) for job, said in reader.jobs.items()
+             if said.get(number) is not None}
             for number in reader.commits.values()]
 
 
@@ -404,8 +405,7 @@ class Services(DedupCase):
             reader = self.read_from(sources)
             self.assertEqual(told(reader), ["early: CI / a-", "late: CI / a+ CI / b-"])
         self.assertEqual(prices(reader)[1], {"CI / a": 90.0, "CI / b": 90.0})
-        self.assertEqual({job for job, cells in reader.jobs.items() if 1 in cells and cells[1][0] is None},
-                             {"CI / c", "CI / d"})
+        self.assertEqual({job for job, said in reader.jobs.items() if said.get(1, 0) is None}, {"CI / c", "CI / d"})
 
     def test_gitlab(self) -> None:
         jobs = [{"id": number, "name": name, "status": status,
@@ -1273,7 +1273,7 @@ class Walking(DedupCase):
         out = self.inside("h.csv", "--catch", "100", "--write", self.path("w"))
         self.assertIn("\nTo mend, red for 10 runs or more, and left out until they pass:\n"
                       "  a: since c4, 16 of 20 runs\n", out)
-        self.assertIn("\nRecommended: 1 of 2 jobs, 1 job of 2 jobs a commit (50.0 %); with 1 that may run ",
+        self.assertIn("\nRecommended: 1 of 2 jobs, 1 job of 2 jobs a commit (50.0 %); with 1 red for long, ",
                       out)
         self.assertEqual(self.read("w").splitlines()[-4:],
                          ["# Left out until they pass, since they are red for long:", "# a", "# Chosen:", "b"])
@@ -1308,7 +1308,7 @@ class Walking(DedupCase):
                  for number in range(40)]
         self.write("h.csv", table_of(*lines))
         out = self.inside("h.csv", "--catch", "100", "--write", self.path("w"))
-        self.assertIn("\nno longer run, and not recommended: 1, 0.0 % of the cost: old\n", out)
+        self.assertIn("\nno longer run, and not recommended: 1: old\n", out)
         self.assertNotIn("old", self.read("w"))
 
     def test_new_jobs_run_apart_from_the_choice(self) -> None:

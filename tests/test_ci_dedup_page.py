@@ -60,6 +60,9 @@ MANY = """
     map.scrollLeft = map.scrollTop = said.size / 2;
     said.left = label.getBoundingClientRect().left - frame.left;
     said.top = byId("columns").getBoundingClientRect().top - frame.top;
+    const cell = canvas.getBoundingClientRect(), row = label.children[500], column = byId("columns").children[500];
+    said.down = row.getBoundingClientRect().top - cell.top - 500 * 20;
+    said.right = column.getBoundingClientRect().left - cell.left - 500 * 20;
     return JSON.stringify(said);
 })()
 """
@@ -205,6 +208,7 @@ class Page(unittest.TestCase):
         self.assertGreater(said["whole"], 100_000)
         self.assertEqual(said["size"], 20 * said["all"])
         self.assertLess(max(abs(said["left"]), abs(said["top"])), 3, "labels stay while the map is scrolled")
+        self.assertLess(max(abs(said["down"]), abs(said["right"])), 1, "each at its row or column")
         paper = base64.b64decode(browser.ask("Page.printToPDF", browser.open(page))["data"])
         self.assertGreater(len(paper), 10_000)
 
