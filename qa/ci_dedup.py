@@ -1633,7 +1633,9 @@ def analyse(options: argparse.Namespace) -> Report:
 
 
 def show(text: str) -> None:
-    """Print what standard output can show. Raises MachineError."""
+    """Print what standard output can show, if there is one. Raises MachineError."""
+    if sys.stdout is None:
+        return
     encoding = sys.stdout.encoding or "utf-8"
     try:
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
