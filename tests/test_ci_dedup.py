@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import ast
-import collections
 import contextlib
 import csv
 import html.parser
@@ -27,25 +26,19 @@ sys.path.insert(0, os.path.join(ROOT, "qa"))
 sys.path.insert(0, os.path.join(ROOT, "qa", "bench"))
 
 import ci_dedup
-import ci_dedup_choose
-import ci_dedup_cluster
-import ci_dedup_read
 import ci_history
-from ci_dedup_choose import Cover
-from ci_dedup_cluster import Merge
-from ci_dedup_read import Commit, History, UsageError, Verdict
+from ci_dedup import Cover, Job, Merge, Reader, UsageError, Verdicts
 
 SCRIPT = os.path.join(ROOT, "qa", "ci_dedup.py")
-FILES = ("ci_dedup.py", "ci_dedup_read.py", "ci_dedup_cluster.py", "ci_dedup_choose.py", "ci_dedup_page.py")
 NO_COMMIT = dict.fromkeys(run_tests.COMMIT_VARIABLES, "")
-FUNCTION_LINES, FILE_LINES = 45, 1000
+FUNCTION_LINES = 45
 
 IMPORT = """
 import os, sys, threading
 sys.path.insert(0, sys.argv[1])
 def world():
     return [os.getcwd(), sorted(os.listdir(".")), dict(os.environ), sys.path[:], len(threading.enumerate())]
-import argparse, csv, statistics, xml.etree.ElementTree             # what they do at import is theirs
+import argparse, csv, html, statistics, xml.etree.ElementTree             # what they do at import is theirs
 before = world()
 import ci_dedup
 assert before == world(), "it changes something at import"
@@ -59,15 +52,15 @@ TEN = ("c1: fast+ slow+ other+ rare+ calm+", "c2: fast- slow- other+ rare+ calm+
        "c9: fast+ slow+ other+ rare- calm+", "c10: fast+ slow+ other+ rare+ calm+")
 TEN_COSTS = {"fast": "10,1", "slow": "50,2", "other": "20,", "rare": "40,1", "calm": "10,0.5"}
 TEN_TEXT = """\
-5 jobs, 10 commits from c1 to c10, 5 commits with new failures
-Recommended: 2 of 5 jobs, 30.0 s of 2.9 min a commit (17.1 %); the cheapest set there is that catches 4 of 5 \
+5 jobs, 10 commits from c1 to c10, 5 failing commits
+Recommended: 2 of 5 jobs, 30.0 s of 175.0 s a commit (17.1 %); the cheapest set there is that catches 4 of 5 \
 breakages so far (80.0 %)
-Walked forward through the newest 7 commits, choosing anew 7 times: caught 2 of 4 commits with new failures (50.0 \
-%; 95 % sure: 15.0 % to 85.0 %) and 2 of 4 breakages, at 15.5 % of the cost; in hindsight 3 of 4 at 17.1 %
-warning: 4 commits with new failures to judge by: with fewer than 30 a share says little; take a longer history, or \
-trust the interval alone
-this history does not allow 80 % for 20 % of the cost; the best is 50.0 %: in 2 of 4 only jobs failed that had \
-never failed before the choice, and the cheapest set that was found in hindsight takes 40.0 % of the cost
+Walked forward through the newest 7 commits, choosing anew 7 times: caught 2 of 4 failing commits (50.0 %; 95 % \
+sure: 15.0 % to 85.0 %) and 2 of 4 breakages, at 15.5 % of the cost; in hindsight 3 of 4 at 17.1 %
+warning: with fewer than 30 failing commits to judge by a share says little; take a longer history, or trust the \
+interval alone
+this history does not allow 80 % for 20 % of the cost: in 2 of 4 only jobs failed that had never failed before, and \
+in hindsight it takes 40.0 %
 
 Cost against catch (--catch takes a line, --budget a cost):
   asked  jobs  cost now |  walking forward: cost      caught    share        95 % sure | in hindsight: cost    share
@@ -83,49 +76,68 @@ Cost against catch (--catch takes a line, --budget a cost):
    95 %     3    40.0 % |                 18.8 %         2/4   50.0 %  15.0 %-  85.0 % |             40.0 %  100.0 %
   100 %     3    40.0 % |                 18.8 %         2/4   50.0 %  15.0 %-  85.0 % |             40.0 %  100.0 %
 
-never failed: 1: calm
 3 clusters, 1 of more than one job (* recommended):
   *fast | slow
 
-    cost/s  catches  alone  job: breakages so far that it catches
-     10.00        3      3  fast
-     20.00        1      1  other
-Left out, since they never failed anew: 1: calm
+Chosen:
+    cost  catches  alone   phi  job | the recommended one most like it
+   5.7 %        3      3  0.00  fast
+  11.4 %        1      1  0.00  other
+
+Left out, since they never failed anew:
+calm
+
 Left out:
-    cost/s failures uncaught   phi  job | the recommended one most like it
-    100.00        3        0  1.00  slow | fast
-     40.00        1        1        rare
+    cost  catches  alone   phi  job | the recommended one most like it
+  57.1 %        3      0  1.00  slow | fast
+  22.9 %        1      1  0.00  rare
+
 Missed, walking forward:
   c4: other
   c9: rare
 """
 
 
-def commits_of(*lines: str, costs: Mapping[str, float] = {}) -> List[Commit]:  # noqa: B006
-    """Commits from lines `name: job+ job- …`: a job that passed, one that failed."""
-    commits = []
+def verdicts_of(*lines: str) -> Dict[str, Dict[str, bool]]:
+    """By commit and job whether it passed, from lines `name: job+ job- …`."""
+    commits = {}
     for line in lines:
         name, _, words = line.partition(":")
-        commits.append(Commit(name, {word[:-1]: Verdict(word[-1] == "+", costs.get(word[:-1]))
-                                     for word in words.split()}))
+        commits[name] = {word[:-1]: word[-1] == "+" for word in words.split()}
     return commits
 
 
-def told(history: History) -> List[str]:
-    """A history as lines that `commits_of` reads, the jobs by name."""
-    return [f"{commit.name}: " + " ".join(f"{job}{'-+'[verdict.passed]}" for job, verdict in
-                                          sorted(commit.verdicts.items())) for commit in history.commits]
+def bits_of(*lines: str) -> Dict[str, Verdicts]:
+    """By job its verdicts as bits, from lines as of `verdicts_of`."""
+    found: Dict[str, Verdicts] = {}
+    for number, verdicts in enumerate(verdicts_of(*lines).values()):
+        for job, passed in verdicts.items():
+            ran, before = found.get(job, (0, 0))
+            found[job] = Verdicts(ran | 1 << number, before | passed << number)
+    return found
 
 
-def prices(history: History) -> List[Dict[str, Optional[float]]]:
-    """What each job of each commit has cost."""
-    return [{job: verdict.cost for job, verdict in commit.verdicts.items()} for commit in history.commits]
+def told(reader: Reader) -> List[str]:
+    """What was read as lines that `verdicts_of` reads, the jobs by name; commits of which nobody spoke are left out."""
+    said: Dict[int, List[str]] = {number: [] for number in reader.commits.values()}
+    for job in sorted(reader.jobs):
+        for number, passed in reader.jobs[job].items():
+            if passed is not None:
+                said[number].append(job + "-+"[passed])
+    return [f"{commit}: {' '.join(said[number])}" for commit, number in reader.commits.items() if said[number]]
+
+
+def prices(reader: Reader) -> List[Dict[str, Optional[float]]]:
+    """What each job of each commit has cost, where it spoke."""
+    return [{job: reader.costs.get(job, {}).get(number) for job, said in reader.jobs.items()
+             if said.get(number) is not None}
+            for number in reader.commits.values()]
 
 
 def table_of(*lines: str, costs: Mapping[str, str] = {}, blank: str = ",") -> str:  # noqa: B006
-    """A CSV file from lines as of `commits_of`, with `seconds,gpus` by job."""
-    rows = [f"{commit.name},{job},{int(verdict.passed)},{costs.get(job, blank)}\n"
-            for commit in commits_of(*lines) for job, verdict in commit.verdicts.items()]
+    """A CSV file from lines as of `verdicts_of`, with `seconds,gpus` by job."""
+    rows = [f"{line.partition(':')[0]},{word[:-1]},{int(word[-1] == '+')},{costs.get(word[:-1], blank)}\n"
+            for line in lines for word in line.partition(":")[2].split()]
     return "".join(["commit,job,ok,seconds,gpus\n", *rows])
 
 
@@ -152,46 +164,48 @@ def github_job(name: str, conclusion: Optional[str] = "success", commit: str = "
 class DedupCase(RunnerCase):
     """A test case with a folder of its own, in which the real command line runs."""
 
-    def process(self, *arguments: str, code: int = 0, err: str = "", env: Mapping[str, str] = {},  # noqa: B006
-                stdout: int = subprocess.PIPE) -> str:
-        """What the real command line prints; `err` is a pattern for all of stderr."""
+    def dedup(self, *arguments: str, code: int = 0, err: str = "", env: Mapping[str, str] = {},  # noqa: B006
+              stdout: int = subprocess.PIPE) -> Ran:
+        """Run the command line; hold exit code, stderr (a pattern for all of it) and stdout against each other."""
         environment = {"PYTHONIOENCODING": "utf-8:surrogateescape", "COLUMNS": "100", **env}
         ran = subprocess.run([sys.executable, "-S", SCRIPT, *arguments], cwd=self.folder, check=False, stdout=stdout,
                              stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=self.environment(None, environment))
-        out, said = ((data or b"").decode("utf-8", "surrogateescape") for data in (ran.stdout, ran.stderr))
-        return self.held(ran.returncode, out, said, code, err)
-
-    def dedup(self, *arguments: str, code: int = 0, err: str = "") -> str:
-        """The same in this process, which is quicker."""
-        out, said = io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape"), io.StringIO()
-        before = os.getcwd()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said), \
-                unittest.mock.patch.dict(os.environ, {"COLUMNS": "100"}):
-            os.chdir(self.folder)
-            try:
-                found: Any = ci_dedup.main(arguments)
-            except SystemExit as error:
-                found = error.code
-            finally:
-                os.chdir(before)
-        out.seek(0)
-        return self.held(found, out.read(), said.getvalue(), code, err)
-
-    def held(self, found: Any, out: str, said: str, code: int, err: str) -> str:
-        """What was printed, once it is held against exit code and stderr."""
-        self.assertEqual(found, code, said)
+        said = ran.stderr.decode("utf-8", "replace")
+        self.assertEqual(ran.returncode, code, said)
         self.assertRegex(said, rf"(?s)\A{err}\n?\Z")
         if code in (2, 3):
-            self.assertFalse(out, "a mistake is told on stderr alone")
-        return out
+            self.assertFalse(ran.stdout, "a mistake is told on stderr alone")
+        return Ran(ran.returncode, ran.stdout or b"", said, self.folder)
+
+    def inside(self, source: str, *options: str, code: int = 0, err: str = "") -> str:
+        """The same in this process, in which tables of many cases are quicker; returns what is printed."""
+        out, said = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+            try:
+                found: Any = ci_dedup.main([self.path(source), *options])
+            except SystemExit as error:
+                found = error.code
+        self.assertEqual(found, code, said.getvalue())
+        self.assertRegex(said.getvalue(), rf"(?s)\A{err}\n?\Z")
+        return out.getvalue()
 
     def path(self, *names: str) -> str:
         return os.path.join(self.folder, *names)
 
-    def history(self, sources: str, *options: str) -> History:
-        """What is read from files and folders of the test's folder, named in one text."""
-        arguments = [*map(self.path, sources.split()), *options]
-        return ci_dedup_read.read_history(ci_dedup.build_parser().parse_args(arguments))
+    def options(self, sources: str, *options: str) -> Any:
+        """The command line for files and folders of the test's folder, named in one text."""
+        return ci_dedup.build_parser().parse_args([*map(self.path, sources.split()), *options])
+
+    def read_from(self, sources: str, *options: str) -> Reader:
+        """What is read from these."""
+        reader = Reader(self.options(sources, *options))
+        reader.read()
+        return reader
+
+    def history(self, sources: str, *options: str) -> ci_dedup.History:
+        """The jobs and commits of these that count."""
+        asked = self.options(sources, *options)
+        return ci_dedup.history_of(ci_dedup.read(asked), asked)
 
     def statuses(self, name: str, jobs: Any, at: float = 0.0) -> str:
         """A file of job statuses, changed at that time; a job's status, or all that is said of it, by job."""
@@ -224,67 +238,44 @@ class DedupCase(RunnerCase):
 
 
 class Contract(RunnerCase):
-    """It is five files that any Python from 3.8 runs."""
+    """It is a file that any Python from 3.8 runs, and a page."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.sources = {}
-        for name in FILES:
-            with open(os.path.join(os.path.dirname(SCRIPT), name), encoding="utf-8") as file:
-                self.sources[name] = file.read()
-        self.trees = {name: ast.parse(source, feature_version=(3, 8)) for name, source in self.sources.items()}
+        with open(SCRIPT, encoding="utf-8") as file:
+            self.source = file.read()
+        self.tree = ast.parse(self.source, feature_version=(3, 8))
 
     def nodes(self, kind: Any) -> List[Any]:
-        return [node for tree in self.trees.values() for node in ast.walk(tree) if isinstance(node, kind)]
+        return [node for node in ast.walk(self.tree) if isinstance(node, kind)]
 
-    def test_imports_are_of_the_standard_library_and_of_each_other(self) -> None:
+    def test_imports_are_of_the_standard_library(self) -> None:
         imported = {alias.name.partition(".")[0] for node in self.nodes(ast.Import) for alias in node.names}
         imported |= {(node.module or ".").partition(".")[0] for node in self.nodes(ast.ImportFrom)}
-        ours = {name[:-3] for name in FILES[1:]}
-        self.assertLessEqual(ours | {"argparse"}, imported)
-        self.assertEqual(imported - ours - getattr(sys, "stdlib_module_names", imported), set())
+        self.assertIn("argparse", imported)
+        self.assertEqual(imported - getattr(sys, "stdlib_module_names", imported), set())
 
-    def test_who_copies_it_is_told_which_files_belong_together(self) -> None:
-        for missing in FILES[1:]:
-            folder = self.path_of(missing)
-            for name in FILES:
-                if name != missing:
-                    shutil.copy(os.path.join(os.path.dirname(SCRIPT), name), folder)
-            with self.subTest(missing):
-                ran = subprocess.run([sys.executable, "-S", os.path.join(folder, "ci_dedup.py"), "x"], check=False,
-                                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-                self.assertEqual((ran.returncode, ran.stdout.decode()),
-                                 (2, f"ci_dedup.py: error: {missing} is not beside it; copy it, too\n"))
-                self.assertIn(missing, ci_dedup.__doc__ or "")
-
-    def path_of(self, name: str) -> str:
-        """A new folder."""
-        folder = os.path.join(self.folder, name + ".d")
-        os.mkdir(folder)
-        return folder
+    def test_who_copies_it_alone_is_told_what_the_page_needs(self) -> None:
+        shutil.copy(SCRIPT, self.folder)
+        table = self.write("h.csv", table_of(*TEN))
+        for options, expected in (([], (0, "")), (["--html", "p.html"], (
+                2, "ci_dedup.py: error: ci_dedup.html is not beside ci_dedup.py; copy it, too\n"))):
+            command = [sys.executable, "-S", os.path.join(self.folder, "ci_dedup.py"), table, *options]
+            ran = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE)
+            self.assertEqual((ran.returncode, ran.stderr.decode()), expected)
 
     def test_newer_spellings_of_types_are_not_evaluated(self) -> None:
-        for name, source in self.sources.items():
-            self.assertIn("from __future__ import annotations", source, name)
+        self.assertIn("from __future__ import annotations", self.source)
         for node in self.nodes(ast.Subscript):
             if isinstance(node.value, ast.Name):
                 self.assertNotIn(node.value.id, ("list", "dict", "set", "tuple", "type"), f"line {node.lineno}")
 
-    def test_functions_files_and_lines_are_short(self) -> None:
-        functions = self.nodes(ast.FunctionDef)
-        self.assertGreater(len(functions), 30)
-        self.assertEqual({node.name: (node.end_lineno or 0) - node.lineno + 1 for node in functions
-                          if (node.end_lineno or 0) - node.lineno + 1 > FUNCTION_LINES}, {})
-        for name, source in self.sources.items():
-            lines = source.splitlines()
-            self.assertLessEqual(len(lines), FILE_LINES, name)
-            self.assertEqual([line for line in lines if len(line) > 120 or line != line.rstrip()], [], name)
-
-    def test_docstrings_are_sentences(self) -> None:
-        for node in self.nodes((ast.FunctionDef, ast.ClassDef)):
-            if ast.get_docstring(node):
-                first = (ast.get_docstring(node) or "").partition("\n\n")[0]
-                self.assertRegex(first, r"(?s)^[^\s].*[.:)]$", node.name)
+    def test_functions_and_lines_are_short(self) -> None:
+        lengths = {node.name: node.end_lineno - node.lineno + 1 for node in self.nodes(ast.FunctionDef)}
+        self.assertEqual({name: length for name, length in lengths.items() if length > FUNCTION_LINES}, {})
+        lines = self.source.splitlines()
+        self.assertEqual([line for line in lines if len(line) > 120 or line != line.rstrip()], [])
 
     def test_importing_it_has_no_side_effects(self) -> None:
         ran = subprocess.run([sys.executable, "-B", "-c", IMPORT, os.path.dirname(SCRIPT)], cwd=self.folder,
@@ -306,88 +297,23 @@ class Folders(DedupCase):
                 ("build_x", "build_x"), ("xbuild", "xbuild"), ("x_Test", "x_Test"),
                 ("pr/py2-cuda_build", "pr/py2-cuda"), ("ci/circleci: a_b_test", "ci/circleci: a_b")):
             with self.subTest(job):
-                self.assertEqual(ci_dedup_read.folded(job), expected)
+                self.assertEqual(ci_dedup.folded(job), expected)
 
     def test_a_job_passes_if_all_its_parts_do(self) -> None:
-        for parts, passed in ((("success", "success"), "+"), (("success", "failure"), "-"),
-                              (("failure", "success"), "-"), (("failure", "failure"), "-"), (("success",), "+")):
+        """What is neither a success nor says nothing has failed."""
+        for parts, passed in (("success success", "+"), ("success failure", "-"), ("error success", "-"),
+                              ("UNSTABLE x", "-"), ("Success", "+"), ("success canceled", "+"), ("pending broken", "-"),
+                              ("skipped success", "+")):
             with self.subTest(parts):
-                names = ("x_build", "x_test")
-                self.statuses("s/c1", dict(zip(names, parts)))
-                self.assertEqual(told(self.history("s")), ["c1: x" + passed])
-
-    def test_what_is_no_success_has_failed(self) -> None:
-        for status in ("failure", "error", "pending", "canceled", "skipped", "", "Success", "SUCCESS", "successful",
-                       "passed"):
-            with self.subTest(status):
-                self.statuses("s/c1.json", {"a": "success", "b": status})
-                self.assertEqual(told(self.history("s")), ["c1: a+ b-"])
-
-    def test_no_verdict_names_statuses_that_say_nothing(self) -> None:
-        self.statuses("s/c1", {"a": "success", "b": "pending", "d": "canceled", "e": "failure"}, 1)
-        self.statuses("s/c2", dict.fromkeys("abde", "success"), 2)
-        for option, expected in ((None, "a+ b- d- e-"), ("pending", "a+ d- e-"), ("pending,canceled", "a+ e-"),
-                                 ("canceled,failure,pending", "a+"), ("success", "b- d- e-")):
-            with self.subTest(option):
-                options = ["--no-verdict", option] if option else []
-                self.assertEqual(told(self.history("s", "--jobs", "all", *options))[0], "c1: " + expected)
-
-    def test_a_status_that_no_job_has_is_a_mistake(self) -> None:
-        self.statuses("s/c1", {"a": "success", "b": "canceled"}, 1)
-        self.assertEqual(self.refused("s", "--no-verdict", "cancelled"),
-                         "--no-verdict cancelled: no job has such a status; there are canceled success")
-
-    def test_statuses_that_count_as_failed_are_told(self) -> None:
-        self.statuses("s/c1", {"a": "success", "b": "canceled", "c": "failure", "d": "failure"}, 1)
-        self.statuses("s/c2", dict.fromkeys("abcd", "success"), 2)
-        note = "statuses that count as failed: failure 2, canceled 1; --no-verdict makes some say nothing"
-        self.assertEqual([*self.history("s").notes], [note])
-        self.assertEqual([*self.history("s", "--no-verdict", "canceled").notes], [])
-
-    def test_jobs_that_the_newest_commit_lacks_are_told(self) -> None:
-        self.statuses("s/c1", dict.fromkeys("abc", "success"), 1)
-        self.statuses("s/c2", dict.fromkeys("ad", "success"), 2)
-        self.assertEqual([*self.history("s").notes],
-                         ["left out: 2 that the newest commit, c2, lacks; --jobs all keeps them: b c"])
-        self.assertEqual([*self.history("s", "--jobs", "all").notes], [])
-
-    def test_files_as_old_as_each_other_are_told(self) -> None:
-        for number in range(4):
-            self.statuses(f"s/c{number}", {"a": "success"}, 7)
-        (note,) = self.history("s").notes
-        self.assertTrue(note.startswith("order: most files are as old as others"), note)
-        self.assertEqual([*self.history("s", "--order", "name").notes], [])
-
-    def test_a_part_without_verdict_is_none(self) -> None:
-        self.statuses("s/c1", {"x_build": "success", "x_test": "canceled", "y_build": "canceled", "y_test": "failure"})
-        self.assertEqual(told(self.history("s", "--no-verdict", "canceled")), ["c1: x+ y-"])
-
-    def test_a_commit_without_a_verdict_is_none(self) -> None:
-        self.statuses("s/c1", {"a": "success"}, 1)
-        self.statuses("s/c2", {"a": "pending"}, 2)
-        self.statuses("s/c3", {}, 3)
-        self.assertEqual(told(self.history("s", "--no-verdict", "pending")), ["c1: a+"])
-        self.assertRegex(self.refused("s", "--no-verdict", "pending,success"),
-                         r"^s: no verdict of any job; a folder holds [^;]*$")
+                self.statuses("s/c1.json", {"a": "success", **dict(zip(("x_build", "x_test"), parts.split()))})
+                self.assertEqual(told(self.read_from("s")), ["c1: a+ x" + passed])
 
     def test_tests_alone_are_kept_apart(self) -> None:
         self.statuses("s/c1", {"x_build": "success", "x_test": "success", "x_multigpu_test": "failure",
                                "y-build": "failure", "y-test": "success", "y_NO_AVX2_test": "success",
                                "lint": "failure", "z_test": "failure", "a_multigpu": "success"})
-        self.assertEqual(told(self.history("s", "--tests")), ["c1: x_multigpu_test- x_test+ z_test-"])
-        self.assertEqual(told(self.history("s")), ["c1: a+ lint- x- y- z-"])
-
-    def test_the_newest_file_says_which_jobs_there_are(self) -> None:
-        self.statuses("s/b", {"a": "success", "gone": "failure"}, 2)
-        self.statuses("s/c", {"gone": "success"}, 1)
-        self.statuses("s/a", {"a": "failure", "new": "success"}, 3)
-        for options, expected in (([], ["b: a+", "a: a- new+"]), (["--jobs", "newest"], ["b: a+", "a: a- new+"]),
-                                  (["--jobs", "all"], ["c: gone+", "b: a+ gone-", "a: a- new+"]),
-                                  (["--order", "time"], ["b: a+", "a: a- new+"]),
-                                  (["--order", "name"], ["b: gone-", "c: gone+"]),
-                                  (["--order", "name", "--jobs", "all"], ["a: a- new+", "b: a+ gone-", "c: gone+"])):
-            with self.subTest(options):
-                self.assertEqual(told(self.history("s", *options)), expected)
+        self.assertEqual(told(self.read_from("s", "--tests")), ["c1: x_multigpu_test- x_test+ z_test-"])
+        self.assertEqual(told(self.read_from("s")), ["c1: a+ lint- x- y- z-"])
 
     def test_the_order_of_names_is_natural(self) -> None:
         for name in ("c10", "c9.json", "c100", "b2", "c9a", "c009b", "c"):
@@ -395,52 +321,50 @@ class Folders(DedupCase):
         expected = ["b2", "c", "c9", "c9a", "c009b", "c10", "c100"]
         for options in ([], ["--order", "name"]):    # the times are equal
             with self.subTest(options):
-                self.assertEqual([commit.name for commit in self.history("s", *options).commits], expected)
+                self.assertEqual([*self.read_from("s", *options).commits], expected)
 
     def test_fractions_of_a_second_count(self) -> None:
         for number, name in enumerate("badc"):
             self.statuses(name.join(["s/", ""]), {"j": "success"}, number / 8)
-        self.assertEqual([commit.name for commit in self.history("s").commits], list("badc"))
+        self.assertEqual([*self.read_from("s").commits], list("badc"))
 
     def test_several_folders_and_those_below_are_one_history(self) -> None:
         self.statuses("s/x/y/c3", {"a": "success"}, 3)
         self.statuses("s/c1", {"a": "failure"}, 1)
         self.statuses("more/c2.json", {"a": "success"}, 2)
-        self.assertEqual(told(self.history("s more")), ["c1: a-", "c2: a+", "c3: a+"])
-        self.assertEqual(told(self.history("more s")), ["c1: a-", "c2: a+", "c3: a+"])
+        self.assertEqual(told(self.read_from("s more")), ["c1: a-", "c2: a+", "c3: a+"])
+        self.assertEqual(told(self.read_from("more s")), ["c1: a-", "c2: a+", "c3: a+"])
 
     def test_other_files_are_left_alone(self) -> None:
         self.statuses("s/c1", {"a": "success"})
         for name in ("s/README.md", "s/c2.txt", "s/c3.json.gz", "s/.c4", "s/.c5.json", "s/c6.jsonl", "s/c7.JSON~"):
             self.write(name, "{")
-        history = self.history("s")
-        self.assertEqual((told(history), history.skipped), (["c1: a+"], []))
+        reader = self.read_from("s")
+        self.assertEqual((told(reader), reader.skipped), (["c1: a+"], []))
 
     def test_files_that_are_not_whole_are_skipped_and_told(self) -> None:
         self.statuses("s/good", {"a": "success"})
         for name, text in (("empty", ""), ("half.json", '{"a": {"status": "succ'), ("bytes", '{"a\udcff": {}}'),
-                           ("text", "no JSON"), ("deep", "[" * 200_000), ("two", "{} {}")):
+                           ("text", "no JSON"), ("deep", "[" * 200_000)):
             self.write("s/" + name, text)
-        history = self.history("s")
-        names = ["bytes", "deep", "empty", "half.json", "text", "two"]
-        self.assertEqual((told(history), history.skipped), (["good: a+"], [self.path("s", name) for name in names]))
-        out = self.dedup("s", code=5)
-        self.assertIn("\nskipped, not whole: 6: " + " ".join("s/" + name for name in names) + "\n", out)
+        reader = self.read_from("s")
+        names = ["bytes", "deep", "empty", "half.json", "text"]
+        self.assertEqual((told(reader), sorted(reader.skipped)),
+                         (["good: a+"], [self.path("s", name) for name in names]))
+        self.assertIn("\nskipped, not whole: 5: s/", self.dedup("s", code=5).text)
 
     def test_no_file_that_can_be_read_is_a_mistake(self) -> None:
         os.mkdir(self.path("none"))
-        said = ("no verdict of any job; a folder holds one JSON file per commit (of journals, name the files), "
-                "JUnit files, or a CI service's JSON")
-        self.assertEqual(self.refused("none"), "none: " + said)
+        self.assertEqual(self.refused("none"), f"none: no verdict of any job; {ci_dedup.FORMS}")
         self.write("half/c1", '{"a"')
-        self.assertEqual(self.refused("half none"), f"half, none: {said}; skipped half/c1")
-        self.process("none", code=2, err=rf"ci_dedup\.py: error: none: {re.escape(said)}")
+        self.assertRegex(self.refused("half none"), "^half, none: no verdict .*; skipped, not whole: 1: half/c1$")
+        self.dedup("none", code=2, err="ci_dedup.py: error: none: no verdict of any job; [^\n]*")
 
     def test_files_of_another_form_are_mistakes(self) -> None:
-        for text in ("[]", "7", '"text"', "null", '[{"a": {"status": "success"}}]'):
+        for text in ("7", '"text"', "null", '[{"a": {"status": "success"}}]', "{} {}"):
             with self.subTest(text):
                 self.write("s/c1.json", text)
-                self.assertRegex(self.refused("s"), r"^s/c1\.json: not a JSON object .*; name a folder of such files$")
+                self.assertRegex(self.refused("s"), r"^s/c1\.json: neither \{job: .*; mend or remove the file$")
 
     def test_jobs_of_another_form_are_mistakes(self) -> None:
         for said in ('"success"', "null", "3", "[]", "{}", '{"state": "success"}',
@@ -452,8 +376,8 @@ class Folders(DedupCase):
                      '{"status": "success", "seconds": 1, "gpus": {}}'):
             with self.subTest(said):
                 self.write("s/c1", f'{{"good": {{"status": "success"}}, "bad one": {said}}}')
-                self.assertRegex(self.refused("s"), r"^s/c1: job 'bad one': not .*; mend or remove the file$")
-        self.dedup("s", code=2, err=r"ci_dedup\.py: error: s/c1: job 'bad one': not [^\n]+; mend or remove the file")
+                self.assertRegex(self.refused("s"), r"^s/c1: neither .*'bad one'.*; mend or remove the file$")
+        self.dedup("s", code=2, err=r"ci_dedup\.py: error: s/c1: neither [^\n]+; mend or remove the file")
 
     def test_the_cost_is_seconds_times_gpus_of_all_parts(self) -> None:
         for build, test, expected in (
@@ -465,7 +389,7 @@ class Folders(DedupCase):
             with self.subTest(build=build, test=test):
                 self.statuses("s/c1", {"x_build": {"status": "success", **build},
                                        "x_test": {"status": "failure", **test}})
-                self.assertEqual(prices(self.history("s")), [{"x": expected}])
+                self.assertEqual(prices(self.read_from("s")), [{"x": expected}])
 
 
 class Services(DedupCase):
@@ -478,20 +402,21 @@ class Services(DedupCase):
         self.write("runs/1.json", "".join(map(json.dumps, pages)))
         self.write("runs/2.json", json.dumps([{"jobs": [github_job("a", "timed_out", "early")]}]))     # --slurp
         for sources in ("runs", "runs/2.json runs/1.json"):
-            history = self.history(sources)
-            self.assertEqual(told(history), ["early: CI / a-", "late: CI / a+ CI / b-"])
-        self.assertEqual(prices(history)[1], {"CI / a": 90.0, "CI / b": 90.0})
-        self.assertEqual(history.commits[1].silent, {"CI / c", "CI / d"})
+            reader = self.read_from(sources)
+            self.assertEqual(told(reader), ["early: CI / a-", "late: CI / a+ CI / b-"])
+        self.assertEqual(prices(reader)[1], {"CI / a": 90.0, "CI / b": 90.0})
+        self.assertEqual({job for job, said in reader.jobs.items() if said.get(1, 0) is None}, {"CI / c", "CI / d"})
 
     def test_gitlab(self) -> None:
-        jobs = [{"id": number, "name": name, "status": status, "duration": 12.5,
-                 "started_at": "2026-03-01T10:00:00.123Z", "commit": {"id": "c1"},
+        jobs = [{"id": number, "name": name, "status": status,
+                 "started_at": "2026-03-01T10:00:00.123Z", "finished_at": "2026-03-01T10:00:12.123Z",
+                 "commit": {"id": "c1"},
                  "pipeline": {"id": 3, "sha": "c1"}, "created_at": "2026-03-01T09:00:00.000Z"}
                 for number, (name, status) in enumerate((("a", "success"), ("b", "failed"), ("c", "skipped"),
                                                          ("d", "manual"), ("b", "success")))]
         self.write("runs/p.json", json.dumps(jobs))
-        history = self.history("runs/p.json")
-        self.assertEqual((told(history), prices(history)), (["c1: a+ b+"], [{"a": 12.5, "b": 12.5}]))
+        reader = self.read_from("runs/p.json")
+        self.assertEqual((told(reader), prices(reader)), (["c1: a+ b+"], [{"a": 12.0, "b": 12.0}]))
 
     def test_buildkite(self) -> None:
         def build(commit: str, state: str, minute: int) -> Dict[str, Any]:
@@ -500,19 +425,19 @@ class Services(DedupCase):
                     "jobs": [{"type": "script", "name": "a", "state": state, **times}, {"type": "waiter"},
                              {"type": "script", "name": "b", "state": "canceled", **times}]}
         self.write("builds.json", json.dumps([build("two", "timed_out", 20), build("one", "passed", 5)]))
-        history = self.history("builds.json")
-        self.assertEqual((told(history), prices(history)), (["one: a+", "two: a-"], [{"a": 30.0}] * 2))
+        reader = self.read_from("builds.json")
+        self.assertEqual((told(reader), prices(reader)), (["one: a+", "two: a-"], [{"a": 30.0}] * 2))
 
     def test_what_is_none_of_them_is_told(self) -> None:
         for text in ('{"jobs": [{"name": "a"}]}', '{"jobs": [7]}', '[{"pipeline": {}, "id": 1}]',
                      '{"jobs": [{"name": "a", "head_sha": "c", "started_at": "yesterday"}]}'):
             with self.subTest(text):
                 self.write("s/c1.json", text)
-                self.assertRegex(self.refused("s"), r"^s/c1\.json: a job has no .* as GitHub, GitLab or Buildkite ")
+                self.assertRegex(self.refused("s"), r"^s/c1\.json: neither .* nor jobs as GitHub, GitLab or Buildkite ")
 
     def test_no_jobs_yet(self) -> None:
         self.write("s/c1.json", json.dumps({"total_count": 0, "jobs": []}))
-        self.assertRegex(self.refused("s"), "^s: no verdict of any job; a folder holds ")
+        self.assertRegex(self.refused("s"), "^s: no verdict of any job; ")
 
 
 class Junit(DedupCase):
@@ -530,31 +455,30 @@ class Junit(DedupCase):
         self.xml("r/c1/more/two.xml", a="error", b="skipped")
         self.xml("r/c2/one.xml", a="", b="skipped")
         self.xml("r/c2/skip.xml", a="skipped")
-        history = self.history("r")
-        self.assertEqual(told(history), ["c1: more/two- one-", "c2: one+"])
-        self.assertEqual(prices(history), [{"one": 2.0, "more/two": 1.0}, {"one": 1.0}])
-        self.assertEqual(history.commits[1].silent, {"skip"})
-        self.assertEqual(told(self.history("r", "--cases"))[1], "c2: t.a+")
+        reader = self.read_from("r")
+        self.assertEqual(told(reader), ["c1: more/two- one-", "c2: one+"])
+        self.assertEqual(prices(reader), [{"one": 2.0, "more/two": 1.0}, {"one": 1.0}])
+        self.assertEqual(told(self.read_from("r", "--cases"))[1], "c2: t.a+")
 
     def test_a_file_for_each_run(self) -> None:
         self.xml("r/c1.xml", a="", b="failure")
         self.xml("r/c2.xml", a="skipped", b="")
-        self.assertEqual(told(self.history("r")), ["c1: t.a+ t.b-", "c2: t.b+"])
+        self.assertEqual(told(self.read_from("r")), ["c1: t.a+ t.b-", "c2: t.b+"])
 
     def test_a_pattern_gives_the_commit(self) -> None:
         self.xml("r/run-7/sha-abc/x.xml", a="")
         self.xml("r/run-8/sha-abc/x.xml", a="failure")
         self.xml("r/run-9/sha-def/x.xml", a="")
-        self.assertEqual(told(self.history("r", "--commit", "sha-([a-f]+)")), ["abc: x-", "def: x+"])
-        self.assertEqual(told(self.history("r", "--commit", "run-.")), ["run-7: x+", "run-8: x-", "run-9: x+"])
+        self.assertEqual(told(self.read_from("r", "--commit", "sha-([a-f]+)")), ["abc: x-", "def: x+"])
+        self.assertEqual(told(self.read_from("r", "--commit", "run-.")), ["run-7: x+", "run-8: x-", "run-9: x+"])
         self.assertRegex(self.refused("r", "--commit", "nothing"), r"^r/run-./sha-.../x\.xml: --commit nothing finds ")
-        self.dedup("r", "--commit", "(", code=2, err=r"usage: .*argument --commit: '\(' is not a regular expression .*")
+        self.dedup("r", "--commit", "(", code=2, err=r"usage: .*argument --commit: '\(' is no regular expression: .*")
 
     def test_a_torn_file_is_skipped_and_told(self) -> None:
         self.xml("r/c1/one.xml", a="")
         self.write("r/c1/two.xml", "<testsuites><testcase")
-        history = self.history("r")
-        self.assertEqual((told(history), history.skipped), (["c1: one+"], [self.path("r/c1/two.xml")]))
+        reader = self.read_from("r")
+        self.assertEqual((told(reader), reader.skipped), (["c1: one+"], [self.path("r/c1/two.xml")]))
 
 
 class Journals(DedupCase):
@@ -563,13 +487,13 @@ class Journals(DedupCase):
     def test_each_run_is_a_commit_by_itself_unless_it_names_one(self) -> None:
         self.journal(started("r1"), ended("a", run="r1"), started("r2", "C"), ended("a", "failed", run="r2"),
                      started("r3", "C"), ended("b", run="r3"), started("r4", ""), ended("b", "failed", run="r4"))
-        self.assertEqual(told(self.history("j.jsonl")), ["r1: a+", "C: a- b+", "r4: b-"])
+        self.assertEqual(told(self.read_from("j.jsonl")), ["r1: a+", "C: a- b+", "r4: b-"])
 
     def test_the_last_run_of_a_commit_counts(self) -> None:
         self.journal(started("r1", "C"), ended("a", "failed", "r1", 7), ended("b", "passed", "r1"),
                      started("r2", "C"), ended("a", "passed", "r2", 9), ended("b", "timeout", "r2"))
-        history = self.history("j.jsonl")
-        self.assertEqual((told(history), prices(history)), (["C: a+ b-"], [{"a": 9, "b": 1}]))
+        reader = self.read_from("j.jsonl")
+        self.assertEqual((told(reader), prices(reader)), (["C: a+ b-"], [{"a": 9, "b": 1}]))
 
     def test_outcomes(self) -> None:
         verdicts = {"passed": "+", "flaky": "+", "failed": "-", "crashed": "-", "timeout": "-", "blocked": "",
@@ -579,26 +503,26 @@ class Journals(DedupCase):
         for outcome, verdict in verdicts.items():
             with self.subTest(outcome):
                 self.journal(started("r"), ended("z"), ended("a", outcome))
-                self.assertEqual(told(self.history("j.jsonl")), [f"r: a{verdict} z+" if verdict else "r: z+"])
+                self.assertEqual(told(self.read_from("j.jsonl")), [f"r: a{verdict} z+" if verdict else "r: z+"])
 
     def test_the_last_attempt_counts(self) -> None:
         for outcomes, expected in (("failed flaky", "+"), ("failed failed", "-"), ("crashed timeout", "-"),
                                    ("failed interrupted", "-"), ("passed not_run", "+")):
             with self.subTest(outcomes):
                 self.journal(started("r"), *(ended("a", word.replace("_", " ")) for word in outcomes.split()))
-                self.assertEqual(told(self.history("j.jsonl")), ["r: a" + expected])
+                self.assertEqual(told(self.read_from("j.jsonl")), ["r: a" + expected])
 
     def test_the_cost_is_seconds_times_need(self) -> None:
         for need, expected in ((1, 6), (2, 12), (0.5, 3), (0, 0), ("all", 18), (None, 6)):
             with self.subTest(need):
                 self.journal(started("r", gpus="012"), ended("a", seconds=6.0, need=need))
-                self.assertEqual(prices(self.history("j.jsonl")), [{"a": expected}])
+                self.assertEqual(prices(self.read_from("j.jsonl")), [{"a": expected}])
 
     def test_all_gpus_are_those_of_the_run(self) -> None:
         self.journal(started("r1", gpus="01234567"), ended("a", run="r1", seconds=2, need="all"),
                      started("r2", gpus="0"), ended("a", run="r2", seconds=2, need="all"),
                      ended("a", run="torn", seconds=2, need="all"))
-        self.assertEqual(prices(self.history("j.jsonl")), [{"a": 16}, {"a": 2}, {"a": 2}])
+        self.assertEqual(prices(self.read_from("j.jsonl")), [{"a": 16}, {"a": 2}, {"a": 2}])
 
     def test_torn_lines_cost_themselves_alone(self) -> None:
         for line in ('{"event": "test_end", "run": "r", "tes\n', "{\n", "null\n", "7\n", '"text"\n', "[]\n", "{}\n",
@@ -610,30 +534,30 @@ class Journals(DedupCase):
                      json.dumps(ended("a", need="some")) + "\n", json.dumps(ended("a", run=["r"])) + "\n"):
             with self.subTest(line[:70]):
                 path = self.journal(started("r"), ended("a", "failed"), line)
-                history = self.history("j.jsonl")
-                self.assertEqual((told(history), history.skipped), (["r: a-"], [f"{path} (1 line)"]))
+                reader = self.read_from("j.jsonl")
+                self.assertEqual((told(reader), reader.skipped), (["r: a-"], [f"{path} (1 line)"]))
 
     def test_events_of_other_kinds_are_passed_over(self) -> None:
         for line in ('{"event": null}\n', '{"event": {}, "run": [], "time": 1}\n', '{"event": "note", "run": "r"}\n'):
             with self.subTest(line):
                 self.journal(started("r"), ended("a", "failed"), line)
-                history = self.history("j.jsonl")
-                self.assertEqual((told(history), history.skipped), (["r: a-"], []))
+                reader = self.read_from("j.jsonl")
+                self.assertEqual((told(reader), reader.skipped), (["r: a-"], []))
 
     def test_an_event_behind_a_torn_line_is_read(self) -> None:
         """A run that was killed leaves half a line, to which the next one appends."""
         self.journal('{"event": "test_end", "run": "r0", "ti', started("r"), '{"ev', ended("a", "failed"),
                      '\x00\x00{"event": "test_', ended("b"), "x\n", "\n", "  \n", ended("c"))
-        history = self.history("j.jsonl")
-        self.assertEqual((told(history), len(history.skipped)), (["r: a- b+ c+"], 1))
-        self.assertRegex(history.skipped[0], r"/j\.jsonl \(1 line\)$")
+        reader = self.read_from("j.jsonl")
+        self.assertEqual((told(reader), len(reader.skipped)), (["r: a- b+ c+"], 1))
+        self.assertRegex(reader.skipped[0], r"/j\.jsonl \(1 line\)$")
 
     def test_labels_and_commits_may_hold_anything(self) -> None:
         for label in ('{"event": "x"}', 'a {"event"', "ä ö", "\udcff", "a,b", "#", "\u2028"):
             with self.subTest(ascii(label)):
                 self.journal(started("r", label), ended(label, "failed"))
-                commit, = self.history("j.jsonl").commits
-                self.assertEqual((commit.name, list(commit.verdicts)), (label, [label]))
+                reader = self.read_from("j.jsonl")
+                self.assertEqual(([*reader.commits], [*reader.jobs]), ([label], [label]))
 
     def test_several_journals_are_one_history_in_order_of_time(self) -> None:
         self.journal(started("r3", time=30), ended("a", run="r3", time=31), started("r1", "C", time=10),
@@ -642,28 +566,14 @@ class Journals(DedupCase):
                      ended("b", "failed", "r4", time=41), name="two.jsonl")
         for sources in ("one.jsonl two.jsonl", "one.jsonl ./two.jsonl"):
             with self.subTest(sources):
-                self.assertEqual(told(self.history(sources)), ["C: a- b-", "r2: a+", "r3: a+"])
+                self.assertEqual(told(self.read_from(sources)), ["C: a- b-", "r2: a+", "r3: a+"])
 
-    def test_jobs_that_are_gone_stay_unless_asked(self) -> None:
-        self.journal(started("r1"), ended("a", run="r1"), ended("b", run="r1"), started("r2", time=2),
-                     ended("a", run="r2", time=2))
-        self.assertEqual(told(self.history("j.jsonl")), ["r1: a+ b+", "r2: a+"])
-        self.assertEqual(told(self.history("j.jsonl", "--jobs", "newest")), ["r1: a+", "r2: a+"])
-
-    def test_a_journal_must_say_something(self) -> None:
+    def test_a_journal_must_be_there_and_say_something(self) -> None:
+        self.assertEqual(self.refused("none.jsonl"),
+                         f"none.jsonl: cannot be read (No such file or directory); {ci_dedup.FORMS}")
         self.journal(started("r"), ended("a", "deferred"), "torn\n")
-        self.assertRegex(self.refused("j.jsonl"), r"^j\.jsonl: no verdict of any job; a journal holds the events of "
-                         r"run_tests\.py, one a line; skipped j\.jsonl \(1 line\)$")
-
-    def test_options_of_folders_are_refused(self) -> None:
-        """For tables, too."""
-        self.journal(started("r"), ended("a"))
-        self.write("h.csv", table_of("1: a+"))
-        for options in (["--tests"], ["--no-verdict", "pending"], ["--order", "name"], ["--order", "time"]):
-            for source in ("j.jsonl", "h.csv"):
-                with self.subTest(options, source=source):
-                    self.assertEqual(self.refused(source, *options), "--tests, --no-verdict and --order are for "
-                                     "folders of job statuses; leave them out")
+        self.assertRegex(self.refused("j.jsonl"), r"^j\.jsonl: no verdict of any job; .*; skipped, "
+                         r"not whole: 1: j\.jsonl \(1 line\)$")
 
 
 class RealJournals(DedupCase):
@@ -677,17 +587,17 @@ class RealJournals(DedupCase):
                 "test -e once || { touch once; false; }  #: label=shaky retries=1\n"
                 f"'{sys.executable}' -c pass  #: label=wide gpus=all\n")
         self.assertEqual(self.run_at("abc", text).code, 1)
-        history = self.history("logs/run_tests.jsonl")
-        self.assertEqual((told(history), history.waits),
+        reader = self.read_from("logs/run_tests.jsonl")
+        self.assertEqual((told(reader), {job: others for job, others in reader.waits.items() if others}),
                          (["abc: all good+ broken- shaky+ wide+"], {"later": {"broken"}}))
         self.write("mended", "")
         ran = self.run_at("abc", text)
         self.assertEqual(ran.code, 0, ran.text)
-        history = self.history("logs/run_tests.jsonl")
-        self.assertEqual((told(history), history.skipped), (["abc: all good+ broken+ later+ shaky+ wide+"], []))
+        reader = self.read_from("logs/run_tests.jsonl")
+        self.assertEqual((told(reader), reader.skipped), (["abc: all good+ broken+ later+ shaky+ wide+"], []))
         last = {record["label"]: record["seconds"] for record in ran.journal("test_end")}
         self.assertGreater(last["wide"], 0)
-        self.assertEqual(prices(history), [{**last, "wide": 2 * last["wide"]}])
+        self.assertEqual(prices(reader), [{**last, "wide": 2 * last["wide"]}])
 
     def test_runs_without_a_commit_and_one_with_a_torn_end(self) -> None:
         for _ in range(2):
@@ -695,9 +605,9 @@ class RealJournals(DedupCase):
             with open(self.path("logs", "run_tests.jsonl"), "ab") as file:
                 file.write(b'{"event": "test_st')
         runs = list(dict.fromkeys(re.findall(r'"run": "([^"]+)"', ran.read("logs", "run_tests.jsonl"))))
-        history = self.history("logs/run_tests.jsonl")
-        self.assertEqual(told(history), [f"{run}: a-" for run in runs])
-        self.assertEqual((len(runs), len(history.skipped)), (2, 1))
+        reader = self.read_from("logs/run_tests.jsonl")
+        self.assertEqual(told(reader), [f"{run}: a-" for run in runs])
+        self.assertEqual((len(runs), len(reader.skipped)), (2, 1))
 
     def test_the_chosen_labels_are_run_by_only(self) -> None:
         text = ('test ! -e down  #: label="needs the net"\ntest ! -e down  #: label="prüft das Netz"\n'
@@ -729,20 +639,20 @@ class Tables(DedupCase):
                      "commit,job,ok,seconds,gpus\nc1,a,1,2,3\nc1,b,0,5"):
             with self.subTest(text):
                 self.write("h.csv", text)
-                history = self.history("h.csv")
-                self.assertEqual((told(history), prices(history), history.skipped),
+                reader = self.read_from("h.csv")
+                self.assertEqual((told(reader), prices(reader), reader.skipped),
                                  (["c1: a+ b-"], [{"a": 6, "b": 5}], []))
 
     def test_seconds_and_gpus_may_be_unknown(self) -> None:
         self.write("h.csv", "commit,job,ok\nc1,a,1\nc1,b,0\n")
-        self.assertEqual(prices(self.history("h.csv")), [{"a": None, "b": None}])
+        self.assertEqual(prices(self.read_from("h.csv")), [{"a": None, "b": None}])
         self.write("h.csv", "commit,job,ok,gpus,seconds\nc1,a,1,2\nc1,b,0,2,\nc1,c,1\n")
-        self.assertEqual(prices(self.history("h.csv")), [{"a": None, "b": None, "c": None}])
+        self.assertEqual(prices(self.read_from("h.csv")), [{"a": None, "b": None, "c": None}])
 
     def test_semicolons_part_columns_too(self) -> None:
         self.write("h.csv", "job;commit;ok;seconds\na,x;c1;1.0;2,5\nb;c1;0.0;\n")
-        history = self.history("h.csv")
-        self.assertEqual((told(history), prices(history)), (["c1: a,x+ b-"], [{"a,x": 2.5, "b": None}]))
+        reader = self.read_from("h.csv")
+        self.assertEqual((told(reader), prices(reader)), (["c1: a,x+ b-"], [{"a,x": 2.5, "b": None}]))
 
     def test_missing_columns_are_named(self) -> None:
         for header, lacking in (("", "commit, job, ok"), ("job,ok", "commit"), ("commit,ok,seconds", "job"),
@@ -763,10 +673,10 @@ class Tables(DedupCase):
                            ("skipped", ""), ("Cancelled", ""), ("nan", "")):
             with self.subTest(word):
                 self.write("h.csv", f"commit,job,ok\nc1,b,1\nc1,a,{word}\nc2,b,1\n")
-                self.assertEqual(told(self.history("h.csv"))[0], f"c1: a{sign} b+" if sign else "c1: b+")
+                self.assertEqual(told(self.read_from("h.csv"))[0], f"c1: a{sign} b+" if sign else "c1: b+")
 
     def test_mistakes_above_the_last_row_are_told_with_their_line(self) -> None:
-        for row, why in (("c2,a,maybe,1,1", "ok is 'maybe' and not .*, or empty"), ("c2,a,2,1,1", "ok is '2' .*"),
+        for row, why in (("c2,a,maybe,1,1", "ok is 'maybe' and not 1, .*, or empty"), ("c2,a,2,1,1", "ok is '2' .*"),
                          ("c2,a,1,x,1", "'x' seconds or '1' GPUs .*"), ("c2,a,1,-1,1", "'-1' seconds or .*"),
                          ("c2,a,1,nan,1", "'nan' seconds .*"),
                          ("c2,a,1,inf,1", "'inf' seconds .*"), ("c2,a,1,1,few", ".*'few' GPUs .*"),
@@ -783,67 +693,69 @@ class Tables(DedupCase):
         for row in ("c2", "c2,a", "c2,", "c2,a,fals", "c2,a,1,1e", 'c2,"a', "c2,a,1,1,-\n"):
             with self.subTest(row):
                 path = self.write("h.csv", whole + row)
-                history = self.history("h.csv")
-                self.assertEqual(told(history), ["c1: a- b+"])
-                self.assertEqual(len(history.skipped), 1)
-                self.assertTrue(history.skipped[0].startswith(path + ":4: "), history.skipped)
-        out = self.dedup("h.csv", "--holdout", "0", code=5)         # a never passed, b never failed
+                reader = self.read_from("h.csv")
+                self.assertEqual(told(reader), ["c1: a- b+"])
+                self.assertEqual(len(reader.skipped), 1)
+                self.assertTrue(reader.skipped[0].startswith(path + ":4: "), reader.skipped)
+        out = self.dedup("h.csv", code=5).text         # a never passed, b never failed
         self.assertRegex(out, r"\nskipped, not whole: 1: h\.csv:4: ")
 
     def test_empty_ok_is_no_verdict(self) -> None:
         self.write("h.csv", "commit,job,ok\nc1,a,\nc2,a,0\nc2,b,\nc2,a,\n")
-        history = self.history("h.csv")
-        self.assertEqual((told(history), history.skipped), (["c2: a-"], []))
+        reader = self.read_from("h.csv")
+        self.assertEqual((told(reader), reader.skipped), (["c2: a-"], []))
         self.write("h.csv", "commit,job,ok\nc1,a,\n")
-        self.assertRegex(self.refused("h.csv"), r"^h\.csv: no verdict of any job; a table holds [^;]*$")
+        self.assertRegex(self.refused("h.csv"), "^h.csv: no verdict of any job; ")
 
     def test_rows_of_one_commit_and_job_are_its_parts(self) -> None:
         self.write("h.csv", "commit,job,ok,seconds,gpus\nc1,a,1,5,\nc2,a,1,1,1\nc1,a,0,7,2\nc1,a,1,,\n")
         self.write("more.csv", "commit,job,ok,seconds\nc3,b,1,1\nc2,a,1,10\nc1,b,1,\n")
-        self.assertEqual(told(self.history("h.csv")), ["c1: a-", "c2: a+"])
-        self.assertEqual(prices(self.history("h.csv")), [{"a": 19}, {"a": 1}])
-        history = self.history("h.csv more.csv")
-        self.assertEqual(told(history), ["c1: a- b+", "c2: a+", "c3: b+"])
-        self.assertEqual(prices(history), [{"a": 19, "b": None}, {"a": 11}, {"b": 1}])
+        self.assertEqual(told(self.read_from("h.csv")), ["c1: a-", "c2: a+"])
+        self.assertEqual(prices(self.read_from("h.csv")), [{"a": 19}, {"a": 1}])
+        reader = self.read_from("h.csv more.csv")
+        self.assertEqual(told(reader), ["c1: a- b+", "c2: a+", "c3: b+"])
+        self.assertEqual(prices(reader), [{"a": 19, "b": None}, {"a": 11}, {"b": 1}])
 
     def test_equal_rows_are_parts_too(self) -> None:
         self.write("h.csv", "commit,job,ok,seconds\nc1,a,1,5\nc1,a,1,5\n")
-        self.assertEqual(prices(self.history("h.csv")), [{"a": 10}])
+        self.assertEqual(prices(self.read_from("h.csv")), [{"a": 10}])
 
     def test_the_order_is_that_of_the_rows(self) -> None:
         self.write("h.csv", table_of("c9: a+", "c10: a-", "c1: a+"))
         self.write("g.csv", table_of("c0: a-", "c10: b+"))
-        self.assertEqual(told(self.history("h.csv g.csv")), ["c9: a+", "c10: a- b+", "c1: a+", "c0: a-"])
-        self.assertEqual(told(self.history("g.csv h.csv")), ["c0: a-", "c10: a- b+", "c9: a+", "c1: a+"])
+        self.assertEqual(told(self.read_from("h.csv g.csv")), ["c9: a+", "c10: a- b+", "c1: a+", "c0: a-"])
+        self.assertEqual(told(self.read_from("g.csv h.csv")), ["c0: a-", "c10: a- b+", "c9: a+", "c1: a+"])
 
     def test_names_may_hold_anything(self) -> None:
         self.write("h.csv", 'commit,job,ok\n"c,1","a ""b"", \'c\'",0\n"c\n2",ä ö,1\n')
-        self.assertEqual(told(self.history("h.csv")), ["c,1: a \"b\", 'c'-", "c\n2: ä ö+"])
+        self.assertEqual(told(self.read_from("h.csv")), ["c,1: a \"b\", 'c'-", "c\n2: ä ö+"])
 
     def test_what_is_no_table(self) -> None:
+        self.assertRegex(self.refused("none.csv"), r"^none\.csv: cannot be read \(No such file")
         self.write("h.csv", "commit,job,ok\nc1," + "x" * 200_000 + ",1\nc2,a,1\n")
-        self.assertRegex(self.refused("h.csv"), r"^h\.csv: not a CSV file \(.*; name journals, CSV files or ")
+        self.assertRegex(self.refused("h.csv"), r"^h\.csv: not a CSV file \(.*; name another")
 
     def test_bytes_that_are_not_utf_8_are_a_name_too(self) -> None:
         self.write("h.csv", "commit,job,ok\nc1,\udcff,1\nc2,a,1\n")
-        self.assertEqual(told(self.history("h.csv")), ["c1: \udcff+", "c2: a+"])
+        self.assertEqual(told(self.read_from("h.csv")), ["c1: \udcff+", "c2: a+"])
 
 
-class Costs(unittest.TestCase):
+class Costs(DedupCase):
     """What a job costs, from what it has cost."""
 
-    def costs(self, **known: Sequence[Optional[float]]) -> Dict[str, float]:
-        rows = itertools.zip_longest(*known.values(), fillvalue=None)
-        return History([Commit(str(number), {job: Verdict(True, cost) for job, cost in zip(known, row)})
-                        for number, row in enumerate(rows)], []).costs()
-
     def test_the_median(self) -> None:
-        """Of what is known; what is not costs the median of what others cost, if any of them costs something."""
-        self.assertEqual(self.costs(a=[1, 2, 90], b=[4, 1], c=[7], d=[5, None, 3]), {"a": 2, "b": 2.5, "c": 7, "d": 4})
-        self.assertEqual(self.costs(a=[1], b=[None], c=[9], d=[2, 4]), {"a": 1, "b": 3, "c": 9, "d": 3})
-        self.assertEqual(self.costs(a=[0], b=[None], c=[0], d=[4]), {"a": 0, "b": 0, "c": 0, "d": 4})
-        self.assertEqual(self.costs(a=[None], b=[None]), {})
-        self.assertEqual(self.costs(a=[0], b=[None], c=[0, 0, 5]), {})
+        """That of the others where a job's own is unknown; nothing is known where nothing costs anything."""
+        for known, expected in (
+                ({"a": [1, 2, 90], "b": [4, 1], "c": [7], "d": [5, None, 3]}, {"a": 2, "b": 2.5, "c": 7, "d": 4}),
+                ({"a": [1], "b": [None], "c": [9], "d": [2, 4]}, {"a": 1, "b": 3, "c": 9, "d": 3}),
+                ({"a": [None], "b": [None]}, {}), ({"a": [0], "b": [None], "c": [0, 0, 5]}, {}),
+                ({"a": [0], "b": [None], "c": [0], "d": [4]}, {"a": 0, "b": 0, "c": 0, "d": 4})):
+            reader = Reader(self.options("x"))
+            for job, costs in known.items():
+                for number, cost in enumerate(costs):
+                    reader.add(str(number), job, True, cost)
+            with self.subTest(known):
+                self.assertEqual(ci_dedup.costs_of(reader, known, [True] * 9), expected)
 
 
 def pearson(one: Sequence[float], other: Sequence[float]) -> float:
@@ -860,10 +772,9 @@ class Correlations(unittest.TestCase):
 
     def phi(self, *lines: str) -> Dict[str, float]:
         """Phi by pair of jobs with names of one letter, both ways; it has to be the same."""
-        commits = commits_of(*lines)
-        jobs = History(commits, []).jobs()
-        matrix = ci_dedup_cluster.correlations(commits, jobs)
-        values = {one + other: value for one, row in zip(jobs, matrix) for other, value in zip(jobs, row)}
+        bits = bits_of(*lines)
+        matrix = ci_dedup.matrix_of([*bits.values()], ci_dedup.phi_of)
+        values = {one + other: value for one, row in zip(bits, matrix) for other, value in zip(bits, row)}
         for pair, value in values.items():
             self.assertEqual(repr(value), repr(values[pair[::-1]]), pair)
         return values
@@ -900,10 +811,9 @@ class Correlations(unittest.TestCase):
             jobs = "abcdefgh"[:rng.randint(2, 8)]
             lines = [f"{commit}: " + " ".join(job + rng.choice("++-") for job in jobs if rng.random() < 0.8)
                      for commit in range(rng.randint(1, 80))]
-            commits, found = commits_of(*lines), self.phi(*lines)
-            for one, other in itertools.product(History(commits, []).jobs(), repeat=2):
-                both = [(commit.verdicts[one].passed, commit.verdicts[other].passed) for commit in commits
-                        if one in commit.verdicts and other in commit.verdicts]
+            commits, found = [*verdicts_of(*lines).values()], self.phi(*lines)
+            for one, other in itertools.product(sorted(set().union(*commits)), repeat=2):
+                both = [(commit[one], commit[other]) for commit in commits if one in commit and other in commit]
                 expected = pearson([float(x) for x, _ in both], [float(y) for _, y in both])
                 with self.subTest(number=number, one=one, other=other):
                     self.assertEqual(math.isnan(found[one + other]), math.isnan(expected))
@@ -918,7 +828,7 @@ class Correlations(unittest.TestCase):
         """Python 3.8 and 3.9 count bits in another way."""
         lines = ("1: a+ b+", "2: a+ b-", "3: a- b-", "4: a- b-")
         expected = self.phi(*lines)
-        with unittest.mock.patch.object(ci_dedup_cluster, "getattr", lambda *_: None, create=True):
+        with unittest.mock.patch.object(ci_dedup, "ones_in", lambda bits: bin(bits).count("1")):
             self.assertEqual(self.phi(*lines), expected)
 
 
@@ -967,11 +877,16 @@ def random_distances(rng: random.Random, count: int) -> List[List[float]]:
     return apart
 
 
+def distances_of(rows: Sequence[Tuple[float, ...]]) -> List[List[float]]:
+    """The distances of rows from each other."""
+    return ci_dedup.matrix_of(rows, ci_dedup.distance_of)
+
+
 class Linkage(unittest.TestCase):
     """The tree of complete linkage."""
 
     def on_a_line(self, *points: float) -> List[Merge]:
-        return ci_dedup_cluster.linkage(ci_dedup_cluster.distances_of([[point] for point in points]))
+        return ci_dedup.linkage(distances_of([(point,) for point in points]))
 
     def test_by_hand(self) -> None:
         for points, expected in (
@@ -982,20 +897,20 @@ class Linkage(unittest.TestCase):
                 self.assertEqual(self.on_a_line(*points), expected)
 
     def test_distances_are_euclidean(self) -> None:
-        self.assertEqual(ci_dedup_cluster.distances_of([[0, 0], [3, 4], [3, 0]]), [[0, 5, 3], [5, 0, 4], [3, 4, 0]])
-        self.assertEqual(ci_dedup_cluster.distances_of([]), [])
+        self.assertEqual(distances_of([(0, 0), (3, 4), (3, 0)]), [[0, 5, 3], [5, 0, 4], [3, 4, 0]])
+        self.assertEqual(distances_of([]), [])
 
     def test_rounding_breaks_no_tie(self) -> None:
         """0.1 + 0.2 is not 0.3; what differs by less than twelve digits is equal."""
-        self.assertEqual(ci_dedup_cluster.distances_of([[0.0], [0.1 + 0.2], [0.3]])[0][1:], [0.3, 0.3])
-        self.assertNotEqual(*ci_dedup_cluster.distances_of([[0.0], [0.3], [0.3000000001]])[0][1:])
+        self.assertEqual(distances_of([(0.0,), (0.1 + 0.2,), (0.3,)])[0][1:], [0.3, 0.3])
+        self.assertNotEqual(*distances_of([(0.0,), (0.3,), (0.3000000001,)])[0][1:])
 
     def test_as_by_definition_on_random_distances(self) -> None:
         rng = random.Random(1983)
         for number in range(120):
             distances = random_distances(rng, rng.randint(1, 24))
             before = [row[:] for row in distances]
-            tree, expected = ci_dedup_cluster.linkage(distances), naive_linkage(distances)
+            tree, expected = ci_dedup.linkage(distances), naive_linkage(distances)
             with self.subTest(number=number, leaves=len(distances)):
                 self.assertEqual(distances, before, "the argument has changed")
                 self.assertEqual([Joined(leaves_of(tree, len(distances) + place), merge.height)
@@ -1007,8 +922,8 @@ class Linkage(unittest.TestCase):
         rng = random.Random(7)
         for number in range(60):
             count = rng.randint(2, 16)
-            distances = ci_dedup_cluster.distances_of([[rng.randint(0, 3), rng.randint(0, 3)] for _ in range(count)])
-            tree = ci_dedup_cluster.linkage(distances)
+            distances = distances_of([(rng.randint(0, 3), rng.randint(0, 3)) for _ in range(count)])
+            tree = ci_dedup.linkage(distances)
             with self.subTest(number):
                 self.assertEqual(leaves_of(tree, 2 * len(tree)), frozenset(range(count)))
                 self.assertEqual([merge.height for merge in tree], sorted(merge.height for merge in tree))
@@ -1021,15 +936,15 @@ class Linkage(unittest.TestCase):
         for cut, expected in ((7.0, [[3, 0, 1, 2]]), (6.9, [[3], [0, 1, 2]]), (3.0, [[3], [0, 1, 2]]),
                               (2.9, [[3], [0], [1, 2]]), (1.0, [[3], [0], [1, 2]]), (0.9, [[3], [0], [1], [2]])):
             with self.subTest(cut):
-                self.assertEqual(ci_dedup_cluster.groups_at(tree, cut), expected)
-        self.assertEqual(ci_dedup_cluster.groups_at([], 0.0), [[0]])
+                self.assertEqual(ci_dedup.groups_at(tree, cut), expected)
+        self.assertEqual(ci_dedup.groups_at([], 0.0), [[0]])
 
     def test_cuts_as_by_definition(self) -> None:
         rng = random.Random(11)
         for number in range(60):
             distances = random_distances(rng, rng.randint(1, 20))
-            tree, cut = ci_dedup_cluster.linkage(distances), rng.random()
-            groups = ci_dedup_cluster.groups_at(tree, cut)
+            tree, cut = ci_dedup.linkage(distances), rng.random()
+            groups = ci_dedup.groups_at(tree, cut)
             with self.subTest(number):
                 self.assertEqual(set(map(frozenset, groups)), naive_groups(distances, cut))
                 self.assertEqual(sum(map(len, groups)), len(distances))
@@ -1037,14 +952,14 @@ class Linkage(unittest.TestCase):
     def test_a_deep_tree_is_no_recursion(self) -> None:
         count = 3000
         tree = [Merge(0, 1, 1.0)] + [Merge(number, count + number - 2, float(number)) for number in range(2, count)]
-        self.assertEqual(len(ci_dedup_cluster.groups_at(tree, 0.0)), count)
+        self.assertEqual(len(ci_dedup.groups_at(tree, 0.0)), count)
 
 
 class Clustering(unittest.TestCase):
     """Jobs by what they tell."""
 
-    def cluster(self, *lines: str) -> ci_dedup_cluster.Clusters:
-        return ci_dedup_cluster.cluster(History(commits_of(*lines), []))
+    def cluster(self, *lines: str) -> ci_dedup.Clusters:
+        return ci_dedup.cluster(bits_of(*lines))
 
     def test_by_hand(self) -> None:
         """a and c are alike; b is their opposite, so as far as can be; k and l never changed."""
@@ -1054,20 +969,13 @@ class Clustering(unittest.TestCase):
         self.assertEqual([found.matrix[at["a"]][at[other]] for other in "abc"], [1, -1, 1])
         self.assertTrue(all(math.isnan(found.matrix[at[one]][at[other]]) for one in "kl" for other in at))
 
-    def test_the_rows_of_the_matrix_are_in_the_order_of_jobs(self) -> None:
-        rng = random.Random(3)
-        commits = commits_of(*(f"{number}: " + " ".join(job + rng.choice("+-") for job in "abcdefgh")
-                               for number in range(30)))
-        found = ci_dedup_cluster.cluster(History(commits, []))
-        self.assertEqual(sorted(found.jobs), list("abcdefgh"))
-        self.assertEqual(found.matrix, ci_dedup_cluster.correlations(commits, found.jobs))
-
-    def test_where_few_varied(self) -> None:
-        for lines, expected in ((("1: a+", "2: a-"), (["a"], [["a"]], [])), (("1: a+", "2: a+"), (["a"], [], ["a"])),
-                                (("1: a+ b+ c-", "2: a+ b- c-"), (["b", "a", "c"], [["b"]], ["a", "c"])),
-                                (("1: b+ a-", "2: a- c+"), (["a", "b", "c"], [], ["a", "b", "c"]))):
-            self.assertEqual(self.cluster(*lines)[:3], expected)
+    def test_one_job(self) -> None:
+        self.assertEqual(self.cluster("1: a+", "2: a-")[:3], (["a"], [["a"]], []))
         self.assertEqual(self.cluster("1: a+", "2: a-").matrix, [[1.0]])
+        self.assertEqual(self.cluster("1: a+", "2: a+")[:3], (["a"], [], ["a"]))
+
+    def test_none_that_varied(self) -> None:
+        self.assertEqual(self.cluster("1: b+ a-", "2: a- c+")[:3], (["a", "b", "c"], [], ["a", "b", "c"]))
 
     def test_all_alike_are_one_cluster(self) -> None:
         found = self.cluster("1: a+ b+ c+ d+", "2: a- b- c- d-", "3: a+ b+ c+ d+")
@@ -1083,7 +991,7 @@ class Clustering(unittest.TestCase):
 
     def test_the_cut_is_a_tenth_of_the_largest_distance(self) -> None:
         """Noise of a percent leaves jobs together, noise of a fifth does not."""
-        self.assertEqual(ci_dedup_cluster.CUT, 0.1)
+        self.assertEqual(ci_dedup.CUT, 0.1)
         rng = random.Random(5)
         for noise, count in ((0.004, 3), (0.2, 9)):
             base = [[rng.random() < 0.5 for _ in range(1000)] for _ in range(3)]
@@ -1097,12 +1005,14 @@ class Clustering(unittest.TestCase):
             rng = random.Random(seed)
             base = [[rng.random() < 0.1 for _ in range(300)] for _ in range(5)]
             noises = [rng.choice((0.0, 0.001, 0.004, 0.01)) for _ in range(14)]
-            commits = commits_of(*(
+            bits = bits_of(*(
                 f"{number}: " + " ".join(f"j{job}{'+-'[base[job % 5][number] ^ (rng.random() < noise)]}"
                                          for job, noise in enumerate(noises)) for number in range(300)))
-            found = ci_dedup_cluster.cluster(History(commits, []))
-            jobs = sorted(f"j{job}" for job in range(14))
-            rows = ci_dedup_cluster.correlations(commits, jobs)
+            found = ci_dedup.cluster(bits)
+            jobs = sorted(bits)
+            rows = ci_dedup.matrix_of([bits[job] for job in jobs], ci_dedup.phi_of)
+            order = [found.jobs.index(job) for job in jobs]
+            self.assertEqual(rows, [[found.matrix[one][other] for other in order] for one in order])
             distances = [[round(math.sqrt(sum((x - y) ** 2 for x, y in zip(one, other))), 10) for other in rows]
                          for one in rows]
             expected = naive_groups(distances, 0.1 * max(map(max, distances)))
@@ -1156,6 +1066,58 @@ def instances(seed: int, number: int) -> Iterator[Instance]:
 class Covers(unittest.TestCase):
     """The cheapest set, against all sets."""
 
+    def plan(self, instance: Instance, kept: FrozenSet[str] = frozenset()) -> ci_dedup.Plan:
+        """The same to choose from: each failure is one of as many commits."""
+        bits = dict.fromkeys(instance.costs, 0)
+        commits = itertools.chain(*([jobs] * weight for jobs, weight in instance.failures.items()))
+        for number, jobs in enumerate(commits):
+            for job in jobs:
+                bits[job] |= 1 << number
+        total = sum(instance.costs.values())
+        return ci_dedup.Plan(bits, dict.fromkeys(bits, 0), instance.costs, total, kept)
+
+    def test_a_plan_counts_what_its_breakages_are(self) -> None:
+        for instance in instances(4, 30):
+            plan = self.plan(instance)
+            self.assertEqual(plan.events(), instance.failures)
+            self.assertEqual(plan.caught(plan.breakages), sum(instance.failures.values()))
+
+    def test_a_choice_keeps_what_is_to_be_kept(self) -> None:
+        """Against all sets that hold it."""
+        for number, instance in enumerate(instances(5, 150)):
+            rng = random.Random(number)
+            plan = self.plan(instance, frozenset(job for job in instance.costs if rng.random() < 0.2))
+            policy = ci_dedup.Policy(rng.choice((0, 50, 90, 99, 100)))
+            rest = {jobs: weight for jobs, weight in instance.failures.items() if not jobs & plan.kept}
+            still = plan.needed(policy.percent) - plan.caught(plan.kept)
+            best = plan.cost(plan.kept)
+            if still > 0:
+                best += Instance(rest, instance.costs, still).cheapest()
+            choice = ci_dedup.final_choice(plan, policy)
+            assert choice is not None
+            with self.subTest(number=number, policy=policy, instance=instance, kept=plan.kept):
+                self.assertLessEqual(plan.kept, choice.jobs)
+                self.assertGreaterEqual(plan.caught(choice.jobs), plan.needed(policy.percent))
+                self.assertAlmostEqual(choice.cost, best, delta=1e-6)
+                self.assertAlmostEqual(choice.bound, best, delta=1e-5)
+
+    def test_picks_are_what_greed_takes_one_by_one(self) -> None:
+        """Each the cheapest by what it catches that none before does; none over the limit."""
+        for number, instance in enumerate(instances(6, 150)):
+            limit = random.Random(number).choice((math.inf, sum(instance.costs.values()) / 3))
+            chosen: Set[str] = set()
+            for pick in ci_dedup.picks_of(self.plan(instance), limit):
+                spent = sum(instance.costs[job] for job in chosen)
+                gains = {job: instance.caught(chosen | {job}) - instance.caught(chosen) for job in instance.costs}
+                ratios = {job: instance.costs[job] / gain for job, gain in gains.items()
+                          if gain and spent + instance.costs[job] <= limit + 1e-9}
+                chosen.add(pick.job)
+                with self.subTest(number=number, instance=instance):
+                    self.assertAlmostEqual(ratios[pick.job], min(ratios.values()))
+                    self.assertEqual(pick.caught, instance.caught(chosen))
+            if limit == math.inf:
+                self.assertEqual(instance.caught(chosen), sum(instance.failures.values()))
+
     # Greedy takes `both` (3 a commit), then `a` and `d`; the cheapest is `left` and `right`.
     TRAP = Instance({frozenset(["both", "left"]): 2, frozenset(["both", "right"]): 2, frozenset(["a", "left"]): 1,
                      frozenset(["d", "right"]): 1}, {"both": 12, "left": 10, "right": 10, "a": 5, "d": 5}, 6)
@@ -1174,7 +1136,7 @@ class Covers(unittest.TestCase):
         """The bound holds, and the greedy set is as good as is proven of it."""
         tight = 0
         for number, instance in enumerate(instances(2, 300)):
-            with unittest.mock.patch.object(ci_dedup_choose, "SEARCH_STEPS", 0):
+            with unittest.mock.patch.object(ci_dedup, "SEARCH_STEPS", 0):
                 found, bound = Cover(*instance).cheapest()
             cost, best = sum(instance.costs[job] for job in found), instance.cheapest()
             harmonic = sum(1 / count for count in range(1, instance.most() + 1))
@@ -1188,27 +1150,11 @@ class Covers(unittest.TestCase):
 
     def test_where_greed_fails(self) -> None:
         self.assertEqual(self.TRAP.cheapest(), 20)
-        cover = Cover(*self.TRAP)
-        self.assertEqual(cover.greedy(frozenset(), frozenset()), frozenset(["both", "a", "d"]))
-        self.assertEqual(cover.cheapest()[0], frozenset(["left", "right"]))
-        with unittest.mock.patch.object(ci_dedup_choose, "SEARCH_STEPS", 0):
-            found, bound = cover.cheapest()
+        self.assertEqual(Cover(*self.TRAP).cheapest(), (frozenset(["left", "right"]), 20))
+        with unittest.mock.patch.object(ci_dedup, "SEARCH_STEPS", 0):
+            found, bound = Cover(*self.TRAP).cheapest()
         self.assertEqual(found, frozenset(["both", "a", "d"]))
         self.assertTrue(12 < bound <= 20, bound)
-
-    def test_greed_takes_out_what_became_superfluous(self) -> None:
-        """`a` is cheapest by the commit; `b` and `c`, which have to be, catch its commits too."""
-        cover = Cover({frozenset("ab"): 2, frozenset("ac"): 2, frozenset("b"): 1, frozenset("c"): 1},
-                      {"a": 1.0, "b": 9.0, "c": 9.0}, 6)
-        self.assertEqual(cover.greedy(frozenset(), frozenset()), frozenset("bc"))
-        self.assertEqual(cover.bound(frozenset(), frozenset("b"), [1.0])[0], math.inf)
-        self.assertEqual(cover.greedy(frozenset("a"), frozenset()), frozenset("abc"), "what was given stays")
-
-    def test_greed_counts_no_more_than_is_missing(self) -> None:
-        """`big` catches five commits at two each, but one is enough."""
-        cover = Cover({frozenset(["big"]): 5, frozenset(["small"]): 1}, {"big": 10.0, "small": 3.0}, 1)
-        self.assertEqual(cover.greedy(frozenset(), frozenset()), frozenset(["small"]))
-        self.assertEqual(cover.best(*cover.left(frozenset()), frozenset(["small"])), "big")
 
     def test_dominated_jobs_are_left_aside(self) -> None:
         costs = {"a": 2.0, "b": 2.0, "c": 3.0, "d": 1.0}
@@ -1219,27 +1165,13 @@ class Covers(unittest.TestCase):
                 weights = {frozenset(jobs): 1 for jobs in failures}
                 self.assertEqual(Cover(weights, costs, 1).undominated(weights), frozenset(expected))
 
-    def test_the_bound_of_what_no_two_share_is_their_cost(self) -> None:
-        alone = {frozenset("a"): 1, frozenset("b"): 1, frozenset("c"): 1}
-        costs = {"a": 1.0, "b": 2.0, "c": 9.0}
-        for need, expected in ((3, 12), (2, 3), (1, 1), (0, 0)):
-            with self.subTest(need):
-                cover = Cover(alone, costs, need)
-                self.assertEqual(cover.bound(frozenset(), frozenset(), [math.inf])[0], expected)
-                self.assertEqual(cover.cheapest()[1], expected)
-        cover = Cover(alone, costs, 3)
-        self.assertEqual(cover.bound(frozenset("a"), frozenset(), [math.inf])[0], 12)
-        self.assertEqual(cover.bound(frozenset(), frozenset("c"), [math.inf])[0], math.inf)
-
     def test_capped_prices_bound_what_may_miss_some(self) -> None:
         """Three of four: b, c and d, 9. Without a cap the commit that is a's alone is worth 10, the others nothing."""
         cover = Cover({frozenset("a"): 1, frozenset("ab"): 1, frozenset("ac"): 1, frozenset("ad"): 1},
                       {"a": 10.0, "b": 3.0, "c": 3.0, "d": 3.0}, 3)
-        nothing: FrozenSet[str] = frozenset()
-        for caps, expected in (([math.inf], 0), ([3], 7), ([2.5], 7.5), ([1], 3), ([10, 5, 2.5, 1.25], 7.5)):
-            with self.subTest(caps):
-                self.assertEqual(cover.bound(nothing, nothing, caps)[0], expected)
-        self.assertEqual(cover.bound(nothing, nothing, [10, 5, 2.5, 1.25])[1], 2.5)
+        for cap, expected in ((math.inf, 0), (3, 7), (2.5, 7.5), (1, 3)):
+            with self.subTest(cap):
+                self.assertEqual(cover.worth(cover.failures, 3, cap), expected)
         self.assertEqual(cover.cheapest(), (frozenset("bcd"), 9))
 
     def test_the_order_of_the_input_changes_nothing(self) -> None:
@@ -1251,107 +1183,65 @@ class Covers(unittest.TestCase):
             rng.shuffle(costs)
             with self.subTest(number=number, instance=instance):
                 self.assertEqual(Cover(dict(failures), dict(costs), instance.need).cheapest(), found)
-                with unittest.mock.patch.object(ci_dedup_choose, "SEARCH_STEPS", 0):
+                with unittest.mock.patch.object(ci_dedup, "SEARCH_STEPS", 0):
                     self.assertEqual(Cover(dict(failures), dict(costs), instance.need).cheapest(),
                                      Cover(*instance).cheapest())
-
-    def test_the_catch_of_a_set_that_was_chosen(self) -> None:
-        """`choose`, with jobs that are kept, against all sets that hold them."""
-        for number, instance in enumerate(instances(5, 150)):
-            rng = random.Random(number)
-            kept = frozenset(job for job in instance.costs if rng.random() < 0.2)
-            percent = rng.choice((0, 50, 90, 99, 100))
-            events = collections.Counter(instance.failures)
-            total = sum(events.values())
-            need = math.ceil(total * percent / 100)
-            rest = {jobs: weight for jobs, weight in instance.failures.items() if not jobs & kept}
-            still = need - (total - sum(rest.values()))
-            best = sum(instance.costs[job] for job in kept) + (
-                Instance(rest, instance.costs, still).cheapest() if still > 0 else 0)
-            choice = ci_dedup_choose.choose(events, instance.costs, percent, kept)
-            assert choice is not None
-            with self.subTest(number=number, percent=percent, instance=instance, kept=kept):
-                self.assertLessEqual(kept, choice.jobs)
-                self.assertGreaterEqual(instance.caught(choice.jobs), need)
-                self.assertAlmostEqual(choice.cost, best, delta=1e-6)
-                self.assertAlmostEqual(choice.cost, sum(instance.costs[job] for job in choice.jobs), delta=1e-6)
-                self.assertAlmostEqual(choice.bound, best, delta=1e-5)
-
-    def test_picks_are_what_greed_takes_one_by_one(self) -> None:
-        """Each the cheapest by what it catches that none before does; none over the limit."""
-        for number, instance in enumerate(instances(6, 150)):
-            events = collections.Counter(instance.failures)
-            limit = random.Random(number).choice((math.inf, sum(instance.costs.values()) / 3))
-            chosen: Set[str] = set()
-            dear: Set[str] = set()
-            picks = ci_dedup_choose.picks_of(events, instance.costs, frozenset(), limit)
-            for pick in picks:
-                gains = {job: instance.caught(chosen | {job}) - instance.caught(chosen)
-                         for job in set(instance.costs) - chosen - dear}
-                fit = sum(instance.costs[job] for job in chosen)
-                ratios = {job: instance.costs[job] / gain for job, gain in gains.items()
-                          if gain and fit + instance.costs[job] <= limit + 1e-9}
-                chosen.add(pick.job)
-                with self.subTest(number=number, instance=instance):
-                    self.assertAlmostEqual(ratios[pick.job], min(ratios.values()))
-                    self.assertEqual(pick.caught, instance.caught(chosen))
-                    self.assertAlmostEqual(pick.cost, sum(instance.costs[job] for job in chosen))
-                    self.assertLessEqual(pick.cost, limit)
-            if limit == math.inf:
-                self.assertEqual(instance.caught(chosen), sum(events.values()))
-
-    def test_nothing_failed(self) -> None:
-        self.assertIsNone(ci_dedup_choose.choose(collections.Counter(), {"a": 1, "b": 1}, 99, frozenset("a")))
 
 
 class Walking(DedupCase):
     """New failures, who is red for long, and what a choice by the past would have done."""
 
-    def timeline(self, *lines: str, red: bool = False, costs: Mapping[str, float] = {}) -> Any:  # noqa: B006
-        history = History(commits_of(*lines), [])
-        return ci_dedup_choose.timeline_of(history, costs or dict.fromkeys(history.jobs(), 1.0), red)
+    def job(self, signs: str, counts_red: bool = False) -> Job:
+        return ci_dedup.job_of(signs, 1.0, counts_red)
+
+    def places(self, bits: int) -> List[int]:
+        return [number for number in range(bits.bit_length()) if bits >> number & 1]
 
     def test_a_failure_is_new_where_the_job_passed_or_was_unseen(self) -> None:
-        lines = ("1: a- b+", "2: a- b-", "3: b-", "4: a- b+ c-", "5: a+ b- c-", "6: a- b- c+")
-        found = self.timeline(*lines)
-        self.assertEqual([" ".join(sorted(jobs)) for jobs in found.failures], ["a", "b", "", "c", "b", "a"])
-        found = self.timeline(*lines, red=True)
-        self.assertEqual([" ".join(sorted(jobs)) for jobs in found.failures], ["a", "a b", "b", "a c", "b c", "a b"])
-        self.assertEqual(set(found.red), {frozenset()})
+        for signs, anew in (("---+--", [0, 4]), ("+-+-", [1, 3]), ("..-.-+.-", [2, 7]), ("+..-.-", [3]), ("++.", [])):
+            with self.subTest(signs):
+                job = self.job(signs)
+                self.assertEqual((self.places(job.anew), job.first), (anew, len(signs) - len(signs.lstrip("."))))
+                red = self.job(signs, counts_red=True)
+                self.assertEqual(self.places(red.anew), [place for place, sign in enumerate(signs) if sign == "-"])
+                self.assertEqual((job.red, red.red), (0, 0))
 
     def test_who_is_red_for_long_stays_so_until_it_passes(self) -> None:
-        runs = ci_dedup_choose.RED_RUNS
-        found = self.timeline(*["x: a- b+"] * runs, "x: b+", "x: a-", "x: a+", "x: a-")
-        self.assertEqual([bool(jobs) for jobs in found.red], [False] * runs + [True] * 3 + [False] * 2)
+        """Before which commits it is, and, by one bit more, whether it is now."""
+        runs = ci_dedup.RED_RUNS
+        self.assertEqual(self.places(self.job("-" * runs + ".-+-").red), [*range(runs, runs + 3)])
+        self.assertEqual(self.places(self.job("+" + "-." * runs).red), [2 * runs, 2 * runs + 1])
 
     def test_new_jobs_are_those_of_the_newest_commits_alone(self) -> None:
-        runs = ci_dedup_choose.NEW_RUNS
-        found = self.timeline("1: a+", *["x: a+ b+"] * (runs + 2))
-        self.assertEqual([sorted(jobs) for jobs in found.new], [[]] + [["b"]] * runs + [[]] * 3)
+        jobs = {"a": self.job("++++++++"), "b": self.job(".+++++++")}
+        history = ci_dedup.History([*"12345678"], jobs, {}, False, True, frozenset(), [])
+        self.assertEqual([sorted(history.young(number)) for number in (0, 1, 2, 3, 4)], [["b"]] * 4 + [[]])
 
     def test_breakages_are_pairs_of_commit_and_cluster(self) -> None:
-        groups = ci_dedup_choose.groups_in(frozenset("abcde"), {"a": 1, "b": 1, "c": 2, "d": 2})
-        self.assertEqual(sorted(map(sorted, groups)), [["a", "b"], ["c", "d"], ["e"]])
+        bits = {"a": 0b011, "b": 0b110, "c": 0b100, "d": 0b100, "e": 0b100}
+        plan = ci_dedup.Plan(bits, {"a": 1, "b": 1, "c": 2, "d": 2}, {}, 0.0, frozenset())
+        self.assertEqual([plan.caught(jobs) for jobs in ("abcde", "ab", "cd", "ce", "")], [5, 3, 1, 2, 0])
+        self.assertEqual(plan.events(), {frozenset("a"): 1, frozenset("ab"): 1, frozenset("b"): 1,
+                                         frozenset("cd"): 1, frozenset("e"): 1})
 
     def test_walking_forward_by_hand(self) -> None:
         """a breaks in each second commit of twenty; b for the first time in the last one, so that nobody chose it."""
         lines = [f"c{number}: a{'+-'[number % 2]} b{'+-'[number == 19]} calm+" for number in range(20)]
         self.write("h.csv", table_of(*lines))
-        out = self.dedup("h.csv", "--holdout", "50", "--catch", "100")
-        self.assertIn("\nWalked forward through the newest 10 commits, choosing anew 10 times: caught 5 of 5 commits "
-                      "with new failures (100.0 %; 95 % sure: 56.6 % to 100.0 %) and 5 of 6 breakages, at 33.3 % of "
-                      "the cost; in hindsight 5 of 5 at 66.7 %\n", out)
-        self.assertIn("\nwarning: 5 commits with new failures to judge by: with fewer than 30 a share says ", out)
+        out = self.inside("h.csv", "--catch", "100")
+        self.assertIn("\nWalked forward through the newest 14 commits, choosing anew 10 times: caught 7 of 7 failing "
+                      "commits (100.0 %; 95 % sure: 64.6 % to 100.0 %) and 7 of 8 breakages, at 33.3 % of "
+                      "the cost; in hindsight 7 of 7 at 66.7 %\n", out)
+        self.assertIn("\nwarning: with fewer than 30 failing commits to judge by a share says ", out)
         self.assertEqual(len(re.findall(r"(?m)^ *[0-9]+ % +[0-9]+ ", out)), 11)
 
     def test_what_failed_first_where_it_is_judged_is_missed_and_told(self) -> None:
-        lines = [f"c{number}: a{'+-'[number in (1, 5)]} b{'+-'[number == 8]} x+ y+ z+" for number in range(10)]
+        lines = [f"c{number}: a{'+-'[number in (1, 2)]} b{'+-'[number == 8]} x+ y+ z+" for number in range(10)]
         self.write("h.csv", table_of(*lines))
-        out = self.dedup("h.csv", "--holdout", "30")
-        self.assertIn(": caught 0 of 1 commit with new failures (0.0 %; ", out)
-        self.assertIn("\nthis history does not allow 80 % for 20 % of the cost; the best is 0.0 %: in 1 of 1 only jobs "
-                      "failed that had never failed before the choice, and the cheapest set that was found in "
-                      "hindsight takes 20.0 % of the cost\n", out)
+        out = self.inside("h.csv")
+        self.assertIn(": caught 0 of 1 failing commit (0.0 %; ", out)
+        self.assertIn("\nthis history does not allow 80 % for 20 % of the cost: in 1 of 1 only jobs failed that had "
+                      "never failed before, and in hindsight it takes 40.0 %\n", out)
         self.assertTrue(out.endswith("\nMissed, walking forward:\n  c8: b\n"), out)
 
     def test_a_line_of_the_table_that_does_better_is_named(self) -> None:
@@ -1359,14 +1249,14 @@ class Walking(DedupCase):
         lines = [f"c{number}: a{'+-'[number > 3 and number % 4 == 1]} b{'+-'[number % 4 == 2]} c+ d+ e+ f+ g+ h+ i+ j+"
                  for number in range(40)]
         self.write("h.csv", table_of(*lines))
-        out = self.dedup("h.csv", "--budget", "10")
+        out = self.inside("h.csv", "--budget", "10")
         self.assertIn("\nof the lines below at most 20 % of the cost, --catch 65 caught most: 100.0 % at 20.0 %\n",
                       out)
         self.assertNotIn("does not allow", out)
 
     def test_the_interval_is_wilsons(self) -> None:
         for caught, failing, expected in ((18, 18, (0.824, 1.0)), (0, 10, (0.0, 0.278)), (50, 100, (0.404, 0.596))):
-            low, high = ci_dedup_choose.Score(caught, failing, 0, 0, 0.0, 0.0).interval()
+            low, high = ci_dedup.Score(1, 1, caught, failing, 0, 0, 0, 0.0, 0.0, 0).interval()
             self.assertAlmostEqual(low, expected[0], places=3)
             self.assertAlmostEqual(high, expected[1], places=3)
 
@@ -1374,16 +1264,16 @@ class Walking(DedupCase):
         """It is left out until it passes."""
         lines = [f"c{number}: a{'-+'[number < 3 or number > 35]} b{'+-'[number % 5 == 4]}" for number in range(40)]
         self.write("h.csv", table_of(*lines))
-        out = self.dedup("h.csv", "--holdout", "50", "--catch", "100")
-        self.assertIn(" at 57.5 % of the cost; ", out)       # a in 3 of 20 commits, b in all
+        out = self.inside("h.csv", "--catch", "100")
+        self.assertIn(" at 57.1 % of the cost; ", out)       # of 28 commits a in 4, b in all
 
     def test_jobs_red_for_long_are_named_and_left_out(self) -> None:
         lines = [f"c{number}: a{'+-'[number > 3]} b{'+-'[number % 3 == 1]}" for number in range(20)]
         self.write("h.csv", table_of(*lines))
-        out = self.dedup("h.csv", "--catch", "100", "--write", self.path("w"))
-        self.assertIn("\nTo mend: red for 10 runs or more, and left out until they pass: 1\n"
+        out = self.inside("h.csv", "--catch", "100", "--write", self.path("w"))
+        self.assertIn("\nTo mend, red for 10 runs or more, and left out until they pass:\n"
                       "  a: since c4, 16 of 20 runs\n", out)
-        self.assertIn("\nRecommended: 1 of 2 jobs, 1 job of 2 jobs a commit (50.0 %); with 1 that is red for long, ",
+        self.assertIn("\nRecommended: 1 of 2 jobs, 1 job of 2 jobs a commit (50.0 %); with 1 red for long, ",
                       out)
         self.assertEqual(self.read("w").splitlines()[-4:],
                          ["# Left out until they pass, since they are red for long:", "# a", "# Chosen:", "b"])
@@ -1394,9 +1284,9 @@ class Walking(DedupCase):
         lines = [f"c{number}: red{'+-'[number > 0]} " + " ".join(
             f"j{job}{'+-'[number > 0 and rng.random() < 0.1]}" for job in range(6)) for number in range(60)]
         self.write("h.csv", table_of(*lines))
-        self.dedup("h.csv", "--count", "red", "--catch", "99", "--write", self.path("w"))
+        self.inside("h.csv", "--count", "red", "--catch", "99", "--write", self.path("w"))
         self.assertEqual([line for line in self.read("w").splitlines() if line[:2] != "# "], ["red"])
-        self.dedup("h.csv", "--catch", "99", "--write", self.path("w"))
+        self.inside("h.csv", "--catch", "99", "--write", self.path("w"))
         self.assertEqual([line for line in self.read("w").splitlines() if line[:2] != "# "],
                          [f"j{job}" for job in range(6)])
 
@@ -1407,27 +1297,26 @@ class Walking(DedupCase):
         for options, expected in (([], 3), (["--budget", "20"], 1), (["--budget", "45%"], 2), (["--budget", "5"], 0),
                                   (["--catch", "60"], 3), (["--catch", "100"], 5)):
             with self.subTest(options):
-                out = self.dedup("h.csv", *options)
+                out = self.inside("h.csv", *options)
                 self.assertIn(f"\nRecommended: {expected} of 5 jobs, ", out)
                 self.assertEqual("\nwarning: nothing is chosen, " in out, expected == 0)
-        self.dedup("h.csv", "--budget", "5", "--catch", "5", code=2,
-                    err="ci_dedup.py: error: --budget and --catch: name one of them")
+        self.inside("h.csv", "--budget", "5", "--catch", "5", code=2,
+                    err="usage: .*argument --catch: not allowed with argument --budget")
 
     def test_jobs_that_no_longer_run_are_not_recommended(self) -> None:
         lines = [f"c{number}: a{'+-'[number % 4 == 1]}" + (f" old{'+-'[number % 3 == 1]}" if number < 20 else "")
                  for number in range(40)]
         self.write("h.csv", table_of(*lines))
-        out = self.dedup("h.csv", "--catch", "100", "--write", self.path("w"))
+        out = self.inside("h.csv", "--catch", "100", "--write", self.path("w"))
         self.assertIn("\nno longer run, and not recommended: 1: old\n", out)
         self.assertNotIn("old", self.read("w"))
 
     def test_new_jobs_run_apart_from_the_choice(self) -> None:
         lines = [f"c{number}: a{'+-'[number % 4 == 1]} b+ c+" + " new+" * (number > 37) for number in range(40)]
         self.write("h.csv", table_of(*lines))
-        out = self.dedup("h.csv", "--budget", "30", "--write", self.path("w"))
+        out = self.inside("h.csv", "--budget", "30", "--write", self.path("w"))
         self.assertIn("\nnew, and run too until more is known of them: 1, 25.0 % of the cost: new\n", out)
         self.assertIn("\nRecommended: 1 of 4 jobs, 1 job of 4 jobs a commit (25.0 %)", out)
-        self.assertRegex(out, r"\nnew jobs, which run too, would have cost \d\.\d % more, and caught 0 more\n")
         self.assertTrue(self.read("w").endswith("# Chosen:\na\n# New:\nnew\n"))
 
     def test_what_failed_lately_runs_too(self) -> None:
@@ -1436,10 +1325,9 @@ class Walking(DedupCase):
         for recent, expected in (("0", "# Chosen:\na\n"), ("1", "# Failed lately:\nd\n"),
                                  ("3", "# Failed lately:\nb\nd\n")):
             with self.subTest(recent):
-                out = self.dedup("h.csv", "--budget", "25", "--recent", recent, "--write", self.path("w"))
+                self.inside("h.csv", "--budget", "25", "--recent", recent, "--write", self.path("w"))
                 self.assertTrue(self.read("w").endswith(expected), self.read("w"))
-        self.assertIn("\nwhat failed lately, which run too, would have cost ", out)
-        self.dedup("h.csv", "--recent", "x", code=2, err="usage: .*argument --recent: 'x' is not a number of runs, .*")
+        self.inside("h.csv", "--recent", "x", code=2, err="usage: .*argument --recent: invalid int value: 'x'")
 
     def test_what_a_job_waits_for_counts_as_cost(self) -> None:
         """`cheap` catches all that `alone` does, but waits for `dear`."""
@@ -1453,9 +1341,9 @@ class Walking(DedupCase):
                              **({"after": after} if job == "cheap" else {})} for job, failed in jobs]
             self.journal(*records)
             with self.subTest(after):
-                self.dedup("j.jsonl", "--catch", "100", "--write", self.path("w"))
+                self.inside("j.jsonl", "--catch", "100", "--write", self.path("w"))
                 self.assertEqual([line for line in self.read("w").splitlines() if line[:2] != "# "], expected)
-        self.dedup("j.jsonl", "--catch", "100", "--drop", "alone", "--write", self.path("w"))
+        self.inside("j.jsonl", "--catch", "100", "--drop", "alone", "--write", self.path("w"))
         self.assertEqual(self.read("w").splitlines()[-3:], ["# Chosen:", "cheap", "dear"])
 
     def test_runs_of_the_reduced_set_do_not_bias_it(self) -> None:
@@ -1476,15 +1364,15 @@ class Walking(DedupCase):
                     nightly.append(line)
             if night in (30, 60):
                 self.write("h.csv", table_of(*rows, costs=costs))
-                self.dedup("h.csv", "--catch", "100", "--write", self.path("w"))
+                self.inside("h.csv", "--catch", "100", "--write", self.path("w"))
                 chosen = [line for line in self.read("w").splitlines() if line[:2] != "# "]
                 self.assertEqual(chosen, jobs[::3])
         self.write("h.csv", table_of(*rows, costs=costs))
-        mixed = self.dedup("h.csv", "--catch", "100", "--write", self.path("w"))
+        mixed = self.inside("h.csv", "--catch", "100", "--write", self.path("w"))
         self.assertIn("\nleft aside: 1,000 commits of 1,100, in which less than 90 % of the jobs ran; ", mixed)
         self.write("n.csv", table_of(*nightly, costs=costs))
         self.assertEqual(re.sub("left aside: .*\n", "", mixed),
-                         self.dedup("n.csv", "--catch", "100", "--write", self.path("v")))
+                         self.inside("n.csv", "--catch", "100", "--write", self.path("v")))
         self.assertEqual(self.read("w"), self.read("v"))
 
     def test_no_commit_is_complete(self) -> None:
@@ -1492,9 +1380,9 @@ class Walking(DedupCase):
         rows = [f"c{number},{job},{'' if (number + place) % 2 else number % 2}\n" for number in range(8)
                 for place, job in enumerate("abcd")]
         self.write("h.csv", "commit,job,ok\n" + "".join(rows))
-        self.dedup("h.csv", code=2, err="ci_dedup.py: error: left aside: 8 commits of 8, in which less than 90 % of "
+        self.inside("h.csv", code=2, err="ci_dedup.py: error: left aside: 8 commits of 8, in which less than 90 % of "
                     "the jobs ran; --complete 0 takes all")
-        self.dedup("h.csv", "--complete", "50", code=5)         # a and c never failed, b and d never passed
+        self.inside("h.csv", "--complete", "50", code=5)         # a and c never failed, b and d never passed
 
 
 class Choosing(DedupCase):
@@ -1503,7 +1391,7 @@ class Choosing(DedupCase):
     def ten(self, *options: str, code: int = 0, err: str = "") -> str:
         """The report on TEN."""
         self.write("h.csv", table_of(*TEN, costs=TEN_COSTS))
-        return self.dedup("h.csv", *options, code=code, err=err)
+        return self.inside("h.csv", *options, code=code, err=err)
 
     def chosen(self, *options: str) -> List[str]:
         """The labels that are written for TEN."""
@@ -1512,7 +1400,7 @@ class Choosing(DedupCase):
 
     def test_all_that_is_said(self) -> None:
         self.assertEqual(self.ten(), TEN_TEXT)
-        self.assertEqual(self.process("h.csv"), TEN_TEXT)
+        self.assertEqual(self.dedup("h.csv").text, TEN_TEXT)
 
     def test_catch(self) -> None:
         """Of five breakages three are fast's."""
@@ -1529,16 +1417,16 @@ class Choosing(DedupCase):
                 options = list(itertools.chain(*(("--keep", job) for job in options)))
                 self.assertEqual(self.chosen("--catch", "100", *options), expected)
         out = self.ten("--keep", "slow", "--catch", "80")
-        self.assertRegex(out, r"\nRecommended: 2 of 5 jobs, 2\.0 min of 2\.9 min a commit \(68\.6 %\); the cheapest "
+        self.assertRegex(out, r"\nRecommended: 2 of 5 jobs, 120\.0 s of 175\.0 s a commit \(68\.6 %\); the cheapest "
                          "set there is with those to keep that catches 4 of 5 breakages so far ")
-        self.assertRegex(out, r"\n +100\.00 +3 +3  slow \(--keep\)\n")
+        self.assertRegex(out, r"\n +57\.1 % +3 +3  0\.00  slow\n")
 
     def test_a_pattern_that_names_none_is_a_mistake(self) -> None:
         for option in ("--keep", "--drop"):
             for name in ("none", "FAST", "f", "*x"):
                 with self.subTest(option=option, name=name):
                     pattern = re.escape(f"ci_dedup.py: error: {option} {name}: no job has such a name; there are "
-                                        "calm fast other rare slow")
+                                        "calm | fast | other | rare | slow")
                     self.ten("--write", self.path("w"), option, "calm", option, name, code=2, err=pattern)
         self.assertFalse(os.path.exists(self.path("w")))
 
@@ -1547,27 +1435,21 @@ class Choosing(DedupCase):
         for patterns, expected in ((["a[1]"], {"a[1]", "a1"}), (["b", "a1"], {"a1", "b"}), (["*"], set(jobs)),
                                    ([], set())):
             with self.subTest(patterns):
-                self.assertEqual(ci_dedup_read.matching("--keep", patterns, jobs), expected)
+                self.assertEqual(ci_dedup.matching("--keep", patterns, jobs), expected)
 
     def test_drop(self) -> None:
         """What failed in the dropped job alone is no failing commit any more."""
         self.assertEqual(self.chosen("--drop", "f*", "--catch", "100"), ["other", "rare", "slow"])
         out = self.ten("--drop", "rare", "--drop", "fast")
-        self.assertTrue(out.startswith("3 jobs, 10 commits from c1 to c10, 4 commits with new failures\n"), out)
+        self.assertTrue(out.startswith("3 jobs, 10 commits from c1 to c10, 4 failing commits\n"), out)
         self.ten("--drop", "fast", "--keep", "fast", code=2, err=".*--keep fast: no job has such a name; .*")
-
-    def test_holdout(self) -> None:
-        for percent, judged in (("0", 0), ("9", 0), ("10", 1), ("30", 3), ("39%", 3), ("80", 8)):
-            with self.subTest(percent):
-                found = re.findall(r"Walked forward through the newest (\d+) commit", self.ten("--holdout", percent))
-                self.assertEqual(found, [str(judged)] * bool(judged))
 
     def test_nothing_to_choose_by(self) -> None:
         for name, lines, options in (("none failed", ["1: a+ b+", "2: a+ b+"], []),
                                      ("a lone one never passed", ["1: a- b+", "2: b+"], [])):
             with self.subTest(name):
                 self.write("h.csv", table_of(*lines))
-                out = self.dedup("h.csv", "--write", self.path("w"), *options, code=5)
+                out = self.inside("h.csv", "--write", self.path("w"), *options, code=5)
                 self.assertIn("\nNo commit failed on which to choose; nothing is recommended.\n", out)
                 self.assertNotIn("Walked", out)
                 self.assertFalse(os.path.exists(self.path("w")))
@@ -1577,29 +1459,18 @@ class Choosing(DedupCase):
         for costs, chosen, said in (({}, "b", "1 job of 3 jobs a commit (33.3 %)"),
                                     (dict.fromkeys("abc", "0,1"), "b", "1 job of 3 jobs a commit (33.3 %)"),
                                     ({"a": "0,1", "b": "5,0"}, "b", "1 job of 3 jobs a commit (33.3 %)"),
-                                    ({"a": "5,1", "b": "5,0"}, "b", "0.000 s of 7.5 s a commit (0.0 %)"),
+                                    ({"a": "5,1", "b": "5,0"}, "b", "0.0 s of 7.5 s a commit (0.0 %)"),
                                     ({"a": "6,1", "c": "2,1"}, "b", "4.0 s of 12.0 s a commit (33.3 %)")):
             with self.subTest(costs):
                 self.write("h.csv", table_of(*lines, costs=costs))
-                out = self.dedup("h.csv", "--catch", "99", "--count", "red", "--write", self.path("w"))
+                out = self.inside("h.csv", "--catch", "99", "--count", "red", "--write", self.path("w"))
                 self.assertEqual([line for line in self.read("w").splitlines() if line[:2] != "# "][0], chosen)
                 self.assertIn(f"Recommended: 1 of 3 jobs, {said}; the cheapest set there is ", out)
 
-    def test_costs_are_told_in_a_unit_that_suits(self) -> None:
-        report = unittest.mock.Mock()
-        report.is_timed = True
-        for cost, expected in ((0, "0.000 s"), (0.012, "0.012 s"), (119.9, "119.9 s"), (120, "2.0 min"),
-                               (7199, "120.0 min"), (7200, "2.0 h"), (3_600_000 * 2, "2,000.0 h")):
-            with self.subTest(cost):
-                self.assertEqual(ci_dedup.show_cost(report, cost), expected)
-        report.is_timed = False
-        self.assertEqual([ci_dedup.show_cost(report, cost) for cost in (0, 1.0, 2000)],
-                         ["0 jobs", "1 job", "2,000 jobs"])
-
     def test_many_names_are_cut(self) -> None:
         names = [f"j{number:02}" for number in range(12)]
-        self.assertEqual(ci_dedup_read.first_of(names), " ".join(names[:10]) + " \u2026 with 2 more")
-        self.assertEqual(ci_dedup_read.first_of(names[:10]), " ".join(names[:10]))
+        self.assertEqual(ci_dedup.first_of(names), " | ".join(names[:10]) + " \u2026 with 2 more")
+        self.assertEqual(ci_dedup.first_of(names[:10]), " | ".join(names[:10]))
 
     def test_a_search_that_was_ended_says_how_far_it_came(self) -> None:
         """Each commit is followed by one in which all passed, so that all failures are new."""
@@ -1608,41 +1479,36 @@ class Choosing(DedupCase):
         lines = [f"{number}: " + " ".join(job + "+-"[job in failed] for job in jobs)
                  for number, failed in enumerate(itertools.chain(*((failed, ()) for failed in failures)))]
         self.write("h.csv", table_of(*lines, costs={job: f"{cost},1" for job, cost in Covers.TRAP.costs.items()}))
-        arguments = ci_dedup.build_parser().parse_args(
-            [self.path("h.csv"), "--holdout", "0", "--count", "red", "--catch", "100"])
-        for steps, pattern in ((0, r"22\.0 s of 42\.0 s a commit \(52\.4 %\); no more than (\d\.\d) s above the cheap"),
-                               (10 ** 6, r"20\.0 s of 42\.0 s a commit \(47\.6 %\); the cheapest set there is ()that")):
-            with self.subTest(steps), unittest.mock.patch.object(ci_dedup_choose, "SEARCH_STEPS", steps):
-                report = ci_dedup.analyse(arguments)
-                found = re.search(pattern, "\n".join(ci_dedup.summary_lines(report)))
-                assert found is not None and report.choice is not None
-                above = report.choice.cost - report.choice.bound
-                self.assertAlmostEqual(float(found.group(1) or 0), above, delta=0.051)
+        for steps, said in ((0, "22.0 s of 42.0 s a commit (52.4 %); no more than "),
+                            (10 ** 6, "20.0 s of 42.0 s a commit (47.6 %); the cheapest set there is that ")):
+            with self.subTest(steps), unittest.mock.patch.object(ci_dedup, "SEARCH_STEPS", steps):
+                self.assertIn(said, self.inside("h.csv", "--count", "red", "--catch", "100"))
 
     def test_what_never_changed_is_told(self) -> None:
         self.write("h.csv", table_of("1: a+ b- k+ l-", "2: a- b+ k+ l-"))
-        out = self.dedup("h.csv", "--holdout", "0")
+        out = self.dedup("h.csv").text
         self.assertIn("\nleft out, since they never passed: 1: l\n", out)
-        self.assertIn("\nnever failed: 1: k\n2 clusters, 0 of more than one job (* recommended):\n\n", out)
+        self.assertIn("\nLeft out, since they never failed anew:\nk", out)
 
     def test_a_job_that_never_passed_catches_nothing(self) -> None:
         """It would have caught all that others failed in, and would be all that is recommended."""
         self.write("h.csv", table_of("1: a- b+ red-", "2: a+ b- red-", "3: a+ b+ red-", "4: a- b+ red-"))
         for count in ("new", "red"):
-            self.dedup("h.csv", "--catch", "99", "--count", count, "--write", self.path("w"))
+            self.inside("h.csv", "--catch", "99", "--count", count, "--write", self.path("w"))
             self.assertEqual(self.read("w").splitlines()[-2:], ["a", "b"])
         self.write("h.csv", table_of("1: a- b-", "2: a-"))
-        self.dedup("h.csv", code=2, err=r"ci_dedup\.py: error: no job ever passed: a b; is this the whole history\?")
+        self.dedup("h.csv", code=2, err=r"ci_dedup\.py: error: no job ever passed; is this the whole history\?; "
+                   r".* a \| b")
 
     def test_a_long_report_has_its_summary_first_and_cuts_its_lists(self) -> None:
         rng = random.Random(6)
         lines = [f"c{number}: " + " ".join(f"j{job}{'+-'[rng.random() < 0.05]}" for job in range(200))
                  for number in range(60)]
         self.write("h.csv", table_of(*lines))
-        told = self.dedup("h.csv").splitlines()
+        told = self.inside("h.csv").splitlines()
         self.assertLess(len(told), 200)
         self.assertLess(next(number for number, line in enumerate(told) if line.startswith("Cost against catch")), 8)
-        self.assertIn(" more (--write has all)", "".join(told))
+        self.assertIn(" more", "".join(told))
 
     def test_no_output_is_a_source_or_another_output(self) -> None:
         self.write("h.csv", table_of(*TEN))
@@ -1656,15 +1522,9 @@ class Choosing(DedupCase):
         """Of those recommended; none is named for a job that is like none of them."""
         self.write("h.csv", table_of("1: a- x- b+ y+", "2: a- x- b+ y+", "3: a+ x+ b- y-", "4: a- x+ b+ y+",
                                      "5: a+ x+ b- y-", "6: a+ x+ b+ y+", costs={"x": "9,", "y": "9,"}, blank="1,"))
-        out = self.dedup("h.csv", "--catch", "99", "--count", "red")
-        self.assertRegex(out, r"\n +9\.00 +2 +0  0\.71  x \| a\n")
-        self.assertRegex(out, r"\n +9\.00 +2 +0  1\.00  y \| b\n")
-
-    def test_what_each_catches_alone(self) -> None:
-        self.write("h.csv", table_of("1: a- b+ c+", "2: a+ b+ c+", "3: a- b- c+", "4: a+ b+ c-", "5: a+ b- c+"))
-        out = self.dedup("h.csv", "--catch", "100", "--count", "red")
-        for line in ("2 +1  a", "2 +1  b", "1 +1  c"):
-            self.assertRegex(out, rf"\n +1\.00 +{line}\n")
+        out = self.dedup("h.csv", "--catch", "99", "--count", "red").text
+        self.assertRegex(out, r"\n +45\.0 % +2 +0  0\.71  x \| a\n")
+        self.assertRegex(out, r"\n +45\.0 % +2 +0  1\.00  y \| b\n")
 
     def test_the_same_whatever_the_hash_seed_and_the_order_of_jobs(self) -> None:
         rng = random.Random(42)
@@ -1678,24 +1538,12 @@ class Choosing(DedupCase):
         self.write("s.csv", table_of(*map(" ".join, shuffled)))
         found = set()
         for name, seed in (("h.csv", "0"), ("h.csv", "1"), ("s.csv", "2")):
-            out = self.process(name, "--write", "w", "--csv", "m.csv", "--html", "p.html", env={"PYTHONHASHSEED": seed})
-            found.add((out, self.read("w"), self.read("m.csv"), self.read("p.html")))
+            ran = self.dedup(name, "--write", "w", "--csv", "m.csv", "--html", "p.html", env={"PYTHONHASHSEED": seed})
+            found.add((ran.text, self.read("w"), self.read("m.csv"), self.read("p.html")))
         self.assertEqual(len(found), 1)
 
-    def test_the_order_of_breakages_changes_no_choice(self) -> None:
-        rng = random.Random(9)
-        for seed in range(5):
-            lines = [f"c{commit}: " + " ".join(f"j{job}" + rng.choice("+++-") for job in range(12))
-                     for commit in range(25)]
-            events = [commit.failed() for commit in commits_of(*lines) if commit.failed()]
-            costs = {f"j{job}": float(rng.randint(1, 4)) for job in range(12)}
-            expected = ci_dedup_choose.choose(collections.Counter(events), costs, 90, frozenset())
-            rng.shuffle(events)
-            with self.subTest(seed):
-                self.assertEqual(ci_dedup_choose.choose(collections.Counter(events), costs, 90, frozenset()), expected)
-
     def test_bad_percentages(self) -> None:
-        for option in ("--catch", "--holdout", "--budget", "--complete"):
+        for option in ("--catch", "--budget", "--complete"):
             for text in ("-1", "100.1", "nan", "x", "", "%", "inf"):
                 with self.subTest(option=option, text=text):
                     self.ten(f"{option}={text}", code=2,
@@ -1728,24 +1576,25 @@ class MadeUp(DedupCase):
 
     def test_what_is_chosen_is_the_right_answer(self) -> None:
         script = os.path.join(ROOT, "qa", "bench", "ci_history.py")
-        command = [sys.executable, "-S", script, self.path("history"), "--commits", "500", "--seed", "2"]
+        command = [sys.executable, "-S", script, self.path("history"), "--commits", "1500", "--seed", "2"]
         made = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout.decode()
-        out = self.dedup("history", "--catch", "98", "--write", "chosen.txt")
+        out = self.dedup("history", "--catch", "98", "--write", "chosen.txt").text
         self.assertEqual(made.splitlines()[1:], sorted(self.answer))
         self.assertEqual([line for line in self.read("chosen.txt").splitlines() if not line.startswith("# ")],
                          sorted(self.answer))
         self.assertEqual(self.groups(out), {frozenset(group) for group in self.clusters.values() if group[1:]})
-        self.assertIn("40 jobs, 500 commits from c00000 to c00499, ", out)
+        self.assertIn("40 jobs, 1,500 commits from c00000 to c01499, ", out)
         self.assertIn("\nRecommended: 15 of 40 jobs, ", out)
 
     def test_seconds_and_parts_are_those_of_the_table(self) -> None:
         ci_history.write_history(self.path("h"), self.jobs, 60, 3)
-        costs = self.history("h").costs()
-        self.assertEqual(sorted(costs), sorted(job.name for job in self.jobs))
+        found = self.history("h").jobs
+        self.assertEqual(sorted(found), sorted(job.name for job in self.jobs))
         for job in self.jobs:
-            self.assertAlmostEqual(costs[job.name], job.seconds * job.gpus, delta=0.1 * job.seconds * job.gpus)
-        tests = self.history("h", "--tests", "--jobs", "all").jobs()
-        self.assertEqual({ci_dedup_read.folded(job) for job in tests}, {job.name for job in self.jobs})
+            usual = job.seconds * job.gpus
+            self.assertAlmostEqual(found[job.name].cost, usual, delta=0.1 * usual)
+        tests = self.read_from("h", "--tests").jobs
+        self.assertEqual({ci_dedup.folded(job) for job in tests}, {job.name for job in self.jobs})
         self.assertTrue(all(job.endswith(("_test", "-test")) for job in tests))
 
     def test_failures_are_those_that_were_made_up(self) -> None:
@@ -1753,9 +1602,11 @@ class MadeUp(DedupCase):
         expected = list(ci_history.failures(self.jobs, 300, 4))
         self.assertGreater(sum(map(bool, expected)), 20)
         for options in ([], ["--order", "name"]):
-            found = self.history("h", *options).commits
-            self.assertEqual([commit.failed() for commit in found], expected)
-            self.assertEqual([commit.name for commit in found], [f"c{number:05}" for number in range(300)])
+            found = self.history("h", *options)
+            self.assertEqual(found.commits, [f"c{number:05}" for number in range(300)])
+            for number, jobs in enumerate(expected):
+                self.assertEqual({name for name, job in found.jobs.items()
+                                  if job.ran >> number & ~job.passed >> number & 1}, jobs)
 
 
 class Page(html.parser.HTMLParser):
@@ -1807,7 +1658,8 @@ class Outputs(DedupCase):
     def test_matrix(self) -> None:
         jobs = self.nasty(self.NASTY)
         self.dedup("h.csv", "--csv", "m.csv", "--complete", "0")
-        found = ci_dedup_cluster.cluster(self.history("h.csv"))
+        history = self.history("h.csv", "--complete", "0")
+        found = ci_dedup.clusters_at(history, len(history.commits))
         names, numbers, values = self.numbers("m.csv")
         self.assertEqual((names, sorted(names)), (found.jobs, sorted(jobs)))
         self.assertEqual(list(map(repr, itertools.chain(*values))), list(map(repr, itertools.chain(*found.matrix))))
@@ -1823,18 +1675,17 @@ class Outputs(DedupCase):
 
     def test_page_holds_the_verdicts_and_the_clusters(self) -> None:
         self.nasty(self.NASTY)
-        out = self.dedup("h.csv", "--csv", "m.csv", "--html", "p.html", "--catch", "60", "--complete", "0")
+        ran = self.dedup("h.csv", "--csv", "m.csv", "--html", "p.html", "--catch", "60", "--complete", "0")
         data = Page(self.read("p.html")).data()
         names, numbers, _ = self.numbers("m.csv")
         self.assertEqual(data["jobs"], names)
         self.assertEqual(data["groups"], [numbers.count(number) for number in dict.fromkeys(numbers) if number])
-        history = self.history("h.csv")
-        for job, texts in zip(names, zip(data["ran"], data["passed"])):
-            bits = [bin(int(text, 16))[2:].zfill(4 * len(text)) for text in texts]
-            said = ["".join(str(int(job in commit.verdicts and value(commit.verdicts[job])))
-                            for commit in history.commits) for value in (bool, lambda verdict: verdict.passed)]
-            self.assertEqual([text[:len(history.commits)] for text in bits], said)
-        found = re.search(r"Recommended: (\d+) of 19 jobs", out)
+        history = self.history("h.csv", "--complete", "0")
+        said = [(int(ran, 16), int(passed, 16)) for ran, passed in zip(data["ran"], data["passed"])]
+        self.assertEqual(said, [history.jobs[name][1:3] for name in names])
+        self.assertEqual({len(text) % 8 for text in data["ran"] + data["passed"]}, {0})
+        self.assertEqual(len(data["points"]), 12)
+        found = re.search(r"Recommended: (\d+) of 19 jobs", ran.text)
         assert found is not None
         self.assertEqual(len(data["chosen"]), int(found.group(1)))
         self.assertTrue(0 < len(data["chosen"]) < len(names))
@@ -1851,21 +1702,15 @@ class Outputs(DedupCase):
         first = data["groups"].index(2)
         self.assertEqual(data["merges"][0], [first, first + 1, 0.0])
 
-    def test_the_plot_has_a_point_for_each_line_of_the_table(self) -> None:
-        self.write("h.csv", table_of(*TEN))
-        self.dedup("h.csv", "--html", "p.html")
-        tags = [tag for tag, _ in Page(self.read("p.html")).tags]
-        self.assertEqual(tags.count("circle"), 12)
-
     def test_names_cannot_break_the_page(self) -> None:
         self.nasty([f"j{number:02}" for number in range(len(self.NASTY))])
         self.dedup("h.csv", "--html", "plain.html", "--complete", "0")
         self.nasty(self.NASTY)
-        out = self.dedup("h.csv", "--html", "p.html", "--complete", "0")
+        ran = self.dedup("h.csv", "--html", "p.html", "--complete", "0")
         plain, page = Page(self.read("plain.html")), Page(self.read("p.html"))
         self.assertEqual([tag for tag, _ in page.tags], [tag for tag, _ in plain.tags])
         self.assertEqual(page.open, [])
-        self.assertEqual(page.texts["pre"].replace("\n", ""), out.replace("\n", ""))
+        self.assertEqual(page.texts["pre"].replace("\n", ""), ran.text.replace("\n", ""))
         self.assertEqual(sorted(page.data()["jobs"]), sorted([*self.NASTY, "calm"]))
         self.assertEqual((page.texts["title"][:23], page.texts["h1"]), ("20 jobs over 40 commits",) * 2)
         one, other = (re.sub(r"(?m)^const data = .*$", "", each.texts["script"]) for each in (page, plain))
@@ -1877,7 +1722,7 @@ class Outputs(DedupCase):
         text = self.read("p.html")
         self.assertTrue(text.startswith("<!DOCTYPE html>\n"))
         self.assertIn('<meta charset="utf-8">', text)
-        for word in ("http", "href", "url(", "import", "fetch", "XMLHttp", "://", "<link"):
+        for word in ("http", "href", "url(", "import ", "fetch", "XMLHttp", "://", "<link"):
             with self.subTest(word):
                 self.assertNotIn(word, text)
         for tag, attributes in Page(text).tags:
@@ -1885,8 +1730,8 @@ class Outputs(DedupCase):
 
     def test_labels(self) -> None:
         self.write("h.csv", table_of(*TEN, costs=TEN_COSTS))
-        out = self.dedup("h.csv", "--catch", "80", "--write", "w")
-        about = [line for line in out.splitlines() if line.startswith(("Recommended", "Walked"))]
+        ran = self.dedup("h.csv", "--catch", "80", "--write", "w")
+        about = [line for line in ran.text.splitlines() if line.startswith(("Recommended", "Walked"))]
         self.assertEqual(self.read("w").splitlines(), [
             "# Chosen by ci_dedup.py, for run_tests.py --only.", *("# " + line for line in about),
             "# Left out (what is named nowhere here is new, and runs):", "# calm", "# rare", "# slow", "# Chosen:",
@@ -1909,7 +1754,7 @@ class Outputs(DedupCase):
 
     def test_labels_that_are_no_text_are_the_same_bytes(self) -> None:
         self.journal(started("r"), ended("a \udcff", "failed"), ended("ü"), started("s"), ended("a \udcff", run="s"))
-        self.dedup("j.jsonl", "--holdout", "0", "--write", "w", "--csv", "m.csv", "--html", "p.html")
+        self.dedup("j.jsonl", "--write", "w", "--csv", "m.csv", "--html", "p.html")
         with open(self.path("w"), "rb") as file:
             self.assertEqual(file.read().splitlines()[-1], b"a \xff")
         self.assertIn("a \udcff", run_tests.parse_only(self.path("w")).labels)
@@ -1929,7 +1774,7 @@ class Outputs(DedupCase):
                               ("h.csv/x", "Not a directory")):
                 with self.subTest(option=option, path=path):
                     self.dedup("h.csv", option, path, code=3,
-                               err=rf"ci_dedup\.py: error: cannot write {path} \({why}\); name another place")
+                               err=rf"ci_dedup\.py: error: cannot write {path} \([^\n]*{why}.*; name another place")
 
     def test_nothing_else_is_written(self) -> None:
         self.write("h.csv", table_of(*TEN))
@@ -1944,23 +1789,11 @@ class CommandLine(DedupCase):
         return {option for action in ci_dedup.build_parser()._actions for option in action.option_strings}
 
     def test_help_tells_of_each_option_and_exit_codes(self) -> None:
-        shown = self.dedup("--help")
+        shown = self.dedup("--help").text
         for action in ci_dedup.build_parser()._actions:
             self.assertTrue(action.help, action.dest)
         self.assertRegex(shown, r"exit codes:\n  0 done   2 usage or bad input   3 a file cannot be written   5 ")
-        self.assertRegex(shown, r"(?s)--budget PERCENT .* default: +20, +or +more .*--holdout PERCENT .*default: 70")
-
-    def test_examples_name_only_options_that_there_are(self) -> None:
-        theirs = {option for action in run_tests.build_parser()._actions for option in action.option_strings}
-        for text in (ci_dedup.EXAMPLES, ci_dedup.__doc__ or ""):
-            seen = 0
-            for line in text.splitlines():
-                command = re.search(r"\b(run_tests|ci_dedup)\.py [^`]*", line)
-                if command and line.startswith(("  ", "`")):
-                    used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", command.group(0).split("$(")[0]))
-                    self.assertLessEqual(used, theirs if command.group(1) == "run_tests" else self.options(), line)
-                    seen += 1
-            self.assertGreaterEqual(seen, 3)
+        self.assertRegex(shown, r"(?s)--budget PERCENT .* default: +20, +or +more .*")
 
     def test_the_examples_run(self) -> None:
         """Those of the help, on sources of their names."""
@@ -1971,7 +1804,7 @@ class CommandLine(DedupCase):
         self.write("runs/1.json", json.dumps({"jobs": [github_job("a", "failure"), github_job("b")]}))
         self.write("runs/2.json", json.dumps({"jobs": [github_job("a", commit="d"), github_job("b", commit="d")]}))
         ran = 0
-        for line in ci_dedup.EXAMPLES.splitlines():
+        for line in (ci_dedup.__doc__ or "").splitlines():
             if line.startswith("  ci_dedup.py "):
                 words = re.split(r" {2,}", line.strip())[0].replace("'", "").replace("*.jsonl", "one.jsonl").split()[1:]
                 with self.subTest(line):
@@ -1986,8 +1819,7 @@ class CommandLine(DedupCase):
         self.write("h.csv", table_of("1: a+"))
         for sources in (["s", "h.csv"], ["h.csv", "j.jsonl"], ["j.jsonl", "s"], ["s", "h.csv", "j.jsonl"]):
             with self.subTest(sources):
-                self.dedup(*sources, code=2, err=r"ci_dedup\.py: error: sources are of different kinds; name folders, "
-                           "or journals, or CSV files")
+                self.dedup(*sources, code=2, err="ci_dedup.py: error: sources are of different kinds; name [^\n]*")
 
     def test_a_path_that_is_not_there(self) -> None:
         for name in ("none", "none.csv", "none.jsonl", "none/none"):
@@ -2015,7 +1847,7 @@ class Surroundings(DedupCase):
             os.close(reading)
             try:
                 with self.subTest(name):
-                    self.process(name, "--holdout", "0", stdout=writing)
+                    self.dedup(name, stdout=writing)
             finally:
                 os.close(writing)
 
@@ -2024,7 +1856,7 @@ class Surroundings(DedupCase):
                      ended("a \udcff", run="s"))
         for encoding in ("ascii:strict", "utf-8:strict", "latin-1:strict"):
             with self.subTest(encoding):
-                self.process("j.jsonl", "--holdout", "0", env={"PYTHONIOENCODING": encoding})
+                self.dedup("j.jsonl", env={"PYTHONIOENCODING": encoding})
 
     @unittest.skipUnless(os.path.exists("/dev/full"), "needs /dev/full")
     def test_a_full_disk(self) -> None:
@@ -2032,17 +1864,17 @@ class Surroundings(DedupCase):
         for option in ("--html", "--csv", "--write"):
             with self.subTest(option):
                 self.dedup("h.csv", option, "/dev/full", code=3,
-                           err=r"ci_dedup\.py: error: cannot write /dev/full \(No space left on device\); [^\n]*")
+                           err=r"ci_dedup\.py: error: cannot write /dev/full \([^\n]*No space left on device\); [^\n]*")
         with self.subTest("stdout"), open("/dev/full", "wb") as full:
-            self.process("h.csv", code=3, stdout=full.fileno(),
-                         err=r"ci_dedup\.py: error: [^\n]*No space left on device[^\n]*")
+            self.dedup("h.csv", code=3, stdout=full.fileno(),
+                       err=r"ci_dedup\.py: error: [^\n]*No space left on device[^\n]*")
 
     def test_nothing_is_to_be_caught(self) -> None:
         self.write("h.csv", table_of(*TEN))
         self.assertIn("\nRecommended: 0 of 5 jobs, 0 jobs of 5 jobs a commit (0.0 %); ",
-                      self.dedup("h.csv", "--catch", "0"))
+                      self.dedup("h.csv", "--catch", "0").text)
         self.assertIn("\nRecommended: 1 of 5 jobs, 1 job of 5 jobs a commit (20.0 %); ",
-                      self.dedup("h.csv", "--catch", "0", "--keep", "calm"))
+                      self.dedup("h.csv", "--catch", "0", "--keep", "calm").text)
 
     def test_a_name_that_is_no_text(self) -> None:
         """JSON can name what no file can hold."""
@@ -2050,7 +1882,7 @@ class Surroundings(DedupCase):
         self.write("s/c2", '{"\\ud800": {"status": "success"}}')
         for option in ("--html", "--csv", "--write"):
             with self.subTest(option):
-                self.dedup("s", "--holdout", "0", option, "file", code=3, err="ci_dedup.py: error: cannot write .*")
+                self.dedup("s", option, "file", code=3, err="ci_dedup.py: error: cannot write .*")
 
     def test_all_jobs_are_dropped(self) -> None:
         self.write("h.csv", table_of(*TEN))
@@ -2060,11 +1892,11 @@ class Surroundings(DedupCase):
         for number in ("1" + "0" * 400, "1e400"):
             with self.subTest(number[:9]):
                 self.write("s/c1", '{"good": {"status": "success"}, "bad": {"status": "x", "seconds": ' + number + "}}")
-                self.dedup("s", code=2, err=r"ci_dedup\.py: error: s/c1: job 'bad': not [^\n]+")
+                self.dedup("s", code=2, err="ci_dedup.py: error: s/c1: neither [^\n]*'bad'[^\n]+")
                 self.journal(started("r"), ended("a", "failed"), started("s"), ended("a", run="s"),
                              json.dumps(ended("b", seconds="HERE")).replace('"HERE"', number) + "\n")
                 self.assertIn("\nskipped, not whole: 1: j.jsonl (1 line)\n",
-                              self.dedup("j.jsonl", "--holdout", "0"))
+                              self.dedup("j.jsonl").text)
 
     def test_events_of_another_form(self) -> None:
         good = [started("r"), ended("a", "failed"), started("s", time=5), ended("a", run="s", time=6)]
@@ -2072,7 +1904,7 @@ class Surroundings(DedupCase):
                         ended("b", run="y", time=None), ended("b", run="y", time=[1])):
             with self.subTest(strange):
                 self.journal(strange, *good)
-                self.assertRegex(self.dedup("j.jsonl", "--holdout", "0"), "^1 job, 2 commits from r to s, 1 commit ")
+                self.assertRegex(self.inside("j.jsonl"), "^1 job, 2 commits from r to s, 1 failing ")
 
     def test_journals_in_any_order(self) -> None:
         """A commit's last run counts, and its first says when, whichever journal they are in."""
@@ -2082,13 +1914,13 @@ class Surroundings(DedupCase):
                      ended("a", "passed", "r3", time=31), name="new.jsonl")
         for sources in ("old.jsonl new.jsonl", "new.jsonl old.jsonl"):
             with self.subTest(sources):
-                self.assertEqual(told(self.history(sources)), ["C: a+ b-", "D: a+"])
+                self.assertEqual(told(self.read_from(sources)), ["C: a+ b-", "D: a+"])
 
     def test_a_row_that_is_torn_within_a_letter(self) -> None:
         path = self.write("h.csv", "commit,job,ok\nc1,a,0\nc1,b,1\nc2,\udcc3")
-        history = self.history("h.csv")
-        self.assertEqual((told(history), len(history.skipped)), (["c1: a- b+"], 1))
-        self.assertIn(path, history.skipped[0])
+        reader = self.read_from("h.csv")
+        self.assertEqual((told(reader), len(reader.skipped)), (["c1: a- b+"], 1))
+        self.assertIn(path, reader.skipped[0])
 
 
 if __name__ == "__main__":

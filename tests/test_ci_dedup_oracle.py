@@ -12,9 +12,8 @@ from typing import Any, Counter, Dict, FrozenSet, List, Tuple
 from tests.support import ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "qa"))
-import ci_dedup_choose
-import ci_dedup_cluster
-import ci_dedup_read
+import ci_dedup
+from ci_dedup import Verdicts
 
 try:
     import numpy
@@ -30,23 +29,24 @@ HISTORIES, INSTANCES = 400, 120
 EPSILON = 1e-9
 
 
-def made_up_history(seed: int) -> ci_dedup_read.History:
-    """Coins, or clusters that break together with or without noise; with gaps, and every eleventh job constant."""
+def made_up_history(seed: int) -> List[Dict[str, bool]]:
+    """Of each commit, the jobs that passed or failed: coins, or clusters that break together with or without noise;
+    with gaps, and every eleventh job constant."""
     rng = random.Random(seed)
     jobs, commits, clusters = rng.randint(2, 40), rng.choice([3, 10, 50, 300, 1000]), rng.randint(1, 8)
     gaps, loss, noise = rng.choice([(0.2, None, 0.5), (0.05, 0.05, 0.01), (0.0, 0.0, 0.0)])
     cluster_of = [rng.randrange(clusters) for _ in range(jobs)]
     history = []
-    for number in range(commits):
+    for _ in range(commits):
         broken = {cluster for cluster in range(clusters) if rng.random() < 0.05}
         verdicts = {}
         for job in range(jobs):
             is_broken = loss is not None and cluster_of[job] in broken and rng.random() >= loss
             passed = job % 11 == 10 or not (is_broken or rng.random() < noise)
             if rng.random() >= gaps:
-                verdicts[f"job{job:02}"] = ci_dedup_read.Verdict(passed, None)
-        history.append(ci_dedup_read.Commit(f"c{number}", verdicts))
-    return ci_dedup_read.History(history, [])
+                verdicts[f"job{job:02}"] = passed
+        history.append(verdicts)
+    return history
 
 
 @unittest.skipIf(MISSING, MISSING)
@@ -66,22 +66,24 @@ class AgainstScipy(unittest.TestCase):
             groups.setdefault(int(number), []).append(job)
         return sorted(map(sorted, groups.values()))
 
-    def check(self, history: ci_dedup_read.History) -> bool:
+    def check(self, history: List[Dict[str, bool]]) -> bool:
         """Hold one history against SciPy; whether it has two jobs that varied."""
-        jobs = history.jobs()
-        rows = [{job: float(verdict.passed) for job, verdict in commit.verdicts.items()} for commit in history.commits]
-        theirs = pandas.DataFrame(rows, columns=jobs).corr().values
-        ours = numpy.array(ci_dedup_cluster.correlations(history.commits, jobs))
+        jobs = sorted(set().union(*history))
+        verdicts = {job: Verdicts(sum(1 << number for number, said in enumerate(history) if job in said),
+                                  sum(1 << number for number, said in enumerate(history) if said.get(job)))
+                    for job in jobs}
+        theirs = pandas.DataFrame(history, columns=jobs).astype(float).corr().values
+        ours = numpy.array(ci_dedup.matrix_of([*verdicts.values()], ci_dedup.phi_of))
         self.assertTrue((numpy.isnan(ours) == numpy.isnan(theirs)).all())
         self.assertLess(numpy.nanmax(abs(ours - theirs), initial=0.0), EPSILON)
         varied = [number for number in range(len(jobs)) if not math.isnan(theirs[number][number])]
         if len(varied) < 2:
             return False
-        clusters = ci_dedup_cluster.cluster(history)
+        clusters = ci_dedup.cluster(verdicts)
         distances, tree, numbers = self.scipy_clusters(numpy.nan_to_num(theirs[numpy.ix_(varied, varied)]))
-        our_rows = numpy.nan_to_num(ours[numpy.ix_(varied, varied)]).tolist()
-        our_distances = ci_dedup_cluster.distances_of(our_rows)
-        our_tree = ci_dedup_cluster.linkage(our_distances)
+        our_rows = map(tuple, numpy.nan_to_num(ours[numpy.ix_(varied, varied)]).tolist())
+        our_distances = ci_dedup.matrix_of([*our_rows], ci_dedup.distance_of)
+        our_tree = ci_dedup.linkage(our_distances)
         self.assertLess(abs(squareform(distances) - numpy.array(our_distances)).max(), EPSILON)
         self.assertLess(abs(tree[:, 2] - [merge.height for merge in our_tree]).max(), EPSILON)
         named = [jobs[number] for number in varied]
@@ -89,7 +91,7 @@ class AgainstScipy(unittest.TestCase):
         # What rounding leaves open, which of two equal distances comes first, is the same once these are.
         same = linkage(squareform(numpy.array(our_distances)), method="complete")
         self.assertEqual([[*merge] for merge in our_tree], same[:, :3].tolist())
-        self.assertEqual(ci_dedup_cluster.groups_at(our_tree, math.inf), [leaves_list(same).tolist()])
+        self.assertEqual(ci_dedup.groups_at(our_tree, math.inf), [leaves_list(same).tolist()])
         self.assertEqual(clusters.jobs[:len(varied)], [named[leaf] for leaf in leaves_list(same)])
         return True
 
@@ -142,7 +144,7 @@ class AgainstIntegerProgramming(unittest.TestCase):
             if not failures:
                 continue
             with self.subTest(seed=seed):
-                cover = ci_dedup_choose.Cover(failures, costs, need)
+                cover = ci_dedup.Cover(failures, costs, need)
                 found, bound = cover.cheapest()
                 best = self.cheapest(failures, costs, need)
                 self.assertGreaterEqual(sum(weight for jobs, weight in failures.items() if jobs & found), need)

@@ -1,6 +1,7 @@
 """The heat map of qa/ci_dedup.py in a real browser; skipped where there is no chromium."""
 from __future__ import annotations
 
+import base64
 import csv
 import fcntl
 import json
@@ -22,16 +23,19 @@ COMMITS = ["1111", "0011", "1100", "0011", "1111", "1101", "1111", "0001"]      
 
 WHAT_IT_SHOWS = """
 (() => {
-    const seen = [], box = canvas.getBoundingClientRect();
+    const seen = [], box = canvas.getBoundingClientRect(), cell = box.width / rows.length;
     for (let y = 0; y < rows.length; y++)
         for (let x = 0; x < rows.length; x++) {
-            const at = {clientX: box.left + margin + (x + 0.5) * cell, clientY: box.top + margin + (y + 0.5) * cell};
+            const at = {clientX: box.left + (x + 0.5) * cell, clientY: box.top + (y + 0.5) * cell};
             canvas.dispatchEvent(new MouseEvent("mousemove", {bubbles: true, ...at}));
-            const place = number => Math.round((margin + (number + 0.25) * cell) * (window.devicePixelRatio || 1));
-            seen.push([tip.hidden, tip.textContent, [...ink.getImageData(place(x), place(y), 1, 1).data].slice(0, 3)]);
+            seen.push([tip.hidden, tip.textContent, [...ink.getImageData(x, y, 1, 1).data].slice(0, 3)]);
         }
-    canvas.dispatchEvent(new MouseEvent("mousemove", {clientX: box.left + 2, clientY: box.top + 2}));
-    return JSON.stringify({seen, outside: tip.hidden, jobs: data.jobs, groups: data.groups, boxes,
+    canvas.dispatchEvent(new MouseEvent("mouseleave"));
+    const tree = [...document.querySelectorAll("#tree path")].map(path => path.getAttribute("d"));
+    return JSON.stringify({seen, outside: tip.hidden, jobs: data.jobs, tree,
+                           boxes: document.querySelectorAll("#boxes rect").length,
+                           labels: [...document.querySelectorAll("#rows div")].map(label => label.textContent),
+                           points: document.querySelectorAll("#plot circle").length,
                            title: document.title, scripts: document.scripts.length, bold: document.querySelector("b")});
 })()
 """
@@ -51,14 +55,14 @@ MANY = """
     said.whole = inked();
     zoom.value = 20;
     zoom.dispatchEvent(new Event("input"));
-    frame.scrollLeft = frame.scrollTop = space.offsetHeight / 2;
-    show();
-    said.scrolled = inked();
-    said.size = Math.max(canvas.width, canvas.height);
-    const label = ink.getImageData(0, margin + 40, margin - 4, 200).data;
-    said.labels = label.some((value, place) => place % 4 < 3 && value < 128);
-    drawPaper();
-    said.paper = document.getElementById("paper").toDataURL().length;
+    said.size = canvas.getBoundingClientRect().width;
+    const label = byId("rows"), frame = map.getBoundingClientRect();
+    map.scrollLeft = map.scrollTop = said.size / 2;
+    said.left = label.getBoundingClientRect().left - frame.left;
+    said.top = byId("columns").getBoundingClientRect().top - frame.top;
+    const cell = canvas.getBoundingClientRect(), row = label.children[500], column = byId("columns").children[500];
+    said.down = row.getBoundingClientRect().top - cell.top - 500 * 20;
+    said.right = column.getBoundingClientRect().left - cell.left - 500 * 20;
     return JSON.stringify(said);
 })()
 """
@@ -102,15 +106,19 @@ class Browser:
         message, _, self.rest = self.rest.partition(b"\0")
         return json.loads(message)
 
-    def evaluate(self, path: str, script: str) -> Any:
-        """What a script says in a page, once that is loaded."""
+    def open(self, path: str) -> str:
+        """The session of a page, once that is loaded."""
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.ask("Page.enable", session)
         self.ask("Page.navigate", session, url=f"file://{path}")
         while self.receive().get("method") != "Page.loadEventFired":
             pass
-        result = self.ask("Runtime.evaluate", session, expression=script)
+        return session
+
+    def evaluate(self, path: str, script: str) -> Any:
+        """What a script says in a page."""
+        result = self.ask("Runtime.evaluate", self.open(path), expression=script)
         assert "exceptionDetails" not in result, result
         return json.loads(result["result"]["value"])
 
@@ -157,7 +165,8 @@ class Page(unittest.TestCase):
         self.assertTrue(shown["outside"], "no hint outside of the cells")
         cells = [(y, x) for y in range(len(JOBS)) for x in range(len(JOBS))]
         self.assertEqual(len(shown["seen"]), len(cells))
-        self.assertTrue(shown["boxes"], "two jobs that are alike are in one box")
+        self.assertEqual((shown["boxes"], len(shown["tree"]), shown["points"]), (1, 1, 12))
+        self.assertEqual(shown["labels"], [f"{number}. {job}" for number, job in enumerate(shown["jobs"])])
         verdicts = {job: [digits[place] == "1" for digits in COMMITS] for place, job in enumerate(JOBS)}
         numbers = self.matrix()
         for (y, x), (hidden, text, colour) in zip(cells, shown["seen"]):
@@ -187,19 +196,21 @@ class Page(unittest.TestCase):
             for commit in range(30):
                 broken = {cluster for cluster in range(250) if rng.random() < 0.1}
                 file.writelines(f"c{commit},job{job},{int(job // 4 not in broken)}\n" for job in range(1000))
-        subprocess.run([sys.executable, os.path.join(ROOT, "qa", "ci_dedup.py"), table, "--html", page,
-                        "--holdout", "0"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, os.path.join(ROOT, "qa", "ci_dedup.py"), table, "--html", page],
+                       check=True, stdout=subprocess.DEVNULL)
         browser = Browser(os.path.join(self.folder, "profile"))
         self.addCleanup(browser.close)
         said = browser.evaluate(page, MANY)
         self.assertTrue(said["few"])
         self.assertLess(said["rows"], 270)
         self.assertGreater(said["all"], 900)
-        for view in ("first", "whole", "scrolled"):
-            self.assertGreater(said[view], 10_000, view)
-        self.assertTrue(said["labels"], "labels stay while the map is scrolled")
-        self.assertLess(said["size"], 8000)
-        self.assertGreater(said["paper"], 10_000)
+        self.assertGreater(said["first"], 10_000)
+        self.assertGreater(said["whole"], 100_000)
+        self.assertEqual(said["size"], 20 * said["all"])
+        self.assertLess(max(abs(said["left"]), abs(said["top"])), 3, "labels stay while the map is scrolled")
+        self.assertLess(max(abs(said["down"]), abs(said["right"])), 1, "each at its row or column")
+        paper = base64.b64decode(browser.ask("Page.printToPDF", browser.open(page))["data"])
+        self.assertGreater(len(paper), 10_000)
 
 
 if __name__ == "__main__":
