@@ -7614,27 +7614,18 @@ class ScriptFile:
         rest: Optional[Rest] = None,
     ) -> None:
         """Note a test, and the commands that are to run where it fails."""
-        text = hurry = ""
+        text = ""
         end = 0
         if rest is not None:
             text = rest.text
         elif handler:
             text = self.text[handler[0].start : handler[-1].end]
             end = self.text.find("||", command.end, handler[0].start)
-        # It begins with the status of the test.
-        words = re.sub(r"\$\{?\?", "", without_calm(text))
+        why, hurry = self.examine(handler, text)
         label: Sequence[Token] = []
         for node in walk(handler):
-            if node.name in LEAVES:
-                obstacle = obstacle or "its handler changes the course of the script"
             if node.name in self.tells.handlers:
                 label = label or node.words[1:2]
-            if has_glob(node.words[1:]):
-                hurry = "what its handler says may change"
-        if re.search(rf"\$\{{?(?:LINENO|BASH_COMMAND)|{OWN_STATE}", words):
-            obstacle = obstacle or "its handler needs the script's own shell"
-        if re.search(SEES_OUTSIDE, words):
-            hurry = "what its handler says may change"
         if command.start > self.alone_from:
             hurry = "`#: one-by-one`"
         site = Site(
@@ -7651,11 +7642,28 @@ class ScriptFile:
             self.readers > 0,
             self.depth == 1 and not self.following,
         )
-        obstacle = obstacle or obstacle_of(command)
+        obstacle = obstacle or why or obstacle_of(command)
         self.found.append((site, obstacle))
         if not obstacle:
             for line in self.lines_of(command):
                 self.sites.setdefault(line, []).append(site)
+
+    def examine(self, handler: Sequence[Node], text: str) -> Tuple[str, str]:
+        """Why a test with this handler cannot be handed over, and why it has to be waited for at once."""
+        obstacle = hurry = ""
+        words = re.sub(
+            r"\$\{?\?", "", without_calm(text)
+        )  # it begins with the status of the test
+        for node in walk(handler):
+            if node.name in LEAVES:
+                obstacle = "its handler changes the course of the script"
+            if has_glob(node.words[1:]):
+                hurry = "what its handler says may change"
+        if re.search(rf"\$\{{?(?:LINENO|BASH_COMMAND)|{OWN_STATE}", words):
+            obstacle = obstacle or "its handler needs the script's own shell"
+        if re.search(SEES_OUTSIDE, words):
+            hurry = "what its handler says may change"
+        return obstacle, hurry
 
     def files_of(self, command: Node) -> Tuple[str, ...]:
         """Words that may name test files, where no handler tells what is a test, and behind a `>` what it writes."""
