@@ -9192,11 +9192,13 @@ class ScriptRun(Run):
 
 
 def paths_of(directory: str, *names: str) -> Iterator[str]:
-    """The paths of files that a test writes (their names begin with `>`), and of those that are scripts or Python."""
+    """The paths of files that a test writes (their names begin with `>`), and of test files, as pytest knows them."""
     for name in names:
         path = os.path.normpath(os.path.join(directory, name.lstrip(">").partition("::")[0]))
-        is_program = re.search(r"\.(?:py|sh|ipynb)$", path) and os.path.isfile(path)
-        if is_program or (name.startswith(">") and not path.startswith("/dev/")):
+        is_test_file = re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path) and os.path.isfile(
+            path
+        )
+        if is_test_file or (name.startswith(">") and not path.startswith("/dev/")):
             yield path
 
 

@@ -487,7 +487,7 @@ f() { pytest a --exit=$1; }⏎g() { f 2; }⏎f 1⏎g⏎echo "@ end"⏎h() { f 3;
 h || echo "@ no" ¦ f() { pytest a --exit=$1; }⏎n=f⏎$n 3 || RET=2⏎f 2⏎exit $RET
 set -e⏎run() { "$@"; echo "@ ran $1"; }⏎run pytest a⏎run pytest b --exit=3⏎echo "@ never" ¦ set -e⏎
 f() { pytest a --exit=2 && echo "@ a"; }⏎g() { f; echo "@ g"; }⏎g || echo "@ no"⏎f⏎echo "@ never"
-echo 'sleep 0.$1; echo "@ $1" >>seen.txt' >a_test.sh⏎bash a_test.sh 1⏎bash a_test.sh 0⏎
+echo 'sleep 0.$1; echo "@ $1" >>seen.txt' >a_test.py⏎bash a_test.py 1⏎bash a_test.py 0⏎
 for i in 2 1; do bash -c "sleep 0.$i; echo $i" tests/x >>log; done⏎sed 's/^/@ /' log
 trap 'RET=1' RETURN⏎RET=0⏎f() { pytest a --exit=1; }⏎f⏎exit $RET
 bash -c 'sleep 0.1; rmdir sub' tests/x || RET=1⏎if [ -d sub ]; then pytest b || RET=1; else RET=4; fi⏎exit $RET
