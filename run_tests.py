@@ -7076,7 +7076,7 @@ NAME = r"(?a:[A-Za-z_]\w*)"
 # What only the script's own shell can tell, as `$!`, or change, as `${x:=1}`.
 OWN_STATE = (
     r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\bS?RANDOM\b|\$\{\w+:?[=?]"
-    r"|\$\(\([^)]*(?:\+\+|--|[^=!<>]=[^=])|[<>]&\s*(?:[3-9]|\d\d)|(?<!<)<<(?!<)"
+    r"|\$\(\((?:[^()]|\([^()]*\))*(?:\+\+|--|[^=!<>]=[^=])|\$\{[^}]*(?:\+\+|--)|\$\[|[<>]&\s*(?:[3-9]|\d\d)|(?<!<)<<(?!<)"
 )
 # How a function or trap asks where it is called from.
 WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
@@ -7092,7 +7092,7 @@ SEES_OUTSIDE = (
 )
 FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
 # A question whether something is there: the operator and the name.
-IS_THERE = r"(?:\[\[?|test) (-[defrsx]) ([^ ]+)(?: \]\]?)?"
+IS_THERE = r"(?:\[\[?|test) (-d) ([^ ]+)(?: \]\]?)?"
 
 # What lies among tests and prepares them.
 NO_TEST = r"(?!\S*(?:build|clean|download|generat|install|make|prepar|setup)[^/\s]*(?: |$))"
@@ -7142,7 +7142,7 @@ class Tells(NamedTuple):
         text = " ".join(every if word in ARGUMENTS else word for word in words)
         if words[0] == "eval":
             nodes = Reader(text.partition(" ")[2]).nodes
-            if len(nodes) != 1 or obstacle_of(nodes[0]):
+            if len(nodes) != 1 or nodes[0].after == "&" or obstacle_of(nodes[0]):
                 return True
             text = head_of(nodes[0])
         return not self.looks_like_test(text)
@@ -7179,6 +7179,14 @@ class Rest(NamedTuple):
     text: str  # bash: all of it, but for the test
     more: int  # statements behind that of the test which belong to it
     always: bool  # it does something where the test has passed, too
+    path: Sequence[
+        Node
+    ]  # of the nodes, the simple commands to which bash comes where none does anything
+
+    def passed_over(self) -> str:
+        """How the commands begin that bash is to pass over: the letters of each, and a blank."""
+        starts = [re.match(r"\w*", " ".join(words_of(node)), re.ASCII) for node in self.path]
+        return "".join(f"{start.group()} " for start in starts if start)
 
 
 class Handler(NamedTuple):
@@ -7212,7 +7220,9 @@ def changed_by(node: Node) -> Set[str]:
         names.update(re.findall(NAME, text))
         names.discard(node.name)
     elif not (node.words or node.kind):
-        names.update(name for word in words for name in re.findall(NAME, word)[:1])
+        names.update(
+            name for word in words for name in re.findall(NAME, word.partition("=")[0])
+        )
     return names
 
 
@@ -7240,7 +7250,8 @@ def looks_back(nodes: Iterable[Node]) -> bool:
         text = node.text
         if node.kind:
             text = " ".join(token.text for token in [*node.words, *node.redirects])
-        if re.search(f"{ASKS_STATUS}|{ends}", text):
+        has_text = any(re.fullmatch(r"\d*<<-?", token.text) for token in node.redirects)
+        if has_text or re.search(f"{ASKS_STATUS}|{ends}", text):
             return True
     return False
 
@@ -7297,6 +7308,33 @@ def read_handler(
         fails,
         not (names & STATEFUL - {"eval"} or changes - own),
     )
+
+
+def path_of(nodes: Iterable[Node]) -> Tuple[List[Node], int]:
+    """The simple commands to which bash comes in a list of commands if it skips each of them, and the last status."""
+    path: List[Node] = []
+    status = 0
+    for node in nodes:
+        if node.before == ("||" if status == 0 else "&&"):
+            continue
+        parts = node.bodies
+        if node.kind == "if":
+            status = 0
+            parts = [*node.bodies, []][-1:]  # of a chain, the last one
+            for condition, body in zip(node.conditions, node.bodies):
+                inner, status = path_of(condition)
+                path += inner
+                if status == 0:
+                    parts = [body]
+                    break
+        elif not node.kind:
+            path.append(node)
+            status = 0
+        for part in parts:
+            inner, status = path_of(part)
+            path += inner
+        status = int((node.lead == "!") != (status != 0))
+    return path, status
 
 
 def asks_if_failed(statement: Sequence[Node]) -> bool:
@@ -7434,6 +7472,8 @@ class ScriptFile:
             behind = at
             if rest is not None:
                 behind += rest.more
+                self.looked_at.add(rest.command.name)
+                self.commands.append(rest.command)
             following = list(chain.from_iterable(statements[behind : behind + 1]))
             guarded = [
                 node for node in statement if node.after in ("&&", "||") or node.lead == "!"
@@ -7506,6 +7546,8 @@ class ScriptFile:
             is_test = self.rest is not None and self.rest.command.end == part[-1].end
             unseen.append(not is_test and self.visit(part, why, YES))
             self.guarded.update(each.name for each in walk(part))
+        if node.kind == "case" and ";&" in node.text:
+            watched = YES
         if node.kind in LOOPS:  # a turn may look at the last status of the turn before
             parts = [*node.conditions, *node.bodies]
             if any(map(looks_back, parts)):
@@ -7558,8 +7600,20 @@ class ScriptFile:
             return None
         start = self.text[first.start : command.start]
         end = max(first.end, nodes[-1].end)
+        own = set().union(*map(locals_of, walk(nodes)))
+        if own and not self.has_all(own, self.text[first.start : end]):
+            return None
         text = start + RETURN + self.text[command.end : end]
-        return Rest(command, nodes, text, more, always)
+        path, _ = path_of([*statement, *nodes[len(statement) - 1 :]] if more else statement)
+        return Rest(command, nodes, text, more, always, path[1:])
+
+    def has_all(self, names: Iterable[str], text: str) -> bool:
+        """Whether a piece of the function that is being read has all mentions of these names in it."""
+        function = "".join(node.text for node in self.functions.get(self.function, ())[-1:])
+        mentions = [rf"\b{re.escape(name)}\b" for name in names]
+        return all(
+            len(re.findall(each, function)) == len(re.findall(each, text)) for each in mentions
+        )
 
     def tail_of(self, following: Sequence[Sequence[Node]]) -> List[Node]:
         """The statements that look at the status before them, or at what the first of them make of it."""
@@ -7571,14 +7625,17 @@ class ScriptFile:
                 break
             tail += statement
             for node in walk(statement):
-                seen += "".join(rf"|\b{name}\b" for name in changed_by(node))
+                names = changed_by(node) | locals_of(node)
+                seen += "".join(rf"|\b{name}\b" for name in names)
         return tail
 
     def can_be_put_off(self, node: Node) -> bool:
         """Whether a command, but for those in it, can run later than where it stands."""
+        if node.lead == "time" or node.before in PIPES or node.after in ("&", *PIPES):
+            return False
         if node.kind:
-            return node.kind in ("if", "{")
-        if node.name in LEAVES or node.after == "&" or self.tells.is_test(node):
+            return node.kind in ("if", "{") and not node.redirects
+        if node.name in LEAVES - {"local"} or self.tells.is_test(node):
             return False
         return not node.words or node.name in MAY_BE_PUT_OFF | self.functions.keys()
 
@@ -7621,7 +7678,7 @@ class ScriptFile:
         elif handler:
             text = self.text[handler[0].start : handler[-1].end]
             end = self.text.find("||", command.end, handler[0].start)
-        why, hurry = self.examine(handler, text)
+        why, hurry = self.examine(handler, text, rest)
         label: Sequence[Token] = []
         for node in walk(handler):
             if node.name in self.tells.handlers:
@@ -7648,18 +7705,20 @@ class ScriptFile:
             for line in self.lines_of(command):
                 self.sites.setdefault(line, []).append(site)
 
-    def examine(self, handler: Sequence[Node], text: str) -> Tuple[str, str]:
+    def examine(
+        self, handler: Sequence[Node], text: str, rest: Optional[Rest]
+    ) -> Tuple[str, str]:
         """Why a test with this handler cannot be handed over, and why it has to be waited for at once."""
         obstacle = hurry = ""
         words = re.sub(
             r"\$\{?\?", "", without_calm(text)
         )  # it begins with the status of the test
         for node in walk(handler):
-            if node.name in LEAVES:
+            if node.name in LEAVES and not (rest and node.name == "local"):
                 obstacle = "its handler changes the course of the script"
             if has_glob(node.words[1:]):
                 hurry = "what its handler says may change"
-        if re.search(rf"\$\{{?(?:LINENO|BASH_COMMAND)|{OWN_STATE}", words):
+        if re.search(f"LINENO|BASH_COMMAND|{OWN_STATE}", words):
             obstacle = obstacle or "its handler needs the script's own shell"
         if re.search(SEES_OUTSIDE, words):
             hurry = "what its handler says may change"
@@ -7670,7 +7729,8 @@ class ScriptFile:
         words = [
             f"\\>{token.text}"
             for operator, token in zip(command.redirects, command.redirects[1:])
-            if re.search(r">[>|]?$", operator.text)
+            if re.search(r">[>|&]?$", operator.text)
+            and not re.fullmatch(r"\d+-?|-", token.text)
         ]
         if self.tells.looks is not None:
             words += [token.text for token in command.words[1:]]
@@ -7748,6 +7808,14 @@ def without_calm(text: str) -> str:
             start = 0
 
 
+def makes_names(node: Node) -> bool:
+    """Whether the names in an arithmetic expression may be put together from pieces."""
+    sums = re.findall(r"(?s)\(\((.*?)\)\)", node.text)
+    if node.name == "[[" and re.search(r"\s-(?:eq|ne|lt|le|gt|ge)\s", node.text):
+        sums.append(node.text)
+    return any(re.search(r"\}\w|\w\$", each) for each in sums)
+
+
 def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> bool:
     """Whether a command of a script cannot tell if the tests before it have ended, so that it may run at once.
 
@@ -7756,7 +7824,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
     text = head_of(node) if node.kind else node.text
     if any(word in changes for word in re.findall(NAME, text)):
         return False
-    if re.search(SEES_OUTSIDE, without_calm(text)):
+    if re.search(SEES_OUTSIDE, without_calm(text)) or makes_names(node):
         return False
     for operator, word in zip(node.redirects, node.redirects[1:]):
         is_file = operator.kind == "operator" and not operator.text.endswith(">&")
@@ -7821,7 +7889,9 @@ _rt_hook() {     # $?, the command, its line, its trap for ERR, the positional p
   if [[ ! $_rt_over && ! -e /dev/fd/FD_FIN ]]; then    # else $2 is stale
     local _rt_status=$1 _rt_command=$2 _rt_line=$3 _rt_on_error=$4 _rt_arguments=("${@:5:$#-5}")
     local _rt_name=${_rt_command%%[$' \t\n']*}
-    if [[ $BASHPID == "$_rt_shell" ]]; then
+    if [[ $BASHPID == "$_rt_shell" && ${_rt_pass-} ]]; then
+      _rt_pass_over
+    elif [[ $BASHPID == "$_rt_shell" ]]; then
       _rt_step
     elif [[ $_rt_handlers == *" $_rt_name "* ]]; then
       _rt_tell
@@ -7830,6 +7900,14 @@ _rt_hook() {     # $?, the command, its line, its trap for ERR, the positional p
   [[ $_rt_skip ]] || return
   shopt -s extdebug    # in which bash does not run a command whose trap fails
   _rt_skipped=1
+}
+_rt_pass_over() {   # skips what belongs to the test before, whose commands follow each other as the runner says
+  if [[ $_rt_again && ${_rt_command%%[!A-Za-z0-9_]*} == "${_rt_pass%% *}" ]]; then
+    _rt_pass=${_rt_pass#* } _rt_skip=1
+  else
+    _rt_pass=
+    _rt_ask strayed "$_rt_line" "$_rt_command"
+  fi
 }
 _rt_unskip() {
   [[ ! $_rt_skipped ]] || shopt -u extdebug
@@ -7846,7 +7924,7 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
 _rt_step() {
   local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
   case $_rt_command in
-    *FUNCNEST* | set\ *+*T* | *functrace* | *extdebug* | trap*RETURN*)    # functions inherit this one by our `set -T`
+    *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | trap*RETURN*)    # functions inherit this one by our `set -T`
       _rt_join
       _rt_over=alone
       builtin trap - DEBUG
@@ -7870,8 +7948,7 @@ _rt_step() {
     _rt_ask look "$_rt_command"
   fi
   case $_rt_name in
-    trap)
-      _rt_trapped=1 _rt_calm=() ;;
+    *trap* | *=* | *\$* | builtin | command) _rt_trapped=1 ;;
     source | .) _rt_files=() _rt_calm=() ;;    # a file may be another than before
   esac
 }
@@ -8337,8 +8414,9 @@ class Script:
             if node.name == "trap" and "ERR" in node.text:
                 reaction = Reader(unquoted(node.words[1].text)).nodes
                 self.changes |= read_handler(reaction, self.functions).changes
-        for site, _ in file.found:
-            self.changes |= read_handler(site.nodes, self.functions).changes
+        for each in self.files.values():
+            for site, _ in each.found:
+                self.changes |= read_handler(site.nodes, self.functions).changes
         for name, value in re.findall(rf"({NAME})=[\"']?({NAME})\b", text):
             if value in self.changes:  # by another name
                 self.changes.add(name)
@@ -8354,10 +8432,6 @@ class Script:
     def table(self, file: ScriptFile, number: int) -> str:
         """What the hook has to know of the lines of a file, as bash."""
         places = dict.fromkeys(file.sites, "s")
-        for site, why in file.found:
-            if site.rest and not why:
-                for node in walk(site.rest.nodes):
-                    places.update(dict.fromkeys(file.lines_of(node), "s"))
         for line in file.waits:
             places[line] = places.get(line, "") + "w"
         table = " ".join(f"[{number}:{line}]={place}" for line, place in places.items())
@@ -8372,6 +8446,10 @@ class Script:
             if re.match(self.tells.calm, node.name):
                 calm.add(node.name)
             there = re.fullmatch(IS_THERE, node.text)
+            if there and node.name == "[[" and not re.search("[\"']", there.group(2)):
+                there = re.fullmatch(
+                    IS_THERE, node.text.replace(there.group(2), f'"{there.group(2)}"')
+                )
             if there is not None:
                 node = Reader(f"echo {there.group(2)}").nodes[0]
             if not is_calm(node, self.changes, calm):
@@ -8393,7 +8471,11 @@ class Script:
 
         The trap does not see a file that has nothing but functions.
         """
-        for name in (site.test.first, *(node.name for node in walk(site.nodes))):
+        for name in (
+            site.test.first,
+            *site.followers,
+            *(node.name for node in walk(site.nodes)),
+        ):
             is_known = name in self.functions or name in MAY_BE_PUT_OFF | self.sought
             if not is_known and re.fullmatch(r"[\w-]+", name):
                 self.sought.add(name)
@@ -8412,6 +8494,19 @@ class Script:
             reached |= new
             waiting += new
         return reached
+
+    def needed_by(self, site: Site) -> Set[str]:
+        """The variables that `set -u` wants to be set for a test and for what the script does about it."""
+        text = site.handler.replace(RETURN, "")
+        names = {*needed_by(site.test.body), *needed_by(text)}
+        if site.rest is not None:
+            for node in walk(site.nodes):
+                names -= changed_by(node) | locals_of(node)
+        for name in self.reach(text, {}):
+            for function in self.functions.get(name, ()):
+                inner = {each for each in needed_by(function.text) if not each.isdigit()}
+                names |= inner.difference(*map(locals_of, walk(function.parts())))
+        return names
 
     def has_tests(self, name: str) -> bool:
         """Whether a function has tests that can be handed over one by one, which is better than all at once."""
@@ -8432,15 +8527,38 @@ class Script:
             site.watched and (re.search("[eER]", flags) or self.counts(site.function))
         ):
             return True
+        return any(self.asks_status(name, ()) for name in site.followers)
+
+    def asks_status(self, name: str, callers: Sequence[str]) -> bool:
+        """Whether a command of this name may look at the status of the one before it; its callers are known not to."""
+        if name not in self.functions:
+            is_known = name in CALM | STATE_WORDS | MAY_BE_PUT_OFF or not self.is_wild()
+            return re.match(r"(?:eval|source|\.)$|.*\$", name) is not None or not is_known
+        for part in chain.from_iterable(node.bodies for node in self.functions[name]):
+            inner = {node.name for node in first_commands(part)} - {name, *callers}
+            if looks_back(part) or any(
+                self.asks_status(each, [name, *callers]) for each in inner
+            ):
+                return True
+        return False
+
+    def is_wild(self) -> bool:
+        """Whether commands may have other names than the files say: by aliases, `$NAME`, or what `eval` makes."""
         return any(
-            re.search(ASKS_STATUS, node.text)
-            for name in self.reach(" ".join(site.followers), {})
-            for node in self.functions.get(name, ())
+            re.search(r"\$", node.words[0].text) is not None or node.name in ("alias", "eval")
+            for file in self.files.values()
+            for node in file.commands
+            if node.words
+            and not ARGUMENTS.issuperset(
+                [each.text for each in node.words if each.text != "eval"]
+            )
         )
 
     def counts(self, function: str) -> bool:
         """Whether something may look at the status of a function."""
         callers = [function]
+        if self.is_wild():
+            return True
         for name in callers:  # it grows
             known_as = self.known_as(name)
             for file in self.files.values():
@@ -8454,15 +8572,20 @@ class Script:
         return False
 
     def known_as(self, function: str) -> Set[str]:
-        """The names of commands that may call a function: its own, and `"$@"` and the like if commands are given it."""
-        commands = list(chain.from_iterable(file.commands for file in self.files.values()))
-        words = chain.from_iterable(
-            words_of(node)[node.name == function :] for node in commands
-        )
+        """The names of commands that may call a function: its own and, where it is named as a word, `"$@"`."""
+        calls = 0
+        mentions = 0
         names = {function}
-        if any(function in re.findall(r"[\w-]+", word) for word in words):
-            names.update(node.name for node in commands if re.match(r"eval$|.*\$", node.name))
-        return names
+        for file in self.files.values():
+            calls += len(file.functions.get(function, ()))
+            calls += sum(node.name == function for node in file.commands)
+            mentions += len(re.findall(rf"(?<![\w-]){re.escape(function)}(?![\w-])", file.text))
+            names.update(
+                node.name for node in file.commands if re.match(r"eval$|.*\$", node.name)
+            )
+        if mentions > calls:
+            return names
+        return {function}
 
     def guarded(self) -> Set[str]:
         """The functions in which `set -e` does not count, and those that they call."""
@@ -8615,8 +8738,6 @@ class ScriptRun(Run):
         self.site: Optional[Site] = None  # whose words bash is asked for
         self.place = ("", "")  # its line and command, as bash has them
         self.arguments: Sequence[str] = ()  # of the function in which it stands
-        # What belongs to the test that was handed over last.
-        self.passed_over: Optional[Rest] = None
         self.handed: List[Handed] = []  # since the script has last waited
         self.named: Dict[str, str] = {}  # files that these name, to the label of one
         self.running = 0  # of these, how many have not ended
@@ -8774,17 +8895,13 @@ class ScriptRun(Run):
         sites = self.script.files[source].sites.get(int(line), [])
         sites = [site for site in sites if site.words == words]
         self.arguments = arguments
-        if sites:
-            self.passed_over = None
         if self.script.tells.runs_no_test(words, arguments):
             sites = []
-        if len({(site.handler, site.test.label) for site in sites}) > 1:
+        if len(sites) > 1:
             self.explain(sites[0].test, "another test on its line has the same words")
         elif sites and (sites[0].handler or not self.script.has_tests(words[0])):
             self.place = line, command
             return self.hand_over(sites[0])
-        if self.is_passed_over(source, int(line), read):
-            return "_rt_skip=1 _rt_site=1"
         if words and words[0] in self.options.handlers:
             label = shlex.quote(command)
             if len(words) > 1 and not re.search(f"{SEES_OUTSIDE}|{OWN_STATE}", words[1]):
@@ -8792,17 +8909,12 @@ class ScriptRun(Run):
             return f'_rt_join; local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}; _rt_site=1'
         return ""
 
-    def is_passed_over(self, source: str, line: int, command: Sequence[Node]) -> bool:
-        """Whether a command belongs to what is done with the status of the test before, and is put off with it."""
-        if self.passed_over is None or not command:
-            return False
-        file = self.script.files[source]
-        return any(
-            node.name == command[0].name
-            and line in file.lines_of(node)
-            and (node.name in ("[[", "((") or words_of(node) == words_of(command[0]))
-            for node in walk(self.passed_over.nodes)
+    def on_strayed(self, _offset: int, line: str, command: str) -> str:
+        """Bash has come to another command than to one that was to be put off."""
+        self.certainty.doubts.append(
+            f"{self.name}:{line}: `{command}` went ahead of what follows a test"
         )
+        return ""
 
     def hand_over(self, site: Site) -> str:
         """Bash that hands a test over, or finds its handler first."""
@@ -8817,7 +8929,8 @@ class ScriptRun(Run):
         join = "_rt_join; "
         if self.script.changes.isdisjoint(self.script.reach(site.test.body, {})):
             join = ""
-        names = " ".join(needed_by(f"{site.test.body}\n{site.handler}"))
+        needed = self.script.needed_by(site)
+        names = " ".join(sorted(needed))
         return (
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
             f"local _rt_names=({names}) _rt_same={'1' * is_same} "
@@ -8894,8 +9007,9 @@ class ScriptRun(Run):
             self.place[1],
             names,
         )
-        self.passed_over = site.rest
         done = "_rt_pending=1 _rt_skip=1"
+        if site.rest is not None:
+            done += f" _rt_pass={shlex.quote(site.rest.passed_over())}"
         why = self.hurry(site, handler, said)
         if why and not self.schedule.pool.sequential:
             self.explain(site.test, f"the script waits for its end at once: {why}")
@@ -8966,14 +9080,11 @@ class ScriptRun(Run):
             return "BASH_SOURCE is not its own"
         if said.reads == "other" and (self.schedule.pool.sequential or not site.is_in_reader):
             return "its standard input is redirected"
-        function = self.script.functions.get(line.first)
-        if function is None and "F" in said.flags:
-            return f"{line.first} is a function that was not read"
-        if function is not None:
-            if "u" in said.flags and (site.handler or "e" not in said.flags):
-                return f"{line.first} may end the script"
-            if not read_handler(function, self.script.functions, said.flags).is_test:
-                return f"{line.first} changes the script's shell"
+        why = self.function_obstacle(line.first, site, said.flags)
+        if why:
+            return why
+        if said.error and not site.handler and handler.hasty:
+            return f"its trap for ERR calls {' '.join(sorted(handler.hasty))}"
         looks = "e" in said.flags or (site.handler and said.error)
         if handler.fails or (looks and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
@@ -8983,10 +9094,24 @@ class ScriptRun(Run):
             return "what follows may look at the status of its handler"
         return said.obstacle
 
+    def function_obstacle(self, name: str, site: Site, flags: str) -> str:
+        """Why bash has to run a test itself that is a function; empty if it is none, or need not."""
+        function = self.script.functions.get(name)
+        if function is None:
+            return f"{name} is a function that was not read" * ("F" in flags)
+        if "u" in flags and (site.handler or "e" not in flags):
+            return f"{name} may end the script"
+        if not read_handler(function, self.script.functions, flags).is_test:
+            return f"{name} changes the script's shell"
+        return ""
+
     def bare_obstacle(self, line: TestLine, site: Site, said: Arrival, reaction: str) -> str:
         """Why bash has to run a test without a handler itself: something looks at its status."""
-        if said.error and ("E" in said.flags or site.function):
+        is_inside = site.function or (line.first in self.script.functions and "E" in said.flags)
+        if said.error and is_inside:
             return "a trap for ERR looks at its status"
+        if said.error and "LINENO" in reaction:
+            return "its trap for ERR asks where it stands"
         if said.error and self.schedule.pool.sequential and re.search("[vx]", said.flags):
             return "`set -x` shows its trap"
         if "e" not in said.flags and not reaction.endswith(END):

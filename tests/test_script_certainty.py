@@ -487,6 +487,58 @@ f() { pytest a --exit=$1; }⏎g() { f 2; }⏎f 1⏎g⏎echo "@ end"⏎h() { f 3;
 h || echo "@ no" ¦ f() { pytest a --exit=$1; }⏎n=f⏎$n 3 || RET=2⏎f 2⏎exit $RET
 set -e⏎run() { "$@"; echo "@ ran $1"; }⏎run pytest a⏎run pytest b --exit=3⏎echo "@ never" ¦ set -e⏎
 f() { pytest a --exit=2 && echo "@ a"; }⏎g() { f; echo "@ g"; }⏎g || echo "@ no"⏎f⏎echo "@ never"
+wrap() { pytest "$1"; }⏎main() { wrap "$@"; rc=$?; [ $rc -eq 0 ] || RET=1; }⏎RET=0⏎main --exit=3⏎exit $RET
+RET=0⏎pytest a --exit=1; ((P+=$?)); ((F=3)); exit $F
+pytest a --exit=1; rc=$?; [ $rc -eq 0 ] && echo "@ ok"; x=0; [ $rc -eq 0 ] || exit 3⏎exit 0
+if pytest a --exit=1; then R=$'0'; else R=1; fi⏎exit $R
+bye() { exit; }⏎pytest a --exit=3⏎bye
+RET=0⏎check='[ $? -eq 0 ] || RET=1'⏎pytest a --exit=3⏎eval "$check"⏎exit $RET
+RET=0⏎check() { [ $? -eq 0 ] || RET=1; }⏎fn=check⏎pytest a --exit=3⏎$fn⏎exit $RET
+RET=0⏎eval 'check() { [ $? = 0 ] || RET=1; }'⏎pytest a --exit=1⏎check⏎exit $RET
+RET=0⏎f_a() { pytest a --exit=3; }⏎for x in a; do f_$x || RET=1; done⏎exit $RET
+RET=0⏎f() { pytest a --exit=3; }⏎eval "f || RET=1"⏎exit $RET
+RET=0⏎builtin trap 'echo "@ err"; RET=1' ERR⏎pytest a --exit=3⏎pytest b⏎exit $RET
+shopt -s expand_aliases⏎alias chk='[ $? -eq 0 ] || RET=1'⏎RET=0⏎pytest a --exit=3⏎chk⏎exit $RET
+check() { [ $1 -eq 0 ] || echo "@ $NOPE"; }⏎set -u⏎pytest a --exit=1⏎check $?⏎echo "@ after"
+pytest a && { echo "@ ok"; } > f.txt⏎echo "hello"⏎pytest b⏎cat f.txt
+RET=0⏎check() { [ $? -eq 0 ] || { echo "@ bad"; RET=1; }; }⏎pytest a --exit=1; true; pytest a --exit=1; check⏎exit $RET
+pytest a; rc=$?; pytest $'b' --exit=1; rc=$?; exit $rc
+pytest a; rc=$?; false; rc=$?; exit $rc
+pytest a; rc=$?; pytest b --exit=2 | (exit 3); rc=$?; exit $rc
+RET=0⏎f() { pytest a --exit=3; }⏎eval 'g() { f || RET=1; }'⏎g⏎exit $RET
+RET=0⏎run() { "$@"; rc=$?; [ $rc -eq 0 ] || { echo "@ bad $*"; RET=1; }; }⏎f() { pytest a --exit=3; }⏎run f⏎exit $RET
+RET=0⏎run() { if "$@"; then echo "@ ok $*"; else echo "@ bad $*"; RET=1; fi; }⏎f() { pytest a --exit=3; }⏎run f⏎
+exit $RET
+RET=0⏎case x in x) pytest a --exit=1 ;& y) echo "@ $?" ;; esac⏎exit $RET
+do_it() { pytest "$@"; }⏎main() { do_it "$@"; STATUS=$?; }⏎main --exit=3⏎exit $STATUS
+RET=0⏎run_tests() { export X=1; pytest "$@"; }⏎if ! run_tests b --exit=1; then⏎  echo "@ FAILED"⏎  exit 1⏎fi⏎
+echo "@ passed"
+test_one() { echo "one"; OUT=x; pytest one --exit=2; }⏎test_two() { OUT=y; pytest two; }⏎
+for t in test_one test_two; do⏎  if $t; then echo "@ ok $t"; else echo "@ FAIL $t"; F=$((F+1)); fi⏎done⏎exit $F
+case_one() { pytest one --exit=2; }⏎for t in $(compgen -A function case_); do⏎  $t || F=$((F+1))⏎done⏎exit $F
+shopt -s expand_aliases⏎alias go='f'⏎RET=0⏎f() { pytest a --exit=3; }⏎go || RET=1⏎exit $RET
+pytest e --exit=5⏎cat <<X⏎@ $?⏎X⏎pytest b
+n=0 T=(x --exit=2)⏎pytest ${T[n++]}; ra=$?⏎pytest ${T[n++]}; rb=$?⏎echo "@ $n"⏎exit $rb
+t() { ((n++)); pytest "$1"; if [ $? -eq 0 ]; then echo "@ $1"; else ((f++)); echo "@ no $1"; fi; }⏎
+t a; t --exit=2; t c; t --exit=1⏎echo "@ $n $f"⏎(( f == 0 ))
+F=0 i=0⏎
+while [[ $i -lt 3 ]]; do ((i++)); if pytest a --exit=$i; then [[ a = a ]]; else [[ $i -gt 1 ]] && F=$i; fi; done⏎exit $F
+t() { (( $# )) || exit 3; pytest "$@"; rc=$?; ((rc == 0)) || F=1; }⏎t a⏎t⏎exit $F
+check() { [ $1 -eq 0 ] || { echo "@ bad $2"; F=1; }; }⏎pytest a; check $? x; ls nosuch 2>/dev/null; check $? x⏎exit $F
+command trap 'F=3' ERR⏎pytest a --exit=1⏎exit $F
+RET=0⏎v=RE⏎pytest a --exit=1 || RET=1⏎[[ ${v}T -eq 0 ]] || exit 4⏎exit 0
+for ((i = 0; i < 3; i++)); do pytest a$i; rc=$?; ((F += rc)); done⏎exit 0
+if pytest a; then echo $'@ ok\t1'; else echo $'@ no'; fi⏎pytest b
+RET=0⏎unit_tests() { N=1; pytest a --exit=2; }⏎check() { [ $1 -eq 0 ] || { echo "@ bad"; RET=1; }; }⏎unit_tests⏎
+check $?⏎echo "@ end"⏎exit $RET
+case_a() { pytest a --exit=1; }⏎case_b() { pytest b; }⏎for c in a b; do⏎  if ! case_$c; then F="$F $c"; fi⏎done⏎
+[ -z "$F" ] || { echo "@ failed:$F"; exit 1; }
+echo 'check() { [ $? -eq 0 ] || { echo "@ bad"; RET=1; }; }' >l.sh⏎RET=0⏎. ./l.sh⏎pytest a --exit=1⏎check⏎exit $RET
+echo '[ $? -eq 0 ] || RET=1' >c.sh⏎RET=0⏎pytest a --exit=3⏎. ./c.sh⏎exit $RET
+set -uo pipefail⏎P=0 F=0⏎
+run() { "$@"; local rc=$?; if [ $rc -eq 0 ]; then P=$((P+1)); else F=$((F+1)); echo "@ $* $rc"; fi; }⏎run pytest a⏎
+run pytest b --exit=2⏎if pytest d; then echo "@ d"; fi⏎pytest e --exit=3; s=$?⏎echo "@ $s $P $F"⏎exit $F
+set -eE⏎on() { echo "@ at $1"; exit 7; }⏎trap 'on $LINENO' ERR⏎pytest a⏎pytest b --exit=2⏎pytest c
 echo 'sleep 0.$1; echo "@ $1" >>seen.txt' >a_test.py⏎bash a_test.py 1⏎bash a_test.py 0⏎
 for i in 2 1; do bash -c "sleep 0.$i; echo $i" tests/x >>log; done⏎sed 's/^/@ /' log
 trap 'RET=1' RETURN⏎RET=0⏎f() { pytest a --exit=1; }⏎f⏎exit $RET

@@ -758,9 +758,9 @@ class ScriptFileTest(unittest.TestCase):
         for answer, commands in {
             "_rt_remember": "echo a|x=1|[ -n x ]|x=1 y=$z|for i in 1|case $x in |((i++))|[[ $x == a* ]]|logger a|"
                             "x=$([[ $x == a* ]] && echo b)",
-            "_rt_join": "python3 a|[ ! -f x ]|[ a -nt b ]|[ -f $(a) ]|x=$(a)|f >file|"
+            "_rt_join": "python3 a|[ ! -d x ]|[ -f x ]|[ a -nt b ]|[ -f $(a) ]|x=$(a)|f >file|"
                         "g|for i in $(a)|[ $? -ne 0 ]|f *|a | b|echo a >file|",
-            "_rt_look": "[ -f x ]|[[ -d $HOME/x ]]|test -e x", "if declare": "f|x=1 f|f b", "( eval": "cd sub|pushd a",
+            "_rt_look": "[ -d x ]|[[ -d $HOME/x ]]|test -d x", "if declare": "f|x=1 f|f b", "( eval": "cd sub|pushd a",
         }.items():
             for command in commands.split("|"):
                 with self.subTest(command):
