@@ -114,6 +114,9 @@ PROGRAM = "run_tests.py"
 OLDEST_PYTHON = (3, 8)
 
 BATCH_S = 0.05  # a script hands over the tests of one batch within milliseconds
+ECHO_S = (
+    0.1  # `timeout` sends a signal to its command, and then to the group of it: that is one
+)
 GRACE_S = 10.0  # from SIGTERM to SIGKILL: enough for pytest to write its JUnit file
 FOLLOW_S = 0.05  # between two looks at a growing log: no eye sees a shorter time
 LINGER_S = 1.5  # some helpers look for their parent once a second, and then go by themselves
@@ -6809,8 +6812,13 @@ def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
 def signals_to(post: Callable[[Interrupt], None]) -> Iterator[None]:
     """While it lasts, SIGINT, SIGTERM and SIGHUP become Interrupt events. `nohup` keeps its meaning."""
 
+    last: Dict[int, float] = {}
+
     def handle(signum: int, _frame: Any) -> None:
-        post(Interrupt(time.monotonic(), signum))
+        now = time.monotonic()
+        if now > last.get(signum, -math.inf) + ECHO_S:
+            post(Interrupt(now, signum))
+        last[signum] = now
 
     caught = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
@@ -7076,7 +7084,8 @@ NAME = r"(?a:[A-Za-z_]\w*)"
 # What only the script's own shell can tell, as `$!`, or change, as `${x:=1}`.
 OWN_STATE = (
     r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\bS?RANDOM\b|\$\{\w+:?[=?]"
-    r"|\$\(\((?:[^()]|\([^()]*\))*(?:\+\+|--|[^=!<>]=[^=])|\$\{[^}]*(?:\+\+|--)|\$\[|[<>]&\s*(?:[3-9]|\d\d)|(?<!<)<<(?!<)"
+    r"|\$\(\((?:[^()]|\([^()]*\))*(?:\+\+|--|[^=!<>]=[^=])|\$\{[^}]*(?:\+\+|--)|\$\["
+    r"|[<>]&\s*(?:[3-9]|\d\d)|(?<!<)<<(?!<)"
 )
 # How a function or trap asks where it is called from.
 WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
