@@ -9311,8 +9311,8 @@ class ScriptRun(Run):
                 "--fail-function, or tests with --tests"
             )
         for place, why in list(self.alone.items())[:1]:
-            count = counted(len(self.alone), "test")
-            warn(f"{count} could not run beside others; {place}: {why}")
+            count = counted(len(self.alone), "line")
+            warn(f"tests of {count} could not run beside others; {place}: {why}")
         for doubt in self.certainty.doubts[:1]:
             warn(
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"

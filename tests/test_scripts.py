@@ -623,7 +623,7 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(text, "--verbose")
         *told, last = ran.err.splitlines()
         told.sort(key=lambda line: int(line.split(":")[1]))
-        self.assertEqual(last, f"run_tests.py: 8 tests could not run beside others; test.sh:{first}: "
+        self.assertEqual(last, f"run_tests.py: tests of 8 lines could not run beside others; test.sh:{first}: "
                                "it ends a pipeline")
         self.assertEqual(len(told), len(reasons), ran.err)
         for number, (line, why) in enumerate(zip(told, reasons.values())):
