@@ -6812,13 +6812,8 @@ def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
 def signals_to(post: Callable[[Interrupt], None]) -> Iterator[None]:
     """While it lasts, SIGINT, SIGTERM and SIGHUP become Interrupt events. `nohup` keeps its meaning."""
 
-    last: Dict[int, float] = {}
-
     def handle(signum: int, _frame: Any) -> None:
-        now = time.monotonic()
-        if now > last.get(signum, -math.inf) + ECHO_S:
-            post(Interrupt(now, signum))
-        last[signum] = now
+        post(Interrupt(time.monotonic(), signum))
 
     caught = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:

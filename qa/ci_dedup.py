@@ -670,23 +670,27 @@ def read(options: argparse.Namespace) -> Reader:
     return reader
 
 
-def history_of(reader: Reader, options: argparse.Namespace) -> History:
-    """The jobs that count, and the commits in which nearly all ran. Raises UsageError where there are none."""
+def all_signs(reader: Reader, options: argparse.Namespace) -> Dict[str, str]:
+    """By job, a sign for each commit. Jobs that never said anything, or are to be dropped, are left out."""
     total = len(reader.commits)
     signs = {job: signs_of(reader.jobs[job], total) for job in sorted(reader.jobs)}
     signs = {job: text for job, text in signs.items() if text.strip(".?")}
-    notes = []
-    if reader.skipped:
-        notes.append(
-            f"skipped, not whole: {len(reader.skipped)}: {first_of(reader.skipped)}"
-        )
     for job in matching("--drop", options.drop, [*signs]):
         del signs[job]
+    return signs
+
+
+def history_of(reader: Reader, options: argparse.Namespace) -> History:
+    """The jobs that count, and the commits in which nearly all ran. Raises UsageError where there are none."""
+    total = len(reader.commits)
+    notes = []
+    if reader.skipped:
+        listed = first_of(reader.skipped)
+        notes.append(f"skipped, not whole: {len(reader.skipped)}: {listed}")
+    signs = all_signs(reader, options)
     if not signs:
-        sources = ", ".join(options.sources)
-        raise UsageError(
-            "; ".join([f"{sources}: no verdict of any job; {FORMS}", *notes])
-        )
+        why = f"{', '.join(options.sources)}: no verdict of any job; {FORMS}"
+        raise UsageError("; ".join([why, *notes]))
     recent = {
         job for job, text in signs.items() if "-" in text[total - options.recent :]
     }
@@ -702,23 +706,19 @@ def history_of(reader: Reader, options: argparse.Namespace) -> History:
         signs[job] = "".join(itertools.compress(text, full)).replace("?", ".")
     broken = [job for job, text in signs.items() if "+" not in text]
     if broken:
-        notes.append(
-            f"left out, since they never passed: {len(broken)}: {first_of(broken)}"
-        )
+        listed = first_of(broken)
+        notes.append(f"left out, since they never passed: {len(broken)}: {listed}")
     for job in broken:
         del signs[job]
     if not signs:
-        raise UsageError(
-            "; ".join(["no job ever passed; is this the whole history?", *notes])
-        )
+        why = "no job ever passed; is this the whole history?"
+        raise UsageError("; ".join([why, *notes]))
     costs = costs_of(reader, signs, full)
     counts_red = options.count == "red"
-    jobs = {}
-    for job, text in signs.items():
-        jobs[job] = job_of(text, costs.get(job, 1.0), counts_red)
+    jobs = {job: job_of(signs[job], costs.get(job, 1.0), counts_red) for job in signs}
     return History(
-        commits=[*itertools.compress(reader.commits, full)],
-        jobs=jobs,
+        [*itertools.compress(reader.commits, full)],
+        jobs,
         waits=reader.waits,
         is_timed=bool(costs),
         has_clusters=not counts_red,

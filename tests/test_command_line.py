@@ -186,19 +186,6 @@ class OptionsTest(unittest.TestCase):
             self.assertEqual((own & {*names.split()}, ours.split()[0] in own), (set(), True), group)
 
 
-class SignalsTest(unittest.TestCase):
-    """Signals become events."""
-
-    def test_twice_at_once_is_one(self) -> None:
-        """As `timeout` sends it, to its command and then to the group; a second one later ends what still runs."""
-        events: List[Any] = []
-        clock = mock.patch.object(run_tests.time, "monotonic", side_effect=[5.0, 5.0, 6.0])
-        with clock, run_tests.signals_to(events.append):
-            for _ in range(3):
-                signal.raise_signal(signal.SIGINT)
-        self.assertEqual([(event.at, event.signum) for event in events], [(5.0, signal.SIGINT), (6.0, signal.SIGINT)])
-
-
 class Information(CommandLineCase):
     """Options that run nothing."""
 
