@@ -8536,8 +8536,9 @@ class Script:
     def asks_status(self, name: str, callers: Sequence[str]) -> bool:
         """Whether a command of this name may look at the status of the one before it; its callers are known not to."""
         if name not in self.functions:
-            is_known = name in CALM | STATE_WORDS | MAY_BE_PUT_OFF or not self.is_wild()
-            return re.match(r"(?:eval|source|\.)$|.*\$", name) is not None or not is_known
+            is_known = name in CALM | STATE_WORDS | MAY_BE_PUT_OFF or find_program(name)
+            is_other = not is_known and self.is_wild()
+            return is_other or re.match(r"(?:eval|source|\.)$|.*\$", name) is not None
         for part in chain.from_iterable(node.bodies for node in self.functions[name]):
             inner = {node.name for node in first_commands(part)} - {name, *callers}
             if looks_back(part) or any(
