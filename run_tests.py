@@ -7167,9 +7167,8 @@ class Site(NamedTuple):
     function: str  # in which it stands
     hurry: str  # why the script has to wait for it at once
     watched: str  # what may look at the status of its statement: YES, AT_END, or nothing
-    names: Tuple[
-        str, ...
-    ]  # bash words, some of which name files that no other is to have at the same time
+    # Bash words, some of which name files that no other is to have at the same time.
+    names: Tuple[str, ...]
     followers: Tuple[str, ...]  # the commands behind it, functions perhaps, which may look too
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
     is_last: bool  # nothing stands behind it in its file
@@ -7183,9 +7182,8 @@ class Rest(NamedTuple):
     text: str  # bash: all of it, but for the test
     more: int  # statements behind that of the test which belong to it
     always: bool  # it does something where the test has passed, too
-    path: Sequence[
-        Node
-    ]  # of the nodes, the simple commands to which bash comes where none does anything
+    # Of the nodes, the simple commands to which bash comes where none does anything.
+    path: Sequence[Node]
 
     def passed_over(self) -> str:
         """How the commands begin that bash is to pass over: the letters of each, and a blank."""
@@ -7234,6 +7232,15 @@ def locals_of(node: Node) -> Set[str]:
     """The variables that a command makes local to its function."""
     words = node.words[1:] * (node.name in ("local", "declare", "typeset"))
     return {token.text.partition("=")[0].rstrip("+") for token in words}
+
+
+def is_wild(node: Node) -> bool:
+    """Whether a simple command has a name that only bash knows, or may make one, other than by `"$@"` alone."""
+    if not node.words or ARGUMENTS.issuperset(
+        set(words_of(node)[len(node.assigned) :]) - {"eval"}
+    ):
+        return False
+    return "$" in node.words[0].text or node.name in ("alias", "eval")
 
 
 def first_commands(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -7399,9 +7406,8 @@ class ScriptFile:
         # Names of commands whose failure does not end the script under `set -e`, since it is looked at.
         self.guarded: Set[str] = set()
         self.looked_at: Set[str] = set()  # names of commands whose status something may look at
-        self.ends: Dict[
-            str, Set[str]
-        ] = {}  # by function, names of commands whose status may be its own
+        # By function, names of commands whose status may be its own.
+        self.ends: Dict[str, Set[str]] = {}
         self.readers = 0  # `while read` loops around
         self.guards = 0  # blocks around whose status is looked at
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
@@ -7608,7 +7614,8 @@ class ScriptFile:
         if own and not self.has_all(own, self.text[first.start : end]):
             return None
         text = start + RETURN + self.text[command.end : end]
-        path, _ = path_of([*statement, *nodes[len(statement) - 1 :]] if more else statement)
+        tail = nodes if more else []
+        path, _ = path_of([*statement, *tail])
         return Rest(command, nodes, text, more, always, path[1:])
 
     def has_all(self, names: Iterable[str], text: str) -> bool:
@@ -7714,11 +7721,10 @@ class ScriptFile:
     ) -> Tuple[str, str]:
         """Why a test with this handler cannot be handed over, and why it has to be waited for at once."""
         obstacle = hurry = ""
-        words = re.sub(
-            r"\$\{?\?", "", without_calm(text)
-        )  # it begins with the status of the test
+        # It begins with the status of the test.
+        words = re.sub(r"\$\{?\?", "", without_calm(text))
         for node in walk(handler):
-            if node.name in LEAVES and not (rest and node.name == "local"):
+            if rest is None and node.name in LEAVES:
                 obstacle = "its handler changes the course of the script"
             if has_glob(node.words[1:]):
                 hurry = "what its handler says may change"
@@ -7860,11 +7866,13 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #   look      command                                 for a command beside tests: _rt_remember or _rt_join
 #   site      file, line, command, arguments          for a test its words and _rt_hand; for a handler _rt_join and
 #                                                     its label, for `failed`; else nothing
-#   test      snapshot, hindrance, …, its words           _rt_skip=1, or _rt_join where the test has to run as it stands
+#   test      snapshot, hindrance, …, its words       _rt_skip=1, or _rt_join where the test has to run as it stands;
+#                                                     _rt_pass: how the commands begin that are to be passed over
 #   join      level of `source`, file, line, command  when all tests have ended: _rt_react if some have failed
 #   react     snapshot, status of the last reaction,  what changes back the state; what sets that of the next test that
 #             what has run since the last join        failed, and _rt_handle; nothing if there is none
 #   gone      path                                    nothing; it was there when bash asked for it, ahead of tests
+#   strayed   line, command                           nothing; it has come in the place of one to be passed over
 #   failed    label, status, line                     nothing; bash itself is about to call a handler
 #   told      the same                                no answer; a subshell is about to call one
 #   alone     line, command                           nothing; from here on bash runs the script by itself
@@ -7877,7 +7885,7 @@ unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_places _rt_calm
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
 _rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
-_rt_ran=() _rt_looked=() _rt_error= _rt_x=
+_rt_ran=() _rt_looked=() _rt_pass= _rt_error= _rt_x=
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
@@ -7893,7 +7901,7 @@ _rt_hook() {     # $?, the command, its line, its trap for ERR, the positional p
   if [[ ! $_rt_over && ! -e /dev/fd/FD_FIN ]]; then    # else $2 is stale
     local _rt_status=$1 _rt_command=$2 _rt_line=$3 _rt_on_error=$4 _rt_arguments=("${@:5:$#-5}")
     local _rt_name=${_rt_command%%[$' \t\n']*}
-    if [[ $BASHPID == "$_rt_shell" && ${_rt_pass-} ]]; then
+    if [[ $BASHPID == "$_rt_shell" && $_rt_pass ]]; then
       _rt_pass_over
     elif [[ $BASHPID == "$_rt_shell" ]]; then
       _rt_step
@@ -7962,8 +7970,6 @@ _rt_ask_site() {
 _rt_remember() { # this place and command need no question, as long as tests are pending or none are
   _rt_calm[$_rt_pending:$_rt_source:$_rt_line:$_rt_command]=1
 }
-
-
 _rt_scan_home() { # scans the file that defines a function, which `declare -F` names
   local _rt_home
   ! _rt_home=$(shopt -s extdebug; builtin declare -F -- "$1") || _rt_ask scan "${_rt_home#* * }" "$PWD"
@@ -8402,6 +8408,8 @@ class Script:
         self.sought: Set[str] = set()  # handlers whose files bash has been asked for
         self.changes: Set[str] = set()  # variables that handlers change
         self.locals: Set[str] = set()  # variables that functions have for themselves
+        # Commands may have other names than the files say: by aliases, `$NAME`, or what `eval` makes.
+        self.is_wild = False
 
     def read(self, source: str, text: str) -> ScriptFile:
         """Read a file of the script, and the others again if its handlers change what was not known to change."""
@@ -8410,6 +8418,7 @@ class Script:
         for name, definitions in file.functions.items():
             self.functions.setdefault(name, []).extend(definitions)
         self.locals.update(*map(locals_of, file.commands))
+        self.is_wild = self.is_wild or any(map(is_wild, file.commands))
         for handler in self.tells.handlers:
             self.changes |= read_handler(
                 self.functions.get(handler, []), self.functions
@@ -8450,16 +8459,17 @@ class Script:
             if re.match(self.tells.calm, node.name):
                 calm.add(node.name)
             there = re.fullmatch(IS_THERE, node.text)
-            if there and node.name == "[[" and not re.search("[\"']", there.group(2)):
-                there = re.fullmatch(
-                    IS_THERE, node.text.replace(there.group(2), f'"{there.group(2)}"')
-                )
             if there is not None:
-                node = Reader(f"echo {there.group(2)}").nodes[0]
+                operator, word = there.groups()
+                if node.name == "[[" and not re.search(
+                    "[\"']", word
+                ):  # it does not split words
+                    word = f'"{word}"'
+                node = Reader(f"echo {word}").nodes[0]
             if not is_calm(node, self.changes, calm):
                 break
             if there is not None:
-                return f"_rt_look {there.group(1)} {there.group(2)}"
+                return f"_rt_look {operator} {word}"
             if node.name in ("cd", "pushd", "popd"):
                 return (
                     '( eval "$_rt_command" ) >/dev/null || _rt_join; '
@@ -8537,7 +8547,7 @@ class Script:
         """Whether a command of this name may look at the status of the one before it; its callers are known not to."""
         if name not in self.functions:
             is_known = name in CALM | STATE_WORDS | MAY_BE_PUT_OFF or find_program(name)
-            is_other = not is_known and self.is_wild()
+            is_other = self.is_wild and not is_known
             return is_other or re.match(r"(?:eval|source|\.)$|.*\$", name) is not None
         for part in chain.from_iterable(node.bodies for node in self.functions[name]):
             inner = {node.name for node in first_commands(part)} - {name, *callers}
@@ -8547,23 +8557,11 @@ class Script:
                 return True
         return False
 
-    def is_wild(self) -> bool:
-        """Whether commands may have other names than the files say: by aliases, `$NAME`, or what `eval` makes."""
-        return any(
-            re.search(r"\$", node.words[0].text) is not None or node.name in ("alias", "eval")
-            for file in self.files.values()
-            for node in file.commands
-            if node.words
-            and not ARGUMENTS.issuperset(
-                [each.text for each in node.words if each.text != "eval"]
-            )
-        )
-
     def counts(self, function: str) -> bool:
         """Whether something may look at the status of a function."""
-        callers = [function]
-        if self.is_wild():
+        if self.is_wild:
             return True
+        callers = [function]
         for name in callers:  # it grows
             known_as = self.known_as(name)
             for file in self.files.values():
@@ -9252,9 +9250,8 @@ class ScriptRun(Run):
             return ""
         handed = self.handling[len(self.ends)]
         status_of_test = 0
-        if self.has_failed(
-            handed
-        ):  # 1 for one that did not run, or has passed but for the runner
+        if self.has_failed(handed):
+            # It is 1 for one that did not run, or has passed but for the runner.
             status_of_test = shell_status(self.result_of(handed).status or 1)
         return certainty.begin(handed, state, status_of_test)
 
