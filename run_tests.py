@@ -7071,6 +7071,8 @@ MAY_BE_PUT_OFF = CALM | names_in(
     "wc"
 )
 LEAVES = names_in("return break continue exec local declare typeset set shopt")
+# Programs that may stand behind a test in a pipeline.
+FILTERS = MAY_BE_PUT_OFF - RUNS_BESIDE_TESTS - NEVER_FAILS
 STATEFUL = STATE_WORDS | names_in("exit exec eval read mapfile readarray trap let getopts")
 ASSIGNING = names_in(
     "export declare typeset readonly local read let unset mapfile readarray (( getopts"
@@ -7087,6 +7089,8 @@ WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
 FAILED_STATUS = (
     r"""(?:\[\[?|test) "?\$\?"? (?:-ne|!=|-gt) 0(?: \]\]?)?|\(\( ?\$\? (?:!=|>) 0 ?\)\)"""
 )
+# The status of the first command of a pipeline, which is that of a command alone.
+FIRST_STATUS = r"\$(?:PIPESTATUS\b|\{PIPESTATUS(?:\[0\])?\})"
 ASKS_STATUS = r"\$\{?\?|PIPESTATUS"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # Commands of a `$(…)` that look at nothing but their words.
@@ -7164,6 +7168,7 @@ class Site(NamedTuple):
     handler: str  # bash; empty: there is none
     nodes: Sequence[Node]  # the same, read
     rest: Optional[Rest]  # the same, where it is no handler
+    path: Sequence[Node]  # simple commands behind the test that bash is to pass over
     function: str  # in which it stands
     hurry: str  # why the script has to wait for it at once
     watched: str  # what may look at the status of its statement: YES, AT_END, or nothing
@@ -7172,6 +7177,11 @@ class Site(NamedTuple):
     followers: Tuple[str, ...]  # the commands behind it, functions perhaps, which may look too
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
     is_last: bool  # nothing stands behind it in its file
+
+    def passed_over(self) -> str:
+        """How the commands begin that bash is to pass over: the letters of each, and a blank."""
+        starts = [re.match(r"\w*", " ".join(words_of(node)), re.ASCII) for node in self.path]
+        return "".join(f"{start.group()} " for start in starts if start)
 
 
 class Rest(NamedTuple):
@@ -7182,13 +7192,7 @@ class Rest(NamedTuple):
     text: str  # bash: all of it, but for the test
     more: int  # statements behind that of the test which belong to it
     always: bool  # it does something where the test has passed, too
-    # Of the nodes, the simple commands to which bash comes where none does anything.
-    path: Sequence[Node]
-
-    def passed_over(self) -> str:
-        """How the commands begin that bash is to pass over: the letters of each, and a blank."""
-        starts = [re.match(r"\w*", " ".join(words_of(node)), re.ASCII) for node in self.path]
-        return "".join(f"{start.group()} " for start in starts if start)
+    path: Sequence[Node]  # the simple commands to which bash comes where nothing is to be done
 
 
 class Handler(NamedTuple):
@@ -7269,7 +7273,7 @@ def looks_back(nodes: Iterable[Node]) -> bool:
 
 def has_glob(tokens: Iterable[Token]) -> bool:
     """Whether words may be file names to bash."""
-    quoted = r"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$\?"""
+    quoted = rf"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$\?|{FIRST_STATUS}"""
     return any(
         re.search(r"[*?[]", re.sub(quoted, "", without_calm(token.text))) for token in tokens
     )
@@ -7352,7 +7356,20 @@ def asks_if_failed(statement: Sequence[Node]) -> bool:
     """Whether a statement is `if [ $? -ne 0 ]; then …; fi`, which does nothing behind a test that passes."""
     if len(statement) != 1 or len(statement[0].bodies) != 1 or statement[0].redirects:
         return False
-    return re.match(rf"if {FAILED_STATUS}[;\s]*then\b", statement[0].text) is not None
+    text = with_plain_status(statement[0].text)
+    return re.match(rf"if {FAILED_STATUS}[;\s]*then\b", text) is not None
+
+
+def with_plain_status(text: str) -> str:
+    """Bash with `$?` in the place of the status of a pipeline's first command, if it does not ask for both."""
+    if re.search(r"\$\{?\?", text):
+        return text
+    return re.sub(FIRST_STATUS, "$?", text)
+
+
+def is_filter(node: Node) -> bool:
+    """Whether a command is a program that may stand behind a test in a pipeline."""
+    return node.name in FILTERS and not node.kind
 
 
 def obstacle_of(node: Node) -> str:
@@ -7425,7 +7442,7 @@ class ScriptFile:
         self.defaults: List[Tuple[int, Attributes]] = [(-1, Attributes())]
         self.own_attributes: Dict[int, Attributes] = {}
         self.read_attributes(reader)
-        self.visit(reader.nodes, "", YES)
+        self.visit(self.with_pipelines(reader.nodes), "", YES)
 
     def line_of(self, offset: int) -> int:
         return bisect.bisect_left(self.line_ends, offset) + 1
@@ -7464,6 +7481,25 @@ class ScriptFile:
             if line in self.own_attributes:
                 return self.own_attributes[line]
         return [each for start, each in self.defaults if start < command.start][-1]
+
+    def with_pipelines(self, nodes: Sequence[Node]) -> List[Node]:
+        """The same commands. A pipeline that may be a test becomes one, with what is behind it as its body."""
+        joined: List[Node] = []
+        for pipeline in statements_of(nodes, PIPES):
+            for node in pipeline:
+                node.conditions = list(map(self.with_pipelines, node.conditions))
+                node.bodies = list(map(self.with_pipelines, node.bodies))
+            first, *behind = pipeline
+            last = pipeline[-1]
+            may_be_test = self.tells.is_test(first) or last.after == "||"
+            if behind and may_be_test and all(map(is_filter, behind)):
+                first.bodies = [behind]
+                first.text = self.text[first.start : last.end]
+                first.end = last.end
+                first.after = last.after
+                pipeline = [first]
+            joined += pipeline
+        return joined
 
     def visit(self, nodes: Sequence[Node], obstacle: str, watched: str) -> bool:
         """Note what a list of commands has. Returns whether the trap does not see how it begins.
@@ -7520,7 +7556,7 @@ class ScriptFile:
         """Whether the trap does not see how a command begins."""
         forks = node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
         if not node.kind:
-            self.commands.append(node)
+            self.commands += walk([node])
             if watched == YES or self.guards:
                 self.looked_at.add(node.name)
             elif watched:
@@ -7614,9 +7650,12 @@ class ScriptFile:
         if own and not self.has_all(own, self.text[first.start : end]):
             return None
         text = start + RETURN + self.text[command.end : end]
+        plain = with_plain_status(text)
+        if plain != text and command.bodies:
+            command.text += "\n(exit $((PIPESTATUS)))"
         tail = nodes if more else []
         path, _ = path_of([*statement, *tail])
-        return Rest(command, nodes, text, more, always, path[1:])
+        return Rest(command, nodes, plain, more, always, path[1:])
 
     def has_all(self, names: Iterable[str], text: str) -> bool:
         """Whether a piece of the function that is being read has all mentions of these names in it."""
@@ -7684,8 +7723,10 @@ class ScriptFile:
         """Note a test, and the commands that are to run where it fails."""
         text = ""
         end = 0
+        path: Sequence[Node] = path_of([command])[0][1:]
         if rest is not None:
             text = rest.text
+            path = rest.path
         elif handler:
             text = self.text[handler[0].start : handler[-1].end]
             end = self.text.find("||", command.end, handler[0].start)
@@ -7702,6 +7743,7 @@ class ScriptFile:
             text,
             handler,
             rest,
+            path,
             self.function,
             hurry,
             watched,
@@ -7736,11 +7778,15 @@ class ScriptFile:
 
     def files_of(self, command: Node) -> Tuple[str, ...]:
         """Words that may name test files, where no handler tells what is a test, and behind a `>` what it writes."""
+        written: List[Token] = []
+        for node in walk([command]):
+            for operator, token in zip(node.redirects, node.redirects[1:]):
+                if re.search(r">[>|&]?$", operator.text):
+                    written.append(token)
+            if node.name == "tee":
+                written += node.words[1:]
         words = [
-            f"\\>{token.text}"
-            for operator, token in zip(command.redirects, command.redirects[1:])
-            if re.search(r">[>|&]?$", operator.text)
-            and not re.fullmatch(r"\d+-?|-", token.text)
+            f"\\>{token.text}" for token in written if not re.match(r"\d+-?$|-", token.text)
         ]
         if self.tells.looks is not None:
             words += [token.text for token in command.words[1:]]
@@ -7784,11 +7830,13 @@ class ScriptFile:
         return test
 
 
-def statements_of(nodes: Iterable[Node]) -> List[List[Node]]:
-    """A list of commands, cut where neither `&&` nor `||` nor a pipe joins them."""
+def statements_of(
+    nodes: Iterable[Node], joints: Collection[str] = ("&&", "||", *PIPES)
+) -> List[List[Node]]:
+    """A list of commands, cut where neither `&&` nor `||` nor a pipe joins them, or none of some joints."""
     statements: List[List[Node]] = []
     for node in nodes:
-        if node.before in ("&&", "||", *PIPES) and statements:
+        if node.before in joints and statements:
             statements[-1].append(node)
         else:
             statements.append([node])
@@ -9011,8 +9059,8 @@ class ScriptRun(Run):
             names,
         )
         done = "_rt_pending=1 _rt_skip=1"
-        if site.rest is not None:
-            done += f" _rt_pass={shlex.quote(site.rest.passed_over())}"
+        if site.path:
+            done += f" _rt_pass={shlex.quote(site.passed_over())}"
         why = self.hurry(site, handler, said)
         if why and not self.schedule.pool.sequential:
             self.explain(site.test, f"the script waits for its end at once: {why}")
@@ -9093,6 +9141,8 @@ class ScriptRun(Run):
             return "its handler may fail, or needs the script's own shell"
         if site.rest and site.rest.more and ("e" in said.flags or said.error):
             return "what follows may look at its status"
+        if site.path and self.script.is_watched(site, ""):  # PIPESTATUS is not set by us
+            return "what follows may look at its status"
         if (handler.can_fail or site.rest) and self.script.is_watched(site, said.flags):
             return "what follows may look at the status of its handler"
         return said.obstacle
@@ -9113,8 +9163,8 @@ class ScriptRun(Run):
         is_inside = site.function or (line.first in self.script.functions and "E" in said.flags)
         if said.error and is_inside:
             return "a trap for ERR looks at its status"
-        if said.error and "LINENO" in reaction:
-            return "its trap for ERR asks where it stands"
+        if said.error and (site.path or "LINENO" in reaction):
+            return "its trap for ERR may ask where it stands"
         if said.error and self.schedule.pool.sequential and re.search("[vx]", said.flags):
             return "`set -x` shows its trap"
         if "e" not in said.flags and not reaction.endswith(END):

@@ -130,11 +130,12 @@ class ShapeTest(TrialCase):
             "    for j in x y; do python3 in_$i$j --slow || test_fail in_$i$j; done", "done", "MODE+=er; N=2",
             'if [ "$MODE" = slow ]; then', "    python3 never || test_fail never", "else",
             '    python3 else "$MODE" || test_fail "${P##*/} $N"', "fi", "unset MODE",
+            "set +x", "python3 piped 2>&1 | tee piped.log | tail -1 || test_fail piped", "set -x",
             "while [ $N -lt 4 ]; do python3 w$N || test_fail w$N; N=$((N + 1)); done",
             'python3 \\', '    last --exit=3 ||', '    test_fail "${P#/opt/} $MORE"', "cd sub && umask 027",
             "python3 c || test_fail '$N'", "N=5"), files={"more.sh": more})
         self.assertCountEqual(starts(ran.text), [
-            "loop 1", "in_1x", "in_1y", "loop 2", "in_2x", "in_2y", "test_x.py 2", "more x", "no", "w2", "w3",
+            "loop 1", "in_1x", "in_1y", "loop 2", "in_2x", "in_2y", "test_x.py 2", "more x", "no", "piped", "w2", "w3",
             "tests/test_x.py 2", "$N"])
         self.assertEqual((joins(ran.text), errors(ran.text)), (1, ["no", "loop 2", "tests/test_x.py 2"]))
 
@@ -417,7 +418,7 @@ class FeatureTest(ScriptCase):
             lines("pytest a", "pip install pytest", "python3 -m pytest b || exit 1", "ctest | tee log",
                   "if tests/run.sh; then c; fi", "timeout 5m torchrun d", "cd tests", "/x/test_e"): [
                 "'pytest a':1:runs ahead", "'python3 -m pytest b':3:runs ahead",
-                "ctest:4:other commands are joined to it",
+                "ctest:4:runs ahead",
                 "tests/run.sh:5:it follows `if`", "'timeout 5m torchrun d':6:runs ahead", "/x/test_e:8:runs ahead"],
         }.items():
             ran = self.conduct(text, "--list")
@@ -611,7 +612,7 @@ class FeatureTest(ScriptCase):
     def test_verbose(self) -> None:
         """It says why a test runs as it stands, once and with its line."""
         reasons = {
-            "python3 a | cat || test_fail t": "it ends a pipeline",
+            "python3 a | python3 b || test_fail t": "it ends a pipeline",
             "( python3 a || test_fail t )": "it runs in a subshell", "cd . || test_fail t": "bash runs it itself",
             "change || test_fail t": "change changes the script's shell",
             "python3 a || { test_fail t; return 3; }": "its handler changes the course of the script",
