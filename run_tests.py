@@ -1502,30 +1502,37 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
 # _rt_exports is empty; those that every bash has, or that a test gets from the runner, always. Arguments: the
 # positional parameters.
 SNAPSHOT = r"""
-builtin printf -v _rt_prefixes '"${!%s@}" ' {a..z} {A..Z} _
+_rt_variables=() _rt_known=
 _rt_snapshot() {
-  local _rt_name _rt_names _rt_kept=()
+  local _rt_name _rt_text=
   umask -p
   for _rt_name in c d f l m n s t u v; do
     builtin printf 'ulimit -S%s ' "$_rt_name"
     ulimit "-S$_rt_name"
   done
   shopt -p
-  eval "_rt_names=($_rt_prefixes)"
-  for _rt_name in "${_rt_names[@]}"; do
-    case $_rt_name in
-      _rt_*|_|BASH_ARG[CV]|BASH_COMMAND|BASH_LINENO|BASH_SOURCE|BASH_SUBSHELL|BASH_VERSINFO|BASHOPTS|BASHPID|COMP_*) ;;
-      DIRSTACK|EPOCH*|EUID|FUNCNAME|GROUPS|HISTCMD|LINENO|PIPESTATUS|PPID|RANDOM|SECONDS|SHELLOPTS|SHLVL|SRANDOM|UID) ;;
-      CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK) ;;
-      PS4) _rt_kept+=(PS4) ;;      # for root, bash does not read it from the environment
-      *) [[ ! $_rt_exports && ${!_rt_name@a} == x ]] || _rt_kept+=("$_rt_name") ;;
-    esac
-  done
-  declare -p "${_rt_kept[@]}"
+  compgen -v -X '_rt_*' >|"$_rt_folder/names"
+  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/names"
+  [[ $_rt_exports && $_rt_text == "$_rt_known" ]] || _rt_choose
+  declare -p "${_rt_variables[@]}"
   _rt_functions
   builtin printf 'set --'
   [[ $# == 0 ]] || builtin printf ' %q' "$@"
   builtin printf '\n'
+}
+_rt_choose() {         # sets _rt_variables to the variables that are kept
+  local _rt_all
+  _rt_known=$_rt_text _rt_variables=()
+  mapfile -t _rt_all <"$_rt_folder/names"
+  for _rt_name in "${_rt_all[@]}"; do
+    case $_rt_name in
+      _|BASH_ARG[CV]|BASH_COMMAND|BASH_LINENO|BASH_SOURCE|BASH_SUBSHELL|BASH_VERSINFO|BASHOPTS|BASHPID|COMP_*) ;;
+      DIRSTACK|EPOCH*|EUID|FUNCNAME|GROUPS|HISTCMD|LINENO|PIPESTATUS|PPID|RANDOM|SECONDS|SHELLOPTS|SHLVL|SRANDOM|UID) ;;
+      CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK) ;;
+      PS4) _rt_variables+=(PS4) ;;     # for root, bash does not read it from the environment
+      *) [[ ! $_rt_exports && ${!_rt_name@a} == x ]] || _rt_variables+=("$_rt_name") ;;
+    esac
+  done
 }
 _rt_functions() {      # sets _rt_late to all, those of the file $_rt_home at their lines
   local _rt_name _rt_line _rt_file _rt_text _rt_at=1 _rt_own=() _rt_other=() _rt_debug=-u
