@@ -8601,9 +8601,10 @@ class Script:
     def asks_status(self, name: str, callers: Sequence[str]) -> bool:
         """Whether a command of this name may look at the status of the one before it; its callers are known not to."""
         if name not in self.functions:
-            is_known = name in CALM | STATE_WORDS | MAY_BE_PUT_OFF or find_program(name)
-            is_other = self.is_wild and not is_known
-            return is_other or re.match(r"(?:eval|source|\.)$|.*\$", name) is not None
+            if re.match(r"(?:eval|source|\.)$|.*\$", name):
+                return True
+            is_known = not self.is_wild or name in CALM | STATE_WORDS | MAY_BE_PUT_OFF
+            return not (is_known or find_program(name))
         for part in chain.from_iterable(node.bodies for node in self.functions[name]):
             inner = {node.name for node in first_commands(part)} - {name, *callers}
             if looks_back(part) or any(
@@ -8665,6 +8666,8 @@ class Certainty:
         self.seen: Set[str] = set()  # the names that any of that may have looked at
         self.is_indirect = False  # it may have looked at others too
         self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
+        self.snapshot = ""  # from which `base` has been read
+        self.base: Dict[str, str] = {}
 
     def wait(
         self, ran: Sequence[str], handed: Sequence[Handed], state: Mapping[str, str]
@@ -8681,7 +8684,10 @@ class Certainty:
 
         Variables that have changed since stand behind local ones meanwhile.
         """
-        base = read_state(handed.snapshot)
+        if handed.snapshot != self.snapshot:
+            self.snapshot = handed.snapshot
+            self.base = read_state(handed.snapshot)
+        base = self.base
         fixed = OWN_LIFE | self.reacted | {" functions"}
         borrowed = {
             name
@@ -8730,22 +8736,26 @@ class Certainty:
         is_exported: bool,
     ) -> List[str]:
         """What has run ahead, `file:line:command`, and may have looked at what has changed, as programs at exports."""
+        by_name = changed and (self.is_indirect or not self.seen.isdisjoint(changed))
+        of_shell = any(name.startswith(" ") for name in changed)
+        if not (by_name or of_shell or is_exported):
+            return []
         # With the function that each calls whose commands are told by themselves.
         texts = [(text, text.split(":", 2)[2].split(" ")[0]) for text in self.ran]
         texts += [(f"{each.test.where}:{each.site.test.body}", "") for each in later]
-        if any(name.startswith(" ") for name in changed):
+        if of_shell:
             return [text for text, called in texts if called not in self.script.functions]
-        seen = [
-            text
-            for text, called in texts
-            if is_exported and (not called or re.match(self.script.tells.calm, called))
-        ]
-        if changed and (self.is_indirect or not self.seen.isdisjoint(changed)):
-            for text, called in texts:
-                command = text.split(":", 2)[2]
-                names = self.script.reach(command, state, called)
-                if re.search(INDIRECT, command) or not names.isdisjoint(changed):
-                    seen.append(text)
+        seen = []
+        for text, called in texts:
+            command = text.split(":", 2)[2]
+            names = self.script.reach(command, state, called)
+            is_program = not called or re.match(self.script.tells.calm, called)
+            if (
+                (is_exported and is_program)
+                or re.search(INDIRECT, command)
+                or not names.isdisjoint(changed)
+            ):
+                seen.append(text)
         return seen
 
     def doubt(self, handed: Handed, seen: List[str], status: int) -> None:
