@@ -6407,7 +6407,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "information": {
         "--list": (
-            "print label, GPUs, log name and place of each test, tab-separated; run nothing"
+            "print label, GPUs, log name and place of each test, tab-separated, of a script's label, place and "
+            "whether it runs ahead; run nothing"
         ),
         "--verbose": "say why tests of a script do not run beside others",
         "--version": "print version and hash of this file; exit",
@@ -7131,6 +7132,15 @@ PREFIXES = (
 YES = "yes"
 AT_END = "end"
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
+
+
+# Lines of a script that may keep bash from handing over the tests below them.
+HOLDS_BACK = (
+    r"trap .*(?:RETURN|DEBUG)|trap (?![\"']?\w+=\w*[\"']? ).* ERR|set .*\+\w*T|shopt -s .*extdebug"
+    r"|set .*functrace|FUNCNEST="
+)
+# A variable as `expandable` writes it, and what that escapes.
+EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
 
 
 class Tells(NamedTuple):
@@ -9405,16 +9415,20 @@ def shell_status(status: int) -> int:
 
 def list_script(script: Script, trace: Trace) -> int:
     """Print what a dry reading finds: each test, and why it does not run ahead; returns the exit code."""
-    for site, why in chain.from_iterable(file.found for file in script.files.values()):
-        handler = read_handler(site.nodes, script.functions)
-        if handler.fails:
-            why = why or "its handler may fail, or needs the script's own shell"
-        if handler.hasty:
-            why = why or f"its handler calls {' '.join(sorted(handler.hasty))}"
-        test = site.test
-        trace.line(
-            f"{test.label}\t{test.file}:{test.line}\t{why or site.hurry or 'runs ahead'}"
-        )
+    for file in script.files.values():
+        for site, why in file.found:
+            test = site.test
+            handler = read_handler(site.nodes, script.functions)
+            if handler.fails:
+                why = why or "its handler may fail, or needs the script's own shell"
+            if handler.hasty:
+                why = why or f"its handler calls {' '.join(sorted(handler.hasty))}"
+            stops = HOLDS_BACK + r"|set (?:-\w*u|.*nounset)" * (test.first in script.functions)
+            for line in file.text.split("\n")[: test.line - 1]:
+                if re.match(stops, line.strip()):
+                    why = why or f"`{line.strip()}` may keep it from running ahead"
+            label = clean_label(re.sub(EXPANDABLE, r"\1\2", unquoted(test.label)))
+            trace.line(f"{label}\t{file.name}:{test.line}\t{why or site.hurry or 'runs ahead'}")
     trace.flush()
     return EXIT_OK
 
