@@ -8947,9 +8947,8 @@ class ScriptRun(Run):
             return
         ahead = sum(not why for _, why in file.found)
         if ahead > 1 and self.script.tells.looks and not self.options.one_by_one:
-            way = "set -e" if re.search(r"(?m)^\s*set -\w*e", file.text) else "no handlers"
             warn(
-                f"{file.name}: {way}: {ahead} commands look like tests, and may run ahead of each other; "
+                f"{file.name}: {ahead} commands look like tests, and may run ahead of each other; "
                 "--one-by-one stops that"
             )
 
