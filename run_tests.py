@@ -5871,7 +5871,8 @@ def total_line(results: Sequence[Result], seconds: float, pool: Pool) -> str:
     """How many tests had which outcome, where, in which time."""
     gpus = sum(bool(device.token) for device in pool.devices)
     ran = [result for result in results if result.outcome is not Outcome.DEFERRED]
-    return f"{counted(len(ran), 'test')} in {seconds:.1f}s on {gpus} GPU(s): {tally(ran) or 'none ran'}"
+    outcomes = tally(ran) or "none ran beside others"
+    return f"{counted(len(ran), 'test')} in {seconds:.1f}s on {gpus} GPU(s): {outcomes}"
 
 
 def again(results: Iterable[Result], options: Options) -> Iterator[str]:
@@ -9386,7 +9387,7 @@ class ScriptRun(Run):
             warn(
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
             )
-        if results and not self.schedule.pool.sequential:
+        if self.alone or (results and not self.schedule.pool.sequential):
             tell(total_line(results, self.console.age(), self.schedule.pool))
         status = shell_status(self.shell.status)
         if self.certainty.doubts and not status:
