@@ -7971,7 +7971,7 @@ _rt_hook() {     # $?, the command, its line, its trap for ERR, the positional p
       _rt_pass_over
     elif [[ $BASHPID == "$_rt_shell" ]]; then
       _rt_step
-    elif [[ $_rt_handlers == *" $_rt_name "* ]]; then
+    elif [[ $_rt_handlers == *" $_rt_name "* && ${FUNCNAME[1]-} != "$_rt_name" ]]; then
       _rt_tell
     fi
   fi
@@ -8002,7 +8002,7 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
 _rt_step() {
   local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
   case $_rt_command in
-    *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | trap*RETURN*)    # functions inherit this one by our `set -T`
+    *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | trap*RETURN* | trap*DEBUG*)    # by our `set -T`, in functions
       _rt_join
       _rt_over=alone
       builtin trap - DEBUG

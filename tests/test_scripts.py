@@ -636,6 +636,13 @@ class FeatureTest(ScriptCase):
         self.assertEqual((ran.code, starts(ran.text)), (0, []))
         self.assertEqual(self.conduct(text).err, last + "\n")
 
+    def test_what_bash_has_run_is_told(self) -> None:
+        """A handler that a subshell calls is counted once; behind a trap for DEBUG all tests are bash's."""
+        self.assertEqual(self.conduct(HEAD + "(false || test_fail a)\n").failures(), ["a"])
+        _, err = self.begin(lines("trap 'N=1' DEBUG", "pytest a")).communicate(timeout=WAIT_S)
+        self.assertRegex(err.decode(), r"test.sh:1: behind `trap 'N=1' DEBUG` bash runs all by itself\n"
+                                       r"0 tests in \S+ on 4 GPU\(s\): none ran beside others\n$")
+
     def test_refusals(self) -> None:
         """What a script cannot do is refused before anything starts, with the reason."""
         self.write("list.txt", "python3 list\n")
