@@ -6061,7 +6061,7 @@ def last_lines(results: Sequence[Result], schedule: Schedule) -> Iterator[str]:
     elif schedule.stopped and unfinished:
         why = "Stopped by --fail-fast"
     if why:
-        yield f"{why}: {unfinished or 'nothing was left to run'}"
+        yield f"{why}: {unfinished or 'no test was running or waiting'}"
     if failed:
         yield "Error in the following test cases: " + " ".join(failed)
     elif not why:
