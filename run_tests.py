@@ -7135,10 +7135,10 @@ AT_END = "end"
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 
 
-# Lines of a script that may keep bash from handing over the tests below them.
+# What in a script may keep bash from handing its tests over, as far as a dry reading tells.
 HOLDS_BACK = (
-    r"trap .*(?:RETURN|DEBUG)|trap (?![\"']?\w+=\w*[\"']? ).* ERR|set .*\+\w*T|shopt -s .*extdebug"
-    r"|set .*functrace|FUNCNEST="
+    r"(?m)^ *trap (?:(?![\"']?\w+=\w*[\"']? ).* ERR\b|.*\b(?:RETURN|DEBUG)\b)|^ *set .*(?:\+\w*T|functrace)"
+    r"|^ *shopt -s .*extdebug|^ *FUNCNEST="
 )
 # A variable as `expandable` writes it, and what that escapes.
 EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
@@ -9423,10 +9423,12 @@ def list_script(script: Script, trace: Trace) -> int:
                 why = why or "its handler may fail, or needs the script's own shell"
             if handler.hasty:
                 why = why or f"its handler calls {' '.join(sorted(handler.hasty))}"
-            stops = HOLDS_BACK + r"|set (?:-\w*u|.*nounset)" * (test.first in script.functions)
-            for line in file.text.split("\n")[: test.line - 1]:
-                if re.match(stops, line.strip()):
-                    why = why or f"`{line.strip()}` may keep it from running ahead"
+            stops = HOLDS_BACK + r"|^ *set (?:-\w*u|.*nounset)" * (
+                test.first in script.functions
+            )
+            held = re.search(stops, file.text)
+            if held is not None:
+                why = why or f"`{held.group().strip()}` may keep it from running ahead"
             label = clean_label(re.sub(EXPANDABLE, r"\1\2", unquoted(test.label)))
             trace.line(f"{label}\t{file.name}:{test.line}\t{why or site.hurry or 'runs ahead'}")
     trace.flush()

@@ -421,9 +421,9 @@ class FeatureTest(ScriptCase):
                 "ctest:4:runs ahead",
                 "tests/run.sh:5:it follows `if`", "timeout 5m torchrun d:6:runs ahead", "/x/test_e:8:runs ahead"],
             lines("set -eu", "test_f() {", '  pytest "${A}/$B" #: timeout=5m', "}", "trap 'R=1' ERR",
-                  "test_f || exit 1", "trap 'date' ERR", "pytest d"): [
-                'pytest "${A}/$B":3:runs ahead', "test_f:6:`set -eu` may keep it from running ahead",
-                "pytest d:8:`trap 'date' ERR` may keep it from running ahead"],
+                  "test_f || exit 1"): [
+                'pytest "${A}/$B":3:runs ahead', "test_f:6:`set -eu` may keep it from running ahead"],
+            lines("trap 'date' ERR", "pytest a"): ["pytest a:2:`trap 'date' ERR` may keep it from running ahead"],
         }.items():
             ran = self.conduct(text, "--list")
             told = [line.replace("\ttest.sh:", ":").replace("\t", ":") for line in ran.text.splitlines()]
