@@ -7135,6 +7135,11 @@ AT_END = "end"
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 
 
+NO_TESTS = (
+    "no command has `|| test_fail` or looks like a test; name tests by how they begin (--tests 'make check|\\./run'), "
+    "or the function that is called where one fails (--fail-function NAME); if this script calls another one for its "
+    "tests, run that one"
+)
 # What in a script may keep bash from handing its tests over, as far as a dry reading tells.
 HOLDS_BACK = (
     r"(?m)^ *trap (?:(?![\"']?\w+=\w*[\"']? ).* ERR\b|.*\b(?:RETURN|DEBUG)\b)|^ *set .*(?:\+\w*T|functrace)"
@@ -9370,28 +9375,23 @@ class ScriptRun(Run):
             return max(code, EXIT_FAILED), lines
         if self.schedule.pool.sequential:
             self.alone.clear()
-        if not self.trace.at_line_start and (self.alone or self.certainty.doubts or self.ahead):
+        if not (self.trace.at_line_start or self.schedule.pool.sequential):
             tell("")
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
         if not self.tests and not self.alone and not self.schedule.pool.sequential:
-            warn(
-                f"{self.name}: nothing ran in parallel: bash has come to no command that has "
-                f"`|| {'` or `|| '.join(self.options.handlers)}` or looks like a test; name a handler with "
-                "--fail-function, or tests with --tests"
-            )
+            warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         for place, why in list(self.alone.items())[:1]:
             count = counted(len(self.alone), "line")
             warn(f"tests of {count} could not run beside others; {place}: {why}")
+        status = shell_status(self.shell.status)
         for doubt in self.certainty.doubts[:1]:
             warn(
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
             )
+            status = status or EXIT_FAILED
         if self.alone or (results and not self.schedule.pool.sequential):
             tell(total_line(results, self.console.age(), self.schedule.pool))
-        status = shell_status(self.shell.status)
-        if self.certainty.doubts and not status:
-            status = EXIT_FAILED
         return status, []
 
 
@@ -9432,6 +9432,8 @@ def list_script(script: Script, trace: Trace) -> int:
             label = clean_label(re.sub(EXPANDABLE, r"\1\2", unquoted(test.label)))
             trace.line(f"{label}\t{file.name}:{test.line}\t{why or site.hurry or 'runs ahead'}")
     trace.flush()
+    if not any(file.found for file in script.files.values()):
+        warn(NO_TESTS)
     return EXIT_OK
 
 

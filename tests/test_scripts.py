@@ -637,8 +637,10 @@ class FeatureTest(ScriptCase):
         self.assertEqual(self.conduct(text).err, last + "\n")
 
     def test_what_bash_has_run_is_told(self) -> None:
-        """A handler that a subshell calls is counted once; behind a trap for DEBUG all tests are bash's."""
+        """A handler that a subshell calls is counted once; where none runs beside others, it says why."""
         self.assertEqual(self.conduct(HEAD + "(false || test_fail a)\n").failures(), ["a"])
+        for options in ((), ("--list",)):
+            self.assertIn("no command has `|| test_fail` or looks like a test;", self.conduct("make\n", *options).err)
         _, err = self.begin(lines("trap 'N=1' DEBUG", "pytest a")).communicate(timeout=WAIT_S)
         self.assertRegex(err.decode(), r"test.sh:1: behind `trap 'N=1' DEBUG` bash runs all by itself\n"
                                        r"0 tests in \S+ on 4 GPU\(s\): none ran beside others\n$")
