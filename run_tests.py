@@ -7730,7 +7730,7 @@ class ScriptFile:
         for command in filter(self.tells.is_test, statement):
             why = obstacle or obstacle_of(command)
             if len(statement) > 1:
-                why = why or "other commands are joined to it"
+                why = why or "a pipe, `&&` or `||` joins other commands to it"
             if self.guards:
                 why = why or "what follows may look at its status"
             self.add_site(command, [], why, watched)
@@ -9176,7 +9176,7 @@ class ScriptRun(Run):
         if site.path and self.script.is_watched(site, ""):  # PIPESTATUS is not set by us
             return "what follows may look at its status"
         if (handler.can_fail or site.rest) and self.script.is_watched(site, said.flags):
-            return "what follows may look at the status of its handler"
+            return "what follows, or the end of the script, may look at the status that is left"
         return said.obstacle
 
     def function_obstacle(self, name: str, site: Site, flags: str) -> str:
@@ -9185,7 +9185,7 @@ class ScriptRun(Run):
         if function is None:
             return f"{name} is a function that was not read" * ("F" in flags)
         if "u" in flags and (site.handler or "e" not in flags):
-            return f"{name} may end the script"
+            return f"{name}, a function, may end the script under `set -u`"
         if not read_handler(function, self.script.functions, flags).is_test:
             return f"{name} changes the script's shell"
         return ""
