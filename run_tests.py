@@ -7835,6 +7835,7 @@ class ScriptFile:
         if not label or re.search(f"{SUBSTITUTION}|{OWN_STATE}", label):
             label = expandable(label or " ".join(words), is_command=True)
             label = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", label)
+            label = re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", label)
         test = TestLine(
             self.name,
             self.line_of(command.start),

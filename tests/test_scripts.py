@@ -636,6 +636,11 @@ class FeatureTest(ScriptCase):
         self.assertEqual((ran.code, starts(ran.text)), (0, []))
         self.assertEqual(self.conduct(text).err, last + "\n")
 
+    def test_arguments_in_labels(self) -> None:
+        """They tell the calls of a function apart; one that is not there stays as written."""
+        ran = self.conduct(lines('run() { pytest "tests/$1" ${2} || RET=1; }', "run a x", "run b", "exit $RET"))
+        self.assertEqual(set(ran.outcomes()), {'pytest "tests/a" x', 'pytest "tests/b" $2'})
+
     def test_what_bash_has_run_is_told(self) -> None:
         """A handler that a subshell calls is counted once; where none runs beside others, it says why."""
         self.assertEqual(self.conduct(HEAD + "(false || test_fail a)\n").failures(), ["a"])
