@@ -1482,7 +1482,8 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
             found.setdefault(
                 "prepares",
                 f"{where}: `{test.words[0]}` is a test here and runs beside those below; put it into "
-                "the script that calls the runner, or write `wait` below it",
+                "the script that calls the runner, or write `wait` below it; a whole script is to be "
+                "a file that ends in .sh, or begins with #!",
             )
         is_told = (
             test.attributes.gpus is not None or test.has_mask or options.gpus_per_test != 1
