@@ -2072,7 +2072,7 @@ def list_text(name: str) -> str:
             data = file.read()
     except OSError as error:
         raise ListError(
-            f"{name}: cannot read this list ({error.strerror}); check its path"
+            f"{name}: cannot read this list ({error.strerror}); check its path; a command is a line of a list"
         ) from None
     if name == "-" and data.startswith(b"#!"):
         raise ListError(
@@ -9377,7 +9377,7 @@ class ScriptRun(Run):
             return max(code, EXIT_FAILED), lines
         if self.schedule.pool.sequential:
             self.alone.clear()
-        if not (self.trace.at_line_start or self.schedule.pool.sequential):
+        elif not self.trace.at_line_start:
             tell("")
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
@@ -9392,7 +9392,7 @@ class ScriptRun(Run):
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
             )
             status = status or EXIT_FAILED
-        if self.alone or (results and not self.schedule.pool.sequential):
+        if not self.schedule.pool.sequential:
             tell(total_line(results, self.console.age(), self.schedule.pool))
         return status, []
 
@@ -9433,9 +9433,9 @@ def list_script(script: Script, trace: Trace) -> int:
                 why = why or f"`{held.group().strip()}` may keep it from running ahead"
             label = clean_label(re.sub(EXPANDABLE, r"\1\2", unquoted(test.label)))
             trace.line(f"{label}\t{file.name}:{test.line}\t{why or site.hurry or 'runs ahead'}")
+        if not file.found:
+            warn(NO_TESTS)
     trace.flush()
-    if not any(file.found for file in script.files.values()):
-        warn(NO_TESTS)
     return EXIT_OK
 
 
