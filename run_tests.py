@@ -9174,11 +9174,11 @@ class ScriptRun(Run):
         if handler.fails or (looks and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
         if site.rest and site.rest.more and ("e" in said.flags or said.error):
-            return "what follows may look at its status"
+            return "what follows, or the end of the script, may look at its status"
         if site.path and self.script.is_watched(site, ""):  # PIPESTATUS is not set by us
-            return "what follows may look at its status"
+            return "what follows, or the end of the script, may look at its status"
         if (handler.can_fail or site.rest) and self.script.is_watched(site, said.flags):
-            return "what follows, or the end of the script, may look at the status that is left"
+            return "what follows, or the end of the script, may look at its status"
         return said.obstacle
 
     def function_obstacle(self, name: str, site: Site, flags: str) -> str:
