@@ -9375,25 +9375,27 @@ class ScriptRun(Run):
         self.trace.flush()
         if self.is_ending or self.schedule.failure:
             return max(code, EXIT_FAILED), lines
-        if self.schedule.pool.sequential:
+        pool = self.schedule.pool
+        if pool.sequential:
             self.alone.clear()
         elif not self.trace.at_line_start:
             tell("")
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
-        if not self.tests and not self.alone and not self.schedule.pool.sequential:
+        if not self.tests and not self.alone and not pool.sequential:
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         for place, why in list(self.alone.items())[:1]:
-            count = counted(len(self.alone), "line")
-            warn(f"tests of {count} could not run beside others; {place}: {why}")
+            warn(
+                f"tests of {counted(len(self.alone), 'line')} could not run beside others; {place}: {why}"
+            )
         status = shell_status(self.shell.status)
         for doubt in self.certainty.doubts[:1]:
             warn(
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
             )
             status = status or EXIT_FAILED
-        if not self.schedule.pool.sequential:
-            tell(total_line(results, self.console.age(), self.schedule.pool))
+        if not pool.sequential:
+            tell(total_line(results, self.console.age(), pool))
         return status, []
 
 
