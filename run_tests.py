@@ -1527,7 +1527,8 @@ _rt_choose() {         # sets _rt_variables to the variables that are kept
   mapfile -t _rt_all <"$_rt_folder/names"
   for _rt_name in "${_rt_all[@]}"; do
     case $_rt_name in
-      _|BASH_ARG[CV]|BASH_COMMAND|BASH_LINENO|BASH_SOURCE|BASH_SUBSHELL|BASH_VERSINFO|BASHOPTS|BASHPID|COMP_*) ;;
+      _|BASH_ARG[CV]|BASH_COMMAND|BASH_LINENO|BASH_MONOSECONDS|BASH_SOURCE|BASH_SUBSHELL|BASH_TRAPSIG) ;;
+      BASH_VERSINFO|BASHOPTS|BASHPID|COMP_*) ;;
       DIRSTACK|EPOCH*|EUID|FUNCNAME|GROUPS|HISTCMD|LINENO|PIPESTATUS|PPID|RANDOM|SECONDS|SHELLOPTS|SHLVL|SRANDOM|UID) ;;
       CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK) ;;
       PS4) _rt_variables+=(PS4) ;;     # for root, bash does not read it from the environment
@@ -8955,8 +8956,11 @@ class ScriptRun(Run):
             return
         ahead = sum(not why for _, why in file.found)
         if ahead > 1 and self.script.tells.looks and not self.options.one_by_one:
+            way = "no handlers"
+            if re.search(r"(?m)^\s*set -\w*e", file.text) and "set +e" not in file.text:
+                way = "set -e"
             warn(
-                f"{file.name}: {ahead} commands look like tests, and may run ahead of each other; "
+                f"{file.name}: {way}: {ahead} commands look like tests, and may run ahead of each other; "
                 "--one-by-one stops that"
             )
 

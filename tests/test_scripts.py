@@ -435,7 +435,7 @@ class FeatureTest(ScriptCase):
                      "pytest c")
         ran = self.conduct(text)
         self.assertEqual((ran.code, sorted(starts(ran.text))), (0, ["pytest a", "pytest b --exit=0", "pytest c"]))
-        self.assertIn("test.sh: 3 commands look like tests, and may run ahead of each other", ran.err)
+        self.assertIn("test.sh: set -e: 3 commands look like tests, and may run ahead of each other", ran.err)
         self.assertEqual(ran.text.splitlines()[-1], "bye 3")
         fails = "--beside=c --exit=4"
         ran = self.conduct(text.replace("--exit=0", fails))
