@@ -1599,7 +1599,8 @@ _rt_state() {    # the positional parameters; sets _rt_text to the whole state, 
   _rt_snapshot "$@" >|"$_rt_folder/state"
   IFS= builtin read -r -d '' _rt_text <"$_rt_folder/state"
   IFS= builtin read -r -d '' _rt_options <"$_rt_folder/options"
-  _rt_text=${_rt_text/"PS4=\$'\\001"/"PS4=\$'"}$_rt_options
+  _rt_text=${_rt_text/"PS4=\$'\\001"/"PS4=\$'"}
+  _rt_text=${_rt_text/'PS4="'$'\1'/'PS4="'}$_rt_options      # as bash before 5.2 writes it
   [[ $_rt_text != *_rt_source* ]] || builtin printf -v _rt_text '_rt_source=%q\n%s' "$_rt_source" "$_rt_text"
 }
 _rt_environment() {    # what is exported; no program is asked, since it may be too large for one
@@ -4248,6 +4249,13 @@ def test_environment(outer: Mapping[bytes, bytes], slots: int, run: str) -> Dict
     return environment
 
 
+def has_line_0(bash: str) -> bool:
+    """Whether a bash counts the lines of `bash -c` from 0, as it did before 5.1."""
+    with suppress(OSError):
+        return subprocess.check_output([bash, "-c", "echo $LINENO"], env={}) == b"0\n"
+    return False
+
+
 class Host:
     """Where attempts run, each with a thread of the pool that waits for it: this machine.
 
@@ -4286,6 +4294,7 @@ class Host:
         self.allow(slots)
         with suppress(RuntimeError):  # of threading; then nothing is measured
             self.workers.submit(self.health.watch, self.over)
+        self.has_line_0 = has_line_0(self.bash)
         self.environment = test_environment(os.environb, slots, run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
 
@@ -4399,7 +4408,8 @@ class Host:
                 environment[name] = exported[name]
             directory = test.shell.directory
         ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), self.ports[slot])
-        text = bash_text(test, own, ports, self.reaper.scratch, attempt.process.mark)
+        placed = test._replace(line=test.line + self.has_line_0)
+        text = bash_text(placed, own, ports, self.reaper.scratch, attempt.process.mark)
         return Job(
             self.bash,
             [b"-c", to_bytes(text), to_bytes(test.file)],
