@@ -31,6 +31,7 @@ from __future__ import annotations
 import argparse
 import collections
 import csv
+import dataclasses
 import datetime
 import fnmatch
 import functools
@@ -47,74 +48,43 @@ import re
 import statistics
 import sys
 import xml.etree.ElementTree
-from typing import (
-    Any,
-    Callable,
-    Counter,
-    Dict,
-    FrozenSet,
-    Hashable,
-    Iterable,
-    Iterator,
-    List,
-)
-from typing import Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
-
-# ---------------------------------------------------------------------------------------------------
-# Constants: units in the names, reasons beside the numbers.
-# ---------------------------------------------------------------------------------------------------
+from typing import Any, Callable, Counter, Dict, FrozenSet, Hashable, Iterable, Iterator
+from typing import List, Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
 
 PROGRAM = "ci_dedup.py"
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ci_dedup.html")
 EXIT_OK, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING = 0, 2, 3, 5
 
-Verdict = Optional[
-    bool
-]  # whether a job passed; None where it was there, and said nothing
-PASSED = "1 1.0 true yes ok success successful pass passed flaky"
-FAILED = "0 0.0 false no failure fail failed crashed timeout timed_out error broken"
-SILENT = "skipped skip cancelled canceled neutral pending blocked deferred interrupted unrunnable nan none null"
-VERDICTS: Mapping[str, Verdict] = {
-    **dict.fromkeys(PASSED.split(), True),
-    **dict.fromkeys(FAILED.split(), False),
-    **dict.fromkeys(["", "not run", *SILENT.split()]),
+# What a job did in a commit: was away, silent, passed, failed. Of its parts the last of these counts.
+AWAY, SILENT, PASSED, FAILED = SIGNS = b" *+-"
+WORDS = {
+    PASSED: "1 1.0 true yes ok success successful pass passed flaky",
+    FAILED: "0 0.0 false no failure fail failed crashed timeout timed_out error broken",
+    SILENT: "skipped skip cancelled canceled neutral pending blocked deferred interrupted "
+    "unrunnable nan none null",
 }
-CELLS = (
-    "commit",
-    "job",
-    "ok",
-    "seconds",
-    "gpus",
-)  # of a table, which needs the first three
-SUFFIXES = (
-    "_build",
-    "_test",
-    "-build",
-    "-test",
-    "_multigpu",
-    "_NO_AVX_NO_AVX2",
-    "_NO_AVX2",
+VERDICTS = {word: sign for sign, words in WORDS.items() for word in words.split()}
+VERDICTS.update({"": SILENT, "not run": SILENT})
+CELLS = "commit job ok seconds gpus".split()  # of a table, which needs the first three
+HEADER = (
+    "names commit, job, ok and, if known, seconds and gpus, with commas or semicolons"
 )
-PART = (
-    r" \(part \d+ of \d+\)$"  # the end of the label of a part of a test that was split
-)
+SUFFIXES = "_build _test -build -test _multigpu _NO_AVX_NO_AVX2 _NO_AVX2".split()
 LARGEST = 1e9  # seconds or GPUs: more is a mistake
+# What half a record, or one of another form, raises where it is read.
+UNREADABLE = AttributeError, KeyError, RecursionError, TypeError, ValueError
+PART = r" \(part \d+ of \d+\)$"  # how the label of a part of a split test ends
 
-COMPLETE_PERCENT = (
-    90.0  # of the jobs that are there have to run, or a commit is left aside
-)
-RED_RUNS = 10  # verdicts in a row: a job that failed in all is to be mended, and can catch nothing until then
-RED_AGAIN = 0.5  # of the share of runs for which a job was red, and so cost nothing: the part that is counted on
+COMPLETE_PERCENT = 90.0  # of the jobs have to run, or a commit is left aside
+RED_RUNS = 10  # verdicts in a row: who failed in all catches nothing until mended
+RED_AGAIN = 0.5  # of the time that a job was red, and cost nothing: what is counted on
 NEW_RUNS = 2  # newest commits: a job that is in none before is new
-GONE_SHARE, GONE_RUNS = (
-    0.1,
-    3,
-)  # of the commits, and at least: who is in none of these is gone
+# Of the commits, and at least: a job that is in none so new is gone.
+GONE_SHARE, GONE_RUNS = 0.1, 3
 CUT = 0.1  # of the largest distance, up to which jobs are one cluster: the study's
-DIGITS = (
-    12  # of a distance that count: what is equal stays so whatever a Python's rounding
-)
-CLUSTER_WORK = 30_000_000  # jobs squared times commits, up to which each stretch has clusters of its own: 0.3 s
+DIGITS = 12  # of a distance: what is equal stays so whatever a Python's rounding
+# Jobs squared times commits, 0.3 s: up to it each stretch has clusters of its own.
+CLUSTER_WORK = 30_000_000
 
 SEARCH_STEPS = 600_000  # looks at a job in search of the cheapest set: a second
 CAPS = 24  # of prices, tried for a bound at first, each half of the one before
@@ -126,41 +96,43 @@ CERTAIN = 1.96  # standard deviations: 95 %
 BUDGET_PERCENT = 20.0  # of the cost of all jobs
 TARGETS = range(50, 101, 5)  # percent of the breakages, in the table
 FEW_EVENTS = 30  # failing commits below which a share says little
-AIM_PERCENT = 80.0  # of the failing commits, which a history should allow for its budget; else the report says why
+AIM_PERCENT = 80.0  # of the failing commits; if a history allows less, it is said why
 SHORT_S = 1000  # what costs less is told in seconds, else in hours
-COLUMNS = "    cost  catches  alone   phi  job | the recommended one most like it"
 NAMED, LISTED = 10, 40  # names of a line, and lines of a list, that are shown
 
-FORMS = "name journals of run_tests.py, CSV files, or folders of JSON or JUnit files"  # all that is read
-SIGNS = {True: ord("+"), False: ord("-"), None: ord("?")}
-NEW_FAILURE = re.compile(r"(?:^|\+)\.*-")  # in a job's signs
-LONG_RED = re.compile(
-    rf"(?:-\.*){{{RED_RUNS - 1}}}-([-.]*)"
-)  # its group, where it is so
+UNFIT = re.compile(r"^# |^\s|\s$|[\r\n]")  # to be a line of the file of labels
+LEFT_OUT = "Left out (what is named nowhere here is new, and runs):"
+FORMS = "name journals of run_tests.py, CSV files, or folders of JSON or JUnit files"
 
 Jobs = FrozenSet[str]
 Groups = Mapping[str, Hashable]  # by job, which cluster it is of
 
 
-class UsageError(Exception):
-    """A mistake in the command line or the input. Exit code 2."""
+class Mistake(Exception):
+    """What ends the command: in the command line, the input, or the machine (a full disk)."""
+
+    def __init__(self, text: str, exit_code: int = EXIT_USAGE) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
-class MachineError(Exception):
-    """A file cannot be written. Exit code 3."""
-
-
-def first_of(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """The first of many names, and how many more there are."""
-    shown = " | ".join(names[:NAMED])
-    if len(names) > NAMED:
-        shown += f" \u2026 with {len(names) - NAMED} more"
-    return shown
+    more = len(names) - NAMED
+    return " | ".join(names[:NAMED]) + f" \u2026 with {more} more" * (more > 0)
+
+
+def told(what: str, names: Sequence[str]) -> List[str]:
+    """A line of how many are so, and who; none where there are none."""
+    return [f"{what}: {len(names)}: {listed(names)}"] * bool(names)
 
 
 def counted(number: int, what: str) -> str:
-    plural = "s" * (number != 1)
-    return f"{number:,} {what}{plural}"
+    return f"{number:,} {what}" + "s" * (number != 1)
+
+
+def percent(part: float, whole: float = 1.0) -> str:
+    return f"{100 * part / (whole or 1.0):.1f} %"
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -168,36 +140,29 @@ def counted(number: int, what: str) -> str:
 # ---------------------------------------------------------------------------------------------------
 
 
-class Run(NamedTuple):
-    """A run of a job for a commit, of which there may be later ones."""
-
-    time: float  # seconds since 1970
-    commit: str
-    job: str
-    passed: Verdict
-    cost: Optional[float]
+# A file: its place among others, the path, the same below the folder that was named, and what reads it.
+Source = Tuple[Any, str, str, Callable[[str, str], None]]
+# A run of a job for a commit: seconds since 1970, commit, job, sign, cost if it is known.
+Run = Tuple[float, str, str, int, Optional[float]]
 
 
 def cost_of(seconds: Any, gpus: Any = None) -> Optional[float]:
     """Seconds times GPUs, 1 where these are not known; None where the seconds are not. Raises ValueError."""
     if seconds in (None, ""):
         return None
-    if gpus in (None, ""):
-        gpus = 1
     try:
         time = float(seconds)
-        count = float(gpus)
+        count = 1.0 if gpus in (None, "") else float(gpus)
     except (ValueError, TypeError, OverflowError):
         time = count = math.inf
     if 0 <= time <= LARGEST and 0 <= count <= LARGEST:
         return time * count
-    raise ValueError(
-        f"{seconds!r} seconds or {gpus!r} GPUs are no number from 0 to {LARGEST:g}"
-    )
+    what = f"{seconds!r} seconds or {gpus!r} GPUs"
+    raise ValueError(f"{what} are no number from 0 to {LARGEST:g}")
 
 
-def verdict_of(word: Any, otherwise: Verdict = None) -> Verdict:
-    """Whether a word says that a job passed; None where it says nothing. Raises AttributeError."""
+def sign_of(word: Any, otherwise: int = SILENT) -> int:
+    """What a word says that a job did. Raises AttributeError."""
     return VERDICTS.get((word or "").strip().casefold(), otherwise)
 
 
@@ -205,10 +170,9 @@ def moment(text: Optional[str]) -> float:
     """Seconds since 1970 of `2026-03-16T07:00:00Z`, 0 where there is none. Raises ValueError."""
     if not text:
         return 0.0
-    text = re.sub(
-        r"\.\d+", "", text
-    )  # Python 3.8 reads fractions of three or six digits alone
-    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    # Python 3.8 reads fractions of three or six digits alone.
+    text = re.sub(r"\.\d+", "", text).replace("Z", "+00:00")
+    return datetime.datetime.fromisoformat(text).timestamp()
 
 
 def service_jobs(page: Any) -> Iterator[Dict[str, Any]]:
@@ -234,9 +198,8 @@ def service_run(job: Mapping[str, Any]) -> Run:
     end = moment(job.get("completed_at") or job.get("finished_at"))
     cost = max(0.0, end - start) if start and end else None
     word = job.get("conclusion", job.get("status", job.get("state")))
-    return Run(
-        start or moment(job.get("created_at")), commit, name, verdict_of(word), cost
-    )
+    time = start or moment(job.get("created_at"))
+    return time, commit, name, sign_of(word), cost
 
 
 def json_values(text: str) -> Iterator[Any]:
@@ -250,8 +213,7 @@ def json_values(text: str) -> Iterator[Any]:
 
 def natural(name: str) -> List[str]:
     """A name in parts that sort as a reader would, `c9` before `c10`."""
-    parts = re.split(r"(\d+)", name)
-    return [part.zfill(20) if part.isdigit() else part for part in parts]
+    return [part.zfill(20 * part.isdigit()) for part in re.split(r"(\d+)", name)]
 
 
 @functools.lru_cache(maxsize=1 << 16)  # names are few
@@ -263,140 +225,120 @@ def folded(job: str) -> str:
     return job
 
 
-def is_part(event: Mapping[str, Any]) -> bool:
-    """Whether an event is of a part of a test that was split: the whole has an end of its own."""
-    return "origin" in event and re.search(PART, str(event.get("label"))) is not None
-
-
 class Reader:
     """What has been read, by job and commit. Commits are numbered as they come, the oldest first."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.commits: Dict[str, int] = {}
-        self.jobs: Dict[str, Dict[int, Verdict]] = collections.defaultdict(dict)
+        self.jobs: Dict[str, bytearray] = collections.defaultdict(bytearray)  # signs
         self.costs: Dict[str, Dict[int, float]] = collections.defaultdict(dict)
         self.runs: List[Run] = []
-        self.started: Dict[
-            str, Tuple[str, int]
-        ] = {}  # by run of run_tests.py: commit, GPUs
-        self.waits: Dict[
-            str, Jobs
-        ] = {}  # by job, the jobs that it waits for: they run with it
+        self.started: Dict[str, Tuple[str, int]] = {}  # by run: its commit, and GPUs
+        self.waits: Dict[str, Jobs] = {}  # by job, those it waits for: they run, too
         self.skipped: List[str] = []  # what was not whole
 
-    def add(
-        self, commit: str, job: str, passed: Verdict, cost: Optional[float]
-    ) -> None:
+    def add(self, commit: str, job: str, sign: int, cost: Optional[float]) -> None:
         """Take in what a part of a job said; it passed if all its parts did, and costs what they cost together."""
         number = self.commits.setdefault(commit, len(self.commits))
-        verdicts = self.jobs[job]
-        if passed is None:
-            verdicts.setdefault(number, None)
-            return
-        verdicts[number] = passed and verdicts.get(number) is not False
-        if cost is not None:
+        signs = self.jobs[job]
+        if number >= len(signs):
+            signs.extend(b" " * (number + 1 - len(signs)))
+        signs[number] = max(signs[number], sign)
+        if cost is not None and sign != SILENT:
             costs = self.costs[job]
             costs[number] = costs.get(number, 0.0) + cost
 
     def read(self) -> None:
-        """Take in all sources, which have to be of one kind. Raises UsageError or OSError."""
+        """Take in all sources, which have to be of one kind. Raises Mistake."""
         once = {os.path.realpath(path): path for path in self.options.sources}
-        files: List[Tuple[int, List[str], str, str]] = []
-        kinds = set()
-        for path in once.values():
-            os.stat(path)
-            if os.path.isdir(path) or path.endswith((".json", ".xml")):
-                kinds.add("folder")
+        path = ""
+        try:
+            files: List[Source] = []
+            for path in once.values():
                 files += self.files_of(path)
-            elif path.endswith(".csv"):
-                kinds.add("table")
-                self.read_table(path)
-            else:
-                kinds.add("journal")
-                self.read_journal(path)
-        if len(kinds) > 1:
-            raise UsageError("sources are of different kinds; " + FORMS)
-        for _, _, path, below in sorted(files):
-            try:
-                self.read_file(path, below)
-            except (ValueError, RecursionError, xml.etree.ElementTree.ParseError):
-                self.skipped.append(path)
-        latest: Dict[
-            Tuple[str, str], Run
-        ] = {}  # of runs of one commit and job the last counts
-        for run in sorted(self.runs, key=lambda run: run.time):
-            key = run.commit, run.job
-            if run.passed is not None or key not in latest:
-                latest[key] = run
-        for run in latest.values():
-            self.add(run.commit, run.job, run.passed, run.cost)
+            if len({read for *_, read in files}) > 1:
+                raise Mistake("sources are of different kinds; " + FORMS)
+            for _, path, below, read in sorted(files, key=operator.itemgetter(0)):
+                try:
+                    read(path, below)
+                except (ValueError, RecursionError, xml.etree.ElementTree.ParseError):
+                    self.skipped.append(path)
+        except (OSError, csv.Error) as error:
+            why = getattr(error, "strerror", error)
+            raise Mistake(f"{path}: cannot be read ({why}); {FORMS}") from None
+        self.runs.sort(key=operator.itemgetter(0))
+        for run in self.runs:
+            self.commits.setdefault(run[1], len(self.commits))
+        # Of the runs of one commit and job the last that says something counts.
+        self.runs.sort(key=lambda run: run[3] != SILENT)
+        for run in {run[1:3]: run for run in self.runs}.values():
+            self.add(*run[1:])
 
-    def read_table(self, path: str) -> None:
-        """Take in a CSV file, oldest commit first. Raises UsageError or OSError."""
+    def files_of(self, source: str) -> Iterator[Source]:
+        """The files of a folder and below, or a file that is named. Raises OSError."""
+        readers = {".json": self.read_json, ".xml": self.read_junit}
+        folder, paths = os.path.dirname(source) or ".", [source]
+        if os.path.isdir(source):
+            readers[""] = self.read_json
+            folder = source
+            found = glob.glob(os.path.join(glob.escape(source), "**"), recursive=True)
+            paths = [path for path in found if os.path.isfile(path)]
+        elif not source.endswith(tuple(readers)):
+            is_table = source.endswith(".csv")
+            yield (), source, "", self.read_table if is_table else self.read_journal
+            return
+        for path in paths:
+            stem, extension = os.path.splitext(path)
+            if extension in readers:
+                changed = os.stat(path).st_mtime_ns * (self.options.order == "time")
+                below = os.path.relpath(stem, folder)
+                yield (changed, natural(path)), path, below, readers[extension]
+
+    def read_table(self, path: str, _: str) -> None:
+        """Take in a CSV file, oldest commit first; a last row that is torn is skipped. Raises Mistake or OSError."""
+        mistake = ""
         with open(
             path, encoding="utf-8-sig", errors="surrogateescape", newline=""
         ) as file:
             first = file.readline()
             mark = ";" if first.count(";") > first.count(",") else ","
             rows = csv.reader(itertools.chain([first], file), delimiter=mark)
-            try:
-                self.read_rows(path, rows, mark)
-            except csv.Error as error:
-                raise UsageError(
-                    f"{path}: not a CSV file ({error}); name another"
-                ) from None
-
-    def read_rows(self, path: str, rows: Any, mark: str) -> None:
-        """Take in a table's rows; a last one that is torn is skipped. Raises UsageError or csv.Error."""
-        header = [name.strip() for name in next(rows, [])]
-        lacking = [name for name in CELLS[:3] if name not in header]
-        if lacking:
-            raise UsageError(
-                f"{path}:1: no column {', '.join(lacking)} in {','.join(header)[:100]!r}; the first "
-                "line names commit, job, ok and, if known, seconds and gpus, with commas or semicolons"
-            )
-        places = [header.index(name) if name in header else -1 for name in CELLS]
-        cells_of = operator.itemgetter(*places)
-        blanks = [""] * len(header)
-        least = max(places[:3]) + 1
-        mistake = ""
-        for row in filter(None, rows):
-            if mistake:
-                raise UsageError(mistake)
-            commit, job, ok, seconds, gpus = cells_of(row + blanks)
-            try:
-                if not (commit and job and len(row) >= least):
-                    raise ValueError("commit, job or ok is missing")
-                word = ok.strip().casefold()
-                if word not in VERDICTS:
-                    raise ValueError(
-                        f"ok is {ok!r} and not 1, 0, a word such as failed, or empty"
-                    )
-                if mark == ";":
-                    seconds = seconds.replace(",", ".")
-                self.add(commit, job, VERDICTS[word], cost_of(seconds, gpus))
-            except ValueError as error:
-                mistake = f"{path}:{rows.line_num}: {error}; mend the row"
+            header = [name.strip() for name in next(rows, [])]
+            lacking = ", ".join(name for name in CELLS[:3] if name not in header)
+            if lacking:
+                raise Mistake(f"{path}:1: no column {lacking}; the first line {HEADER}")
+            places = [header.index(name) if name in header else -1 for name in CELLS]
+            cells_of = operator.itemgetter(*places)
+            blanks = [""] * len(header)
+            last = max(places[:3])
+            for row in filter(None, rows):
+                if mistake:
+                    raise Mistake(mistake)
+                commit, job, ok, seconds, gpus = cells_of(row + blanks)
+                try:
+                    if not (commit and job and len(row) > last):
+                        raise ValueError("commit, job or ok is missing")
+                    sign = VERDICTS.get(ok.strip().casefold())
+                    if sign is None:
+                        why = "and not 1, 0, a word such as failed, or empty"
+                        raise ValueError(f"ok is {ok!r} {why}")
+                    if mark == ";":
+                        seconds = seconds.replace(",", ".")
+                    self.add(commit, job, sign, cost_of(seconds, gpus))
+                except ValueError as error:
+                    mistake = f"{path}:{rows.line_num}: {error}; mend the row"
         self.skipped += filter(None, [mistake])
 
-    def read_journal(self, path: str) -> None:
+    def read_journal(self, path: str, _: str) -> None:
         """Take in a journal of run_tests.py; torn lines are counted. Raises OSError."""
         torn = 0
         with open(path, "rb") as file:
             for line in filter(bytes.strip, file):
-                start = max(
-                    0, line.rfind(b'{"event"')
-                )  # a torn line may stand before ours
+                start = max(0, line.rfind(b'{"event"'))  # behind a torn line, perhaps
                 try:
                     self.add_event(json.loads(line[start:]))
-                except (
-                    ValueError,
-                    TypeError,
-                    KeyError,
-                    AttributeError,
-                    RecursionError,
-                ):
+                except UNREADABLE:
                     torn += 1
         if torn:
             self.skipped.append(f"{path} ({counted(torn, 'line')})")
@@ -407,35 +349,20 @@ class Reader:
             run = event["run"]
             commit = str(event.get("commit") or run)
             self.started[run] = commit, len(event["gpus"])
-        elif event["event"] == "test_end" and not is_part(event):
+        elif event["event"] == "test_end":
             run, label, need = event["run"], event["label"], event.get("need")
+            if "origin" in event and re.search(PART, label):
+                return  # of a split test, which has an end of its own as a whole
             commit, gpus = self.started.get(run, (run, 1))
             cost = cost_of(event["seconds"], gpus if need == "all" else need)
-            passed = verdict_of(event["outcome"])
+            sign = sign_of(event["outcome"])
             if not isinstance(label, str):
                 raise TypeError("a label is a text")
-            self.runs.append(Run(float(event["time"]), commit, label, passed, cost))
+            self.runs.append((float(event["time"]), commit, label, sign, cost))
             self.waits[label] = frozenset(event.get("after", ()))
 
-    def files_of(self, source: str) -> Iterator[Tuple[int, List[str], str, str]]:
-        """The files of a folder and below, or one file: time or 0, name, path, and path below the folder."""
-        folder = os.path.dirname(source) or "."
-        paths = [source]
-        if os.path.isdir(source):
-            folder = source
-            pattern = os.path.join(glob.escape(source), "**")
-            paths = glob.glob(pattern, recursive=True)
-        for path in paths:
-            stem, extension = os.path.splitext(path)
-            if extension in ("", ".json", ".xml") and os.path.isfile(path):
-                changed = os.stat(path).st_mtime_ns * (self.options.order == "time")
-                yield changed, natural(path), path, os.path.relpath(stem, folder)
-
-    def read_file(self, path: str, below: str) -> None:
-        """Take in a file, whose path below its folder is given. Raises ValueError or ParseError for half of one."""
-        if path.endswith(".xml"):
-            self.read_junit(path, below)
-            return
+    def read_json(self, path: str, below: str) -> None:
+        """Take in statuses, or a service's jobs. Raises ValueError for half a file, Mistake for one of another form."""
         with open(path, encoding="utf-8") as file:
             values = [*json_values(file.read().lstrip())]
         if not values:
@@ -446,8 +373,8 @@ class Reader:
                 self.add_statuses(os.path.basename(below), *values)
             else:
                 self.runs += map(service_run, service_jobs(values))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise UsageError(
+        except UNREADABLE as error:
+            raise Mistake(
                 f'{path}: neither {{job: {{"status": "success", …}}}} nor jobs as GitHub, GitLab or '
                 f"Buildkite print them ({error}); mend or remove the file"
             ) from None
@@ -455,70 +382,67 @@ class Reader:
     def add_statuses(self, commit: str, statuses: Mapping[str, Any]) -> None:
         """Take in one commit's `{job: {"status": "success", …}}`, perhaps with `seconds` and `gpus`.
 
-        With --tests tests stay apart, and those whose build failed say nothing. Raises an error for another form.
+        With --tests tests stay apart, and those whose build failed say nothing. Raises ValueError for another form.
         """
         parts = []
         broken = set()
         for job, record in statuses.items():
             try:
-                passed = verdict_of(record["status"], otherwise=False)
+                sign = sign_of(record["status"], otherwise=FAILED)
                 cost = cost_of(record.get("seconds"), record.get("gpus"))
-            except (KeyError, TypeError, AttributeError, ValueError):
+            except UNREADABLE:
                 raise ValueError(f"job {job!r} is {str(record)[:100]}") from None
-            parts.append((job, passed, cost))
-            if passed is False and job.endswith(("_build", "-build")):
+            parts.append((job, sign, cost))
+            if sign == FAILED and job.endswith(("_build", "-build")):
                 broken.add(folded(job))
-        for job, passed, cost in parts:
+        for job, sign, cost in parts:
             if not self.options.tests:
-                self.add(commit, folded(job), passed, cost)
+                self.add(commit, folded(job), sign, cost)
             elif job.endswith(("_test", "-test")):
-                self.add(commit, job, None if folded(job) in broken else passed, cost)
+                self.add(commit, job, SILENT if folded(job) in broken else sign, cost)
 
     def read_junit(self, path: str, below: str) -> None:
-        """Take in a JUnit file. Raises ValueError or ParseError for half of one, UsageError where no commit is told.
+        """Take in a JUnit file. Raises ValueError or ParseError for half of one, Mistake where no commit is told.
 
         The commit is what --commit finds in the path; else the folder right below the source is, and the file is the
         job; a file right in the source is a commit by itself, and its test cases are the jobs.
         """
-        root = xml.etree.ElementTree.parse(path).getroot()
         commit, _, job = below.partition(os.sep)
         pattern = self.options.commit
         if pattern:
             match = pattern.search(path)
             if not match:
-                raise UsageError(
-                    f"{path}: --commit {pattern.pattern} finds nothing in this path; mend it"
-                )
+                why = f"--commit {pattern.pattern} finds nothing in this path; mend it"
+                raise Mistake(f"{path}: {why}")
             commit = match.group(match.lastindex or 0)
             job = os.path.basename(below)
         cases = []
-        for case in root.iter("testcase"):
+        for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
             name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
-            tags = {child.tag for child in case}
-            passed: Verdict = not tags & {"failure", "error"}
-            if passed and "skipped" in tags:
-                passed = None
-            seconds = case.get("time", "").replace(",", "")
-            cases.append((name, passed, cost_of(seconds)))
-        for name, passed, cost in cases:
             if job and not self.options.cases:
                 name = job
-            self.add(commit, name, passed, cost)
+            tags = {child.tag for child in case}
+            sign = SILENT if "skipped" in tags else PASSED
+            if tags & {"failure", "error"}:
+                sign = FAILED
+            cases.append((name, sign, cost_of(case.get("time", "").replace(",", ""))))
+        for name, sign, cost in cases:
+            self.add(commit, name, sign, cost)
 
 
 # ---------------------------------------------------------------------------------------------------
 # History: which jobs were new, failed anew and were red for long at which commits. Pure.
 # ---------------------------------------------------------------------------------------------------
 
-ones_in: Callable[[int], int] = getattr(
-    int, "bit_count", lambda bits: bin(bits).count("1")
-)
+# Python 3.8 and 3.9 count bits in another way.
+ones_in = getattr(int, "bit_count", lambda bits: bin(bits).count("1"))
+NEW_FAILURE = re.compile(rb"(?:^|\+) *-")  # in a job's signs
+LONG_RED = re.compile(rb"(?:- *){%d}-([- ]*)" % (RED_RUNS - 1))  # its group: since then
 
 
 class Job(NamedTuple):
     """What a job said and costs. Whole numbers have a bit for each commit, that of the oldest is the lowest."""
 
-    first: int  # number of the commit of which it spoke first
     ran: int
     passed: int
     anew: int  # where it failed such that it is to be caught
@@ -533,9 +457,7 @@ class History(NamedTuple):
     jobs: Dict[str, Job]
     waits: Dict[str, Jobs]
     is_timed: bool  # whether costs are seconds
-    has_clusters: (
-        bool  # whether a commit's failures in several clusters are several breakages
-    )
+    has_clusters: bool  # or else all failures of a commit are one breakage
     recent: Jobs  # what failed in the last runs, also in those that are left aside
     notes: List[str]  # what else a reader should know
 
@@ -554,22 +476,20 @@ class History(NamedTuple):
         """What jobs cost together a commit, the same in whatever order they come."""
         return math.fsum(self.jobs[job].cost for job in jobs)
 
+    def where(self, is_so: Callable[[Job], Any]) -> Jobs:
+        return frozenset(name for name, job in self.jobs.items() if is_so(job))
+
     def young(self, number: int) -> Jobs:
         """The jobs that are in none but the newest of the first so many commits, or come later."""
-        known = max(1, number - NEW_RUNS)  # those of the first commit may be old
-        return frozenset(name for name, job in self.jobs.items() if job.first >= known)
+        # Those of the first commit may be old.
+        known = bits_between(0, max(1, number - NEW_RUNS))
+        return self.where(lambda job: not job.ran & known)
 
     def there(self, number: int) -> Jobs:
         """The jobs that run still when so many commits are known: those of the newest."""
         start = min(number - GONE_RUNS, math.floor(number * (1 - GONE_SHARE)))
         newest = bits_between(max(0, start), number)
-        return frozenset(name for name, job in self.jobs.items() if job.ran & newest)
-
-    def red(self, number: int) -> Jobs:
-        """The jobs that are red for long when so many commits are known."""
-        return frozenset(
-            name for name, job in self.jobs.items() if job.red >> number & 1
-        )
+        return self.where(lambda job: job.ran & newest)
 
 
 def bits_between(start: int, end: int) -> int:
@@ -577,75 +497,71 @@ def bits_between(start: int, end: int) -> int:
     return (1 << end) - (1 << start)
 
 
+def union(many: Iterable[int]) -> int:
+    return functools.reduce(operator.or_, many, 0)
+
+
+def places_of(bits: int) -> List[int]:
+    """The numbers of the commits that have a bit, the oldest first."""
+    return [match.start() for match in re.finditer("1", bin(bits)[:1:-1])]
+
+
 def matching(option: str, patterns: Iterable[str], jobs: Sequence[str]) -> Jobs:
-    """The jobs that patterns (`*asan*`) name. Raises UsageError for a pattern that names none."""
-    found: List[str] = []
+    """The jobs that patterns (`*asan*`) name. Raises Mistake for a pattern that names none."""
+    found: Jobs = frozenset()
     for pattern in patterns:
-        named = [
-            job for job in jobs if job == pattern or fnmatch.fnmatchcase(job, pattern)
-        ]
+        named = {*fnmatch.filter(jobs, pattern), *{pattern}.intersection(jobs)}
         if not named:
-            raise UsageError(
-                f"{option} {pattern}: no job has such a name; there are {first_of(jobs)}"
-            )
-        found += named
-    return frozenset(found)
+            why = f"no job has such a name; there are {listed(jobs)}"
+            raise Mistake(f"{option} {pattern}: {why}")
+        found |= named
+    return found
 
 
-def signs_of(verdicts: Mapping[int, Verdict], commits: int) -> str:
-    """A sign for each commit: `+` passed, `-` failed, `?` was there and said nothing, `.` was not there."""
-    signs = bytearray(b"." * commits)
-    for number, passed in verdicts.items():
-        signs[number] = SIGNS[passed]
-    return signs.decode()
-
-
-def complete(signs: Sequence[str], percent: float) -> List[bool]:
+def complete(signs: Sequence[bytes], percent: float) -> List[bool]:
     """For each commit, whether that share of the jobs that were there said something.
 
     A job is there from its first verdict until its longest silence has passed since its last, or where it is named
     without a verdict. So runs of a reduced set are left aside: what they leave out has neither passed nor failed.
     """
-    count = len(signs[0])
-    change = [0] * (count + 1)
+    change: Counter[int] = collections.Counter()  # by commit, how many jobs come or go
     for text in signs:
-        spoken = text.strip(".?")
+        spoken = text.strip(b" *")
         start = text.index(spoken)
-        silence = max(map(len, re.findall(r"[.?]+", spoken)), default=0)
+        silence = max(map(len, re.split(b"[-+]", spoken)))
         change[start] += 1
-        change[min(start + len(spoken) + silence, count)] -= 1
+        change[start + len(spoken) + silence] -= 1
     full = []
-    for column, there in zip(zip(*signs), itertools.accumulate(change)):
-        ran = column.count("+") + column.count("-")
-        named = len(column) - column.count(".")
+    there = 0
+    for number, column in enumerate(zip(*signs)):
+        there += change[number]
+        ran = column.count(PASSED) + column.count(FAILED)
+        named = len(column) - column.count(AWAY)
         full.append(ran > 0 and ran >= percent / 100 * max(there, named))
     return full
 
 
-def bits_of(signs: str, ones: str) -> int:
-    """A bit for each sign that is among these."""
-    digits = {ord(sign): "01"[sign in ones] for sign in "+-."}
-    return int(signs[::-1].translate(digits), 2)
+def bits_of(signs: bytes, *ones: int) -> int:
+    """A bit for each sign that is one of these."""
+    digits = bytes(b"01"[sign in ones] for sign in SIGNS)
+    return int(signs[::-1].translate(bytes.maketrans(SIGNS, digits)), 2)
 
 
-def job_of(signs: str, cost: float, counts_red: bool) -> Job:
+def job_of(signs: bytes, cost: float, counts_red: bool) -> Job:
     """What a job said, by its signs; with `counts_red` each failure is to be caught, old or new."""
-    first = len(signs) - len(signs.lstrip("."))
-    ran = bits_of(signs, "+-")
-    passed = bits_of(signs, "+")
+    ran = bits_of(signs, PASSED, FAILED)
+    passed = bits_of(signs, PASSED)
     if counts_red:
-        return Job(first, ran, passed, ran & ~passed, 0, cost)
+        return Job(ran, passed, ran & ~passed, 0, cost)
     anew = red = 0
     for match in NEW_FAILURE.finditer(signs):
         anew |= 1 << (match.end() - 1)
     for match in LONG_RED.finditer(signs):
         red |= bits_between(match.start(1), match.end(1) + 1)
-    return Job(first, ran, passed, anew, red, cost)
+    return Job(ran, passed, anew, red, cost)
 
 
-def costs_of(
-    reader: Reader, jobs: Iterable[str], full: Sequence[bool]
-) -> Dict[str, float]:
+def costs_of(reader: Reader, jobs: Iterable[str], full: List[bool]) -> Dict[str, float]:
     """Each job's median cost, the median of the others' where its own is unknown; empty if none costs anything."""
     medians = {}
     for job in jobs:
@@ -658,67 +574,37 @@ def costs_of(
     return {job: medians.get(job, usual) for job in jobs}
 
 
-def read(options: argparse.Namespace) -> Reader:
-    """All that the sources say. Raises UsageError."""
-    reader = Reader(options)
-    try:
-        reader.read()
-    except OSError as error:
-        raise UsageError(
-            f"{error.filename}: cannot be read ({error.strerror}); {FORMS}"
-        ) from None
-    return reader
-
-
-def all_signs(reader: Reader, options: argparse.Namespace) -> Dict[str, str]:
-    """By job, a sign for each commit. Jobs that never said anything, or are to be dropped, are left out."""
+def history_of(reader: Reader, options: argparse.Namespace) -> History:
+    """The jobs that count, and the commits in which nearly all ran. Raises Mistake where there are none."""
     total = len(reader.commits)
-    signs = {job: signs_of(reader.jobs[job], total) for job in sorted(reader.jobs)}
-    signs = {job: text for job, text in signs.items() if text.strip(".?")}
+    notes = told("skipped, not whole", reader.skipped)
+    signs = {job: bytes(reader.jobs[job].ljust(total)) for job in sorted(reader.jobs)}
+    signs = {job: text for job, text in signs.items() if text.strip(b" *")}
     for job in matching("--drop", options.drop, [*signs]):
         del signs[job]
-    return signs
-
-
-def history_of(reader: Reader, options: argparse.Namespace) -> History:
-    """The jobs that count, and the commits in which nearly all ran. Raises UsageError where there are none."""
-    total = len(reader.commits)
-    notes = []
-    if reader.skipped:
-        listed = first_of(reader.skipped)
-        notes.append(f"skipped, not whole: {len(reader.skipped)}: {listed}")
-    signs = all_signs(reader, options)
-    if not signs:
-        why = f"{', '.join(options.sources)}: no verdict of any job; {FORMS}"
-        raise UsageError("; ".join([why, *notes]))
-    recent = {
-        job for job, text in signs.items() if "-" in text[total - options.recent :]
-    }
+    recent = {job for job in signs if FAILED in signs[job][total - options.recent :]}
     full = complete([*signs.values()], options.complete)
     if not all(full):
         notes.append(
             f"left aside: {counted(full.count(False), 'commit')} of {total:,}, in which less than "
             f"{options.complete:g} % of the jobs ran; --complete 0 takes all"
         )
-    if not any(full):
-        raise UsageError("; ".join(notes))
     for job, text in signs.items():
-        signs[job] = "".join(itertools.compress(text, full)).replace("?", ".")
-    broken = [job for job, text in signs.items() if "+" not in text]
-    if broken:
-        listed = first_of(broken)
-        notes.append(f"left out, since they never passed: {len(broken)}: {listed}")
+        signs[job] = bytes(itertools.compress(text, full)).replace(b"*", b" ")
+    broken = [job for job, text in signs.items() if PASSED not in text]
+    if any(full):
+        notes += told("left out, since they never passed", broken)
     for job in broken:
         del signs[job]
     if not signs:
-        why = "no job ever passed; is this the whole history?"
-        raise UsageError("; ".join([why, *notes]))
+        why = f"{', '.join(options.sources)}: no job passed in a commit that counts; {FORMS}"
+        raise Mistake("; ".join([why, *notes]))
     costs = costs_of(reader, signs, full)
     counts_red = options.count == "red"
     jobs = {job: job_of(signs[job], costs.get(job, 1.0), counts_red) for job in signs}
     return History(
-        [*itertools.compress(reader.commits, full)],
-        jobs,
+        commits=[*itertools.compress(reader.commits, full)],
+        jobs=jobs,
         waits=reader.waits,
         is_timed=bool(costs),
         has_clusters=not counts_red,
@@ -732,33 +618,18 @@ def history_of(reader: Reader, options: argparse.Namespace) -> History:
 # ---------------------------------------------------------------------------------------------------
 
 Matrix = List[List[float]]
-
-
-class Verdicts(NamedTuple):
-    """One job's verdicts as whole numbers, a bit for each commit."""
-
-    ran: int
-    passed: int
-
-
-class Merge(NamedTuple):
-    """Two nodes of a tree that become one; leaves are numbered from 0, merges from the number of leaves on."""
-
-    left: int
-    right: int
-    height: float
+Verdicts = Tuple[int, int]  # where a job ran, and passed: a bit for each commit
+# Of a tree two nodes that become one, and their distance; leaves are numbered from 0, merges from their number on.
+Merge = Tuple[int, int, float]
 
 
 class Clusters(NamedTuple):
-    """Jobs by what they tell: groups in dendrogram order, then those whose verdict never changed, in one `constant`."""
+    """Jobs by what they tell: in dendrogram order, then those whose verdict never changed, which are in no group."""
 
-    jobs: List[
-        str
-    ]  # of the matrix's rows and columns: those of `groups`, then of `constant`
+    jobs: List[str]  # of the matrix's rows and columns
     groups: List[List[str]]
-    constant: List[str]
     matrix: Matrix  # phi; nan where either job was constant over the commits of both
-    tree: Sequence[Merge] = ()  # leaves are numbered as in `jobs`
+    tree: List[Merge]  # leaves are numbered as in `jobs`
 
     def number_of(self) -> Dict[str, int]:
         """By job, its group's number, from 1."""
@@ -771,13 +642,13 @@ def phi_of(one: Verdicts, other: Verdicts) -> float:
 
     It is what pandas' `corr` gives of 0 and 1. Counts of bits are exact, and cost a few machine words.
     """
-    total = ones_in(one.ran & other.ran)
-    ones = ones_in(one.passed & other.ran)
-    others = ones_in(other.passed & one.ran)
+    total = ones_in(one[0] & other[0])
+    ones = ones_in(one[1] & other[0])
+    others = ones_in(other[1] & one[0])
     variances = ones * (total - ones) * others * (total - others)
     if not variances:
         return math.nan
-    both = ones_in(one.passed & other.passed)
+    both = ones_in(one[1] & other[1])
     return (total * both - ones * others) / math.sqrt(variances)
 
 
@@ -786,17 +657,14 @@ def distance_of(one: Sequence[float], other: Sequence[float]) -> float:
     return round(math.dist(one, other), DIGITS)
 
 
-def matrix_of(
-    values: Sequence[Hashable], measure: Callable[[Any, Any], float]
-) -> Matrix:
+def matrix_of(values: Sequence[Any], measure: Callable[[Any, Any], float]) -> Matrix:
     """A measure that is the same both ways, of each pair of values; each pair of distinct ones is measured once."""
     number_of = {value: number for number, value in enumerate(dict.fromkeys(values))}
     distinct = [*number_of]
     table = [[0.0] * len(distinct) for _ in distinct]
     for row, one in enumerate(distinct):
         for column, other in enumerate(distinct[: row + 1]):
-            value = measure(one, other)
-            table[row][column] = table[column][row] = value
+            table[row][column] = table[column][row] = measure(one, other)
     numbers = [number_of[value] for value in values]
     return [[table[row][column] for column in numbers] for row in numbers]
 
@@ -822,7 +690,7 @@ def linkage(distances: Matrix) -> List[Merge]:
             chain.append(nearest)
             continue
         gone, stays = sorted(chain[-2:])
-        joined.append(Merge(gone, stays, apart[gone][stays]))
+        joined.append((gone, stays, apart[gone][stays]))
         alive.remove(gone)
         del chain[-2:]
         for other in alive:
@@ -831,18 +699,17 @@ def linkage(distances: Matrix) -> List[Merge]:
                 apart[stays][other] = apart[other][stays] = farther
     node = [*range(len(apart))]  # the tree's number of the cluster that a leaf names
     tree: List[Merge] = []
-    for gone, stays, height in sorted(joined, key=lambda merge: merge.height):
+    for gone, stays, height in sorted(joined, key=operator.itemgetter(2)):
         left, right = sorted((node[gone], node[stays]))
         node[stays] = len(apart) + len(tree)
-        tree.append(Merge(left, right, height))
+        tree.append((left, right, height))
     return tree
 
 
 def groups_at(tree: Sequence[Merge], cut: float) -> List[List[int]]:
     """The leaves of the clusters that merges of at most that height have made, in the order of the dendrogram."""
-    below = {
-        leaf: [[leaf]] for leaf in range(len(tree) + 1)
-    }  # by node, the clusters in it
+    # By node, the clusters in it.
+    below = {leaf: [[leaf]] for leaf in range(len(tree) + 1)}
     for node, (left, right, height) in enumerate(tree, len(below)):
         groups = below.pop(left) + below.pop(right)
         if height <= cut:
@@ -854,39 +721,33 @@ def groups_at(tree: Sequence[Merge], cut: float) -> List[List[int]]:
 def cluster(verdicts: Mapping[str, Verdicts]) -> Clusters:
     """Group the jobs whose correlations with all others are alike.
 
-    A job that always passed, or always failed, correlates with nothing: it is `constant`. A correlation of two other
+    A job that always passed, or always failed, correlates with nothing: it comes last. A correlation of two other
     jobs that cannot be told, since they never varied on common commits, counts as none (0).
     """
-    jobs = sorted(verdicts)
+    varied = sorted(job for job, (ran, passed) in verdicts.items() if 0 < passed < ran)
+    jobs = [*varied, *sorted(verdicts.keys() - varied)]
     matrix = matrix_of([verdicts[job] for job in jobs], phi_of)
-    constant = [number for number, row in enumerate(matrix) if math.isnan(row[number])]
-    varied = [
-        number for number, row in enumerate(matrix) if not math.isnan(row[number])
-    ]
+    if not varied:
+        return Clusters(jobs, [], matrix, [])
     rows = []
-    for one in varied:
-        row = [matrix[one][other] for other in varied]
+    for row in matrix[: len(varied)]:
         # New numbers, one beside the other in memory: the distances are three times as fast.
-        rows.append(tuple(0.0 if math.isnan(value) else value + 0.0 for value in row))
+        known = (0.0 if math.isnan(phi) else phi + 0.0 for phi in row[: len(varied)])
+        rows.append(tuple(known))
     distances = matrix_of(rows, distance_of)
     tree = linkage(distances)
-    groups = []
-    if varied:
-        groups = groups_at(tree, CUT * max(map(max, distances)))
+    groups = groups_at(tree, CUT * max(map(max, distances)))
     leaves = [*itertools.chain(*groups)]
-    order = [varied[leaf] for leaf in leaves] + constant
-    place = {leaf: number for number, leaf in enumerate(leaves)}
-    renumbered = []
-    for left, right, height in tree:
-        left = place.get(left, left)
-        right = place.get(right, right)
-        renumbered.append(Merge(left, right, height))
+    order = leaves + [*range(len(varied), len(jobs))]
+    nodes = {leaf: number for number, leaf in enumerate(leaves)}
     return Clusters(
         [jobs[number] for number in order],
-        [[jobs[varied[leaf]] for leaf in group] for group in groups],
-        [jobs[number] for number in constant],
+        [[jobs[leaf] for leaf in group] for group in groups],
         [[matrix[one][other] for other in order] for one in order],
-        renumbered,
+        [
+            (nodes.get(one, one), nodes.get(other, other), far)
+            for one, other, far in tree
+        ],
     )
 
 
@@ -898,17 +759,11 @@ def cluster(verdicts: Mapping[str, Verdicts]) -> Clusters:
 class Plan(NamedTuple):
     """What there is to choose from, and by, at one moment. A breakage is a pair of a commit and a cluster."""
 
-    breakages: Dict[
-        str, int
-    ]  # by job, in which commits it was part of its cluster's breakage
+    breakages: Dict[str, int]  # by job, in which commits it failed anew: bits
     cluster_of: Groups  # a job of none is one by itself
-    costs: Dict[str, float]  # of a job that is not red for long, with what it waits for
+    costs: Dict[str, float]  # of a job that is there, with what it waits for
     total: float  # of all jobs that are there, a commit
     kept: Jobs
-
-    def caught(self, jobs: Iterable[str]) -> int:
-        """How many breakages these jobs catch."""
-        return sum(map(ones_in, self.covered(jobs).values()))
 
     def covered(self, jobs: Iterable[str]) -> Dict[Hashable, int]:
         """By cluster, the commits whose breakages there these jobs catch."""
@@ -916,6 +771,10 @@ class Plan(NamedTuple):
         for job in jobs:
             found[self.cluster_of.get(job, job)] |= self.breakages.get(job, 0)
         return found
+
+    def caught(self, jobs: Iterable[str]) -> int:
+        """How many breakages these jobs catch."""
+        return sum(map(ones_in, self.covered(jobs).values()))
 
     def cost(self, jobs: Iterable[str]) -> float:
         return math.fsum(self.costs.get(job, 0.0) for job in jobs)
@@ -930,20 +789,15 @@ class Plan(NamedTuple):
         found: Dict[Tuple[Hashable, int], List[str]] = collections.defaultdict(list)
         for job, commits in self.breakages.items():
             cluster = self.cluster_of.get(job, job)
-            for place, digit in enumerate(bin(commits & ~covered[cluster])[:1:-1]):
-                if digit == "1":
-                    found[cluster, place].append(job)
+            for place in places_of(commits & ~covered[cluster]):
+                found[cluster, place].append(job)
         return collections.Counter(map(frozenset, found.values()))
 
 
-class Pick(NamedTuple):
-    """A job that was picked, and how many breakages it and those before it catch."""
-
-    job: str
-    caught: int
+Picks = List[Tuple[str, int]]  # jobs, and what each catches with those before it
 
 
-def picks_of(plan: Plan, limit: float = math.inf) -> List[Pick]:
+def picks_of(plan: Plan, limit: float = math.inf) -> Picks:
     """Jobs in the order of what they cost per breakage that none before them catches, as long as all cost no more.
 
     One pass answers what each share of the breakages costs: a job's gain only falls, so that the best is known without
@@ -966,171 +820,123 @@ def picks_of(plan: Plan, limit: float = math.inf) -> List[Pick]:
         cost += price
         caught += gain
         covered[cluster] |= plan.breakages[job]
-        picks.append(Pick(job, caught))
+        picks.append((job, caught))
     return picks
 
 
 class Policy(NamedTuple):
-    """What an owner asks for: that share of the breakages, or as many as that share of the cost catches."""
+    """What an owner asks for: what that share of the cost buys, or that share of the breakages if that takes more."""
 
-    percent: float
-    is_budget: bool = False
-    at_least: float = (
-        0.0  # percent of the breakages that are caught even if that takes more
-    )
+    catch: float  # percent
+    budget: float = 0.0  # percent
 
-    def jobs(self, plan: Plan, picks: Iterable[Pick]) -> Jobs:
+    def jobs(self, plan: Plan, picks: Picks) -> Jobs:
         """The jobs that greed takes, of all that it picks without a limit."""
-        need = plan.needed(self.percent)
-        if self.is_budget:
-            limited = picks_of(plan, plan.total * self.percent / 100)
-            found = plan.kept.union(pick.job for pick in limited)
-            need = plan.needed(self.at_least)
-            if plan.caught(found) >= need:
-                return found
-        found = plan.kept
-        caught = plan.caught(found)
-        for pick in picks:
-            if caught < need:
-                found |= {pick.job}
-                caught = pick.caught
-        return found
+        need = plan.needed(self.catch)
+        bought = picks_of(plan, plan.total * self.budget / 100)
+        found = plan.kept.union(job for job, _ in bought)
+        if plan.caught(found) >= need:
+            return found
+        caught = [plan.caught(plan.kept), *(caught for _, caught in picks)]
+        taken = sum(number < need for number in caught)
+        return plan.kept.union(job for job, _ in picks[:taken])
 
 
+Costs = Mapping[str, float]
 Failure = Tuple[Jobs, int]  # the jobs that catch it, and how often it came
+Choice = Tuple[Jobs, float]  # and what any that catches as much costs at least
 
 
-class Node(NamedTuple):
-    """A branch of the search: sets with the chosen jobs, without the barred ones, that cost so much at least."""
+def worth(left: Iterable[Failure], missing: int, costs: Costs, cap: float) -> float:
+    """What jobs cost at least that catch so many of these failures.
 
-    lower: float
-    chosen: Jobs
-    barred: Jobs
-    caps: List[float]  # of prices, to try
-
-
-class Cover:
-    """Partial weighted set cover: so many of the failures are to be caught, by jobs that cost."""
-
-    def __init__(
-        self, failures: Mapping[Jobs, int], costs: Mapping[str, float], need: int
-    ) -> None:
-        self.costs = costs
-        self.may_miss = sum(failures.values()) - need
-        useful = self.undominated(failures)
-        weights: Counter[Jobs] = collections.Counter()
-        for jobs, weight in failures.items():
-            weights[jobs & useful] += weight
-        self.failures = sorted(
-            weights.items(), key=lambda one: (len(one[0]), sorted(one[0]))
-        )
-
-    def undominated(self, failures: Iterable[Jobs]) -> Jobs:
-        """The jobs to choose from: without those of which another catches all that they do, and costs no more."""
-        caught: Dict[str, List[Jobs]] = collections.defaultdict(list)
-        for jobs in failures:
-            for job in jobs:
-                caught[job].append(jobs)
-        useful: Jobs = frozenset()
-        for job in sorted(
-            caught, key=lambda job: (self.costs[job], -len(caught[job]), job)
-        ):
-            better = useful.intersection(*caught[job])  # who is in each of its failures
-            if not better:
-                useful |= {job}
-        return useful
-
-    def worth(self, left: Iterable[Failure], missing: int, cap: float) -> float:
-        """What jobs cost at least that catch so many of these failures.
-
-        Each failure gets a price, such that no job catches failures of more worth than it costs (a solution of the
-        linear program's dual, failures of few jobs first). So a set costs no less than the failures that it catches are
-        worth, and these no less than the cheapest that could be. Prices are capped, since dear ones are those that a
-        set may miss.
-        """
-        slack = dict(self.costs)
-        prices = []
-        for jobs, weight in left:
-            price = min(cap, *(slack[job] / weight for job in jobs))
-            prices.append((price, weight))
-            for job in jobs:
-                slack[job] -= price * weight
-        worth = 0.0
-        for price, weight in sorted(prices):
-            worth += price * max(0, min(weight, missing))
-            missing -= weight
-        return worth
-
-    def best(self, left: Iterable[Failure], missing: int) -> str:
-        """The job that costs least per failure that it catches of those that are missing."""
-        gains: Counter[str] = collections.Counter()
-        for jobs, weight in left:
-            for job in jobs:
-                gains[job] += weight
-        return min(
-            gains, key=lambda job: (self.costs[job] / min(gains[job], missing), job)
-        )
-
-    def cost(self, jobs: Iterable[str]) -> float:
-        return math.fsum(self.costs[job] for job in jobs)
-
-    def cheapest(self) -> Tuple[Jobs, float]:
-        """The cheapest set that was found, and what the cheapest costs at least: the same, unless the search was ended.
-
-        Branch and bound, depth first: the best job is in, or else it is out, so that greed finds the first set. It ends
-        after a number of steps, not of seconds: the same input has the same answer everywhere.
-        """
-        found: Jobs = frozenset()
-        cost = math.inf
-        steps = 0
-        caps = [max(self.costs.values()) / 2**power for power in range(CAPS)]
-        nodes = [Node(0.0, frozenset(), frozenset(), caps)]
-        while nodes and (cost == math.inf or steps < SEARCH_STEPS):
-            _, chosen, barred, caps = nodes.pop()
-            left = [
-                failure for failure in self.failures if chosen.isdisjoint(failure[0])
-            ]
-            missing = sum(weight for _, weight in left) - self.may_miss
-            spent = self.cost(chosen)
-            if missing <= 0 and spent < cost * NEARLY:
-                found, cost = chosen, spent
-            left = [
-                (jobs - barred, weight) for jobs, weight in left if not jobs <= barred
-            ]
-            if missing <= 0 or sum(weight for _, weight in left) < missing:
-                continue
-            steps += sum(len(jobs) for jobs, _ in left) * len(caps)
-            worth, cap = max((self.worth(left, missing, cap), cap) for cap in caps)
-            lower = spent + worth
-            if lower < cost * NEARLY:
-                job = self.best(left, missing)
-                caps = [cap * 2, cap, cap / 2]
-                nodes.append(Node(lower, chosen, barred | {job}, caps))
-                nodes.append(Node(lower, chosen | {job}, barred, caps))
-        return found, min([cost, *(node.lower for node in nodes)])
+    Each failure gets a price, such that no job catches failures of more worth than it costs (a solution of the
+    linear program's dual, failures of few jobs first). So a set costs no less than the failures that it catches are
+    worth, and these no less than the cheapest that could be. Prices are capped, since dear ones are those that a
+    set may miss.
+    """
+    slack = dict(costs)
+    prices = []
+    for jobs, weight in left:
+        price = min(cap, *(slack[job] / weight for job in jobs))
+        prices.append((price, weight))
+        for job in jobs:
+            slack[job] -= price * weight
+    total = 0.0
+    for price, weight in sorted(prices):
+        total += price * max(0, min(weight, missing))
+        missing -= weight
+    return total
 
 
-class Choice(NamedTuple):
-    """A set of jobs, its cost, and a bound: no set that has the jobs to keep and catches enough costs less."""
+def best_of(left: Iterable[Failure], missing: int, costs: Costs) -> str:
+    """The job that costs least per failure that it catches of those that are missing."""
+    gains: Counter[str] = collections.Counter()
+    for jobs, weight in left:
+        for job in jobs:
+            gains[job] += weight
+    return min(gains, key=lambda job: (costs[job] / min(gains[job], missing), job))
 
-    jobs: Jobs
-    cost: float
-    bound: float
+
+def undominated(failures: Iterable[Jobs], costs: Costs) -> Jobs:
+    """The jobs to choose from: without those of which another catches all that they do, and costs no more."""
+    caught: Dict[str, List[Jobs]] = collections.defaultdict(list)
+    for jobs in failures:
+        for job in jobs:
+            caught[job].append(jobs)
+    useful: Jobs = frozenset()
+    for job in sorted(caught, key=lambda job: (costs[job], -len(caught[job]), job)):
+        if not useful.intersection(*caught[job]):  # nobody is in each of its failures
+            useful |= {job}
+    return useful
 
 
-def final_choice(plan: Plan, policy: Policy) -> Optional[Choice]:
+def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
+    """The cheapest set that was found, and what the cheapest costs at least: the same, unless the search was ended.
+
+    Branch and bound, depth first: the best job is in, or else it is out, so that greed finds the first set. It ends
+    after a number of steps, not of seconds: the same input has the same answer everywhere.
+    """
+    may_miss = sum(failures.values()) - need
+    useful = undominated(failures, costs)
+    kinds = [(jobs & useful, weight) for jobs, weight in failures.items()]
+    kinds.sort(key=lambda kind: (len(kind[0]), sorted(kind[0]), kind[1]))
+    found: Jobs = frozenset()
+    cost = math.inf
+    steps = 0
+    caps = [max(costs.values()) / 2**power for power in range(CAPS)]
+    # A branch of the search: sets with the chosen jobs, without the barred ones, that cost so much at least.
+    nodes = [(0.0, found, found, caps)]
+    while nodes and (cost == math.inf or steps < SEARCH_STEPS):
+        _, chosen, barred, caps = nodes.pop()
+        left = [kind for kind in kinds if chosen.isdisjoint(kind[0])]
+        missing = sum(weight for _, weight in left) - may_miss
+        spent = math.fsum(costs[job] for job in chosen)
+        if missing <= 0 and spent < cost * NEARLY:
+            found, cost = chosen, spent
+        left = [(jobs - barred, weight) for jobs, weight in left if not jobs <= barred]
+        if missing <= 0 or sum(weight for _, weight in left) < missing:
+            continue
+        steps += sum(len(jobs) for jobs, _ in left) * len(caps)
+        least, cap = max((worth(left, missing, costs, cap), cap) for cap in caps)
+        if spent + least < cost * NEARLY:
+            job = best_of(left, missing, costs)
+            caps = [cap * 2, cap, cap / 2]
+            nodes.append((spent + least, chosen, barred | {job}, caps))
+            nodes.append((spent + least, chosen | {job}, barred, caps))
+    return found, min([cost, *(node[0] for node in nodes)])
+
+
+def final_choice(plan: Plan, policy: Policy) -> Choice:
     """The cheapest set that catches what a policy asks for, or as much as greed does for its budget."""
-    if not plan.breakages:
-        return None
     greedy = policy.jobs(plan, picks_of(plan))
-    need = plan.caught(greedy) if policy.is_budget else plan.needed(policy.percent)
+    need = plan.caught(greedy) if policy.budget else plan.needed(policy.catch)
     need -= plan.caught(plan.kept)
     fixed = plan.cost(plan.kept)
     if need <= 0:
-        return Choice(plan.kept, fixed, fixed)
-    found, bound = Cover(plan.events(), plan.costs, need).cheapest()
-    best = min(greedy, found | plan.kept, key=plan.cost)
-    return Choice(best, plan.cost(best), bound + fixed)
+        return plan.kept, fixed
+    found, bound = cheapest(plan.events(), plan.costs, need)
+    return min(greedy, found | plan.kept, key=plan.cost), bound + fixed
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -1138,53 +944,80 @@ def final_choice(plan: Plan, policy: Policy) -> Optional[Choice]:
 # ---------------------------------------------------------------------------------------------------
 
 
-def plan_at(
-    history: History,
-    number: int,
-    cluster_of: Groups,
-    keep: Jobs,
-    known: Optional[int] = None,
-) -> Plan:
-    """What there is to choose by when so many commits are known, or, in hindsight, more.
+def clusters_at(history: History, number: int) -> Clusters:
+    """The clusters of the first so many commits."""
+    past = bits_between(0, number)
+    jobs = history.jobs.items()
+    verdicts = {name: (job.ran & past, job.passed & past) for name, job in jobs}
+    return cluster({name: said for name, said in verdicts.items() if said[0]})
 
-    Jobs that are gone, or new, are not there to choose from.
+
+def plan_at(
+    history: History, number: int, clusters: Clusters, keep: Jobs, known: int
+) -> Plan:
+    """What there is to choose from when so many commits are there, by what those that are known say.
+
+    More are known in hindsight. Jobs that are gone, or new, are not there to choose from.
     """
     past = bits_between(0, number)
+    seen = bits_between(0, known)
     there = history.there(number)
+    young = history.young(number)
     costs = {}
+    breakages = {}
     for name in sorted(there):
         job = history.jobs[name]
         ran = job.ran & past
         was_red = ones_in(ran & job.red) / max(1, ones_in(ran))
-        price = history.cost(history.closed([name]))
-        costs[name] = price * (1 - RED_AGAIN * was_red)
-    seen = bits_between(0, known or number)
-    breakages = {}
-    for name in sorted(there - history.young(number)):
-        if history.jobs[name].anew & seen:
-            breakages[name] = history.jobs[name].anew & seen
-    return Plan(breakages, cluster_of, costs, history.cost(there), keep & there)
+        costs[name] = history.cost(history.closed([name])) * (1 - RED_AGAIN * was_red)
+        if job.anew & seen and name not in young:
+            breakages[name] = job.anew & seen
+    groups = clusters.number_of()
+    if not history.has_clusters:
+        groups = dict.fromkeys(history.jobs, 0)
+    return Plan(breakages, groups, costs, history.cost(there), keep & there)
 
 
-class Score(NamedTuple):
-    """What sets would have done on stretches of commits. Costs are those of all commits together."""
+@dataclasses.dataclass
+class Score:
+    """What sets would have done on stretches of commits."""
 
-    stretches: int
-    commits: int
-    caught: int
-    failing: int
-    strange: (
-        int  # failing commits in which only jobs failed that had never failed before
-    )
-    events_caught: int
-    events: int
-    cost: float
-    cost_of_all: float
-    missed: int  # a bit for each commit
+    stretches: int = 0
+    commits: int = 0
+    failing: int = 0  # a bit for each commit, as in the next two
+    caught: int = 0
+    strange: int = 0  # where only jobs failed that had never failed before
+    events: int = 0
+    events_caught: int = 0
+    cost: float = 0.0  # of all commits together, as the next
+    cost_of_all: float = 0.0
+
+    def add(
+        self, history: History, start: int, end: int, groups: Groups, jobs: Jobs
+    ) -> None:
+        """What jobs that were chosen before a stretch would have caught and cost there."""
+        window = bits_between(start, end)
+        anew = {name: job.anew & window for name, job in history.jobs.items()}
+        failing = union(anew.values())
+        known = 0
+        for name, job in history.jobs.items():
+            self.cost_of_all += job.cost * ones_in(job.ran & window)
+            if job.anew & bits_between(0, start):
+                known |= anew[name]
+            if name in jobs:
+                self.cost += job.cost * ones_in(job.ran & ~job.red & window)
+        self.stretches += 1
+        self.commits += end - start
+        self.failing |= failing
+        self.caught |= union(anew[name] for name in jobs)
+        self.strange |= failing & ~known
+        events = Plan(anew, groups, {}, 0.0, frozenset())
+        self.events += events.caught(anew)
+        self.events_caught += events.caught(jobs)
 
     def share(self) -> float:
         """Of the failing commits, those caught, from 0 to 1; 0 where none failed."""
-        return self.caught / max(1, self.failing)
+        return ones_in(self.caught) / max(1, ones_in(self.failing))
 
     def price(self) -> float:
         """Of the cost of all, what the sets cost, from 0 to 1."""
@@ -1198,7 +1031,7 @@ class Score(NamedTuple):
         if not self.failing:
             return 0.0, 1.0
         share = self.share()
-        squared = CERTAIN * CERTAIN / self.failing
+        squared = CERTAIN * CERTAIN / ones_in(self.failing)
         half = math.sqrt(share * (1 - share) * squared + squared * squared / 4)
         low = (share + squared / 2 - half) / (1 + squared)
         high = (share + squared / 2 + half) / (1 + squared)
@@ -1210,102 +1043,39 @@ class Line(NamedTuple):
 
     policy: Policy
     jobs: Jobs
-    share: float  # of the cost of all jobs a commit
     ahead: Score
     behind: Score
 
 
-def clusters_at(history: History, number: int) -> Clusters:
-    """The clusters of the first so many commits."""
-    past = bits_between(0, number)
-    verdicts = {}
-    for name, job in history.jobs.items():
-        if job.ran & past:
-            verdicts[name] = Verdicts(job.ran & past, job.passed & past)
-    return cluster(verdicts)
-
-
-def groups_of(history: History, clusters: Clusters) -> Groups:
-    """By job, its cluster; one for all where each commit is one to catch."""
-    if history.has_clusters:
-        return clusters.number_of()
-    return dict.fromkeys(history.jobs, 0)
-
-
-def chosen_by(
-    history: History, policies: Sequence[Policy], plan: Plan
-) -> Dict[Policy, Jobs]:
+def chosen_by(history: History, policies: Sequence[Policy], plan: Plan) -> List[Jobs]:
     """What each policy chooses by a plan, with all that it waits for."""
     picks = picks_of(plan)
-    return {policy: history.closed(policy.jobs(plan, picks)) for policy in policies}
+    return [history.closed(policy.jobs(plan, picks)) for policy in policies]
 
 
-Scores = Dict[Policy, Tuple[Score, Score]]  # walking forward, and with hindsight
+def walk(history: History, lines: Sequence[Line], keep: Jobs, late: Clusters) -> None:
+    """Choose by the past before each stretch of the newest commits, and add up the scores of the lines.
 
-
-def walk(
-    history: History, policies: Sequence[Policy], keep: Jobs, late: Clusters
-) -> Scores:
-    """Choose by the past before each stretch of the newest commits; one before which nothing failed is not judged.
-
-    Clusters are those of the past, too: computed anew for each stretch, or, where that takes long, once; `late` are
-    those of the whole history, for what hindsight says.
+    A stretch before which nothing failed is not judged. Clusters are those of the past, too: computed anew for each
+    stretch, or, where that takes long, once; `late` are those of the whole history, for what hindsight says.
     """
     count = len(history.commits)
     judged = math.floor(count * JUDGED)
     places = range(STRETCHES + 1)
     edges = sorted({count - judged + judged * place // STRETCHES for place in places})
-    scores: Scores = {}
+    policies = [line.policy for line in lines]
     early = None
     for start, end in zip(edges, edges[1:]):
         if early is None or len(history.jobs) ** 2 * start <= CLUSTER_WORK:
             early = clusters_at(history, start)
-        plan = plan_at(history, start, groups_of(history, early), keep)
-        if not plan.breakages:
-            continue
-        chosen = chosen_by(history, policies, plan)
-        wise_plan = plan_at(history, start, groups_of(history, late), keep, known=count)
-        wise = chosen_by(history, policies, wise_plan)
-        for policy in policies:
-            ahead = score(history, start, end, plan.cluster_of, chosen[policy])
-            behind = score(history, start, end, plan.cluster_of, wise[policy])
-            if policy in scores:
-                ahead = Score(*map(operator.add, ahead, scores[policy][0]))
-                behind = Score(*map(operator.add, behind, scores[policy][1]))
-            scores[policy] = ahead, behind
-    return scores
-
-
-def score(
-    history: History, start: int, end: int, cluster_of: Groups, jobs: Jobs
-) -> Score:
-    """What jobs that were chosen before a stretch would have caught and cost there."""
-    window = bits_between(start, end)
-    anew = {}
-    known = failing = caught = 0
-    cost = cost_of_all = 0.0
-    for name, job in history.jobs.items():
-        anew[name] = job.anew & window
-        failing |= anew[name]
-        cost_of_all += job.cost * ones_in(job.ran & window)
-        if job.anew & bits_between(0, start):
-            known |= anew[name]
-        if name in jobs:
-            caught |= anew[name]
-            cost += job.cost * ones_in(job.ran & ~job.red & window)
-    events = Plan(anew, cluster_of, {}, 0.0, frozenset())
-    return Score(
-        stretches=1,
-        commits=end - start,
-        caught=ones_in(caught),
-        failing=ones_in(failing),
-        strange=ones_in(failing & ~known),
-        events_caught=events.caught(jobs),
-        events=events.caught(anew),
-        cost=cost,
-        cost_of_all=cost_of_all,
-        missed=failing & ~caught,
-    )
+        plan = plan_at(history, start, early, keep, known=start)
+        wise = plan_at(history, start, late, keep, known=count)
+        if plan.breakages:
+            ahead = chosen_by(history, policies, plan)
+            behind = chosen_by(history, policies, wise)
+            for line, jobs, wise_jobs in zip(lines, ahead, behind):
+                line.ahead.add(history, start, end, plan.cluster_of, jobs)
+                line.behind.add(history, start, end, plan.cluster_of, wise_jobs)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -1319,11 +1089,9 @@ class Report(NamedTuple):
     history: History
     clusters: Clusters
     plan: Plan
-    keep: Jobs
     choice: Optional[Choice]
-    lines: List[Line]  # of the table
-    line: Optional[Line]  # of the policy by which the choice was made
-    # What becomes of the jobs; no two sets share one, but that of `mend` and `gone`.
+    lines: List[Line]  # of the table, and last of what is recommended
+    # What becomes of the jobs; no two sets share one, but that of `mend` and others.
     chosen: Jobs
     new: Jobs
     again: Jobs  # failed in the last runs
@@ -1332,8 +1100,8 @@ class Report(NamedTuple):
 
     def rest(self) -> Jobs:
         """The jobs that are left out since they tell nothing new."""
-        told = self.chosen | self.new | self.again | self.mend | self.gone
-        return frozenset(self.history.jobs) - told
+        ours = self.chosen | self.new | self.again | self.mend | self.gone
+        return frozenset(self.history.jobs) - ours
 
     def price(self, cost: float) -> str:
         """A cost with its unit: of time on one GPU, or jobs where no times are known."""
@@ -1344,57 +1112,49 @@ class Report(NamedTuple):
         return f"{cost / 3600:,.1f} h"
 
 
-def percent(part: float, whole: float = 1.0) -> str:
-    return f"{100 * part / (whole or 1.0):.1f} %"
-
-
 def summary_lines(report: Report) -> Iterator[str]:
     """What it comes to."""
-    commits = report.history.commits
-    jobs = report.history.jobs
-    failing = functools.reduce(operator.or_, (job.anew for job in jobs.values()))
+    history = report.history
+    failing = ones_in(union(job.anew for job in history.jobs.values()))
     yield (
-        f"{counted(len(jobs), 'job')}, {counted(len(commits), 'commit')} from {commits[0]} to {commits[-1]}, "
-        f"{counted(ones_in(failing), 'failing commit')}"
+        f"{counted(len(history.jobs), 'job')}, {counted(len(history.commits), 'commit')} from {history.commits[0]} to "
+        f"{history.commits[-1]}, {counted(failing, 'failing commit')}"
     )
-    yield from report.history.notes
+    yield from history.notes
     if not report.choice:
         yield "No commit failed on which to choose; nothing is recommended."
         return
-    yield recommended_line(report, report.choice)
+    yield recommended_line(report, *report.choice)
     if not report.chosen:
         yield "warning: nothing is chosen, and --only takes no empty file; ask for a larger --budget, or --keep a job"
-    for named, why in (
+    for jobs, why in (
         (report.new, "new, and run too until more is known of them"),
         (report.again, "failed lately, and run too (--recent)"),
     ):
-        if named:
-            share = percent(report.history.cost(named), report.plan.total)
-            yield f"{why}: {len(named)}, {share} of the cost: {first_of(sorted(named))}"
-    if report.gone:
-        gone = first_of(sorted(report.gone))
-        yield f"no longer run, and not recommended: {len(report.gone)}: {gone}"
-    if report.line:
-        yield from headline(report, report.line)
+        share = percent(history.cost(jobs), report.plan.total)
+        yield from told(f"{why}, {share} of the cost", sorted(jobs))
+    yield from told("no longer run, and not recommended", sorted(report.gone))
+    if report.lines[-1].ahead.stretches:
+        yield from headline(report.lines)
         yield from table_lines(report)
 
 
-def recommended_line(report: Report, choice: Choice) -> str:
+def recommended_line(report: Report, jobs: Jobs, bound: float) -> str:
     """What is recommended, and how sure it is that nothing cheaper would do."""
     plan = report.plan
     cost = plan.cost(report.chosen)
-    total = plan.caught(plan.breakages)
-    caught = plan.caught(choice.jobs)
+    above = plan.cost(jobs) - bound
     proof = "the cheapest set there is"
     if any(report.history.waits.values()):
         proof = "a cheap set"
-    elif choice.bound < choice.cost * NEARLY:
-        proof = f"no more than {percent(choice.cost - choice.bound, plan.total)} above the cheapest set"
-    if report.keep:
+    elif bound < plan.cost(jobs) * NEARLY:
+        proof = f"no more than {percent(above, plan.total)} above the cheapest set"
+    if plan.kept:
         proof += " with those to keep"
-    waiting = len(choice.jobs - report.chosen)
-    if waiting:
-        proof = f"with {waiting} red for long, {proof}"
+    if jobs - report.chosen:
+        proof = f"with {len(jobs - report.chosen)} red for long, {proof}"
+    total = plan.caught(plan.breakages)
+    caught = plan.caught(jobs)
     return (
         f"Recommended: {len(report.chosen)} of {counted(len(plan.costs), 'job')}, {report.price(cost)} of "
         f"{report.price(plan.total)} a commit ({percent(cost, plan.total)}); {proof} that catches {caught} of "
@@ -1402,43 +1162,42 @@ def recommended_line(report: Report, choice: Choice) -> str:
     )
 
 
-def headline(report: Report, line: Line) -> Iterator[str]:
+def headline(lines: Sequence[Line]) -> Iterator[str]:
     """What would have happened, with what certainty, and why not more."""
+    *table, line = lines
     ahead = line.ahead
+    failing = ones_in(ahead.failing)
     low, high = map(percent, ahead.interval())
     yield (
         f"Walked forward through the newest {counted(ahead.commits, 'commit')}, choosing anew {ahead.stretches} times: "
-        f"caught {ahead.caught} of {counted(ahead.failing, 'failing commit')} ({percent(ahead.share())}; 95 % sure: "
+        f"caught {ones_in(ahead.caught)} of {counted(failing, 'failing commit')} ({percent(ahead.share())}; 95 % sure: "
         f"{low} to {high}) and {ahead.events_caught} of {counted(ahead.events, 'breakage')}, at "
-        f"{percent(ahead.price())} of the cost; in hindsight {line.behind.caught} of {ahead.failing} at "
+        f"{percent(ahead.price())} of the cost; in hindsight {ones_in(line.behind.caught)} of {failing} at "
         f"{percent(line.behind.price())}"
     )
-    if ahead.failing < FEW_EVENTS:
+    if failing < FEW_EVENTS:
         yield (
             f"warning: with fewer than {FEW_EVENTS} failing commits to judge by a share says little; take a longer "
             "history, or trust the interval alone"
         )
-    within = [
-        other for other in report.lines if 100 * other.ahead.price() <= BUDGET_PERCENT
-    ]
-    best = max([line, *within], key=lambda other: other.ahead.share())
-    if not ahead.failing or 100 * ahead.share() >= AIM_PERCENT:
+    if not failing or ahead.share() >= AIM_PERCENT / 100:
         return
+    bound = BUDGET_PERCENT / 100
+    cheap = [other for other in table if other.ahead.price() <= bound]
+    best = max([line, *cheap], key=lambda other: other.ahead.share())
     if best is not line:
         yield (
-            f"of the lines below at most {BUDGET_PERCENT:g} % of the cost, --catch {best.policy.percent:g} caught "
+            f"of the lines below at most {BUDGET_PERCENT:g} % of the cost, --catch {best.policy.catch:g} caught "
             f"most: {percent(best.ahead.share())} at {percent(best.ahead.price())}"
         )
-    if 100 * best.ahead.share() < AIM_PERCENT:
-        behind = [
-            line.behind
-            for line in report.lines
-            if 100 * line.behind.share() >= AIM_PERCENT
-        ]
-        least = percent(behind[0].price()) if behind else "more"
+    if best.ahead.share() < AIM_PERCENT / 100:
+        behind = [each.behind for each in table]
+        wise = [each.price() for each in behind if each.share() >= AIM_PERCENT / 100]
+        least = percent(wise[0]) if wise else "more"
         yield (
-            f"this history does not allow {AIM_PERCENT:g} % for {BUDGET_PERCENT:g} % of the cost: in {ahead.strange} "
-            f"of {ahead.failing} only jobs failed that had never failed before, and in hindsight it takes {least}"
+            f"this history does not allow {AIM_PERCENT:g} % for {BUDGET_PERCENT:g} % of the cost: in "
+            f"{ones_in(ahead.strange)} of {failing} only jobs failed that had never failed before, and in hindsight "
+            f"it takes {least}"
         )
 
 
@@ -1450,11 +1209,12 @@ def table_lines(report: Report) -> Iterator[str]:
         "  asked  jobs  cost now |  walking forward: cost      caught    share        95 % sure | "
         "in hindsight: cost    share"
     )
-    for policy, jobs, share, ahead, behind in report.lines:
+    for policy, jobs, ahead, behind in report.lines[:-1]:
+        share = percent(report.plan.cost(jobs), report.plan.total)
         low, high = map(percent, ahead.interval())
-        counts = f"{ahead.caught}/{ahead.failing}"
+        counts = f"{ones_in(ahead.caught)}/{ones_in(ahead.failing)}"
         yield (
-            f"{policy.percent:5g} % {len(jobs):5} {percent(share):>9} | {percent(ahead.price()):>22} {counts:>11} "
+            f"{policy.catch:5g} % {len(jobs):5} {share:>9} | {percent(ahead.price()):>22} {counts:>11} "
             f"{percent(ahead.share()):>8} {low:>7}-{high:>8} | {percent(behind.price()):>18} "
             f"{percent(behind.share()):>8}"
         )
@@ -1462,33 +1222,29 @@ def table_lines(report: Report) -> Iterator[str]:
 
 def detail_lines(report: Report) -> Iterator[str]:
     """What speaks for it, list by list."""
-    clusters = report.clusters
+    columns = "    cost  catches  alone   phi  job | the recommended one most like it"
+    groups = report.clusters.groups
     marked = []
-    for group in clusters.groups:
-        if len(group) > 1:
-            names = ["*" * (job in report.chosen) + job for job in group]
-            marked.append("  " + " | ".join(names))
-    count = counted(len(clusters.groups), "cluster")
+    for group in groups:
+        names = ["*" * (job in report.chosen) + job for job in group]
+        marked += ["  " + " | ".join(names)] * (len(group) > 1)
     silent = report.rest() - report.plan.breakages.keys()
-    missed = report.line.ahead.missed if report.line else 0
-    for title, lines in (
-        (
-            f"To mend, red for {RED_RUNS} runs or more, and left out until they pass:",
-            mend_lines(report),
+    score = report.lines[-1].ahead
+    missed = score.failing & ~score.caught
+    blocks = {
+        f"To mend, red for {RED_RUNS} runs or more, and left out until they pass:": mend_lines(
+            report
         ),
-        (f"{count}, {len(marked)} of more than one job (* recommended):", marked),
-        (f"Chosen:\n{COLUMNS}", job_lines(report, report.chosen)),
-        (
-            "Left out, since they never failed anew:",
-            [first_of(sorted(silent))][: len(silent)],
-        ),
-        (f"Left out:\n{COLUMNS}", job_lines(report, report.rest() - silent)),
-        ("Missed, walking forward:", missed_lines(report, missed)),
-    ):
+        f"{counted(len(groups), 'cluster')}, {len(marked)} of more than one job (* recommended):": marked,
+        f"Chosen:\n{columns}": job_lines(report, report.chosen),
+        "Left out, since they never failed anew:": [listed(sorted(silent))]
+        * bool(silent),
+        f"Left out:\n{columns}": job_lines(report, report.rest() - silent),
+        "Missed, walking forward:": commit_lines(report, missed),
+    }
+    for title, lines in blocks.items():
         if lines:
-            yield ""
-            yield title
-            yield from lines[:LISTED]
+            yield from ["", title, *lines[:LISTED]]
         if len(lines) > LISTED:
             yield f"  \u2026 with {len(lines) - LISTED:,} more"
 
@@ -1500,16 +1256,11 @@ def mend_lines(report: Report) -> List[str]:
         job = report.history.jobs[name]
         runs = ones_in(job.ran)
         failures = runs - ones_in(job.passed)
-        mended = job.passed.bit_length()
-        later = job.ran >> mended
-        first = mended + (later & -later).bit_length() - 1  # the lowest of its bits
-        since = report.history.commits[first]
-        lines.append(
-            (
-                -failures,
-                f"  {name}: since {since}, {failures} of {counted(runs, 'run')}",
-            )
-        )
+        passed = job.passed.bit_length()
+        first = places_of(job.ran >> passed)[0] + passed
+        since = f"since {report.history.commits[first]}"
+        said = f"  {name}: {since}, {failures} of {counted(runs, 'run')}"
+        lines.append((-failures, said))
     return [line for _, line in sorted(lines)]
 
 
@@ -1528,21 +1279,18 @@ def job_lines(report: Report, jobs: Jobs) -> List[str]:
                     alike.append((phi, f" | {name}"))
             phi, like = max(alike)
             share = percent(plan.costs.get(job, 0.0), plan.total)
-            lines.append(
-                f"{share:>8} {plan.caught([job]):8} {alone:6} {phi:5.2f}  {job}{like}"
-            )
+            counts = f"{share:>8} {plan.caught([job]):8} {alone:6}"
+            lines.append(f"{counts} {phi:5.2f}  {job}{like}")
     return lines
 
 
-def missed_lines(report: Report, missed: int) -> List[str]:
-    """Of each missed commit the jobs that newly failed."""
+def commit_lines(report: Report, commits: int) -> List[str]:
+    """Of each of these commits the jobs that newly failed."""
     lines = []
-    for number, commit in enumerate(report.history.commits):
-        if missed >> number & 1:
-            jobs = report.history.jobs.items()
-            lines.append(
-                f"  {commit}: {' | '.join(name for name, job in jobs if job.anew >> number & 1)}"
-            )
+    history = report.history
+    for number in places_of(commits):
+        names = [name for name, job in history.jobs.items() if job.anew >> number & 1]
+        lines.append(f"  {history.commits[number]}: {' | '.join(names)}")
     return lines
 
 
@@ -1556,30 +1304,21 @@ def labels_text(report: Report, summary: Iterable[str]) -> str:
 
     A label that no line can hold is named nowhere: `--only` runs it as one that the file does not know.
     """
-    parts = [f"# Chosen by {PROGRAM}, for run_tests.py --only."]
-    parts += [
-        f"# {line}" for line in summary if line.startswith(("Recommended:", "Walked"))
-    ]
-    mend = report.mend - report.chosen - report.new
-    for jobs, mark, title in (
-        (
-            report.rest(),
-            "# ",
-            "Left out (what is named nowhere here is new, and runs):",
-        ),
-        (mend, "# ", "Left out until they pass, since they are red for long:"),
-        (report.chosen, "", "Chosen:"),
-        (report.new, "", "New:"),
-        (report.again, "", "Failed lately:"),
+    lines = [f"# Chosen by {PROGRAM}, for run_tests.py --only."]
+    for line in summary:
+        if line.startswith(("Recommended:", "Walked")):
+            lines.append(f"# {line}")
+    ours = report.chosen | report.new | report.again
+    for title, mark, jobs in (
+        (LEFT_OUT, "# ", report.rest() | report.mend - ours),
+        ("Chosen:", "", report.chosen),
+        ("New:", "", report.new),
+        ("Failed lately:", "", report.again),
     ):
-        fit = [
-            job
-            for job in sorted(jobs)
-            if job == job.strip() and not re.search("^# |[\r\n]", job)
-        ]
+        fit = [job for job in sorted(jobs) if not UNFIT.search(job)]
         if fit:
-            parts += [f"# {title}", *(mark + job for job in fit)]
-    return "\n".join([*parts, ""])
+            lines += [f"# {title}", *(mark + job for job in fit)]
+    return "\n".join([*lines, ""])
 
 
 def matrix_text(clusters: Clusters) -> str:
@@ -1596,13 +1335,15 @@ def matrix_text(clusters: Clusters) -> str:
 
 def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) -> str:
     """The page: the report's lines, and what its script draws. Raises OSError where its template is missing."""
+    commits = counted(len(report.history.commits), "commit")
     digits = 8 * math.ceil(len(report.history.commits) / 32)  # 32 commits a word
     jobs = [report.history.jobs[name] for name in report.clusters.jobs]
     points = []
-    for line in [*report.lines, *filter(None, [report.line])]:
+    judged = [line for line in report.lines if line.ahead.stretches]
+    for line in judged:
         score = line.ahead
-        figures = [score.price(), score.share(), *score.interval()]
-        points.append([line is report.line, *figures])
+        figures = score.price(), score.share(), *score.interval()
+        points.append([line is judged[-1], *figures])
     data = {
         "jobs": report.clusters.jobs,
         "ran": [f"{job.ran:0{digits}x}" for job in jobs],
@@ -1612,7 +1353,6 @@ def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) ->
         "chosen": sorted(report.chosen),
         "points": points,
     }
-    commits = counted(len(report.history.commits), "commit")
     parts = {
         "TITLE": f"{counted(len(jobs), 'job')} over {commits}",
         "SUMMARY": html.escape("\n".join(summary)),
@@ -1620,22 +1360,18 @@ def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) ->
         "DATA": json.dumps(data).replace("<", "\\u003c"),
     }
     with open(PAGE, encoding="utf-8") as file:
-        template = file.read()
-    return re.sub(
-        "TITLE|SUMMARY|DETAILS|DATA", lambda found: parts[found.group()], template
-    )
+        return re.sub("|".join(parts), lambda found: parts[found.group()], file.read())
 
 
 def write(path: str, text: str) -> None:
-    """Write a file. Raises MachineError."""
+    """Write a file. Raises Mistake."""
     try:
         data = text.encode("utf-8", "surrogateescape")
         with open(path, "wb") as file:
             file.write(data)
     except (OSError, UnicodeError) as error:
-        raise MachineError(
-            f"cannot write {path} ({error}); name another place"
-        ) from None
+        why = f"cannot write {path} ({error}); name another place"
+        raise Mistake(why, EXIT_MACHINE) from None
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -1655,13 +1391,8 @@ def parse_pattern(text: str) -> Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no regular expression: {error}"
-        ) from None
-
-
-PERCENT: Dict[str, Any] = {"type": parse_percent, "metavar": "PERCENT"}
-NAMES: Dict[str, Any] = {"action": "append", "default": [], "metavar": "JOB"}
+        why = f"{text!r} is no regular expression: {error}"
+        raise argparse.ArgumentTypeError(why) from None
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -1670,128 +1401,87 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(PROGRAM, allow_abbrev=False, formatter_class=style)
     parser.description = __doc__
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help=FORMS)
-    add_reading(parser.add_argument_group("what is read"))
-    add_choosing(parser.add_argument_group("what is chosen"))
+    share: Dict[str, Any] = {"type": parse_percent, "metavar": "PERCENT"}
+    names: Dict[str, Any] = {"action": "append", "default": [], "metavar": "JOB"}
+    add = parser.add_argument_group("what is read").add_argument
+    text = "of job statuses: tests alone, where their builds passed"
+    add("--tests", action="store_true", help=text)
+    text = "of files; default: time"
+    add("--order", choices=["time", "name"], default="time", help=text)
+    text = "of JUnit files: what in a path is the commit; default: the folder right below the source"
+    add("--commit", type=parse_pattern, metavar="REGEX", help=text)
+    add("--cases", action="store_true", help="of JUnit files: each test case is a job")
+    text = "leave out jobs, by name or pattern ('*flaky*'), and their failures"
+    add("--drop", **names, help=text)
+    text = "of the jobs that have to have run in a commit, or it is left aside; default: %(default)g"
+    add("--complete", **share, default=COMPLETE_PERCENT, help=text)
+
+    group = parser.add_argument_group("what is chosen")
+    add = group.add_mutually_exclusive_group().add_argument
+    text = "of the cost of all jobs, what the set may cost; default: 20, or more if that catches less than half"
+    add("--budget", **share, help=text)
+    text = "of the breakages so far that the set has to catch, whatever it costs"
+    add("--catch", **share, help=text)
+    add = group.add_argument
+    text = "what is to be caught: new failures (default), or all"
+    add("--count", choices=["new", "red"], default="new", help=text)
+    text = "jobs, by name or pattern ('*asan*'), that are in the set whatever they tell"
+    add("--keep", **names, help=text)
+    text = "add what failed in the last N runs"
+    add("--recent", type=int, default=0, metavar="N", help=text)
+
     add = parser.add_argument_group("what is written").add_argument
-    add(
-        "--html",
-        metavar="FILE",
-        help="the report with a map of the correlations, in one file",
-    )
+    text = "the report with a map of the correlations, in one file"
+    add("--html", metavar="FILE", help=text)
     add("--csv", metavar="FILE", help="the correlations as numbers")
-    add(
-        "--write",
-        metavar="FILE",
-        help="the recommended labels, for run_tests.py --only",
-    )
+    text = "the recommended labels, for run_tests.py --only"
+    add("--write", metavar="FILE", help=text)
     return parser
 
 
-def add_reading(group: Any) -> None:
-    """The options of what is read."""
-    add = group.add_argument
-    tests = "of job statuses: tests alone, where their builds passed"
-    commit = "of JUnit files: what in a path is the commit; default: the folder right below the source"
-    drop = (
-        "leave out jobs, by name or pattern ('*flaky*'), and what failed in them alone"
-    )
-    full = "of the jobs that have to have run in a commit, or it is left aside; default: %(default)g"
-    add("--tests", action="store_true", help=tests)
-    add(
-        "--order",
-        choices=["time", "name"],
-        default="time",
-        help="of files; default: time",
-    )
-    add("--commit", type=parse_pattern, metavar="REGEX", help=commit)
-    add("--cases", action="store_true", help="of JUnit files: each test case is a job")
-    add("--drop", **NAMES, help=drop)
-    add("--complete", **PERCENT, default=COMPLETE_PERCENT, help=full)
-
-
-def add_choosing(group: Any) -> None:
-    """The options of what is chosen."""
-    add = group.add_argument
-    budget = (
-        f"of the cost of all jobs that the set may cost; default: {BUDGET_PERCENT:g}, or more if "
-        f"that catches less than {TARGETS[0]} %% of the breakages"
-    )
-    catch = "of the breakages so far that the set has to catch, whatever it costs"
-    keep = "jobs, by name or pattern ('*asan*'), that are in the set whatever they tell"
-    count = "what is to be caught: new failures (default), or all"
-    either = group.add_mutually_exclusive_group()
-    either.add_argument("--budget", **PERCENT, help=budget)
-    either.add_argument("--catch", **PERCENT, help=catch)
-    add("--count", choices=["new", "red"], default="new", help=count)
-    add("--keep", **NAMES, help=keep)
-    add(
-        "--recent",
-        type=int,
-        default=0,
-        metavar="N",
-        help="add what failed in the last N runs",
-    )
-
-
 def check_outputs(options: argparse.Namespace) -> None:
-    """Make sure that nothing is written twice, or over a source. Raises UsageError."""
+    """Make sure that nothing is written twice, or over a source. Raises Mistake."""
     taken = {os.path.realpath(path) for path in options.sources}
     for path in filter(None, (options.html, options.csv, options.write)):
         if os.path.realpath(path) in taken:
-            raise UsageError(
-                f"{path} is a source, or another output; name a file of its own"
-            )
+            why = "is a source, or another output; name a file of its own"
+            raise Mistake(f"{path} {why}")
         taken.add(os.path.realpath(path))
     if options.html and not os.path.exists(PAGE):
-        raise UsageError(
-            f"{os.path.basename(PAGE)} is not beside {PROGRAM}; copy it, too"
-        )
+        raise Mistake(f"{os.path.basename(PAGE)} is not beside {PROGRAM}; copy it, too")
 
 
 def analyse(options: argparse.Namespace) -> Report:
-    """From the sources to all that is reported. Raises UsageError or OSError."""
+    """From the sources to all that is reported. Raises Mistake."""
     check_outputs(options)
-    history = history_of(read(options), options)
-    policy = Policy(BUDGET_PERCENT, is_budget=True, at_least=TARGETS[0])
-    if options.budget is not None:
-        policy = Policy(options.budget, is_budget=True)
-    elif options.catch is not None:
-        policy = Policy(options.catch)
-    table = [Policy(float(target)) for target in TARGETS]
+    reader = Reader(options)
+    reader.read()
+    history = history_of(reader, options)
     keep = matching("--keep", options.keep, [*history.jobs])
     count = len(history.commits)
     clusters = clusters_at(history, count)
-    policies = [*dict.fromkeys([*table, policy])]
-    scores = walk(history, policies, keep, clusters)
-    plan = plan_at(history, count, groups_of(history, clusters), keep)
-    choice = final_choice(plan, policy)
-    lines = {}
-    for asked, jobs in chosen_by(history, policies, plan).items():
-        if asked in scores:
-            share = plan.cost(jobs) / (plan.total or 1.0)
-            lines[asked] = Line(asked, jobs, share, *scores[asked])
-    mend = history.red(count)
+    plan = plan_at(history, count, clusters, keep, known=count)
+    policy = Policy(TARGETS[0], BUDGET_PERCENT)
+    if options.catch is not None:
+        policy = Policy(options.catch)
+    elif options.budget is not None:
+        policy = Policy(0.0, options.budget)
+    policies = [*(Policy(float(target)) for target in TARGETS), policy]
+    now = zip(policies, chosen_by(history, policies, plan))
+    lines = [Line(each, jobs, Score(), Score()) for each, jobs in now]
+    walk(history, lines, keep, clusters)
+    choice = final_choice(plan, policy) if plan.breakages else None
+    mend = history.where(lambda job: job.red >> count & 1)
     gone = frozenset(history.jobs) - history.there(count)
-    chosen = history.closed(choice.jobs if choice else ()) - (mend - keep)
-    new = history.young(count) - keep - chosen
-    return Report(
-        history=history,
-        clusters=clusters,
-        plan=plan,
-        keep=keep,
-        choice=choice,
-        lines=[lines[target] for target in table if lines],
-        line=lines.get(policy),
-        chosen=chosen,
-        new=new,
-        again=history.recent - mend - gone - chosen - new,
-        mend=mend,
-        gone=gone,
-    )
+    chosen = history.closed(choice[0] if choice else ()) - (mend - keep)
+    new = history.young(count) - chosen
+    again = history.recent - mend - gone - chosen - new
+    sets = chosen, new, again, mend, gone
+    return Report(history, clusters, plan, choice, lines, *sets)
 
 
 def show(text: str) -> None:
-    """Print what standard output can show, if there is one. Raises MachineError."""
+    """Print what standard output can show, if there is one. Raises Mistake."""
     if sys.stdout is None:
         return
     encoding = sys.stdout.encoding or "utf-8"
@@ -1800,7 +1490,8 @@ def show(text: str) -> None:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python fails at its end again
         if not isinstance(error, BrokenPipeError):  # its reader has seen enough
-            raise MachineError(f"cannot write to standard output ({error})") from None
+            why = f"cannot write to standard output ({error})"
+            raise Mistake(why, EXIT_MACHINE) from None
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -1817,12 +1508,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         if options.write and report.choice:
             write(options.write, labels_text(report, summary))
         show("\n".join(summary + details))
-    except MachineError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return EXIT_MACHINE
-    except UsageError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return EXIT_USAGE
+    except Mistake as mistake:
+        print(f"{PROGRAM}: error: {mistake}", file=sys.stderr)
+        return mistake.exit_code
     return EXIT_OK if report.choice else EXIT_NOTHING
 
 
