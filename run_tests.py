@@ -593,6 +593,7 @@ PRINTS = names_in("echo printf")
 INFALLIBLE = PRINTS | names_in(
     ": true export local declare typeset readonly unset let (( set shopt tee"
 )
+ERREXIT = "e|o errexit"  # the option of `set`
 NOT_FOLDERS = names_in("eval exec command builtin time trap type let coproc source")
 RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
 PREPARES = (
@@ -973,8 +974,16 @@ def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
     return test
 
 
-def check_use(nodes: Sequence[Node], prefix: Sequence[Token], parsed: ListFile) -> None:
-    """Raises BadValue if a test line would not do what it says. `prefix`: the environment prefix that is taken out."""
+def is_on(option: str, said: str) -> bool:
+    """Whether a shell option, a pattern of its letter or name, is on after what `set` has said."""
+    return re.findall(rf" ([-+])\w*(?:{option})", said)[-1:] == ["-"]
+
+
+def check_use(nodes: Sequence[Node], prefix: Sequence[Token], said: str) -> None:
+    """Raises BadValue if a test line would not do what it says.
+
+    `prefix`: the environment prefix that is taken out; `said`: by `set`, up to the line's end.
+    """
     if nodes[-1].after == "&":
         raise BadValue(
             "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
@@ -992,9 +1001,10 @@ def check_use(nodes: Sequence[Node], prefix: Sequence[Token], parsed: ListFile) 
                     "`#: gpus=N`"
                 )
     is_caught = any(node.before == "||" for node in walk(nodes))
-    if parsed.has_errexit and not is_caught:
+    if is_on(ERREXIT, said) and not is_caught:
         return
-    if hides_failures(nodes, parsed.infallible):
+    infallible = INFALLIBLE.difference(["tee"] * is_on("o pipefail", said))
+    if hides_failures(nodes, infallible):
         if nodes[-1].name == "tee":
             raise BadValue(
                 "the status of `| tee` hides that of the test; leave it out, the log is kept anyway, or write "
@@ -1229,24 +1239,26 @@ class ListFile:
         self.states: Dict[int, int] = {}
         self.functions: Set[str] = set()  # that it defines
         self.mistakes: List[Tuple[int, str]] = []
-        self.infallible = INFALLIBLE
-        self.has_errexit = re.search(r"(?m)^\s*set\s.*(-\w*e|errexit)", text) is not None
+        # What `set` has said so far, and before the list.
+        self.said = " -o " + os.environ.get("SHELLOPTS", "").replace(":", " -o ")
         self.hints: List[str] = []  # what is no mistake, but may be one
-        if re.search(r"\bpipefail\b", os.environ.get("SHELLOPTS", "") + "\n" + text):
-            self.infallible -= {"tee"}
 
     def complain(self, line: int, what: str) -> None:
         """Note a mistake, reported later as `file:line: what`."""
         self.mistakes.append((line, re.sub(CONTROL, " ", what)))
 
+    def said_with(self, nodes: Sequence[Node]) -> str:
+        """The same, with what a command says, but where that has a condition."""
+        sets = (node for node in walk(nodes) if node.name == "set" and node.before == ";")
+        return self.said + "".join(node.text.partition(" -- ")[0] for node in sets)
+
     def note_lost(self, test: TestLine, nodes: Sequence[Node]) -> None:
         """Note a program whose failure is not in the status of a test's line: `a; b`, a loop."""
         for name in lost_programs(nodes):
-            if not self.has_errexit:
-                self.hints.append(
-                    f"{self.name}:{test.line}: a failure of `{name}` here is lost, as only the last command counts; "
-                    "join commands by `&&`, or write `|| exit 1` behind it"
-                )
+            self.hints.append(
+                f"{self.name}:{test.line}: a failure of `{name}` here is lost, as only the last command counts; "
+                "join commands by `&&`, or write `|| exit 1` behind it"
+            )
 
 
 # Says for each whole command of standard input its first and last line, from 0, and what is wrong with it. A command
@@ -1378,6 +1390,7 @@ def add_setting(parsed: ListFile, nodes: Sequence[Node], line: int, end: int) ->
         return False
     parsed.waits += is_wait  # it is state too: `set -x` shows it
     parsed.states[line - 1] = end
+    parsed.said = parsed.said_with(nodes)
     for node in walk(nodes):
         for token in filter(is_mask, [*node.assigned, *node.words]):
             raise BadValue(
@@ -1432,8 +1445,10 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if words[:1] == ("run_test",) and "run_test" not in parsed.functions:
         test = read_run_test(test, nodes)
     else:
-        check_use(nodes, prefix, parsed)
-        parsed.note_lost(test, nodes)
+        said = parsed.said_with(nodes)
+        check_use(nodes, prefix, said)
+        if not is_on(ERREXIT, said):
+            parsed.note_lost(test, nodes)
     parsed.tests.append(with_words(test))
 
 

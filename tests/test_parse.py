@@ -382,6 +382,8 @@ class Kinds(ParseCase):
         commands = ["a 2>&1 | tee log", "a |& tee -a log", "a | tee log || test_fail b", "test_x.py | tee log"]
         self.assert_mistakes((command, "the status of `| tee` hides that of the test") for command in commands)
         self.assertEqual(len(self.parse(lines(["set -euo pipefail", *commands]))), 4)
+        for elsewhere in ("# pipefail", "set -o pipefail\nset +o pipefail"):
+            self.assertEqual(len(read(lines([elsewhere, *commands])).mistakes), 4)
         with mock.patch.dict(os.environ, SHELLOPTS="braceexpand:pipefail"):
             self.assertEqual(len(read(lines(commands)).tests), 4)
 
@@ -1047,8 +1049,12 @@ class Hints(ParseCase):
 
     def test_set_e_shows_what_comes_first(self) -> None:
         self.assertEqual(len(self.parse("set -e\npytest a; echo done\n")), 1)
-        for text in ("set +e\npytest a; echo done\n", "set -e\npytest a || RET=1\n"):
-            with self.assertRaisesRegex(ListError, f"^{NAME}:2: this line passes even if its command fails"):
+        self.assertEqual(len(self.parse("(set -e; pytest a; echo b)\nset -o errexit -o nounset\npytest a; echo b\n")), 2)
+        for text in ("set +e\npytest a; echo done\n", "set -e\npytest a || RET=1\n",
+                     "#\npytest a; echo done\nset -e\n", "set -e; set +e\npytest a; echo done\n", "set -- -e --ve\npytest a; echo done\n",
+                     "[ -z $A ] || set -e\npytest a; echo done\n"):
+            with self.subTest(text=text), self.assertRaisesRegex(
+                    ListError, f"^{NAME}:2: this line passes even if its command fails"):
                 self.parse(text)
 
 
