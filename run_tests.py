@@ -144,6 +144,8 @@ PROBE_S = 30.0
 HELD_S = 5.0
 # Between two looks at a GPU that another runner holds: short beside any GPU test.
 LOCK_POLL_S = 0.2
+# A name that tests make and take away meanwhile: more tries mean a place where nothing can be, as /proc.
+FILE_TRIES = 9
 ENVIRONMENT_BYTES = 1 << 17  # Linux starts no program that has a longer variable
 COPY_BYTES = 1 << 20  # the buffer through which a log is replayed, so that 1 GB costs no memory
 TAIL_BYTES = 8192  # of a log, for a JUnit file: the last error and its traceback
@@ -3744,7 +3746,7 @@ def clear_name(path: str) -> None:
 def fresh_file(path: str, access: int = os.O_WRONLY) -> int:
     """A descriptor of a new file, in place of one that had its name. What a link pointed to stays. Raises OSError."""
     flags = access | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-    while True:
+    for _ in range(FILE_TRIES):
         try:
             return os.open(path, flags, 0o666)
         except FileExistsError:
@@ -3752,6 +3754,7 @@ def fresh_file(path: str, access: int = os.O_WRONLY) -> int:
                 clear_name(path)
         except FileNotFoundError:  # a test has taken its folder away
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    return os.open(path, flags, 0o666)
 
 
 def file_signature(path: Optional[str]) -> Optional[Tuple[int, int, int]]:

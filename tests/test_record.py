@@ -274,7 +274,8 @@ class PlacesTest(RecordCase):
             (["--log-dir", "failing"], "", "failing/failures"), ([*new, "--fail-dir", "file"], "", "file"),
             ([*new, "--fail-dir", "file/fail"], "", "file/fail"), ([*new, "--junit", "file/j.xml"], "", "file")]
         cases += [([*new, "--journal", path], "", path) for path in ("file/j", "none/j", ".", "pipe", "device", "link")]
-        cases += [([*new, "--junit", path], "", path) for path in ("new", "pipe", "device", "link")]
+        cases += [([*new, "--junit", path], "", path)
+                  for path in ("new", "pipe", "device", "link", "/proc/x.xml")]
         for arguments, log_dir, path in cases:
             with self.subTest(arguments):
                 ran = self.run_list("touch ran; false\n", *arguments, env={"XML_LOG_DIR": log_dir})
