@@ -4792,6 +4792,9 @@ class Record:
 
     def prepare_summary(self, path: str) -> None:
         """Try whether the summary of the run can be written, and take an older one away. Raises OSError."""
+        with suppress(FileNotFoundError), open_regular(path) as file:
+            if file.read(1) not in b"<":  # a list, for one, behind an option that was taken for a switch
+                raise OSError(errno.EEXIST, "is no XML file; move it away", path)
         write_xml(path, xml_module().Element("testsuites"))
         os.unlink(path)
         if os.path.realpath(os.path.dirname(path)) == os.path.realpath(self.log_dir):

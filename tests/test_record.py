@@ -275,7 +275,7 @@ class PlacesTest(RecordCase):
             ([*new, "--fail-dir", "file/fail"], "", "file/fail"), ([*new, "--junit", "file/j.xml"], "", "file")]
         cases += [([*new, "--journal", path], "", path) for path in ("file/j", "none/j", ".", "pipe", "device", "link")]
         cases += [([*new, "--junit", path], "", path)
-                  for path in ("new", "pipe", "device", "link", "/proc/x.xml")]
+                  for path in ("new", "pipe", "device", "link", "file", "/proc/x.xml")]
         for arguments, log_dir, path in cases:
             with self.subTest(arguments):
                 ran = self.run_list("touch ran; false\n", *arguments, env={"XML_LOG_DIR": log_dir})
@@ -308,7 +308,7 @@ class PlacesTest(RecordCase):
                 record.restore()
 
     def test_a_summary_beside_the_junit_files_of_tests_is_told(self) -> None:
-        self.write("sum.xml", "of an earlier run")
+        self.write("sum.xml", "<testsuites/>")
         for path in ("logs/sum.xml", "logs/in/sum.xml", "sum.xml"):
             with self.subTest(path):
                 ran = self.run_list(f"test ! -e {path}\n", "--junit", path)
