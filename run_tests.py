@@ -114,9 +114,6 @@ PROGRAM = "run_tests.py"
 OLDEST_PYTHON = (3, 8)
 
 BATCH_S = 0.05  # a script hands over the tests of one batch within milliseconds
-ECHO_S = (
-    0.1  # `timeout` sends a signal to its command, and then to the group of it: that is one
-)
 GRACE_S = 10.0  # from SIGTERM to SIGKILL: enough for pytest to write its JUnit file
 FOLLOW_S = 0.05  # between two looks at a growing log: no eye sees a shorter time
 LINGER_S = 1.5  # some helpers look for their parent once a second, and then go by themselves
@@ -1176,6 +1173,14 @@ def parse_names(text: str) -> Tuple[str, ...]:
     return names
 
 
+def parse_words(text: str) -> Tuple[str, ...]:
+    """Arguments in one word, as a shell splits them. Raises BadValue."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        raise BadValue(f"a quote in {text!r} is never closed") from None
+
+
 ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "gpus": parse_gpus,
     "timeout": parse_duration,
@@ -1463,12 +1468,7 @@ def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
         )
     _, environment, junit, target, label = test.words
     body = unquoted(target)
-    try:
-        shlex.split(body)
-    except ValueError:
-        raise BadValue(
-            f"a quote inside run_test's third word, {target}, is never closed"
-        ) from None
+    parse_words(body)
     for token in read_tokens(body):
         if token.kind == "operator":
             raise BadValue(f"`{token.text}` in run_test's third word, {target}; quote it there")
@@ -3610,9 +3610,6 @@ class Outlook:
         """What runs, by slot."""
         return sorted(self.schedule.running.values(), key=lambda attempt: attempt.lease.slot)
 
-    def is_interrupted(self) -> bool:
-        return bool(self.schedule.interrupts)
-
     def expected_s(self, test: Test) -> Optional[float]:
         """How long a test takes, if that is known."""
         if test in self.estimates.unknown:
@@ -3714,13 +3711,18 @@ def outcome_of(status: int) -> Outcome:
 # Files, in whose places tests may have put links, pipes or devices.
 
 
-def open_regular(path: str) -> BinaryIO:
-    """A regular file, to be read, unbuffered. Raises OSError for any other, at which a reader might wait for ever."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def regular_file(path: str, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file. Raises OSError for any other, at which a reader might wait for ever."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "is no regular file", path)
-    return open(descriptor, "rb", buffering=0)
+    return descriptor
+
+
+def open_regular(path: str) -> BinaryIO:
+    """A regular file, to be read, unbuffered. Raises OSError."""
+    return open(regular_file(path), "rb", buffering=0)
 
 
 def check_name(path: str, has_links: bool = True) -> None:
@@ -4682,13 +4684,11 @@ class Appender:
     """
 
     def __init__(self, path: str, is_named: bool) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         if not is_named:
             flags |= os.O_NOFOLLOW
         self.path = path
-        self.descriptor = os.open(path, flags, 0o666)
-        if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", path)
+        self.descriptor = regular_file(path, flags)
         self.end_line()
 
     def end_line(self) -> None:
@@ -4990,15 +4990,11 @@ def lock_directory(path: str) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return descriptor
         except BlockingIOError:
-            is_nested = "RUN_TESTS_RUN" in os.environ  # to wait for one's own parent is in vain
-            if is_nested or time.monotonic() >= give_up:
-                who = (
-                    "the run that has started this one, or another,"
-                    if is_nested
-                    else "another run"
-                )
+            # To wait for one's own parent is in vain.
+            if "RUN_TESTS_RUN" in os.environ or time.monotonic() >= give_up:
                 raise MachineError(
-                    f"{who} is writing to {path}; give this one a --log-dir of its own"
+                    f"another run, or the one that has started this one, is writing to {path}; "
+                    "give this one a --log-dir of its own"
                 ) from None
             if not has_told:
                 has_told = True
@@ -5707,7 +5703,7 @@ class Console:
         """Whether its log is to be shown: of a test that passed, an empty one is not."""
         if result.status is None or self.output == "none":
             return False
-        if self.outlook.is_interrupted():
+        if self.outlook.schedule.interrupts:
             return self.options.fails(result.outcome)
         if not self.options.accepts(result.outcome):
             return True
@@ -6145,16 +6141,13 @@ def parse_gpu_option(text: str) -> str:
 
 def parse_skip_code(text: str) -> int:
     """An exit status that no crash and no ordinary failure has. Raises BadValue."""
-    if not re.fullmatch(r"\d{1,3}", text) or not 2 <= int(text) <= 125:
-        raise BadValue(f"{text!r} is not an exit status from 2 to 125, such as 77")
-    return int(text)
+    number = r"[2-9]|[1-9]\d|1[01]\d|12[0-5]"
+    return int(parse_word(number, "an exit status from 2 to 125, such as 77", text))
 
 
 def parse_positive(text: str) -> int:
     """A whole number from 1. Raises BadValue."""
-    if not re.fullmatch(r"[1-9]\d{0,4}", text):
-        raise BadValue(f"{text!r} is not a whole number from 1")
-    return int(text)
+    return int(parse_word(r"[1-9]\d{0,4}", "a whole number from 1", text))
 
 
 def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
@@ -6281,14 +6274,6 @@ def find_shard(environ: Mapping[str, str]) -> Optional[Shard]:
         )
     warn(f"--shard auto: {why}; all tests run")
     return None
-
-
-def parse_words(text: str) -> Tuple[str, ...]:
-    """Arguments in one word, as a shell splits them. Raises BadValue."""
-    try:
-        return tuple(shlex.split(text))
-    except ValueError:
-        raise BadValue(f"a quote in {text!r} is never closed") from None
 
 
 # What reads the value of an option, by the option's name or by what its value is called. All others stay text.
@@ -6492,14 +6477,12 @@ FOREIGN_OPTIONS = (
     "--lf --last-failed --rerun: --rerun-failed",
     "--ff --failed-first: --order failed-first",
     "-n -j --numprocesses --parallel: --gpus N (CPU tests: --jobs N)",
-    "-N --dry-run --collect-only: --list",
+    "-N --dry-run --collect-only --co --show-only: --list",
     "-x --exitfirst --maxfail --stop-on-failure: --fail-fast",
     "--junitxml --output-junit: --junit FILE",
     "--output-on-failure: --output failures",
-    "--co --show-only: --list",
-    "-L -E --exclude --deselect: -k EXPR",
+    "-L -E -R --exclude --deselect --tests-regex: -k EXPR",
     "--repeat-until-fail: --repeat N --fail-fast",
-    "-R --tests-regex: -k EXPR",
     "--reruns: --retries N",
     "--count: --repeat N",
 )

@@ -1049,10 +1049,11 @@ class Hints(ParseCase):
 
     def test_set_e_shows_what_comes_first(self) -> None:
         self.assertEqual(len(self.parse("set -e\npytest a; echo done\n")), 1)
-        self.assertEqual(len(self.parse("(set -e; pytest a; echo b)\nset -o errexit -o nounset\npytest a; echo b\n")), 2)
+        text = "(set -e; pytest a; echo b)\nset -o errexit -o nounset\npytest a; echo b\n"
+        self.assertEqual(len(self.parse(text)), 2)
         for text in ("set +e\npytest a; echo done\n", "set -e\npytest a || RET=1\n",
-                     "#\npytest a; echo done\nset -e\n", "set -e; set +e\npytest a; echo done\n", "set -- -e --ve\npytest a; echo done\n",
-                     "[ -z $A ] || set -e\npytest a; echo done\n"):
+                     "#\npytest a; echo done\nset -e\n", "set -e; set +e\npytest a; echo done\n",
+                     "set -- -e --ve\npytest a; echo done\n", "[ -z $A ] || set -e\npytest a; echo done\n"):
             with self.subTest(text=text), self.assertRaisesRegex(
                     ListError, f"^{NAME}:2: this line passes even if its command fails"):
                 self.parse(text)
