@@ -5918,7 +5918,8 @@ def again(results: Iterable[Result], options: Options) -> Iterator[str]:
     words = [word for word in words if word != "--rerun-failed"]
     yield "Rerun: " + shlex.join([*start, "--rerun-failed", *words])
     if failed:
-        yield f"Alone: {shlex.join([*start, *words])} --only <(echo {shlex.quote(failed[0])})"
+        only = f"--only <(echo {shlex.quote(failed[0])})" + " --shard 1/1" * bool(options.shard)
+        yield f"Alone: {shlex.join([*start, *words])} {only}"
 
 
 def failed_place(result: Result, top: str) -> Dict[str, str]:

@@ -231,6 +231,12 @@ class Shards(SelectionCase):
         self.assertEqual(ran.err, "run_tests.py: error: --shard auto: CIRCLE_NODE_INDEX=0 is not one of "
                                   f"CIRCLE_NODE_TOTAL={'9' * 21}; write --shard K/N\n")
 
+    def test_what_runs_one_failure_alone_runs_it_whatever_the_shard(self) -> None:
+        ran = self.run_list("true #: label=a\nfalse #: label=b\n", "--shard", "2/2")
+        alone = ran.text.partition("\nAlone: ")[2].partition("\n")[0]
+        self.assertEqual(subprocess.call(["bash", "-c", alone], cwd=self.folder, stdout=subprocess.DEVNULL,
+                                         stderr=subprocess.DEVNULL), 1, alone)
+
     def test_a_journal_that_single_shards_have_written_is_told(self) -> None:
         """Each shard's own journal would cut the list elsewhere."""
         text = "true a\ntrue b\n"
