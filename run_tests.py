@@ -6195,9 +6195,9 @@ def read_labels(path: str) -> List[str]:
 
 
 def parse_only(path: str) -> LabelFile:
-    """A file of labels, one a line; blank lines and `# comments` aside. Raises BadValue."""
-    labels = frozenset(filter(None, read_labels(path)))  # comments too
-    if all(label.startswith("# ") for label in labels):
+    """A file of labels, one a line; blank lines aside, `# comments` may be labels. Raises BadValue."""
+    labels = frozenset(filter(None, read_labels(path)))
+    if not labels:
         raise BadValue(f"{path}: names no test; one label per line")
     return LabelFile(path, labels)
 

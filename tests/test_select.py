@@ -335,7 +335,9 @@ class OnlyTest(RunnerCase):
         path = self.write("few.txt", "\ufeff# a choice\n\n  a b \r\nc\n#1\n\udcff\n")
         names = frozenset(["# a choice", "a b", "c", "#1", "\udcff"])
         self.assertEqual(run_tests.parse_only(path), LabelFile(path, names))
-        empty = self.write("empty.txt", "# nothing\n\n")
+        label = self.write("label.txt", "# odd\n")
+        self.assertEqual(run_tests.parse_only(label).labels, {"# odd"}, "it may be a label, and all that is deferred")
+        empty = self.write("empty.txt", "\n\n")
         for name, why in (("none.txt", r"none\.txt: cannot be read \(No such file or directory\); name a file"),
                           (empty, "names no test; one label per line"), (self.folder, "Is a directory")):
             with self.subTest(name), self.assertRaisesRegex(BadValue, why):
