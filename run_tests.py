@@ -6290,7 +6290,7 @@ KINDS: Mapping[str, Callable[[str], Any]] = {
     "N|IDS": parse_gpu_option,
     "N|all": parse_gpus,
     "REGEX": parse_pattern,
-    "SIZE": parse_memory,
+    "SIZE": lambda text: parse_memory(parse_word(".*[1-9].*", "a size above 0", text)),
     "TEXT": parse_message,
     "TIME": parse_duration,
 }
