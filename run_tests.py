@@ -4775,12 +4775,11 @@ class Record:
             self.lock = lock_directory(options.log_dir)
             os.makedirs(os.path.dirname(self.failures), exist_ok=True)
             if options.fail_dir is None:
-                with suppress(FileNotFoundError):
-                    clear_name(self.failures)
-            elif not os.access(options.fail_dir, os.W_OK) or os.path.isdir(self.failures):
-                raise PermissionError(
-                    errno.EACCES, "not a file that can be written", self.failures
-                )
+                clear_name(self.failures)
+            elif not os.access(options.fail_dir, os.W_OK):
+                raise PermissionError(errno.EACCES, "no file can be written", self.failures)
+            with suppress(FileNotFoundError):
+                os.close(regular_file(self.failures, os.O_WRONLY))
             if options.junit:
                 self.prepare_summary(options.junit)
             self.journal = Appender(journal_path(options), is_named=options.journal is not None)

@@ -265,6 +265,7 @@ class PlacesTest(RecordCase):
         self.write("file", "a file\n")
         self.write("failing/failures/x", "")
         self.place("pipe")
+        self.place("piping/failures")
         self.place("device", device=True)
         self.place("link", "device")
         self.place("logs/run_tests.jsonl", "../file")
@@ -272,7 +273,8 @@ class PlacesTest(RecordCase):
         cases: List[Tuple[List[str], str, str]] = [          # arguments, $XML_LOG_DIR, the place that is named
             (["--log-dir", "file"], "", "file"), ([], "file/logs", "file/logs"), ([], "", "logs/run_tests.jsonl"),
             (["--log-dir", "failing"], "", "failing/failures"), ([*new, "--fail-dir", "file"], "", "file"),
-            ([*new, "--fail-dir", "file/fail"], "", "file/fail"), ([*new, "--junit", "file/j.xml"], "", "file")]
+            ([*new, "--fail-dir", "file/fail"], "", "file/fail"), ([*new, "--junit", "file/j.xml"], "", "file"),
+            ([*new, "--fail-dir", "piping"], "", "piping/failures")]
         cases += [([*new, "--journal", path], "", path) for path in ("file/j", "none/j", ".", "pipe", "device", "link")]
         cases += [([*new, "--junit", path], "", path)
                   for path in ("new", "pipe", "device", "link", "file", "/proc/x.xml")]
