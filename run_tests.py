@@ -1726,7 +1726,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     """The tests with the values of their words, and the shells that they start from.
 
     The list's shell state runs here. A line of it that fails, or that ends the shell, is a mistake. Bash is not asked
-    where nothing depends on it.
+    where nothing depends on it. Raises OSError.
     """
     plain = re.compile(r"""(?:[\w@%+=:,./-]|'[^']*'|"[^"$`\\]*")*""")
     if not parsed.states and all(
@@ -1749,6 +1749,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     )
     pieces = printed.replace(copy.encode(), to_bytes(parsed.name)).split(mark.encode())
     tests = list(read_answers(parsed, pieces))
+    check_room(copy)  # else what bash has written of the state is not all of it
     if b"end" not in pieces[-2:]:
         line = max([0, *parsed.states]) + 1
         what = "the shell state here"
@@ -4611,8 +4612,7 @@ def find_cause(status: int, log: str, kills: int) -> Cause:
 
     Raises OSError on a full disk.
     """
-    if is_full(log):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), log)
+    check_room(log)
     if death_of(status) == "SIGKILL" and oom_kills() > kills:
         return OOM_KILLED
     return diagnose(status, tail_of(log, CAUSE_BYTES))
@@ -4661,15 +4661,17 @@ def oom_kills(path: str = "vmstat") -> int:
     return proc_number(path, rb"\boom_kill (\d+)")
 
 
-def is_full(path: str) -> bool:
-    """Whether there is no room left where a file is."""
-    with suppress(OSError):
+def check_room(path: str) -> None:
+    """Raises OSError if there is no room left where a file is."""
+    try:
         status = os.statvfs(os.path.dirname(path) or ".")
-        free = status.f_bfree
-        if os.geteuid():
-            free = status.f_bavail
-        return status.f_blocks > 0 and free == 0
-    return False
+    except FileNotFoundError:
+        return
+    free = status.f_bfree
+    if os.geteuid():
+        free = status.f_bavail
+    if status.f_blocks and not free:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -5155,7 +5157,8 @@ def write_xml(path: str, root: Any, is_ours: bool = False) -> None:
         if os.path.lexists(path):
             check_name(path, has_links=is_ours)
         os.replace(temporary, path)
-    except OSError:
+    except OSError as error:
+        error.filename = path
         with suppress(OSError):
             os.unlink(temporary)
         raise
@@ -7051,6 +7054,9 @@ def exit_code_of(action: Callable[[], int]) -> int:
     except ListError as error:
         tell("\n".join(error.args))
         return EXIT_USAGE
+        return error.code
+    except OSError as error:
+        warn(f"error: {error}; the runner needs room, or a TMPDIR that has it")
     except UsageError as error:
         warn(f"error: {error}")
         return EXIT_USAGE
