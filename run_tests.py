@@ -141,8 +141,6 @@ PROBE_S = 30.0
 HELD_S = 5.0
 # Between two looks at a GPU that another runner holds: short beside any GPU test.
 LOCK_POLL_S = 0.2
-# A name that tests make and take away meanwhile: more tries mean a place where nothing can be, as /proc.
-FILE_TRIES = 9
 ENVIRONMENT_BYTES = 1 << 17  # Linux starts no program that has a longer variable
 COPY_BYTES = 1 << 20  # the buffer through which a log is replayed, so that 1 GB costs no memory
 TAIL_BYTES = 8192  # of a log, for a JUnit file: the last error and its traceback
@@ -199,7 +197,9 @@ TOO_LARGE = 1.5
 
 
 class UsageError(Exception):
-    """A mistake in the command line or its environment. Exit code 2."""
+    """A mistake in the command line or its environment."""
+
+    code = EXIT_USAGE
 
 
 class ListError(Exception):
@@ -207,7 +207,9 @@ class ListError(Exception):
 
 
 class MachineError(Exception):
-    """The runner cannot work here: no bash, a log dir that cannot be written. Exit code 3."""
+    """The runner cannot work here: no bash, a log dir that cannot be written."""
+
+    code = EXIT_MACHINE
 
 
 class BadValue(argparse.ArgumentTypeError, ValueError):
@@ -1747,9 +1749,9 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     status, printed = run_bash(
         f". {shlex.quote(source)}; . {shlex.quote(copy)}", parsed.name, scratch
     )
+    check_room(copy)  # else what bash has written of the state is not all of it
     pieces = printed.replace(copy.encode(), to_bytes(parsed.name)).split(mark.encode())
     tests = list(read_answers(parsed, pieces))
-    check_room(copy)  # else what bash has written of the state is not all of it
     if b"end" not in pieces[-2:]:
         line = max([0, *parsed.states]) + 1
         what = "the shell state here"
@@ -2172,17 +2174,14 @@ class History:
             key = record["test"]
             label = record["label"]
             if record["outcome"] in ("passed", "flaky"):
-                self.add_pass(key, label, record["time"] + 0.0, record["seconds"] + 0.0)
+                passed = record["time"] + 0.0, record["seconds"] + 0.0
+                if not 0 <= passed[1] <= LONGEST_S:
+                    raise ValueError("not a duration")
+                for known_as in (key, (key, label)):
+                    self.passes[known_as].append(passed)
             if run in self.runs and record["outcome"] in self.counts:
                 name = key_of([key, record.get("origin", label)])
                 self.owed[name] -= 1
-
-    def add_pass(self, key: str, label: str, at: float, seconds: float) -> None:
-        """Take in how long a test has taken. Raises ValueError for what no test takes, TypeError for no key."""
-        if not 0 <= seconds <= LONGEST_S:
-            raise ValueError("not a duration")
-        for known_as in (key, (key, label)):
-            self.passes[known_as].append((at, seconds))
 
     def owes(self, test: Test) -> bool:
         """Whether a test has not passed in its last run, or was in none: new ones owe too."""
@@ -3456,11 +3455,11 @@ class Schedule:
             return [Announce(test, at - attempt.began)]
         if attempt.sent == signal.SIGKILL:
             return self.abandon(attempt, at)
-        if attempt.ending is Outcome.TIMEOUT:
-            why = f"did not end by SIGTERM in {self.grace:g}s"
-            return self.end(attempt, Outcome.TIMEOUT, signal.SIGKILL, at, why)
         if attempt.ending is not None:
-            return self.end(attempt, attempt.ending, signal.SIGKILL, at)
+            why = ""
+            if attempt.ending is Outcome.TIMEOUT:
+                why = f"did not end by SIGTERM in {self.grace:g}s"
+            return self.end(attempt, attempt.ending, signal.SIGKILL, at, why)
         why = f"did not end in {test.timeout:g}s"
         return self.end(attempt, Outcome.TIMEOUT, signal.SIGTERM, at, why)
 
@@ -3741,22 +3740,21 @@ def put_aside(path: str, name: str) -> None:
 
 
 def clear_name(path: str) -> None:
-    """Take a file or a link away. Raises OSError if there is none, or something else, which stays."""
-    check_name(path)
-    os.unlink(path)
+    """Take a file or a link away, if there is one. Raises OSError if there is something else, which stays."""
+    with suppress(FileNotFoundError):
+        check_name(path)
+        os.unlink(path)
 
 
 def fresh_file(path: str, access: int = os.O_WRONLY) -> int:
     """A descriptor of a new file, in place of one that had its name. What a link pointed to stays. Raises OSError."""
     flags = access | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-    for _ in range(FILE_TRIES):
-        try:
-            return os.open(path, flags, 0o666)
-        except FileExistsError:
-            with suppress(FileNotFoundError):
-                clear_name(path)
-        except FileNotFoundError:  # a test has taken its folder away
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    try:
+        return os.open(path, flags, 0o666)
+    except FileExistsError:
+        clear_name(path)
+    except FileNotFoundError:  # a test has taken its folder away
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     return os.open(path, flags, 0o666)
 
 
@@ -4794,7 +4792,8 @@ class Record:
     def prepare_summary(self, path: str) -> None:
         """Try whether the summary of the run can be written, and take an older one away. Raises OSError."""
         with suppress(FileNotFoundError), open_regular(path) as file:
-            if file.read(1) not in b"<":  # a list, for one, behind an option that was taken for a switch
+            # A list, for one, behind an option that was taken for a switch.
+            if file.read(1) not in b"<":
                 raise OSError(errno.EEXIST, "is no XML file; move it away", path)
         write_xml(path, xml_module().Element("testsuites"))
         os.unlink(path)
@@ -4835,8 +4834,7 @@ class Record:
     def write_deferred(self, tests: Collection[Test]) -> None:
         """Name the deferred tests in `deferred.txt`, for `--only` to read; without any there is no such file."""
         path = deferred_path(self.options)
-        with suppress(FileNotFoundError):
-            clear_name(path)
+        clear_name(path)
         if tests:
             with open(fresh_file(path), "wb") as file:
                 labels = dict.fromkeys(test.origin for test in tests)
@@ -5158,9 +5156,9 @@ def write_xml(path: str, root: Any, is_ours: bool = False) -> None:
             check_name(path, has_links=is_ours)
         os.replace(temporary, path)
     except OSError as error:
-        error.filename = path
         with suppress(OSError):
             os.unlink(temporary)
+        error.filename = path
         raise
 
 
@@ -7054,14 +7052,11 @@ def exit_code_of(action: Callable[[], int]) -> int:
     except ListError as error:
         tell("\n".join(error.args))
         return EXIT_USAGE
+    except (UsageError, MachineError) as error:
+        warn(f"error: {error}")
         return error.code
     except OSError as error:
         warn(f"error: {error}; the runner needs room, or a TMPDIR that has it")
-    except UsageError as error:
-        warn(f"error: {error}")
-        return EXIT_USAGE
-    except MachineError as error:
-        warn(f"error: {error}")
         return EXIT_MACHINE
     except KeyboardInterrupt:
         return EXIT_SIGNAL + signal.SIGINT
