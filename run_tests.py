@@ -1785,7 +1785,8 @@ def run_bash(command: str, name: str, scratch: Scratch) -> Tuple[int, bytes]:
         try:
             status = bash.wait()
         except BaseException:  # Ctrl-C
-            os.killpg(bash.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may have ended just before
+                os.killpg(bash.pid, signal.SIGKILL)
             bash.wait()
             raise
         printed.seek(0)

@@ -953,6 +953,15 @@ class State(ParseCase):
                 ("set -n\ntrue\n", 2, "ends bash with"), ("true || test_fail ${UNSET:?}\n", 1, "ends bash with")):
             self.assert_mistake(text, line, what)
 
+    def test_a_signal_ends_the_reading_also_where_bash_has_just_ended(self) -> None:
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, stop)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        with mock.patch("os.killpg", side_effect=ProcessLookupError), self.assertRaises(KeyboardInterrupt):
+            self.parse("export A=$(kill -ALRM $PPID)\ntrue $A\n")
+
     def test_a_process_that_state_leaves_does_not_hold_the_run(self) -> None:
         self.write("daemon.sh", "sleep 1000 &\nexport PID=$!\n")
         test = self.parse_one(". ./daemon.sh\ntrue $PID\n")
