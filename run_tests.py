@@ -7057,7 +7057,7 @@ def exit_code_of(action: Callable[[], int]) -> int:
         warn(f"error: {error}")
         return error.code
     except OSError as error:
-        warn(f"error: {error}; the runner needs room, or a TMPDIR that has it")
+        warn(f"error: {error}; start from a folder that is there, with room in TMPDIR")
         return EXIT_MACHINE
     except KeyboardInterrupt:
         return EXIT_SIGNAL + signal.SIGINT
