@@ -13,7 +13,6 @@ Copy it next to run_tests.py, or into a folder beside or below it, with pytest_p
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import os
@@ -22,7 +21,6 @@ import shlex
 import shutil
 import statistics
 import sys
-import tempfile
 from contextlib import suppress
 from typing import (
     Any,
@@ -407,9 +405,17 @@ class PartsRun(run_tests.Run):
     """A run in which the parts of a test take its place in the schedule, and the test theirs in the report."""
 
     def __init__(
-        self, folder: str, selection: Selection, host: Host, options: Options, trace: Trace
+        self, selection: Selection, host: Host, options: Options, trace: Trace
     ) -> None:
-        self.folder = folder  # of the plugin, and of its files
+        # Of the plugin, and of its files: it goes with the run, also where that is killed.
+        self.folder = host.reaper.scratch.path()
+        os.makedirs(os.path.join(self.folder, "plugin"))
+        try:
+            shutil.copy(os.path.join(HERE, PLUGIN + ".py"), os.path.join(self.folder, "plugin"))
+        except FileNotFoundError:
+            raise run_tests.MachineError(
+                f"{PLUGIN}.py is not in {HERE}; copy it, too"
+            ) from None
         self.wholes: Dict[Test, Whole] = {}  # by test
         self.whole_of: Dict[Test, Whole] = {}  # by part
         super().__init__(selection, host, options, trace)
@@ -792,15 +798,7 @@ def run_lists(
     find_host: Callable[..., Host] = run_tests.find_host,
 ) -> int:
     """What the runner's own run_lists does, with parts; returns the exit code."""
-    with tempfile.TemporaryDirectory(prefix="run_tests.parts.") as folder:
-        os.mkdir(os.path.join(folder, "plugin"))
-        try:
-            shutil.copy(os.path.join(HERE, PLUGIN + ".py"), os.path.join(folder, "plugin"))
-        except FileNotFoundError:
-            raise run_tests.MachineError(
-                f"{PLUGIN}.py is not in {HERE}; copy it, too"
-            ) from None
-        return run_tests.run_lists(options, find_host, functools.partial(PartsRun, folder))
+    return run_tests.run_lists(options, find_host, PartsRun)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

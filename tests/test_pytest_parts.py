@@ -247,6 +247,13 @@ class Runs(PartsCase):
                          ["pytest_one.xml", "pytest_three.xml"])
         self.assertRegex(ran.text, r">>> Finished: three on GPU 0,1,2 \[failed, exit 1, .*, 2/2, ")
 
+    def test_what_parts_write_goes_with_all_else_that_a_run_keeps(self) -> None:
+        """The guard of a run that is killed knows one folder."""
+        self.write("test_five.py", FIVE)
+        os.mkdir(os.path.join(self.folder, "tmp"))
+        ran = self.run_list("test_five.py #: split=2\nls tmp >seen\n", env={"TMPDIR": self.folder + "/tmp"})
+        self.assertEqual((ran.code, len(ran.read("seen").split()), os.listdir(ran.path("tmp"))), (0, 1, []), ran.err)
+
     def test_parts_run_on_several_machines(self) -> None:
         self.write("test_five.py", FIVE)
         self.write("tests.txt", "test_five.py #: split=4\n")
