@@ -251,7 +251,7 @@ class Runs(PartsCase):
         """The guard of a run that is killed knows one folder."""
         self.write("test_five.py", FIVE)
         os.mkdir(os.path.join(self.folder, "tmp"))
-        ran = self.run_list("test_five.py #: split=2\nls tmp >seen\n", env={"TMPDIR": self.folder + "/tmp"})
+        ran = self.run_list("export A=1\ntest_five.py #: split=2\nls tmp >seen\n", env={"TMPDIR": self.folder + "/tmp"})
         self.assertEqual((ran.code, len(ran.read("seen").split()), os.listdir(ran.path("tmp"))), (0, 1, []), ran.err)
 
     def test_parts_run_on_several_machines(self) -> None:
