@@ -2534,21 +2534,19 @@ def read_mask(reader: MaskReader, value: Optional[str]) -> Optional[List[str]]:
                     f"{reader.variable}={value}: {entry.strip()!r} is no id, and hides itself and all after it"
                 )
             break
-    for one, other in itertools.combinations(visible, 2):
-        if is_same_device(one, other):
+    near = sorted(visible, key=device_parts)  # a whole stands right before its tiles
+    for one, other in zip(near, near[1:]):
+        pairs = zip(device_parts(one), device_parts(other))
+        if all(part == same for part, same in pairs):
             raise UsageError(
                 f"{reader.variable}={value} names {other} twice; name each GPU once"
             )
     return visible
 
 
-def is_same_device(one: str, other: str) -> bool:
-    """Whether two tokens share a device: `1` and `01`, a UUID in either case, a tile (`0.1`) and its whole (`0`)."""
-    parts = [
-        [part.lstrip("0") or "0" for part in token.casefold().split(".")]
-        for token in (one, other)
-    ]
-    return all(left == right for left, right in zip(*parts))
+def device_parts(token: str) -> List[str]:
+    """What tokens of one device have alike: `1` and `01`, a UUID in either case, a tile's begin as its whole's."""
+    return [part.lstrip("0") or "0" for part in token.casefold().split(".")]
 
 
 def outer_machine(environ: Mapping[str, str]) -> Optional[Machine]:

@@ -842,9 +842,11 @@ class RefusalTest(DeviceCase):
             (["--gpus", "5"], "4,5,6,7", {}, "--gpus 5: the outer mask hides 1 of them; it shows 4,5,6,7, and is "
                                             "never widened: leave --gpus out to use what it shows"),
             (["--gpus", "0,5"], "4,5", {}, "--gpus 0,5: the outer mask hides 0; it shows 4,5"),
-            (["--gpus", "1"], "", {}, "it shows none"))
+            (["--gpus", "1"], "", {}, "it shows none"),
+            ([], ",".join(map(str, [*range(20_000), 7])), {}, "7 names 7 twice"),           # not each beside each
+            ([], None, {"ZE_AFFINITY_MASK": "0.1,1,0"}, "names 0.1 twice"))
         for arguments, gpus, masks, words in cases:
-            with self.subTest(arguments, gpus=gpus):
+            with self.subTest(arguments, gpus=gpus and gpus[:9]):
                 ran = self.run_list("echo >started\n", *arguments, gpus=gpus, env={**self.tools(), **masks})
                 self.assertEqual((ran.code, ran.out, ran.err.count("\n")), (2, b"", 1), ran.err)
                 self.assertIn(words, ran.err)
