@@ -5870,7 +5870,7 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
     each_s = {ends[-1].test: math.fsum(end.seconds for end in ends) for ends in attempts}
     one_by_one_s = math.fsum(each_s.values())
-    if longest and seconds > 0:
+    if longest and seconds > 0 and not pool.lost:  # which had worked before
         best_s = shortest(list(each_s), each_s, pool)
         yield (
             f"{one_by_one_s / seconds:.1f} times as fast as one by one ({show_duration(one_by_one_s)}); "

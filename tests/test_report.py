@@ -565,6 +565,16 @@ slowest: d.py 1m00s, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
                 self.assertEqual(self.last(words, signals, failure), expected)
         self.assertEqual(self.last("passed,flaky", flaky="fail"), [error + "t1.py"])
 
+    def test_no_bound_is_told_where_a_gpu_was_lost(self) -> None:
+        """For two tests of 1 s in 1 s, what is left of two GPUs would take 2 s."""
+        devices = [Device(0, "0"), Device(1, "1")]
+        pool = run_tests.Pool(devices)
+        attempts = [[Result(a_test(number), Outcome.PASSED, 1.0, 0, Lease((devices[number],), number))]
+                    for number in (0, 1)]
+        self.assertIn("no order takes less than 1.0s", "".join(run_tests.figures(attempts, 1.0, pool)))
+        pool.quarantine(devices[1])
+        self.assertNotIn("no order", "".join(run_tests.figures(attempts, 1.0, pool)))
+
     def test_what_fail_fast_has_left_out_is_told(self) -> None:
         schedule = run_tests.Schedule([], run_tests.Pool([]), run_tests.Options((), fail_fast=True))
         schedule.stop()
