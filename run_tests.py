@@ -6733,7 +6733,10 @@ class Run:
             was_running = test in schedule.running
             if was_running or test in schedule.waiting or test not in schedule.results:
                 outcome = Outcome.INTERRUPTED if was_running else Outcome.NOT_RUN
-                schedule.results.setdefault(test, []).append(Result(test, outcome, reason=why))
+                result = Result(test, outcome, reason=why)
+                schedule.results.setdefault(test, []).append(result)
+                with suppress(OSError):  # it may be the journal that cannot be written
+                    self.record.attempt_end(result)
         while running and time.monotonic() < give_up_at:
             event = self.inbox.get(FOLLOW_S)
             if isinstance(event, (Exited, Broken)):

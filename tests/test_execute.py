@@ -435,17 +435,21 @@ class CommandLineTest(GatedCase):
         """It may be told while the first test still runs: the folder is looked after every second."""
         os.makedirs(os.path.join(self.folder, "real/logs"))
         self.write("other/logs", "")
-        os.symlink("real", os.path.join(self.folder, "here"))
-        ran = self.run_list("ln -s other new; exec mv -T new here  #: label=a\nwait\ntrue  #: label=b\n"
-                            "true  #: label=c\n", "--journal", "x.jsonl", "--log-dir", "here/logs")
-        self.assertEqual((ran.code, ran.err), (3, ""))
-        self.assertRegex(ran.text.splitlines()[-1], r"^Stopped, the machine failed: (cannot run [bc]: .*"
-                         r"Not a directory: 'here/logs/[bc]\.log'|"
-                         r"here/logs cannot be written \((Not a directory|File exists)\)): "
-                         r"(1 interrupted, )?2 not run$")
-        ends = {record["label"]: record["outcome"] for record in ran.journal("test_end", path="x.jsonl")}
-        self.assertIn(ends.pop("a"), ("passed", "interrupted"))
-        self.assertEqual(ends, {"b": "not run", "c": "not run"})
+        here = os.path.join(self.folder, "here")
+        for more in ("", "; sleep 60"):      # which is ended
+            with self.subTest(more):
+                os.symlink("real", here)
+                ran = self.run_list(f"ln -s other new; mv -T new here{more}  #: label=a\nwait\ntrue  #: label=b\n"
+                                    "true  #: label=c\n", "--journal", f"x{more[:1]}", "--log-dir", "here/logs")
+                os.unlink(here)
+                self.assertEqual((ran.code, ran.err), (3, ""))
+                self.assertRegex(ran.text.splitlines()[-1], r"^Stopped, the machine failed: (cannot run [bc]: .*"
+                                 r"Not a directory: 'here/logs/[bc]\.log'|"
+                                 r"here/logs cannot be written \((Not a directory|File exists)\)): "
+                                 r"(1 interrupted, )?2 not run$")
+                ends = {record["label"]: record["outcome"] for record in ran.journal("test_end", path=f"x{more[:1]}")}
+                self.assertIn(ends.pop("a"), ("passed", "interrupted")[bool(more):])
+                self.assertEqual(ends, {"b": "not run", "c": "not run"})
 
 
 class JUnitFaultTest(RunnerCase):
