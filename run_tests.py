@@ -7116,9 +7116,9 @@ PREFIXES = (
 )
 
 
-# Whether something may look at a status: it does, or it does so if it looks at that of the function that it ends.
-YES = "yes"
-AT_END = "end"
+# What stands for a command that looks at the status of the one before it, and in front of the function that ends.
+LOOKS = "$?"
+END_OF = "} "
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 
 
@@ -7166,10 +7166,10 @@ class Site(NamedTuple):
     rest: Optional[Rest]  # the same, where it is no handler
     function: str  # in which it stands
     hurry: str  # why the script has to wait for it at once
-    watched: str  # what may look at the status of its statement: YES, AT_END, or nothing
     # Bash words, some of which name files that no other is to have at the same time.
     names: Tuple[str, ...]
-    followers: Tuple[str, ...]  # the commands behind it, functions perhaps, which may look too
+    # What bash may come to behind it (`next_names`), and END_OF its function.
+    followers: Set[str]
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
     is_last: bool  # nothing stands behind it in its file
 
@@ -7254,17 +7254,19 @@ def first_commands(nodes: Iterable[Node]) -> Iterator[Node]:
                 yield from first_commands(part)
 
 
-def looks_back(nodes: Iterable[Node]) -> bool:
-    """Whether commands may look at the status of the one before them."""
-    ends = r"(?<![\w=./-])(?:exit|return)(?![\w=./-]|\s+[\w\"'$-])"  # with no status of its own
+def next_names(nodes: Iterable[Node]) -> Set[str]:
+    """The names of the commands with which bash may begin, and LOOKS where one may look at the status before it."""
+    names = set()
     for node in first_commands(nodes):
+        names.add(node.name)
         text = node.text
         if node.kind:
             text = " ".join(token.text for token in [*node.words, *node.redirects])
         has_text = any(re.fullmatch(r"\d*<<-?", token.text) for token in node.redirects)
-        if has_text or re.search(f"{ASKS_STATUS}|{ends}", text):
-            return True
-    return False
+        ends = any(token.text.strip("\\\"'") in ("exit", "return") for token in node.words[-1:])
+        if has_text or ends or re.search(ASKS_STATUS, text):
+            names.add(LOOKS)
+    return names - {""}
 
 
 def has_glob(tokens: Iterable[Token]) -> bool:
@@ -7405,9 +7407,9 @@ class ScriptFile:
         self.rest: Optional[Rest] = None  # of that test
         # Names of commands whose failure does not end the script under `set -e`, since it is looked at.
         self.guarded: Set[str] = set()
-        self.looked_at: Set[str] = set()  # names of commands whose status something may look at
-        # By function, names of commands whose status may be its own.
-        self.ends: Dict[str, Set[str]] = {}
+        self.followers: Dict[
+            str, Set[str]
+        ] = {}  # by name of a command, what bash may come to behind it
         self.readers = 0  # `while read` loops around
         self.guards = 0  # blocks around whose status is looked at
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
@@ -7425,7 +7427,7 @@ class ScriptFile:
         self.defaults: List[Tuple[int, Attributes]] = [(-1, Attributes())]
         self.own_attributes: Dict[int, Attributes] = {}
         self.read_attributes(reader)
-        self.visit(reader.nodes, "", YES)
+        self.visit(reader.nodes, "", {LOOKS})
 
     def line_of(self, offset: int) -> int:
         return bisect.bisect_left(self.line_ends, offset) + 1
@@ -7465,10 +7467,10 @@ class ScriptFile:
                 return self.own_attributes[line]
         return [each for start, each in self.defaults if start < command.start][-1]
 
-    def visit(self, nodes: Sequence[Node], obstacle: str, watched: str) -> bool:
+    def visit(self, nodes: Sequence[Node], obstacle: str, followers: Set[str]) -> bool:
         """Note what a list of commands has. Returns whether the trap does not see how it begins.
 
-        `watched`: what may look at the status of the list.
+        `followers`: what bash may come to behind the list.
         """
         begins_unseen = False
         previous: Sequence[Node] = ()
@@ -7482,7 +7484,7 @@ class ScriptFile:
             behind = at
             if rest is not None:
                 behind += rest.more
-                self.looked_at.add(rest.command.name)
+                self.followers.setdefault(rest.command.name, set()).add(LOOKS)
                 self.commands.append(rest.command)
             following = list(chain.from_iterable(statements[behind : behind + 1]))
             guarded = [
@@ -7492,12 +7494,12 @@ class ScriptFile:
             for node in walk(statement):
                 if node.name == "eval":  # whatever it makes of it
                     self.guarded.update(re.findall(NAME, node.text))
-            watches = watched * (behind == len(statements))
-            if looks_back(following):
-                watches = YES
+            after = next_names(following)
+            if behind == len(statements):
+                after = followers
             for number, node in enumerate(statement):
                 self.guards += node in guarded
-                is_hidden = self.is_unseen(node, why, watches) or (
+                is_hidden = self.is_unseen(node, why, after) or (
                     number == 0 < len(statement) - 1 and why.endswith("background")
                 )
                 self.guards -= node in guarded
@@ -7506,7 +7508,7 @@ class ScriptFile:
                     begins_unseen = begins_unseen or not ahead
                     self.wait_after(ahead)
             self.following = following
-            self.find_site(statement, rest, why, watches)
+            self.find_site(statement, rest, why, after)
             previous = statement
         self.depth -= 1
         return begins_unseen
@@ -7516,15 +7518,14 @@ class ScriptFile:
         for node in nodes:
             self.waits.update(self.lines_of(node))
 
-    def is_unseen(self, node: Node, obstacle: str, watched: str) -> bool:
+    def is_unseen(self, node: Node, obstacle: str, followers: Set[str]) -> bool:
         """Whether the trap does not see how a command begins."""
         forks = node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
         if not node.kind:
             self.commands.append(node)
-            if watched == YES or self.guards:
-                self.looked_at.add(node.name)
-            elif watched:
-                self.ends.setdefault(self.function, set()).add(node.name)
+            self.followers.setdefault(node.name, set()).update(
+                followers, [LOOKS] * (self.guards > 0)
+            )
             if forks:  # perhaps, and the trap with it
                 self.wait_after([node])
             return False
@@ -7533,13 +7534,13 @@ class ScriptFile:
             self.definitions.add(self.line_of(node.start))
             self.functions.setdefault(name, []).append(node)
             outer, self.function = self.function, name
-            if self.visit(list(node.parts()), "", AT_END):
+            if self.visit(list(node.parts()), "", {END_OF + name}):
                 self.unseen.add(name)
             self.function = outer
             return name in self.tells.handlers  # the trap does not see definitions
         if forks:
             obstacle = obstacle or "it runs in a subshell"
-        unseen = self.visit_parts(node, obstacle, watched)
+        unseen = self.visit_parts(node, obstacle, followers)
         has_head = node.kind in ("for", "case")  # which the trap sees
         if has_head and any(unseen):
             self.waits.add(self.line_of(node.start))
@@ -7548,23 +7549,21 @@ class ScriptFile:
         begins_unseen = unseen[:1] == [True] and not has_head
         return forks or begins_unseen or bool(node.redirects) or self.is_expanded_early(node)
 
-    def visit_parts(self, node: Node, obstacle: str, watched: str) -> List[bool]:
+    def visit_parts(self, node: Node, obstacle: str, followers: Set[str]) -> List[bool]:
         """Visit what is in a compound command; of each part, whether the trap does not see how it begins."""
         unseen = []
         for part in node.conditions:
             why = obstacle or f"it follows `{node.kind}`"
             is_test = self.rest is not None and self.rest.command.end == part[-1].end
-            unseen.append(not is_test and self.visit(part, why, YES))
+            unseen.append(not is_test and self.visit(part, why, {LOOKS}))
             self.guarded.update(each.name for each in walk(part))
         if node.kind == "case" and ";&" in node.text:
-            watched = YES
+            followers = followers | {LOOKS}
         if node.kind in LOOPS:  # a turn may look at the last status of the turn before
-            parts = [*node.conditions, *node.bodies]
-            if any(map(looks_back, parts)):
-                watched = YES
+            followers = followers.union(*map(next_names, [*node.conditions, *node.bodies]))
         is_reader = any(each.name == "read" for part in node.conditions for each in walk(part))
         self.readers += is_reader
-        unseen += [self.visit(part, obstacle, watched) for part in node.bodies]
+        unseen += [self.visit(part, obstacle, followers) for part in node.bodies]
         self.readers -= is_reader
         return unseen
 
@@ -7651,19 +7650,23 @@ class ScriptFile:
         return not node.words or node.name in MAY_BE_PUT_OFF | self.functions.keys()
 
     def find_site(
-        self, statement: Sequence[Node], rest: Optional[Rest], obstacle: str, watched: str
+        self,
+        statement: Sequence[Node],
+        rest: Optional[Rest],
+        obstacle: str,
+        followers: Set[str],
     ) -> None:
         """Note the test in `command || handler`, if the statement ends so, or one that looks like a test."""
         handler = statement[-1]
         if rest is not None:
-            self.add_site(rest.command, rest.nodes, obstacle, watched, rest)
+            self.add_site(rest.command, rest.nodes, obstacle, followers, rest)
             return
         is_handled = handler.before == "||" and not handler.lead and handler.kind in ("", "{")
         if is_handled and not (handler.kind and handler.redirects):
             names = {node.name for node in walk([handler])}
             if self.tells.is_test(statement[-2]) or not names.isdisjoint(self.tells.handlers):
                 body = handler.bodies[0] if handler.kind else [handler]
-                self.add_site(statement[-2], body, obstacle, watched)
+                self.add_site(statement[-2], body, obstacle, followers)
             return
         for command in filter(self.tells.is_test, statement):
             why = obstacle or obstacle_of(command)
@@ -7671,14 +7674,14 @@ class ScriptFile:
                 why = why or "other commands are joined to it"
             if self.guards:
                 why = why or "what follows may look at its status"
-            self.add_site(command, [], why, watched)
+            self.add_site(command, [], why, followers)
 
     def add_site(
         self,
         command: Node,
         handler: Sequence[Node],
         obstacle: str,
-        watched: str,
+        followers: Set[str],
         rest: Optional[Rest] = None,
     ) -> None:
         """Note a test, and the commands that are to run where it fails."""
@@ -7704,9 +7707,8 @@ class ScriptFile:
             rest,
             self.function,
             hurry,
-            watched,
             self.files_of(command),
-            tuple(node.name for node in first_commands(self.following)),
+            followers,
             self.readers > 0,
             self.depth == 1 and not self.following,
         )
@@ -8487,7 +8489,7 @@ class Script:
         """
         for name in (
             site.test.first,
-            *site.followers,
+            *self.comes_behind(site),
             *(node.name for node in walk(site.nodes)),
         ):
             is_known = name in self.functions or name in MAY_BE_PUT_OFF | self.sought
@@ -8535,43 +8537,37 @@ class Script:
         lines = range(before.test.line, site.test.line + 1)
         return bool(lines) and self.files[site.test.file].definitions.isdisjoint(lines)
 
+    def comes_behind(self, site: Site) -> List[str]:
+        """The names of what bash may come to behind a test, also behind its function and at the beginning of others."""
+        names = list(site.followers)
+        for name in names:  # it grows
+            found = {
+                each
+                for node in self.functions.get(name, ())
+                for part in node.bodies
+                for each in next_names(part)
+            }
+            if name.startswith(END_OF):
+                for known_as in self.known_as(name[len(END_OF) :]):
+                    found.update(
+                        *(file.followers.get(known_as, ()) for file in self.files.values())
+                    )
+            names += found.difference(names)
+        return names
+
     def is_watched(self, site: Site, flags: str) -> bool:
         """Whether something may look at the status of a test's statement, in a shell with these options (`$-`)."""
-        if site.watched == YES or (
-            site.watched and (re.search("[eER]", flags) or self.counts(site.function))
-        ):
-            return True
-        return any(self.asks_status(name, ()) for name in site.followers)
-
-    def asks_status(self, name: str, callers: Sequence[str]) -> bool:
-        """Whether a command of this name may look at the status of the one before it; its callers are known not to."""
-        if name not in self.functions:
-            is_known = name in CALM | STATE_WORDS | MAY_BE_PUT_OFF or find_program(name)
-            is_other = self.is_wild and not is_known
-            return is_other or re.match(r"(?:eval|source|\.)$|.*\$", name) is not None
-        for part in chain.from_iterable(node.bodies for node in self.functions[name]):
-            inner = {node.name for node in first_commands(part)} - {name, *callers}
-            if looks_back(part) or any(
-                self.asks_status(each, [name, *callers]) for each in inner
-            ):
+        for name in self.comes_behind(site):
+            is_known = (
+                name in CALM | STATE_WORDS | MAY_BE_PUT_OFF | self.functions.keys()
+                or find_program(name)
+            )
+            if self.is_wild and not is_known:
                 return True
-        return False
-
-    def counts(self, function: str) -> bool:
-        """Whether something may look at the status of a function."""
-        if self.is_wild:
-            return True
-        callers = [function]
-        for name in callers:  # it grows
-            known_as = self.known_as(name)
-            for file in self.files.values():
-                if file.looked_at.intersection(known_as):
-                    return True
-                callers += [
-                    caller
-                    for caller, names in file.ends.items()
-                    if names.intersection(known_as) and caller not in callers
-                ]
+            if name.startswith(END_OF) and re.search("[eER]", flags):
+                return True
+            if re.match(r"(?:eval|source|command|builtin|\.)$|.*\$", name):
+                return True
         return False
 
     def known_as(self, function: str) -> Set[str]:

@@ -546,6 +546,10 @@ bash -c 'sleep 0.1; rmdir sub' tests/x || RET=1⏎if [ -d sub ]; then pytest b |
 RET=0⏎pytest a --exit=1 || RET=3⏎
 for i in $([[ $RET == 0 ]] && echo 1 || echo 2 3); do pytest b --exit=$i || RET=$((RET+i)); done⏎exit $RET
 set -u⏎«H»pytest "${A[@]/x/y}" "${RET:+$RET}" --exit=1 || test_fail a⏎pytest ${A[0]} || test_fail b⏎exit 0
+RET=0⏎check() { [ $? -eq 0 ] || { echo "@ bad"; RET=1; }; }⏎for i in 0 3; do pytest a --exit=$i; done⏎check⏎
+exit $RET ¦ RET=0⏎check() { [ $? -eq 0 ] || RET=1; }⏎f() { pytest a --exit=3; }⏎f⏎check⏎exit $RET ¦ RET=0⏎
+check() { [ $? -eq 0 ] || RET=1; }⏎for i in 3 0; do check; pytest a --exit=$i; done⏎exit $RET ¦ pytest a --exit=3⏎
+exit 2>/dev/null
 """
 
 
