@@ -7070,7 +7070,9 @@ MAY_BE_PUT_OFF = CALM | names_in(
     "awk basename cat cut date dirname exit grep head hostname ls mkdir nvidia-smi return sed set tail tee touch tr "
     "wc"
 )
-LEAVES = names_in("return break continue exec local declare typeset set shopt")
+LEAVES = names_in(
+    "return break continue exec local declare typeset set shopt shift getopts eval source . command builtin"
+)
 STATEFUL = STATE_WORDS | names_in("exit exec eval read mapfile readarray trap let getopts")
 ASSIGNING = names_in(
     "export declare typeset readonly local read let unset mapfile readarray (( getopts"
@@ -7726,7 +7728,7 @@ class ScriptFile:
         # It begins with the status of the test.
         words = re.sub(r"\$\{?\?", "", without_calm(text))
         for node in walk(handler):
-            if rest is None and node.name in LEAVES:
+            if rest is None and (node.name in LEAVES or re.search(r"[\\$\"']", node.name)):
                 obstacle = "its handler changes the course of the script"
             if has_glob(node.words[1:]):
                 hurry = "what its handler says may change"

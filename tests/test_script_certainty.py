@@ -550,6 +550,8 @@ RET=0⏎check() { [ $? -eq 0 ] || { echo "@ bad"; RET=1; }; }⏎for i in 0 3; do
 exit $RET ¦ RET=0⏎check() { [ $? -eq 0 ] || RET=1; }⏎f() { pytest a --exit=3; }⏎f⏎check⏎exit $RET ¦ RET=0⏎
 check() { [ $? -eq 0 ] || RET=1; }⏎for i in 3 0; do check; pytest a --exit=$i; done⏎exit $RET ¦ pytest a --exit=3⏎
 exit 2>/dev/null
+set -- a b⏎pytest a --exit=1 || shift⏎exit $(($# - 2)) ¦ f() { pytest a --exit=1 || eval "return 4"; }⏎f⏎exit $?
+f() { pytest a --exit=1 || \return 4; }⏎f ¦ pytest a --exit=1 || eval "declare F=3"⏎exit ${F:-0}
 """
 
 
