@@ -7850,6 +7850,10 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
         return False
     if node.name in ("[", "[[", "test"):
         return re.search(rf"\s{FILE_TEST}\s", node.text) is None
+    if node.name == "unset" and any(
+        word == "-f" or word in functions for word in words_of(node)
+    ):
+        return False
     if not node.words:
         return not ("=(" in text and has_glob(node.assigned))
     if node.name == "((":
@@ -7981,6 +7985,7 @@ _rt_scan_home() { # scans the file that defines a function, which `declare -F` n
 _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, _rt_mask, _rt_first
   local _rt_why= _rt_marked= _rt_level=0 _rt_reads= _rt_n _rt_home=$_rt_source
   [[ $_rt_own != *$'\n'"$_rt_first"$'\n'* ]] || _rt_why='bash runs it itself'
+  declare -F -- "${_rt_calls[@]}" >/dev/null || _rt_why='its handler is not defined yet'
   if [[ $_rt_flags == *u* ]]; then
     for _rt_n in "${_rt_names[@]}"; do
       if [[ $_rt_n == [1-9]* && $_rt_n -gt ${#_rt_arguments[@]} ||
@@ -8932,9 +8937,10 @@ class ScriptRun(Run):
             join = ""
         needed = self.script.needed_by(site)
         names = " ".join(sorted(needed))
+        calls = " ".join(self.script.reach(site.handler, {}) & self.script.functions.keys())
         return (
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
-            f"local _rt_names=({names}) _rt_same={'1' * is_same} "
+            f"local _rt_names=({names}) _rt_calls=({calls}) _rt_same={'1' * is_same} "
             f"_rt_paths=({' '.join(site.names)}); _rt_hand; _rt_site=1"
         )
 

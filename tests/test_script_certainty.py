@@ -552,6 +552,9 @@ check() { [ $? -eq 0 ] || RET=1; }⏎for i in 3 0; do check; pytest a --exit=$i;
 exit 2>/dev/null
 set -- a b⏎pytest a --exit=1 || shift⏎exit $(($# - 2)) ¦ f() { pytest a --exit=1 || eval "return 4"; }⏎f⏎exit $?
 f() { pytest a --exit=1 || \return 4; }⏎f ¦ pytest a --exit=1 || eval "declare F=3"⏎exit ${F:-0}
+«H»«T»⏎unset -f test_fail⏎exit $RET ¦ set -e⏎pytest a --exit=1 || note a⏎note() { :; }⏎echo "@ end" ¦ RET=0⏎
+note() { say "$@"; RET=1; }⏎pytest a --exit=1 || note a⏎say() { echo "@ late $1"; }⏎pytest b --exit=2 || note b⏎
+exit $RET
 """
 
 
