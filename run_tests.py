@@ -7094,7 +7094,7 @@ SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # Commands of a `$(…)` that look at nothing but their words.
 WORDS_ALONE = names_in("basename dirname echo hostname nproc printf uname [ [[ test")
 SEES_OUTSIDE = (
-    SUBSTITUTION + r"|\$\?|\$\{[!?]|\bSECONDS\b|\bEPOCH(?:SECONDS|REALTIME)\b|%\([^)]*\)T"
+    SUBSTITUTION + r"|@P\}|\$\?|\$\{[!?]|\bSECONDS\b|\bEPOCH(?:SECONDS|REALTIME)\b|%\([^)]*\)T"
 )
 FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
 # A question whether something is there: the operator and the name.
@@ -7823,11 +7823,12 @@ def without_calm(text: str) -> str:
 
 
 def makes_names(node: Node) -> bool:
-    """Whether the names in an arithmetic expression may be put together from pieces."""
+    """Whether the names that a command computes with may be put together from pieces, or be arguments."""
     sums = re.findall(r"(?s)\(\((.*?)\)\)", node.text)
-    if node.name == "[[" and re.search(r"\s-(?:eq|ne|lt|le|gt|ge)\s", node.text):
+    is_sum = node.name == "[[" and re.search(r"\s-(?:eq|ne|lt|le|gt|ge)\s", node.text)
+    if is_sum or node.name in ("let", "unset") or re.search(r"\s-v\s", node.text):
         sums.append(node.text)
-    return any(re.search(r"\}\w|\w\$", each) for each in sums)
+    return any(re.search(r"\}\w|\w\$|\$\{?[\d@*]", each) for each in sums)
 
 
 def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> bool:
@@ -8416,6 +8417,7 @@ class Script:
         self.functions: Dict[str, List[Node]] = {}  # of all files
         self.sought: Set[str] = set()  # handlers whose files bash has been asked for
         self.changes: Set[str] = set()  # variables that handlers change
+        self.patterns: Set[str] = set()  # variables that may stand for what files there are
         self.locals: Set[str] = set()  # variables that functions have for themselves
         # Commands may have other names than the files say: by aliases, `$NAME`, or what `eval` makes.
         self.is_wild = False
@@ -8423,7 +8425,11 @@ class Script:
     def read(self, source: str, text: str) -> ScriptFile:
         """Read a file of the script, and the others again if its handlers change what was not known to change."""
         known = len(self.changes)
-        file = self.files[source] = ScriptFile(source, text, self.tells, self.changes)
+        globs = rf"\b({NAME})=[\"']?[^\s\"';&|()]*(?<!\$)[*?]"
+        self.patterns.update(re.findall(globs, re.sub(r"\$\{.*?\}", "", text)))
+        file = self.files[source] = ScriptFile(
+            source, text, self.tells, self.changes | self.patterns
+        )
         for name, definitions in file.functions.items():
             self.functions.setdefault(name, []).extend(definitions)
         self.locals.update(*map(locals_of, file.commands))
@@ -8439,12 +8445,14 @@ class Script:
         for each in self.files.values():
             for site, _ in each.found:
                 self.changes |= read_handler(site.nodes, self.functions).changes
-        for name, value in re.findall(rf"({NAME})=[\"']?({NAME})\b", text):
-            if value in self.changes:  # by another name
+        for name, value in re.findall(rf"({NAME})=('[^']*'|\S+)", text):
+            if not self.changes.isdisjoint(re.findall(NAME, value)):  # by another name
                 self.changes.add(name)
         if len(self.changes) > known:
             for name, each in self.files.items():
-                self.files[name] = ScriptFile(name, each.text, self.tells, self.changes)
+                self.files[name] = ScriptFile(
+                    name, each.text, self.tells, self.changes | self.patterns
+                )
         return self.files[source]
 
     def tables(self) -> str:
@@ -8475,7 +8483,7 @@ class Script:
                 ):  # it does not split words
                     word = f'"{word}"'
                 node = Reader(f"echo {word}").nodes[0]
-            if not is_calm(node, self.changes, calm):
+            if not is_calm(node, self.changes | self.patterns, calm):
                 break
             if there is not None:
                 return f"_rt_look {operator} {word}"

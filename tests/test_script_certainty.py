@@ -555,6 +555,11 @@ f() { pytest a --exit=1 || \return 4; }⏎f ¦ pytest a --exit=1 || eval "declar
 «H»«T»⏎unset -f test_fail⏎exit $RET ¦ set -e⏎pytest a --exit=1 || note a⏎note() { :; }⏎echo "@ end" ¦ RET=0⏎
 note() { say "$@"; RET=1; }⏎pytest a --exit=1 || note a⏎say() { echo "@ late $1"; }⏎pytest b --exit=2 || note b⏎
 exit $RET
+RET=0 v=RE⏎pytest a --exit=1 || RET=1⏎let x=${v}T⏎exit $x ¦ v=RE⏎pytest a --exit=1 || RET=1⏎[ -v ${v}T ] && exit 4⏎
+exit 0 ¦ RET=0⏎set -- RET⏎pytest a --exit=1 || RET=1⏎(( $1 )) && exit 4⏎exit 0 ¦ RET=0⏎e='0+RET'⏎
+pytest a --exit=1 || RET=1⏎((e)) && r=4⏎e=⏎exit ${r:-0} ¦ w='$RE'; w+=T RET=0⏎pytest a --exit=1 || RET=1⏎x=${w@P}⏎w=⏎
+[ $x = 0 ] || exit 4⏎exit 0 ¦ p='*.xml' n=0⏎bash -c 'sleep 0.1; echo x >a.xml' tests/x || RET=1⏎
+for f in $p; do [ "$f" = a.xml ] && n=1; done⏎[ $n = 1 ] || exit 4
 """
 
 
