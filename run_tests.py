@@ -7080,9 +7080,10 @@ ASSIGNING = names_in(
 NAME = r"(?a:[A-Za-z_]\w*)"
 # What only the script's own shell can tell, as `$!`, or change, as `${x:=1}`.
 OWN_STATE = (
-    r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\bS?RANDOM\b|\$\{\w+:?[=?]"
+    r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\bS?RANDOM\b"
+    r"|\$\{\w+(?:\[[^]]*\])?:?[=?]"
     r"|\$\(\((?:[^()]|\([^()]*\))*(?:\+\+|--|[^=!<>]=[^=])|\$\{[^}]*(?:\+\+|--)|\$\["
-    r"|[<>]&\s*(?:[3-9]|\d\d)|(?<!<)<<(?!<)"
+    r"|[<>]&\s*(?:[3-9]|\d\d|\$)|/fd/|(?<!<)<<(?!<)"
 )
 # How a function or trap asks where it is called from.
 WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
@@ -7842,8 +7843,8 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
     if re.search(SEES_OUTSIDE, without_calm(text)) or makes_names(node):
         return False
     for operator, word in zip(node.redirects, node.redirects[1:]):
-        is_file = operator.kind == "operator" and not operator.text.endswith(">&")
-        if is_file and word.text != "/dev/null":
+        is_copy = operator.text.endswith(">&") and re.fullmatch(r"\d*-?", word.text)
+        if operator.kind == "operator" and not is_copy and word.text != "/dev/null":
             return False
     if node.kind:
         return True
@@ -7894,7 +7895,7 @@ unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_places _rt_calm
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
 _rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
-_rt_ran=() _rt_looked=() _rt_pass= _rt_error= _rt_x=
+_rt_ran=() _rt_looked=() _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
@@ -7945,14 +7946,14 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
 _rt_step() {
   local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
   case $_rt_command in
-    *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | trap*RETURN*)    # functions inherit this one by our `set -T`
-      _rt_join
+    *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | *trap*[Rr][Ee][Tt][Uu][Rr][Nn]*)
+      _rt_join         # behind our `set -T`, functions inherit a trap for RETURN
       _rt_over=alone
       builtin trap - DEBUG
       _rt_ask alone "$_rt_line" "$_rt_command"
       return ;;
   esac
-  [[ ${_rt_files[$_rt_source]-} ]] || _rt_ask scan "$_rt_source" "$PWD"
+  [[ ${_rt_files[$_rt_source]-} ]] || _rt_ask scan "$_rt_source" "$_rt_from"
   _rt_place=${_rt_places[${_rt_files[$_rt_source]}:$_rt_line]-}
   [[ ! $_rt_trapped ]] || _rt_keep_traps
   [[ ${FUNCNAME[2]-} != "$_rt_name" ]] || return         # a function is seen where it is called and where it begins
@@ -7970,7 +7971,7 @@ _rt_step() {
   fi
   case $_rt_name in
     *trap* | *=* | *\$* | builtin | command) _rt_trapped=1 ;;
-    source | .) _rt_files=() _rt_calm=() ;;    # a file may be another than before
+    source | .) _rt_files=() _rt_calm=() _rt_from=$PWD ;;    # a file may be another than before
   esac
 }
 _rt_ask_site() {
@@ -7981,7 +7982,7 @@ _rt_remember() { # this place and command need no question, as long as tests are
 }
 _rt_scan_home() { # scans the file that defines a function, which `declare -F` names
   local _rt_home
-  ! _rt_home=$(shopt -s extdebug; builtin declare -F -- "$1") || _rt_ask scan "${_rt_home#* * }" "$PWD"
+  ! _rt_home=$(shopt -s extdebug; builtin declare -F -- "$1") || _rt_ask scan "${_rt_home#* * }" "$_rt_from"
 }
 _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, _rt_mask, _rt_first
   local _rt_why= _rt_marked= _rt_level=0 _rt_reads= _rt_n _rt_home=$_rt_source
@@ -8515,15 +8516,15 @@ class Script:
 
     def reach(self, text: str, state: Mapping[str, str], but: str = "") -> Set[str]:
         """The names in some bash, in the functions that it calls `but` one, and in the values of its variables."""
-        waiting = re.findall(NAME, text)
-        reached = set(waiting)
-        for name in waiting:  # it grows
-            texts = [node.text for node in self.functions.get(name, ()) if name != but]
-            if name in state:
-                texts.append(state[name].partition("=")[2])
-            new = {each for text in texts for each in re.findall(NAME, text)} - reached
+        waiting = [text]
+        reached: Set[str] = set()
+        for each in waiting:  # it grows
+            # A function may be named as no variable can be.
+            new = {*re.findall(NAME, each), *re.findall(r"[\w.:+-]+", each)} - reached
             reached |= new
-            waiting += new
+            for name in new:
+                waiting += [node.text for node in self.functions.get(name, ()) if name != but]
+                waiting.append(state.get(name, "").partition("=")[2])
         return reached
 
     def needed_by(self, site: Site) -> Set[str]:
@@ -8604,7 +8605,7 @@ class Script:
     def guarded(self) -> Set[str]:
         """The functions in which `set -e` does not count, and those that they call."""
         names = set().union(*(file.guarded for file in self.files.values()))
-        if any("$" in name for name in names):
+        if any(re.match(r"eval$|.*\$", name) for name in names):
             return set(self.functions)
         return self.reach(" ".join(names), {}) - {""}
 
@@ -8867,6 +8868,7 @@ class ScriptRun(Run):
             text = list_text(os.path.join(directory, source))
         except ListError:
             text = ""  # `eval`, standard input
+            self.script.is_wild = True
         before = self.script.files.get(source)
         if before is None or before.text != text:
             self.introduce(self.script.read(source, text))

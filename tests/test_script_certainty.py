@@ -560,6 +560,15 @@ exit 0 ¦ RET=0⏎set -- RET⏎pytest a --exit=1 || RET=1⏎(( $1 )) && exit 4�
 pytest a --exit=1 || RET=1⏎((e)) && r=4⏎e=⏎exit ${r:-0} ¦ w='$RE'; w+=T RET=0⏎pytest a --exit=1 || RET=1⏎x=${w@P}⏎w=⏎
 [ $x = 0 ] || exit 4⏎exit 0 ¦ p='*.xml' n=0⏎bash -c 'sleep 0.1; echo x >a.xml' tests/x || RET=1⏎
 for f in $p; do [ "$f" = a.xml ] && n=1; done⏎[ $n = 1 ] || exit 4
+RET=0⏎chk-test() { [ $RET -eq 0 ]; }⏎pytest a --exit=1 || RET=1⏎chk-test || exit 4⏎exit 0 ¦ set -e⏎
+run-all() { sub-all; }⏎sub-all() { pytest a --exit=1; echo "@ continues"; }⏎run-all || echo "@ bad"
+RET=0⏎f() { pytest a --exit=3; }⏎. <(echo "f || RET=1")⏎exit $RET ¦ set -e⏎x=f⏎f() { pytest a --exit=1; echo "@ x"; }⏎
+eval "$x" || echo "@ bad"
+RET=0⏎builtin trap 'RET=1; echo "@ $FUNCNAME"' return⏎f() { pytest a --exit=1; }⏎f⏎exit $RET
+echo 'chk() { ( exit $RET ) || exit 4; }' >l.sh; echo 'chk() { :; }' >sub/l.sh⏎. ./l.sh⏎cd sub⏎
+pytest a --exit=1 || RET=1⏎chk⏎exit 0
+bash -c 'sleep 0.1; echo "@ x"' tests/x >log || RET=1⏎echo "@ y" >&log⏎cat log
+exec {fd}>x 7>y⏎pytest a >&$fd || RET=1⏎pytest b >/dev/fd/7 || RET=1⏎exit ${RET:-0}
 """
 
 
