@@ -7379,16 +7379,6 @@ def without_quotes(text: str) -> str:
     return re.sub(r"""(?s)("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", text)
 
 
-def needed_by(text: str) -> List[str]:
-    """The variables that `set -u` wants to be set where some bash runs, perhaps with some others.
-
-    It wants neither whole arrays, `${A[@]}`, nor the A of `${A:+:$A}`.
-    """
-    plain = re.sub(r"\$\{(\w+):?\+[^${}]*\$\{?\1\b\}?[^${}]*\}", "", without_quotes(text))
-    whole = r"\$(?:\{(\w+)(?!\w*(?:(?:\[[^]]*\])?:?[-+]|\[[@*]\]))|(\d|[A-Za-z_]\w*))"
-    return ["".join(names) for names in re.findall(whole, plain)]
-
-
 class ScriptFile:
     """What is read of a script, or of a file that it sources: its tests, and where bash has to wait for them.
 
@@ -7988,14 +7978,6 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
   local _rt_why= _rt_marked= _rt_level=0 _rt_reads= _rt_n _rt_home=$_rt_source
   [[ $_rt_own != *$'\n'"$_rt_first"$'\n'* ]] || _rt_why='bash runs it itself'
   declare -F -- "${_rt_calls[@]}" >/dev/null || _rt_why='its handler is not defined yet'
-  if [[ $_rt_flags == *u* ]]; then
-    for _rt_n in "${_rt_names[@]}"; do
-      if [[ $_rt_n == [1-9]* && $_rt_n -gt ${#_rt_arguments[@]} ||
-            $_rt_n != [1-9]* && ! -v $_rt_n && ! -v $_rt_n[@] ]]; then
-        _rt_why="$_rt_n is not set"
-      fi
-    done
-  fi
   [[ ! $! || ! $(builtin jobs -pr) ]] || _rt_why='the script has a job in the background'
   if [[ /dev/fd/0 -ef /dev/fd/$_rt_stdin ]]; then
     _rt_reads=own
@@ -8067,9 +8049,10 @@ _rt_react() {    # to the tests that have failed, one after the other, as the ru
 _rt_return() { return "$1"; }
 _rt_handle() {   # the status of a test, its handler, the options and the positional parameters at its place
   local PS4=$'\1'$PS4 _rt_failed=$1 _rt_text=$2 _rt_set=${3//[!aux]/}
-  _rt_text="{ ${_rt_set:+set -$_rt_set; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_text"$'\n'
-  _rt_text+="{ _rt_reacted=\$?; set +aux; } 2>/dev/null"
+  _rt_text="{ ${_rt_set:+set -$_rt_set; }_rt_return $1; } 2>/dev/null"$'\n'"{ $_rt_text"$'\n'
+  _rt_text+="{ _rt_reacted=\$?; set +aux; } 2>/dev/null; }"
   shift 3
+  _rt_reacted=256    # it stays so where an error in an expansion ends the block
   { eval "$_rt_text"; } 2>&FD_ERR
 }
 _rt_end() {
@@ -8527,19 +8510,6 @@ class Script:
                 waiting.append(state.get(name, "").partition("=")[2])
         return reached
 
-    def needed_by(self, site: Site) -> Set[str]:
-        """The variables that `set -u` wants to be set for a test and for what the script does about it."""
-        text = site.handler.replace(RETURN, "")
-        names = {*needed_by(site.test.body), *needed_by(text)}
-        if site.rest is not None:
-            for node in walk(site.nodes):
-                names -= changed_by(node) | locals_of(node)
-        for name in self.reach(text, {}):
-            for function in self.functions.get(name, ()):
-                inner = {each for each in needed_by(function.text) if not each.isdigit()}
-                names |= inner.difference(*map(locals_of, walk(function.parts())))
-        return names
-
     def has_tests(self, name: str) -> bool:
         """Whether a function has tests that can be handed over one by one, which is better than all at once."""
         found = chain.from_iterable(file.found for file in self.files.values())
@@ -8708,14 +8678,10 @@ class Certainty:
     def doubt(self, handed: Handed, seen: List[str], status: int) -> None:
         """Note the first of what has seen too much, or that something has looked at the status of a reaction."""
         site = handed.site
-        if (
-            status
-            and site.handler
-            and (
-                self.script.is_watched(site, handed.flags)
-                or (not site.rest and re.search("[eR]", handed.flags))
-            )
-        ):
+        looks = self.script.is_watched(site, handed.flags) or (
+            not site.rest and re.search("[eR]", handed.flags)
+        )
+        if status > 255 or (status and site.handler and looks):
             seen.append(f"{handed.test.where}:what looks at the status of its handler")
         for text in seen[:1]:
             file, line, command = text.split(":", 2)
@@ -8945,12 +8911,10 @@ class ScriptRun(Run):
         join = "_rt_join; "
         if self.script.changes.isdisjoint(self.script.reach(site.test.body, {})):
             join = ""
-        needed = self.script.needed_by(site)
-        names = " ".join(sorted(needed))
         calls = " ".join(self.script.reach(site.handler, {}) & self.script.functions.keys())
         return (
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
-            f"local _rt_names=({names}) _rt_calls=({calls}) _rt_same={'1' * is_same} "
+            f"local _rt_calls=({calls}) _rt_same={'1' * is_same} "
             f"_rt_paths=({' '.join(site.names)}); _rt_hand; _rt_site=1"
         )
 
@@ -9097,7 +9061,7 @@ class ScriptRun(Run):
             return "BASH_SOURCE is not its own"
         if said.reads == "other" and (self.schedule.pool.sequential or not site.is_in_reader):
             return "its standard input is redirected"
-        why = self.function_obstacle(line.first, site, said.flags)
+        why = self.function_obstacle(line.first, said.flags)
         if why:
             return why
         if said.error and not site.handler and handler.hasty:
@@ -9111,13 +9075,11 @@ class ScriptRun(Run):
             return "what follows may look at the status of its handler"
         return said.obstacle
 
-    def function_obstacle(self, name: str, site: Site, flags: str) -> str:
+    def function_obstacle(self, name: str, flags: str) -> str:
         """Why bash has to run a test itself that is a function; empty if it is none, or need not."""
         function = self.script.functions.get(name)
         if function is None:
             return f"{name} is a function that was not read" * ("F" in flags)
-        if "u" in flags and (site.handler or "e" not in flags):
-            return f"{name} may end the script"
         if not read_handler(function, self.script.functions, flags).is_test:
             return f"{name} changes the script's shell"
         return ""
@@ -9175,33 +9137,40 @@ class ScriptRun(Run):
         """
         test = self.script_test(line)
         has_stdin = self.schedule.pool.sequential and said.reads == "own"
-        shell = test.shell._replace(has_stdin=has_stdin)
+        os.makedirs(self.folder_of(test), exist_ok=True)
+        folder = shlex.quote(self.folder_of(test))
+        before = ""
+        after = f": >|{folder}/after"
         if line.first in self.script.functions:
-            folder = self.folder_of(test)
-            os.makedirs(folder, exist_ok=True)
             before, after = (
-                f"(_rt_status=$?; _rt_to={folder}/{when}; . {self.keeper}; exit $_rt_status) 2>/dev/null"
+                f"_rt_to={folder}/{when}; . {shlex.quote(self.keeper)}"
                 for when in ("before", "after")
             )
+            before = f"({before}) 2>/dev/null"
             if "e" in said.flags and not site.handler:
                 before = f"set -e; {before}"  # which counts in functions
-            shell = shell._replace(before=before, after=after)
+        after = f"(_rt_status=$?; {after}; exit $_rt_status) 2>/dev/null"
+        shell = test.shell._replace(has_stdin=has_stdin, before=before, after=after)
         return test._replace(shell=shell)
 
     def folder_of(self, test: Test) -> str:
         """Where the states of a test's shell are."""
         return f"{self.keeper}.{test.index}"
 
-    def check_calls(self) -> None:
-        """Functions have run in shells of their own, which they may neither change nor end but by a last failure."""
+    def check_shells(self) -> None:
+        """Tests have run in shells of their own, which they may neither change nor end but by a last failure."""
         for handed in self.handed:
-            is_last = handed.reaction.endswith(END) and self.has_failed(handed)
-            if not handed.test.shell.after or is_last:
+            calls = handed.test.shell.before
+            is_last = calls and handed.reaction.endswith(END) and self.has_failed(handed)
+            if is_last or self.result_of(handed).outcome is Outcome.TIMEOUT:
                 continue
             folder = self.folder_of(handed.test)
             states = {"the shell has ended", ""}
             with suppress(ListError):
-                states = {list_text(f"{folder}/{when}") for when in ("before", "after")}
+                states = {
+                    list_text(f"{folder}/{when}")
+                    for when in ["before"] * bool(calls) + ["after"]
+                }
             if len(states) > 1:
                 self.certainty.doubts.append(
                     f"{handed.test.where}: `{handed.site.test.first}` went ahead of what it does to the script's shell"
@@ -9220,6 +9189,11 @@ class ScriptRun(Run):
     def on_end(self, _offset: int) -> None:
         """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
         self.has_ended = True
+        reaction = self.certainty.reaction
+        if reaction and reaction.handed.test not in self.last_ones:
+            self.certainty.doubts.append(
+                f"{reaction.handed.test.where}: the script went ahead of a handler that has ended it"
+            )
         if self.shell.fault:
             raise self.shell.fault
 
@@ -9240,7 +9214,7 @@ class ScriptRun(Run):
 
     def call_handlers(self) -> None:
         """Let bash react to the tests that failed, in its order, or go on."""
-        self.check_calls()
+        self.check_shells()
         self.handling = [
             handed for handed in self.handed if not self.is_ending and self.has_reaction(handed)
         ]

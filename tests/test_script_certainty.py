@@ -569,6 +569,9 @@ echo 'chk() { ( exit $RET ) || exit 4; }' >l.sh; echo 'chk() { :; }' >sub/l.sh�
 pytest a --exit=1 || RET=1⏎chk⏎exit 0
 bash -c 'sleep 0.1; echo "@ x"' tests/x >log || RET=1⏎echo "@ y" >&log⏎cat log
 exec {fd}>x 7>y⏎pytest a >&$fd || RET=1⏎pytest b >/dev/fd/7 || RET=1⏎exit ${RET:-0}
+set -u⏎A=(x)⏎pytest ${A[5]} || echo "@ bad"⏎exit 0 ¦ set -u⏎pytest --n=$((NOPE+1)) || echo "@ bad"⏎exit 0
+test_fail() { echo "@ $((1/0))"; }⏎f() { pytest a --exit=1 || test_fail a; exit 0; }⏎f⏎exit 5 ¦ set -u⏎
+trap 'echo "@ bye $?"' EXIT⏎pytest a --exit=1 || echo "@ $NOPE"⏎pytest b
 """
 
 
