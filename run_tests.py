@@ -9162,7 +9162,13 @@ class ScriptRun(Run):
         for handed in self.handed:
             calls = handed.test.shell.before
             is_last = calls and handed.reaction.endswith(END) and self.has_failed(handed)
-            if is_last or self.result_of(handed).outcome is Outcome.TIMEOUT:
+            ended = (
+                Outcome.PASSED,
+                Outcome.FLAKY,
+                Outcome.FAILED,
+                Outcome.CRASHED,
+            )  # by itself
+            if is_last or self.result_of(handed).outcome not in ended:
                 continue
             folder = self.folder_of(handed.test)
             states = {"the shell has ended", ""}
