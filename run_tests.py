@@ -7090,7 +7090,7 @@ WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
 FAILED_STATUS = (
     r"""(?:\[\[?|test) "?\$\?"? (?:-ne|!=|-gt) 0(?: \]\]?)?|\(\( ?\$\? (?:!=|>) 0 ?\)\)"""
 )
-ASKS_STATUS = r"\$\{?\?|PIPESTATUS"
+ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # Commands of a `$(…)` that look at nothing but their words.
 WORDS_ALONE = names_in("basename dirname echo hostname nproc printf uname [ [[ test")
@@ -7936,7 +7936,7 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
 _rt_step() {
   local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
   case $_rt_command in
-    *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | *trap*[Rr][Ee][Tt][Uu][Rr][Nn]*)
+    *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | set\ -k* | *keyword* | *trap*[Rr][Ee][Tt][Uu][Rr][Nn]*)
       _rt_join         # behind our `set -T`, functions inherit a trap for RETURN
       _rt_over=alone
       builtin trap - DEBUG
@@ -8874,13 +8874,18 @@ class ScriptRun(Run):
         """Bash is about to run a command where a test stands."""
         read = Reader(command).nodes
         words = tuple(words_of(read[0])) if read else ()
-        sites = self.script.files[source].sites.get(int(line), [])
-        sites = [site for site in sites if site.words == words]
+        file = self.script.files[source]
+        sites = [site for site in file.sites.get(int(line), ()) if site.words == words]
+        same = {
+            node.start
+            for node in file.commands
+            if int(line) in file.lines_of(node) and tuple(words_of(node)) == words
+        }
         self.arguments = arguments
         if self.script.tells.runs_no_test(words, arguments):
             sites = []
-        if len(sites) > 1:
-            self.explain(sites[0].test, "another test on its line has the same words")
+        if sites and len(same) > 1:
+            self.explain(sites[0].test, "another command on its line has the same words")
         elif sites and (sites[0].handler or not self.script.has_tests(words[0])):
             self.place = line, command
             return self.hand_over(sites[0])

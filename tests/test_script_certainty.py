@@ -572,6 +572,9 @@ exec {fd}>x 7>y⏎pytest a >&$fd || RET=1⏎pytest b >/dev/fd/7 || RET=1⏎exit 
 set -u⏎A=(x)⏎pytest ${A[5]} || echo "@ bad"⏎exit 0 ¦ set -u⏎pytest --n=$((NOPE+1)) || echo "@ bad"⏎exit 0
 test_fail() { echo "@ $((1/0))"; }⏎f() { pytest a --exit=1 || test_fail a; exit 0; }⏎f⏎exit 5 ¦ set -u⏎
 trap 'echo "@ bye $?"' EXIT⏎pytest a --exit=1 || echo "@ $NOPE"⏎pytest b
+while pytest a --exit=1; do exit 0; done; pytest a --exit=1 || RET=1⏎exit ${RET:-0} ¦ test_fail() { N=$((N+1)); }⏎
+pytest a --exit=1; pytest a --exit=1 || test_fail a⏎exit $N ¦ pytest a b --exit=1⏎[ "$_" = --exit=1 ] || exit 4⏎
+pytest b ¦ set -k⏎pytest a X=1 --exit=1 || RET=1⏎exit $RET
 """
 
 
