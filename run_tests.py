@@ -7070,6 +7070,8 @@ MAY_BE_PUT_OFF = CALM | names_in(
     "awk basename cat cut date dirname exit grep head hostname ls mkdir nvidia-smi return sed set tail tee touch tr "
     "wc"
 )
+# Words of a handler that look into files, or whether they are there.
+READS = names_in("awk cat cut grep head ls sed tail wc -d -f -s")
 LEAVES = names_in(
     "return break continue exec local declare typeset set shopt shift getopts eval source . command builtin"
 )
@@ -8090,10 +8092,11 @@ _rt_keep_traps() {    # the end of the script waits too, and so does what a fail
   _rt_frames=${_rt_frames% main}
   if [[ ! $_rt_on_error && $_rt_flags != *E* && ${_rt_frames// source/} ]]; then
     _rt_trapped=up     # a function does not see the trap of its caller
-  elif [[ $_rt_on_error != *_rt_wait* ]]; then
+  else
     eval "set -- ${_rt_on_error#trap -- }"
-    _rt_error=${1-}
-    [[ ! $_rt_error ]] || trap -- "{ _rt_wait && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null; $_rt_error" ERR
+    _rt_text='{ _rt_wait && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null; '
+    _rt_error=${1#"$_rt_text"}    # it may have been kept with ours, and set again
+    [[ ! $_rt_error ]] || trap -- "$_rt_text$_rt_error" ERR
   fi
 }
 _rt_wait() {     # before the commands of a trap for ERR, which bash does not tell
@@ -9043,6 +9046,9 @@ class ScriptRun(Run):
             return site.hurry
         if said.must_wait:
             return "bash cannot wait behind it"
+        writes = any(re.match(r"\\>(?!/dev/)", name) for name in site.names)
+        if not writes and not READS.isdisjoint(self.script.reach(site.handler, {})):
+            return "its handler reads files"
         if site.function:
             for name in sorted(handler.changes & self.script.locals):
                 return f"its handler changes {name}, which may be gone when its function ends"
@@ -9145,7 +9151,7 @@ class ScriptRun(Run):
         os.makedirs(self.folder_of(test), exist_ok=True)
         folder = shlex.quote(self.folder_of(test))
         before = ""
-        after = f": >|{folder}/after"
+        after = f": >|{folder}/before >|{folder}/after"
         if line.first in self.script.functions:
             before, after = (
                 f"_rt_to={folder}/{when}; . {shlex.quote(self.keeper)}"
@@ -9164,24 +9170,16 @@ class ScriptRun(Run):
 
     def check_shells(self) -> None:
         """Tests have run in shells of their own, which they may neither change nor end but by a last failure."""
+        by_itself = (Outcome.PASSED, Outcome.FLAKY, Outcome.FAILED, Outcome.CRASHED)
         for handed in self.handed:
-            calls = handed.test.shell.before
-            is_last = calls and handed.reaction.endswith(END) and self.has_failed(handed)
-            ended = (
-                Outcome.PASSED,
-                Outcome.FLAKY,
-                Outcome.FAILED,
-                Outcome.CRASHED,
-            )  # by itself
-            if is_last or self.result_of(handed).outcome not in ended:
+            may_end = handed.test.shell.before and handed.reaction.endswith(END)
+            has_ended = self.result_of(handed).outcome in by_itself
+            if not has_ended or (may_end and self.has_failed(handed)):
                 continue
             folder = self.folder_of(handed.test)
             states = {"the shell has ended", ""}
             with suppress(ListError):
-                states = {
-                    list_text(f"{folder}/{when}")
-                    for when in ["before"] * bool(calls) + ["after"]
-                }
+                states = {list_text(f"{folder}/{when}") for when in ("before", "after")}
             if len(states) > 1:
                 self.certainty.doubts.append(
                     f"{handed.test.where}: `{handed.site.test.first}` went ahead of what it does to the script's shell"
