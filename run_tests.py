@@ -8066,16 +8066,23 @@ _rt_end() {
     [[ -s $_rt_folder/traps ]] || trap : HUP INT TERM    # the rest of its EXIT trap is to run
     [[ -o posix ]] || exit() { _rt_leave "${1-$?}"; }
     _rt_join
-    [[ -o posix ]] || unset -f exit
+    _rt_leave_as "$_rt_status"
     _rt_over=1
   fi
   set "-${_rt_flags//[!aeuvx]/}$_rt_x"
   return "$_rt_status"
 }
 _rt_leave() {    # ends a script that has come to its end already, which bash does without the rest of its EXIT trap
-  unset -f exit
+  _rt_leave_as "$1"
+  case $_rt_farewell in    # the script's arguments are not here
+    *\$[0-9@*#]* | *\$\{[0-9@*]*) _rt_ask strayed 0 'the trap for EXIT' ;;
+  esac
   eval "{ ${_rt_x:+set -x; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_farewell"
-  { exit "$1"; } 2>/dev/null
+  exit "$1"
+}
+_rt_leave_as() { # an `exit` without a status has this one in its EXIT trap, in which bash would take that of our hook
+  _rt_left=$1
+  [[ -o posix ]] || exit() { { builtin exit "${1-$_rt_left}"; } 2>/dev/null; }
 }
 _rt_keep_traps() {    # the end of the script waits too, and so does what a failure runs, whatever traps there are
   local IFS=' ' _rt_text _rt_frames

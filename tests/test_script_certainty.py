@@ -578,6 +578,9 @@ pytest b ¦ set -k⏎pytest a X=1 --exit=1 || RET=1⏎exit $RET
 RET=0⏎note() { cat $1; RET=1; }⏎bash -c 'echo "@ one" >log; exit 1' tests/x || note log⏎
 bash -c 'sleep 0.1; echo "@ two" >log' tests/y || note log⏎exit $RET ¦ RET=0⏎trap 'RET=1' ERR⏎old=$(trap -p ERR)⏎
 trap - ERR⏎pytest b⏎eval "$old"⏎pytest c --exit=1⏎exit $RET
+trap 'echo "@ bye $?"; exit' EXIT⏎pytest a⏎pytest b --exit=4 ¦ set -- 0 y⏎trap 'exit $1' EXIT⏎
+pytest a --exit=1 || exit 3⏎shift⏎pytest b ¦ trap 'echo "@ bye $?"; [ -z "$BAD" ] || exit' EXIT⏎
+pytest a --exit=1 || BAD=1⏎pytest b
 """
 
 
