@@ -7842,12 +7842,11 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
         return True
     if node.name not in ("[[", "((") and has_glob(node.words[1:]):
         return False
-    if node.name in ("[", "[[", "test"):
-        return re.search(rf"\s{FILE_TEST}\s", node.text) is None
-    if node.name == "unset" and any(
-        word == "-f" or word in functions for word in words_of(node)
-    ):
+    if node.name == "unset" and any(word in functions for word in words_of(node)):
         return False
+    if node.name in ("[", "[[", "test", "unset"):  # -f, of a function
+        asks = rf"\s[\"'\\]?{FILE_TEST}[\"']?\s|(?:\[|test) (?:! )?\$\S+ [^]=!<>-]"
+        return re.search(asks, node.text) is None
     if not node.words:
         return not ("=(" in text and has_glob(node.assigned))
     if node.name == "((":
@@ -7887,7 +7886,7 @@ unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_places _rt_calm
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
 _rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
-_rt_ran=() _rt_looked=() _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
+_rt_ran=() _rt_looked=() _rt_evaluated=() _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
@@ -7947,6 +7946,7 @@ _rt_step() {
   esac
   [[ ${_rt_files[$_rt_source]-} ]] || _rt_ask scan "$_rt_source" "$_rt_from"
   _rt_place=${_rt_places[${_rt_files[$_rt_source]}:$_rt_line]-}
+  [[ ! ${_rt_evaluated[_rt_line]-} ]] || _rt_place=${_rt_place/s}
   [[ ! $_rt_trapped ]] || _rt_keep_traps
   [[ ${FUNCNAME[2]-} != "$_rt_name" ]] || return         # a function is seen where it is called and where it begins
   if [[ $_rt_place == *s* || $_rt_handlers == *" $_rt_name "* ]]; then
@@ -7964,7 +7964,17 @@ _rt_step() {
   case $_rt_name in
     *trap* | *=* | *\$* | builtin | command) _rt_trapped=1 ;;
     source | .) _rt_files=() _rt_calm=() _rt_from=$PWD ;;    # a file may be another than before
+    eval) _rt_expect_lines ;;
   esac
+}
+_rt_expect_lines() { # `eval` gives its text the lines of the file from its own on: no test of the file stands there
+  local _rt_n
+  _rt_calm=()
+  [[ $_rt_command != *[\`]* && $_rt_command != *'$('* ]] || return
+  set -- "${_rt_arguments[@]}"
+  eval "set -- ${_rt_command#eval}"
+  set -- "${*//[!$'\n']/}"
+  for ((_rt_n = 1; _rt_n <= ${#1}; _rt_n++)); do _rt_evaluated[_rt_line + _rt_n]=1; done
 }
 _rt_ask_site() {
   _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command" "${_rt_arguments[@]}"

@@ -581,6 +581,9 @@ trap - ERR⏎pytest b⏎eval "$old"⏎pytest c --exit=1⏎exit $RET
 trap 'echo "@ bye $?"; exit' EXIT⏎pytest a⏎pytest b --exit=4 ¦ set -- 0 y⏎trap 'exit $1' EXIT⏎
 pytest a --exit=1 || exit 3⏎shift⏎pytest b ¦ trap 'echo "@ bye $?"; [ -z "$BAD" ] || exit' EXIT⏎
 pytest a --exit=1 || BAD=1⏎pytest b
+o=-f⏎bash -c 'sleep 0.1; echo x >made' tests/x || RET=1⏎[ $o made ] || exit 4⏎rm made⏎
+bash -c 'sleep 0.1; echo x >made' tests/x || RET=1⏎[ "-f" made ] || exit 5
+code=$'x=1\npytest a --exit=$x || exit 4'⏎x=0⏎eval "$code"⏎pytest a --exit=$x || RET=1⏎exit 0
 """
 
 
