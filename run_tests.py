@@ -1482,7 +1482,8 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
             found.setdefault(
                 "prepares",
                 f"{where}: `{test.words[0]}` is a test here and runs beside those below; put it into "
-                "the script that calls the runner, or write `wait` below it",
+                "the script that calls the runner, or write `wait` below it; a whole script is to be "
+                "a file that ends in .sh, or begins with #!",
             )
         is_told = (
             test.attributes.gpus is not None or test.has_mask or options.gpus_per_test != 1
@@ -1502,30 +1503,38 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
 # _rt_exports is empty; those that every bash has, or that a test gets from the runner, always. Arguments: the
 # positional parameters.
 SNAPSHOT = r"""
-builtin printf -v _rt_prefixes '"${!%s@}" ' {a..z} {A..Z} _
+_rt_variables=() _rt_known=
 _rt_snapshot() {
-  local _rt_name _rt_names _rt_kept=()
+  local _rt_name _rt_text=
   umask -p
   for _rt_name in c d f l m n s t u v; do
     builtin printf 'ulimit -S%s ' "$_rt_name"
     ulimit "-S$_rt_name"
   done
   shopt -p
-  eval "_rt_names=($_rt_prefixes)"
-  for _rt_name in "${_rt_names[@]}"; do
-    case $_rt_name in
-      _rt_*|_|BASH_ARG[CV]|BASH_COMMAND|BASH_LINENO|BASH_SOURCE|BASH_SUBSHELL|BASH_VERSINFO|BASHOPTS|BASHPID|COMP_*) ;;
-      DIRSTACK|EPOCH*|EUID|FUNCNAME|GROUPS|HISTCMD|LINENO|PIPESTATUS|PPID|RANDOM|SECONDS|SHELLOPTS|SHLVL|SRANDOM|UID) ;;
-      CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK) ;;
-      PS4) _rt_kept+=(PS4) ;;      # for root, bash does not read it from the environment
-      *) [[ ! $_rt_exports && ${!_rt_name@a} == x ]] || _rt_kept+=("$_rt_name") ;;
-    esac
-  done
-  declare -p "${_rt_kept[@]}"
+  compgen -v -X '_rt_*' >|"$_rt_folder/names"
+  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/names"
+  [[ $_rt_exports && $_rt_text == "$_rt_known" ]] || _rt_choose
+  declare -p "${_rt_variables[@]}"
   _rt_functions
   builtin printf 'set --'
   [[ $# == 0 ]] || builtin printf ' %q' "$@"
   builtin printf '\n'
+}
+_rt_choose() {         # sets _rt_variables to the variables that are kept
+  local _rt_all
+  _rt_known=$_rt_text _rt_variables=()
+  mapfile -t _rt_all <"$_rt_folder/names"
+  for _rt_name in "${_rt_all[@]}"; do
+    case $_rt_name in
+      _|BASH_ARG[CV]|BASH_COMMAND|BASH_LINENO|BASH_MONOSECONDS|BASH_SOURCE|BASH_SUBSHELL|BASH_TRAPSIG) ;;
+      BASH_VERSINFO|BASHOPTS|BASHPID|COMP_*) ;;
+      DIRSTACK|EPOCH*|EUID|FUNCNAME|GROUPS|HISTCMD|LINENO|PIPESTATUS|PPID|RANDOM|SECONDS|SHELLOPTS|SHLVL|SRANDOM|UID) ;;
+      CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK) ;;
+      PS4) _rt_variables+=(PS4) ;;     # for root, bash does not read it from the environment
+      *) [[ ! $_rt_exports && ${!_rt_name@a} == x ]] || _rt_variables+=("$_rt_name") ;;
+    esac
+  done
 }
 _rt_functions() {      # sets _rt_late to all, those of the file $_rt_home at their lines
   local _rt_name _rt_line _rt_file _rt_text _rt_at=1 _rt_own=() _rt_other=() _rt_debug=-u
@@ -1590,7 +1599,8 @@ _rt_state() {    # the positional parameters; sets _rt_text to the whole state, 
   _rt_snapshot "$@" >|"$_rt_folder/state"
   IFS= builtin read -r -d '' _rt_text <"$_rt_folder/state"
   IFS= builtin read -r -d '' _rt_options <"$_rt_folder/options"
-  _rt_text=${_rt_text/"PS4=\$'\\001"/"PS4=\$'"}$_rt_options
+  _rt_text=${_rt_text/"PS4=\$'\\001"/"PS4=\$'"}
+  _rt_text=${_rt_text/'PS4="'$'\1'/'PS4="'}$_rt_options      # as bash before 5.2 writes it
   [[ $_rt_text != *_rt_source* ]] || builtin printf -v _rt_text '_rt_source=%q\n%s' "$_rt_source" "$_rt_text"
 }
 _rt_environment() {    # what is exported; no program is asked, since it may be too large for one
@@ -2064,7 +2074,7 @@ def list_text(name: str) -> str:
             data = file.read()
     except OSError as error:
         raise ListError(
-            f"{name}: cannot read this list ({error.strerror}); check its path"
+            f"{name}: cannot read this list ({error.strerror}); check its path; a command is a line of a list"
         ) from None
     if name == "-" and data.startswith(b"#!"):
         raise ListError(
@@ -4239,6 +4249,13 @@ def test_environment(outer: Mapping[bytes, bytes], slots: int, run: str) -> Dict
     return environment
 
 
+def has_line_0(bash: str) -> bool:
+    """Whether a bash counts the lines of `bash -c` from 0, as it did before 5.1."""
+    with suppress(OSError):
+        return subprocess.check_output([bash, "-c", "echo $LINENO"], env={}) == b"0\n"
+    return False
+
+
 class Host:
     """Where attempts run, each with a thread of the pool that waits for it: this machine.
 
@@ -4277,6 +4294,7 @@ class Host:
         self.allow(slots)
         with suppress(RuntimeError):  # of threading; then nothing is measured
             self.workers.submit(self.health.watch, self.over)
+        self.has_line_0 = has_line_0(self.bash)
         self.environment = test_environment(os.environb, slots, run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
 
@@ -4390,7 +4408,8 @@ class Host:
                 environment[name] = exported[name]
             directory = test.shell.directory
         ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), self.ports[slot])
-        text = bash_text(test, own, ports, self.reaper.scratch, attempt.process.mark)
+        placed = test._replace(line=test.line + self.has_line_0)
+        text = bash_text(placed, own, ports, self.reaper.scratch, attempt.process.mark)
         return Job(
             self.bash,
             [b"-c", to_bytes(text), to_bytes(test.file)],
@@ -5864,7 +5883,8 @@ def total_line(results: Sequence[Result], seconds: float, pool: Pool) -> str:
     """How many tests had which outcome, where, in which time."""
     gpus = sum(bool(device.token) for device in pool.devices)
     ran = [result for result in results if result.outcome is not Outcome.DEFERRED]
-    return f"{counted(len(ran), 'test')} in {seconds:.1f}s on {gpus} GPU(s): {tally(ran) or 'none ran'}"
+    outcomes = tally(ran) or "none ran beside others"
+    return f"{counted(len(ran), 'test')} in {seconds:.1f}s on {gpus} GPU(s): {outcomes}"
 
 
 def again(results: Iterable[Result], options: Options) -> Iterator[str]:
@@ -6053,7 +6073,7 @@ def last_lines(results: Sequence[Result], schedule: Schedule) -> Iterator[str]:
     elif schedule.stopped and unfinished:
         why = "Stopped by --fail-fast"
     if why:
-        yield f"{why}: {unfinished or 'nothing was left to run'}"
+        yield f"{why}: {unfinished or 'no test was running or waiting'}"
     if failed:
         yield "Error in the following test cases: " + " ".join(failed)
     elif not why:
@@ -6400,7 +6420,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "information": {
         "--list": (
-            "print label, GPUs, log name and place of each test, tab-separated; run nothing"
+            "print label, GPUs, log name and place of each test, tab-separated, of a script's label, place and "
+            "whether it runs ahead; run nothing"
         ),
         "--verbose": "say why tests of a script do not run beside others",
         "--version": "print version and hash of this file; exit",
@@ -7075,6 +7096,8 @@ READS = names_in("awk cat cut grep head ls sed tail wc -d -f -s")
 LEAVES = names_in(
     "return break continue exec local declare typeset set shopt shift getopts eval source . command builtin"
 )
+# Programs that may stand behind a test in a pipeline.
+FILTERS = MAY_BE_PUT_OFF - RUNS_BESIDE_TESTS - NEVER_FAILS
 STATEFUL = STATE_WORDS | names_in("exit exec eval read mapfile readarray trap let getopts")
 ASSIGNING = names_in(
     "export declare typeset readonly local read let unset mapfile readarray (( getopts"
@@ -7092,6 +7115,8 @@ WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
 FAILED_STATUS = (
     r"""(?:\[\[?|test) "?\$\?"? (?:-ne|!=|-gt) 0(?: \]\]?)?|\(\( ?\$\? (?:!=|>) 0 ?\)\)"""
 )
+# The status of the first command of a pipeline, which is that of a command alone.
+FIRST_STATUS = r"\$(?:PIPESTATUS\b|\{PIPESTATUS(?:\[0\])?\})"
 ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # Commands of a `$(…)` that look at nothing but their words.
@@ -7125,6 +7150,20 @@ PREFIXES = (
 LOOKS = "$?"
 END_OF = "} "
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
+
+
+NO_TESTS = (
+    "no command has `|| test_fail` or looks like a test; name tests by how they begin (--tests 'make check|\\./run'), "
+    "or the function that is called where one fails (--fail-function NAME); if this script calls another one for its "
+    "tests, run that one"
+)
+# What in a script may keep bash from handing its tests over, as far as a dry reading tells.
+HOLDS_BACK = (
+    r"(?m)^ *trap (?:(?![\"']?\w+=\S*[\"']? ).* ERR\b|.*\b(?:RETURN|DEBUG)\b)|^ *set .*(?:\+\w*T|functrace)"
+    r"|^ *shopt -s .*extdebug|^ *FUNCNEST="
+)
+# A variable as `expandable` writes it, and what that escapes.
+EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
 
 
 class Tells(NamedTuple):
@@ -7169,6 +7208,7 @@ class Site(NamedTuple):
     handler: str  # bash; empty: there is none
     nodes: Sequence[Node]  # the same, read
     rest: Optional[Rest]  # the same, where it is no handler
+    path: Sequence[Node]  # simple commands behind the test that bash is to pass over
     function: str  # in which it stands
     hurry: str  # why the script has to wait for it at once
     # Bash words, some of which name files that no other is to have at the same time.
@@ -7177,6 +7217,11 @@ class Site(NamedTuple):
     followers: Set[str]
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
     is_last: bool  # nothing stands behind it in its file
+
+    def passed_over(self) -> str:
+        """How the commands begin that bash is to pass over: the letters of each, and a blank."""
+        starts = [re.match(r"\w*", " ".join(words_of(node)), re.ASCII) for node in self.path]
+        return "".join(f"{start.group()} " for start in starts if start)
 
 
 class Rest(NamedTuple):
@@ -7187,13 +7232,7 @@ class Rest(NamedTuple):
     text: str  # bash: all of it, but for the test
     more: int  # statements behind that of the test which belong to it
     always: bool  # it does something where the test has passed, too
-    # Of the nodes, the simple commands to which bash comes where none does anything.
-    path: Sequence[Node]
-
-    def passed_over(self) -> str:
-        """How the commands begin that bash is to pass over: the letters of each, and a blank."""
-        starts = [re.match(r"\w*", " ".join(words_of(node)), re.ASCII) for node in self.path]
-        return "".join(f"{start.group()} " for start in starts if start)
+    path: Sequence[Node]  # the simple commands to which bash comes where nothing is to be done
 
 
 class Handler(NamedTuple):
@@ -7276,7 +7315,7 @@ def next_names(nodes: Iterable[Node]) -> Set[str]:
 
 def has_glob(tokens: Iterable[Token]) -> bool:
     """Whether words may be file names to bash."""
-    quoted = r"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$\?"""
+    quoted = rf"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$\?|{FIRST_STATUS}"""
     return any(
         re.search(r"[*?[]", re.sub(quoted, "", without_calm(token.text))) for token in tokens
     )
@@ -7359,7 +7398,20 @@ def asks_if_failed(statement: Sequence[Node]) -> bool:
     """Whether a statement is `if [ $? -ne 0 ]; then …; fi`, which does nothing behind a test that passes."""
     if len(statement) != 1 or len(statement[0].bodies) != 1 or statement[0].redirects:
         return False
-    return re.match(rf"if {FAILED_STATUS}[;\s]*then\b", statement[0].text) is not None
+    text = with_plain_status(statement[0].text)
+    return re.match(rf"if {FAILED_STATUS}[;\s]*then\b", text) is not None
+
+
+def with_plain_status(text: str) -> str:
+    """Bash with `$?` in the place of the status of a pipeline's first command, if it does not ask for both."""
+    if re.search(r"\$\{?\?", text):
+        return text
+    return re.sub(FIRST_STATUS, "$?", text)
+
+
+def is_filter(node: Node) -> bool:
+    """Whether a command is a program that may stand behind a test in a pipeline."""
+    return node.name in FILTERS and not node.kind
 
 
 def obstacle_of(node: Node) -> str:
@@ -7422,7 +7474,7 @@ class ScriptFile:
         self.defaults: List[Tuple[int, Attributes]] = [(-1, Attributes())]
         self.own_attributes: Dict[int, Attributes] = {}
         self.read_attributes(reader)
-        self.visit(reader.nodes, "", {LOOKS})
+        self.visit(self.with_pipelines(reader.nodes), "", {LOOKS})
 
     def line_of(self, offset: int) -> int:
         return bisect.bisect_left(self.line_ends, offset) + 1
@@ -7461,6 +7513,25 @@ class ScriptFile:
             if line in self.own_attributes:
                 return self.own_attributes[line]
         return [each for start, each in self.defaults if start < command.start][-1]
+
+    def with_pipelines(self, nodes: Sequence[Node]) -> List[Node]:
+        """The same commands. A pipeline that may be a test becomes one, with what is behind it as its body."""
+        joined: List[Node] = []
+        for pipeline in statements_of(nodes, PIPES):
+            for node in pipeline:
+                node.conditions = list(map(self.with_pipelines, node.conditions))
+                node.bodies = list(map(self.with_pipelines, node.bodies))
+            first, *behind = pipeline
+            last = pipeline[-1]
+            may_be_test = self.tells.is_test(first) or last.after == "||"
+            if behind and may_be_test and all(map(is_filter, behind)):
+                first.bodies = [behind]
+                first.text = self.text[first.start : last.end]
+                first.end = last.end
+                first.after = last.after
+                pipeline = [first]
+            joined += pipeline
+        return joined
 
     def visit(self, nodes: Sequence[Node], obstacle: str, followers: Set[str]) -> bool:
         """Note what a list of commands has. Returns whether the trap does not see how it begins.
@@ -7517,7 +7588,7 @@ class ScriptFile:
         """Whether the trap does not see how a command begins."""
         forks = node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
         if not node.kind:
-            self.commands.append(node)
+            self.commands += walk([node])
             self.followers.setdefault(node.name, set()).update(
                 followers, [LOOKS] * (self.guards > 0)
             )
@@ -7608,9 +7679,12 @@ class ScriptFile:
         if own and not self.has_all(own, self.text[first.start : end]):
             return None
         text = start + RETURN + self.text[command.end : end]
+        plain = with_plain_status(text)
+        if plain != text and command.bodies:
+            command.text += "\n(exit $((PIPESTATUS)))"
         tail = nodes if more else []
         path, _ = path_of([*statement, *tail])
-        return Rest(command, nodes, text, more, always, path[1:])
+        return Rest(command, nodes, plain, more, always, path[1:])
 
     def has_all(self, names: Iterable[str], text: str) -> bool:
         """Whether a piece of the function that is being read has all mentions of these names in it."""
@@ -7666,7 +7740,7 @@ class ScriptFile:
         for command in filter(self.tells.is_test, statement):
             why = obstacle or obstacle_of(command)
             if len(statement) > 1:
-                why = why or "other commands are joined to it"
+                why = why or "a pipe, `&&` or `||` joins other commands to it"
             if self.guards:
                 why = why or "what follows may look at its status"
             self.add_site(command, [], why, followers)
@@ -7682,8 +7756,10 @@ class ScriptFile:
         """Note a test, and the commands that are to run where it fails."""
         text = ""
         end = 0
+        path: Sequence[Node] = path_of([command])[0][1:]
         if rest is not None:
             text = rest.text
+            path = rest.path
         elif handler:
             text = self.text[handler[0].start : handler[-1].end]
             end = self.text.find("||", command.end, handler[0].start)
@@ -7700,6 +7776,7 @@ class ScriptFile:
             text,
             handler,
             rest,
+            path,
             self.function,
             hurry,
             self.files_of(command),
@@ -7733,11 +7810,15 @@ class ScriptFile:
 
     def files_of(self, command: Node) -> Tuple[str, ...]:
         """Words that may name test files, where no handler tells what is a test, and behind a `>` what it writes."""
+        written: List[Token] = []
+        for node in walk([command]):
+            for operator, token in zip(node.redirects, node.redirects[1:]):
+                if re.search(r">[>|&]?$", operator.text):
+                    written.append(token)
+            if node.name == "tee":
+                written += node.words[1:]
         words = [
-            f"\\>{token.text}"
-            for operator, token in zip(command.redirects, command.redirects[1:])
-            if re.search(r">[>|&]?$", operator.text)
-            and not re.fullmatch(r"\d+-?|-", token.text)
+            f"\\>{token.text}" for token in written if not re.match(r"\d+-?$|-", token.text)
         ]
         if self.tells.looks is not None:
             words += [token.text for token in command.words[1:]]
@@ -7763,6 +7844,7 @@ class ScriptFile:
         if not label or re.search(f"{SUBSTITUTION}|{OWN_STATE}", label):
             label = expandable(label or " ".join(words), is_command=True)
             label = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", label)
+            label = re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", label)
         test = TestLine(
             self.name,
             self.line_of(command.start),
@@ -7781,11 +7863,13 @@ class ScriptFile:
         return test
 
 
-def statements_of(nodes: Iterable[Node]) -> List[List[Node]]:
-    """A list of commands, cut where neither `&&` nor `||` nor a pipe joins them."""
+def statements_of(
+    nodes: Iterable[Node], joints: Collection[str] = ("&&", "||", *PIPES)
+) -> List[List[Node]]:
+    """A list of commands, cut where neither `&&` nor `||` nor a pipe joins them, or none of some joints."""
     statements: List[List[Node]] = []
     for node in nodes:
-        if node.before in ("&&", "||", *PIPES) and statements:
+        if node.before in joints and statements:
             statements[-1].append(node)
         else:
             statements.append([node])
@@ -7906,7 +7990,7 @@ _rt_hook() {     # $?, the command, its line, its trap for ERR, the positional p
       _rt_pass_over
     elif [[ $BASHPID == "$_rt_shell" ]]; then
       _rt_step
-    elif [[ $_rt_handlers == *" $_rt_name "* ]]; then
+    elif [[ $_rt_handlers == *" $_rt_name "* && ${FUNCNAME[1]-} != "$_rt_name" ]]; then
       _rt_tell
     fi
   fi
@@ -7937,7 +8021,8 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
 _rt_step() {
   local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
   case $_rt_command in
-    *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | set\ -k* | *keyword* | *trap*[Rr][Ee][Tt][Uu][Rr][Nn]*)
+    *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | set\ -k* | *keyword* | \
+      *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG*)
       _rt_join         # behind our `set -T`, functions inherit a trap for RETURN
       _rt_over=alone
       builtin trap - DEBUG
@@ -8564,15 +8649,12 @@ class Script:
     def is_watched(self, site: Site, flags: str) -> bool:
         """Whether something may look at the status of a test's statement, in a shell with these options (`$-`)."""
         for name in self.comes_behind(site):
-            is_known = (
-                name in CALM | STATE_WORDS | MAY_BE_PUT_OFF | self.functions.keys()
-                or find_program(name)
-            )
-            if self.is_wild and not is_known:
-                return True
-            if name.startswith(END_OF) and re.search("[eER]", flags):
+            if name.startswith(END_OF) and (self.is_wild or re.search("[eER]", flags)):
                 return True
             if re.match(r"(?:eval|source|command|builtin|\.)$|.*\$", name):
+                return True
+            is_known = not self.is_wild or name in CALM | STATE_WORDS | MAY_BE_PUT_OFF
+            if not (is_known or name in self.functions or find_program(name)):
                 return True
         return False
 
@@ -8612,6 +8694,8 @@ class Certainty:
         self.seen: Set[str] = set()  # the names that any of that may have looked at
         self.is_indirect = False  # it may have looked at others too
         self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
+        self.snapshot = ""  # from which `base` has been read
+        self.base: Dict[str, str] = {}
 
     def wait(
         self, ran: Sequence[str], handed: Sequence[Handed], state: Mapping[str, str]
@@ -8628,7 +8712,10 @@ class Certainty:
 
         Variables that have changed since stand behind local ones meanwhile.
         """
-        base = read_state(handed.snapshot)
+        if handed.snapshot != self.snapshot:
+            self.snapshot = handed.snapshot
+            self.base = read_state(handed.snapshot)
+        base = self.base
         fixed = OWN_LIFE | self.reacted | {" functions"}
         borrowed = {
             name
@@ -8677,22 +8764,26 @@ class Certainty:
         is_exported: bool,
     ) -> List[str]:
         """What has run ahead, `file:line:command`, and may have looked at what has changed, as programs at exports."""
+        by_name = changed and (self.is_indirect or not self.seen.isdisjoint(changed))
+        of_shell = any(name.startswith(" ") for name in changed)
+        if not (by_name or of_shell or is_exported):
+            return []
         # With the function that each calls whose commands are told by themselves.
         texts = [(text, text.split(":", 2)[2].split(" ")[0]) for text in self.ran]
         texts += [(f"{each.test.where}:{each.site.test.body}", "") for each in later]
-        if any(name.startswith(" ") for name in changed):
+        if of_shell:
             return [text for text, called in texts if called not in self.script.functions]
-        seen = [
-            text
-            for text, called in texts
-            if is_exported and (not called or re.match(self.script.tells.calm, called))
-        ]
-        if changed and (self.is_indirect or not self.seen.isdisjoint(changed)):
-            for text, called in texts:
-                command = text.split(":", 2)[2]
-                names = self.script.reach(command, state, called)
-                if re.search(INDIRECT, command) or not names.isdisjoint(changed):
-                    seen.append(text)
+        seen = []
+        for text, called in texts:
+            command = text.split(":", 2)[2]
+            names = self.script.reach(command, state, called)
+            is_program = not called or re.match(self.script.tells.calm, called)
+            if (
+                (is_exported and is_program)
+                or re.search(INDIRECT, command)
+                or not names.isdisjoint(changed)
+            ):
+                seen.append(text)
         return seen
 
     def doubt(self, handed: Handed, seen: List[str], status: int) -> None:
@@ -8871,7 +8962,9 @@ class ScriptRun(Run):
             return
         ahead = sum(not why for _, why in file.found)
         if ahead > 1 and self.script.tells.looks and not self.options.one_by_one:
-            way = "set -e" if re.search(r"(?m)^\s*set -\w*e", file.text) else "no handlers"
+            way = "no handlers"
+            if re.search(r"(?m)^\s*set -\w*e", file.text) and "set +e" not in file.text:
+                way = "set -e"
             warn(
                 f"{file.name}: {way}: {ahead} commands look like tests, and may run ahead of each other; "
                 "--one-by-one stops that"
@@ -9014,8 +9107,8 @@ class ScriptRun(Run):
             names,
         )
         done = "_rt_pending=1 _rt_skip=1"
-        if site.rest is not None:
-            done += f" _rt_pass={shlex.quote(site.rest.passed_over())}"
+        if site.path:
+            done += f" _rt_pass={shlex.quote(site.passed_over())}"
         why = self.hurry(site, handler, said)
         if why and not self.schedule.pool.sequential:
             self.explain(site.test, f"the script waits for its end at once: {why}")
@@ -9098,9 +9191,11 @@ class ScriptRun(Run):
         if handler.fails or (looks and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
         if site.rest and site.rest.more and ("e" in said.flags or said.error):
-            return "what follows may look at its status"
+            return "what follows, or the end of the script, may look at its status"
+        if site.path and self.script.is_watched(site, ""):  # PIPESTATUS is not set by us
+            return "what follows, or the end of the script, may look at its status"
         if (handler.can_fail or site.rest) and self.script.is_watched(site, said.flags):
-            return "what follows may look at the status of its handler"
+            return "what follows, or the end of the script, may look at its status"
         return said.obstacle
 
     def function_obstacle(self, name: str, flags: str) -> str:
@@ -9117,8 +9212,8 @@ class ScriptRun(Run):
         is_inside = site.function or (line.first in self.script.functions and "E" in said.flags)
         if said.error and is_inside:
             return "a trap for ERR looks at its status"
-        if said.error and "LINENO" in reaction:
-            return "its trap for ERR asks where it stands"
+        if said.error and (site.path or "LINENO" in reaction):
+            return "its trap for ERR may ask where it stands"
         if said.error and self.schedule.pool.sequential and re.search("[vx]", said.flags):
             return "`set -x` shows its trap"
         if "e" not in said.flags and not reaction.endswith(END):
@@ -9305,30 +9400,27 @@ class ScriptRun(Run):
         self.trace.flush()
         if self.is_ending or self.schedule.failure:
             return max(code, EXIT_FAILED), lines
-        if self.schedule.pool.sequential:
+        pool = self.schedule.pool
+        if pool.sequential:
             self.alone.clear()
-        if not self.trace.at_line_start and (self.alone or self.certainty.doubts or self.ahead):
+        elif not self.trace.at_line_start:
             tell("")
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
-        if not self.tests and not self.alone and not self.schedule.pool.sequential:
-            warn(
-                f"{self.name}: nothing ran in parallel: bash has come to no command that has "
-                f"`|| {'` or `|| '.join(self.options.handlers)}` or looks like a test; name a handler with "
-                "--fail-function, or tests with --tests"
-            )
+        if not self.tests and not self.alone and not pool.sequential:
+            warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         for place, why in list(self.alone.items())[:1]:
-            count = counted(len(self.alone), "line")
-            warn(f"tests of {count} could not run beside others; {place}: {why}")
+            warn(
+                f"tests of {counted(len(self.alone), 'line')} could not run beside others; {place}: {why}"
+            )
+        status = shell_status(self.shell.status)
         for doubt in self.certainty.doubts[:1]:
             warn(
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
             )
-        if results and not self.schedule.pool.sequential:
-            tell(total_line(results, self.console.age(), self.schedule.pool))
-        status = shell_status(self.shell.status)
-        if self.certainty.doubts and not status:
-            status = EXIT_FAILED
+            status = status or EXIT_FAILED
+        if not pool.sequential:
+            tell(total_line(results, self.console.age(), pool))
         return status, []
 
 
@@ -9352,16 +9444,24 @@ def shell_status(status: int) -> int:
 
 def list_script(script: Script, trace: Trace) -> int:
     """Print what a dry reading finds: each test, and why it does not run ahead; returns the exit code."""
-    for site, why in chain.from_iterable(file.found for file in script.files.values()):
-        handler = read_handler(site.nodes, script.functions)
-        if handler.fails:
-            why = why or "its handler may fail, or needs the script's own shell"
-        if handler.hasty:
-            why = why or f"its handler calls {' '.join(sorted(handler.hasty))}"
-        test = site.test
-        trace.line(
-            f"{test.label}\t{test.file}:{test.line}\t{why or site.hurry or 'runs ahead'}"
-        )
+    for file in script.files.values():
+        for site, why in file.found:
+            test = site.test
+            handler = read_handler(site.nodes, script.functions)
+            if handler.fails:
+                why = why or "its handler may fail, or needs the script's own shell"
+            if handler.hasty:
+                why = why or f"its handler calls {' '.join(sorted(handler.hasty))}"
+            stops = HOLDS_BACK + r"|^ *set (?:-\w*u|.*nounset)" * (
+                test.first in script.functions
+            )
+            held = re.search(stops, file.text)
+            if held is not None:
+                why = why or f"`{held.group().strip()}` may keep it from running ahead"
+            label = clean_label(re.sub(EXPANDABLE, r"\1\2", unquoted(test.label)))
+            trace.line(f"{label}\t{file.name}:{test.line}\t{why or site.hurry or 'runs ahead'}")
+        if not file.found:
+            warn(NO_TESTS)
     trace.flush()
     return EXIT_OK
 

@@ -555,7 +555,7 @@ slowest: d.py 1m00s, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
              [error + "t0.py t2.py t3.py t4.py t5.py"]),
             ("interrupted,not run,not run", [2], "", ["Interrupted by SIGINT: 1 interrupted, 2 not run"]),
             ("passed,interrupted,interrupted", [15, 2], "", ["Interrupted by SIGTERM: 2 interrupted"]),
-            ("passed", [1], "", ["Interrupted by SIGHUP: nothing was left to run"]),
+            ("passed", [1], "", ["Interrupted by SIGHUP: no test was running or waiting"]),
             ("failed,interrupted", [2], "", ["Interrupted by SIGINT: 1 interrupted", error + "t0.py"]),
             ("failed,not run", [], "no log\nno", ["Stopped, the machine failed: no log: 1 not run", error + "t0.py"]),
             ("passed,interrupted,not run", [], "--deadline", ["Ended by --deadline: 1 interrupted, 1 not run"]),

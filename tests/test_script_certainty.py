@@ -176,6 +176,9 @@ for x in 1 2; do for i in x y; do «plain»; [ $RET -eq 0 ] || break; done; done
 «run» || ((RET+=1)) ¦ if «run»; then echo "@ yes §"; else echo "@ no §"; RET=1; fi
 if ! «run»; then echo "@ not §"; FAILS=$((FAILS+1)); fi ¦ «run» && echo "@ ok §" ¦ «run» && echo "@ ok §" || RET=$?
 «run» ¦ pytest o§ ‡ | cat; rc=("${PIPESTATUS[@]}"); RET=${rc[0]}
+pytest o§ ‡ | tee o§.log; rc=${PIPESTATUS[0]}; [ $rc -eq 0 ] || RET=$rc
+pytest o§ ‡ 2>&1 | tee -a log.txt⏎if [ ${PIPESTATUS[0]} -ne 0 ]; then echo "@ piped §"; RET=1; fi
+if pytest o§ ‡ | tail -1; then echo "@ tail §"; else RET=1; fi
 run_test() { "$@"; rc=$?; [ $rc -eq 0 ] || { echo "@ $* $rc"; RET=$rc; }; }; run_test pytest r§ ‡; run_test pytest s§ ‡
 run_cmd() { eval "$*" || { echo "@ cmd $*"; RET=1; }; }; run_cmd "pytest e§ ‡" ¦ «run» || FAILED+=(§) ¦ «run» || F=$?
 trap 'echo "@ trap $?"; RET=1' ERR; pytest e§ ‡; trap - ERR ¦ set +e; pytest e§ ‡; RET=$?; set -e
@@ -545,6 +548,10 @@ trap 'RET=1' RETURN⏎RET=0⏎f() { pytest a --exit=1; }⏎f⏎exit $RET
 bash -c 'sleep 0.1; rmdir sub' tests/x || RET=1⏎if [ -d sub ]; then pytest b || RET=1; else RET=4; fi⏎exit $RET
 RET=0⏎pytest a --exit=1 || RET=3⏎
 for i in $([[ $RET == 0 ]] && echo 1 || echo 2 3); do pytest b --exit=$i || RET=$((RET+i)); done⏎exit $RET
+pytest a --exit=3 | tee x; if [ ${PIPESTATUS[0]} -ne 0 ]; then R=4; fi⏎pytest b | tee y; r=$PIPESTATUS⏎exit $R
+set -eo pipefail⏎pytest a | cat⏎pytest b --exit=2 |&⏎  tee x | tail -1⏎pytest c | cat
+shopt -s lastpipe⏎pytest a --exit=3 | read x⏎pytest b --exit=4 | tee y || R=1⏎echo "@ $x"⏎exit $R
+for t in a b; do pytest $t --exit=2 | tee log⏎S=$S${PIPESTATUS[0]}${PIPESTATUS[1]}; done⏎echo "@ $S"⏎exit $S
 set -u⏎«H»pytest "${A[@]/x/y}" "${RET:+$RET}" --exit=1 || test_fail a⏎pytest ${A[0]} || test_fail b⏎exit 0
 RET=0⏎check() { [ $? -eq 0 ] || { echo "@ bad"; RET=1; }; }⏎for i in 0 3; do pytest a --exit=$i; done⏎check⏎
 exit $RET ¦ RET=0⏎check() { [ $? -eq 0 ] || RET=1; }⏎f() { pytest a --exit=3; }⏎f⏎check⏎exit $RET ¦ RET=0⏎

@@ -130,11 +130,12 @@ class ShapeTest(TrialCase):
             "    for j in x y; do python3 in_$i$j --slow || test_fail in_$i$j; done", "done", "MODE+=er; N=2",
             'if [ "$MODE" = slow ]; then', "    python3 never || test_fail never", "else",
             '    python3 else "$MODE" || test_fail "${P##*/} $N"', "fi", "unset MODE",
+            "set +x", "python3 piped 2>&1 | tee piped.log | tail -1 || test_fail piped", "set -x",
             "while [ $N -lt 4 ]; do python3 w$N || test_fail w$N; N=$((N + 1)); done",
             'python3 \\', '    last --exit=3 ||', '    test_fail "${P#/opt/} $MORE"', "cd sub && umask 027",
             "python3 c || test_fail '$N'", "N=5"), files={"more.sh": more})
         self.assertCountEqual(starts(ran.text), [
-            "loop 1", "in_1x", "in_1y", "loop 2", "in_2x", "in_2y", "test_x.py 2", "more x", "no", "w2", "w3",
+            "loop 1", "in_1x", "in_1y", "loop 2", "in_2x", "in_2y", "test_x.py 2", "more x", "no", "piped", "w2", "w3",
             "tests/test_x.py 2", "$N"])
         self.assertEqual((joins(ran.text), errors(ran.text)), (1, ["no", "loop 2", "tests/test_x.py 2"]))
 
@@ -412,13 +413,17 @@ class FeatureTest(ScriptCase):
         for text, tests in {
             HEAD + lines("a || test_fail x", 'b || { test_fail "$(c)"; }', "d | e || test_fail y", "pytest z",
                          "#: one-by-one", "f || test_fail z"):
-                ["x:12:runs ahead", '"\\"\\$(c)\\"":13:what its handler says may change', "y:14:it ends a pipeline",
+                ["x:12:runs ahead", '"$(c)":13:what its handler says may change', "y:14:it ends a pipeline",
                  "z:17:`#: one-by-one`"],
             lines("pytest a", "pip install pytest", "python3 -m pytest b || exit 1", "ctest | tee log",
                   "if tests/run.sh; then c; fi", "timeout 5m torchrun d", "cd tests", "/x/test_e"): [
-                "'pytest a':1:runs ahead", "'python3 -m pytest b':3:runs ahead",
-                "ctest:4:other commands are joined to it",
-                "tests/run.sh:5:it follows `if`", "'timeout 5m torchrun d':6:runs ahead", "/x/test_e:8:runs ahead"],
+                "pytest a:1:runs ahead", "python3 -m pytest b:3:runs ahead",
+                "ctest:4:runs ahead",
+                "tests/run.sh:5:it follows `if`", "timeout 5m torchrun d:6:runs ahead", "/x/test_e:8:runs ahead"],
+            lines("set -eu", "test_f() {", '  pytest "${A}/$B" #: timeout=5m', "}", "trap 'R=1' ERR",
+                  "test_f || exit 1"): [
+                'pytest "${A}/$B":3:runs ahead', "test_f:6:`set -eu` may keep it from running ahead"],
+            lines("trap 'date' ERR", "pytest a"): ["pytest a:2:`trap 'date' ERR` may keep it from running ahead"],
         }.items():
             ran = self.conduct(text, "--list")
             told = [line.replace("\ttest.sh:", ":").replace("\t", ":") for line in ran.text.splitlines()]
@@ -611,7 +616,7 @@ class FeatureTest(ScriptCase):
     def test_verbose(self) -> None:
         """It says why a test runs as it stands, once and with its line."""
         reasons = {
-            "python3 a | cat || test_fail t": "it ends a pipeline",
+            "python3 a | python3 b || test_fail t": "it ends a pipeline",
             "( python3 a || test_fail t )": "it runs in a subshell", "cd . || test_fail t": "bash runs it itself",
             "change || test_fail t": "change changes the script's shell",
             "python3 a || { test_fail t; return 3; }": "its handler changes the course of the script",
@@ -630,6 +635,20 @@ class FeatureTest(ScriptCase):
             self.assertTrue(line.startswith(f"test.sh:{first + number}: does not run beside other tests: {why}"), line)
         self.assertEqual((ran.code, starts(ran.text)), (0, []))
         self.assertEqual(self.conduct(text).err, last + "\n")
+
+    def test_arguments_in_labels(self) -> None:
+        """They tell the calls of a function apart; one that is not there stays as written."""
+        ran = self.conduct(lines('run() { pytest "tests/$1" ${2} || RET=1; }', "run a x", "run b", "exit $RET"))
+        self.assertEqual(set(ran.outcomes()), {'pytest "tests/a" x', 'pytest "tests/b" $2'})
+
+    def test_what_bash_has_run_is_told(self) -> None:
+        """A handler that a subshell calls is counted once; where none runs beside others, it says why."""
+        self.assertEqual(self.conduct(HEAD + "(false || test_fail a)\n").failures(), ["a"])
+        for options in ((), ("--list",)):
+            self.assertIn("no command has `|| test_fail` or looks like a test;", self.conduct("make\n", *options).err)
+        _, err = self.begin(lines("trap 'N=1' DEBUG", "pytest a")).communicate(timeout=WAIT_S)
+        self.assertRegex(err.decode(), r"test.sh:1: behind `trap 'N=1' DEBUG` bash runs all by itself\n"
+                                       r"0 tests in \S+ on 4 GPU\(s\): none ran beside others\n$")
 
     def test_refusals(self) -> None:
         """What a script cannot do is refused before anything starts, with the reason."""
