@@ -7098,7 +7098,11 @@ MAY_BE_PUT_OFF = CALM | names_in(
     "awk basename cat cut date dirname exit grep head hostname ls mkdir nvidia-smi return sed set tail tee touch tr "
     "wc"
 )
-LEAVES = names_in("return break continue exec local declare typeset set shopt")
+# Words of a handler that look into files, or whether they are there.
+READS = names_in("awk cat cut grep head ls sed tail wc -d -f -s")
+LEAVES = names_in(
+    "return break continue exec local declare typeset set shopt shift getopts eval source . command builtin"
+)
 # Programs that may stand behind a test in a pipeline.
 FILTERS = MAY_BE_PUT_OFF - RUNS_BESIDE_TESTS - NEVER_FAILS
 STATEFUL = STATE_WORDS | names_in("exit exec eval read mapfile readarray trap let getopts")
@@ -7108,9 +7112,10 @@ ASSIGNING = names_in(
 NAME = r"(?a:[A-Za-z_]\w*)"
 # What only the script's own shell can tell, as `$!`, or change, as `${x:=1}`.
 OWN_STATE = (
-    r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\bS?RANDOM\b|\$\{\w+:?[=?]"
+    r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\bS?RANDOM\b"
+    r"|\$\{\w+(?:\[[^]]*\])?:?[=?]"
     r"|\$\(\((?:[^()]|\([^()]*\))*(?:\+\+|--|[^=!<>]=[^=])|\$\{[^}]*(?:\+\+|--)|\$\["
-    r"|[<>]&\s*(?:[3-9]|\d\d)|(?<!<)<<(?!<)"
+    r"|[<>]&\s*(?:[3-9]|\d\d|\$)|/fd/|(?<!<)<<(?!<)"
 )
 # How a function or trap asks where it is called from.
 WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
@@ -7119,12 +7124,12 @@ FAILED_STATUS = (
 )
 # The status of the first command of a pipeline, which is that of a command alone.
 FIRST_STATUS = r"\$(?:PIPESTATUS\b|\{PIPESTATUS(?:\[0\])?\})"
-ASKS_STATUS = r"\$\{?\?|PIPESTATUS"
+ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # Commands of a `$(…)` that look at nothing but their words.
 WORDS_ALONE = names_in("basename dirname echo hostname nproc printf uname [ [[ test")
 SEES_OUTSIDE = (
-    SUBSTITUTION + r"|\$\?|\$\{[!?]|\bSECONDS\b|\bEPOCH(?:SECONDS|REALTIME)\b|%\([^)]*\)T"
+    SUBSTITUTION + r"|@P\}|\$\?|\$\{[!?]|\bSECONDS\b|\bEPOCH(?:SECONDS|REALTIME)\b|%\([^)]*\)T"
 )
 FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
 # A question whether something is there: the operator and the name.
@@ -7148,9 +7153,9 @@ PREFIXES = (
 )
 
 
-# Whether something may look at a status: it does, or it does so if it looks at that of the function that it ends.
-YES = "yes"
-AT_END = "end"
+# What stands for a command that looks at the status of the one before it, and in front of the function that ends.
+LOOKS = "$?"
+END_OF = "} "
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 
 
@@ -7213,10 +7218,10 @@ class Site(NamedTuple):
     path: Sequence[Node]  # simple commands behind the test that bash is to pass over
     function: str  # in which it stands
     hurry: str  # why the script has to wait for it at once
-    watched: str  # what may look at the status of its statement: YES, AT_END, or nothing
     # Bash words, some of which name files that no other is to have at the same time.
     names: Tuple[str, ...]
-    followers: Tuple[str, ...]  # the commands behind it, functions perhaps, which may look too
+    # What bash may come to behind it (`next_names`), and END_OF its function.
+    followers: Set[str]
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
     is_last: bool  # nothing stands behind it in its file
 
@@ -7300,17 +7305,19 @@ def first_commands(nodes: Iterable[Node]) -> Iterator[Node]:
                 yield from first_commands(part)
 
 
-def looks_back(nodes: Iterable[Node]) -> bool:
-    """Whether commands may look at the status of the one before them."""
-    ends = r"(?<![\w=./-])(?:exit|return)(?![\w=./-]|\s+[\w\"'$-])"  # with no status of its own
+def next_names(nodes: Iterable[Node]) -> Set[str]:
+    """The names of the commands with which bash may begin, and LOOKS where one may look at the status before it."""
+    names = set()
     for node in first_commands(nodes):
+        names.add(node.name)
         text = node.text
         if node.kind:
             text = " ".join(token.text for token in [*node.words, *node.redirects])
         has_text = any(re.fullmatch(r"\d*<<-?", token.text) for token in node.redirects)
-        if has_text or re.search(f"{ASKS_STATUS}|{ends}", text):
-            return True
-    return False
+        ends = any(token.text.strip("\\\"'") in ("exit", "return") for token in node.words[-1:])
+        if has_text or ends or re.search(ASKS_STATUS, text):
+            names.add(LOOKS)
+    return names - {""}
 
 
 def has_glob(tokens: Iterable[Token]) -> bool:
@@ -7433,16 +7440,6 @@ def without_quotes(text: str) -> str:
     return re.sub(r"""(?s)("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", text)
 
 
-def needed_by(text: str) -> List[str]:
-    """The variables that `set -u` wants to be set where some bash runs, perhaps with some others.
-
-    It wants neither whole arrays, `${A[@]}`, nor the A of `${A:+:$A}`.
-    """
-    plain = re.sub(r"\$\{(\w+):?\+[^${}]*\$\{?\1\b\}?[^${}]*\}", "", without_quotes(text))
-    whole = r"\$(?:\{(\w+)(?!\w*(?:(?:\[[^]]*\])?:?[-+]|\[[@*]\]))|(\d|[A-Za-z_]\w*))"
-    return ["".join(names) for names in re.findall(whole, plain)]
-
-
 class ScriptFile:
     """What is read of a script, or of a file that it sources: its tests, and where bash has to wait for them.
 
@@ -7464,9 +7461,9 @@ class ScriptFile:
         self.rest: Optional[Rest] = None  # of that test
         # Names of commands whose failure does not end the script under `set -e`, since it is looked at.
         self.guarded: Set[str] = set()
-        self.looked_at: Set[str] = set()  # names of commands whose status something may look at
-        # By function, names of commands whose status may be its own.
-        self.ends: Dict[str, Set[str]] = {}
+        self.followers: Dict[
+            str, Set[str]
+        ] = {}  # by name of a command, what bash may come to behind it
         self.readers = 0  # `while read` loops around
         self.guards = 0  # blocks around whose status is looked at
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
@@ -7484,7 +7481,7 @@ class ScriptFile:
         self.defaults: List[Tuple[int, Attributes]] = [(-1, Attributes())]
         self.own_attributes: Dict[int, Attributes] = {}
         self.read_attributes(reader)
-        self.visit(self.with_pipelines(reader.nodes), "", YES)
+        self.visit(self.with_pipelines(reader.nodes), "", {LOOKS})
 
     def line_of(self, offset: int) -> int:
         return bisect.bisect_left(self.line_ends, offset) + 1
@@ -7543,10 +7540,10 @@ class ScriptFile:
             joined += pipeline
         return joined
 
-    def visit(self, nodes: Sequence[Node], obstacle: str, watched: str) -> bool:
+    def visit(self, nodes: Sequence[Node], obstacle: str, followers: Set[str]) -> bool:
         """Note what a list of commands has. Returns whether the trap does not see how it begins.
 
-        `watched`: what may look at the status of the list.
+        `followers`: what bash may come to behind the list.
         """
         begins_unseen = False
         previous: Sequence[Node] = ()
@@ -7560,7 +7557,7 @@ class ScriptFile:
             behind = at
             if rest is not None:
                 behind += rest.more
-                self.looked_at.add(rest.command.name)
+                self.followers.setdefault(rest.command.name, set()).add(LOOKS)
                 self.commands.append(rest.command)
             following = list(chain.from_iterable(statements[behind : behind + 1]))
             guarded = [
@@ -7570,12 +7567,12 @@ class ScriptFile:
             for node in walk(statement):
                 if node.name == "eval":  # whatever it makes of it
                     self.guarded.update(re.findall(NAME, node.text))
-            watches = watched * (behind == len(statements))
-            if looks_back(following):
-                watches = YES
+            after = next_names(following)
+            if behind == len(statements):
+                after = followers
             for number, node in enumerate(statement):
                 self.guards += node in guarded
-                is_hidden = self.is_unseen(node, why, watches) or (
+                is_hidden = self.is_unseen(node, why, after) or (
                     number == 0 < len(statement) - 1 and why.endswith("background")
                 )
                 self.guards -= node in guarded
@@ -7584,7 +7581,7 @@ class ScriptFile:
                     begins_unseen = begins_unseen or not ahead
                     self.wait_after(ahead)
             self.following = following
-            self.find_site(statement, rest, why, watches)
+            self.find_site(statement, rest, why, after)
             previous = statement
         self.depth -= 1
         return begins_unseen
@@ -7594,15 +7591,14 @@ class ScriptFile:
         for node in nodes:
             self.waits.update(self.lines_of(node))
 
-    def is_unseen(self, node: Node, obstacle: str, watched: str) -> bool:
+    def is_unseen(self, node: Node, obstacle: str, followers: Set[str]) -> bool:
         """Whether the trap does not see how a command begins."""
         forks = node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
         if not node.kind:
             self.commands += walk([node])
-            if watched == YES or self.guards:
-                self.looked_at.add(node.name)
-            elif watched:
-                self.ends.setdefault(self.function, set()).add(node.name)
+            self.followers.setdefault(node.name, set()).update(
+                followers, [LOOKS] * (self.guards > 0)
+            )
             if forks:  # perhaps, and the trap with it
                 self.wait_after([node])
             return False
@@ -7611,13 +7607,13 @@ class ScriptFile:
             self.definitions.add(self.line_of(node.start))
             self.functions.setdefault(name, []).append(node)
             outer, self.function = self.function, name
-            if self.visit(list(node.parts()), "", AT_END):
+            if self.visit(list(node.parts()), "", {END_OF + name}):
                 self.unseen.add(name)
             self.function = outer
             return name in self.tells.handlers  # the trap does not see definitions
         if forks:
             obstacle = obstacle or "it runs in a subshell"
-        unseen = self.visit_parts(node, obstacle, watched)
+        unseen = self.visit_parts(node, obstacle, followers)
         has_head = node.kind in ("for", "case")  # which the trap sees
         if has_head and any(unseen):
             self.waits.add(self.line_of(node.start))
@@ -7626,23 +7622,21 @@ class ScriptFile:
         begins_unseen = unseen[:1] == [True] and not has_head
         return forks or begins_unseen or bool(node.redirects) or self.is_expanded_early(node)
 
-    def visit_parts(self, node: Node, obstacle: str, watched: str) -> List[bool]:
+    def visit_parts(self, node: Node, obstacle: str, followers: Set[str]) -> List[bool]:
         """Visit what is in a compound command; of each part, whether the trap does not see how it begins."""
         unseen = []
         for part in node.conditions:
             why = obstacle or f"it follows `{node.kind}`"
             is_test = self.rest is not None and self.rest.command.end == part[-1].end
-            unseen.append(not is_test and self.visit(part, why, YES))
+            unseen.append(not is_test and self.visit(part, why, {LOOKS}))
             self.guarded.update(each.name for each in walk(part))
         if node.kind == "case" and ";&" in node.text:
-            watched = YES
+            followers = followers | {LOOKS}
         if node.kind in LOOPS:  # a turn may look at the last status of the turn before
-            parts = [*node.conditions, *node.bodies]
-            if any(map(looks_back, parts)):
-                watched = YES
+            followers = followers.union(*map(next_names, [*node.conditions, *node.bodies]))
         is_reader = any(each.name == "read" for part in node.conditions for each in walk(part))
         self.readers += is_reader
-        unseen += [self.visit(part, obstacle, watched) for part in node.bodies]
+        unseen += [self.visit(part, obstacle, followers) for part in node.bodies]
         self.readers -= is_reader
         return unseen
 
@@ -7732,19 +7726,23 @@ class ScriptFile:
         return not node.words or node.name in MAY_BE_PUT_OFF | self.functions.keys()
 
     def find_site(
-        self, statement: Sequence[Node], rest: Optional[Rest], obstacle: str, watched: str
+        self,
+        statement: Sequence[Node],
+        rest: Optional[Rest],
+        obstacle: str,
+        followers: Set[str],
     ) -> None:
         """Note the test in `command || handler`, if the statement ends so, or one that looks like a test."""
         handler = statement[-1]
         if rest is not None:
-            self.add_site(rest.command, rest.nodes, obstacle, watched, rest)
+            self.add_site(rest.command, rest.nodes, obstacle, followers, rest)
             return
         is_handled = handler.before == "||" and not handler.lead and handler.kind in ("", "{")
         if is_handled and not (handler.kind and handler.redirects):
             names = {node.name for node in walk([handler])}
             if self.tells.is_test(statement[-2]) or not names.isdisjoint(self.tells.handlers):
                 body = handler.bodies[0] if handler.kind else [handler]
-                self.add_site(statement[-2], body, obstacle, watched)
+                self.add_site(statement[-2], body, obstacle, followers)
             return
         for command in filter(self.tells.is_test, statement):
             why = obstacle or obstacle_of(command)
@@ -7752,14 +7750,14 @@ class ScriptFile:
                 why = why or "a pipe, `&&` or `||` joins other commands to it"
             if self.guards:
                 why = why or "what follows may look at its status"
-            self.add_site(command, [], why, watched)
+            self.add_site(command, [], why, followers)
 
     def add_site(
         self,
         command: Node,
         handler: Sequence[Node],
         obstacle: str,
-        watched: str,
+        followers: Set[str],
         rest: Optional[Rest] = None,
     ) -> None:
         """Note a test, and the commands that are to run where it fails."""
@@ -7788,9 +7786,8 @@ class ScriptFile:
             path,
             self.function,
             hurry,
-            watched,
             self.files_of(command),
-            tuple(node.name for node in first_commands(self.following)),
+            followers,
             self.readers > 0,
             self.depth == 1 and not self.following,
         )
@@ -7808,7 +7805,7 @@ class ScriptFile:
         # It begins with the status of the test.
         words = re.sub(r"\$\{?\?", "", without_calm(text))
         for node in walk(handler):
-            if rest is None and node.name in LEAVES:
+            if rest is None and (node.name in LEAVES or re.search(r"[\\$\"']", node.name)):
                 obstacle = "its handler changes the course of the script"
             if has_glob(node.words[1:]):
                 hurry = "what its handler says may change"
@@ -7910,11 +7907,12 @@ def without_calm(text: str) -> str:
 
 
 def makes_names(node: Node) -> bool:
-    """Whether the names in an arithmetic expression may be put together from pieces."""
+    """Whether the names that a command computes with may be put together from pieces, or be arguments."""
     sums = re.findall(r"(?s)\(\((.*?)\)\)", node.text)
-    if node.name == "[[" and re.search(r"\s-(?:eq|ne|lt|le|gt|ge)\s", node.text):
+    is_sum = node.name == "[[" and re.search(r"\s-(?:eq|ne|lt|le|gt|ge)\s", node.text)
+    if is_sum or node.name in ("let", "unset") or re.search(r"\s-v\s", node.text):
         sums.append(node.text)
-    return any(re.search(r"\}\w|\w\$", each) for each in sums)
+    return any(re.search(r"\}\w|\w\$|\$\{?[\d@*]", each) for each in sums)
 
 
 def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> bool:
@@ -7928,15 +7926,18 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
     if re.search(SEES_OUTSIDE, without_calm(text)) or makes_names(node):
         return False
     for operator, word in zip(node.redirects, node.redirects[1:]):
-        is_file = operator.kind == "operator" and not operator.text.endswith(">&")
-        if is_file and word.text != "/dev/null":
+        is_copy = operator.text.endswith(">&") and re.fullmatch(r"\d*-?", word.text)
+        if operator.kind == "operator" and not is_copy and word.text != "/dev/null":
             return False
     if node.kind:
         return True
     if node.name not in ("[[", "((") and has_glob(node.words[1:]):
         return False
-    if node.name in ("[", "[[", "test"):
-        return re.search(rf"\s{FILE_TEST}\s", node.text) is None
+    if node.name == "unset" and any(word in functions for word in words_of(node)):
+        return False
+    if node.name in ("[", "[[", "test", "unset"):  # -f, of a function
+        asks = rf"\s[\"'\\]?{FILE_TEST}[\"']?\s|(?:\[|test) (?:! )?\$\S+ [^]=!<>-]"
+        return re.search(asks, node.text) is None
     if not node.words:
         return not ("=(" in text and has_glob(node.assigned))
     if node.name == "((":
@@ -7976,7 +7977,7 @@ unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_places _rt_calm
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
 _rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
-_rt_ran=() _rt_looked=() _rt_pass= _rt_error= _rt_x=
+_rt_ran=() _rt_looked=() _rt_evaluated=() _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
@@ -8027,15 +8028,17 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
 _rt_step() {
   local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
   case $_rt_command in
-    *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | trap*RETURN* | trap*DEBUG*)    # by our `set -T`, in functions
-      _rt_join
+    *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | set\ -k* | *keyword* | \
+      *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG*)
+      _rt_join         # behind our `set -T`, functions inherit a trap for RETURN
       _rt_over=alone
       builtin trap - DEBUG
       _rt_ask alone "$_rt_line" "$_rt_command"
       return ;;
   esac
-  [[ ${_rt_files[$_rt_source]-} ]] || _rt_ask scan "$_rt_source" "$PWD"
+  [[ ${_rt_files[$_rt_source]-} ]] || _rt_ask scan "$_rt_source" "$_rt_from"
   _rt_place=${_rt_places[${_rt_files[$_rt_source]}:$_rt_line]-}
+  [[ ! ${_rt_evaluated[_rt_line]-} ]] || _rt_place=${_rt_place/s}
   [[ ! $_rt_trapped ]] || _rt_keep_traps
   [[ ${FUNCNAME[2]-} != "$_rt_name" ]] || return         # a function is seen where it is called and where it begins
   if [[ $_rt_place == *s* || $_rt_handlers == *" $_rt_name "* ]]; then
@@ -8052,8 +8055,18 @@ _rt_step() {
   fi
   case $_rt_name in
     *trap* | *=* | *\$* | builtin | command) _rt_trapped=1 ;;
-    source | .) _rt_files=() _rt_calm=() ;;    # a file may be another than before
+    source | .) _rt_files=() _rt_calm=() _rt_from=$PWD ;;    # a file may be another than before
+    eval) _rt_expect_lines ;;
   esac
+}
+_rt_expect_lines() { # `eval` gives its text the lines of the file from its own on: no test of the file stands there
+  local _rt_n
+  _rt_calm=()
+  [[ $_rt_command != *[\`]* && $_rt_command != *'$('* ]] || return
+  set -- "${_rt_arguments[@]}"
+  eval "set -- ${_rt_command#eval}"
+  set -- "${*//[!$'\n']/}"
+  for ((_rt_n = 1; _rt_n <= ${#1}; _rt_n++)); do _rt_evaluated[_rt_line + _rt_n]=1; done
 }
 _rt_ask_site() {
   _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command" "${_rt_arguments[@]}"
@@ -8063,19 +8076,12 @@ _rt_remember() { # this place and command need no question, as long as tests are
 }
 _rt_scan_home() { # scans the file that defines a function, which `declare -F` names
   local _rt_home
-  ! _rt_home=$(shopt -s extdebug; builtin declare -F -- "$1") || _rt_ask scan "${_rt_home#* * }" "$PWD"
+  ! _rt_home=$(shopt -s extdebug; builtin declare -F -- "$1") || _rt_ask scan "${_rt_home#* * }" "$_rt_from"
 }
 _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, _rt_mask, _rt_first
   local _rt_why= _rt_marked= _rt_level=0 _rt_reads= _rt_n _rt_home=$_rt_source
   [[ $_rt_own != *$'\n'"$_rt_first"$'\n'* ]] || _rt_why='bash runs it itself'
-  if [[ $_rt_flags == *u* ]]; then
-    for _rt_n in "${_rt_names[@]}"; do
-      if [[ $_rt_n == [1-9]* && $_rt_n -gt ${#_rt_arguments[@]} ||
-            $_rt_n != [1-9]* && ! -v $_rt_n && ! -v $_rt_n[@] ]]; then
-        _rt_why="$_rt_n is not set"
-      fi
-    done
-  fi
+  declare -F -- "${_rt_calls[@]}" >/dev/null || _rt_why='its handler is not defined yet'
   [[ ! $! || ! $(builtin jobs -pr) ]] || _rt_why='the script has a job in the background'
   if [[ /dev/fd/0 -ef /dev/fd/$_rt_stdin ]]; then
     _rt_reads=own
@@ -8147,9 +8153,10 @@ _rt_react() {    # to the tests that have failed, one after the other, as the ru
 _rt_return() { return "$1"; }
 _rt_handle() {   # the status of a test, its handler, the options and the positional parameters at its place
   local PS4=$'\1'$PS4 _rt_failed=$1 _rt_text=$2 _rt_set=${3//[!aux]/}
-  _rt_text="{ ${_rt_set:+set -$_rt_set; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_text"$'\n'
-  _rt_text+="{ _rt_reacted=\$?; set +aux; } 2>/dev/null"
+  _rt_text="{ ${_rt_set:+set -$_rt_set; }_rt_return $1; } 2>/dev/null"$'\n'"{ $_rt_text"$'\n'
+  _rt_text+="{ _rt_reacted=\$?; set +aux; } 2>/dev/null; }"
   shift 3
+  _rt_reacted=256    # it stays so where an error in an expansion ends the block
   { eval "$_rt_text"; } 2>&FD_ERR
 }
 _rt_end() {
@@ -8161,16 +8168,23 @@ _rt_end() {
     [[ -s $_rt_folder/traps ]] || trap : HUP INT TERM    # the rest of its EXIT trap is to run
     [[ -o posix ]] || exit() { _rt_leave "${1-$?}"; }
     _rt_join
-    [[ -o posix ]] || unset -f exit
+    _rt_leave_as "$_rt_status"
     _rt_over=1
   fi
   set "-${_rt_flags//[!aeuvx]/}$_rt_x"
   return "$_rt_status"
 }
 _rt_leave() {    # ends a script that has come to its end already, which bash does without the rest of its EXIT trap
-  unset -f exit
+  _rt_leave_as "$1"
+  case $_rt_farewell in    # the script's arguments are not here
+    *\$[0-9@*#]* | *\$\{[0-9@*]*) _rt_ask strayed 0 'the trap for EXIT' ;;
+  esac
   eval "{ ${_rt_x:+set -x; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_farewell"
-  { exit "$1"; } 2>/dev/null
+  exit "$1"
+}
+_rt_leave_as() { # an `exit` without a status has this one in its EXIT trap, in which bash would take that of our hook
+  _rt_left=$1
+  [[ -o posix ]] || exit() { { builtin exit "${1-$_rt_left}"; } 2>/dev/null; }
 }
 _rt_keep_traps() {    # the end of the script waits too, and so does what a failure runs, whatever traps there are
   local IFS=' ' _rt_text _rt_frames
@@ -8187,10 +8201,11 @@ _rt_keep_traps() {    # the end of the script waits too, and so does what a fail
   _rt_frames=${_rt_frames% main}
   if [[ ! $_rt_on_error && $_rt_flags != *E* && ${_rt_frames// source/} ]]; then
     _rt_trapped=up     # a function does not see the trap of its caller
-  elif [[ $_rt_on_error != *_rt_wait* ]]; then
+  else
     eval "set -- ${_rt_on_error#trap -- }"
-    _rt_error=${1-}
-    [[ ! $_rt_error ]] || trap -- "{ _rt_wait && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null; $_rt_error" ERR
+    _rt_text='{ _rt_wait && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null; '
+    _rt_error=${1#"$_rt_text"}    # it may have been kept with ours, and set again
+    [[ ! $_rt_error ]] || trap -- "$_rt_text$_rt_error" ERR
   fi
 }
 _rt_wait() {     # before the commands of a trap for ERR, which bash does not tell
@@ -8498,6 +8513,7 @@ class Script:
         self.functions: Dict[str, List[Node]] = {}  # of all files
         self.sought: Set[str] = set()  # handlers whose files bash has been asked for
         self.changes: Set[str] = set()  # variables that handlers change
+        self.patterns: Set[str] = set()  # variables that may stand for what files there are
         self.locals: Set[str] = set()  # variables that functions have for themselves
         # Commands may have other names than the files say: by aliases, `$NAME`, or what `eval` makes.
         self.is_wild = False
@@ -8505,7 +8521,11 @@ class Script:
     def read(self, source: str, text: str) -> ScriptFile:
         """Read a file of the script, and the others again if its handlers change what was not known to change."""
         known = len(self.changes)
-        file = self.files[source] = ScriptFile(source, text, self.tells, self.changes)
+        globs = rf"\b({NAME})=[\"']?[^\s\"';&|()]*(?<!\$)[*?]"
+        self.patterns.update(re.findall(globs, re.sub(r"\$\{.*?\}", "", text)))
+        file = self.files[source] = ScriptFile(
+            source, text, self.tells, self.changes | self.patterns
+        )
         for name, definitions in file.functions.items():
             self.functions.setdefault(name, []).extend(definitions)
         self.locals.update(*map(locals_of, file.commands))
@@ -8521,12 +8541,14 @@ class Script:
         for each in self.files.values():
             for site, _ in each.found:
                 self.changes |= read_handler(site.nodes, self.functions).changes
-        for name, value in re.findall(rf"({NAME})=[\"']?({NAME})\b", text):
-            if value in self.changes:  # by another name
+        for name, value in re.findall(rf"({NAME})=('[^']*'|\S+)", text):
+            if not self.changes.isdisjoint(re.findall(NAME, value)):  # by another name
                 self.changes.add(name)
         if len(self.changes) > known:
             for name, each in self.files.items():
-                self.files[name] = ScriptFile(name, each.text, self.tells, self.changes)
+                self.files[name] = ScriptFile(
+                    name, each.text, self.tells, self.changes | self.patterns
+                )
         return self.files[source]
 
     def tables(self) -> str:
@@ -8557,7 +8579,7 @@ class Script:
                 ):  # it does not split words
                     word = f'"{word}"'
                 node = Reader(f"echo {word}").nodes[0]
-            if not is_calm(node, self.changes, calm):
+            if not is_calm(node, self.changes | self.patterns, calm):
                 break
             if there is not None:
                 return f"_rt_look {operator} {word}"
@@ -8578,7 +8600,7 @@ class Script:
         """
         for name in (
             site.test.first,
-            *site.followers,
+            *self.comes_behind(site),
             *(node.name for node in walk(site.nodes)),
         ):
             is_known = name in self.functions or name in MAY_BE_PUT_OFF | self.sought
@@ -8589,29 +8611,16 @@ class Script:
 
     def reach(self, text: str, state: Mapping[str, str], but: str = "") -> Set[str]:
         """The names in some bash, in the functions that it calls `but` one, and in the values of its variables."""
-        waiting = re.findall(NAME, text)
-        reached = set(waiting)
-        for name in waiting:  # it grows
-            texts = [node.text for node in self.functions.get(name, ()) if name != but]
-            if name in state:
-                texts.append(state[name].partition("=")[2])
-            new = {each for text in texts for each in re.findall(NAME, text)} - reached
+        waiting = [text]
+        reached: Set[str] = set()
+        for each in waiting:  # it grows
+            # A function may be named as no variable can be.
+            new = {*re.findall(NAME, each), *re.findall(r"[\w.:+-]+", each)} - reached
             reached |= new
-            waiting += new
+            for name in new:
+                waiting += [node.text for node in self.functions.get(name, ()) if name != but]
+                waiting.append(state.get(name, "").partition("=")[2])
         return reached
-
-    def needed_by(self, site: Site) -> Set[str]:
-        """The variables that `set -u` wants to be set for a test and for what the script does about it."""
-        text = site.handler.replace(RETURN, "")
-        names = {*needed_by(site.test.body), *needed_by(text)}
-        if site.rest is not None:
-            for node in walk(site.nodes):
-                names -= changed_by(node) | locals_of(node)
-        for name in self.reach(text, {}):
-            for function in self.functions.get(name, ()):
-                inner = {each for each in needed_by(function.text) if not each.isdigit()}
-                names |= inner.difference(*map(locals_of, walk(function.parts())))
-        return names
 
     def has_tests(self, name: str) -> bool:
         """Whether a function has tests that can be handed over one by one, which is better than all at once."""
@@ -8626,44 +8635,34 @@ class Script:
         lines = range(before.test.line, site.test.line + 1)
         return bool(lines) and self.files[site.test.file].definitions.isdisjoint(lines)
 
+    def comes_behind(self, site: Site) -> List[str]:
+        """The names of what bash may come to behind a test, also behind its function and at the beginning of others."""
+        names = list(site.followers)
+        for name in names:  # it grows
+            found = {
+                each
+                for node in self.functions.get(name, ())
+                for part in node.bodies
+                for each in next_names(part)
+            }
+            if name.startswith(END_OF):
+                for known_as in self.known_as(name[len(END_OF) :]):
+                    found.update(
+                        *(file.followers.get(known_as, ()) for file in self.files.values())
+                    )
+            names += found.difference(names)
+        return names
+
     def is_watched(self, site: Site, flags: str) -> bool:
         """Whether something may look at the status of a test's statement, in a shell with these options (`$-`)."""
-        if site.watched == YES or (
-            site.watched and (re.search("[eER]", flags) or self.counts(site.function))
-        ):
-            return True
-        return any(self.asks_status(name, ()) for name in site.followers)
-
-    def asks_status(self, name: str, callers: Sequence[str]) -> bool:
-        """Whether a command of this name may look at the status of the one before it; its callers are known not to."""
-        if name not in self.functions:
-            if re.match(r"(?:eval|source|\.)$|.*\$", name):
+        for name in self.comes_behind(site):
+            if name.startswith(END_OF) and (self.is_wild or re.search("[eER]", flags)):
+                return True
+            if re.match(r"(?:eval|source|command|builtin|\.)$|.*\$", name):
                 return True
             is_known = not self.is_wild or name in CALM | STATE_WORDS | MAY_BE_PUT_OFF
-            return not (is_known or find_program(name))
-        for part in chain.from_iterable(node.bodies for node in self.functions[name]):
-            inner = {node.name for node in first_commands(part)} - {name, *callers}
-            if looks_back(part) or any(
-                self.asks_status(each, [name, *callers]) for each in inner
-            ):
+            if not (is_known or name in self.functions or find_program(name)):
                 return True
-        return False
-
-    def counts(self, function: str) -> bool:
-        """Whether something may look at the status of a function."""
-        if self.is_wild:
-            return True
-        callers = [function]
-        for name in callers:  # it grows
-            known_as = self.known_as(name)
-            for file in self.files.values():
-                if file.looked_at.intersection(known_as):
-                    return True
-                callers += [
-                    caller
-                    for caller, names in file.ends.items()
-                    if names.intersection(known_as) and caller not in callers
-                ]
         return False
 
     def known_as(self, function: str) -> Set[str]:
@@ -8685,7 +8684,7 @@ class Script:
     def guarded(self) -> Set[str]:
         """The functions in which `set -e` does not count, and those that they call."""
         names = set().union(*(file.guarded for file in self.files.values()))
-        if any("$" in name for name in names):
+        if any(re.match(r"eval$|.*\$", name) for name in names):
             return set(self.functions)
         return self.reach(" ".join(names), {}) - {""}
 
@@ -8797,14 +8796,10 @@ class Certainty:
     def doubt(self, handed: Handed, seen: List[str], status: int) -> None:
         """Note the first of what has seen too much, or that something has looked at the status of a reaction."""
         site = handed.site
-        if (
-            status
-            and site.handler
-            and (
-                self.script.is_watched(site, handed.flags)
-                or (not site.rest and re.search("[eR]", handed.flags))
-            )
-        ):
+        looks = self.script.is_watched(site, handed.flags) or (
+            not site.rest and re.search("[eR]", handed.flags)
+        )
+        if status > 255 or (status and site.handler and looks):
             seen.append(f"{handed.test.where}:what looks at the status of its handler")
         for text in seen[:1]:
             file, line, command = text.split(":", 2)
@@ -8957,6 +8952,7 @@ class ScriptRun(Run):
             text = list_text(os.path.join(directory, source))
         except ListError:
             text = ""  # `eval`, standard input
+            self.script.is_wild = True
         before = self.script.files.get(source)
         if before is None or before.text != text:
             self.introduce(self.script.read(source, text))
@@ -8998,13 +8994,18 @@ class ScriptRun(Run):
         """Bash is about to run a command where a test stands."""
         read = Reader(command).nodes
         words = tuple(words_of(read[0])) if read else ()
-        sites = self.script.files[source].sites.get(int(line), [])
-        sites = [site for site in sites if site.words == words]
+        file = self.script.files[source]
+        sites = [site for site in file.sites.get(int(line), ()) if site.words == words]
+        same = {
+            node.start
+            for node in file.commands
+            if int(line) in file.lines_of(node) and tuple(words_of(node)) == words
+        }
         self.arguments = arguments
         if self.script.tells.runs_no_test(words, arguments):
             sites = []
-        if len(sites) > 1:
-            self.explain(sites[0].test, "another test on its line has the same words")
+        if sites and len(same) > 1:
+            self.explain(sites[0].test, "another command on its line has the same words")
         elif sites and (sites[0].handler or not self.script.has_tests(words[0])):
             self.place = line, command
             return self.hand_over(sites[0])
@@ -9035,11 +9036,10 @@ class ScriptRun(Run):
         join = "_rt_join; "
         if self.script.changes.isdisjoint(self.script.reach(site.test.body, {})):
             join = ""
-        needed = self.script.needed_by(site)
-        names = " ".join(sorted(needed))
+        calls = " ".join(self.script.reach(site.handler, {}) & self.script.functions.keys())
         return (
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
-            f"local _rt_names=({names}) _rt_same={'1' * is_same} "
+            f"local _rt_calls=({calls}) _rt_same={'1' * is_same} "
             f"_rt_paths=({' '.join(site.names)}); _rt_hand; _rt_site=1"
         )
 
@@ -9163,6 +9163,9 @@ class ScriptRun(Run):
             return site.hurry
         if said.must_wait:
             return "bash cannot wait behind it"
+        writes = any(re.match(r"\\>(?!/dev/)", name) for name in site.names)
+        if not writes and not READS.isdisjoint(self.script.reach(site.handler, {})):
+            return "its handler reads files"
         if site.function:
             for name in sorted(handler.changes & self.script.locals):
                 return f"its handler changes {name}, which may be gone when its function ends"
@@ -9186,7 +9189,7 @@ class ScriptRun(Run):
             return "BASH_SOURCE is not its own"
         if said.reads == "other" and (self.schedule.pool.sequential or not site.is_in_reader):
             return "its standard input is redirected"
-        why = self.function_obstacle(line.first, site, said.flags)
+        why = self.function_obstacle(line.first, said.flags)
         if why:
             return why
         if said.error and not site.handler and handler.hasty:
@@ -9202,13 +9205,11 @@ class ScriptRun(Run):
             return "what follows, or the end of the script, may look at its status"
         return said.obstacle
 
-    def function_obstacle(self, name: str, site: Site, flags: str) -> str:
+    def function_obstacle(self, name: str, flags: str) -> str:
         """Why bash has to run a test itself that is a function; empty if it is none, or need not."""
         function = self.script.functions.get(name)
         if function is None:
             return f"{name} is a function that was not read" * ("F" in flags)
-        if "u" in flags and (site.handler or "e" not in flags):
-            return f"{name}, a function, may end the script under `set -u`"
         if not read_handler(function, self.script.functions, flags).is_test:
             return f"{name} changes the script's shell"
         return ""
@@ -9266,28 +9267,33 @@ class ScriptRun(Run):
         """
         test = self.script_test(line)
         has_stdin = self.schedule.pool.sequential and said.reads == "own"
-        shell = test.shell._replace(has_stdin=has_stdin)
+        os.makedirs(self.folder_of(test), exist_ok=True)
+        folder = shlex.quote(self.folder_of(test))
+        before = ""
+        after = f": >|{folder}/before >|{folder}/after"
         if line.first in self.script.functions:
-            folder = self.folder_of(test)
-            os.makedirs(folder, exist_ok=True)
             before, after = (
-                f"(_rt_status=$?; _rt_to={folder}/{when}; . {self.keeper}; exit $_rt_status) 2>/dev/null"
+                f"_rt_to={folder}/{when}; . {shlex.quote(self.keeper)}"
                 for when in ("before", "after")
             )
+            before = f"({before}) 2>/dev/null"
             if "e" in said.flags and not site.handler:
                 before = f"set -e; {before}"  # which counts in functions
-            shell = shell._replace(before=before, after=after)
+        after = f"(_rt_status=$?; {after}; exit $_rt_status) 2>/dev/null"
+        shell = test.shell._replace(has_stdin=has_stdin, before=before, after=after)
         return test._replace(shell=shell)
 
     def folder_of(self, test: Test) -> str:
         """Where the states of a test's shell are."""
         return f"{self.keeper}.{test.index}"
 
-    def check_calls(self) -> None:
-        """Functions have run in shells of their own, which they may neither change nor end but by a last failure."""
+    def check_shells(self) -> None:
+        """Tests have run in shells of their own, which they may neither change nor end but by a last failure."""
+        by_itself = (Outcome.PASSED, Outcome.FLAKY, Outcome.FAILED, Outcome.CRASHED)
         for handed in self.handed:
-            is_last = handed.reaction.endswith(END) and self.has_failed(handed)
-            if not handed.test.shell.after or is_last:
+            may_end = handed.test.shell.before and handed.reaction.endswith(END)
+            has_ended = self.result_of(handed).outcome in by_itself
+            if not has_ended or (may_end and self.has_failed(handed)):
                 continue
             folder = self.folder_of(handed.test)
             states = {"the shell has ended", ""}
@@ -9311,6 +9317,11 @@ class ScriptRun(Run):
     def on_end(self, _offset: int) -> None:
         """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
         self.has_ended = True
+        reaction = self.certainty.reaction
+        if reaction and reaction.handed.test not in self.last_ones:
+            self.certainty.doubts.append(
+                f"{reaction.handed.test.where}: the script went ahead of a handler that has ended it"
+            )
         if self.shell.fault:
             raise self.shell.fault
 
@@ -9331,7 +9342,7 @@ class ScriptRun(Run):
 
     def call_handlers(self) -> None:
         """Let bash react to the tests that failed, in its order, or go on."""
-        self.check_calls()
+        self.check_shells()
         self.handling = [
             handed for handed in self.handed if not self.is_ending and self.has_reaction(handed)
         ]

@@ -553,6 +553,44 @@ set -eo pipefail⏎pytest a | cat⏎pytest b --exit=2 |&⏎  tee x | tail -1⏎p
 shopt -s lastpipe⏎pytest a --exit=3 | read x⏎pytest b --exit=4 | tee y || R=1⏎echo "@ $x"⏎exit $R
 for t in a b; do pytest $t --exit=2 | tee log⏎S=$S${PIPESTATUS[0]}${PIPESTATUS[1]}; done⏎echo "@ $S"⏎exit $S
 set -u⏎«H»pytest "${A[@]/x/y}" "${RET:+$RET}" --exit=1 || test_fail a⏎pytest ${A[0]} || test_fail b⏎exit 0
+RET=0⏎check() { [ $? -eq 0 ] || { echo "@ bad"; RET=1; }; }⏎for i in 0 3; do pytest a --exit=$i; done⏎check⏎
+exit $RET ¦ RET=0⏎check() { [ $? -eq 0 ] || RET=1; }⏎f() { pytest a --exit=3; }⏎f⏎check⏎exit $RET ¦ RET=0⏎
+check() { [ $? -eq 0 ] || RET=1; }⏎for i in 3 0; do check; pytest a --exit=$i; done⏎exit $RET ¦ pytest a --exit=3⏎
+exit 2>/dev/null
+set -- a b⏎pytest a --exit=1 || shift⏎exit $(($# - 2)) ¦ f() { pytest a --exit=1 || eval "return 4"; }⏎f⏎exit $?
+f() { pytest a --exit=1 || \return 4; }⏎f ¦ pytest a --exit=1 || eval "declare F=3"⏎exit ${F:-0}
+«H»«T»⏎unset -f test_fail⏎exit $RET ¦ set -e⏎pytest a --exit=1 || note a⏎note() { :; }⏎echo "@ end" ¦ RET=0⏎
+note() { say "$@"; RET=1; }⏎pytest a --exit=1 || note a⏎say() { echo "@ late $1"; }⏎pytest b --exit=2 || note b⏎
+exit $RET
+RET=0 v=RE⏎pytest a --exit=1 || RET=1⏎let x=${v}T⏎exit $x ¦ v=RE⏎pytest a --exit=1 || RET=1⏎[ -v ${v}T ] && exit 4⏎
+exit 0 ¦ RET=0⏎set -- RET⏎pytest a --exit=1 || RET=1⏎(( $1 )) && exit 4⏎exit 0 ¦ RET=0⏎e='0+RET'⏎
+pytest a --exit=1 || RET=1⏎((e)) && r=4⏎e=⏎exit ${r:-0} ¦ w='$RE'; w+=T RET=0⏎pytest a --exit=1 || RET=1⏎x=${w@P}⏎w=⏎
+[ $x = 0 ] || exit 4⏎exit 0 ¦ p='*.xml' n=0⏎bash -c 'sleep 0.1; echo x >a.xml' tests/x || RET=1⏎
+for f in $p; do [ "$f" = a.xml ] && n=1; done⏎[ $n = 1 ] || exit 4
+RET=0⏎chk-test() { [ $RET -eq 0 ]; }⏎pytest a --exit=1 || RET=1⏎chk-test || exit 4⏎exit 0 ¦ set -e⏎
+run-all() { sub-all; }⏎sub-all() { pytest a --exit=1; echo "@ continues"; }⏎run-all || echo "@ bad"
+RET=0⏎f() { pytest a --exit=3; }⏎. <(echo "f || RET=1")⏎exit $RET ¦ set -e⏎x=f⏎f() { pytest a --exit=1; echo "@ x"; }⏎
+eval "$x" || echo "@ bad"
+RET=0⏎builtin trap 'RET=1; echo "@ $FUNCNAME"' return⏎f() { pytest a --exit=1; }⏎f⏎exit $RET
+echo 'chk() { ( exit $RET ) || exit 4; }' >l.sh; echo 'chk() { :; }' >sub/l.sh⏎. ./l.sh⏎cd sub⏎
+pytest a --exit=1 || RET=1⏎chk⏎exit 0
+bash -c 'sleep 0.1; echo "@ x"' tests/x >log || RET=1⏎echo "@ y" >&log⏎cat log
+exec {fd}>x 7>y⏎pytest a >&$fd || RET=1⏎pytest b >/dev/fd/7 || RET=1⏎exit ${RET:-0}
+set -u⏎A=(x)⏎pytest ${A[5]} || echo "@ bad"⏎exit 0 ¦ set -u⏎pytest --n=$((NOPE+1)) || echo "@ bad"⏎exit 0
+test_fail() { echo "@ $((1/0))"; }⏎f() { pytest a --exit=1 || test_fail a; exit 0; }⏎f⏎exit 5 ¦ set -u⏎
+trap 'echo "@ bye $?"' EXIT⏎pytest a --exit=1 || echo "@ $NOPE"⏎pytest b
+while pytest a --exit=1; do exit 0; done; pytest a --exit=1 || RET=1⏎exit ${RET:-0} ¦ test_fail() { N=$((N+1)); }⏎
+pytest a --exit=1; pytest a --exit=1 || test_fail a⏎exit $N ¦ pytest a b --exit=1⏎[ "$_" = --exit=1 ] || exit 4⏎
+pytest b ¦ set -k⏎pytest a X=1 --exit=1 || RET=1⏎exit $RET
+RET=0⏎note() { cat $1; RET=1; }⏎bash -c 'echo "@ one" >log; exit 1' tests/x || note log⏎
+bash -c 'sleep 0.1; echo "@ two" >log' tests/y || note log⏎exit $RET ¦ RET=0⏎trap 'RET=1' ERR⏎old=$(trap -p ERR)⏎
+trap - ERR⏎pytest b⏎eval "$old"⏎pytest c --exit=1⏎exit $RET
+trap 'echo "@ bye $?"; exit' EXIT⏎pytest a⏎pytest b --exit=4 ¦ set -- 0 y⏎trap 'exit $1' EXIT⏎
+pytest a --exit=1 || exit 3⏎shift⏎pytest b ¦ trap 'echo "@ bye $?"; [ -z "$BAD" ] || exit' EXIT⏎
+pytest a --exit=1 || BAD=1⏎pytest b
+o=-f⏎bash -c 'sleep 0.1; echo x >made' tests/x || RET=1⏎[ $o made ] || exit 4⏎rm made⏎
+bash -c 'sleep 0.1; echo x >made' tests/x || RET=1⏎[ "-f" made ] || exit 5
+code=$'x=1\npytest a --exit=$x || exit 4'⏎x=0⏎eval "$code"⏎pytest a --exit=$x || RET=1⏎exit 0
 """
 
 
