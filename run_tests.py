@@ -81,6 +81,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, suppress
 from itertools import chain, count
 from typing import (
+    AbstractSet,
     Any,
     BinaryIO,
     Callable,
@@ -7448,12 +7449,13 @@ class ScriptFile:
     """
 
     def __init__(
-        self, name: str, text: str, tells: Tells, changes: Container[str] = ()
+        self, name: str, text: str, tells: Tells, changes: AbstractSet[str] = frozenset()
     ) -> None:
         self.name = name
         self.text = text
         self.tells = tells
         self.changes = changes  # variables that handlers change
+        self.heads: Set[str] = set()  # names in the heads of loops
         self.function = ""  # the one that is being read
         self.alone_from = math.inf  # the offset of `#: one-by-one`
         self.definitions: Set[int] = set()  # lines where functions are defined
@@ -7482,6 +7484,11 @@ class ScriptFile:
         self.own_attributes: Dict[int, Attributes] = {}
         self.read_attributes(reader)
         self.visit(self.with_pipelines(reader.nodes), "", {LOOKS})
+        # By line and words, the offsets of simple commands.
+        self.starts: Dict[Tuple[int, Tuple[str, ...]], Set[int]] = collections.defaultdict(set)
+        for node in self.commands:
+            for line in self.lines_of(node):
+                self.starts[line, tuple(words_of(node))].add(node.start)
 
     def line_of(self, offset: int) -> int:
         return bisect.bisect_left(self.line_ends, offset) + 1
@@ -7647,7 +7654,9 @@ class ScriptFile:
         head = head_of(node)
         if has_glob(node.words) or re.search(SUBSTITUTION, without_calm(head)):
             return True
-        return any(word in self.changes for word in re.findall(NAME, head))
+        names = set(re.findall(NAME, head))
+        self.heads |= names
+        return not names.isdisjoint(self.changes)
 
     def rest_of(
         self, statement: Sequence[Node], following: Sequence[Sequence[Node]]
@@ -8519,8 +8528,7 @@ class Script:
         self.is_wild = False
 
     def read(self, source: str, text: str) -> ScriptFile:
-        """Read a file of the script, and the others again if its handlers change what was not known to change."""
-        known = len(self.changes)
+        """Read a file of the script, and others again whose loops go through what its handlers change."""
         globs = rf"\b({NAME})=[\"']?[^\s\"';&|()]*(?<!\$)[*?]"
         self.patterns.update(re.findall(globs, re.sub(r"\$\{.*?\}", "", text)))
         file = self.files[source] = ScriptFile(
@@ -8544,11 +8552,10 @@ class Script:
         for name, value in re.findall(rf"({NAME})=('[^']*'|\S+)", text):
             if not self.changes.isdisjoint(re.findall(NAME, value)):  # by another name
                 self.changes.add(name)
-        if len(self.changes) > known:
-            for name, each in self.files.items():
-                self.files[name] = ScriptFile(
-                    name, each.text, self.tells, self.changes | self.patterns
-                )
+        changes = self.changes | self.patterns
+        for name, each in self.files.items():
+            if not each.heads.isdisjoint(changes - each.changes):
+                self.files[name] = ScriptFile(name, each.text, self.tells, changes)
         return self.files[source]
 
     def tables(self) -> str:
@@ -8996,15 +9003,10 @@ class ScriptRun(Run):
         words = tuple(words_of(read[0])) if read else ()
         file = self.script.files[source]
         sites = [site for site in file.sites.get(int(line), ()) if site.words == words]
-        same = {
-            node.start
-            for node in file.commands
-            if int(line) in file.lines_of(node) and tuple(words_of(node)) == words
-        }
         self.arguments = arguments
         if self.script.tells.runs_no_test(words, arguments):
             sites = []
-        if sites and len(same) > 1:
+        if sites and len(file.starts[int(line), words]) > 1:
             self.explain(sites[0].test, "another command on its line has the same words")
         elif sites and (sites[0].handler or not self.script.has_tests(words[0])):
             self.place = line, command
@@ -9267,24 +9269,23 @@ class ScriptRun(Run):
         """
         test = self.script_test(line)
         has_stdin = self.schedule.pool.sequential and said.reads == "own"
-        os.makedirs(self.folder_of(test), exist_ok=True)
-        folder = shlex.quote(self.folder_of(test))
+        path = shlex.quote(self.kept_by(test))
         before = ""
-        after = f": >|{folder}/before >|{folder}/after"
+        after = f": >|{path}"
         if line.first in self.script.functions:
+            os.makedirs(self.kept_by(test), exist_ok=True)
             before, after = (
-                f"_rt_to={folder}/{when}; . {shlex.quote(self.keeper)}"
+                f"( _rt_to={path}/{when}; . {shlex.quote(self.keeper)} )"
                 for when in ("before", "after")
             )
-            before = f"({before}) 2>/dev/null"
             if "e" in said.flags and not site.handler:
                 before = f"set -e; {before}"  # which counts in functions
-        after = f"(_rt_status=$?; {after}; exit $_rt_status) 2>/dev/null"
+        after = f"{{ _rt_status=$?; {after}; builtin exit $_rt_status; }} 2>/dev/null"
         shell = test.shell._replace(has_stdin=has_stdin, before=before, after=after)
         return test._replace(shell=shell)
 
-    def folder_of(self, test: Test) -> str:
-        """Where the states of a test's shell are."""
+    def kept_by(self, test: Test) -> str:
+        """The file that a test's shell leaves at its end; of a function, the folder of its states."""
         return f"{self.keeper}.{test.index}"
 
     def check_shells(self) -> None:
@@ -9295,11 +9296,11 @@ class ScriptRun(Run):
             has_ended = self.result_of(handed).outcome in by_itself
             if not has_ended or (may_end and self.has_failed(handed)):
                 continue
-            folder = self.folder_of(handed.test)
-            states = {"the shell has ended", ""}
+            kept = self.kept_by(handed.test)
+            is_same = os.path.isfile(kept)
             with suppress(ListError):
-                states = {list_text(f"{folder}/{when}") for when in ("before", "after")}
-            if len(states) > 1:
+                is_same = is_same or list_text(f"{kept}/before") == list_text(f"{kept}/after")
+            if not is_same:
                 self.certainty.doubts.append(
                     f"{handed.test.where}: `{handed.site.test.first}` went ahead of what it does to the script's shell"
                 )
