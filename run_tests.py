@@ -7448,9 +7448,7 @@ class ScriptFile:
     redirections and the like: there bash waits after the statement before.
     """
 
-    def __init__(
-        self, name: str, text: str, tells: Tells, changes: AbstractSet[str] = frozenset()
-    ) -> None:
+    def __init__(self, name: str, text: str, tells: Tells, changes: AbstractSet[str]) -> None:
         self.name = name
         self.text = text
         self.tells = tells

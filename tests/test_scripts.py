@@ -689,7 +689,7 @@ class FeatureTest(ScriptCase):
 
 
 def read(text: str) -> ScriptFile:
-    return ScriptFile("t.sh", text, Tells(["test_fail"], None, "logger"))
+    return ScriptFile("t.sh", text, Tells(["test_fail"], None, "logger"), frozenset())
 
 
 class ScriptFileTest(unittest.TestCase):
