@@ -7253,6 +7253,7 @@ class Handler(NamedTuple):
     leaves: bool  # it may end the script
     fails: bool  # it says so (`return 1`), or does what only the script's shell can
     is_test: bool  # as a test it would change nothing in the script's shell
+    writes: FrozenSet[str]  # names of files, without their folders
 
 
 def words_of(node: Node) -> List[str]:
@@ -7278,6 +7279,18 @@ def changed_by(node: Node) -> Set[str]:
             name for word in words for name in re.findall(NAME, word.partition("=")[0])
         )
     return names
+
+
+def written_by(node: Node) -> List[str]:
+    """Words that name the files which a command writes."""
+    tokens = [
+        token
+        for operator, token in zip(node.redirects, node.redirects[1:])
+        if re.search(r">[>|&]?$", operator.text)
+    ]
+    if node.name in ("tee", "touch", "mkdir"):
+        tokens += node.words[1:]
+    return [token.text for token in tokens if not re.match(r"\d+-?$|-|/dev/", token.text)]
 
 
 def locals_of(node: Node) -> Set[str]:
@@ -7329,6 +7342,17 @@ def has_glob(tokens: Iterable[Token]) -> bool:
     )
 
 
+def says_no(node: Node, flags: str) -> bool:
+    """Whether a command of a handler fails, or changes an option, in a shell with these options (`$-`)."""
+    allowed: Mapping[str, Sequence[Sequence[str]]] = {
+        "return": ([], ["0"]),
+        "set": (["-x"], ["+x"]) if "x" in flags else (),
+        "shopt": (),
+        "false": (),
+    }
+    return node.name in allowed and words_of(node)[1:] not in allowed[node.name]
+
+
 def read_handler(
     nodes: Sequence[Node], functions: Mapping[str, Sequence[Node]], flags: str = ""
 ) -> Handler:
@@ -7336,6 +7360,7 @@ def read_handler(
     changes: Set[str] = set()
     names: Set[str] = set()
     own: Set[str] = set()  # local variables
+    writes: Set[str] = set()
     fails = False
     waiting = list(nodes)
     for node in waiting:  # it grows
@@ -7343,6 +7368,7 @@ def read_handler(
         if re.search(WHERE, node.text) or len(functions.get(node.name, ())) > 1:
             fails = True
         waiting += node.parts()
+        writes.update(os.path.basename(word.strip("\"'")) for word in written_by(node))
         if node.kind:
             if node.kind in ("for", "select"):
                 changes.add(node.words[0].text)
@@ -7351,14 +7377,7 @@ def read_handler(
             continue
         if node.name in functions and node.name not in names:
             waiting += functions[node.name]
-        allowed: Mapping[str, Sequence[Sequence[str]]] = {
-            "return": ([], ["0"]),
-            "set": (["-x"], ["+x"]) if "x" in flags else (),
-            "shopt": (),
-            "false": (),
-        }
-        if node.name in allowed and words_of(node)[1:] not in allowed[node.name]:
-            fails = True
+        fails = fails or says_no(node, flags)
         if node.name == "set" and all(word[1:] in flags for word in words_of(node)[1:]):
             continue  # a function that does not put it back is found out
         names.add(node.name)
@@ -7372,6 +7391,7 @@ def read_handler(
         "exit" in names,
         fails,
         not (names & STATEFUL - {"eval"} or changes - own),
+        frozenset(writes),
     )
 
 
@@ -7824,16 +7844,7 @@ class ScriptFile:
 
     def files_of(self, command: Node) -> Tuple[str, ...]:
         """Words that may name test files, where no handler tells what is a test, and behind a `>` what it writes."""
-        written: List[Token] = []
-        for node in walk([command]):
-            for operator, token in zip(node.redirects, node.redirects[1:]):
-                if re.search(r">[>|&]?$", operator.text):
-                    written.append(token)
-            if node.name == "tee":
-                written += node.words[1:]
-        words = [
-            f"\\>{token.text}" for token in written if not re.match(r"\d+-?$|-", token.text)
-        ]
+        words = [f"\\>{word}" for node in walk([command]) for word in written_by(node)]
         if self.tells.looks is not None:
             words += [token.text for token in command.words[1:]]
         outside = f"{SUBSTITUTION}|{OWN_STATE}"
@@ -9095,11 +9106,11 @@ class ScriptRun(Run):
         if why:
             self.explain(site.test, why)
             return "_rt_join"
-        if self.must_join or self.shares_file(line, names):
+        mentions = re.findall(r"[\w.${}-]+", line.body)  # files that a handler writes, perhaps
+        if self.must_join or self.shares_file(line, names.union(mentions)):
             return "_rt_join; _rt_hand"
         test = self.test_of(line, site, said)
-        if test.junit:
-            names.add(test.junit)
+        names.update(filter(None, [test.junit, *handler.writes]))
         if "exit" in reaction or handler.leaves:
             self.last_ones.add(test)
         handed = Handed(

@@ -548,6 +548,7 @@ trap 'RET=1' RETURN⏎RET=0⏎f() { pytest a --exit=1; }⏎f⏎exit $RET
 bash -c 'sleep 0.1; rmdir sub' tests/x || RET=1⏎if [ -d sub ]; then pytest b || RET=1; else RET=4; fi⏎exit $RET
 RET=0⏎pytest a --exit=1 || RET=3⏎
 for i in $([[ $RET == 0 ]] && echo 1 || echo 2 3); do pytest b --exit=$i || RET=$((RET+i)); done⏎exit $RET
+pytest a --exit=1 || touch bad.mark⏎bash -c '[ ! -e bad.mark ]' tests/x || exit 4⏎exit 0
 pytest a --exit=3 | tee x; if [ ${PIPESTATUS[0]} -ne 0 ]; then R=4; fi⏎pytest b | tee y; r=$PIPESTATUS⏎exit $R
 set -eo pipefail⏎pytest a | cat⏎pytest b --exit=2 |&⏎  tee x | tail -1⏎pytest c | cat
 shopt -s lastpipe⏎pytest a --exit=3 | read x⏎pytest b --exit=4 | tee y || R=1⏎echo "@ $x"⏎exit $R
