@@ -8100,6 +8100,10 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
   local _rt_why= _rt_marked= _rt_level=0 _rt_reads= _rt_n _rt_home=$_rt_source
   [[ $_rt_own != *$'\n'"$_rt_first"$'\n'* ]] || _rt_why='bash runs it itself'
   declare -F -- "${_rt_calls[@]}" >/dev/null || _rt_why='its handler is not defined yet'
+  if [[ $_rt_flags == *u* && $_rt_words ]]; then    # bash says itself of what is not set
+    ( set -u -- "${_rt_arguments[@]}"; eval "builtin : $_rt_words" ) >/dev/null 2>&1 ||
+      _rt_why='it names what is not set'
+  fi
   [[ ! $! || ! $(builtin jobs -pr) ]] || _rt_why='the script has a job in the background'
   if [[ /dev/fd/0 -ef /dev/fd/$_rt_stdin ]]; then
     _rt_reads=own
@@ -9048,9 +9052,15 @@ class ScriptRun(Run):
         if self.script.changes.isdisjoint(self.script.reach(site.test.body, {})):
             join = ""
         calls = " ".join(self.script.reach(site.handler, {}) & self.script.functions.keys())
+        said = [*site.words]
+        if site.rest is None:
+            said += chain.from_iterable(map(words_of, site.nodes))
+        words = " ".join(word for word in said if "$" in word)
+        if re.search(f"{SUBSTITUTION}|{OWN_STATE}", words):
+            words = ""
         return (
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
-            f"local _rt_calls=({calls}) _rt_same={'1' * is_same} "
+            f"local _rt_calls=({calls}) _rt_words={shlex.quote(words)} _rt_same={'1' * is_same} "
             f"_rt_paths=({' '.join(site.names)}); _rt_hand; _rt_site=1"
         )
 
@@ -9223,6 +9233,8 @@ class ScriptRun(Run):
             return f"{name} is a function that was not read" * ("F" in flags)
         if not read_handler(function, self.script.functions, flags).is_test:
             return f"{name} changes the script's shell"
+        if "u" in flags and self.schedule.pool.sequential:
+            return f"{name} may end the script"
         return ""
 
     def bare_obstacle(self, line: TestLine, site: Site, said: Arrival, reaction: str) -> str:
