@@ -8182,12 +8182,14 @@ _rt_handle() {   # the status of a test, its handler, the options and the positi
   { eval "$_rt_text"; } 2>&FD_ERR
 }
 _rt_end() {
-  local _rt_status=$? _rt_flags=$- _rt_arguments=()
+  local _rt_status=$? _rt_flags=$- _rt_arguments=() _rt_n
   set +aeuvx
   _rt_unskip
   if [[ $BASHPID == "$_rt_shell" ]]; then
-    trap -p HUP INT TERM >|"$_rt_folder/traps"           # a signal that comes sooner ends it: no fork before
-    [[ -s $_rt_folder/traps ]] || trap : HUP INT TERM    # the rest of its EXIT trap is to run
+    for _rt_n in TERM INT HUP; do
+      trap -p "$_rt_n" >|"$_rt_folder/traps"           # a signal that comes sooner ends it: no fork before
+      [[ -s $_rt_folder/traps ]] || trap : "$_rt_n"    # the rest of its EXIT trap is to run
+    done
     [[ -o posix ]] || exit() { _rt_leave "${1-$?}"; }
     _rt_join
     _rt_leave_as "$_rt_status"

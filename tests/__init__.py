@@ -2,6 +2,7 @@
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -11,3 +12,4 @@ sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = BYTE_CODE
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+signal.signal(signal.SIGHUP, signal.SIG_DFL)         # under nohup, too
