@@ -7141,7 +7141,8 @@ NO_TEST = r"(?!\S*(?:build|clean|download|generat|install|make|prepar|setup)[^/\
 # A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
 LOOKS_LIKE_TEST = (
     r"(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)(?: |$)"
-    r"|(?:\S*/)?(?:python[\d.]*|bash|sh|deepspeed|accelerate) (?:.* )?(?:-m (?:pytest|unittest)(?: |$)|{0})|{0}"
+    r"|(?:\S*/)?(?:python[\d.]*|\$\{{?PY\S*|bash|sh|deepspeed|accelerate) "
+    r"(?:.* )?(?:-m (?:pytest|unittest)(?: |$)|{0})|{0}"
 ).format(
     r"(?:\S*/)?(?:tests?/"
     + NO_TEST

@@ -415,9 +415,9 @@ class FeatureTest(ScriptCase):
                          "#: one-by-one", "f || test_fail z"):
                 ["x:12:runs ahead", '"$(c)":13:what its handler says may change', "y:14:it ends a pipeline",
                  "z:17:`#: one-by-one`"],
-            lines("pytest a", "pip install pytest", "python3 -m pytest b || exit 1", "ctest | tee log",
+            lines("pytest a", "pip install pytest", "$PYTHON -m pytest b || exit 1", "ctest | tee log",
                   "if tests/run.sh; then c; fi", "timeout 5m torchrun d", "cd tests", "/x/test_e"): [
-                "pytest a:1:runs ahead", "python3 -m pytest b:3:runs ahead",
+                "pytest a:1:runs ahead", "$PYTHON -m pytest b:3:runs ahead",
                 "ctest:4:runs ahead",
                 "tests/run.sh:5:it follows `if`", "timeout 5m torchrun d:6:runs ahead", "/x/test_e:8:runs ahead"],
             lines("set -eu", "test_f() {", '  pytest "${A}/$B" #: timeout=5m', "}", "trap 'R=1' ERR",
