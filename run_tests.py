@@ -4169,6 +4169,9 @@ class Process:
         linger = time.monotonic() + LINGER_S
         told: Set[int] = set()
         left = self.reaper.members(self)
+        if not (left or self.mark):  # what is just being executed shows no environment
+            time.sleep(SWEEP_POLL_S)
+            left = self.reaper.members(self)
         while left and self.sent != signal.SIGKILL and (self.sent or time.monotonic() < linger):
             if self.sent:  # those that have left the group have not heard of it
                 send(
