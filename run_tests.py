@@ -7108,7 +7108,7 @@ LEAVES = names_in(
     "return break continue exec local declare typeset set shopt shift getopts eval source . command builtin"
 )
 # Programs that may stand behind a test in a pipeline.
-FILTERS = MAY_BE_PUT_OFF - RUNS_BESIDE_TESTS - NEVER_FAILS
+FILTERS = MAY_BE_PUT_OFF - RUNS_BESIDE_TESTS - {"exit"}
 STATEFUL = STATE_WORDS | names_in("exit exec eval read mapfile readarray trap let getopts")
 ASSIGNING = names_in(
     "export declare typeset readonly local read let unset mapfile readarray (( getopts"
@@ -8822,10 +8822,10 @@ class Certainty:
     def doubt(self, handed: Handed, seen: List[str], status: int) -> None:
         """Note the first of what has seen too much, or that something has looked at the status of a reaction."""
         site = handed.site
-        looks = self.script.is_watched(site, handed.flags) or (
-            not site.rest and re.search("[eR]", handed.flags)
-        )
-        if status > 255 or (status and site.handler and looks):
+        ends = not site.rest and re.search("[eR]", handed.flags)
+        if status > 255 or (
+            status and site.handler and (ends or self.script.is_watched(site, handed.flags))
+        ):
             seen.append(f"{handed.test.where}:what looks at the status of its handler")
         for text in seen[:1]:
             file, line, command = text.split(":", 2)
@@ -9190,7 +9190,7 @@ class ScriptRun(Run):
             return site.hurry
         if said.must_wait:
             return "bash cannot wait behind it"
-        writes = any(re.match(r"\\>(?!/dev/)", name) for name in site.names)
+        writes = any(name.startswith("\\>") for name in site.names)
         if not writes and not READS.isdisjoint(self.script.reach(site.handler, {})):
             return "its handler reads files"
         if site.function:
