@@ -7158,9 +7158,9 @@ PREFIXES = (
 )
 
 
-# What stands for a command that looks at the status of the one before it, and in front of the function that ends.
+# What stands for a command that looks at the status of the one before it, and for the end of a function or file.
 LOOKS = "$?"
-END_OF = "} "
+LAST = "}"
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 
 
@@ -7225,8 +7225,7 @@ class Site(NamedTuple):
     hurry: str  # why the script has to wait for it at once
     # Bash words, some of which name files that no other is to have at the same time.
     names: Tuple[str, ...]
-    # What bash may come to behind it (`next_names`), and END_OF its function.
-    followers: Set[str]
+    followers: Set[str]  # what bash may come to behind it (`next_names`), or LAST
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
     is_last: bool  # nothing stands behind it in its file
 
@@ -7234,6 +7233,22 @@ class Site(NamedTuple):
         """How the commands begin that bash is to pass over: the letters of each, and a blank."""
         starts = [re.match(r"\w*", " ".join(words_of(node)), re.ASCII) for node in self.path]
         return "".join(f"{start.group()} " for start in starts if start)
+
+
+class Call(NamedTuple):
+    """A simple command of a script, which may call a function that has tests."""
+
+    node: Node
+    followers: Set[str]  # what bash may come to behind it (`next_names`), or LAST
+    is_guarded: bool  # its status is looked at, so that `set -e` does not count in it
+
+
+class Frame(NamedTuple):
+    """A function or `source` that bash is in, and where it has been called."""
+
+    name: str
+    line: int
+    source: str  # file
 
 
 class Rest(NamedTuple):
@@ -7304,12 +7319,9 @@ def locals_of(node: Node) -> Set[str]:
 
 
 def is_wild(node: Node) -> bool:
-    """Whether a simple command has a name that only bash knows, or may make one, other than by `"$@"` alone."""
-    if not node.words or ARGUMENTS.issuperset(
-        set(words_of(node)[len(node.assigned) :]) - {"eval"}
-    ):
-        return False
-    return "$" in node.words[0].text or node.name in ("alias", "eval")
+    """Whether a command may give names to commands that only bash knows: `alias`, and `eval` of more than `"$@"`."""
+    words = set(words_of(node))
+    return node.name == "alias" or (node.name == "eval" and not words <= ARGUMENTS | {"eval"})
 
 
 def first_commands(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -7483,11 +7495,6 @@ class ScriptFile:
         self.definitions: Set[int] = set()  # lines where functions are defined
         self.following: List[Node] = []  # the statement behind the test that is being read
         self.rest: Optional[Rest] = None  # of that test
-        # Names of commands whose failure does not end the script under `set -e`, since it is looked at.
-        self.guarded: Set[str] = set()
-        self.followers: Dict[
-            str, Set[str]
-        ] = {}  # by name of a command, what bash may come to behind it
         self.readers = 0  # `while read` loops around
         self.guards = 0  # blocks around whose status is looked at
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
@@ -7495,7 +7502,7 @@ class ScriptFile:
         # Tests, and what keeps bash from running ahead of them; by line, those that nothing keeps.
         self.found: List[Tuple[Site, str]] = []
         self.sites: Dict[int, List[Site]] = {}
-        self.commands: List[Node] = []  # simple ones
+        self.calls: Dict[int, List[Call]] = {}  # by line, of all simple commands
         self.waits: Set[int] = set()  # lines after whose commands bash waits
         self.unseen: Set[str] = set()  # functions before whose calls it does
         self.functions: Dict[str, List[Node]] = {}
@@ -7505,12 +7512,7 @@ class ScriptFile:
         self.defaults: List[Tuple[int, Attributes]] = [(-1, Attributes())]
         self.own_attributes: Dict[int, Attributes] = {}
         self.read_attributes(reader)
-        self.visit(self.with_pipelines(reader.nodes), "", {LOOKS})
-        # By line and words, the offsets of simple commands.
-        self.starts: Dict[Tuple[int, Tuple[str, ...]], Set[int]] = collections.defaultdict(set)
-        for node in self.commands:
-            for line in self.lines_of(node):
-                self.starts[line, tuple(words_of(node))].add(node.start)
+        self.visit(self.with_pipelines(reader.nodes), "", {LAST})
 
     def line_of(self, offset: int) -> int:
         return bisect.bisect_left(self.line_ends, offset) + 1
@@ -7586,16 +7588,11 @@ class ScriptFile:
             behind = at
             if rest is not None:
                 behind += rest.more
-                self.followers.setdefault(rest.command.name, set()).add(LOOKS)
-                self.commands.append(rest.command)
+                self.add_call(rest.command, {LOOKS}, True)
             following = list(chain.from_iterable(statements[behind : behind + 1]))
             guarded = [
                 node for node in statement if node.after in ("&&", "||") or node.lead == "!"
             ]
-            self.guarded.update(node.name for node in walk(guarded))
-            for node in walk(statement):
-                if node.name == "eval":  # whatever it makes of it
-                    self.guarded.update(re.findall(NAME, node.text))
             after = next_names(following)
             if behind == len(statements):
                 after = followers
@@ -7615,6 +7612,12 @@ class ScriptFile:
         self.depth -= 1
         return begins_unseen
 
+    def add_call(self, node: Node, followers: Set[str], is_guarded: bool) -> None:
+        """Note where a simple command stands, and those behind it in its pipeline."""
+        for each in walk([node]):
+            for line in self.lines_of(each):
+                self.calls.setdefault(line, []).append(Call(each, followers, is_guarded))
+
     def wait_after(self, nodes: Iterable[Node]) -> None:
         """Let bash wait when it has come to these commands."""
         for node in nodes:
@@ -7624,10 +7627,7 @@ class ScriptFile:
         """Whether the trap does not see how a command begins."""
         forks = node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
         if not node.kind:
-            self.commands += walk([node])
-            self.followers.setdefault(node.name, set()).update(
-                followers, [LOOKS] * (self.guards > 0)
-            )
+            self.add_call(node, followers.union([LOOKS] * (self.guards > 0)), self.guards > 0)
             if forks:  # perhaps, and the trap with it
                 self.wait_after([node])
             return False
@@ -7636,7 +7636,7 @@ class ScriptFile:
             self.definitions.add(self.line_of(node.start))
             self.functions.setdefault(name, []).append(node)
             outer, self.function = self.function, name
-            if self.visit(list(node.parts()), "", {END_OF + name}):
+            if self.visit(list(node.parts()), "", {LAST}):
                 self.unseen.add(name)
             self.function = outer
             return name in self.tells.handlers  # the trap does not see definitions
@@ -7654,11 +7654,12 @@ class ScriptFile:
     def visit_parts(self, node: Node, obstacle: str, followers: Set[str]) -> List[bool]:
         """Visit what is in a compound command; of each part, whether the trap does not see how it begins."""
         unseen = []
+        self.guards += 1
         for part in node.conditions:
             why = obstacle or f"it follows `{node.kind}`"
             is_test = self.rest is not None and self.rest.command.end == part[-1].end
             unseen.append(not is_test and self.visit(part, why, {LOOKS}))
-            self.guarded.update(each.name for each in walk(part))
+        self.guards -= 1
         if node.kind == "case" and ";&" in node.text:
             followers = followers | {LOOKS}
         if node.kind in LOOPS:  # a turn may look at the last status of the turn before
@@ -7978,8 +7979,8 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #   question  fields                                  answer
 #   scan      file, directory                         what was read of the file: the places of its lines
 #   look      command                                 for a command beside tests: _rt_remember or _rt_join
-#   site      file, line, command, arguments          for a test its words and _rt_hand; for a handler _rt_join and
-#                                                     its label, for `failed`; else nothing
+#   site      file, line, command, size of the stack  for a test its words and _rt_hand; for a handler _rt_join and
+#             of calls, its three arrays, arguments   its label, for `failed`; else nothing
 #   test      snapshot, hindrance, …, its words       _rt_skip=1, or _rt_join where the test has to run as it stands;
 #                                                     _rt_pass: how the commands begin that are to be passed over
 #   join      level of `source`, file, line, command  when all tests have ended: _rt_react if some have failed
@@ -8091,7 +8092,8 @@ _rt_expect_lines() { # `eval` gives its text the lines of the file from its own 
   for ((_rt_n = 1; _rt_n <= ${#1}; _rt_n++)); do _rt_evaluated[_rt_line + _rt_n]=1; done
 }
 _rt_ask_site() {
-  _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command" "${_rt_arguments[@]}"
+  _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command" \
+    "${#FUNCNAME[@]}" "${FUNCNAME[@]}" "${BASH_LINENO[@]}" "${BASH_SOURCE[@]}" "${_rt_arguments[@]}"
 }
 _rt_remember() { # this place and command need no question, as long as tests are pending or none are
   _rt_calm[$_rt_pending:$_rt_source:$_rt_line:$_rt_command]=1
@@ -8101,7 +8103,7 @@ _rt_scan_home() { # scans the file that defines a function, which `declare -F` n
   ! _rt_home=$(shopt -s extdebug; builtin declare -F -- "$1") || _rt_ask scan "${_rt_home#* * }" "$_rt_from"
 }
 _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, _rt_mask, _rt_first
-  local _rt_why= _rt_marked= _rt_level=0 _rt_reads= _rt_n _rt_home=$_rt_source
+  local _rt_why= _rt_reads= _rt_n _rt_home=$_rt_source
   [[ $_rt_own != *$'\n'"$_rt_first"$'\n'* ]] || _rt_why='bash runs it itself'
   declare -F -- "${_rt_calls[@]}" >/dev/null || _rt_why='its handler is not defined yet'
   if [[ $_rt_flags == *u* && $_rt_words ]]; then    # bash says itself of what is not set
@@ -8116,10 +8118,6 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
   fi
   [[ /dev/fd/1 -ef /dev/fd/$_rt_stream && /dev/fd/FD_ERR -ef /dev/fd/$_rt_stream ]] ||
     _rt_why='its output is redirected'
-  for ((_rt_n = 0; _rt_n < ${#FUNCNAME[@]} - 1; _rt_n++)); do
-    [[ ${_rt_places[${_rt_files[${BASH_SOURCE[_rt_n + 1]:-main}]-}:${BASH_LINENO[_rt_n]}]-} != *w* ]] || _rt_marked=1
-    [[ ${FUNCNAME[_rt_n]} != source ]] || ((++_rt_level))
-  done
   [[ ! $_rt_junit || $_rt_junit == /* ]] || _rt_junit=$PWD/$_rt_junit
   _rt_place="${#FUNCNAME[@]} $_rt_flags $_rt_level"
   if [[ ! $_rt_again || ! $_rt_same || $_rt_place != "$_rt_kept" ]]; then    # something else has run since
@@ -8128,8 +8126,8 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
   fi
   _rt_place=$_rt_flags${_rt_error:+R}
   ! declare -F -- "$_rt_first" >/dev/null || _rt_place+=F
-  _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_marked" "$_rt_level" "$_rt_place" \
-    "$_rt_reads" "$_rt_error" "$_rt_label" "" "$_rt_junit" "$_rt_first" "$_rt_mask" "$PWD" "${_rt_paths[@]}"
+  _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_place" "$_rt_reads" "$_rt_error" \
+    "$_rt_label" "" "$_rt_junit" "$_rt_first" "$_rt_mask" "$PWD" "${_rt_paths[@]}"
 }
 _rt_keep() {     # bash that makes another shell like this one
   builtin printf 'cd -- %q\nunset OLDPWD\n' "$PWD"
@@ -8446,13 +8444,22 @@ class ScriptTrace:
                 self.trace.line(line)
 
 
-class Arrival(NamedTuple):
-    """What bash says when it has come to a test. A field that says yes is not empty."""
+class Place(NamedTuple):
+    """Where bash has come to a test."""
+
+    site: Site
+    line: str
+    command: str  # as bash has it
+    frames: Sequence[Frame]  # the calls in which it stands, the innermost first
+    arguments: Sequence[str]  # of the function in which it stands
+    followers: Collection[str]  # the names of what bash may come to behind it
+
+
+class State(NamedTuple):
+    """What bash says of itself there. A field that says yes is not empty."""
 
     snapshot: str  # path of bash that makes another shell like the script's
     obstacle: str  # why it cannot be handed over
-    must_wait: str  # bash will not be able to wait later
-    level: str  # of `source`
     flags: str  # the shell's options
     reads: str  # its standard input: `own` if it is the script's, `other`, or nothing
     error: str  # the commands of its trap for ERR
@@ -8463,12 +8470,9 @@ class Handed(NamedTuple):
 
     test: Test
     offset: int  # what the script had printed before
-    site: Site
+    place: Place
+    said: State
     reaction: str  # bash: what the script does where it fails
-    snapshot: str  # path of bash that makes another shell like the script's
-    flags: str  # the shell's options
-    level: int  # of `source`
-    command: str  # as bash has it
     names: Collection[str]  # paths of files that it writes or runs
 
 
@@ -8527,6 +8531,24 @@ def read_state(path: str) -> Dict[str, str]:
     return state
 
 
+def read_stack(size: int, fields: Sequence[str]) -> Tuple[List[Frame], Sequence[str]]:
+    """Bash's stack of calls without those of the hook, the innermost first, from its three arrays; and what follows."""
+    names = fields[:size]
+    lines = fields[size : 2 * size]
+    sources = fields[2 * size + 1 : 3 * size]  # of the callers
+    frames = [
+        Frame(name, int(line), source or "main")
+        for name, line, source in zip(names, lines, sources)
+        if not name.startswith("_rt_")
+    ]
+    return frames, fields[3 * size :]
+
+
+def level_of(frames: Iterable[Frame]) -> int:
+    """How many files have been sourced from one another."""
+    return sum(frame.name == "source" for frame in frames)
+
+
 def has_attribute(letter: str, name: str, *states: Mapping[str, str]) -> bool:
     """Whether a variable has an attribute of `declare` in any of these states."""
     return any(re.match(rf"declare -\w*{letter}", state.get(name, "")) for state in states)
@@ -8555,13 +8577,14 @@ class Script:
         )
         for name, definitions in file.functions.items():
             self.functions.setdefault(name, []).extend(definitions)
-        self.locals.update(*map(locals_of, file.commands))
-        self.is_wild = self.is_wild or any(map(is_wild, file.commands))
+        commands = [call.node for calls in file.calls.values() for call in calls]
+        self.locals.update(*map(locals_of, commands))
+        self.is_wild = self.is_wild or any(map(is_wild, commands))
         for handler in self.tells.handlers:
             self.changes |= read_handler(
                 self.functions.get(handler, []), self.functions
             ).changes
-        for node in file.commands:
+        for node in commands:
             if node.name == "trap" and "ERR" in node.text:
                 reaction = Reader(unquoted(node.words[1].text)).nodes
                 self.changes |= read_handler(reaction, self.functions).changes
@@ -8619,15 +8642,15 @@ class Script:
             return "_rt_remember"
         return "_rt_join"
 
-    def missing_handler(self, site: Site) -> str:
+    def missing_handler(self, place: Place) -> str:
         """A handler of this test whose definition is yet to be looked for; each is only once.
 
         The trap does not see a file that has nothing but functions.
         """
         for name in (
-            site.test.first,
-            *self.comes_behind(site),
-            *(node.name for node in walk(site.nodes)),
+            place.site.test.first,
+            *place.followers,
+            *(node.name for node in walk(place.site.nodes)),
         ):
             is_known = name in self.functions or name in MAY_BE_PUT_OFF | self.sought
             if not is_known and re.fullmatch(r"[\w-]+", name):
@@ -8654,65 +8677,51 @@ class Script:
         own = (site.function == name and not why for site, why in found)
         return name in self.functions and sum(own) > 1
 
-    def is_next(self, before: Optional[Site], site: Site) -> bool:
+    def is_next(self, before: Site, site: Site) -> bool:
         """Whether no function is defined between two tests, which bash does not tell."""
-        if before is None or before.test.file != site.test.file:
+        if before.test.file != site.test.file:
             return False
         lines = range(before.test.line, site.test.line + 1)
         return bool(lines) and self.files[site.test.file].definitions.isdisjoint(lines)
 
-    def comes_behind(self, site: Site) -> List[str]:
+    def calls_of(self, frame: Frame) -> Sequence[Call]:
+        """The commands that may have called a function or sourced a file; if none is found, one that may be any."""
+        names = {frame.name, "." * (frame.name == "source")}
+        file = self.files.get(frame.source)
+        on_line = file.calls.get(frame.line, []) if file else []
+        found = [call for call in on_line if call.node.name in names or "$" in call.node.name]
+        return found or [Call(Node(""), {LOOKS}, True)]
+
+    def comes_behind(self, site: Site, frames: Iterable[Frame]) -> Set[str]:
         """The names of what bash may come to behind a test, also behind its function and at the beginning of others."""
-        names = list(site.followers)
-        for name in names:  # it grows
-            found = {
-                each
-                for node in self.functions.get(name, ())
-                for part in node.bodies
-                for each in next_names(part)
-            }
-            if name.startswith(END_OF):
-                for known_as in self.known_as(name[len(END_OF) :]):
-                    found.update(
-                        *(file.followers.get(known_as, ()) for file in self.files.values())
-                    )
-            names += found.difference(names)
+        names: Set[str] = set()
+        ways = [
+            {name for call in self.calls_of(frame) for name in call.followers}
+            for frame in frames
+        ]
+        for followers in (site.followers, *ways, {LOOKS}):
+            names |= followers
+            if LAST not in followers:
+                break
+        waiting = list(names)
+        for name in waiting:  # it grows
+            bodies = chain.from_iterable(node.bodies for node in self.functions.get(name, ()))
+            found = set().union(*map(next_names, bodies)) - names
+            names |= found
+            waiting += found
         return names
 
-    def is_watched(self, site: Site, flags: str) -> bool:
-        """Whether something may look at the status of a test's statement, in a shell with these options (`$-`)."""
-        for name in self.comes_behind(site):
-            if name.startswith(END_OF) and (self.is_wild or re.search("[eER]", flags)):
+    def is_watched(self, followers: Iterable[str], flags: str) -> bool:
+        """Whether something may look at a status in a shell with these options (`$-`), by what comes behind it."""
+        for name in followers:
+            if name == LAST and re.search("[eER]", flags):
                 return True
             if re.match(r"(?:eval|source|command|builtin|\.)$|.*\$", name):
                 return True
-            is_known = not self.is_wild or name in CALM | STATE_WORDS | MAY_BE_PUT_OFF
+            is_known = not self.is_wild or name in CALM | STATE_WORDS | MAY_BE_PUT_OFF | {LAST}
             if not (is_known or name in self.functions or find_program(name)):
                 return True
         return False
-
-    def known_as(self, function: str) -> Set[str]:
-        """The names of commands that may call a function: its own and, where it is named as a word, `"$@"`."""
-        calls = 0
-        mentions = 0
-        names = {function}
-        for file in self.files.values():
-            calls += len(file.functions.get(function, ()))
-            calls += sum(node.name == function for node in file.commands)
-            mentions += len(re.findall(rf"(?<![\w-]){re.escape(function)}(?![\w-])", file.text))
-            names.update(
-                node.name for node in file.commands if re.match(r"eval$|.*\$", node.name)
-            )
-        if mentions > calls:
-            return names
-        return {function}
-
-    def guarded(self) -> Set[str]:
-        """The functions in which `set -e` does not count, and those that they call."""
-        names = set().union(*(file.guarded for file in self.files.values()))
-        if any(re.match(r"eval$|.*\$", name) for name in names):
-            return set(self.functions)
-        return self.reach(" ".join(names), {}) - {""}
 
 
 class Certainty:
@@ -8736,7 +8745,7 @@ class Certainty:
         """The script waits, has run these commands since it waited before, and has handed these tests over."""
         self.ran = [command[2:] for command in ran if command.startswith("1:")]
         self.reacted = set()
-        text = "\n".join([*self.ran, *(each.site.test.body for each in handed[1:])])
+        text = "\n".join([*self.ran, *(each.place.site.test.body for each in handed[1:])])
         self.seen = self.script.reach(text, state)
         self.is_indirect = re.search(INDIRECT, text) is not None
 
@@ -8745,9 +8754,9 @@ class Certainty:
 
         Variables that have changed since stand behind local ones meanwhile.
         """
-        if handed.snapshot != self.snapshot:
-            self.snapshot = handed.snapshot
-            self.base = read_state(handed.snapshot)
+        if handed.said.snapshot != self.snapshot:
+            self.snapshot = handed.said.snapshot
+            self.base = read_state(handed.said.snapshot)
         base = self.base
         fixed = OWN_LIFE | self.reacted | {" functions"}
         borrowed = {
@@ -8760,8 +8769,10 @@ class Certainty:
         self.reaction = Reaction(handed, now, then, borrowed)
         handler = shlex.quote(handed.reaction)
         lines = [base.get(name, f"local {name}; unset -v {name}") for name in sorted(borrowed)]
-        lines.append(f"local _rt_what={shlex.quote(handed.command)}")
-        lines.append(f"_rt_handle {status} {handler} {handed.flags or '-'}{base[' arguments']}")
+        lines.append(f"local _rt_what={shlex.quote(handed.place.command)}")
+        lines.append(
+            f"_rt_handle {status} {handler} {handed.said.flags or '-'}{base[' arguments']}"
+        )
         lines.append('_rt_keep >|"$_rt_folder/state"')
         lines += [now[name] for name in sorted(borrowed) if name.startswith(" ")]
         return "\n".join([*lines, "_rt_more=1"])
@@ -8803,7 +8814,7 @@ class Certainty:
             return []
         # With the function that each calls whose commands are told by themselves.
         texts = [(text, text.split(":", 2)[2].split(" ")[0]) for text in self.ran]
-        texts += [(f"{each.test.where}:{each.site.test.body}", "") for each in later]
+        texts += [(f"{each.test.where}:{each.place.site.test.body}", "") for each in later]
         if of_shell:
             return [text for text, called in texts if called not in self.script.functions]
         seen = []
@@ -8821,10 +8832,12 @@ class Certainty:
 
     def doubt(self, handed: Handed, seen: List[str], status: int) -> None:
         """Note the first of what has seen too much, or that something has looked at the status of a reaction."""
-        site = handed.site
-        ends = not site.rest and re.search("[eR]", handed.flags)
+        site = handed.place.site
+        ends = not site.rest and re.search("[eR]", handed.said.flags)
         if status > 255 or (
-            status and site.handler and (ends or self.script.is_watched(site, handed.flags))
+            status
+            and site.handler
+            and (ends or self.script.is_watched(handed.place.followers, handed.said.flags))
         ):
             seen.append(f"{handed.test.where}:what looks at the status of its handler")
         for text in seen[:1]:
@@ -8860,9 +8873,7 @@ class ScriptRun(Run):
         self.last_ones: Set[Test] = set()  # tests whose failure may end the script
         self.must_join = False  # one of these has failed
         self.keeper = host.reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
-        self.site: Optional[Site] = None  # whose words bash is asked for
-        self.place = ("", "")  # its line and command, as bash has them
-        self.arguments: Sequence[str] = ()  # of the function in which it stands
+        self.place: Optional[Place] = None  # of the test that bash has come to last
         self.handed: List[Handed] = []  # since the script has last waited
         self.named: Dict[str, str] = {}  # files that these name, to the label of one
         self.running = 0  # of these, how many have not ended
@@ -9015,21 +9026,26 @@ class ScriptRun(Run):
         return self.script.look(command)
 
     def on_site(
-        self, _offset: int, source: str, line: str, command: str, *arguments: str
+        self, _offset: int, source: str, line: str, command: str, size: str, *fields: str
     ) -> str:
         """Bash is about to run a command where a test stands."""
         read = Reader(command).nodes
         words = tuple(words_of(read[0])) if read else ()
         file = self.script.files[source]
         sites = [site for site in file.sites.get(int(line), ()) if site.words == words]
-        self.arguments = arguments
+        same = {
+            call.node.start
+            for call in file.calls.get(int(line), ())
+            if tuple(words_of(call.node)) == words
+        }
+        frames, arguments = read_stack(int(size), fields)
         if self.script.tells.runs_no_test(words, arguments):
             sites = []
-        if sites and len(file.starts[int(line), words]) > 1:
+        if sites and len(same) > 1:
             self.explain(sites[0].test, "another command on its line has the same words")
         elif sites and (sites[0].handler or not self.script.has_tests(words[0])):
-            self.place = line, command
-            return self.hand_over(sites[0])
+            followers = self.script.comes_behind(sites[0], frames)
+            return self.ask_state(Place(sites[0], line, command, frames, arguments, followers))
         if words and words[0] in self.options.handlers:
             label = shlex.quote(command)
             if len(words) > 1 and not re.search(f"{SEES_OUTSIDE}|{OWN_STATE}", words[1]):
@@ -9044,13 +9060,14 @@ class ScriptRun(Run):
         )
         return ""
 
-    def hand_over(self, site: Site) -> str:
-        """Bash that hands a test over, or finds its handler first."""
-        missing = self.script.missing_handler(site)
+    def ask_state(self, place: Place) -> str:
+        """Bash that tells of itself where it has come to a test, or finds the handler first."""
+        site = place.site
+        missing = self.script.missing_handler(place)
         if missing:
             return f"_rt_scan_home {missing}; _rt_ask_site"
-        is_same = self.script.is_next(self.site, site)
-        self.site = site
+        is_same = self.place is not None and self.script.is_next(self.place.site, site)
+        self.place = place
         label, _, junit, first, mask = site.test.to_expand()
         if not site.test.has_mask and self.machine.variables:
             mask = f"${{{self.machine.variables[0]}-}}"
@@ -9066,7 +9083,8 @@ class ScriptRun(Run):
             words = ""
         return (
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
-            f"local _rt_calls=({calls}) _rt_words={shlex.quote(words)} _rt_same={'1' * is_same} "
+            f"local _rt_level={level_of(place.frames)} _rt_calls=({calls}) _rt_words={shlex.quote(words)} "
+            f"_rt_same={'1' * is_same} "
             f"_rt_paths=({' '.join(site.names)}); _rt_hand; _rt_site=1"
         )
 
@@ -9107,18 +9125,19 @@ class ScriptRun(Run):
 
     def on_test(self, offset: int, *fields: str) -> str:
         """Bash has come to a test."""
-        said = Arrival(*fields[:7])
-        site = self.site
-        assert site is not None
+        said = State(*fields[:5])
+        place = self.place
+        assert place is not None
+        site = place.site
         if self.is_ending:
             return "_rt_skip=1"
         shell = Snapshot(os.getcwd(), self.exports, said.snapshot)
-        line = site.test.expanded(shell, b"", fields[7:12])
-        names = set(paths_of(*fields[12:]))
+        line = site.test.expanded(shell, b"", fields[5:10])
+        names = set(paths_of(*fields[10:]))
         if not ARGUMENTS.isdisjoint(site.words):
-            line = line._replace(junit=line.junit or junit_word(self.arguments))
-        reaction, handler = self.reaction_to(site, said)
-        why = self.obstacle(line, site, handler, said, reaction)
+            line = line._replace(junit=line.junit or junit_word(place.arguments))
+        reaction, handler = self.reaction_to(place, said)
+        why = self.obstacle(line, place, handler, said, reaction)
         if why:
             self.explain(site.test, why)
             return "_rt_join"
@@ -9129,26 +9148,15 @@ class ScriptRun(Run):
         names.update(filter(None, [test.junit, *handler.writes]))
         if "exit" in reaction or handler.leaves:
             self.last_ones.add(test)
-        handed = Handed(
-            test,
-            offset,
-            site,
-            reaction,
-            said.snapshot,
-            said.flags,
-            int(said.level),
-            self.place[1],
-            names,
-        )
+        self.hand(Handed(test, offset, place, said, reaction, names))
         done = "_rt_pending=1 _rt_skip=1"
         if site.path:
             done += f" _rt_pass={shlex.quote(site.passed_over())}"
-        why = self.hurry(site, handler, said)
+        why = self.hurry(place, handler, said)
         if why and not self.schedule.pool.sequential:
             self.explain(site.test, f"the script waits for its end at once: {why}")
         if why or self.schedule.pool.sequential:
             done += "; _rt_join"
-        self.hand(handed)
         return done
 
     def shares_file(self, line: TestLine, names: Iterable[str]) -> bool:
@@ -9165,30 +9173,29 @@ class ScriptRun(Run):
                 return True
         return False
 
-    def reaction_to(self, site: Site, said: Arrival) -> Tuple[str, Handler]:
+    def reaction_to(self, place: Place, said: State) -> Tuple[str, Handler]:
         """What the script does about a test, as bash, and what that is like."""
-        reaction = site.handler or self.on_error(said.error)
+        site = place.site
+        trap = re.sub(r"\$(?:LINENO\b|\{LINENO\})", place.line, said.error)
+        trap = re.sub(r"\$(?:BASH_COMMAND\b|\{BASH_COMMAND\})", "${_rt_what}", trap)
+        reaction = site.handler or trap
         nodes = site.nodes or Reader(reaction).nodes
         is_last = site.is_last and site.test.file == self.name
         if not site.handler and ("e" in said.flags or is_last):
             reaction = f"{reaction}\n{END}".strip()
         return reaction, read_handler(nodes, self.script.functions, said.flags)
 
-    def on_error(self, trap: str) -> str:
-        """The commands of a trap for ERR at the place of the test that is on its way."""
-        line, _ = self.place
-        trap = re.sub(r"\$(?:LINENO\b|\{LINENO\})", line, trap)
-        return re.sub(r"\$(?:BASH_COMMAND\b|\{BASH_COMMAND\})", "${_rt_what}", trap)
-
-    def hurry(self, site: Site, handler: Handler, said: Arrival) -> str:
+    def hurry(self, place: Place, handler: Handler, said: State) -> str:
         """Why bash has to wait for a test before it goes on; empty if it may run ahead."""
         if self.options.one_by_one:
             return "--one-by-one"
         if handler.hasty:
             return f"its handler calls {' '.join(sorted(handler.hasty))}"
+        site = place.site
         if site.hurry:
             return site.hurry
-        if said.must_wait:
+        frames = [Frame("", int(place.line), site.test.file), *place.frames]
+        if any(frame.line in self.script.files[frame.source].waits for frame in frames):
             return "bash cannot wait behind it"
         writes = any(name.startswith("\\>") for name in site.names)
         if not writes and not READS.isdisjoint(self.script.reach(site.handler, {})):
@@ -9203,10 +9210,11 @@ class ScriptRun(Run):
         return ""
 
     def obstacle(
-        self, line: TestLine, site: Site, handler: Handler, said: Arrival, reaction: str
+        self, line: TestLine, place: Place, handler: Handler, said: State, reaction: str
     ) -> str:
         """Why bash has to run a test itself; empty if it need not."""
-        why = self.bare_obstacle(line, site, said, reaction) * (not site.handler)
+        site = place.site
+        why = self.bare_obstacle(line, place, said, reaction) * (not site.handler)
         if why:
             return why
         called = {node.name for node in walk(site.nodes)} & set(self.options.handlers)
@@ -9226,9 +9234,11 @@ class ScriptRun(Run):
             return "its handler may fail, or needs the script's own shell"
         if site.rest and site.rest.more and ("e" in said.flags or said.error):
             return "what follows, or the end of the script, may look at its status"
-        if site.path and self.script.is_watched(site, ""):  # PIPESTATUS is not set by us
+        # PIPESTATUS is not set by us.
+        if site.path and self.script.is_watched(place.followers, ""):
             return "what follows, or the end of the script, may look at its status"
-        if (handler.can_fail or site.rest) and self.script.is_watched(site, said.flags):
+        may_fail = handler.can_fail or site.rest is not None
+        if may_fail and self.script.is_watched(place.followers, said.flags):
             return "what follows, or the end of the script, may look at its status"
         return said.obstacle
 
@@ -9243,8 +9253,9 @@ class ScriptRun(Run):
             return f"{name} may end the script"
         return ""
 
-    def bare_obstacle(self, line: TestLine, site: Site, said: Arrival, reaction: str) -> str:
+    def bare_obstacle(self, line: TestLine, place: Place, said: State, reaction: str) -> str:
         """Why bash has to run a test without a handler itself: something looks at its status."""
+        site = place.site
         is_inside = site.function or (line.first in self.script.functions and "E" in said.flags)
         if said.error and is_inside:
             return "a trap for ERR looks at its status"
@@ -9253,13 +9264,10 @@ class ScriptRun(Run):
         if said.error and self.schedule.pool.sequential and re.search("[vx]", said.flags):
             return "`set -x` shows its trap"
         if "e" not in said.flags and not reaction.endswith(END):
-            is_watched = self.script.is_watched(site, said.flags)
+            is_watched = self.script.is_watched(place.followers, said.flags)
             return "what follows may look at its status" * is_watched
-        if site.function in self.script.guarded() or (
-            not site.function and line.file != self.name
-        ):
-            return "what calls it may look at its status"
-        return ""
+        calls = chain.from_iterable(map(self.script.calls_of, place.frames))
+        return "what calls it may look at its status" * any(call.is_guarded for call in calls)
 
     def hand(self, handed: Handed) -> None:
         """A test is on its way."""
@@ -9289,7 +9297,7 @@ class ScriptRun(Run):
             test = test._replace(gpus=min(test.gpus, max(len(self.machine.devices), 1)))
         return self.host.fitted(test._replace(announces=False), self.options)
 
-    def test_of(self, line: TestLine, site: Site, said: Arrival) -> Test:
+    def test_of(self, line: TestLine, site: Site, said: State) -> Test:
         """A test whose shell, where it calls a function, says what it is like before and after. Raises OSError.
 
         One by one, tests read what the script reads.
@@ -9328,8 +9336,9 @@ class ScriptRun(Run):
             with suppress(ListError):
                 is_same = is_same or list_text(f"{kept}/before") == list_text(f"{kept}/after")
             if not is_same:
+                first = handed.place.site.test.first
                 self.certainty.doubts.append(
-                    f"{handed.test.where}: `{handed.site.test.first}` went ahead of what it does to the script's shell"
+                    f"{handed.test.where}: `{first}` went ahead of what it does to the script's shell"
                 )
 
     def on_join(self, offset: int, level: str, source: str, line: str, command: str) -> None:
@@ -9338,7 +9347,7 @@ class ScriptRun(Run):
         if len(self.handed) == 1 and command and not self.schedule.pool.sequential:
             name = command.partition("\n")[0]
             self.lone = (
-                self.handed[0].site.test,
+                self.handed[0].place.site.test,
                 f"`{name}` ({source}:{line}) waits for it alone",
             )
 
@@ -9363,8 +9372,8 @@ class ScriptRun(Run):
 
     def has_reaction(self, handed: Handed) -> bool:
         """Whether a script does something about how a test has ended."""
-        rest = handed.site.rest
-        if rest is not None and (rest.always or "x" in handed.flags):
+        rest = handed.place.site.rest
+        if rest is not None and (rest.always or "x" in handed.said.flags):
             return True
         return bool(handed.reaction) and self.has_failed(handed)
 
@@ -9412,7 +9421,9 @@ class ScriptRun(Run):
         last = reaction and reaction.handed  # behind which the script has ended
         for at, (handed, result) in enumerate(zip(self.handed, results), 1):
             stop = next(ends) if handed in self.handling else begin
-            self.shown.show_test(result, handed.offset, begin, stop, 3 + level - handed.level)
+            self.shown.show_test(
+                result, handed.offset, begin, stop, 3 + level - level_of(handed.place.frames)
+            )
             begin = stop
             if handed is last:
                 self.shown.shown = max(self.shown.shown, start)
