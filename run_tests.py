@@ -8686,7 +8686,9 @@ class Script:
 
     def calls_of(self, frame: Frame) -> Sequence[Call]:
         """The commands that may have called a function or sourced a file; if none is found, one that may be any."""
-        names = {frame.name, "." * (frame.name == "source")}
+        names = [frame.name]
+        if frame.name == "source":
+            names.append(".")
         file = self.files.get(frame.source)
         on_line = file.calls.get(frame.line, []) if file else []
         found = [call for call in on_line if call.node.name in names or "$" in call.node.name]
