@@ -1523,15 +1523,18 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
 # _rt_exports is empty; those that every bash has, or that a test gets from the runner, always. Arguments: the
 # positional parameters.
 SNAPSHOT = r"""
-_rt_variables=() _rt_known=
-_rt_snapshot() {
-  local _rt_name _rt_text=
+_rt_variables=() _rt_known= _rt_outer=()
+_rt_settings() {
+  local _rt_name
   umask -p
   for _rt_name in c d f l m n s t u v; do
     builtin printf 'ulimit -S%s ' "$_rt_name"
     ulimit "-S$_rt_name"
   done
   shopt -p
+}
+_rt_snapshot() {
+  local _rt_name _rt_text=
   compgen -v -X '_rt_*' >|"$_rt_folder/names"
   IFS= builtin read -r -d '' _rt_text <"$_rt_folder/names"
   [[ $_rt_exports && $_rt_text == "$_rt_known" ]] || _rt_choose
@@ -1544,8 +1547,11 @@ _rt_snapshot() {
 _rt_choose() {         # sets _rt_variables to the variables that are kept
   local _rt_all
   _rt_known=$_rt_text _rt_variables=()
+  local IFS=' '
+  local _rt_outer=" ${_rt_outer[*]} "
   mapfile -t _rt_all <"$_rt_folder/names"
   for _rt_name in "${_rt_all[@]}"; do
+    [[ $_rt_outer != *" $_rt_name "* ]] || continue
     case $_rt_name in
       _|BASH_ARG[CV]|BASH_COMMAND|BASH_LINENO|BASH_MONOSECONDS|BASH_SOURCE|BASH_SUBSHELL|BASH_TRAPSIG) ;;
       BASH_VERSINFO|BASHOPTS|BASHPID|COMP_*) ;;
@@ -1616,7 +1622,10 @@ _rt_check() {    # the status of a line of state, and its number
 }
 _rt_state() {    # the positional parameters; sets _rt_text to the whole state, options last
   local _rt_options
-  _rt_snapshot "$@" >|"$_rt_folder/state"
+  {
+    _rt_settings
+    _rt_snapshot "$@"
+  } >|"$_rt_folder/state"
   IFS= builtin read -r -d '' _rt_text <"$_rt_folder/state"
   IFS= builtin read -r -d '' _rt_options <"$_rt_folder/options"
   _rt_text=${_rt_text/"PS4=\$'\\001"/"PS4=\$'"}
@@ -8129,13 +8138,51 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
   _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_place" "$_rt_reads" "$_rt_error" \
     "$_rt_label" "" "$_rt_junit" "$_rt_first" "$_rt_mask" "$PWD" "${_rt_paths[@]}"
 }
-_rt_keep() {     # bash that makes another shell like this one
+_rt_keep() {     # bash that makes another shell like this one; behind `return`, what is as at the start of the script
+  local _rt_text _rt_same=
   builtin printf 'cd -- %q\nunset OLDPWD\n' "$PWD"
-  set +o
+  _rt_write_settings
+  if [[ $_rt_text == "$_rt_first_settings" ]]; then
+    _rt_same=$_rt_text
+  else
+    builtin printf '%s' "$_rt_text"
+  fi
+  _rt_write_outer
+  if [[ $_rt_text == "$_rt_first_outer" ]]; then
+    _rt_same+=$_rt_text
+  else
+    builtin printf 'unset -v %s\n%s' "${_rt_outer[*]}" "$_rt_text"
+  fi
   _rt_snapshot "${_rt_arguments[@]}"
   for ((_rt_n = 0; _rt_n < _rt_level; _rt_n++)); do builtin printf 'PS4=${PS4:0:1}$PS4\n'; done
   builtin printf 'set +vxeuaTE\n'
   [[ $_rt_flags != *[aux]* ]] || builtin printf 'set -%s\n' "${_rt_flags//[!aux]/}"
+  builtin printf 'return\n%s# whole\n' "$_rt_same"
+}
+_rt_write_settings() {    # in _rt_text
+  { set +o; _rt_settings; } >|"$_rt_folder/settings"
+  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/settings"
+}
+_rt_write_outer() {       # in _rt_text: the variables that the script has got
+  _rt_text=
+  ((${#_rt_outer[@]})) || return
+  declare -p "${_rt_outer[@]}" >|"$_rt_folder/outer"
+  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/outer"
+}
+_rt_begin() {    # notes what a shell is like that a test starts from
+  local IFS=' ' _rt_name _rt_text
+  set -T
+  _rt_write_settings
+  set +T
+  _rt_first_settings=$_rt_text
+  _rt_snapshot >/dev/null
+  for _rt_name in "${_rt_variables[@]}"; do
+    case $_rt_name in PS4 | PWD | OLDPWD) continue ;; esac
+    [[ ${!_rt_name@a} != x ]] || _rt_outer+=("$_rt_name")
+  done
+  _rt_known=
+  _rt_write_outer
+  _rt_first_outer=$_rt_text
 }
 _rt_join() {     # waits until all tests have ended; the answer calls handlers
   [[ $_rt_pending ]] || return
@@ -8240,6 +8287,11 @@ _rt_wait() {     # before the commands of a trap for ERR, which bash does not te
   [[ $BASHPID != "$_rt_shell" ]] || _rt_join
   return "$_rt_status"
 }
+_rt_begin 2>/dev/null
+if [[ ${_rt_bash_env+set} ]]; then
+  export BASH_ENV=$_rt_bash_env
+  . "$BASH_ENV"
+fi
 _rt_on_error= _rt_flags=$-
 _rt_keep_traps
 unset _rt_on_error _rt_flags
@@ -8256,6 +8308,7 @@ STATE_KEEPER = r"""
   unset BASH_REMATCH COLUMNS LINES OLDPWD; hash -r
   pwd
   _rt_folder=${_rt_to%/*} _rt_exports=1 _rt_home=
+  _rt_settings
   _rt_snapshot "$@"
 } >|"$_rt_to"
 """
@@ -8307,10 +8360,9 @@ class ScriptShell:
             name: fcntl.fcntl(descriptor, fcntl.F_DUPFD, number)
             for number, (name, descriptor) in zip(numbers, own.items())
         }
-        outer = os.environ.get("BASH_ENV")
         first = "unset BASH_ENV\n"
-        if outer is not None:
-            first = f'export BASH_ENV={shlex.quote(outer)}\n. "$BASH_ENV"\n'
+        if "BASH_ENV" in os.environ:
+            first += f"_rt_bash_env={shlex.quote(os.environ['BASH_ENV'])}\n"
         first += "".join(f"_rt_{name}={descriptor}\n" for name, descriptor in own.items())
         hook = SNAPSHOT + HOOK
         for name in ("FD_FIN", "FD_ERR"):
@@ -8486,7 +8538,9 @@ class Reaction(NamedTuple):
 
 
 # A variable in a snapshot, with its value in bash's quotes.
-VARIABLE = rf"""declare -\S+ ({NAME})((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^"'\n])*)\n"""
+VARIABLE = (
+    rf"""declare -\S+ ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
+)
 # The end of a script with the status of a test. `set -x` does not show it; it does what the EXIT trap does.
 RETURN = '{ _rt_return "$_rt_failed"; } 2>/dev/null'  # in the place of a test
 END = '{ _rt_x=${-//[!x]/}; set +x; } 2>/dev/null; exit "$_rt_failed"'
@@ -8508,26 +8562,24 @@ def read_state(path: str) -> Dict[str, str]:
     """
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         text = file.read()
-    head, _, rest = text.partition("\ndeclare -")
-    at = rest.rindex("\n_rt_late=") + 1
-    tail = rest[at:]
-    state = {" functions": tail.partition("\n")[0]}
-    for line in head.split("\n"):
-        name = re.match(r"cd\b|umask\b|shopt -[su] (\w+)|set [-+]o (\w+)", line)
-        if name is not None:
-            state[" ".join(["", line.split(" ")[0], *filter(None, name.groups())])] = line
-    variables = "declare -" + rest[:at]
-    end = 0
-    for found in re.finditer(VARIABLE, variables, re.DOTALL):
-        if found.start() != end:
-            break
-        end = found.end()
-        if found.group(2) or not found.group().startswith("declare -- "):
-            state[found.group(1)] = found.group()[:-1]  # else it is as good as unset
-    if end != len(variables):
-        raise ValueError(f"no snapshot: {variables[end : end + 99]!r}")
-    arguments = re.search(r"(?m)^set --(.*)$", tail)
-    state[" arguments"] = arguments.group(1) if arguments else ""
+    state: Dict[str, str] = {}
+    for found in re.finditer(rf"{VARIABLE}|([^\n]*)\n", text):
+        variable, value, line = found.groups()
+        if variable:
+            if value or not found.group().startswith("declare -- "):
+                state[variable] = found.group()[:-1]  # else it is as good as unset
+            continue
+        setting = re.match(r"cd\b|umask\b|shopt -[su] (\w+)|set [-+]o (\w+)", line)
+        if setting is not None:
+            state[" ".join(["", line.split(" ")[0], *filter(None, setting.groups())])] = line
+        elif line.startswith("_rt_late="):
+            state[" functions"] = line
+        elif line.startswith("set --"):
+            state[" arguments"] = line[len("set --") :]
+        elif line.startswith("declare -"):
+            raise ValueError(f"no snapshot: {line!r}")
+    if not text.endswith("\n# whole\n"):
+        raise ValueError("no whole snapshot")
     return state
 
 
@@ -8891,8 +8943,12 @@ class ScriptRun(Run):
         self.has_ended = self.is_ending = False
         # Ends a script that goes on after its tests have been ended.
         self.killer: Optional[threading.Timer] = None
-        # Variables come with the snapshot of the script's shell, but for what bash does not keep as one.
-        self.exports = unkept()
+        # What has changed since comes with the snapshot of the script's shell; functions always do.
+        self.exports = {
+            name: value
+            for name, value in os.environb.items()
+            if name != b"BASH_ENV" and name[-2:] != b"%%"
+        }
         self.shell = self.make_shell()
 
     def make_shell(self) -> ScriptShell:
