@@ -8583,6 +8583,13 @@ def read_state(path: str) -> Dict[str, str]:
     return state
 
 
+@functools.lru_cache(maxsize=1)  # tests that follow each other have the same one
+def exported_in(path: str) -> FrozenSet[str]:
+    """The names of the variables that are exported, in a snapshot. Raises OSError."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return frozenset(re.findall(r"(?m)^declare -\w*x\w* (\w+)", file.read()))
+
+
 def read_stack(size: int, fields: Sequence[str]) -> Tuple[List[Frame], Sequence[str]]:
     """Bash's stack of calls without those of the hook, the innermost first, from its three arrays; and what follows."""
     names = fields[:size]
@@ -9261,9 +9268,7 @@ class ScriptRun(Run):
         if site.function:
             for name in sorted(handler.changes & self.script.locals):
                 return f"its handler changes {name}, which may be gone when its function ends"
-        with open(said.snapshot, "rb") as file:
-            exported = re.findall(rb"(?m)^declare -\w*x\w* (\w+)", file.read())
-        for name in sorted(handler.changes.intersection(map(to_text, exported))):
+        for name in sorted(handler.changes & exported_in(said.snapshot)):
             return f"its handler changes {name}, which is exported"
         return ""
 
