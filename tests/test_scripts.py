@@ -456,6 +456,13 @@ class FeatureTest(ScriptCase):
         self.assertEqual((ran.code, starts(ran.text)), (3, ["pytest a --slow", "pytest b --slow --exit=3"]))
         self.assertEqual(beside(self.events(ran), "pytest a --slow"), ["pytest b --slow --exit=3"])
 
+    def test_calls_of_one_function(self) -> None:
+        """Bash's stack tells which call it is: only one of these looks at the status, also by another name."""
+        ran = self.conduct(lines("f() { pytest $1; }", "f a", "f b || RET=1", "CMD=f", "$CMD c", "pytest d",
+                                 "shopt -s expand_aliases; alias go=f", "go e", "exit $RET"), "--verbose")
+        self.assertEqual(starts(ran.text), ["pytest a", "pytest c", "pytest d"])
+        self.assertIn("test.sh:1: does not run beside other tests: what follows may look at its status", ran.err)
+
     def test_a_trap_that_notes_failures(self) -> None:
         """One that assigns a constant, as RAPIDS' scripts have it, does not keep tests apart."""
         ran = self.conduct(lines("EXITCODE=0", 'trap "EXITCODE=1" ERR', "set +e", "rapids-logger 'first'",
