@@ -5221,7 +5221,6 @@ class Trace:
     def __init__(self, stream: BinaryIO, has_colour: bool = False) -> None:
         self.stream = stream
         self.has_colour = has_colour
-        self.is_open = True
         self.at_line_start = True
         self.wrote_at = time.monotonic()
         self.has_escapes = False  # in what has been copied since the last calm
@@ -5244,16 +5243,14 @@ class Trace:
         self.guarded(self.stream.flush)
 
     def guarded(self, action: Callable[..., Any], *arguments: Any) -> None:
-        if self.is_open:
-            try:
-                action(*arguments)
-            except OSError as error:
-                self.is_open = False
-                if not isinstance(error, BrokenPipeError):
-                    warn(
-                        f"standard output cannot be written ({error.strerror}); going on without it"
-                    )
-                silence(self.stream)
+        try:
+            action(*arguments)
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):
+                warn(
+                    f"standard output cannot be written ({error.strerror}); going on without it"
+                )
+            silence(self.stream)
 
     def line(self, text: str = "", colour: str = "") -> None:
         """Print a line of the runner's own, never on the end of a line that a test has left open."""
@@ -5269,31 +5266,25 @@ class Trace:
         self.write(to_bytes(text) + b"\n")
 
     def copy(
-        self,
-        path: str,
-        offset: int = 0,
-        end: float = math.inf,
-        change: Optional[Callable[[bytes], bytes]] = None,
+        self, path: str, offset: int = 0, end: float = math.inf, forged: bytes = b""
     ) -> int:
         """Copy a file from `offset` on, up to `end`; returns where it ended. Raises OSError if it cannot be read.
 
-        `change` gets whole lines, as far as they are of a sensible length.
+        What `forged` matches in a line gets a space between its two groups.
         """
         with open_regular(path) as file:
-            file.seek(offset)
-            while self.is_open:
+            while True:
+                file.seek(offset)
                 data = file.read(int(min(COPY_BYTES, end - offset)))
                 if not data:
-                    break
-                if change and len(data) == COPY_BYTES:
+                    return offset
+                if len(data) == COPY_BYTES:  # whole lines, unless one is of no sensible length
                     data = data[: data.rfind(b"\n") + 1] or data
-                    file.seek(offset + len(data))
                 offset += len(data)
-                if change:
-                    data = change(data)
+                if forged:
+                    data = re.sub(forged, rb"\1 \2", data)
                 self.has_escapes = self.has_escapes or b"\x1b" in data
                 self.write(data)
-        return offset
 
 
 class Screen(Trace):
@@ -5317,11 +5308,10 @@ class Screen(Trace):
 
     def size(self) -> Tuple[int, int]:
         """Columns and lines, as they are now."""
+        columns = rows = 0  # some pseudo-terminals say so, too
         with suppress(OSError):
             columns, rows = os.get_terminal_size(self.stream.fileno())
-            if columns > 0 and rows > 0:
-                return max(columns, 3), max(rows, 3)  # for three dots
-        return 80, 24
+        return max(columns or 80, 3), max(rows or 24, 3)  # for three dots
 
     def write(self, data: bytes) -> None:
         self.erase()
@@ -5364,6 +5354,7 @@ class Screen(Trace):
     def live(self, has_keys: bool) -> Iterator[None]:
         """While it lasts, the block may stand, and stderr on the same terminal goes above it."""
         import termios
+        import tty
 
         with ExitStack() as stack:
             self.is_live = True
@@ -5372,15 +5363,12 @@ class Screen(Trace):
                 stack.enter_context(redirect_stderr(cast(Any, Aside(self))))
             self.has_keys = has_keys and os.isatty(0) and self.is_ours()
             if self.has_keys:
-                before = termios.tcgetattr(0)
-                stack.callback(self.set_keyboard, before)
-                quiet = list(before)
-                quiet[3] &= ~(termios.ICANON | termios.ECHO)
-                self.set_keyboard(quiet)
+                stack.callback(self.restore_keyboard, termios.tcgetattr(0))
+                tty.setcbreak(0, termios.TCSADRAIN)  # each key at once, and not shown
             yield
 
-    def set_keyboard(self, modes: List[Any]) -> None:
-        """What the terminal does with keys: one that has gone, or is another job's, is left alone."""
+    def restore_keyboard(self, modes: List[Any]) -> None:
+        """Let the terminal treat keys as before: one that has gone, or is another job's, is left alone."""
         import termios
 
         if self.is_ours():
@@ -5453,14 +5441,9 @@ class Fold(NamedTuple):
     variable: str  # of the environment, set by the service alone
     begin: str
     end: str
-    forged: bytes  # what in a log would begin or end a fold: a space between its two groups breaks it
+    # What in a log would begin or end a fold: a space between its two groups breaks it. All else in it still acts.
+    forged: bytes
     stands_open: str = ""  # a heading that is not folded
-
-    def tame(self, log: bytes) -> bytes:
-        """A part of a log, unable to begin or end a fold. Annotations and all else in it still act."""
-        if not self.forged:
-            return log
-        return re.sub(self.forged, rb"\1 \2", log)
 
 
 NO_FOLD = Fold("", "", "", b"")
@@ -5744,7 +5727,7 @@ class Console:
         self.trace.command(begin)
         try:
             start = int(max(os.path.getsize(path) - tail_bytes, 0))
-            self.trace.copy(path, start, change=self.fold.tame)
+            self.trace.copy(path, start, forged=self.fold.forged)
         except OSError as error:
             self.trace.line(f"(its log cannot be read: {error.strerror})")
         self.trace.calm()
