@@ -5385,8 +5385,10 @@ class Screen(Trace):
         """What has been typed since the last look."""
         from select import select as ready_of
 
-        if self.has_keys and self.is_ours() and ready_of([0], [], [], 0)[0]:
-            return os.read(0, PAGE_BYTES)
+        if self.has_keys and self.is_ours():
+            ready, _, _ = ready_of([0], [], [], 0)
+            if ready:
+                return os.read(0, PAGE_BYTES)
         return b""
 
 
@@ -5407,7 +5409,8 @@ def width_of(text: str) -> int:
     import unicodedata
 
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
+    accents = sum(unicodedata.combining(character) > 0 for character in text)
+    return len(text) + wide - accents
 
 
 def cut_to(text: str, columns: int) -> str:
@@ -5480,9 +5483,11 @@ FOLDS = (
 
 def find_fold(environ: Mapping[str, str]) -> Fold:
     """How the CI service folds that this run is a part of."""
-    off = ("", "0", "false")
-    found = (fold for fold in FOLDS if environ.get(fold.variable, "").lower() not in off)
-    return next(found, NO_FOLD)
+    for fold in FOLDS:
+        said = environ.get(fold.variable, "")
+        if said.lower() not in ("", "0", "false"):
+            return fold
+    return NO_FOLD
 
 
 class Console:
@@ -5829,9 +5834,10 @@ def trouble(ends: Sequence[Result], record: Record) -> Iterator[str]:
 def causes(results: Iterable[Result]) -> Iterator[str]:
     """The failures by their causes, the most frequent first."""
     failed = [result for result in results if result.outcome.is_failure()]
-    labels: Dict[str, List[str]] = {}
+    labels: Dict[str, List[str]] = collections.defaultdict(list)
     for result in failed:
-        labels.setdefault(result.cause.text or result.reason, []).append(result.test.label)
+        cause = result.cause.text or result.reason
+        labels[cause].append(result.test.label)
     if len(labels) == len(failed):
         return  # their own lines say it
     yield counted(len(failed), "failure") + " by cause:"
@@ -5958,7 +5964,8 @@ def github_page(
 
 def fenced(text: str) -> str:
     """A text as it stands, in Markdown: its fence is longer than any in it."""
-    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=2))
+    longest = max(re.findall("`+", text), key=len, default="")
+    fence = max(longest + "`", "```")
     return f"{fence}text\n{text}\n{fence}\n"
 
 
@@ -6216,8 +6223,8 @@ def parse_known(path: str) -> Mapping[str, str]:
 def parse_message(text: str) -> Tuple[str, ...]:
     """The words of all `[ci WORDS]` in a commit's message, case folded; `skip` is for the CI itself."""
     marked = re.findall(r"\[ci[\s:-]([^][]*)\]", text, re.IGNORECASE)
-    words = dict.fromkeys(" ".join(marked).casefold().replace(",", " ").split())
-    return tuple(word for word in words if word != "skip")
+    words = re.split(r"[\s,]+", " ".join(marked).casefold())
+    return tuple(word for word in words if word not in ("", "skip"))
 
 
 def parse_shard(text: str) -> Union[Shard, str]:
@@ -6463,7 +6470,8 @@ def build_parser() -> argparse.ArgumentParser:
 def said_of(options: Options, names: Iterable[str]) -> Iterator[str]:
     """Which of these options say something else than their default."""
     for name in names:
-        field = KEYWORDS.get(name, {}).get("dest", name[2:].replace("-", "_"))
+        field = name.lstrip("-").replace("-", "_")
+        field = KEYWORDS.get(name, {}).get("dest", field)
         if getattr(options, field) != getattr(Options([]), field):
             yield name
 
@@ -6633,7 +6641,8 @@ class Run:
                 self.chores_at = now + CHORES_S
             if not self.inbox.events:  # under load, many lines go out in one write
                 self.trace.flush()
-            event = self.inbox.get(max(min(self.deadline() - now, pause_s), 0))
+            pause_s = min(pause_s, self.deadline() - now)
+            event = self.inbox.get(max(pause_s, 0))
             if isinstance(event, Look):
                 self.console.tell_running()
             elif event is not None:
@@ -6812,7 +6821,8 @@ def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
     shares = [demand(test.gpus, pool.size)[1] for test in tests if 0 < test.gpus < 1]
     more_on_each = SHARES // min(shares, default=SHARES) - 1
     fractions = min(len(shares), pool.size * more_on_each)
-    return pool.size + fractions + min(pool.cpus, sum(test.gpus == 0 for test in tests))
+    on_cpu = sum(test.gpus == 0 for test in tests)
+    return pool.size + fractions + min(on_cpu, pool.cpus)
 
 
 def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
