@@ -5497,33 +5497,31 @@ class Console:
         self,
         trace: Trace,
         record: Record,
-        tests: Sequence[Test],
-        total: int,
+        selection: Selection,
         outlook: Outlook,
         sums_up: bool = True,
     ) -> None:
         self.trace = trace
         self.record = record
         self.options = record.options
-        # All tests that get an outcome, in list order; how many of them are not deferred.
-        self.tests = tests
-        self.total = total
+        self.tests = selection.tests
+        self.total = len(selection.tests) - len(selection.deferred)
         self.outlook = outlook
         # What failed, and the run; a script does that itself.
         self.sums_up = sums_up
         # As tests start and end; else logs as they grow, and nothing of the runner's own before the end.
         self.has_markers = not outlook.schedule.pool.sequential
+        self.replays = self.has_markers and sums_up  # logs are shown apart from the markers
         self.output = self.options.output or "replay"
-        self.replayed = ""  # which logs are shown apart from the markers, as `--output` has it
-        if sums_up and self.has_markers:
-            if isinstance(trace, Screen):
-                self.output = self.options.output or "failures"
-            self.replayed = self.output
+        if self.replays and isinstance(trace, Screen):
+            self.output = self.options.output or "failures"
         self.fold = find_fold(os.environ)  # of the replayed logs
         self.began = time.monotonic()
         self.finished = 0  # tests that ran to an end, or will not run
         self.failed = 0  # of them
-        self.turns = collections.deque(tests)  # whose logs are still to be shown in list order
+        self.turns = collections.deque(
+            self.tests
+        )  # whose logs are still to be shown in list order
         self.ready: Dict[Test, Result] = {}  # of these, what has ended
         self.growing: Optional[Attempt] = None  # whose log is shown as it grows
         self.offset = 0  # up to which it has been shown
@@ -5550,21 +5548,15 @@ class Console:
         self.began = time.monotonic()
         tokens = [device.token for device in machine.devices if device.token]
         if not tokens and (not self.tests or any(test.gpus for test in self.tests)):
-            self.tell_absence(machine)
+            why = f"no GPU found (asked: {', '.join(SOURCES)})"
+            if machine.variables:
+                why = "the outer mask shows no GPU"
+            warn(why + ": tests run one by one" * (not self.has_markers))
         given = " [as given]" if self.options.gpus else ""
         self.mark(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + given)
         left_s = self.outlook.left_s(self.began)
         if left_s is not None:
             self.mark(f"{counted(self.total, 'test')}, {about(left_s)} by earlier runs")
-
-    def tell_absence(self, machine: Machine) -> None:
-        """Say that there is no GPU, where a test may want one."""
-        why = f"no GPU found (asked: {', '.join(SOURCES)})"
-        if machine.variables:
-            why = "the outer mask shows no GPU"
-        if not self.has_markers:
-            why += ": tests run one by one"
-        warn(why)
 
     def launched(self, attempt: Attempt) -> None:
         """A test has its devices, and its log is its own."""
@@ -5674,28 +5666,27 @@ class Console:
         elif has_ended:
             what = outcome.value.capitalize()
             self.mark(f">>> {what}: {result.test.label} [{result.reason}, {progress}]")
-        if not self.has_markers:
-            if not self.sums_up:
-                self.explain(result)
-            elif fails and (result.test.announces or result.status is None):
-                self.trace.write(to_bytes(announcement + "\n"))  # as `echo` prints it
-        if self.replayed == "immediate" and fails:
+        if self.replays and self.output == "immediate" and fails:
             self.replay(result, TAIL_BYTES)
-        if self.replayed == "ordered":
+        elif self.replays and self.output == "ordered":
             self.ready[result.test] = result
             while self.turns and self.turns[0] in self.ready:
                 self.replay(self.ready.pop(self.turns.popleft()))
+        elif not (self.has_markers or self.sums_up):
+            self.explain(result)
+        elif (
+            not self.has_markers and fails and (result.test.announces or result.status is None)
+        ):
+            self.trace.write(to_bytes(announcement + "\n"))  # as `echo` prints it
 
     def explain(self, result: Result) -> None:
         """Of a script on one GPU, say on stderr what neither the log nor the status tells: it has no summary."""
-        said = []
-        if result.reason and result.reason != result.leaks():
-            said.append(result.reason)
+        said = [result.reason]
         if result.leaked:
-            said.append(f"{result.leaks()}: {first_of(result.leaked)}")
+            said.append(f"left {first_of(result.leaked)}")
         if result.outcome is Outcome.FLAKY:
             said.append(f"passed at attempt {result.attempt}")
-        for what in said:
+        for what in filter(None, said):
             if not result.outcome.is_unfinished():
                 tell(f"{result.test.where}: {result.test.label} {what}")
 
@@ -5752,13 +5743,9 @@ class Console:
         self.trace.line(f"\n{self.fold.stands_open}=== End of per-test output ===")
 
     def annotate(self, results: Sequence[Result]) -> None:
-        """GitHub's annotations: beside the trace where that is the script's."""
-        if self.fold is not FOLDS[0]:
-            return
-        for line in github_errors(results, os.environ.get("GITHUB_WORKSPACE", "")):
-            if self.replayed:
-                self.trace.command(line)
-            else:
+        """GitHub's annotations, which it takes from either stream: the trace may be the script's."""
+        if self.fold is FOLDS[0]:
+            for line in github_errors(results, os.environ.get("GITHUB_WORKSPACE", "")):
                 tell_ci(line)
 
     def finish(self, results: Sequence[Result], lines: Sequence[str]) -> None:
@@ -5766,15 +5753,13 @@ class Console:
 
         One by one, they go to stderr: standard output is what the script would have printed.
         """
-        if self.replayed in ("replay", "failures"):
+        if self.replays and self.output in ("replay", "failures"):
             self.replay_all(results)
-        if not self.sums_up:
-            return
         self.trace.flush()
         for line in lines:
-            if self.has_markers:
+            if self.replays:
                 self.trace.line(line)
-            else:
+            elif self.sums_up:
                 tell(line)
 
 
@@ -5793,20 +5778,18 @@ def summary(
 
 
 def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
-    """What did not simply pass, in list order, then what was left behind."""
+    """What did not simply pass, in list order, then what else there is to say of tests."""
     for ends in attempts:
         yield from trouble(ends, record)
-    results = results_of(attempts)
-    for result in results:
+    for result in results_of(attempts):
+        label = result.test.label
+        has_passed = result.outcome.is_pass()
         if result.leaked:
-            yield f"{result.leaks()}: {result.test.label} left {first_of(result.leaked)}"
-    passed = [result for result in results if result.outcome.is_pass()]
-    for result in passed:
-        if result.junit_fault:
-            yield f"passed without its JUnit file ({result.junit_fault}): {result.test.label}"
-    for result in passed:
-        if result.reason:
-            yield f"{result.reason}: {result.test.label}"
+            yield f"{result.leaks()}: {label} left {first_of(result.leaked)}"
+        if has_passed and result.junit_fault:
+            yield f"passed without its JUnit file ({result.junit_fault}): {label}"
+        if has_passed and result.reason:
+            yield f"{result.reason}: {label}"
 
 
 def trouble(ends: Sequence[Result], record: Record) -> Iterator[str]:
@@ -5845,22 +5828,23 @@ def causes(results: Iterable[Result]) -> Iterator[str]:
         yield f"{len(labels[cause]):5} x {cause}: {first_of(labels[cause])}"
 
 
-def slowest(results: Iterable[Result]) -> List[Result]:
-    """The tests that took longest, if there are more than one."""
+def slowest(results: Iterable[Result], most: int = SLOWEST) -> List[Result]:
+    """What took longest, if more than one have run."""
     ran = [result for result in results if result.status is not None]
     if len(ran) < 2:
         return []
-    return sorted(ran, key=lambda result: -result.seconds)[:SLOWEST]
+    return sorted(ran, key=lambda result: -result.seconds)[:most]
 
 
 def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     """What took longest, what had all GPUs, and how much the GPUs have gained."""
     results = results_of(attempts)
     longest = slowest(results)
-    if longest:
-        yield "slowest: " + ", ".join(
-            f"{result.test.label} {show_duration(result.seconds)}" for result in longest
-        )
+    if not longest:
+        return
+    yield "slowest: " + ", ".join(
+        f"{result.test.label} {show_duration(result.seconds)}" for result in longest
+    )
     if pool.sequential or any(result.outcome.is_unfinished() for result in results):
         return
     alone = [
@@ -5870,9 +5854,9 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     ]
     if alone:
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
-    each_s = {ends[-1].test: math.fsum(end.seconds for end in ends) for ends in attempts}
-    one_by_one_s = math.fsum(each_s.values())
-    if longest and seconds > 0 and not pool.lost:  # which had worked before
+    if not pool.lost:  # which had worked before
+        each_s = {ends[-1].test: math.fsum(end.seconds for end in ends) for ends in attempts}
+        one_by_one_s = math.fsum(each_s.values())
         best_s = shortest(list(each_s), each_s, pool)
         yield (
             f"{one_by_one_s / seconds:.1f} times as fast as one by one ({show_duration(one_by_one_s)}); "
@@ -5934,7 +5918,7 @@ def failed_place(result: Result, top: str) -> Dict[str, str]:
             places = re.findall(r"(?m)^([^\s:]+):(\d+): ", problem.text or "")
             if places:
                 file = os.path.join(result.test.shell.directory, places[-1][0])
-                return {"file": os.path.relpath(file, top or "."), "line": places[-1][1]}
+                return {"file": os.path.relpath(file, top), "line": places[-1][1]}
     return {}
 
 
@@ -5971,16 +5955,13 @@ def fenced(text: str) -> str:
 
 def gantt(results: Iterable[Result]) -> str:
     """What ran where and when, in the words of Mermaid, which GitHub draws: the longest hundred attempts."""
-    ran = [result for result in results if result.status is not None]
-    longest = sorted(ran, key=lambda result: -result.seconds)[:CHART_BARS]
-    bars = sorted(longest, key=lambda result: result.began)
+    bars = sorted(slowest(results, CHART_BARS), key=lambda result: result.began)
     lanes: Dict[Device, str] = {}
     for result in bars:
-        start_s = result.began - bars[0].began
-        start = int(start_s)
-        end = max(start + 1, round(start_s + result.seconds))
+        start = int(result.began - bars[0].began)
+        end = start + max(1, round(result.seconds))
         name = re.sub(r"[^\w ./=-]", " ", result.test.label)
-        mark = "crit, " if result.outcome.is_failure() else ""
+        mark = "crit, " * result.outcome.is_failure()
         for device in result.lease.devices or [Device(-1, "")]:
             lane = lanes.get(device, f"  section {Lease((device,), 0).place}\n")
             lanes[device] = f"{lane}    {name} :{mark}{start}, {end}\n"
@@ -6079,28 +6060,43 @@ def show_duration(seconds: float) -> str:
     return f"{minutes // 60}h{minutes % 60:02d}m"
 
 
-def last_lines(results: Sequence[Result], schedule: Schedule) -> Iterator[str]:
-    """The verdict of the run, as the last lines of the trace."""
+def verdict_of(results: Sequence[Result], schedule: Schedule) -> Tuple[int, List[str]]:
+    """The run's exit code, and the last lines of its trace.
+
+    What the machine did comes before what the user did, and both before the tests.
+    """
+    options = schedule.options
+    outcomes = {result.outcome for result in results}
+    is_empty = all(outcome.tells_nothing() for outcome in outcomes)
     unfinished = tally(result for result in results if result.outcome.is_unfinished())
-    failed = [result.test.label for result in results if schedule.options.fails(result.outcome)]
+    code = EXIT_OK
     why = ""
-    if schedule.interrupts:
-        why = f"Interrupted by {signal.Signals(schedule.interrupts[0]).name}"
-    elif schedule.failure:
+    if not all(map(options.accepts, outcomes)):
+        code = EXIT_FAILED
+    elif outcomes and is_empty and not (options.shard and outcomes == {Outcome.DEFERRED}):
+        code = EXIT_NOTHING  # an empty shard is fine
+    if schedule.failure:
+        code = EXIT_MACHINE
         why = f"Stopped, the machine failed: {schedule.failure.splitlines()[0]}"
+    elif schedule.interrupts:
+        signum = schedule.interrupts[0]
+        code = EXIT_SIGNAL + signum
+        why = f"Interrupted by {signal.Signals(signum).name}"
     elif schedule.is_overdue:
         why = "Ended by --deadline"
     elif schedule.stopped and unfinished:
         why = "Stopped by --fail-fast"
+    lines = []
     if why:
-        yield f"{why}: {unfinished or 'no test was running or waiting'}"
+        lines.append(f"{why}: {unfinished or 'no test was running or waiting'}")
+    failed = [result.test.label for result in results if options.fails(result.outcome)]
     if failed:
-        yield "Error in the following test cases: " + " ".join(failed)
+        lines.append("Error in the following test cases: " + " ".join(failed))
     elif not why:
-        is_empty = all(result.outcome.tells_nothing() for result in results)
         said = "No test ran" if is_empty else "All tests passed"
         excused = tally(result for result in results if result.outcome.is_excused())
-        yield "; ".join(filter(None, [said, excused]))
+        lines.append("; ".join(filter(None, [said, excused])))
+    return code, lines
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -6586,9 +6582,7 @@ class Run:
         order = planned.to_run(options.order, pool)
         self.schedule = Schedule(order, pool, options)
         outlook = Outlook(self.schedule, planned.estimates)
-        self.console = Console(
-            trace, self.record, self.tests, len(order), outlook, self.sums_up
-        )
+        self.console = Console(trace, self.record, selection, outlook, self.sums_up)
         self.inbox = Inbox()
         self.chores_at = -math.inf
         self.has_waited = False  # for another runner's GPUs
@@ -6793,8 +6787,8 @@ class Run:
 
     def verdict(self, results: Sequence[Result]) -> Tuple[int, List[str]]:
         """The exit code and the last lines of the trace."""
-        lines = [*account(self.selection, self.options), *last_lines(results, self.schedule)]
-        return exit_code(results, self.schedule), lines
+        code, lines = verdict_of(results, self.schedule)
+        return code, [*account(self.selection, self.options), *lines]
 
 
 def stop(event: Interrupt) -> None:
@@ -6823,23 +6817,6 @@ def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
     fractions = min(len(shares), pool.size * more_on_each)
     on_cpu = sum(test.gpus == 0 for test in tests)
     return pool.size + fractions + min(on_cpu, pool.cpus)
-
-
-def exit_code(results: Iterable[Result], schedule: Schedule) -> int:
-    """The run's exit code; what the machine did comes before what the user did, and both before the tests."""
-    if schedule.failure:
-        return EXIT_MACHINE
-    if schedule.interrupts:
-        return EXIT_SIGNAL + schedule.interrupts[0]
-    outcomes = {result.outcome for result in results}
-    is_empty = outcomes and all(outcome.tells_nothing() for outcome in outcomes)
-    if is_empty and (
-        outcomes != {Outcome.DEFERRED} or not schedule.options.shard
-    ):  # an empty shard is fine
-        return EXIT_NOTHING
-    if all(map(schedule.options.accepts, outcomes)):
-        return EXIT_OK
-    return EXIT_FAILED
 
 
 @contextmanager

@@ -419,7 +419,6 @@ class PartsRun(run_tests.Run):
         self.wholes: Dict[Test, Whole] = {}  # by test
         self.whole_of: Dict[Test, Whole] = {}  # by part
         super().__init__(selection, host, options, trace)
-        self.console.total = len(selection.tests) - len(selection.deferred)
         followers = run_tests.followers_of(selection.tests)
         for whole in self.wholes.values():
             if len(whole.parts) > 1:

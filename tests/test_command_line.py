@@ -109,7 +109,7 @@ class ExitCodes(CommandLineCase):
                 for signum in signals:
                     schedule.step(run_tests.Interrupt(0.0, signum))
                 schedule.failure = failure
-                self.assertEqual(run_tests.exit_code(results, schedule), code)
+                self.assertEqual(run_tests.verdict_of(results, schedule)[0], code)
 
     def test_a_python_that_is_too_old(self) -> None:
         said = io.StringIO()

@@ -136,8 +136,9 @@ class ConsoleCase(RunnerCase):
         os.close(self.record.journal.descriptor)
         schedule = run_tests.Schedule(tests, run_tests.Pool(self.machine.devices, 1, not has_markers), options)
         outlook = run_tests.Outlook(schedule, run_tests.estimate(tests, run_tests.History()))
-        console = run_tests.Console(self.trace, self.record, tests, total, outlook, sums_up)
-        console.fold = fold
+        selection = run_tests.Selection(list(tests), {}, {}, outlook.estimates)
+        console = run_tests.Console(self.trace, self.record, selection, outlook, sums_up)
+        console.total, console.fold = total, fold
         return console
 
     def parallel(self, output: str = "replay", tests: Sequence[Test] = ()) -> run_tests.Console:
@@ -457,7 +458,7 @@ class LiveTest(ConsoleCase):
             console.concluded(Result(a_test(3), Outcome.NOT_RUN, reason="nobody asks"))
             console.announced(a_test(5), 0.1)
         self.assertEqual(re.sub("(?m)^run_tests.py: ", "", errors.getvalue()), (
-            "tests.txt:2: t1 needs 3 GPUs\ntests.txt:3: t2 leaked: 1 process: sleep (pid 7)\n"
+            "tests.txt:2: t1 needs 3 GPUs\ntests.txt:3: t2 left sleep (pid 7)\n"
             "Slow: t5 [0.1s; its log is empty]\n"))
         self.assertEqual(self.told(), "")
 
@@ -520,9 +521,9 @@ crashed (SIGKILL, OOM killer), 1.0s: k.py ({self.logs}/k.log)
 blocked, 0.0s: l.py (waits for b.py, which did not pass)
 failed as known, exit 1, issue 7, k:1, 1.0s: o.py ({self.logs}/o.log)
 skipped, exit 77, 1.0s: n.py ({self.logs}/n.log)
+passed without its JUnit file (truncated): h.py
 leaked: 1 process: i.py left sleep (pid 7)
 leaked: 2 processes: j.py left a (pid 8) b (pid 9)
-passed without its JUnit file (truncated): h.py
 passes, though known to fail (so): p.py
 7 failures by cause:
     2 x CUDA out of memory: b.py j.py
@@ -547,7 +548,7 @@ slowest: d.py 1m00s, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
         schedule.failure, schedule.is_overdue = failure, failure == "--deadline"
         if schedule.is_overdue:
             schedule.failure = ""
-        return list(run_tests.last_lines(results, schedule))
+        return run_tests.verdict_of(results, schedule)[1]
 
     def test_the_last_lines(self) -> None:
         error = "Error in the following test cases: "
@@ -584,7 +585,7 @@ slowest: d.py 1m00s, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
         schedule = run_tests.Schedule([], run_tests.Pool([]), run_tests.Options((), fail_fast=True))
         schedule.stop()
         results = [Result(a_test(0), Outcome.FAILED), Result(a_test(1), Outcome.NOT_RUN)]
-        self.assertEqual(next(run_tests.last_lines(results, schedule)), "Stopped by --fail-fast: 1 not run")
+        self.assertEqual(run_tests.verdict_of(results, schedule)[1][0], "Stopped by --fail-fast: 1 not run")
 
 
 class ReplayTest(GatedCase):
