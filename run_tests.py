@@ -165,7 +165,6 @@ PASSES = 5  # the median of a test's last passes is its expected duration: two b
 SLACK = 1.1
 LONGEST_S = 1e9  # a pass of thirty years is a torn or foreign record
 ASSUMED_S = 60.0  # the expected duration where nothing is known of any test; only ratios matter
-MOST_SHARDS = 10_000  # more CI jobs than any run has: a larger number is a mistake
 # Below the ephemeral ports of Linux, which start at 32768.
 PORT_FIRST = 20_000
 PORT_LAST = 32_767
@@ -5433,23 +5432,25 @@ def open_trace(color: str, environ: Mapping[str, str]) -> Trace:
     has_colour = is_watched and not environ.get("NO_COLOR")
     if color != "auto":
         has_colour = color == "always"
-    if is_watched:
-        return Screen(stream, has_colour)
-    return Trace(stream, has_colour)
+    kind = Screen if is_watched else Trace
+    return kind(stream, has_colour)
 
 
 class Fold(NamedTuple):
-    """How a CI service folds a part of its page away. `{title}` is a line, `{name}` a word, `{time}` in seconds."""
+    """How a CI service folds a part of its page away.
+
+    `{title}` is a line, `{name}` a word, `{time}` in seconds, `{open}` before a heading that is not folded.
+    """
 
     variable: str  # of the environment, set by the service alone
     begin: str
     end: str
     # What in a log would begin or end a fold: a space between its two groups breaks it. All else in it still acts.
     forged: bytes
-    stands_open: str = ""  # a heading that is not folded
+    stands_open: str = ""
 
 
-NO_FOLD = Fold("", "", "", b"")
+NO_FOLD = Fold("", f"\n{RULE}\n{{open}}>>> {{title}}\n{RULE}", "", b"")
 # GitHub obeys `::group::` at the start of a line and `##[group]` anywhere in it, GitLab and TeamCity anywhere.
 # In Buildkite's pages a heading ends where the next begins; only the last kind of them stands open.
 FOLDS = (
@@ -5654,8 +5655,8 @@ class Console:
         """A test has its outcome."""
         outcome = result.outcome
         fails = self.options.fails(outcome)
-        has_ended = outcome.is_failure() or outcome.is_excused()
-        self.finished += result.status is not None or has_ended
+        has_ended = result.status is not None or outcome.is_failure() or outcome.is_excused()
+        self.finished += has_ended
         self.failed += fails
         progress = f"{self.finished}/{self.total}"
         announcement = f"Error: sub-test failed: {result.test.label}"
@@ -5711,29 +5712,30 @@ class Console:
             return
         path = self.record.log_path(result.test)
         stem = result.test.stem
-        title = without_ci_commands(
-            f"{stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
-        )
-        begin = f"\n{RULE}\n{self.fold.stands_open}>>> {title}\n{RULE}"
-        end = ""
-        if self.fold.begin and self.options.accepts(result.outcome):
-            names = {"title": title, "name": stem, "time": int(time.time())}
-            begin = self.fold.begin.format(**names)
-            end = self.fold.end.format(**names)
-        self.trace.command(begin)
+        title = f"{stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
+        names = {
+            "title": without_ci_commands(title),
+            "name": stem,
+            "time": int(time.time()),
+            "open": self.fold.stands_open,
+        }
+        fold = self.fold
+        if not self.options.accepts(result.outcome):
+            fold = NO_FOLD
+        self.trace.command(fold.begin.format(**names))
         try:
             start = int(max(os.path.getsize(path) - tail_bytes, 0))
             self.trace.copy(path, start, forged=self.fold.forged)
         except OSError as error:
             self.trace.line(f"(its log cannot be read: {error.strerror})")
         self.trace.calm()
-        if end:
-            self.trace.command(end)
+        if fold.end:
+            self.trace.command(fold.end.format(**names))
 
     def replay_all(self, results: Sequence[Result]) -> None:
         """The logs of a run that has ended, in list order; where passed ones are folded, failed ones come last."""
         shown = list(filter(self.shows, results))
-        if self.fold.begin:
+        if self.fold is not NO_FOLD:
             shown.sort(key=lambda result: not self.options.accepts(result.outcome))
         if not shown:
             return
@@ -5992,8 +5994,8 @@ def first_of(names: Sequence[str]) -> str:
 
 def last_line(text: str) -> str:
     """The last line of a log that says anything, short and fit to be shown."""
-    said = [plain(line[-LINE_CHARS * 4 :]) for line in text.splitlines()]
-    return next((line[:LINE_CHARS] for line in reversed(said) if line), "")
+    said = ["", *filter(None, map(plain, text.splitlines()))]
+    return said[-1][:LINE_CHARS]
 
 
 def tally(results: Iterable[Result]) -> str:
@@ -6012,15 +6014,13 @@ def account(selection: Selection, options: Options) -> Iterator[str]:
     selected = len(selection.tests) - len(selection.deferred)
     total = len(selection.tests) + sum(left_out.values())
     line = f"Selected {selected} of {counted(total, 'test')} ({100 * selected / total:.1f} %)"
-    counts = collections.Counter(selection.deferred.values())
     deferred = []
-    if options.only and counts["--only"]:
-        deferred.append(f"{counts['--only']} that {options.only.path} does not name")
-    if options.max_gpus and counts["--max-gpus"]:
-        most = counted(options.max_gpus, "GPU")
-        deferred.append(
-            f"{counts['--max-gpus']} that need more than {most}, or wait for one that does"
-        )
+    for option, number in collections.Counter(selection.deferred.values()).most_common():
+        most = counted(options.max_gpus or 0, "GPU")
+        what = f"need more than {most}, or wait for one that does"
+        if options.only and option == "--only":
+            what = f"{options.only.path} does not name"
+        deferred.append(f"{number} that {what}")
     if deferred:
         line += f"; deferred {', '.join(deferred)}"
         if not options.list and not reads_deferred(options):  # else nothing is written
@@ -6224,10 +6224,10 @@ def parse_message(text: str) -> Tuple[str, ...]:
 
 
 def parse_shard(text: str) -> Union[Shard, str]:
-    """`2/4`, or `auto`. Raises BadValue."""
+    """`2/4`, or `auto`. Raises BadValue. More parts than CI has jobs are a mistake."""
     if text == "auto":
         return text
-    match = re.fullmatch(r"([1-9]\d{0,4})/([1-9]\d{0,4})", text)
+    match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
     if match:
         shard = Shard(*map(int, match.groups()))
         if shard.number <= shard.total:
@@ -6249,7 +6249,7 @@ SHARD_VARIABLES = (
 )
 
 
-def find_shard(environ: Mapping[str, str]) -> Optional[Shard]:
+def find_shard(environ: Mapping[str, str]) -> Union[Shard, str, None]:
     """The shard that the CI's variables name; None, with a warning, if there are none. Raises UsageError."""
     why = "no CI says which shard this is"
     for index, total, first, required in SHARD_VARIABLES:
@@ -6262,11 +6262,8 @@ def find_shard(environ: Mapping[str, str]) -> Optional[Shard]:
             first = environ.get(first, "0")
             step = environ.get("SLURM_ARRAY_TASK_STEP", "1")
         with suppress(ValueError, ZeroDivisionError):
-            shard = Shard(
-                (int(environ[index]) - int(first)) // int(step) + 1, int(environ[total])
-            )
-            if 1 <= shard.number <= shard.total <= MOST_SHARDS:
-                return shard
+            number = (int(environ[index]) - int(first)) // int(step) + 1
+            return parse_shard(f"{number}/{environ[total]}")
         raise UsageError(
             f"--shard auto: {index}={environ[index]} is not one of {total}={environ[total]}; "
             "write --shard K/N"
@@ -6516,16 +6513,16 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
     own = list(argv)
     arguments: List[str] = []
-    if "--" in own and any(map(is_script, own[: own.index("--")])):
-        own, arguments = own[: own.index("--")], own[own.index("--") + 1 :]
+    if "--" in own:
+        end = own.index("--")
+        if any(map(is_script, own[:end])):
+            own, arguments = own[:end], own[end + 1 :]
     values = vars(parser.parse_args([*first, *own]))
-    values["arguments"] = arguments
-    values["command"] = [sys.argv[0], *argv]
     if values.get("shard") == "auto":
         values["shard"] = find_shard(environ)
     values["log_dir"] = values.get("log_dir") or environ.get("XML_LOG_DIR") or "logs"
     values["fail_dir"] = values.get("fail_dir") or environ.get("FAIL_DIR") or None
-    return Options(**values)
+    return Options(**values, arguments=arguments, command=[sys.argv[0], *argv])
 
 
 class Inbox:
@@ -6584,7 +6581,6 @@ class Run:
         outlook = Outlook(self.schedule, planned.estimates)
         self.console = Console(trace, self.record, selection, outlook, self.sums_up)
         self.inbox = Inbox()
-        self.chores_at = -math.inf
         self.has_waited = False  # for another runner's GPUs
         slots = slot_count(pool, order)
         host.open(self.record.run, slots, [self.record.lock], self.inbox.put)
@@ -6601,7 +6597,7 @@ class Run:
     def execute(self) -> None:
         """From the first start to the last end. Whatever goes wrong, no test is left running."""
         try:
-            self.host.do_chores()
+            self.do_chores()
             self.record.run_start(self.selection, self.machine)
             self.console.begin(self.machine)
             for test, why in self.selection.deferred.items():
@@ -6632,7 +6628,6 @@ class Run:
             now = time.monotonic()
             if now >= self.chores_at:
                 self.do_chores()
-                self.chores_at = now + CHORES_S
             if not self.inbox.events:  # under load, many lines go out in one write
                 self.trace.flush()
             pause_s = min(pause_s, self.deadline() - now)
@@ -6645,7 +6640,8 @@ class Run:
                 return Tick(time.monotonic())
 
     def do_chores(self) -> None:
-        """What is to be looked after every second. Raises OSError."""
+        """What is to be looked after every second, and first of all. Raises OSError."""
+        self.chores_at = time.monotonic() + CHORES_S
         self.host.do_chores()
         self.record.restore()
 
@@ -6743,23 +6739,22 @@ class Run:
         if running:
             self.host.abandon()
 
-    def report(self, seconds: float) -> int:
+    def report(self) -> int:
         """Close the journal, print what there is to print; returns the exit code."""
+        seconds = self.console.age()
         attempts = self.attempts()
         results = results_of(attempts)
         try:
             self.record.summarise(attempts, seconds)
         except OSError as error:
-            self.schedule.failure = (
-                self.schedule.failure or f"--junit {self.options.junit}: {error.strerror}"
-            )
+            self.schedule.fail(f"--junit {self.options.junit}: {error.strerror}", 0.0)
         code, last = self.verdict(results)
         with suppress(OSError, MachineError):  # the trace still gets its last lines
             self.record.restore()
             self.record.run_end(results, code, self.schedule.sick)
+        send_signals_to(stop)
         try:
-            with signals_to(stop):
-                self.console.finish(results, self.sum_up(attempts, seconds, last))
+            self.console.finish(results, self.sum_up(attempts, seconds, last))
         except SystemExit as cut:  # enough of the logs; not of the verdict
             code = cast(int, cut.code)
         colour = GREEN if code == EXIT_OK else RED
@@ -6819,9 +6814,8 @@ def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
     return pool.size + fractions + min(on_cpu, pool.cpus)
 
 
-@contextmanager
-def signals_to(post: Callable[[Interrupt], None]) -> Iterator[None]:
-    """While it lasts, SIGINT, SIGTERM and SIGHUP become Interrupt events. `nohup` keeps its meaning."""
+def send_signals_to(post: Callable[[Interrupt], None]) -> None:
+    """From now on SIGINT, SIGTERM and SIGHUP are Interrupt events. `nohup` keeps its meaning."""
 
     def handle(signum: int, _frame: Any) -> None:
         post(Interrupt(time.monotonic(), signum))
@@ -6829,12 +6823,8 @@ def signals_to(post: Callable[[Interrupt], None]) -> Iterator[None]:
     caught = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         caught.append(signal.SIGHUP)
-    before = {signum: signal.signal(signum, handle) for signum in caught}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+    for signum in caught:
+        signal.signal(signum, handle)
 
 
 def report_nothing(selection: Selection, options: Options, trace: Trace) -> int:
@@ -6948,17 +6938,17 @@ def run_lists(
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
     signal.signal(signal.SIGUSR1, lambda *_: None)  # a question, which has no answer yet
     reaper = Reaper()
+    send_signals_to(stop)
     try:
-        with signals_to(stop):
-            run = prepare(options, reaper, find_host, make_run)
+        run = prepare(options, reaper, find_host, make_run)
         if isinstance(run, int):
             return run
-        start = time.monotonic()
         inbox = run.inbox
         signal.signal(signal.SIGUSR1, lambda *_: inbox.put(Look()))
-        with signals_to(inbox.put), run.console.live():
+        send_signals_to(inbox.put)
+        with run.console.live():
             run.execute()
-        return run.report(time.monotonic() - start)
+        return run.report()
     finally:
         reaper.close()
 
