@@ -5596,13 +5596,13 @@ class Console:
 
     def progress(self) -> str:
         """`31/49, 2 failed, about 6 min left`."""
-        parts = [f"{self.finished}/{self.total}"]
+        said = f"{self.finished}/{self.total}"
         if self.failed:
-            parts.append(f"{self.failed} failed")
+            said += f", {self.failed} failed"
         left_s = self.outlook.left_s(time.monotonic())
         if left_s is not None:
-            parts.append(f"{about(left_s)} left")
-        return ", ".join(parts)
+            said += f", {about(left_s)} left"
+        return said
 
     def block(self) -> List[str]:
         """The live lines: the run, then each running test."""
@@ -5797,21 +5797,21 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
 def trouble(ends: Sequence[Result], record: Record) -> Iterator[str]:
     """How a test has not simply passed, where its log is, and the line of it that says why."""
     result = ends[-1]
+    label = result.test.label
     cause = result.cause
+    about = result.reason
     if result.outcome in (Outcome.PASSED, Outcome.DEFERRED, Outcome.NOT_RUN):
         return
+    if result.status is not None:
+        about = record.log_path(result.test)
+    line = f"{result.verdict()}, {result.seconds:.1f}s: {label}"
     if result.outcome is Outcome.FLAKY:
         cause = ends[0].cause
-        first = record.log_path(result.test, 1)
-        yield f"flaky, passed at attempt {result.attempt}: {result.test.label} ({first})"
-    else:
-        line = f"{result.verdict()}, {result.seconds:.1f}s: {result.test.label}"
-        about = result.reason
-        if result.status is not None:
-            about = record.log_path(result.test)
-        if about not in line:
-            line += f" ({about})"
-        yield line
+        about = record.log_path(result.test, 1)
+        line = f"flaky, passed at attempt {result.attempt}: {label}"
+    if about not in line:
+        line += f" ({about})"
+    yield line
     if cause.line:
         yield f"    {cause.line}"
 
@@ -5857,7 +5857,9 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     if alone:
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
     if not pool.lost:  # which had worked before
-        each_s = {ends[-1].test: math.fsum(end.seconds for end in ends) for ends in attempts}
+        each_s = {}
+        for ends in attempts:
+            each_s[ends[-1].test] = math.fsum(end.seconds for end in ends)
         one_by_one_s = math.fsum(each_s.values())
         best_s = shortest(list(each_s), each_s, pool)
         yield (
@@ -5911,16 +5913,16 @@ def again(results: Iterable[Result], options: Options) -> Iterator[str]:
 
 def failed_place(result: Result, top: str) -> Dict[str, str]:
     """File (below `top`) and line of the first failed case in a test's JUnit file, if it tells them."""
-    path = result.test.junit
-    if not path or not os.path.isfile(path) or os.path.getsize(path) > JUNIT_BYTES:
-        return {}
-    for case in complete_cases(path):
-        for problem in (*case.iter("failure"), *case.iter("error")):
-            # As pytest ends a traceback: `tests/test_x.py:12: AssertionError`.
-            places = re.findall(r"(?m)^([^\s:]+):(\d+): ", problem.text or "")
-            if places:
-                file = os.path.join(result.test.shell.directory, places[-1][0])
-                return {"file": os.path.relpath(file, top), "line": places[-1][1]}
+    text = ""
+    with suppress(OSError), open_regular(result.test.junit or "") as file:
+        text = file.read(JUNIT_BYTES).decode("utf-8", "replace")
+    for problem in re.findall(r"(?s)<(?:failure|error)\b[^>]*>(.*?)</", text):
+        # As pytest ends a traceback: `tests/test_x.py:12: AssertionError`.
+        places = re.findall(r"(?m)^([^\s:]+):(\d+): ", problem)
+        if places:
+            name, line = places[-1]
+            name = os.path.join(result.test.shell.directory, name)
+            return {"file": os.path.relpath(name, top), "line": line}
     return {}
 
 
@@ -6125,14 +6127,10 @@ exit codes:
 
 def parse_gpu_option(text: str) -> str:
     """`4`, or ids such as `0,2`, `2,`, `GPU-…`. Raises BadValue."""
-    if re.fullmatch(r"\d{1,4}", text):
-        return text
-    ids = re.sub(",$", "", text).split(",")
-    known = [
-        token for token in ids if any(re.fullmatch(reader.token, token) for reader in READERS)
-    ]
-    if text.isdigit() or known != ids:
-        raise BadValue(f"{text!r} is neither a count nor ids such as 0,2 (one id: 2,)")
+    token = "|".join(reader.token for reader in READERS)
+    valid = rf"\d{{1,4}}|(?!\d+$)((?:{token})(,|$))+"
+    parse_word(valid, "a count, or ids such as 0,2 (one id: 2,)", text)
+    ids = text.strip(",").split(",")
     if len(set(ids)) < len(ids):
         raise BadValue(f"{text!r} names a GPU twice")
     return text
@@ -6601,13 +6599,16 @@ class Run:
             self.record.run_start(self.selection, self.machine)
             self.console.begin(self.machine)
             for test, why in self.selection.deferred.items():
-                self.conclude(Conclude(Result(test, Outcome.DEFERRED, reason=why)))
+                result = Result(test, Outcome.DEFERRED, reason=why)
+                self.schedule.results[test] = [result]
+                self.conclude(result)
             self.take(Begin(time.monotonic()))
             while not self.is_over():
                 self.take(self.next_event())
-        except (OSError, MachineError) as error:
-            what = getattr(error, "filename", None) or "a file"
-            self.give_up(f"{what} cannot be written ({getattr(error, 'strerror', error)})")
+        except OSError as error:
+            self.give_up(f"{error.filename or 'a file'} cannot be written ({error.strerror})")
+        except MachineError as error:
+            self.give_up(str(error))
         except Exception as error:
             details = self.record.note_crash(traceback_text())
             self.give_up(f"internal error, {error!r}; details are in {details}")
@@ -6670,44 +6671,37 @@ class Run:
             )
         for action in actions:  # ends come first: they are on disk before another test starts
             deed = getattr(self, type(action).__name__.lower())  # `launch` of a Launch
-            deed(action)
+            deed(*action)
 
-    def launch(self, launch: Launch) -> None:
-        attempt = launch.attempt
+    def launch(self, attempt: Attempt) -> None:
         self.record.test_start(attempt)
         if attempt.number > 1:
             self.record.put_away(self.schedule.results[attempt.test][-1])
         self.host.start(attempt, self.record.log_path(attempt.test))
         self.console.launched(attempt)
 
-    def kill(self, kill: Kill) -> None:
-        process = kill.attempt.process
-        if kill.stacks:  # this takes time
-            threading.Thread(
-                target=process.signal, args=(kill.signum, kill.stacks), daemon=True
-            ).start()
+    def kill(self, attempt: Attempt, signum: int, stacks: str) -> None:
+        end = functools.partial(attempt.process.signal, signum, stacks)
+        if stacks:  # this takes time
+            threading.Thread(target=end, daemon=True).start()
         else:
-            process.signal(kill.signum)
+            end()
 
-    def retry(self, retry: Retry) -> None:
-        result = retry.result
+    def retry(self, result: Result) -> None:
         self.record.attempt_end(result)
         self.console.ended(result, "to be retried", result.attempt)
 
-    def announce(self, announce: Announce) -> None:
-        self.console.announced(announce.test, announce.seconds)
+    def announce(self, test: Test, seconds: float) -> None:
+        self.console.announced(test, seconds)
 
-    def quarantine(self, quarantine: Quarantine) -> None:
-        sick = quarantine.sick
+    def quarantine(self, sick: Sick) -> None:
         self.console.remark(f"Quarantined: GPU {sick.device.token} [{sick.reason}]")
 
-    def abandon(self, _abandon: Abandon) -> None:
+    def abandon(self, _attempt: Attempt) -> None:
         self.host.abandon()
 
-    def conclude(self, conclude: Conclude) -> None:
-        result = conclude.result
-        self.schedule.results.setdefault(result.test, [result])  # of one that was deferred
-        if conclude.is_news:
+    def conclude(self, result: Result, is_news: bool = True) -> None:
+        if is_news:
             self.record.attempt_end(result)
         self.record.test_end(result)
         self.console.concluded(result)
@@ -6716,14 +6710,12 @@ class Run:
         """The last resort when the runner itself cannot go on: kill all tests, keep what is known."""
         schedule = self.schedule
         schedule.failure = schedule.failure or why
-        running = {
-            test: attempt
-            for test, attempt in schedule.running.items()
-            if attempt.process and not attempt.process.is_gone
-        }
         give_up_at = time.monotonic() + STUCK_S
-        for attempt in running.values():
-            attempt.process.signal(signal.SIGKILL)
+        running = set()
+        for test, attempt in schedule.running.items():
+            if attempt.process and not attempt.process.is_gone:
+                attempt.process.signal(signal.SIGKILL)
+                running.add(test)
         for test in self.tests:
             was_running = test in schedule.running
             if was_running or test in schedule.waiting or test not in schedule.results:
@@ -6735,7 +6727,7 @@ class Run:
         while running and time.monotonic() < give_up_at:
             event = self.inbox.get(FOLLOW_S)
             if isinstance(event, (Exited, Broken)):
-                running.pop(event.test, None)
+                running.discard(event.test)
         if running:
             self.host.abandon()
 
@@ -6961,8 +6953,7 @@ def prepare(
 ) -> Union[Run, int]:
     """All that comes before the first test: the run, or the exit code where there is none."""
     trace = open_trace(options.color, os.environ)
-    name = next(filter(is_script, options.lists), None)
-    if name is not None:
+    for name in filter(is_script, options.lists):
         check_script(name, options)
         script = read_script(name, options)
         if options.list:
@@ -8967,10 +8958,9 @@ class ScriptRun(Run):
             self.shown.show()
         return super().next_event()
 
-    def conclude(self, conclude: Conclude) -> None:
-        super().conclude(conclude)
+    def conclude(self, result: Result, is_news: bool = True) -> None:
+        super().conclude(result, is_news)
         self.running -= 1
-        result = conclude.result
         if result.test in self.last_ones and self.options.fails(result.outcome):
             self.must_join = True
 

@@ -49,17 +49,15 @@ except ImportError:
     )
     sys.exit(3)
 from run_tests import (
-    Conclude,
+    Attempt,
     Exited,
     Host,
-    Launch,
     Lease,
     Options,
     Outcome,
     Pool,
     Record,
     Result,
-    Retry,
     Selection,
     Test,
     Trace,
@@ -529,9 +527,9 @@ class PartsRun(run_tests.Run):
 
     # As it runs.
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, attempt: Attempt) -> None:
         """Let the plugin know what earlier attempts of a part have done, from the last fresh start on."""
-        part, number = launch.attempt.test, launch.attempt.number
+        part, number = attempt.test, attempt.number
         if part in self.whole_of:
             whole = self.whole_of[part]
             before: List[Progress] = []
@@ -546,7 +544,7 @@ class PartsRun(run_tests.Run):
             }
             with open(f"{whole.place(part)}.{number}.json", "w", encoding="utf-8") as file:
                 json.dump(asked, file)
-        super().launch(launch)
+        super().launch(attempt)
 
     def take(self, event: Any) -> None:
         """An attempt that has lost a case does not count: the next one goes on behind it."""
@@ -562,11 +560,10 @@ class PartsRun(run_tests.Run):
         lost = [attempt for each, attempt in whole.went_on if each is part]
         return len(lost) < MOST_LOST and bool(whole.progress(part, number).lost)
 
-    def retry(self, retry: Retry) -> None:
-        result = retry.result
+    def retry(self, result: Result) -> None:
         whole = self.whole_of.get(result.test)
         if whole is None or (result.test, result.attempt) not in whole.went_on:
-            super().retry(retry)
+            super().retry(result)
             return
         self.record.attempt_end(result)
         told = self.with_lost(result, whole)
@@ -580,33 +577,31 @@ class PartsRun(run_tests.Run):
             return result
         return result._replace(cause=result.cause._replace(line=", ".join(told)))
 
-    def conclude(self, conclude: Conclude) -> None:
+    def conclude(self, result: Result, is_news: bool = True) -> None:
         """The end of a part is shown and journalled; with the last one, its test has ended."""
-        result = conclude.result
         whole = self.whole_of.get(result.test)
         if whole is None:
-            super().conclude(conclude)
+            super().conclude(result, is_news)
             return
         whole.left.discard(result.test)
         count = len(whole.parts)
-        if conclude.is_news and count > 1:
+        if is_news and count > 1:
             self.record.attempt_end(result)
         if count > 1 and result.status is not None:
             progress = f"{count - len(whole.left)} of {count} parts"
             self.console.ended(self.with_lost(result, whole), progress)
         if not whole.left:
             whole.ends = self.put_together(whole)
-            self.journal(whole, conclude)
+            self.journal(whole, result, is_news)
             self.record.test_end(whole.ends[-1])
             self.console.concluded(whole.ends[-1])
 
-    def journal(self, whole: Whole, conclude: Conclude) -> None:
+    def journal(self, whole: Whole, last: Result, is_news: bool) -> None:
         """Note the end of a test. Its only part has its name, and notes its attempts itself, up to the last one."""
-        last = conclude.result
         if len(whole.parts) > 1:
             for end in whole.ends:
                 self.record.attempt_end(end)
-        elif conclude.is_news:
+        elif is_news:
             end = whole.ends[-1]
             self.record.attempt_end(
                 last._replace(outcome=end.outcome, status=end.status, cause=end.cause)

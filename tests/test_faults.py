@@ -64,9 +64,8 @@ inner()
 WHEN_READY = """
 import os, time
 launch = run_tests.Run.launch
-def launched(run, action):
-    launch(run, action)
-    attempt = action.attempt
+def launched(run, attempt):
+    launch(run, attempt)
     if attempt.test.timeout:
         with open("up") as up:
             for _ in range(int(os.environ["LINES"])):
@@ -81,8 +80,8 @@ run_tests.Run.launch = launched
 OVER_WHEN_READY = """
 import time
 launch = run_tests.Run.launch
-def launched(run, action):
-    launch(run, action)
+def launched(run, attempt):
+    launch(run, attempt)
     with open("up") as up:
         up.readline()
     run.schedule.end_at = time.monotonic()
