@@ -5520,9 +5520,8 @@ class Console:
         self.began = time.monotonic()
         self.finished = 0  # tests that ran to an end, or will not run
         self.failed = 0  # of them
-        self.turns = collections.deque(
-            self.tests
-        )  # whose logs are still to be shown in list order
+        # Whose logs are still to be shown in list order.
+        self.turns = collections.deque(self.tests)
         self.ready: Dict[Test, Result] = {}  # of these, what has ended
         self.growing: Optional[Attempt] = None  # whose log is shown as it grows
         self.offset = 0  # up to which it has been shown
@@ -5546,7 +5545,6 @@ class Console:
 
     def begin(self, machine: Machine) -> None:
         """The run starts."""
-        self.began = time.monotonic()
         tokens = [device.token for device in machine.devices if device.token]
         if not tokens and (not self.tests or any(test.gpus for test in self.tests)):
             why = f"no GPU found (asked: {', '.join(SOURCES)})"
@@ -5896,7 +5894,6 @@ def total_line(results: Sequence[Result], seconds: float, pool: Pool) -> str:
 def again(results: Iterable[Result], options: Options) -> Iterator[str]:
     """The commands that run again what did not pass, and one failure alone. A list from a pipe cannot be had again."""
     owed = [result for result in results if not options.accepts(result.outcome)]
-    failed = [result.test.origin for result in owed if result.status is not None]
     program, *words = options.command
     from_pipe = any(word == "-" or word.startswith("/dev/fd/") for word in words)
     if not owed or from_pipe:
@@ -5906,9 +5903,12 @@ def again(results: Iterable[Result], options: Options) -> Iterator[str]:
         start = ["python3", program]
     words = [word for word in words if word != "--rerun-failed"]
     yield "Rerun: " + shlex.join([*start, "--rerun-failed", *words])
-    if failed:
-        only = f"--only <(echo {shlex.quote(failed[0])})" + " --shard 1/1" * bool(options.shard)
-        yield f"Alone: {shlex.join([*start, *words])} {only}"
+    for result in owed:
+        if result.status is not None:
+            only = f"--only <(echo {shlex.quote(result.test.origin)})"
+            shard = " --shard 1/1" * bool(options.shard)
+            yield f"Alone: {shlex.join([*start, *words])} {only}{shard}"
+            return
 
 
 def failed_place(result: Result, top: str) -> Dict[str, str]:
@@ -5940,12 +5940,12 @@ def github_page(
     attempts: Attempts, title: str, lines: Sequence[str], record: Record
 ) -> Iterator[str]:
     """Parts of a job's page on GitHub: the verdict as its title, the summary, failed logs' ends."""
-    import html
+    from html import escape
 
-    yield f"### {html.escape(title)}\n\n" + fenced("\n".join(lines))
+    yield f"### {escape(title)}\n\n" + fenced("\n".join(lines))
     for result in results_of(attempts):
         if result.outcome.is_failure() and result.status is not None:
-            title = html.escape(f"{result.test.label}: {result.told()}")
+            title = escape(f"{result.test.label}: {result.told()}")
             tail = fenced(xml_text(record.tail(result)))
             yield f"<details><summary>{title}</summary>\n\n{tail}\n</details>\n\n"
 
@@ -6739,7 +6739,8 @@ class Run:
         try:
             self.record.summarise(attempts, seconds)
         except OSError as error:
-            self.schedule.fail(f"--junit {self.options.junit}: {error.strerror}", 0.0)
+            why = f"--junit {self.options.junit}: {error.strerror}"
+            self.schedule.failure = self.schedule.failure or why
         code, last = self.verdict(results)
         with suppress(OSError, MachineError):  # the trace still gets its last lines
             self.record.restore()
@@ -6901,10 +6902,9 @@ def find_host(options: Options, reaper: Reaper) -> Host:
     """This machine and its devices. Raises UsageError, MachineError."""
     machine = find_machine(options.gpus, os.environ)
     check_gpus(machine, options)
-    locks = None
     if options.gpu_locks and machine.devices:
-        locks = GpuLocks(options.gpu_locks, machine)
-    return Host(machine, reaper, locks)
+        return Host(machine, reaper, GpuLocks(options.gpu_locks, machine))
+    return Host(machine, reaper)
 
 
 def check_gpus(machine: Machine, options: Options) -> None:
