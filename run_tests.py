@@ -5665,18 +5665,17 @@ class Console:
         elif has_ended:
             what = outcome.value.capitalize()
             self.mark(f">>> {what}: {result.test.label} [{result.reason}, {progress}]")
-        if self.replays and self.output == "immediate" and fails:
-            self.replay(result, TAIL_BYTES)
+        if not (self.has_markers or self.sums_up):
+            self.explain(result)
+        elif not self.has_markers:
+            if fails and (result.test.announces or result.status is None):
+                self.trace.write(to_bytes(announcement + "\n"))  # as `echo` prints it
         elif self.replays and self.output == "ordered":
             self.ready[result.test] = result
             while self.turns and self.turns[0] in self.ready:
                 self.replay(self.ready.pop(self.turns.popleft()))
-        elif not (self.has_markers or self.sums_up):
-            self.explain(result)
-        elif (
-            not self.has_markers and fails and (result.test.announces or result.status is None)
-        ):
-            self.trace.write(to_bytes(announcement + "\n"))  # as `echo` prints it
+        elif self.replays and self.output == "immediate" and fails:
+            self.replay(result, TAIL_BYTES)
 
     def explain(self, result: Result) -> None:
         """Of a script on one GPU, say on stderr what neither the log nor the status tells: it has no summary."""
@@ -5742,12 +5741,6 @@ class Console:
             self.replay(result)
         self.trace.line(f"\n{self.fold.stands_open}=== End of per-test output ===")
 
-    def annotate(self, results: Sequence[Result]) -> None:
-        """GitHub's annotations, which it takes from either stream: the trace may be the script's."""
-        if self.fold is FOLDS[0]:
-            for line in github_errors(results, os.environ.get("GITHUB_WORKSPACE", "")):
-                tell_ci(line)
-
     def finish(self, results: Sequence[Result], lines: Sequence[str]) -> None:
         """All tests have ended; these lines sum up, the last ones follow.
 
@@ -5778,9 +5771,26 @@ def summary(
 
 
 def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
-    """What did not simply pass, in list order, then what else there is to say of tests."""
+    """What did not simply pass, where its log is and the line of it that says why; then what else there is to say."""
     for ends in attempts:
-        yield from trouble(ends, record)
+        result = ends[-1]
+        if result.outcome in (Outcome.PASSED, Outcome.DEFERRED, Outcome.NOT_RUN):
+            continue
+        label = result.test.label
+        line = f"{result.verdict()}, {result.seconds:.1f}s: {label}"
+        about = result.reason
+        cause = result.cause
+        if result.outcome is Outcome.FLAKY:
+            line = f"flaky, passed at attempt {result.attempt}: {label}"
+            about = record.log_path(result.test, 1)
+            cause = ends[0].cause
+        elif result.status is not None:
+            about = record.log_path(result.test)
+        if about not in line:
+            line += f" ({about})"
+        yield line
+        if cause.line:
+            yield f"    {cause.line}"
     for result in results_of(attempts):
         label = result.test.label
         has_passed = result.outcome.is_pass()
@@ -5790,28 +5800,6 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
             yield f"passed without its JUnit file ({result.junit_fault}): {label}"
         if has_passed and result.reason:
             yield f"{result.reason}: {label}"
-
-
-def trouble(ends: Sequence[Result], record: Record) -> Iterator[str]:
-    """How a test has not simply passed, where its log is, and the line of it that says why."""
-    result = ends[-1]
-    label = result.test.label
-    cause = result.cause
-    about = result.reason
-    if result.outcome in (Outcome.PASSED, Outcome.DEFERRED, Outcome.NOT_RUN):
-        return
-    if result.status is not None:
-        about = record.log_path(result.test)
-    line = f"{result.verdict()}, {result.seconds:.1f}s: {label}"
-    if result.outcome is Outcome.FLAKY:
-        cause = ends[0].cause
-        about = record.log_path(result.test, 1)
-        line = f"flaky, passed at attempt {result.attempt}: {label}"
-    if about not in line:
-        line += f" ({about})"
-    yield line
-    if cause.line:
-        yield f"    {cause.line}"
 
 
 def causes(results: Iterable[Result]) -> Iterator[str]:
@@ -5926,8 +5914,11 @@ def failed_place(result: Result, top: str) -> Dict[str, str]:
     return {}
 
 
-def github_errors(results: Iterable[Result], top: str) -> Iterator[str]:
-    """GitHub's annotations of the failed tests; it shows ten of a step."""
+def github_errors(results: Iterable[Result], environ: Mapping[str, str]) -> Iterator[str]:
+    """GitHub's annotations of the failed tests, where it has started the run; it shows ten of a step."""
+    if find_fold(environ) is not FOLDS[0]:
+        return
+    top = environ.get("GITHUB_WORKSPACE", "")
     escapes = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
     failed = [result for result in results if result.outcome.is_failure()]
     for result in failed[:SHOWN]:
@@ -6751,7 +6742,8 @@ class Run:
         except SystemExit as cut:  # enough of the logs; not of the verdict
             code = cast(int, cut.code)
         colour = GREEN if code == EXIT_OK else RED
-        self.console.annotate(results)
+        for line in github_errors(results, os.environ):
+            tell_ci(line)
         for line in last:
             self.trace.line(line, colour)
         self.trace.flush()

@@ -387,7 +387,10 @@ class GitHubTest(ConsoleCase):
                                     "</testsuite></testsuites>")
         shell = run_tests.Snapshot("/top/sub", None)
         placed, bare = self.failed(0, junit=junit, shell=shell), self.failed(1)
-        self.assertEqual(list(run_tests.github_errors([placed, bare, self.passed(a_test(2))], "/top")), [
+        environ = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": "/top"}
+        results = [placed, bare, self.passed(a_test(2))]
+        self.assertEqual(list(run_tests.github_errors(results, {})), [])
+        self.assertEqual(list(run_tests.github_errors(results, environ)), [
             "::error file=sub/tests/x.py,line=12,title=t|0%25::failed, exit 1: assert 1 == 2",
             "::error title=t|1%25::failed, exit 1: assert 1 == 2"])
 
