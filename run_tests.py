@@ -5951,18 +5951,18 @@ def fenced(text: str) -> str:
 def gantt(results: Iterable[Result]) -> str:
     """What ran where and when, in the words of Mermaid, which GitHub draws: the longest hundred attempts."""
     bars = sorted(slowest(results, CHART_BARS), key=lambda result: result.began)
-    lanes: Dict[Device, str] = {}
+    lanes: Dict[str, str] = {}
     for result in bars:
         start = int(result.began - bars[0].began)
         end = start + max(1, round(result.seconds))
         name = re.sub(r"[^\w ./=-]", " ", result.test.label)
         mark = "crit, " * result.outcome.is_failure()
-        for device in result.lease.devices or [Device(-1, "")]:
-            lane = lanes.get(device, f"  section {Lease((device,), 0).place}\n")
-            lanes[device] = f"{lane}    {name} :{mark}{start}, {end}\n"
+        for place in [f"GPU {token}" for token in result.lease.tokens] or ["CPU"]:
+            lane = lanes.get(place, f"  section {place}\n")
+            lanes[place] = f"{lane}    {name} :{mark}{start}, {end}\n"
     if not lanes:
         return ""
-    sections = "".join(lanes[device] for device in sorted(lanes))
+    sections = "".join(sorted(lanes.values()))
     return f"```mermaid\ngantt\n  dateFormat X\n  axisFormat %H:%M:%S\n{sections}```\n"
 
 
@@ -6127,17 +6127,6 @@ def parse_gpu_option(text: str) -> str:
     return text
 
 
-def parse_skip_code(text: str) -> int:
-    """An exit status that no crash and no ordinary failure has. Raises BadValue."""
-    number = r"[2-9]|[1-9]\d|1[01]\d|12[0-5]"
-    return int(parse_word(number, "an exit status from 2 to 125, such as 77", text))
-
-
-def parse_positive(text: str) -> int:
-    """A whole number from 1. Raises BadValue."""
-    return int(parse_word(r"[1-9]\d{0,4}", "a whole number from 1", text))
-
-
 def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
     """What `-k` asks of a test's names: names, parts of which are enough, joined by and, or, not and parentheses.
 
@@ -6266,11 +6255,15 @@ KINDS: Mapping[str, Callable[[str], Any]] = {
     "--known-failures": parse_known,
     "--only": parse_only,
     "--retries": parse_count,
-    "--skip-code": parse_skip_code,
+    "--skip-code": lambda text: int(
+        parse_word(
+            r"[2-9]|[1-9]\d|1[01]\d|12[0-5]", "an exit status from 2 to 125, such as 77", text
+        )
+    ),
     "ARGS": parse_words,
     "EXPR": parse_expression,
     "K/N|auto": parse_shard,
-    "N": parse_positive,
+    "N": lambda text: int(parse_word(r"[1-9]\d{0,4}", "a whole number from 1", text)),
     "N|IDS": parse_gpu_option,
     "N|all": parse_gpus,
     "REGEX": parse_pattern,
