@@ -7063,9 +7063,10 @@ NAME = r"(?a:[A-Za-z_]\w*)"
 OWN_STATE = (
     r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\bS?RANDOM\b"
     r"|\$\{\w+(?:\[[^]]*\])?:?[=?]"
-    r"|\$\(\((?:[^()]|\([^()]*\))*(?:\+\+|--|[^=!<>]=[^=])|\$\{[^}]*(?:\+\+|--)|\$\["
+    r"|\$\{[^}]*(?:\+\+|--)|\$\["
     r"|[<>]&\s*(?:[3-9]|\d\d|\$)|/fd/|(?<!<)<<(?!<)"
 )
+CHANGES_IN_SUM = r"\+\+|--|(?<![=!<>])=(?!=)"
 # How a function or trap asks where it is called from.
 WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
 FAILED_STATUS = (
@@ -7225,13 +7226,31 @@ def words_of(node: Node) -> List[str]:
     return [token.text.replace("\\\n", "") for token in (*node.assigned, *node.words)]
 
 
+def sums(text: str) -> Iterator[str]:
+    """What stands in each `((…))` of some bash."""
+    for found in re.finditer(r"\(\(", text):
+        yield text[found.end() : end_of_nest(text, found.end(), ")")]
+
+
+def own_state(text: str) -> str:
+    """What in some bash only the script's own shell can tell or change; empty: nothing."""
+    changing = [each for each in sums(text) if re.search(CHANGES_IN_SUM, each)]
+    own = re.search(OWN_STATE, text)
+    return own.group() if own else "".join(changing[:1])
+
+
+def can_change(words: str) -> bool:
+    """Whether words may be others, or do something, where bash expands them once more."""
+    return re.search(SUBSTITUTION, words) is not None or own_state(words) != ""
+
+
 def changed_by(node: Node) -> Set[str]:
     """The variables that a simple command changes, perhaps with some other names."""
     words = words_of(node)
     text = " ".join(words)
     names = set(re.findall(rf"\$\{{({NAME})(?:\[[^]]*\])?:?=", text))
-    for inner in re.findall(r"\$\(\((.*?)\)\)", text):
-        if re.search(r"\+\+|--|(?<![=!<>])=(?!=)", inner):
+    for inner in sums(text):
+        if re.search(CHANGES_IN_SUM, inner):
             names.update(re.findall(NAME, inner))
     if node.name == "local":
         names.update(re.findall(rf" -\w*n\b.*?=[\"']?({NAME})", text))
@@ -7366,7 +7385,7 @@ def path_of(nodes: Iterable[Node]) -> Tuple[List[Node], int]:
         parts = node.bodies
         if node.kind == "if":
             status = 0
-            parts = [*node.bodies, []][-1:]  # of a chain, the last one
+            parts = node.bodies[len(node.conditions) :]  # that of `else`
             for condition, body in zip(node.conditions, node.bodies):
                 inner, status = path_of(condition)
                 path += inner
@@ -7413,8 +7432,8 @@ def obstacle_of(node: Node) -> str:
         return f"it follows `{node.lead}`"
     if not node.words:
         return "it is no command"
-    own = re.search(OWN_STATE, without_quotes(node.text))
-    return own and f"`{own.group()}` needs the script's own shell" or ""
+    own = own_state(without_quotes(node.text))
+    return f"`{own}` needs the script's own shell" * bool(own)
 
 
 def without_quotes(text: str) -> str:
@@ -7658,7 +7677,7 @@ class ScriptFile:
         if not all(map(self.can_be_put_off, walk(nodes))):
             return None
         start = self.text[first.start : command.start]
-        end = max(first.end, nodes[-1].end)
+        end = max(node.end for node in (*statement, *nodes))
         own = set().union(*map(locals_of, walk(nodes)))
         if own and not self.has_all(own, self.text[first.start : end]):
             return None
@@ -7786,7 +7805,7 @@ class ScriptFile:
                 obstacle = "its handler changes the course of the script"
             if has_glob(node.words[1:]):
                 hurry = "what its handler says may change"
-        if re.search(f"LINENO|BASH_COMMAND|{OWN_STATE}", words):
+        if re.search("LINENO|BASH_COMMAND", words) or own_state(words):
             obstacle = obstacle or "its handler needs the script's own shell"
         if re.search(SEES_OUTSIDE, words):
             hurry = "what its handler says may change"
@@ -7797,8 +7816,7 @@ class ScriptFile:
         words = [f"\\>{word}" for node in walk([command]) for word in written_by(node)]
         if self.tells.looks is not None:
             words += [token.text for token in command.words[1:]]
-        outside = f"{SUBSTITUTION}|{OWN_STATE}"
-        return tuple(word for word in words if not re.search(outside, word))
+        return tuple(word for word in words if not can_change(word))
 
     def test_line(self, command: Node, labels: Sequence[Token], end: int) -> TestLine:
         """A test as a list would have it, labelled by the first of some words, if there is any.
@@ -7816,7 +7834,7 @@ class ScriptFile:
         if self.depth == 1:  # bash names a command's line when it has read the `||`
             text += " \\\n" * self.text.count("\n", command.end, end)
         label = "".join(token.text for token in labels[:1])
-        if not label or re.search(f"{SUBSTITUTION}|{OWN_STATE}", label):
+        if not label or can_change(label):
             label = expandable(label or " ".join(words), is_command=True)
             label = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", label)
             label = re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", label)
@@ -7876,11 +7894,11 @@ def without_calm(text: str) -> str:
 
 def makes_names(node: Node) -> bool:
     """Whether the names that a command computes with may be put together from pieces, or be arguments."""
-    sums = re.findall(r"(?s)\(\((.*?)\)\)", node.text)
+    found = list(sums(node.text))
     is_sum = node.name == "[[" and re.search(r"\s-(?:eq|ne|lt|le|gt|ge)\s", node.text)
     if is_sum or node.name in ("let", "unset") or re.search(r"\s-v\s", node.text):
-        sums.append(node.text)
-    return any(re.search(r"\}\w|\w\$|\$\{?[\d@*]", each) for each in sums)
+        found.append(node.text)
+    return any(re.search(r"\}\w|\w\$|\$\{?[\d@*]", each) for each in found)
 
 
 def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> bool:
@@ -8985,12 +9003,12 @@ class ScriptRun(Run):
 
     def on_scan(self, _offset: int, source: str, directory: str) -> str:
         """Bash has come to a file that it had not come to before."""
+        before = self.script.files.get(source)
         try:
             text = list_text(os.path.join(directory, source))
-        except ListError:
-            text = ""  # `eval`, standard input
+        except ListError:  # `eval`, standard input, or a name from another directory
+            text = before.text if before else ""
             self.script.is_wild = True
-        before = self.script.files.get(source)
         if before is None or before.text != text:
             self.introduce(self.script.read(source, text))
         return '_rt_places=() _rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n' + self.script.tables()
@@ -9048,7 +9066,9 @@ class ScriptRun(Run):
             return self.ask_state(Place(sites[0], line, command, frames, arguments, followers))
         if words and words[0] in self.options.handlers:
             label = shlex.quote(command)
-            if len(words) > 1 and not re.search(f"{SEES_OUTSIDE}|{OWN_STATE}", words[1]):
+            if len(words) > 1 and not (
+                re.search(SEES_OUTSIDE, words[1]) or own_state(words[1])
+            ):
                 label = words[1]
             return f'_rt_join; local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}; _rt_site=1'
         return ""
@@ -9079,7 +9099,7 @@ class ScriptRun(Run):
         if site.rest is None:
             said += chain.from_iterable(map(words_of, site.nodes))
         words = " ".join(word for word in said if "$" in word)
-        if re.search(f"{SUBSTITUTION}|{OWN_STATE}", words):
+        if can_change(words):
             words = ""
         return (
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
