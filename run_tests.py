@@ -7074,7 +7074,9 @@ FAILED_STATUS = (
 )
 # The status of the first command of a pipeline, which is that of a command alone.
 FIRST_STATUS = r"\$(?:PIPESTATUS\b|\{PIPESTATUS(?:\[0\])?\})"
-ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS"
+ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS|\$\{!|@P\}"
+# An `exit` or `return` with the status before it, perhaps: an empty variable is none (`_rt_ends`).
+ENDS_AS_BEFORE = r"^\S+$|^\S+ (?![\"']?(?:-?\d+|\$\{?[A-Za-z]\w*\}?)[\"']?$)"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # Commands of a `$(…)` that look at nothing but their words.
 WORDS_ALONE = names_in("basename dirname echo hostname nproc printf uname [ [[ test")
@@ -7189,6 +7191,9 @@ class Call(NamedTuple):
     is_guarded: bool  # its status is looked at, so that `set -e` does not count in it
 
 
+UNKNOWN = Call(Node(""), {LOOKS}, True)  # a command that was not read
+
+
 class Frame(NamedTuple):
     """A function or `source` that bash is in, and where it has been called."""
 
@@ -7226,15 +7231,15 @@ def words_of(node: Node) -> List[str]:
     return [token.text.replace("\\\n", "") for token in (*node.assigned, *node.words)]
 
 
-def sums(text: str) -> Iterator[str]:
-    """What stands in each `((…))` of some bash."""
-    for found in re.finditer(r"\(\(", text):
+def sums(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
+    """What stands in each `$((…))` of some bash."""
+    for found in re.finditer(opener, text):
         yield text[found.end() : end_of_nest(text, found.end(), ")")]
 
 
 def own_state(text: str) -> str:
     """What in some bash only the script's own shell can tell or change; empty: nothing."""
-    changing = [each for each in sums(text) if re.search(CHANGES_IN_SUM, each)]
+    changing = [f"$(({each})" for each in sums(text) if re.search(CHANGES_IN_SUM, each)]
     own = re.search(OWN_STATE, text)
     return own.group() if own else "".join(changing[:1])
 
@@ -7308,9 +7313,12 @@ def next_names(nodes: Iterable[Node]) -> Set[str]:
         if node.kind:
             text = " ".join(token.text for token in [*node.words, *node.redirects])
         has_text = any(re.fullmatch(r"\d*<<-?", token.text) for token in node.redirects)
-        ends = any(token.text.strip("\\\"'") in ("exit", "return") for token in node.words[-1:])
-        if has_text or ends or re.search(ASKS_STATUS, text):
+        if has_text or re.search(ASKS_STATUS, text):
             names.add(LOOKS)
+        if node.name.strip("\\\"'") in ("exit", "return") and re.search(ENDS_AS_BEFORE, text):
+            names.add(LOOKS)
+        for inner in substitutions(text):
+            names |= next_names(inner)
     return names - {""}
 
 
@@ -7373,6 +7381,14 @@ def read_handler(
         not (names & STATEFUL - {"eval"} or changes - own),
         frozenset(writes),
     )
+
+
+def is_seen(node: Node) -> bool:
+    """Whether the trap sees a simple command, or the head of a `case`, wherever bash goes in a command."""
+    if node.kind in ("if", "while", "until", "{"):
+        first = [*node.conditions, *node.bodies][0]
+        return bool(first) and is_seen(first[0])
+    return node.kind in ("", "case") and node.name != "coproc"
 
 
 def path_of(nodes: Iterable[Node]) -> Tuple[List[Node], int]:
@@ -7541,7 +7557,8 @@ class ScriptFile:
         `followers`: what bash may come to behind the list.
         """
         begins_unseen = False
-        previous: Sequence[Node] = ()
+        previous: Sequence[Node] = ()  # what bash has come to last, perhaps
+        has_begun = False  # it has come to something
         statements = statements_of(nodes)
         self.depth += 1
         for at, statement in enumerate(statements, 1):
@@ -7567,12 +7584,15 @@ class ScriptFile:
                 )
                 self.guards -= node in guarded
                 if is_hidden:
-                    ahead = statement[:number] or previous
-                    begins_unseen = begins_unseen or not ahead
-                    self.wait_after(ahead)
+                    begins_unseen = begins_unseen or not (has_begun or number)
+                    self.wait_after(statement[:number] or previous)
             self.following = following
             self.find_site(statement, rest, why, after)
-            previous = statement
+            if is_seen(statement[0]):
+                previous = statement
+                has_begun = True
+            else:  # bash may come to nothing in it
+                previous = [*previous, *statement]
         self.depth -= 1
         return begins_unseen
 
@@ -7585,11 +7605,14 @@ class ScriptFile:
     def wait_after(self, nodes: Iterable[Node]) -> None:
         """Let bash wait when it has come to these commands."""
         for node in nodes:
-            self.waits.update(self.lines_of(node))
+            if node.kind != "function":
+                self.waits.update(self.lines_of(node))
 
     def is_unseen(self, node: Node, obstacle: str, followers: Set[str]) -> bool:
         """Whether the trap does not see how a command begins."""
         forks = node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
+        if node.name == "coproc":
+            return True
         if not node.kind:
             self.add_call(node, followers.union([LOOKS] * (self.guards > 0)), self.guards > 0)
             if forks:  # perhaps, and the trap with it
@@ -7635,10 +7658,17 @@ class ScriptFile:
         return unseen
 
     def is_expanded_early(self, node: Node) -> bool:
-        """Whether bash has expanded words that may depend on tests when its trap sees the head of a loop."""
+        """Whether bash expands words that may depend on tests before or behind the head that its trap sees."""
+        if node.kind == "case":
+            patterns = node.text.replace(head_of(node), "", 1)
+            for each in node.parts():
+                patterns = patterns.replace(each.text, "", 1)
+            return re.search(r"[$`]", patterns) is not None
         if node.kind not in ("for", "select"):
             return False
         head = head_of(node)
+        if re.search(r"\$[\d@*]", re.sub(r'"[^"]*"', "", head)):  # a pattern, perhaps
+            return True
         if has_glob(node.words) or re.search(SUBSTITUTION, without_calm(head)):
             return True
         names = set(re.findall(NAME, head))
@@ -7874,6 +7904,15 @@ def head_of(node: Node) -> str:
     return " ".join(token.text for token in node.words)
 
 
+def substitutions(text: str) -> Iterator[List[Node]]:
+    """The commands in each `$(…)` of some bash, and between backticks."""
+    for found in re.finditer(r"\$\((?!\()|`([^`]*)`", text):
+        inner = found.group(1)
+        if inner is None:
+            inner = text[found.end() : end_of_nest(text, found.end(), ")") - 1]
+        yield Reader(inner).nodes
+
+
 def without_calm(text: str) -> str:
     """Bash with the names in each `$(…)` in its place, if its commands look at nothing but their words."""
     start = 0
@@ -7894,7 +7933,7 @@ def without_calm(text: str) -> str:
 
 def makes_names(node: Node) -> bool:
     """Whether the names that a command computes with may be put together from pieces, or be arguments."""
-    found = list(sums(node.text))
+    found = list(sums(node.text, r"\(\("))
     is_sum = node.name == "[[" and re.search(r"\s-(?:eq|ne|lt|le|gt|ge)\s", node.text)
     if is_sum or node.name in ("let", "unset") or re.search(r"\s-v\s", node.text):
         found.append(node.text)
@@ -7951,6 +7990,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #             what has run since the last join        failed, and _rt_handle; nothing if there is none
 #   gone      path                                    nothing; it was there when bash asked for it, ahead of tests
 #   strayed   line, command                           nothing; it has come in the place of one to be passed over
+#   ends      line, command                           nothing; it ends the script or a function with the status before
 #   failed    label, status, line                     nothing; bash itself is about to call a handler
 #   told      the same                                no answer; a subshell is about to call one
 #   alone     line, command                           nothing; from here on bash runs the script by itself
@@ -7963,7 +8003,7 @@ unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_places _rt_calm
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
 _rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
-_rt_ran=() _rt_looked=() _rt_evaluated=() _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
+_rt_ran=() _rt_looked=() _rt_evaluated=() _rt_called= _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
@@ -8013,8 +8053,8 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
 }
 _rt_step() {
   local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
-  case $_rt_command in
-    *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | set\ -k* | *keyword* | \
+  case ${_rt_flags//[!T]/}$_rt_command in
+    [!T]* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | Tset\ -k* | *keyword* | \
       *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG*)
       _rt_join         # behind our `set -T`, functions inherit a trap for RETURN
       _rt_over=alone
@@ -8026,14 +8066,21 @@ _rt_step() {
   _rt_place=${_rt_places[${_rt_files[$_rt_source]}:$_rt_line]-}
   [[ ! ${_rt_evaluated[_rt_line]-} ]] || _rt_place=${_rt_place/s}
   [[ ! $_rt_trapped ]] || _rt_keep_traps
-  [[ ${FUNCNAME[2]-} != "$_rt_name" ]] || return         # a function is seen where it is called and where it begins
+  if [[ $_rt_called == "${#FUNCNAME[@]}:$_rt_command" ]]; then    # a function is seen where it begins, too
+    _rt_called=
+    return
+  fi
+  _rt_called=$((${#FUNCNAME[@]} + 1)):$_rt_command
   if [[ $_rt_place == *s* || $_rt_handlers == *" $_rt_name "* ]]; then
     local _rt_site=
     _rt_ask_site
     [[ ! $_rt_site ]] || return
   fi
   if [[ ! $_rt_pending ]]; then
-    [[ $_rt_place == *s* ]] || _rt_remember      # what stands there may be a test the next time
+    case $_rt_place:$_rt_command in
+      *s*:* | *trap* | *:\$* | *:*=*\ \$* | *:builtin* | *:command* | *:source* | *:.* | *:eval*) ;;
+      *) _rt_remember ;;    # what stands there may be no test the next time, either
+    esac
   elif [[ $_rt_place == *w* ]]; then
     _rt_join
   else
@@ -8043,7 +8090,16 @@ _rt_step() {
     *trap* | *=* | *\$* | builtin | command) _rt_trapped=1 ;;
     source | .) _rt_files=() _rt_calm=() _rt_from=$PWD ;;    # a file may be another than before
     eval) _rt_expect_lines ;;
+    exit | return) [[ ! $_rt_again ]] || _rt_look_at_end ;;
   esac
+}
+_rt_look_at_end() {  # `exit $NAME` behind a test ends with the status before it where the variable is empty
+  local _rt_n=${_rt_command#* }
+  _rt_n=${_rt_n//[!A-Za-z0-9_]}
+  [[ $_rt_command != *\$* || $_rt_n != [A-Za-z]* || ${!_rt_n-} ]] || {
+    _rt_join
+    _rt_ask ends "$_rt_line" "$_rt_command"
+  }
 }
 _rt_expect_lines() { # `eval` gives its text the lines of the file from its own on: no test of the file stands there
   local _rt_n
@@ -8176,6 +8232,7 @@ _rt_react() {    # to the tests that have failed, one after the other, as the ru
   _rt_trapped=1
 }
 _rt_return() { return "$1"; }
+_rt_exit() { builtin exit "$1"; }
 _rt_handle() {   # the status of a test, its handler, the options and the positional parameters at its place
   local PS4=$'\1'$PS4 _rt_failed=$1 _rt_text=$2 _rt_set=${3//[!aux]/}
   _rt_text="{ ${_rt_set:+set -$_rt_set; }_rt_return $1; } 2>/dev/null"$'\n'"{ $_rt_text"$'\n'
@@ -8185,16 +8242,19 @@ _rt_handle() {   # the status of a test, its handler, the options and the positi
   { eval "$_rt_text"; } 2>&FD_ERR
 }
 _rt_end() {
-  local _rt_status=$? _rt_flags=$- _rt_arguments=() _rt_n
+  local _rt_status=$? _rt_flags=$- _rt_arguments=() _rt_n _rt_signal=
   set +aeuvx
   _rt_unskip
   if [[ $BASHPID == "$_rt_shell" ]]; then
     for _rt_n in TERM INT HUP; do
       trap -p "$_rt_n" >|"$_rt_folder/traps"           # a signal that comes sooner ends it: no fork before
-      [[ -s $_rt_folder/traps ]] || trap : "$_rt_n"    # the rest of its EXIT trap is to run
+      [[ -s $_rt_folder/traps ]] ||                    # the rest of its EXIT trap is to run
+        trap "_rt_signal=$_rt_n" "$_rt_n"
     done
     [[ -o posix ]] || exit() { _rt_leave "${1-$?}"; }
+    _rt_exit() { _rt_leave "$1"; }
     _rt_join
+    [[ ! $_rt_signal ]] || _rt_leave $((128 + $(builtin kill -l "$_rt_signal")))
     _rt_leave_as "$_rt_status"
     _rt_over=1
   fi
@@ -8497,7 +8557,7 @@ VARIABLE = (
 )
 # The end of a script with the status of a test. `set -x` does not show it; it does what the EXIT trap does.
 RETURN = '{ _rt_return "$_rt_failed"; } 2>/dev/null'  # in the place of a test
-END = '{ _rt_x=${-//[!x]/}; set +x; } 2>/dev/null; exit "$_rt_failed"'
+END = '{ _rt_x=${-//[!x]/}; set +x; } 2>/dev/null; _rt_exit "$_rt_failed"'
 # Nobody looks at what these were: bash sets them by itself.
 OWN_LIFE = names_in("LINES COLUMNS BASH_EXECUTION_STRING PWD OLDPWD") | {
     " arguments",
@@ -8580,6 +8640,7 @@ class Script:
         self.locals: Set[str] = set()  # variables that functions have for themselves
         # Commands may have other names than the files say: by aliases, `$NAME`, or what `eval` makes.
         self.is_wild = False
+        self.has_aliases = False
 
     def read(self, source: str, text: str) -> ScriptFile:
         """Read a file of the script, and others again whose loops go through what its handlers change."""
@@ -8593,12 +8654,13 @@ class Script:
         commands = [call.node for calls in file.calls.values() for call in calls]
         self.locals.update(*map(locals_of, commands))
         self.is_wild = self.is_wild or any(map(is_wild, commands))
+        self.has_aliases = self.has_aliases or "expand_aliases" in text
         for handler in self.tells.handlers:
             self.changes |= read_handler(
                 self.functions.get(handler, []), self.functions
             ).changes
         for node in commands:
-            if node.name == "trap" and "ERR" in node.text:
+            if node.name == "trap" and len(node.words) > 2 and node.words[2].text != "EXIT":
                 reaction = Reader(unquoted(node.words[1].text)).nodes
                 self.changes |= read_handler(reaction, self.functions).changes
         for each in self.files.values():
@@ -8630,6 +8692,8 @@ class Script:
         unseen = chain.from_iterable(file.unseen for file in self.files.values())
         functions = self.functions.keys() - unseen
         for node in Reader(command).nodes:
+            if node.name in self.functions.keys() - functions:
+                break
             calm = set(functions)
             if re.match(self.tells.calm, node.name):
                 calm.add(node.name)
@@ -8705,7 +8769,7 @@ class Script:
         file = self.files.get(frame.source)
         on_line = file.calls.get(frame.line, []) if file else []
         found = [call for call in on_line if call.node.name in names or "$" in call.node.name]
-        return found or [Call(Node(""), {LOOKS}, True)]
+        return found or [UNKNOWN]
 
     def comes_behind(self, site: Site, frames: Iterable[Frame]) -> Set[str]:
         """The names of what bash may come to behind a test, also behind its function and at the beginning of others."""
@@ -9054,7 +9118,7 @@ class ScriptRun(Run):
         same = {
             call.node.start
             for call in file.calls.get(int(line), ())
-            if tuple(words_of(call.node)) == words
+            if tuple(words_of(call.node)) == words or is_wild(call.node)
         }
         frames, arguments = read_stack(int(size), fields)
         if self.script.tells.runs_no_test(words, arguments):
@@ -9129,6 +9193,17 @@ class ScriptRun(Run):
     def on_told(self, *words: Any) -> None:
         """A subshell is about to call a handler, and does not wait for an answer."""
         self.on_failed(*words)
+
+    def on_ends(self, _offset: int, line: str, command: str) -> str:
+        """Bash is about to end something with the status of a test, which it does not know."""
+        place = self.place
+        test = self.tests[-1]
+        has_failed = self.options.fails(self.schedule.results[test][-1].outcome)
+        if place is not None and (has_failed or place.site.rest is not None):
+            self.certainty.doubts.append(
+                f"{place.site.test.file}:{line}: `{command}` went ahead of the status of {test.label}"
+            )
+        return ""
 
     def on_gone(self, _offset: int, path: str) -> str:
         """Bash has gone on since something was there, which a test has taken away."""
@@ -9217,6 +9292,10 @@ class ScriptRun(Run):
         frames = [Frame("", int(place.line), site.test.file), *place.frames]
         if any(frame.line in self.script.files[frame.source].waits for frame in frames):
             return "bash cannot wait behind it"
+        if any(UNKNOWN in self.script.calls_of(frame) for frame in place.frames):
+            return "what calls it was not read"
+        if self.script.has_aliases:
+            return "aliases may change what follows"
         writes = any(name.startswith("\\>") for name in site.names)
         if not writes and not READS.isdisjoint(self.script.reach(site.handler, {})):
             return "its handler reads files"
@@ -9373,6 +9452,10 @@ class ScriptRun(Run):
         """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
         self.has_ended = True
         reaction = self.certainty.reaction
+        if self.handed and not self.joined:
+            self.certainty.doubts.append(
+                f"{self.handed[0].test.where}: the end of the script went ahead of its tests"
+            )
         if reaction and reaction.handed.test not in self.last_ones:
             self.certainty.doubts.append(
                 f"{reaction.handed.test.where}: the script went ahead of a handler that has ended it"
