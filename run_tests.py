@@ -7047,8 +7047,7 @@ MAY_BE_PUT_OFF = CALM | names_in(
     "awk basename cat cut date dirname exit grep head hostname ls mkdir nvidia-smi return sed set tail tee touch tr "
     "wc"
 )
-# Words of a handler that look into files, or whether they are there.
-READS = names_in("awk cat cut grep head ls sed tail wc -d -f -s")
+READS = names_in("awk cat cut grep head ls sed tail wc")  # files
 LEAVES = names_in(
     "return break continue exec local declare typeset set shopt shift getopts eval source . command builtin"
 )
@@ -7084,20 +7083,31 @@ SEES_OUTSIDE = (
     SUBSTITUTION + r"|@P\}|\$\?|\$\{[!?]|\bSECONDS\b|\bEPOCH(?:SECONDS|REALTIME)\b|%\([^)]*\)T"
 )
 FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
+# What `[` may ask while tests run: its operators are there to be read.
+OPERAND = r"(?!(?:\"?\$\{?[@*]|-\w\b))\S+"
+QUESTION = rf"(?:! )?(?:-[nz] {OPERAND}|{OPERAND} (?:==?|!=|\\?[<>]|-(?:eq|ne|lt|le|gt|ge)) \S+|{OPERAND})"
 # A question whether something is there: the operator and the name.
 IS_THERE = r"(?:\[\[?|test) (-d) ([^ ]+)(?: \]\]?)?"
 
+# A file that one test makes for another, unless it is there before.
+DATA_FILE = (
+    r"\.(?:bin|ckpt|csv|db|jsonl?|log|np[yz]|onnx|out|pkl|pth?|safetensors|txt|xml|ya?ml)$"
+)
 # What lies among tests and prepares them.
-NO_TEST = r"(?!\S*(?:build|clean|download|generat|install|make|prepar|setup)[^/\s]*(?: |$))"
+NO_TEST = r"(?!\S*(?:build|clean|creat|download|generat|install|make|prepar|server|setup|start_)[^/\s]*(?: |$))"
 # A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
+TEST_FILE = (
+    r"(?!-)(?:\S*/)?(?:tests?/"
+    + NO_TEST
+    + r"\S|test_\S|"
+    + NO_TEST
+    + r"(?:(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)))"
+)
 LOOKS_LIKE_TEST = (
     r"(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)(?: |$)"
-    r"|(?:\S*/)?(?:python[\d.]*|\$\{{?PY\S*|bash|sh|deepspeed|accelerate) "
-    r"(?:.* )?(?:-m (?:pytest|unittest)(?: |$)|{0})|{0}"
-).format(
-    r"(?:\S*/)?(?:tests?/"
-    + NO_TEST
-    + r"\S|test_\S|(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$))"
+    r"|(?:\S*/)?(?:python[\d.]*|\$\{?PY\S*|bash|sh) (?:-[XWO] ?\S+ |-(?!m)\S+ )*"
+    rf"(?:-m (?:pytest|unittest)(?: |$)|{TEST_FILE})"
+    rf"|(?:deepspeed|accelerate) (?:.* )?{TEST_FILE}|{TEST_FILE}"
 )
 # Commands in front of another one.
 PREFIXES = (
@@ -7223,6 +7233,7 @@ class Handler(NamedTuple):
     leaves: bool  # it may end the script
     fails: bool  # it says so (`return 1`), or does what only the script's shell can
     is_test: bool  # as a test it would change nothing in the script's shell
+    reads: bool  # files, or whether they are there
     writes: FrozenSet[str]  # names of files, without their folders
 
 
@@ -7279,6 +7290,13 @@ def written_by(node: Node) -> List[str]:
     if node.name in ("tee", "touch", "mkdir"):
         tokens += node.words[1:]
     return [token.text for token in tokens if not re.match(r"\d+-?$|-|/dev/", token.text)]
+
+
+def reads_files(node: Node) -> bool:
+    """Whether a simple command looks into files, or whether they are there."""
+    is_fed = any(token.text == "<" for token in node.redirects)
+    asks = node.name in ("[", "[[", "test") and re.search(rf"\s{FILE_TEST}\s", node.text)
+    return node.name in READS or is_fed or bool(asks)
 
 
 def locals_of(node: Node) -> Set[str]:
@@ -7349,6 +7367,7 @@ def read_handler(
     names: Set[str] = set()
     own: Set[str] = set()  # local variables
     writes: Set[str] = set()
+    reads = False
     fails = False
     waiting = list(nodes)
     for node in waiting:  # it grows
@@ -7357,6 +7376,7 @@ def read_handler(
             fails = True
         waiting += node.parts()
         writes.update(os.path.basename(word.strip("\"'")) for word in written_by(node))
+        reads = reads or reads_files(node)
         if node.kind:
             if node.kind in ("for", "select"):
                 changes.add(node.words[0].text)
@@ -7379,6 +7399,7 @@ def read_handler(
         "exit" in names,
         fails,
         not (names & STATEFUL - {"eval"} or changes - own),
+        reads,
         frozenset(writes),
     )
 
@@ -7842,10 +7863,18 @@ class ScriptFile:
         return obstacle, hurry
 
     def files_of(self, command: Node) -> Tuple[str, ...]:
-        """Words that may name test files, where no handler tells what is a test, and behind a `>` what it writes."""
+        """Words that may name files, behind a `>` what it writes, behind `>>` what an option says that it writes."""
         words = [f"\\>{word}" for node in walk([command]) for word in written_by(node)]
-        if self.tells.looks is not None:
-            words += [token.text for token in command.words[1:]]
+        words += [token.text for token in command.redirects if token.kind != "operator"]
+        option = ""
+        for token in command.words[1:]:
+            name, equals, value = token.text.partition("=")
+            if equals and name.startswith("-"):
+                option, word = name, value
+            else:
+                word = token.text
+            words.append("\\>\\>" * bool(re.match("-o$|--out", option)) + word)
+            option = word
         return tuple(word for word in words if not can_change(word))
 
     def test_line(self, command: Node, labels: Sequence[Token], end: int) -> TestLine:
@@ -7940,6 +7969,14 @@ def makes_names(node: Node) -> bool:
     return any(re.search(r"\}\w|\w\$|\$\{?[\d@*]", each) for each in found)
 
 
+def asks_no_file(node: Node) -> bool:
+    """Whether a `[[`, `[` or `unset` (with -f, of a function) asks for nothing that tests may change."""
+    if node.name in ("[[", "unset"):
+        return re.search(rf"\s[\"'\\]?{FILE_TEST}[\"']?\s", node.text) is None
+    _, _, question = head_of(node).partition(" ")
+    return re.fullmatch(rf"{QUESTION}(?: -[ao] {QUESTION})*(?: \])?", question) is not None
+
+
 def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> bool:
     """Whether a command of a script cannot tell if the tests before it have ended, so that it may run at once.
 
@@ -7960,9 +7997,8 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
         return False
     if node.name == "unset" and any(word in functions for word in words_of(node)):
         return False
-    if node.name in ("[", "[[", "test", "unset"):  # -f, of a function
-        asks = rf"\s[\"'\\]?{FILE_TEST}[\"']?\s|(?:\[|test) (?:! )?\$\S+ [^]=!<>-]"
-        return re.search(asks, node.text) is None
+    if node.name in ("[[", "[", "test", "unset"):
+        return asks_no_file(node)
     if not node.words:
         return not ("=(" in text and has_glob(node.assigned))
     if node.name == "((":
@@ -8546,6 +8582,7 @@ class Reaction(NamedTuple):
     """What the script does about a failure, while it does."""
 
     handed: Handed
+    status: int  # of the test
     now: Mapping[str, str]  # the state of its shell, which has run ahead
     then: Mapping[str, str]  # the state in which it reacts
     borrowed: Collection[str]  # what has been changed back for it
@@ -8644,7 +8681,7 @@ class Script:
 
     def read(self, source: str, text: str) -> ScriptFile:
         """Read a file of the script, and others again whose loops go through what its handlers change."""
-        globs = rf"\b({NAME})=[\"']?[^\s\"';&|()]*(?<!\$)[*?]"
+        globs = rf"\b({NAME})=\(?[\"']?[^\s\"';&|()]*(?<!\$)[*?[]"
         self.patterns.update(re.findall(globs, re.sub(r"\$\{.*?\}", "", text)))
         file = self.files[source] = ScriptFile(
             source, text, self.tells, self.changes | self.patterns
@@ -8815,6 +8852,9 @@ class Certainty:
         self.seen: Set[str] = set()  # the names that any of that may have looked at
         self.is_indirect = False  # it may have looked at others too
         self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
+        self.fears: List[
+            str
+        ] = []  # the same by files, which matters where the script ends well
         self.snapshot = ""  # from which `base` has been read
         self.base: Dict[str, str] = {}
 
@@ -8845,7 +8885,7 @@ class Certainty:
         }
         then = {name: base[name] for name in borrowed if name in base}
         then.update((name, text) for name, text in now.items() if name not in borrowed)
-        self.reaction = Reaction(handed, now, then, borrowed)
+        self.reaction = Reaction(handed, status, now, then, borrowed)
         handler = shlex.quote(handed.reaction)
         lines = [base.get(name, f"local {name}; unset -v {name}") for name in sorted(borrowed)]
         lines.append(f"local _rt_what={shlex.quote(handed.place.command)}")
@@ -8877,6 +8917,14 @@ class Certainty:
         if any(name in reaction.borrowed or name.startswith(" set ") for name in changed):
             seen.append(f"{reaction.handed.test.where}:the script")
         self.doubt(reaction.handed, seen, status)
+        nodes = Reader(reaction.handed.reaction).nodes
+        handler = read_handler(nodes, self.script.functions)
+        if reaction.status and later and (handler.reads or handler.writes):
+            self.fears.append(
+                ahead_of(
+                    f"{later[0].test.where}:{later[0].place.command}", reaction.handed.test
+                )
+            )
         return state
 
     def who_has_seen(
@@ -8919,12 +8967,13 @@ class Certainty:
             and (ends or self.script.is_watched(handed.place.followers, handed.said.flags))
         ):
             seen.append(f"{handed.test.where}:what looks at the status of its handler")
-        for text in seen[:1]:
-            file, line, command = text.split(":", 2)
-            self.doubts.append(
-                f"{file}:{line}: `{command.strip()}` went ahead of the failure of {handed.test.label} "
-                f"({handed.test.where})"
-            )
+        self.doubts += [ahead_of(text, handed.test) for text in seen[:1]]
+
+
+def ahead_of(text: str, test: Test) -> str:
+    """What has gone ahead of the failure of a test, from `file:line:command`."""
+    file, line, command = text.split(":", 2)
+    return f"{file}:{line}: `{command.strip()}` went ahead of the failure of {test.label} ({test.where})"
 
 
 class ScriptRun(Run):
@@ -9086,6 +9135,17 @@ class ScriptRun(Run):
                 self.explain(site.test, why)
         if file.name != self.name or self.schedule.pool.sequential:
             return
+        several = [
+            site
+            for site, why in file.found
+            if not (why or site.test.has_mask or site.test.attributes.gpus is not None)
+            and re.search(SEVERAL_GPUS, site.test.body)
+        ]
+        if several and self.options.gpus_per_test == 1:
+            warn(
+                f"{several[0].test.file}:{several[0].test.line}: this looks like a test of several GPUs, and gets "
+                "as many as it says, or all; `#: gpus=1` behind it says otherwise"
+            )
         ahead = sum(not why for _, why in file.found)
         if ahead > 1 and self.script.tells.looks and not self.options.one_by_one:
             way = "no handlers"
@@ -9228,7 +9288,7 @@ class ScriptRun(Run):
             return "_rt_skip=1"
         shell = Snapshot(os.getcwd(), self.exports, said.snapshot)
         line = site.test.expanded(shell, b"", fields[5:10])
-        names = set(paths_of(*fields[10:]))
+        paths = paths_of(*fields[10:])
         if not ARGUMENTS.isdisjoint(site.words):
             line = line._replace(junit=line.junit or junit_word(place.arguments))
         reaction, handler = self.reaction_to(place, said)
@@ -9237,9 +9297,10 @@ class ScriptRun(Run):
             self.explain(site.test, why)
             return "_rt_join"
         mentions = re.findall(r"[\w.${}-]+", line.body)  # files that a handler writes, perhaps
-        if self.must_join or self.shares_file(line, names.union(mentions)):
+        if self.must_join or self.shares_file(line, [*paths, *mentions]):
             return "_rt_join; _rt_hand"
         test = self.test_of(line, site, said)
+        names = {path for path, may_be_made in paths.items() if may_be_made}
         names.update(filter(None, [test.junit, *handler.writes]))
         if "exit" in reaction or handler.leaves:
             self.last_ones.add(test)
@@ -9297,7 +9358,7 @@ class ScriptRun(Run):
         if self.script.has_aliases:
             return "aliases may change what follows"
         writes = any(name.startswith("\\>") for name in site.names)
-        if not writes and not READS.isdisjoint(self.script.reach(site.handler, {})):
+        if handler.reads and not writes:
             return "its handler reads files"
         if site.function:
             for name in sorted(handler.changes & self.script.locals):
@@ -9391,6 +9452,10 @@ class ScriptRun(Run):
         )
         tell_unheeded([test], self.host.heeds)
         if line.attributes.gpus is None:  # CUDA leaves out what is not there
+            asked = re.search(SEVERAL_GPUS, line.body)
+            if asked and not own and self.options.gpus_per_test == 1:
+                said = [int(each) for each in asked.groups() if each and each.isdigit()]
+                test = test._replace(gpus=max(said, default=len(self.machine.devices)))
             test = test._replace(gpus=min(test.gpus, max(len(self.machine.devices), 1)))
         return self.host.fitted(test._replace(announces=False), self.options)
 
@@ -9552,16 +9617,18 @@ class ScriptRun(Run):
             self.alone.clear()
         elif not self.trace.at_line_start:
             tell("")
+        status = shell_status(self.shell.status)
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
+            status = status or EXIT_FAILED
         if not self.tests and not self.alone and not pool.sequential:
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         for place, why in list(self.alone.items())[:1]:
             warn(
                 f"tests of {counted(len(self.alone), 'line')} could not run beside others; {place}: {why}"
             )
-        status = shell_status(self.shell.status)
-        for doubt in self.certainty.doubts[:1]:
+        fears = self.certainty.fears * (status == 0)
+        for doubt in [*self.certainty.doubts, *fears][:1]:
             warn(
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
             )
@@ -9571,15 +9638,26 @@ class ScriptRun(Run):
         return status, []
 
 
-def paths_of(directory: str, *names: str) -> Iterator[str]:
-    """The paths of files that a test writes (their names begin with `>`), and of test files, as pytest knows them."""
+def paths_of(directory: str, *names: str) -> Dict[str, bool]:
+    """The paths of files that a test names, and whether no other test is to have them at the same time.
+
+    They are test files, as pytest knows them, and what the test writes, or may make for another. Names of files behind
+    an operator begin with `>`, behind an option that says so with `>>`.
+    """
+    paths: Dict[str, bool] = {}
     for name in names:
         path = os.path.normpath(os.path.join(directory, name.lstrip(">").partition("::")[0]))
-        is_test_file = re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path) and os.path.isfile(
-            path
-        )
-        if is_test_file or (name.startswith(">") and not path.startswith("/dev/")):
-            yield path
+        is_there = os.path.exists(path)
+        if name.startswith(">") and not name.startswith(">>"):
+            is_own = not path.startswith("/dev/")
+        elif re.search(DATA_FILE, path):
+            is_own = name.startswith(">>") or not is_there
+        else:
+            is_own = (
+                is_there and re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path) is not None
+            )
+        paths[path] = is_own or paths.get(path, False)
+    return paths
 
 
 def shell_status(status: int) -> int:
