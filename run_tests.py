@@ -4517,89 +4517,65 @@ def junit_fault(path: Optional[str], before: Optional[Tuple[int, int, int]]) -> 
 
 OOM_KILLED = Cause("out of memory (the kernel's OOM killer)")
 
-# What a line of a failed test's log says for certain; the first that is found counts: broken hardware, then what
-# is wrong with the machine, then what only follows from other errors. The texts are those of CUDA, HIP, PyTorch,
-# JAX, NCCL, pytest and the kernel, as public bug reports show them.
-SIGNATURES: Sequence[Tuple[str, str, Blame]] = (
-    (
-        r"uncorrectable (?:ECC|NVLink) error|CUDA_ERROR_ECC_UNCORRECTABLE|\bcudaErrorECCUncorrectable(?:\)|: |' in )",
-        "uncorrectable ECC error",
-        Blame.DEVICE,
-    ),
-    (
-        r"\bGPU is lost\b|fallen off the bus|\bGPU requires reset\b|"
-        r"nable to determine the device handle for [Gg][Pp][Uu]",
-        "GPU fallen off the bus",
-        Blame.DEVICE,
-    ),
-    (
-        r"driver version is insufficient for CUDA runtime|NVIDIA driver on your system is too old|\bError 80[34]: "
-        r"|Driver/[Ll]ibrary version mismatch|forward compatibility was attempted on non supported HW"
-        r"|unsupported display driver / cuda driver combination"
-        r"|\bcudaErrorInsufficientDriver(?:\)|: |' in )|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-        "driver older than the runtime",
-        Blame.MACHINE,
-    ),
-    (
-        r"no CUDA-capable device is detected|\bNo (?:CUDA|HIP|XPU) GPUs are available|Found no NVIDIA driver on your"
-        r"|CUDA_ERROR_(?:NO_DEVICE|SYSTEM_NOT_READY)\b|\bsystem not yet initialized\b"
-        r"|\bcudaError(?:NoDevice|SystemNotReady)(?:\)|: |' in )|^No devices were found"
-        r"|CUDA-capable devices are busy or unavailable"
-        r"|couldn't communicate with the NVIDIA driver|^Failed to initialize NVML: ",
-        "no usable GPU",
-        Blame.MACHINE,
-    ),
-    (
-        r"\[Errno 98\] Address already in use|EADDRINUSE|failed to listen on any local network address",
-        "port already in use",
-        Blame.TEST,
-    ),
-    (
-        r"(?:CUDA|HIP|XPU)(?: driver)?(?: error:)? out of memory\b|\b(?:CUDA|HIP)_ERROR_OUT_OF_MEMORY\b"
-        r"|OutOfMemoryError: (?:CUDA|HIP|XPU)|cudaErrorMemoryAllocation\b.*out of memory|Cuda failure .*out of memory"
-        r"|R(?:ESOURCE_EXHAUSTED|esource exhausted): .*Out of memory",
-        "CUDA out of memory",
-        Blame.TEST,
-    ),
-    (
-        r"illegal memory access was encountered|_ERROR_ILLEGAL_ADDRESS\b|Memory access fault by GPU node",
-        "illegal memory access",
-        Blame.TEST,
-    ),
-    (r"device-side assert triggered|CUDA_ERROR_ASSERT\b", "device-side assert", Blame.TEST),
-    (
-        r"unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED\b",
-        "unspecified launch failure",
-        Blame.TEST,
-    ),
-    (r"No space left on device", "no space left on device", Blame.TEST),
-    (
-        r"(?:^|[\s.])MemoryError(?::|$)|std::bad_alloc|Cannot allocate memory|can't allocate memory",
-        "out of memory (of the machine)",
-        Blame.TEST,
-    ),
-    (
-        r"Watchdog caught collective operation timeout|Some NCCL operations have failed or timed out"
-        r"|DistStoreError: Timed out|NCCL.*\btime(?:d )?out\b",
-        "NCCL timeout",
-        Blame.TEST,
-    ),
-    (
-        r"(?:^|\] |^E +| - )(?:ImportError|ModuleNotFoundError): |^ImportError while ",
-        "import error",
-        Blame.TEST,
-    ),
-    (
-        r"Fatal Python error: Segmentation fault|: +\d+ Segmentation fault|\(SIGSEGV\)|exitcode *: -11\b",
-        "segmentation fault",
-        Blame.TEST,
-    ),
-    (
-        r"\bno tests ran in \d|^collected 0 items\s*$|^=* ?\d+ deselected in \d",
-        "no tests collected",
-        Blame.TEST,
-    ),
-)
+# What a line of a failed test's log says for certain, as patterns; the first that is found counts: broken hardware,
+# then what is wrong with the machine, then what only follows from other errors. The texts are those of CUDA, HIP,
+# PyTorch, JAX, NCCL, pytest and the kernel, as public bug reports show them.
+SIGNATURES: Mapping[Blame, Mapping[str, str]] = {
+    Blame.DEVICE: {
+        "uncorrectable ECC error": (
+            r"uncorrectable (?:ECC|NVLink) error|CUDA_ERROR_ECC_UNCORRECTABLE"
+            r"|\bcudaErrorECCUncorrectable(?:\)|: |' in )"
+        ),
+        "GPU fallen off the bus": (
+            r"\bGPU is lost\b|fallen off the bus|\bGPU requires reset\b"
+            r"|nable to determine the device handle for [Gg][Pp][Uu]"
+        ),
+    },
+    Blame.MACHINE: {
+        "driver older than the runtime": (
+            r"driver version is insufficient for CUDA runtime|NVIDIA driver on your system is too old"
+            r"|\bError 80[34]: |Driver/[Ll]ibrary version mismatch"
+            r"|forward compatibility was attempted on non supported HW"
+            r"|unsupported display driver / cuda driver combination|\bcudaErrorInsufficientDriver(?:\)|: |' in )"
+            r"|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
+        ),
+        "no usable GPU": (
+            r"no CUDA-capable device is detected|\bNo (?:CUDA|HIP|XPU) GPUs are available"
+            r"|Found no NVIDIA driver on your|CUDA_ERROR_(?:NO_DEVICE|SYSTEM_NOT_READY)\b"
+            r"|\bsystem not yet initialized\b|\bcudaError(?:NoDevice|SystemNotReady)(?:\)|: |' in )"
+            r"|^No devices were found|CUDA-capable devices are busy or unavailable"
+            r"|couldn't communicate with the NVIDIA driver|^Failed to initialize NVML: "
+        ),
+    },
+    Blame.TEST: {
+        "port already in use": (
+            r"\[Errno 98\] Address already in use|EADDRINUSE|failed to listen on any local network address"
+        ),
+        "CUDA out of memory": (
+            r"(?:CUDA|HIP|XPU)(?: driver)?(?: error:)? out of memory\b|\b(?:CUDA|HIP)_ERROR_OUT_OF_MEMORY\b"
+            r"|OutOfMemoryError: (?:CUDA|HIP|XPU)|cudaErrorMemoryAllocation\b.*out of memory"
+            r"|Cuda failure .*out of memory|R(?:ESOURCE_EXHAUSTED|esource exhausted): .*Out of memory"
+        ),
+        "illegal memory access": (
+            r"illegal memory access was encountered|_ERROR_ILLEGAL_ADDRESS\b|Memory access fault by GPU node"
+        ),
+        "device-side assert": r"device-side assert triggered|CUDA_ERROR_ASSERT\b",
+        "unspecified launch failure": r"unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED\b",
+        "no space left on device": r"No space left on device",
+        "out of memory (of the machine)": (
+            r"(?:^|[\s.])MemoryError(?::|$)|std::bad_alloc|Cannot allocate memory|can't allocate memory"
+        ),
+        "NCCL timeout": (
+            r"Watchdog caught collective operation timeout|Some NCCL operations have failed or timed out"
+            r"|DistStoreError: Timed out|NCCL.*\btime(?:d )?out\b"
+        ),
+        "import error": r"(?:^|\] |^E +| - )(?:ImportError|ModuleNotFoundError): |^ImportError while ",
+        "segmentation fault": (
+            r"Fatal Python error: Segmentation fault|: +\d+ Segmentation fault|\(SIGSEGV\)|exitcode *: -11\b"
+        ),
+        "no tests collected": r"\bno tests ran in \d|^collected 0 items\s*$|^=* ?\d+ deselected in \d",
+    },
+}
 # Lines that only quote such a text: source in a traceback, a warning, `set -x`, the result of another test case.
 QUOTING_LINE = (
     r"^(?:>|\+ |[A-Z_]+=|=* ?\d+ (?:failed|passed|errors?)\b.* in [\d.]+s)"
@@ -4629,27 +4605,26 @@ def find_cause(status: int, log: str, kills: int) -> Cause:
 
 def diagnose(status: int, log: str) -> Cause:
     """The cause that a log's end shows: a known one, else its last error line without what differs between runs."""
-    lines = [plain(line[: LINE_CHARS * 5]) for line in log.splitlines()]
+    last_first = reversed(log.splitlines())
+    lines = [plain(line[: LINE_CHARS * 5]) for line in last_first]
     lines = [line for line in lines if not re.search(QUOTING_LINE, line)]
-    for pattern, text, blame in SIGNATURES:
-        said = next((line for line in reversed(lines) if re.search(pattern, line)), None)
-        if said is not None:
-            return Cause(text, blame, said[:LINE_CHARS])
+    for blame, known in SIGNATURES.items():
+        for text, pattern in known.items():
+            for line in filter(re.compile(pattern).search, lines):
+                return Cause(text, blame, line[:LINE_CHARS])
     death = death_of(status)
     if death == "SIGSEGV":
         return Cause("segmentation fault")
     if death:
         return Cause(f"killed by {death}")
     for pattern in ERROR_LINES:
-        for line in reversed(lines):
-            match = re.search(pattern, line)
-            if match:
-                line = match.group(1)[:LINE_CHARS]
-                return Cause(normalise(line), line=line)
-    last = next(filter(None, reversed(lines)), "")[:LINE_CHARS]
-    if not last:
-        return Cause(f"exit status {status}, without output")
-    return Cause(f"exit status {status}, last line: {normalise(last)}", line=last)
+        for match in filter(None, map(re.compile(pattern).search, lines)):
+            line = match.group(1)[:LINE_CHARS]
+            return Cause(normalise(line), line=line)
+    for line in filter(None, lines):
+        last = line[:LINE_CHARS]
+        return Cause(f"exit status {status}, last line: {normalise(last)}", line=last)
+    return Cause(f"exit status {status}, without output")
 
 
 def plain(text: str) -> str:
