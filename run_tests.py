@@ -158,7 +158,7 @@ STEM_BYTES = 120  # of a file name: far below the 255 that file systems allow, s
 ARGUMENT_BYTES = 100_000  # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
 # Of one command of a list: bash reads the command again for each of its lines.
 COMMAND_LINES = 1000
-PAGE_BYTES = 4096  # /proc tells as much in one piece
+PAGE_BYTES = 4096  # of what keys have sent, read at once
 SHARES = 1_000_000  # of a device: `gpus=` takes six digits after the point
 PASSES = 5  # the median of a test's last passes is its expected duration: two bad days do not move it
 # By how much the estimate of the longest test may be short before the run ends with it.
@@ -3908,24 +3908,18 @@ class Reaper:
     has done its work.
     """
 
-    ADOPT = 36  # PR_SET_CHILD_SUBREAPER of prctl
     ONLY_MINE = 0x20000000  # __WNOTHREAD of waitpid: not the children of other threads
 
     def __init__(self) -> None:
         self.scratch = Scratch()
         self.guard: Optional[subprocess.Popen[bytes]] = None
-        self.line = -1  # to the guard: it ends when we do
         self.own: FrozenSet[int] = frozenset()  # children that the run must not end
         self.shared: FrozenSet[int] = frozenset()  # what shell state has left, for all tests
-        self.nameless: List[ProcessInfo] = []  # what was left by no test in particular
         self.count = 0  # of attempts
         self.mark = run_mark()  # that of the run; 0 where there are no marks
-        self.adopts = adopt_orphans(self.ADOPT) or os.getpid() == 1
         self.path = "/proc/{0}/task/{0}/children".format(os.getpid())
-        self.list = -1  # kept open: a look at it is what every test costs
-        with suppress(OSError), open(self.path, "rb") as file:
-            # A number that no standard stream has.
-            self.list = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
+        # Whether orphans come to us, and are listed.
+        self.sees_orphans = (adopt_orphans() or os.getpid() == 1) and os.path.isfile(self.path)
         self.own = self.orphans()  # children from before the runner was exec'ed
         if not os.path.isdir("/proc/self"):
             warn(
@@ -3933,34 +3927,39 @@ class Reaper:
             )
 
     def post_guard(self, bash: str, run: str, kept: Collection[int]) -> None:
-        """Start the guard, or another one for one that has been killed. Raises OSError."""
-        if self.guard is not None and self.guard.poll() is None:
-            return
-        if self.line >= 0:
-            os.close(self.line)
-        text, self.line = os.pipe()  # its text is there before it is
-        try:
-            os.write(self.line, GUARD.encode())
+        """Start the guard, or another one for one that has been killed. Raises OSError.
+
+        It has its text from the start: the runner may be killed in the next moment.
+        """
+        if self.guard is None or self.guard.poll() is not None:
+            self.dismiss_guard()
             self.guard = subprocess.Popen(
-                ["sweeper", "-s", run, str(self.mark), self.scratch.folder],
+                [
+                    "sweeper",
+                    "-c",
+                    'eval "$RUN_TESTS_GUARD"',
+                    "",
+                    run,
+                    str(self.mark),
+                    self.scratch.folder,
+                ],
                 executable=bash,
-                stdin=text,
+                env={**os.environ, "RUN_TESTS_GUARD": GUARD},
+                stdin=subprocess.PIPE,  # which ends when we do
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
                 pass_fds=kept,
                 cwd="/",
             )
-        finally:
-            os.close(text)
-        self.set_mark(self.guard.pid, resource.RLIM_INFINITY)
-        self.own |= {self.guard.pid}
+            self.own |= {self.guard.pid}
 
-    def set_mark(self, pid: int, mark: int) -> None:
-        """Mark a process, and all that it will start."""
-        if self.mark:
-            with suppress(OSError):
-                resource.prlimit(pid, resource.RLIMIT_RTTIME, (mark, resource.RLIM_INFINITY))
+    def dismiss_guard(self) -> None:
+        """End the guard, if there is one."""
+        if self.guard is not None:
+            with self.guard:  # at whose end its pipe is closed
+                self.guard.kill()
+            self.guard = None
 
     def next_mark(self) -> int:
         """The mark of another attempt; 0 where there are none."""
@@ -3968,14 +3967,11 @@ class Reaper:
         return self.mark and self.mark + self.count
 
     def orphans(self) -> FrozenSet[int]:
-        """The pids of the orphans, some perhaps dead, as the kernel lists them."""
-        if self.list < 0:
+        """The pids of the orphans, some perhaps dead, as the kernel lists them. Raises OSError."""
+        if not self.sees_orphans:
             return frozenset()
-        listed = os.pread(self.list, PAGE_BYTES, 0)
-        if len(listed) > PAGE_BYTES / 2:  # there may be more
-            with open(self.path, "rb") as file:
-                listed = file.read()
-        return frozenset(map(int, listed.split())) - self.own - self.shared
+        with open(self.path, "rb") as file:
+            return frozenset(map(int, file.read().split())) - self.own - self.shared
 
     def share(self) -> None:
         """The orphans of now are of no test: those of shell state serve all tests, until the run ends."""
@@ -3983,13 +3979,13 @@ class Reaper:
 
     def collect(self) -> None:
         """Let ended orphans go. Main thread only."""
-        with suppress(ChildProcessError):  # none are left
-            while self.adopts and os.waitpid(-1, os.WNOHANG | self.ONLY_MINE)[0]:
+        with suppress(OSError):  # none are left, or this is no Linux
+            while os.waitpid(-1, os.WNOHANG | self.ONLY_MINE)[0]:
                 pass
 
     def has_orphans(self) -> bool:
         """Whether tests have left processes behind; also if that cannot be told."""
-        return not self.adopts or self.list < 0 or bool(self.orphans())
+        return not self.sees_orphans or bool(self.orphans())
 
     def members(self, process: Process) -> List[ProcessInfo]:
         """The live processes of an attempt: its group, its session, its orphans, and what has come from them."""
@@ -4001,37 +3997,27 @@ class Reaper:
             info.pid
             for info in table.values()
             if process.pid in (info.group, info.session)
-            or ((info.pid in orphans or self.list < 0) and process.has_marked(info.pid))
+            or ((info.pid in orphans or not self.sees_orphans) and process.has_marked(info.pid))
         ]
         return with_descendants(table, mine)
-
-    def end_orphans(self) -> None:
-        """End all orphans, and what has come from them."""
-        give_up = time.monotonic() + KILLED_S
-        while self.orphans() and time.monotonic() < give_up:
-            found = with_descendants(process_table(), self.orphans())
-            self.nameless += [info for info in found if info not in self.nameless]
-            send(signal.SIGKILL, found)
-            self.collect()
-            time.sleep(SWEEP_POLL_S)
 
     def close(self) -> List[ProcessInfo]:
         """End what is left when all tests have ended, and the guard; returns what was left by no test in particular."""
         self.shared = frozenset()
-        self.end_orphans()
-        if self.guard is not None:
-            self.guard.kill()
-            self.guard.wait()
-            os.close(self.line)
-            self.guard = None
+        left: List[ProcessInfo] = []
+        give_up = time.monotonic() + KILLED_S
+        while self.orphans() and time.monotonic() < give_up:
+            found = with_descendants(process_table(), self.orphans())
+            left += [info for info in found if info not in left]
+            send(signal.SIGKILL, found)
+            self.collect()
+            time.sleep(SWEEP_POLL_S)
+        self.dismiss_guard()
         if self.scratch.folder:
             import shutil
 
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
-        if self.list >= 0:
-            os.close(self.list)
-            self.list = -1
-        return self.nameless
+        return left
 
 
 def run_mark() -> int:
@@ -4044,12 +4030,12 @@ def run_mark() -> int:
     return mark
 
 
-def adopt_orphans(option: int) -> bool:
+def adopt_orphans() -> bool:
     """Become a child subreaper; False if this is no Linux, or a Python without ctypes."""
     with suppress(ImportError, OSError, AttributeError):
         import ctypes
 
-        return bool(ctypes.CDLL(None).prctl(option, 1, 0, 0, 0) == 0)
+        return bool(ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0)  # PR_SET_CHILD_SUBREAPER
     return False
 
 
@@ -4104,7 +4090,11 @@ class Process:
             start_new_session=True,
             close_fds=False,  # as under bash, a test has the descriptors that we have
         )
-        self.reaper.set_mark(popen.pid, self.mark)
+        if self.mark:
+            with suppress(OSError):  # it has ended
+                resource.prlimit(
+                    popen.pid, resource.RLIMIT_RTTIME, (self.mark, resource.RLIM_INFINITY)
+                )
         with self.lock:
             self.popen = popen
             self.pid = popen.pid

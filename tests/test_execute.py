@@ -26,7 +26,7 @@ class ProcessCase(RunnerCase):
         super().setUp()
         self.reaper = Reaper()
         self.addCleanup(resource.setrlimit, resource.RLIMIT_RTTIME, (resource.RLIM_INFINITY,) * 2)
-        self.addCleanup(ctypes.CDLL(None).prctl, Reaper.ADOPT, 0, 0, 0, 0)
+        self.addCleanup(ctypes.CDLL(None).prctl, 36, 0, 0, 0, 0)
         self.addCleanup(self.close)
         self.is_closed = False
         self.threads = ThreadPoolExecutor(16)
@@ -325,8 +325,8 @@ class ReaperTest(ProcessCase):
         self.reaper.post_guard(bash, "a run", [])
         self.assertIsNot(self.reaper.guard, guards[0])
         self.assertFalse(self.reaper.has_orphans())
-        for stream in filter(None, (guards[0].stdin,)):
-            stream.close()
+        assert guards[0].stdin is not None
+        self.assertTrue(guards[0].stdin.closed)
 
 
 class StreamsTest(ProcessCase):
