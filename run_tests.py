@@ -4054,15 +4054,16 @@ class Job(NamedTuple):
 class Process:
     """One attempt's shell and its group. No signal goes to a group that is gone: others may have its number."""
 
+    popen: subprocess.Popen[bytes]
+    output: int  # what it prints goes there
+
     def __init__(self, reaper: Reaper, *variables: str) -> None:
         self.reaper = reaper
         self.mark = reaper.next_mark()
         # Environment that no other attempt has.
         self.variables = frozenset(map(os.fsencode, variables))
         self.lock = threading.Lock()
-        self.popen: Optional[subprocess.Popen[bytes]] = None
-        self.pid = 0
-        self.output = -1  # what it prints goes there
+        self.pid = 0  # of the shell, once it has started
         # The last signal; one that came before the process was there waits for it.
         self.sent = 0
         self.is_gone = False
@@ -4074,17 +4075,14 @@ class Process:
         self.output = output
         if job.preface:
             os.write(output, job.preface)
-        arguments = job.arguments
-        directory = job.directory
-        if directory is not None and not os.path.isdir(directory):
-            self.log(f"{directory}, where this test is to run, is gone")
-            arguments = [b"-c", b"exit 1"]
-            directory = None
-        popen = subprocess.Popen(
-            [job.bash, *arguments],  # its path, without which bash looks for itself in PATH
+        if job.directory is not None and not os.path.isdir(job.directory):
+            self.log(f"{job.directory}, where this test is to run, is gone")
+            job = job._replace(arguments=[b"-c", b"exit 1"], directory=None)
+        self.popen = subprocess.Popen(
+            [job.bash, *job.arguments],  # its path, without which bash looks for itself in PATH
             env=job.environment,
             stdin=job.stdin,
-            cwd=directory,
+            cwd=job.directory,
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -4092,12 +4090,10 @@ class Process:
         )
         if self.mark:
             with suppress(OSError):  # it has ended
-                resource.prlimit(
-                    popen.pid, resource.RLIMIT_RTTIME, (self.mark, resource.RLIM_INFINITY)
-                )
+                limits = self.mark, resource.RLIM_INFINITY
+                resource.prlimit(self.popen.pid, resource.RLIMIT_RTTIME, limits)
         with self.lock:
-            self.popen = popen
-            self.pid = popen.pid
+            self.pid = self.popen.pid
         if self.sent:
             self.signal(self.sent)
 
@@ -4120,8 +4116,7 @@ class Process:
             if self.pid and not self.is_gone:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, signum)
-                    if signum != signal.SIGKILL:  # one that is stopped would not see it
-                        os.killpg(self.pid, signal.SIGCONT)
+                    os.killpg(self.pid, signal.SIGCONT)  # one that is stopped would not see it
 
     def dump_stacks(self, why: str, signum: int) -> None:
         """Let each Python process write the stacks of its threads, one after the other. Raises OSError.
@@ -4150,15 +4145,12 @@ class Process:
         """Write a line of the runner's own into the test's log. Raises OSError."""
         os.write(self.output, to_bytes(f"\n=== {PROGRAM}: {text} ===\n"))
 
-    def wait(self) -> int:
-        """The exit status of the shell. What it has left may run on, and its group is still ours."""
-        # Waiting without reaping keeps the number of the group ours until the group has been killed.
-        assert self.popen is not None
+    def wait(self) -> None:
+        """Until the shell has ended. What it has left may run on, and its group is still ours: nobody reaps it yet."""
         if hasattr(os, "waitid"):
-            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-            assert ended is not None
-            return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-        return self.popen.wait()  # macOS before Python 3.13
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self.popen.wait()  # macOS before Python 3.13
 
     def sweep(self) -> List[ProcessInfo]:
         """End what the shell has left, after its grace period if it has one; returns what nobody had told to end."""
@@ -4189,13 +4181,12 @@ class Process:
         self.signal(signal.SIGKILL)  # what /proc does not show
         return leaked
 
-    def close(self) -> None:
-        """Let the shell's process number and its log go."""
+    def close(self) -> int:
+        """Let the shell's process number and its log go; returns its exit status."""
         with self.lock:
             self.is_gone = True
-        if self.popen is not None:
-            self.popen.wait()
         os.close(self.output)
+        return self.popen.wait()
 
 
 def traceback_text() -> str:
@@ -4366,13 +4357,13 @@ class Host:
             kills = self.oom_kills
             before = file_signature(test.junit)
             process.spawn(self.job(attempt, log), fresh_file(log))
-            status = process.wait()
+            process.wait()
             ended = time.monotonic()
             leaked = []
             if self.reaper.has_orphans():
                 self.post(Ended(ended, test))
                 leaked = process.sweep()
-            process.close()
+            status = process.close()
             fault, failures = junit_fault(test.junit, before)
             cause = NO_CAUSE
             if status or failures:
@@ -8396,10 +8387,10 @@ class ScriptShell:
             self.process.spawn(job, os.dup(self.stream))  # ours stays open, so that poll rests
             for descriptor in (*own, self.answers_end):
                 os.close(descriptor)
-            self.status = self.process.wait()
+            self.process.wait()
             if self.reaper.has_orphans():
                 self.process.sweep()
-            self.process.close()
+            self.status = self.process.close()
         except OSError as error:
             self.fault = error
         finally:

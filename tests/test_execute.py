@@ -56,9 +56,9 @@ class ProcessCase(RunnerCase):
 
     def end(self, process: Process) -> Tuple[int, List[str]]:
         """Its exit status, and the names of what it has left, which is gone by then."""
-        status, leaked = process.wait(), process.sweep()
-        process.close()
-        return status, sorted(info.name for info in leaked)
+        process.wait()
+        leaked = process.sweep()
+        return process.close(), sorted(info.name for info in leaked)
 
     def events(self, job: Job, junit: Optional[str] = None) -> List[Any]:
         """What an attempt posts."""
