@@ -4199,14 +4199,14 @@ def traceback_text() -> str:
 def bash_text(
     test: Test,
     variables: Mapping[str, str],
-    unset: Mapping[str, str],
+    defaults: Mapping[str, str],
     scratch: Scratch,
     mark: int = 0,
 ) -> str:
     """What `bash -c` is to run: what is the test's own, then its command at its own line number.
 
     Bash then names the same line in its messages as `bash LIST` does. Variables that are the test's own are set here,
-    after what BASH_ENV and the shell state may have set; those of `unset` only where these have not set them.
+    after what BASH_ENV and the shell state may have set; `defaults` only where these have not set them.
     """
     start = []
     if mark:  # from bash 5.1; an older one is marked by us, a moment later
@@ -4215,7 +4215,7 @@ def bash_text(
         prelude = shlex.quote(test.shell.prelude)
         start += [f'. {prelude}; eval "${{_rt_late-}}"; unset _rt_late']
     exports = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    exports += [f"{name}=${{{name}-{value}}}" for name, value in unset.items()]
+    exports += [f"{name}=${{{name}-{value}}}" for name, value in defaults.items()]
     start.append("export " + " ".join(exports))
     if test.shell.before:
         start.append(test.shell.before)
@@ -4244,20 +4244,24 @@ def free_port(slot: int, slots: int) -> int:
     return first
 
 
-def test_environment(outer: Mapping[bytes, bytes], slots: int, run: str) -> Dict[bytes, bytes]:
-    """What all tests of a run have in their environment besides `outer`; what that says stays, but for buffering."""
+def test_environment(outer: Mapping[bytes, bytes], run: str) -> Dict[bytes, bytes]:
+    """What all tests of a run have in their environment besides `outer`, whatever that says."""
     environment = {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
-    if b"PYTHONFAULTHANDLER" not in outer:
-        environment[b"PYTHONFAULTHANDLER"] = b"1"
     runs = [outer[name] for name in (b"RUN_TESTS_OUTER", b"RUN_TESTS_RUN") if name in outer]
     if runs:  # a runner in a runner: the outer one's mark must not be lost
         environment[b"RUN_TESTS_OUTER"] = b" ".join(runs)
-    if slots > 1 and b"OMP_NUM_THREADS" not in outer:
+    return environment
+
+
+def test_defaults(slots: int) -> Dict[str, str]:
+    """Variables that tests get unless they are set."""
+    defaults = {"PYTHONFAULTHANDLER": "1"}
+    if slots > 1:
         cores = os.cpu_count() or 1
         if hasattr(os, "sched_getaffinity"):
             cores = len(os.sched_getaffinity(0))  # those that this process may use
-        environment[b"OMP_NUM_THREADS"] = b"%d" % max(1, cores // slots)
-    return environment
+        defaults["OMP_NUM_THREADS"] = str(max(1, cores // slots))
+    return defaults
 
 
 def has_line_0(bash: str) -> bool:
@@ -4285,8 +4289,8 @@ class Host:
         self.health = Health(machine)
         self.over = threading.Event()
         self.has_stuck = False  # a pool thread waits for a process that cannot be killed
-        # By slot: a look at those in use costs as much as a start.
-        self.ports: Dict[int, str] = {}
+        # A look at those in use costs as much as a start: one for each slot.
+        self.port_of = functools.lru_cache(maxsize=None)(free_port)
 
     def make_pool(self, tests: Sequence[Test], options: Options) -> Pool:
         """What there is to lease."""
@@ -4306,8 +4310,9 @@ class Host:
         with suppress(RuntimeError):  # of threading; then nothing is measured
             self.workers.submit(self.health.watch, self.over)
         self.has_line_0 = has_line_0(self.bash)
-        self.environment = test_environment(os.environb, slots, run)
+        self.environment = test_environment(os.environb, run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
+        self.defaults = test_defaults(slots)
 
     def fitted(self, test: Test, options: Options) -> Test:
         """A test that needs what it says of these devices."""
@@ -4333,8 +4338,6 @@ class Host:
     def start(self, attempt: Attempt, log: str) -> None:
         """Let a pool thread run an attempt, whose output goes to the file `log`."""
         slot = attempt.lease.slot
-        if slot not in self.ports:
-            self.ports[slot] = str(free_port(slot, self.slots))
         attempt.process = Process(
             self.reaper, f"RUN_TESTS_RUN={self.run}", f"RUN_TESTS_SLOT={slot}"
         )
@@ -4359,7 +4362,7 @@ class Host:
             process.spawn(self.job(attempt, log), fresh_file(log))
             process.wait()
             ended = time.monotonic()
-            leaked = []
+            leaked: Sequence[ProcessInfo] = ()
             if self.reaper.has_orphans():
                 self.post(Ended(ended, test))
                 leaked = process.sweep()
@@ -4370,8 +4373,12 @@ class Host:
                 cause = find_cause(status, log, kills)
             if cause == OOM_KILLED:
                 self.oom_kills = oom_kills()  # the next one is another
-            found = Exited(ended, test, status, fault, failures, cause, tuple(map(str, leaked)))
-            self.post(self.examined(found, attempt))
+            asked = time.monotonic()
+            sick = self.sick_of(attempt, bool(status or failures or leaked))
+            now = time.monotonic()
+            exited = Exited(now, test, status, fault, failures, cause, tuple(map(str, leaked)))
+            memory = now - asked
+            self.post(exited._replace(sick=sick, ended=ended, memory=memory, peak=process.peak))
         except BaseException as error:  # a thread that dies in silence would hang the run
             process.signal(signal.SIGKILL)
             why = f"cannot run {test.label}: {error}"
@@ -4381,24 +4388,16 @@ class Host:
                 details = traceback_text()
             self.post(Broken(time.monotonic(), test, why, details))
 
-    def examined(self, found: Exited, attempt: Attempt) -> Exited:
-        """The end of an attempt, with what its GPUs show."""
+    def sick_of(self, attempt: Attempt, is_suspect: bool) -> Tuple[Sick, ...]:
+        """The GPUs that an attempt leaves sick, as far as they are looked at."""
         sick = [
             Sick(device, f"{stuck} cannot be killed")
-            for device in attempt.lease.devices
             for stuck in attempt.process.stuck[:1]
+            for device in attempt.lease.devices
         ]
-        asked = time.monotonic()
-        if found.status or found.junit_failures or found.leaked:
+        if is_suspect:
             sick += self.health.examine(attempt.lease)
-        now = time.monotonic()
-        return found._replace(
-            at=now,
-            ended=found.at,
-            sick=tuple(sick),
-            memory=now - asked,
-            peak=attempt.process.peak,
-        )
+        return tuple(sick)
 
     def job(self, attempt: Attempt, log: str) -> Job:
         """The shell of one attempt. Raises OSError."""
@@ -4415,12 +4414,11 @@ class Host:
         directory = None
         if exported is not None:
             environment = {**exported, **self.environment}
-            for name in {b"OMP_NUM_THREADS", b"PYTHONFAULTHANDLER"} & exported.keys():
-                environment[name] = exported[name]
             directory = test.shell.directory
-        ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), self.ports[slot])
+        port = str(self.port_of(slot, self.slots))
+        defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
         placed = test._replace(line=test.line + self.has_line_0)
-        text = bash_text(placed, own, ports, self.reaper.scratch, attempt.process.mark)
+        text = bash_text(placed, own, defaults, self.reaper.scratch, attempt.process.mark)
         return Job(
             self.bash,
             [b"-c", to_bytes(text), to_bytes(test.file)],

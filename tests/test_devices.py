@@ -961,10 +961,10 @@ class EnvironmentTest(DeviceCase):
         self.assertEqual([each["MASTER_PORT"].isdigit() for each in seen], [True, True])
 
     def test_threads_are_shared_among_slots(self) -> None:
-        for cores, slots, threads in ((16, 1, None), (16, 2, b"8"), (16, 3, b"5"), (64, 8, b"8"), (2, 8, b"1")):
+        for cores, slots, threads in ((16, 1, None), (16, 2, "8"), (16, 3, "5"), (64, 8, "8"), (2, 8, "1")):
             with self.subTest(cores=cores, slots=slots), \
                     mock.patch.object(os, "sched_getaffinity", lambda _, cores=cores: range(cores)):
-                self.assertEqual(run_tests.test_environment({}, slots, "r").get(b"OMP_NUM_THREADS"), threads)
+                self.assertEqual(run_tests.test_defaults(slots).get("OMP_NUM_THREADS"), threads)
 
 
 if __name__ == "__main__":
