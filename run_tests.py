@@ -4458,8 +4458,10 @@ def junit_fault(path: Optional[str], before: Optional[Tuple[int, int, int]]) -> 
     if path is None:
         return "", 0
     after = file_signature(path)
-    if after is None or after == before:
-        return (MISSING if after is None else STALE), 0
+    if after is None:
+        return MISSING, 0
+    if after == before:
+        return STALE, 0
     from xml.parsers import expat
 
     parser = expat.ParserCreate(namespace_separator="}")
@@ -4760,7 +4762,7 @@ class Record:
             # A list, for one, behind an option that was taken for a switch.
             if file.read(1) not in b"<":
                 raise OSError(errno.EEXIST, "is no XML file; move it away", path)
-        write_xml(path, xml_module().Element("testsuites"))
+        write_xml(path, xml_element("testsuites"))
         os.unlink(path)
         if os.path.realpath(os.path.dirname(path)) == os.path.realpath(self.log_dir):
             warn(
@@ -4868,10 +4870,9 @@ class Record:
             self.failed.write(to_bytes(test.label) + b"\n")
         never_ran = result.status is None and result.outcome is not Outcome.DEFERRED
         if test.junit and (result.junit_fault or never_ran):
-            keeps = not never_ran and result.junit_fault not in (MISSING, STALE)
             is_ours = os.path.dirname(test.junit) == os.path.abspath(self.log_dir)
             try:
-                write_xml(test.junit, stand_in_junit(result, self.tail(result), keeps), is_ours)
+                write_xml(test.junit, stand_in_junit(result, self.tail(result)), is_ours)
             except OSError as error:  # the verdict is in the journal already
                 warn(
                     f"cannot write {test.junit} ({error.strerror}); the test has no JUnit file"
@@ -4918,8 +4919,8 @@ class Record:
         root = junit_of(PROGRAM, seconds, [summary_case(ends, self) for ends in attempts])
         began = time.localtime(time.time() - seconds)
         root[0].set("timestamp", time.strftime("%Y-%m-%dT%H:%M:%S", began))
-        properties = xml_module().Element("properties")
-        xml_module().SubElement(properties, "property", name="run", value=self.run)
+        properties = xml_element("properties")
+        properties.append(xml_element("property", name="run", value=self.run))
         root[0].insert(0, properties)
         write_xml(self.options.junit, root)
 
@@ -4971,13 +4972,6 @@ def lock_directory(path: str) -> int:
 # JUnit files.
 
 
-def xml_module() -> Any:
-    """ElementTree: few runs write XML, and its import costs a start 6 ms."""
-    from xml.etree import ElementTree
-
-    return ElementTree
-
-
 def xml_text(text: str) -> str:
     """Text without terminal escapes and what XML cannot hold."""
     return re.sub(
@@ -4985,12 +4979,22 @@ def xml_text(text: str) -> str:
     )
 
 
+def xml_element(tag: str, text: str = "", **attributes: str) -> Any:
+    """An element with what XML can hold of these texts."""
+    from xml.etree import ElementTree  # few runs write XML, and its import costs a start 6 ms
+
+    fit = {name: xml_text(value) for name, value in attributes.items()}
+    element = ElementTree.Element(tag, fit)
+    element.text = xml_text(text)
+    return element
+
+
 def case_of(result: Result, file: str) -> Any:
     """The case of a test, in a class that is named after a file: dots would make packages of it."""
-    return xml_module().Element(
+    return xml_element(
         "testcase",
-        classname=xml_text(os.path.splitext(file)[0].replace(".", "_")),
-        name=xml_text(result.test.label),
+        classname=os.path.splitext(file)[0].replace(".", "_"),
+        name=result.test.label,
         time=f"{result.seconds:.3f}",
     )
 
@@ -5001,28 +5005,24 @@ def junit_of(name: str, seconds: float, cases: Sequence[Any]) -> Any:
         name: str(sum(case.find(tag) is not None for case in cases))
         for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
     }
-    suites = xml_module().Element("testsuites")
-    suite = xml_module().SubElement(
-        suites,
-        "testsuite",
-        name=xml_text(name),
-        tests=str(len(cases)),
-        **counts,
-        time=f"{seconds:.3f}",
-    )
+    size = str(len(cases))
+    suite = xml_element("testsuite", name=name, tests=size, **counts, time=f"{seconds:.3f}")
     suite.extend(cases)
+    suites = xml_element("testsuites")
+    suites.append(suite)
     return suites
 
 
 def complete_cases(path: str) -> Iterator[Any]:
     """The complete cases of a JUnit file, up to where it breaks off. One that is too large for that is kept aside."""
-    xml = xml_module()
-    with suppress(xml.ParseError, OSError, ValueError, LookupError):
+    from xml.etree import ElementTree
+
+    with suppress(ElementTree.ParseError, OSError, ValueError, LookupError):
         if os.path.getsize(path) > JUNIT_BYTES:
             put_aside(path, path + ".torn")
             return
         with open_regular(path) as file:
-            for _, element in xml.iterparse(file):
+            for _, element in ElementTree.iterparse(file):
                 element.tag = element.tag.rpartition("}")[2]
                 # Pytest, when ended, leaves a case without a name.
                 is_named = element.get("name")
@@ -5030,25 +5030,26 @@ def complete_cases(path: str) -> Iterator[Any]:
                     yield element
 
 
-def stand_in_junit(result: Result, tail: str, keeps: bool) -> Any:
+def stand_in_junit(result: Result, tail: str) -> Any:
     """The stand-in for a JUnit file that is missing, stale, truncated, or without the failure of its test.
 
-    It has the complete cases of the old file, if `keeps`, and one that says how the test ended.
+    It has the complete cases of the attempt's own file, and one that says how the test ended, with its log's tail.
     """
-    xml = xml_module()
+    cases: List[Any] = []
     why = result.reason or "it was not started"
     if result.junit_fault:
         why = f"its JUnit file is {result.junit_fault}"
-    cases = list(complete_cases(result.test.junit or "")) if keeps else []
-    case = case_of(result, PROGRAM)
-    message = xml_text(f"{result.verdict()}; {why}")
+    if result.status is not None and result.junit_fault not in (MISSING, STALE):
+        cases += complete_cases(result.test.junit or "")
+    message = f"{result.verdict()}; {why}"
     if result.outcome.is_excused():
-        xml.SubElement(case, "skipped", message=message)
+        end = xml_element("skipped", message=message)
     elif result.outcome.is_ok():
-        xml.SubElement(case, "system-out").text = message
+        end = xml_element("system-out", message)
     else:
-        error = xml.SubElement(case, "error", message=message, type=result.outcome.value)
-        error.text = xml_text(tail)
+        end = xml_element("error", tail, message=message, type=result.outcome.value)
+    case = case_of(result, PROGRAM)
+    case.append(end)
     return junit_of(result.test.label, result.seconds, [*cases, case])
 
 
@@ -5063,44 +5064,40 @@ def summary_case(attempts: Sequence[Result], record: Record) -> Any:
     A test that is flaky has a `flakyFailure` (or `flakyError`) for each attempt before, one that did not pass has
     its first failure, and a `rerunFailure` for each that followed. An attempt that a GPU has spoilt is none.
     """
-    xml = xml_module()
     last = attempts[-1]
-    case = case_of(last, last.test.file)
-    if last.outcome is Outcome.DEFERRED:
-        xml.SubElement(case, "skipped", message=f"deferred by {last.reason}")
-    elif last.outcome.is_excused():
-        xml.SubElement(case, "skipped", message=xml_text(last.verdict()))
     is_ok = last.outcome.is_ok()
+    parts = []
+    if last.outcome is Outcome.DEFERRED:
+        parts.append(xml_element("skipped", message=f"deferred by {last.reason}"))
+    elif last.outcome.is_excused():
+        parts.append(xml_element("skipped", message=last.verdict()))
+    failed = attempts
     if last.outcome is Outcome.FLAKY:
-        attempts = attempts[:-1]
+        failed = attempts[:-1]
     elif is_ok:
-        attempts = []
-    for result in attempts:
-        message = ": ".join(
-            dict.fromkeys(filter(None, [result.verdict(), result.why(), result.reason]))
-        )
-        tail = xml_text(record.tail(result, 0 if result is last else result.attempt))
-        problem = "failure" if result.outcome is Outcome.FAILED else "error"  # JUnit's words
-        is_first = result is attempts[0] and not is_ok
-        if not is_first:
-            problem = ("flaky" if is_ok else "rerun") + problem.capitalize()
-        element = xml.SubElement(
-            case, problem, message=xml_text(message), type=result.outcome.value
-        )
-        if is_first:
-            element.text = tail
+        failed = []
+    for result in failed:
+        tag = "failure" if result.outcome is Outcome.FAILED else "error"  # JUnit's words
+        said = {"message": result.told(), "type": result.outcome.value}
+        tail = record.tail(result, 0 if result is last else result.attempt)
+        if result is failed[0] and not is_ok:
+            parts.append(xml_element(tag, tail, **said))
         else:
-            xml.SubElement(element, "stackTrace").text = xml_text(message)
-            xml.SubElement(element, "system-out").text = tail
+            kind = "flaky" if is_ok else "rerun"
+            part = xml_element(kind + tag.capitalize(), **said)
+            part.append(xml_element("stackTrace", result.told()))
+            part.append(xml_element("system-out", tail))
+            parts.append(part)
     if last.status is not None:
         # The schemas of Jenkins and Maven have no properties of a case; GitLab and Jenkins link the attachment.
         log = os.path.abspath(record.log_path(last.test))
-        said = [f"place: {last.lease.place}", f"attempt: {last.attempt}"]
+        lines = [f"place: {last.lease.place}", f"attempt: {last.attempt}"]
         if last.cause.text:
-            said.append(f"cause: {last.cause.text}")
-        text = "\n".join([*said, f"[[ATTACHMENT|{log}]]"])
-        xml.SubElement(case, "system-out").text = xml_text(text)
-    case[:] = sorted(case, key=lambda part: CASE_ORDER.index(part.tag))
+            lines.append(f"cause: {last.cause.text}")
+        lines.append(f"[[ATTACHMENT|{log}]]")
+        parts.append(xml_element("system-out", "\n".join(lines)))
+    case = case_of(last, last.test.file)
+    case.extend(sorted(parts, key=lambda part: CASE_ORDER.index(part.tag)))
     return case
 
 
@@ -5109,13 +5106,14 @@ def write_xml(path: str, root: Any, is_ours: bool = False) -> None:
 
     A link stays, unless it stands in a folder of ours.
     """
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    from xml.etree import ElementTree
+
     temporary = f"{path}.{os.urandom(8).hex()}.tmp"
     try:
         with open(fresh_file(temporary), "wb") as file:
             file.write(
                 b'<?xml version="1.0" encoding="utf-8"?>\n'
-                + xml_module().tostring(root, encoding="utf-8")
+                + ElementTree.tostring(root, encoding="utf-8")
             )
         if os.path.lexists(path):
             check_name(path, has_links=is_ours)

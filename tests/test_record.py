@@ -406,7 +406,7 @@ class StandInTest(RecordCase):
             with self.subTest(text[:40]):
                 with open(log, "wb") as file:
                     file.write(text)
-                run_tests.write_xml(path, run_tests.stand_in_junit(result, run_tests.tail_of(log), False))
+                run_tests.write_xml(path, run_tests.stand_in_junit(result, run_tests.tail_of(log)))
                 case = self.case_of(Ran(0, b"", "", self.folder), "x.xml")
                 self.assertEqual((case.findtext("error"), case.get("name")), (expected, 'a <b> & "c" ??☃'))
         self.assertEqual(sorted(os.listdir(self.folder)), ["x.log", "x.xml"])
@@ -431,14 +431,14 @@ class StandInTest(RecordCase):
 class MendedTest(RunnerCase):
     """A JUnit file whose complete cases are kept, and the one that says how the test ended."""
 
-    def mended(self, text: Optional[str], keeps: bool = True, **values: Any) -> ElementTree.Element:
+    def mended(self, text: Optional[str], **values: Any) -> ElementTree.Element:
         """What comes in place of a file; it has been written and read once."""
         path = self.write("x.xml", text or "")
         if text is None:
             os.unlink(path)
         values = {"outcome": Outcome.FAILED, "seconds": 1.5, "status": 1, **values}
         result = Result(a_test(label="x.py", junit=path), **values)
-        run_tests.write_xml(path, run_tests.stand_in_junit(result, "tail", keeps))
+        run_tests.write_xml(path, run_tests.stand_in_junit(result, "tail"))
         return ElementTree.parse(path).getroot()
 
     def names(self, root: ElementTree.Element) -> List[str]:
@@ -467,11 +467,12 @@ class MendedTest(RunnerCase):
 
     def test_what_is_of_no_use_is_not_kept(self) -> None:
         whole = "<testsuites><testsuite><testcase name='a'/></testsuite></testsuites>"
-        for name, text, keeps in (("an earlier run's", whole, False), ("no file", None, True), ("no XML", "x\n", True),
-                                  ("empty", "", True), ("no case", "<testsuites/>", True),
-                                  ("an unknown encoding", '<?xml version="1.0" encoding="none"?>' + whole, True)):
-            with self.subTest(name):
-                self.assertEqual(self.names(self.mended(text, keeps)), ["x.py"])
+        for text, fault in ((whole, "stale, from an earlier run"), (None, ""), (whole, "missing"), ("x\n", "truncated"),
+                            ("", "truncated"), ("<testsuites/>", "without a failure"),
+                            ('<?xml version="1.0" encoding="none"?>' + whole, "unreadable")):
+            with self.subTest(fault, text=text):
+                self.assertEqual(self.names(self.mended(text, junit_fault=fault)), ["x.py"])
+        self.assertEqual(self.names(self.mended(whole, outcome=Outcome.BLOCKED, status=None)), ["x.py"])
 
     def test_a_large_one_is_kept_aside(self) -> None:
         text = "<testsuites><testsuite><testcase name='a'/>"
