@@ -4656,16 +4656,13 @@ class Appender:
             flags |= os.O_NOFOLLOW
         self.path = path
         self.descriptor = regular_file(path, flags)
-        self.end_line()
-
-    def end_line(self) -> None:
-        """End a line that a dying run has torn, or a test has left open: it must not swallow ours."""
-        size = os.fstat(self.descriptor).st_size
-        if size and os.pread(self.descriptor, 1, size - 1) != b"\n":
-            self.write(b"\n")
 
     def write(self, line: bytes) -> None:
+        """Append a line, below one that a dying run has torn or a test has left open: it must not swallow ours."""
         try:
+            size = os.fstat(self.descriptor).st_size
+            if size and os.pread(self.descriptor, 1, size - 1) != b"\n":
+                line = b"\n" + line
             written = os.write(self.descriptor, line)
         except OSError as error:  # it does not say which file
             raise OSError(error.errno, error.strerror, self.path) from None
@@ -4674,27 +4671,26 @@ class Appender:
 
     def restore(self) -> None:
         """Put the file back if it has been deleted: we hold it open still."""
-        lost = self.descriptor
-        if os.fstat(lost).st_nlink == 0:
-            self.descriptor = fresh_file(self.path, os.O_RDWR)
-            for offset in range(0, os.fstat(lost).st_size, COPY_BYTES):
-                self.write(os.pread(lost, COPY_BYTES, offset))
-            os.close(lost)
+        if os.fstat(self.descriptor).st_nlink == 0:
+            new = fresh_file(self.path, os.O_RDWR)
+            with open(self.descriptor, "rb") as lost:
+                self.descriptor = new
+                lost.seek(0)
+                for line in lost:
+                    self.write(line)
 
 
 def read_history(options: Options) -> History:
     """What the run's own journal and those of `--history` say. Raises UsageError for one that cannot be read."""
     history = History(options.lists, options.flaky)
-    own = journal_path(options)
-    paths = list(options.history)
+    own = os.path.realpath(journal_path(options))
+    paths = {os.path.realpath(path): path for path in options.history}
     if os.path.isfile(own):
-        paths.insert(0, own)
-    own = os.path.realpath(own)
-    once = {os.path.realpath(path): path for path in paths}
-    for real, path in once.items():
-        size = HISTORY_BYTES
-        if options.rerun_failed or options.shard:
-            size *= 4  # what a run owes may stand far above the ends of tests
+        paths[own] = journal_path(options)
+    size = HISTORY_BYTES
+    if options.rerun_failed or options.shard:
+        size *= 4  # what a run owes may stand far above the ends of tests
+    for real, path in paths.items():
         try:
             with open(path, "rb") as file:
                 if file.seekable():
@@ -4704,12 +4700,12 @@ def read_history(options: Options) -> History:
                     for line in file
                     if not line.startswith((b'{"event": "test_start"', b'{"event": "run_end"'))
                 ]
-            if learnt and not any(learnt) and real != own:
-                warn(f"--history {path}: no line of it is a journal's; name a run_tests.jsonl")
         except OSError as error:
             raise UsageError(
                 f"--history {path}: cannot be read ({error.strerror}); name a journal"
             ) from None
+        if learnt and not any(learnt) and real != own:
+            warn(f"--history {path}: no line of it is a journal's; name a run_tests.jsonl")
     return history
 
 
@@ -4850,12 +4846,11 @@ class Record:
     def put_away(self, result: Result) -> None:
         """Keep the log and the JUnit file of an attempt from the next one (`x.attempt1.log`)."""
         junit = result.test.junit
-        suffix = f".attempt{result.attempt}"
         with suppress(FileNotFoundError):  # whatever a test has put into the place of its log
             os.rename(self.log_path(result.test), self.log_path(result.test, result.attempt))
         if junit and result.junit_fault not in (MISSING, STALE):
             # Without `.xml` at its end, since CI is to read the last attempt's alone.
-            put_aside(junit, junit + suffix)
+            put_aside(junit, f"{junit}.attempt{result.attempt}")
 
     def test_end(self, result: Result) -> None:
         """Note a failure, mend the JUnit file."""
@@ -4866,7 +4861,6 @@ class Record:
                 self.failed = Appender(
                     self.failures, is_named=self.options.fail_dir is not None
                 )
-            self.failed.end_line()
             self.failed.write(to_bytes(test.label) + b"\n")
         never_ran = result.status is None and result.outcome is not Outcome.DEFERRED
         if test.junit and (result.junit_fault or never_ran):
@@ -4904,11 +4898,10 @@ class Record:
     def run_end(
         self, results: Iterable[Result], code: int, quarantined: Iterable[Sick]
     ) -> None:
-        counts = collections.Counter(result.outcome.value for result in results)
         self.note(
             "run_end",
             exit=code,
-            outcomes=dict(counts),
+            outcomes=collections.Counter(result.outcome.value for result in results),
             quarantined={sick.device.token: sick.reason for sick in quarantined},
         )
 
@@ -4919,9 +4912,8 @@ class Record:
         root = junit_of(PROGRAM, seconds, [summary_case(ends, self) for ends in attempts])
         began = time.localtime(time.time() - seconds)
         root[0].set("timestamp", time.strftime("%Y-%m-%dT%H:%M:%S", began))
-        properties = xml_element("properties")
-        properties.append(xml_element("property", name="run", value=self.run))
-        root[0].insert(0, properties)
+        run = xml_element("property", name="run", value=self.run)
+        root[0].insert(0, xml_element("properties", parts=[run]))
         write_xml(self.options.junit, root)
 
 
@@ -4979,20 +4971,22 @@ def xml_text(text: str) -> str:
     )
 
 
-def xml_element(tag: str, text: str = "", **attributes: str) -> Any:
-    """An element with what XML can hold of these texts."""
+def xml_element(tag: str, text: str = "", parts: Iterable[Any] = (), **attributes: str) -> Any:
+    """An element with these parts, and with what XML can hold of these texts."""
     from xml.etree import ElementTree  # few runs write XML, and its import costs a start 6 ms
 
     fit = {name: xml_text(value) for name, value in attributes.items()}
     element = ElementTree.Element(tag, fit)
     element.text = xml_text(text)
+    element.extend(parts)
     return element
 
 
-def case_of(result: Result, file: str) -> Any:
+def case_of(result: Result, file: str, parts: Iterable[Any]) -> Any:
     """The case of a test, in a class that is named after a file: dots would make packages of it."""
     return xml_element(
         "testcase",
+        parts=parts,
         classname=os.path.splitext(file)[0].replace(".", "_"),
         name=result.test.label,
         time=f"{result.seconds:.3f}",
@@ -5005,12 +4999,9 @@ def junit_of(name: str, seconds: float, cases: Sequence[Any]) -> Any:
         name: str(sum(case.find(tag) is not None for case in cases))
         for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
     }
-    size = str(len(cases))
-    suite = xml_element("testsuite", name=name, tests=size, **counts, time=f"{seconds:.3f}")
-    suite.extend(cases)
-    suites = xml_element("testsuites")
-    suites.append(suite)
-    return suites
+    counts["tests"] = str(len(cases))
+    suite = xml_element("testsuite", parts=cases, name=name, **counts, time=f"{seconds:.3f}")
+    return xml_element("testsuites", parts=[suite])
 
 
 def complete_cases(path: str) -> Iterator[Any]:
@@ -5048,9 +5039,8 @@ def stand_in_junit(result: Result, tail: str) -> Any:
         end = xml_element("system-out", message)
     else:
         end = xml_element("error", tail, message=message, type=result.outcome.value)
-    case = case_of(result, PROGRAM)
-    case.append(end)
-    return junit_of(result.test.label, result.seconds, [*cases, case])
+    cases.append(case_of(result, PROGRAM, [end]))
+    return junit_of(result.test.label, result.seconds, cases)
 
 
 CASE_ORDER = (  # in which Maven's schema wants the parts of a case
@@ -5084,10 +5074,8 @@ def summary_case(attempts: Sequence[Result], record: Record) -> Any:
             parts.append(xml_element(tag, tail, **said))
         else:
             kind = "flaky" if is_ok else "rerun"
-            part = xml_element(kind + tag.capitalize(), **said)
-            part.append(xml_element("stackTrace", result.told()))
-            part.append(xml_element("system-out", tail))
-            parts.append(part)
+            logs = [xml_element("stackTrace", result.told()), xml_element("system-out", tail)]
+            parts.append(xml_element(kind + tag.capitalize(), parts=logs, **said))
     if last.status is not None:
         # The schemas of Jenkins and Maven have no properties of a case; GitLab and Jenkins link the attachment.
         log = os.path.abspath(record.log_path(last.test))
@@ -5096,9 +5084,8 @@ def summary_case(attempts: Sequence[Result], record: Record) -> Any:
             lines.append(f"cause: {last.cause.text}")
         lines.append(f"[[ATTACHMENT|{log}]]")
         parts.append(xml_element("system-out", "\n".join(lines)))
-    case = case_of(last, last.test.file)
-    case.extend(sorted(parts, key=lambda part: CASE_ORDER.index(part.tag)))
-    return case
+    parts.sort(key=lambda part: CASE_ORDER.index(part.tag))
+    return case_of(last, last.test.file, parts)
 
 
 def write_xml(path: str, root: Any, is_ours: bool = False) -> None:
