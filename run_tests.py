@@ -3766,10 +3766,8 @@ def fresh_file(path: str, access: int = os.O_WRONLY) -> int:
     return os.open(path, flags, 0o666)
 
 
-def file_signature(path: Optional[str]) -> Optional[Tuple[int, int, int]]:
+def file_signature(path: str) -> Optional[Tuple[int, int, int]]:
     """What changes when a file is written anew; None if there is none."""
-    if path is None:
-        return None
     with suppress(OSError):
         status = os.stat(path)
         return status.st_ino, status.st_mtime_ns, status.st_size
@@ -4047,7 +4045,6 @@ class Job(NamedTuple):
     environment: Optional[Mapping[bytes, bytes]]  # None: ours, which costs Popen least
     log: str  # path
     directory: Optional[str] = None  # None: ours
-    preface: bytes = b""  # with which its log begins
     stdin: Optional[int] = subprocess.DEVNULL  # None: ours
 
 
@@ -4068,13 +4065,11 @@ class Process:
         self.sent = 0
         self.is_gone = False
         self.peak = 0  # MiB that it was seen to hold of a GPU
-        self.stuck: List[ProcessInfo] = []  # what SIGKILL did not end
+        self.stuck = ""  # what SIGKILL did not end, in words
 
     def spawn(self, job: Job, output: int) -> None:
         """Start a job. What it prints goes to this descriptor, which is ours from now on. Raises OSError."""
         self.output = output
-        if job.preface:
-            os.write(output, job.preface)
         if job.directory is not None and not os.path.isdir(job.directory):
             self.log(f"{job.directory}, where this test is to run, is gone")
             job = job._replace(arguments=[b"-c", b"exit 1"], directory=None)
@@ -4177,7 +4172,8 @@ class Process:
             send(signal.SIGKILL, left)
             time.sleep(SWEEP_POLL_S)
             left = self.reaper.members(self)
-        self.stuck = left
+        if left:
+            self.stuck = f"{left[0]} cannot be killed"
         self.signal(signal.SIGKILL)  # what /proc does not show
         return leaked
 
@@ -4238,7 +4234,6 @@ def free_port(slot: int, slots: int) -> int:
     first = PORT_FIRST + os.getpid() * 16 % PORT_BASES + slot
     for port in range(first, PORT_LAST + 1, slots):
         with socket.socket() as listener, suppress(OSError):
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("", port))
             return port
     return first
@@ -4355,32 +4350,10 @@ class Host:
         Called in its thread, as are the next two.
         """
         test = attempt.test
-        process = attempt.process
         try:
-            kills = self.oom_kills
-            before = file_signature(test.junit)
-            process.spawn(self.job(attempt, log), fresh_file(log))
-            process.wait()
-            ended = time.monotonic()
-            leaked: Sequence[ProcessInfo] = ()
-            if self.reaper.has_orphans():
-                self.post(Ended(ended, test))
-                leaked = process.sweep()
-            status = process.close()
-            fault, failures = junit_fault(test.junit, before)
-            cause = NO_CAUSE
-            if status or failures:
-                cause = find_cause(status, log, kills)
-            if cause == OOM_KILLED:
-                self.oom_kills = oom_kills()  # the next one is another
-            asked = time.monotonic()
-            sick = self.sick_of(attempt, bool(status or failures or leaked))
-            now = time.monotonic()
-            exited = Exited(now, test, status, fault, failures, cause, tuple(map(str, leaked)))
-            memory = now - asked
-            self.post(exited._replace(sick=sick, ended=ended, memory=memory, peak=process.peak))
+            self.post(self.run_process(attempt, log))
         except BaseException as error:  # a thread that dies in silence would hang the run
-            process.signal(signal.SIGKILL)
+            attempt.process.signal(signal.SIGKILL)
             why = f"cannot run {test.label}: {error}"
             details = ""
             if not isinstance(error, OSError):
@@ -4388,16 +4361,38 @@ class Host:
                 details = traceback_text()
             self.post(Broken(time.monotonic(), test, why, details))
 
-    def sick_of(self, attempt: Attempt, is_suspect: bool) -> Tuple[Sick, ...]:
-        """The GPUs that an attempt leaves sick, as far as they are looked at."""
+    def run_process(self, attempt: Attempt, log: str) -> Exited:
+        """Run one attempt, from spawn to the look at what it leaves. Raises OSError."""
+        test = attempt.test
+        process = attempt.process
+        kills = self.oom_kills
+        before = file_signature(test.junit or "")
+        output = fresh_file(log)
+        os.write(output, test.preface)
+        process.spawn(self.job(attempt, log), output)
+        process.wait()
+        ended = time.monotonic()
+        leaked: Sequence[ProcessInfo] = ()
+        if self.reaper.has_orphans():
+            self.post(Ended(ended, test))
+            leaked = process.sweep()
+        status = process.close()
+        fault, failures = junit_fault(test.junit, before)
+        cause = NO_CAUSE
+        if status or failures:
+            cause = find_cause(status, log, kills)
+        if cause == OOM_KILLED:
+            self.oom_kills = oom_kills()  # the next one is another
+        asked = time.monotonic()
         sick = [
-            Sick(device, f"{stuck} cannot be killed")
-            for stuck in attempt.process.stuck[:1]
-            for device in attempt.lease.devices
+            Sick(device, process.stuck) for device in attempt.lease.devices if process.stuck
         ]
-        if is_suspect:
+        if status or failures or leaked:
             sick += self.health.examine(attempt.lease)
-        return tuple(sick)
+        now = time.monotonic()
+        exited = Exited(now, test, status, fault, failures, cause, tuple(map(str, leaked)))
+        memory = now - asked
+        return exited._replace(sick=tuple(sick), ended=ended, memory=memory, peak=process.peak)
 
     def job(self, attempt: Attempt, log: str) -> Job:
         """The shell of one attempt. Raises OSError."""
@@ -4425,7 +4420,6 @@ class Host:
             environment,
             log,
             directory,
-            test.preface,
             None if test.shell.has_stdin else self.null,
         )
 
@@ -4857,7 +4851,7 @@ class Record:
         test = result.test
         if self.options.fails(result.outcome):
             if self.failed is None:
-                os.makedirs(os.path.dirname(self.failures) or ".", exist_ok=True)
+                os.makedirs(os.path.dirname(self.failures), exist_ok=True)
                 self.failed = Appender(
                     self.failures, is_named=self.options.fail_dir is not None
                 )
@@ -4912,8 +4906,6 @@ class Record:
         root = junit_of(PROGRAM, seconds, [summary_case(ends, self) for ends in attempts])
         began = time.localtime(time.time() - seconds)
         root[0].set("timestamp", time.strftime("%Y-%m-%dT%H:%M:%S", began))
-        run = xml_element("property", name="run", value=self.run)
-        root[0].insert(0, xml_element("properties", parts=[run]))
         write_xml(self.options.junit, root)
 
 
@@ -5016,8 +5008,7 @@ def complete_cases(path: str) -> Iterator[Any]:
             for _, element in ElementTree.iterparse(file):
                 element.tag = element.tag.rpartition("}")[2]
                 # Pytest, when ended, leaves a case without a name.
-                is_named = element.get("name")
-                if element.tag == "testcase" and is_named:
+                if element.tag == "testcase" and element.get("name"):
                     yield element
 
 

@@ -60,10 +60,10 @@ class ProcessCase(RunnerCase):
         leaked = process.sweep()
         return process.close(), sorted(info.name for info in leaked)
 
-    def events(self, job: Job, junit: Optional[str] = None) -> List[Any]:
+    def events(self, job: Job, **values: Any) -> List[Any]:
         """What an attempt posts."""
         posted: List[Any] = []
-        attempt = Attempt(a_test(junit=junit), Lease((), 0), 1, 0.0)
+        attempt = Attempt(a_test(**values), Lease((), 0), 1, 0.0)
         attempt.process = Process(self.reaper)
         host = run_tests.Host(run_tests.Machine(), self.reaper)
         host.post, host.oom_kills = posted.append, run_tests.oom_kills()
@@ -347,7 +347,7 @@ class StreamsTest(ProcessCase):
         for script, log in (("echo a long first run", b"a long first run\n"), ("echo b", b"b\n"), ("", b"")):
             self.events(self.job(script))
             self.assertEqual(self.read(), log)
-        self.events(self.job("echo b", preface=b"of before\n"))
+        self.events(self.job("echo b"), preface=b"of before\n")
         self.assertEqual(self.read(), b"of before\nb\n")
 
     def test_a_folder_for_the_log_that_is_gone_comes_back(self) -> None:
@@ -507,7 +507,6 @@ class JUnitFaultTest(RunnerCase):
         for path in (self.folder, self.folder + "/fifo", self.folder + "/device"):
             self.assertEqual(run_tests.junit_fault(path, None), ("unreadable (is no regular file)", 0))
             self.assertEqual(run_tests.tail_of(path), "")
-        self.assertIsNone(run_tests.file_signature(None))
         self.assertEqual(run_tests.junit_fault(None, None), ("", 0))
 
     def test_a_file_in_any_encoding_is_no_fault_of_the_runner(self) -> None:
