@@ -3766,12 +3766,12 @@ def fresh_file(path: str, access: int = os.O_WRONLY) -> int:
     return os.open(path, flags, 0o666)
 
 
-def file_signature(path: str) -> Optional[Tuple[int, int, int]]:
-    """What changes when a file is written anew; None if there is none."""
+def file_signature(path: str) -> str:
+    """What changes when a file is written anew; empty if there is none."""
     with suppress(OSError):
         status = os.stat(path)
-        return status.st_ino, status.st_mtime_ns, status.st_size
-    return None
+        return f"{status.st_ino} {status.st_mtime_ns} {status.st_size}"
+    return ""
 
 
 def tail_of(path: str, size: int = TAIL_BYTES) -> str:
@@ -4002,11 +4002,11 @@ class Reaper:
     def close(self) -> List[ProcessInfo]:
         """End what is left when all tests have ended, and the guard; returns what was left by no test in particular."""
         self.shared = frozenset()
-        left: List[ProcessInfo] = []
+        left: Set[ProcessInfo] = set()
         give_up = time.monotonic() + KILLED_S
         while self.orphans() and time.monotonic() < give_up:
             found = with_descendants(process_table(), self.orphans())
-            left += [info for info in found if info not in left]
+            left.update(found)
             send(signal.SIGKILL, found)
             self.collect()
             time.sleep(SWEEP_POLL_S)
@@ -4015,7 +4015,7 @@ class Reaper:
             import shutil
 
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
-        return left
+        return sorted(left)
 
 
 def run_mark() -> int:
@@ -4087,8 +4087,7 @@ class Process:
             with suppress(OSError):  # it has ended
                 limits = self.mark, resource.RLIM_INFINITY
                 resource.prlimit(self.popen.pid, resource.RLIMIT_RTTIME, limits)
-        with self.lock:
-            self.pid = self.popen.pid
+        self.pid = self.popen.pid
         if self.sent:
             self.signal(self.sent)
 
@@ -4444,7 +4443,7 @@ MISSING = "missing"
 STALE = "stale, from an earlier run"
 
 
-def junit_fault(path: Optional[str], before: Optional[Tuple[int, int, int]]) -> Tuple[str, int]:
+def junit_fault(path: Optional[str], before: str) -> Tuple[str, int]:
     """Why a JUnit file cannot be used (`missing`, `stale`, `truncated`), if so, and how many of its cases have failed.
 
     The counts of suites are believed too, if they say more. However large the file, no more than a piece is in memory.
@@ -4452,7 +4451,7 @@ def junit_fault(path: Optional[str], before: Optional[Tuple[int, int, int]]) -> 
     if path is None:
         return "", 0
     after = file_signature(path)
-    if after is None:
+    if not after:
         return MISSING, 0
     if after == before:
         return STALE, 0
@@ -4785,12 +4784,12 @@ class Record:
             selected=[test.name for test in selection.tests if test not in selection.deferred],
             left_out=[test.name for test in left_out],
         )
-        if (options.max_gpus is not None or options.only) and not reads_deferred(options):
-            self.write_deferred(selection.deferred)
+        path = deferred_path(options)
+        if path:
+            self.write_deferred(path, selection.deferred)
 
-    def write_deferred(self, tests: Collection[Test]) -> None:
+    def write_deferred(self, path: str, tests: Collection[Test]) -> None:
         """Name the deferred tests in `deferred.txt`, for `--only` to read; without any there is no such file."""
-        path = deferred_path(self.options)
         clear_name(path)
         if tests:
             with open(fresh_file(path), "wb") as file:
@@ -4909,16 +4908,14 @@ class Record:
         write_xml(self.options.junit, root)
 
 
-def reads_deferred(options: Options) -> bool:
-    """Whether `--only` reads the very `deferred.txt` that this run would write."""
-    return options.only is not None and os.path.realpath(options.only.path) == os.path.realpath(
-        deferred_path(options)
-    )
-
-
 def deferred_path(options: Options) -> str:
-    """The file that names the deferred tests."""
-    return os.path.join(options.log_dir, "deferred.txt")
+    """The file in which a run names the deferred tests; empty if it defers none, or reads that very file."""
+    path = os.path.join(options.log_dir, "deferred.txt")
+    if options.only is None and options.max_gpus is None:
+        return ""
+    if options.only and os.path.realpath(options.only.path) == os.path.realpath(path):
+        return ""
+    return path
 
 
 def make_log_dir(path: str) -> None:
@@ -5946,7 +5943,7 @@ def account(selection: Selection, options: Options) -> Iterator[str]:
         deferred.append(f"{number} that {what}")
     if deferred:
         line += f"; deferred {', '.join(deferred)}"
-        if not options.list and not reads_deferred(options):  # else nothing is written
+        if deferred_path(options) and not options.list:  # else nothing is written
             line += f": {deferred_path(options)}"
     if left_out:
         line += "; left out " + ", ".join(

@@ -499,21 +499,21 @@ class JUnitFaultTest(RunnerCase):
         }
         for name, (text, expected) in cases.items():
             with self.subTest(name):
-                self.assertEqual(run_tests.junit_fault(self.write("x.xml", text), None), expected)
+                self.assertEqual(run_tests.junit_fault(self.write("x.xml", text), ""), expected)
 
     def test_what_is_no_file_is_not_opened(self) -> None:
         os.mkfifo(os.path.join(self.folder, "fifo"))
         os.symlink("/dev/zero", os.path.join(self.folder, "device"))
         for path in (self.folder, self.folder + "/fifo", self.folder + "/device"):
-            self.assertEqual(run_tests.junit_fault(path, None), ("unreadable (is no regular file)", 0))
+            self.assertEqual(run_tests.junit_fault(path, ""), ("unreadable (is no regular file)", 0))
             self.assertEqual(run_tests.tail_of(path), "")
-        self.assertEqual(run_tests.junit_fault(None, None), ("", 0))
+        self.assertEqual(run_tests.junit_fault(None, ""), ("", 0))
 
     def test_a_file_in_any_encoding_is_no_fault_of_the_runner(self) -> None:
         for encoding in ("shift_jis", "utf-7", "no-such-encoding", "hex"):
             with self.subTest(encoding):
                 path = self.write("x.xml", f'<?xml version="1.0" encoding="{encoding}"?><a/>')
-                fault, failures = run_tests.junit_fault(path, None)
+                fault, failures = run_tests.junit_fault(path, "")
                 self.assertRegex(fault, "^$|^truncated$|^unreadable [(].+[)]$")
                 self.assertEqual(failures, 0)
 
