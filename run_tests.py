@@ -4331,9 +4331,8 @@ class Host:
 
     def start(self, attempt: Attempt, log: str) -> None:
         """Let a pool thread run an attempt, whose output goes to the file `log`."""
-        slot = attempt.lease.slot
         attempt.process = Process(
-            self.reaper, f"RUN_TESTS_RUN={self.run}", f"RUN_TESTS_SLOT={slot}"
+            self.reaper, f"RUN_TESTS_RUN={self.run}", f"RUN_TESTS_SLOT={attempt.lease.slot}"
         )
         if attempt.lease.shares == SHARES:
             self.health.alone.update(dict.fromkeys(attempt.lease.devices, attempt.process))
