@@ -4136,8 +4136,10 @@ class Process:
                     time.sleep(SWEEP_POLL_S)
 
     def log(self, text: str) -> None:
-        """Write a line of the runner's own into the test's log. Raises OSError."""
-        os.write(self.output, to_bytes(f"\n=== {PROGRAM}: {text} ===\n"))
+        """Write a line of the runner's own into the test's log, if that is open still. Raises OSError."""
+        with self.lock:
+            if not self.is_gone:
+                os.write(self.output, to_bytes(f"\n=== {PROGRAM}: {text} ===\n"))
 
     def wait(self) -> None:
         """Until the shell has ended. What it has left may run on, and its group is still ours: nobody reaps it yet."""
@@ -4180,7 +4182,7 @@ class Process:
         """Let the shell's process number and its log go; returns its exit status."""
         with self.lock:
             self.is_gone = True
-        os.close(self.output)
+            os.close(self.output)
         return self.popen.wait()
 
 

@@ -222,6 +222,16 @@ class GroupTest(ProcessCase):
             process.signal(signal.SIGKILL)
         killpg.assert_not_called()
 
+    def test_stacks_that_come_too_late_go_into_no_other_file(self) -> None:
+        """The number of the log is another file's by then."""
+        process = self.process("exit 5")
+        self.end(process)
+        other = os.open(self.write("other", ""), os.O_WRONLY)
+        for number in {other, os.dup2(other, process.output)}:
+            self.addCleanup(os.close, number)
+        process.signal(signal.SIGTERM, "why")
+        self.assertEqual(self.read("other"), b"")
+
 
 LIE = """
 import ctypes, sys
