@@ -3916,8 +3916,10 @@ class Reaper:
         self.count = 0  # of attempts
         self.mark = run_mark()  # that of the run; 0 where there are no marks
         self.path = "/proc/{0}/task/{0}/children".format(os.getpid())
-        # Whether orphans come to us, and are listed.
-        self.sees_orphans = (adopt_orphans() or os.getpid() == 1) and os.path.isfile(self.path)
+        adopts = adopt_orphans() or os.getpid() == 1
+        self.sees_orphans = adopts and os.path.isfile(
+            self.path
+        )  # they come to us, and are listed
         self.own = self.orphans()  # children from before the runner was exec'ed
         if not os.path.isdir("/proc/self"):
             warn(
@@ -4033,7 +4035,8 @@ def adopt_orphans() -> bool:
     with suppress(ImportError, OSError, AttributeError):
         import ctypes
 
-        return bool(ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0)  # PR_SET_CHILD_SUBREAPER
+        status = ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        return bool(status == 0)
     return False
 
 
@@ -4293,7 +4296,11 @@ class Host:
         return make_pool(self.machine.devices, tests, options, self.locks)
 
     def open(
-        self, run: str, slots: int, kept: Collection[int], post: Callable[[Any], None]
+        self,
+        run: str,
+        slots: int,
+        kept: Collection[int],
+        post: Callable[[Any], None],
     ) -> None:
         """Prepare for so many attempts of a run at once, whose events go to `post`; the guard holds locks in `kept`."""
         self.run = run
@@ -4390,7 +4397,8 @@ class Host:
         if status or failures or leaked:
             sick += self.health.examine(attempt.lease)
         now = time.monotonic()
-        exited = Exited(now, test, status, fault, failures, cause, tuple(map(str, leaked)))
+        names = tuple(map(str, leaked))
+        exited = Exited(now, test, status, fault, failures, cause, names)
         memory = now - asked
         return exited._replace(sick=tuple(sick), ended=ended, memory=memory, peak=process.peak)
 
@@ -4754,15 +4762,20 @@ class Record:
                 raise OSError(errno.EEXIST, "is no XML file; move it away", path)
         write_xml(path, xml_element("testsuites"))
         os.unlink(path)
-        if os.path.realpath(os.path.dirname(path)) == os.path.realpath(self.log_dir):
+        if os.path.samefile(os.path.dirname(path) or ".", self.log_dir):
             warn(
                 f"--junit {path} is beside the tests' own JUnit files: who reads them all counts each test twice"
             )
 
     def note(self, event: str, **values: Any) -> None:
         """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
-        record = {"event": event, "run": self.run, "time": round(time.time(), 3), **values}
-        self.journal.write(json.dumps(record).encode("ascii") + b"\n")
+        record = {
+            "event": event,
+            "run": self.run,
+            "time": round(time.time(), 3),
+            **values,
+        }
+        self.journal.write(to_bytes(json.dumps(record) + "\n"))
 
     def log_path(self, test: Test, attempt: int = 0) -> str:
         """The log of a test's last attempt, or of an earlier one."""
@@ -4793,8 +4806,8 @@ class Record:
         """Name the deferred tests in `deferred.txt`, for `--only` to read; without any there is no such file."""
         clear_name(path)
         if tests:
+            labels = dict.fromkeys(test.origin for test in tests)
             with open(fresh_file(path), "wb") as file:
-                labels = dict.fromkeys(test.origin for test in tests)
                 file.writelines(to_bytes(label) + b"\n" for label in labels)
 
     def test_start(self, attempt: Attempt) -> None:
@@ -4839,9 +4852,10 @@ class Record:
 
     def put_away(self, result: Result) -> None:
         """Keep the log and the JUnit file of an attempt from the next one (`x.attempt1.log`)."""
-        junit = result.test.junit
+        test = result.test
+        junit = test.junit
         with suppress(FileNotFoundError):  # whatever a test has put into the place of its log
-            os.rename(self.log_path(result.test), self.log_path(result.test, result.attempt))
+            os.rename(self.log_path(test), self.log_path(test, result.attempt))
         if junit and result.junit_fault not in (MISSING, STALE):
             # Without `.xml` at its end, since CI is to read the last attempt's alone.
             put_aside(junit, f"{junit}.attempt{result.attempt}")
@@ -4961,7 +4975,12 @@ def xml_text(text: str) -> str:
     )
 
 
-def xml_element(tag: str, text: str = "", parts: Iterable[Any] = (), **attributes: str) -> Any:
+def xml_element(
+    tag: str,
+    text: str = "",
+    parts: Iterable[Any] = (),
+    **attributes: str,
+) -> Any:
     """An element with these parts, and with what XML can hold of these texts."""
     from xml.etree import ElementTree  # few runs write XML, and its import costs a start 6 ms
 
