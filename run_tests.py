@@ -621,7 +621,7 @@ NESTED = (
     FLAT + r"""|[$<>]\(|\$\{|["(){}]|(?<![^\s;&|()])\#[^\n]*|\bcase\s[^\n;]*?\sin\b|\besac\b"""
 )
 QUOTED = r"""(?s)\\.|`(?:[^`\\]|\\.)*`|\$\(|\$\{|["}]"""
-CLOSERS: Mapping[str, str] = {
+NESTS: Mapping[str, str] = {
     "$(": ")",
     "<(": ")",
     ">(": ")",
@@ -631,22 +631,24 @@ CLOSERS: Mapping[str, str] = {
     '$"': '"',
 }
 NO_WORD = (
-    r"(?P<blank>(?:[ \t]|\\\n)+)|(?P<comment>#[^\n]*)|(?P<operator>\|\||&&|;;&?|;&|\|&|&>>?"
+    r"(?P<blank>(?:[ \t]|\\\n)+)|(?P<comment>#[^\n]*)|(?P<operator>\|\||&&|;;&?|;&|\|&|&>>?|\([ \t]*\)"
     r"|(?:\d+|\{\w+\})?(?:<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|[;|()&\n])"
 )
 PIPES = ("|", "|&")
-STOPS = names_in("; && || & | |& ;; ;& ;;& )") | {"\n"}
+SEPARATORS = names_in("; && || & | |&") | {"\n"}
 LOOPS = ("while", "until", "for", "select")
-CLAUSES: Mapping[str, str] = {
-    "if": "then elif else fi",
-    "while": "do done",
-    "until": "do done",
-    "{": "}",
-    "(": ")",
-    "for": "done }",
-    "select": "done }",
-    "case": ";; ;& ;;& esac",
+COMPOUNDS = names_in("if while until for select case { (")
+# What ends the heads of some, where a head may end the text, too.
+HEADS: Mapping[str, Sequence[str]] = {
+    "for": ("do", "{", ""),
+    "select": ("do", "{", ""),
+    "case": ("in", ""),
 }
+# What ends a compound command, and what a list of commands, where a command may begin.
+CLOSERS = names_in("fi done } ) esac")
+LIST_CLOSERS = CLOSERS | names_in("then elif else do ;; ;& ;;& ()")
+# What no word of a simple command is.
+STOPS = SEPARATORS | names_in(";; ;& ;;& ( ) ()") | {""}
 
 
 class Token(NamedTuple):
@@ -670,8 +672,8 @@ def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
         at = found.end()
         if piece == closer:
             return at
-        if piece in CLOSERS and (piece != "(" or closer == ")"):
-            at = end_of_nest(text, at, CLOSERS[piece], pattern if piece == "${" else NESTED)
+        if piece in NESTS and (piece != "(" or closer == ")"):
+            at = end_of_nest(text, at, NESTS[piece], pattern if piece == "${" else NESTED)
         elif closer in (")", "esac") and piece.startswith("case"):
             at = end_of_nest(text, at, "esac")  # a `)` ends a pattern there
         elif closer == "}" and piece.startswith("#"):
@@ -686,8 +688,8 @@ def end_of_word(text: str, start: int) -> int:
         if found is None:
             return max(at, start + 1)
         at = found.end()
-        if found.group() in CLOSERS:
-            at = end_of_nest(text, at, CLOSERS[found.group()])
+        if found.group() in NESTS:
+            at = end_of_nest(text, at, NESTS[found.group()])
 
 
 def read_tokens(text: str) -> List[Token]:
@@ -760,9 +762,12 @@ class Reader:
         self.text = text
         self.comments = [token for token in tokens if token.kind == "comment"]
         self.tokens = [token for token in tokens if token.kind != "comment"]
-        self.tokens.append(Token("end", "", len(text), len(text)))
+        self.tokens += [Token("end", "", len(text), len(text))] * 2
         self.at = 0
         self.nodes = self.read_list()
+        while self.next:  # behind a word that closes nothing
+            self.at += 1
+            self.nodes += self.read_list()
 
     @property
     def next(self) -> str:
@@ -775,17 +780,19 @@ class Reader:
         self.at += token.kind != "end"
         return token
 
-    def pass_all(self, text: str) -> None:
-        """Leave tokens behind us while they are this."""
-        while self.next == text:
+    def skip(self, *texts: str) -> bool:
+        """Leave tokens behind us while they are among these; whether there were any."""
+        start = self.at
+        while self.next in texts:
             self.at += 1
+        return self.at > start
 
-    def read_list(self, *closers: str) -> List[Node]:
+    def read_list(self) -> List[Node]:
         """The commands up to a word that closes their list."""
         nodes: List[Node] = []
         before = ";"
-        while self.next and self.next not in closers:
-            if self.next not in STOPS:
+        while self.next and self.next not in LIST_CLOSERS:
+            if self.next not in SEPARATORS:
                 nodes.append(self.read_command(before))
                 before = ";"
                 continue
@@ -797,23 +804,18 @@ class Reader:
         return nodes
 
     def read_command(self, before: str) -> Node:
-        """The simple or compound command that comes next."""
+        """The simple or compound command, or the function, that comes next."""
         node = Node(before)
         node.start = self.tokens[self.at].start
         while self.next in ("!", "time"):
             node.lead = self.pass_token().text
-            self.pass_all("-p")  # of `time`
-        is_function = self.next == "function"
-        self.at += is_function
-        following = [token.text for token in self.tokens[self.at + 1 : self.at + 3]]
-        has_brackets = following == ["(", ")"] and self.next not in CLAUSES
-        if is_function or has_brackets:
+            self.skip("-p")  # of `time`
+        if self.skip("function") or self.tokens[self.at + 1].text == "()":
             node.kind = "function"
             node.words = [self.pass_token()]
-            self.at += 2 * has_brackets
-            self.pass_all("\n")
+            self.skip("()", "\n")
             node.bodies = [[self.read_command(";")]]
-        elif self.next in CLAUSES:
+        elif self.next in COMPOUNDS:
             self.read_compound(node)
         self.read_words(node)
         node.end = self.tokens[self.at - 1].end
@@ -825,44 +827,39 @@ class Reader:
     def read_compound(self, node: Node) -> None:
         """A compound command, from the word that opens it to the one that closes it."""
         node.kind = self.pass_token().text
-        closers = CLAUSES[node.kind].split()
-        if node.kind in ("for", "select", "case"):
-            while self.next not in ("do", "{", ""):
+        if node.kind in HEADS:
+            while self.next not in HEADS[node.kind]:
                 token = self.pass_token()
-                if token.kind == "word":
-                    node.words.append(token)
-                if token.text == "in" and node.kind == "case":
-                    break
-            if self.next in ("do", "{"):
-                self.at += 1
-        while self.next:
+                node.words += [token] * (token.kind == "word")
+            self.pass_token()
+        closer = ""
+        while self.next and closer not in CLOSERS:
             if node.kind == "case":  # a pattern, up to its bracket
                 while self.next not in (")", "esac", ""):
                     self.at += 1
-                self.pass_all(")")
-            nodes = self.read_list(*closers)
-            closer = self.next and self.pass_token().text
+                self.skip(")")
+            nodes = self.read_list()
+            closer = self.pass_token().text
             if closer in ("then", "do"):
                 node.conditions.append(nodes)
             else:
                 node.bodies.append(nodes)
-            if closer in closers[-1:] or node.kind in ("for", "select"):
-                break
 
     def read_words(self, node: Node) -> None:
         """The words and redirections of a simple command, or the redirections behind a compound one."""
-        while self.next and self.next not in STOPS:
+        while self.next not in STOPS:
             token = self.tokens[self.at]
-            if token.kind == "operator" and token.text != "(":
-                node.redirects.append(self.pass_token())
-                if self.next and self.next not in STOPS:
-                    node.redirects.append(self.pass_token())
-            elif node.kind:
+            if node.kind and token.kind != "operator":
                 break
+            self.at += 1
+            if token.kind == "operator":
+                node.redirects.append(token)
+                if self.next not in STOPS:
+                    node.redirects.append(self.pass_token())
             elif not node.words and re.match(ASSIGNMENT, token.text):
-                node.assigned.append(self.pass_token())
+                node.assigned.append(token)
             else:
-                node.words.append(self.pass_token())
+                node.words.append(token)
                 while token.text == "[[" and self.next and node.words[-1].text != "]]":
                     node.words.append(self.pass_token())
 
