@@ -654,7 +654,7 @@ STOPS = SEPARATORS | names_in(";; ;& ;;& ( ) ()") | {""}
 class Token(NamedTuple):
     """A piece of a command. `start` and `end` are offsets in its text."""
 
-    kind: str  # word, operator or comment
+    kind: str  # word, operator, comment, or document: all that begin behind one newline
     text: str
     start: int
     end: int
@@ -693,7 +693,7 @@ def end_of_word(text: str, start: int) -> int:
 
 
 def read_tokens(text: str) -> List[Token]:
-    """The words, operators and comments of a command, or of several. `(( … ))` is a word."""
+    """The words, operators, comments and here-documents of commands. `(( … ))` is a word."""
     tokens: List[Token] = []
     # Patterns: the ends of here-documents that begin behind the next newline.
     documents: List[str] = []
@@ -715,10 +715,10 @@ def read_tokens(text: str) -> List[Token]:
                 documents.append(indent + re.escape(unquoted(text[start:at])))
         if kind != "blank":
             tokens.append(Token(kind, text[start:at], start, at))
-        if text[start] == "\n":
+        if text[start] == "\n" and documents:
             for last in documents:
-                end = re.compile(rf"(?m)^{last}$\n?").search(text, at)
-                at = end.end() if end else len(text)
+                at = next(re.compile(rf"(?m)^{last}$\n?|\Z").finditer(text, at)).end()
+            tokens.append(Token("document", text[start + 1 : at], start + 1, at))
             documents.clear()
     return tokens
 
@@ -761,7 +761,8 @@ class Reader:
         tokens = read_tokens(text)
         self.text = text
         self.comments = [token for token in tokens if token.kind == "comment"]
-        self.tokens = [token for token in tokens if token.kind != "comment"]
+        self.documents = [token for token in tokens if token.kind == "document"]
+        self.tokens = [token for token in tokens if token.kind in ("word", "operator")]
         self.tokens += [Token("end", "", len(text), len(text))] * 2
         self.at = 0
         self.nodes = self.read_list()
@@ -1430,9 +1431,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.assigned and first.words and not first.lead:
         prefix = first.assigned
         start = prefix[-1].end
-    documents = []  # here-documents begin behind the end of the line
-    if any(re.fullmatch(r"\d*<<-?", token.text) for token in reader.tokens):
-        documents = [reader.text[reader.text.index("\n", end) :].rstrip("\n")]
+    documents = ["\n" + each.text[:-1] for each in reader.documents if each.start > end]
     words = tuple(token.text for token in first.words if not first.kind)
     test = TestLine(
         parsed.name,

@@ -120,7 +120,7 @@ def with_plugin(command: str, folder: str, place: str) -> str:
     mine = {"PYTHONPATH": (folder, ":"), "PYTEST_ADDOPTS": (f"-p {PLUGIN}", " ")}
     for token in reversed(run_tests.read_tokens(command)):
         name, equals, value = token.text.partition("=")
-        if name in mine and equals:
+        if name in mine and equals and token.kind == "word":
             first, mark = mine[name]
             more = f"{shlex.quote(mark)}{value}" * bool(value)
             own = f"{name}={shlex.quote(first)}{more}"

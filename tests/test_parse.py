@@ -225,6 +225,12 @@ class Splitting(ParseCase):
                 self.assertEqual(bodies(command + "\n"), [(1, command)])
         test = self.parse_one("cat <<EOF || test_fail 'the label'  #: gpus=2\nhello\nEOF\n")
         self.assertEqual((test.label, test.gpus, self.output(test)), ("the label", 2, "hello\n"))
+        for text in ("cat <<EOF \\\n  || test_fail l\nhello\nEOF\n", "cat <<EOF ||\nhello\nEOF\ntest_fail l\n",
+                     "cat <<EOF || # why\nhello\nEOF\n\n  test_fail l  # so\n",
+                     "for i in 1; do cat <<A; done && \\\ncat <<EOF || test_fail l\nhel\nA\nlo\nEOF\n"):
+            with self.subTest(text=text):
+                test = self.parse_one(text)
+                self.assertEqual((test.label, self.output(test).replace("hel\nlo", "hello")), ("l", "hello\n"))
 
     def test_comments_begin_only_at_the_start_of_a_word(self) -> None:
         rows = [("a b#c", "a b#c"), ("a \\# b", "a \\# b"), ("a '#' \"#\" $#", "a '#' \"#\" $#"), ("a #b", "a"),
@@ -330,7 +336,7 @@ class Reading(TestCase):
                 ("a>b 2>&1 <<<c", ["a", ">", "b", "2>&", "1", "<<<", "c"]), ("a <(b c) >(d)", ["a", "<(b c)", ">(d)"]),
                 ("`a \\` b` $'c\\' d' $\"e f\"", ["`a \\` b`", "$'c\\' d'", '$"e f"']),
                 ("((i = 1 << 2, (i > 3))) || a", ["((i = 1 << 2, (i > 3)))", "||", "a"]),
-                ("a <<E b\n'x #\nE\nc # d", ["a", "<<", "E", "b", "\n", "c", "# d"]),
+                ("a <<E b\n'x #\nE\nc # d", ["a", "<<", "E", "b", "\n", "'x #\nE\n", "c", "# d"]),
                 ("a&&b||c;d&e|&f", ["a", "&&", "b", "||", "c", ";", "d", "&", "e", "|&", "f"])):
             with self.subTest(text=text):
                 self.assertEqual([token.text for token in run_tests.read_tokens(text)], words)
