@@ -71,6 +71,7 @@ import os
 import re
 import resource
 import shlex
+import shutil
 import signal
 import stat
 import subprocess
@@ -604,9 +605,7 @@ SEVERAL_GPUS = (
     r"(?i)--nproc[-_]per[-_]node[= ]([2-9]|\d\d|gpu|auto)|\bmpi(run|exec)\b.* -n?p? ?([2-9]|\d\d)"
     r"|distributed|multi[-_]?gpu"
 )
-MASK_VARIABLES = (
-    "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK".split()
-)
+MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
 WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
 COMPANION_KEYS = "split after-crash nodes".split()
 
@@ -959,8 +958,13 @@ def hides_failures(nodes: Sequence[Node], infallible: Container[str]) -> bool:
 
 def is_mask(token: Token) -> bool:
     """Whether a word assigns a device mask."""
-    name = re.match(ASSIGNMENT, token.text)
-    return name is not None and name.group(1) in MASK_VARIABLES
+    return re.match(MASK, token.text) is not None
+
+
+def masks_in(nodes: Iterable[Node]) -> Iterator[Token]:
+    """The words of commands that assign a device mask."""
+    for node in walk(nodes):
+        yield from filter(is_mask, [*node.assigned, *node.words])
 
 
 def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
@@ -978,27 +982,21 @@ def is_on(option: str, said: str) -> bool:
     return re.findall(rf" ([-+])\w*(?:{option})", said)[-1:] == ["-"]
 
 
-def check_use(nodes: Sequence[Node], prefix: Sequence[Token], said: str) -> None:
-    """Raises BadValue if a test line would not do what it says.
+def check_use(nodes: Sequence[Node], said: str) -> None:
+    """Raises BadValue if a test, behind its environment prefix, would not do what it says.
 
-    `prefix`: the environment prefix that is taken out; `said`: by `set`, up to the line's end.
+    `said`: by `set`, up to the line's end.
     """
-    if nodes[-1].after == "&":
+    if any(node.name == "test_fail" for node in walk(nodes)):
         raise BadValue(
-            "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
+            '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
+            "of a loop or an `if` that is behind its `done` or `fi`"
         )
-    for node in walk(nodes):
-        if node.name == "test_fail":
-            raise BadValue(
-                '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
-                "of a loop or an `if` that is behind its `done` or `fi`"
-            )
-        for token in [*node.assigned, *node.words]:
-            if is_mask(token) and token not in prefix:
-                raise BadValue(
-                    f"{token.text} inside a line would pin the test; put it first on the line, or write "
-                    "`#: gpus=N`"
-                )
+    for token in masks_in(nodes):
+        raise BadValue(
+            f"{token.text} inside a line would pin the test; put it first on the line, or write "
+            "`#: gpus=N`"
+        )
     is_caught = any(node.before == "||" for node in walk(nodes))
     if is_on(ERREXIT, said) and not is_caught:
         return
@@ -1042,6 +1040,7 @@ class TestLine(NamedTuple):
     is_target: bool = False  # pytest runs it
     # A JUnit name without a folder is in the log dir, as run_test has it.
     in_log_dir: bool = False
+    lost: str = ""  # a program of it whose failure no status shows
     barrier: int = 0  # how many `wait` stand above it
     shell: Snapshot = Snapshot("", None)  # from which it starts
     preface: bytes = b""  # what the shell state above it has printed
@@ -1242,13 +1241,13 @@ class ListFile:
         self.lines = text.split("\n")
         self.waits = waits  # number of `wait` lines so far, those of the lists before included
         self.tests: List[TestLine] = []
-        # First line of each piece of shell state, from 0, to the line behind it.
-        self.states: Dict[int, int] = {}
-        self.functions: Set[str] = set()  # that it defines
+        self.states: List[int] = []  # the first line of each piece of shell state
+        # What bash is to read for the list: its shell state with a check behind each piece, at the same lines.
+        self.script = [""] * (len(self.lines) + 1)
+        self.has_run_test = False  # it defines a function of that name
         self.mistakes: List[Tuple[int, str]] = []
         # What `set` has said so far, and before the list.
         self.said = " -o " + os.environ.get("SHELLOPTS", "").replace(":", " -o ")
-        self.hints: List[str] = []  # what is no mistake, but may be one
 
     def complain(self, line: int, what: str) -> None:
         """Note a mistake, reported later as `file:line: what`."""
@@ -1258,14 +1257,6 @@ class ListFile:
         """The same, with what a command says, but where that has a condition."""
         sets = (node for node in walk(nodes) if node.name == "set" and node.before == ";")
         return self.said + "".join(node.text.partition(" -- ")[0] for node in sets)
-
-    def note_lost(self, test: TestLine, nodes: Sequence[Node]) -> None:
-        """Note a program whose failure is not in the status of a test's line: `a; b`, a loop."""
-        for name in lost_programs(nodes):
-            self.hints.append(
-                f"{self.name}:{test.line}: a failure of `{name}` here is lost, as only the last command counts; "
-                "join commands by `&&`, or write `|| exit 1` behind it"
-            )
 
 
 # Says for each whole command of standard input its first and last line, from 0, and what is wrong with it. A command
@@ -1396,16 +1387,18 @@ def add_setting(parsed: ListFile, nodes: Sequence[Node], line: int, end: int) ->
     if not is_wait and not is_state(nodes):
         return False
     parsed.waits += is_wait  # it is state too: `set -x` shows it
-    parsed.states[line - 1] = end
+    parsed.states.append(line)
+    for number in range(line - 1, end):
+        parsed.script[number] += parsed.lines[number]
+    parsed.script[end] += f'{{ _rt_check "$?" {line}; }} 2>/dev/null; '
     parsed.said = parsed.said_with(nodes)
-    for node in walk(nodes):
-        for token in filter(is_mask, [*node.assigned, *node.words]):
-            raise BadValue(
-                f"{token.text} would put all tests below on the same GPUs; set it outside the list, "
-                "or ask for GPUs with `#: gpus=N`"
-            )
-        if node.kind == "function":
-            parsed.functions.add(node.words[0].text)
+    for token in masks_in(nodes):
+        raise BadValue(
+            f"{token.text} would put all tests below on the same GPUs; set it outside the list, "
+            "or ask for GPUs with `#: gpus=N`"
+        )
+    defined = [node.words[0].text for node in walk(nodes) if node.kind == "function"]
+    parsed.has_run_test = parsed.has_run_test or "run_test" in defined
     return True
 
 
@@ -1421,16 +1414,19 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     nodes = list(reader.nodes)
     label = ""
     last = nodes[-1]
-    is_handled = last.name == "test_fail" and last.before == "||" and last.after != "&"
+    if last.after == "&":
+        raise BadValue(
+            "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
+        )
+    is_handled = last.name == "test_fail" and last.before == "||"
     if is_handled:  # `test_fail >&2` has no label
         label = "".join(token.text for token in nodes.pop().words[1:2])
     first = nodes[0]
     end = nodes[-1].end
-    prefix = []
-    start = first.start
-    if first.assigned and first.words and not first.lead:
-        prefix = first.assigned
-        start = prefix[-1].end
+    prefix: List[Token] = []
+    if first.words and reader.tokens[: len(first.assigned)] == first.assigned:
+        prefix, first.assigned = first.assigned, []
+    start = [first.start, *(token.end for token in prefix)][-1]
     documents = ["\n" + each.text[:-1] for each in reader.documents if each.start > end]
     words = tuple(token.text for token in first.words if not first.kind)
     test = TestLine(
@@ -1447,13 +1443,13 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         barrier=parsed.waits,
     )
     test = with_mask(test, prefix)
-    if words[:1] == ("run_test",) and "run_test" not in parsed.functions:
+    if first.name == "run_test" and not parsed.has_run_test:
         test = read_run_test(test, nodes)
     else:
         said = parsed.said_with(nodes)
-        check_use(nodes, prefix, said)
+        check_use(nodes, said)
         if not is_on(ERREXIT, said):
-            parsed.note_lost(test, nodes)
+            test = test._replace(lost=next(lost_programs(nodes), ""))
     parsed.tests.append(with_words(test))
 
 
@@ -1493,6 +1489,12 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
     barriers = [*(test.barrier for test in parsed.tests), parsed.waits]
     for test, barrier in zip(parsed.tests, barriers[1:]):
         where = f"{test.file}:{test.line}"
+        if test.lost:
+            found.setdefault(
+                "lost",
+                f"{where}: a failure of `{test.lost}` here is lost, as only the last command counts; "
+                "join commands by `&&`, or write `|| exit 1` behind it",
+            )
         if barrier == test.barrier and re.match(PREPARES, " ".join(map(unquoted, test.words))):
             found.setdefault(
                 "prepares",
@@ -1509,7 +1511,7 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
                 f"{where}: this looks like a test of several GPUs, and gets one; write `#: gpus=N` "
                 "behind it, or `#: gpus=1` if that is right",
             )
-    return [*parsed.hints[:1], *found.values()]
+    return list(found.values())
 
 
 # Shell state: one bash runs it once, when the list is read, and tells what the tests below it start from.
@@ -1711,18 +1713,11 @@ def with_source(text: str) -> str:
 
 
 def reading_script(parsed: ListFile) -> str:
-    """The list with a call of _rt_test in place of each test, and a check behind each line of state.
-
-    Each command of state stands on its own lines, so that bash names them in its messages.
-    """
-    lines = [""] * (len(parsed.lines) + 1)
-    for start, end in parsed.states.items():
-        lines[start:end] = parsed.lines[start:end]
+    """The list's shell state, with a call of _rt_test in place of each test."""
+    lines = list(parsed.script)
     for test in parsed.tests:
         words = " ".join(map(shlex.quote, test.to_expand())).replace("\n", "'$'\\n''")
-        lines[test.line - 1] = f'{{ _rt_test {words} "$@"; }} 2>/dev/null'
-    for start, end in parsed.states.items():
-        lines[end] = f'{{ _rt_check "$?" {start + 1}; }} 2>/dev/null; {lines[end]}'
+        lines[test.line - 1] += f'{{ _rt_test {words} "$@"; }} 2>/dev/null'
     lines[-1] += "{ _rt_end ; } 2>/dev/null"
     # Here, since `.` keeps traps from a file.
     lines[0] = f'{{ trap "$_rt_trap" DEBUG; }} 2>/dev/null; {lines[0]}'
@@ -1758,15 +1753,11 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     pieces = printed.replace(copy.encode(), to_bytes(parsed.name)).split(mark.encode())
     tests = list(read_answers(parsed, pieces))
     if b"end" not in pieces[-2:]:
-        line = max([0, *parsed.states]) + 1
-        what = "the shell state here"
-        if len(tests) < len(parsed.tests):
-            line = parsed.tests[len(tests)].line
-            what = "the shell state above this line, or a word of it,"
+        lines = [test.line for test in parsed.tests[len(tests) :]]
         parsed.complain(
-            line,
-            f"{what} ends bash with status {status}{said_last(pieces[-1])}; "
-            f"run `bash -x {parsed.name}` to see where",
+            [*lines, *parsed.states[-1:], 1][0],
+            f"the shell state down to here, or a word of this line, ends bash with status {status}"
+            f"{said_last(pieces[-1])}; run `bash -x {parsed.name}` to see where",
         )
     return tests
 
@@ -1974,13 +1965,9 @@ def need_of(line: TestLine, options: Options) -> float:
     return len(list(itertools.takewhile(lambda entry: entry not in ("", "-1"), entries)))
 
 
-def find_program(name: str, environment: Any = None) -> str:
-    """The path of a program; empty if it is not on PATH, or not there."""
-    for folder in os.get_exec_path(environment):
-        path = os.path.join(folder, name)
-        if os.path.isfile(path) and os.access(path, os.X_OK):
-            return path
-    return ""
+def find_program(name: str, environment: Any = None) -> Optional[str]:
+    """The path of a program; None if it is not on PATH, or not there."""
+    return shutil.which(name, path=os.pathsep.join(os.get_exec_path(environment)))
 
 
 def check_files(parsed: ListFile, options: Options) -> None:

@@ -204,7 +204,7 @@ class Fuzz(ParseCase):
         self.assert_bash_reads(text, not parsed.mistakes)
         with unittest.mock.patch.object(run_tests, "split_list", return_value=pieces):    # not by bash once more
             run_tests.read_list(parsed)
-        found = [*parsed.states, *(test.line - 1 for test in parsed.tests)]
+        found = [*parsed.states, *(test.line for test in parsed.tests)]
         self.assertEqual(len(set(found)), len(found))
         for line, what in parsed.mistakes:
             self.assertTrue(1 <= line <= len(parsed.lines), line)

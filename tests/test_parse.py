@@ -87,7 +87,7 @@ def lines(commands: Iterable[str]) -> str:
 def kinds_of(commands: Sequence[str]) -> Dict[str, str]:
     """What commands are in a list of them all: `state`, `test`, `target`, or what is wrong with them."""
     parsed = read(lines(commands))
-    found = {line + 1: "state" for line in parsed.states}
+    found = dict.fromkeys(parsed.states, "state")
     found.update((test.line, "target" if test.is_target else "test") for test in parsed.tests)
     found.update(parsed.mistakes)
     line, kinds = 1, {}
@@ -247,7 +247,7 @@ class Splitting(ParseCase):
 
     def test_a_line_number_is_that_of_the_first_word(self) -> None:
         self.assertEqual(bodies("\\\n\\\na\nb\n"), [(3, "a"), (4, "b")])
-        self.assertEqual(read('\nexport A="x\ny"\n\nexport B=1 \\\n  C=2\n\\\ncd z\n').states, {1: 3, 4: 6, 7: 8})
+        self.assertEqual(read('\nexport A="x\ny"\n\nexport B=1 \\\n  C=2\n\\\ncd z\n').states, [2, 5, 8])
 
     def test_the_last_line_needs_no_end(self) -> None:
         for text in ("a\nb", "a\nb \\\n", "a\nb \\"):
@@ -395,7 +395,8 @@ class Kinds(ParseCase):
 
     def test_background_commands_have_no_verdict(self) -> None:
         self.assert_mistakes((command, "in the background") for command in (
-            "a &", "a && b &", "a 2>&1 &", 'a || test_fail "b" &', "a & # b", "export A=1 &", "test_x.py &"))
+            "a &", "a && b &", "a 2>&1 &", 'a || test_fail "b" &', "a & # b", "export A=1 &", "test_x.py &",
+            "run_test '' x.xml t.py l &"))
         self.assert_kind("test", ["a 2>&1", "a &> b", "a >& b", "a && b", "a '&'", "a \\&", "a |& b", "a >&-"])
 
     def test_a_handler_stands_at_the_end(self) -> None:
@@ -542,7 +543,7 @@ class Commands(ParseCase):
     def test_a_command_is_kept_as_written(self) -> None:
         commands = ["a  'b' \"$c\" | d && e; f", "A=1 b  c", "A='x y' B=\"$z\" c", "A=1 && b", ">&2 a b",
                     "< b python3 c",
-                    "! A=1 b", "a <<< b", "a >b 2>&1"]
+                    "! A=1 b", "a <<< b", "a >b 2>&1", ">b A=1 c", "A=1 >b B=2 c", "<b A=1 c"]
         self.assertEqual([test.command for test in self.parse(lines(f"  {line} # text" for line in commands))],
                          commands)
         test = self.parse_one("CUDA_VISIBLE_DEVICES=0,1 A=1 2>err >out printf '%s' caf\udce9 \udcff\n")
