@@ -562,13 +562,6 @@ def hash_function() -> Callable[[bytes], Any]:
     raise MachineError("this Python has no SHA-256; name another interpreter")
 
 
-def label_of_run(label: str, run: int) -> str:
-    """The label of a test in its first, second … run of `--repeat`: `a`, `a (run 2)`."""
-    if run == 1:
-        return label
-    return f"{label} (run {run})"
-
-
 def key_of(words: Iterable[str]) -> str:
     """A test's name in journals: 12 hex digits of the hash of its command and environment prefix."""
     return hash_function()(to_bytes(" ".join(words))).hexdigest()[:12]
@@ -598,9 +591,7 @@ INFALLIBLE = PRINTS | names_in(
 ERREXIT = "e|o errexit"  # the option of `set`
 NOT_FOLDERS = names_in("eval exec command builtin time trap type let coproc source")
 RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
-PREPARES = (
-    r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip)( |$)"
-)
+PREPARES = r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip)([\s;]|$)"
 SEVERAL_GPUS = (
     r"(?i)--nproc[-_]per[-_]node[= ]([2-9]|\d\d|gpu|auto)|\bmpi(run|exec)\b.* -n?p? ?([2-9]|\d\d)"
     r"|distributed|multi[-_]?gpu"
@@ -694,8 +685,7 @@ def end_of_word(text: str, start: int) -> int:
 def read_tokens(text: str) -> List[Token]:
     """The words, operators, comments and here-documents of commands. `(( … ))` is a word."""
     tokens: List[Token] = []
-    # Patterns: the ends of here-documents that begin behind the next newline.
-    documents: List[str] = []
+    documents = []  # patterns: the ends of those that begin behind the next newline
     at = 0
     while at < len(text):
         start = at
@@ -789,7 +779,7 @@ class Reader:
 
     def read_list(self) -> List[Node]:
         """The commands up to a word that closes their list."""
-        nodes: List[Node] = []
+        nodes = []
         before = ";"
         while self.next and self.next not in LIST_CLOSERS:
             if self.next not in SEPARATORS:
@@ -978,7 +968,7 @@ def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
 
 
 def is_on(option: str, said: str) -> bool:
-    """Whether a shell option, a pattern of its letter or name, is on after what `set` has said."""
+    """Whether a shell option, a pattern of its letter or name, is on after what the list's `set` have said."""
     return re.findall(rf" ([-+])\w*(?:{option})", said)[-1:] == ["-"]
 
 
@@ -1026,7 +1016,7 @@ class TestLine(NamedTuple):
     file: str
     line: int
     body: str  # bash: the command behind its environment prefix, without handler
-    words: Tuple[str, ...]  # of the body's first simple command
+    first: str  # word of the body
     key: str
     attributes: Attributes
     assigned: Tuple[str, ...] = ()  # the environment prefix, without masks
@@ -1035,10 +1025,9 @@ class TestLine(NamedTuple):
     has_mask: bool = False
     label: str = ""  # the word after `test_fail`, or run_test's fourth
     junit: str = ""  # the word after `--junitxml=`, or run_test's second
-    first: str = ""  # word of the body
     is_handled: bool = False  # it says `|| test_fail`, or is a call of run_test
     is_target: bool = False  # pytest runs it
-    # A JUnit name without a folder is in the log dir, as run_test has it.
+    # The runner says the name to pytest, and one without a folder is in the log dir, as run_test has it.
     in_log_dir: bool = False
     lost: str = ""  # a program of it whose failure no status shows
     barrier: int = 0  # how many `wait` stand above it
@@ -1074,10 +1063,9 @@ def with_words(test: TestLine) -> TestLine:
         label = expandable(
             re.sub(r"(?<![ \t])[ \t]*\\\n[ \t]*", " ", test.body), is_command=True
         )
-    first = "".join(test.words[:1])
-    if re.search(r"\$\(|`", first):
-        first = ""
-    return test._replace(label=label, prefix=prefix, first=first)
+    if re.search(r"\$\(|`", test.first):
+        test = test._replace(first="")
+    return test._replace(label=label, prefix=prefix)
 
 
 def expandable(text: str, is_command: bool) -> str:
@@ -1146,22 +1134,13 @@ def parse_pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no regular expression: {error}"
-        ) from None
+        raise BadValue(f"{text!r} is no regular expression: {error}") from None
     return text
 
 
 def parse_count(text: str) -> int:
     """A whole number from 0. Raises BadValue."""
     return int(parse_word(r"\d{1,6}", "a whole number", text))
-
-
-def parse_label(text: str) -> str:
-    """A label as written. Raises BadValue if there is nothing in it."""
-    if not re.sub(CONTROL, " ", text).strip():
-        raise BadValue("a label cannot be empty")
-    return text
 
 
 def parse_names(text: str) -> Tuple[str, ...]:
@@ -1184,7 +1163,7 @@ ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "gpus": parse_gpus,
     "timeout": parse_duration,
     "retries": parse_count,
-    "label": parse_label,
+    "label": functools.partial(parse_word, r"(?s).*\S.*", "a label, which cannot be empty"),
     "time": parse_duration,
     "lock": parse_names,
     "after": parse_names,
@@ -1246,8 +1225,7 @@ class ListFile:
         self.script = [""] * (len(self.lines) + 1)
         self.has_run_test = False  # it defines a function of that name
         self.mistakes: List[Tuple[int, str]] = []
-        # What `set` has said so far, and before the list.
-        self.said = " -o " + os.environ.get("SHELLOPTS", "").replace(":", " -o ")
+        self.said = ""  # by `set`, so far
 
     def complain(self, line: int, what: str) -> None:
         """Note a mistake, reported later as `file:line: what`."""
@@ -1428,18 +1406,18 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         prefix, first.assigned = first.assigned, []
     start = [first.start, *(token.end for token in prefix)][-1]
     documents = ["\n" + each.text[:-1] for each in reader.documents if each.start > end]
-    words = tuple(token.text for token in first.words if not first.kind)
+    word = "".join(token.text for token in first.words[:1] if not first.kind)
     test = TestLine(
         parsed.name,
         line,
         reader.text[start:end].strip(" \t") + "".join(documents),
-        words,
+        word,
         key_of([*(token.text for token in reader.tokens if token.end <= end), *documents]),
         attributes,
         label=label,
         junit=junit_word([token.text for token in inner_command(first).words]),
         is_handled=is_handled,
-        is_target=re.search(r"\.py(::|$)", unquoted("".join(words[:1]))) is not None,
+        is_target=re.search(r"\.py(::|$)", unquoted(word)) is not None,
         barrier=parsed.waits,
     )
     test = with_mask(test, prefix)
@@ -1455,15 +1433,17 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
 
 def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
     """What `run_test "ENV" "xml" "target" "label"` means. Raises BadValue."""
-    if len(test.words) != 5 or len(nodes) > 1 or nodes[0].redirects:
+    words = [token.text for token in nodes[0].words]
+    if len(words) != 5 or len(nodes) > 1 or nodes[0].redirects:
         raise BadValue(
             'run_test takes 4 words, "ENV" "xml" "target" "label", and stands alone; the name is that of the '
             "script which this replaces, unless the list defines a function run_test"
         )
-    _, environment, junit, target, label = test.words
+    _, environment, junit, target, label = words
     body = unquoted(target)
     parse_words(body)
-    for token in read_tokens(body):
+    inner = read_tokens(body)
+    for token in inner:
         if token.kind == "operator":
             raise BadValue(f"`{token.text}` in run_test's third word, {target}; quote it there")
     pairs = read_tokens(unquoted(environment))
@@ -1472,9 +1452,9 @@ def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
             f"run_test's first word is VAR=value pairs, or empty; it is {environment}"
         )
     return with_mask(test, pairs)._replace(
-        key=key_of([*test.assigned, *test.words[:4]]),
+        key=key_of([*test.assigned, *words[:4]]),
         body=body,
-        words=(target,),
+        first="".join(token.text for token in inner[:1]),
         label=label,
         junit=junit,
         is_handled=True,
@@ -1495,10 +1475,11 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
                 f"{where}: a failure of `{test.lost}` here is lost, as only the last command counts; "
                 "join commands by `&&`, or write `|| exit 1` behind it",
             )
-        if barrier == test.barrier and re.match(PREPARES, " ".join(map(unquoted, test.words))):
+        prepares = re.match(PREPARES, test.body)
+        if prepares and barrier == test.barrier:
             found.setdefault(
                 "prepares",
-                f"{where}: `{test.words[0]}` is a test here and runs beside those below; put it into "
+                f"{where}: `{prepares.group(1)}` is a test here and runs beside those below; put it into "
                 "the script that calls the runner, or write `wait` below it; a whole script is to be "
                 "a file that ends in .sh, or begins with #!",
             )
@@ -1917,20 +1898,22 @@ def is_folder(test: TestLine) -> bool:
 
 def make_test(line: TestLine, index: int, label: str, stem: str, options: Options) -> Test:
     """The test of a line of a list or script."""
-    junit = ""
-    if line.junit or line.is_target:
-        folder = line.shell.directory
-        if not line.junit or (line.in_log_dir and "/" not in line.junit):
-            folder = options.log_dir
-        junit = os.path.abspath(os.path.join(folder, line.junit or stem + ".xml"))
+    if line.is_target and not line.junit:
+        line = line._replace(junit=f"{stem}.xml", in_log_dir=True)
+    folder = line.shell.directory
+    if line.in_log_dir and "/" not in line.junit:
+        folder = options.log_dir
+    junit = os.path.abspath(os.path.join(folder, line.junit))
     words = list(line.assigned)
     if line.is_target:
         words += [shlex.quote(options.python), "-u", "-m", "pytest", "--tb=auto"]
-        if not junit_word(line.words):
+        if line.in_log_dir:
             words.append(f"--junitxml={shlex.quote(junit)}")
         words += map(shlex.quote, options.pytest_args)
-    if os.path.exists(junit) and not os.path.isfile(junit):
-        junit = ""  # a device, which is never replaced, and tells nothing
+    if not line.junit or (os.path.exists(junit) and not os.path.isfile(junit)):
+        junit = (
+            ""  # there is none, or it is a device, which is never replaced, and tells nothing
+        )
     timeout = options.timeout
     if line.attributes.timeout is not None:
         timeout = line.attributes.timeout
@@ -1978,15 +1961,14 @@ def check_files(parsed: ListFile, options: Options) -> None:
         directory = test.shell.directory
         python = options.python
         path = test.first.partition("::")[0]
-        if test.in_log_dir:  # run_test's third word may have arguments in it
-            path = path.split(" ")[0]
         if "/" in python:
             python = os.path.join(directory, python)
         if path and not os.path.exists(os.path.join(directory, path)):
-            what = f"{path} is not there; mend the path, or the shell state above it"
-            if re.search(r"[*?[]", path):
-                what = f"{path} is not expanded; name the folder, or write python3 -m pytest {path}"
-            parsed.complain(test.line, what)
+            parsed.complain(
+                test.line,
+                f"{path} is not there; mend the path (instead of a pattern, name the folder), or the shell "
+                "state above it",
+            )
         elif not find_program(python, test.shell.environment):
             parsed.complain(
                 test.line, f"--python {options.python} is no program here; name one that is"
@@ -2035,20 +2017,24 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
             check_files(parsed, options)
     lines = [test for parsed in lists for test in parsed.tests]
     labels = labels_of(lines)
-    named: Dict[Any, str] = {label: label for label in labels}
+    named: Dict[
+        Any, List[str]
+    ] = {}  # the labels of a test's runs, by its label, and as its list writes it
     for parsed, line, label in zip(owners, lines, labels):
-        named.setdefault((parsed, line.label), label)  # as it is written there
-    runs = range(1, options.repeat + 1)
+        named[label] = [
+            label,
+            *(f"{label} (run {run})" for run in range(2, options.repeat + 1)),
+        ]
+        named.setdefault((parsed, line.label), named[label])
     copies = []
     for parsed, line, label in zip(owners, lines, labels):
-        attributes = attributes_of_runs(parsed, line, named, runs)
-        copies += [(line._replace(attributes=attributes), label, run) for run in runs]
+        line = for_runs(line, parsed, named, options.repeat)
+        copies += [(line, label, run) for run in named[label]]
     stems = Unique("{}_{}", str.casefold)  # some file systems do not tell `A.log` from `a.log`
     tests = []
     # The logs that the lists name come first: none of the runner's own takes their place.
     for index in sorted(range(len(copies)), key=lambda index: not copies[index][0].junit):
-        line, origin, run = copies[index]
-        label = label_of_run(origin, run)
+        line, origin, label = copies[index]
         test = make_test(line, index, label, stems(stem_of(line, label)), options)
         tests.append(test._replace(origin=origin))
     tests.sort()
@@ -2058,21 +2044,20 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     return tests
 
 
-def attributes_of_runs(
-    parsed: ListFile, line: TestLine, named: Mapping[Any, str], runs: Sequence[int]
-) -> Attributes:
-    """The attributes of all runs of a test: `after` waits for all, and those that write one JUnit file take turns."""
+def for_runs(
+    line: TestLine, parsed: ListFile, named: Mapping[Any, Sequence[str]], repeat: int
+) -> TestLine:
+    """A test that waits for all runs of those that it is `after`; its own take turns if they write one JUnit file."""
     after: List[str] = []
     lock = line.attributes.lock
     for name in line.attributes.after:
-        label = named.get((parsed, name)) or named.get(name)
-        if label is None:
+        runs = named.get((parsed, name)) or named.get(name, ())
+        after += runs
+        if not runs:
             parsed.complain(line.line, f"after={name} names no test; write the label of one")
-        else:
-            after += [label_of_run(label, run) for run in runs]
-    if line.junit and len(runs) > 1:
+    if line.junit and repeat > 1:
         lock += (line.junit,)
-    return line.attributes._replace(after=tuple(after), lock=lock)
+    return line._replace(attributes=line.attributes._replace(after=tuple(after), lock=lock))
 
 
 def list_text(name: str) -> str:
@@ -2098,7 +2083,7 @@ def list_text(name: str) -> str:
 
 def parse_lists(options: Options, scratch: Scratch) -> Tuple[List[Test], List[str]]:
     """The tests of all lists, in order, and what may be a mistake. Raises ListError with one message per mistake."""
-    lists: List[ListFile] = []
+    lists = []
     mistakes: List[str] = []
     waits = 0
     for name in options.lists:
@@ -7831,7 +7816,7 @@ class ScriptFile:
             self.name,
             self.line_of(command.start),
             text,
-            tuple(words),
+            "".join(words[:1]),
             key_of(words_of(command)),
             self.attributes_of(command),
             label=label,
@@ -9168,7 +9153,7 @@ class ScriptRun(Run):
             self.name,
             int(line),
             "",
-            (label,),
+            label,
             key_of([label]),
             Attributes(),
             label=clean_label(label),
@@ -9204,7 +9189,7 @@ class ScriptRun(Run):
 
     def on_alone(self, _offset: int, line: str, command: str) -> str:
         """Bash runs the rest by itself, since its trap will not see all."""
-        place = TestLine(self.name, int(line), "", (), "", Attributes())
+        place = TestLine(self.name, int(line), "", "", "", Attributes())
         self.explain(place, f"behind `{command}` bash runs all by itself")
         return ""
 
