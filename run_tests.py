@@ -719,7 +719,7 @@ class Node:
     """
 
     def __init__(self, before: str) -> None:
-        self.kind = self.lead = self.after = ""  # `lead`: `!` or `time`
+        self.kind = self.lead = self.after = self.text = ""  # `lead`: `!` or `time`
         self.name = ""  # of a simple command, its first word; empty for assignments alone
         self.before = before  # the operator between the command before and this one
         self.assigned: List[Token] = []  # leading assignments
@@ -728,7 +728,6 @@ class Node:
         self.conditions: List[List[Node]] = []  # of `if`, `while`, `until`
         self.bodies: List[List[Node]] = []
         self.start = self.end = 0  # offsets
-        self.text = ""
 
     def parts(self) -> Iterator[Node]:
         """The commands right inside a compound one."""
@@ -856,9 +855,10 @@ class Reader:
 
 def unquoted(word: str) -> str:
     """A bash word without its quotes, nothing expanded; as written where it is not that simple."""
-    simple = re.fullmatch(r"""([\w@%+=:,./-]*)|'([^']*)'|"([^"\\$`]*)\"""", word)
-    if simple is not None:
-        return str(simple.group(simple.lastindex or 0))
+    if re.fullmatch(r"[\w@%+=:,./-]*", word):
+        return word
+    if re.fullmatch(r"""'[^']*'|"[^"\\$`]*\"""", word):
+        return word[1:-1]
     try:
         return " ".join(shlex.split(word))
     except ValueError:
@@ -873,7 +873,7 @@ def is_state(nodes: Sequence[Node]) -> bool:
     changes = False
     for node in walk(nodes):
         forks = node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
-        assigns = node.assigned != [] and not node.words
+        assigns = bool(node.assigned) and not node.words
         is_change = assigns or node.kind == "function" or node.name in STATE_WORDS
         is_beside = node.name in CHECKS | ENDS or (node.name in PRINTS and node not in nodes)
         if forks or not (node.kind or is_change or is_beside):
@@ -1864,15 +1864,14 @@ def labels_of(tests: Sequence[TestLine]) -> List[str]:
     """The labels, unique. Tests that differ in nothing but their environment prefix get what differs."""
     shared: Dict[str, Set[str]] = {}  # of the tests with a label, the assignments that all have
     for test in tests:
-        assigned = set(test.prefix.split("\n"))
-        shared[test.label] = shared.get(test.label, assigned) & assigned
+        assigned = test.prefix.split("\n")
+        shared.setdefault(test.label, set(assigned)).intersection_update(assigned)
     unique = Unique("{} #{}", str)
     labels = []
     for test in tests:
+        assigned = test.prefix.split("\n")
+        own = " ".join(each for each in assigned if each not in shared[test.label])
         label = test.label
-        own = " ".join(
-            assigned for assigned in test.prefix.split("\n") if assigned not in shared[label]
-        )
         if own:
             label = clean_label(f"{label} ({own})")
         labels.append(unique(label))
@@ -1889,9 +1888,8 @@ def clean_label(label: str) -> str:
 
 def is_folder(test: TestLine) -> bool:
     """Whether a test's first word is a folder, which pytest runs, and no command."""
-    if not test.first or test.first in NOT_FOLDERS:
-        return False
-    if not os.path.isdir(os.path.join(test.shell.directory, test.first)):
+    is_there = test.first and os.path.isdir(os.path.join(test.shell.directory, test.first))
+    if not is_there or test.first in NOT_FOLDERS:
         return False
     return "/" in test.first or not find_program(test.first)
 
@@ -1975,33 +1973,26 @@ def check_files(parsed: ListFile, options: Options) -> None:
             )
 
 
-def check_after(owners: Mapping[Test, ListFile]) -> None:
-    """No test can wait for one below a `wait`, or for itself."""
+def check_ties(owners: Mapping[Test, ListFile]) -> None:
+    """No two tests write one JUnit file, and none waits for itself, or for a test below a `wait`."""
     leaders = leaders_of(list(owners))
+    writers: Dict[Any, Test] = {}
     for test, parsed in owners.items():
-        for leader in leaders[test]:
-            if leader.barrier > test.barrier:
-                parsed.complain(
-                    test.line,
-                    f"after={leader.label} waits for a test below a `wait`, which waits for this one; "
-                    "move one of them across the `wait`",
-                )
-        if test in reach(leaders[test], leaders):
-            names = ",".join(leader.label for leader in leaders[test])
-            parsed.complain(test.line, f"after={names} goes in a circle; take one of them out")
-
-
-def check_junits(owners: Mapping[Test, ListFile]) -> None:
-    """Two tests that name the same JUnit file would overwrite each other's verdicts."""
-    writers: Dict[str, Test] = {}
-    for test, parsed in owners.items():
-        writer = writers.setdefault(test.junit or test.name, test)
-        if writer is not test and test.junit:
+        writer = writers.setdefault(test.junit or test.index, test)
+        after = "after=" + ",".join(leader.label for leader in leaders[test])
+        if writer is not test:
             parsed.complain(
                 test.line,
-                f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its "
-                "own",
+                f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its own",
             )
+        if any(leader.barrier > test.barrier for leader in leaders[test]):
+            parsed.complain(
+                test.line,
+                f"{after} waits for a test below a `wait`, which waits for this one; move one of them across "
+                "the `wait`",
+            )
+        if test in reach(leaders[test], leaders):
+            parsed.complain(test.line, f"{after} goes in a circle; take one of them out")
 
 
 def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) -> List[Test]:
@@ -2038,9 +2029,7 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         test = make_test(line, index, label, stems(stem_of(line, label)), options)
         tests.append(test._replace(origin=origin))
     tests.sort()
-    first_runs = dict(zip(tests[:: options.repeat], owners))
-    check_junits(first_runs)
-    check_after(first_runs)
+    check_ties(dict(zip(tests[:: options.repeat], owners)))
     return tests
 
 
