@@ -547,10 +547,9 @@ def death_of(status: Optional[int]) -> str:
     number = -status
     if status >= 0:
         number = status - EXIT_SIGNAL
-    try:
+    with suppress(ValueError):
         return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}" if status < 0 else ""
+    return f"signal {number}" * (status < 0)
 
 
 @functools.lru_cache(maxsize=None)
@@ -734,6 +733,9 @@ class Node:
         return chain.from_iterable([*self.conditions, *self.bodies])
 
 
+Nodes = Sequence[Node]
+
+
 def walk(nodes: Iterable[Node]) -> Iterator[Node]:
     """Commands and all that are in them, but for the bodies of functions."""
     for node in nodes:
@@ -842,9 +844,7 @@ class Reader:
                 break
             self.at += 1
             if token.kind == "operator":
-                node.redirects.append(token)
-                if self.next not in STOPS:
-                    node.redirects.append(self.pass_token())
+                node.redirects += [token, self.pass_token()]
             elif not node.words and re.match(ASSIGNMENT, token.text):
                 node.assigned.append(token)
             else:
@@ -868,7 +868,7 @@ def unquoted(word: str) -> str:
 # What a command is, by its words.
 
 
-def is_state(nodes: Sequence[Node]) -> bool:
+def is_state(nodes: Nodes) -> bool:
     """Whether a command only changes the shell: state words, assignments, functions, and what guards them."""
     changes = False
     for node in walk(nodes):
@@ -882,14 +882,14 @@ def is_state(nodes: Sequence[Node]) -> bool:
     return changes and not ends_in_check(nodes)
 
 
-def ends_in_check(nodes: Sequence[Node]) -> bool:
+def ends_in_check(nodes: Nodes) -> bool:
     """Whether the last thing that a command does is to look: `export A=1; test -e F`."""
     if not nodes or nodes[-1].kind == "function":
         return False
     return nodes[-1].name in CHECKS - {"true"} or any(map(ends_in_check, nodes[-1].bodies))
 
 
-def can_fail(nodes: Sequence[Node], infallible: Container[str]) -> bool:
+def can_fail(nodes: Nodes, infallible: Container[str]) -> bool:
     """Whether the status of a list of commands can be other than 0."""
     fails = before = False  # the list up to this command, and up to its pipeline
     joint = ";"  # what stands before the pipeline
@@ -905,7 +905,7 @@ def can_fail(nodes: Sequence[Node], infallible: Container[str]) -> bool:
     return fails
 
 
-def lost_programs(nodes: Sequence[Node], is_loop: bool = False) -> Iterator[str]:
+def lost_programs(nodes: Nodes, is_loop: bool = False) -> Iterator[str]:
     """Names of programs that run tests and whose failure no status shows, since other commands come behind them."""
     for node in nodes:
         for body in node.bodies:
@@ -933,7 +933,7 @@ def command_can_fail(node: Node, infallible: Container[str]) -> bool:
     return node.name not in infallible
 
 
-def hides_failures(nodes: Sequence[Node], infallible: Container[str]) -> bool:
+def hides_failures(nodes: Nodes, infallible: Container[str]) -> bool:
     """Whether a command passes whatever its parts do, other than by an explicit `|| true`."""
     last = nodes[-1]
     if can_fail(nodes, infallible) or (last.before == "||" and last.name in ("true", ":")):
@@ -972,7 +972,7 @@ def is_on(option: str, said: str) -> bool:
     return re.findall(rf" ([-+])\w*(?:{option})", said)[-1:] == ["-"]
 
 
-def check_use(nodes: Sequence[Node], said: str) -> None:
+def check_use(nodes: Nodes, said: str) -> None:
     """Raises BadValue if a test, behind its environment prefix, would not do what it says.
 
     `said`: by `set`, up to the line's end.
@@ -1231,7 +1231,7 @@ class ListFile:
         """Note a mistake, reported later as `file:line: what`."""
         self.mistakes.append((line, re.sub(CONTROL, " ", what)))
 
-    def said_with(self, nodes: Sequence[Node]) -> str:
+    def said_with(self, nodes: Nodes) -> str:
         """The same, with what a command says, but where that has a condition."""
         sets = (node for node in walk(nodes) if node.name == "set" and node.before == ";")
         return self.said + "".join(node.text.partition(" -- ")[0] for node in sets)
@@ -1345,8 +1345,7 @@ def read_attributes(
     """What `#:` comments behind a command say of it, or one on a line of its own of the tests below."""
     attributes = defaults
     for comment in reader.comments:
-        typo = re.match(r"#\s+:\s*(\w+)=", comment.text)
-        if typo and typo.group(1) in ATTRIBUTES:
+        if re.match(rf"#\s+:\s*({'|'.join(ATTRIBUTES)})=", comment.text):
             parsed.complain(line, f"`{comment.text}` is a comment; write `#:` without a space")
         if not comment.text.startswith("#:"):
             continue
@@ -1359,7 +1358,7 @@ def read_attributes(
     return attributes
 
 
-def add_setting(parsed: ListFile, nodes: Sequence[Node], line: int, end: int) -> bool:
+def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     """Add a command that is a barrier or shell state; returns whether it is one. Raises BadValue."""
     is_wait = nodes[0].text == "wait" and len(nodes) == 1
     if not is_wait and not is_state(nodes):
@@ -1431,7 +1430,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     parsed.tests.append(with_words(test))
 
 
-def read_run_test(test: TestLine, nodes: Sequence[Node]) -> TestLine:
+def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
     """What `run_test "ENV" "xml" "target" "label"` means. Raises BadValue."""
     words = [token.text for token in nodes[0].words]
     if len(words) != 5 or len(nodes) > 1 or nodes[0].redirects:
@@ -1483,10 +1482,8 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
                 "the script that calls the runner, or write `wait` below it; a whole script is to be "
                 "a file that ends in .sh, or begins with #!",
             )
-        is_told = (
-            test.attributes.gpus is not None or test.has_mask or options.gpus_per_test != 1
-        )
-        if not is_told and re.search(SEVERAL_GPUS, test.body):
+        has_one = test.attributes.gpus is None and need_of(test, options) == 1
+        if has_one and re.search(SEVERAL_GPUS, test.body):
             found.setdefault(
                 "asks",
                 f"{where}: this looks like a test of several GPUs, and gets one; write `#: gpus=N` "
