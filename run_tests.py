@@ -650,35 +650,29 @@ class Token(NamedTuple):
 
 
 def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
-    """The offset behind the `)`, `}`, `"` or `esac` that ends what has begun just before `at`."""
+    """The offset behind the `)`, `}`, `"` or `esac` that ends what has begun just before `at`.
+
+    Without a closer, behind the word at `at`.
+    """
     if closer == '"':
         pattern = QUOTED
+    find = re.compile(pattern).search
+    if not closer:
+        find = re.compile(WORD_PIECE).match
     while True:
-        found = re.compile(pattern).search(text, at)
+        found = find(text, at)
         if found is None:
-            return len(text)
+            return len(text) if closer else at
         piece = found.group()
         at = found.end()
         if piece == closer:
             return at
-        if piece in NESTS and (piece != "(" or closer == ")"):
+        if piece in NESTS and (piece != "(" or closer in ("", ")")):
             at = end_of_nest(text, at, NESTS[piece], pattern if piece == "${" else NESTED)
         elif closer in (")", "esac") and piece.startswith("case"):
             at = end_of_nest(text, at, "esac")  # a `)` ends a pattern there
         elif closer == "}" and piece.startswith("#"):
             at = found.start() + 1  # no comment but an operator: ${path/ #/}
-
-
-def end_of_word(text: str, start: int) -> int:
-    """The offset behind the bash word at `start`."""
-    at = start
-    while True:
-        found = re.compile(WORD_PIECE).match(text, at)
-        if found is None:
-            return max(at, start + 1)
-        at = found.end()
-        if found.group() in NESTS:
-            at = end_of_nest(text, at, NESTS[found.group()])
 
 
 def read_tokens(text: str) -> List[Token]:
@@ -697,7 +691,7 @@ def read_tokens(text: str) -> List[Token]:
             kind = str(found.lastgroup)
             at = found.end()
         else:
-            at = end_of_word(text, at)
+            at = max(end_of_nest(text, at, ""), at + 1)
             if tokens and re.fullmatch(r"\d*<<-?", tokens[-1].text):
                 indent = r"\t*" * tokens[-1].text.endswith("-")
                 documents.append(indent + re.escape(unquoted(text[start:at])))
