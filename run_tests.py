@@ -1072,16 +1072,14 @@ def expandable(text: str, is_command: bool) -> str:
         return text and shlex.quote(text)
     pieces = []
     quote = ""
-    for found in re.finditer(r"(?as)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))|\\.|.", text):
+    for found in re.finditer(r"(?as)\$(\{)?([A-Za-z_]\w*)(?(1)\})|\\.|.", text):
         piece = found.group()
-        name = found.group(1) or found.group(2)
-        if is_command and piece in ("'", '"'):
-            if not quote:
-                quote = piece
-            elif quote == piece:
-                quote = ""
-        if name and quote != "'":
-            pieces.append("${%s-\\%s}" % (name, piece.replace("}", "\\}")))
+        if piece == quote:
+            quote = ""
+        elif is_command and not quote and piece in ("'", '"'):
+            quote = piece
+        if found.group(2) and quote != "'":
+            pieces.append("${%s-\\%s}" % (found.group(2), piece.replace("}", "\\}")))
         else:
             pieces.append(re.sub(r'(["\\$`])', r"\\\1", piece))
     return '"' + "".join(pieces) + '"'
@@ -1612,20 +1610,16 @@ _rt_environment() {    # what is exported; no program is asked, since it may be 
   [[ ${PS4@a} != *x* ]] || builtin printf 'PS4=%s\0' "${PS4#?}"
 }
 _rt_test() {     # its words as bash has them, the positional parameters
-  local - _rt_words=("${@:1:5}") _rt_text _rt_value
+  local - _rt_words=("${@:1:5}") _rt_text _rt_value _rt_path=
   [[ ! $_rt_changed ]] || set +o >|"$_rt_folder/options"
   set +aefnuvx
   shift 5
   if [[ $_rt_changed ]]; then
     _rt_state "$@"
-    _rt_changed= _rt_value=
     if [[ $_rt_text != "$_rt_base" ]]; then
-      _rt_value=$_rt_folder/$((++_rt_count))
-      builtin printf '%s' "$_rt_text" >|"$_rt_value"
+      _rt_path=$_rt_folder/$((++_rt_count))
+      builtin printf '%s' "$_rt_text" >|"$_rt_path"
     fi
-    builtin printf '%sshell\0%s\0' "$_rt_mark" "$_rt_value"
-    _rt_environment
-    builtin printf '%s' "$_rt_mark"
   fi
   builtin printf '%stest\0%s\0' "$_rt_mark" "$PWD"
   for _rt_text in "${_rt_words[@]}"; do
@@ -1633,6 +1627,11 @@ _rt_test() {     # its words as bash has them, the positional parameters
     eval "_rt_value=$_rt_text"
     builtin printf '%s\0' "$_rt_value"
   done
+  if [[ $_rt_changed ]]; then    # since the last test
+    builtin printf '%s\0' "$_rt_path"
+    _rt_environment
+    _rt_changed=
+  fi
   builtin printf '%s' "$_rt_mark"
 }
 _rt_end() {
@@ -1765,7 +1764,7 @@ def read_answers(parsed: ListFile, pieces: Sequence[bytes]) -> Iterator[TestLine
     """The tests in what the bash of a list has printed, split at its marks. Adds mistakes to the list."""
     shell = Snapshot("", None)
     preface = b""
-    count = 0
+    tests = iter(parsed.tests)
     for number, piece in enumerate(pieces):
         kind, *fields = piece.split(b"\0")
         if number % 2 == 0:
@@ -1777,20 +1776,21 @@ def read_answers(parsed: ListFile, pieces: Sequence[bytes]) -> Iterator[TestLine
                 f"this shell state fails with status {int(fields[1])}{said}; mend it, or "
                 "let it end in `|| true`",
             )
-        elif kind == b"shell":
-            if any(len(field) >= ENVIRONMENT_BYTES for field in fields):
+        elif kind == b"test" and len(fields) > 6:  # else a word of it has ended bash
+            test = next(tests)
+            directory, *values = map(to_text, fields[:6])
+            if len(fields) > 7:  # the state has changed
+                exports = dict(field.partition(b"=")[::2] for field in fields[7:-1])
+                exports.update(unkept(has_functions=fields[6] == b""))  # a prelude has them all
+                shell = Snapshot("", exports, to_text(fields[6]))
+            if any(len(field) >= ENVIRONMENT_BYTES for field in fields[7:]):
                 what = (
                     "the environment is too large for any program; export less above this line"
                 )
-                parsed.complain(parsed.tests[count].line, what)
-            exports = dict(field.partition(b"=")[::2] for field in fields[1:] if b"=" in field)
-            exports.update(unkept(has_functions=fields[0] == b""))  # a prelude has them all
-            shell = Snapshot("", exports, to_text(fields[0]))
-        elif kind == b"test" and len(fields) > 5:  # else a word of it has ended bash
-            shell = shell._replace(directory=to_text(fields[0]))
-            yield parsed.tests[count].expanded(shell, preface, list(map(to_text, fields[1:6])))
+                parsed.complain(test.line, what)
+            shell = shell._replace(directory=directory)
+            yield test.expanded(shell, preface, values)
             preface = b""
-            count = count + 1
 
 
 def said_last(printed: bytes) -> str:
