@@ -1408,7 +1408,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         label=label,
         junit=junit_word([token.text for token in inner_command(first).words]),
         is_handled=is_handled,
-        is_target=re.search(r"\.py(::|$)", unquoted(word)) is not None,
+        is_target=re.search(r"\.py(::|$)", first.name) is not None,
         barrier=parsed.waits,
     )
     test = with_mask(test, prefix)
@@ -1433,8 +1433,8 @@ def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
     _, environment, junit, target, label = words
     body = unquoted(target)
     parse_words(body)
-    inner = read_tokens(body)
-    for token in inner:
+    tokens = read_tokens(body)
+    for token in tokens:
         if token.kind == "operator":
             raise BadValue(f"`{token.text}` in run_test's third word, {target}; quote it there")
     pairs = read_tokens(unquoted(environment))
@@ -1445,7 +1445,7 @@ def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
     return with_mask(test, pairs)._replace(
         key=key_of([*test.assigned, *words[:4]]),
         body=body,
-        first="".join(token.text for token in inner[:1]),
+        first="".join(token.text for token in tokens[:1]),
         label=label,
         junit=junit,
         is_handled=True,
@@ -1843,10 +1843,11 @@ class Unique:
         self.counts: Dict[str, int] = {}
 
     def __call__(self, name: str) -> str:
+        first = self.same(name)
         chosen = name
         while self.same(chosen) in self.counts:
-            self.counts[self.same(name)] += 1
-            chosen = self.pattern.format(name, self.counts[self.same(name)])
+            self.counts[first] += 1
+            chosen = self.pattern.format(name, self.counts[first])
         self.counts[self.same(chosen)] = 1
         return chosen
 

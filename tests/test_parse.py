@@ -653,6 +653,7 @@ class RunTestCalls(ParseCase):
                                                      " '' x.xml t.py l && echo more", " '' x.xml t.py l >log")),
             *((f"run_test {word} x.xml t.py l", "run_test's first word is VAR=value pairs")
               for word in ("A", '"A"', '"A=1 b"', '"A=1; B=2"', '"A=1 # b"', "'A=1 | b'")),
+            *((f"run_test '' x.xml 't.py {more}' l", "in run_test's third word, ") for more in ("; a", "| a", ">a")),
             ("run_test '' x.xml \"t.py -k 'a\" l", "is never closed")])
 
     def test_a_function_of_the_list_goes_first(self) -> None:
