@@ -32,8 +32,9 @@ AHEAD = b"went ahead of"
 ONE_IN = 50                              # scripts in which it may go ahead of a failure
 REACTION = re.compile(rb"@.*")
 # What the runner says besides: of `#!/bin/bash -e`, of what it took for tests, of what ran alone or too early.
-REMARK = re.compile(rb"^run_tests\.py: .*(?:does not count, as under|looks? like (?:tests|a test of)|not run beside others|"
-                    rb"a failure has ended the script|nothing ran in parallel).*\n|^\d+ tests? in [\d.]+s on .*\n",
+REMARK = re.compile(rb"^run_tests\.py: .*(?:does not count, as under|looks? like (?:tests|a test of)|"
+                    rb"not run beside others|a failure has ended the script|nothing ran in parallel).*\n|"
+                    rb"^\d+ tests? in [\d.]+s on .*\n",
                     re.MULTILINE)
 
 # All the programs: they say how they were called, and end as they are told to.

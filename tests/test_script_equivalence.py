@@ -45,7 +45,8 @@ PROCESS = re.compile(rb"(?<=: line )\d+: *\d+ |\b(wait |P\w+=)\d+")
 # … and, with several slots, in the runner's own lines.
 BLOCK = re.compile(rb"^(?:Detected \d+ GPU\(s\):.*|>>> (?:.*\n)*?=== What the script printed, .* ===|"
                    rb"run_tests\.py: .* not run beside others; .*)\n", re.MULTILINE)
-REMARK = re.compile(rb"^\S.*: (?:writes the same JUnit file as an earlier test|this looks like a test of several GPUs), .*\n", re.MULTILINE)
+REMARK = re.compile(rb"^\S.*: (?:writes the same JUnit file as an earlier test|this looks like a test of several GPUs)"
+                    rb", .*\n", re.MULTILINE)
 TOTAL = re.compile(rb"^\d+ tests? in [\d.]+s on [2-9] GPU.*\n\Z", re.MULTILINE)     # it ends a run on several slots
 AHEAD = re.compile(rb"^run_tests\.py: a failure has ended the script; ran ahead of that: .*\n", re.MULTILINE)
 
