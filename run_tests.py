@@ -9516,7 +9516,9 @@ class ScriptRun(Run):
         status = shell_status(self.shell.status)
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
-            status = status or EXIT_FAILED
+            reaction = self.certainty.reaction
+            if reaction is not None and reaction.status:  # its trap for EXIT may have seen them
+                status = status or EXIT_FAILED
         if not self.tests and not self.alone and not pool.sequential:
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         for place, why in list(self.alone.items())[:1]:
