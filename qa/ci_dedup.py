@@ -582,7 +582,8 @@ def history_of(reader: Reader, options: argparse.Namespace) -> History:
     signs = {job: text for job, text in signs.items() if text.strip(b" *")}
     for job in matching("--drop", options.drop, [*signs]):
         del signs[job]
-    recent = {job for job in signs if FAILED in signs[job][total - options.recent :]}
+    last = max(0, total - options.recent)
+    recent = {job for job in signs if FAILED in signs[job][last:]}
     full = complete([*signs.values()], options.complete)
     if not all(full):
         notes.append(

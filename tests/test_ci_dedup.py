@@ -1148,6 +1148,11 @@ class Walking(DedupCase):
                 self.assertTrue(self.read("w").endswith(expected), self.read("w"))
         self.inside("h.csv", "--recent", "x", code=2, err="usage: .*argument --recent: invalid int value: 'x'")
 
+    def test_more_recent_runs_than_there_are_are_all(self) -> None:
+        self.write("h.csv", table_of(*TEN))
+        self.inside("h.csv", "--budget", "0", "--recent", "12", "--write", self.path("w"))
+        self.assertTrue(self.read("w").endswith("# Failed lately:\nfast\nother\nrare\nslow\n"), self.read("w"))
+
     def test_what_a_job_waits_for_counts_as_cost(self) -> None:
         """`cheap` catches all that `alone` does, but waits for `dear`."""
         lines = [[("cheap", number % 3 == 1), ("alone", number % 3 == 1), ("dear", False)] for number in range(12)]
