@@ -31,7 +31,6 @@ from __future__ import annotations
 import argparse
 import collections
 import csv
-import dataclasses
 import datetime
 import fnmatch
 import functools
@@ -66,9 +65,6 @@ WORDS = {
 VERDICTS = {word: sign for sign, words in WORDS.items() for word in words.split()}
 VERDICTS.update({"": SILENT, "not run": SILENT})
 CELLS = "commit job ok seconds gpus".split()  # of a table, which needs the first three
-HEADER = (
-    "names commit, job, ok and, if known, seconds and gpus, with commas or semicolons"
-)
 SUFFIXES = "_build _test -build -test _multigpu _NO_AVX_NO_AVX2 _NO_AVX2".split()
 LARGEST = 1e9  # seconds or GPUs: more is a mistake
 # What half a record, or one of another form, raises where it is read.
@@ -86,7 +82,7 @@ DIGITS = 12  # of a distance: what is equal stays so whatever a Python's roundin
 # Jobs squared times commits, 0.3 s: up to it each stretch has clusters of its own.
 CLUSTER_WORK = 30_000_000
 
-SEARCH_STEPS = 600_000  # looks at a job in search of the cheapest set: a second
+SEARCH_STEPS = 2_400_000  # looks at a job in search of the cheapest set: 3 s
 CAPS = 24  # of prices, tried for a bound at first, each half of the one before
 NEARLY = 1 - 1e-9  # what is cheaper by less is rounding
 JUDGED = 0.7  # of the commits, the newest, through which a choice is judged
@@ -101,6 +97,7 @@ SHORT_S = 1000  # what costs less is told in seconds, else in hours
 NAMED, LISTED = 10, 40  # names of a line, and lines of a list, that are shown
 
 UNFIT = re.compile(r"^# |^\s|\s$|[\r\n]")  # to be a line of the file of labels
+MEND = f"To mend, red for {RED_RUNS} runs or more, and left out until they pass:"
 LEFT_OUT = "Left out (what is named nowhere here is new, and runs):"
 FORMS = "name journals of run_tests.py, CSV files, or folders of JSON or JUnit files"
 
@@ -150,9 +147,10 @@ def cost_of(seconds: Any, gpus: Any = None) -> Optional[float]:
     """Seconds times GPUs, 1 where these are not known; None where the seconds are not. Raises ValueError."""
     if seconds in (None, ""):
         return None
+    if gpus in (None, ""):
+        gpus = 1
     try:
-        time = float(seconds)
-        count = 1.0 if gpus in (None, "") else float(gpus)
+        time, count = float(seconds), float(gpus)
     except (ValueError, TypeError, OverflowError):
         time = count = math.inf
     if 0 <= time <= LARGEST and 0 <= count <= LARGEST:
@@ -161,9 +159,10 @@ def cost_of(seconds: Any, gpus: Any = None) -> Optional[float]:
     raise ValueError(f"{what} are no number from 0 to {LARGEST:g}")
 
 
-def sign_of(word: Any, otherwise: int = SILENT) -> int:
-    """What a word says that a job did. Raises AttributeError."""
-    return VERDICTS.get((word or "").strip().casefold(), otherwise)
+def sign_of(word: Optional[str], otherwise: int = SILENT) -> int:
+    """What a word says that a job did. Raises AttributeError for what is none."""
+    word = (word or "").strip()
+    return VERDICTS.get(word.casefold(), otherwise)
 
 
 def moment(text: Optional[str]) -> float:
@@ -193,13 +192,15 @@ def service_run(job: Mapping[str, Any]) -> Run:
     commit = job.get("head_sha") or job["commit"]
     if isinstance(commit, dict):
         commit = commit["id"]
-    name = " / ".join(filter(None, (job.get("workflow_name"), job["name"])))
+    names = job.get("workflow_name"), job["name"]
     start = moment(job.get("started_at"))
     end = moment(job.get("completed_at") or job.get("finished_at"))
-    cost = max(0.0, end - start) if start and end else None
+    cost = None
+    if start and end:
+        cost = max(0.0, end - start)
     word = job.get("conclusion", job.get("status", job.get("state")))
     time = start or moment(job.get("created_at"))
-    return time, commit, name, sign_of(word), cost
+    return time, commit, " / ".join(filter(None, names)), sign_of(word), cost
 
 
 def json_values(text: str) -> Iterator[Any]:
@@ -213,10 +214,10 @@ def json_values(text: str) -> Iterator[Any]:
 
 def natural(name: str) -> List[str]:
     """A name in parts that sort as a reader would, `c9` before `c10`."""
-    return [part.zfill(20 * part.isdigit()) for part in re.split(r"(\d+)", name)]
+    parts = re.split(r"(\d+)", name)
+    return [part.zfill(20 * part.isdigit()) for part in parts]
 
 
-@functools.lru_cache(maxsize=1 << 16)  # names are few
 def folded(job: str) -> str:
     """A job's name without the suffixes of its parts: builds, tests, variants."""
     for suffix in SUFFIXES:
@@ -267,13 +268,12 @@ class Reader:
         except (OSError, csv.Error) as error:
             why = getattr(error, "strerror", error)
             raise Mistake(f"{path}: cannot be read ({why}); {FORMS}") from None
-        self.runs.sort(key=operator.itemgetter(0))
-        for run in self.runs:
-            self.commits.setdefault(run[1], len(self.commits))
-        # Of the runs of one commit and job the last that says something counts.
-        self.runs.sort(key=lambda run: run[3] != SILENT)
-        for run in {run[1:3]: run for run in self.runs}.values():
-            self.add(*run[1:])
+        last = {}  # of the runs of one commit and job the last that says something
+        for _, commit, job, sign, cost in sorted(self.runs, key=operator.itemgetter(0)):
+            if sign != SILENT or (commit, job) not in last:
+                last[commit, job] = sign, cost
+        for (commit, job), (sign, cost) in last.items():
+            self.add(commit, job, sign, cost)
 
     def files_of(self, source: str) -> Iterator[Source]:
         """The files of a folder and below, or a file that is named. Raises OSError."""
@@ -284,9 +284,11 @@ class Reader:
             folder = source
             found = glob.glob(os.path.join(glob.escape(source), "**"), recursive=True)
             paths = [path for path in found if os.path.isfile(path)]
+        elif source.endswith(".csv"):
+            yield (), source, "", self.read_table
+            return
         elif not source.endswith(tuple(readers)):
-            is_table = source.endswith(".csv")
-            yield (), source, "", self.read_table if is_table else self.read_journal
+            yield (), source, "", self.read_journal
             return
         for path in paths:
             stem, extension = os.path.splitext(path)
@@ -302,13 +304,17 @@ class Reader:
             path, encoding="utf-8-sig", errors="surrogateescape", newline=""
         ) as file:
             first = file.readline()
-            mark = ";" if first.count(";") > first.count(",") else ","
+            mark = ","
+            if first.count(";") > first.count(","):
+                mark = ";"
             rows = csv.reader(itertools.chain([first], file), delimiter=mark)
             header = [name.strip() for name in next(rows, [])]
             lacking = ", ".join(name for name in CELLS[:3] if name not in header)
             if lacking:
-                raise Mistake(f"{path}:1: no column {lacking}; the first line {HEADER}")
-            places = [header.index(name) if name in header else -1 for name in CELLS]
+                why = f"no column {lacking}; the first line names {', '.join(CELLS)} (the last two if they are known)"
+                raise Mistake(f"{path}:1: {why}")
+            place_of = {name: place for place, name in enumerate(header)}
+            places = [place_of.get(name, -1) for name in CELLS]
             cells_of = operator.itemgetter(*places)
             blanks = [""] * len(header)
             last = max(places[:3])
@@ -316,6 +322,8 @@ class Reader:
                 if mistake:
                     raise Mistake(mistake)
                 commit, job, ok, seconds, gpus = cells_of(row + blanks)
+                if mark == ";":
+                    seconds = seconds.replace(",", ".")
                 try:
                     if not (commit and job and len(row) > last):
                         raise ValueError("commit, job or ok is missing")
@@ -323,8 +331,6 @@ class Reader:
                     if sign is None:
                         why = "and not 1, 0, a word such as failed, or empty"
                         raise ValueError(f"ok is {ok!r} {why}")
-                    if mark == ";":
-                        seconds = seconds.replace(",", ".")
                     self.add(commit, job, sign, cost_of(seconds, gpus))
                 except ValueError as error:
                     mistake = f"{path}:{rows.line_num}: {error}; mend the row"
@@ -354,7 +360,9 @@ class Reader:
             if "origin" in event and re.search(PART, label):
                 return  # of a split test, which has an end of its own as a whole
             commit, gpus = self.started.get(run, (run, 1))
-            cost = cost_of(event["seconds"], gpus if need == "all" else need)
+            if need == "all":
+                need = gpus
+            cost = cost_of(event["seconds"], need)
             sign = sign_of(event["outcome"])
             if not isinstance(label, str):
                 raise TypeError("a label is a text")
@@ -399,7 +407,9 @@ class Reader:
             if not self.options.tests:
                 self.add(commit, folded(job), sign, cost)
             elif job.endswith(("_test", "-test")):
-                self.add(commit, job, SILENT if folded(job) in broken else sign, cost)
+                if folded(job) in broken:
+                    sign = SILENT
+                self.add(commit, job, sign, cost)
 
     def read_junit(self, path: str, below: str) -> None:
         """Take in a JUnit file. Raises ValueError or ParseError for half of one, Mistake where no commit is told.
@@ -422,12 +432,15 @@ class Reader:
             if job and not self.options.cases:
                 name = job
             tags = {child.tag for child in case}
-            sign = SILENT if "skipped" in tags else PASSED
+            sign = PASSED
             if tags & {"failure", "error"}:
                 sign = FAILED
-            cases.append((name, sign, cost_of(case.get("time", "").replace(",", ""))))
-        for name, sign, cost in cases:
-            self.add(commit, name, sign, cost)
+            elif "skipped" in tags:
+                sign = SILENT
+            cost = cost_of(case.get("time", "").replace(",", ""))
+            cases.append((commit, name, sign, cost))
+        for part in cases:
+            self.add(*part)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -436,8 +449,6 @@ class Reader:
 
 # Python 3.8 and 3.9 count bits in another way.
 ones_in = getattr(int, "bit_count", lambda bits: bin(bits).count("1"))
-NEW_FAILURE = re.compile(rb"(?:^|\+) *-")  # in a job's signs
-LONG_RED = re.compile(rb"(?:- *){%d}-([- ]*)" % (RED_RUNS - 1))  # its group: since then
 
 
 class Job(NamedTuple):
@@ -450,46 +461,71 @@ class Job(NamedTuple):
     cost: float  # seconds times GPUs a commit; where none are known, 1
 
 
-class History(NamedTuple):
+class History:
     """The jobs that count, by name and in its order, and the commits in which nearly all of them ran."""
 
-    commits: List[str]
-    jobs: Dict[str, Job]
-    waits: Dict[str, Jobs]
-    is_timed: bool  # whether costs are seconds
-    has_clusters: bool  # or else all failures of a commit are one breakage
-    recent: Jobs  # what failed in the last runs, also in those that are left aside
-    notes: List[str]  # what else a reader should know
+    def __init__(self, reader: Reader, options: argparse.Namespace) -> None:
+        """Raises Mistake where no job counts."""
+        total = len(reader.commits)
+        # What else a reader should know.
+        self.notes = told("skipped, not whole", reader.skipped)
+        signs = {}
+        for job in sorted(reader.jobs):
+            if reader.jobs[job].strip(b" *"):
+                signs[job] = bytes(reader.jobs[job].ljust(total))
+        for job in matching("--drop", options.drop, signs):
+            del signs[job]
+        last = max(0, total - options.recent)
+        failed = {job for job in signs if FAILED in signs[job][last:]}
+        full = complete(signs.values(), options.complete)
+        if not all(full):
+            self.notes.append(
+                f"left aside: {counted(full.count(False), 'commit')} of {total:,}, in which less than "
+                f"{options.complete:g} % of the jobs ran; --complete 0 takes all"
+            )
+        self.commits = [*itertools.compress(reader.commits, full)]
+        for job, text in signs.items():
+            signs[job] = bytes(itertools.compress(text, full))
+        broken = [job for job, text in signs.items() if PASSED not in text]
+        if any(full):
+            self.notes += told("left out, since they never passed", broken)
+        for job in broken:
+            del signs[job]
+        if not signs:
+            why = f"{', '.join(options.sources)}: no job passed in a commit that counts; {FORMS}"
+            raise Mistake("; ".join([why, *self.notes]))
+        costs = costs_of(reader, signs, full)
+        self.is_timed = bool(costs)  # so that costs are seconds
+        self.counts_red = options.count == "red"
+        self.jobs: Dict[str, Job] = {}
+        for job, text in signs.items():
+            self.jobs[job] = job_of(text, costs.get(job, 1.0), self.counts_red)
+        self.waits = reader.waits
+        # What failed in the last runs, also in those that are left aside.
+        self.recent = failed.intersection(self.jobs)
 
     def closed(self, jobs: Iterable[str]) -> Jobs:
         """The jobs and all that they wait for."""
-        found = set()
-        left = [*jobs]
-        while left:
-            job = left.pop()
-            if job in self.jobs and job not in found:
-                found.add(job)
-                left += self.waits.get(job, ())
-        return frozenset(found)
+        found: Jobs = frozenset()
+        more = frozenset(jobs)
+        while more != found:
+            found = more
+            waited = (self.waits.get(job, ()) for job in found)
+            more = found.union(*waited).intersection(self.jobs)
+        return found
 
     def cost(self, jobs: Iterable[str]) -> float:
         """What jobs cost together a commit, the same in whatever order they come."""
         return math.fsum(self.jobs[job].cost for job in jobs)
 
-    def where(self, is_so: Callable[[Job], Any]) -> Jobs:
-        return frozenset(name for name, job in self.jobs.items() if is_so(job))
+    def old(self, number: int) -> Jobs:
+        """The jobs that are in others than the newest of the first so many commits; those of the first one may be."""
+        return self.ran_in(0, max(1, number - NEW_RUNS))
 
-    def young(self, number: int) -> Jobs:
-        """The jobs that are in none but the newest of the first so many commits, or come later."""
-        # Those of the first commit may be old.
-        known = bits_between(0, max(1, number - NEW_RUNS))
-        return self.where(lambda job: not job.ran & known)
-
-    def there(self, number: int) -> Jobs:
-        """The jobs that run still when so many commits are known: those of the newest."""
-        start = min(number - GONE_RUNS, math.floor(number * (1 - GONE_SHARE)))
-        newest = bits_between(max(0, start), number)
-        return self.where(lambda job: job.ran & newest)
+    def ran_in(self, start: float, end: int) -> Jobs:
+        """The jobs that ran in the commits from one number to before another."""
+        window = bits_between(max(0, math.floor(start)), end)
+        return frozenset(name for name, job in self.jobs.items() if job.ran & window)
 
 
 def bits_between(start: int, end: int) -> int:
@@ -503,62 +539,72 @@ def union(many: Iterable[int]) -> int:
 
 def places_of(bits: int) -> List[int]:
     """The numbers of the commits that have a bit, the oldest first."""
-    return [match.start() for match in re.finditer("1", bin(bits)[:1:-1])]
+    digits = bin(bits)[:1:-1]
+    return [match.start() for match in re.finditer("1", digits)]
 
 
-def matching(option: str, patterns: Iterable[str], jobs: Sequence[str]) -> Jobs:
+def matching(option: str, patterns: Iterable[str], jobs: Iterable[str]) -> Jobs:
     """The jobs that patterns (`*asan*`) name. Raises Mistake for a pattern that names none."""
     found: Jobs = frozenset()
     for pattern in patterns:
         named = {*fnmatch.filter(jobs, pattern), *{pattern}.intersection(jobs)}
         if not named:
-            why = f"no job has such a name; there are {listed(jobs)}"
+            why = f"no job has such a name; there are {listed([*jobs])}"
             raise Mistake(f"{option} {pattern}: {why}")
         found |= named
     return found
 
 
-def complete(signs: Sequence[bytes], percent: float) -> List[bool]:
-    """For each commit, whether that share of the jobs that were there said something.
+def expected(signs: bytes) -> bytes:
+    """A job's signs, silent where it was there: from its first verdict till its longest silence after its last."""
+    spoken = signs.strip(b" *")
+    start = signs.index(spoken)
+    silences = re.split(b"[-+]", spoken)
+    longest = max(map(len, silences))
+    end = start + len(spoken) + longest
+    there = signs[start:end].replace(b" ", b"*")
+    return signs[:start] + there + signs[end:]
 
-    A job is there from its first verdict until its longest silence has passed since its last, or where it is named
-    without a verdict. So runs of a reduced set are left aside: what they leave out has neither passed nor failed.
+
+def complete(signs: Iterable[bytes], percent: float) -> List[bool]:
+    """For each commit, whether that share of the jobs that were there, or are named in it, said something.
+
+    So runs of a reduced set are left aside: what they leave out has neither passed nor failed.
     """
-    change: Counter[int] = collections.Counter()  # by commit, how many jobs come or go
-    for text in signs:
-        spoken = text.strip(b" *")
-        start = text.index(spoken)
-        silence = max(map(len, re.split(b"[-+]", spoken)))
-        change[start] += 1
-        change[start + len(spoken) + silence] -= 1
     full = []
-    there = 0
-    for number, column in enumerate(zip(*signs)):
-        there += change[number]
+    for column in zip(*map(expected, signs)):
         ran = column.count(PASSED) + column.count(FAILED)
-        named = len(column) - column.count(AWAY)
-        full.append(ran > 0 and ran >= percent / 100 * max(there, named))
+        there = len(column) - column.count(AWAY)
+        full.append(ran >= max(1, there * percent / 100))
     return full
 
 
-def bits_of(signs: bytes, *ones: int) -> int:
-    """A bit for each sign that is one of these."""
-    digits = bytes(b"01"[sign in ones] for sign in SIGNS)
+def bits_of(signs: bytes, sign: int) -> int:
+    """A bit for each of these signs."""
+    digits = bytes(b"01"[each == sign] for each in SIGNS)
     return int(signs[::-1].translate(bytes.maketrans(SIGNS, digits)), 2)
+
+
+def heard(bits: int, silent: int) -> int:
+    """For each commit of these the first, from it on, in which a job was not silent: a carry runs through silence."""
+    return (bits + silent) & ~silent
 
 
 def job_of(signs: bytes, cost: float, counts_red: bool) -> Job:
     """What a job said, by its signs; with `counts_red` each failure is to be caught, old or new."""
-    ran = bits_of(signs, PASSED, FAILED)
     passed = bits_of(signs, PASSED)
+    failed = bits_of(signs, FAILED)
+    ran = passed | failed
     if counts_red:
-        return Job(ran, passed, ran & ~passed, 0, cost)
-    anew = red = 0
-    for match in NEW_FAILURE.finditer(signs):
-        anew |= 1 << (match.end() - 1)
-    for match in LONG_RED.finditer(signs):
-        red |= bits_between(match.start(1), match.end(1) + 1)
-    return Job(ran, passed, anew, red, cost)
+        return Job(ran, passed, failed, 0, cost)
+    silent = bits_between(0, len(signs)) & ~ran
+    anew = failed & heard(passed << 1 | 1, silent)
+    long = failed
+    for _ in range(RED_RUNS - 1):
+        long = failed & heard(long << 1, silent)
+    start = long << 1
+    end = heard(start, silent)
+    return Job(ran, passed, anew, (end - start) | end, cost)
 
 
 def costs_of(reader: Reader, jobs: Iterable[str], full: List[bool]) -> Dict[str, float]:
@@ -574,46 +620,6 @@ def costs_of(reader: Reader, jobs: Iterable[str], full: List[bool]) -> Dict[str,
     return {job: medians.get(job, usual) for job in jobs}
 
 
-def history_of(reader: Reader, options: argparse.Namespace) -> History:
-    """The jobs that count, and the commits in which nearly all ran. Raises Mistake where there are none."""
-    total = len(reader.commits)
-    notes = told("skipped, not whole", reader.skipped)
-    signs = {job: bytes(reader.jobs[job].ljust(total)) for job in sorted(reader.jobs)}
-    signs = {job: text for job, text in signs.items() if text.strip(b" *")}
-    for job in matching("--drop", options.drop, [*signs]):
-        del signs[job]
-    last = max(0, total - options.recent)
-    recent = {job for job in signs if FAILED in signs[job][last:]}
-    full = complete([*signs.values()], options.complete)
-    if not all(full):
-        notes.append(
-            f"left aside: {counted(full.count(False), 'commit')} of {total:,}, in which less than "
-            f"{options.complete:g} % of the jobs ran; --complete 0 takes all"
-        )
-    for job, text in signs.items():
-        signs[job] = bytes(itertools.compress(text, full)).replace(b"*", b" ")
-    broken = [job for job, text in signs.items() if PASSED not in text]
-    if any(full):
-        notes += told("left out, since they never passed", broken)
-    for job in broken:
-        del signs[job]
-    if not signs:
-        why = f"{', '.join(options.sources)}: no job passed in a commit that counts; {FORMS}"
-        raise Mistake("; ".join([why, *notes]))
-    costs = costs_of(reader, signs, full)
-    counts_red = options.count == "red"
-    jobs = {job: job_of(signs[job], costs.get(job, 1.0), counts_red) for job in signs}
-    return History(
-        commits=[*itertools.compress(reader.commits, full)],
-        jobs=jobs,
-        waits=reader.waits,
-        is_timed=bool(costs),
-        has_clusters=not counts_red,
-        recent=frozenset(recent & jobs.keys()),
-        notes=notes,
-    )
-
-
 # ---------------------------------------------------------------------------------------------------
 # Clusters: the matrix of correlations, the tree, the groups of jobs that tell the same. Pure.
 # ---------------------------------------------------------------------------------------------------
@@ -624,49 +630,37 @@ Verdicts = Tuple[int, int]  # where a job ran, and passed: a bit for each commit
 Merge = Tuple[int, int, float]
 
 
-class Clusters(NamedTuple):
-    """Jobs by what they tell: in dendrogram order, then those whose verdict never changed, which are in no group."""
-
-    jobs: List[str]  # of the matrix's rows and columns
-    groups: List[List[str]]
-    matrix: Matrix  # phi; nan where either job was constant over the commits of both
-    tree: List[Merge]  # leaves are numbered as in `jobs`
-
-    def number_of(self) -> Dict[str, int]:
-        """By job, its group's number, from 1."""
-        numbered = enumerate(self.groups, 1)
-        return {job: number for number, group in numbered for job in group}
-
-
 def phi_of(one: Verdicts, other: Verdicts) -> float:
     """Pearson's coefficient of two jobs' verdicts over the commits of both; nan where either was constant there.
 
     It is what pandas' `corr` gives of 0 and 1. Counts of bits are exact, and cost a few machine words.
     """
-    total = ones_in(one[0] & other[0])
-    ones = ones_in(one[1] & other[0])
-    others = ones_in(other[1] & one[0])
+    ran, passed = one
+    other_ran, other_passed = other
+    total = ones_in(ran & other_ran)
+    ones = ones_in(passed & other_ran)
+    others = ones_in(other_passed & ran)
     variances = ones * (total - ones) * others * (total - others)
     if not variances:
         return math.nan
-    both = ones_in(one[1] & other[1])
+    both = ones_in(passed & other_passed)
     return (total * both - ones * others) / math.sqrt(variances)
 
 
 def distance_of(one: Sequence[float], other: Sequence[float]) -> float:
     """The Euclidean distance of two rows of the matrix."""
-    return round(math.dist(one, other), DIGITS)
+    distance = math.dist(one, other)
+    return round(distance, DIGITS)
 
 
-def matrix_of(values: Sequence[Any], measure: Callable[[Any, Any], float]) -> Matrix:
+def matrix_of(values: Iterable[Any], measure: Callable[[Any, Any], float]) -> Matrix:
     """A measure that is the same both ways, of each pair of values; each pair of distinct ones is measured once."""
-    number_of = {value: number for number, value in enumerate(dict.fromkeys(values))}
-    distinct = [*number_of]
-    table = [[0.0] * len(distinct) for _ in distinct]
-    for row, one in enumerate(distinct):
-        for column, other in enumerate(distinct[: row + 1]):
-            table[row][column] = table[column][row] = measure(one, other)
-    numbers = [number_of[value] for value in values]
+    number_of: Dict[Any, int] = {}
+    numbers = [number_of.setdefault(value, len(number_of)) for value in values]
+    table = [[0.0] * len(number_of) for _ in number_of]
+    pairs = itertools.combinations_with_replacement(number_of.items(), 2)
+    for (one, row), (other, column) in pairs:
+        table[row][column] = table[column][row] = measure(one, other)
     return [[table[row][column] for column in numbers] for row in numbers]
 
 
@@ -691,13 +685,12 @@ def linkage(distances: Matrix) -> List[Merge]:
             chain.append(nearest)
             continue
         gone, stays = sorted(chain[-2:])
+        del chain[-2:]
         joined.append((gone, stays, apart[gone][stays]))
         alive.remove(gone)
-        del chain[-2:]
+        apart[stays] = [*map(max, apart[gone], apart[stays])]
         for other in alive:
-            if other != stays:
-                farther = max(apart[gone][other], apart[stays][other])
-                apart[stays][other] = apart[other][stays] = farther
+            apart[other][stays] = apart[stays][other]
     node = [*range(len(apart))]  # the tree's number of the cluster that a leaf names
     tree: List[Merge] = []
     for gone, stays, height in sorted(joined, key=operator.itemgetter(2)):
@@ -714,47 +707,56 @@ def groups_at(tree: Sequence[Merge], cut: float) -> List[List[int]]:
     for node, (left, right, height) in enumerate(tree, len(below)):
         groups = below.pop(left) + below.pop(right)
         if height <= cut:
-            groups = [[*itertools.chain(*groups)]]
+            groups = [groups[0] + groups[1]]
         below[node] = groups
     return below.popitem()[1]
 
 
-def cluster(verdicts: Mapping[str, Verdicts]) -> Clusters:
-    """Group the jobs whose correlations with all others are alike.
+class Clusters:
+    """Jobs whose correlations with all others are alike.
 
-    A job that always passed, or always failed, correlates with nothing: it comes last. A correlation of two other
-    jobs that cannot be told, since they never varied on common commits, counts as none (0).
+    A job that always passed, or always failed, correlates with nothing: it is in no group, and comes last. A
+    correlation of two other jobs that cannot be told, since they never varied on common commits, counts as none (0).
     """
-    varied = sorted(job for job, (ran, passed) in verdicts.items() if 0 < passed < ran)
-    jobs = [*varied, *sorted(verdicts.keys() - varied)]
-    matrix = matrix_of([verdicts[job] for job in jobs], phi_of)
-    if not varied:
-        return Clusters(jobs, [], matrix, [])
-    rows = []
-    for row in matrix[: len(varied)]:
-        # New numbers, one beside the other in memory: the distances are three times as fast.
-        known = (0.0 if math.isnan(phi) else phi + 0.0 for phi in row[: len(varied)])
-        rows.append(tuple(known))
-    distances = matrix_of(rows, distance_of)
-    tree = linkage(distances)
-    groups = groups_at(tree, CUT * max(map(max, distances)))
-    leaves = [*itertools.chain(*groups)]
-    order = leaves + [*range(len(varied), len(jobs))]
-    nodes = {leaf: number for number, leaf in enumerate(leaves)}
-    return Clusters(
-        [jobs[number] for number in order],
-        [[jobs[leaf] for leaf in group] for group in groups],
-        [[matrix[one][other] for other in order] for one in order],
-        [
-            (nodes.get(one, one), nodes.get(other, other), far)
-            for one, other, far in tree
-        ],
-    )
+
+    def __init__(self, verdicts: Mapping[str, Verdicts]) -> None:
+        varied = sorted(
+            job for job, (ran, passed) in verdicts.items() if 0 < passed < ran
+        )
+        self.jobs = [*varied, *sorted(verdicts.keys() - varied)]  # in dendrogram order
+        self.groups: List[List[str]] = []
+        self.tree: List[Merge] = []  # leaves are numbered as in `jobs`
+        if varied:
+            self.join(varied, matrix_of((verdicts[job] for job in varied), phi_of))
+        self.number_of: Dict[str, int] = {}  # by job, its group's, from 1
+        for number, group in enumerate(self.groups, 1):
+            self.number_of.update(dict.fromkeys(group, number))
+
+    def join(self, jobs: List[str], matrix: Matrix) -> None:
+        rows = []
+        for row in matrix:
+            # New numbers, one beside the other in memory: the distances are three times as fast.
+            known = (0.0 if math.isnan(phi) else phi + 0.0 for phi in row)
+            rows.append(tuple(known))
+        distances = matrix_of(rows, distance_of)
+        tree = linkage(distances)
+        groups = groups_at(tree, CUT * max(map(max, distances)))
+        leaves = [*itertools.chain(*groups)]
+        place_of = {leaf: place for place, leaf in enumerate(leaves)}
+        for one, other, far in tree:
+            merge = place_of.get(one, one), place_of.get(other, other), far
+            self.tree.append(merge)
+        self.groups = [[jobs[leaf] for leaf in group] for group in groups]
+        self.jobs[: len(jobs)] = itertools.chain(*self.groups)
 
 
 # ---------------------------------------------------------------------------------------------------
 # Choice: the cheapest jobs that catch so many breakages. Pure.
 # ---------------------------------------------------------------------------------------------------
+
+
+# What an owner asks for, in percent: that share of the breakages, or what that share of the cost buys if that is more.
+Policy = Tuple[float, float]
 
 
 class Plan(NamedTuple):
@@ -770,7 +772,8 @@ class Plan(NamedTuple):
         """By cluster, the commits whose breakages there these jobs catch."""
         found: Dict[Hashable, int] = collections.defaultdict(int)
         for job in jobs:
-            found[self.cluster_of.get(job, job)] |= self.breakages.get(job, 0)
+            cluster = self.cluster_of.get(job, job)
+            found[cluster] |= self.breakages.get(job, 0)
         return found
 
     def caught(self, jobs: Iterable[str]) -> int:
@@ -782,7 +785,8 @@ class Plan(NamedTuple):
 
     def needed(self, percent: float) -> int:
         """How many breakages are that share of all."""
-        return math.ceil(self.caught(self.breakages) * percent / 100 - 1e-9)
+        share = percent / 100
+        return math.ceil(self.caught(self.breakages) * share - 1e-9)
 
     def events(self) -> Counter[Jobs]:
         """The breakages that the kept jobs do not catch: by the jobs that catch them, how many."""
@@ -794,58 +798,49 @@ class Plan(NamedTuple):
                 found[cluster, place].append(job)
         return collections.Counter(map(frozenset, found.values()))
 
+    def greedy(self, need: int, limit: float) -> Jobs:
+        """The jobs that cost least per breakage that none before them catches: so many, and then what fits in a limit.
 
-Picks = List[Tuple[str, int]]  # jobs, and what each catches with those before it
+        A job's gain only falls, so that the best is known without asking all others again (M. Minoux, "Accelerated
+        greedy algorithms for maximizing submodular set functions", 1978).
+        """
+        missing = need - self.caught(self.kept)
+        covered = self.covered(self.kept)
+        cost = self.cost(self.kept)
+        chosen = {*self.kept}
+        heap = [(0.0, self.costs[job], job) for job in self.breakages]
+        while heap:
+            ratio, price, job = heapq.heappop(heap)
+            cluster = self.cluster_of.get(job, job)
+            gain = ones_in(self.breakages[job] & ~covered[cluster])
+            if not gain or (missing <= 0 and cost + price > limit):
+                continue
+            if price / gain > ratio:
+                heapq.heappush(heap, (price / gain, price, job))
+                continue
+            chosen.add(job)
+            cost += price
+            missing -= gain
+            covered[cluster] |= self.breakages[job]
+        return frozenset(chosen)
 
-
-def picks_of(plan: Plan, limit: float = math.inf) -> Picks:
-    """Jobs in the order of what they cost per breakage that none before them catches, as long as all cost no more.
-
-    One pass answers what each share of the breakages costs: a job's gain only falls, so that the best is known without
-    asking all others again (M. Minoux, "Accelerated greedy algorithms for maximizing submodular set functions", 1978).
-    """
-    covered = plan.covered(plan.kept)
-    caught = plan.caught(plan.kept)
-    cost = plan.cost(plan.kept)
-    heap = [(0.0, plan.costs[job], job) for job in plan.breakages]
-    picks = []
-    while heap:
-        ratio, price, job = heapq.heappop(heap)
-        cluster = plan.cluster_of.get(job, job)
-        gain = ones_in(plan.breakages[job] & ~covered[cluster])
-        if not gain or cost + price > limit:
-            continue
-        if price / gain > ratio:
-            heapq.heappush(heap, (price / gain, price, job))
-            continue
-        cost += price
-        caught += gain
-        covered[cluster] |= plan.breakages[job]
-        picks.append((job, caught))
-    return picks
-
-
-class Policy(NamedTuple):
-    """What an owner asks for: what that share of the cost buys, or that share of the breakages if that takes more."""
-
-    catch: float  # percent
-    budget: float = 0.0  # percent
-
-    def jobs(self, plan: Plan, picks: Picks) -> Jobs:
-        """The jobs that greed takes, of all that it picks without a limit."""
-        need = plan.needed(self.catch)
-        bought = picks_of(plan, plan.total * self.budget / 100)
-        found = plan.kept.union(job for job, _ in bought)
-        if plan.caught(found) >= need:
-            return found
-        caught = [plan.caught(plan.kept), *(caught for _, caught in picks)]
-        taken = sum(number < need for number in caught)
-        return plan.kept.union(job for job, _ in picks[:taken])
+    def bought(self, policy: Policy) -> Jobs:
+        """The jobs that greed takes."""
+        catch, budget = policy
+        need = self.needed(catch)
+        jobs = self.greedy(0, self.total * budget / 100)
+        if self.caught(jobs) < need:
+            jobs = self.greedy(need, 0.0)
+        return jobs
 
 
 Costs = Mapping[str, float]
 Failure = Tuple[Jobs, int]  # the jobs that catch it, and how often it came
 Choice = Tuple[Jobs, float]  # and what any that catches as much costs at least
+
+
+def weight_of(failures: Iterable[Failure]) -> int:
+    return sum(weight for _, weight in failures)
 
 
 def worth(left: Iterable[Failure], missing: int, costs: Costs, cap: float) -> float:
@@ -879,59 +874,49 @@ def best_of(left: Iterable[Failure], missing: int, costs: Costs) -> str:
     return min(gains, key=lambda job: (costs[job] / min(gains[job], missing), job))
 
 
-def undominated(failures: Iterable[Jobs], costs: Costs) -> Jobs:
-    """The jobs to choose from: without those of which another catches all that they do, and costs no more."""
-    caught: Dict[str, List[Jobs]] = collections.defaultdict(list)
-    for jobs in failures:
-        for job in jobs:
-            caught[job].append(jobs)
-    useful: Jobs = frozenset()
-    for job in sorted(caught, key=lambda job: (costs[job], -len(caught[job]), job)):
-        if not useful.intersection(*caught[job]):  # nobody is in each of its failures
-            useful |= {job}
-    return useful
-
-
 def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
     """The cheapest set that was found, and what the cheapest costs at least: the same, unless the search was ended.
 
     Branch and bound, depth first: the best job is in, or else it is out, so that greed finds the first set. It ends
     after a number of steps, not of seconds: the same input has the same answer everywhere.
     """
-    may_miss = sum(failures.values()) - need
-    useful = undominated(failures, costs)
-    kinds = [(jobs & useful, weight) for jobs, weight in failures.items()]
-    kinds.sort(key=lambda kind: (len(kind[0]), sorted(kind[0]), kind[1]))
+    kinds = sorted(failures.items(), key=lambda kind: (len(kind[0]), sorted(kind[0])))
+    caps = [max(costs.values()) / 2**power for power in range(CAPS)]
     found: Jobs = frozenset()
     cost = math.inf
     steps = 0
-    caps = [max(costs.values()) / 2**power for power in range(CAPS)]
-    # A branch of the search: sets with the chosen jobs, without the barred ones, that cost so much at least.
-    nodes = [(0.0, found, found, caps)]
+    # A branch: what it costs at least, the jobs that are in, the failures left to those that may be, and how many of
+    # these have to be caught.
+    nodes = [(0.0, found, kinds, need, caps)]
     while nodes and (cost == math.inf or steps < SEARCH_STEPS):
-        _, chosen, barred, caps = nodes.pop()
-        left = [kind for kind in kinds if chosen.isdisjoint(kind[0])]
-        missing = sum(weight for _, weight in left) - may_miss
+        _, chosen, left, missing, caps = nodes.pop()
         spent = math.fsum(costs[job] for job in chosen)
         if missing <= 0 and spent < cost * NEARLY:
             found, cost = chosen, spent
-        left = [(jobs - barred, weight) for jobs, weight in left if not jobs <= barred]
-        if missing <= 0 or sum(weight for _, weight in left) < missing:
+        if not 0 < missing <= weight_of(left):
             continue
         steps += sum(len(jobs) for jobs, _ in left) * len(caps)
         least, cap = max((worth(left, missing, costs, cap), cap) for cap in caps)
-        if spent + least < cost * NEARLY:
-            job = best_of(left, missing, costs)
-            caps = [cap * 2, cap, cap / 2]
-            nodes.append((spent + least, chosen, barred | {job}, caps))
-            nodes.append((spent + least, chosen | {job}, barred, caps))
+        least += spent
+        if least >= cost * NEARLY:
+            continue
+        caps = [cap * 2, cap, cap / 2]
+        job = best_of(left, missing, costs)
+        without = [(jobs - {job}, weight) for jobs, weight in left if jobs != {job}]
+        nodes.append((least, chosen, without, missing, caps))
+        others = [kind for kind in left if job not in kind[0]]
+        missing += weight_of(others) - weight_of(left)
+        nodes.append((least, chosen | {job}, others, missing, caps))
     return found, min([cost, *(node[0] for node in nodes)])
 
 
 def final_choice(plan: Plan, policy: Policy) -> Choice:
     """The cheapest set that catches what a policy asks for, or as much as greed does for its budget."""
-    greedy = policy.jobs(plan, picks_of(plan))
-    need = plan.caught(greedy) if policy.budget else plan.needed(policy.catch)
+    catch, budget = policy
+    greedy = plan.bought(policy)
+    need = plan.needed(catch)
+    if budget:
+        need = plan.caught(greedy)
     need -= plan.caught(plan.kept)
     fixed = plan.cost(plan.kept)
     if need <= 0:
@@ -945,12 +930,63 @@ def final_choice(plan: Plan, policy: Policy) -> Choice:
 # ---------------------------------------------------------------------------------------------------
 
 
+class Score:
+    """What sets would have done on stretches of commits, each chosen before its own."""
+
+    def __init__(self, judged: Iterable[Tuple[Plan, Jobs]]) -> None:
+        """Of each stretch what came, as a plan, and the set."""
+        self.failing = self.caught = 0  # a bit for each commit
+        self.breakages = self.breakages_caught = 0
+        cost = cost_of_all = 0.0
+        for came, jobs in judged:
+            self.failing |= union(came.breakages.values())
+            self.caught |= union(came.breakages[job] for job in jobs)
+            self.breakages += came.caught(came.breakages)
+            self.breakages_caught += came.caught(jobs)
+            cost += came.cost(jobs)
+            cost_of_all += came.total
+        self.price = cost / (cost_of_all or 1.0)  # from 0 to 1, as the next
+        self.share = ones_in(self.caught) / max(1, ones_in(self.failing))
+
+    def interval(self) -> Tuple[float, float]:
+        """Where the share of the caught lies with a certainty of 95 %.
+
+        E. B. Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
+        """
+        if not self.failing:
+            return 0.0, 1.0
+        share = self.share
+        squared = CERTAIN * CERTAIN / ones_in(self.failing)
+        middle = share + squared / 2
+        half = math.sqrt(share * (1 - share) * squared + squared * squared / 4)
+        low = (middle - half) / (1 + squared)
+        high = (middle + half) / (1 + squared)
+        return max(0.0, low), min(1.0, high)
+
+
+class Line(NamedTuple):
+    """What a policy chooses now, what it would have done walking forward, and with hindsight."""
+
+    catch: float  # percent
+    jobs: Jobs
+    ahead: Score
+    behind: Score
+
+
+class Stretch(NamedTuple):
+    """Some commits that follow each other."""
+
+    commits: int
+    plan: Plan  # by what came before
+    wise: Plan  # by what is known in hindsight
+    came: Plan  # breakages and costs of these commits, by the clusters of what came before
+
+
 def clusters_at(history: History, number: int) -> Clusters:
     """The clusters of the first so many commits."""
     past = bits_between(0, number)
     jobs = history.jobs.items()
-    verdicts = {name: (job.ran & past, job.passed & past) for name, job in jobs}
-    return cluster({name: said for name, said in verdicts.items() if said[0]})
+    return Clusters({name: (job.ran & past, job.passed & past) for name, job in jobs})
 
 
 def plan_at(
@@ -962,8 +998,9 @@ def plan_at(
     """
     past = bits_between(0, number)
     seen = bits_between(0, known)
-    there = history.there(number)
-    young = history.young(number)
+    old = history.old(number)
+    recently = min(number - GONE_RUNS, number * (1 - GONE_SHARE))
+    there = history.ran_in(recently, number)
     costs = {}
     breakages = {}
     for name in sorted(there):
@@ -971,112 +1008,45 @@ def plan_at(
         ran = job.ran & past
         was_red = ones_in(ran & job.red) / max(1, ones_in(ran))
         costs[name] = history.cost(history.closed([name])) * (1 - RED_AGAIN * was_red)
-        if job.anew & seen and name not in young:
+        if job.anew & seen and name in old:
             breakages[name] = job.anew & seen
-    groups = clusters.number_of()
-    if not history.has_clusters:
+    groups = clusters.number_of
+    if history.counts_red:  # all that failed in a commit is one breakage
         groups = dict.fromkeys(history.jobs, 0)
     return Plan(breakages, groups, costs, history.cost(there), keep & there)
 
 
-@dataclasses.dataclass
-class Score:
-    """What sets would have done on stretches of commits."""
+def stretches_of(history: History, keep: Jobs, late: Clusters) -> Iterator[Stretch]:
+    """The newest commits, in stretches; one before which nothing failed is not judged.
 
-    stretches: int = 0
-    commits: int = 0
-    failing: int = 0  # a bit for each commit, as in the next two
-    caught: int = 0
-    strange: int = 0  # where only jobs failed that had never failed before
-    events: int = 0
-    events_caught: int = 0
-    cost: float = 0.0  # of all commits together, as the next
-    cost_of_all: float = 0.0
-
-    def add(
-        self, history: History, start: int, end: int, groups: Groups, jobs: Jobs
-    ) -> None:
-        """What jobs that were chosen before a stretch would have caught and cost there."""
-        window = bits_between(start, end)
-        anew = {name: job.anew & window for name, job in history.jobs.items()}
-        failing = union(anew.values())
-        known = 0
-        for name, job in history.jobs.items():
-            self.cost_of_all += job.cost * ones_in(job.ran & window)
-            if job.anew & bits_between(0, start):
-                known |= anew[name]
-            if name in jobs:
-                self.cost += job.cost * ones_in(job.ran & ~job.red & window)
-        self.stretches += 1
-        self.commits += end - start
-        self.failing |= failing
-        self.caught |= union(anew[name] for name in jobs)
-        self.strange |= failing & ~known
-        events = Plan(anew, groups, {}, 0.0, frozenset())
-        self.events += events.caught(anew)
-        self.events_caught += events.caught(jobs)
-
-    def share(self) -> float:
-        """Of the failing commits, those caught, from 0 to 1; 0 where none failed."""
-        return ones_in(self.caught) / max(1, ones_in(self.failing))
-
-    def price(self) -> float:
-        """Of the cost of all, what the sets cost, from 0 to 1."""
-        return self.cost / (self.cost_of_all or 1.0)
-
-    def interval(self) -> Tuple[float, float]:
-        """Where the share of the caught lies with a certainty of 95 %.
-
-        E. B. Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
-        """
-        if not self.failing:
-            return 0.0, 1.0
-        share = self.share()
-        squared = CERTAIN * CERTAIN / ones_in(self.failing)
-        half = math.sqrt(share * (1 - share) * squared + squared * squared / 4)
-        low = (share + squared / 2 - half) / (1 + squared)
-        high = (share + squared / 2 + half) / (1 + squared)
-        return max(0.0, low), min(1.0, high)
-
-
-class Line(NamedTuple):
-    """A policy: the jobs that it chooses now, what it would have done walking forward, and with hindsight."""
-
-    policy: Policy
-    jobs: Jobs
-    ahead: Score
-    behind: Score
-
-
-def chosen_by(history: History, policies: Sequence[Policy], plan: Plan) -> List[Jobs]:
-    """What each policy chooses by a plan, with all that it waits for."""
-    picks = picks_of(plan)
-    return [history.closed(policy.jobs(plan, picks)) for policy in policies]
-
-
-def walk(history: History, lines: Sequence[Line], keep: Jobs, late: Clusters) -> None:
-    """Choose by the past before each stretch of the newest commits, and add up the scores of the lines.
-
-    A stretch before which nothing failed is not judged. Clusters are those of the past, too: computed anew for each
-    stretch, or, where that takes long, once; `late` are those of the whole history, for what hindsight says.
+    Clusters are those of the past, too: computed anew for each stretch, or, where that takes long, once; `late` are
+    those of the whole history, for what hindsight says.
     """
     count = len(history.commits)
     judged = math.floor(count * JUDGED)
     places = range(STRETCHES + 1)
     edges = sorted({count - judged + judged * place // STRETCHES for place in places})
-    policies = [line.policy for line in lines]
     early = None
     for start, end in zip(edges, edges[1:]):
         if early is None or len(history.jobs) ** 2 * start <= CLUSTER_WORK:
             early = clusters_at(history, start)
         plan = plan_at(history, start, early, keep, known=start)
         wise = plan_at(history, start, late, keep, known=count)
+        came = came_in(history, bits_between(start, end), plan)
         if plan.breakages:
-            ahead = chosen_by(history, policies, plan)
-            behind = chosen_by(history, policies, wise)
-            for line, jobs, wise_jobs in zip(lines, ahead, behind):
-                line.ahead.add(history, start, end, plan.cluster_of, jobs)
-                line.behind.add(history, start, end, plan.cluster_of, wise_jobs)
+            yield Stretch(end - start, plan, wise, came)
+
+
+def came_in(history: History, window: int, plan: Plan) -> Plan:
+    """The breakages and the costs of some commits, by the clusters of a plan. Who is red for long costs nothing."""
+    breakages = {}
+    costs = {}
+    total = 0.0
+    for name, job in history.jobs.items():
+        breakages[name] = job.anew & window
+        costs[name] = job.cost * ones_in(job.ran & ~job.red & window)
+        total += job.cost * ones_in(job.ran & window)
+    return Plan(breakages, plan.cluster_of, costs, total, plan.kept)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -1084,25 +1054,52 @@ def walk(history: History, lines: Sequence[Line], keep: Jobs, late: Clusters) ->
 # ---------------------------------------------------------------------------------------------------
 
 
-class Report(NamedTuple):
+class Report:
     """All that was found, for all that is written."""
 
-    history: History
-    clusters: Clusters
-    plan: Plan
-    choice: Optional[Choice]
-    lines: List[Line]  # of the table, and last of what is recommended
-    # What becomes of the jobs; no two sets share one, but that of `mend` and others.
-    chosen: Jobs
-    new: Jobs
-    again: Jobs  # failed in the last runs
-    mend: Jobs  # red for long
-    gone: Jobs
+    def __init__(self, history: History, options: argparse.Namespace) -> None:
+        """Raises Mistake for a job to keep that is none."""
+        count = len(history.commits)
+        every = frozenset(history.jobs)
+        keep = matching("--keep", options.keep, history.jobs)
+        asked: Policy = TARGETS[0], BUDGET_PERCENT
+        if options.catch is not None:
+            asked = options.catch, 0.0
+        elif options.budget is not None:
+            asked = 0.0, options.budget
+        self.history = history
+        self.clusters = clusters_at(history, count)
+        plan = plan_at(history, count, self.clusters, keep, known=count)
+        self.plan = plan
+        self.stretches = [*stretches_of(history, keep, self.clusters)]
+        # Of the table, and last of what is recommended.
+        policies = [*((target, 0.0) for target in TARGETS), asked]
+        self.lines = [self.line(policy) for policy in policies]
+        # What catches enough, and what any such costs at least.
+        self.choice, self.bound = final_choice(plan, asked)
+        self.has_choice = bool(plan.breakages)
+        # What becomes of the jobs; no two sets share one, but that of those to mend and others.
+        self.mend = {name for name in every if history.jobs[name].red >> count}
+        self.gone = every - plan.costs.keys()
+        self.chosen = history.closed(self.choice) - (self.mend - keep)
+        if not self.has_choice:
+            self.chosen = frozenset()
+        self.new = every - history.old(count) - self.chosen
+        lately = history.recent - self.mend - self.gone
+        self.again = lately - self.chosen - self.new
+        ours = self.chosen | self.new | self.again
+        self.rest = every - ours - self.mend - self.gone  # they tell nothing new
 
-    def rest(self) -> Jobs:
-        """The jobs that are left out since they tell nothing new."""
-        ours = self.chosen | self.new | self.again | self.mend | self.gone
-        return frozenset(self.history.jobs) - ours
+    def line(self, policy: Policy) -> Line:
+        """What a policy chooses, with all that waits for."""
+        chosen = self.history.closed
+        ahead = []
+        behind = []
+        for each in self.stretches:
+            ahead.append((each.came, chosen(each.plan.bought(policy))))
+            behind.append((each.came, chosen(each.wise.bought(policy))))
+        jobs = chosen(self.plan.bought(policy))
+        return Line(policy[0], jobs, Score(ahead), Score(behind))
 
     def price(self, cost: float) -> str:
         """A cost with its unit: of time on one GPU, or jobs where no times are known."""
@@ -1116,16 +1113,17 @@ class Report(NamedTuple):
 def summary_lines(report: Report) -> Iterator[str]:
     """What it comes to."""
     history = report.history
+    commits = history.commits
     failing = ones_in(union(job.anew for job in history.jobs.values()))
     yield (
-        f"{counted(len(history.jobs), 'job')}, {counted(len(history.commits), 'commit')} from {history.commits[0]} to "
-        f"{history.commits[-1]}, {counted(failing, 'failing commit')}"
+        f"{counted(len(history.jobs), 'job')}, {counted(len(commits), 'commit')} from {commits[0]} to {commits[-1]}, "
+        f"{counted(failing, 'failing commit')}"
     )
     yield from history.notes
-    if not report.choice:
+    if not report.has_choice:
         yield "No commit failed on which to choose; nothing is recommended."
         return
-    yield recommended_line(report, *report.choice)
+    yield recommended_line(report)
     if not report.chosen:
         yield "warning: nothing is chosen, and --only takes no empty file; ask for a larger --budget, or --keep a job"
     for jobs, why in (
@@ -1135,27 +1133,28 @@ def summary_lines(report: Report) -> Iterator[str]:
         share = percent(history.cost(jobs), report.plan.total)
         yield from told(f"{why}, {share} of the cost", sorted(jobs))
     yield from told("no longer run, and not recommended", sorted(report.gone))
-    if report.lines[-1].ahead.stretches:
-        yield from headline(report.lines)
+    if report.stretches:
+        yield from headline(report)
         yield from table_lines(report)
 
 
-def recommended_line(report: Report, jobs: Jobs, bound: float) -> str:
+def recommended_line(report: Report) -> str:
     """What is recommended, and how sure it is that nothing cheaper would do."""
     plan = report.plan
     cost = plan.cost(report.chosen)
-    above = plan.cost(jobs) - bound
+    above = plan.cost(report.choice) - report.bound
     proof = "the cheapest set there is"
     if any(report.history.waits.values()):
         proof = "a cheap set"
-    elif bound < plan.cost(jobs) * NEARLY:
+    elif above > plan.cost(report.choice) * (1 - NEARLY):
         proof = f"no more than {percent(above, plan.total)} above the cheapest set"
     if plan.kept:
         proof += " with those to keep"
-    if jobs - report.chosen:
-        proof = f"with {len(jobs - report.chosen)} red for long, {proof}"
+    red = len(report.choice - report.chosen)
+    if red:
+        proof = f"with {red} red for long, {proof}"
     total = plan.caught(plan.breakages)
-    caught = plan.caught(jobs)
+    caught = plan.caught(report.choice)
     return (
         f"Recommended: {len(report.chosen)} of {counted(len(plan.costs), 'job')}, {report.price(cost)} of "
         f"{report.price(plan.total)} a commit ({percent(cost, plan.total)}); {proof} that catches {caught} of "
@@ -1163,43 +1162,45 @@ def recommended_line(report: Report, jobs: Jobs, bound: float) -> str:
     )
 
 
-def headline(lines: Sequence[Line]) -> Iterator[str]:
+def headline(report: Report) -> Iterator[str]:
     """What would have happened, with what certainty, and why not more."""
-    *table, line = lines
+    *table, line = report.lines
     ahead = line.ahead
     failing = ones_in(ahead.failing)
     low, high = map(percent, ahead.interval())
+    commits = sum(each.commits for each in report.stretches)
     yield (
-        f"Walked forward through the newest {counted(ahead.commits, 'commit')}, choosing anew {ahead.stretches} times: "
-        f"caught {ones_in(ahead.caught)} of {counted(failing, 'failing commit')} ({percent(ahead.share())}; 95 % sure: "
-        f"{low} to {high}) and {ahead.events_caught} of {counted(ahead.events, 'breakage')}, at "
-        f"{percent(ahead.price())} of the cost; in hindsight {ones_in(line.behind.caught)} of {failing} at "
-        f"{percent(line.behind.price())}"
+        f"Walked forward through the newest {counted(commits, 'commit')}, choosing anew "
+        f"{len(report.stretches)} times: caught {ones_in(ahead.caught)} of {counted(failing, 'failing commit')} "
+        f"({percent(ahead.share)}; 95 % sure: {low} to {high}) and {ahead.breakages_caught} of "
+        f"{counted(ahead.breakages, 'breakage')}, at {percent(ahead.price)} of the cost; in hindsight "
+        f"{ones_in(line.behind.caught)} of {failing} at {percent(line.behind.price)}"
     )
     if failing < FEW_EVENTS:
         yield (
             f"warning: with fewer than {FEW_EVENTS} failing commits to judge by a share says little; take a longer "
             "history, or trust the interval alone"
         )
-    if not failing or ahead.share() >= AIM_PERCENT / 100:
+    cheap = [other for other in table if other.ahead.price <= BUDGET_PERCENT / 100]
+    best = max([line, *cheap], key=lambda other: other.ahead.share)
+    aim = AIM_PERCENT / 100
+    if not failing or ahead.share >= aim:
         return
-    bound = BUDGET_PERCENT / 100
-    cheap = [other for other in table if other.ahead.price() <= bound]
-    best = max([line, *cheap], key=lambda other: other.ahead.share())
     if best is not line:
         yield (
-            f"of the lines below at most {BUDGET_PERCENT:g} % of the cost, --catch {best.policy.catch:g} caught "
-            f"most: {percent(best.ahead.share())} at {percent(best.ahead.price())}"
+            f"of the lines below at most {BUDGET_PERCENT:g} % of the cost, --catch {best.catch:g} caught "
+            f"most: {percent(best.ahead.share)} at {percent(best.ahead.price)}"
         )
-    if best.ahead.share() < AIM_PERCENT / 100:
-        behind = [each.behind for each in table]
-        wise = [each.price() for each in behind if each.share() >= AIM_PERCENT / 100]
-        least = percent(wise[0]) if wise else "more"
-        yield (
-            f"this history does not allow {AIM_PERCENT:g} % for {BUDGET_PERCENT:g} % of the cost: in "
-            f"{ones_in(ahead.strange)} of {failing} only jobs failed that had never failed before, and in hindsight "
-            f"it takes {least}"
-        )
+    if best.ahead.share >= aim:
+        return
+    wise = [other.behind.price for other in table if other.behind.share >= aim]
+    least = [*map(percent, wise), "more"][0]
+    again = union(job.anew & (job.anew - 1) for job in report.history.jobs.values())
+    yield (
+        f"this history does not allow {AIM_PERCENT:g} % for {BUDGET_PERCENT:g} % of the cost: in "
+        f"{ones_in(ahead.failing & ~again)} of {failing} only jobs failed that had never failed before, and in "
+        f"hindsight it takes {least}"
+    )
 
 
 def table_lines(report: Report) -> Iterator[str]:
@@ -1210,14 +1211,14 @@ def table_lines(report: Report) -> Iterator[str]:
         "  asked  jobs  cost now |  walking forward: cost      caught    share        95 % sure | "
         "in hindsight: cost    share"
     )
-    for policy, jobs, ahead, behind in report.lines[:-1]:
-        share = percent(report.plan.cost(jobs), report.plan.total)
+    for catch, jobs, ahead, behind in report.lines[:-1]:
+        now = percent(report.plan.cost(jobs), report.plan.total)
         low, high = map(percent, ahead.interval())
-        counts = f"{ones_in(ahead.caught)}/{ones_in(ahead.failing)}"
+        caught = f"{ones_in(ahead.caught)}/{ones_in(ahead.failing)}"
         yield (
-            f"{policy.catch:5g} % {len(jobs):5} {share:>9} | {percent(ahead.price()):>22} {counts:>11} "
-            f"{percent(ahead.share()):>8} {low:>7}-{high:>8} | {percent(behind.price()):>18} "
-            f"{percent(behind.share()):>8}"
+            f"{catch:5g} % {len(jobs):5} {now:>9} | {percent(ahead.price):>22} {caught:>11} "
+            f"{percent(ahead.share):>8} {low:>7}-{high:>8} | {percent(behind.price):>18} "
+            f"{percent(behind.share):>8}"
         )
 
 
@@ -1225,29 +1226,31 @@ def detail_lines(report: Report) -> Iterator[str]:
     """What speaks for it, list by list."""
     columns = "    cost  catches  alone   phi  job | the recommended one most like it"
     groups = report.clusters.groups
-    marked = []
+    alike = []
     for group in groups:
         names = ["*" * (job in report.chosen) + job for job in group]
-        marked += ["  " + " | ".join(names)] * (len(group) > 1)
-    silent = report.rest() - report.plan.breakages.keys()
-    score = report.lines[-1].ahead
-    missed = score.failing & ~score.caught
-    blocks = {
-        f"To mend, red for {RED_RUNS} runs or more, and left out until they pass:": mend_lines(
-            report
-        ),
-        f"{counted(len(groups), 'cluster')}, {len(marked)} of more than one job (* recommended):": marked,
-        f"Chosen:\n{columns}": job_lines(report, report.chosen),
-        "Left out, since they never failed anew:": [listed(sorted(silent))]
-        * bool(silent),
-        f"Left out:\n{columns}": job_lines(report, report.rest() - silent),
-        "Missed, walking forward:": commit_lines(report, missed),
-    }
-    for title, lines in blocks.items():
-        if lines:
-            yield from ["", title, *lines[:LISTED]]
-        if len(lines) > LISTED:
-            yield f"  \u2026 with {len(lines) - LISTED:,} more"
+        alike += ["  " + " | ".join(names)] * (len(group) > 1)
+    silent = report.rest - report.plan.breakages.keys()
+    ahead = report.lines[-1].ahead
+    yield from block(MEND, mend_lines(report))
+    title = f"{counted(len(groups), 'cluster')}, {len(alike)} of more than one job (* recommended):"
+    yield from block(title, alike)
+    yield from block(f"Chosen:\n{columns}", job_lines(report, report.chosen))
+    if silent:
+        yield from block(
+            "Left out, since they never failed anew:", [listed(sorted(silent))]
+        )
+    yield from block(f"Left out:\n{columns}", job_lines(report, report.rest - silent))
+    missed = commit_lines(report.history, ahead.failing & ~ahead.caught)
+    yield from block("Missed, walking forward:", missed)
+
+
+def block(title: str, lines: Sequence[str]) -> Iterator[str]:
+    """A list that is cut off where it is long; nothing of an empty one."""
+    if lines:
+        yield from ["", title, *lines[:LISTED]]
+    if len(lines) > LISTED:
+        yield f"  \u2026 with {len(lines) - LISTED:,} more"
 
 
 def mend_lines(report: Report) -> List[str]:
@@ -1259,8 +1262,8 @@ def mend_lines(report: Report) -> List[str]:
         failures = runs - ones_in(job.passed)
         passed = job.passed.bit_length()
         first = places_of(job.ran >> passed)[0] + passed
-        since = f"since {report.history.commits[first]}"
-        said = f"  {name}: {since}, {failures} of {counted(runs, 'run')}"
+        since = report.history.commits[first]
+        said = f"  {name}: since {since}, {failures} of {counted(runs, 'run')}"
         lines.append((-failures, said))
     return [line for _, line in sorted(lines)]
 
@@ -1268,27 +1271,26 @@ def mend_lines(report: Report) -> List[str]:
 def job_lines(report: Report, jobs: Jobs) -> List[str]:
     """What jobs cost, how many breakages so far they catch, and how many that no other one of the chosen does."""
     plan = report.plan
-    names = report.clusters.jobs
+    verdicts = {name: job[:2] for name, job in report.history.jobs.items()}
     lines = []
-    for job, row in zip(names, report.clusters.matrix):
-        if job in jobs:
-            others = report.chosen - {job}
-            alone = plan.caught(others | {job}) - plan.caught(others)
-            alike = [(0.0, "")]
-            for phi, name in zip(row, names):
-                if name in others and phi > 0:
-                    alike.append((phi, f" | {name}"))
-            phi, like = max(alike)
-            share = percent(plan.costs.get(job, 0.0), plan.total)
-            counts = f"{share:>8} {plan.caught([job]):8} {alone:6}"
-            lines.append(f"{counts} {phi:5.2f}  {job}{like}")
+    for job in filter(jobs.__contains__, report.clusters.jobs):
+        others = report.chosen - {job}
+        alone = plan.caught(others | {job}) - plan.caught(others)
+        alike = [(0.0, "")]
+        for other in others:
+            phi = phi_of(verdicts[job], verdicts[other])
+            if phi > 0:
+                alike.append((phi, f" | {other}"))
+        phi, like = max(alike)
+        share = percent(plan.costs.get(job, 0.0), plan.total)
+        counts = f"{share:>8} {plan.caught([job]):8} {alone:6}"
+        lines.append(f"{counts} {phi:5.2f}  {job}{like}")
     return lines
 
 
-def commit_lines(report: Report, commits: int) -> List[str]:
+def commit_lines(history: History, commits: int) -> List[str]:
     """Of each of these commits the jobs that newly failed."""
     lines = []
-    history = report.history
     for number in places_of(commits):
         names = [name for name, job in history.jobs.items() if job.anew >> number & 1]
         lines.append(f"  {history.commits[number]}: {' | '.join(names)}")
@@ -1311,7 +1313,7 @@ def labels_text(report: Report, summary: Iterable[str]) -> str:
             lines.append(f"# {line}")
     ours = report.chosen | report.new | report.again
     for title, mark, jobs in (
-        (LEFT_OUT, "# ", report.rest() | report.mend - ours),
+        (LEFT_OUT, "# ", report.rest | report.mend - ours),
         ("Chosen:", "", report.chosen),
         ("New:", "", report.new),
         ("Failed lately:", "", report.again),
@@ -1322,14 +1324,16 @@ def labels_text(report: Report, summary: Iterable[str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def matrix_text(clusters: Clusters) -> str:
+def matrix_text(report: Report) -> str:
     """The matrix as a CSV file: job, number of its cluster, phi with each job, empty where it is unknown."""
-    number_of = clusters.number_of()
+    jobs = report.clusters.jobs
+    number_of = report.clusters.number_of
+    matrix = matrix_of((report.history.jobs[job][:2] for job in jobs), phi_of)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["job", "cluster", *clusters.jobs])
-    for job, row in zip(clusters.jobs, clusters.matrix):
-        values = ["" if math.isnan(value) else repr(value) for value in row]
+    rows.writerow(["job", "cluster", *jobs])
+    for job, row in zip(jobs, matrix):
+        values = (repr(phi).replace("nan", "") for phi in row)
         rows.writerow([job, number_of.get(job, ""), *values])
     return text.getvalue()
 
@@ -1340,11 +1344,10 @@ def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) ->
     digits = 8 * math.ceil(len(report.history.commits) / 32)  # 32 commits a word
     jobs = [report.history.jobs[name] for name in report.clusters.jobs]
     points = []
-    judged = [line for line in report.lines if line.ahead.stretches]
-    for line in judged:
+    for line in report.lines:
         score = line.ahead
-        figures = score.price(), score.share(), *score.interval()
-        points.append([line is judged[-1], *figures])
+        figures = score.price, score.share, *score.interval()
+        points += [[line is report.lines[-1], *figures]] * bool(report.stretches)
     data = {
         "jobs": report.clusters.jobs,
         "ran": [f"{job.ran:0{digits}x}" for job in jobs],
@@ -1452,35 +1455,6 @@ def check_outputs(options: argparse.Namespace) -> None:
         raise Mistake(f"{os.path.basename(PAGE)} is not beside {PROGRAM}; copy it, too")
 
 
-def analyse(options: argparse.Namespace) -> Report:
-    """From the sources to all that is reported. Raises Mistake."""
-    check_outputs(options)
-    reader = Reader(options)
-    reader.read()
-    history = history_of(reader, options)
-    keep = matching("--keep", options.keep, [*history.jobs])
-    count = len(history.commits)
-    clusters = clusters_at(history, count)
-    plan = plan_at(history, count, clusters, keep, known=count)
-    policy = Policy(TARGETS[0], BUDGET_PERCENT)
-    if options.catch is not None:
-        policy = Policy(options.catch)
-    elif options.budget is not None:
-        policy = Policy(0.0, options.budget)
-    policies = [*(Policy(float(target)) for target in TARGETS), policy]
-    now = zip(policies, chosen_by(history, policies, plan))
-    lines = [Line(each, jobs, Score(), Score()) for each, jobs in now]
-    walk(history, lines, keep, clusters)
-    choice = final_choice(plan, policy) if plan.breakages else None
-    mend = history.where(lambda job: job.red >> count & 1)
-    gone = frozenset(history.jobs) - history.there(count)
-    chosen = history.closed(choice[0] if choice else ()) - (mend - keep)
-    new = history.young(count) - chosen
-    again = history.recent - mend - gone - chosen - new
-    sets = chosen, new, again, mend, gone
-    return Report(history, clusters, plan, choice, lines, *sets)
-
-
 def show(text: str) -> None:
     """Print what standard output can show, if there is one. Raises Mistake."""
     if sys.stdout is None:
@@ -1499,20 +1473,25 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line: returns the exit code, prints mistakes on stderr, never a traceback."""
     options = build_parser().parse_args(argv)
     try:
-        report = analyse(options)
+        check_outputs(options)
+        reader = Reader(options)
+        reader.read()
+        report = Report(History(reader, options), options)
         summary = [*summary_lines(report)]
         details = [*detail_lines(report)]
         if options.html:
             write(options.html, page_text(report, summary, details))
         if options.csv:
-            write(options.csv, matrix_text(report.clusters))
-        if options.write and report.choice:
+            write(options.csv, matrix_text(report))
+        if options.write and report.has_choice:
             write(options.write, labels_text(report, summary))
         show("\n".join(summary + details))
     except Mistake as mistake:
         print(f"{PROGRAM}: error: {mistake}", file=sys.stderr)
         return mistake.exit_code
-    return EXIT_OK if report.choice else EXIT_NOTHING
+    if not report.has_choice:
+        return EXIT_NOTHING
+    return EXIT_OK
 
 
 if __name__ == "__main__":

@@ -206,7 +206,7 @@ class DedupCase(RunnerCase):
 
     def history(self, sources: str, *options: str) -> ci_dedup.History:
         """The jobs and commits of these that count."""
-        return ci_dedup.history_of(self.read_from(sources, *options), self.options(sources, *options))
+        return ci_dedup.History(self.read_from(sources, *options), self.options(sources, *options))
 
     def statuses(self, name: str, jobs: Any, at: float = 0.0) -> str:
         """A file of job statuses, changed at that time; a job's status, or all that is said of it, by job."""
@@ -300,7 +300,7 @@ class Folders(DedupCase):
         """What is neither a success nor says nothing has failed."""
         for parts, passed in (("success success", "+"), ("success failure", "-"), ("error success", "-"),
                               ("UNSTABLE x", "-"), ("Success", "+"), ("success canceled", "+"), ("pending broken", "-"),
-                              ("skipped success", "+")):
+                              ("skipped success", "+"), ("blocked success", "+")):
             with self.subTest(parts):
                 self.statuses("s/c1.json", {"a": "success", **dict(zip(("x_build", "x_test"), parts.split()))})
                 self.assertEqual(told(self.read_from("s")), ["c1: a+ x" + passed])
@@ -616,7 +616,7 @@ class Tables(DedupCase):
                            ("passed", "+"), ("flaky", "+"), ("0", "-"), ("FALSE", "-"), ("no", "-"), ("failure", "-"),
                            ("failed", "-"), ("crashed", "-"), ("timeout", "-"), ("error", "-"), ("", ""), ("  ", ""),
                            ("1.0", "+"), ("0.0", "-"),
-                           ("skipped", ""), ("Cancelled", ""), ("nan", "")):
+                           ("skipped", ""), ("Cancelled", ""), ("nan", ""), ("blocked", ""), ("Not run", "")):
             with self.subTest(word):
                 self.write("h.csv", f"commit,job,ok\nc1,b,1\nc1,a,{word}\nc2,b,1\n")
                 self.assertEqual(told(self.read_from("h.csv"))[0], f"c1: a{sign} b+" if sign else "c1: b+")
@@ -840,23 +840,27 @@ class Clustering(unittest.TestCase):
     """Jobs by what they tell."""
 
     def cluster(self, *lines: str) -> ci_dedup.Clusters:
-        return ci_dedup.cluster(bits_of(*lines))
+        return ci_dedup.Clusters(bits_of(*lines))
+
+    def phi(self, one: str, other: str, *lines: str) -> float:
+        bits = bits_of(*lines)
+        return ci_dedup.phi_of(bits[one], bits[other])
 
     def test_by_hand(self) -> None:
         """a and c are alike; b is their opposite, so as far as can be; k and l never changed."""
-        found = self.cluster("1: a+ b- c+ k+ l-", "2: a- b+ c- k+ l-", "3: a- b+ c- k+ l-")
-        self.assertEqual(found[:2], (["b", "a", "c", "k", "l"], [["b"], ["a", "c"]]))
-        at = {job: number for number, job in enumerate(found.jobs)}
-        self.assertEqual([found.matrix[at["a"]][at[other]] for other in "abc"], [1, -1, 1])
-        self.assertTrue(all(math.isnan(found.matrix[at[one]][at[other]]) for one in "kl" for other in at))
+        lines = "1: a+ b- c+ k+ l-", "2: a- b+ c- k+ l-", "3: a- b+ c- k+ l-"
+        found = self.cluster(*lines)
+        self.assertEqual((found.jobs, found.groups), (["b", "a", "c", "k", "l"], [["b"], ["a", "c"]]))
+        self.assertEqual(found.number_of, {"b": 1, "a": 2, "c": 2})
+        self.assertEqual([self.phi("a", other, *lines) for other in "abc"], [1, -1, 1])
+        self.assertTrue(all(math.isnan(self.phi(one, other, *lines)) for one in "kl" for other in "abckl"))
 
     def test_what_cannot_be_told_counts_as_nothing_in_common(self) -> None:
         """a and b never met; both go with c, so that only their own two values keep them apart."""
-        found = self.cluster("1: a+ c+", "2: a- c-", "3: b+ c+", "4: b- c-")
-        self.assertEqual(sorted(map(sorted, found.groups)), [["a"], ["b"], ["c"]])
-        at = {job: number for number, job in enumerate(found.jobs)}
-        self.assertTrue(math.isnan(found.matrix[at["a"]][at["b"]]))
-        self.assertEqual(found.matrix[at["a"]][at["c"]], 1.0)
+        lines = "1: a+ c+", "2: a- c-", "3: b+ c+", "4: b- c-"
+        self.assertEqual(sorted(map(sorted, self.cluster(*lines).groups)), [["a"], ["b"], ["c"]])
+        self.assertTrue(math.isnan(self.phi("a", "b", *lines)))
+        self.assertEqual(self.phi("a", "c", *lines), 1.0)
 
     def test_the_cut_is_a_tenth_of_the_largest_distance(self) -> None:
         """Noise of a percent leaves jobs together, noise of a fifth does not."""
@@ -930,45 +934,48 @@ class Covers(unittest.TestCase):
         for number, instance in enumerate(instances(5, 150)):
             rng = random.Random(number)
             plan = self.plan(instance, frozenset(job for job in instance.costs if rng.random() < 0.2))
-            policy = ci_dedup.Policy(rng.choice((0, 50, 90, 99, 100)))
+            catch = rng.choice((0, 50, 90, 99, 100))
             rest = {jobs: weight for jobs, weight in instance.failures.items() if not jobs & plan.kept}
-            still = plan.needed(policy.catch) - plan.caught(plan.kept)
+            still = plan.needed(catch) - plan.caught(plan.kept)
             best = plan.cost(plan.kept)
             if still > 0:
                 best += Instance(rest, instance.costs, still).cheapest()
-            jobs, bound = ci_dedup.final_choice(plan, policy)
-            with self.subTest(number=number, policy=policy, instance=instance, kept=plan.kept):
+            jobs, bound = ci_dedup.final_choice(plan, (catch, 0.0))
+            with self.subTest(number=number, catch=catch, instance=instance, kept=plan.kept):
                 self.assertLessEqual(plan.kept, jobs)
-                self.assertGreaterEqual(plan.caught(jobs), plan.needed(policy.catch))
+                self.assertGreaterEqual(plan.caught(jobs), plan.needed(catch))
                 self.assertAlmostEqual(plan.cost(jobs), best, delta=1e-6)
                 self.assertAlmostEqual(bound, best, delta=1e-5)
 
-    def test_picks_are_what_greed_takes_one_by_one(self) -> None:
-        """Each the cheapest by what it catches that none before does; none over the limit."""
+    def greedy(self, instance: Instance, need: int, limit: float) -> Set[str]:
+        """Each the cheapest by what it catches that none before does: till enough are, then none over a limit."""
+        chosen: Set[str] = set()
+        while True:
+            caught, spent = instance.caught(chosen), sum(instance.costs[job] for job in chosen)
+            ranks = [(instance.costs[job] / (instance.caught(chosen | {job}) - caught), instance.costs[job], job)
+                     for job in instance.costs if instance.caught(chosen | {job}) > caught
+                     and (caught < need or spent + instance.costs[job] <= limit)]
+            if not ranks:
+                return chosen
+            chosen.add(min(ranks)[2])
+
+    def test_greed_takes_one_by_one_what_costs_least(self) -> None:
         for number, instance in enumerate(instances(6, 150)):
             limit = random.Random(number).choice((math.inf, sum(instance.costs.values()) / 3))
-            chosen: Set[str] = set()
-            for job, caught in ci_dedup.picks_of(self.plan(instance), limit):
-                spent = sum(instance.costs[job] for job in chosen)
-                gains = {job: instance.caught(chosen | {job}) - instance.caught(chosen) for job in instance.costs}
-                ratios = {job: instance.costs[job] / gain for job, gain in gains.items()
-                          if gain and spent + instance.costs[job] <= limit + 1e-9}
-                chosen.add(job)
-                with self.subTest(number=number, instance=instance):
-                    self.assertAlmostEqual(ratios[job], min(ratios.values()))
-                    self.assertEqual(caught, instance.caught(chosen))
-            if limit == math.inf:
-                self.assertEqual(instance.caught(chosen), sum(instance.failures.values()))
+            for need, most in ((0, limit), (instance.need, 0.0)):
+                with self.subTest(number=number, instance=instance, need=need):
+                    self.assertEqual(self.plan(instance).greedy(need, most), self.greedy(instance, need, most))
+
+    def test_a_budget_is_kept_where_it_buys_enough(self) -> None:
+        """What is dear, and so would be taken first, is left aside where the rest of the budget catches enough."""
+        failures = {frozenset([job]): weight for job, weight in (("a", 4), ("b", 30), ("c", 16), ("d", 14), ("e", 36))}
+        plan = self.plan(Instance(failures, {"a": 1.0, "b": 13.0, "c": 8.0, "d": 8.0, "e": 70.0}, 0))
+        self.assertEqual(plan.bought((50.0, 24.0)), {"a", "b", "c"})
+        self.assertEqual(plan.bought((60.0, 24.0)), {"a", "b", "c", "d"}, "the budget is not enough")
 
     # Greedy takes `both` (3 a commit), then `a` and `d`; the cheapest is `left` and `right`.
     TRAP = Instance({frozenset(["both", "left"]): 2, frozenset(["both", "right"]): 2, frozenset(["a", "left"]): 1,
                      frozenset(["d", "right"]): 1}, {"both": 12, "left": 10, "right": 10, "a": 5, "d": 5}, 6)
-
-    def test_dominated_jobs_are_left_aside(self) -> None:
-        costs = {"a": 2.0, "b": 2.0, "c": 3.0, "d": 1.0}
-        for failures, useful in ((["ac", "ac"], "a"), (["ac", "c"], "ac"), (["ab", "b"], "b"), (["ad", "a"], "ad")):
-            with self.subTest(failures):
-                self.assertEqual(ci_dedup.undominated(map(frozenset, failures), costs), frozenset(useful))
 
     def test_as_good_as_the_best_of_all_sets(self) -> None:
         for number, instance in enumerate(instances(1, 400)):
@@ -1023,9 +1030,9 @@ class Walking(DedupCase):
         self.assertEqual(self.places(self.job("+" + "-." * runs).red), [2 * runs, 2 * runs + 1])
 
     def test_new_jobs_are_those_of_the_newest_commits_alone(self) -> None:
-        jobs = {"a": self.job("++++++++"), "b": self.job(".+++++++")}
-        history = ci_dedup.History([*"12345678"], jobs, {}, False, True, frozenset(), [])
-        self.assertEqual([sorted(history.young(number)) for number in (0, 1, 2, 3, 4)], [["b"]] * 4 + [[]])
+        self.write("h.csv", table_of("1: a+", *(f"{number}: a+ b+" for number in range(2, 9))))
+        old = self.history("h.csv").old
+        self.assertEqual([sorted(old(number)) for number in (0, 1, 2, 3, 4)], [["a"]] * 4 + [["a", "b"]])
 
     def test_breakages_are_pairs_of_commit_and_cluster(self) -> None:
         bits = {"a": 0b011, "b": 0b110, "c": 0b100, "d": 0b100, "e": 0b100}
@@ -1066,7 +1073,9 @@ class Walking(DedupCase):
 
     def test_the_interval_is_wilsons(self) -> None:
         for caught, failing, expected in ((18, 18, (0.824, 1.0)), (0, 10, (0.0, 0.278)), (50, 100, (0.404, 0.596))):
-            low, high = ci_dedup.Score(failing=(1 << failing) - 1, caught=(1 << caught) - 1).interval()
+            breakages = {"all": (1 << failing) - 1, "chosen": (1 << caught) - 1}
+            came = ci_dedup.Plan(breakages, {}, {}, 0.0, frozenset())
+            low, high = ci_dedup.Score([(came, frozenset(["chosen"]))]).interval()
             self.assertAlmostEqual(low, expected[0], places=3)
             self.assertAlmostEqual(high, expected[1], places=3)
 
@@ -1450,7 +1459,9 @@ class Outputs(DedupCase):
         found = ci_dedup.clusters_at(history, len(history.commits))
         names, numbers, values = self.numbers("m.csv")
         self.assertEqual((names, sorted(names)), (found.jobs, sorted(jobs)))
-        self.assertEqual(list(map(repr, itertools.chain(*values))), list(map(repr, itertools.chain(*found.matrix))))
+        said = [history.jobs[name][:2] for name in names]
+        self.assertEqual([*map(repr, itertools.chain(*values))],
+                         [repr(ci_dedup.phi_of(*pair)) for pair in itertools.product(said, said)])
         self.assertEqual(numbers, [str(number) for number, group in enumerate(found.groups, 1) for _ in group] + [""])
         self.assertEqual((names[-1], set(map(str, values[-1]))), ("calm", {"nan"}))
         self.assertTrue(self.read("m.csv").endswith("\ncalm,," + "," * (len(jobs) - 1) + "\n"))

@@ -78,7 +78,7 @@ class AgainstScipy(unittest.TestCase):
         varied = [number for number in range(len(jobs)) if not math.isnan(theirs[number][number])]
         if len(varied) < 2:
             return False
-        clusters = ci_dedup.cluster(verdicts)
+        clusters = ci_dedup.Clusters(verdicts)
         distances, tree, numbers = self.scipy_clusters(numpy.nan_to_num(theirs[numpy.ix_(varied, varied)]))
         our_rows = map(tuple, numpy.nan_to_num(ours[numpy.ix_(varied, varied)]).tolist())
         our_distances = ci_dedup.matrix_of([*our_rows], ci_dedup.distance_of)
