@@ -18,23 +18,18 @@ The idea and the numbers are those of "PyTorch CI deduplication" (Edward Z. Yang
 https://github.com/ezyang/pytorch-ci-deduplication): phi correlation of job statuses, complete-linkage clusters of the
 correlation matrix's rows. What that study left to judgement, the choice and what it would have missed, is added here.
 
-Two files belong together: this one and, for --html alone, the page ci_dedup.html.
+Three files belong together: this one, ci_verdicts.py, by which it reads, and, for --html alone, the page ci_dedup.html.
 
 exit codes:
   0 done   2 usage or bad input   3 a file cannot be written   5 no commit failed: nothing to choose by
 """
 
-# The file reads as data flows: reading, history, clusters, choice, walking forward, report, files, command line.
+# The file reads as data flows: clusters, choice, walking forward, report, files, command line.
 
 from __future__ import annotations
 
 import argparse
-import collections
 import csv
-import datetime
-import fnmatch
-import functools
-import glob
 import heapq
 import html
 import io
@@ -44,39 +39,25 @@ import math
 import operator
 import os
 import re
-import statistics
 import sys
-import xml.etree.ElementTree
-from typing import Any, Callable, Counter, Dict, FrozenSet, Hashable, Iterable, Iterator
-from typing import List, Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
+from collections import Counter, defaultdict
+from typing import Any, Callable, Dict, Hashable, Iterable, Iterator
+from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+try:
+    from ci_verdicts import COMPLETE_PERCENT, EXIT_MACHINE, EXIT_NOTHING, EXIT_OK
+    from ci_verdicts import RED_RUNS, History, Jobs, Mistake, Reader, add_options
+    from ci_verdicts import bits_between, counted, listed, matching, ones_in, places_of
+    from ci_verdicts import Verdicts, show, told, union
+except ModuleNotFoundError as error:
+    why = f"{error.name}.py is not beside ci_dedup.py; copy it, too"
+    print(f"ci_dedup.py: error: {why}", file=sys.stderr)
+    sys.exit(2)
 
 PROGRAM = "ci_dedup.py"
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ci_dedup.html")
-EXIT_OK, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING = 0, 2, 3, 5
 
-# What a job did in a commit: was away, silent, passed, failed. Of its parts the last of these counts.
-AWAY, SILENT, PASSED, FAILED = SIGNS = b" *+-"
-WORDS = {
-    PASSED: "1 1.0 true yes ok success successful pass passed flaky",
-    FAILED: "0 0.0 false no failure fail failed crashed timeout timed_out error broken",
-    SILENT: "skipped skip cancelled canceled neutral pending blocked deferred interrupted "
-    "unrunnable nan none null",
-}
-VERDICTS = {word: sign for sign, words in WORDS.items() for word in words.split()}
-VERDICTS.update({"": SILENT, "not run": SILENT})
-CELLS = "commit job ok seconds gpus".split()  # of a table, which needs the first three
-SUFFIXES = "_build _test -build -test _multigpu _NO_AVX_NO_AVX2 _NO_AVX2".split()
-LARGEST = 1e9  # seconds or GPUs: more is a mistake
-# What half a record, or one of another form, raises where it is read.
-UNREADABLE = AttributeError, KeyError, RecursionError, TypeError, ValueError
-PART = r" \(part \d+ of \d+\)$"  # how the label of a part of a split test ends
-
-COMPLETE_PERCENT = 90.0  # of the jobs have to run, or a commit is left aside
-RED_RUNS = 10  # verdicts in a row: who failed in all catches nothing until mended
 RED_AGAIN = 0.5  # of the time that a job was red, and cost nothing: what is counted on
-NEW_RUNS = 2  # newest commits: a job that is in none before is new
-# Of the commits, and at least: a job that is in none so new is gone.
-GONE_SHARE, GONE_RUNS = 0.1, 3
 CUT = 0.1  # of the largest distance, up to which jobs are one cluster: the study's
 DIGITS = 12  # of a distance: what is equal stays so whatever a Python's rounding
 # Jobs squared times commits, 0.3 s: up to it each stretch has clusters of its own.
@@ -94,38 +75,12 @@ TARGETS = range(50, 101, 5)  # percent of the breakages, in the table
 FEW_EVENTS = 30  # failing commits below which a share says little
 AIM_PERCENT = 80.0  # of the failing commits; if a history allows less, it is said why
 SHORT_S = 1000  # what costs less is told in seconds, else in hours
-NAMED, LISTED = 10, 40  # names of a line, and lines of a list, that are shown
+LISTED = 40  # lines of a list that are shown
 
 UNFIT = re.compile(r"^# |^\s|\s$|[\r\n]")  # to be a line of the file of labels
 MEND = f"To mend, red for {RED_RUNS} runs or more, and left out until they pass:"
 LEFT_OUT = "Left out (what is named nowhere here is new, and runs):"
-FORMS = "name journals of run_tests.py, CSV files, or folders of JSON or JUnit files"
-
-Jobs = FrozenSet[str]
 Groups = Mapping[str, Hashable]  # by job, which cluster it is of
-
-
-class Mistake(Exception):
-    """What ends the command: in the command line, the input, or the machine (a full disk)."""
-
-    def __init__(self, text: str, exit_code: int = EXIT_USAGE) -> None:
-        super().__init__(text)
-        self.exit_code = exit_code
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first of many names, and how many more there are."""
-    more = len(names) - NAMED
-    return " | ".join(names[:NAMED]) + f" \u2026 with {more} more" * (more > 0)
-
-
-def told(what: str, names: Sequence[str]) -> List[str]:
-    """A line of how many are so, and who; none where there are none."""
-    return [f"{what}: {len(names)}: {listed(names)}"] * bool(names)
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" + "s" * (number != 1)
 
 
 def percent(part: float, whole: float = 1.0) -> str:
@@ -133,499 +88,10 @@ def percent(part: float, whole: float = 1.0) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------
-# Reading: CSV files, journals, JSON and JUnit files, to what each job said of each commit, and cost.
-# ---------------------------------------------------------------------------------------------------
-
-
-# A file: its place among others, the path, the same below the folder that was named, and what reads it.
-Source = Tuple[Any, str, str, Callable[[str, str], None]]
-# A run of a job for a commit: seconds since 1970, commit, job, sign, cost if it is known.
-Run = Tuple[float, str, str, int, Optional[float]]
-
-
-def cost_of(seconds: Any, gpus: Any = None) -> Optional[float]:
-    """Seconds times GPUs, 1 where these are not known; None where the seconds are not. Raises ValueError."""
-    if seconds in (None, ""):
-        return None
-    if gpus in (None, ""):
-        gpus = 1
-    try:
-        time, count = float(seconds), float(gpus)
-    except (ValueError, TypeError, OverflowError):
-        time = count = math.inf
-    if 0 <= time <= LARGEST and 0 <= count <= LARGEST:
-        return time * count
-    what = f"{seconds!r} seconds or {gpus!r} GPUs"
-    raise ValueError(f"{what} are no number from 0 to {LARGEST:g}")
-
-
-def sign_of(word: Optional[str], otherwise: int = SILENT) -> int:
-    """What a word says that a job did. Raises AttributeError for what is none."""
-    word = (word or "").strip()
-    return VERDICTS.get(word.casefold(), otherwise)
-
-
-def moment(text: Optional[str]) -> float:
-    """Seconds since 1970 of `2026-03-16T07:00:00Z`, 0 where there is none. Raises ValueError."""
-    if not text:
-        return 0.0
-    # Python 3.8 reads fractions of three or six digits alone.
-    text = re.sub(r"\.\d+", "", text).replace("Z", "+00:00")
-    return datetime.datetime.fromisoformat(text).timestamp()
-
-
-def service_jobs(page: Any) -> Iterator[Dict[str, Any]]:
-    """The jobs in JSON of GitHub, GitLab or Buildkite, with what their build says. Raises TypeError, AttributeError."""
-    if isinstance(page, list):
-        for part in page:
-            yield from service_jobs(part)
-    elif isinstance(page.get("jobs"), list):
-        for job in page["jobs"]:
-            if job.get("type", "script") == "script":  # else Buildkite waits there
-                yield {**page, **job}
-    else:
-        yield page
-
-
-def service_run(job: Mapping[str, Any]) -> Run:
-    """A job of GitHub, GitLab or Buildkite. Raises KeyError, TypeError, AttributeError or ValueError."""
-    commit = job.get("head_sha") or job["commit"]
-    if isinstance(commit, dict):
-        commit = commit["id"]
-    names = job.get("workflow_name"), job["name"]
-    start = moment(job.get("started_at"))
-    end = moment(job.get("completed_at") or job.get("finished_at"))
-    cost = None
-    if start and end:
-        cost = max(0.0, end - start)
-    word = job.get("conclusion", job.get("status", job.get("state")))
-    time = start or moment(job.get("created_at"))
-    return time, commit, " / ".join(filter(None, names)), sign_of(word), cost
-
-
-def json_values(text: str) -> Iterator[Any]:
-    """The values of a text, one behind the other, as `gh api --paginate` prints them. Raises ValueError."""
-    decoder = json.JSONDecoder()
-    while text:
-        value, end = decoder.raw_decode(text)
-        yield value
-        text = text[end:].lstrip()
-
-
-def natural(name: str) -> List[str]:
-    """A name in parts that sort as a reader would, `c9` before `c10`."""
-    parts = re.split(r"(\d+)", name)
-    return [part.zfill(20 * part.isdigit()) for part in parts]
-
-
-def folded(job: str) -> str:
-    """A job's name without the suffixes of its parts: builds, tests, variants."""
-    for suffix in SUFFIXES:
-        if job.endswith(suffix):
-            job = job[: -len(suffix)]
-    return job
-
-
-class Reader:
-    """What has been read, by job and commit. Commits are numbered as they come, the oldest first."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.commits: Dict[str, int] = {}
-        self.jobs: Dict[str, bytearray] = collections.defaultdict(bytearray)  # signs
-        self.costs: Dict[str, Dict[int, float]] = collections.defaultdict(dict)
-        self.runs: List[Run] = []
-        self.started: Dict[str, Tuple[str, int]] = {}  # by run: its commit, and GPUs
-        self.waits: Dict[str, Jobs] = {}  # by job, those it waits for: they run, too
-        self.skipped: List[str] = []  # what was not whole
-
-    def add(self, commit: str, job: str, sign: int, cost: Optional[float]) -> None:
-        """Take in what a part of a job said; it passed if all its parts did, and costs what they cost together."""
-        number = self.commits.setdefault(commit, len(self.commits))
-        signs = self.jobs[job]
-        if number >= len(signs):
-            signs.extend(b" " * (number + 1 - len(signs)))
-        signs[number] = max(signs[number], sign)
-        if cost is not None and sign != SILENT:
-            costs = self.costs[job]
-            costs[number] = costs.get(number, 0.0) + cost
-
-    def read(self) -> None:
-        """Take in all sources, which have to be of one kind. Raises Mistake."""
-        once = {os.path.realpath(path): path for path in self.options.sources}
-        path = ""
-        try:
-            files: List[Source] = []
-            for path in once.values():
-                files += self.files_of(path)
-            if len({read for *_, read in files}) > 1:
-                raise Mistake("sources are of different kinds; " + FORMS)
-            for _, path, below, read in sorted(files, key=operator.itemgetter(0)):
-                try:
-                    read(path, below)
-                except (ValueError, RecursionError, xml.etree.ElementTree.ParseError):
-                    self.skipped.append(path)
-        except (OSError, csv.Error) as error:
-            why = getattr(error, "strerror", error)
-            raise Mistake(f"{path}: cannot be read ({why}); {FORMS}") from None
-        last = {}  # of the runs of one commit and job the last that says something
-        for _, commit, job, sign, cost in sorted(self.runs, key=operator.itemgetter(0)):
-            if sign != SILENT or (commit, job) not in last:
-                last[commit, job] = sign, cost
-        for (commit, job), (sign, cost) in last.items():
-            self.add(commit, job, sign, cost)
-
-    def files_of(self, source: str) -> Iterator[Source]:
-        """The files of a folder and below, or a file that is named. Raises OSError."""
-        readers = {".json": self.read_json, ".xml": self.read_junit}
-        folder, paths = os.path.dirname(source) or ".", [source]
-        if os.path.isdir(source):
-            readers[""] = self.read_json
-            folder = source
-            found = glob.glob(os.path.join(glob.escape(source), "**"), recursive=True)
-            paths = [path for path in found if os.path.isfile(path)]
-        elif source.endswith(".csv"):
-            yield (), source, "", self.read_table
-            return
-        elif not source.endswith(tuple(readers)):
-            yield (), source, "", self.read_journal
-            return
-        for path in paths:
-            stem, extension = os.path.splitext(path)
-            if extension in readers:
-                changed = os.stat(path).st_mtime_ns * (self.options.order == "time")
-                below = os.path.relpath(stem, folder)
-                yield (changed, natural(path)), path, below, readers[extension]
-
-    def read_table(self, path: str, _: str) -> None:
-        """Take in a CSV file, oldest commit first; a last row that is torn is skipped. Raises Mistake or OSError."""
-        mistake = ""
-        with open(
-            path, encoding="utf-8-sig", errors="surrogateescape", newline=""
-        ) as file:
-            first = file.readline()
-            mark = ","
-            if first.count(";") > first.count(","):
-                mark = ";"
-            rows = csv.reader(itertools.chain([first], file), delimiter=mark)
-            header = [name.strip() for name in next(rows, [])]
-            lacking = ", ".join(name for name in CELLS[:3] if name not in header)
-            if lacking:
-                why = f"no column {lacking}; the first line names {', '.join(CELLS)} (the last two if they are known)"
-                raise Mistake(f"{path}:1: {why}")
-            place_of = {name: place for place, name in enumerate(header)}
-            places = [place_of.get(name, -1) for name in CELLS]
-            cells_of = operator.itemgetter(*places)
-            blanks = [""] * len(header)
-            last = max(places[:3])
-            for row in filter(None, rows):
-                if mistake:
-                    raise Mistake(mistake)
-                commit, job, ok, seconds, gpus = cells_of(row + blanks)
-                if mark == ";":
-                    seconds = seconds.replace(",", ".")
-                try:
-                    if not (commit and job and len(row) > last):
-                        raise ValueError("commit, job or ok is missing")
-                    sign = VERDICTS.get(ok.strip().casefold())
-                    if sign is None:
-                        why = "and not 1, 0, a word such as failed, or empty"
-                        raise ValueError(f"ok is {ok!r} {why}")
-                    self.add(commit, job, sign, cost_of(seconds, gpus))
-                except ValueError as error:
-                    mistake = f"{path}:{rows.line_num}: {error}; mend the row"
-        self.skipped += filter(None, [mistake])
-
-    def read_journal(self, path: str, _: str) -> None:
-        """Take in a journal of run_tests.py; torn lines are counted. Raises OSError."""
-        torn = 0
-        with open(path, "rb") as file:
-            for line in filter(bytes.strip, file):
-                start = max(0, line.rfind(b'{"event"'))  # behind a torn line, perhaps
-                try:
-                    self.add_event(json.loads(line[start:]))
-                except UNREADABLE:
-                    torn += 1
-        if torn:
-            self.skipped.append(f"{path} ({counted(torn, 'line')})")
-
-    def add_event(self, event: Mapping[str, Any]) -> None:
-        """Take in an event; a run whose CI named no commit is one by itself. Raises what json.loads may not."""
-        if event["event"] == "run_start":
-            run = event["run"]
-            commit = str(event.get("commit") or run)
-            self.started[run] = commit, len(event["gpus"])
-        elif event["event"] == "test_end":
-            run, label, need = event["run"], event["label"], event.get("need")
-            if "origin" in event and re.search(PART, label):
-                return  # of a split test, which has an end of its own as a whole
-            commit, gpus = self.started.get(run, (run, 1))
-            if need == "all":
-                need = gpus
-            cost = cost_of(event["seconds"], need)
-            sign = sign_of(event["outcome"])
-            if not isinstance(label, str):
-                raise TypeError("a label is a text")
-            self.runs.append((float(event["time"]), commit, label, sign, cost))
-            self.waits[label] = frozenset(event.get("after", ()))
-
-    def read_json(self, path: str, below: str) -> None:
-        """Take in statuses, or a service's jobs. Raises ValueError for half a file, Mistake for one of another form."""
-        with open(path, encoding="utf-8") as file:
-            values = [*json_values(file.read().lstrip())]
-        if not values:
-            raise ValueError("empty")
-        try:
-            first = values[0]
-            if isinstance(first, dict) and not isinstance(first.get("jobs"), list):
-                self.add_statuses(os.path.basename(below), *values)
-            else:
-                self.runs += map(service_run, service_jobs(values))
-        except UNREADABLE as error:
-            raise Mistake(
-                f'{path}: neither {{job: {{"status": "success", …}}}} nor jobs as GitHub, GitLab or '
-                f"Buildkite print them ({error}); mend or remove the file"
-            ) from None
-
-    def add_statuses(self, commit: str, statuses: Mapping[str, Any]) -> None:
-        """Take in one commit's `{job: {"status": "success", …}}`, perhaps with `seconds` and `gpus`.
-
-        With --tests tests stay apart, and those whose build failed say nothing. Raises ValueError for another form.
-        """
-        parts = []
-        broken = set()
-        for job, record in statuses.items():
-            try:
-                sign = sign_of(record["status"], otherwise=FAILED)
-                cost = cost_of(record.get("seconds"), record.get("gpus"))
-            except UNREADABLE:
-                raise ValueError(f"job {job!r} is {str(record)[:100]}") from None
-            parts.append((job, sign, cost))
-            if sign == FAILED and job.endswith(("_build", "-build")):
-                broken.add(folded(job))
-        for job, sign, cost in parts:
-            if not self.options.tests:
-                self.add(commit, folded(job), sign, cost)
-            elif job.endswith(("_test", "-test")):
-                if folded(job) in broken:
-                    sign = SILENT
-                self.add(commit, job, sign, cost)
-
-    def read_junit(self, path: str, below: str) -> None:
-        """Take in a JUnit file. Raises ValueError or ParseError for half of one, Mistake where no commit is told.
-
-        The commit is what --commit finds in the path; else the folder right below the source is, and the file is the
-        job; a file right in the source is a commit by itself, and its test cases are the jobs.
-        """
-        commit, _, job = below.partition(os.sep)
-        pattern = self.options.commit
-        if pattern:
-            match = pattern.search(path)
-            if not match:
-                why = f"--commit {pattern.pattern} finds nothing in this path; mend it"
-                raise Mistake(f"{path}: {why}")
-            commit = match.group(match.lastindex or 0)
-            job = os.path.basename(below)
-        cases = []
-        for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
-            name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
-            if job and not self.options.cases:
-                name = job
-            tags = {child.tag for child in case}
-            sign = PASSED
-            if tags & {"failure", "error"}:
-                sign = FAILED
-            elif "skipped" in tags:
-                sign = SILENT
-            cost = cost_of(case.get("time", "").replace(",", ""))
-            cases.append((commit, name, sign, cost))
-        for part in cases:
-            self.add(*part)
-
-
-# ---------------------------------------------------------------------------------------------------
-# History: which jobs were new, failed anew and were red for long at which commits. Pure.
-# ---------------------------------------------------------------------------------------------------
-
-# Python 3.8 and 3.9 count bits in another way.
-ones_in = getattr(int, "bit_count", lambda bits: bin(bits).count("1"))
-
-
-class Job(NamedTuple):
-    """What a job said and costs. Whole numbers have a bit for each commit, that of the oldest is the lowest."""
-
-    ran: int
-    passed: int
-    anew: int  # where it failed such that it is to be caught
-    red: int  # where it had been red for long before: it does not run for a change until it is mended
-    cost: float  # seconds times GPUs a commit; where none are known, 1
-
-
-class History:
-    """The jobs that count, by name and in its order, and the commits in which nearly all of them ran."""
-
-    def __init__(self, reader: Reader, options: argparse.Namespace) -> None:
-        """Raises Mistake where no job counts."""
-        total = len(reader.commits)
-        # What else a reader should know.
-        self.notes = told("skipped, not whole", reader.skipped)
-        signs = {}
-        for job in sorted(reader.jobs):
-            if reader.jobs[job].strip(b" *"):
-                signs[job] = bytes(reader.jobs[job].ljust(total))
-        for job in matching("--drop", options.drop, signs):
-            del signs[job]
-        last = max(0, total - options.recent)
-        failed = {job for job in signs if FAILED in signs[job][last:]}
-        full = complete(signs.values(), options.complete)
-        if not all(full):
-            self.notes.append(
-                f"left aside: {counted(full.count(False), 'commit')} of {total:,}, in which less than "
-                f"{options.complete:g} % of the jobs ran; --complete 0 takes all"
-            )
-        self.commits = [*itertools.compress(reader.commits, full)]
-        for job, text in signs.items():
-            signs[job] = bytes(itertools.compress(text, full))
-        broken = [job for job, text in signs.items() if PASSED not in text]
-        if any(full):
-            self.notes += told("left out, since they never passed", broken)
-        for job in broken:
-            del signs[job]
-        if not signs:
-            why = f"{', '.join(options.sources)}: no job passed in a commit that counts; {FORMS}"
-            raise Mistake("; ".join([why, *self.notes]))
-        costs = costs_of(reader, signs, full)
-        self.is_timed = bool(costs)  # so that costs are seconds
-        self.counts_red = options.count == "red"
-        self.jobs: Dict[str, Job] = {}
-        for job, text in signs.items():
-            self.jobs[job] = job_of(text, costs.get(job, 1.0), self.counts_red)
-        self.waits = reader.waits
-        # What failed in the last runs, also in those that are left aside.
-        self.recent = failed.intersection(self.jobs)
-
-    def closed(self, jobs: Iterable[str]) -> Jobs:
-        """The jobs and all that they wait for."""
-        found: Jobs = frozenset()
-        more = frozenset(jobs)
-        while more != found:
-            found = more
-            waited = (self.waits.get(job, ()) for job in found)
-            more = found.union(*waited).intersection(self.jobs)
-        return found
-
-    def cost(self, jobs: Iterable[str]) -> float:
-        """What jobs cost together a commit, the same in whatever order they come."""
-        return math.fsum(self.jobs[job].cost for job in jobs)
-
-    def old(self, number: int) -> Jobs:
-        """The jobs that are in others than the newest of the first so many commits; those of the first one may be."""
-        return self.ran_in(0, max(1, number - NEW_RUNS))
-
-    def ran_in(self, start: float, end: int) -> Jobs:
-        """The jobs that ran in the commits from one number to before another."""
-        window = bits_between(max(0, math.floor(start)), end)
-        return frozenset(name for name, job in self.jobs.items() if job.ran & window)
-
-
-def bits_between(start: int, end: int) -> int:
-    """A bit for each commit from one number to before another."""
-    return (1 << end) - (1 << start)
-
-
-def union(many: Iterable[int]) -> int:
-    return functools.reduce(operator.or_, many, 0)
-
-
-def places_of(bits: int) -> List[int]:
-    """The numbers of the commits that have a bit, the oldest first."""
-    digits = bin(bits)[:1:-1]
-    return [match.start() for match in re.finditer("1", digits)]
-
-
-def matching(option: str, patterns: Iterable[str], jobs: Iterable[str]) -> Jobs:
-    """The jobs that patterns (`*asan*`) name. Raises Mistake for a pattern that names none."""
-    found: Jobs = frozenset()
-    for pattern in patterns:
-        named = {*fnmatch.filter(jobs, pattern), *{pattern}.intersection(jobs)}
-        if not named:
-            why = f"no job has such a name; there are {listed([*jobs])}"
-            raise Mistake(f"{option} {pattern}: {why}")
-        found |= named
-    return found
-
-
-def expected(signs: bytes) -> bytes:
-    """A job's signs, silent where it was there: from its first verdict till its longest silence after its last."""
-    spoken = signs.strip(b" *")
-    start = signs.index(spoken)
-    silences = re.split(b"[-+]", spoken)
-    longest = max(map(len, silences))
-    end = start + len(spoken) + longest
-    there = signs[start:end].replace(b" ", b"*")
-    return signs[:start] + there + signs[end:]
-
-
-def complete(signs: Iterable[bytes], percent: float) -> List[bool]:
-    """For each commit, whether that share of the jobs that were there, or are named in it, said something.
-
-    So runs of a reduced set are left aside: what they leave out has neither passed nor failed.
-    """
-    full = []
-    for column in zip(*map(expected, signs)):
-        ran = column.count(PASSED) + column.count(FAILED)
-        there = len(column) - column.count(AWAY)
-        full.append(ran >= max(1, there * percent / 100))
-    return full
-
-
-def bits_of(signs: bytes, sign: int) -> int:
-    """A bit for each of these signs."""
-    digits = bytes(b"01"[each == sign] for each in SIGNS)
-    return int(signs[::-1].translate(bytes.maketrans(SIGNS, digits)), 2)
-
-
-def heard(bits: int, silent: int) -> int:
-    """For each commit of these the first, from it on, in which a job was not silent: a carry runs through silence."""
-    return (bits + silent) & ~silent
-
-
-def job_of(signs: bytes, cost: float, counts_red: bool) -> Job:
-    """What a job said, by its signs; with `counts_red` each failure is to be caught, old or new."""
-    passed = bits_of(signs, PASSED)
-    failed = bits_of(signs, FAILED)
-    ran = passed | failed
-    if counts_red:
-        return Job(ran, passed, failed, 0, cost)
-    silent = bits_between(0, len(signs)) & ~ran
-    anew = failed & heard(passed << 1 | 1, silent)
-    long = failed
-    for _ in range(RED_RUNS - 1):
-        long = failed & heard(long << 1, silent)
-    start = long << 1
-    end = heard(start, silent)
-    return Job(ran, passed, anew, (end - start) | end, cost)
-
-
-def costs_of(reader: Reader, jobs: Iterable[str], full: List[bool]) -> Dict[str, float]:
-    """Each job's median cost, the median of the others' where its own is unknown; empty if none costs anything."""
-    medians = {}
-    for job in jobs:
-        known = [cost for number, cost in reader.costs[job].items() if full[number]]
-        if known:
-            medians[job] = statistics.median(known)
-    if not any(medians.values()):
-        return {}
-    usual = statistics.median(medians.values())
-    return {job: medians.get(job, usual) for job in jobs}
-
-
-# ---------------------------------------------------------------------------------------------------
 # Clusters: the matrix of correlations, the tree, the groups of jobs that tell the same. Pure.
 # ---------------------------------------------------------------------------------------------------
 
 Matrix = List[List[float]]
-Verdicts = Tuple[int, int]  # where a job ran, and passed: a bit for each commit
 # Of a tree two nodes that become one, and their distance; leaves are numbered from 0, merges from their number on.
 Merge = Tuple[int, int, float]
 
@@ -656,12 +122,21 @@ def distance_of(one: Sequence[float], other: Sequence[float]) -> float:
 def matrix_of(values: Iterable[Any], measure: Callable[[Any, Any], float]) -> Matrix:
     """A measure that is the same both ways, of each pair of values; each pair of distinct ones is measured once."""
     number_of: Dict[Any, int] = {}
-    numbers = [number_of.setdefault(value, len(number_of)) for value in values]
+    numbers = []
+    for value in values:
+        number = number_of.setdefault(value, len(number_of))
+        numbers.append(number)
     table = [[0.0] * len(number_of) for _ in number_of]
     pairs = itertools.combinations_with_replacement(number_of.items(), 2)
     for (one, row), (other, column) in pairs:
-        table[row][column] = table[column][row] = measure(one, other)
-    return [[table[row][column] for column in numbers] for row in numbers]
+        measured = measure(one, other)
+        table[row][column] = measured
+        table[column][row] = measured
+    matrix = []
+    for number in numbers:
+        known = table[number]
+        matrix.append([known[other] for other in numbers])
+    return matrix
 
 
 def linkage(distances: Matrix) -> List[Merge]:
@@ -674,7 +149,8 @@ def linkage(distances: Matrix) -> List[Merge]:
     apart = [[*row] for row in distances]
     for number, row in enumerate(apart):
         row[number] = math.inf
-    alive = [*range(len(apart))]
+    count = len(apart)
+    alive = [*range(count)]
     chain: List[int] = []
     joined: List[Merge] = []  # of clusters that are named by one of their leaves
     while len(alive) > 1:
@@ -686,16 +162,19 @@ def linkage(distances: Matrix) -> List[Merge]:
             continue
         gone, stays = sorted(chain[-2:])
         del chain[-2:]
-        joined.append((gone, stays, apart[gone][stays]))
+        height = apart[gone][stays]
+        joined.append((gone, stays, height))
         alive.remove(gone)
-        apart[stays] = [*map(max, apart[gone], apart[stays])]
+        farther = [*map(max, apart[gone], apart[stays])]
+        apart[stays] = farther
         for other in alive:
-            apart[other][stays] = apart[stays][other]
-    node = [*range(len(apart))]  # the tree's number of the cluster that a leaf names
-    tree: List[Merge] = []
-    for gone, stays, height in sorted(joined, key=operator.itemgetter(2)):
+            apart[other][stays] = farther[other]
+    joined.sort(key=operator.itemgetter(2))
+    node = [*range(count)]  # the tree's number of the cluster that a leaf names
+    tree = []
+    for number, (gone, stays, height) in enumerate(joined, count):
         left, right = sorted((node[gone], node[stays]))
-        node[stays] = len(apart) + len(tree)
+        node[stays] = number
         tree.append((left, right, height))
     return tree
 
@@ -707,7 +186,8 @@ def groups_at(tree: Sequence[Merge], cut: float) -> List[List[int]]:
     for node, (left, right, height) in enumerate(tree, len(below)):
         groups = below.pop(left) + below.pop(right)
         if height <= cut:
-            groups = [groups[0] + groups[1]]
+            one, other = groups
+            groups = [one + other]
         below[node] = groups
     return below.popitem()[1]
 
@@ -720,34 +200,42 @@ class Clusters:
     """
 
     def __init__(self, verdicts: Mapping[str, Verdicts]) -> None:
-        varied = sorted(
-            job for job, (ran, passed) in verdicts.items() if 0 < passed < ran
-        )
-        self.jobs = [*varied, *sorted(verdicts.keys() - varied)]  # in dendrogram order
+        varied = []
+        constant = []
+        for job, (ran, passed) in sorted(verdicts.items()):
+            if 0 < passed < ran:
+                varied.append(job)
+            else:
+                constant.append(job)
         self.groups: List[List[str]] = []
         self.tree: List[Merge] = []  # leaves are numbered as in `jobs`
-        if varied:
-            self.join(varied, matrix_of((verdicts[job] for job in varied), phi_of))
         self.number_of: Dict[str, int] = {}  # by job, its group's, from 1
+        if varied:
+            self.join(varied, verdicts)
         for number, group in enumerate(self.groups, 1):
             self.number_of.update(dict.fromkeys(group, number))
+        self.jobs = [*self.number_of, *constant]  # in dendrogram order
 
-    def join(self, jobs: List[str], matrix: Matrix) -> None:
+    def join(self, jobs: List[str], verdicts: Mapping[str, Verdicts]) -> None:
+        """Make the groups of jobs that varied."""
+        said = [verdicts[job] for job in jobs]
         rows = []
-        for row in matrix:
+        for row in matrix_of(said, phi_of):
             # New numbers, one beside the other in memory: the distances are three times as fast.
             known = (0.0 if math.isnan(phi) else phi + 0.0 for phi in row)
             rows.append(tuple(known))
         distances = matrix_of(rows, distance_of)
         tree = linkage(distances)
-        groups = groups_at(tree, CUT * max(map(max, distances)))
-        leaves = [*itertools.chain(*groups)]
-        place_of = {leaf: place for place, leaf in enumerate(leaves)}
-        for one, other, far in tree:
-            merge = place_of.get(one, one), place_of.get(other, other), far
-            self.tree.append(merge)
-        self.groups = [[jobs[leaf] for leaf in group] for group in groups]
-        self.jobs[: len(jobs)] = itertools.chain(*self.groups)
+        largest = max(map(max, distances))
+        place_of: Dict[int, int] = {}  # of leaves in the dendrogram
+        for group in groups_at(tree, CUT * largest):
+            self.groups.append([jobs[leaf] for leaf in group])
+            for leaf in group:
+                place_of[leaf] = len(place_of)
+        for one, other, height in tree:
+            left = place_of.get(one, one)
+            right = place_of.get(other, other)
+            self.tree.append((left, right, height))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -770,7 +258,7 @@ class Plan(NamedTuple):
 
     def covered(self, jobs: Iterable[str]) -> Dict[Hashable, int]:
         """By cluster, the commits whose breakages there these jobs catch."""
-        found: Dict[Hashable, int] = collections.defaultdict(int)
+        found: Dict[Hashable, int] = defaultdict(int)
         for job in jobs:
             cluster = self.cluster_of.get(job, job)
             found[cluster] |= self.breakages.get(job, 0)
@@ -778,25 +266,27 @@ class Plan(NamedTuple):
 
     def caught(self, jobs: Iterable[str]) -> int:
         """How many breakages these jobs catch."""
-        return sum(map(ones_in, self.covered(jobs).values()))
+        covered = self.covered(jobs)
+        return sum(map(ones_in, covered.values()))
 
     def cost(self, jobs: Iterable[str]) -> float:
         return math.fsum(self.costs.get(job, 0.0) for job in jobs)
 
     def needed(self, percent: float) -> int:
         """How many breakages are that share of all."""
-        share = percent / 100
-        return math.ceil(self.caught(self.breakages) * share - 1e-9)
+        total = self.caught(self.breakages)
+        return math.ceil(total * percent / 100 - 1e-9)
 
     def events(self) -> Counter[Jobs]:
         """The breakages that the kept jobs do not catch: by the jobs that catch them, how many."""
         covered = self.covered(self.kept)
-        found: Dict[Tuple[Hashable, int], List[str]] = collections.defaultdict(list)
+        found: Dict[Any, List[str]] = defaultdict(list)  # by cluster and commit
         for job, commits in self.breakages.items():
             cluster = self.cluster_of.get(job, job)
-            for place in places_of(commits & ~covered[cluster]):
+            left = commits & ~covered[cluster]
+            for place in places_of(left):
                 found[cluster, place].append(job)
-        return collections.Counter(map(frozenset, found.values()))
+        return Counter(map(frozenset, found.values()))
 
     def greedy(self, need: int, limit: float) -> Jobs:
         """The jobs that cost least per breakage that none before them catches: so many, and then what fits in a limit.
@@ -867,11 +357,15 @@ def worth(left: Iterable[Failure], missing: int, costs: Costs, cap: float) -> fl
 
 def best_of(left: Iterable[Failure], missing: int, costs: Costs) -> str:
     """The job that costs least per failure that it catches of those that are missing."""
-    gains: Counter[str] = collections.Counter()
+    gains: Counter[str] = Counter()
     for jobs, weight in left:
         for job in jobs:
             gains[job] += weight
-    return min(gains, key=lambda job: (costs[job] / min(gains[job], missing), job))
+    ratios = []
+    for job, gain in gains.items():
+        ratio = costs[job] / min(gain, missing)
+        ratios.append((ratio, job))
+    return min(ratios)[1]
 
 
 def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
@@ -880,8 +374,10 @@ def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
     Branch and bound, depth first: the best job is in, or else it is out, so that greed finds the first set. It ends
     after a number of steps, not of seconds: the same input has the same answer everywhere.
     """
-    kinds = sorted(failures.items(), key=lambda kind: (len(kind[0]), sorted(kind[0])))
-    caps = [max(costs.values()) / 2**power for power in range(CAPS)]
+    kinds = [*failures.items()]
+    kinds.sort(key=lambda kind: (len(kind[0]), sorted(kind[0])))
+    dearest = max(costs.values())
+    caps = [dearest / 2**power for power in range(CAPS)]
     found: Jobs = frozenset()
     cost = math.inf
     steps = 0
@@ -891,23 +387,26 @@ def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
     while nodes and (cost == math.inf or steps < SEARCH_STEPS):
         _, chosen, left, missing, caps = nodes.pop()
         spent = math.fsum(costs[job] for job in chosen)
-        if missing <= 0 and spent < cost * NEARLY:
+        enough = cost * NEARLY
+        if missing <= 0 and spent < enough:
             found, cost = chosen, spent
         if not 0 < missing <= weight_of(left):
             continue
         steps += sum(len(jobs) for jobs, _ in left) * len(caps)
         least, cap = max((worth(left, missing, costs, cap), cap) for cap in caps)
         least += spent
-        if least >= cost * NEARLY:
+        if least >= enough:
             continue
         caps = [cap * 2, cap, cap / 2]
-        job = best_of(left, missing, costs)
-        without = [(jobs - {job}, weight) for jobs, weight in left if jobs != {job}]
+        best = {best_of(left, missing, costs)}
+        without = [(jobs - best, weight) for jobs, weight in left if jobs != best]
         nodes.append((least, chosen, without, missing, caps))
-        others = [kind for kind in left if job not in kind[0]]
-        missing += weight_of(others) - weight_of(left)
-        nodes.append((least, chosen | {job}, others, missing, caps))
-    return found, min([cost, *(node[0] for node in nodes)])
+        others = [kind for kind in left if best.isdisjoint(kind[0])]
+        missing += weight_of(others)
+        missing -= weight_of(left)
+        nodes.append((least, chosen | best, others, missing, caps))
+    bounds = [least for least, *_ in nodes]
+    return found, min([cost, *bounds])
 
 
 def final_choice(plan: Plan, policy: Policy) -> Choice:
@@ -922,7 +421,8 @@ def final_choice(plan: Plan, policy: Policy) -> Choice:
     if need <= 0:
         return plan.kept, fixed
     found, bound = cheapest(plan.events(), plan.costs, need)
-    return min(greedy, found | plan.kept, key=plan.cost), bound + fixed
+    found = min(greedy, found | plan.kept, key=plan.cost)
+    return found, bound + fixed
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -958,7 +458,8 @@ class Score:
         share = self.share
         squared = CERTAIN * CERTAIN / ones_in(self.failing)
         middle = share + squared / 2
-        half = math.sqrt(share * (1 - share) * squared + squared * squared / 4)
+        spread = share * (1 - share) + squared / 4
+        half = math.sqrt(spread * squared)
         low = (middle - half) / (1 + squared)
         high = (middle + half) / (1 + squared)
         return max(0.0, low), min(1.0, high)
@@ -982,13 +483,6 @@ class Stretch(NamedTuple):
     came: Plan  # breakages and costs of these commits, by the clusters of what came before
 
 
-def clusters_at(history: History, number: int) -> Clusters:
-    """The clusters of the first so many commits."""
-    past = bits_between(0, number)
-    jobs = history.jobs.items()
-    return Clusters({name: (job.ran & past, job.passed & past) for name, job in jobs})
-
-
 def plan_at(
     history: History, number: int, clusters: Clusters, keep: Jobs, known: int
 ) -> Plan:
@@ -999,17 +493,18 @@ def plan_at(
     past = bits_between(0, number)
     seen = bits_between(0, known)
     old = history.old(number)
-    recently = min(number - GONE_RUNS, number * (1 - GONE_SHARE))
-    there = history.ran_in(recently, number)
+    there = history.there(number)
     costs = {}
     breakages = {}
     for name in sorted(there):
         job = history.jobs[name]
         ran = job.ran & past
         was_red = ones_in(ran & job.red) / max(1, ones_in(ran))
-        costs[name] = history.cost(history.closed([name])) * (1 - RED_AGAIN * was_red)
-        if job.anew & seen and name in old:
-            breakages[name] = job.anew & seen
+        jobs = history.closed([name])
+        costs[name] = history.cost(jobs) * (1 - RED_AGAIN * was_red)
+        anew = job.anew & seen
+        if anew and name in old:
+            breakages[name] = anew
     groups = clusters.number_of
     if history.counts_red:  # all that failed in a commit is one breakage
         groups = dict.fromkeys(history.jobs, 0)
@@ -1024,12 +519,14 @@ def stretches_of(history: History, keep: Jobs, late: Clusters) -> Iterator[Stret
     """
     count = len(history.commits)
     judged = math.floor(count * JUDGED)
-    places = range(STRETCHES + 1)
-    edges = sorted({count - judged + judged * place // STRETCHES for place in places})
+    first = count - judged
+    edges = {first + judged * place // STRETCHES for place in range(STRETCHES + 1)}
+    starts = sorted(edges)
     early = None
-    for start, end in zip(edges, edges[1:]):
-        if early is None or len(history.jobs) ** 2 * start <= CLUSTER_WORK:
-            early = clusters_at(history, start)
+    for start, end in zip(starts, starts[1:]):
+        work = len(history.jobs) ** 2 * start
+        if early is None or work <= CLUSTER_WORK:
+            early = Clusters(history.verdicts(start))
         plan = plan_at(history, start, early, keep, known=start)
         wise = plan_at(history, start, late, keep, known=count)
         came = came_in(history, bits_between(start, end), plan)
@@ -1068,7 +565,8 @@ class Report:
         elif options.budget is not None:
             asked = 0.0, options.budget
         self.history = history
-        self.clusters = clusters_at(history, count)
+        self.verdicts = history.verdicts(count)
+        self.clusters = Clusters(self.verdicts)
         plan = plan_at(history, count, self.clusters, keep, known=count)
         self.plan = plan
         self.stretches = [*stretches_of(history, keep, self.clusters)]
@@ -1077,12 +575,11 @@ class Report:
         self.lines = [self.line(policy) for policy in policies]
         # What catches enough, and what any such costs at least.
         self.choice, self.bound = final_choice(plan, asked)
-        self.has_choice = bool(plan.breakages)
         # What becomes of the jobs; no two sets share one, but that of those to mend and others.
         self.mend = {name for name in every if history.jobs[name].red >> count}
         self.gone = every - plan.costs.keys()
         self.chosen = history.closed(self.choice) - (self.mend - keep)
-        if not self.has_choice:
+        if not plan.breakages:
             self.chosen = frozenset()
         self.new = every - history.old(count) - self.chosen
         lately = history.recent - self.mend - self.gone
@@ -1096,8 +593,10 @@ class Report:
         ahead = []
         behind = []
         for each in self.stretches:
-            ahead.append((each.came, chosen(each.plan.bought(policy))))
-            behind.append((each.came, chosen(each.wise.bought(policy))))
+            jobs = each.plan.bought(policy)
+            wise = each.wise.bought(policy)
+            ahead.append((each.came, chosen(jobs)))
+            behind.append((each.came, chosen(wise)))
         jobs = chosen(self.plan.bought(policy))
         return Line(policy[0], jobs, Score(ahead), Score(behind))
 
@@ -1114,13 +613,14 @@ def summary_lines(report: Report) -> Iterator[str]:
     """What it comes to."""
     history = report.history
     commits = history.commits
-    failing = ones_in(union(job.anew for job in history.jobs.values()))
+    anew = union(job.anew for job in history.jobs.values())
+    failing = ones_in(anew)
     yield (
         f"{counted(len(history.jobs), 'job')}, {counted(len(commits), 'commit')} from {commits[0]} to {commits[-1]}, "
         f"{counted(failing, 'failing commit')}"
     )
     yield from history.notes
-    if not report.has_choice:
+    if not report.plan.breakages:
         yield "No commit failed on which to choose; nothing is recommended."
         return
     yield recommended_line(report)
@@ -1236,10 +736,8 @@ def detail_lines(report: Report) -> Iterator[str]:
     title = f"{counted(len(groups), 'cluster')}, {len(alike)} of more than one job (* recommended):"
     yield from block(title, alike)
     yield from block(f"Chosen:\n{columns}", job_lines(report, report.chosen))
-    if silent:
-        yield from block(
-            "Left out, since they never failed anew:", [listed(sorted(silent))]
-        )
+    never = [listed(sorted(silent))] * bool(silent)
+    yield from block("Left out, since they never failed anew:", never)
     yield from block(f"Left out:\n{columns}", job_lines(report, report.rest - silent))
     missed = commit_lines(report.history, ahead.failing & ~ahead.caught)
     yield from block("Missed, walking forward:", missed)
@@ -1271,7 +769,7 @@ def mend_lines(report: Report) -> List[str]:
 def job_lines(report: Report, jobs: Jobs) -> List[str]:
     """What jobs cost, how many breakages so far they catch, and how many that no other one of the chosen does."""
     plan = report.plan
-    verdicts = {name: job[:2] for name, job in report.history.jobs.items()}
+    verdicts = report.verdicts
     lines = []
     for job in filter(jobs.__contains__, report.clusters.jobs):
         others = report.chosen - {job}
@@ -1292,7 +790,8 @@ def commit_lines(history: History, commits: int) -> List[str]:
     """Of each of these commits the jobs that newly failed."""
     lines = []
     for number in places_of(commits):
-        names = [name for name, job in history.jobs.items() if job.anew >> number & 1]
+        bit = 1 << number
+        names = [name for name, job in history.jobs.items() if job.anew & bit]
         lines.append(f"  {history.commits[number]}: {' | '.join(names)}")
     return lines
 
@@ -1328,7 +827,7 @@ def matrix_text(report: Report) -> str:
     """The matrix as a CSV file: job, number of its cluster, phi with each job, empty where it is unknown."""
     jobs = report.clusters.jobs
     number_of = report.clusters.number_of
-    matrix = matrix_of((report.history.jobs[job][:2] for job in jobs), phi_of)
+    matrix = matrix_of([report.verdicts[job] for job in jobs], phi_of)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["job", "cluster", *jobs])
@@ -1385,18 +884,11 @@ def write(path: str, text: str) -> None:
 
 def parse_percent(text: str) -> float:
     """A number from 0 to 100. Raises ArgumentTypeError."""
-    if re.fullmatch(r"\d{1,3}(\.\d*)? ?%?", text) and float(text.rstrip("% ")) <= 100:
-        return float(text.rstrip("% "))
+    if re.fullmatch(r"\d{1,3}(\.\d*)? ?%?", text):
+        share = float(text.rstrip("% "))
+        if share <= 100:
+            return share
     raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
-
-
-def parse_pattern(text: str) -> Pattern[str]:
-    """A regular expression. Raises ArgumentTypeError."""
-    try:
-        return re.compile(text)
-    except re.error as error:
-        why = f"{text!r} is no regular expression: {error}"
-        raise argparse.ArgumentTypeError(why) from None
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -1404,19 +896,8 @@ def build_parser() -> argparse.ArgumentParser:
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(PROGRAM, allow_abbrev=False, formatter_class=style)
     parser.description = __doc__
-    parser.add_argument("sources", nargs="+", metavar="SOURCE", help=FORMS)
     share: Dict[str, Any] = {"type": parse_percent, "metavar": "PERCENT"}
-    names: Dict[str, Any] = {"action": "append", "default": [], "metavar": "JOB"}
-    add = parser.add_argument_group("what is read").add_argument
-    text = "of job statuses: tests alone, where their builds passed"
-    add("--tests", action="store_true", help=text)
-    text = "of files; default: time"
-    add("--order", choices=["time", "name"], default="time", help=text)
-    text = "of JUnit files: what in a path is the commit; default: the folder right below the source"
-    add("--commit", type=parse_pattern, metavar="REGEX", help=text)
-    add("--cases", action="store_true", help="of JUnit files: each test case is a job")
-    text = "leave out jobs, by name or pattern ('*flaky*'), and their failures"
-    add("--drop", **names, help=text)
+    add = add_options(parser).add_argument
     text = "of the jobs that have to have run in a commit, or it is left aside; default: %(default)g"
     add("--complete", **share, default=COMPLETE_PERCENT, help=text)
 
@@ -1430,7 +911,7 @@ def build_parser() -> argparse.ArgumentParser:
     text = "what is to be caught: new failures (default), or all"
     add("--count", choices=["new", "red"], default="new", help=text)
     text = "jobs, by name or pattern ('*asan*'), that are in the set whatever they tell"
-    add("--keep", **names, help=text)
+    add("--keep", action="append", default=[], metavar="JOB", help=text)
     text = "add what failed in the last N runs"
     add("--recent", type=int, default=0, metavar="N", help=text)
 
@@ -1446,27 +927,15 @@ def build_parser() -> argparse.ArgumentParser:
 def check_outputs(options: argparse.Namespace) -> None:
     """Make sure that nothing is written twice, or over a source. Raises Mistake."""
     taken = {os.path.realpath(path) for path in options.sources}
-    for path in filter(None, (options.html, options.csv, options.write)):
-        if os.path.realpath(path) in taken:
+    outputs = options.html, options.csv, options.write
+    for path in filter(None, outputs):
+        real = os.path.realpath(path)
+        if real in taken:
             why = "is a source, or another output; name a file of its own"
             raise Mistake(f"{path} {why}")
-        taken.add(os.path.realpath(path))
+        taken.add(real)
     if options.html and not os.path.exists(PAGE):
         raise Mistake(f"{os.path.basename(PAGE)} is not beside {PROGRAM}; copy it, too")
-
-
-def show(text: str) -> None:
-    """Print what standard output can show, if there is one. Raises Mistake."""
-    if sys.stdout is None:
-        return
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python fails at its end again
-        if not isinstance(error, BrokenPipeError):  # its reader has seen enough
-            why = f"cannot write to standard output ({error})"
-            raise Mistake(why, EXIT_MACHINE) from None
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -1483,13 +952,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             write(options.html, page_text(report, summary, details))
         if options.csv:
             write(options.csv, matrix_text(report))
-        if options.write and report.has_choice:
+        if options.write and report.plan.breakages:
             write(options.write, labels_text(report, summary))
         show("\n".join(summary + details))
     except Mistake as mistake:
         print(f"{PROGRAM}: error: {mistake}", file=sys.stderr)
         return mistake.exit_code
-    if not report.has_choice:
+    if not report.plan.breakages:
         return EXIT_NOTHING
     return EXIT_OK
 

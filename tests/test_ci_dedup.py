@@ -1,4 +1,4 @@
-"""qa/ci_dedup.py: what it reads, correlates, clusters, chooses, judges and writes; its made-up history."""
+"""qa/ci_dedup.py and qa/ci_verdicts.py: what they read, correlate, cluster, choose, judge and write."""
 from __future__ import annotations
 
 import ast
@@ -27,9 +27,12 @@ sys.path.insert(0, os.path.join(ROOT, "qa", "bench"))
 
 import ci_dedup
 import ci_history
-from ci_dedup import Job, Merge, Mistake, Reader, Verdicts, cheapest
+import ci_verdicts
+from ci_dedup import Merge, cheapest
+from ci_verdicts import Job, Mistake, Reader, Verdicts
 
 SCRIPT = os.path.join(ROOT, "qa", "ci_dedup.py")
+TABLE = os.path.join(ROOT, "qa", "ci_verdicts.py")
 NO_COMMIT = dict.fromkeys(run_tests.COMMIT_VARIABLES, "")
 FUNCTION_LINES = 45
 
@@ -204,9 +207,9 @@ class DedupCase(RunnerCase):
         reader.read()
         return reader
 
-    def history(self, sources: str, *options: str) -> ci_dedup.History:
+    def history(self, sources: str, *options: str) -> ci_verdicts.History:
         """The jobs and commits of these that count."""
-        return ci_dedup.History(self.read_from(sources, *options), self.options(sources, *options))
+        return ci_verdicts.History(self.read_from(sources, *options), self.options(sources, *options))
 
     def statuses(self, name: str, jobs: Any, at: float = 0.0) -> str:
         """A file of job statuses, changed at that time; a job's status, or all that is said of it, by job."""
@@ -239,35 +242,41 @@ class DedupCase(RunnerCase):
 
 
 class Contract(RunnerCase):
-    """It is a file that any Python from 3.8 runs, and a page."""
+    """They are files that any Python from 3.8 runs, and a page."""
 
     def setUp(self) -> None:
         super().setUp()
-        with open(SCRIPT, encoding="utf-8") as file:
-            self.source = file.read()
-        self.tree = ast.parse(self.source, feature_version=(3, 8))
+        self.sources = []
+        for path in (SCRIPT, TABLE):
+            with open(path, encoding="utf-8") as file:
+                self.sources.append(file.read())
+        self.trees = [ast.parse(source, feature_version=(3, 8)) for source in self.sources]
 
     def nodes(self, kind: Any) -> List[Any]:
-        return [node for node in ast.walk(self.tree) if isinstance(node, kind)]
+        return [node for tree in self.trees for node in ast.walk(tree) if isinstance(node, kind)]
 
     def test_imports_are_of_the_standard_library(self) -> None:
         imported = {alias.name.partition(".")[0] for node in self.nodes(ast.Import) for alias in node.names}
         imported |= {(node.module or ".").partition(".")[0] for node in self.nodes(ast.ImportFrom)}
         self.assertIn("argparse", imported)
-        self.assertEqual(imported - getattr(sys, "stdlib_module_names", imported), set())
+        self.assertEqual(imported - getattr(sys, "stdlib_module_names", imported) - {"ci_verdicts"}, set())
 
-    def test_who_copies_it_alone_is_told_what_the_page_needs(self) -> None:
-        shutil.copy(SCRIPT, self.folder)
+    def test_who_copies_too_few_files_is_told(self) -> None:
         table = self.write("h.csv", table_of(*TEN))
-        for options, expected in (([], (0, "")), (["--html", "p.html"], (
-                2, "ci_dedup.py: error: ci_dedup.html is not beside ci_dedup.py; copy it, too\n"))):
+        lacking = "ci_dedup.py: error: {} is not beside ci_dedup.py; copy it, too\n"
+        for copied, options, expected in (
+                ([SCRIPT], [], (2, lacking.format("ci_verdicts.py"))), ([TABLE], [], (0, "")),
+                ([], ["--html", "p.html"], (2, lacking.format("ci_dedup.html")))):
+            for path in copied:
+                shutil.copy(path, self.folder)
             command = [sys.executable, "-S", os.path.join(self.folder, "ci_dedup.py"), table, *options]
             ran = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                  stderr=subprocess.PIPE)
             self.assertEqual((ran.returncode, ran.stderr.decode()), expected)
 
     def test_newer_spellings_of_types_are_not_evaluated(self) -> None:
-        self.assertIn("from __future__ import annotations", self.source)
+        for source in self.sources:
+            self.assertIn("from __future__ import annotations", source)
         for node in self.nodes(ast.Subscript):
             if isinstance(node.value, ast.Name):
                 self.assertNotIn(node.value.id, ("list", "dict", "set", "tuple", "type"), f"line {node.lineno}")
@@ -275,8 +284,9 @@ class Contract(RunnerCase):
     def test_functions_and_lines_are_short(self) -> None:
         lengths = {node.name: node.end_lineno - node.lineno + 1 for node in self.nodes(ast.FunctionDef)}
         self.assertEqual({name: length for name, length in lengths.items() if length > FUNCTION_LINES}, {})
-        lines = self.source.splitlines()
+        lines = [line for source in self.sources for line in source.splitlines()]
         self.assertEqual([line for line in lines if len(line) > 120 or line != line.rstrip()], [])
+        self.assertLessEqual(len(self.sources[0].splitlines()), 1000)
 
     def test_importing_it_has_no_side_effects(self) -> None:
         ran = subprocess.run([sys.executable, "-B", "-c", IMPORT, os.path.dirname(SCRIPT)], cwd=self.folder,
@@ -294,7 +304,7 @@ class Folders(DedupCase):
                 ("x_NO_AVX", "x_NO_AVX"), ("x_tests", "x_tests"), ("test", "test"), ("x_Test", "x_Test"),
                 ("pr/py2-cuda_build", "pr/py2-cuda"), ("ci/circleci: a_b_test", "ci/circleci: a_b")):
             with self.subTest(job):
-                self.assertEqual(ci_dedup.folded(job), expected)
+                self.assertEqual(ci_verdicts.folded(job), expected)
 
     def test_a_job_passes_if_all_its_parts_do(self) -> None:
         """What is neither a success nor says nothing has failed."""
@@ -522,10 +532,45 @@ class Journals(DedupCase):
 
     def test_a_journal_must_be_there_and_say_something(self) -> None:
         self.assertEqual(self.refused("none.jsonl"),
-                         f"none.jsonl: cannot be read (No such file or directory); {ci_dedup.FORMS}")
+                         f"none.jsonl: cannot be read (No such file or directory); {ci_verdicts.FORMS}")
         self.journal(started("r"), ended("a", "deferred"), "torn\n")
         self.assertRegex(self.refused("j.jsonl"), r"^j\.jsonl: no job passed in a commit that counts; .*; skipped, "
                          r"not whole: 1: j\.jsonl \(1 line\)$")
+
+
+class TheTable(DedupCase):
+    """What ci_verdicts.py writes of what was read."""
+
+    def table(self, *arguments: str, code: int = 0) -> Ran:
+        ran = subprocess.run([sys.executable, "-S", TABLE, *arguments], cwd=self.folder, check=False,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             env=self.environment(None, {"PYTHONIOENCODING": "utf-8:surrogateescape"}))
+        said = ran.stderr.decode("utf-8", "replace")
+        self.assertEqual(ran.returncode, code, said)
+        return Ran(ran.returncode, ran.stdout, said, self.folder)
+
+    def test_it_says_the_same_as_what_it_was_read_from(self) -> None:
+        jobs = [github_job(name, word, commit, day) for day, commit in enumerate("cab", 1)
+                for name, word in (("x", "success"), ("y, z", ("failure", "success")[day % 2]), ("w", "skipped"))]
+        self.write("runs/1.json", json.dumps({"jobs": jobs[::-1]}))
+        self.write("history.csv", self.table("runs").text)
+        self.assertEqual(self.read("history.csv").splitlines()[:4], [
+            "commit,job,ok,seconds", "c,CI / w,,", 'c,"CI / y, z",1,90.0', "c,CI / x,1,90.0"])
+        one, other = self.read_from("runs"), self.read_from("history.csv")
+        self.assertEqual((told(one), prices(one)), (told(other), prices(other)))
+        self.assertEqual(self.dedup("runs").text, self.dedup("history.csv").text)
+
+    def test_what_is_not_whole_and_what_is_not_there(self) -> None:
+        self.statuses("s/good", {"a_build": {"status": "success", "seconds": 2, "gpus": 4}, "a_test": "failure"})
+        self.write("s/half.json", "{")
+        ran = self.table("s")
+        self.assertEqual((ran.text, ran.err), ("commit,job,ok,seconds\ngood,a,0,8.0\n",
+                                               "ci_verdicts.py: skipped, not whole: 1: s/half.json\n"))
+        for source, why in (("none", "none: cannot be read (No such file or directory); "), ("e", "e: no verdicts; ")):
+            os.makedirs(self.path("e"), exist_ok=True)
+            ran = self.table(source, code=2)
+            self.assertEqual(ran.text, "")
+            self.assertTrue(ran.err.startswith("ci_verdicts.py: error: " + why), ran.err)
 
 
 class RealJournals(DedupCase):
@@ -680,9 +725,9 @@ class Costs(DedupCase):
             reader = Reader(self.options("x"))
             for job, costs in known.items():
                 for number, cost in enumerate(costs):
-                    reader.add(str(number), job, ci_dedup.PASSED, cost)
+                    reader.add(str(number), job, ci_verdicts.PASSED, cost)
             with self.subTest(known):
-                self.assertEqual(ci_dedup.costs_of(reader, known, [True] * 9), expected)
+                self.assertEqual(ci_verdicts.costs_of(reader, known, [True] * 9), expected)
 
 
 def pearson(one: Sequence[float], other: Sequence[float]) -> float:
@@ -1009,7 +1054,7 @@ class Walking(DedupCase):
 
     def job(self, signs: str, counts_red: bool = False) -> Job:
         """A job by its signs, `.` where it was not there."""
-        return ci_dedup.job_of(signs.replace(".", " ").encode(), 1.0, counts_red)
+        return ci_verdicts.job_of(signs.replace(".", " ").encode(), 1.0, counts_red)
 
     def places(self, bits: int) -> List[int]:
         return [number for number in range(bits.bit_length()) if bits >> number & 1]
@@ -1025,7 +1070,7 @@ class Walking(DedupCase):
 
     def test_who_is_red_for_long_stays_so_until_it_passes(self) -> None:
         """Before which commits it is, and, by one bit more, whether it is now."""
-        runs = ci_dedup.RED_RUNS
+        runs = ci_verdicts.RED_RUNS
         self.assertEqual(self.places(self.job("-" * runs + ".-+-").red), [*range(runs, runs + 3)])
         self.assertEqual(self.places(self.job("+" + "-." * runs).red), [2 * runs, 2 * runs + 1])
 
@@ -1269,7 +1314,7 @@ class Choosing(DedupCase):
         for patterns, expected in ((["a[1]"], {"a[1]", "a1"}), (["b", "a1"], {"a1", "b"}), (["*"], set(jobs)),
                                    ([], set())):
             with self.subTest(patterns):
-                self.assertEqual(ci_dedup.matching("--keep", patterns, jobs), expected)
+                self.assertEqual(ci_verdicts.matching("--keep", patterns, jobs), expected)
 
     def test_drop(self) -> None:
         """What failed in the dropped job alone is no failing commit any more."""
@@ -1456,7 +1501,7 @@ class Outputs(DedupCase):
         jobs = self.nasty(self.NASTY)
         self.dedup("h.csv", "--csv", "m.csv", "--complete", "0")
         history = self.history("h.csv", "--complete", "0")
-        found = ci_dedup.clusters_at(history, len(history.commits))
+        found = ci_dedup.Clusters(history.verdicts(len(history.commits)))
         names, numbers, values = self.numbers("m.csv")
         self.assertEqual((names, sorted(names)), (found.jobs, sorted(jobs)))
         said = [history.jobs[name][:2] for name in names]

@@ -1,0 +1,681 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What each CI job, or test, has said of each commit: read it from what CI keeps, and write it as one table.
+
+  ci_verdicts.py runs/ > history.csv               GitHub's, GitLab's or Buildkite's jobs as JSON, or JUnit files
+  ci_verdicts.py results/ --cases > history.csv    JUnit files, each test case a job
+  ci_verdicts.py logs/*.jsonl > history.csv        journals of run_tests.py
+  ci_dedup.py runs/                                what to choose by it: it reads the same by this file
+
+The table has the columns commit, job, ok (1, 0, or nothing where nothing is said) and seconds (times GPUs), oldest
+commit first. Files that are not whole are left out, and told on stderr.
+
+exit codes:
+  0 done   2 usage or bad input   3 the table cannot be written
+"""
+
+# The file reads as data flows: reading, history, command line. The history is for ci_dedup.py.
+
+from __future__ import annotations
+
+import argparse
+import collections
+import csv
+import datetime
+import fnmatch
+import functools
+import glob
+import io
+import itertools
+import json
+import math
+import operator
+import os
+import re
+import statistics
+import sys
+import xml.etree.ElementTree
+from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping
+from typing import NamedTuple, Optional, Pattern, Sequence, Tuple
+
+PROGRAM = "ci_verdicts.py"
+EXIT_OK, EXIT_USAGE, EXIT_MACHINE, EXIT_NOTHING = 0, 2, 3, 5
+
+# What a job did in a commit: was away, silent, passed, failed. Of its parts the last of these counts.
+AWAY, SILENT, PASSED, FAILED = SIGNS = b" *+-"
+WORDS = {
+    PASSED: "1 1.0 true yes ok success successful pass passed flaky",
+    FAILED: "0 0.0 false no failure fail failed crashed timeout timed_out error broken",
+    SILENT: "skipped skip cancelled canceled neutral pending blocked deferred interrupted "
+    "unrunnable nan none null",
+}
+VERDICTS = {word: sign for sign, words in WORDS.items() for word in words.split()}
+VERDICTS.update({"": SILENT, "not run": SILENT})
+TO_DIGITS = bytes.maketrans(b"+-", b"10")
+CELLS = "commit job ok seconds gpus".split()  # of a table, which needs the first three
+SUFFIXES = "_build _test -build -test _multigpu _NO_AVX_NO_AVX2 _NO_AVX2".split()
+LARGEST = 1e9  # seconds or GPUs: more is a mistake
+# What half a record, or one of another form, raises where it is read.
+UNREADABLE = AttributeError, KeyError, RecursionError, TypeError, ValueError
+PART = r" \(part \d+ of \d+\)$"  # how the label of a part of a split test ends
+
+COMPLETE_PERCENT = 90.0  # of the jobs have to run, or a commit is left aside
+RED_RUNS = 10  # verdicts in a row: who failed in all catches nothing until mended
+# Of the commits, and at least: a job that is in none so new is gone.
+GONE_SHARE, GONE_RUNS = 0.1, 3
+NEW_RUNS = 2  # newest commits: a job that is in none before is new
+NAMED = 10  # names of a line that are shown
+FORMS = "name journals of run_tests.py, CSV files, or folders of JSON or JUnit files"
+
+Jobs = FrozenSet[str]
+
+
+class Mistake(Exception):
+    """What ends the command: in the command line, the input, or the machine (a full disk)."""
+
+    def __init__(self, text: str, exit_code: int = EXIT_USAGE) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    more = len(names) - NAMED
+    return " | ".join(names[:NAMED]) + f" \u2026 with {more} more" * (more > 0)
+
+
+def told(what: str, names: Sequence[str]) -> List[str]:
+    """A line of how many are so, and who; none where there are none."""
+    return [f"{what}: {len(names)}: {listed(names)}"] * bool(names)
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" + "s" * (number != 1)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Reading: CSV files, journals, JSON and JUnit files, to what each job said of each commit, and cost.
+# ---------------------------------------------------------------------------------------------------
+
+
+# A file: its place among others, the path, the same below the folder that was named, and what reads it.
+Source = Tuple[Any, str, str, Callable[[str, str], None]]
+# A run of a job for a commit: seconds since 1970, commit, job, sign, cost if it is known.
+Run = Tuple[float, str, str, int, Optional[float]]
+
+
+def cost_of(seconds: Any, gpus: Any = None) -> Optional[float]:
+    """Seconds times GPUs, 1 where these are not known; None where the seconds are not. Raises ValueError."""
+    if seconds in (None, ""):
+        return None
+    if gpus in (None, ""):
+        gpus = 1
+    try:
+        time, count = float(seconds), float(gpus)
+    except (ValueError, TypeError, OverflowError):
+        time = count = math.inf
+    if 0 <= time <= LARGEST and 0 <= count <= LARGEST:
+        return time * count
+    what = f"{seconds!r} seconds or {gpus!r} GPUs"
+    raise ValueError(f"{what} are no number from 0 to {LARGEST:g}")
+
+
+def sign_of(word: Optional[str], otherwise: int = SILENT) -> int:
+    """What a word says that a job did. Raises AttributeError for what is none."""
+    word = (word or "").strip()
+    return VERDICTS.get(word.casefold(), otherwise)
+
+
+def moment(text: Optional[str]) -> float:
+    """Seconds since 1970 of `2026-03-16T07:00:00Z`, 0 where there is none. Raises ValueError."""
+    if not text:
+        return 0.0
+    # Python 3.8 reads fractions of three or six digits alone.
+    text = re.sub(r"\.\d+", "", text).replace("Z", "+00:00")
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
+def service_jobs(page: Any) -> Iterator[Dict[str, Any]]:
+    """The jobs in JSON of GitHub, GitLab or Buildkite, with what their build says. Raises TypeError, AttributeError."""
+    if isinstance(page, list):
+        for part in page:
+            yield from service_jobs(part)
+    elif isinstance(page.get("jobs"), list):
+        for job in page["jobs"]:
+            if job.get("type", "script") == "script":  # else Buildkite waits there
+                yield {**page, **job}
+    else:
+        yield page
+
+
+def service_run(job: Mapping[str, Any]) -> Run:
+    """A job of GitHub, GitLab or Buildkite. Raises KeyError, TypeError, AttributeError or ValueError."""
+    commit = job.get("head_sha") or job["commit"]
+    if isinstance(commit, dict):
+        commit = commit["id"]
+    names = job.get("workflow_name"), job["name"]
+    start = moment(job.get("started_at"))
+    end = moment(job.get("completed_at") or job.get("finished_at"))
+    cost = None
+    if start and end:
+        cost = max(0.0, end - start)
+    word = job.get("conclusion", job.get("status", job.get("state")))
+    time = start or moment(job.get("created_at"))
+    return time, commit, " / ".join(filter(None, names)), sign_of(word), cost
+
+
+def json_values(text: str) -> Iterator[Any]:
+    """The values of a text, one behind the other, as `gh api --paginate` prints them. Raises ValueError."""
+    decoder = json.JSONDecoder()
+    while text:
+        value, end = decoder.raw_decode(text)
+        yield value
+        text = text[end:].lstrip()
+
+
+def natural(name: str) -> List[str]:
+    """A name in parts that sort as a reader would, `c9` before `c10`."""
+    parts = re.split(r"(\d+)", name)
+    return [part.zfill(20 * part.isdigit()) for part in parts]
+
+
+def folded(job: str) -> str:
+    """A job's name without the suffixes of its parts: builds, tests, variants."""
+    for suffix in SUFFIXES:
+        if job.endswith(suffix):
+            job = job[: -len(suffix)]
+    return job
+
+
+class Reader:
+    """What has been read, by job and commit. Commits are numbered as they come, the oldest first."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.commits: Dict[str, int] = {}
+        self.jobs: Dict[str, bytearray] = collections.defaultdict(bytearray)  # signs
+        self.costs: Dict[str, Dict[int, float]] = collections.defaultdict(dict)
+        self.runs: List[Run] = []
+        self.started: Dict[str, Tuple[str, int]] = {}  # by run: its commit, and GPUs
+        self.waits: Dict[str, Jobs] = {}  # by job, those it waits for: they run, too
+        self.skipped: List[str] = []  # what was not whole
+
+    def add(self, commit: str, job: str, sign: int, cost: Optional[float]) -> None:
+        """Take in what a part of a job said; it passed if all its parts did, and costs what they cost together."""
+        number = self.commits.setdefault(commit, len(self.commits))
+        signs = self.jobs[job]
+        if number >= len(signs):
+            signs.extend(b" " * (number + 1 - len(signs)))
+        signs[number] = max(signs[number], sign)
+        if cost is not None and sign != SILENT:
+            costs = self.costs[job]
+            costs[number] = costs.get(number, 0.0) + cost
+
+    def read(self) -> None:
+        """Take in all sources, which have to be of one kind. Raises Mistake."""
+        once = {os.path.realpath(path): path for path in self.options.sources}
+        path = ""
+        try:
+            files: List[Source] = []
+            for path in once.values():
+                files += self.files_of(path)
+            if len({read for *_, read in files}) > 1:
+                raise Mistake("sources are of different kinds; " + FORMS)
+            for _, path, below, read in sorted(files, key=operator.itemgetter(0)):
+                try:
+                    read(path, below)
+                except (ValueError, RecursionError, xml.etree.ElementTree.ParseError):
+                    self.skipped.append(path)
+        except (OSError, csv.Error) as error:
+            why = getattr(error, "strerror", error)
+            raise Mistake(f"{path}: cannot be read ({why}); {FORMS}") from None
+        last = {}  # of the runs of one commit and job the last that says something
+        for _, commit, job, sign, cost in sorted(self.runs, key=operator.itemgetter(0)):
+            if sign != SILENT or (commit, job) not in last:
+                last[commit, job] = sign, cost
+        for (commit, job), (sign, cost) in last.items():
+            self.add(commit, job, sign, cost)
+        for job in matching("--drop", self.options.drop, sorted(self.jobs)):
+            del self.jobs[job]
+
+    def files_of(self, source: str) -> Iterator[Source]:
+        """The files of a folder and below, or a file that is named. Raises OSError."""
+        readers = {".json": self.read_json, ".xml": self.read_junit}
+        folder, paths = os.path.dirname(source) or ".", [source]
+        if os.path.isdir(source):
+            readers[""] = self.read_json
+            folder = source
+            found = glob.glob(os.path.join(glob.escape(source), "**"), recursive=True)
+            paths = [path for path in found if os.path.isfile(path)]
+        elif source.endswith(".csv"):
+            yield (), source, "", self.read_table
+            return
+        elif not source.endswith(tuple(readers)):
+            yield (), source, "", self.read_journal
+            return
+        for path in paths:
+            stem, extension = os.path.splitext(path)
+            if extension in readers:
+                changed = os.stat(path).st_mtime_ns * (self.options.order == "time")
+                below = os.path.relpath(stem, folder)
+                yield (changed, natural(path)), path, below, readers[extension]
+
+    def read_table(self, path: str, _: str) -> None:
+        """Take in a CSV file, oldest commit first; a last row that is torn is skipped. Raises Mistake or OSError."""
+        mistake = ""
+        with open(
+            path, encoding="utf-8-sig", errors="surrogateescape", newline=""
+        ) as file:
+            first = file.readline()
+            mark = ","
+            if first.count(";") > first.count(","):
+                mark = ";"
+            rows = csv.reader(itertools.chain([first], file), delimiter=mark)
+            header = [name.strip() for name in next(rows, [])]
+            lacking = ", ".join(name for name in CELLS[:3] if name not in header)
+            if lacking:
+                why = f"no column {lacking}; the first line names {', '.join(CELLS)} (the last two if they are known)"
+                raise Mistake(f"{path}:1: {why}")
+            place_of = {name: place for place, name in enumerate(header)}
+            places = [place_of.get(name, -1) for name in CELLS]
+            cells_of = operator.itemgetter(*places)
+            blanks = [""] * len(header)
+            last = max(places[:3])
+            for row in filter(None, rows):
+                if mistake:
+                    raise Mistake(mistake)
+                commit, job, ok, seconds, gpus = cells_of(row + blanks)
+                if mark == ";":
+                    seconds = seconds.replace(",", ".")
+                try:
+                    if not (commit and job and len(row) > last):
+                        raise ValueError("commit, job or ok is missing")
+                    sign = VERDICTS.get(ok.strip().casefold())
+                    if sign is None:
+                        why = "and not 1, 0, a word such as failed, or empty"
+                        raise ValueError(f"ok is {ok!r} {why}")
+                    self.add(commit, job, sign, cost_of(seconds, gpus))
+                except ValueError as error:
+                    mistake = f"{path}:{rows.line_num}: {error}; mend the row"
+        self.skipped += filter(None, [mistake])
+
+    def read_journal(self, path: str, _: str) -> None:
+        """Take in a journal of run_tests.py; torn lines are counted. Raises OSError."""
+        torn = 0
+        with open(path, "rb") as file:
+            for line in filter(bytes.strip, file):
+                start = max(0, line.rfind(b'{"event"'))  # behind a torn line, perhaps
+                try:
+                    self.add_event(json.loads(line[start:]))
+                except UNREADABLE:
+                    torn += 1
+        if torn:
+            self.skipped.append(f"{path} ({counted(torn, 'line')})")
+
+    def add_event(self, event: Mapping[str, Any]) -> None:
+        """Take in an event; a run whose CI named no commit is one by itself. Raises what json.loads may not."""
+        if event["event"] == "run_start":
+            run = event["run"]
+            commit = str(event.get("commit") or run)
+            self.started[run] = commit, len(event["gpus"])
+        elif event["event"] == "test_end":
+            run, label, need = event["run"], event["label"], event.get("need")
+            if "origin" in event and re.search(PART, label):
+                return  # of a split test, which has an end of its own as a whole
+            commit, gpus = self.started.get(run, (run, 1))
+            if need == "all":
+                need = gpus
+            cost = cost_of(event["seconds"], need)
+            sign = sign_of(event["outcome"])
+            if not isinstance(label, str):
+                raise TypeError("a label is a text")
+            self.runs.append((float(event["time"]), commit, label, sign, cost))
+            self.waits[label] = frozenset(event.get("after", ()))
+
+    def read_json(self, path: str, below: str) -> None:
+        """Take in statuses, or a service's jobs. Raises ValueError for half a file, Mistake for one of another form."""
+        with open(path, encoding="utf-8") as file:
+            values = [*json_values(file.read().lstrip())]
+        if not values:
+            raise ValueError("empty")
+        try:
+            first = values[0]
+            if isinstance(first, dict) and not isinstance(first.get("jobs"), list):
+                self.add_statuses(os.path.basename(below), *values)
+            else:
+                self.runs += map(service_run, service_jobs(values))
+        except UNREADABLE as error:
+            raise Mistake(
+                f'{path}: neither {{job: {{"status": "success", …}}}} nor jobs as GitHub, GitLab or '
+                f"Buildkite print them ({error}); mend or remove the file"
+            ) from None
+
+    def add_statuses(self, commit: str, statuses: Mapping[str, Any]) -> None:
+        """Take in one commit's `{job: {"status": "success", …}}`, perhaps with `seconds` and `gpus`.
+
+        With --tests tests stay apart, and those whose build failed say nothing. Raises ValueError for another form.
+        """
+        parts = []
+        broken = set()
+        for job, record in statuses.items():
+            try:
+                sign = sign_of(record["status"], otherwise=FAILED)
+                cost = cost_of(record.get("seconds"), record.get("gpus"))
+            except UNREADABLE:
+                raise ValueError(f"job {job!r} is {str(record)[:100]}") from None
+            parts.append((job, sign, cost))
+            if sign == FAILED and job.endswith(("_build", "-build")):
+                broken.add(folded(job))
+        for job, sign, cost in parts:
+            if not self.options.tests:
+                self.add(commit, folded(job), sign, cost)
+            elif job.endswith(("_test", "-test")):
+                if folded(job) in broken:
+                    sign = SILENT
+                self.add(commit, job, sign, cost)
+
+    def read_junit(self, path: str, below: str) -> None:
+        """Take in a JUnit file. Raises ValueError or ParseError for half of one, Mistake where no commit is told.
+
+        The commit is what --commit finds in the path; else the folder right below the source is, and the file is the
+        job; a file right in the source is a commit by itself, and its test cases are the jobs.
+        """
+        commit, _, job = below.partition(os.sep)
+        pattern = self.options.commit
+        if pattern:
+            match = pattern.search(path)
+            if not match:
+                why = f"--commit {pattern.pattern} finds nothing in this path; mend it"
+                raise Mistake(f"{path}: {why}")
+            commit = match.group(match.lastindex or 0)
+            job = os.path.basename(below)
+        cases = []
+        for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
+            name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
+            if job and not self.options.cases:
+                name = job
+            tags = {child.tag for child in case}
+            sign = PASSED
+            if tags & {"failure", "error"}:
+                sign = FAILED
+            elif "skipped" in tags:
+                sign = SILENT
+            cost = cost_of(case.get("time", "").replace(",", ""))
+            cases.append((commit, name, sign, cost))
+        for part in cases:
+            self.add(*part)
+
+
+# ---------------------------------------------------------------------------------------------------
+# History: which jobs were new, failed anew and were red for long at which commits. Pure.
+# ---------------------------------------------------------------------------------------------------
+
+# Python 3.8 and 3.9 count bits in another way.
+ones_in = getattr(int, "bit_count", lambda bits: bin(bits).count("1"))
+
+
+Verdicts = Tuple[int, int]  # where a job ran, and passed: a bit for each commit
+
+
+class Job(NamedTuple):
+    """What a job said and costs. Whole numbers have a bit for each commit, that of the oldest is the lowest."""
+
+    ran: int
+    passed: int
+    anew: int  # where it failed such that it is to be caught
+    red: int  # where it had been red for long before: it does not run for a change until it is mended
+    cost: float  # seconds times GPUs a commit; where none are known, 1
+
+
+class History:
+    """The jobs that count, by name and in its order, and the commits in which nearly all of them ran."""
+
+    def __init__(self, reader: Reader, options: argparse.Namespace) -> None:
+        """Raises Mistake where no job counts."""
+        total = len(reader.commits)
+        # What else a reader should know.
+        self.notes = told("skipped, not whole", reader.skipped)
+        signs = {}
+        for job in sorted(reader.jobs):
+            if reader.jobs[job].strip(b" *"):
+                signs[job] = bytes(reader.jobs[job].ljust(total))
+        last = max(0, total - options.recent)
+        failed = {job for job in signs if FAILED in signs[job][last:]}
+        full = complete(signs.values(), options.complete)
+        if not all(full):
+            self.notes.append(
+                f"left aside: {counted(full.count(False), 'commit')} of {total:,}, in which less than "
+                f"{options.complete:g} % of the jobs ran; --complete 0 takes all"
+            )
+        self.commits = [*itertools.compress(reader.commits, full)]
+        for job, text in signs.items():
+            signs[job] = bytes(itertools.compress(text, full))
+        broken = [job for job, text in signs.items() if PASSED not in text]
+        if any(full):
+            self.notes += told("left out, since they never passed", broken)
+        for job in broken:
+            del signs[job]
+        if not signs:
+            why = f"{', '.join(options.sources)}: no job passed in a commit that counts; {FORMS}"
+            raise Mistake("; ".join([why, *self.notes]))
+        costs = costs_of(reader, signs, full)
+        self.is_timed = bool(costs)  # so that costs are seconds
+        self.counts_red = options.count == "red"
+        self.jobs: Dict[str, Job] = {}
+        for job, text in signs.items():
+            self.jobs[job] = job_of(text, costs.get(job, 1.0), self.counts_red)
+        self.waits = reader.waits
+        # What failed in the last runs, also in those that are left aside.
+        self.recent = failed.intersection(self.jobs)
+
+    def closed(self, jobs: Iterable[str]) -> Jobs:
+        """The jobs and all that they wait for."""
+        found: Jobs = frozenset()
+        more = frozenset(jobs)
+        while more != found:
+            found = more
+            waited = (self.waits.get(job, ()) for job in found)
+            more = found.union(*waited).intersection(self.jobs)
+        return found
+
+    def cost(self, jobs: Iterable[str]) -> float:
+        """What jobs cost together a commit, the same in whatever order they come."""
+        return math.fsum(self.jobs[job].cost for job in jobs)
+
+    def old(self, number: int) -> Jobs:
+        """The jobs that are in others than the newest of the first so many commits; those of the first one may be."""
+        return self.ran_in(0, max(1, number - NEW_RUNS))
+
+    def there(self, number: int) -> Jobs:
+        """The jobs that are in the newest of the first so many commits: others run no longer."""
+        start = min(number - GONE_RUNS, number * (1 - GONE_SHARE))
+        return self.ran_in(start, number)
+
+    def verdicts(self, number: int) -> Dict[str, Verdicts]:
+        """What the jobs said in the first so many commits."""
+        past = bits_between(0, number)
+        said = {}
+        for name, job in self.jobs.items():
+            said[name] = job.ran & past, job.passed & past
+        return said
+
+    def ran_in(self, start: float, end: int) -> Jobs:
+        """The jobs that ran in the commits from one number to before another."""
+        window = bits_between(max(0, math.floor(start)), end)
+        return frozenset(name for name, job in self.jobs.items() if job.ran & window)
+
+
+def bits_between(start: int, end: int) -> int:
+    """A bit for each commit from one number to before another."""
+    return (1 << end) - (1 << start)
+
+
+def union(many: Iterable[int]) -> int:
+    return functools.reduce(operator.or_, many, 0)
+
+
+def places_of(bits: int) -> List[int]:
+    """The numbers of the commits that have a bit, the oldest first."""
+    digits = bin(bits)[:1:-1]
+    return [match.start() for match in re.finditer("1", digits)]
+
+
+def matching(option: str, patterns: Iterable[str], jobs: Iterable[str]) -> Jobs:
+    """The jobs that patterns (`*asan*`) name. Raises Mistake for a pattern that names none."""
+    found: Jobs = frozenset()
+    for pattern in patterns:
+        named = {*fnmatch.filter(jobs, pattern), *{pattern}.intersection(jobs)}
+        if not named:
+            why = f"no job has such a name; there are {listed([*jobs])}"
+            raise Mistake(f"{option} {pattern}: {why}")
+        found |= named
+    return found
+
+
+def expected(signs: bytes) -> bytes:
+    """A job's signs, silent where it was there: from its first verdict till its longest silence after its last."""
+    spoken = signs.strip(b" *")
+    start = signs.index(spoken)
+    silences = re.split(b"[-+]", spoken)
+    longest = max(map(len, silences))
+    end = start + len(spoken) + longest
+    there = signs[start:end].replace(b" ", b"*")
+    return signs[:start] + there + signs[end:]
+
+
+def complete(signs: Iterable[bytes], percent: float) -> List[bool]:
+    """For each commit, whether that share of the jobs that were there, or are named in it, said something.
+
+    So runs of a reduced set are left aside: what they leave out has neither passed nor failed.
+    """
+    full = []
+    for column in zip(*map(expected, signs)):
+        ran = column.count(PASSED) + column.count(FAILED)
+        there = len(column) - column.count(AWAY)
+        full.append(ran >= max(1, there * percent / 100))
+    return full
+
+
+def bits_of(signs: bytes, sign: int) -> int:
+    """A bit for each of these signs."""
+    digits = bytes(b"01"[each == sign] for each in SIGNS)
+    return int(signs[::-1].translate(bytes.maketrans(SIGNS, digits)), 2)
+
+
+def heard(bits: int, silent: int) -> int:
+    """For each commit of these the first, from it on, in which a job was not silent: a carry runs through silence."""
+    return (bits + silent) & ~silent
+
+
+def job_of(signs: bytes, cost: float, counts_red: bool) -> Job:
+    """What a job said, by its signs; with `counts_red` each failure is to be caught, old or new."""
+    passed = bits_of(signs, PASSED)
+    failed = bits_of(signs, FAILED)
+    ran = passed | failed
+    if counts_red:
+        return Job(ran, passed, failed, 0, cost)
+    silent = bits_between(0, len(signs)) & ~ran
+    anew = failed & heard(passed << 1 | 1, silent)
+    long = failed
+    for _ in range(RED_RUNS - 1):
+        long = failed & heard(long << 1, silent)
+    start = long << 1
+    end = heard(start, silent)
+    return Job(ran, passed, anew, (end - start) | end, cost)
+
+
+def costs_of(reader: Reader, jobs: Iterable[str], full: List[bool]) -> Dict[str, float]:
+    """Each job's median cost, the median of the others' where its own is unknown; empty if none costs anything."""
+    medians = {}
+    for job in jobs:
+        known = [cost for number, cost in reader.costs[job].items() if full[number]]
+        if known:
+            medians[job] = statistics.median(known)
+    if not any(medians.values()):
+        return {}
+    usual = statistics.median(medians.values())
+    return {job: medians.get(job, usual) for job in jobs}
+
+
+# ---------------------------------------------------------------------------------------------------
+# Command line: what is read, and the table of it.
+# ---------------------------------------------------------------------------------------------------
+
+
+def parse_pattern(text: str) -> Pattern[str]:
+    """A regular expression. Raises ArgumentTypeError."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        why = f"{text!r} is no regular expression: {error}"
+        raise argparse.ArgumentTypeError(why) from None
+
+
+def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """What is said of sources, here and in ci_dedup.py; returns the group of these options."""
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help=FORMS)
+    group = parser.add_argument_group("what is read")
+    add = group.add_argument
+    text = "of job statuses: tests alone, where their builds passed"
+    add("--tests", action="store_true", help=text)
+    text = "of files; default: time"
+    add("--order", choices=["time", "name"], default="time", help=text)
+    text = "of JUnit files: what in a path is the commit; default: the folder right below the source"
+    add("--commit", type=parse_pattern, metavar="REGEX", help=text)
+    add("--cases", action="store_true", help="of JUnit files: each test case is a job")
+    text = "leave out jobs, by name or pattern ('*flaky*'), and their failures"
+    add("--drop", action="append", default=[], metavar="JOB", help=text)
+    return group
+
+
+def table_of(reader: Reader) -> str:
+    """What was read, as a CSV file."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(CELLS[:4])
+    for commit, number in reader.commits.items():
+        for job, signs in reader.jobs.items():
+            sign = signs[number : number + 1].strip()
+            if sign:
+                ok = sign.translate(TO_DIGITS, b"*").decode()
+                rows.writerow([commit, job, ok, reader.costs[job].get(number)])
+    return text.getvalue().rstrip("\n")
+
+
+def show(text: str) -> None:
+    """Print what standard output can show, if there is one. Raises Mistake."""
+    if sys.stdout is None:
+        return
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python fails at its end again
+        if not isinstance(error, BrokenPipeError):  # its reader has seen enough
+            why = f"cannot write to standard output ({error})"
+            raise Mistake(why, EXIT_MACHINE) from None
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """The command line: returns the exit code, prints mistakes on stderr, never a traceback."""
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(PROGRAM, allow_abbrev=False, formatter_class=style)
+    parser.description = __doc__
+    add_options(parser)
+    options = parser.parse_args(argv)
+    reader = Reader(options)
+    try:
+        reader.read()
+        if not reader.commits:
+            raise Mistake(f"{', '.join(options.sources)}: no verdicts; {FORMS}")
+        show(table_of(reader))
+    except Mistake as mistake:
+        print(f"{PROGRAM}: error: {mistake}", file=sys.stderr)
+        return mistake.exit_code
+    for line in told("skipped, not whole", reader.skipped):
+        print(f"{PROGRAM}: {line}", file=sys.stderr)
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
