@@ -16,7 +16,7 @@ on what comes next, choose anew.
 
 The idea and the numbers are those of "PyTorch CI deduplication" (Edward Z. Yang, 2019,
 https://github.com/ezyang/pytorch-ci-deduplication): phi correlation of job statuses, complete-linkage clusters of the
-correlation matrix's rows. What that study left to judgement, the choice and what it would have missed, is added here.
+matrix's rows. What that study left to judgement, the choice and what it would have missed, is added here.
 
 Three files belong together: this one, ci_verdicts.py, by which it reads, and, for --html alone, the page ci_dedup.html.
 
@@ -392,8 +392,9 @@ def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
             found, cost = chosen, spent
         if not 0 < missing <= weight_of(left):
             continue
-        steps += sum(len(jobs) for jobs, _ in left) * len(caps)
-        least, cap = max((worth(left, missing, costs, cap), cap) for cap in caps)
+        steps += len(caps) * sum(len(jobs) for jobs, _ in left)
+        bounds = [(worth(left, missing, costs, cap), cap) for cap in caps]
+        least, cap = max(bounds)
         least += spent
         if least >= enough:
             continue
@@ -405,8 +406,8 @@ def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
         missing += weight_of(others)
         missing -= weight_of(left)
         nodes.append((least, chosen | best, others, missing, caps))
-    bounds = [least for least, *_ in nodes]
-    return found, min([cost, *bounds])
+    open_ones = [node[0] for node in nodes]
+    return found, min([cost, *open_ones])
 
 
 def final_choice(plan: Plan, policy: Policy) -> Choice:
@@ -540,9 +541,10 @@ def came_in(history: History, window: int, plan: Plan) -> Plan:
     costs = {}
     total = 0.0
     for name, job in history.jobs.items():
+        ran = job.ran & window
         breakages[name] = job.anew & window
-        costs[name] = job.cost * ones_in(job.ran & ~job.red & window)
-        total += job.cost * ones_in(job.ran & window)
+        costs[name] = job.cost * ones_in(ran & ~job.red)
+        total += job.cost * ones_in(ran)
     return Plan(breakages, plan.cluster_of, costs, total, plan.kept)
 
 
@@ -569,14 +571,16 @@ class Report:
         self.clusters = Clusters(self.verdicts)
         plan = plan_at(history, count, self.clusters, keep, known=count)
         self.plan = plan
-        self.stretches = [*stretches_of(history, keep, self.clusters)]
+        stretches = stretches_of(history, keep, self.clusters)
+        self.stretches = [*stretches]
         # Of the table, and last of what is recommended.
-        policies = [*((target, 0.0) for target in TARGETS), asked]
-        self.lines = [self.line(policy) for policy in policies]
+        self.lines = [self.line((target, 0.0)) for target in TARGETS]
+        self.lines.append(self.line(asked))
         # What catches enough, and what any such costs at least.
         self.choice, self.bound = final_choice(plan, asked)
         # What becomes of the jobs; no two sets share one, but that of those to mend and others.
-        self.mend = {name for name in every if history.jobs[name].red >> count}
+        jobs = history.jobs.items()
+        self.mend = {name for name, job in jobs if job.red >> count}
         self.gone = every - plan.costs.keys()
         self.chosen = history.closed(self.choice) - (self.mend - keep)
         if not plan.breakages:
@@ -585,7 +589,8 @@ class Report:
         lately = history.recent - self.mend - self.gone
         self.again = lately - self.chosen - self.new
         ours = self.chosen | self.new | self.again
-        self.rest = every - ours - self.mend - self.gone  # they tell nothing new
+        others = self.mend | self.gone
+        self.rest = every - ours - others  # they tell nothing new
 
     def line(self, policy: Policy) -> Line:
         """What a policy chooses, with all that waits for."""
@@ -681,11 +686,12 @@ def headline(report: Report) -> Iterator[str]:
             f"warning: with fewer than {FEW_EVENTS} failing commits to judge by a share says little; take a longer "
             "history, or trust the interval alone"
         )
-    cheap = [other for other in table if other.ahead.price <= BUDGET_PERCENT / 100]
-    best = max([line, *cheap], key=lambda other: other.ahead.share)
     aim = AIM_PERCENT / 100
     if not failing or ahead.share >= aim:
         return
+    budget = BUDGET_PERCENT / 100
+    cheap = [other for other in table if other.ahead.price <= budget]
+    best = max([line, *cheap], key=lambda other: other.ahead.share)
     if best is not line:
         yield (
             f"of the lines below at most {BUDGET_PERCENT:g} % of the cost, --catch {best.catch:g} caught "
@@ -695,7 +701,8 @@ def headline(report: Report) -> Iterator[str]:
         return
     wise = [other.behind.price for other in table if other.behind.share >= aim]
     least = [*map(percent, wise), "more"][0]
-    again = union(job.anew & (job.anew - 1) for job in report.history.jobs.values())
+    jobs = report.history.jobs.values()
+    again = union(job.anew & (job.anew - 1) for job in jobs)  # not for the first time
     yield (
         f"this history does not allow {AIM_PERCENT:g} % for {BUDGET_PERCENT:g} % of the cost: in "
         f"{ones_in(ahead.failing & ~again)} of {failing} only jobs failed that had never failed before, and in "
@@ -729,7 +736,8 @@ def detail_lines(report: Report) -> Iterator[str]:
     alike = []
     for group in groups:
         names = ["*" * (job in report.chosen) + job for job in group]
-        alike += ["  " + " | ".join(names)] * (len(group) > 1)
+        if len(group) > 1:
+            alike.append(f"  {' | '.join(names)}")
     silent = report.rest - report.plan.breakages.keys()
     ahead = report.lines[-1].ahead
     yield from block(MEND, mend_lines(report))
@@ -773,7 +781,8 @@ def job_lines(report: Report, jobs: Jobs) -> List[str]:
     lines = []
     for job in filter(jobs.__contains__, report.clusters.jobs):
         others = report.chosen - {job}
-        alone = plan.caught(others | {job}) - plan.caught(others)
+        alone = plan.caught(others | {job})
+        alone -= plan.caught(others)
         alike = [(0.0, "")]
         for other in others:
             phi = phi_of(verdicts[job], verdicts[other])
@@ -839,31 +848,39 @@ def matrix_text(report: Report) -> str:
 
 def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) -> str:
     """The page: the report's lines, and what its script draws. Raises OSError where its template is missing."""
-    commits = counted(len(report.history.commits), "commit")
-    digits = 8 * math.ceil(len(report.history.commits) / 32)  # 32 commits a word
-    jobs = [report.history.jobs[name] for name in report.clusters.jobs]
+    count = len(report.history.commits)
+    digits = 8 * math.ceil(count / 32)  # 32 commits a word
+    clusters = report.clusters
+    ran = []
+    passed = []
+    for job in clusters.jobs:
+        bits = report.verdicts[job]
+        ran.append(f"{bits[0]:0{digits}x}")
+        passed.append(f"{bits[1]:0{digits}x}")
     points = []
     for line in report.lines:
         score = line.ahead
-        figures = score.price, score.share, *score.interval()
-        points += [[line is report.lines[-1], *figures]] * bool(report.stretches)
+        is_choice = line is report.lines[-1]
+        if report.stretches:
+            points.append([is_choice, score.price, score.share, *score.interval()])
     data = {
-        "jobs": report.clusters.jobs,
-        "ran": [f"{job.ran:0{digits}x}" for job in jobs],
-        "passed": [f"{job.passed:0{digits}x}" for job in jobs],
-        "groups": [len(group) for group in report.clusters.groups],
-        "merges": report.clusters.tree,
+        "jobs": clusters.jobs,
+        "ran": ran,
+        "passed": passed,
+        "groups": [*map(len, clusters.groups)],
+        "merges": clusters.tree,
         "chosen": sorted(report.chosen),
         "points": points,
     }
     parts = {
-        "TITLE": f"{counted(len(jobs), 'job')} over {commits}",
+        "TITLE": f"{counted(len(ran), 'job')} over {counted(count, 'commit')}",
         "SUMMARY": html.escape("\n".join(summary)),
         "DETAILS": html.escape("\n".join(details)),
         "DATA": json.dumps(data).replace("<", "\\u003c"),
     }
     with open(PAGE, encoding="utf-8") as file:
-        return re.sub("|".join(parts), lambda found: parts[found.group()], file.read())
+        page = file.read()
+    return re.sub("|".join(parts), lambda found: parts[found.group()], page)
 
 
 def write(path: str, text: str) -> None:
