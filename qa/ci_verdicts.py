@@ -51,7 +51,7 @@ WORDS = {
 }
 VERDICTS = {word: sign for sign, words in WORDS.items() for word in words.split()}
 VERDICTS.update({"": SILENT, "not run": SILENT})
-TO_DIGITS = bytes.maketrans(b"+-", b"10")
+OKS = {PASSED: "1", FAILED: "0", SILENT: ""}  # as a table has them
 CELLS = "commit job ok seconds gpus".split()  # of a table, which needs the first three
 SUFFIXES = "_build _test -build -test _multigpu _NO_AVX_NO_AVX2 _NO_AVX2".split()
 LARGEST = 1e9  # seconds or GPUs: more is a mistake
@@ -154,6 +154,7 @@ def service_run(job: Mapping[str, Any]) -> Run:
     if isinstance(commit, dict):
         commit = commit["id"]
     names = job.get("workflow_name"), job["name"]
+    name = " / ".join(filter(None, names))
     start = moment(job.get("started_at"))
     end = moment(job.get("completed_at") or job.get("finished_at"))
     cost = None
@@ -161,7 +162,7 @@ def service_run(job: Mapping[str, Any]) -> Run:
         cost = max(0.0, end - start)
     word = job.get("conclusion", job.get("status", job.get("state")))
     time = start or moment(job.get("created_at"))
-    return time, commit, " / ".join(filter(None, names)), sign_of(word), cost
+    return time, commit, name, sign_of(word), cost
 
 
 def json_values(text: str) -> Iterator[Any]:
@@ -204,8 +205,9 @@ class Reader:
         """Take in what a part of a job said; it passed if all its parts did, and costs what they cost together."""
         number = self.commits.setdefault(commit, len(self.commits))
         signs = self.jobs[job]
-        if number >= len(signs):
-            signs.extend(b" " * (number + 1 - len(signs)))
+        lacking = number + 1 - len(signs)
+        if lacking > 0:
+            signs.extend(b" " * lacking)
         signs[number] = max(signs[number], sign)
         if cost is not None and sign != SILENT:
             costs = self.costs[job]
@@ -215,13 +217,15 @@ class Reader:
         """Take in all sources, which have to be of one kind. Raises Mistake."""
         once = {os.path.realpath(path): path for path in self.options.sources}
         path = ""
+        files: List[Source] = []
         try:
-            files: List[Source] = []
             for path in once.values():
                 files += self.files_of(path)
-            if len({read for *_, read in files}) > 1:
+            kinds = {read for *_, read in files}
+            if len(kinds) > 1:
                 raise Mistake("sources are of different kinds; " + FORMS)
-            for _, path, below, read in sorted(files, key=operator.itemgetter(0)):
+            files.sort(key=operator.itemgetter(0))
+            for _, path, below, read in files:
                 try:
                     read(path, below)
                 except (ValueError, RecursionError, xml.etree.ElementTree.ParseError):
@@ -230,7 +234,8 @@ class Reader:
             why = getattr(error, "strerror", error)
             raise Mistake(f"{path}: cannot be read ({why}); {FORMS}") from None
         last = {}  # of the runs of one commit and job the last that says something
-        for _, commit, job, sign, cost in sorted(self.runs, key=operator.itemgetter(0)):
+        self.runs.sort(key=operator.itemgetter(0))
+        for _, commit, job, sign, cost in self.runs:
             if sign != SILENT or (commit, job) not in last:
                 last[commit, job] = sign, cost
         for (commit, job), (sign, cost) in last.items():
@@ -241,12 +246,14 @@ class Reader:
     def files_of(self, source: str) -> Iterator[Source]:
         """The files of a folder and below, or a file that is named. Raises OSError."""
         readers = {".json": self.read_json, ".xml": self.read_junit}
-        folder, paths = os.path.dirname(source) or ".", [source]
+        folder = os.path.dirname(source) or "."
+        paths = [source]
         if os.path.isdir(source):
             readers[""] = self.read_json
             folder = source
-            found = glob.glob(os.path.join(glob.escape(source), "**"), recursive=True)
-            paths = [path for path in found if os.path.isfile(path)]
+            pattern = os.path.join(glob.escape(source), "**")
+            found = glob.glob(pattern, recursive=True)
+            paths = [*filter(os.path.isfile, found)]
         elif source.endswith(".csv"):
             yield (), source, "", self.read_table
             return
@@ -256,9 +263,11 @@ class Reader:
         for path in paths:
             stem, extension = os.path.splitext(path)
             if extension in readers:
-                changed = os.stat(path).st_mtime_ns * (self.options.order == "time")
+                place = 0, natural(path)
+                if self.options.order == "time":
+                    place = os.stat(path).st_mtime_ns, natural(path)
                 below = os.path.relpath(stem, folder)
-                yield (changed, natural(path)), path, below, readers[extension]
+                yield place, path, below, readers[extension]
 
     def read_table(self, path: str, _: str) -> None:
         """Take in a CSV file, oldest commit first; a last row that is torn is skipped. Raises Mistake or OSError."""
@@ -319,7 +328,9 @@ class Reader:
             commit = str(event.get("commit") or run)
             self.started[run] = commit, len(event["gpus"])
         elif event["event"] == "test_end":
-            run, label, need = event["run"], event["label"], event.get("need")
+            run = event["run"]
+            label = event["label"]
+            need = event.get("need")
             if "origin" in event and re.search(PART, label):
                 return  # of a split test, which has an end of its own as a whole
             commit, gpus = self.started.get(run, (run, 1))
@@ -501,8 +512,10 @@ class History:
 
     def ran_in(self, start: float, end: int) -> Jobs:
         """The jobs that ran in the commits from one number to before another."""
-        window = bits_between(max(0, math.floor(start)), end)
-        return frozenset(name for name, job in self.jobs.items() if job.ran & window)
+        first = max(0, math.floor(start))
+        window = bits_between(first, end)
+        jobs = self.jobs.items()
+        return frozenset(name for name, job in jobs if job.ran & window)
 
 
 def bits_between(start: int, end: int) -> int:
@@ -550,16 +563,18 @@ def complete(signs: Iterable[bytes], percent: float) -> List[bool]:
     """
     full = []
     for column in zip(*map(expected, signs)):
+        away = column.count(AWAY)
         ran = column.count(PASSED) + column.count(FAILED)
-        there = len(column) - column.count(AWAY)
-        full.append(ran >= max(1, there * percent / 100))
+        needed = (len(column) - away) * percent / 100
+        full.append(ran >= max(1, needed))
     return full
 
 
 def bits_of(signs: bytes, sign: int) -> int:
     """A bit for each of these signs."""
-    digits = bytes(b"01"[each == sign] for each in SIGNS)
-    return int(signs[::-1].translate(bytes.maketrans(SIGNS, digits)), 2)
+    ones = bytes(b"01"[each == sign] for each in SIGNS)
+    digits = signs.translate(bytes.maketrans(SIGNS, ones))
+    return int(digits[::-1], 2)
 
 
 def heard(bits: int, silent: int) -> int:
@@ -588,7 +603,8 @@ def costs_of(reader: Reader, jobs: Iterable[str], full: List[bool]) -> Dict[str,
     """Each job's median cost, the median of the others' where its own is unknown; empty if none costs anything."""
     medians = {}
     for job in jobs:
-        known = [cost for number, cost in reader.costs[job].items() if full[number]]
+        costs = reader.costs[job].items()
+        known = [cost for number, cost in costs if full[number]]
         if known:
             medians[job] = statistics.median(known)
     if not any(medians.values()):
@@ -635,10 +651,11 @@ def table_of(reader: Reader) -> str:
     rows.writerow(CELLS[:4])
     for commit, number in reader.commits.items():
         for job, signs in reader.jobs.items():
-            sign = signs[number : number + 1].strip()
-            if sign:
-                ok = sign.translate(TO_DIGITS, b"*").decode()
-                rows.writerow([commit, job, ok, reader.costs[job].get(number)])
+            sign = signs[number : number + 1]
+            cost = reader.costs[job].get(number)
+            if sign.strip():
+                ok = OKS[sign[0]]
+                rows.writerow([commit, job, ok, cost])
     return text.getvalue().rstrip("\n")
 
 
