@@ -436,14 +436,15 @@ class Score:
 
     def __init__(self, judged: Iterable[Tuple[Plan, Jobs]]) -> None:
         """Of each stretch what came, as a plan, and the set."""
-        self.failing = self.caught = 0  # a bit for each commit
-        self.breakages = self.breakages_caught = 0
-        cost = cost_of_all = 0.0
+        self.failing = 0  # a bit for each commit, as in the next
+        self.caught = 0
+        self.breakages = 0  # that are caught
+        cost = 0.0
+        cost_of_all = 0.0
         for came, jobs in judged:
             self.failing |= union(came.breakages.values())
             self.caught |= union(came.breakages[job] for job in jobs)
-            self.breakages += came.caught(came.breakages)
-            self.breakages_caught += came.caught(jobs)
+            self.breakages += came.caught(jobs)
             cost += came.cost(jobs)
             cost_of_all += came.total
         self.price = cost / (cost_of_all or 1.0)  # from 0 to 1, as the next
@@ -479,9 +480,10 @@ class Stretch(NamedTuple):
     """Some commits that follow each other."""
 
     commits: int
+    breakages: int
     plan: Plan  # by what came before
     wise: Plan  # by what is known in hindsight
-    came: Plan  # breakages and costs of these commits, by the clusters of what came before
+    came: Plan  # their breakages and costs, by the clusters of what came before
 
 
 def plan_at(
@@ -520,8 +522,8 @@ def stretches_of(history: History, keep: Jobs, late: Clusters) -> Iterator[Stret
     """
     count = len(history.commits)
     judged = math.floor(count * JUDGED)
-    first = count - judged
-    edges = {first + judged * place // STRETCHES for place in range(STRETCHES + 1)}
+    places = range(STRETCHES + 1)
+    edges = {count - judged + judged * place // STRETCHES for place in places}
     starts = sorted(edges)
     early = None
     for start, end in zip(starts, starts[1:]):
@@ -531,8 +533,9 @@ def stretches_of(history: History, keep: Jobs, late: Clusters) -> Iterator[Stret
         plan = plan_at(history, start, early, keep, known=start)
         wise = plan_at(history, start, late, keep, known=count)
         came = came_in(history, bits_between(start, end), plan)
+        breakages = came.caught(came.breakages)
         if plan.breakages:
-            yield Stretch(end - start, plan, wise, came)
+            yield Stretch(end - start, breakages, plan, wise, came)
 
 
 def came_in(history: History, window: int, plan: Plan) -> Plan:
@@ -674,11 +677,12 @@ def headline(report: Report) -> Iterator[str]:
     failing = ones_in(ahead.failing)
     low, high = map(percent, ahead.interval())
     commits = sum(each.commits for each in report.stretches)
+    breakages = sum(each.breakages for each in report.stretches)
     yield (
         f"Walked forward through the newest {counted(commits, 'commit')}, choosing anew "
         f"{len(report.stretches)} times: caught {ones_in(ahead.caught)} of {counted(failing, 'failing commit')} "
-        f"({percent(ahead.share)}; 95 % sure: {low} to {high}) and {ahead.breakages_caught} of "
-        f"{counted(ahead.breakages, 'breakage')}, at {percent(ahead.price)} of the cost; in hindsight "
+        f"({percent(ahead.share)}; 95 % sure: {low} to {high}) and {ahead.breakages} of "
+        f"{counted(breakages, 'breakage')}, at {percent(ahead.price)} of the cost; in hindsight "
         f"{ones_in(line.behind.caught)} of {failing} at {percent(line.behind.price)}"
     )
     if failing < FEW_EVENTS:
