@@ -6982,8 +6982,8 @@ FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
 # What `[` may ask while tests run: its operators are there to be read.
 OPERAND = r"(?!(?:\"?\$\{?[@*]|-\w\b))\S+"
 QUESTION = rf"(?:! )?(?:-[nz] {OPERAND}|{OPERAND} (?:==?|!=|\\?[<>]|-(?:eq|ne|lt|le|gt|ge)) \S+|{OPERAND})"
-# A question whether something is there: the operator and the name.
-IS_THERE = r"(?:\[\[?|test) (-d) ([^ ]+)(?: \]\]?)?"
+# A command that asks for a folder, or goes there.
+IS_THERE = r"(?:(?:\[\[?|test) -d|cd) ([^- ][^ ]*)(?: \]\]?)?"
 
 # A file that one test makes for another, unless it is there before.
 DATA_FILE = (
@@ -6999,11 +6999,12 @@ TEST_FILE = (
     + NO_TEST
     + r"(?:(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)))"
 )
+RUNS_TEST = rf"(?:-m (?:pytest|unittest)(?: |$)|{TEST_FILE})"
 LOOKS_LIKE_TEST = (
     r"(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)(?: |$)"
-    r"|(?:\S*/)?(?:python[\d.]*|\$\{?PY\S*|bash|sh) (?:-[XWO] ?\S+ |-(?!m)\S+ )*"
-    rf"(?:-m (?:pytest|unittest)(?: |$)|{TEST_FILE})"
-    rf"|(?:deepspeed|accelerate) (?:.* )?{TEST_FILE}|{TEST_FILE}"
+    r"|(?:\S*/)?(?:python[\d.]*|\$\{?PY\S*|bash|sh) "
+    rf"(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?:.* )?|-m (?:torch|coverage)\S* (?:.* )?)?{RUNS_TEST}"
+    rf"|(?:deepspeed|accelerate) (?:.* )?{RUNS_TEST}|{TEST_FILE}"
 )
 # Commands in front of another one.
 PREFIXES = (
@@ -8136,19 +8137,21 @@ _rt_join() {     # waits until all tests have ended; the answer calls handlers
   _rt_ask join "$_rt_level" "${_rt_source-}" "${_rt_line-0}" "${_rt_command-}"
   _rt_calm=() _rt_ran=()
 }
-_rt_look() {     # whether something is there already; it is to be there when all tests have ended, too
-  if [ "$1" "$2" ]; then
-    [[ $2 == /* ]] || set -- "$1" "$PWD/$2"
-    _rt_looked+=("$1" "$2")
+_rt_look() {     # whether a folder is there already; it is to be the same when all tests have ended
+  local _rt_fd=
+  if [ -d "$1" ] && exec {_rt_fd}<"$1"; then
+    [[ $1 == /* ]] || set -- "$PWD/$1"
+    _rt_looked+=("$1" "$_rt_fd")
     _rt_ran+=("1:$_rt_source:$_rt_line:$_rt_command")
-  else
-    _rt_join
   fi
+  [[ $_rt_fd && $_rt_fd -lt 250 ]] || _rt_join
 }
 _rt_look_again() {
-  local _rt_n
+  local _rt_n _rt_fd
   for ((_rt_n = 0; _rt_n < ${#_rt_looked[@]}; _rt_n += 2)); do
-    [ "${_rt_looked[_rt_n]}" "${_rt_looked[_rt_n + 1]}" ] || _rt_ask gone "${_rt_looked[_rt_n + 1]}"
+    _rt_fd=${_rt_looked[_rt_n + 1]}
+    [[ ${_rt_looked[_rt_n]} -ef /dev/fd/$_rt_fd ]] || _rt_ask gone "${_rt_looked[_rt_n]}"
+    exec {_rt_fd}<&-
   done
   _rt_looked=()
 }
@@ -8632,7 +8635,7 @@ class Script:
                 calm.add(node.name)
             there = re.fullmatch(IS_THERE, node.text)
             if there is not None:
-                operator, word = there.groups()
+                word = there.group(1)
                 if node.name == "[[" and not re.search(
                     "[\"']", word
                 ):  # it does not split words
@@ -8641,7 +8644,7 @@ class Script:
             if not is_calm(node, self.changes | self.patterns, calm):
                 break
             if there is not None:
-                return f"_rt_look {operator} {word}"
+                return f"_rt_look {word}"
             if node.name in ("cd", "pushd", "popd"):
                 return (
                     '( eval "$_rt_command" ) >/dev/null || _rt_join; '
@@ -9164,7 +9167,7 @@ class ScriptRun(Run):
     def on_gone(self, _offset: int, path: str) -> str:
         """Bash has gone on since something was there, which a test has taken away."""
         self.certainty.doubts.append(
-            f"{self.name}: a look at {path}, which is gone now, went ahead of a test"
+            f"{self.name}: a look at {path}, which is another now, went ahead of a test"
         )
         return ""
 

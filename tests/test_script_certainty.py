@@ -593,6 +593,29 @@ pytest a --exit=1 || BAD=1⏎pytest b
 o=-f⏎bash -c 'sleep 0.1; echo x >made' tests/x || RET=1⏎[ $o made ] || exit 4⏎rm made⏎
 bash -c 'sleep 0.1; echo x >made' tests/x || RET=1⏎[ "-f" made ] || exit 5
 code=$'x=1\npytest a --exit=$x || exit 4'⏎x=0⏎eval "$code"⏎pytest a --exit=$x || RET=1⏎exit 0
+if ! pytest a --exit=1; then RET=1; else RET=0; fi⏎exit $RET ¦ if pytest a --exit=1; then :; else :; fi && exit 4⏎exit 0
+pytest a --exit=1⏎exit $CODE ¦ f() { pytest a --exit=3; return $rc; }⏎f || exit 4 ¦ code() { echo $?; }⏎
+pytest a --exit=3⏎rc=$(code)⏎exit $rc ¦ if pytest a; then :; else rc=1; fi⏎exit $rc
+RET=0⏎pytest a --exit=1 || RET=1⏎for t in $EXTRA; do :; done⏎for t in $RET; do [ $t = 0 ] || exit 4; done ¦ RET=0⏎
+pytest a --exit=1 || RET=1⏎f() { :; }⏎( exit $RET ) || exit 4 ¦ RET=0⏎pytest a --exit=1 || RET=1⏎
+case 0 in $RET) exit 0 ;; esac⏎exit 4
+echo 'run() { "$@" || RET=1; }' >sub/lib.sh⏎RET=0⏎cd sub⏎. ./lib.sh⏎cd ..⏎run pytest a --exit=1⏎( exit $RET ) || exit 4
+RET=0⏎f() { pytest a --exit=1 || RET=1; }⏎eval 'f⏎( exit $RET ) || exit 4'⏎exit 0 ¦ shopt -s expand_aliases⏎
+alias check='( exit $RET )'⏎RET=0⏎pytest a --exit=1 || RET=1⏎check || exit 4⏎exit 0
+RET=0⏎main() { exit $RET; }⏎pytest a --exit=1 || RET=1⏎main | cat⏎exit ${PIPESTATUS[0]} ¦ RET=0⏎
+go() { [ $1 = 0 ] || exit 4; [ $2 = 0 ] || go $RET 0; }⏎pytest a --exit=1 || RET=1⏎go 0 1⏎exit 0
+set -e⏎f() { trap 'echo "@ bye"' EXIT; trap - EXIT; }⏎f⏎f⏎pytest a --exit=1
+pytest a --exit=1 || echo f >>failed⏎bash -c '[ ! -s failed ]' tests/b || exit 4⏎exit 0 ¦ set -e⏎
+trap '[ ! -e done ] || exit 0' EXIT⏎pytest a --exit=1⏎bash -c 'echo x >done' tests/b ¦
+bash -c 'sleep 0.1; echo x >m.json' tests/a --out m.json⏎bash -c '[ -s m.json ]' tests/b m.json || exit 4⏎exit 0
+ok() { [ "$1" "$2" ]; }⏎bash -c 'sleep 0.1; echo x >made' tests/x⏎ok -f made || exit 4⏎exit 0 ¦ P=("*.err")⏎
+bash -c 'sleep 0.1; echo x >a.err' tests/x⏎for f in ${P[0]}; do [ $f = a.err ] && exit 4; done⏎exit 0 ¦ mkdir out⏎
+bash -c 'sleep 0.1; rmdir out' tests/x⏎cd out || exit 4⏎exit 0
+i=0⏎pytest --n=$(( (i++) )) || RET=1⏎pytest --n=$(( (i++) )) || RET=1⏎[ $i = 2 ] || exit 4
+trap 'RET=1' USR1⏎export TOP=$$⏎
+bash -c 'sleep 0.1; kill -USR1 $TOP' tests/x⏎[ -z "$RET" ] || exit 4⏎exit 0
+RET=0⏎o=+T⏎set $o⏎f() { exit $RET; }⏎pytest a --exit=1 || RET=1⏎f ¦ RET=0⏎echo() ( exit $RET )⏎
+pytest a --exit=1 || RET=1⏎echo || exit 4⏎exit 0
 """
 
 
