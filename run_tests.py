@@ -6999,12 +6999,12 @@ TEST_FILE = (
     + NO_TEST
     + r"(?:(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)))"
 )
-RUNS_TEST = rf"(?:-m (?:pytest|unittest)(?: |$)|{TEST_FILE})"
+MODULE = r"-m (?:pytest|unittest)(?: |$)"
 LOOKS_LIKE_TEST = (
     r"(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)(?: |$)"
-    r"|(?:\S*/)?(?:python[\d.]*|\$\{?PY\S*|bash|sh) "
-    rf"(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?:.* )?|-m (?:torch|coverage)\S* (?:.* )?)?{RUNS_TEST}"
-    rf"|(?:deepspeed|accelerate) (?:.* )?{RUNS_TEST}|{TEST_FILE}"
+    rf"|(?:\S*/)?(?:python[\d.]*|\$\{{?PY\S*|bash|sh) (?:(?:.* )?{MODULE}"
+    rf"|(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?:.* )?|-m (?:torch|coverage)\S* (?:.* )?)?{TEST_FILE})"
+    rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|{TEST_FILE}"
 )
 # Commands in front of another one.
 PREFIXES = (
@@ -9547,7 +9547,8 @@ def paths_of(directory: str, *names: str) -> Dict[str, bool]:
     """
     paths: Dict[str, bool] = {}
     for name in names:
-        path = os.path.normpath(os.path.join(directory, name.lstrip(">").partition("::")[0]))
+        file = re.sub(r"^>*(?:--?[\w-]+=)?|::.*", "", name, flags=re.DOTALL)
+        path = os.path.normpath(os.path.join(directory, file))
         is_there = os.path.exists(path)
         if name.startswith(">") and not name.startswith(">>"):
             is_own = not path.startswith("/dev/")
