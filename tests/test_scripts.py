@@ -350,10 +350,13 @@ class FeatureTest(ScriptCase):
             "python3 a --slow || test_fail a", "python3 b --slow || test_fail b",
             'CUDA_VISIBLE_DEVICES=0,1,2,3 python3 wide --slow || test_fail "wide"',
             "CUDA_VISIBLE_DEVICES=2,3 python3 two || test_fail two",
-            "CUDA_VISIBLE_DEVICES= python3 none || test_fail none", "ctest all"), gpus="4,5,6,7")
+            "CUDA_VISIBLE_DEVICES= python3 none || test_fail none",
+            "python3 three --nproc_per_node=3 || test_fail three", "python3 distributed || test_fail d",
+            "python3 distributed_1 || test_fail one #: gpus=1", "ctest all"), gpus="4,5,6,7")
         masks = {words.split()[1]: environ["CUDA_VISIBLE_DEVICES"] for words, environ in self.environs(ran).items()}
         self.assertEqual((masks["wide"], masks["none"], len(masks["two"])), ("4,5,6,7", "", 3))
         self.assertEqual((masks["all"], len(masks["a"]), len(masks["b"])), ("4,5,6,7", 1, 1))
+        self.assertEqual((len(masks["three"]), masks["distributed"], len(masks["distributed_1"])), (5, "4,5,6,7", 1))
         self.assertLessEqual(set(beside(self.events(ran), "python3 wide --slow")), {"python3 none"})      # needs no GPU
 
     def test_what_a_test_is_told(self) -> None:
