@@ -8577,6 +8577,7 @@ class Script:
         # Commands may have other names than the files say: by aliases, `$NAME`, or what `eval` makes.
         self.is_wild = False
         self.has_aliases = False
+        self.end_reads = False  # a trap for EXIT looks into files
 
     def read(self, source: str, text: str) -> ScriptFile:
         """Read a file of the script, and others again whose loops go through what its handlers change."""
@@ -8596,9 +8597,13 @@ class Script:
                 self.functions.get(handler, []), self.functions
             ).changes
         for node in commands:
-            if node.name == "trap" and len(node.words) > 2 and node.words[2].text != "EXIT":
-                reaction = Reader(unquoted(node.words[1].text)).nodes
-                self.changes |= read_handler(reaction, self.functions).changes
+            if node.name == "trap" and len(node.words) > 2:
+                nodes = Reader(unquoted(node.words[1].text)).nodes
+                reaction = read_handler(nodes, self.functions)
+                if {"EXIT", "0"} & {token.text for token in node.words[2:]}:
+                    self.end_reads = self.end_reads or reaction.reads
+                else:
+                    self.changes |= reaction.changes
         for each in self.files.values():
             for site, _ in each.found:
                 self.changes |= read_handler(site.nodes, self.functions).changes
@@ -9519,9 +9524,11 @@ class ScriptRun(Run):
         status = shell_status(self.shell.status)
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
-            reaction = self.certainty.reaction
-            if reaction is not None and reaction.status:  # its trap for EXIT may have seen them
-                status = status or EXIT_FAILED
+            if self.script.end_reads and self.certainty.reaction:
+                test = self.certainty.reaction.handed.test
+                self.certainty.fears.append(
+                    f"{test.where}: {self.ahead[0]} went ahead of this failure and the trap for EXIT"
+                )
         if not self.tests and not self.alone and not pool.sequential:
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         for place, why in list(self.alone.items())[:1]:
