@@ -3689,6 +3689,13 @@ def check_name(path: str, has_links: bool = True) -> None:
         raise OSError(errno.EEXIST, "is no regular file; move it away", path)
 
 
+def check_kind(path: str, first: bytes, kind: str) -> None:
+    """Raises OSError for a file that begins otherwise: a list, for one, behind an option taken for a switch."""
+    with suppress(FileNotFoundError), open_regular(path) as file:
+        if file.read(1) not in first:
+            raise OSError(errno.EEXIST, f"is no {kind}; move it away", path)
+
+
 def put_aside(path: str, name: str) -> None:
     """Rename a file. A link, a device or nothing at all stays as it is. Raises OSError."""
     with suppress(FileNotFoundError):
@@ -4164,8 +4171,8 @@ def bash_text(
         prelude = shlex.quote(test.shell.prelude)
         start += [f'. {prelude}; eval "${{_rt_late-}}"; unset _rt_late']
     exports = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    exports += [f"{name}=${{{name}-{value}}}" for name, value in defaults.items()]
-    start.append("export " + " ".join(exports))
+    unset = " ".join(f'"${{{name}={value}}}"' for name, value in defaults.items())
+    start.append(f": {unset}; export {' '.join([*exports, *defaults])}")  # one may be readonly
     if test.shell.before:
         start.append(test.shell.before)
     command = with_source(test.command)
@@ -4696,6 +4703,7 @@ class Record:
                 os.close(regular_file(self.failures, os.O_WRONLY))
             if options.junit:
                 self.prepare_summary(options.junit)
+            check_kind(journal_path(options), b"{\n", "journal")
             self.journal = Appender(journal_path(options), is_named=options.journal is not None)
         except OSError as error:
             raise MachineError(
@@ -4705,10 +4713,7 @@ class Record:
 
     def prepare_summary(self, path: str) -> None:
         """Try whether the summary of the run can be written, and take an older one away. Raises OSError."""
-        with suppress(FileNotFoundError), open_regular(path) as file:
-            # A list, for one, behind an option that was taken for a switch.
-            if file.read(1) not in b"<":
-                raise OSError(errno.EEXIST, "is no XML file; move it away", path)
+        check_kind(path, b"<", "XML file")
         write_xml(path, xml_element("testsuites"))
         os.unlink(path)
         if os.path.samefile(os.path.dirname(path) or ".", self.log_dir):
@@ -5797,16 +5802,17 @@ def again(results: Iterable[Result], options: Options) -> Iterator[str]:
 
 def failed_place(result: Result, top: str) -> Dict[str, str]:
     """File (below `top`) and line of the first failed case in a test's JUnit file, if it tells them."""
-    text = ""
-    with suppress(OSError), open_regular(result.test.junit or "") as file:
-        text = file.read(JUNIT_BYTES).decode("utf-8", "replace")
-    for problem in re.findall(r"(?s)<(?:failure|error)\b[^>]*>(.*?)</", text):
-        # As pytest ends a traceback: `tests/test_x.py:12: AssertionError`.
-        places = re.findall(r"(?m)^([^\s:]+):(\d+): ", problem)
-        if places:
-            name, line = places[-1]
-            name = os.path.join(result.test.shell.directory, name)
-            return {"file": os.path.relpath(name, top), "line": line}
+    path = result.test.junit
+    if not path or not os.path.isfile(path) or os.path.getsize(path) > JUNIT_BYTES:
+        return {}
+    for case in complete_cases(path):
+        for problem in (*case.iter("failure"), *case.iter("error")):
+            # As pytest ends a traceback: `tests/test_x.py:12: AssertionError`.
+            places = re.findall(r"(?m)^([^\s:]+):(\d+): ", problem.text or "")
+            if places:
+                name, line = places[-1]
+                name = os.path.join(result.test.shell.directory, name)
+                return {"file": os.path.relpath(name, top or "."), "line": line}
     return {}
 
 
@@ -5844,9 +5850,16 @@ def fenced(text: str) -> str:
     return f"{fence}text\n{text}\n{fence}\n"
 
 
+def natural(name: str) -> Tuple[int, str]:
+    """What sorts `GPU 2` before `GPU 10`."""
+    return len(name), name
+
+
 def gantt(results: Iterable[Result]) -> str:
     """What ran where and when, in the words of Mermaid, which GitHub draws: the longest hundred attempts."""
-    bars = sorted(slowest(results, CHART_BARS), key=lambda result: result.began)
+    ran = [result for result in results if result.status is not None]
+    longest = sorted(ran, key=lambda result: -result.seconds)[:CHART_BARS]
+    bars = sorted(longest, key=lambda result: result.began)
     lanes: Dict[str, str] = {}
     for result in bars:
         start = int(result.began - bars[0].began)
@@ -5858,7 +5871,7 @@ def gantt(results: Iterable[Result]) -> str:
             lanes[place] = f"{lane}    {name} :{mark}{start}, {end}\n"
     if not lanes:
         return ""
-    sections = "".join(sorted(lanes.values()))
+    sections = "".join(lanes[place] for place in sorted(lanes, key=natural))
     return f"```mermaid\ngantt\n  dateFormat X\n  axisFormat %H:%M:%S\n{sections}```\n"
 
 
@@ -6137,7 +6150,7 @@ def find_shard(environ: Mapping[str, str]) -> Union[Shard, str, None]:
             step = environ.get("SLURM_ARRAY_TASK_STEP", "1")
         with suppress(ValueError, ZeroDivisionError):
             number = (int(environ[index]) - int(first)) // int(step) + 1
-            return parse_shard(f"{number}/{environ[total]}")
+            return parse_shard(f"{number}/{int(environ[total])}")
         raise UsageError(
             f"--shard auto: {index}={environ[index]} is not one of {total}={environ[total]}; "
             "write --shard K/N"
@@ -6632,7 +6645,10 @@ class Run:
             code = cast(int, cut.code)
         colour = GREEN if code == EXIT_OK else RED
         for line in github_errors(results, os.environ):
-            tell_ci(line)
+            if self.console.replays:
+                self.trace.command(line)
+            else:
+                tell_ci(line)
         for line in last:
             self.trace.line(line, colour)
         self.trace.flush()
