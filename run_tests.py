@@ -7263,13 +7263,12 @@ def has_glob(tokens: Iterable[Token]) -> bool:
 
 def says_no(node: Node, flags: str) -> bool:
     """Whether a command of a handler fails, or changes an option, in a shell with these options (`$-`)."""
-    allowed: Mapping[str, Sequence[Sequence[str]]] = {
-        "return": ([], ["0"]),
-        "set": (["-x"], ["+x"]) if "x" in flags else (),
-        "shopt": (),
-        "false": (),
-    }
-    return node.name in allowed and words_of(node)[1:] not in allowed[node.name]
+    words = words_of(node)[1:]
+    if node.name == "return":
+        return words not in ([], ["0"])
+    if node.name == "set":
+        return "x" not in flags or words not in (["-x"], ["+x"])
+    return node.name in ("shopt", "false")
 
 
 def read_handler(
