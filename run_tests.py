@@ -7366,11 +7366,6 @@ def with_plain_status(text: str) -> str:
     return re.sub(FIRST_STATUS, "$?", text)
 
 
-def is_filter(node: Node) -> bool:
-    """Whether a command is a program that may stand behind a test in a pipeline."""
-    return node.name in FILTERS and not node.kind
-
-
 def obstacle_of(node: Node) -> str:
     """Why a test cannot be handed over; empty if it can."""
     if node.kind:
@@ -7475,7 +7470,8 @@ class ScriptFile:
             first, *behind = pipeline
             last = pipeline[-1]
             may_be_test = self.tells.is_test(first) or last.after == "||"
-            if behind and may_be_test and all(map(is_filter, behind)):
+            are_filters = FILTERS.issuperset(node.name for node in behind)
+            if behind and may_be_test and are_filters:
                 first.bodies = [behind]
                 first.text = self.text[first.start : last.end]
                 first.end = last.end
@@ -8639,12 +8635,10 @@ class Script:
 
     def look(self, command: str) -> str:
         """What bash does before a command while tests are pending: it waits for them, or goes on."""
-        unseen = chain.from_iterable(file.unseen for file in self.files.values())
-        functions = self.functions.keys() - unseen
         for node in Reader(command).nodes:
-            if node.name in self.functions.keys() - functions:
+            if any(node.name in file.unseen for file in self.files.values()):
                 break
-            calm = set(functions)
+            calm = set(self.functions)
             if re.match(self.tells.calm, node.name):
                 calm.add(node.name)
             there = re.fullmatch(IS_THERE, node.text)
@@ -8664,7 +8658,7 @@ class Script:
                     '( eval "$_rt_command" ) >/dev/null || _rt_join; '
                     '_rt_ran+=("1:$_rt_source:$_rt_line:$_rt_command")'
                 )
-            if node.name in functions and node.name not in RUNS_BESIDE_TESTS:
+            if node.name in self.functions and node.name not in RUNS_BESIDE_TESTS:
                 return f"if declare -F -- {node.name} >/dev/null; then _rt_remember; else _rt_join; fi"
             return "_rt_remember"
         return "_rt_join"
@@ -9098,9 +9092,7 @@ class ScriptRun(Run):
             return self.ask_state(Place(sites[0], line, command, frames, arguments, followers))
         if words and words[0] in self.options.handlers:
             label = shlex.quote(command)
-            if len(words) > 1 and not (
-                re.search(SEES_OUTSIDE, words[1]) or own_state(words[1])
-            ):
+            if len(words) > 1 and not can_change(words[1]):
                 label = words[1]
             return f'_rt_join; local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}; _rt_site=1'
         return ""
