@@ -8597,10 +8597,6 @@ class Script:
         self.locals.update(*map(locals_of, commands))
         self.is_wild = self.is_wild or any(map(is_wild, commands))
         self.has_aliases = self.has_aliases or "expand_aliases" in text
-        for handler in self.tells.handlers:
-            self.changes |= read_handler(
-                self.functions.get(handler, []), self.functions
-            ).changes
         for node in commands:
             if node.name == "trap" and len(node.words) > 2:
                 nodes = Reader(unquoted(node.words[1].text)).nodes
