@@ -7932,8 +7932,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #   join      level of `source`, file, line, command  when all tests have ended: _rt_react if some have failed
 #   react     snapshot, status of the last reaction,  what changes back the state; what sets that of the next test that
 #             what has run since the last join        failed, and _rt_handle; nothing if there is none
-#   gone      path                                    nothing; it was there when bash asked for it, ahead of tests
-#   strayed   line, command                           nothing; it has come in the place of one to be passed over
+#   doubts    text, behind the script's name          nothing; what has gone ahead of what it should have waited for
 #   ends      line, command                           nothing; it ends the script or a function with the status before
 #   failed    label, status, line                     nothing; bash itself is about to call a handler
 #   told      the same                                no answer; a subshell is about to call one
@@ -7980,7 +7979,7 @@ _rt_pass_over() {   # skips what belongs to the test before, whose commands foll
     _rt_pass=${_rt_pass#* } _rt_skip=1
   else
     _rt_pass=
-    _rt_ask strayed "$_rt_line" "$_rt_command"
+    _rt_ask doubts ":$_rt_line: \`$_rt_command\` went ahead of what follows a test"
   fi
 }
 _rt_unskip() {
@@ -8161,7 +8160,8 @@ _rt_look_again() {
   local _rt_n _rt_fd
   for ((_rt_n = 0; _rt_n < ${#_rt_looked[@]}; _rt_n += 2)); do
     _rt_fd=${_rt_looked[_rt_n + 1]}
-    [[ ${_rt_looked[_rt_n]} -ef /dev/fd/$_rt_fd ]] || _rt_ask gone "${_rt_looked[_rt_n]}"
+    [[ ${_rt_looked[_rt_n]} -ef /dev/fd/$_rt_fd ]] ||
+      _rt_ask doubts ": a look at ${_rt_looked[_rt_n]}, which is another now, went ahead of a test"
     exec {_rt_fd}<&-
   done
   _rt_looked=()
@@ -8210,7 +8210,7 @@ _rt_end() {
 _rt_leave() {    # ends a script that has come to its end already, which bash does without the rest of its EXIT trap
   _rt_leave_as "$1"
   case $_rt_farewell in    # the script's arguments are not here
-    *\$[0-9@*#]* | *\$\{[0-9@*]*) _rt_ask strayed 0 'the trap for EXIT' ;;
+    *\$[0-9@*#]* | *\$\{[0-9@*]*) _rt_ask doubts ': the trap for EXIT went ahead of what ends the script' ;;
   esac
   builtin eval "{ ${_rt_x:+set -x; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_farewell"
   exit "$1"
@@ -9093,11 +9093,9 @@ class ScriptRun(Run):
             return f'_rt_join; local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}; _rt_site=1'
         return ""
 
-    def on_strayed(self, _offset: int, line: str, command: str) -> str:
-        """Bash has come to another command than to one that was to be put off."""
-        self.certainty.doubts.append(
-            f"{self.name}:{line}: `{command}` went ahead of what follows a test"
-        )
+    def on_doubts(self, _offset: int, text: str) -> str:
+        """Bash has gone ahead of something, as this says behind the script's name."""
+        self.certainty.doubts.append(self.name + text)
         return ""
 
     def ask_state(self, place: Place) -> str:
@@ -9159,13 +9157,6 @@ class ScriptRun(Run):
             self.certainty.doubts.append(
                 f"{place.site.test.file}:{line}: `{command}` went ahead of the status of {test.label}"
             )
-        return ""
-
-    def on_gone(self, _offset: int, path: str) -> str:
-        """Bash has gone on since something was there, which a test has taken away."""
-        self.certainty.doubts.append(
-            f"{self.name}: a look at {path}, which is another now, went ahead of a test"
-        )
         return ""
 
     def on_alone(self, _offset: int, line: str, command: str) -> str:
