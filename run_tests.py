@@ -7401,7 +7401,6 @@ class ScriptFile:
         self.function = ""  # the one that is being read
         self.alone_from = math.inf  # the offset of `#: one-by-one`
         self.definitions: Set[int] = set()  # lines where functions are defined
-        self.following: List[Node] = []  # the statement behind the test that is being read
         self.rest: Optional[Rest] = None  # of that test
         self.readers = 0  # `while read` loops around
         self.guards = 0  # blocks around whose status is looked at
@@ -7515,7 +7514,6 @@ class ScriptFile:
                 if is_hidden:
                     begins_unseen = begins_unseen or not (has_begun or number)
                     self.wait_after(statement[:number] or previous)
-            self.following = following
             self.find_site(statement, rest, why, after)
             if is_seen(statement[0]):
                 previous = statement
@@ -7744,7 +7742,7 @@ class ScriptFile:
             self.files_of(command),
             followers,
             self.readers > 0,
-            self.depth == 1 and not self.following,
+            self.depth == 1 and followers == {LAST},
         )
         obstacle = obstacle or why or obstacle_of(command)
         self.found.append((site, obstacle))
