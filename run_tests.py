@@ -8276,7 +8276,6 @@ OWN_LINES = rb"\{ (?:\[\[ ! \$_rt_skipped|_rt_end|_rt_wait).*?2>/dev/null(?:\n|;
 class Asked(NamedTuple):
     """The shell of a script asks what to do, or has ended; it had printed `offset` bytes before."""
 
-    at: float
     offset: int
     words: Sequence[str]
 
@@ -8373,14 +8372,14 @@ class ScriptShell:
             if self.questions in events:
                 asked += os.read(self.questions, COPY_BYTES)
                 asked = self.post_whole(asked)
-        self.post(Asked(time.monotonic(), self.size, ["end"]))
+        self.post(Asked(self.size, ["end"]))
 
     def post_whole(self, asked: bytes) -> bytes:
         """Post the questions that have come whole; returns the rest."""
         count, *words = asked.split(b"\0")
         while count and len(words) > int(count):
             question = list(map(to_text, words[: int(count)]))
-            self.post(Asked(time.monotonic(), self.size, question))
+            self.post(Asked(self.size, question))
             count, *words = words[int(count) :]
         return b"\0".join([count, *words])
 
