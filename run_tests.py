@@ -7058,12 +7058,11 @@ class Tells(NamedTuple):
 
     def is_test(self, node: Node) -> bool:
         """Whether a command looks like a test, or may do so with the arguments of its function in their place."""
-        text = " ".join(token.text.strip("\"'") for token in node.words)
         if node.kind or self.looks is None or node.name in self.handlers:
             return False
         if node.name not in MAY_BE_PUT_OFF and not ARGUMENTS.isdisjoint(words_of(node)):
             return True
-        return self.looks_like_test(text)
+        return self.looks_like_test(" ".join(token.text.strip("\"'") for token in node.words))
 
     def runs_no_test(self, words: Sequence[str], arguments: Sequence[str]) -> bool:
         """Whether a command with the arguments of its function (`"$@"`, `eval "$*"`) is not one simple test."""
@@ -8734,7 +8733,7 @@ class Script:
                 return True
             if re.match(r"(?:eval|source|command|builtin|\.)$|.*\$", name):
                 return True
-            is_known = not self.is_wild or name in CALM | STATE_WORDS | MAY_BE_PUT_OFF | {LAST}
+            is_known = not self.is_wild or name in STATE_WORDS | MAY_BE_PUT_OFF | {LAST}
             if not (is_known or name in self.functions or find_program(name)):
                 return True
         return False
