@@ -8571,7 +8571,9 @@ class Script:
         self.tells = tells
         self.files: Dict[str, ScriptFile] = {}  # by name, as bash knows them
         self.functions: Dict[str, List[Node]] = {}  # of all files
-        self.sought: Set[str] = set()  # handlers whose files bash has been asked for
+        self.sought: Set[str] = (
+            set()
+        )  # names for whose files, if they are functions, bash has been asked
         self.changes: Set[str] = set()  # variables that handlers change
         self.patterns: Set[str] = set()  # variables that may stand for what files there are
         self.locals: Set[str] = set()  # variables that functions have for themselves
@@ -8655,8 +8657,8 @@ class Script:
             return "_rt_remember"
         return "_rt_join"
 
-    def missing_handler(self, place: Place) -> str:
-        """A handler of this test whose definition is yet to be looked for; each is only once.
+    def unread_function(self, place: Place) -> str:
+        """What may be a function that bash comes to here, and whose file is yet to be looked for; each is only once.
 
         The trap does not see a file that has nothing but functions.
         """
@@ -8902,7 +8904,7 @@ class ScriptRun(Run):
         self.batch: List[Test] = []  # of these, what the schedule does not know yet
         self.batch_at = math.inf
         self.joined: Optional[Tuple[int, int]] = None  # offset and level where it waits
-        self.handling: List[Handed] = []  # whose handlers are called
+        self.handling: List[Handed] = []  # to which bash reacts
         self.ends: List[int] = []  # offsets where these have ended
         self.ahead: List[str] = []  # labels of tests that ran ahead of the end of the script
         self.alone: Dict[str, str] = {}  # by place, why a test does not run beside others
@@ -9095,11 +9097,11 @@ class ScriptRun(Run):
         return ""
 
     def ask_state(self, place: Place) -> str:
-        """Bash that tells of itself where it has come to a test, or finds the handler first."""
+        """Bash that tells of itself where it has come to a test, or first scans what it comes to there."""
         site = place.site
-        missing = self.script.missing_handler(place)
-        if missing:
-            return f"_rt_scan_home {missing}; _rt_ask_site"
+        unread = self.script.unread_function(place)
+        if unread:
+            return f"_rt_scan_home {unread}; _rt_ask_site"
         is_same = self.place is not None and self.script.is_next(self.place.site, site)
         self.place = place
         label, _, junit, first, mask = site.test.to_expand()
