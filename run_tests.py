@@ -7154,15 +7154,15 @@ def words_of(node: Node) -> List[str]:
     return [token.text.replace("\\\n", "") for token in (*node.assigned, *node.words)]
 
 
-def sums(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
-    """What stands in each `$((…))` of some bash."""
+def nested(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
+    """What stands in each `$((…))` of some bash, or behind another bracket, up to the one that ends it."""
     for found in re.finditer(opener, text):
         yield text[found.end() : end_of_nest(text, found.end(), ")")]
 
 
 def own_state(text: str) -> str:
     """What in some bash only the script's own shell can tell or change; empty: nothing."""
-    changing = [f"$(({each})" for each in sums(text) if re.search(CHANGES_IN_SUM, each)]
+    changing = [f"$(({each})" for each in nested(text) if re.search(CHANGES_IN_SUM, each)]
     own = re.search(OWN_STATE, text)
     return own.group() if own else "".join(changing[:1])
 
@@ -7177,7 +7177,7 @@ def changed_by(node: Node) -> Set[str]:
     words = words_of(node)
     text = " ".join(words)
     names = set(re.findall(rf"\$\{{({NAME})(?:\[[^]]*\])?:?=", text))
-    for inner in sums(text):
+    for inner in nested(text):
         if re.search(CHANGES_IN_SUM, inner):
             names.update(re.findall(NAME, inner))
     if node.name == "local":
@@ -7247,8 +7247,8 @@ def next_names(nodes: Iterable[Node]) -> Set[str]:
             names.add(LOOKS)
         if node.name.strip("\\\"'") in ("exit", "return") and re.search(ENDS_AS_BEFORE, text):
             names.add(LOOKS)
-        for inner in substitutions(text):
-            names |= next_names(inner)
+        for inner in [*nested(text, r"\$\((?!\()"), *re.findall("`([^`]*)`", text)]:
+            names |= next_names(Reader(inner).nodes)
     return names - {""}
 
 
@@ -7838,15 +7838,6 @@ def head_of(node: Node) -> str:
     return " ".join(token.text for token in node.words)
 
 
-def substitutions(text: str) -> Iterator[List[Node]]:
-    """The commands in each `$(…)` of some bash, and between backticks."""
-    for found in re.finditer(r"\$\((?!\()|`([^`]*)`", text):
-        inner = found.group(1)
-        if inner is None:
-            inner = text[found.end() : end_of_nest(text, found.end(), ")") - 1]
-        yield Reader(inner).nodes
-
-
 def without_calm(text: str) -> str:
     """Bash with the names in each `$(…)` in its place, if its commands look at nothing but their words."""
     start = 0
@@ -7867,7 +7858,7 @@ def without_calm(text: str) -> str:
 
 def makes_names(node: Node) -> bool:
     """Whether the names that a command computes with may be put together from pieces, or be arguments."""
-    found = list(sums(node.text, r"\(\("))
+    found = list(nested(node.text, r"\(\("))
     is_sum = node.name == "[[" and re.search(r"\s-(?:eq|ne|lt|le|gt|ge)\s", node.text)
     if is_sum or node.name in ("let", "unset") or re.search(r"\s-v\s", node.text):
         found.append(node.text)
