@@ -7941,7 +7941,7 @@ _rt_ask() {      # sends words, does what is answered
   builtin printf '%s\0' "$#" "$@" >&"$_rt_out"
   IFS= TMOUT=0 builtin read -r -d '' -u "$_rt_in" _rt_answer
   set -- "${_rt_arguments[@]}"
-  builtin eval "$_rt_answer"
+  eval "$_rt_answer"
 }
 _rt_hook() {     # $?, the command, its line, its trap for ERR, the positional parameters, $_, which so stays what it is
   local - _rt_flags=$- _rt_skip= _rt_again=$_rt_skipped
@@ -7977,7 +7977,7 @@ _rt_unskip() {
 _rt_tell() {     # a handler is called in a subshell, which cannot ask
   local _rt_label=$_rt_command
   if [[ $_rt_label != *[\`\(\<\>]* ]]; then
-    builtin eval "set -- ${_rt_command#"$_rt_name"}"
+    eval "set -- ${_rt_command#"$_rt_name"}"
     _rt_label=${1-}
   fi
   builtin printf '%s\0' 4 told "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
@@ -8037,7 +8037,7 @@ _rt_expect_lines() { # `eval` gives its text the lines of the file from its own 
   _rt_calm=()
   [[ $_rt_command != *[\`]* && $_rt_command != *'$('* ]] || return
   set -- "${_rt_arguments[@]}"
-  builtin eval "set -- ${_rt_command#eval}"
+  eval "set -- ${_rt_command#eval}"
   set -- "${*//[!$'\n']/}"
   for ((_rt_n = 1; _rt_n <= ${#1}; _rt_n++)); do _rt_evaluated[_rt_line + _rt_n]=1; done
 }
@@ -8057,7 +8057,7 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
   [[ $_rt_own != *$'\n'"$_rt_first"$'\n'* ]] || _rt_why='bash runs it itself'
   declare -F -- "${_rt_calls[@]}" >/dev/null || _rt_why='its handler is not defined yet'
   if [[ $_rt_flags == *u* && $_rt_words ]]; then    # bash says itself of what is not set
-    ( set -u -- "${_rt_arguments[@]}"; builtin eval "builtin : $_rt_words" ) >/dev/null 2>&1 ||
+    ( set -u -- "${_rt_arguments[@]}"; eval "builtin : $_rt_words" ) >/dev/null 2>&1 ||
       _rt_why='it names what is not set'
   fi
   [[ ! $! || ! $(builtin jobs -pr) ]] || _rt_why='the script has a job in the background'
@@ -8173,7 +8173,7 @@ _rt_handle() {   # the status of a test, its handler, the options and the positi
   _rt_text+="{ _rt_reacted=\$?; set +aux; } 2>/dev/null; }"
   shift 3
   _rt_reacted=256    # it stays so where an error in an expansion ends the block
-  { builtin eval "$_rt_text"; } 2>&FD_ERR
+  { eval "$_rt_text"; } 2>&FD_ERR
 }
 _rt_end() {
   local _rt_status=$? _rt_flags=$- _rt_arguments=() _rt_n _rt_signal=
@@ -8200,7 +8200,7 @@ _rt_leave() {    # ends a script that has come to its end already, which bash do
   case $_rt_farewell in    # the script's arguments are not here
     *\$[0-9@*#]* | *\$\{[0-9@*]*) _rt_ask doubts ': the trap for EXIT went ahead of what ends the script' ;;
   esac
-  builtin eval "{ ${_rt_x:+set -x; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_farewell"
+  eval "{ ${_rt_x:+set -x; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_farewell"
   exit "$1"
 }
 _rt_leave_as() { # an `exit` without a status has this one in its EXIT trap, in which bash would take that of our hook
@@ -8212,7 +8212,7 @@ _rt_keep_traps() {    # the end of the script waits too, and so does what a fail
   if [[ $_rt_trapped != up ]]; then
     _rt_text=$(trap -p EXIT)
     if [[ $_rt_text != *_rt_end* ]]; then
-      builtin eval "set -- ${_rt_text#trap -- }"
+      eval "set -- ${_rt_text#trap -- }"
       _rt_farewell=${1-}
       trap -- "{ _rt_end && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null${1:+$'\n'$1}" EXIT
     fi
@@ -8223,7 +8223,7 @@ _rt_keep_traps() {    # the end of the script waits too, and so does what a fail
   if [[ ! $_rt_on_error && $_rt_flags != *E* && ${_rt_frames// source/} ]]; then
     _rt_trapped=up     # a function does not see the trap of its caller
   else
-    builtin eval "set -- ${_rt_on_error#trap -- }"
+    eval "set -- ${_rt_on_error#trap -- }"
     _rt_text='{ _rt_wait && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null; '
     _rt_error=${1#"$_rt_text"}    # it may have been kept with ours, and set again
     [[ ! $_rt_error ]] || trap -- "$_rt_text$_rt_error" ERR
