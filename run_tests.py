@@ -8157,10 +8157,10 @@ _rt_look_again() {
 _rt_react() {    # to the tests that have failed, one after the other, as the runner says
   local _rt_more=1 _rt_reacted=0 _rt_level=0 _rt_home= _rt_n
   _rt_ran+=("${!_rt_calm[@]}")
-  _rt_keep >|"$_rt_folder/$((++_rt_count))"
+  _rt_keep >|"$_rt_folder/state"
   while [[ $_rt_more ]]; do
     _rt_more=
-    _rt_ask react "$_rt_folder/$_rt_count" "$_rt_reacted" "${_rt_ran[@]}"
+    _rt_ask react "$_rt_folder/state" "$_rt_reacted" "${_rt_ran[@]}"
     _rt_ran=()
   done
   _rt_trapped=1
@@ -8502,8 +8502,7 @@ OWN_LIFE = names_in("LINES COLUMNS BASH_EXECUTION_STRING PWD OLDPWD") | {
 INDIRECT = rf"\$\{{!{NAME}\}}|(?:declare|local|typeset) -\w*n"  # names that stand in variables
 
 
-@functools.lru_cache(maxsize=2)  # of the script's shell, and of tests that follow each other
-def read_state(path: str) -> Mapping[str, str]:
+def read_state(path: str) -> Dict[str, str]:
     """The state of a shell, from its snapshot: by name, bash that sets it.
 
     Names that begin with a blank are not those of variables: ` cd`, ` umask`, ` shopt X`, ` set X`, ` functions` and
@@ -8530,6 +8529,13 @@ def read_state(path: str) -> Mapping[str, str]:
     if not text.endswith("\n# whole\n"):
         raise ValueError("no whole snapshot")
     return state
+
+
+@functools.lru_cache(maxsize=1)  # tests that follow each other have the same one
+def exported_in(path: str) -> FrozenSet[str]:
+    """The names of the variables that are exported, in a snapshot. Raises OSError."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return frozenset(re.findall(r"(?m)^declare -\w*x\w* (\w+)", file.read()))
 
 
 def read_stack(size: int, fields: Sequence[str]) -> Tuple[List[Frame], Sequence[str]]:
@@ -8747,6 +8753,8 @@ class Certainty:
         self.fears: List[
             str
         ] = []  # the same by files, which matters where the script ends well
+        self.snapshot = ""  # from which `base` has been read
+        self.base: Dict[str, str] = {}
 
     def wait(
         self, ran: Sequence[str], handed: Sequence[Handed], state: Mapping[str, str]
@@ -8763,7 +8771,10 @@ class Certainty:
 
         Variables that have changed since stand behind local ones meanwhile.
         """
-        base = read_state(handed.said.snapshot)
+        if handed.said.snapshot != self.snapshot:
+            self.snapshot = handed.said.snapshot
+            self.base = read_state(handed.said.snapshot)
+        base = self.base
         fixed = OWN_LIFE | self.reacted | {" functions"}
         borrowed = {
             name
@@ -8779,7 +8790,7 @@ class Certainty:
         lines.append(
             f"_rt_handle {status} {handler} {handed.said.flags or '-'}{base[' arguments']}"
         )
-        lines.append('_rt_keep >|"$_rt_folder/$((++_rt_count))"')
+        lines.append('_rt_keep >|"$_rt_folder/state"')
         lines += [now[name] for name in sorted(borrowed) if name.startswith(" ")]
         return "\n".join([*lines, "_rt_more=1"])
 
@@ -9239,9 +9250,8 @@ class ScriptRun(Run):
         if site.function:
             for name in sorted(handler.changes & self.script.locals):
                 return f"its handler changes {name}, which may be gone when its function ends"
-        for name in sorted(handler.changes):
-            if has_attribute("x", name, read_state(said.snapshot)):
-                return f"its handler changes {name}, which is exported"
+        for name in sorted(handler.changes & exported_in(said.snapshot)):
+            return f"its handler changes {name}, which is exported"
         return ""
 
     def obstacle(
