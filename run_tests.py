@@ -8450,6 +8450,7 @@ class Place(NamedTuple):
     line: str
     command: str  # as bash has it
     frames: Sequence[Frame]  # the calls in which it stands, the innermost first
+    callers: Sequence[Sequence[Call]]  # of each frame, what may have called it
     arguments: Sequence[str]  # of the function in which it stands
     followers: Collection[str]  # the names of what bash may come to behind it
 
@@ -8706,13 +8707,10 @@ class Script:
         found = [call for call in on_line if call.node.name in names or "$" in call.node.name]
         return found or [UNKNOWN]
 
-    def comes_behind(self, site: Site, frames: Iterable[Frame]) -> Set[str]:
+    def comes_behind(self, site: Site, callers: Iterable[Sequence[Call]]) -> Set[str]:
         """The names of what bash may come to behind a test, also behind its function and at the beginning of others."""
         names: Set[str] = set()
-        ways = [
-            {name for call in self.calls_of(frame) for name in call.followers}
-            for frame in frames
-        ]
+        ways = [{name for call in calls for name in call.followers} for calls in callers]
         for followers in (site.followers, *ways, {LOOKS}):
             names |= followers
             if LAST not in followers:
@@ -9084,8 +9082,11 @@ class ScriptRun(Run):
         if sites and len(same) > 1:
             self.explain(sites[0].test, "another command on its line has the same words")
         elif sites and (sites[0].handler or not self.script.has_tests(words[0])):
-            followers = self.script.comes_behind(sites[0], frames)
-            return self.ask_state(Place(sites[0], line, command, frames, arguments, followers))
+            callers = list(map(self.script.calls_of, frames))
+            followers = self.script.comes_behind(sites[0], callers)
+            return self.ask_state(
+                Place(sites[0], line, command, frames, callers, arguments, followers)
+            )
         if words and words[0] in self.options.handlers:
             label = shlex.quote(command)
             if len(words) > 1 and not can_change(words[1]):
@@ -9237,11 +9238,11 @@ class ScriptRun(Run):
         site = place.site
         if site.hurry:
             return site.hurry
+        if [UNKNOWN] in place.callers:
+            return "what calls it was not read"
         frames = [Frame("", int(place.line), site.test.file), *place.frames]
         if any(frame.line in self.script.files[frame.source].waits for frame in frames):
             return "bash cannot wait behind it"
-        if any(UNKNOWN in self.script.calls_of(frame) for frame in place.frames):
-            return "what calls it was not read"
         if self.script.has_aliases:
             return "aliases may change what follows"
         writes = any(name.startswith("\\>") for name in site.names)
@@ -9311,7 +9312,7 @@ class ScriptRun(Run):
         if "e" not in said.flags and not reaction.endswith(END):
             is_watched = self.script.is_watched(place.followers, said.flags)
             return "what follows may look at its status" * is_watched
-        calls = chain.from_iterable(map(self.script.calls_of, place.frames))
+        calls = chain.from_iterable(place.callers)
         return "what calls it may look at its status" * any(call.is_guarded for call in calls)
 
     def hand(self, handed: Handed) -> None:
