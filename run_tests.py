@@ -8473,6 +8473,7 @@ class Handed(NamedTuple):
     place: Place
     said: State
     reaction: str  # bash: what the script does where it fails
+    handler: Handler  # what that is like
     names: Collection[str]  # paths of files that it writes or runs
 
 
@@ -8813,8 +8814,7 @@ class Certainty:
         if any(name in reaction.borrowed or name.startswith(" set ") for name in changed):
             seen.append(f"{reaction.handed.test.where}:the script")
         self.doubt(reaction.handed, seen, status)
-        nodes = Reader(reaction.handed.reaction).nodes
-        handler = read_handler(nodes, self.script.functions)
+        handler = reaction.handed.handler
         if reaction.status and later and (handler.reads or handler.writes):
             self.fears.append(
                 ahead_of(
@@ -9192,7 +9192,7 @@ class ScriptRun(Run):
         names.update(filter(None, [test.junit, *handler.writes]))
         if "exit" in reaction or handler.leaves:
             self.last_ones.add(test)
-        self.hand(Handed(test, offset, place, said, reaction, names))
+        self.hand(Handed(test, offset, place, said, reaction, handler, names))
         done = "_rt_pending=1 _rt_skip=1"
         if site.path:
             done += f" _rt_pass={shlex.quote(site.passed_over())}"
