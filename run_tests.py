@@ -96,6 +96,7 @@ from typing import (
     Iterator,
     List,
     Mapping,
+    Match,
     NamedTuple,
     NoReturn,
     Optional,
@@ -9034,10 +9035,9 @@ class ScriptRun(Run):
         several = [
             site
             for site, why in file.found
-            if not (why or site.test.has_mask or site.test.attributes.gpus is not None)
-            and re.search(SEVERAL_GPUS, site.test.body)
+            if not why and asks_for_several(site.test, self.options)
         ]
-        if several and self.options.gpus_per_test == 1:
+        if several:
             warn(
                 f"{several[0].test.file}:{several[0].test.line}: this looks like a test of several GPUs, and gets "
                 "as many as it says, or all; `#: gpus=1` behind it says otherwise"
@@ -9340,8 +9340,8 @@ class ScriptRun(Run):
         )
         tell_unheeded([test], self.host.heeds)
         if line.attributes.gpus is None:  # CUDA leaves out what is not there
-            asked = re.search(SEVERAL_GPUS, line.body)
-            if asked and not own and self.options.gpus_per_test == 1:
+            asked = asks_for_several(line, self.options)
+            if asked is not None:
                 said = [int(each) for each in asked.groups() if each and each.isdigit()]
                 test = test._replace(gpus=max(said, default=len(self.machine.devices)))
             test = test._replace(gpus=min(test.gpus, max(len(self.machine.devices), 1)))
@@ -9528,6 +9528,13 @@ class ScriptRun(Run):
         if not pool.sequential:
             tell(total_line(results, self.console.age(), pool))
         return status, []
+
+
+def asks_for_several(line: TestLine, options: Options) -> Optional[Match[str]]:
+    """How a line that does not say its GPUs looks like a test of several; None: it does not."""
+    if line.has_mask or line.attributes.gpus is not None or options.gpus_per_test != 1:
+        return None
+    return re.search(SEVERAL_GPUS, line.body)
 
 
 def paths_of(directory: str, *names: str) -> Dict[str, bool]:
