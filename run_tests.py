@@ -7772,15 +7772,10 @@ class ScriptFile:
         """Words that may name files, behind a `>` what it writes, behind `>>` what an option says that it writes."""
         words = [f"\\>{word}" for node in walk([command]) for word in written_by(node)]
         words += [token.text for token in command.redirects if token.kind != "operator"]
-        option = ""
+        before = ""
         for token in command.words[1:]:
-            name, equals, value = token.text.partition("=")
-            if equals and name.startswith("-"):
-                option, word = name, value
-            else:
-                word = token.text
-            words.append("\\>\\>" * bool(re.match("-o$|--out", option)) + word)
-            option = word
+            words.append("\\>\\>" * bool(re.match("-o$|--out[^=]*$", before)) + token.text)
+            before = token.text
         return tuple(word for word in words if not can_change(word))
 
     def test_line(self, command: Node, labels: Sequence[Token], end: int) -> TestLine:
@@ -9547,15 +9542,14 @@ def paths_of(directory: str, *names: str) -> Dict[str, bool]:
     for name in names:
         file = re.sub(r"^>*(?:--?[\w-]+=)?|::.*", "", name, flags=re.DOTALL)
         path = os.path.normpath(os.path.join(directory, file))
-        is_there = os.path.exists(path)
-        if name.startswith(">") and not name.startswith(">>"):
+        if re.match(">(?!>)", name):
             is_own = not path.startswith("/dev/")
         elif re.search(DATA_FILE, path):
-            is_own = name.startswith(">>") or not is_there
+            says_so = re.match(">>|-o=|--out", name) is not None
+            is_own = says_so or not os.path.exists(path)
         else:
-            is_own = (
-                is_there and re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path) is not None
-            )
+            is_test_file = re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path) is not None
+            is_own = is_test_file and os.path.exists(path)
         paths[path] = is_own or paths.get(path, False)
     return paths
 
