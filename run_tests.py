@@ -5719,10 +5719,8 @@ def causes(results: Iterable[Result]) -> Iterator[str]:
 
 
 def slowest(results: Iterable[Result], most: int = SLOWEST) -> List[Result]:
-    """What took longest, if more than one have run."""
+    """What took longest."""
     ran = [result for result in results if result.status is not None]
-    if len(ran) < 2:
-        return []
     return sorted(ran, key=lambda result: -result.seconds)[:most]
 
 
@@ -5730,7 +5728,7 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     """What took longest, what had all GPUs, and how much the GPUs have gained."""
     results = results_of(attempts)
     longest = slowest(results)
-    if not longest:
+    if len(longest) < 2:
         return
     yield "slowest: " + ", ".join(
         f"{result.test.label} {show_duration(result.seconds)}" for result in longest
@@ -5767,7 +5765,7 @@ def proposals(attempts: Attempts, memory: float) -> Iterator[str]:
             and 0 < result.peak * MEMORY_MARGIN <= memory / 2
         ]
     )
-    if fit:
+    if len(fit) > 1:
         yield "mem= could be: " + ", ".join(
             f"{result.test.label} {show_memory(result.peak * MEMORY_MARGIN)}" for result in fit
         )
@@ -5858,9 +5856,7 @@ def natural(name: str) -> Tuple[int, str]:
 
 def gantt(results: Iterable[Result]) -> str:
     """What ran where and when, in the words of Mermaid, which GitHub draws: the longest hundred attempts."""
-    ran = [result for result in results if result.status is not None]
-    longest = sorted(ran, key=lambda result: -result.seconds)[:CHART_BARS]
-    bars = sorted(longest, key=lambda result: result.began)
+    bars = sorted(slowest(results, CHART_BARS), key=lambda result: result.began)
     lanes: Dict[str, str] = {}
     for result in bars:
         start = int(result.began - bars[0].began)
