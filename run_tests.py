@@ -6983,7 +6983,7 @@ FAILED_STATUS = (
 # The status of the first command of a pipeline, which is that of a command alone.
 FIRST_STATUS = r"\$(?:PIPESTATUS\b|\{PIPESTATUS(?:\[0\])?\})"
 ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS|\$\{!|@P\}"
-# An `exit` or `return` with the status before it, perhaps: an empty variable is none (`_rt_ends`).
+# An `exit` or `return` with the status before it, perhaps: an empty variable is none (`_rt_look_at_end`).
 ENDS_AS_BEFORE = r"^\S+$|^\S+ (?![\"']?(?:-?\d+|\$\{?[A-Za-z]\w*\}?)[\"']?$)"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # Commands of a `$(…)` that look at nothing but their words.
@@ -8002,7 +8002,7 @@ _rt_step() {
   if [[ ! $_rt_pending ]]; then
     case $_rt_place:$_rt_command in
       *s*:* | *trap* | *:\$* | *:*=*\ \$* | *:builtin* | *:command* | *:source* | *:.* | *:eval*) ;;
-      *) _rt_remember ;;    # what stands there may be no test the next time, either
+      *) _rt_remember ;;    # but for what may be a test the next time, or is to be looked at each time, as below
     esac
   elif [[ $_rt_place == *w* ]]; then
     _rt_join
@@ -8562,15 +8562,14 @@ class Script:
         self.tells = tells
         self.files: Dict[str, ScriptFile] = {}  # by name, as bash knows them
         self.functions: Dict[str, List[Node]] = {}  # of all files
-        self.sought: Set[str] = (
-            set()
-        )  # names for whose files, if they are functions, bash has been asked
+        # Names for whose files, if they are functions, bash has been asked.
+        self.sought: Set[str] = set()
         self.changes: Set[str] = set()  # variables that handlers change
         self.patterns: Set[str] = set()  # variables that may stand for what files there are
         self.locals: Set[str] = set()  # variables that functions have for themselves
-        # Commands may have other names than the files say: by aliases, `$NAME`, or what `eval` makes.
+        # Commands may have other names than the files say: by aliases, or what `eval` makes.
         self.is_wild = False
-        self.has_aliases = False
+        self.has_aliases = False  # and bash heeds them
         self.end_reads = False  # a trap for EXIT looks into files
 
     def read(self, source: str, text: str) -> ScriptFile:
@@ -8741,9 +8740,8 @@ class Certainty:
         self.seen: Set[str] = set()  # the names that any of that may have looked at
         self.is_indirect = False  # it may have looked at others too
         self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
-        self.fears: List[
-            str
-        ] = []  # the same by files, which matters where the script ends well
+        # The same by files, which matters where the script ends well.
+        self.fears: List[str] = []
         self.snapshot = ""  # from which `base` has been read
         self.base: Dict[str, str] = {}
 
