@@ -1292,9 +1292,10 @@ def split_list(parsed: ListFile) -> Iterator[Tuple[int, int, str]]:
     except OSError as error:
         raise no_bash(error) from None
     end = 0
-    for first, last, said in re.findall(r"(?m)^(\d+) (\d+) (.*)\n", to_text(bash.stdout)):
-        start = int(first)
-        end = int(last) + 1
+    for found in re.finditer(r"(?m)^(\d+) (\d+) (.*)\n", to_text(bash.stdout)):
+        start = int(found[1])
+        end = int(found[2]) + 1
+        said = found[3]
         if said:
             parsed.complain(start + 1, f"{said} (in the command that begins here)")
         else:
@@ -1879,12 +1880,15 @@ def clean_label(label: str) -> str:
     return label
 
 
-def is_folder(test: TestLine) -> bool:
-    """Whether a test's first word is a folder, which pytest runs, and no command."""
-    is_there = test.first and os.path.isdir(os.path.join(test.shell.directory, test.first))
-    if not is_there or test.first in NOT_FOLDERS:
-        return False
-    return "/" in test.first or not find_program(test.first)
+def with_folder(test: TestLine) -> TestLine:
+    """A test for pytest, where its first word is a folder and no command; else the same."""
+    first = test.first
+    is_there = first and os.path.isdir(os.path.join(test.shell.directory, first))
+    if not is_there or first in NOT_FOLDERS:
+        return test
+    if "/" not in first and find_program(first):
+        return test
+    return test._replace(is_target=True)
 
 
 def make_test(line: TestLine, index: int, label: str, stem: str, options: Options) -> Test:
@@ -1992,10 +1996,7 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     """The tests of all lists, each as often as `--repeat` says. Mistakes are added to the lists."""
     owners: List[ListFile] = []
     for parsed in lists:
-        parsed.tests = [
-            test._replace(is_target=test.is_target or is_folder(test))
-            for test in expand(parsed, scratch)
-        ]
+        parsed.tests = list(map(with_folder, expand(parsed, scratch)))
         owners += [parsed] * len(parsed.tests)
         if not options.list:
             check_files(parsed, options)
@@ -2030,6 +2031,8 @@ def for_runs(
     line: TestLine, parsed: ListFile, named: Mapping[Any, Sequence[str]], repeat: int
 ) -> TestLine:
     """A test that waits for all runs of those that it is `after`; its own take turns if they write one JUnit file."""
+    if repeat == 1 and not line.attributes.after:
+        return line
     after: List[str] = []
     lock = line.attributes.lock
     for name in line.attributes.after:
