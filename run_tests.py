@@ -42,10 +42,10 @@ The file reads in the order in which data flows:
     4  select           history; filters, shards, deferral; the order in which tests start
     5  devices          masks and vendor tools to devices; the pool that leases them
     6  schedule         event in, actions out: what starts, what is stopped, what a status means
-    7  execute          processes: spawn, wait, signal, sweep
+    7  execute          processes: spawn, wait, signal, sweep; then what a test's JUnit file and log say of its end
     8  record           journal, `failures`, stand-in JUnit files
-    9  report           what is printed
-   10  command line     options, the run, exit code
+    9  report           what is printed, and the verdict
+   10  command line     options, the run, main
    11  scripts          bash runs a script and hands its tests over: reader, hook, shell, run, trace
 
 The main thread alone decides and prints. A pool thread waits for its one child and posts events to one
@@ -235,7 +235,7 @@ class Outcome(enum.Enum):
     NOT_RUN = "not run"
 
     def is_ok(self) -> bool:
-        """It does not fail the run."""
+        """It does not fail the run (a flaky one does with `--flaky fail`: see `Options.accepts`)."""
         return self.is_pass() or self.is_excused() or self is Outcome.DEFERRED
 
     def is_pass(self) -> bool:
@@ -251,7 +251,7 @@ class Outcome(enum.Enum):
         return self in (Outcome.SKIPPED, Outcome.DEFERRED)
 
     def is_failure(self) -> bool:
-        """It is the test's own failure: named in `failures` and in the last line."""
+        """It is the test's own failure. `Options.fails` says what the run counts as one."""
         return not self.is_ok() and not self.is_unfinished()
 
     def can_be_retried(self) -> bool:
@@ -329,7 +329,10 @@ class LabelFile(NamedTuple):
     labels: FrozenSet[str]
 
     def news(self, tests: Iterable[Test]) -> List[Test]:
-        """The tests that a file which names in comments what it leaves out names nowhere: they are new to it."""
+        """The tests that the file names neither as labels nor in comments, if its comments say what it leaves out.
+
+        They do if one of them is the label of a test.
+        """
         left_out = {label[2:] for label in self.labels if label.startswith("# ")}
         if not any(test.origin in left_out for test in tests):
             return []
@@ -628,7 +631,7 @@ PIPES = ("|", "|&")
 SEPARATORS = names_in("; && || & | |&") | {"\n"}
 LOOPS = ("while", "until", "for", "select")
 COMPOUNDS = names_in("if while until for select case { (")
-# What ends the heads of some, where a head may end the text, too.
+# The words that end the head of a compound command. The empty one: the text may end there.
 HEADS: Mapping[str, Sequence[str]] = {
     "for": ("do", "{", ""),
     "select": ("do", "{", ""),
@@ -1024,7 +1027,7 @@ class TestLine(NamedTuple):
     is_target: bool = False  # pytest runs it
     # The runner says the name to pytest, and one without a folder is in the log dir, as run_test has it.
     in_log_dir: bool = False
-    lost: str = ""  # a program of it whose failure no status shows
+    unheard: str = ""  # a program of it whose failure no status shows
     barrier: int = 0  # how many `wait` stand above it
     shell: Snapshot = Snapshot("", None)  # from which it starts
     preface: bytes = b""  # what the shell state above it has printed
@@ -1225,14 +1228,14 @@ class ListFile:
         self.mistakes.append((line, re.sub(CONTROL, " ", what)))
 
     def said_with(self, nodes: Nodes) -> str:
-        """The same, with what a command says, but where that has a condition."""
+        """What `set` has said so far, with each `set` of a command that no `&&` or `||` may keep from running."""
         sets = (node for node in walk(nodes) if node.name == "set" and node.before == ";")
         return self.said + "".join(node.text.partition(" -- ")[0] for node in sets)
 
 
 # Says for each whole command of standard input its first and last line, from 0, and what is wrong with it. A command
-# is whole if bash can read it both in { ( ) } and in ( { } ): no text ends the one and the other early, as
-# `a; } || { b` ends the first. A backslash at its end would join the bracket to it. $1 is the most lines of one.
+# is whole if bash can read it both in { ( ) } and in ( { } ): text like `a; } || { b` ends one of these early, but not
+# the other. A backslash at its end would join the bracket to it. $1 is the most lines of one.
 SPLITTER = r"""
 shopt -s extglob
 newline=$'\n'
@@ -1420,7 +1423,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         said = parsed.said_with(nodes)
         check_use(nodes, said)
         if not is_on(ERREXIT, said):
-            test = test._replace(lost=next(lost_programs(nodes), ""))
+            test = test._replace(unheard=next(lost_programs(nodes), ""))
     parsed.tests.append(with_words(test))
 
 
@@ -1462,10 +1465,10 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
     barriers = [*(test.barrier for test in parsed.tests), parsed.waits]
     for test, barrier in zip(parsed.tests, barriers[1:]):
         where = f"{test.file}:{test.line}"
-        if test.lost:
+        if test.unheard:
             found.setdefault(
                 "lost",
-                f"{where}: a failure of `{test.lost}` here is lost, as only the last command counts; "
+                f"{where}: a failure of `{test.unheard}` here is lost, as only the last command counts; "
                 "join commands by `&&`, or write `|| exit 1` behind it",
             )
         prepares = re.match(PREPARES, test.body)
@@ -1488,9 +1491,8 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
 
 # Shell state: one bash runs it once, when the list is read, and tells what the tests below it start from.
 
-# What a shell is like, as bash that makes another like it, but for its options. Exported variables are left out where
-# _rt_exports is empty; those that every bash has, or that a test gets from the runner, always. Arguments: the
-# positional parameters.
+# Prints bash that makes another shell like this one, except for its options. Left out are variables that bash or the
+# runner sets itself and, where _rt_exports is empty, exported ones. Arguments: the positional parameters.
 SNAPSHOT = r"""
 _rt_variables=() _rt_known= _rt_outer=()
 _rt_settings() {
@@ -1681,7 +1683,7 @@ def unshifted(data: bytes, shift: int) -> bytes:
 
 
 def with_source(text: str) -> str:
-    """Bash in which BASH_SOURCE is the list's name: where it is not, nobody can set it, so it gets another name."""
+    """Bash that says `_rt_source` for BASH_SOURCE, which nobody can set: ours has the list's name."""
     return re.sub(r"(?<!\\)(\$\{?[#!]?)BASH_SOURCE\b", r"\1_rt_source", text)
 
 
@@ -2163,7 +2165,7 @@ class Estimates(NamedTuple):
     """The expected seconds of each test."""
 
     seconds: Mapping[Test, float]
-    unknown: FrozenSet[Test]  # they count as the mean of the known ones
+    unknown: FrozenSet[Test]  # their seconds are assumed
     unknown_first: bool = True  # as if they were the longest
 
 
@@ -2303,7 +2305,7 @@ def has_word(test: Test, word: str) -> bool:
 def deferred_tests(tests: Sequence[Test], options: Options) -> Dict[Test, str]:
     """The tests that `--max-gpus` and `--only` put off, to the option: also those that would wait for one of them.
 
-    A test that others wait for is not put off by `--only`, nor is one that is new to a file of ci_dedup.py.
+    A test that others wait for is not put off by `--only`, nor is one that is new to the file (`LabelFile.news`).
     """
     deferred: Dict[Test, str] = {}
     if options.max_gpus is not None:
@@ -2889,24 +2891,24 @@ class Pool:
         # The shares that are free, by device index; so many less of a device in quarantine.
         self.room = [SHARES] * len(self.devices)
         self.slots: Set[int] = set()  # numbers of the leases that are out
-        self.lost: Set[int] = set()  # indices of the devices in quarantine
+        self.quarantined: Set[int] = set()  # indices of the devices in quarantine
         self.is_alone = False  # the one lease that is out has the machine to itself
         self.was_locked_out = False  # another runner's lock was the reason of a refusal
 
     @property
     def size(self) -> int:
-        return len(self.devices) - len(self.lost)
+        return len(self.devices) - len(self.quarantined)
 
     def holds(self, need: float) -> bool:
         """Whether a test with such a need could run if nothing else did."""
         return need <= self.size or need == ALL_GPUS
 
     def most(self) -> str:
-        """What there is of GPUs at most, in words."""
-        return "are left" if self.lost else "there are"
+        """How `more GPUs than …` ends."""
+        return "are left" if self.quarantined else "there are"
 
     def has_room(self, need: float) -> bool:
-        """Whether something that such a need may take is free."""
+        """Whether anything is free that such a need could use, if not enough of it: a quick look before `take`."""
         if self.is_alone:
             return False
         if need == 0:
@@ -2974,7 +2976,7 @@ class Pool:
 
     def quarantine(self, device: Device) -> None:
         """Lease a device no more."""
-        self.lost.add(device.index)
+        self.quarantined.add(device.index)
         self.room[device.index] -= SHARES
 
 
@@ -3026,15 +3028,15 @@ class Begin(NamedTuple):
 
 
 class Submit(NamedTuple):
-    """More tests have come. All that wait are in `order` from now on; `seconds` is what each is expected to take."""
+    """More tests have come. `order` has all that wait now, as they are to start."""
 
     at: float
     tests: Sequence[Test]
     order: Sequence[Test]
 
 
-class Ended(NamedTuple):
-    """The shell of a test has ended, and has left something that is ended now."""
+class ShellEnded(NamedTuple):
+    """The shell of a test has ended; processes that it has left are being ended."""
 
     at: float
     test: Test
@@ -3057,7 +3059,7 @@ class Exited(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """The runner could not run a test: its log cannot be written, a process cannot be made."""
+    """The runner could not run a test, and stops: its log cannot be opened or written, a process cannot be made."""
 
     at: float
     test: Test
@@ -3085,7 +3087,7 @@ class Lost(NamedTuple):
     sick: Tuple[Sick, ...]
 
 
-Event = Union[Begin, Submit, Ended, Exited, Broken, Tick, Interrupt, Lost]
+Event = Union[Begin, Submit, ShellEnded, Exited, Broken, Tick, Interrupt, Lost]
 
 
 class Look(NamedTuple):
@@ -3201,7 +3203,7 @@ class Schedule:
         self.alarms: List[Tuple[float, int, Attempt]] = []
         # Of some tests, how many attempts do not count: the GPU was at fault.
         self.spared: Dict[Test, int] = {}
-        # The last ends of GPU tests, as long as all had the same cause, the machine.
+        # The latest ends of GPU tests, if all of them failed for the same cause, one of the machine.
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
         self.failure = ""  # why the machine cannot go on
@@ -3214,12 +3216,12 @@ class Schedule:
         self.responses: Mapping[type, Callable[[Any], List[Action]]] = {
             Begin: self.on_begin,
             Submit: self.on_submit,
-            Ended: self.on_ended,
+            ShellEnded: self.on_ended,
             Exited: self.on_exited,
             Broken: self.on_broken,
             Tick: self.on_tick,
             Interrupt: self.on_interrupt,
-            Lost: lambda lost: self.isolate(lost.sick, lost.at),
+            Lost: lambda lost: self.quarantine(lost.sick, lost.at),
         }
 
     @property
@@ -3240,7 +3242,7 @@ class Schedule:
 
     def step(self, event: Event) -> List[Action]:
         """Take in one event; returns what to do now, in order."""
-        if isinstance(event, (Ended, Exited, Broken)) and event.test not in self.running:
+        if isinstance(event, (ShellEnded, Exited, Broken)) and event.test not in self.running:
             return []  # it was abandoned
         actions = self.responses[type(event)](event)
         # Open barriers above which all tests have ended.
@@ -3293,7 +3295,7 @@ class Schedule:
             return ended[-1]
         return Result(test, outcome, reason=reason)
 
-    def on_ended(self, event: Ended) -> List[Action]:
+    def on_ended(self, event: ShellEnded) -> List[Action]:
         attempt = self.running[event.test]
         if attempt.ending is None:  # what it has left is no reason for a timeout
             attempt.deadline = attempt.slow_at = math.inf
@@ -3308,7 +3310,7 @@ class Schedule:
         sick = [*event.sick, *self.accuse(result)]
         if result.outcome.can_be_retried() and sick:
             self.spared.setdefault(test, 1)
-        actions = self.isolate(sick, event.at)
+        actions = self.quarantine(sick, event.at)
         if self.is_machine_wide(result):
             actions += self.fail(f"{result.cause.text}, on every GPU", event.at)
         if (
@@ -3344,12 +3346,12 @@ class Schedule:
             return []
         return [Sick(result.lease.devices[0], f"{result.cause.text} in {result.test.label}")]
 
-    def isolate(self, sick: Iterable[Sick], at: float) -> List[Action]:
+    def quarantine(self, sick: Iterable[Sick], at: float) -> List[Action]:
         """Put devices in quarantine, and conclude the tests that need more than are left."""
         new = {
             each.device: each
             for each in sick
-            if each.device.token and each.device.index not in self.pool.lost
+            if each.device.token and each.device.index not in self.pool.quarantined
         }
         if not new:
             return []
@@ -3373,7 +3375,7 @@ class Schedule:
         on = frozenset().union(*(struck.gpus for struck in self.struck))
         return (
             len({struck.test for struck in self.struck}) > 1
-            and len(on - self.pool.lost) == self.pool.size
+            and len(on - self.pool.quarantined) == self.pool.size
         )
 
     def can_run(self, test: Test) -> bool:
@@ -3439,7 +3441,7 @@ class Schedule:
             Sick(device, f"{attempt.test.label} cannot be killed")
             for device in attempt.lease.devices
         ]
-        return [Abandon(attempt), *self.isolate(sick, at), *self.conclude(result)]
+        return [Abandon(attempt), *self.quarantine(sick, at), *self.conclude(result)]
 
     def end_running(self, signum: int, at: float, stacks: str = "") -> List[Action]:
         return [
@@ -3497,7 +3499,7 @@ class Schedule:
         if (
             self.options.fail_fast
             and not self.stopped
-            and any(ended.outcome.is_failure() for ended in ends)
+            and any(self.options.fails(ended.outcome) for ended in ends)
         ):
             actions += self.stop()
         return actions
@@ -3608,7 +3610,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     outcome = attempt.ending or outcome_of(event.status)
     cause, fault = event.cause, event.junit_fault
     reason = ""
-    # What a failure precedes, in its JUnit file or at its first attempt, is no skip; nor is what pytest does not tell.
+    # It is no skip where the JUnit file has a failure, or where pytest has left no whole one.
     is_skip = event.status == options.skip_code and not event.junit_failures
     is_skip = is_skip and not (test.is_pytest and fault)
     if outcome is Outcome.TIMEOUT:
@@ -3694,7 +3696,10 @@ def check_name(path: str, has_links: bool = True) -> None:
 
 
 def check_kind(path: str, first: bytes, kind: str) -> None:
-    """Raises OSError for a file that begins otherwise: a list, for one, behind an option taken for a switch."""
+    """Raises OSError for a file that begins with none of `first`.
+
+    It may be a list behind an option that somebody took for a switch (`--junit tests.txt`): it stays as it is.
+    """
     with suppress(FileNotFoundError), open_regular(path) as file:
         if file.read(1) not in first:
             raise OSError(errno.EEXIST, f"is no {kind}; move it away", path)
@@ -4192,7 +4197,7 @@ def bash_text(
 
 
 def free_port(slot: int, slots: int) -> int:
-    """A TCP port for a slot that nobody listens on now, from a sequence that no other slot draws from."""
+    """A TCP port on which nobody listens now, from a sequence that is this slot's alone."""
     import socket
 
     first = PORT_FIRST + os.getpid() * 16 % PORT_BASES + slot
@@ -4248,7 +4253,7 @@ class Host:
         self.health = Health(machine)
         self.over = threading.Event()
         self.has_stuck = False  # a pool thread waits for a process that cannot be killed
-        # A look at those in use costs as much as a start: one for each slot.
+        # To look for a free port takes as long as to start a test: each slot keeps its own for the whole run.
         self.port_of = functools.lru_cache(maxsize=None)(free_port)
 
     def make_pool(self, tests: Sequence[Test], options: Options) -> Pool:
@@ -4312,9 +4317,9 @@ class Host:
             self.post(Broken(time.monotonic(), attempt.test, why))
 
     def run_attempt(self, attempt: Attempt, log: str) -> None:
-        """Run one attempt and post what happens: Exited, before it Ended if something is left, or Broken. Never raises.
+        """Run one attempt and post what happens: Exited, before it ShellEnded if processes are left; or Broken.
 
-        Called in its thread, as are the next two.
+        Never raises. Called in its thread, as are the next two.
         """
         test = attempt.test
         try:
@@ -4341,7 +4346,7 @@ class Host:
         ended = time.monotonic()
         leaked: Sequence[ProcessInfo] = ()
         if self.reaper.has_orphans():
-            self.post(Ended(ended, test))
+            self.post(ShellEnded(ended, test))
             leaked = process.sweep()
         status = process.close()
         fault, failures = junit_fault(test.junit, before)
@@ -4407,7 +4412,9 @@ class Host:
             warn(f"ended what some tests had left behind: {first_of(list(map(str, left)))}")
 
 
-# Faults of a JUnit file in which nothing is this attempt's.
+# What a test's JUnit file says of its end.
+
+# Faults of a file in which nothing is this attempt's.
 MISSING = "missing"
 STALE = "stale, from an earlier run"
 
@@ -5137,7 +5144,7 @@ class Trace:
             self.at_line_start = data.endswith(b"\n")
             self.wrote_at = time.monotonic()
 
-    def calm(self) -> None:
+    def end_escapes(self) -> None:
         """After a log, end what it has begun (a title, a colour), for the lines to come."""
         if self.has_escapes:
             self.write(b"\x1b\\\x1b[0m")
@@ -5630,7 +5637,7 @@ class Console:
             self.trace.copy(path, start, forged=self.fold.forged)
         except OSError as error:
             self.trace.line(f"(its log cannot be read: {error.strerror})")
-        self.trace.calm()
+        self.trace.end_escapes()
         if fold.end:
             self.trace.command(fold.end.format(**names))
 
@@ -5745,7 +5752,7 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     ]
     if alone:
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
-    if not pool.lost:  # which had worked before
+    if not pool.quarantined:  # those have worked too, and would be missing in the figure
         each_s = {}
         for ends in attempts:
             each_s[ends[-1].test] = math.fsum(end.seconds for end in ends)
@@ -6419,8 +6426,8 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
 class Inbox:
     """What happens, for the main thread, from pool threads and the signal handler: in order, but signals come first.
 
-    Ctrl-C on a terminal also hits a test that is not yet in a session of its own. Its end is no failure, even where
-    it is told before the signal is.
+    Ctrl-C on a terminal also hits a test that is not yet in a session of its own. Where its end is posted before the
+    signal, the signal still goes first, so that the end is no failure.
 
     No SimpleQueue: its `get` may wait for ever where its timeout passes before it begins to wait, at least in Python
     3.8 to 3.12. A lock, too, can be released by a signal handler.
@@ -6750,7 +6757,7 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
             f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "
             "their parts overlap or miss tests: give all the same by --history and start with an empty log dir"
         )
-    warn_of_lost("--known-failures", options.known_failures, tests)
+    warn_of_unknown("--known-failures", options.known_failures, tests)
     if options.only:
         warn_of_strangers(tests, options.only, options.message)
     elif options.message:
@@ -6761,7 +6768,7 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
     return select(tests, options, history)
 
 
-def warn_of_lost(option: str, labels: Iterable[str], tests: Iterable[Test]) -> None:
+def warn_of_unknown(option: str, labels: Iterable[str], tests: Iterable[Test]) -> None:
     """Say which labels in the file of an option name no test here."""
     lost = sorted(set(labels) - {test.origin for test in tests})
     if lost:
@@ -6771,10 +6778,10 @@ def warn_of_lost(option: str, labels: Iterable[str], tests: Iterable[Test]) -> N
 def warn_of_strangers(tests: Sequence[Test], only: LabelFile, words: Iterable[str]) -> None:
     """Say which names of `--only` and of `--message` mean no test here, and which tests such a file does not know.
 
-    A file that ci_dedup.py wrote names in comments what it left out: a test that it names nowhere is new.
+    A file may name in comments what it leaves out: then a test that it names nowhere is new.
     """
     named = [label for label in only.labels if not label.startswith("# ")]
-    warn_of_lost(f"--only {only.path}", named, tests)
+    warn_of_unknown(f"--only {only.path}", named, tests)
     new = [test.label for test in only.news(tests)]
     if new and "all" not in words:
         warn(
@@ -7092,7 +7099,7 @@ class Site(NamedTuple):
     rest: Optional[Rest]  # the same, where it is no handler
     path: Sequence[Node]  # simple commands behind the test that bash is to pass over
     function: str  # in which it stands
-    hurry: str  # why the script has to wait for it at once
+    why_wait: str  # why the script has to wait for it at once
     # Bash words, some of which name files that no other is to have at the same time.
     names: Tuple[str, ...]
     followers: Set[str]  # what bash may come to behind it (`next_names`), or LAST
@@ -7140,13 +7147,16 @@ class Handler(NamedTuple):
 
     changes: FrozenSet[str]  # variables
     # What it runs that cannot be put off until more tests have been started.
-    hasty: FrozenSet[str]
+    urgent: FrozenSet[str]
     can_fail: bool
     leaves: bool  # it may end the script
     fails: bool  # it says so (`return 1`), or does what only the script's shell can
     is_test: bool  # as a test it would change nothing in the script's shell
     reads: bool  # files, or whether they are there
     writes: FrozenSet[str]  # names of files, without their folders
+
+
+# What commands of a script mean.
 
 
 def words_of(node: Node) -> List[str]:
@@ -7382,6 +7392,9 @@ def obstacle_of(node: Node) -> str:
 def without_quotes(text: str) -> str:
     """Bash without what stands in single quotes."""
     return re.sub(r"""(?s)("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", text)
+
+
+# Reading a file: its tests, and where bash has to wait for them.
 
 
 class ScriptFile:
@@ -7623,7 +7636,7 @@ class ScriptFile:
             command.lead = ""
             nodes += chain.from_iterable(first.bodies)
         elif not nodes:
-            nodes = self.tail_of(following)
+            nodes = self.statements_on_status(following)
             more = len(statements_of(nodes))
             always = not asks_if_failed(nodes)
         joined = {node.before for node in nodes} & {*PIPES}
@@ -7653,7 +7666,7 @@ class ScriptFile:
             len(re.findall(each, function)) == len(re.findall(each, text)) for each in mentions
         )
 
-    def tail_of(self, following: Sequence[Sequence[Node]]) -> List[Node]:
+    def statements_on_status(self, following: Sequence[Sequence[Node]]) -> List[Node]:
         """The statements that look at the status before them, or at what the first of them make of it."""
         tail: List[Node] = []
         seen = ASKS_STATUS
@@ -7722,13 +7735,13 @@ class ScriptFile:
         elif handler:
             text = self.text[handler[0].start : handler[-1].end]
             end = self.text.find("||", command.end, handler[0].start)
-        why, hurry = self.examine(handler, text, rest)
+        why, why_wait = self.examine(handler, text, rest)
         label: Sequence[Token] = []
         for node in walk(handler):
             if node.name in self.tells.handlers:
                 label = label or node.words[1:2]
         if command.start > self.alone_from:
-            hurry = "`#: one-by-one`"
+            why_wait = "`#: one-by-one`"
         site = Site(
             self.test_line(command, label, end),
             tuple(words_of(command)),
@@ -7737,7 +7750,7 @@ class ScriptFile:
             rest,
             path,
             self.function,
-            hurry,
+            why_wait,
             self.files_of(command),
             followers,
             self.readers > 0,
@@ -7753,19 +7766,19 @@ class ScriptFile:
         self, handler: Sequence[Node], text: str, rest: Optional[Rest]
     ) -> Tuple[str, str]:
         """Why a test with this handler cannot be handed over, and why it has to be waited for at once."""
-        obstacle = hurry = ""
+        obstacle = why_wait = ""
         # It begins with the status of the test.
         words = re.sub(r"\$\{?\?", "", without_calm(text))
         for node in walk(handler):
             if rest is None and (node.name in LEAVES or re.search(r"[\\$\"']", node.name)):
                 obstacle = "its handler changes the course of the script"
             if has_glob(node.words[1:]):
-                hurry = "what its handler says may change"
+                why_wait = "what its handler says may change"
         if re.search("LINENO|BASH_COMMAND", words) or own_state(words):
             obstacle = obstacle or "its handler needs the script's own shell"
         if re.search(SEES_OUTSIDE, words):
-            hurry = "what its handler says may change"
-        return obstacle, hurry
+            why_wait = "what its handler says may change"
+        return obstacle, why_wait
 
     def files_of(self, command: Node) -> Tuple[str, ...]:
         """Words that may name files, behind a `>` what it writes, behind `>>` what an option says that it writes."""
@@ -7910,7 +7923,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #   look      command                                 for a command beside tests: _rt_remember or _rt_join
 #   site      file, line, command, size of the stack  for a test its words and _rt_hand; for a handler _rt_join and
 #             of calls, its three arrays, arguments   its label, for `failed`; else nothing
-#   test      snapshot, hindrance, …, its words       _rt_skip=1, or _rt_join where the test has to run as it stands;
+#   test      snapshot, obstacle, …, its words       _rt_skip=1, or _rt_join where the test has to run as it stands;
 #                                                     _rt_pass: how the commands begin that are to be passed over
 #   join      level of `source`, file, line, command  when all tests have ended: _rt_react if some have failed
 #   react     snapshot, status of the last reaction,  what changes back the state; what sets that of the next test that
@@ -8258,6 +8271,9 @@ STATE_KEEPER = r"""
 OWN_LINES = rb"\{ (?:\[\[ ! \$_rt_skipped|_rt_end|_rt_wait).*?2>/dev/null(?:\n|; )"  # which `set -v` shows
 
 
+# The shell that runs a script, and what it prints.
+
+
 class Asked(NamedTuple):
     """The shell of a script asks what to do, or has ended; it had printed `offset` bytes before."""
 
@@ -8436,6 +8452,9 @@ class ScriptTrace:
                 "\n=== What the script printed, with each test's output at its place ===",
             ):
                 self.trace.line(line)
+
+
+# What may run ahead, and whether it has seen what it should not.
 
 
 class Place(NamedTuple):
@@ -8743,7 +8762,7 @@ class Certainty:
         self.seen: Set[str] = set()  # the names that any of that may have looked at
         self.is_indirect = False  # it may have looked at others too
         self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
-        # The same by files, which matters where the script ends well.
+        # The same, since handlers read or write files; it counts only where the script ends with 0.
         self.fears: List[str] = []
         self.snapshot = ""  # from which `base` has been read
         self.base: Dict[str, str] = {}
@@ -8823,12 +8842,15 @@ class Certainty:
         state: Mapping[str, str],
         is_exported: bool,
     ) -> List[str]:
-        """What has run ahead, `file:line:command`, and may have looked at what has changed, as programs at exports."""
+        """What has run ahead, `file:line:command`, and may have looked at what has changed.
+
+        A program may look at all that is exported.
+        """
         by_name = changed and (self.is_indirect or not self.seen.isdisjoint(changed))
         of_shell = any(name.startswith(" ") for name in changed)
         if not (by_name or of_shell or is_exported):
             return []
-        # With the function that each calls whose commands are told by themselves.
+        # Each with its first word: if that is a function, what it runs is told by itself.
         texts = [(text, text.split(":", 2)[2].split(" ")[0]) for text in self.ran]
         texts += [(f"{each.test.where}:{each.place.site.test.body}", "") for each in later]
         if of_shell:
@@ -8865,6 +8887,9 @@ def ahead_of(text: str, test: Test) -> str:
     return f"{file}:{line}: `{command.strip()}` went ahead of the failure of {test.label} ({test.where})"
 
 
+# The run of a script.
+
+
 class ScriptRun(Run):
     """The run of a script: bash goes through it and hands tests over, and waits where it would see a difference."""
 
@@ -8888,7 +8913,7 @@ class ScriptRun(Run):
         self.script = script
         self.certainty = Certainty(script)
         self.last_ones: Set[Test] = set()  # tests whose failure may end the script
-        self.must_join = False  # one of these has failed
+        self.must_join = False  # one of these has failed: the script waits before its next test
         self.keeper = host.reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
         self.place: Optional[Place] = None  # of the test that bash has come to last
         self.handed: List[Handed] = []  # since the script has last waited
@@ -9188,7 +9213,7 @@ class ScriptRun(Run):
         done = "_rt_pending=1 _rt_skip=1"
         if site.path:
             done += f" _rt_pass={shlex.quote(site.passed_over())}"
-        why = self.hurry(place, handler, said)
+        why = self.why_wait(place, handler, said)
         if why and not self.schedule.pool.sequential:
             self.explain(site.test, f"the script waits for its end at once: {why}")
         if why or self.schedule.pool.sequential:
@@ -9221,15 +9246,15 @@ class ScriptRun(Run):
             reaction = f"{reaction}\n{END}".strip()
         return reaction, read_handler(nodes, self.script.functions, said.flags)
 
-    def hurry(self, place: Place, handler: Handler, said: State) -> str:
+    def why_wait(self, place: Place, handler: Handler, said: State) -> str:
         """Why bash has to wait for a test before it goes on; empty if it may run ahead."""
         if self.options.one_by_one:
             return "--one-by-one"
-        if handler.hasty:
-            return f"its handler calls {' '.join(sorted(handler.hasty))}"
+        if handler.urgent:
+            return f"its handler calls {' '.join(sorted(handler.urgent))}"
         site = place.site
-        if site.hurry:
-            return site.hurry
+        if site.why_wait:
+            return site.why_wait
         if [UNKNOWN] in place.callers:
             return "what calls it was not read"
         frames = [Frame("", int(place.line), site.test.file), *place.frames]
@@ -9265,8 +9290,8 @@ class ScriptRun(Run):
         why = self.function_obstacle(line.first, said.flags)
         if why:
             return why
-        if said.error and not site.handler and handler.hasty:
-            return f"its trap for ERR calls {' '.join(sorted(handler.hasty))}"
+        if said.error and not site.handler and handler.urgent:
+            return f"its trap for ERR calls {' '.join(sorted(handler.urgent))}"
         looks = "e" in said.flags or (site.handler and said.error)
         if handler.fails or (looks and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
@@ -9566,8 +9591,8 @@ def list_script(script: Script, trace: Trace) -> int:
             handler = read_handler(site.nodes, script.functions)
             if handler.fails:
                 why = why or "its handler may fail, or needs the script's own shell"
-            if handler.hasty:
-                why = why or f"its handler calls {' '.join(sorted(handler.hasty))}"
+            if handler.urgent:
+                why = why or f"its handler calls {' '.join(sorted(handler.urgent))}"
             stops = HOLDS_BACK + r"|^ *set (?:-\w*u|.*nounset)" * (
                 test.first in script.functions
             )
@@ -9575,7 +9600,9 @@ def list_script(script: Script, trace: Trace) -> int:
             if held is not None:
                 why = why or f"`{held.group().strip()}` may keep it from running ahead"
             label = clean_label(re.sub(EXPANDABLE, r"\1\2", unquoted(test.label)))
-            trace.line(f"{label}\t{file.name}:{test.line}\t{why or site.hurry or 'runs ahead'}")
+            trace.line(
+                f"{label}\t{file.name}:{test.line}\t{why or site.why_wait or 'runs ahead'}"
+            )
         if not file.found:
             warn(NO_TESTS)
     trace.flush()

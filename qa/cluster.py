@@ -67,7 +67,7 @@ from run_tests import (
     Attempt,
     Broken,
     Device,
-    Ended,
+    ShellEnded,
     Exited,
     Host,
     Lease,
@@ -398,7 +398,7 @@ class Agent:
         """Tell the runner what has happened to an attempt. Called in threads."""
         id = self.ids[event.test]
         now = time.monotonic()
-        if isinstance(event, Ended):
+        if isinstance(event, ShellEnded):
             self.writer.send("ended", id=id, ago=now - event.at)
             return
         del self.ids[event.test], self.attempts[id]
@@ -612,7 +612,7 @@ class Node:
         if attempt is None:
             return  # it was abandoned, or this is no word of an attempt
         if say == "ended":
-            self.post(Ended(at, attempt.test))
+            self.post(ShellEnded(at, attempt.test))
             return
         if say == "broken":  # by the node: another may be able to
             self.lose(fields["why"])
@@ -720,7 +720,7 @@ class ClusterPool(Pool):
 
     @property
     def size(self) -> int:
-        return len(self.devices) - sum(index >= 0 for index in self.lost)
+        return len(self.devices) - sum(index >= 0 for index in self.quarantined)
 
     @property  # type: ignore[override]
     def cpus(self) -> int:
@@ -785,7 +785,7 @@ class ClusterPool(Pool):
         self.slots.remove(lease.slot)
 
     def quarantine(self, device: Device) -> None:
-        self.lost.add(device.index)
+        self.quarantined.add(device.index)
         for node in self.nodes:
             if device in node.places:
                 node.pool.quarantine(node.pool.devices[device.index - node.first])

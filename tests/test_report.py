@@ -90,8 +90,8 @@ class TraceTest(RunnerCase):
                 path = self.write("x.log", log.decode())
                 for _ in range(2):
                     trace.copy(path)
-                    trace.calm()
-                    trace.calm()
+                    trace.end_escapes()
+                    trace.end_escapes()
                 self.assertEqual(out.getvalue(), (log + calmed) * 2)
 
     def test_a_label_gives_a_ci_no_orders(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 import run_tests
 from run_tests import (ALL_GPUS, SHARES, STACKS_S, STUCK_S, Abandon, Announce, Attempt, Begin, Blame, Broken, Cause,
-                       Conclude, Ended, Exited, Interrupt, Kill, Launch, Lease, Outcome, Quarantine, Result, Retry,
+                       Conclude, Exited, Interrupt, Kill, Launch, Lease, Outcome, Quarantine, Result, Retry, ShellEnded,
                        Sick, Submit, Test, Tick, death_of, judge, outcome_of)
 from tests.support import a_test, listed
 
@@ -63,7 +63,7 @@ class Play:
             return Submit(self.at, [test for test in named if test not in self.schedule.waiting], named)
         if name in ("begin", "tick"):
             return {"begin": Begin, "tick": Tick}[name](self.at)
-        return Ended(self.at, named[0]) if name == "end" else Broken(self.at, named[0], "no log")
+        return ShellEnded(self.at, named[0]) if name == "end" else Broken(self.at, named[0], "no log")
 
     def exited(self, test: Test, status: str = "0", word: str = "") -> Exited:
         _, is_sick, index = word.partition("sick:")
@@ -1208,6 +1208,11 @@ class StopTest(ScheduleCase):
             "not a pass": ("a b", "begin > a on GPU 0\nexit a > a passed; b on GPU 0\nexit b > b passed"),
         }, gpus=1, fail_fast=True)
 
+    def test_fail_fast_stops_at_what_fails_the_run(self) -> None:
+        text = "begin > a on GPU 0\nexit a 1 > a failed, again; a on GPU 0\nexit a > a flaky; b "
+        self.play("a b", text + "on GPU 0\nexit b > b passed", gpus=1, fail_fast=True, retries=1)
+        self.play("a b", text + "not run", gpus=1, fail_fast=True, retries=1, flaky="fail")
+
     def test_a_broken_machine_stops_the_run(self) -> None:
         play = self.play("a b c", """
             @1 begin      > a on GPU 0; b on GPU 1
@@ -1356,7 +1361,7 @@ class Simulation:
                 return
             attempt = self.running.get(event.test)
             if attempt and attempt not in self.swept and self.random.random() < 0.2:     # it has left something
-                self.feed(Ended(self.now, event.test))
+                self.feed(ShellEnded(self.now, event.test))
                 self.swept.add(attempt)
                 self.later(self.random.choice([0.0, 1.5, 3.5]), event)
                 return

@@ -745,7 +745,7 @@ class ScriptFileTest(unittest.TestCase):
         test = site.test
         self.assertEqual((test.mask, test.body.split()[1], test.first, test.junit, test.attributes.retries),
                          ("0,1", "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-0,1}", '"a b"', "$X/y.xml", 2))
-        self.assertEqual([self.sites(f"a || {handler}\n")[0].hurry == "" for handler in (
+        self.assertEqual([self.sites(f"a || {handler}\n")[0].why_wait == "" for handler in (
             "test_fail x", "{ test_fail x; }", 'test_fail "$?"', "test_fail *", "test_fail $(a)")],
             [True, True, True, False, False])
         below = self.sites("#: gpus=2\na || test_fail x\n#:\nb || test_fail y\n")
@@ -825,7 +825,7 @@ class DecisionTest(unittest.TestCase):
             "print_fail": "printf 'Error: test failed: %s\\n' \"$1\"", "nested": 'test_fail "$1"; leave',
             "loop": "loop; N=1", "tee_fail": 'echo "$1" | tee -a log', "array_fail": 'BY[$1]=2; LIST+=("$1")',
             "where": "echo $FUNCNAME", "fail": 'local a=1; a=2; return 1'}.items()}
-        for text, (changes, hasty, *facts) in {
+        for text, (changes, urgent, *facts) in {
             "test_fail x": ("FAILED RET", ""), "test_fail x; ok=0": ("FAILED RET ok", ""), "tell": ("", "", "is_test"),
             "print_fail x": ("", "", "is_test"), "leave": ("", "", "leaves"), "loop": ("N", ""),
             "nested x": ("FAILED RET", "", "leaves"), "tee_fail x": ("", "", "can_fail", "is_test"),
@@ -836,7 +836,7 @@ class DecisionTest(unittest.TestCase):
         }.items():
             with self.subTest(text):
                 handler = read_handler(Reader(text).nodes, functions)
-                self.assertEqual((handler.changes, handler.hasty), ({*changes.split()}, {*hasty.split()}))
+                self.assertEqual((handler.changes, handler.urgent), ({*changes.split()}, {*urgent.split()}))
                 told = [name for name in ("can_fail", "leaves", "fails", "is_test") if getattr(handler, name)]
                 self.assertEqual(told, facts)
         self.assertIn("B", read_handler(Reader("printf -v B x").nodes, {}).changes)
