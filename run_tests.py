@@ -7438,7 +7438,8 @@ class ScriptFile:
 
     def lines_of(self, node: Node) -> range:
         """The lines that a command stands on."""
-        return range(self.line_of(node.start), self.line_of(max(node.end - 1, node.start)) + 1)
+        last = max(node.end - 1, node.start)
+        return range(self.line_of(node.start), self.line_of(last) + 1)
 
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says of its line, or from its own line on up to the next such line."""
@@ -7660,7 +7661,8 @@ class ScriptFile:
 
     def has_all(self, names: Iterable[str], text: str) -> bool:
         """Whether a piece of the function that is being read has all mentions of these names in it."""
-        function = "".join(node.text for node in self.functions.get(self.function, ())[-1:])
+        definitions = self.functions.get(self.function, ())
+        function = "".join(node.text for node in definitions[-1:])
         mentions = [rf"\b{re.escape(name)}\b" for name in names]
         return all(
             len(re.findall(each, function)) == len(re.findall(each, text)) for each in mentions
@@ -7860,7 +7862,8 @@ def without_calm(text: str) -> str:
         if nodes and all(
             node.name in WORDS_ALONE and is_calm(node, (), WORDS_ALONE) for node in nodes
         ):
-            text = " ".join([text[: found.start()], *re.findall(NAME, inner), text[end:]])
+            names = re.findall(NAME, inner)
+            text = " ".join([text[: found.start()], *names, text[end:]])
             start = 0
 
 
@@ -8535,7 +8538,8 @@ def read_state(path: str) -> Dict[str, str]:
             continue
         setting = re.match(r"cd\b|umask\b|shopt -[su] (\w+)|set [-+]o (\w+)", line)
         if setting is not None:
-            state[" ".join(["", line.split(" ")[0], *filter(None, setting.groups())])] = line
+            name = ["", line.split(" ")[0], *filter(None, setting.groups())]
+            state[" ".join(name)] = line
         elif line.startswith("_rt_late="):
             state[" functions"] = line
         elif line.startswith("set --"):
@@ -8773,7 +8777,8 @@ class Certainty:
         """The script waits, has run these commands since it waited before, and has handed these tests over."""
         self.ran = [command[2:] for command in ran if command.startswith("1:")]
         self.reacted = set()
-        text = "\n".join([*self.ran, *(each.place.site.test.body for each in handed[1:])])
+        bodies = [each.place.site.test.body for each in handed[1:]]
+        text = "\n".join([*self.ran, *bodies])
         self.seen = self.script.reach(text, state)
         self.is_indirect = re.search(INDIRECT, text) is not None
 
@@ -8895,13 +8900,7 @@ class ScriptRun(Run):
 
     sums_up = False  # the script does
 
-    def __init__(
-        self,
-        script: Script,
-        host: Host,
-        options: Options,
-        trace: Trace,
-    ) -> None:
+    def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
         super().__init__(select([], options, History()), host, options, trace)
         self.history = read_history(options)
         self.name = options.lists[0]
@@ -8915,6 +8914,9 @@ class ScriptRun(Run):
         self.last_ones: Set[Test] = set()  # tests whose failure may end the script
         self.must_join = False  # one of these has failed: the script waits before its next test
         self.keeper = host.reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
+        # A folder with a file for each slot, of the tests whose shells have come to their ends.
+        self.ended = host.reaper.scratch.path()
+        os.mkdir(self.ended)
         self.place: Optional[Place] = None  # of the test that bash has come to last
         self.handed: List[Handed] = []  # since the script has last waited
         self.named: Dict[str, str] = {}  # files that these name, to the label of one
@@ -8929,8 +8931,9 @@ class ScriptRun(Run):
         # A test for which alone the script has waited, and why: that is to be told if another one follows.
         self.lone: Optional[Tuple[TestLine, str]] = None
         self.has_ended = self.is_ending = False
-        # Ends a script that goes on after its tests have been ended.
-        self.killer: Optional[threading.Timer] = None
+        self.killer: Optional[threading.Timer] = (
+            None  # ends a script that goes on without tests
+        )
         # What has changed since comes with the snapshot of the script's shell; functions always do.
         self.exports = {
             name: value
@@ -9130,7 +9133,8 @@ class ScriptRun(Run):
         join = "_rt_join; "
         if self.script.changes.isdisjoint(self.script.reach(site.test.body, {})):
             join = ""
-        calls = " ".join(self.script.reach(site.handler, {}) & self.script.functions.keys())
+        named = self.script.reach(site.handler, {})
+        calls = " ".join(named & self.script.functions.keys())
         said = [*site.words]
         if site.rest is None:
             said += chain.from_iterable(map(words_of, site.nodes))
@@ -9349,7 +9353,8 @@ class ScriptRun(Run):
 
     def script_test(self, line: TestLine) -> Test:
         """A test of the script, from its line with the values of its words."""
-        own = line.has_mask or line.mask != os.environ.get((*self.machine.variables, "")[0], "")
+        mask = os.environ.get((*self.machine.variables, "")[0], "")
+        own = line.has_mask or line.mask != mask
         line = line._replace(has_mask=own, attributes=line.attributes._replace(after=()))
         label = self.labels(line.label)
         test = make_test(
@@ -9371,38 +9376,36 @@ class ScriptRun(Run):
         """
         test = self.script_test(line)
         has_stdin = self.schedule.pool.sequential and said.reads == "own"
-        path = shlex.quote(self.kept_by(test))
         before = ""
-        after = f": >|{path}"
+        # A file for each test would cost a third of a short one.
+        after = f'builtin echo {test.index} >>{shlex.quote(self.ended)}/"${{RUN_TESTS_SLOT-0}}"'
         if line.first in self.script.functions:
-            os.makedirs(self.kept_by(test), exist_ok=True)
-            before, after = (
-                f"( _rt_to={path}/{when}; . {shlex.quote(self.keeper)} )"
-                for when in ("before", "after")
-            )
+            folder = f"{self.keeper}.{test.index}"
+            os.makedirs(folder, exist_ok=True)
+            then = shlex.quote(f"{folder}/before")
+            now = shlex.quote(f"{folder}/after")
+            keep = f". {shlex.quote(self.keeper)} )"
+            before = f"( _rt_to={then}; {keep}"
+            after = f'( _rt_to={now}; {keep}; builtin [ "$(<{then})" = "$(<{now})" ] && {after}'
             if "e" in said.flags and not site.handler:
                 before = f"set -e; {before}"  # which counts in functions
         after = f"{{ _rt_status=$?; {after}; builtin exit $_rt_status; }} 2>/dev/null"
         shell = test.shell._replace(has_stdin=has_stdin, before=before, after=after)
         return test._replace(shell=shell)
 
-    def kept_by(self, test: Test) -> str:
-        """The file that a test's shell leaves at its end; of a function, the folder of its states."""
-        return f"{self.keeper}.{test.index}"
-
     def check_shells(self) -> None:
         """Tests have run in shells of their own, which they may neither change nor end but by a last failure."""
         by_itself = (Outcome.PASSED, Outcome.FLAKY, Outcome.FAILED, Outcome.CRASHED)
+        ended: Set[str] = set()
+        for slot in os.listdir(self.ended):
+            text = list_text(os.path.join(self.ended, slot))
+            ended.update(text.split())
         for handed in self.handed:
             may_end = handed.test.shell.before and handed.reaction.endswith(END)
             has_ended = self.result_of(handed).outcome in by_itself
             if not has_ended or (may_end and self.has_failed(handed)):
                 continue
-            kept = self.kept_by(handed.test)
-            is_same = os.path.isfile(kept)
-            with suppress(ListError):
-                is_same = is_same or list_text(f"{kept}/before") == list_text(f"{kept}/after")
-            if not is_same:
+            if str(handed.test.index) not in ended:
                 first = handed.place.site.test.first
                 self.certainty.doubts.append(
                     f"{handed.test.where}: `{first}` went ahead of what it does to the script's shell"
