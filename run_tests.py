@@ -6981,7 +6981,7 @@ NAME = r"(?a:[A-Za-z_]\w*)"
 OWN_STATE = (
     r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\bS?RANDOM\b"
     r"|\$\{\w+(?:\[[^]]*\])?:?[=?]"
-    r"|\$\{[^}]*(?:\+\+|--)|\$\["
+    r"|\$\{[^}]*(?:\+\+|--|[-+*/%]=)|\$\[|\bSECONDS\b"
     r"|[<>]&\s*(?:[3-9]|\d\d|\$)|/fd/|(?<!<)<<(?!<)"
 )
 CHANGES_IN_SUM = r"\+\+|--|(?<![=!<>])=(?!=)"
@@ -6995,6 +6995,9 @@ FIRST_STATUS = r"\$(?:PIPESTATUS\b|\{PIPESTATUS(?:\[0\])?\})"
 ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS|\$\{!|@P\}"
 # An `exit` or `return` with the status before it, perhaps: an empty variable is none (`_rt_look_at_end`).
 ENDS_AS_BEFORE = r"^\S+$|^\S+ (?![\"']?(?:-?\d+|\$\{?[A-Za-z]\w*\}?)[\"']?$)"
+# A name and its value, in one piece or in parentheses.
+NAMED_VALUE = rf"({NAME})\+?=(\([^)]*\)|\"[^\"]*\"|'[^']*'|[^\s;&|()]*)"
+SUBSHELL = r"\$\((?!\()"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # Commands of a `$(…)` that look at nothing but their words.
 WORDS_ALONE = names_in("basename dirname echo hostname nproc printf uname [ [[ test")
@@ -7215,10 +7218,10 @@ def written_by(node: Node) -> List[str]:
 
 
 def reads_files(node: Node) -> bool:
-    """Whether a simple command looks into files, or whether they are there."""
+    """Whether a command, but for those in it, looks into files, or whether they are there."""
     is_fed = any(token.text == "<" for token in node.redirects)
     asks = node.name in ("[", "[[", "test") and re.search(rf"\s{FILE_TEST}\s", node.text)
-    return node.name in READS or is_fed or bool(asks)
+    return node.name in READS or is_fed or bool(asks) or has_patterns(node)
 
 
 def locals_of(node: Node) -> Set[str]:
@@ -7257,7 +7260,7 @@ def next_names(nodes: Iterable[Node]) -> Set[str]:
             names.add(LOOKS)
         if node.name.strip("\\\"'") in ("exit", "return") and re.search(ENDS_AS_BEFORE, text):
             names.add(LOOKS)
-        for inner in [*nested(text, r"\$\((?!\()"), *re.findall("`([^`]*)`", text)]:
+        for inner in [*nested(text, SUBSHELL), *re.findall("`([^`]*)`", text)]:
             names |= next_names(Reader(inner).nodes)
     return names - {""}
 
@@ -7268,6 +7271,15 @@ def has_glob(tokens: Iterable[Token]) -> bool:
     return any(
         re.search(r"[*?[]", re.sub(quoted, "", without_calm(token.text))) for token in tokens
     )
+
+
+def has_patterns(node: Node) -> bool:
+    """Whether bash may take words of a simple command, or of an array in it, for patterns of file names."""
+    arrays = [token for token in (*node.assigned, *node.words) if "=(" in token.text]
+    text = " ".join(token.text for token in arrays)
+    if has_glob(arrays) or "$" in re.sub(r'"[^"]*"', "", text):
+        return True
+    return node.name not in ("[[", "((") and has_glob(node.words[1:])
 
 
 def says_no(node: Node, flags: str) -> bool:
@@ -7306,6 +7318,8 @@ def read_handler(
             continue
         if node.name in functions and node.name not in names:
             waiting += functions[node.name]
+        for inner in nested(node.text, SUBSHELL):
+            waiting += Reader(inner).nodes
         fails = fails or says_no(node, flags)
         if node.name == "set" and all(word[1:] in flags for word in words_of(node)[1:]):
             continue  # a function that does not put it back is found out
@@ -7852,7 +7866,7 @@ def without_calm(text: str) -> str:
     """Bash with the names in each `$(…)` in its place, if its commands look at nothing but their words."""
     start = 0
     while True:
-        found = re.compile(r"\$\((?!\()").search(text, start)
+        found = re.compile(SUBSHELL).search(text, start)
         if found is None:
             return text
         start = found.end()
@@ -7895,20 +7909,18 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
     if re.search(SEES_OUTSIDE, without_calm(text)) or makes_names(node):
         return False
     for operator, word in zip(node.redirects, node.redirects[1:]):
-        is_copy = operator.text.endswith(">&") and re.fullmatch(r"\d*-?", word.text)
+        is_copy = operator.text.endswith(">&") and re.fullmatch("[12]?-?", word.text)
         if operator.kind == "operator" and not is_copy and word.text != "/dev/null":
             return False
     if node.kind:
         return True
-    if node.name not in ("[[", "((") and has_glob(node.words[1:]):
+    if has_patterns(node):
         return False
     if node.name == "unset" and any(word in functions for word in words_of(node)):
         return False
     if node.name in ("[[", "[", "test", "unset"):
         return asks_no_file(node)
-    if not node.words:
-        return not ("=(" in text and has_glob(node.assigned))
-    if node.name == "((":
+    if not node.words or node.name == "((":
         return True
     prints = len(node.words) < 2 or "-p" in words_of(node)
     if prints and node.name in ASSIGNING | names_in("set shopt alias"):
@@ -7932,6 +7944,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #   react     snapshot, status of the last reaction,  what changes back the state; what sets that of the next test that
 #             what has run since the last join        failed, and _rt_handle; nothing if there is none
 #   doubts    text, behind the script's name          nothing; what has gone ahead of what it should have waited for
+#   fears     the same                                nothing; the same, where the script ends with 0
 #   ends      line, command                           nothing; it ends the script or a function with the status before
 #   failed    label, status, line                     nothing; bash itself is about to call a handler
 #   told      the same                                no answer; a subshell is about to call one
@@ -7994,7 +8007,7 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
   builtin printf '%s\0' 4 told "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
 }
 _rt_step() {
-  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
+  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place _rt_was_pending=$_rt_pending
   case ${_rt_flags//[!T]/}$_rt_command in
     [!T]* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | Tset\ -k* | *keyword* | \
       *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG*)
@@ -8008,7 +8021,8 @@ _rt_step() {
   _rt_place=${_rt_places[${_rt_files[$_rt_source]}:$_rt_line]-}
   [[ ! ${_rt_evaluated[_rt_line]-} ]] || _rt_place=${_rt_place/s}
   [[ ! $_rt_trapped ]] || _rt_keep_traps
-  if [[ $_rt_called == "${#FUNCNAME[@]}:$_rt_command" ]]; then    # a function is seen where it begins, too
+  if [[ $_rt_called == "${#FUNCNAME[@]}:$_rt_command" &&
+    (${FUNCNAME[2]} == "$_rt_name" || $_rt_name == *[\$\"\'\\]*) ]]; then    # a function is seen where it begins, too
     _rt_called=
     return
   fi
@@ -8032,13 +8046,14 @@ _rt_step() {
     *trap* | *=* | *\$* | builtin | command) _rt_trapped=1 ;;
     source | .) _rt_files=() _rt_calm=() _rt_from=$PWD ;;    # a file may be another than before
     eval) _rt_expect_lines ;;
-    exit | return) [[ ! $_rt_again ]] || _rt_look_at_end ;;
+    exit | return) [[ ! $_rt_was_pending ]] || _rt_look_at_end ;;
   esac
 }
-_rt_look_at_end() {  # `exit $NAME` behind a test ends with the status before it where the variable is empty
-  local _rt_n=${_rt_command#* }
-  _rt_n=${_rt_n//[!A-Za-z0-9_]}
-  [[ $_rt_command != *\$* || $_rt_n != [A-Za-z]* || ${!_rt_n-} ]] || {
+_rt_look_at_end() {  # `exit $NAME` behind a test ends with the status before it where nothing is left of the word
+  [[ $_rt_command == *\$* && $_rt_command != *[\`\(]* ]] || return
+  set -- "${_rt_arguments[@]}"
+  eval "set -- ${_rt_command#"$_rt_name"}"
+  (($#)) || {
     _rt_join
     _rt_ask ends "$_rt_line" "$_rt_command"
   }
@@ -8053,8 +8068,12 @@ _rt_expect_lines() { # `eval` gives its text the lines of the file from its own 
   for ((_rt_n = 1; _rt_n <= ${#1}; _rt_n++)); do _rt_evaluated[_rt_line + _rt_n]=1; done
 }
 _rt_ask_site() {
+  local _rt_lines=("${BASH_LINENO[@]}") _rt_n
+  for _rt_n in "${!_rt_lines[@]}"; do    # nobody knows what `eval` has on its further lines
+    [[ ! ${_rt_evaluated[_rt_lines[_rt_n]]-} ]] || _rt_lines[_rt_n]=0
+  done
   _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command" \
-    "${#FUNCNAME[@]}" "${FUNCNAME[@]}" "${BASH_LINENO[@]}" "${BASH_SOURCE[@]}" "${_rt_arguments[@]}"
+    "${#FUNCNAME[@]}" "${FUNCNAME[@]}" "${_rt_lines[@]}" "${BASH_SOURCE[@]}" "${_rt_arguments[@]}"
 }
 _rt_remember() { # this place and command need no question, as long as tests are pending or none are
   _rt_calm[$_rt_pending:$_rt_source:$_rt_line:$_rt_command]=1
@@ -8072,6 +8091,7 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
       _rt_why='it names what is not set'
   fi
   [[ ! $! || ! $(builtin jobs -pr) ]] || _rt_why='the script has a job in the background'
+  [[ ${SHELLOPTS@a}${BASHOPTS@a} != *x* ]] || _rt_why='it exports its options'
   if [[ /dev/fd/0 -ef /dev/fd/$_rt_stdin ]]; then
     _rt_reads=own
   elif [[ ! /dev/fd/0 -ef /dev/null ]]; then
@@ -8103,7 +8123,8 @@ _rt_keep() {     # bash that makes another shell like this one; behind `return`,
   if [[ $_rt_text == "$_rt_first_outer" ]]; then
     _rt_same+=$_rt_text
   else
-    builtin printf 'unset -v %s\n%s' "${_rt_outer[*]}" "$_rt_text"
+    builtin printf 'unset -v %s\n' "${_rt_outer[@]}"
+    builtin printf '%s' "$_rt_text"
   fi
   _rt_snapshot "${_rt_arguments[@]}"
   for ((_rt_n = 0; _rt_n < _rt_level; _rt_n++)); do builtin printf 'PS4=${PS4:0:1}$PS4\n'; done
@@ -8179,7 +8200,7 @@ _rt_react() {    # to the tests that have failed, one after the other, as the ru
 _rt_return() { return "$1"; }
 _rt_exit() { builtin exit "$1"; }
 _rt_handle() {   # the status of a test, its handler, the options and the positional parameters at its place
-  local PS4=$'\1'$PS4 _rt_failed=$1 _rt_text=$2 _rt_set=${3//[!aux]/}
+  local PS4=$'\1'$PS4 _rt_failed=$1 _rt_text=$2 _rt_set=${3//[!aux]/} _rt_e=${3//[!e]/}
   _rt_text="{ ${_rt_set:+set -$_rt_set; }_rt_return $1; } 2>/dev/null"$'\n'"{ $_rt_text"$'\n'
   _rt_text+="{ _rt_reacted=\$?; set +aux; } 2>/dev/null; }"
   shift 3
@@ -8203,11 +8224,12 @@ _rt_end() {
     _rt_leave_as "$_rt_status"
     _rt_over=1
   fi
-  set "-${_rt_flags//[!aeuvx]/}$_rt_x"
+  set "-${_rt_flags//[!aeuvx]/}$_rt_x${_rt_e-}"
   return "$_rt_status"
 }
 _rt_leave() {    # ends a script that has come to its end already, which bash does without the rest of its EXIT trap
   _rt_leave_as "$1"
+  [[ ! $_rt_farewell ]] || _rt_ask fears ': the trap for EXIT ran without `set -e`'
   case $_rt_farewell in    # the script's arguments are not here
     *\$[0-9@*#]* | *\$\{[0-9@*]*) _rt_ask doubts ': the trap for EXIT went ahead of what ends the script' ;;
   esac
@@ -8581,6 +8603,11 @@ def has_attribute(letter: str, name: str, *states: Mapping[str, str]) -> bool:
     return any(re.match(rf"declare -\w*{letter}", state.get(name, "")) for state in states)
 
 
+def named_by(names: AbstractSet[str], values: Iterable[Tuple[str, str]]) -> Set[str]:
+    """The variables of these, with their values, whose values name any of these names."""
+    return {name for name, value in values if not names.isdisjoint(re.findall(NAME, value))}
+
+
 class Script:
     """All that has been read of a script and of what it sources."""
 
@@ -8597,11 +8624,14 @@ class Script:
         self.is_wild = False
         self.has_aliases = False  # and bash heeds them
         self.end_reads = False  # a trap for EXIT looks into files
+        self.end_names: Set[str] = set()  # what it may look at otherwise
 
     def read(self, source: str, text: str) -> ScriptFile:
         """Read a file of the script, and others again whose loops go through what its handlers change."""
-        globs = rf"\b({NAME})=\(?[\"']?[^\s\"';&|()]*(?<!\$)[*?[]"
-        self.patterns.update(re.findall(globs, re.sub(r"\$\{.*?\}", "", text)))
+        values = re.findall(NAMED_VALUE, text)
+        globs = re.findall(NAMED_VALUE, re.sub(r"\$\{.*?\}|\$[?*]", "", text))
+        self.patterns.update(name for name, value in globs if re.search(r"[*?[]", value))
+        self.patterns |= named_by(self.patterns, values)
         file = self.files[source] = ScriptFile(
             source, text, self.tells, self.changes | self.patterns
         )
@@ -8610,26 +8640,28 @@ class Script:
         commands = [call.node for calls in file.calls.values() for call in calls]
         self.locals.update(*map(locals_of, commands))
         self.is_wild = self.is_wild or any(map(is_wild, commands))
-        self.has_aliases = self.has_aliases or "expand_aliases" in text
+        self.has_aliases = self.has_aliases or bool(re.search("expand_aliases|posix", text))
         for node in commands:
             if node.name == "trap" and len(node.words) > 2:
-                nodes = Reader(unquoted(node.words[1].text)).nodes
-                reaction = read_handler(nodes, self.functions)
-                if {"EXIT", "0"} & {token.text for token in node.words[2:]}:
-                    self.end_reads = self.end_reads or reaction.reads
-                else:
-                    self.changes |= reaction.changes
+                self.read_trap(node)
         for each in self.files.values():
             for site, _ in each.found:
                 self.changes |= read_handler(site.nodes, self.functions).changes
-        for name, value in re.findall(rf"({NAME})=('[^']*'|\S+)", text):
-            if not self.changes.isdisjoint(re.findall(NAME, value)):  # by another name
-                self.changes.add(name)
+        self.changes |= named_by(self.changes, values)
         changes = self.changes | self.patterns
         for name, each in self.files.items():
             if not each.heads.isdisjoint(changes - each.changes):
                 self.files[name] = ScriptFile(name, each.text, self.tells, changes)
         return self.files[source]
+
+    def read_trap(self, node: Node) -> None:
+        """Note what a trap looks at, or changes."""
+        reaction = read_handler(Reader(unquoted(node.words[1].text)).nodes, self.functions)
+        if {"EXIT", "0"} & {token.text for token in node.words[2:]}:
+            self.end_names |= self.reach(node.text, {})
+            self.end_reads = self.end_reads or reaction.reads
+        else:
+            self.changes |= reaction.changes
 
     def tables(self) -> str:
         """What the hook has to know of the lines of all files, as bash."""
@@ -8659,8 +8691,11 @@ class Script:
                 ):  # it does not split words
                     word = f'"{word}"'
                 node = Reader(f"echo {word}").nodes[0]
-            if not is_calm(node, self.changes | self.patterns, calm):
+            loose = re.findall(NAME, re.sub(r'"[^"]*"', "", command))
+            if not is_calm(node, self.changes | self.patterns.intersection(loose), calm):
                 break
+            if node.name in self.functions:
+                return f"if declare -F -- {node.name} >/dev/null; then _rt_remember; else _rt_join; fi"
             if there is not None:
                 return f"_rt_look {word}"
             if node.name in ("cd", "pushd", "popd"):
@@ -8668,8 +8703,6 @@ class Script:
                     '( eval "$_rt_command" ) >/dev/null || _rt_join; '
                     '_rt_ran+=("1:$_rt_source:$_rt_line:$_rt_command")'
                 )
-            if node.name in self.functions and node.name not in RUNS_BESIDE_TESTS:
-                return f"if declare -F -- {node.name} >/dev/null; then _rt_remember; else _rt_join; fi"
             return "_rt_remember"
         return "_rt_join"
 
@@ -8723,7 +8756,9 @@ class Script:
         file = self.files.get(frame.source)
         on_line = file.calls.get(frame.line, []) if file else []
         found = [call for call in on_line if call.node.name in names or "$" in call.node.name]
-        return found or [UNKNOWN]
+        if not found or any(is_wild(call.node) for call in on_line):
+            return [UNKNOWN]
+        return found
 
     def comes_behind(self, site: Site, callers: Iterable[Sequence[Call]]) -> Set[str]:
         """The names of what bash may come to behind a test, also behind its function and at the beginning of others."""
@@ -8740,6 +8775,12 @@ class Script:
             names |= found
             waiting += found
         return names
+
+    def asks(self, place: Place) -> bool:
+        """Whether the script has anything that looks at the status of some command."""
+        asks = rf"{ASKS_STATUS}|\bexit\b(?! *\d)|\breturn\b(?! *\d)|\bERR\b"
+        has_callers = len(place.frames) > 0
+        return has_callers or any(re.search(asks, file.text) for file in self.files.values())
 
     def is_watched(self, followers: Iterable[str], flags: str) -> bool:
         """Whether something may look at a status in a shell with these options (`$-`), by what comes behind it."""
@@ -9034,11 +9075,14 @@ class ScriptRun(Run):
     def on_scan(self, _offset: int, source: str, directory: str) -> str:
         """Bash has come to a file that it had not come to before."""
         before = self.script.files.get(source)
-        try:
-            text = list_text(os.path.join(directory, source))
-        except ListError:  # `eval`, standard input, or a name from another directory
+        path = os.path.join(directory, source)
+        if os.path.isfile(path):
+            text = list_text(path)
+        else:  # `eval`, a pipe, or a name from another directory
             text = before.text if before else ""
             self.script.is_wild = True
+        if before is not None and before.text != text:
+            text = ""  # two files have this name, and of which one a function is, nobody knows
         if before is None or before.text != text:
             self.introduce(self.script.read(source, text))
         return '_rt_places=() _rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n' + self.script.tables()
@@ -9117,6 +9161,11 @@ class ScriptRun(Run):
     def on_doubts(self, _offset: int, text: str) -> str:
         """Bash has gone ahead of something, as this says behind the script's name."""
         self.certainty.doubts.append(self.name + text)
+        return ""
+
+    def on_fears(self, _offset: int, text: str) -> str:
+        """The same, which matters where the script ends with 0."""
+        self.certainty.fears.append(self.name + text)
         return ""
 
     def ask_state(self, place: Place) -> str:
@@ -9333,6 +9382,8 @@ class ScriptRun(Run):
         if "e" not in said.flags and not reaction.endswith(END):
             is_watched = self.script.is_watched(place.followers, said.flags)
             return "what follows may look at its status" * is_watched
+        if place.frames and not self.script.end_names.isdisjoint(self.script.locals):
+            return "the trap for EXIT names what is local to a function"
         calls = chain.from_iterable(place.callers)
         return "what calls it may look at its status" * any(call.is_guarded for call in calls)
 
@@ -9454,6 +9505,12 @@ class ScriptRun(Run):
     def call_handlers(self) -> None:
         """Let bash react to the tests that failed, in its order, or go on."""
         self.check_shells()
+        for handed in self.handed:
+            has_reaction = handed.reaction or handed.place.site.rest
+            if self.has_failed(handed) and not has_reaction and self.script.asks(handed.place):
+                self.certainty.fears.append(
+                    ahead_of(f"{handed.test.where}:the script", handed.test)
+                )
         self.handling = [
             handed for handed in self.handed if not self.is_ending and self.has_reaction(handed)
         ]
