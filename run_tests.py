@@ -7007,7 +7007,7 @@ SEES_OUTSIDE = (
 FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
 # What `[` may ask while tests run: its operators are there to be read.
 OPERAND = r"(?!(?:\"?\$\{?[@*]|-\w\b))\S+"
-QUESTION = rf"(?:! )?(?:-[nz] {OPERAND}|{OPERAND} (?:==?|!=|\\?[<>]|-(?:eq|ne|lt|le|gt|ge)) \S+|{OPERAND})"
+QUESTION = rf"(?:! )?(?:-[nz] {OPERAND}|{OPERAND} (?:==?|!=|\\?[<>]|-(?:eq|ne|lt|le|gt|ge)) \S+|(?!\$){OPERAND})"
 # A command that asks for a folder, or goes there.
 IS_THERE = r"(?:(?:\[\[?|test) -d|cd) ([^- ][^ ]*)(?: \]\]?)?"
 
@@ -7042,6 +7042,7 @@ PREFIXES = (
 # What stands for a command that looks at the status of the one before it, and for the end of a function or file.
 LOOKS = "$?"
 LAST = "}"
+ANY = "$"  # among variables, one whose name only bash knows
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 
 
@@ -7155,7 +7156,7 @@ class Handler(NamedTuple):
     leaves: bool  # it may end the script
     fails: bool  # it says so (`return 1`), or does what only the script's shell can
     is_test: bool  # as a test it would change nothing in the script's shell
-    reads: bool  # files, or whether they are there
+    reads: FrozenSet[str]  # commands that look into files, or whether they are there
     writes: FrozenSet[str]  # names of files, without their folders
 
 
@@ -7186,7 +7187,7 @@ def can_change(words: str) -> bool:
 
 
 def changed_by(node: Node) -> Set[str]:
-    """The variables that a simple command changes, perhaps with some other names."""
+    """The variables that a simple command changes, perhaps with some other names; ANY if only bash knows."""
     words = words_of(node)
     text = " ".join(words)
     names = set(re.findall(rf"\$\{{({NAME})(?:\[[^]]*\])?:?=", text))
@@ -7194,10 +7195,12 @@ def changed_by(node: Node) -> Set[str]:
         if re.search(CHANGES_IN_SUM, inner):
             names.update(re.findall(NAME, inner))
     if node.name == "local":
-        names.update(re.findall(rf" -\w*n\b.*?=[\"']?({NAME})", text))
+        names.update(re.findall(rf" -\w*n\b.*?=[\"']?({NAME}|\$)", text))
     elif node.name in ASSIGNING or (node.name == "printf" and "-v" in words):
         names.update(re.findall(NAME, text))
         names.discard(node.name)
+        if node.name != "((" and any("$" in word.partition("=")[0] for word in words):
+            names.add(ANY)
     elif not (node.words or node.kind):
         names.update(
             name for word in words for name in re.findall(NAME, word.partition("=")[0])
@@ -7300,16 +7303,19 @@ def read_handler(
     names: Set[str] = set()
     own: Set[str] = set()  # local variables
     writes: Set[str] = set()
-    reads = False
+    reads: Set[str] = set()
     fails = False
+    needs_shell = False  # the script's own
     waiting = list(nodes)
     for node in waiting:  # it grows
         # Which of several functions counts, only bash knows.
-        if re.search(WHERE, node.text) or len(functions.get(node.name, ())) > 1:
-            fails = True
+        if re.search(WHERE, node.text) or node.after == "&":
+            fails = needs_shell = True
+        fails = fails or len(functions.get(node.name, ())) > 1
         waiting += node.parts()
         writes.update(os.path.basename(word.strip("\"'")) for word in written_by(node))
-        reads = reads or reads_files(node)
+        if reads_files(node):
+            reads.add(node.text)
         if node.kind:
             if node.kind in ("for", "select"):
                 changes.add(node.words[0].text)
@@ -7333,8 +7339,8 @@ def read_handler(
         not names <= NEVER_FAILS,
         "exit" in names,
         fails,
-        not (names & STATEFUL - {"eval"} or changes - own),
-        reads,
+        not (names & STATEFUL - {"eval"} or changes - own or needs_shell),
+        frozenset(reads),
         frozenset(writes),
     )
 
@@ -7801,7 +7807,7 @@ class ScriptFile:
         words = [f"\\>{word}" for node in walk([command]) for word in written_by(node)]
         words += [token.text for token in command.redirects if token.kind != "operator"]
         before = ""
-        for token in command.words[1:]:
+        for token in [*command.assigned, *command.words[1:]]:
             words.append("\\>\\>" * bool(re.match("-o$|--out[^=]*$", before)) + token.text)
             before = token.text
         return tuple(word for word in words if not can_change(word))
@@ -8044,10 +8050,17 @@ _rt_step() {
   fi
   case $_rt_name in
     *trap* | *=* | *\$* | builtin | command) _rt_trapped=1 ;;
-    source | .) _rt_files=() _rt_calm=() _rt_from=$PWD ;;    # a file may be another than before
+    source | .) _rt_scan_sourced ;;
     eval) _rt_expect_lines ;;
     exit | return) [[ ! $_rt_was_pending ]] || _rt_look_at_end ;;
   esac
+}
+_rt_scan_sourced() { # a file may be another than before, and one of functions alone does not tell of itself
+  _rt_files=() _rt_calm=() _rt_from=$PWD
+  [[ $_rt_command != *[\`\(]* ]] || return
+  set -- "${_rt_arguments[@]}"
+  eval "set -- ${_rt_command#"$_rt_name"}"
+  [[ ! -f ${1-} ]] || _rt_ask scan "$1" "$PWD"
 }
 _rt_look_at_end() {  # `exit $NAME` behind a test ends with the status before it where nothing is left of the word
   [[ $_rt_command == *\$* && $_rt_command != *[\`\(]* ]] || return
@@ -8659,7 +8672,7 @@ class Script:
         reaction = read_handler(Reader(unquoted(node.words[1].text)).nodes, self.functions)
         if {"EXIT", "0"} & {token.text for token in node.words[2:]}:
             self.end_names |= self.reach(node.text, {})
-            self.end_reads = self.end_reads or reaction.reads
+            self.end_reads = self.end_reads or len(reaction.reads) > 0
         else:
             self.changes |= reaction.changes
 
@@ -9315,9 +9328,11 @@ class ScriptRun(Run):
             return "bash cannot wait behind it"
         if self.script.has_aliases:
             return "aliases may change what follows"
-        writes = any(name.startswith("\\>") for name in site.names)
-        if handler.reads and not writes:
+        own = [name[2:] for name in site.names if name.startswith("\\>")]
+        if not all(any(name in text for name in own) for text in handler.reads):
             return "its handler reads files"
+        if ANY in handler.changes:
+            return "its handler changes what only bash knows"
         if site.function:
             for name in sorted(handler.changes & self.script.locals):
                 return f"its handler changes {name}, which may be gone when its function ends"
@@ -9622,13 +9637,14 @@ def paths_of(directory: str, *names: str) -> Dict[str, bool]:
     """
     paths: Dict[str, bool] = {}
     for name in names:
-        file = re.sub(r"^>*(?:--?[\w-]+=)?|::.*", "", name, flags=re.DOTALL)
+        file = re.sub(r"^>*(?:[\w-]+=)?|::.*", "", name, flags=re.DOTALL)
         path = os.path.normpath(os.path.join(directory, file))
         if re.match(">(?!>)", name):
             is_own = not path.startswith("/dev/")
+        elif re.match(">>|-o=|--out", name) and re.search(r"\.\w+$", path):
+            is_own = True
         elif re.search(DATA_FILE, path):
-            says_so = re.match(">>|-o=|--out", name) is not None
-            is_own = says_so or not os.path.exists(path)
+            is_own = not os.path.exists(path)
         else:
             is_test_file = re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path) is not None
             is_own = is_test_file and os.path.exists(path)

@@ -831,7 +831,7 @@ class DecisionTest(unittest.TestCase):
             "nested x": ("FAILED RET", "", "leaves"), "tee_fail x": ("", "", "can_fail", "is_test"),
             "array_fail x": ("BY LIST", ""), "export A=1": ("A", ""), "cd x": ("", "cd", "can_fail"),
             "unknown x": ("", "unknown", "can_fail", "is_test"), "python3 x": ("", "python3", "can_fail", "is_test"),
-            "echo a >&2": ("", "", "is_test"), "where": ("", "", "fails", "is_test"),
+            "echo a >&2": ("", "", "is_test"), "where": ("", "", "fails"),
             "fail x": ("", "", "can_fail", "fails", "is_test"), "set +e": ("", "", "can_fail", "fails"),
         }.items():
             with self.subTest(text):
