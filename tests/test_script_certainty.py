@@ -616,6 +616,29 @@ trap 'RET=1' USR1⏎export TOP=$$⏎
 bash -c 'sleep 0.1; kill -USR1 $TOP' tests/x⏎[ -z "$RET" ] || exit 4⏎exit 0
 RET=0⏎o=+T⏎set $o⏎f() { exit $RET; }⏎pytest a --exit=1 || RET=1⏎f ¦ RET=0⏎echo() ( exit $RET )⏎
 pytest a --exit=1 || RET=1⏎echo || exit 4⏎exit 0
+f() { pytest a --exit=1; }⏎eval f; [ $? -eq 0 ] || BAD=1; f; true⏎exit $BAD ¦ f() { pytest a --exit=1; }⏎
+x=$'true\nf; [ $? -eq 0 ] || BAD=1'⏎eval "$x"⏎f; true⏎exit $BAD
+pytest a --exit=1⏎case x in x) exit $E;; esac ¦ E=" "⏎f() { exit $E; }⏎pytest a --exit=1⏎f ¦ set -e⏎
+trap 'false; exit 0' EXIT⏎pytest a --exit=1 ¦ set -e⏎trap '[ "$m" = soft ] && exit 0' EXIT⏎
+f() { local m=soft; pytest a --exit=1; echo; }⏎f
+f() { local a=($1); [ -z "${a[1]}" ] || exit 4; }⏎echo >a.err⏎
+bash -c 'sleep 0.1; echo x >b.err' tests/x⏎f '*.err'⏎exit 0 ¦ F="summary.md *.err"⏎shopt -s nullglob⏎
+bash -c 'sleep 0.1; echo x >b.err' tests/x⏎for p in $F; do [ $p = summary.md ] || exit 4; done⏎exit 0
+C="-e made"⏎bash -c 'sleep 0.1; echo x >made' tests/x⏎if [ $C ]; then exit 4; fi
+fail() { [ "$(cat made)" ] || RET=1; }⏎pytest a --exit=1 || fail⏎bash -c 'echo x >made' tests/x || fail⏎exit $RET
+if bash -c 'sleep 0.1' tests/x >log; then [ -f made ] || RET=1; fi⏎bash -c 'echo x >made' tests/y⏎exit $RET
+SECONDS=100⏎pytest --exit=$((SECONDS>=100)) || RET=1⏎exit $RET ¦ set -o pipefail⏎export SHELLOPTS⏎
+bash -c 'false | true' tests/x || RET=1⏎exit $RET ¦ IFS=$'\n\t'⏎unset HOME⏎bash -c '[ "$HOME" ]' tests/x || RET=1⏎
+exit $RET
+f() {⏎[ -d "$d" ] && H="$H $d"⏎}⏎bash -c 'sleep 0.1; mkdir core' tests/x⏎for i in sub sub core; do⏎d=sub⏎
+[ -d "$d" ]⏎d=$i⏎f⏎done⏎[ "$H" = " sub sub" ]
+echo 'f() { pytest a --exit=1 || RET=1; }' >sub/l.sh⏎echo 'g() { pytest a --exit=1 || true; }' >l.sh⏎cd sub⏎. ./l.sh⏎
+cd ..⏎. ./l.sh⏎f⏎exit $RET
+set -o posix⏎alias echo='[ $? = 0 ] || BAD=1; echo'⏎pytest a --exit=1⏎echo "@ hi"⏎exit $BAD
+F=()⏎add() { local -n l=$1; l+=(x); }⏎pytest a --exit=1 || add F⏎for x in "${F[@]}"; do exit 4; done⏎exit 0 ¦
+note() { declare -g "$1=bad"; }⏎pytest a --exit=1 || note R⏎for x in $R; do exit 4; done⏎exit 0
+f() { bash -c "exit $((${#FUNCNAME[@]} - 1))" tests/x; }⏎f || RET=1⏎exit $RET ¦ f() { sleep 0 & pytest a; }⏎
+f || RET=1⏎[ -z "$!" ] || exit 4⏎exit 0
 """
 
 
