@@ -6981,7 +6981,7 @@ NAME = r"(?a:[A-Za-z_]\w*)"
 OWN_STATE = (
     r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\bS?RANDOM\b"
     r"|\$\{\w+(?:\[[^]]*\])?:?[=?]"
-    r"|\$\{[^}]*(?:\+\+|--|[-+*/%]=)|\$\[|\bSECONDS\b"
+    r"|\$\{[^}]*(?:\+\+|--|[-+*/%]=)|\$\[|\bSECONDS\b|\btrap -p"
     r"|[<>]&\s*(?:[3-9]|\d\d|\$)|/fd/|(?<!<)<<(?!<)"
 )
 CHANGES_IN_SUM = r"\+\+|--|(?<![=!<>])=(?!=)"
@@ -6996,7 +6996,7 @@ ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS|\$\{!|@P\}"
 # An `exit` or `return` with the status before it, perhaps: an empty variable is none (`_rt_look_at_end`).
 ENDS_AS_BEFORE = r"^\S+$|^\S+ (?![\"']?(?:-?\d+|\$\{?[A-Za-z]\w*\}?)[\"']?$)"
 # A name and its value, in one piece or in parentheses.
-NAMED_VALUE = rf"({NAME})\+?=(\([^)]*\)|\"[^\"]*\"|'[^']*'|[^\s;&|()]*)"
+NAMED_VALUE = rf"({NAME})\+?=(\([^)]*\)|(?:\"[^\"]*\"|'[^']*'|[^\s;&|()])*)"
 SUBSHELL = r"\$\((?!\()"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # Commands of a `$(…)` that look at nothing but their words.
@@ -7965,6 +7965,7 @@ declare -A _rt_files _rt_places _rt_calm
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
 _rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
 _rt_ran=() _rt_looked=() _rt_evaluated=() _rt_called= _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
+_rt_ours=    # `exit` is a function of ours
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
@@ -8015,7 +8016,7 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
 _rt_step() {
   local _rt_source=${BASH_SOURCE[2]:-main} _rt_place _rt_was_pending=$_rt_pending
   case ${_rt_flags//[!T]/}$_rt_command in
-    [!T]* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | Tset\ -k* | *keyword* | \
+    [!T]* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | Tset\ -k* | *keyword* | *nocasematch* | \
       *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG*)
       _rt_join         # behind our `set -T`, functions inherit a trap for RETURN
       _rt_over=alone
@@ -8048,7 +8049,7 @@ _rt_step() {
   else
     _rt_ask look "$_rt_command"
   fi
-  case $_rt_name in
+  case ${_rt_name//[\"\'\\]/} in
     *trap* | *=* | *\$* | builtin | command) _rt_trapped=1 ;;
     source | .) _rt_scan_sourced ;;
     eval) _rt_expect_lines ;;
@@ -8182,7 +8183,7 @@ _rt_join() {     # waits until all tests have ended; the answer calls handlers
 }
 _rt_look() {     # whether a folder is there already; it is to be the same when all tests have ended
   local _rt_fd=
-  if [ -d "$1" ] && exec {_rt_fd}<"$1"; then
+  if [[ ! ${CDPATH-} ]] && [ -d "$1" ] && exec {_rt_fd}<"$1"; then
     [[ $1 == /* ]] || set -- "$PWD/$1"
     _rt_looked+=("$1" "$_rt_fd")
     _rt_ran+=("1:$_rt_source:$_rt_line:$_rt_command")
@@ -8230,7 +8231,8 @@ _rt_end() {
       [[ -s $_rt_folder/traps ]] ||                    # the rest of its EXIT trap is to run
         trap "_rt_signal=$_rt_n" "$_rt_n"
     done
-    [[ -o posix ]] || exit() { _rt_leave "${1-$?}"; }
+    [[ -o posix ]] || declare -F exit >/dev/null || _rt_ours=1
+    [[ ! $_rt_ours ]] || exit() { _rt_leave "${1-$?}"; }
     _rt_exit() { _rt_leave "$1"; }
     _rt_join
     [[ ! $_rt_signal ]] || _rt_leave $((128 + $(builtin kill -l "$_rt_signal")))
@@ -8251,7 +8253,7 @@ _rt_leave() {    # ends a script that has come to its end already, which bash do
 }
 _rt_leave_as() { # an `exit` without a status has this one in its EXIT trap, in which bash would take that of our hook
   _rt_left=$1
-  [[ -o posix ]] || exit() { { builtin exit "${1-$_rt_left}"; } 2>/dev/null; }
+  [[ ! $_rt_ours ]] || exit() { { builtin exit "${1-$_rt_left}"; } 2>/dev/null; }
 }
 _rt_keep_traps() {    # the end of the script waits too, and so does what a failure runs, whatever traps there are
   local IFS=' ' _rt_text _rt_frames
@@ -8642,7 +8644,7 @@ class Script:
     def read(self, source: str, text: str) -> ScriptFile:
         """Read a file of the script, and others again whose loops go through what its handlers change."""
         values = re.findall(NAMED_VALUE, text)
-        globs = re.findall(NAMED_VALUE, re.sub(r"\$\{.*?\}|\$[?*]", "", text))
+        globs = re.findall(NAMED_VALUE, re.sub(r"\$\{\w+[^-:=+\w][^}]*\}|\$[?*]", "", text))
         self.patterns.update(name for name, value in globs if re.search(r"[*?[]", value))
         self.patterns |= named_by(self.patterns, values)
         file = self.files[source] = ScriptFile(
@@ -8713,7 +8715,7 @@ class Script:
                 return f"_rt_look {word}"
             if node.name in ("cd", "pushd", "popd"):
                 return (
-                    '( eval "$_rt_command" ) >/dev/null || _rt_join; '
+                    '( [[ ! ${CDPATH-} ]] && eval "$_rt_command" ) >/dev/null || _rt_join; '
                     '_rt_ran+=("1:$_rt_source:$_rt_line:$_rt_command")'
                 )
             return "_rt_remember"
