@@ -6993,7 +6993,7 @@ FAILED_STATUS = (
 # The status of the first command of a pipeline, which is that of a command alone.
 FIRST_STATUS = r"\$(?:PIPESTATUS\b|\{PIPESTATUS(?:\[0\])?\})"
 ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS|\$\{!|@P\}"
-# An `exit` or `return` with the status before it, perhaps: an empty variable is none (`_rt_look_at_end`).
+# An `exit` or `return` with the status before it, perhaps: an empty variable is none.
 ENDS_AS_BEFORE = r"^\S+$|^\S+ (?![\"']?(?:-?\d+|\$\{?[A-Za-z]\w*\}?)[\"']?$)"
 # A name and its value, in one piece or in parentheses.
 NAMED_VALUE = rf"({NAME})\+?=(\([^)]*\)|(?:\"[^\"]*\"|'[^']*'|[^\s;&|()])*)"
@@ -7951,7 +7951,6 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #             what has run since the last join        failed, and _rt_handle; nothing if there is none
 #   doubts    text, behind the script's name          nothing; what has gone ahead of what it should have waited for
 #   fears     the same                                nothing; the same, where the script ends with 0
-#   ends      line, command                           nothing; it ends the script or a function with the status before
 #   failed    label, status, line                     nothing; bash itself is about to call a handler
 #   told      the same                                no answer; a subshell is about to call one
 #   alone     line, command                           nothing; from here on bash runs the script by itself
@@ -8014,7 +8013,7 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
   builtin printf '%s\0' 4 told "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
 }
 _rt_step() {
-  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place _rt_was_pending=$_rt_pending
+  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
   case ${_rt_flags//[!T]/}$_rt_command in
     [!T]* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | Tset\ -k* | *keyword* | *nocasematch* | \
       *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG*)
@@ -8053,7 +8052,6 @@ _rt_step() {
     *trap* | *=* | *\$* | builtin | command) _rt_trapped=1 ;;
     source | .) _rt_scan_sourced ;;
     eval) _rt_expect_lines ;;
-    exit | return) [[ ! $_rt_was_pending ]] || _rt_look_at_end ;;
   esac
 }
 _rt_scan_sourced() { # a file may be another than before, and one of functions alone does not tell of itself
@@ -8062,15 +8060,6 @@ _rt_scan_sourced() { # a file may be another than before, and one of functions a
   set -- "${_rt_arguments[@]}"
   eval "set -- ${_rt_command#"$_rt_name"}"
   [[ ! -f ${1-} ]] || _rt_ask scan "$1" "$PWD"
-}
-_rt_look_at_end() {  # `exit $NAME` behind a test ends with the status before it where nothing is left of the word
-  [[ $_rt_command == *\$* && $_rt_command != *[\`\(]* ]] || return
-  set -- "${_rt_arguments[@]}"
-  eval "set -- ${_rt_command#"$_rt_name"}"
-  (($#)) || {
-    _rt_join
-    _rt_ask ends "$_rt_line" "$_rt_command"
-  }
 }
 _rt_expect_lines() { # `eval` gives its text the lines of the file from its own on: no test of the file stands there
   local _rt_n
@@ -9233,17 +9222,6 @@ class ScriptRun(Run):
     def on_told(self, *words: Any) -> None:
         """A subshell is about to call a handler, and does not wait for an answer."""
         self.on_failed(*words)
-
-    def on_ends(self, _offset: int, line: str, command: str) -> str:
-        """Bash is about to end something with the status of a test, which it does not know."""
-        place = self.place
-        test = self.tests[-1]
-        has_failed = self.options.fails(self.schedule.results[test][-1].outcome)
-        if place is not None and (has_failed or place.site.rest is not None):
-            self.certainty.doubts.append(
-                f"{place.site.test.file}:{line}: `{command}` went ahead of the status of {test.label}"
-            )
-        return ""
 
     def on_alone(self, _offset: int, line: str, command: str) -> str:
         """Bash runs the rest by itself, since its trap will not see all."""

@@ -792,7 +792,7 @@ class ScriptFileTest(unittest.TestCase):
             "_rt_join": "python3 a|[ ! -d x ]|[ -f x ]|[ a -nt b ]|[ -f $(a) ]|x=$(a)|f >file|"
                         "g|for i in $(a)|[ $? -ne 0 ]|f *|a | b|echo a >file|[ $o x ]",
             "_rt_look": "[ -d x ]|[[ -d $HOME/x ]]|test -d x|cd sub", "if declare": "f|x=1 f|f b",
-            "( eval": "cd -|pushd a",
+            "( [[": "cd -|pushd a",
         }.items():
             for command in commands.split("|"):
                 with self.subTest(command):
