@@ -7295,53 +7295,54 @@ def says_no(node: Node, flags: str) -> bool:
     return node.name in ("shopt", "false")
 
 
+def reached_by(nodes: Iterable[Node], functions: Mapping[str, Sequence[Node]]) -> List[Node]:
+    """These commands, those in them, also in their substitutions, and in the functions that they call."""
+    reached = list(nodes)
+    called = set()
+    for node in reached:  # it grows
+        reached += node.parts()
+        for inner in nested(node.text, SUBSHELL):
+            reached += Reader(inner).nodes
+        if not node.kind and node.name not in called:
+            called.add(node.name)
+            reached += functions.get(node.name, ())
+    return reached
+
+
 def read_handler(
-    nodes: Sequence[Node], functions: Mapping[str, Sequence[Node]], flags: str = ""
+    nodes: Iterable[Node], functions: Mapping[str, Sequence[Node]], flags: str = ""
 ) -> Handler:
     """What commands do, and the functions that they call, in a shell with these options (`$-`)."""
-    changes: Set[str] = set()
+    reached = reached_by(nodes, functions)
+    simple = [node for node in reached if not node.kind]
     names: Set[str] = set()
+    changes: Set[str] = set()
     own: Set[str] = set()  # local variables
-    writes: Set[str] = set()
-    reads: Set[str] = set()
-    fails = False
-    needs_shell = False  # the script's own
-    waiting = list(nodes)
-    for node in waiting:  # it grows
-        # Which of several functions counts, only bash knows.
-        if re.search(WHERE, node.text) or node.after == "&":
-            fails = needs_shell = True
-        fails = fails or len(functions.get(node.name, ())) > 1
-        waiting += node.parts()
-        writes.update(os.path.basename(word.strip("\"'")) for word in written_by(node))
-        if reads_files(node):
-            reads.add(node.text)
-        if node.kind:
-            if node.kind in ("for", "select"):
-                changes.add(node.words[0].text)
-            if node.kind == "function" and node.words[0].text not in names:
-                names.add("function")
-            continue
-        if node.name in functions and node.name not in names:
-            waiting += functions[node.name]
-        for inner in nested(node.text, SUBSHELL):
-            waiting += Reader(inner).nodes
-        fails = fails or says_no(node, flags)
-        if node.name == "set" and all(word[1:] in flags for word in words_of(node)[1:]):
-            continue  # a function that does not put it back is found out
-        names.add(node.name)
+    for node in simple:
         own |= locals_of(node)
         changes |= changed_by(node)
+        sets = [word[1:] for word in words_of(node)[1:]]
+        if node.name != "set" or not all(word in flags for word in sets):
+            names.add(node.name)  # a function that does not put an option back is found out
+    for node in reached:
+        if node.kind in ("for", "select"):
+            changes.add(node.words[0].text)
+        if node.kind == "function" and node.words[0].text not in names:
+            names.add("function")
+    words = [word for node in reached for word in written_by(node)]
+    needs_shell = any(re.search(WHERE, node.text) or node.after == "&" for node in reached)
+    # Which of several functions counts, only bash knows.
+    is_unclear = any(len(functions.get(node.name, ())) > 1 for node in reached)
     names.difference_update({"", *functions})
     return Handler(
         frozenset(changes - own),
         frozenset(names - MAY_BE_PUT_OFF),
         not names <= NEVER_FAILS,
         "exit" in names,
-        fails,
+        needs_shell or is_unclear or any(says_no(node, flags) for node in simple),
         not (names & STATEFUL - {"eval"} or changes - own or needs_shell),
-        frozenset(reads),
-        frozenset(writes),
+        frozenset(node.text for node in reached if reads_files(node)),
+        frozenset(os.path.basename(word.strip("\"'")) for word in words),
     )
 
 
