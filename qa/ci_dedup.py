@@ -736,77 +736,79 @@ def table_lines(report: Report) -> Iterator[str]:
 def detail_lines(report: Report) -> Iterator[str]:
     """What speaks for it, list by list."""
     columns = "    cost  catches  alone   phi  job | the recommended one most like it"
-    groups = report.clusters.groups
-    alike = []
-    for group in groups:
-        names = ["*" * (job in report.chosen) + job for job in group]
-        if len(group) > 1:
-            alike.append(f"  {' | '.join(names)}")
+    clusters = report.clusters
+    jobs = report.history.jobs
+    mend = sorted(report.mend, key=lambda name: (-jobs[name].failures(), name))
+    alike = [group for group in clusters.groups if len(group) > 1]
     silent = report.rest - report.plan.breakages.keys()
+    rest = report.rest - silent
+    chosen = [job for job in clusters.jobs if job in report.chosen]
+    others = [job for job in clusters.jobs if job in rest]
     ahead = report.lines[-1].ahead
-    yield from block(MEND, mend_lines(report))
-    title = f"{counted(len(groups), 'cluster')}, {len(alike)} of more than one job (* recommended):"
-    yield from block(title, alike)
-    yield from block(f"Chosen:\n{columns}", job_lines(report, report.chosen))
-    never = [listed(sorted(silent))] * bool(silent)
-    yield from block("Left out, since they never failed anew:", never)
-    yield from block(f"Left out:\n{columns}", job_lines(report, report.rest - silent))
-    missed = commit_lines(report.history, ahead.failing & ~ahead.caught)
-    yield from block("Missed, walking forward:", missed)
+    missed = places_of(ahead.failing & ~ahead.caught)
+    yield from block(report, MEND, mend, mend_line)
+    title = f"{counted(len(clusters.groups), 'cluster')}, {len(alike)} of more than one job (* recommended):"
+    yield from block(report, title, alike, group_line)
+    yield from block(report, f"Chosen:\n{columns}", chosen, job_line)
+    if silent:
+        yield from ["", "Left out, since they never failed anew:"]
+        yield listed(sorted(silent))
+    yield from block(report, f"Left out:\n{columns}", others, job_line)
+    yield from block(report, "Missed, walking forward:", missed, commit_line)
 
 
-def block(title: str, lines: Sequence[str]) -> Iterator[str]:
-    """A list that is cut off where it is long; nothing of an empty one."""
-    if lines:
-        yield from ["", title, *lines[:LISTED]]
-    if len(lines) > LISTED:
-        yield f"  \u2026 with {len(lines) - LISTED:,} more"
+def block(
+    report: Report, title: str, items: List[Any], line_of: Callable[[Report, Any], str]
+) -> Iterator[str]:
+    """A line for each of many, of which the first are shown; nothing where there are none."""
+    if items:
+        yield from ["", title]
+    for item in items[:LISTED]:
+        yield line_of(report, item)
+    if len(items) > LISTED:
+        yield f"  \u2026 with {len(items) - LISTED:,} more"
 
 
-def mend_lines(report: Report) -> List[str]:
-    """The jobs that are red for long: since when, and how often they failed, most often first."""
-    lines = []
-    for name in report.mend:
-        job = report.history.jobs[name]
-        runs = ones_in(job.ran)
-        failures = runs - ones_in(job.passed)
-        passed = job.passed.bit_length()
-        first = places_of(job.ran >> passed)[0] + passed
-        since = report.history.commits[first]
-        said = f"  {name}: since {since}, {failures} of {counted(runs, 'run')}"
-        lines.append((-failures, said))
-    return [line for _, line in sorted(lines)]
+def mend_line(report: Report, name: str) -> str:
+    """Since when a job is red, and how often it failed."""
+    job = report.history.jobs[name]
+    passed = job.passed.bit_length()
+    first = places_of(job.ran >> passed)[0] + passed
+    since = report.history.commits[first]
+    runs = counted(ones_in(job.ran), "run")
+    return f"  {name}: since {since}, {job.failures()} of {runs}"
 
 
-def job_lines(report: Report, jobs: Jobs) -> List[str]:
-    """What jobs cost, how many breakages so far they catch, and how many that no other one of the chosen does."""
+def group_line(report: Report, group: List[str]) -> str:
+    """The jobs of a cluster, those recommended with a star."""
+    names = ["*" * (job in report.chosen) + job for job in group]
+    return f"  {' | '.join(names)}"
+
+
+def job_line(report: Report, job: str) -> str:
+    """What a job costs, how many breakages so far it catches, and how many that no other one of the chosen does."""
     plan = report.plan
     verdicts = report.verdicts
-    lines = []
-    for job in filter(jobs.__contains__, report.clusters.jobs):
-        others = report.chosen - {job}
-        alone = plan.caught(others | {job})
-        alone -= plan.caught(others)
-        alike = [(0.0, "")]
-        for other in others:
-            phi = phi_of(verdicts[job], verdicts[other])
-            if phi > 0:
-                alike.append((phi, f" | {other}"))
-        phi, like = max(alike)
-        share = percent(plan.costs.get(job, 0.0), plan.total)
-        counts = f"{share:>8} {plan.caught([job]):8} {alone:6}"
-        lines.append(f"{counts} {phi:5.2f}  {job}{like}")
-    return lines
+    others = report.chosen - {job}
+    alone = plan.caught(others | {job})
+    alone -= plan.caught(others)
+    alike = [(0.0, "")]
+    for other in others:
+        phi = phi_of(verdicts[job], verdicts[other])
+        if phi > 0:
+            alike.append((phi, f" | {other}"))
+    phi, like = max(alike)
+    share = percent(plan.costs.get(job, 0.0), plan.total)
+    counts = f"{share:>8} {plan.caught([job]):8} {alone:6}"
+    return f"{counts} {phi:5.2f}  {job}{like}"
 
 
-def commit_lines(history: History, commits: int) -> List[str]:
-    """Of each of these commits the jobs that newly failed."""
-    lines = []
-    for number in places_of(commits):
-        bit = 1 << number
-        names = [name for name, job in history.jobs.items() if job.anew & bit]
-        lines.append(f"  {history.commits[number]}: {' | '.join(names)}")
-    return lines
+def commit_line(report: Report, number: int) -> str:
+    """The jobs that newly failed in a commit."""
+    bit = 1 << number
+    jobs = report.history.jobs.items()
+    names = [name for name, job in jobs if job.anew & bit]
+    return f"  {report.history.commits[number]}: {' | '.join(names)}"
 
 
 # ---------------------------------------------------------------------------------------------------

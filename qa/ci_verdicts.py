@@ -205,10 +205,12 @@ class Reader:
         """Take in what a part of a job said; it passed if all its parts did, and costs what they cost together."""
         number = self.commits.setdefault(commit, len(self.commits))
         signs = self.jobs[job]
-        lacking = number + 1 - len(signs)
-        if lacking > 0:
+        lacking = number - len(signs)
+        if lacking < 0:
+            signs[number] = max(signs[number], sign)
+        else:
             signs.extend(b" " * lacking)
-        signs[number] = max(signs[number], sign)
+            signs.append(sign)
         if cost is not None and sign != SILENT:
             costs = self.costs[job]
             costs[number] = costs.get(number, 0.0) + cost
@@ -436,6 +438,10 @@ class Job(NamedTuple):
     anew: int  # where it failed such that it is to be caught
     red: int  # where it had been red for long before: it does not run for a change until it is mended
     cost: float  # seconds times GPUs a commit; where none are known, 1
+
+    def failures(self) -> int:
+        """How often it failed."""
+        return ones_in(self.ran & ~self.passed)
 
 
 class History:
