@@ -45,10 +45,10 @@ from typing import Any, Callable, Dict, Hashable, Iterable, Iterator
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 try:
-    from ci_verdicts import COMPLETE_PERCENT, EXIT_MACHINE, EXIT_NOTHING, EXIT_OK
-    from ci_verdicts import RED_RUNS, History, Jobs, Mistake, Reader, add_options
-    from ci_verdicts import bits_between, counted, listed, matching, ones_in, places_of
-    from ci_verdicts import Verdicts, show, told, union
+    from ci_verdicts import COMPLETE_PERCENT, EXIT_NOTHING, EXIT_OK, RED_RUNS
+    from ci_verdicts import History, Jobs, Mistake, Reader, Verdicts, add_options
+    from ci_verdicts import bits_between, counted, listed, matching, ones_in
+    from ci_verdicts import parse_percent, percent, places_of, show, told, union, write
 except ModuleNotFoundError as error:
     why = f"{error.name}.py is not beside ci_dedup.py; copy it, too"
     print(f"ci_dedup.py: error: {why}", file=sys.stderr)
@@ -81,17 +81,16 @@ UNFIT = re.compile(r"^# |^\s|\s$|[\r\n]")  # to be a line of the file of labels
 MEND = f"To mend, red for {RED_RUNS} runs or more, and left out until they pass:"
 LEFT_OUT = "Left out (what is named nowhere here is new, and runs):"
 Groups = Mapping[str, Hashable]  # by job, which cluster it is of
-
-
-def percent(part: float, whole: float = 1.0) -> str:
-    return f"{100 * part / (whole or 1.0):.1f} %"
+Bits = Dict[str, int]  # by job, a bit for each commit
 
 
 # ---------------------------------------------------------------------------------------------------
 # Clusters: the matrix of correlations, the tree, the groups of jobs that tell the same. Pure.
 # ---------------------------------------------------------------------------------------------------
 
+Row = Sequence[float]
 Matrix = List[List[float]]
+Measure = Callable[[Any, Any], float]
 # Of a tree two nodes that become one, and their distance; leaves are numbered from 0, merges from their number on.
 Merge = Tuple[int, int, float]
 
@@ -113,13 +112,13 @@ def phi_of(one: Verdicts, other: Verdicts) -> float:
     return (total * both - ones * others) / math.sqrt(variances)
 
 
-def distance_of(one: Sequence[float], other: Sequence[float]) -> float:
+def distance_of(one: Row, other: Row) -> float:
     """The Euclidean distance of two rows of the matrix."""
     distance = math.dist(one, other)
     return round(distance, DIGITS)
 
 
-def matrix_of(values: Iterable[Any], measure: Callable[[Any, Any], float]) -> Matrix:
+def matrix_of(values: Iterable[Any], measure: Measure) -> Matrix:
     """A measure that is the same both ways, of each pair of values; each pair of distinct ones is measured once."""
     number_of: Dict[Any, int] = {}
     numbers = []
@@ -127,7 +126,8 @@ def matrix_of(values: Iterable[Any], measure: Callable[[Any, Any], float]) -> Ma
         number = number_of.setdefault(value, len(number_of))
         numbers.append(number)
     table = [[0.0] * len(number_of) for _ in number_of]
-    pairs = itertools.combinations_with_replacement(number_of.items(), 2)
+    distinct = number_of.items()
+    pairs = itertools.combinations_with_replacement(distinct, 2)
     for (one, row), (other, column) in pairs:
         measured = measure(one, other)
         table[row][column] = measured
@@ -165,7 +165,8 @@ def linkage(distances: Matrix) -> List[Merge]:
         height = apart[gone][stays]
         joined.append((gone, stays, height))
         alive.remove(gone)
-        farther = [*map(max, apart[gone], apart[stays])]
+        rows = apart[gone], apart[stays]
+        farther = [*map(max, *rows)]
         apart[stays] = farther
         for other in alive:
             apart[other][stays] = farther[other]
@@ -181,15 +182,16 @@ def linkage(distances: Matrix) -> List[Merge]:
 
 def groups_at(tree: Sequence[Merge], cut: float) -> List[List[int]]:
     """The leaves of the clusters that merges of at most that height have made, in the order of the dendrogram."""
+    count = len(tree) + 1
     # By node, the clusters in it.
-    below = {leaf: [[leaf]] for leaf in range(len(tree) + 1)}
-    for node, (left, right, height) in enumerate(tree, len(below)):
-        groups = below.pop(left) + below.pop(right)
+    below = [[[leaf]] for leaf in range(count)]
+    for left, right, height in tree:
+        groups = below[left] + below[right]
         if height <= cut:
             one, other = groups
             groups = [one + other]
-        below[node] = groups
-    return below.popitem()[1]
+        below.append(groups)
+    return below[-1]
 
 
 class Clusters:
@@ -202,7 +204,8 @@ class Clusters:
     def __init__(self, verdicts: Mapping[str, Verdicts]) -> None:
         varied = []
         constant = []
-        for job, (ran, passed) in sorted(verdicts.items()):
+        for job in sorted(verdicts):
+            ran, passed = verdicts[job]
             if 0 < passed < ran:
                 varied.append(job)
             else:
@@ -212,8 +215,6 @@ class Clusters:
         self.number_of: Dict[str, int] = {}  # by job, its group's, from 1
         if varied:
             self.join(varied, verdicts)
-        for number, group in enumerate(self.groups, 1):
-            self.number_of.update(dict.fromkeys(group, number))
         self.jobs = [*self.number_of, *constant]  # in dendrogram order
 
     def join(self, jobs: List[str], verdicts: Mapping[str, Verdicts]) -> None:
@@ -228,10 +229,12 @@ class Clusters:
         tree = linkage(distances)
         largest = max(map(max, distances))
         place_of: Dict[int, int] = {}  # of leaves in the dendrogram
-        for group in groups_at(tree, CUT * largest):
-            self.groups.append([jobs[leaf] for leaf in group])
-            for leaf in group:
+        for number, leaves in enumerate(groups_at(tree, CUT * largest), 1):
+            group = [jobs[leaf] for leaf in leaves]
+            self.groups.append(group)
+            for leaf in leaves:
                 place_of[leaf] = len(place_of)
+                self.number_of[jobs[leaf]] = number
         for one, other, height in tree:
             left = place_of.get(one, one)
             right = place_of.get(other, other)
@@ -250,15 +253,15 @@ Policy = Tuple[float, float]
 class Plan(NamedTuple):
     """What there is to choose from, and by, at one moment. A breakage is a pair of a commit and a cluster."""
 
-    breakages: Dict[str, int]  # by job, in which commits it failed anew: bits
+    breakages: Bits  # in which commits jobs failed anew
     cluster_of: Groups  # a job of none is one by itself
     costs: Dict[str, float]  # of a job that is there, with what it waits for
     total: float  # of all jobs that are there, a commit
     kept: Jobs
 
-    def covered(self, jobs: Iterable[str]) -> Dict[Hashable, int]:
+    def covered(self, jobs: Iterable[str]) -> Counter[Hashable]:
         """By cluster, the commits whose breakages there these jobs catch."""
-        found: Dict[Hashable, int] = defaultdict(int)
+        found: Counter[Hashable] = Counter()
         for job in jobs:
             cluster = self.cluster_of.get(job, job)
             found[cluster] |= self.breakages.get(job, 0)
@@ -270,12 +273,17 @@ class Plan(NamedTuple):
         return sum(map(ones_in, covered.values()))
 
     def cost(self, jobs: Iterable[str]) -> float:
-        return math.fsum(self.costs.get(job, 0.0) for job in jobs)
+        costs = (self.costs.get(job, 0.0) for job in jobs)
+        return math.fsum(costs)
+
+    def share(self, jobs: Iterable[str]) -> str:
+        """What jobs cost of all that is there."""
+        return percent(self.cost(jobs), self.total)
 
     def needed(self, percent: float) -> int:
         """How many breakages are that share of all."""
-        total = self.caught(self.breakages)
-        return math.ceil(total * percent / 100 - 1e-9)
+        share = self.caught(self.breakages) * percent / 100
+        return math.ceil(share - 1e-9)
 
     def events(self) -> Counter[Jobs]:
         """The breakages that the kept jobs do not catch: by the jobs that catch them, how many."""
@@ -286,7 +294,8 @@ class Plan(NamedTuple):
             left = commits & ~covered[cluster]
             for place in places_of(left):
                 found[cluster, place].append(job)
-        return Counter(map(frozenset, found.values()))
+        jobs_of = map(frozenset, found.values())
+        return Counter(jobs_of)
 
     def greedy(self, need: int, limit: float) -> Jobs:
         """The jobs that cost least per breakage that none before them catches: so many, and then what fits in a limit.
@@ -326,14 +335,16 @@ class Plan(NamedTuple):
 
 Costs = Mapping[str, float]
 Failure = Tuple[Jobs, int]  # the jobs that catch it, and how often it came
+Failures = List[Failure]
 Choice = Tuple[Jobs, float]  # and what any that catches as much costs at least
 
 
-def weight_of(failures: Iterable[Failure]) -> int:
-    return sum(weight for _, weight in failures)
+def weight_of(failures: Failures) -> int:
+    weights = (weight for _, weight in failures)
+    return sum(weights)
 
 
-def worth(left: Iterable[Failure], missing: int, costs: Costs, cap: float) -> float:
+def worth(left: Failures, missing: int, costs: Costs, cap: float) -> float:
     """What jobs cost at least that catch so many of these failures.
 
     Each failure gets a price, such that no job catches failures of more worth than it costs (a solution of the
@@ -355,7 +366,7 @@ def worth(left: Iterable[Failure], missing: int, costs: Costs, cap: float) -> fl
     return total
 
 
-def best_of(left: Iterable[Failure], missing: int, costs: Costs) -> str:
+def best_of(left: Failures, missing: int, costs: Costs) -> str:
     """The job that costs least per failure that it catches of those that are missing."""
     gains: Counter[str] = Counter()
     for jobs, weight in left:
@@ -374,25 +385,28 @@ def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
     Branch and bound, depth first: the best job is in, or else it is out, so that greed finds the first set. It ends
     after a number of steps, not of seconds: the same input has the same answer everywhere.
     """
-    kinds = [*failures.items()]
-    kinds.sort(key=lambda kind: (len(kind[0]), sorted(kind[0])))
+    kinds = sorted(failures, key=sorted)
+    kinds.sort(key=len)
+    left = [(jobs, failures[jobs]) for jobs in kinds]
     dearest = max(costs.values())
     caps = [dearest / 2**power for power in range(CAPS)]
     found: Jobs = frozenset()
     cost = math.inf
     steps = 0
-    # A branch: what it costs at least, the jobs that are in, the failures left to those that may be, and how many of
-    # these have to be caught.
-    nodes = [(0.0, found, kinds, need, caps)]
-    while nodes and (cost == math.inf or steps < SEARCH_STEPS):
-        _, chosen, left, missing, caps = nodes.pop()
+    # A branch: what it costs at least, the jobs that are in, the failures left to those that may be, how many of
+    # these have to be caught, and caps to try.
+    branches = [(0.0, found, left, need, caps)]
+    while branches and (cost == math.inf or steps < SEARCH_STEPS):
+        _, chosen, left, missing, caps = branches.pop()
         spent = math.fsum(costs[job] for job in chosen)
         enough = cost * NEARLY
         if missing <= 0 and spent < enough:
             found, cost = chosen, spent
-        if not 0 < missing <= weight_of(left):
+        total = weight_of(left)
+        if not 0 < missing <= total:
             continue
-        steps += len(caps) * sum(len(jobs) for jobs, _ in left)
+        looks = sum(len(jobs) for jobs, _ in left)
+        steps += len(caps) * looks
         bounds = [(worth(left, missing, costs, cap), cap) for cap in caps]
         least, cap = max(bounds)
         least += spent
@@ -401,12 +415,11 @@ def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
         caps = [cap * 2, cap, cap / 2]
         best = {best_of(left, missing, costs)}
         without = [(jobs - best, weight) for jobs, weight in left if jobs != best]
-        nodes.append((least, chosen, without, missing, caps))
-        others = [kind for kind in left if best.isdisjoint(kind[0])]
-        missing += weight_of(others)
-        missing -= weight_of(left)
-        nodes.append((least, chosen | best, others, missing, caps))
-    open_ones = [node[0] for node in nodes]
+        others = [(jobs, weight) for jobs, weight in left if not jobs & best]
+        branches.append((least, chosen, without, missing, caps))
+        missing -= total - weight_of(others)
+        branches.append((least, chosen | best, others, missing, caps))
+    open_ones = [least for least, *_ in branches]
     return found, min([cost, *open_ones])
 
 
@@ -440,15 +453,17 @@ class Score:
         self.caught = 0
         self.breakages = 0  # that are caught
         cost = 0.0
-        cost_of_all = 0.0
+        total = 0.0
         for came, jobs in judged:
-            self.failing |= union(came.breakages.values())
-            self.caught |= union(came.breakages[job] for job in jobs)
+            said = came.breakages
+            self.failing |= union(said.values())
+            self.caught |= union(said[job] for job in jobs)
             self.breakages += came.caught(jobs)
             cost += came.cost(jobs)
-            cost_of_all += came.total
-        self.price = cost / (cost_of_all or 1.0)  # from 0 to 1, as the next
-        self.share = ones_in(self.caught) / max(1, ones_in(self.failing))
+            total += came.total
+        failing = ones_in(self.failing)
+        self.price = cost / (total or 1.0)  # from 0 to 1, as the next
+        self.share = ones_in(self.caught) / (failing or 1)
 
     def interval(self) -> Tuple[float, float]:
         """Where the share of the caught lies with a certainty of 95 %.
@@ -480,7 +495,6 @@ class Stretch(NamedTuple):
     """Some commits that follow each other."""
 
     commits: int
-    breakages: int
     plan: Plan  # by what came before
     wise: Plan  # by what is known in hindsight
     came: Plan  # their breakages and costs, by the clusters of what came before
@@ -502,9 +516,9 @@ def plan_at(
     for name in sorted(there):
         job = history.jobs[name]
         ran = job.ran & past
-        was_red = ones_in(ran & job.red) / max(1, ones_in(ran))
-        jobs = history.closed([name])
-        costs[name] = history.cost(jobs) * (1 - RED_AGAIN * was_red)
+        red = ones_in(ran & job.red)
+        counted_on = 1 - RED_AGAIN * red / max(1, ones_in(ran))
+        costs[name] = counted_on * history.cost(history.closed([name]))
         anew = job.anew & seen
         if anew and name in old:
             breakages[name] = anew
@@ -522,20 +536,19 @@ def stretches_of(history: History, keep: Jobs, late: Clusters) -> Iterator[Stret
     """
     count = len(history.commits)
     judged = math.floor(count * JUDGED)
-    places = range(STRETCHES + 1)
-    edges = {count - judged + judged * place // STRETCHES for place in places}
-    starts = sorted(edges)
+    lengths = {judged * number // STRETCHES for number in range(STRETCHES + 1)}
+    edges = [count - judged + length for length in sorted(lengths)]
     early = None
-    for start, end in zip(starts, starts[1:]):
+    for start, end in zip(edges, edges[1:]):
         work = len(history.jobs) ** 2 * start
         if early is None or work <= CLUSTER_WORK:
             early = Clusters(history.verdicts(start))
         plan = plan_at(history, start, early, keep, known=start)
         wise = plan_at(history, start, late, keep, known=count)
-        came = came_in(history, bits_between(start, end), plan)
-        breakages = came.caught(came.breakages)
+        window = bits_between(start, end)
+        came = came_in(history, window, plan)
         if plan.breakages:
-            yield Stretch(end - start, breakages, plan, wise, came)
+            yield Stretch(end - start, plan, wise, came)
 
 
 def came_in(history: History, window: int, plan: Plan) -> Plan:
@@ -548,7 +561,7 @@ def came_in(history: History, window: int, plan: Plan) -> Plan:
         breakages[name] = job.anew & window
         costs[name] = job.cost * ones_in(ran & ~job.red)
         total += job.cost * ones_in(ran)
-    return Plan(breakages, plan.cluster_of, costs, total, plan.kept)
+    return plan._replace(breakages=breakages, costs=costs, total=total)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -562,8 +575,9 @@ class Report:
     def __init__(self, history: History, options: argparse.Namespace) -> None:
         """Raises Mistake for a job to keep that is none."""
         count = len(history.commits)
-        every = frozenset(history.jobs)
-        keep = matching("--keep", options.keep, history.jobs)
+        jobs = history.jobs
+        every = frozenset(jobs)
+        keep = matching("--keep", options.keep, jobs)
         asked: Policy = TARGETS[0], BUDGET_PERCENT
         if options.catch is not None:
             asked = options.catch, 0.0
@@ -576,14 +590,12 @@ class Report:
         self.plan = plan
         stretches = stretches_of(history, keep, self.clusters)
         self.stretches = [*stretches]
-        # Of the table, and last of what is recommended.
-        self.lines = [self.line((target, 0.0)) for target in TARGETS]
-        self.lines.append(self.line(asked))
+        self.table = [self.line_of((target, 0.0)) for target in TARGETS]
+        self.line = self.line_of(asked)  # of what is recommended
         # What catches enough, and what any such costs at least.
         self.choice, self.bound = final_choice(plan, asked)
         # What becomes of the jobs; no two sets share one, but that of those to mend and others.
-        jobs = history.jobs.items()
-        self.mend = {name for name, job in jobs if job.red >> count}
+        self.mend = {name for name in jobs if jobs[name].red >> count}
         self.gone = every - plan.costs.keys()
         self.chosen = history.closed(self.choice) - (self.mend - keep)
         if not plan.breakages:
@@ -591,22 +603,23 @@ class Report:
         self.new = every - history.old(count) - self.chosen
         lately = history.recent - self.mend - self.gone
         self.again = lately - self.chosen - self.new
-        ours = self.chosen | self.new | self.again
-        others = self.mend | self.gone
-        self.rest = every - ours - others  # they tell nothing new
+        self.ours = self.chosen | self.new | self.again  # they run
+        others = self.ours | self.mend | self.gone
+        self.rest = every - others  # they tell nothing new
 
-    def line(self, policy: Policy) -> Line:
+    def line_of(self, policy: Policy) -> Line:
         """What a policy chooses, with all that waits for."""
-        chosen = self.history.closed
+        catch, _ = policy
         ahead = []
         behind = []
-        for each in self.stretches:
-            jobs = each.plan.bought(policy)
-            wise = each.wise.bought(policy)
-            ahead.append((each.came, chosen(jobs)))
-            behind.append((each.came, chosen(wise)))
-        jobs = chosen(self.plan.bought(policy))
-        return Line(policy[0], jobs, Score(ahead), Score(behind))
+        for _, plan, wise, came in self.stretches:
+            ahead.append((came, self.bought(plan, policy)))
+            behind.append((came, self.bought(wise, policy)))
+        jobs = self.bought(self.plan, policy)
+        return Line(catch, jobs, Score(ahead), Score(behind))
+
+    def bought(self, plan: Plan, policy: Policy) -> Jobs:
+        return self.history.closed(plan.bought(policy))
 
     def price(self, cost: float) -> str:
         """A cost with its unit: of time on one GPU, or jobs where no times are known."""
@@ -665,19 +678,19 @@ def recommended_line(report: Report) -> str:
     caught = plan.caught(report.choice)
     return (
         f"Recommended: {len(report.chosen)} of {counted(len(plan.costs), 'job')}, {report.price(cost)} of "
-        f"{report.price(plan.total)} a commit ({percent(cost, plan.total)}); {proof} that catches {caught} of "
+        f"{report.price(plan.total)} a commit ({plan.share(report.chosen)}); {proof} that catches {caught} of "
         f"{counted(total, 'breakage')} so far ({percent(caught, total)})"
     )
 
 
 def headline(report: Report) -> Iterator[str]:
     """What would have happened, with what certainty, and why not more."""
-    *table, line = report.lines
+    line = report.line
     ahead = line.ahead
     failing = ones_in(ahead.failing)
     low, high = map(percent, ahead.interval())
     commits = sum(each.commits for each in report.stretches)
-    breakages = sum(each.breakages for each in report.stretches)
+    breakages = sum(each.came.needed(100) for each in report.stretches)
     yield (
         f"Walked forward through the newest {counted(commits, 'commit')}, choosing anew "
         f"{len(report.stretches)} times: caught {ones_in(ahead.caught)} of {counted(failing, 'failing commit')} "
@@ -694,7 +707,7 @@ def headline(report: Report) -> Iterator[str]:
     if not failing or ahead.share >= aim:
         return
     budget = BUDGET_PERCENT / 100
-    cheap = [other for other in table if other.ahead.price <= budget]
+    cheap = [other for other in report.table if other.ahead.price <= budget]
     best = max([line, *cheap], key=lambda other: other.ahead.share)
     if best is not line:
         yield (
@@ -703,8 +716,9 @@ def headline(report: Report) -> Iterator[str]:
         )
     if best.ahead.share >= aim:
         return
-    wise = [other.behind.price for other in table if other.behind.share >= aim]
-    least = [*map(percent, wise), "more"][0]
+    behind = [other.behind for other in report.table]
+    wise = [percent(score.price) for score in behind if score.share >= aim]
+    least = [*wise, "more"][0]
     jobs = report.history.jobs.values()
     again = union(job.anew & (job.anew - 1) for job in jobs)  # not for the first time
     yield (
@@ -722,8 +736,8 @@ def table_lines(report: Report) -> Iterator[str]:
         "  asked  jobs  cost now |  walking forward: cost      caught    share        95 % sure | "
         "in hindsight: cost    share"
     )
-    for catch, jobs, ahead, behind in report.lines[:-1]:
-        now = percent(report.plan.cost(jobs), report.plan.total)
+    for catch, jobs, ahead, behind in report.table:
+        now = report.plan.share(jobs)
         low, high = map(percent, ahead.interval())
         caught = f"{ones_in(ahead.caught)}/{ones_in(ahead.failing)}"
         yield (
@@ -744,7 +758,7 @@ def detail_lines(report: Report) -> Iterator[str]:
     rest = report.rest - silent
     chosen = [job for job in clusters.jobs if job in report.chosen]
     others = [job for job in clusters.jobs if job in rest]
-    ahead = report.lines[-1].ahead
+    ahead = report.line.ahead
     missed = places_of(ahead.failing & ~ahead.caught)
     yield from block(report, MEND, mend, mend_line)
     title = f"{counted(len(clusters.groups), 'cluster')}, {len(alike)} of more than one job (* recommended):"
@@ -772,9 +786,7 @@ def block(
 def mend_line(report: Report, name: str) -> str:
     """Since when a job is red, and how often it failed."""
     job = report.history.jobs[name]
-    passed = job.passed.bit_length()
-    first = places_of(job.ran >> passed)[0] + passed
-    since = report.history.commits[first]
+    since = report.history.commits[job.red_since()]
     runs = counted(ones_in(job.ran), "run")
     return f"  {name}: since {since}, {job.failures()} of {runs}"
 
@@ -798,8 +810,7 @@ def job_line(report: Report, job: str) -> str:
         if phi > 0:
             alike.append((phi, f" | {other}"))
     phi, like = max(alike)
-    share = percent(plan.costs.get(job, 0.0), plan.total)
-    counts = f"{share:>8} {plan.caught([job]):8} {alone:6}"
+    counts = f"{plan.share([job]):>8} {plan.caught([job]):8} {alone:6}"
     return f"{counts} {phi:5.2f}  {job}{like}"
 
 
@@ -825,16 +836,15 @@ def labels_text(report: Report, summary: Iterable[str]) -> str:
     for line in summary:
         if line.startswith(("Recommended:", "Walked")):
             lines.append(f"# {line}")
-    ours = report.chosen | report.new | report.again
     for title, mark, jobs in (
-        (LEFT_OUT, "# ", report.rest | report.mend - ours),
+        (LEFT_OUT, "# ", report.rest | report.mend - report.ours),
         ("Chosen:", "", report.chosen),
         ("New:", "", report.new),
         ("Failed lately:", "", report.again),
     ):
-        fit = [job for job in sorted(jobs) if not UNFIT.search(job)]
+        fit = [mark + job for job in sorted(jobs) if not UNFIT.search(job)]
         if fit:
-            lines += [f"# {title}", *(mark + job for job in fit)]
+            lines += [f"# {title}", *fit]
     return "\n".join([*lines, ""])
 
 
@@ -842,13 +852,15 @@ def matrix_text(report: Report) -> str:
     """The matrix as a CSV file: job, number of its cluster, phi with each job, empty where it is unknown."""
     jobs = report.clusters.jobs
     number_of = report.clusters.number_of
-    matrix = matrix_of([report.verdicts[job] for job in jobs], phi_of)
+    said = [report.verdicts[job] for job in jobs]
+    matrix = matrix_of(said, phi_of)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["job", "cluster", *jobs])
-    for job, row in zip(jobs, matrix):
-        values = (repr(phi).replace("nan", "") for phi in row)
-        rows.writerow([job, number_of.get(job, ""), *values])
+    for job, phis in zip(jobs, matrix):
+        cluster = number_of.get(job, "")
+        values = (repr(phi).replace("nan", "") for phi in phis)
+        rows.writerow([job, cluster, *values])
     return text.getvalue()
 
 
@@ -864,9 +876,9 @@ def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) ->
         ran.append(f"{bits[0]:0{digits}x}")
         passed.append(f"{bits[1]:0{digits}x}")
     points = []
-    for line in report.lines:
+    for line in [*report.table, report.line]:
+        is_choice = line is report.line
         score = line.ahead
-        is_choice = line is report.lines[-1]
         if report.stretches:
             points.append([is_choice, score.price, score.share, *score.interval()])
     data = {
@@ -889,29 +901,9 @@ def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) ->
     return re.sub("|".join(parts), lambda found: parts[found.group()], page)
 
 
-def write(path: str, text: str) -> None:
-    """Write a file. Raises Mistake."""
-    try:
-        data = text.encode("utf-8", "surrogateescape")
-        with open(path, "wb") as file:
-            file.write(data)
-    except (OSError, UnicodeError) as error:
-        why = f"cannot write {path} ({error}); name another place"
-        raise Mistake(why, EXIT_MACHINE) from None
-
-
 # ---------------------------------------------------------------------------------------------------
 # Command line.
 # ---------------------------------------------------------------------------------------------------
-
-
-def parse_percent(text: str) -> float:
-    """A number from 0 to 100. Raises ArgumentTypeError."""
-    if re.fullmatch(r"\d{1,3}(\.\d*)? ?%?", text):
-        share = float(text.rstrip("% "))
-        if share <= 100:
-            return share
-    raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -93,6 +93,10 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}" + "s" * (number != 1)
 
 
+def percent(part: float, whole: float = 1.0) -> str:
+    return f"{100 * part / (whole or 1.0):.1f} %"
+
+
 # ---------------------------------------------------------------------------------------------------
 # Reading: CSV files, journals, JSON and JUnit files, to what each job said of each commit, and cost.
 # ---------------------------------------------------------------------------------------------------
@@ -441,7 +445,14 @@ class Job(NamedTuple):
 
     def failures(self) -> int:
         """How often it failed."""
-        return ones_in(self.ran & ~self.passed)
+        failed = self.ran & ~self.passed
+        return ones_in(failed)
+
+    def red_since(self) -> int:
+        """The first commit after the last in which it passed where it ran."""
+        passed = self.passed.bit_length()
+        later = places_of(self.ran >> passed)
+        return passed + later[0]
 
 
 class History:
@@ -633,6 +644,15 @@ def parse_pattern(text: str) -> Pattern[str]:
         raise argparse.ArgumentTypeError(why) from None
 
 
+def parse_percent(text: str) -> float:
+    """A number from 0 to 100. Raises ArgumentTypeError."""
+    if re.fullmatch(r"\d{1,3}(\.\d*)? ?%?", text):
+        share = float(text.rstrip("% "))
+        if share <= 100:
+            return share
+    raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
+
+
 def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """What is said of sources, here and in ci_dedup.py; returns the group of these options."""
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help=FORMS)
@@ -677,6 +697,17 @@ def show(text: str) -> None:
         if not isinstance(error, BrokenPipeError):  # its reader has seen enough
             why = f"cannot write to standard output ({error})"
             raise Mistake(why, EXIT_MACHINE) from None
+
+
+def write(path: str, text: str) -> None:
+    """Write a file. Raises Mistake."""
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+        with open(path, "wb") as file:
+            file.write(data)
+    except (OSError, UnicodeError) as error:
+        why = f"cannot write {path} ({error}); name another place"
+        raise Mistake(why, EXIT_MACHINE) from None
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
