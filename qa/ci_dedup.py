@@ -29,10 +29,8 @@ exit codes:
 from __future__ import annotations
 
 import argparse
-import csv
 import heapq
 import html
-import io
 import itertools
 import json
 import math
@@ -47,7 +45,7 @@ from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 try:
     from ci_verdicts import COMPLETE_PERCENT, EXIT_NOTHING, EXIT_OK, RED_RUNS
     from ci_verdicts import History, Jobs, Mistake, Reader, Verdicts, add_options
-    from ci_verdicts import bits_between, counted, listed, matching, ones_in
+    from ci_verdicts import bits_between, counted, csv_text, listed, matching, ones_in
     from ci_verdicts import parse_percent, percent, places_of, show, told, union, write
 except ModuleNotFoundError as error:
     why = f"{error.name}.py is not beside ci_dedup.py; copy it, too"
@@ -55,7 +53,8 @@ except ModuleNotFoundError as error:
     sys.exit(2)
 
 PROGRAM = "ci_dedup.py"
-PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ci_dedup.html")
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+PAGE = os.path.join(FOLDER, "ci_dedup.html")
 
 RED_AGAIN = 0.5  # of the time that a job was red, and cost nothing: what is counted on
 CUT = 0.1  # of the largest distance, up to which jobs are one cluster: the study's
@@ -80,7 +79,6 @@ LISTED = 40  # lines of a list that are shown
 UNFIT = re.compile(r"^# |^\s|\s$|[\r\n]")  # to be a line of the file of labels
 MEND = f"To mend, red for {RED_RUNS} runs or more, and left out until they pass:"
 LEFT_OUT = "Left out (what is named nowhere here is new, and runs):"
-Groups = Mapping[str, Hashable]  # by job, which cluster it is of
 Bits = Dict[str, int]  # by job, a bit for each commit
 
 
@@ -160,8 +158,8 @@ def linkage(distances: Matrix) -> List[Merge]:
         if len(chain) < 2 or here[nearest] < here[chain[-2]]:
             chain.append(nearest)
             continue
-        gone, stays = sorted(chain[-2:])
-        del chain[-2:]
+        pair = chain.pop(), chain.pop()
+        gone, stays = sorted(pair)
         height = apart[gone][stays]
         joined.append((gone, stays, height))
         alive.remove(gone)
@@ -174,7 +172,8 @@ def linkage(distances: Matrix) -> List[Merge]:
     node = [*range(count)]  # the tree's number of the cluster that a leaf names
     tree = []
     for number, (gone, stays, height) in enumerate(joined, count):
-        left, right = sorted((node[gone], node[stays]))
+        below = node[gone], node[stays]
+        left, right = sorted(below)
         node[stays] = number
         tree.append((left, right, height))
     return tree
@@ -229,7 +228,8 @@ class Clusters:
         tree = linkage(distances)
         largest = max(map(max, distances))
         place_of: Dict[int, int] = {}  # of leaves in the dendrogram
-        for number, leaves in enumerate(groups_at(tree, CUT * largest), 1):
+        groups = groups_at(tree, CUT * largest)
+        for number, leaves in enumerate(groups, 1):
             group = [jobs[leaf] for leaf in leaves]
             self.groups.append(group)
             for leaf in leaves:
@@ -245,7 +245,6 @@ class Clusters:
 # Choice: the cheapest jobs that catch so many breakages. Pure.
 # ---------------------------------------------------------------------------------------------------
 
-
 # What an owner asks for, in percent: that share of the breakages, or what that share of the cost buys if that is more.
 Policy = Tuple[float, float]
 
@@ -254,7 +253,7 @@ class Plan(NamedTuple):
     """What there is to choose from, and by, at one moment. A breakage is a pair of a commit and a cluster."""
 
     breakages: Bits  # in which commits jobs failed anew
-    cluster_of: Groups  # a job of none is one by itself
+    cluster_of: Mapping[str, Hashable]  # a job of none is one by itself
     costs: Dict[str, float]  # of a job that is there, with what it waits for
     total: float  # of all jobs that are there, a commit
     kept: Jobs
@@ -327,7 +326,8 @@ class Plan(NamedTuple):
         """The jobs that greed takes."""
         catch, budget = policy
         need = self.needed(catch)
-        jobs = self.greedy(0, self.total * budget / 100)
+        limit = self.total * budget / 100
+        jobs = self.greedy(0, limit)
         if self.caught(jobs) < need:
             jobs = self.greedy(need, 0.0)
         return jobs
@@ -415,7 +415,7 @@ def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
         caps = [cap * 2, cap, cap / 2]
         best = {best_of(left, missing, costs)}
         without = [(jobs - best, weight) for jobs, weight in left if jobs != best]
-        others = [(jobs, weight) for jobs, weight in left if not jobs & best]
+        others = [failure for failure in left if best.isdisjoint(failure[0])]
         branches.append((least, chosen, without, missing, caps))
         missing -= total - weight_of(others)
         branches.append((least, chosen | best, others, missing, caps))
@@ -434,8 +434,10 @@ def final_choice(plan: Plan, policy: Policy) -> Choice:
     fixed = plan.cost(plan.kept)
     if need <= 0:
         return plan.kept, fixed
-    found, bound = cheapest(plan.events(), plan.costs, need)
-    found = min(greedy, found | plan.kept, key=plan.cost)
+    failures = plan.events()
+    found, bound = cheapest(failures, plan.costs, need)
+    found |= plan.kept
+    found = min(greedy, found, key=plan.cost)
     return found, bound + fixed
 
 
@@ -518,14 +520,16 @@ def plan_at(
         ran = job.ran & past
         red = ones_in(ran & job.red)
         counted_on = 1 - RED_AGAIN * red / max(1, ones_in(ran))
-        costs[name] = counted_on * history.cost(history.closed([name]))
+        together = history.closed([name])
+        costs[name] = counted_on * history.cost(together)
         anew = job.anew & seen
         if anew and name in old:
             breakages[name] = anew
     groups = clusters.number_of
     if history.counts_red:  # all that failed in a commit is one breakage
         groups = dict.fromkeys(history.jobs, 0)
-    return Plan(breakages, groups, costs, history.cost(there), keep & there)
+    total = history.cost(there)
+    return Plan(breakages, groups, costs, total, keep & there)
 
 
 def stretches_of(history: History, keep: Jobs, late: Clusters) -> Iterator[Stretch]:
@@ -535,14 +539,13 @@ def stretches_of(history: History, keep: Jobs, late: Clusters) -> Iterator[Stret
     those of the whole history, for what hindsight says.
     """
     count = len(history.commits)
-    judged = math.floor(count * JUDGED)
-    lengths = {judged * number // STRETCHES for number in range(STRETCHES + 1)}
-    edges = [count - judged + length for length in sorted(lengths)]
+    jobs = len(history.jobs)
     early = None
-    for start, end in zip(edges, edges[1:]):
-        work = len(history.jobs) ** 2 * start
+    for start, end in history.newest(JUDGED, STRETCHES):
+        work = jobs * jobs * start
         if early is None or work <= CLUSTER_WORK:
-            early = Clusters(history.verdicts(start))
+            past = history.verdicts(start)
+            early = Clusters(past)
         plan = plan_at(history, start, early, keep, known=start)
         wise = plan_at(history, start, late, keep, known=count)
         window = bits_between(start, end)
@@ -559,7 +562,8 @@ def came_in(history: History, window: int, plan: Plan) -> Plan:
     for name, job in history.jobs.items():
         ran = job.ran & window
         breakages[name] = job.anew & window
-        costs[name] = job.cost * ones_in(ran & ~job.red)
+        green = ran & ~job.red
+        costs[name] = job.cost * ones_in(green)
         total += job.cost * ones_in(ran)
     return plan._replace(breakages=breakages, costs=costs, total=total)
 
@@ -597,7 +601,8 @@ class Report:
         # What becomes of the jobs; no two sets share one, but that of those to mend and others.
         self.mend = {name for name in jobs if jobs[name].red >> count}
         self.gone = every - plan.costs.keys()
-        self.chosen = history.closed(self.choice) - (self.mend - keep)
+        self.chosen = history.closed(self.choice)
+        self.chosen -= self.mend - keep
         if not plan.breakages:
             self.chosen = frozenset()
         self.new = every - history.old(count) - self.chosen
@@ -663,11 +668,12 @@ def recommended_line(report: Report) -> str:
     """What is recommended, and how sure it is that nothing cheaper would do."""
     plan = report.plan
     cost = plan.cost(report.chosen)
-    above = plan.cost(report.choice) - report.bound
+    spent = plan.cost(report.choice)
     proof = "the cheapest set there is"
     if any(report.history.waits.values()):
         proof = "a cheap set"
-    elif above > plan.cost(report.choice) * (1 - NEARLY):
+    elif report.bound < spent * NEARLY:
+        above = spent - report.bound
         proof = f"no more than {percent(above, plan.total)} above the cheapest set"
     if plan.kept:
         proof += " with those to keep"
@@ -752,7 +758,8 @@ def detail_lines(report: Report) -> Iterator[str]:
     columns = "    cost  catches  alone   phi  job | the recommended one most like it"
     clusters = report.clusters
     jobs = report.history.jobs
-    mend = sorted(report.mend, key=lambda name: (-jobs[name].failures(), name))
+    mend = sorted(report.mend)
+    mend.sort(key=lambda name: -jobs[name].failures())
     alike = [group for group in clusters.groups if len(group) > 1]
     silent = report.rest - report.plan.breakages.keys()
     rest = report.rest - silent
@@ -836,32 +843,31 @@ def labels_text(report: Report, summary: Iterable[str]) -> str:
     for line in summary:
         if line.startswith(("Recommended:", "Walked")):
             lines.append(f"# {line}")
+    idle = report.mend - report.ours
     for title, mark, jobs in (
-        (LEFT_OUT, "# ", report.rest | report.mend - report.ours),
+        (LEFT_OUT, "# ", report.rest | idle),
         ("Chosen:", "", report.chosen),
         ("New:", "", report.new),
         ("Failed lately:", "", report.again),
     ):
-        fit = [mark + job for job in sorted(jobs) if not UNFIT.search(job)]
+        names = sorted(jobs)
+        fit = [mark + job for job in names if not UNFIT.search(job)]
         if fit:
             lines += [f"# {title}", *fit]
     return "\n".join([*lines, ""])
 
 
-def matrix_text(report: Report) -> str:
-    """The matrix as a CSV file: job, number of its cluster, phi with each job, empty where it is unknown."""
+def matrix_rows(report: Report) -> Iterator[List[str]]:
+    """The matrix as a table: job, number of its cluster, phi with each job, empty where it is unknown."""
     jobs = report.clusters.jobs
     number_of = report.clusters.number_of
     said = [report.verdicts[job] for job in jobs]
     matrix = matrix_of(said, phi_of)
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["job", "cluster", *jobs])
+    yield ["job", "cluster", *jobs]
     for job, phis in zip(jobs, matrix):
-        cluster = number_of.get(job, "")
+        cluster = str(number_of.get(job, ""))
         values = (repr(phi).replace("nan", "") for phi in phis)
-        rows.writerow([job, cluster, *values])
-    return text.getvalue()
+        yield [job, cluster, *values]
 
 
 def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) -> str:
@@ -879,8 +885,9 @@ def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) ->
     for line in [*report.table, report.line]:
         is_choice = line is report.line
         score = line.ahead
+        point = [is_choice, score.price, score.share, *score.interval()]
         if report.stretches:
-            points.append([is_choice, score.price, score.share, *score.interval()])
+            points.append(point)
     data = {
         "jobs": clusters.jobs,
         "ran": ran,
@@ -898,7 +905,8 @@ def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) ->
     }
     with open(PAGE, encoding="utf-8") as file:
         page = file.read()
-    return re.sub("|".join(parts), lambda found: parts[found.group()], page)
+    marks = "|".join(parts)
+    return re.sub(marks, lambda found: parts[found.group()], page)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -912,12 +920,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(PROGRAM, allow_abbrev=False, formatter_class=style)
     parser.description = __doc__
     share: Dict[str, Any] = {"type": parse_percent, "metavar": "PERCENT"}
-    add = add_options(parser).add_argument
+    group = add_options(parser)
+    add = group.add_argument
     text = "of the jobs that have to have run in a commit, or it is left aside; default: %(default)g"
     add("--complete", **share, default=COMPLETE_PERCENT, help=text)
 
     group = parser.add_argument_group("what is chosen")
-    add = group.add_mutually_exclusive_group().add_argument
+    either = group.add_mutually_exclusive_group()
+    add = either.add_argument
     text = "of the cost of all jobs, what the set may cost; default: 20, or more if that catches less than half"
     add("--budget", **share, help=text)
     text = "of the breakages so far that the set has to catch, whatever it costs"
@@ -930,7 +940,8 @@ def build_parser() -> argparse.ArgumentParser:
     text = "add what failed in the last N runs"
     add("--recent", type=int, default=0, metavar="N", help=text)
 
-    add = parser.add_argument_group("what is written").add_argument
+    group = parser.add_argument_group("what is written")
+    add = group.add_argument
     text = "the report with a map of the correlations, in one file"
     add("--html", metavar="FILE", help=text)
     add("--csv", metavar="FILE", help="the correlations as numbers")
@@ -941,7 +952,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def check_outputs(options: argparse.Namespace) -> None:
     """Make sure that nothing is written twice, or over a source. Raises Mistake."""
-    taken = {os.path.realpath(path) for path in options.sources}
+    taken = set(map(os.path.realpath, options.sources))
     outputs = options.html, options.csv, options.write
     for path in filter(None, outputs):
         real = os.path.realpath(path)
@@ -955,7 +966,8 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line: returns the exit code, prints mistakes on stderr, never a traceback."""
-    options = build_parser().parse_args(argv)
+    parser = build_parser()
+    options = parser.parse_args(argv)
     try:
         check_outputs(options)
         reader = Reader(options)
@@ -964,11 +976,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         summary = [*summary_lines(report)]
         details = [*detail_lines(report)]
         if options.html:
-            write(options.html, page_text(report, summary, details))
+            page = page_text(report, summary, details)
+            write(options.html, page)
         if options.csv:
-            write(options.csv, matrix_text(report))
+            table = csv_text(matrix_rows(report))
+            write(options.csv, table)
         if options.write and report.plan.breakages:
-            write(options.write, labels_text(report, summary))
+            labels = labels_text(report, summary)
+            write(options.write, labels)
         show("\n".join(summary + details))
     except Mistake as mistake:
         print(f"{PROGRAM}: error: {mistake}", file=sys.stderr)

@@ -527,6 +527,16 @@ class History:
             said[name] = job.ran & past, job.passed & past
         return said
 
+    def newest(self, share: float, parts: int) -> List[Tuple[int, int]]:
+        """That share of the commits in so many parts at most: from which number to before which."""
+        count = len(self.commits)
+        length = math.floor(count * share)
+        first = count - length
+        edges = {first + length * part // parts for part in range(parts)}
+        starts = sorted(edges)
+        ends = [*starts[1:], count]
+        return [*zip(starts, ends)]
+
     def ran_in(self, start: float, end: int) -> Jobs:
         """The jobs that ran in the commits from one number to before another."""
         first = max(0, math.floor(start))
@@ -670,19 +680,24 @@ def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return group
 
 
-def table_of(reader: Reader) -> str:
-    """What was read, as a CSV file."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(CELLS[:4])
+def table_of(reader: Reader) -> Iterator[Sequence[Any]]:
+    """What was read, row by row."""
+    yield CELLS[:4]
     for commit, number in reader.commits.items():
         for job, signs in reader.jobs.items():
             sign = signs[number : number + 1]
             cost = reader.costs[job].get(number)
             if sign.strip():
                 ok = OKS[sign[0]]
-                rows.writerow([commit, job, ok, cost])
-    return text.getvalue().rstrip("\n")
+                yield commit, job, ok, cost
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as a CSV file."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def show(text: str) -> None:
@@ -722,7 +737,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         reader.read()
         if not reader.commits:
             raise Mistake(f"{', '.join(options.sources)}: no verdicts; {FORMS}")
-        show(table_of(reader))
+        table = csv_text(table_of(reader))
+        show(table.rstrip("\n"))
     except Mistake as mistake:
         print(f"{PROGRAM}: error: {mistake}", file=sys.stderr)
         return mistake.exit_code
