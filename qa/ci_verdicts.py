@@ -49,14 +49,18 @@ WORDS = {
     SILENT: "skipped skip cancelled canceled neutral pending blocked deferred interrupted "
     "unrunnable nan none null",
 }
-VERDICTS = {word: sign for sign, words in WORDS.items() for word in words.split()}
-VERDICTS.update({"": SILENT, "not run": SILENT})
+VERDICTS = {"": SILENT, "not run": SILENT}
+for verdict, words in WORDS.items():
+    each_one = dict.fromkeys(words.split(), verdict)
+    VERDICTS.update(each_one)
 OKS = {PASSED: "1", FAILED: "0", SILENT: ""}  # as a table has them
 CELLS = "commit job ok seconds gpus".split()  # of a table, which needs the first three
 SUFFIXES = "_build _test -build -test _multigpu _NO_AVX_NO_AVX2 _NO_AVX2".split()
 LARGEST = 1e9  # seconds or GPUs: more is a mistake
 # What half a record, or one of another form, raises where it is read.
 UNREADABLE = AttributeError, KeyError, RecursionError, TypeError, ValueError
+NOT_WHOLE = ValueError, RecursionError, xml.etree.ElementTree.ParseError
+FIRST = operator.itemgetter(0)
 PART = r" \(part \d+ of \d+\)$"  # how the label of a part of a split test ends
 
 COMPLETE_PERCENT = 90.0  # of the jobs have to run, or a commit is left aside
@@ -80,21 +84,30 @@ class Mistake(Exception):
 
 def listed(names: Sequence[str]) -> str:
     """The first of many names, and how many more there are."""
+    text = " | ".join(names[:NAMED])
     more = len(names) - NAMED
-    return " | ".join(names[:NAMED]) + f" \u2026 with {more} more" * (more > 0)
+    if more > 0:
+        text += f" \u2026 with {more} more"
+    return text
 
 
 def told(what: str, names: Sequence[str]) -> List[str]:
     """A line of how many are so, and who; none where there are none."""
-    return [f"{what}: {len(names)}: {listed(names)}"] * bool(names)
+    if not names:
+        return []
+    return [f"{what}: {len(names)}: {listed(names)}"]
 
 
 def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" + "s" * (number != 1)
+    text = f"{number:,} {what}"
+    if number != 1:
+        text += "s"
+    return text
 
 
 def percent(part: float, whole: float = 1.0) -> str:
-    return f"{100 * part / (whole or 1.0):.1f} %"
+    share = part / (whole or 1.0)
+    return f"{100 * share:.1f} %"
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -106,6 +119,7 @@ def percent(part: float, whole: float = 1.0) -> str:
 Source = Tuple[Any, str, str, Callable[[str, str], None]]
 # A run of a job for a commit: seconds since 1970, commit, job, sign, cost if it is known.
 Run = Tuple[float, str, str, int, Optional[float]]
+Costs = Dict[int, float]  # by commit
 
 
 def cost_of(seconds: Any, gpus: Any = None) -> Optional[float]:
@@ -135,8 +149,10 @@ def moment(text: Optional[str]) -> float:
     if not text:
         return 0.0
     # Python 3.8 reads fractions of three or six digits alone.
-    text = re.sub(r"\.\d+", "", text).replace("Z", "+00:00")
-    return datetime.datetime.fromisoformat(text).timestamp()
+    text = re.sub(r"\.\d+", "", text)
+    text = text.replace("Z", "+00:00")
+    time = datetime.datetime.fromisoformat(text)
+    return time.timestamp()
 
 
 def service_jobs(page: Any) -> Iterator[Dict[str, Any]]:
@@ -154,19 +170,22 @@ def service_jobs(page: Any) -> Iterator[Dict[str, Any]]:
 
 def service_run(job: Mapping[str, Any]) -> Run:
     """A job of GitHub, GitLab or Buildkite. Raises KeyError, TypeError, AttributeError or ValueError."""
-    commit = job.get("head_sha") or job["commit"]
+    said = job.get
+    commit = said("head_sha") or job["commit"]
     if isinstance(commit, dict):
         commit = commit["id"]
-    names = job.get("workflow_name"), job["name"]
+    names = said("workflow_name"), job["name"]
     name = " / ".join(filter(None, names))
-    start = moment(job.get("started_at"))
-    end = moment(job.get("completed_at") or job.get("finished_at"))
+    start = moment(said("started_at"))
+    end = moment(said("completed_at") or said("finished_at"))
     cost = None
     if start and end:
         cost = max(0.0, end - start)
-    word = job.get("conclusion", job.get("status", job.get("state")))
-    time = start or moment(job.get("created_at"))
-    return time, commit, name, sign_of(word), cost
+    state = said("status", said("state"))
+    word = said("conclusion", state)
+    sign = sign_of(word)
+    time = start or moment(said("created_at"))
+    return time, commit, name, sign, cost
 
 
 def json_values(text: str) -> Iterator[Any]:
@@ -181,7 +200,9 @@ def json_values(text: str) -> Iterator[Any]:
 def natural(name: str) -> List[str]:
     """A name in parts that sort as a reader would, `c9` before `c10`."""
     parts = re.split(r"(\d+)", name)
-    return [part.zfill(20 * part.isdigit()) for part in parts]
+    for place in range(1, len(parts), 2):
+        parts[place] = parts[place].zfill(20)
+    return parts
 
 
 def folded(job: str) -> str:
@@ -199,9 +220,10 @@ class Reader:
         self.options = options
         self.commits: Dict[str, int] = {}
         self.jobs: Dict[str, bytearray] = collections.defaultdict(bytearray)  # signs
-        self.costs: Dict[str, Dict[int, float]] = collections.defaultdict(dict)
+        self.costs: Dict[str, Costs] = collections.defaultdict(dict)
         self.runs: List[Run] = []
-        self.started: Dict[str, Tuple[str, int]] = {}  # by run: its commit, and GPUs
+        self.commit_of: Dict[str, str] = {}  # by run of a journal
+        self.gpus_of: Dict[str, int] = {}
         self.waits: Dict[str, Jobs] = {}  # by job, those it waits for: they run, too
         self.skipped: List[str] = []  # what was not whole
 
@@ -221,8 +243,10 @@ class Reader:
 
     def read(self) -> None:
         """Take in all sources, which have to be of one kind. Raises Mistake."""
-        once = {os.path.realpath(path): path for path in self.options.sources}
         path = ""
+        once = {}
+        for path in self.options.sources:
+            once[os.path.realpath(path)] = path
         files: List[Source] = []
         try:
             for path in once.values():
@@ -230,24 +254,31 @@ class Reader:
             kinds = {read for *_, read in files}
             if len(kinds) > 1:
                 raise Mistake("sources are of different kinds; " + FORMS)
-            files.sort(key=operator.itemgetter(0))
+            files.sort(key=FIRST)
             for _, path, below, read in files:
                 try:
                     read(path, below)
-                except (ValueError, RecursionError, xml.etree.ElementTree.ParseError):
+                except NOT_WHOLE:
                     self.skipped.append(path)
         except (OSError, csv.Error) as error:
             why = getattr(error, "strerror", error)
             raise Mistake(f"{path}: cannot be read ({why}); {FORMS}") from None
-        last = {}  # of the runs of one commit and job the last that says something
-        self.runs.sort(key=operator.itemgetter(0))
-        for _, commit, job, sign, cost in self.runs:
-            if sign != SILENT or (commit, job) not in last:
-                last[commit, job] = sign, cost
-        for (commit, job), (sign, cost) in last.items():
-            self.add(commit, job, sign, cost)
-        for job in matching("--drop", self.options.drop, sorted(self.jobs)):
+        self.add_runs()
+        jobs = sorted(self.jobs)
+        for job in matching("--drop", self.options.drop, jobs):
             del self.jobs[job]
+
+    def add_runs(self) -> None:
+        """Take in, of the runs of one commit and job, the last that says something."""
+        self.runs.sort(key=FIRST)
+        last: Dict[Tuple[str, str], Run] = {}
+        for run in self.runs:
+            _, commit, job, sign, _ = run
+            key = commit, job
+            if sign != SILENT or key not in last:
+                last[key] = run
+        for _, commit, job, sign, cost in last.values():
+            self.add(commit, job, sign, cost)
 
     def files_of(self, source: str) -> Iterator[Source]:
         """The files of a folder and below, or a file that is named. Raises OSError."""
@@ -269,9 +300,10 @@ class Reader:
         for path in paths:
             stem, extension = os.path.splitext(path)
             if extension in readers:
-                place = 0, natural(path)
+                time = 0
                 if self.options.order == "time":
-                    place = os.stat(path).st_mtime_ns, natural(path)
+                    time = os.stat(path).st_mtime_ns
+                place = time, natural(path)
                 below = os.path.relpath(stem, folder)
                 yield place, path, below, readers[extension]
 
@@ -285,12 +317,15 @@ class Reader:
             mark = ","
             if first.count(";") > first.count(","):
                 mark = ";"
-            rows = csv.reader(itertools.chain([first], file), delimiter=mark)
+            lines = itertools.chain([first], file)
+            rows = csv.reader(lines, delimiter=mark)
             header = [name.strip() for name in next(rows, [])]
-            lacking = ", ".join(name for name in CELLS[:3] if name not in header)
+            lacking = [name for name in CELLS[:3] if name not in header]
             if lacking:
-                why = f"no column {lacking}; the first line names {', '.join(CELLS)} (the last two if they are known)"
-                raise Mistake(f"{path}:1: {why}")
+                raise Mistake(
+                    f"{path}:1: no column {', '.join(lacking)}; the first line names {', '.join(CELLS)} "
+                    "(the last two if they are known)"
+                )
             place_of = {name: place for place, name in enumerate(header)}
             places = [place_of.get(name, -1) for name in CELLS]
             cells_of = operator.itemgetter(*places)
@@ -305,11 +340,13 @@ class Reader:
                 try:
                     if not (commit and job and len(row) > last):
                         raise ValueError("commit, job or ok is missing")
-                    sign = VERDICTS.get(ok.strip().casefold())
-                    if sign is None:
+                    word = ok.strip().casefold()
+                    sign = VERDICTS.get(word, AWAY)
+                    if sign == AWAY:
                         why = "and not 1, 0, a word such as failed, or empty"
                         raise ValueError(f"ok is {ok!r} {why}")
-                    self.add(commit, job, sign, cost_of(seconds, gpus))
+                    cost = cost_of(seconds, gpus)
+                    self.add(commit, job, sign, cost)
                 except ValueError as error:
                     mistake = f"{path}:{rows.line_num}: {error}; mend the row"
         self.skipped += filter(None, [mistake])
@@ -331,23 +368,25 @@ class Reader:
         """Take in an event; a run whose CI named no commit is one by itself. Raises what json.loads may not."""
         if event["event"] == "run_start":
             run = event["run"]
-            commit = str(event.get("commit") or run)
-            self.started[run] = commit, len(event["gpus"])
+            self.gpus_of[run] = len(event["gpus"])
+            self.commit_of[run] = str(event.get("commit") or run)
         elif event["event"] == "test_end":
             run = event["run"]
             label = event["label"]
-            need = event.get("need")
             if "origin" in event and re.search(PART, label):
                 return  # of a split test, which has an end of its own as a whole
-            commit, gpus = self.started.get(run, (run, 1))
+            need = event.get("need")
             if need == "all":
-                need = gpus
+                need = self.gpus_of.get(run, 1)
+            commit = self.commit_of.get(run, run)
+            time = float(event["time"])
             cost = cost_of(event["seconds"], need)
             sign = sign_of(event["outcome"])
             if not isinstance(label, str):
                 raise TypeError("a label is a text")
-            self.runs.append((float(event["time"]), commit, label, sign, cost))
-            self.waits[label] = frozenset(event.get("after", ()))
+            after = event.get("after", ())
+            self.runs.append((time, commit, label, sign, cost))
+            self.waits[label] = frozenset(after)
 
     def read_json(self, path: str, below: str) -> None:
         """Take in statuses, or a service's jobs. Raises ValueError for half a file, Mistake for one of another form."""
@@ -377,7 +416,8 @@ class Reader:
         for job, record in statuses.items():
             try:
                 sign = sign_of(record["status"], otherwise=FAILED)
-                cost = cost_of(record.get("seconds"), record.get("gpus"))
+                seconds = record.get("seconds")
+                cost = cost_of(seconds, record.get("gpus"))
             except UNREADABLE:
                 raise ValueError(f"job {job!r} is {str(record)[:100]}") from None
             parts.append((job, sign, cost))
@@ -407,8 +447,10 @@ class Reader:
             commit = match.group(match.lastindex or 0)
             job = os.path.basename(below)
         cases = []
-        for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
-            name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
+        tree = xml.etree.ElementTree.parse(path)
+        for case in tree.iter("testcase"):
+            names = case.get("classname"), case.get("name")
+            name = ".".join(filter(None, names))
             if job and not self.options.cases:
                 name = job
             tags = {child.tag for child in case}
@@ -417,7 +459,8 @@ class Reader:
                 sign = FAILED
             elif "skipped" in tags:
                 sign = SILENT
-            cost = cost_of(case.get("time", "").replace(",", ""))
+            seconds = case.get("time", "")
+            cost = cost_of(seconds.replace(",", ""))
             cases.append((commit, name, sign, cost))
         for part in cases:
             self.add(*part)
