@@ -53,8 +53,10 @@ VERDICTS = {"": SILENT, "not run": SILENT}
 for verdict, words in WORDS.items():
     each_one = dict.fromkeys(words.split(), verdict)
     VERDICTS.update(each_one)
-OKS = {PASSED: "1", FAILED: "0", SILENT: ""}  # as a table has them
+OKS = {b"+": "1", b"-": "0", b"*": ""}  # as a table has them
 CELLS = "commit job ok seconds gpus".split()  # of a table, which needs the first three
+BUILDS = "_build", "-build"
+TESTS = "_test", "-test"
 SUFFIXES = "_build _test -build -test _multigpu _NO_AVX_NO_AVX2 _NO_AVX2".split()
 LARGEST = 1e9  # seconds or GPUs: more is a mistake
 # What half a record, or one of another form, raises where it is read.
@@ -106,8 +108,8 @@ def counted(number: int, what: str) -> str:
 
 
 def percent(part: float, whole: float = 1.0) -> str:
-    share = part / (whole or 1.0)
-    return f"{100 * share:.1f} %"
+    share = 100 * part / (whole or 1.0)
+    return f"{share:.1f} %"
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -140,8 +142,9 @@ def cost_of(seconds: Any, gpus: Any = None) -> Optional[float]:
 
 def sign_of(word: Optional[str], otherwise: int = SILENT) -> int:
     """What a word says that a job did. Raises AttributeError for what is none."""
-    word = (word or "").strip()
-    return VERDICTS.get(word.casefold(), otherwise)
+    text = word or ""
+    text = text.strip().casefold()
+    return VERDICTS.get(text, otherwise)
 
 
 def moment(text: Optional[str]) -> float:
@@ -239,11 +242,11 @@ class Reader:
             signs.append(sign)
         if cost is not None and sign != SILENT:
             costs = self.costs[job]
-            costs[number] = costs.get(number, 0.0) + cost
+            before = costs.get(number, 0.0)
+            costs[number] = before + cost
 
     def read(self) -> None:
         """Take in all sources, which have to be of one kind. Raises Mistake."""
-        path = ""
         once = {}
         for path in self.options.sources:
             once[os.path.realpath(path)] = path
@@ -305,7 +308,8 @@ class Reader:
                     time = os.stat(path).st_mtime_ns
                 place = time, natural(path)
                 below = os.path.relpath(stem, folder)
-                yield place, path, below, readers[extension]
+                read = readers[extension]
+                yield place, path, below, read
 
     def read_table(self, path: str, _: str) -> None:
         """Take in a CSV file, oldest commit first; a last row that is torn is skipped. Raises Mistake or OSError."""
@@ -369,7 +373,8 @@ class Reader:
         if event["event"] == "run_start":
             run = event["run"]
             self.gpus_of[run] = len(event["gpus"])
-            self.commit_of[run] = str(event.get("commit") or run)
+            commit = event.get("commit") or run
+            self.commit_of[run] = str(commit)
         elif event["event"] == "test_end":
             run = event["run"]
             label = event["label"]
@@ -421,13 +426,14 @@ class Reader:
             except UNREADABLE:
                 raise ValueError(f"job {job!r} is {str(record)[:100]}") from None
             parts.append((job, sign, cost))
-            if sign == FAILED and job.endswith(("_build", "-build")):
+            if sign == FAILED and job.endswith(BUILDS):
                 broken.add(folded(job))
         for job, sign, cost in parts:
+            whole = folded(job)
             if not self.options.tests:
-                self.add(commit, folded(job), sign, cost)
-            elif job.endswith(("_test", "-test")):
-                if folded(job) in broken:
+                self.add(commit, whole, sign, cost)
+            elif job.endswith(TESTS):
+                if whole in broken:
                     sign = SILENT
                 self.add(commit, job, sign, cost)
 
@@ -504,28 +510,33 @@ class History:
     def __init__(self, reader: Reader, options: argparse.Namespace) -> None:
         """Raises Mistake where no job counts."""
         total = len(reader.commits)
+        last = max(0, total - options.recent)
         # What else a reader should know.
         self.notes = told("skipped, not whole", reader.skipped)
         signs = {}
+        failed = set()  # in the last runs, also in those that are left aside
         for job in sorted(reader.jobs):
-            if reader.jobs[job].strip(b" *"):
-                signs[job] = bytes(reader.jobs[job].ljust(total))
-        last = max(0, total - options.recent)
-        failed = {job for job in signs if FAILED in signs[job][last:]}
+            text = bytes(reader.jobs[job].ljust(total))
+            if text.strip(b" *"):
+                signs[job] = text
+            if FAILED in text[last:]:
+                failed.add(job)
         full = complete(signs.values(), options.complete)
-        if not all(full):
+        aside = full.count(False)
+        if aside:
             self.notes.append(
-                f"left aside: {counted(full.count(False), 'commit')} of {total:,}, in which less than "
+                f"left aside: {counted(aside, 'commit')} of {total:,}, in which less than "
                 f"{options.complete:g} % of the jobs ran; --complete 0 takes all"
             )
         self.commits = [*itertools.compress(reader.commits, full)]
-        for job, text in signs.items():
-            signs[job] = bytes(itertools.compress(text, full))
-        broken = [job for job, text in signs.items() if PASSED not in text]
+        broken = []
+        for job in [*signs]:
+            signs[job] = bytes(itertools.compress(signs[job], full))
+            if PASSED not in signs[job]:
+                broken.append(job)
+                del signs[job]
         if any(full):
             self.notes += told("left out, since they never passed", broken)
-        for job in broken:
-            del signs[job]
         if not signs:
             why = f"{', '.join(options.sources)}: no job passed in a commit that counts; {FORMS}"
             raise Mistake("; ".join([why, *self.notes]))
@@ -534,9 +545,9 @@ class History:
         self.counts_red = options.count == "red"
         self.jobs: Dict[str, Job] = {}
         for job, text in signs.items():
-            self.jobs[job] = job_of(text, costs.get(job, 1.0), self.counts_red)
+            cost = costs.get(job, 1.0)
+            self.jobs[job] = job_of(text, cost, self.counts_red)
         self.waits = reader.waits
-        # What failed in the last runs, also in those that are left aside.
         self.recent = failed.intersection(self.jobs)
 
     def closed(self, jobs: Iterable[str]) -> Jobs:
@@ -551,15 +562,18 @@ class History:
 
     def cost(self, jobs: Iterable[str]) -> float:
         """What jobs cost together a commit, the same in whatever order they come."""
-        return math.fsum(self.jobs[job].cost for job in jobs)
+        costs = (self.jobs[job].cost for job in jobs)
+        return math.fsum(costs)
 
     def old(self, number: int) -> Jobs:
         """The jobs that are in others than the newest of the first so many commits; those of the first one may be."""
-        return self.ran_in(0, max(1, number - NEW_RUNS))
+        end = max(1, number - NEW_RUNS)
+        return self.ran_in(0, end)
 
     def there(self, number: int) -> Jobs:
         """The jobs that are in the newest of the first so many commits: others run no longer."""
-        start = min(number - GONE_RUNS, number * (1 - GONE_SHARE))
+        others = number * (1 - GONE_SHARE)
+        start = min(number - GONE_RUNS, others)
         return self.ran_in(start, number)
 
     def verdicts(self, number: int) -> Dict[str, Verdicts]:
@@ -567,7 +581,9 @@ class History:
         past = bits_between(0, number)
         said = {}
         for name, job in self.jobs.items():
-            said[name] = job.ran & past, job.passed & past
+            ran = job.ran & past
+            passed = job.passed & past
+            said[name] = ran, passed
         return said
 
     def newest(self, share: float, parts: int) -> List[Tuple[int, int]]:
@@ -575,17 +591,22 @@ class History:
         count = len(self.commits)
         length = math.floor(count * share)
         first = count - length
-        edges = {first + length * part // parts for part in range(parts)}
+        edges = set()
+        for part in range(parts + 1):
+            done = length * part // parts
+            edges.add(first + done)
         starts = sorted(edges)
-        ends = [*starts[1:], count]
-        return [*zip(starts, ends)]
+        return [*zip(starts, starts[1:])]
 
     def ran_in(self, start: float, end: int) -> Jobs:
         """The jobs that ran in the commits from one number to before another."""
         first = max(0, math.floor(start))
         window = bits_between(first, end)
-        jobs = self.jobs.items()
-        return frozenset(name for name, job in jobs if job.ran & window)
+        found = set()
+        for name, job in self.jobs.items():
+            if job.ran & window:
+                found.add(name)
+        return frozenset(found)
 
 
 def bits_between(start: int, end: int) -> int:
@@ -600,14 +621,16 @@ def union(many: Iterable[int]) -> int:
 def places_of(bits: int) -> List[int]:
     """The numbers of the commits that have a bit, the oldest first."""
     digits = bin(bits)[:1:-1]
-    return [match.start() for match in re.finditer("1", digits)]
+    ones = re.finditer("1", digits)
+    return [one.start() for one in ones]
 
 
 def matching(option: str, patterns: Iterable[str], jobs: Iterable[str]) -> Jobs:
     """The jobs that patterns (`*asan*`) name. Raises Mistake for a pattern that names none."""
     found: Jobs = frozenset()
     for pattern in patterns:
-        named = {*fnmatch.filter(jobs, pattern), *{pattern}.intersection(jobs)}
+        named = {*fnmatch.filter(jobs, pattern)}
+        named |= {pattern}.intersection(jobs)
         if not named:
             why = f"no job has such a name; there are {listed([*jobs])}"
             raise Mistake(f"{option} {pattern}: {why}")
@@ -622,34 +645,37 @@ def expected(signs: bytes) -> bytes:
     silences = re.split(b"[-+]", spoken)
     longest = max(map(len, silences))
     end = start + len(spoken) + longest
-    there = signs[start:end].replace(b" ", b"*")
+    there = signs[start:end]
+    there = there.replace(b" ", b"*")
     return signs[:start] + there + signs[end:]
 
 
-def complete(signs: Iterable[bytes], percent: float) -> List[bool]:
-    """For each commit, whether that share of the jobs that were there, or are named in it, said something.
+def complete(signs: Iterable[bytes], share: float) -> List[bool]:
+    """For each commit, whether so many percent of the jobs that were there, or are named in it, said something.
 
     So runs of a reduced set are left aside: what they leave out has neither passed nor failed.
     """
     full = []
     for column in zip(*map(expected, signs)):
-        away = column.count(AWAY)
-        ran = column.count(PASSED) + column.count(FAILED)
-        needed = (len(column) - away) * percent / 100
+        there = len(column) - column.count(AWAY)
+        ran = there - column.count(SILENT)
+        needed = there * share / 100
         full.append(ran >= max(1, needed))
     return full
 
 
 def bits_of(signs: bytes, sign: int) -> int:
     """A bit for each of these signs."""
-    ones = bytes(b"01"[each == sign] for each in SIGNS)
-    digits = signs.translate(bytes.maketrans(SIGNS, ones))
-    return int(digits[::-1], 2)
+    digits = bytearray(b"0" * 256)
+    digits[sign] = ord("1")
+    text = signs.translate(digits)
+    return int(text[::-1], 2)
 
 
 def heard(bits: int, silent: int) -> int:
     """For each commit of these the first, from it on, in which a job was not silent: a carry runs through silence."""
-    return (bits + silent) & ~silent
+    carried = bits + silent
+    return carried & ~silent
 
 
 def job_of(signs: bytes, cost: float, counts_red: bool) -> Job:
@@ -659,28 +685,34 @@ def job_of(signs: bytes, cost: float, counts_red: bool) -> Job:
     ran = passed | failed
     if counts_red:
         return Job(ran, passed, failed, 0, cost)
-    silent = bits_between(0, len(signs)) & ~ran
-    anew = failed & heard(passed << 1 | 1, silent)
+    every = bits_between(0, len(signs))
+    silent = every & ~ran
+    after = passed << 1 | 1
+    anew = failed & heard(after, silent)
     long = failed
     for _ in range(RED_RUNS - 1):
-        long = failed & heard(long << 1, silent)
+        after = long << 1
+        long = failed & heard(after, silent)
     start = long << 1
     end = heard(start, silent)
-    return Job(ran, passed, anew, (end - start) | end, cost)
+    red = (end - start) | end
+    return Job(ran, passed, anew, red, cost)
 
 
 def costs_of(reader: Reader, jobs: Iterable[str], full: List[bool]) -> Dict[str, float]:
     """Each job's median cost, the median of the others' where its own is unknown; empty if none costs anything."""
     medians = {}
     for job in jobs:
-        costs = reader.costs[job].items()
-        known = [cost for number, cost in costs if full[number]]
+        parts = reader.costs[job].items()
+        known = [cost for number, cost in parts if full[number]]
         if known:
             medians[job] = statistics.median(known)
     if not any(medians.values()):
         return {}
     usual = statistics.median(medians.values())
-    return {job: medians.get(job, usual) for job in jobs}
+    costs = dict.fromkeys(jobs, usual)
+    costs.update(medians)
+    return costs
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -717,7 +749,8 @@ def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     add("--order", choices=["time", "name"], default="time", help=text)
     text = "of JUnit files: what in a path is the commit; default: the folder right below the source"
     add("--commit", type=parse_pattern, metavar="REGEX", help=text)
-    add("--cases", action="store_true", help="of JUnit files: each test case is a job")
+    text = "of JUnit files: each test case is a job"
+    add("--cases", action="store_true", help=text)
     text = "leave out jobs, by name or pattern ('*flaky*'), and their failures"
     add("--drop", action="append", default=[], metavar="JOB", help=text)
     return group
@@ -728,11 +761,10 @@ def table_of(reader: Reader) -> Iterator[Sequence[Any]]:
     yield CELLS[:4]
     for commit, number in reader.commits.items():
         for job, signs in reader.jobs.items():
-            sign = signs[number : number + 1]
-            cost = reader.costs[job].get(number)
-            if sign.strip():
-                ok = OKS[sign[0]]
-                yield commit, job, ok, cost
+            sign = bytes(signs[number : number + 1])
+            costs = reader.costs[job]
+            if sign in OKS:
+                yield commit, job, OKS[sign], costs.get(number)
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
