@@ -177,7 +177,11 @@ def service_run(job: Mapping[str, Any]) -> Run:
     commit = said("head_sha") or job["commit"]
     if isinstance(commit, dict):
         commit = commit["id"]
-    names = said("workflow_name"), job["name"]
+    name = job["name"] or said("command")
+    part = said("parallel_group_index")
+    if part is not None:
+        name = f"{name} ({part})"
+    names = said("workflow_name"), name
     name = " / ".join(filter(None, names))
     start = moment(said("started_at"))
     end = moment(said("completed_at") or said("finished_at"))
@@ -187,6 +191,8 @@ def service_run(job: Mapping[str, Any]) -> Run:
     state = said("status", said("state"))
     word = said("conclusion", state)
     sign = sign_of(word)
+    if word == "broken":  # Buildkite's: what it waits for has failed
+        sign = SILENT
     time = start or moment(said("created_at"))
     return time, commit, name, sign, cost
 
