@@ -376,7 +376,8 @@ def best_of(left: Failures, missing: int, costs: Costs) -> str:
     for job, gain in gains.items():
         ratio = costs[job] / min(gain, missing)
         ratios.append((ratio, job))
-    return min(ratios)[1]
+    _, best = min(ratios)
+    return best
 
 
 def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
