@@ -29,10 +29,8 @@ exit codes:
 from __future__ import annotations
 
 import argparse
-import csv
 import heapq
 import html
-import io
 import itertools
 import json
 import math
@@ -45,17 +43,18 @@ from typing import Any, Callable, Dict, Hashable, Iterable, Iterator
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 try:
-    from ci_verdicts import COMPLETE_PERCENT, EXIT_MACHINE, EXIT_NOTHING, EXIT_OK
-    from ci_verdicts import RED_RUNS, History, Jobs, Mistake, Reader, add_options
-    from ci_verdicts import bits_between, counted, listed, matching, ones_in, places_of
-    from ci_verdicts import Verdicts, show, told, union
+    from ci_verdicts import COMPLETE_PERCENT, EXIT_NOTHING, EXIT_OK, RED_RUNS
+    from ci_verdicts import History, Jobs, Mistake, Reader, Verdicts, add_options
+    from ci_verdicts import bits_between, counted, csv_text, listed, matching, ones_in
+    from ci_verdicts import parse_percent, percent, places_of, show, told, union, write
 except ModuleNotFoundError as error:
     why = f"{error.name}.py is not beside ci_dedup.py; copy it, too"
     print(f"ci_dedup.py: error: {why}", file=sys.stderr)
     sys.exit(2)
 
 PROGRAM = "ci_dedup.py"
-PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ci_dedup.html")
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+PAGE = os.path.join(FOLDER, "ci_dedup.html")
 
 RED_AGAIN = 0.5  # of the time that a job was red, and cost nothing: what is counted on
 CUT = 0.1  # of the largest distance, up to which jobs are one cluster: the study's
@@ -80,18 +79,16 @@ LISTED = 40  # lines of a list that are shown
 UNFIT = re.compile(r"^# |^\s|\s$|[\r\n]")  # to be a line of the file of labels
 MEND = f"To mend, red for {RED_RUNS} runs or more, and left out until they pass:"
 LEFT_OUT = "Left out (what is named nowhere here is new, and runs):"
-Groups = Mapping[str, Hashable]  # by job, which cluster it is of
-
-
-def percent(part: float, whole: float = 1.0) -> str:
-    return f"{100 * part / (whole or 1.0):.1f} %"
+Bits = Dict[str, int]  # by job, a bit for each commit
 
 
 # ---------------------------------------------------------------------------------------------------
 # Clusters: the matrix of correlations, the tree, the groups of jobs that tell the same. Pure.
 # ---------------------------------------------------------------------------------------------------
 
+Row = Sequence[float]
 Matrix = List[List[float]]
+Measure = Callable[[Any, Any], float]
 # Of a tree two nodes that become one, and their distance; leaves are numbered from 0, merges from their number on.
 Merge = Tuple[int, int, float]
 
@@ -113,13 +110,13 @@ def phi_of(one: Verdicts, other: Verdicts) -> float:
     return (total * both - ones * others) / math.sqrt(variances)
 
 
-def distance_of(one: Sequence[float], other: Sequence[float]) -> float:
+def distance_of(one: Row, other: Row) -> float:
     """The Euclidean distance of two rows of the matrix."""
     distance = math.dist(one, other)
     return round(distance, DIGITS)
 
 
-def matrix_of(values: Iterable[Any], measure: Callable[[Any, Any], float]) -> Matrix:
+def matrix_of(values: Iterable[Any], measure: Measure) -> Matrix:
     """A measure that is the same both ways, of each pair of values; each pair of distinct ones is measured once."""
     number_of: Dict[Any, int] = {}
     numbers = []
@@ -127,7 +124,8 @@ def matrix_of(values: Iterable[Any], measure: Callable[[Any, Any], float]) -> Ma
         number = number_of.setdefault(value, len(number_of))
         numbers.append(number)
     table = [[0.0] * len(number_of) for _ in number_of]
-    pairs = itertools.combinations_with_replacement(number_of.items(), 2)
+    distinct = number_of.items()
+    pairs = itertools.combinations_with_replacement(distinct, 2)
     for (one, row), (other, column) in pairs:
         measured = measure(one, other)
         table[row][column] = measured
@@ -160,12 +158,13 @@ def linkage(distances: Matrix) -> List[Merge]:
         if len(chain) < 2 or here[nearest] < here[chain[-2]]:
             chain.append(nearest)
             continue
-        gone, stays = sorted(chain[-2:])
-        del chain[-2:]
+        pair = chain.pop(), chain.pop()
+        gone, stays = sorted(pair)
         height = apart[gone][stays]
         joined.append((gone, stays, height))
         alive.remove(gone)
-        farther = [*map(max, apart[gone], apart[stays])]
+        rows = apart[gone], apart[stays]
+        farther = [*map(max, *rows)]
         apart[stays] = farther
         for other in alive:
             apart[other][stays] = farther[other]
@@ -173,7 +172,8 @@ def linkage(distances: Matrix) -> List[Merge]:
     node = [*range(count)]  # the tree's number of the cluster that a leaf names
     tree = []
     for number, (gone, stays, height) in enumerate(joined, count):
-        left, right = sorted((node[gone], node[stays]))
+        below = node[gone], node[stays]
+        left, right = sorted(below)
         node[stays] = number
         tree.append((left, right, height))
     return tree
@@ -181,15 +181,16 @@ def linkage(distances: Matrix) -> List[Merge]:
 
 def groups_at(tree: Sequence[Merge], cut: float) -> List[List[int]]:
     """The leaves of the clusters that merges of at most that height have made, in the order of the dendrogram."""
+    count = len(tree) + 1
     # By node, the clusters in it.
-    below = {leaf: [[leaf]] for leaf in range(len(tree) + 1)}
-    for node, (left, right, height) in enumerate(tree, len(below)):
-        groups = below.pop(left) + below.pop(right)
+    below = [[[leaf]] for leaf in range(count)]
+    for left, right, height in tree:
+        groups = below[left] + below[right]
         if height <= cut:
             one, other = groups
             groups = [one + other]
-        below[node] = groups
-    return below.popitem()[1]
+        below.append(groups)
+    return below[-1]
 
 
 class Clusters:
@@ -202,7 +203,8 @@ class Clusters:
     def __init__(self, verdicts: Mapping[str, Verdicts]) -> None:
         varied = []
         constant = []
-        for job, (ran, passed) in sorted(verdicts.items()):
+        for job in sorted(verdicts):
+            ran, passed = verdicts[job]
             if 0 < passed < ran:
                 varied.append(job)
             else:
@@ -212,8 +214,6 @@ class Clusters:
         self.number_of: Dict[str, int] = {}  # by job, its group's, from 1
         if varied:
             self.join(varied, verdicts)
-        for number, group in enumerate(self.groups, 1):
-            self.number_of.update(dict.fromkeys(group, number))
         self.jobs = [*self.number_of, *constant]  # in dendrogram order
 
     def join(self, jobs: List[str], verdicts: Mapping[str, Verdicts]) -> None:
@@ -228,10 +228,13 @@ class Clusters:
         tree = linkage(distances)
         largest = max(map(max, distances))
         place_of: Dict[int, int] = {}  # of leaves in the dendrogram
-        for group in groups_at(tree, CUT * largest):
-            self.groups.append([jobs[leaf] for leaf in group])
-            for leaf in group:
+        groups = groups_at(tree, CUT * largest)
+        for number, leaves in enumerate(groups, 1):
+            group = [jobs[leaf] for leaf in leaves]
+            self.groups.append(group)
+            for leaf in leaves:
                 place_of[leaf] = len(place_of)
+                self.number_of[jobs[leaf]] = number
         for one, other, height in tree:
             left = place_of.get(one, one)
             right = place_of.get(other, other)
@@ -242,7 +245,6 @@ class Clusters:
 # Choice: the cheapest jobs that catch so many breakages. Pure.
 # ---------------------------------------------------------------------------------------------------
 
-
 # What an owner asks for, in percent: that share of the breakages, or what that share of the cost buys if that is more.
 Policy = Tuple[float, float]
 
@@ -250,15 +252,15 @@ Policy = Tuple[float, float]
 class Plan(NamedTuple):
     """What there is to choose from, and by, at one moment. A breakage is a pair of a commit and a cluster."""
 
-    breakages: Dict[str, int]  # by job, in which commits it failed anew: bits
-    cluster_of: Groups  # a job of none is one by itself
+    breakages: Bits  # in which commits jobs failed anew
+    cluster_of: Mapping[str, Hashable]  # a job of none is one by itself
     costs: Dict[str, float]  # of a job that is there, with what it waits for
     total: float  # of all jobs that are there, a commit
     kept: Jobs
 
-    def covered(self, jobs: Iterable[str]) -> Dict[Hashable, int]:
+    def covered(self, jobs: Iterable[str]) -> Counter[Hashable]:
         """By cluster, the commits whose breakages there these jobs catch."""
-        found: Dict[Hashable, int] = defaultdict(int)
+        found: Counter[Hashable] = Counter()
         for job in jobs:
             cluster = self.cluster_of.get(job, job)
             found[cluster] |= self.breakages.get(job, 0)
@@ -270,12 +272,17 @@ class Plan(NamedTuple):
         return sum(map(ones_in, covered.values()))
 
     def cost(self, jobs: Iterable[str]) -> float:
-        return math.fsum(self.costs.get(job, 0.0) for job in jobs)
+        costs = (self.costs.get(job, 0.0) for job in jobs)
+        return math.fsum(costs)
+
+    def share(self, jobs: Iterable[str]) -> str:
+        """What jobs cost of all that is there."""
+        return percent(self.cost(jobs), self.total)
 
     def needed(self, percent: float) -> int:
         """How many breakages are that share of all."""
-        total = self.caught(self.breakages)
-        return math.ceil(total * percent / 100 - 1e-9)
+        share = self.caught(self.breakages) * percent / 100
+        return math.ceil(share - 1e-9)
 
     def events(self) -> Counter[Jobs]:
         """The breakages that the kept jobs do not catch: by the jobs that catch them, how many."""
@@ -286,7 +293,8 @@ class Plan(NamedTuple):
             left = commits & ~covered[cluster]
             for place in places_of(left):
                 found[cluster, place].append(job)
-        return Counter(map(frozenset, found.values()))
+        jobs_of = map(frozenset, found.values())
+        return Counter(jobs_of)
 
     def greedy(self, need: int, limit: float) -> Jobs:
         """The jobs that cost least per breakage that none before them catches: so many, and then what fits in a limit.
@@ -318,7 +326,8 @@ class Plan(NamedTuple):
         """The jobs that greed takes."""
         catch, budget = policy
         need = self.needed(catch)
-        jobs = self.greedy(0, self.total * budget / 100)
+        limit = self.total * budget / 100
+        jobs = self.greedy(0, limit)
         if self.caught(jobs) < need:
             jobs = self.greedy(need, 0.0)
         return jobs
@@ -326,14 +335,16 @@ class Plan(NamedTuple):
 
 Costs = Mapping[str, float]
 Failure = Tuple[Jobs, int]  # the jobs that catch it, and how often it came
+Failures = List[Failure]
 Choice = Tuple[Jobs, float]  # and what any that catches as much costs at least
 
 
-def weight_of(failures: Iterable[Failure]) -> int:
-    return sum(weight for _, weight in failures)
+def weight_of(failures: Failures) -> int:
+    weights = (weight for _, weight in failures)
+    return sum(weights)
 
 
-def worth(left: Iterable[Failure], missing: int, costs: Costs, cap: float) -> float:
+def worth(left: Failures, missing: int, costs: Costs, cap: float) -> float:
     """What jobs cost at least that catch so many of these failures.
 
     Each failure gets a price, such that no job catches failures of more worth than it costs (a solution of the
@@ -355,7 +366,7 @@ def worth(left: Iterable[Failure], missing: int, costs: Costs, cap: float) -> fl
     return total
 
 
-def best_of(left: Iterable[Failure], missing: int, costs: Costs) -> str:
+def best_of(left: Failures, missing: int, costs: Costs) -> str:
     """The job that costs least per failure that it catches of those that are missing."""
     gains: Counter[str] = Counter()
     for jobs, weight in left:
@@ -365,7 +376,8 @@ def best_of(left: Iterable[Failure], missing: int, costs: Costs) -> str:
     for job, gain in gains.items():
         ratio = costs[job] / min(gain, missing)
         ratios.append((ratio, job))
-    return min(ratios)[1]
+    _, best = min(ratios)
+    return best
 
 
 def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
@@ -374,25 +386,28 @@ def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
     Branch and bound, depth first: the best job is in, or else it is out, so that greed finds the first set. It ends
     after a number of steps, not of seconds: the same input has the same answer everywhere.
     """
-    kinds = [*failures.items()]
-    kinds.sort(key=lambda kind: (len(kind[0]), sorted(kind[0])))
+    kinds = sorted(failures, key=sorted)
+    kinds.sort(key=len)
+    left = [(jobs, failures[jobs]) for jobs in kinds]
     dearest = max(costs.values())
     caps = [dearest / 2**power for power in range(CAPS)]
     found: Jobs = frozenset()
     cost = math.inf
     steps = 0
-    # A branch: what it costs at least, the jobs that are in, the failures left to those that may be, and how many of
-    # these have to be caught.
-    nodes = [(0.0, found, kinds, need, caps)]
-    while nodes and (cost == math.inf or steps < SEARCH_STEPS):
-        _, chosen, left, missing, caps = nodes.pop()
+    # A branch: what it costs at least, the jobs that are in, the failures left to those that may be, how many of
+    # these have to be caught, and caps to try.
+    branches = [(0.0, found, left, need, caps)]
+    while branches and (cost == math.inf or steps < SEARCH_STEPS):
+        _, chosen, left, missing, caps = branches.pop()
         spent = math.fsum(costs[job] for job in chosen)
         enough = cost * NEARLY
         if missing <= 0 and spent < enough:
             found, cost = chosen, spent
-        if not 0 < missing <= weight_of(left):
+        total = weight_of(left)
+        if not 0 < missing <= total:
             continue
-        steps += len(caps) * sum(len(jobs) for jobs, _ in left)
+        looks = sum(len(jobs) for jobs, _ in left)
+        steps += len(caps) * looks
         bounds = [(worth(left, missing, costs, cap), cap) for cap in caps]
         least, cap = max(bounds)
         least += spent
@@ -401,12 +416,11 @@ def cheapest(failures: Mapping[Jobs, int], costs: Costs, need: int) -> Choice:
         caps = [cap * 2, cap, cap / 2]
         best = {best_of(left, missing, costs)}
         without = [(jobs - best, weight) for jobs, weight in left if jobs != best]
-        nodes.append((least, chosen, without, missing, caps))
-        others = [kind for kind in left if best.isdisjoint(kind[0])]
-        missing += weight_of(others)
-        missing -= weight_of(left)
-        nodes.append((least, chosen | best, others, missing, caps))
-    open_ones = [node[0] for node in nodes]
+        others = [failure for failure in left if best.isdisjoint(failure[0])]
+        branches.append((least, chosen, without, missing, caps))
+        missing -= total - weight_of(others)
+        branches.append((least, chosen | best, others, missing, caps))
+    open_ones = [least for least, *_ in branches]
     return found, min([cost, *open_ones])
 
 
@@ -421,8 +435,10 @@ def final_choice(plan: Plan, policy: Policy) -> Choice:
     fixed = plan.cost(plan.kept)
     if need <= 0:
         return plan.kept, fixed
-    found, bound = cheapest(plan.events(), plan.costs, need)
-    found = min(greedy, found | plan.kept, key=plan.cost)
+    failures = plan.events()
+    found, bound = cheapest(failures, plan.costs, need)
+    found |= plan.kept
+    found = min(greedy, found, key=plan.cost)
     return found, bound + fixed
 
 
@@ -440,15 +456,17 @@ class Score:
         self.caught = 0
         self.breakages = 0  # that are caught
         cost = 0.0
-        cost_of_all = 0.0
+        total = 0.0
         for came, jobs in judged:
-            self.failing |= union(came.breakages.values())
-            self.caught |= union(came.breakages[job] for job in jobs)
+            said = came.breakages
+            self.failing |= union(said.values())
+            self.caught |= union(said[job] for job in jobs)
             self.breakages += came.caught(jobs)
             cost += came.cost(jobs)
-            cost_of_all += came.total
-        self.price = cost / (cost_of_all or 1.0)  # from 0 to 1, as the next
-        self.share = ones_in(self.caught) / max(1, ones_in(self.failing))
+            total += came.total
+        failing = ones_in(self.failing)
+        self.price = cost / (total or 1.0)  # from 0 to 1, as the next
+        self.share = ones_in(self.caught) / (failing or 1)
 
     def interval(self) -> Tuple[float, float]:
         """Where the share of the caught lies with a certainty of 95 %.
@@ -480,7 +498,6 @@ class Stretch(NamedTuple):
     """Some commits that follow each other."""
 
     commits: int
-    breakages: int
     plan: Plan  # by what came before
     wise: Plan  # by what is known in hindsight
     came: Plan  # their breakages and costs, by the clusters of what came before
@@ -502,16 +519,18 @@ def plan_at(
     for name in sorted(there):
         job = history.jobs[name]
         ran = job.ran & past
-        was_red = ones_in(ran & job.red) / max(1, ones_in(ran))
-        jobs = history.closed([name])
-        costs[name] = history.cost(jobs) * (1 - RED_AGAIN * was_red)
+        red = ones_in(ran & job.red)
+        counted_on = 1 - RED_AGAIN * red / max(1, ones_in(ran))
+        together = history.closed([name])
+        costs[name] = counted_on * history.cost(together)
         anew = job.anew & seen
         if anew and name in old:
             breakages[name] = anew
     groups = clusters.number_of
     if history.counts_red:  # all that failed in a commit is one breakage
         groups = dict.fromkeys(history.jobs, 0)
-    return Plan(breakages, groups, costs, history.cost(there), keep & there)
+    total = history.cost(there)
+    return Plan(breakages, groups, costs, total, keep & there)
 
 
 def stretches_of(history: History, keep: Jobs, late: Clusters) -> Iterator[Stretch]:
@@ -521,21 +540,19 @@ def stretches_of(history: History, keep: Jobs, late: Clusters) -> Iterator[Stret
     those of the whole history, for what hindsight says.
     """
     count = len(history.commits)
-    judged = math.floor(count * JUDGED)
-    places = range(STRETCHES + 1)
-    edges = {count - judged + judged * place // STRETCHES for place in places}
-    starts = sorted(edges)
+    jobs = len(history.jobs)
     early = None
-    for start, end in zip(starts, starts[1:]):
-        work = len(history.jobs) ** 2 * start
+    for start, end in history.newest(JUDGED, STRETCHES):
+        work = jobs * jobs * start
         if early is None or work <= CLUSTER_WORK:
-            early = Clusters(history.verdicts(start))
+            past = history.verdicts(start)
+            early = Clusters(past)
         plan = plan_at(history, start, early, keep, known=start)
         wise = plan_at(history, start, late, keep, known=count)
-        came = came_in(history, bits_between(start, end), plan)
-        breakages = came.caught(came.breakages)
+        window = bits_between(start, end)
+        came = came_in(history, window, plan)
         if plan.breakages:
-            yield Stretch(end - start, breakages, plan, wise, came)
+            yield Stretch(end - start, plan, wise, came)
 
 
 def came_in(history: History, window: int, plan: Plan) -> Plan:
@@ -546,9 +563,10 @@ def came_in(history: History, window: int, plan: Plan) -> Plan:
     for name, job in history.jobs.items():
         ran = job.ran & window
         breakages[name] = job.anew & window
-        costs[name] = job.cost * ones_in(ran & ~job.red)
+        green = ran & ~job.red
+        costs[name] = job.cost * ones_in(green)
         total += job.cost * ones_in(ran)
-    return Plan(breakages, plan.cluster_of, costs, total, plan.kept)
+    return plan._replace(breakages=breakages, costs=costs, total=total)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -562,8 +580,9 @@ class Report:
     def __init__(self, history: History, options: argparse.Namespace) -> None:
         """Raises Mistake for a job to keep that is none."""
         count = len(history.commits)
-        every = frozenset(history.jobs)
-        keep = matching("--keep", options.keep, history.jobs)
+        jobs = history.jobs
+        every = frozenset(jobs)
+        keep = matching("--keep", options.keep, jobs)
         asked: Policy = TARGETS[0], BUDGET_PERCENT
         if options.catch is not None:
             asked = options.catch, 0.0
@@ -576,37 +595,37 @@ class Report:
         self.plan = plan
         stretches = stretches_of(history, keep, self.clusters)
         self.stretches = [*stretches]
-        # Of the table, and last of what is recommended.
-        self.lines = [self.line((target, 0.0)) for target in TARGETS]
-        self.lines.append(self.line(asked))
+        self.table = [self.line_of((target, 0.0)) for target in TARGETS]
+        self.line = self.line_of(asked)  # of what is recommended
         # What catches enough, and what any such costs at least.
         self.choice, self.bound = final_choice(plan, asked)
         # What becomes of the jobs; no two sets share one, but that of those to mend and others.
-        jobs = history.jobs.items()
-        self.mend = {name for name, job in jobs if job.red >> count}
+        self.mend = {name for name in jobs if jobs[name].red >> count}
         self.gone = every - plan.costs.keys()
-        self.chosen = history.closed(self.choice) - (self.mend - keep)
+        self.chosen = history.closed(self.choice)
+        self.chosen -= self.mend - keep
         if not plan.breakages:
             self.chosen = frozenset()
         self.new = every - history.old(count) - self.chosen
         lately = history.recent - self.mend - self.gone
         self.again = lately - self.chosen - self.new
-        ours = self.chosen | self.new | self.again
-        others = self.mend | self.gone
-        self.rest = every - ours - others  # they tell nothing new
+        self.ours = self.chosen | self.new | self.again  # they run
+        others = self.ours | self.mend | self.gone
+        self.rest = every - others  # they tell nothing new
 
-    def line(self, policy: Policy) -> Line:
+    def line_of(self, policy: Policy) -> Line:
         """What a policy chooses, with all that waits for."""
-        chosen = self.history.closed
+        catch, _ = policy
         ahead = []
         behind = []
-        for each in self.stretches:
-            jobs = each.plan.bought(policy)
-            wise = each.wise.bought(policy)
-            ahead.append((each.came, chosen(jobs)))
-            behind.append((each.came, chosen(wise)))
-        jobs = chosen(self.plan.bought(policy))
-        return Line(policy[0], jobs, Score(ahead), Score(behind))
+        for _, plan, wise, came in self.stretches:
+            ahead.append((came, self.bought(plan, policy)))
+            behind.append((came, self.bought(wise, policy)))
+        jobs = self.bought(self.plan, policy)
+        return Line(catch, jobs, Score(ahead), Score(behind))
+
+    def bought(self, plan: Plan, policy: Policy) -> Jobs:
+        return self.history.closed(plan.bought(policy))
 
     def price(self, cost: float) -> str:
         """A cost with its unit: of time on one GPU, or jobs where no times are known."""
@@ -650,11 +669,12 @@ def recommended_line(report: Report) -> str:
     """What is recommended, and how sure it is that nothing cheaper would do."""
     plan = report.plan
     cost = plan.cost(report.chosen)
-    above = plan.cost(report.choice) - report.bound
+    spent = plan.cost(report.choice)
     proof = "the cheapest set there is"
     if any(report.history.waits.values()):
         proof = "a cheap set"
-    elif above > plan.cost(report.choice) * (1 - NEARLY):
+    elif report.bound < spent * NEARLY:
+        above = spent - report.bound
         proof = f"no more than {percent(above, plan.total)} above the cheapest set"
     if plan.kept:
         proof += " with those to keep"
@@ -665,19 +685,19 @@ def recommended_line(report: Report) -> str:
     caught = plan.caught(report.choice)
     return (
         f"Recommended: {len(report.chosen)} of {counted(len(plan.costs), 'job')}, {report.price(cost)} of "
-        f"{report.price(plan.total)} a commit ({percent(cost, plan.total)}); {proof} that catches {caught} of "
+        f"{report.price(plan.total)} a commit ({plan.share(report.chosen)}); {proof} that catches {caught} of "
         f"{counted(total, 'breakage')} so far ({percent(caught, total)})"
     )
 
 
 def headline(report: Report) -> Iterator[str]:
     """What would have happened, with what certainty, and why not more."""
-    *table, line = report.lines
+    line = report.line
     ahead = line.ahead
     failing = ones_in(ahead.failing)
     low, high = map(percent, ahead.interval())
     commits = sum(each.commits for each in report.stretches)
-    breakages = sum(each.breakages for each in report.stretches)
+    breakages = sum(each.came.needed(100) for each in report.stretches)
     yield (
         f"Walked forward through the newest {counted(commits, 'commit')}, choosing anew "
         f"{len(report.stretches)} times: caught {ones_in(ahead.caught)} of {counted(failing, 'failing commit')} "
@@ -694,7 +714,7 @@ def headline(report: Report) -> Iterator[str]:
     if not failing or ahead.share >= aim:
         return
     budget = BUDGET_PERCENT / 100
-    cheap = [other for other in table if other.ahead.price <= budget]
+    cheap = [other for other in report.table if other.ahead.price <= budget]
     best = max([line, *cheap], key=lambda other: other.ahead.share)
     if best is not line:
         yield (
@@ -703,8 +723,9 @@ def headline(report: Report) -> Iterator[str]:
         )
     if best.ahead.share >= aim:
         return
-    wise = [other.behind.price for other in table if other.behind.share >= aim]
-    least = [*map(percent, wise), "more"][0]
+    behind = [other.behind for other in report.table]
+    wise = [percent(score.price) for score in behind if score.share >= aim]
+    least = [*wise, "more"][0]
     jobs = report.history.jobs.values()
     again = union(job.anew & (job.anew - 1) for job in jobs)  # not for the first time
     yield (
@@ -722,8 +743,8 @@ def table_lines(report: Report) -> Iterator[str]:
         "  asked  jobs  cost now |  walking forward: cost      caught    share        95 % sure | "
         "in hindsight: cost    share"
     )
-    for catch, jobs, ahead, behind in report.lines[:-1]:
-        now = percent(report.plan.cost(jobs), report.plan.total)
+    for catch, jobs, ahead, behind in report.table:
+        now = report.plan.share(jobs)
         low, high = map(percent, ahead.interval())
         caught = f"{ones_in(ahead.caught)}/{ones_in(ahead.failing)}"
         yield (
@@ -736,77 +757,77 @@ def table_lines(report: Report) -> Iterator[str]:
 def detail_lines(report: Report) -> Iterator[str]:
     """What speaks for it, list by list."""
     columns = "    cost  catches  alone   phi  job | the recommended one most like it"
-    groups = report.clusters.groups
-    alike = []
-    for group in groups:
-        names = ["*" * (job in report.chosen) + job for job in group]
-        if len(group) > 1:
-            alike.append(f"  {' | '.join(names)}")
+    clusters = report.clusters
+    jobs = report.history.jobs
+    mend = sorted(report.mend)
+    mend.sort(key=lambda name: -jobs[name].failures())
+    alike = [group for group in clusters.groups if len(group) > 1]
     silent = report.rest - report.plan.breakages.keys()
-    ahead = report.lines[-1].ahead
-    yield from block(MEND, mend_lines(report))
-    title = f"{counted(len(groups), 'cluster')}, {len(alike)} of more than one job (* recommended):"
-    yield from block(title, alike)
-    yield from block(f"Chosen:\n{columns}", job_lines(report, report.chosen))
-    never = [listed(sorted(silent))] * bool(silent)
-    yield from block("Left out, since they never failed anew:", never)
-    yield from block(f"Left out:\n{columns}", job_lines(report, report.rest - silent))
-    missed = commit_lines(report.history, ahead.failing & ~ahead.caught)
-    yield from block("Missed, walking forward:", missed)
+    rest = report.rest - silent
+    chosen = [job for job in clusters.jobs if job in report.chosen]
+    others = [job for job in clusters.jobs if job in rest]
+    ahead = report.line.ahead
+    missed = places_of(ahead.failing & ~ahead.caught)
+    yield from block(report, MEND, mend, mend_line)
+    title = f"{counted(len(clusters.groups), 'cluster')}, {len(alike)} of more than one job (* recommended):"
+    yield from block(report, title, alike, group_line)
+    yield from block(report, f"Chosen:\n{columns}", chosen, job_line)
+    if silent:
+        yield from ["", "Left out, since they never failed anew:"]
+        yield listed(sorted(silent))
+    yield from block(report, f"Left out:\n{columns}", others, job_line)
+    yield from block(report, "Missed, walking forward:", missed, commit_line)
 
 
-def block(title: str, lines: Sequence[str]) -> Iterator[str]:
-    """A list that is cut off where it is long; nothing of an empty one."""
-    if lines:
-        yield from ["", title, *lines[:LISTED]]
-    if len(lines) > LISTED:
-        yield f"  \u2026 with {len(lines) - LISTED:,} more"
+def block(
+    report: Report, title: str, items: List[Any], line_of: Callable[[Report, Any], str]
+) -> Iterator[str]:
+    """A line for each of many, of which the first are shown; nothing where there are none."""
+    if items:
+        yield from ["", title]
+    for item in items[:LISTED]:
+        yield line_of(report, item)
+    if len(items) > LISTED:
+        yield f"  \u2026 with {len(items) - LISTED:,} more"
 
 
-def mend_lines(report: Report) -> List[str]:
-    """The jobs that are red for long: since when, and how often they failed, most often first."""
-    lines = []
-    for name in report.mend:
-        job = report.history.jobs[name]
-        runs = ones_in(job.ran)
-        failures = runs - ones_in(job.passed)
-        passed = job.passed.bit_length()
-        first = places_of(job.ran >> passed)[0] + passed
-        since = report.history.commits[first]
-        said = f"  {name}: since {since}, {failures} of {counted(runs, 'run')}"
-        lines.append((-failures, said))
-    return [line for _, line in sorted(lines)]
+def mend_line(report: Report, name: str) -> str:
+    """Since when a job is red, and how often it failed."""
+    job = report.history.jobs[name]
+    since = report.history.commits[job.red_since()]
+    runs = counted(ones_in(job.ran), "run")
+    return f"  {name}: since {since}, {job.failures()} of {runs}"
 
 
-def job_lines(report: Report, jobs: Jobs) -> List[str]:
-    """What jobs cost, how many breakages so far they catch, and how many that no other one of the chosen does."""
+def group_line(report: Report, group: List[str]) -> str:
+    """The jobs of a cluster, those recommended with a star."""
+    names = ["*" * (job in report.chosen) + job for job in group]
+    return f"  {' | '.join(names)}"
+
+
+def job_line(report: Report, job: str) -> str:
+    """What a job costs, how many breakages so far it catches, and how many that no other one of the chosen does."""
     plan = report.plan
     verdicts = report.verdicts
-    lines = []
-    for job in filter(jobs.__contains__, report.clusters.jobs):
-        others = report.chosen - {job}
-        alone = plan.caught(others | {job})
-        alone -= plan.caught(others)
-        alike = [(0.0, "")]
-        for other in others:
-            phi = phi_of(verdicts[job], verdicts[other])
-            if phi > 0:
-                alike.append((phi, f" | {other}"))
-        phi, like = max(alike)
-        share = percent(plan.costs.get(job, 0.0), plan.total)
-        counts = f"{share:>8} {plan.caught([job]):8} {alone:6}"
-        lines.append(f"{counts} {phi:5.2f}  {job}{like}")
-    return lines
+    others = report.chosen - {job}
+    alone = plan.caught(others | {job})
+    alone -= plan.caught(others)
+    alike = [(0.0, "")]
+    for other in others:
+        phi = phi_of(verdicts[job], verdicts[other])
+        if phi > 0:
+            alike.append((phi, f" | {other}"))
+    phi, like = max(alike)
+    counts = f"{plan.share([job]):>8} {plan.caught([job]):8} {alone:6}"
+    return f"{counts} {phi:5.2f}  {job}{like}"
 
 
-def commit_lines(history: History, commits: int) -> List[str]:
-    """Of each of these commits the jobs that newly failed."""
-    lines = []
-    for number in places_of(commits):
-        bit = 1 << number
-        names = [name for name, job in history.jobs.items() if job.anew & bit]
-        lines.append(f"  {history.commits[number]}: {' | '.join(names)}")
-    return lines
+def commit_line(report: Report, number: int) -> str:
+    """The jobs that newly failed in a commit."""
+    bit = 1 << number
+    jobs = report.history.jobs.items()
+    names = [name for name, job in jobs if job.anew & bit]
+    return f"  {report.history.commits[number]}: {' | '.join(names)}"
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -823,31 +844,31 @@ def labels_text(report: Report, summary: Iterable[str]) -> str:
     for line in summary:
         if line.startswith(("Recommended:", "Walked")):
             lines.append(f"# {line}")
-    ours = report.chosen | report.new | report.again
+    idle = report.mend - report.ours
     for title, mark, jobs in (
-        (LEFT_OUT, "# ", report.rest | report.mend - ours),
+        (LEFT_OUT, "# ", report.rest | idle),
         ("Chosen:", "", report.chosen),
         ("New:", "", report.new),
         ("Failed lately:", "", report.again),
     ):
-        fit = [job for job in sorted(jobs) if not UNFIT.search(job)]
+        names = sorted(jobs)
+        fit = [mark + job for job in names if not UNFIT.search(job)]
         if fit:
-            lines += [f"# {title}", *(mark + job for job in fit)]
+            lines += [f"# {title}", *fit]
     return "\n".join([*lines, ""])
 
 
-def matrix_text(report: Report) -> str:
-    """The matrix as a CSV file: job, number of its cluster, phi with each job, empty where it is unknown."""
+def matrix_rows(report: Report) -> Iterator[List[str]]:
+    """The matrix as a table: job, number of its cluster, phi with each job, empty where it is unknown."""
     jobs = report.clusters.jobs
     number_of = report.clusters.number_of
-    matrix = matrix_of([report.verdicts[job] for job in jobs], phi_of)
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["job", "cluster", *jobs])
-    for job, row in zip(jobs, matrix):
-        values = (repr(phi).replace("nan", "") for phi in row)
-        rows.writerow([job, number_of.get(job, ""), *values])
-    return text.getvalue()
+    said = [report.verdicts[job] for job in jobs]
+    matrix = matrix_of(said, phi_of)
+    yield ["job", "cluster", *jobs]
+    for job, phis in zip(jobs, matrix):
+        cluster = str(number_of.get(job, ""))
+        values = (repr(phi).replace("nan", "") for phi in phis)
+        yield [job, cluster, *values]
 
 
 def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) -> str:
@@ -862,11 +883,12 @@ def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) ->
         ran.append(f"{bits[0]:0{digits}x}")
         passed.append(f"{bits[1]:0{digits}x}")
     points = []
-    for line in report.lines:
+    for line in [*report.table, report.line]:
+        is_choice = line is report.line
         score = line.ahead
-        is_choice = line is report.lines[-1]
+        point = [is_choice, score.price, score.share, *score.interval()]
         if report.stretches:
-            points.append([is_choice, score.price, score.share, *score.interval()])
+            points.append(point)
     data = {
         "jobs": clusters.jobs,
         "ran": ran,
@@ -884,32 +906,13 @@ def page_text(report: Report, summary: Iterable[str], details: Iterable[str]) ->
     }
     with open(PAGE, encoding="utf-8") as file:
         page = file.read()
-    return re.sub("|".join(parts), lambda found: parts[found.group()], page)
-
-
-def write(path: str, text: str) -> None:
-    """Write a file. Raises Mistake."""
-    try:
-        data = text.encode("utf-8", "surrogateescape")
-        with open(path, "wb") as file:
-            file.write(data)
-    except (OSError, UnicodeError) as error:
-        why = f"cannot write {path} ({error}); name another place"
-        raise Mistake(why, EXIT_MACHINE) from None
+    marks = "|".join(parts)
+    return re.sub(marks, lambda found: parts[found.group()], page)
 
 
 # ---------------------------------------------------------------------------------------------------
 # Command line.
 # ---------------------------------------------------------------------------------------------------
-
-
-def parse_percent(text: str) -> float:
-    """A number from 0 to 100. Raises ArgumentTypeError."""
-    if re.fullmatch(r"\d{1,3}(\.\d*)? ?%?", text):
-        share = float(text.rstrip("% "))
-        if share <= 100:
-            return share
-    raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -918,12 +921,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(PROGRAM, allow_abbrev=False, formatter_class=style)
     parser.description = __doc__
     share: Dict[str, Any] = {"type": parse_percent, "metavar": "PERCENT"}
-    add = add_options(parser).add_argument
+    group = add_options(parser)
+    add = group.add_argument
     text = "of the jobs that have to have run in a commit, or it is left aside; default: %(default)g"
     add("--complete", **share, default=COMPLETE_PERCENT, help=text)
 
     group = parser.add_argument_group("what is chosen")
-    add = group.add_mutually_exclusive_group().add_argument
+    either = group.add_mutually_exclusive_group()
+    add = either.add_argument
     text = "of the cost of all jobs, what the set may cost; default: 20, or more if that catches less than half"
     add("--budget", **share, help=text)
     text = "of the breakages so far that the set has to catch, whatever it costs"
@@ -936,7 +941,8 @@ def build_parser() -> argparse.ArgumentParser:
     text = "add what failed in the last N runs"
     add("--recent", type=int, default=0, metavar="N", help=text)
 
-    add = parser.add_argument_group("what is written").add_argument
+    group = parser.add_argument_group("what is written")
+    add = group.add_argument
     text = "the report with a map of the correlations, in one file"
     add("--html", metavar="FILE", help=text)
     add("--csv", metavar="FILE", help="the correlations as numbers")
@@ -947,7 +953,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def check_outputs(options: argparse.Namespace) -> None:
     """Make sure that nothing is written twice, or over a source. Raises Mistake."""
-    taken = {os.path.realpath(path) for path in options.sources}
+    taken = set(map(os.path.realpath, options.sources))
     outputs = options.html, options.csv, options.write
     for path in filter(None, outputs):
         real = os.path.realpath(path)
@@ -961,7 +967,8 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line: returns the exit code, prints mistakes on stderr, never a traceback."""
-    options = build_parser().parse_args(argv)
+    parser = build_parser()
+    options = parser.parse_args(argv)
     try:
         check_outputs(options)
         reader = Reader(options)
@@ -970,11 +977,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         summary = [*summary_lines(report)]
         details = [*detail_lines(report)]
         if options.html:
-            write(options.html, page_text(report, summary, details))
+            page = page_text(report, summary, details)
+            write(options.html, page)
         if options.csv:
-            write(options.csv, matrix_text(report))
+            table = csv_text(matrix_rows(report))
+            write(options.csv, table)
         if options.write and report.plan.breakages:
-            write(options.write, labels_text(report, summary))
+            labels = labels_text(report, summary)
+            write(options.write, labels)
         show("\n".join(summary + details))
     except Mistake as mistake:
         print(f"{PROGRAM}: error: {mistake}", file=sys.stderr)

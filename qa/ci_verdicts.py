@@ -49,14 +49,20 @@ WORDS = {
     SILENT: "skipped skip cancelled canceled neutral pending blocked deferred interrupted "
     "unrunnable nan none null",
 }
-VERDICTS = {word: sign for sign, words in WORDS.items() for word in words.split()}
-VERDICTS.update({"": SILENT, "not run": SILENT})
-OKS = {PASSED: "1", FAILED: "0", SILENT: ""}  # as a table has them
+VERDICTS = {"": SILENT, "not run": SILENT}
+for verdict, words in WORDS.items():
+    each_one = dict.fromkeys(words.split(), verdict)
+    VERDICTS.update(each_one)
+OKS = {b"+": "1", b"-": "0", b"*": ""}  # as a table has them
 CELLS = "commit job ok seconds gpus".split()  # of a table, which needs the first three
+BUILDS = "_build", "-build"
+TESTS = "_test", "-test"
 SUFFIXES = "_build _test -build -test _multigpu _NO_AVX_NO_AVX2 _NO_AVX2".split()
 LARGEST = 1e9  # seconds or GPUs: more is a mistake
 # What half a record, or one of another form, raises where it is read.
 UNREADABLE = AttributeError, KeyError, RecursionError, TypeError, ValueError
+NOT_WHOLE = ValueError, RecursionError, xml.etree.ElementTree.ParseError
+FIRST = operator.itemgetter(0)
 PART = r" \(part \d+ of \d+\)$"  # how the label of a part of a split test ends
 
 COMPLETE_PERCENT = 90.0  # of the jobs have to run, or a commit is left aside
@@ -80,17 +86,30 @@ class Mistake(Exception):
 
 def listed(names: Sequence[str]) -> str:
     """The first of many names, and how many more there are."""
+    text = " | ".join(names[:NAMED])
     more = len(names) - NAMED
-    return " | ".join(names[:NAMED]) + f" \u2026 with {more} more" * (more > 0)
+    if more > 0:
+        text += f" \u2026 with {more} more"
+    return text
 
 
 def told(what: str, names: Sequence[str]) -> List[str]:
     """A line of how many are so, and who; none where there are none."""
-    return [f"{what}: {len(names)}: {listed(names)}"] * bool(names)
+    if not names:
+        return []
+    return [f"{what}: {len(names)}: {listed(names)}"]
 
 
 def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" + "s" * (number != 1)
+    text = f"{number:,} {what}"
+    if number != 1:
+        text += "s"
+    return text
+
+
+def percent(part: float, whole: float = 1.0) -> str:
+    share = 100 * part / (whole or 1.0)
+    return f"{share:.1f} %"
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -102,6 +121,7 @@ def counted(number: int, what: str) -> str:
 Source = Tuple[Any, str, str, Callable[[str, str], None]]
 # A run of a job for a commit: seconds since 1970, commit, job, sign, cost if it is known.
 Run = Tuple[float, str, str, int, Optional[float]]
+Costs = Dict[int, float]  # by commit
 
 
 def cost_of(seconds: Any, gpus: Any = None) -> Optional[float]:
@@ -122,8 +142,9 @@ def cost_of(seconds: Any, gpus: Any = None) -> Optional[float]:
 
 def sign_of(word: Optional[str], otherwise: int = SILENT) -> int:
     """What a word says that a job did. Raises AttributeError for what is none."""
-    word = (word or "").strip()
-    return VERDICTS.get(word.casefold(), otherwise)
+    text = word or ""
+    text = text.strip().casefold()
+    return VERDICTS.get(text, otherwise)
 
 
 def moment(text: Optional[str]) -> float:
@@ -131,8 +152,10 @@ def moment(text: Optional[str]) -> float:
     if not text:
         return 0.0
     # Python 3.8 reads fractions of three or six digits alone.
-    text = re.sub(r"\.\d+", "", text).replace("Z", "+00:00")
-    return datetime.datetime.fromisoformat(text).timestamp()
+    text = re.sub(r"\.\d+", "", text)
+    text = text.replace("Z", "+00:00")
+    time = datetime.datetime.fromisoformat(text)
+    return time.timestamp()
 
 
 def service_jobs(page: Any) -> Iterator[Dict[str, Any]]:
@@ -150,19 +173,28 @@ def service_jobs(page: Any) -> Iterator[Dict[str, Any]]:
 
 def service_run(job: Mapping[str, Any]) -> Run:
     """A job of GitHub, GitLab or Buildkite. Raises KeyError, TypeError, AttributeError or ValueError."""
-    commit = job.get("head_sha") or job["commit"]
+    said = job.get
+    commit = said("head_sha") or job["commit"]
     if isinstance(commit, dict):
         commit = commit["id"]
-    names = job.get("workflow_name"), job["name"]
+    name = job["name"] or said("command")
+    part = said("parallel_group_index")
+    if part is not None:
+        name = f"{name} ({part})"
+    names = said("workflow_name"), name
     name = " / ".join(filter(None, names))
-    start = moment(job.get("started_at"))
-    end = moment(job.get("completed_at") or job.get("finished_at"))
+    start = moment(said("started_at"))
+    end = moment(said("completed_at") or said("finished_at"))
     cost = None
     if start and end:
         cost = max(0.0, end - start)
-    word = job.get("conclusion", job.get("status", job.get("state")))
-    time = start or moment(job.get("created_at"))
-    return time, commit, name, sign_of(word), cost
+    state = said("status", said("state"))
+    word = said("conclusion", state)
+    sign = sign_of(word)
+    if word == "broken":  # Buildkite's: what it waits for has failed
+        sign = SILENT
+    time = start or moment(said("created_at"))
+    return time, commit, name, sign, cost
 
 
 def json_values(text: str) -> Iterator[Any]:
@@ -177,7 +209,9 @@ def json_values(text: str) -> Iterator[Any]:
 def natural(name: str) -> List[str]:
     """A name in parts that sort as a reader would, `c9` before `c10`."""
     parts = re.split(r"(\d+)", name)
-    return [part.zfill(20 * part.isdigit()) for part in parts]
+    for place in range(1, len(parts), 2):
+        parts[place] = parts[place].zfill(20)
+    return parts
 
 
 def folded(job: str) -> str:
@@ -195,9 +229,10 @@ class Reader:
         self.options = options
         self.commits: Dict[str, int] = {}
         self.jobs: Dict[str, bytearray] = collections.defaultdict(bytearray)  # signs
-        self.costs: Dict[str, Dict[int, float]] = collections.defaultdict(dict)
+        self.costs: Dict[str, Costs] = collections.defaultdict(dict)
         self.runs: List[Run] = []
-        self.started: Dict[str, Tuple[str, int]] = {}  # by run: its commit, and GPUs
+        self.commit_of: Dict[str, str] = {}  # by run of a journal
+        self.gpus_of: Dict[str, int] = {}
         self.waits: Dict[str, Jobs] = {}  # by job, those it waits for: they run, too
         self.skipped: List[str] = []  # what was not whole
 
@@ -205,18 +240,22 @@ class Reader:
         """Take in what a part of a job said; it passed if all its parts did, and costs what they cost together."""
         number = self.commits.setdefault(commit, len(self.commits))
         signs = self.jobs[job]
-        lacking = number + 1 - len(signs)
-        if lacking > 0:
+        lacking = number - len(signs)
+        if lacking < 0:
+            signs[number] = max(signs[number], sign)
+        else:
             signs.extend(b" " * lacking)
-        signs[number] = max(signs[number], sign)
+            signs.append(sign)
         if cost is not None and sign != SILENT:
             costs = self.costs[job]
-            costs[number] = costs.get(number, 0.0) + cost
+            before = costs.get(number, 0.0)
+            costs[number] = before + cost
 
     def read(self) -> None:
         """Take in all sources, which have to be of one kind. Raises Mistake."""
-        once = {os.path.realpath(path): path for path in self.options.sources}
-        path = ""
+        once = {}
+        for path in self.options.sources:
+            once[os.path.realpath(path)] = path
         files: List[Source] = []
         try:
             for path in once.values():
@@ -224,24 +263,31 @@ class Reader:
             kinds = {read for *_, read in files}
             if len(kinds) > 1:
                 raise Mistake("sources are of different kinds; " + FORMS)
-            files.sort(key=operator.itemgetter(0))
+            files.sort(key=FIRST)
             for _, path, below, read in files:
                 try:
                     read(path, below)
-                except (ValueError, RecursionError, xml.etree.ElementTree.ParseError):
+                except NOT_WHOLE:
                     self.skipped.append(path)
         except (OSError, csv.Error) as error:
             why = getattr(error, "strerror", error)
             raise Mistake(f"{path}: cannot be read ({why}); {FORMS}") from None
-        last = {}  # of the runs of one commit and job the last that says something
-        self.runs.sort(key=operator.itemgetter(0))
-        for _, commit, job, sign, cost in self.runs:
-            if sign != SILENT or (commit, job) not in last:
-                last[commit, job] = sign, cost
-        for (commit, job), (sign, cost) in last.items():
-            self.add(commit, job, sign, cost)
-        for job in matching("--drop", self.options.drop, sorted(self.jobs)):
+        self.add_runs()
+        jobs = sorted(self.jobs)
+        for job in matching("--drop", self.options.drop, jobs):
             del self.jobs[job]
+
+    def add_runs(self) -> None:
+        """Take in, of the runs of one commit and job, the last that says something."""
+        self.runs.sort(key=FIRST)
+        last: Dict[Tuple[str, str], Run] = {}
+        for run in self.runs:
+            _, commit, job, sign, _ = run
+            key = commit, job
+            if sign != SILENT or key not in last:
+                last[key] = run
+        for _, commit, job, sign, cost in last.values():
+            self.add(commit, job, sign, cost)
 
     def files_of(self, source: str) -> Iterator[Source]:
         """The files of a folder and below, or a file that is named. Raises OSError."""
@@ -263,11 +309,13 @@ class Reader:
         for path in paths:
             stem, extension = os.path.splitext(path)
             if extension in readers:
-                place = 0, natural(path)
+                time = 0
                 if self.options.order == "time":
-                    place = os.stat(path).st_mtime_ns, natural(path)
+                    time = os.stat(path).st_mtime_ns
+                place = time, natural(path)
                 below = os.path.relpath(stem, folder)
-                yield place, path, below, readers[extension]
+                read = readers[extension]
+                yield place, path, below, read
 
     def read_table(self, path: str, _: str) -> None:
         """Take in a CSV file, oldest commit first; a last row that is torn is skipped. Raises Mistake or OSError."""
@@ -279,12 +327,15 @@ class Reader:
             mark = ","
             if first.count(";") > first.count(","):
                 mark = ";"
-            rows = csv.reader(itertools.chain([first], file), delimiter=mark)
+            lines = itertools.chain([first], file)
+            rows = csv.reader(lines, delimiter=mark)
             header = [name.strip() for name in next(rows, [])]
-            lacking = ", ".join(name for name in CELLS[:3] if name not in header)
+            lacking = [name for name in CELLS[:3] if name not in header]
             if lacking:
-                why = f"no column {lacking}; the first line names {', '.join(CELLS)} (the last two if they are known)"
-                raise Mistake(f"{path}:1: {why}")
+                raise Mistake(
+                    f"{path}:1: no column {', '.join(lacking)}; the first line names {', '.join(CELLS)} "
+                    "(the last two if they are known)"
+                )
             place_of = {name: place for place, name in enumerate(header)}
             places = [place_of.get(name, -1) for name in CELLS]
             cells_of = operator.itemgetter(*places)
@@ -299,11 +350,13 @@ class Reader:
                 try:
                     if not (commit and job and len(row) > last):
                         raise ValueError("commit, job or ok is missing")
-                    sign = VERDICTS.get(ok.strip().casefold())
-                    if sign is None:
+                    word = ok.strip().casefold()
+                    sign = VERDICTS.get(word, AWAY)
+                    if sign == AWAY:
                         why = "and not 1, 0, a word such as failed, or empty"
                         raise ValueError(f"ok is {ok!r} {why}")
-                    self.add(commit, job, sign, cost_of(seconds, gpus))
+                    cost = cost_of(seconds, gpus)
+                    self.add(commit, job, sign, cost)
                 except ValueError as error:
                     mistake = f"{path}:{rows.line_num}: {error}; mend the row"
         self.skipped += filter(None, [mistake])
@@ -325,23 +378,26 @@ class Reader:
         """Take in an event; a run whose CI named no commit is one by itself. Raises what json.loads may not."""
         if event["event"] == "run_start":
             run = event["run"]
-            commit = str(event.get("commit") or run)
-            self.started[run] = commit, len(event["gpus"])
+            self.gpus_of[run] = len(event["gpus"])
+            commit = event.get("commit") or run
+            self.commit_of[run] = str(commit)
         elif event["event"] == "test_end":
             run = event["run"]
             label = event["label"]
-            need = event.get("need")
             if "origin" in event and re.search(PART, label):
                 return  # of a split test, which has an end of its own as a whole
-            commit, gpus = self.started.get(run, (run, 1))
+            need = event.get("need")
             if need == "all":
-                need = gpus
+                need = self.gpus_of.get(run, 1)
+            commit = self.commit_of.get(run, run)
+            time = float(event["time"])
             cost = cost_of(event["seconds"], need)
             sign = sign_of(event["outcome"])
             if not isinstance(label, str):
                 raise TypeError("a label is a text")
-            self.runs.append((float(event["time"]), commit, label, sign, cost))
-            self.waits[label] = frozenset(event.get("after", ()))
+            after = event.get("after", ())
+            self.runs.append((time, commit, label, sign, cost))
+            self.waits[label] = frozenset(after)
 
     def read_json(self, path: str, below: str) -> None:
         """Take in statuses, or a service's jobs. Raises ValueError for half a file, Mistake for one of another form."""
@@ -371,17 +427,19 @@ class Reader:
         for job, record in statuses.items():
             try:
                 sign = sign_of(record["status"], otherwise=FAILED)
-                cost = cost_of(record.get("seconds"), record.get("gpus"))
+                seconds = record.get("seconds")
+                cost = cost_of(seconds, record.get("gpus"))
             except UNREADABLE:
                 raise ValueError(f"job {job!r} is {str(record)[:100]}") from None
             parts.append((job, sign, cost))
-            if sign == FAILED and job.endswith(("_build", "-build")):
+            if sign == FAILED and job.endswith(BUILDS):
                 broken.add(folded(job))
         for job, sign, cost in parts:
+            whole = folded(job)
             if not self.options.tests:
-                self.add(commit, folded(job), sign, cost)
-            elif job.endswith(("_test", "-test")):
-                if folded(job) in broken:
+                self.add(commit, whole, sign, cost)
+            elif job.endswith(TESTS):
+                if whole in broken:
                     sign = SILENT
                 self.add(commit, job, sign, cost)
 
@@ -401,8 +459,10 @@ class Reader:
             commit = match.group(match.lastindex or 0)
             job = os.path.basename(below)
         cases = []
-        for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
-            name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
+        tree = xml.etree.ElementTree.parse(path)
+        for case in tree.iter("testcase"):
+            names = case.get("classname"), case.get("name")
+            name = ".".join(filter(None, names))
             if job and not self.options.cases:
                 name = job
             tags = {child.tag for child in case}
@@ -411,7 +471,8 @@ class Reader:
                 sign = FAILED
             elif "skipped" in tags:
                 sign = SILENT
-            cost = cost_of(case.get("time", "").replace(",", ""))
+            seconds = case.get("time", "")
+            cost = cost_of(seconds.replace(",", ""))
             cases.append((commit, name, sign, cost))
         for part in cases:
             self.add(*part)
@@ -437,6 +498,17 @@ class Job(NamedTuple):
     red: int  # where it had been red for long before: it does not run for a change until it is mended
     cost: float  # seconds times GPUs a commit; where none are known, 1
 
+    def failures(self) -> int:
+        """How often it failed."""
+        failed = self.ran & ~self.passed
+        return ones_in(failed)
+
+    def red_since(self) -> int:
+        """The first commit after the last in which it passed where it ran."""
+        passed = self.passed.bit_length()
+        later = places_of(self.ran >> passed)
+        return passed + later[0]
+
 
 class History:
     """The jobs that count, by name and in its order, and the commits in which nearly all of them ran."""
@@ -444,28 +516,33 @@ class History:
     def __init__(self, reader: Reader, options: argparse.Namespace) -> None:
         """Raises Mistake where no job counts."""
         total = len(reader.commits)
+        last = max(0, total - options.recent)
         # What else a reader should know.
         self.notes = told("skipped, not whole", reader.skipped)
         signs = {}
+        failed = set()  # in the last runs, also in those that are left aside
         for job in sorted(reader.jobs):
-            if reader.jobs[job].strip(b" *"):
-                signs[job] = bytes(reader.jobs[job].ljust(total))
-        last = max(0, total - options.recent)
-        failed = {job for job in signs if FAILED in signs[job][last:]}
+            text = bytes(reader.jobs[job].ljust(total))
+            if text.strip(b" *"):
+                signs[job] = text
+            if FAILED in text[last:]:
+                failed.add(job)
         full = complete(signs.values(), options.complete)
-        if not all(full):
+        aside = full.count(False)
+        if aside:
             self.notes.append(
-                f"left aside: {counted(full.count(False), 'commit')} of {total:,}, in which less than "
+                f"left aside: {counted(aside, 'commit')} of {total:,}, in which less than "
                 f"{options.complete:g} % of the jobs ran; --complete 0 takes all"
             )
         self.commits = [*itertools.compress(reader.commits, full)]
-        for job, text in signs.items():
-            signs[job] = bytes(itertools.compress(text, full))
-        broken = [job for job, text in signs.items() if PASSED not in text]
+        broken = []
+        for job in [*signs]:
+            signs[job] = bytes(itertools.compress(signs[job], full))
+            if PASSED not in signs[job]:
+                broken.append(job)
+                del signs[job]
         if any(full):
             self.notes += told("left out, since they never passed", broken)
-        for job in broken:
-            del signs[job]
         if not signs:
             why = f"{', '.join(options.sources)}: no job passed in a commit that counts; {FORMS}"
             raise Mistake("; ".join([why, *self.notes]))
@@ -474,9 +551,9 @@ class History:
         self.counts_red = options.count == "red"
         self.jobs: Dict[str, Job] = {}
         for job, text in signs.items():
-            self.jobs[job] = job_of(text, costs.get(job, 1.0), self.counts_red)
+            cost = costs.get(job, 1.0)
+            self.jobs[job] = job_of(text, cost, self.counts_red)
         self.waits = reader.waits
-        # What failed in the last runs, also in those that are left aside.
         self.recent = failed.intersection(self.jobs)
 
     def closed(self, jobs: Iterable[str]) -> Jobs:
@@ -491,15 +568,18 @@ class History:
 
     def cost(self, jobs: Iterable[str]) -> float:
         """What jobs cost together a commit, the same in whatever order they come."""
-        return math.fsum(self.jobs[job].cost for job in jobs)
+        costs = (self.jobs[job].cost for job in jobs)
+        return math.fsum(costs)
 
     def old(self, number: int) -> Jobs:
         """The jobs that are in others than the newest of the first so many commits; those of the first one may be."""
-        return self.ran_in(0, max(1, number - NEW_RUNS))
+        end = max(1, number - NEW_RUNS)
+        return self.ran_in(0, end)
 
     def there(self, number: int) -> Jobs:
         """The jobs that are in the newest of the first so many commits: others run no longer."""
-        start = min(number - GONE_RUNS, number * (1 - GONE_SHARE))
+        others = number * (1 - GONE_SHARE)
+        start = min(number - GONE_RUNS, others)
         return self.ran_in(start, number)
 
     def verdicts(self, number: int) -> Dict[str, Verdicts]:
@@ -507,15 +587,32 @@ class History:
         past = bits_between(0, number)
         said = {}
         for name, job in self.jobs.items():
-            said[name] = job.ran & past, job.passed & past
+            ran = job.ran & past
+            passed = job.passed & past
+            said[name] = ran, passed
         return said
+
+    def newest(self, share: float, parts: int) -> List[Tuple[int, int]]:
+        """That share of the commits in so many parts at most: from which number to before which."""
+        count = len(self.commits)
+        length = math.floor(count * share)
+        first = count - length
+        edges = set()
+        for part in range(parts + 1):
+            done = length * part // parts
+            edges.add(first + done)
+        starts = sorted(edges)
+        return [*zip(starts, starts[1:])]
 
     def ran_in(self, start: float, end: int) -> Jobs:
         """The jobs that ran in the commits from one number to before another."""
         first = max(0, math.floor(start))
         window = bits_between(first, end)
-        jobs = self.jobs.items()
-        return frozenset(name for name, job in jobs if job.ran & window)
+        found = set()
+        for name, job in self.jobs.items():
+            if job.ran & window:
+                found.add(name)
+        return frozenset(found)
 
 
 def bits_between(start: int, end: int) -> int:
@@ -530,14 +627,16 @@ def union(many: Iterable[int]) -> int:
 def places_of(bits: int) -> List[int]:
     """The numbers of the commits that have a bit, the oldest first."""
     digits = bin(bits)[:1:-1]
-    return [match.start() for match in re.finditer("1", digits)]
+    ones = re.finditer("1", digits)
+    return [one.start() for one in ones]
 
 
 def matching(option: str, patterns: Iterable[str], jobs: Iterable[str]) -> Jobs:
     """The jobs that patterns (`*asan*`) name. Raises Mistake for a pattern that names none."""
     found: Jobs = frozenset()
     for pattern in patterns:
-        named = {*fnmatch.filter(jobs, pattern), *{pattern}.intersection(jobs)}
+        named = {*fnmatch.filter(jobs, pattern)}
+        named |= {pattern}.intersection(jobs)
         if not named:
             why = f"no job has such a name; there are {listed([*jobs])}"
             raise Mistake(f"{option} {pattern}: {why}")
@@ -552,34 +651,37 @@ def expected(signs: bytes) -> bytes:
     silences = re.split(b"[-+]", spoken)
     longest = max(map(len, silences))
     end = start + len(spoken) + longest
-    there = signs[start:end].replace(b" ", b"*")
+    there = signs[start:end]
+    there = there.replace(b" ", b"*")
     return signs[:start] + there + signs[end:]
 
 
-def complete(signs: Iterable[bytes], percent: float) -> List[bool]:
-    """For each commit, whether that share of the jobs that were there, or are named in it, said something.
+def complete(signs: Iterable[bytes], share: float) -> List[bool]:
+    """For each commit, whether so many percent of the jobs that were there, or are named in it, said something.
 
     So runs of a reduced set are left aside: what they leave out has neither passed nor failed.
     """
     full = []
     for column in zip(*map(expected, signs)):
-        away = column.count(AWAY)
-        ran = column.count(PASSED) + column.count(FAILED)
-        needed = (len(column) - away) * percent / 100
+        there = len(column) - column.count(AWAY)
+        ran = there - column.count(SILENT)
+        needed = there * share / 100
         full.append(ran >= max(1, needed))
     return full
 
 
 def bits_of(signs: bytes, sign: int) -> int:
     """A bit for each of these signs."""
-    ones = bytes(b"01"[each == sign] for each in SIGNS)
-    digits = signs.translate(bytes.maketrans(SIGNS, ones))
-    return int(digits[::-1], 2)
+    digits = bytearray(b"0" * 256)
+    digits[sign] = ord("1")
+    text = signs.translate(digits)
+    return int(text[::-1], 2)
 
 
 def heard(bits: int, silent: int) -> int:
     """For each commit of these the first, from it on, in which a job was not silent: a carry runs through silence."""
-    return (bits + silent) & ~silent
+    carried = bits + silent
+    return carried & ~silent
 
 
 def job_of(signs: bytes, cost: float, counts_red: bool) -> Job:
@@ -589,28 +691,34 @@ def job_of(signs: bytes, cost: float, counts_red: bool) -> Job:
     ran = passed | failed
     if counts_red:
         return Job(ran, passed, failed, 0, cost)
-    silent = bits_between(0, len(signs)) & ~ran
-    anew = failed & heard(passed << 1 | 1, silent)
+    every = bits_between(0, len(signs))
+    silent = every & ~ran
+    after = passed << 1 | 1
+    anew = failed & heard(after, silent)
     long = failed
     for _ in range(RED_RUNS - 1):
-        long = failed & heard(long << 1, silent)
+        after = long << 1
+        long = failed & heard(after, silent)
     start = long << 1
     end = heard(start, silent)
-    return Job(ran, passed, anew, (end - start) | end, cost)
+    red = (end - start) | end
+    return Job(ran, passed, anew, red, cost)
 
 
 def costs_of(reader: Reader, jobs: Iterable[str], full: List[bool]) -> Dict[str, float]:
     """Each job's median cost, the median of the others' where its own is unknown; empty if none costs anything."""
     medians = {}
     for job in jobs:
-        costs = reader.costs[job].items()
-        known = [cost for number, cost in costs if full[number]]
+        parts = reader.costs[job].items()
+        known = [cost for number, cost in parts if full[number]]
         if known:
             medians[job] = statistics.median(known)
     if not any(medians.values()):
         return {}
     usual = statistics.median(medians.values())
-    return {job: medians.get(job, usual) for job in jobs}
+    costs = dict.fromkeys(jobs, usual)
+    costs.update(medians)
+    return costs
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -627,6 +735,15 @@ def parse_pattern(text: str) -> Pattern[str]:
         raise argparse.ArgumentTypeError(why) from None
 
 
+def parse_percent(text: str) -> float:
+    """A number from 0 to 100. Raises ArgumentTypeError."""
+    if re.fullmatch(r"\d{1,3}(\.\d*)? ?%?", text):
+        share = float(text.rstrip("% "))
+        if share <= 100:
+            return share
+    raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
+
+
 def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """What is said of sources, here and in ci_dedup.py; returns the group of these options."""
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help=FORMS)
@@ -638,25 +755,30 @@ def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     add("--order", choices=["time", "name"], default="time", help=text)
     text = "of JUnit files: what in a path is the commit; default: the folder right below the source"
     add("--commit", type=parse_pattern, metavar="REGEX", help=text)
-    add("--cases", action="store_true", help="of JUnit files: each test case is a job")
+    text = "of JUnit files: each test case is a job"
+    add("--cases", action="store_true", help=text)
     text = "leave out jobs, by name or pattern ('*flaky*'), and their failures"
     add("--drop", action="append", default=[], metavar="JOB", help=text)
     return group
 
 
-def table_of(reader: Reader) -> str:
-    """What was read, as a CSV file."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(CELLS[:4])
+def table_of(reader: Reader) -> Iterator[Sequence[Any]]:
+    """What was read, row by row."""
+    yield CELLS[:4]
     for commit, number in reader.commits.items():
         for job, signs in reader.jobs.items():
-            sign = signs[number : number + 1]
-            cost = reader.costs[job].get(number)
-            if sign.strip():
-                ok = OKS[sign[0]]
-                rows.writerow([commit, job, ok, cost])
-    return text.getvalue().rstrip("\n")
+            sign = bytes(signs[number : number + 1])
+            costs = reader.costs[job]
+            if sign in OKS:
+                yield commit, job, OKS[sign], costs.get(number)
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as a CSV file."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def show(text: str) -> None:
@@ -673,6 +795,17 @@ def show(text: str) -> None:
             raise Mistake(why, EXIT_MACHINE) from None
 
 
+def write(path: str, text: str) -> None:
+    """Write a file. Raises Mistake."""
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+        with open(path, "wb") as file:
+            file.write(data)
+    except (OSError, UnicodeError) as error:
+        why = f"cannot write {path} ({error}); name another place"
+        raise Mistake(why, EXIT_MACHINE) from None
+
+
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line: returns the exit code, prints mistakes on stderr, never a traceback."""
     style = argparse.RawDescriptionHelpFormatter
@@ -685,7 +818,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         reader.read()
         if not reader.commits:
             raise Mistake(f"{', '.join(options.sources)}: no verdicts; {FORMS}")
-        show(table_of(reader))
+        table = csv_text(table_of(reader))
+        show(table.rstrip("\n"))
     except Mistake as mistake:
         print(f"{PROGRAM}: error: {mistake}", file=sys.stderr)
         return mistake.exit_code

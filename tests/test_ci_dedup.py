@@ -416,6 +416,15 @@ class Services(DedupCase):
         reader = self.read_from("builds.json")
         self.assertEqual((told(reader), prices(reader)), (["one: a+", "two: a-"], [{"a": 30.0}] * 2))
 
+    def test_buildkites_steps_need_no_name_of_their_own(self) -> None:
+        """Those of one step that run in parallel share one; what waited for a failure is `broken`, and says nothing."""
+        def job(name: Optional[str], state: str, part: Optional[int] = None) -> Dict[str, Any]:
+            return {"type": "script", "name": name, "command": "make", "state": state, "parallel_group_index": part,
+                    "created_at": "2026-03-01T09:00:00Z"}
+        jobs = [job("s", "failed", 0), job("s", "passed", 1), job(None, "passed"), job("late", "broken")]
+        self.write("builds.json", json.dumps([{"commit": "c", "jobs": jobs}]))
+        self.assertEqual(told(self.read_from("builds.json")), ["c: make+ s (0)- s (1)+"])
+
     def test_what_is_none_of_them_is_told(self) -> None:
         for text in ('{"jobs": [{"name": "a"}]}', '{"jobs": [7]}', '[{"pipeline": {}, "id": 1}]',
                      '{"jobs": [{"name": "a", "head_sha": "c", "started_at": "yesterday"}]}'):
