@@ -884,7 +884,8 @@ def ends_in_check(nodes: Nodes) -> bool:
     """Whether the last thing that a command does is to look: `export A=1; test -e F`."""
     if not nodes or nodes[-1].kind == "function":
         return False
-    return nodes[-1].name in CHECKS - {"true"} or any(map(ends_in_check, nodes[-1].bodies))
+    last = nodes[-1]
+    return last.name in CHECKS - {"true"} or any(map(ends_in_check, last.bodies))
 
 
 def can_fail(nodes: Nodes, infallible: Container[str]) -> bool:
@@ -1725,7 +1726,8 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         f". {shlex.quote(source)}; . {shlex.quote(copy)}", parsed.name, scratch
     )
     check_room(copy)  # else what bash has written of the state is not all of it
-    pieces = printed.replace(copy.encode(), to_bytes(parsed.name)).split(mark.encode())
+    printed = printed.replace(copy.encode(), to_bytes(parsed.name))
+    pieces = printed.split(mark.encode())
     tests = list(read_answers(parsed, pieces))
     if b"end" not in pieces[-2:]:
         lines = [test.line for test in parsed.tests[len(tests) :]]
@@ -2020,7 +2022,8 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     stems = Unique("{}_{}", str.casefold)  # some file systems do not tell `A.log` from `a.log`
     tests = []
     # The logs that the lists name come first: none of the runner's own takes their place.
-    for index in sorted(range(len(copies)), key=lambda index: not copies[index][0].junit):
+    indices = range(len(copies))
+    for index in sorted(indices, key=lambda index: not copies[index][0].junit):
         line, origin, label = copies[index]
         test = make_test(line, index, label, stems(stem_of(line, label)), options)
         tests.append(test._replace(origin=origin))
@@ -2158,7 +2161,9 @@ class History:
         if passes is None:
             return test.attributes.time
         seconds = sorted(seconds for _, seconds in sorted(passes)[-PASSES:])
-        return (seconds[(len(seconds) - 1) // 2] + seconds[len(seconds) // 2]) / 2
+        below = seconds[(len(seconds) - 1) // 2]
+        above = seconds[len(seconds) // 2]
+        return (below + above) / 2
 
 
 class Estimates(NamedTuple):
@@ -2738,7 +2743,8 @@ class Health:
         known: Dict[str, Union[int, str]] = {}
         query = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
         for line in tool(*self.SMI, query, *which).splitlines():
-            index, uuid, used, temperature, total = (line.split(", ") + [""] * 4)[:5]
+            fields = line.split(", ") + [""] * 4
+            index, uuid, used, temperature, total = fields[:5]
             if total.isdigit():
                 self.total[index] = self.total[uuid] = int(total)
             known[index] = known[uuid] = f"says {line}"
@@ -3232,7 +3238,8 @@ class Schedule:
         """When the next Tick is due, on the events' clock; infinity if none is."""
         while self.alarms and self.alarms[0][0] != self.alarms[0][2].due:
             heapq.heappop(self.alarms)
-        return min([self.poll_at, self.end_at, *(due for due, _, _ in self.alarms[:1])])
+        alarms = [due for due, _, _ in self.alarms[:1]]
+        return min([self.poll_at, self.end_at, *alarms])
 
     def watch(self, attempt: Attempt) -> None:
         """Note when something is due for an attempt."""
@@ -3522,7 +3529,8 @@ class Schedule:
         """Start every test that may start now, the first in starting order first."""
         actions: List[Action] = []
         self.pool.was_locked_out = False
-        first = [(line[0][0], need) for need, line in self.lines.items() if line]
+        waiting = {need: line for need, line in self.lines.items() if line}
+        first = [(line[0][0], need) for need, line in waiting.items()]
         heapq.heapify(first)
         while first:
             need = heapq.heappop(first)[1]
@@ -6987,9 +6995,6 @@ OWN_STATE = (
 CHANGES_IN_SUM = r"\+\+|--|(?<![=!<>])=(?!=)"
 # How a function or trap asks where it is called from.
 WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
-FAILED_STATUS = (
-    r"""(?:\[\[?|test) "?\$\?"? (?:-ne|!=|-gt) 0(?: \]\]?)?|\(\( ?\$\? (?:!=|>) 0 ?\)\)"""
-)
 # The status of the first command of a pipeline, which is that of a command alone.
 FIRST_STATUS = r"\$(?:PIPESTATUS\b|\{PIPESTATUS(?:\[0\])?\})"
 ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS|\$\{!|@P\}"
@@ -7073,7 +7078,8 @@ class Tells(NamedTuple):
             return False
         if node.name not in MAY_BE_PUT_OFF and not ARGUMENTS.isdisjoint(words_of(node)):
             return True
-        return self.looks_like_test(" ".join(token.text.strip("\"'") for token in node.words))
+        words = [token.text.strip("\"'") for token in node.words]
+        return self.looks_like_test(" ".join(words))
 
     def runs_no_test(self, words: Sequence[str], arguments: Sequence[str]) -> bool:
         """Whether a command with the arguments of its function (`"$@"`, `eval "$*"`) is not one simple test."""
@@ -7112,7 +7118,8 @@ class Site(NamedTuple):
 
     def passed_over(self) -> str:
         """How the commands begin that bash is to pass over: the letters of each, and a blank."""
-        starts = [re.match(r"\w*", " ".join(words_of(node)), re.ASCII) for node in self.path]
+        commands = [" ".join(words_of(node)) for node in self.path]
+        starts = [re.match(r"\w*", command, re.ASCII) for command in commands]
         return "".join(f"{start.group()} " for start in starts if start)
 
 
@@ -7142,7 +7149,6 @@ class Rest(NamedTuple):
     nodes: Sequence[Node]  # the commands that bash is not to run where they stand
     text: str  # bash: all of it, but for the test
     more: int  # statements behind that of the test which belong to it
-    always: bool  # it does something where the test has passed, too
     path: Sequence[Node]  # the simple commands to which bash comes where nothing is to be done
 
 
@@ -7165,7 +7171,8 @@ class Handler(NamedTuple):
 
 def words_of(node: Node) -> List[str]:
     """The words of a simple command with its assignments, without redirections."""
-    return [token.text.replace("\\\n", "") for token in (*node.assigned, *node.words)]
+    tokens = (*node.assigned, *node.words)
+    return [token.text.replace("\\\n", "") for token in tokens]
 
 
 def nested(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
@@ -7199,7 +7206,8 @@ def changed_by(node: Node) -> Set[str]:
     elif node.name in ASSIGNING or (node.name == "printf" and "-v" in words):
         names.update(re.findall(NAME, text))
         names.discard(node.name)
-        if node.name != "((" and any("$" in word.partition("=")[0] for word in words):
+        assigned = [word.partition("=")[0] for word in words]
+        if node.name != "((" and any("$" in name for name in assigned):
             names.add(ANY)
     elif not (node.words or node.kind):
         names.update(
@@ -7223,14 +7231,16 @@ def written_by(node: Node) -> List[str]:
 def reads_files(node: Node) -> bool:
     """Whether a command, but for those in it, looks into files, or whether they are there."""
     is_fed = any(token.text == "<" for token in node.redirects)
-    asks = node.name in ("[", "[[", "test") and re.search(rf"\s{FILE_TEST}\s", node.text)
+    is_check = node.name in ("[", "[[", "test")
+    asks = is_check and re.search(rf"\s{FILE_TEST}\s", node.text)
     return node.name in READS or is_fed or bool(asks) or has_patterns(node)
 
 
 def locals_of(node: Node) -> Set[str]:
     """The variables that a command makes local to its function."""
-    words = node.words[1:] * (node.name in ("local", "declare", "typeset"))
-    return {token.text.partition("=")[0].rstrip("+") for token in words}
+    if node.name not in ("local", "declare", "typeset"):
+        return set()
+    return {token.text.partition("=")[0].rstrip("+") for token in node.words[1:]}
 
 
 def is_wild(node: Node) -> bool:
@@ -7257,13 +7267,16 @@ def next_names(nodes: Iterable[Node]) -> Set[str]:
         names.add(node.name)
         text = node.text
         if node.kind:
-            text = " ".join(token.text for token in [*node.words, *node.redirects])
+            tokens = [*node.words, *node.redirects]
+            text = " ".join(token.text for token in tokens)
         has_text = any(re.fullmatch(r"\d*<<-?", token.text) for token in node.redirects)
         if has_text or re.search(ASKS_STATUS, text):
             names.add(LOOKS)
-        if node.name.strip("\\\"'") in ("exit", "return") and re.search(ENDS_AS_BEFORE, text):
+        is_end = node.name.strip("\\\"'") in ("exit", "return")
+        if is_end and re.search(ENDS_AS_BEFORE, text):
             names.add(LOOKS)
-        for inner in [*nested(text, SUBSHELL), *re.findall("`([^`]*)`", text)]:
+        backticks = re.findall("`([^`]*)`", text)
+        for inner in [*nested(text, SUBSHELL), *backticks]:
             names |= next_names(Reader(inner).nodes)
     return names - {""}
 
@@ -7271,14 +7284,14 @@ def next_names(nodes: Iterable[Node]) -> Set[str]:
 def has_glob(tokens: Iterable[Token]) -> bool:
     """Whether words may be file names to bash."""
     quoted = rf"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$\?|{FIRST_STATUS}"""
-    return any(
-        re.search(r"[*?[]", re.sub(quoted, "", without_calm(token.text))) for token in tokens
-    )
+    texts = [re.sub(quoted, "", without_calm(token.text)) for token in tokens]
+    return any(re.search(r"[*?[]", text) for text in texts)
 
 
 def has_patterns(node: Node) -> bool:
     """Whether bash may take words of a simple command, or of an array in it, for patterns of file names."""
-    arrays = [token for token in (*node.assigned, *node.words) if "=(" in token.text]
+    tokens = (*node.assigned, *node.words)
+    arrays = [token for token in tokens if "=(" in token.text]
     text = " ".join(token.text for token in arrays)
     if has_glob(arrays) or "$" in re.sub(r'"[^"]*"', "", text):
         return True
@@ -7330,9 +7343,11 @@ def read_handler(
         if node.kind == "function" and node.words[0].text not in names:
             names.add("function")
     words = [word for node in reached for word in written_by(node)]
-    needs_shell = any(re.search(WHERE, node.text) or node.after == "&" for node in reached)
+    asks_where = any(re.search(WHERE, node.text) for node in reached)
+    needs_shell = asks_where or any(node.after == "&" for node in reached)
+    definitions = [functions.get(node.name, ()) for node in reached]
     # Which of several functions counts, only bash knows.
-    is_unclear = any(len(functions.get(node.name, ())) > 1 for node in reached)
+    is_unclear = any(len(each) > 1 for each in definitions)
     names.difference_update({"", *functions})
     return Handler(
         frozenset(changes - own),
@@ -7379,14 +7394,6 @@ def path_of(nodes: Iterable[Node]) -> Tuple[List[Node], int]:
             path += inner
         status = int((node.lead == "!") != (status != 0))
     return path, status
-
-
-def asks_if_failed(statement: Sequence[Node]) -> bool:
-    """Whether a statement is `if [ $? -ne 0 ]; then …; fi`, which does nothing behind a test that passes."""
-    if len(statement) != 1 or len(statement[0].bodies) != 1 or statement[0].redirects:
-        return False
-    text = with_plain_status(statement[0].text)
-    return re.match(rf"if {FAILED_STATUS}[;\s]*then\b", text) is not None
 
 
 def with_plain_status(text: str) -> str:
@@ -7575,7 +7582,9 @@ class ScriptFile:
         if node.name == "coproc":
             return True
         if not node.kind:
-            self.add_call(node, followers.union([LOOKS] * (self.guards > 0)), self.guards > 0)
+            is_guarded = self.guards > 0
+            seen_by = followers.union([LOOKS] * is_guarded)
+            self.add_call(node, seen_by, is_guarded)
             if forks:  # perhaps, and the trap with it
                 self.wait_after([node])
             return False
@@ -7611,8 +7620,10 @@ class ScriptFile:
         if node.kind == "case" and ";&" in node.text:
             followers = followers | {LOOKS}
         if node.kind in LOOPS:  # a turn may look at the last status of the turn before
-            followers = followers.union(*map(next_names, [*node.conditions, *node.bodies]))
-        is_reader = any(each.name == "read" for part in node.conditions for each in walk(part))
+            parts = [*node.conditions, *node.bodies]
+            followers = followers.union(*map(next_names, parts))
+        conditions = chain.from_iterable(map(walk, node.conditions))
+        is_reader = any(each.name == "read" for each in conditions)
         self.readers += is_reader
         unseen += [self.visit(part, obstacle, followers) for part in node.bodies]
         self.readers -= is_reader
@@ -7644,14 +7655,12 @@ class ScriptFile:
         command = first
         nodes: List[Node] = list(statement[1:])
         more = 0
-        always = True
         if (
             first.kind == "if"
             and not first.redirects
             and list(map(len, first.conditions)) == [1]
         ):
             command = copy.copy(first.conditions[0][0])
-            always = command.lead != "!" or len(first.bodies) > 1
             for token in [*command.assigned, *command.words][:1]:
                 command.start = token.start
             command.text = self.text[command.start : command.end]
@@ -7660,7 +7669,6 @@ class ScriptFile:
         elif not nodes:
             nodes = self.statements_on_status(following)
             more = len(statements_of(nodes))
-            always = not asks_if_failed(nodes)
         joined = {node.before for node in nodes} & {*PIPES}
         is_handler = [node.before for node in statement[1:]] == ["||"]
         if is_handler or joined or not nodes or not self.tells.is_test(command):
@@ -7678,7 +7686,7 @@ class ScriptFile:
             command.text += "\n(exit $((PIPESTATUS)))"
         tail = nodes if more else []
         path, _ = path_of([*statement, *tail])
-        return Rest(command, nodes, plain, more, always, path[1:])
+        return Rest(command, nodes, plain, more, path[1:])
 
     def has_all(self, names: Iterable[str], text: str) -> bool:
         """Whether a piece of the function that is being read has all mentions of these names in it."""
@@ -7695,7 +7703,8 @@ class ScriptFile:
         seen = ASKS_STATUS
         for statement in following:
             text = "\n".join(node.text for node in statement)
-            if not re.search(seen, text) or not all(map(self.can_be_put_off, walk(statement))):
+            can_wait = all(map(self.can_be_put_off, walk(statement)))
+            if not can_wait or not re.search(seen, text):
                 break
             tail += statement
             for node in walk(statement):
@@ -7809,7 +7818,8 @@ class ScriptFile:
         words += [token.text for token in command.redirects if token.kind != "operator"]
         before = ""
         for token in [*command.assigned, *command.words[1:]]:
-            words.append("\\>\\>" * bool(re.match("-o$|--out[^=]*$", before)) + token.text)
+            is_output = re.match("-o$|--out[^=]*$", before) is not None
+            words.append("\\>\\>" * is_output + token.text)
             before = token.text
         return tuple(word for word in words if not can_change(word))
 
@@ -7844,7 +7854,8 @@ class ScriptFile:
             junit=junit_word(words),
         )
         test = with_words(with_mask(test, masks))
-        if not ARGUMENTS.isdisjoint([word for word in words[:2] if word != "eval"][:1]):
+        command_words = [word for word in words[:2] if word != "eval"]
+        if not ARGUMENTS.isdisjoint(command_words[:1]):
             test = test._replace(first='"${1%%[$IFS]*}"')
         if re.search(SUBSTITUTION, test.junit):
             return test._replace(junit="")
@@ -7917,7 +7928,8 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
         return False
     for operator, word in zip(node.redirects, node.redirects[1:]):
         is_copy = operator.text.endswith(">&") and re.fullmatch("[12]?-?", word.text)
-        if operator.kind == "operator" and not is_copy and word.text != "/dev/null":
+        is_harmless = is_copy or word.text == "/dev/null"
+        if operator.kind == "operator" and not is_harmless:
             return False
     if node.kind:
         return True
@@ -7951,7 +7963,6 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #   react     snapshot, status of the last reaction,  what changes back the state; what sets that of the next test that
 #             what has run since the last join        failed, and _rt_handle; nothing if there is none
 #   doubts    text, behind the script's name          nothing; what has gone ahead of what it should have waited for
-#   fears     the same                                nothing; the same, where the script ends with 0
 #   failed    label, status, line                     nothing; bash itself is about to call a handler
 #   told      the same                                no answer; a subshell is about to call one
 #   alone     line, command                           nothing; from here on bash runs the script by itself
@@ -8178,7 +8189,7 @@ _rt_look() {     # whether a folder is there already; it is to be the same when 
     _rt_looked+=("$1" "$_rt_fd")
     _rt_ran+=("1:$_rt_source:$_rt_line:$_rt_command")
   fi
-  [[ $_rt_fd && $_rt_fd -lt 250 ]] || _rt_join
+  [[ $_rt_fd && $_rt_fd -lt 140 ]] || _rt_join
 }
 _rt_look_again() {
   local _rt_n _rt_fd
@@ -8204,7 +8215,7 @@ _rt_react() {    # to the tests that have failed, one after the other, as the ru
 _rt_return() { return "$1"; }
 _rt_exit() { builtin exit "$1"; }
 _rt_handle() {   # the status of a test, its handler, the options and the positional parameters at its place
-  local PS4=$'\1'$PS4 _rt_failed=$1 _rt_text=$2 _rt_set=${3//[!aux]/} _rt_e=${3//[!e]/}
+  local PS4=$'\1'$PS4 _rt_failed=$1 _rt_text=$2 _rt_set=${3//[!aux]/}
   _rt_text="{ ${_rt_set:+set -$_rt_set; }_rt_return $1; } 2>/dev/null"$'\n'"{ $_rt_text"$'\n'
   _rt_text+="{ _rt_reacted=\$?; set +aux; } 2>/dev/null; }"
   shift 3
@@ -8229,12 +8240,11 @@ _rt_end() {
     _rt_leave_as "$_rt_status"
     _rt_over=1
   fi
-  set "-${_rt_flags//[!aeuvx]/}$_rt_x${_rt_e-}"
+  set "-${_rt_flags//[!aeuvx]/}$_rt_x"
   return "$_rt_status"
 }
 _rt_leave() {    # ends a script that has come to its end already, which bash does without the rest of its EXIT trap
   _rt_leave_as "$1"
-  [[ ! $_rt_farewell ]] || _rt_ask fears ': the trap for EXIT ran without `set -e`'
   case $_rt_farewell in    # the script's arguments are not here
     *\$[0-9@*#]* | *\$\{[0-9@*]*) _rt_ask doubts ': the trap for EXIT went ahead of what ends the script' ;;
   esac
@@ -8359,7 +8369,8 @@ class ScriptShell:
         environment = {**(self.job.environment or {}), b"BASH_ENV": path.encode()}
         job = self.job._replace(environment=environment)
         self.process = Process(self.reaper)
-        threading.Thread(target=self.run, args=(job, list(own.values())), daemon=True).start()
+        work = (job, list(own.values()))
+        threading.Thread(target=self.run, args=work, daemon=True).start()
         threading.Thread(target=self.listen, daemon=True).start()
 
     def run(self, job: Job, own: Sequence[int]) -> None:
@@ -8447,7 +8458,8 @@ class ScriptTrace:
     def show(self, end: float = math.inf) -> None:
         """Show more of what the script has printed."""
         with suppress(OSError):
-            self.shown = max(self.shown, self.trace.copy(self.source, self.shown, end))
+            shown = self.trace.copy(self.source, self.shown, end)
+            self.shown = max(self.shown, shown)
 
     def hold(self, offset: int) -> None:
         """Show what the script had printed before it handed a test over."""
@@ -8628,8 +8640,6 @@ class Script:
         # Commands may have other names than the files say: by aliases, or what `eval` makes.
         self.is_wild = False
         self.has_aliases = False  # and bash heeds them
-        self.end_reads = False  # a trap for EXIT looks into files
-        self.end_names: Set[str] = set()  # what it may look at otherwise
 
     def read(self, source: str, text: str) -> ScriptFile:
         """Read a file of the script, and others again whose loops go through what its handlers change."""
@@ -8648,7 +8658,8 @@ class Script:
         self.has_aliases = self.has_aliases or bool(re.search("expand_aliases|posix", text))
         for node in commands:
             if node.name == "trap" and len(node.words) > 2:
-                self.read_trap(node)
+                nodes = Reader(unquoted(node.words[1].text)).nodes
+                self.changes |= read_handler(nodes, self.functions).changes
         for each in self.files.values():
             for site, _ in each.found:
                 self.changes |= read_handler(site.nodes, self.functions).changes
@@ -8658,15 +8669,6 @@ class Script:
             if not each.heads.isdisjoint(changes - each.changes):
                 self.files[name] = ScriptFile(name, each.text, self.tells, changes)
         return self.files[source]
-
-    def read_trap(self, node: Node) -> None:
-        """Note what a trap looks at, or changes."""
-        reaction = read_handler(Reader(unquoted(node.words[1].text)).nodes, self.functions)
-        if {"EXIT", "0"} & {token.text for token in node.words[2:]}:
-            self.end_names |= self.reach(node.text, {})
-            self.end_reads = self.end_reads or len(reaction.reads) > 0
-        else:
-            self.changes |= reaction.changes
 
     def tables(self) -> str:
         """What the hook has to know of the lines of all files, as bash."""
@@ -8691,9 +8693,8 @@ class Script:
             there = re.fullmatch(IS_THERE, node.text)
             if there is not None:
                 word = there.group(1)
-                if node.name == "[[" and not re.search(
-                    "[\"']", word
-                ):  # it does not split words
+                is_quoted = re.search("[\"']", word)
+                if node.name == "[[" and not is_quoted:  # it does not split words
                     word = f'"{word}"'
                 node = Reader(f"echo {word}").nodes[0]
             loose = re.findall(NAME, re.sub(r'"[^"]*"', "", command))
@@ -8716,12 +8717,9 @@ class Script:
 
         The trap does not see a file that has nothing but functions.
         """
-        for name in (
-            place.site.test.first,
-            *place.followers,
-            *(node.name for node in walk(place.site.nodes)),
-        ):
-            is_known = name in self.functions or name in MAY_BE_PUT_OFF | self.sought
+        handlers = [node.name for node in walk(place.site.nodes)]
+        for name in (place.site.test.first, *place.followers, *handlers):
+            is_known = name in self.functions or name in self.sought
             if not is_known and re.fullmatch(r"[\w-]+", name):
                 self.sought.add(name)
                 return name
@@ -8733,10 +8731,12 @@ class Script:
         reached: Set[str] = set()
         for each in waiting:  # it grows
             # A function may be named as no variable can be.
-            new = {*re.findall(NAME, each), *re.findall(r"[\w.:+-]+", each)} - reached
+            words = re.findall(r"[\w.:+-]+", each)
+            new = {*re.findall(NAME, each), *words} - reached
             reached |= new
             for name in new:
-                waiting += [node.text for node in self.functions.get(name, ()) if name != but]
+                bodies = [node.text for node in self.functions.get(name, ())]
+                waiting += bodies * (name != but)
                 waiting.append(state.get(name, "").partition("=")[2])
         return reached
 
@@ -8775,7 +8775,8 @@ class Script:
                 break
         waiting = list(names)
         for name in waiting:  # it grows
-            bodies = chain.from_iterable(node.bodies for node in self.functions.get(name, ()))
+            nodes = self.functions.get(name, ())
+            bodies = chain.from_iterable(node.bodies for node in nodes)
             found = set().union(*map(next_names, bodies)) - names
             names |= found
             waiting += found
@@ -8783,9 +8784,10 @@ class Script:
 
     def asks(self, place: Place) -> bool:
         """Whether the script has anything that looks at the status of some command."""
-        asks = rf"{ASKS_STATUS}|\bexit\b(?! *\d)|\breturn\b(?! *\d)|\bERR\b"
-        has_callers = len(place.frames) > 0
-        return has_callers or any(re.search(asks, file.text) for file in self.files.values())
+        if place.frames:
+            return True
+        asks = rf"{ASKS_STATUS}|\b(?:exit|return)\b(?! *\d)|\bERR\b"
+        return any(re.search(asks, file.text) for file in self.files.values())
 
     def is_watched(self, followers: Iterable[str], flags: str) -> bool:
         """Whether something may look at a status in a shell with these options (`$-`), by what comes behind it."""
@@ -8868,22 +8870,18 @@ class Certainty:
         names = (then.keys() | after.keys()) - OWN_LIFE
         changed = {name for name in names if then.get(name) != after.get(name)}
         self.reacted |= changed
-        state = {name: text for name, text in after.items() if name not in reaction.borrowed}
-        state.update(
-            (name, text) for name, text in reaction.now.items() if name in reaction.borrowed
-        )
+        borrowed = reaction.borrowed
+        state = {name: text for name, text in after.items() if name not in borrowed}
+        state.update((name, text) for name, text in reaction.now.items() if name in borrowed)
         is_exported = any(has_attribute("x", name, then, after) for name in changed)
         seen = self.who_has_seen(changed, later, after, is_exported)
-        if any(name in reaction.borrowed or name.startswith(" set ") for name in changed):
+        if any(name in borrowed or name.startswith(" set ") for name in changed):
             seen.append(f"{reaction.handed.test.where}:the script")
         self.doubt(reaction.handed, seen, status)
         handler = reaction.handed.handler
         if reaction.status and later and (handler.reads or handler.writes):
-            self.fears.append(
-                ahead_of(
-                    f"{later[0].test.where}:{later[0].place.command}", reaction.handed.test
-                )
-            )
+            first = f"{later[0].test.where}:{later[0].place.command}"
+            self.fears.append(ahead_of(first, reaction.handed.test))
         return state
 
     def who_has_seen(
@@ -8897,12 +8895,15 @@ class Certainty:
 
         A program may look at all that is exported.
         """
-        by_name = changed and (self.is_indirect or not self.seen.isdisjoint(changed))
+        has_seen = self.is_indirect or not self.seen.isdisjoint(changed)
+        by_name = changed and has_seen
         of_shell = any(name.startswith(" ") for name in changed)
         if not (by_name or of_shell or is_exported):
             return []
         # Each with its first word: if that is a function, what it runs is told by itself.
-        texts = [(text, text.split(":", 2)[2].split(" ")[0]) for text in self.ran]
+        commands = [text.split(":", 2)[2] for text in self.ran]
+        first_words = [command.split(" ")[0] for command in commands]
+        texts = list(zip(self.ran, first_words))
         texts += [(f"{each.test.where}:{each.place.site.test.body}", "") for each in later]
         if of_shell:
             return [text for text, called in texts if called not in self.script.functions]
@@ -8911,23 +8912,19 @@ class Certainty:
             command = text.split(":", 2)[2]
             names = self.script.reach(command, state, called)
             is_program = not called or re.match(self.script.tells.calm, called)
-            if (
-                (is_exported and is_program)
-                or re.search(INDIRECT, command)
-                or not names.isdisjoint(changed)
-            ):
+            sees_exports = is_exported and is_program
+            sees_any = re.search(INDIRECT, command)
+            if sees_exports or sees_any or not names.isdisjoint(changed):
                 seen.append(text)
         return seen
 
     def doubt(self, handed: Handed, seen: List[str], status: int) -> None:
         """Note the first of what has seen too much, or that something has looked at the status of a reaction."""
         site = handed.place.site
-        ends = not site.rest and re.search("[eR]", handed.said.flags)
-        if status > 255 or (
-            status
-            and site.handler
-            and (ends or self.script.is_watched(handed.place.followers, handed.said.flags))
-        ):
+        flags = handed.said.flags
+        ends = not site.rest and re.search("[eR]", flags)
+        is_watched = ends or self.script.is_watched(handed.place.followers, flags)
+        if status > 255 or (status and site.handler and is_watched):
             seen.append(f"{handed.test.where}:what looks at the status of its handler")
         self.doubts += [ahead_of(text, handed.test) for text in seen[:1]]
 
@@ -8996,8 +8993,10 @@ class ScriptRun(Run):
             b"RUN_TESTS_LABEL": to_bytes(self.name),
             b"RUN_TESTS_ATTEMPT": b"1",
         }
-        log = os.path.join(self.record.log_dir, os.path.basename(self.name) + ".log")
-        job = Job(self.host.bash, list(map(to_bytes, words)), environment, log, stdin=None)
+        name = os.path.basename(self.name) + ".log"
+        log = os.path.join(self.record.log_dir, name)
+        arguments = list(map(to_bytes, words))
+        job = Job(self.host.bash, arguments, environment, log, stdin=None)
         return ScriptShell(job, self.host.reaper, self.inbox.put)
 
     def start_script(self) -> None:
@@ -9046,7 +9045,8 @@ class ScriptRun(Run):
     def follow_up(self) -> None:
         """What any event may have made possible or necessary."""
         schedule = self.schedule
-        if self.batch and (self.joined or self.has_ended or time.monotonic() >= self.batch_at):
+        is_due = time.monotonic() >= self.batch_at
+        if self.batch and (self.joined or self.has_ended or is_due):
             self.submit()
         if not self.is_ending and (
             schedule.interrupts or schedule.failure or schedule.is_overdue
@@ -9139,7 +9139,8 @@ class ScriptRun(Run):
         read = Reader(command).nodes
         words = tuple(words_of(read[0])) if read else ()
         file = self.script.files[source]
-        sites = [site for site in file.sites.get(int(line), ()) if site.words == words]
+        on_line = file.sites.get(int(line), ())
+        sites = [site for site in on_line if site.words == words]
         same = {
             call.node.start
             for call in file.calls.get(int(line), ())
@@ -9168,11 +9169,6 @@ class ScriptRun(Run):
         self.certainty.doubts.append(self.name + text)
         return ""
 
-    def on_fears(self, _offset: int, text: str) -> str:
-        """The same, which matters where the script ends with 0."""
-        self.certainty.fears.append(self.name + text)
-        return ""
-
     def ask_state(self, place: Place) -> str:
         """Bash that tells of itself where it has come to a test, or first scans what it comes to there."""
         site = place.site
@@ -9185,7 +9181,8 @@ class ScriptRun(Run):
         if not site.test.has_mask and self.machine.variables:
             mask = f"${{{self.machine.variables[0]}-}}"
         join = "_rt_join; "
-        if self.script.changes.isdisjoint(self.script.reach(site.test.body, {})):
+        reached = self.script.reach(site.test.body, {})
+        if self.script.changes.isdisjoint(reached):
             join = ""
         named = self.script.reach(site.handler, {})
         calls = " ".join(named & self.script.functions.keys())
@@ -9329,7 +9326,8 @@ class ScriptRun(Run):
         why = self.bare_obstacle(line, place, said, reaction) * (not site.handler)
         if why:
             return why
-        called = {node.name for node in walk(site.nodes)} & set(self.options.handlers)
+        names = {node.name for node in walk(site.nodes)}
+        called = names & set(self.options.handlers)
         if not called <= self.script.functions.keys():
             return "its handler is no function"
         if "BASH_SOURCE" in line.body and line.file != self.name:
@@ -9368,7 +9366,8 @@ class ScriptRun(Run):
     def bare_obstacle(self, line: TestLine, place: Place, said: State, reaction: str) -> str:
         """Why bash has to run a test without a handler itself: something looks at its status."""
         site = place.site
-        is_inside = site.function or (line.first in self.script.functions and "E" in said.flags)
+        is_function = line.first in self.script.functions
+        is_inside = site.function or (is_function and "E" in said.flags)
         if said.error and is_inside:
             return "a trap for ERR looks at its status"
         if said.error and (site.path or "LINENO" in reaction):
@@ -9378,8 +9377,6 @@ class ScriptRun(Run):
         if "e" not in said.flags and not reaction.endswith(END):
             is_watched = self.script.is_watched(place.followers, said.flags)
             return "what follows may look at its status" * is_watched
-        if place.frames and not self.script.end_names.isdisjoint(self.script.locals):
-            return "the trap for EXIT names what is local to a function"
         calls = chain.from_iterable(place.callers)
         return "what calls it may look at its status" * any(call.is_guarded for call in calls)
 
@@ -9408,12 +9405,14 @@ class ScriptRun(Run):
             line, len(self.tests), label, self.stems(stem_of(line, label)), self.options
         )
         tell_unheeded([test], self.host.heeds)
+        there = len(self.machine.devices)
         if line.attributes.gpus is None:  # CUDA leaves out what is not there
             asked = asks_for_several(line, self.options)
             if asked is not None:
                 said = [int(each) for each in asked.groups() if each and each.isdigit()]
-                test = test._replace(gpus=max(said, default=len(self.machine.devices)))
-            test = test._replace(gpus=min(test.gpus, max(len(self.machine.devices), 1)))
+                test = test._replace(gpus=max(said, default=there))
+            most = max(there, 1)
+            test = test._replace(gpus=min(test.gpus, most))
         return self.host.fitted(test._replace(announces=False), self.options)
 
     def test_of(self, line: TestLine, site: Site, said: State) -> Test:
@@ -9471,14 +9470,9 @@ class ScriptRun(Run):
     def on_end(self, _offset: int) -> None:
         """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
         self.has_ended = True
-        reaction = self.certainty.reaction
         if self.handed and not self.joined:
             self.certainty.doubts.append(
                 f"{self.handed[0].test.where}: the end of the script went ahead of its tests"
-            )
-        if reaction and reaction.handed.test not in self.last_ones:
-            self.certainty.doubts.append(
-                f"{reaction.handed.test.where}: the script went ahead of a handler that has ended it"
             )
         if self.shell.fault:
             raise self.shell.fault
@@ -9493,8 +9487,7 @@ class ScriptRun(Run):
 
     def has_reaction(self, handed: Handed) -> bool:
         """Whether a script does something about how a test has ended."""
-        rest = handed.place.site.rest
-        if rest is not None and (rest.always or "x" in handed.said.flags):
+        if handed.place.site.rest is not None:
             return True
         return bool(handed.reaction) and self.has_failed(handed)
 
@@ -9503,10 +9496,10 @@ class ScriptRun(Run):
         self.check_shells()
         for handed in self.handed:
             has_reaction = handed.reaction or handed.place.site.rest
-            if self.has_failed(handed) and not has_reaction and self.script.asks(handed.place):
-                self.certainty.fears.append(
-                    ahead_of(f"{handed.test.where}:the script", handed.test)
-                )
+            is_silent = self.has_failed(handed) and not has_reaction
+            if is_silent and self.script.asks(handed.place):
+                script = f"{handed.test.where}:the script"
+                self.certainty.fears.append(ahead_of(script, handed.test))
         self.handling = [
             handed for handed in self.handed if not self.is_ending and self.has_reaction(handed)
         ]
@@ -9581,17 +9574,16 @@ class ScriptRun(Run):
         status = shell_status(self.shell.status)
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
-            if self.script.end_reads and self.certainty.reaction:
-                test = self.certainty.reaction.handed.test
-                self.certainty.fears.append(
-                    f"{test.where}: {self.ahead[0]} went ahead of this failure and the trap for EXIT"
-                )
         if not self.tests and not self.alone and not pool.sequential:
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         for place, why in list(self.alone.items())[:1]:
             warn(
                 f"tests of {counted(len(self.alone), 'line')} could not run beside others; {place}: {why}"
             )
+        reaction = self.certainty.reaction
+        if reaction is not None:
+            end = f"{reaction.handed.test.where}:its end by a failure"
+            self.certainty.fears.append(ahead_of(end, reaction.handed.test))
         fears = self.certainty.fears * (status == 0)
         for doubt in [*self.certainty.doubts, *fears][:1]:
             warn(
