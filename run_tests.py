@@ -935,7 +935,8 @@ def command_can_fail(node: Node, infallible: Container[str]) -> bool:
 def hides_failures(nodes: Nodes, infallible: Container[str]) -> bool:
     """Whether a command passes whatever its parts do, other than by an explicit `|| true`."""
     last = nodes[-1]
-    if can_fail(nodes, infallible) or (last.before == "||" and last.name in ("true", ":")):
+    is_wish = last.before == "||" and last.name in ("true", ":")
+    if is_wish or can_fail(nodes, infallible):
         return False
     # A check or a change that fails is no failure of a test, unless the line says what to do then.
     harmless = {"", *CHECKS, *STATE_WORDS}
@@ -1231,7 +1232,8 @@ class ListFile:
     def said_with(self, nodes: Nodes) -> str:
         """What `set` has said so far, with each `set` of a command that no `&&` or `||` may keep from running."""
         sets = (node for node in walk(nodes) if node.name == "set" and node.before == ";")
-        return self.said + "".join(node.text.partition(" -- ")[0] for node in sets)
+        texts = [node.text.partition(" -- ")[0] for node in sets]
+        return self.said + "".join(texts)
 
 
 # Says for each whole command of standard input its first and last line, from 0, and what is wrong with it. A command
@@ -1395,21 +1397,24 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         )
     is_handled = last.name == "test_fail" and last.before == "||"
     if is_handled:  # `test_fail >&2` has no label
-        label = "".join(token.text for token in nodes.pop().words[1:2])
+        words = nodes.pop().words
+        label = "".join(token.text for token in words[1:2])
     first = nodes[0]
     end = nodes[-1].end
     prefix: List[Token] = []
     if first.words and reader.tokens[: len(first.assigned)] == first.assigned:
         prefix, first.assigned = first.assigned, []
     start = [first.start, *(token.end for token in prefix)][-1]
-    documents = ["\n" + each.text[:-1] for each in reader.documents if each.start > end]
-    word = "".join(token.text for token in first.words[:1] if not first.kind)
+    behind = [each for each in reader.documents if each.start > end]
+    documents = ["\n" + each.text[:-1] for each in behind]
+    word = "".join(token.text for token in first.words[:1]) * (not first.kind)
+    own = [token.text for token in reader.tokens if token.end <= end]
     test = TestLine(
         parsed.name,
         line,
         reader.text[start:end].strip(" \t") + "".join(documents),
         word,
-        key_of([*(token.text for token in reader.tokens if token.end <= end), *documents]),
+        key_of([*own, *documents]),
         attributes,
         label=label,
         junit=junit_word([token.text for token in inner_command(first).words]),
@@ -1692,7 +1697,8 @@ def reading_script(parsed: ListFile) -> str:
     """The list's shell state, with a call of _rt_test in place of each test."""
     lines = list(parsed.script)
     for test in parsed.tests:
-        words = " ".join(map(shlex.quote, test.to_expand())).replace("\n", "'$'\\n''")
+        words = " ".join(map(shlex.quote, test.to_expand()))
+        words = words.replace("\n", "'$'\\n''")
         lines[test.line - 1] += f'{{ _rt_test {words} "$@"; }} 2>/dev/null'
     lines[-1] += "{ _rt_end ; } 2>/dev/null"
     # Here, since `.` keeps traps from a file.
@@ -1887,7 +1893,8 @@ def clean_label(label: str) -> str:
 def with_folder(test: TestLine) -> TestLine:
     """A test for pytest, where its first word is a folder and no command; else the same."""
     first = test.first
-    is_there = first and os.path.isdir(os.path.join(test.shell.directory, first))
+    path = os.path.join(test.shell.directory, first)
+    is_there = first and os.path.isdir(path)
     if not is_there or first in NOT_FOLDERS:
         return test
     if "/" not in first and find_program(first):
@@ -1909,10 +1916,10 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         if line.in_log_dir:
             words.append(f"--junitxml={shlex.quote(junit)}")
         words += map(shlex.quote, options.pytest_args)
-    if not line.junit or (os.path.exists(junit) and not os.path.isfile(junit)):
-        junit = (
-            ""  # there is none, or it is a device, which is never replaced, and tells nothing
-        )
+    if not line.junit:
+        junit = ""
+    elif os.path.exists(junit) and not os.path.isfile(junit):
+        junit = ""  # a device, which is never replaced, and tells nothing
     timeout = options.timeout
     if line.attributes.timeout is not None:
         timeout = line.attributes.timeout
@@ -1944,7 +1951,8 @@ def need_of(line: TestLine, options: Options) -> float:
     if not line.has_mask:
         return options.gpus_per_test
     entries = map(str.strip, line.mask.split(","))
-    return len(list(itertools.takewhile(lambda entry: entry not in ("", "-1"), entries)))
+    shown = itertools.takewhile(lambda entry: entry not in ("", "-1"), entries)
+    return len(list(shown))
 
 
 def find_program(name: str, environment: Any = None) -> Optional[str]:
@@ -2047,7 +2055,8 @@ def for_runs(
             parsed.complain(line.line, f"after={name} names no test; write the label of one")
     if line.junit and repeat > 1:
         lock += (line.junit,)
-    return line._replace(attributes=line.attributes._replace(after=tuple(after), lock=lock))
+    attributes = line.attributes._replace(after=tuple(after), lock=lock)
+    return line._replace(attributes=attributes)
 
 
 def list_text(name: str) -> str:
@@ -2157,7 +2166,8 @@ class History:
 
     def duration(self, test: Test) -> Optional[float]:
         """Seconds: the median of the last passes, else what the list says, else None."""
-        passes = self.passes.get((test.key, test.label)) or self.passes.get(test.key)
+        named = self.passes.get((test.key, test.label))
+        passes = named or self.passes.get(test.key)
         if passes is None:
             return test.attributes.time
         seconds = sorted(seconds for _, seconds in sorted(passes)[-PASSES:])
@@ -2304,7 +2314,8 @@ def reach(start: Iterable[Graph], edges: Mapping[Graph, Sequence[Graph]]) -> Fro
 
 def has_word(test: Test, word: str) -> bool:
     """Whether a word, case folded, is a part of a test's label or tags."""
-    return any(word in name.casefold() for name in (test.label, *test.attributes.tags))
+    names = (test.label, *test.attributes.tags)
+    return any(word in name.casefold() for name in names)
 
 
 def deferred_tests(tests: Sequence[Test], options: Options) -> Dict[Test, str]:
@@ -2338,7 +2349,8 @@ def shard_of(
     tests that `after` ties together stay together.
     """
     widest = int(max([1, *(test.gpus for test in tests if test.gpus < ALL_GPUS)]))
-    weights = {test: seconds[test] * int(min(max(test.gpus, 1), widest)) for test in tests}
+    widths = {test: int(min(max(test.gpus, 1), widest)) for test in tests}
+    weights = {test: seconds[test] * widths[test] for test in tests}
     ties = leaders_of(tests)
     for leader, followers in followers_of(tests).items():
         ties[leader] = [*ties[leader], *followers]
@@ -3018,7 +3030,8 @@ def best_block(free: Sequence[int], count: int) -> Sequence[int]:
         [index for _, index in row]
         for _, row in itertools.groupby(enumerate(free), lambda pair: pair[1] - pair[0])
     ]
-    return min((row for row in rows if len(row) >= count), key=len, default=free)[:count]
+    fitting = (row for row in rows if len(row) >= count)
+    return min(fitting, key=len, default=free)[:count]
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -3605,7 +3618,8 @@ def shortest(tests: Sequence[Test], seconds: Mapping[Test, float], pool: Pool) -
     """Seconds that no order of these tests beats: all GPUs busy all the time, or the longest chain of `after`."""
     gpu_s = math.fsum(work_of(test, seconds, pool.size) for test in tests)
     cpu_s = math.fsum(seconds[test] for test in tests if not test.gpus)
-    chain_s = max((length for _, length in chains_of(tests, seconds).values()), default=0.0)
+    chains = chains_of(tests, seconds).values()
+    chain_s = max((length for _, length in chains), default=0.0)
     return max(gpu_s / max(pool.size, 1), cpu_s / max(pool.cpus, 1), chain_s)
 
 
@@ -3777,7 +3791,8 @@ def process_info(pid: int) -> Optional[ProcessInfo]:
         head, _, rest = file.read().rpartition(b") ")
         state, parent, group, session, *more = rest.split()
         if state not in (b"Z", b"X") or more[13] != b"1":
-            name = re.sub(CONTROL, "?", head.partition(b"(")[2].decode("utf-8", "replace"))
+            name = head.partition(b"(")[2].decode("utf-8", "replace")
+            name = re.sub(CONTROL, "?", name)
             return ProcessInfo(pid, name, int(parent), int(group), int(session))
     return None
 
@@ -3786,7 +3801,8 @@ def process_table() -> Dict[int, ProcessInfo]:
     """The live processes of the machine by pid; none where there is no /proc."""
     if not os.path.isdir("/proc"):
         return {}
-    found = map(process_info, map(int, filter(str.isdigit, os.listdir("/proc"))))
+    pids = map(int, filter(str.isdigit, os.listdir("/proc")))
+    found = map(process_info, pids)
     return {info.pid: info for info in found if info is not None}
 
 
@@ -3797,7 +3813,8 @@ def with_descendants(
     children = collections.defaultdict(list)
     for info in table.values():
         children[info.parent].append(info.pid)
-    return [table[pid] for pid in sorted(reach(table.keys() & pids, children))]
+    reached = reach(table.keys() & pids, children)
+    return [table[pid] for pid in sorted(reached)]
 
 
 def proc_number(path: str, pattern: bytes, base: int = 10) -> int:
@@ -3995,7 +4012,8 @@ class Reaper:
 
 def run_mark() -> int:
     """A number of which the last 20 bits are 0, as a mark of this process and all that it starts; 0 if it cannot be."""
-    mark = (1 << 62) + (int.from_bytes(os.urandom(4), "big") << 20)
+    number = int.from_bytes(os.urandom(4), "big")
+    mark = (1 << 62) + (number << 20)
     try:
         resource.setrlimit(resource.RLIMIT_RTTIME, (mark, resource.RLIM_INFINITY))
     except (AttributeError, OSError, ValueError):  # AttributeError: no Linux
@@ -6712,7 +6730,8 @@ def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
     """How many tests may run at once."""
     if pool.sequential:
         return 1
-    shares = [demand(test.gpus, pool.size)[1] for test in tests if 0 < test.gpus < 1]
+    parts = [test.gpus for test in tests if 0 < test.gpus < 1]
+    shares = [demand(part, pool.size)[1] for part in parts]
     more_on_each = SHARES // min(shares, default=SHARES) - 1
     fractions = min(len(shares), pool.size * more_on_each)
     on_cpu = sum(test.gpus == 0 for test in tests)
@@ -7246,7 +7265,9 @@ def locals_of(node: Node) -> Set[str]:
 def is_wild(node: Node) -> bool:
     """Whether a command may give names to commands that only bash knows: `alias`, and `eval` of more than `"$@"`."""
     words = set(words_of(node))
-    return node.name == "alias" or (node.name == "eval" and not words <= ARGUMENTS | {"eval"})
+    if node.name == "eval":
+        return not words <= ARGUMENTS | {"eval"}
+    return node.name == "alias"
 
 
 def first_commands(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -7578,7 +7599,8 @@ class ScriptFile:
 
     def is_unseen(self, node: Node, obstacle: str, followers: Set[str]) -> bool:
         """Whether the trap does not see how a command begins."""
-        forks = node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
+        is_forked = node.before in PIPES or node.after in ("&", *PIPES)
+        forks = node.kind == "(" or is_forked
         if node.name == "coproc":
             return True
         if not node.kind:
@@ -7714,7 +7736,8 @@ class ScriptFile:
 
     def can_be_put_off(self, node: Node) -> bool:
         """Whether a command, but for those in it, can run later than where it stands."""
-        if node.lead == "time" or node.before in PIPES or node.after in ("&", *PIPES):
+        is_forked = node.before in PIPES or node.after in ("&", *PIPES)
+        if node.lead == "time" or is_forked:
             return False
         if node.kind:
             return node.kind in ("if", "{") and not node.redirects
@@ -9175,7 +9198,8 @@ class ScriptRun(Run):
         unread = self.script.unread_function(place)
         if unread:
             return f"_rt_scan_home {unread}; _rt_ask_site"
-        is_same = self.place is not None and self.script.is_next(self.place.site, site)
+        before = self.place
+        is_same = before is not None and self.script.is_next(before.site, site)
         self.place = place
         label, _, junit, first, mask = site.test.to_expand()
         if not site.test.has_mask and self.machine.variables:
@@ -9210,7 +9234,8 @@ class ScriptRun(Run):
             Attributes(),
             label=clean_label(label),
         )
-        result = Result(self.script_test(test), Outcome.FAILED, status=int(status) or 1)
+        failed = self.script_test(test)
+        result = Result(failed, Outcome.FAILED, status=int(status) or 1)
         self.tests.append(result.test)
         self.schedule.results[result.test] = [result]
         self.record.attempt_end(result)
