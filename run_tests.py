@@ -2576,7 +2576,8 @@ def call_tool(*command: str) -> str:
             if pipe:
                 pipe.close()
     if tool.returncode != 0:
-        said = (err + out).decode("utf-8", "replace").strip().splitlines() or ["nothing"]
+        text = (err + out).decode("utf-8", "replace")
+        said = text.strip().splitlines() or ["nothing"]
         raise ToolError(f"failed with status {tool.returncode} ({said[0]})")
     return out.decode("utf-8", "replace")
 
@@ -7097,8 +7098,8 @@ class Tells(NamedTuple):
             return False
         if node.name not in MAY_BE_PUT_OFF and not ARGUMENTS.isdisjoint(words_of(node)):
             return True
-        words = [token.text.strip("\"'") for token in node.words]
-        return self.looks_like_test(" ".join(words))
+        text = " ".join(token.text.strip("\"'") for token in node.words)
+        return self.looks_like_test(text)
 
     def runs_no_test(self, words: Sequence[str], arguments: Sequence[str]) -> bool:
         """Whether a command with the arguments of its function (`"$@"`, `eval "$*"`) is not one simple test."""
@@ -8695,7 +8696,8 @@ class Script:
 
     def tables(self) -> str:
         """What the hook has to know of the lines of all files, as bash."""
-        return "".join(map(self.table, self.files.values(), count(1)))
+        tables = map(self.table, self.files.values(), count(1))
+        return "".join(tables)
 
     def table(self, file: ScriptFile, number: int) -> str:
         """What the hook has to know of the lines of a file, as bash."""
