@@ -7018,7 +7018,7 @@ WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
 # The status of the first command of a pipeline, which is that of a command alone.
 FIRST_STATUS = r"\$(?:PIPESTATUS\b|\{PIPESTATUS(?:\[0\])?\})"
 ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS|\$\{!|@P\}"
-# An `exit` or `return` with the status before it, perhaps: an empty variable is none.
+# An `exit` or `return` with the status before it, perhaps: an empty variable is none (`_rt_look_at_end`).
 ENDS_AS_BEFORE = r"^\S+$|^\S+ (?![\"']?(?:-?\d+|\$\{?[A-Za-z]\w*\}?)[\"']?$)"
 # A name and its value, in one piece or in parentheses.
 NAMED_VALUE = rf"({NAME})\+?=(\([^)]*\)|(?:\"[^\"]*\"|'[^']*'|[^\s;&|()])*)"
@@ -7315,7 +7315,8 @@ def has_patterns(node: Node) -> bool:
     tokens = (*node.assigned, *node.words)
     arrays = [token for token in tokens if "=(" in token.text]
     text = " ".join(token.text for token in arrays)
-    if has_glob(arrays) or "$" in re.sub(r'"[^"]*"', "", text):
+    loose = re.sub(r'"[^"]*"', "", text)
+    if "$" in loose or has_glob(arrays):
         return True
     return node.name not in ("[[", "((") and has_glob(node.words[1:])
 
@@ -7989,6 +7990,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #   doubts    text, behind the script's name          nothing; what has gone ahead of what it should have waited for
 #   failed    label, status, line                     nothing; bash itself is about to call a handler
 #   told      the same                                no answer; a subshell is about to call one
+#   ends      line, command                           nothing; it ends the script or a function with the status before
 #   alone     line, command                           nothing; from here on bash runs the script by itself
 HOOK = r"""
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
@@ -8049,7 +8051,7 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
   builtin printf '%s\0' 4 told "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
 }
 _rt_step() {
-  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
+  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place _rt_was_pending=$_rt_pending
   case ${_rt_flags//[!T]/}$_rt_command in
     [!T]* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | Tset\ -k* | *keyword* | *nocasematch* | \
       *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG*)
@@ -8087,6 +8089,7 @@ _rt_step() {
   case ${_rt_name//[\"\'\\]/} in
     *trap* | *=* | *\$* | builtin | command) _rt_trapped=1 ;;
     source | .) _rt_scan_sourced ;;
+    exit | return) [[ ! $_rt_again$_rt_was_pending ]] || _rt_look_at_end ;;
     eval) _rt_expect_lines ;;
   esac
 }
@@ -8096,6 +8099,15 @@ _rt_scan_sourced() { # a file may be another than before, and one of functions a
   set -- "${_rt_arguments[@]}"
   eval "set -- ${_rt_command#"$_rt_name"}"
   [[ ! -f ${1-} ]] || _rt_ask scan "$1" "$PWD"
+}
+_rt_look_at_end() {  # `exit $NAME` behind a test ends with the status before it where nothing is left of the word
+  [[ $_rt_command == *\$* && $_rt_command != *[\`\(]* ]] || return
+  set -- "${_rt_arguments[@]}"
+  eval "set -- ${_rt_command#"$_rt_name"}"
+  (($#)) || {
+    _rt_join
+    _rt_ask ends "$_rt_line" "$_rt_command"
+  }
 }
 _rt_expect_lines() { # `eval` gives its text the lines of the file from its own on: no test of the file stands there
   local _rt_n
@@ -8390,7 +8402,8 @@ class ScriptShell:
         for name in ("FD_FIN", "FD_ERR"):
             hook = hook.replace(name, str(numbers.pop()))
         path = self.reaper.scratch.write(first + start + hook)
-        environment = {**(self.job.environment or {}), b"BASH_ENV": path.encode()}
+        inherited = self.job.environment or {}
+        environment = {**inherited, b"BASH_ENV": path.encode()}
         job = self.job._replace(environment=environment)
         self.process = Process(self.reaper)
         work = (job, list(own.values()))
@@ -8641,7 +8654,8 @@ def level_of(frames: Iterable[Frame]) -> int:
 
 def has_attribute(letter: str, name: str, *states: Mapping[str, str]) -> bool:
     """Whether a variable has an attribute of `declare` in any of these states."""
-    return any(re.match(rf"declare -\w*{letter}", state.get(name, "")) for state in states)
+    texts = [state.get(name, "") for state in states]
+    return any(re.match(rf"declare -\w*{letter}", text) for text in texts)
 
 
 def named_by(names: AbstractSet[str], values: Iterable[Tuple[str, str]]) -> Set[str]:
@@ -8669,7 +8683,8 @@ class Script:
         """Read a file of the script, and others again whose loops go through what its handlers change."""
         values = re.findall(NAMED_VALUE, text)
         globs = re.findall(NAMED_VALUE, re.sub(r"\$\{\w+[^-:=+\w][^}]*\}|\$[?*]", "", text))
-        self.patterns.update(name for name, value in globs if re.search(r"[*?[]", value))
+        named = (name for name, value in globs if re.search(r"[*?[]", value))
+        self.patterns.update(named)
         self.patterns |= named_by(self.patterns, values)
         file = self.files[source] = ScriptFile(
             source, text, self.tells, self.changes | self.patterns
@@ -8776,7 +8791,8 @@ class Script:
         if before.test.file != site.test.file:
             return False
         lines = range(before.test.line, site.test.line + 1)
-        return bool(lines) and self.files[site.test.file].definitions.isdisjoint(lines)
+        definitions = self.files[site.test.file].definitions
+        return bool(lines) and definitions.isdisjoint(lines)
 
     def calls_of(self, frame: Frame) -> Sequence[Call]:
         """The commands that may have called a function or sourced a file; if none is found, one that may be any."""
@@ -8821,8 +8837,9 @@ class Script:
                 return True
             if re.match(r"(?:eval|source|command|builtin|\.)$|.*\$", name):
                 return True
-            is_known = not self.is_wild or name in STATE_WORDS | MAY_BE_PUT_OFF | {LAST}
-            if not (is_known or name in self.functions or find_program(name)):
+            builtins = STATE_WORDS | MAY_BE_PUT_OFF | {LAST}
+            is_known = not self.is_wild or name in builtins or name in self.functions
+            if not is_known and not find_program(name):
                 return True
         return False
 
@@ -8904,7 +8921,8 @@ class Certainty:
             seen.append(f"{reaction.handed.test.where}:the script")
         self.doubt(reaction.handed, seen, status)
         handler = reaction.handed.handler
-        if reaction.status and later and (handler.reads or handler.writes):
+        has_files = handler.reads or handler.writes
+        if reaction.status and later and has_files:
             first = f"{later[0].test.where}:{later[0].place.command}"
             self.fears.append(ahead_of(first, reaction.handed.test))
         return state
@@ -9248,6 +9266,15 @@ class ScriptRun(Run):
         """A subshell is about to call a handler, and does not wait for an answer."""
         self.on_failed(*words)
 
+    def on_ends(self, _offset: int, line: str, command: str) -> str:
+        """Bash is about to end something with the status of a test, perhaps, which it does not know."""
+        for test in self.tests[-1:]:
+            results = self.schedule.results.get(test, [])
+            if any(self.options.fails(result.outcome) for result in results[-1:]):
+                end = f"{self.name}:{line}:{command}"
+                self.certainty.fears.append(ahead_of(end, test))
+        return ""
+
     def on_alone(self, _offset: int, line: str, command: str) -> str:
         """Bash runs the rest by itself, since its trap will not see all."""
         place = TestLine(self.name, int(line), "", "", "", Attributes())
@@ -9329,7 +9356,8 @@ class ScriptRun(Run):
         if [UNKNOWN] in place.callers:
             return "what calls it was not read"
         frames = [Frame("", int(place.line), site.test.file), *place.frames]
-        if any(frame.line in self.script.files[frame.source].waits for frame in frames):
+        files = self.script.files
+        if any(frame.line in files[frame.source].waits for frame in frames):
             return "bash cannot wait behind it"
         if self.script.has_aliases:
             return "aliases may change what follows"
@@ -9521,9 +9549,10 @@ class ScriptRun(Run):
     def call_handlers(self) -> None:
         """Let bash react to the tests that failed, in its order, or go on."""
         self.check_shells()
+        sequential = self.schedule.pool.sequential
         for handed in self.handed:
             has_reaction = handed.reaction or handed.place.site.rest
-            is_silent = self.has_failed(handed) and not has_reaction
+            is_silent = self.has_failed(handed) and not has_reaction and not sequential
             if is_silent and self.script.asks(handed.place):
                 script = f"{handed.test.where}:the script"
                 self.certainty.fears.append(ahead_of(script, handed.test))
@@ -9559,7 +9588,8 @@ class ScriptRun(Run):
         """Show the tests that the script has waited for, at their places in what it has printed up to `end`."""
         start, level = self.joined or (end, 0)
         begin = start
-        ends = iter([*self.ends, *[end] * len(self.handed)])
+        rest = [end] * len(self.handed)
+        ends = iter([*self.ends, *rest])
         results = [self.result_of(handed) for handed in self.handed]
         self.shown.sum_up(
             [*troubles([[result] for result in results], self.record), *causes(results)]
@@ -9609,8 +9639,11 @@ class ScriptRun(Run):
             )
         reaction = self.certainty.reaction
         if reaction is not None:
-            end = f"{reaction.handed.test.where}:its end by a failure"
-            self.certainty.fears.append(ahead_of(end, reaction.handed.test))
+            test = reaction.handed.test
+            has_trap = any("trap" in file.text for file in self.script.files.values())
+            if has_trap or test not in self.last_ones:
+                end = f"{test.where}:its end by a failure"
+                self.certainty.fears.append(ahead_of(end, test))
         fears = self.certainty.fears * (status == 0)
         for doubt in [*self.certainty.doubts, *fears][:1]:
             warn(
