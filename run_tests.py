@@ -7025,7 +7025,7 @@ NAMED_VALUE = rf"({NAME})\+?=(\([^)]*\)|(?:\"[^\"]*\"|'[^']*'|[^\s;&|()])*)"
 SUBSHELL = r"\$\((?!\()"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # Commands of a `$(…)` that look at nothing but their words.
-WORDS_ALONE = names_in("basename dirname echo hostname nproc printf uname [ [[ test")
+WORDS_ALONE = names_in("basename dirname echo hostname nproc printf pwd uname [ [[ test")
 SEES_OUTSIDE = (
     SUBSTITUTION + r"|@P\}|\$\?|\$\{[!?]|\bSECONDS\b|\bEPOCH(?:SECONDS|REALTIME)\b|%\([^)]*\)T"
 )
@@ -7052,7 +7052,7 @@ TEST_FILE = (
 )
 MODULE = r"-m (?:pytest|unittest)(?: |$)"
 LOOKS_LIKE_TEST = (
-    r"(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)(?: |$)"
+    r"(?:(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)|\$\{?(?:PYTEST|TORCHRUN|MPIRUN)\}?)(?: |$)"
     rf"|(?:\S*/)?(?:python[\d.]*|\$\{{?PY\S*|bash|sh) (?:(?:.* )?{MODULE}"
     rf"|(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?:.* )?|-m (?:torch|coverage)\S* (?:.* )?)?{TEST_FILE})"
     rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|{TEST_FILE}"
@@ -7250,10 +7250,13 @@ def written_by(node: Node) -> List[str]:
 
 def reads_files(node: Node) -> bool:
     """Whether a command, but for those in it, looks into files, or whether they are there."""
-    is_fed = any(token.text == "<" for token in node.redirects)
+    operators = [token.text for token in node.redirects]
+    is_fed = "<" in operators
     is_check = node.name in ("[", "[[", "test")
     asks = is_check and re.search(rf"\s{FILE_TEST}\s", node.text)
-    return node.name in READS or is_fed or bool(asks) or has_patterns(node)
+    if is_fed or asks:
+        return True
+    return node.name in READS or has_patterns(node)
 
 
 def locals_of(node: Node) -> Set[str]:
@@ -7291,7 +7294,8 @@ def next_names(nodes: Iterable[Node]) -> Set[str]:
         if node.kind:
             tokens = [*node.words, *node.redirects]
             text = " ".join(token.text for token in tokens)
-        has_text = any(re.fullmatch(r"\d*<<-?", token.text) for token in node.redirects)
+        operators = [token.text for token in node.redirects]
+        has_text = any(re.fullmatch(r"\d*<<-?", operator) for operator in operators)
         if has_text or re.search(ASKS_STATUS, text):
             names.add(LOOKS)
         is_end = node.name.strip("\\\"'") in ("exit", "return")
@@ -8783,8 +8787,31 @@ class Script:
     def has_tests(self, name: str) -> bool:
         """Whether a function has tests that can be handed over one by one, which is better than all at once."""
         found = chain.from_iterable(file.found for file in self.files.values())
-        own = (site.function == name and not why for site, why in found)
-        return name in self.functions and sum(own) > 1
+        own = [site for site, why in found if site.function == name and not why]
+        function = self.functions.get(name)
+        if function is None or not own:
+            return False
+        return len(own) > 1 or not read_handler(function, self.functions).is_test
+
+    def may_be_gone(self, function: str, changes: AbstractSet[str]) -> List[str]:
+        """Local variables among these that may be gone when a failure in a function is known."""
+        own = sorted(changes & self.locals)
+        return [name for name in own if not self.waits_at_end(function, name)]
+
+    def waits_at_end(self, function: str, name: str) -> bool:
+        """Whether a function names a variable wherever it ends, so that bash waits for tests before that."""
+        definitions = self.functions.get(function, ())
+        if len(definitions) != 1:
+            return False
+        last = definitions[0]
+        while last.kind in ("function", "{"):
+            last = list(last.parts())[-1]
+        ends = [node for node in walk(definitions) if node.name == "return"]
+        for node in [last, *ends]:
+            names = re.findall(NAME, node.text)
+            if node.kind or name not in names:
+                return False
+        return True
 
     def is_next(self, before: Site, site: Site) -> bool:
         """Whether no function is defined between two tests, which bash does not tell."""
@@ -8801,7 +8828,8 @@ class Script:
             names.append(".")
         file = self.files.get(frame.source)
         on_line = file.calls.get(frame.line, []) if file else []
-        found = [call for call in on_line if call.node.name in names or "$" in call.node.name]
+        called = [(call, call.node.name) for call in on_line]
+        found = [call for call, name in called if name in names or "$" in name]
         if not found or any(is_wild(call.node) for call in on_line):
             return [UNKNOWN]
         return found
@@ -8888,7 +8916,8 @@ class Certainty:
             if base.get(name) != now.get(name) and not has_attribute("r", name, now)
         }
         then = {name: base[name] for name in borrowed if name in base}
-        then.update((name, text) for name, text in now.items() if name not in borrowed)
+        kept = {name: text for name, text in now.items() if name not in borrowed}
+        then.update(kept)
         self.reaction = Reaction(handed, status, now, then, borrowed)
         handler = shlex.quote(handed.reaction)
         lines = [base.get(name, f"local {name}; unset -v {name}") for name in sorted(borrowed)]
@@ -8914,7 +8943,8 @@ class Certainty:
         self.reacted |= changed
         borrowed = reaction.borrowed
         state = {name: text for name, text in after.items() if name not in borrowed}
-        state.update((name, text) for name, text in reaction.now.items() if name in borrowed)
+        now = reaction.now.items()
+        state.update((name, text) for name, text in now if name in borrowed)
         is_exported = any(has_attribute("x", name, then, after) for name in changed)
         seen = self.who_has_seen(changed, later, after, is_exported)
         if any(name in borrowed or name.startswith(" set ") for name in changed):
@@ -9305,7 +9335,8 @@ class ScriptRun(Run):
         test = self.test_of(line, site, said)
         names = {path for path, may_be_made in paths.items() if may_be_made}
         names.update(filter(None, [test.junit, *handler.writes]))
-        if "exit" in reaction or handler.leaves:
+        may_end = "exit" in reaction or handler.leaves
+        if may_end:
             self.last_ones.add(test)
         self.hand(Handed(test, offset, place, said, reaction, handler, names))
         done = "_rt_pending=1 _rt_skip=1"
@@ -9366,9 +9397,9 @@ class ScriptRun(Run):
             return "its handler reads files"
         if ANY in handler.changes:
             return "its handler changes what only bash knows"
-        if site.function:
-            for name in sorted(handler.changes & self.script.locals):
-                return f"its handler changes {name}, which may be gone when its function ends"
+        gone = self.script.may_be_gone(site.function, handler.changes)
+        if site.function and gone:
+            return f"its handler changes {gone[0]}, which may be gone when its function ends"
         for name in sorted(handler.changes & exported_in(said.snapshot)):
             return f"its handler changes {name}, which is exported"
         return ""
@@ -9640,7 +9671,8 @@ class ScriptRun(Run):
         reaction = self.certainty.reaction
         if reaction is not None:
             test = reaction.handed.test
-            has_trap = any("trap" in file.text for file in self.script.files.values())
+            files = self.script.files.values()
+            has_trap = any("trap" in file.text for file in files)
             if has_trap or test not in self.last_ones:
                 end = f"{test.where}:its end by a failure"
                 self.certainty.fears.append(ahead_of(end, test))

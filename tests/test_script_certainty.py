@@ -639,6 +639,10 @@ F=()⏎add() { local -n l=$1; l+=(x); }⏎pytest a --exit=1 || add F⏎for x in 
 note() { declare -g "$1=bad"; }⏎pytest a --exit=1 || note R⏎for x in $R; do exit 4; done⏎exit 0
 f() { bash -c "exit $((${#FUNCNAME[@]} - 1))" tests/x; }⏎f || RET=1⏎exit $RET ¦ f() { sleep 0 & pytest a; }⏎
 f || RET=1⏎[ -z "$!" ] || exit 4⏎exit 0
+f() { local rc=0; pytest a --exit=1 || rc=1; pytest b || rc=1; return $rc; }⏎f || exit 4 ¦
+f() { local rc=0; pytest a --exit=1 || rc=1; [ -z "$rc" ] && return; pytest b; }⏎f⏎exit 0 ¦
+f() { local rc=0; pytest a --exit=1 || rc=1; [ -n "$Q" ] || return; exit $rc; }⏎f || exit 4⏎exit 0
+set -e⏎run() { if [ "$1" = no ]; then return; fi; pytest "$@"; }⏎run a --exit=1⏎run b⏎echo "@ end"
 """
 
 
