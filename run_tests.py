@@ -8007,6 +8007,7 @@ _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
 _rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
 _rt_ran=() _rt_looked=() _rt_evaluated=() _rt_called= _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
 _rt_ours=    # `exit` is a function of ours
+_rt_silent=  # the status of the last test is still what bash would have in $?
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
@@ -8055,7 +8056,8 @@ _rt_tell() {     # a handler is called in a subshell, which cannot ask
   builtin printf '%s\0' 4 told "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
 }
 _rt_step() {
-  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place _rt_was_pending=$_rt_pending
+  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
+  [[ ! $_rt_again ]] || _rt_silent=1
   case ${_rt_flags//[!T]/}$_rt_command in
     [!T]* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | Tset\ -k* | *keyword* | *nocasematch* | \
       *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG*)
@@ -8093,9 +8095,10 @@ _rt_step() {
   case ${_rt_name//[\"\'\\]/} in
     *trap* | *=* | *\$* | builtin | command) _rt_trapped=1 ;;
     source | .) _rt_scan_sourced ;;
-    exit | return) [[ ! $_rt_again$_rt_was_pending ]] || _rt_look_at_end ;;
+    exit | return) [[ ! $_rt_silent ]] || _rt_look_at_end ;;
     eval) _rt_expect_lines ;;
   esac
+  [[ ! $_rt_silent ]] || _rt_hear
 }
 _rt_scan_sourced() { # a file may be another than before, and one of functions alone does not tell of itself
   _rt_files=() _rt_calm=() _rt_from=$PWD
@@ -8103,6 +8106,12 @@ _rt_scan_sourced() { # a file may be another than before, and one of functions a
   set -- "${_rt_arguments[@]}"
   eval "set -- ${_rt_command#"$_rt_name"}"
   [[ ! -f ${1-} ]] || _rt_ask scan "$1" "$PWD"
+}
+_rt_hear() {     # a command has a status of its own, but for heads of loops and the like, and calls of functions
+  case $_rt_name in
+    for | case | select | \(\(*) ;;
+    *) declare -F -- "$_rt_name" >/dev/null || _rt_silent= ;;
+  esac
 }
 _rt_look_at_end() {  # `exit $NAME` behind a test ends with the status before it where nothing is left of the word
   [[ $_rt_command == *\$* && $_rt_command != *[\`\(]* ]] || return
@@ -9462,7 +9471,8 @@ class ScriptRun(Run):
             return "`set -x` shows its trap"
         if "e" not in said.flags and not reaction.endswith(END):
             is_watched = self.script.is_watched(place.followers, said.flags)
-            return "what follows may look at its status" * is_watched
+            may_look = is_watched or self.script.has_aliases
+            return "what follows may look at its status" * may_look
         calls = chain.from_iterable(place.callers)
         return "what calls it may look at its status" * any(call.is_guarded for call in calls)
 
