@@ -7015,6 +7015,9 @@ OWN_STATE = (
 CHANGES_IN_SUM = r"\+\+|--|(?<![=!<>])=(?!=)"
 # How a function or trap asks where it is called from.
 WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
+FAILED_STATUS = (
+    r"""(?:\[\[?|test) "?\$\?"? (?:-ne|!=|-gt) 0(?: \]\]?)?|\(\( ?\$\? (?:!=|>) 0 ?\)\)"""
+)
 # The status of the first command of a pipeline, which is that of a command alone.
 FIRST_STATUS = r"\$(?:PIPESTATUS\b|\{PIPESTATUS(?:\[0\])?\})"
 ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS|\$\{!|@P\}"
@@ -7169,6 +7172,7 @@ class Rest(NamedTuple):
     nodes: Sequence[Node]  # the commands that bash is not to run where they stand
     text: str  # bash: all of it, but for the test
     more: int  # statements behind that of the test which belong to it
+    always: bool  # it does something where the test has passed, too
     path: Sequence[Node]  # the simple commands to which bash comes where nothing is to be done
 
 
@@ -7421,6 +7425,14 @@ def path_of(nodes: Iterable[Node]) -> Tuple[List[Node], int]:
             path += inner
         status = int((node.lead == "!") != (status != 0))
     return path, status
+
+
+def asks_if_failed(statement: Sequence[Node]) -> bool:
+    """Whether a statement is `if [ $? -ne 0 ]; then …; fi`, which does nothing behind a test that passes."""
+    if len(statement) != 1 or len(statement[0].bodies) != 1 or statement[0].redirects:
+        return False
+    text = with_plain_status(statement[0].text)
+    return re.match(rf"if {FAILED_STATUS}[;\s]*then\b", text) is not None
 
 
 def with_plain_status(text: str) -> str:
@@ -7683,12 +7695,14 @@ class ScriptFile:
         command = first
         nodes: List[Node] = list(statement[1:])
         more = 0
+        always = True
         if (
             first.kind == "if"
             and not first.redirects
             and list(map(len, first.conditions)) == [1]
         ):
             command = copy.copy(first.conditions[0][0])
+            always = command.lead != "!" or len(first.bodies) > 1
             for token in [*command.assigned, *command.words][:1]:
                 command.start = token.start
             command.text = self.text[command.start : command.end]
@@ -7697,6 +7711,7 @@ class ScriptFile:
         elif not nodes:
             nodes = self.statements_on_status(following)
             more = len(statements_of(nodes))
+            always = not asks_if_failed(nodes)
         joined = {node.before for node in nodes} & {*PIPES}
         is_handler = [node.before for node in statement[1:]] == ["||"]
         if is_handler or joined or not nodes or not self.tells.is_test(command):
@@ -7714,7 +7729,7 @@ class ScriptFile:
             command.text += "\n(exit $((PIPESTATUS)))"
         tail = nodes if more else []
         path, _ = path_of([*statement, *tail])
-        return Rest(command, nodes, plain, more, path[1:])
+        return Rest(command, nodes, plain, more, always, path[1:])
 
     def has_all(self, names: Iterable[str], text: str) -> bool:
         """Whether a piece of the function that is being read has all mentions of these names in it."""
@@ -9583,7 +9598,9 @@ class ScriptRun(Run):
 
     def has_reaction(self, handed: Handed) -> bool:
         """Whether a script does something about how a test has ended."""
-        if handed.place.site.rest is not None:
+        rest = handed.place.site.rest
+        # To do nothing takes several times as long as to hand a test over.
+        if rest is not None and (rest.always or "x" in handed.said.flags):
             return True
         return bool(handed.reaction) and self.has_failed(handed)
 
