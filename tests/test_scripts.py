@@ -451,13 +451,13 @@ class FeatureTest(ScriptCase):
     def test_functions_as_tests_under_errexit(self) -> None:
         """As NeMo's scripts have them; and the last test of a script without `set -e` overlaps those before it."""
         run_test = "run_test() { if [[ $1 == fast ]]; then shift; fi; time \"$@\"; }"
-        ran = self.conduct(lines("set -xeuo pipefail", run_test, "run_test fast pytest a --slow",
-                                 "run_test pytest b --slow", "run_test pytest c --exit=4"))
+        ran = self.conduct(lines("set -xeuo pipefail", run_test, "run_test fast pytest a --beside=b",
+                                 "run_test pytest b --beside=a", "run_test pytest c --exit=4"))
         self.assertEqual((ran.code, len(starts(ran.text))), (4, 3))
-        self.assertIn("pytest b --slow", beside(self.events(ran), "pytest a --slow"))
-        ran = self.conduct(lines("bash tests/build.sh", "pytest a --slow", "pytest b --slow --exit=3"))
-        self.assertEqual((ran.code, starts(ran.text)), (3, ["pytest a --slow", "pytest b --slow --exit=3"]))
-        self.assertEqual(beside(self.events(ran), "pytest a --slow"), ["pytest b --slow --exit=3"])
+        self.assertIn("pytest b --beside=a", beside(self.events(ran), "pytest a --beside=b"))
+        ran = self.conduct(lines("bash tests/build.sh", "pytest a --beside=b", "pytest b --beside=a --exit=3"))
+        self.assertEqual((ran.code, starts(ran.text)), (3, ["pytest a --beside=b", "pytest b --beside=a --exit=3"]))
+        self.assertEqual(beside(self.events(ran), "pytest a --beside=b"), ["pytest b --beside=a --exit=3"])
 
     def test_calls_of_one_function(self) -> None:
         """Bash's stack tells which call it is, also by another name: only one of these looks at the status."""
