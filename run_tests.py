@@ -7323,8 +7323,7 @@ def has_patterns(node: Node) -> bool:
     tokens = (*node.assigned, *node.words)
     arrays = [token for token in tokens if "=(" in token.text]
     text = " ".join(token.text for token in arrays)
-    loose = re.sub(r'"[^"]*"', "", text)
-    if "$" in loose or has_glob(arrays):
+    if "$" in without_double_quotes(text) or has_glob(arrays):
         return True
     return node.name not in ("[[", "((") and has_glob(node.words[1:])
 
@@ -7400,6 +7399,11 @@ def is_seen(node: Node) -> bool:
     return node.kind in ("", "case") and node.name != "coproc"
 
 
+def is_forked(node: Node) -> bool:
+    """Whether bash runs a command in a process beside itself, or in that of a pipeline."""
+    return node.before in PIPES or node.after in ("&", *PIPES)
+
+
 def path_of(nodes: Iterable[Node]) -> Tuple[List[Node], int]:
     """The simple commands to which bash comes in a list of commands if it skips each of them, and the last status."""
     path: List[Node] = []
@@ -7459,6 +7463,11 @@ def obstacle_of(node: Node) -> str:
 def without_quotes(text: str) -> str:
     """Bash without what stands in single quotes."""
     return re.sub(r"""(?s)("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", text)
+
+
+def without_double_quotes(text: str) -> str:
+    """Bash without the words in double quotes, which bash does not take for patterns."""
+    return re.sub(r'"[^"]*"', "", text)
 
 
 # Reading a file: its tests, and where bash has to wait for them.
@@ -7617,8 +7626,7 @@ class ScriptFile:
 
     def is_unseen(self, node: Node, obstacle: str, followers: Set[str]) -> bool:
         """Whether the trap does not see how a command begins."""
-        is_forked = node.before in PIPES or node.after in ("&", *PIPES)
-        forks = node.kind == "(" or is_forked
+        forks = node.kind == "(" or is_forked(node)
         if node.name == "coproc":
             return True
         if not node.kind:
@@ -7679,7 +7687,7 @@ class ScriptFile:
         if node.kind not in ("for", "select"):
             return False
         head = head_of(node)
-        if re.search(r"\$[\d@*]", re.sub(r'"[^"]*"', "", head)):  # a pattern, perhaps
+        if re.search(r"\$[\d@*]", without_double_quotes(head)):  # a pattern, perhaps
             return True
         if has_glob(node.words) or re.search(SUBSTITUTION, without_calm(head)):
             return True
@@ -7746,8 +7754,7 @@ class ScriptFile:
         seen = ASKS_STATUS
         for statement in following:
             text = "\n".join(node.text for node in statement)
-            can_wait = all(map(self.can_be_put_off, walk(statement)))
-            if not can_wait or not re.search(seen, text):
+            if not re.search(seen, text) or not all(map(self.can_be_put_off, walk(statement))):
                 break
             tail += statement
             for node in walk(statement):
@@ -7757,8 +7764,7 @@ class ScriptFile:
 
     def can_be_put_off(self, node: Node) -> bool:
         """Whether a command, but for those in it, can run later than where it stands."""
-        is_forked = node.before in PIPES or node.after in ("&", *PIPES)
-        if node.lead == "time" or is_forked:
+        if node.lead == "time" or is_forked(node):
             return False
         if node.kind:
             return node.kind in ("if", "{") and not node.redirects
@@ -8001,7 +8007,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #   look      command                                 for a command beside tests: _rt_remember or _rt_join
 #   site      file, line, command, size of the stack  for a test its words and _rt_hand; for a handler _rt_join and
 #             of calls, its three arrays, arguments   its label, for `failed`; else nothing
-#   test      snapshot, obstacle, …, its words       _rt_skip=1, or _rt_join where the test has to run as it stands;
+#   test      snapshot, obstacle, …, its words        _rt_skip=1, or _rt_join where the test has to run as it stands;
 #                                                     _rt_pass: how the commands begin that are to be passed over
 #   join      level of `source`, file, line, command  when all tests have ended: _rt_react if some have failed
 #   react     snapshot, status of the last reaction,  what changes back the state; what sets that of the next test that
@@ -8765,7 +8771,7 @@ class Script:
                 if node.name == "[[" and not is_quoted:  # it does not split words
                     word = f'"{word}"'
                 node = Reader(f"echo {word}").nodes[0]
-            loose = re.findall(NAME, re.sub(r'"[^"]*"', "", command))
+            loose = re.findall(NAME, without_double_quotes(command))
             if not is_calm(node, self.changes | self.patterns.intersection(loose), calm):
                 break
             if node.name in self.functions:
@@ -8908,7 +8914,7 @@ class Certainty:
         self.seen: Set[str] = set()  # the names that any of that may have looked at
         self.is_indirect = False  # it may have looked at others too
         self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
-        # The same, since handlers read or write files; it counts only where the script ends with 0.
+        # The same where it is less likely; it counts only where the script ends with 0.
         self.fears: List[str] = []
         self.snapshot = ""  # from which `base` has been read
         self.base: Dict[str, str] = {}
@@ -9019,9 +9025,11 @@ class Certainty:
         """Note the first of what has seen too much, or that something has looked at the status of a reaction."""
         site = handed.place.site
         flags = handed.said.flags
-        ends = not site.rest and re.search("[eR]", flags)
-        is_watched = ends or self.script.is_watched(handed.place.followers, flags)
-        if status > 255 or (status and site.handler and is_watched):
+        is_watched = False
+        if status and site.handler:
+            ends = not site.rest and re.search("[eR]", flags) is not None
+            is_watched = ends or self.script.is_watched(handed.place.followers, flags)
+        if status > 255 or is_watched:
             seen.append(f"{handed.test.where}:what looks at the status of its handler")
         self.doubts += [ahead_of(text, handed.test) for text in seen[:1]]
 
@@ -9071,9 +9079,8 @@ class ScriptRun(Run):
         # A test for which alone the script has waited, and why: that is to be told if another one follows.
         self.lone: Optional[Tuple[TestLine, str]] = None
         self.has_ended = self.is_ending = False
-        self.killer: Optional[threading.Timer] = (
-            None  # ends a script that goes on without tests
-        )
+        # It ends a script that goes on without tests.
+        self.killer: Optional[threading.Timer] = None
         # What has changed since comes with the snapshot of the script's shell; functions always do.
         self.exports = {
             name: value
@@ -9178,10 +9185,12 @@ class ScriptRun(Run):
         """Bash has come to a file that it had not come to before."""
         before = self.script.files.get(source)
         path = os.path.join(directory, source)
-        if os.path.isfile(path):
+        text = before.text if before else ""
+        try:
+            if not os.path.isfile(path):
+                raise ListError(f"{path}: a pipe, `eval`, or a name from another directory")
             text = list_text(path)
-        else:  # `eval`, a pipe, or a name from another directory
-            text = before.text if before else ""
+        except ListError:
             self.script.is_wild = True
         if before is not None and before.text != text:
             text = ""  # two files have this name, and of which one a function is, nobody knows
