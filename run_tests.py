@@ -4652,18 +4652,20 @@ class Appender:
             flags |= os.O_NOFOLLOW
         self.path = path
         self.descriptor = regular_file(path, flags)
+        self.end = 0  # where our last line has ended
 
     def write(self, line: bytes) -> None:
         """Append a line, below one that a dying run has torn or a test has left open: it must not swallow ours."""
         try:
             size = os.fstat(self.descriptor).st_size
-            if size and os.pread(self.descriptor, 1, size - 1) != b"\n":
+            if size not in (0, self.end) and os.pread(self.descriptor, 1, size - 1) != b"\n":
                 line = b"\n" + line
             written = os.write(self.descriptor, line)
         except OSError as error:  # it does not say which file
             raise OSError(error.errno, error.strerror, self.path) from None
         if written != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+        self.end = size + written
 
     def restore(self) -> None:
         """Put the file back if it has been deleted: we hold it open still."""
