@@ -7139,7 +7139,6 @@ class Site(NamedTuple):
     names: Tuple[str, ...]
     followers: Set[str]  # what bash may come to behind it (`next_names`), or LAST
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
-    is_last: bool  # nothing stands behind it in its file
 
     def passed_over(self) -> str:
         """How the commands begin that bash is to pass over: the letters of each, and a blank."""
@@ -7838,7 +7837,6 @@ class ScriptFile:
             self.files_of(command),
             followers,
             self.readers > 0,
-            self.depth == 1 and followers == {LAST},
         )
         obstacle = obstacle or why or obstacle_of(command)
         self.found.append((site, obstacle))
@@ -8816,6 +8814,15 @@ class Script:
                 waiting.append(state.get(name, "").partition("=")[2])
         return reached
 
+    def has_traps(self) -> bool:
+        """Whether there is the word in any file."""
+        return any("trap" in file.text for file in self.files.values())
+
+    def only_looks(self, name: str) -> bool:
+        """Whether this is a function that starts no program, so that it is no test, whatever it is called."""
+        call = Reader(name).nodes
+        return name in self.functions and not read_handler(call, self.functions).urgent
+
     def has_tests(self, name: str) -> bool:
         """Whether a function has tests that can be handed over one by one, which is better than all at once."""
         found = chain.from_iterable(file.found for file in self.files.values())
@@ -9205,7 +9212,7 @@ class ScriptRun(Run):
         for message in file.mistakes:
             tell(message)
         for site, why in file.found:
-            if why:
+            if why and not self.script.only_looks(site.test.first):
                 self.explain(site.test, why)
         if file.name != self.name or self.schedule.pool.sequential:
             return
@@ -9265,6 +9272,8 @@ class ScriptRun(Run):
             return self.ask_state(
                 Place(sites[0], line, command, frames, callers, arguments, followers)
             )
+        elif sites and sites[0].path:  # a pipeline
+            self.explain(sites[0].test, "its tests run in a subshell")
         if words and words[0] in self.options.handlers:
             label = shlex.quote(command)
             if len(words) > 1 and not can_change(words[1]):
@@ -9405,7 +9414,10 @@ class ScriptRun(Run):
         trap = re.sub(r"\$(?:BASH_COMMAND\b|\{BASH_COMMAND\})", "${_rt_what}", trap)
         reaction = site.handler or trap
         nodes = site.nodes or Reader(reaction).nodes
-        is_last = site.is_last and site.test.file == self.name
+        ways = [call.followers for calls in place.callers for call in calls]
+        is_last = all(followers == {LAST} for followers in (site.followers, *ways))
+        if place.frames and self.script.has_traps():  # one for EXIT would see the function
+            is_last = False
         if not site.handler and ("e" in said.flags or is_last):
             reaction = f"{reaction}\n{END}".strip()
         return reaction, read_handler(nodes, self.script.functions, said.flags)
@@ -9709,9 +9721,7 @@ class ScriptRun(Run):
         reaction = self.certainty.reaction
         if reaction is not None:
             test = reaction.handed.test
-            files = self.script.files.values()
-            has_trap = any("trap" in file.text for file in files)
-            if has_trap or test not in self.last_ones:
+            if self.script.has_traps() or test not in self.last_ones:
                 end = f"{test.where}:its end by a failure"
                 self.certainty.fears.append(ahead_of(end, test))
         fears = self.certainty.fears * (status == 0)

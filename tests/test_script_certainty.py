@@ -435,6 +435,7 @@ set -e⏎run_test() { local rc; set +e; eval "$@"; rc=$?; set -e; return $rc; }�
 set -eu⏎trap 'echo "@ bye $?"' EXIT⏎run_test() { pytest $1; : $NOPE; pytest $1; }⏎run_test a⏎run_test b⏎echo "@ never"
 set -eu⏎run_test() { [[ $1 =~ a(.) ]]; shift; "$@"; }⏎run_test ab pytest⏎run_test ac pytest --exit=4⏎echo "@ never"
 trap 'echo "@ bye $? $x"' EXIT⏎x=1; pytest a⏎x=2; pytest b --exit=3 ¦ pytest a⏎f() { pytest b --exit=4; exit 5; }⏎f
+trap 'echo "@ bye $? $x"' EXIT⏎x=1; f() { local x=2; pytest a; pytest b --exit=3; }⏎f
 pytest a⏎run_test() { pytest b --exit=2; pytest c; }⏎run_test ¦ set -u⏎pytest a⏎run_test() { : $NOPE; }⏎run_test
 trap 'exit 9' ERR⏎pytest a⏎pytest b --exit=2 ¦ if :; then⏎pytest a⏎pytest b --exit=2⏎fi ¦ pytest a --exit=1⏎pytest b
 x=R; x+=ET; RET=0; test_fail() { printf -v "$x" 1; }⏎f() { code=$1; }⏎«T»⏎f "$RET"⏎exit $code

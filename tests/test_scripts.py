@@ -459,6 +459,16 @@ class FeatureTest(ScriptCase):
         self.assertEqual((ran.code, starts(ran.text)), (3, ["pytest a --beside=b", "pytest b --beside=a --exit=3"]))
         self.assertEqual(beside(self.events(ran), "pytest a --beside=b"), ["pytest b --beside=a --exit=3"])
 
+    def test_functions_at_the_end(self) -> None:
+        """The last test of one ends the script, if nothing is behind its call; in a pipeline none is handed over."""
+        main = ("test_is_on() { [[ $1 = pytest ]]; }", "run() { if ! test_is_on $1; then return; fi; \"$@\"; }",
+                "main() {", "run pytest a --beside=b", "if true; then run pytest b --beside=a --exit=3; fi", "}")
+        ran = self.conduct(lines(*main, "main"))
+        self.assertEqual((ran.code, starts(ran.text)), (3, ["pytest a --beside=b", "pytest b --beside=a --exit=3"]))
+        self.assertNotIn("could not run beside others", ran.err)
+        ran = self.conduct(lines("run_tests() {", "pytest a", "pytest b", "}", "run_tests | tee x"))
+        self.assertIn("test.sh:5: its tests run in a subshell", ran.err)
+
     def test_calls_of_one_function(self) -> None:
         """Bash's stack tells which call it is, also by another name: only one of these looks at the status."""
         ran = self.conduct(lines("f() { pytest $1; }", "f a", "f b || RET=1", "CMD=f", "$CMD c", "pytest d",
