@@ -7195,9 +7195,9 @@ class Handler(NamedTuple):
 
 
 def words_of(node: Node) -> List[str]:
-    """The words of a simple command with its assignments, without redirections."""
+    """The words of a simple command with its assignments, without redirections, as bash tells them."""
     tokens = (*node.assigned, *node.words)
-    return [token.text.replace("\\\n", "") for token in tokens]
+    return [token.text.replace("\\\n", "").replace("$'", "'") for token in tokens]
 
 
 def nested(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
@@ -7889,8 +7889,8 @@ class ScriptFile:
         if self.depth == 1:  # bash names a command's line when it has read the `||`
             text += " \\\n" * self.text.count("\n", command.end, end)
         label = "".join(token.text for token in labels[:1])
-        if not label or can_change(label):
-            label = expandable(label or " ".join(words), is_command=True)
+        if not label or can_change(label) or re.search(WHERE, label):
+            label = expandable(label.strip("\"'") or " ".join(words), is_command=True)
             label = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", label)
             label = re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", label)
         test = TestLine(
@@ -8071,6 +8071,7 @@ _rt_unskip() {
 _rt_tell() {     # a handler is called in a subshell, which cannot ask
   local _rt_label=$_rt_command
   if [[ $_rt_label != *[\`\(\<\>]* ]]; then
+    set -- "${_rt_arguments[@]}"
     eval "set -- ${_rt_command#"$_rt_name"}"
     _rt_label=${1-}
   fi
@@ -8332,7 +8333,7 @@ _rt_keep_traps() {    # the end of the script waits too, and so does what a fail
     if [[ $_rt_text != *_rt_end* ]]; then
       eval "set -- ${_rt_text#trap -- }"
       _rt_farewell=${1-}
-      trap -- "{ _rt_end && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null${1:+$'\n'$1}" EXIT
+      trap -- "{ _rt_end && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null${1:+; $1}" EXIT
     fi
   fi
   _rt_trapped=
@@ -8628,6 +8629,8 @@ OWN_LIFE = names_in("LINES COLUMNS BASH_EXECUTION_STRING PWD OLDPWD") | {
     " set functrace",
     " shopt extdebug",
 }
+# What the state in which a handler runs has not as it was.
+NOT_KEPT = names_in("OLDPWD DIRSTACK") | {reader.variable for reader in READERS}
 INDIRECT = rf"\$\{{!{NAME}\}}|(?:declare|local|typeset) -\w*n"  # names that stand in variables
 
 
@@ -8708,6 +8711,7 @@ class Script:
         self.sought: Set[str] = set()
         self.changes: Set[str] = set()  # variables that handlers change
         self.patterns: Set[str] = set()  # variables that may stand for what files there are
+        self.farewells: List[Node] = []  # commands of traps for EXIT
         self.locals: Set[str] = set()  # variables that functions have for themselves
         # Commands may have other names than the files say: by aliases, or what `eval` makes.
         self.is_wild = False
@@ -8733,6 +8737,8 @@ class Script:
             if node.name == "trap" and len(node.words) > 2:
                 nodes = Reader(unquoted(node.words[1].text)).nodes
                 self.changes |= read_handler(nodes, self.functions).changes
+                if re.search(r"\s(?:EXIT|0)\b", node.text):
+                    self.farewells += nodes
         for each in self.files.values():
             for site, _ in each.found:
                 self.changes |= read_handler(site.nodes, self.functions).changes
@@ -8817,6 +8823,14 @@ class Script:
     def has_traps(self) -> bool:
         """Whether there is the word in any file."""
         return any("trap" in file.text for file in self.files.values())
+
+    def farewell_asks(self) -> bool:
+        """Whether a trap for EXIT may ask where the script has ended, and with which arguments."""
+        texts = [node.text for node in reached_by(self.farewells, self.functions)]
+        own = [node.text for node in self.farewells]
+        return any(re.search(WHERE, text) for text in texts) or any(
+            re.search(r"LINENO|\$\{?[1-9@*#]", text) for text in own
+        )
 
     def only_looks(self, name: str) -> bool:
         """Whether this is a function that starts no program, so that it is no test, whatever it is called."""
@@ -8949,17 +8963,25 @@ class Certainty:
             self.base = read_state(handed.said.snapshot)
         base = self.base
         fixed = OWN_LIFE | self.reacted | {" functions"}
+        names = (base.keys() | now.keys()) - fixed
+        borrowed = {name for name in names if base.get(name) != now.get(name)}
+        locked = {name for name in borrowed if has_attribute("r", name, now)}
+        locked &= self.script.reach(handed.reaction, base)
         borrowed = {
-            name
-            for name in (base.keys() | now.keys()) - fixed
-            if base.get(name) != now.get(name) and not has_attribute("r", name, now)
+            name for name in borrowed if name in locked or not has_attribute("r", name, now)
         }
         then = {name: base[name] for name in borrowed if name in base}
         kept = {name: text for name, text in now.items() if name not in borrowed}
         then.update(kept)
         self.reaction = Reaction(handed, status, now, then, borrowed)
         handler = shlex.quote(handed.reaction)
-        lines = [base.get(name, f"local {name}; unset -v {name}") for name in sorted(borrowed)]
+        lines = []
+        for name in sorted(borrowed):
+            line = base.get(name, f"local {name} && unset -v {name}")
+            if name in locked:  # that of a function can be hidden, a global one cannot
+                doubt = f":{handed.place.line}: `readonly {name}` went ahead of a failure"
+                line = f"{{ {line}; }} 2>/dev/null || _rt_ask doubts {shlex.quote(doubt)}"
+            lines.append(line)
         lines.append(f"local _rt_what={shlex.quote(handed.place.command)}")
         lines.append(
             f"_rt_handle {status} {handler} {handed.said.flags or '-'}{base[' arguments']}"
@@ -9275,9 +9297,9 @@ class ScriptRun(Run):
         elif sites and sites[0].path:  # a pipeline
             self.explain(sites[0].test, "its tests run in a subshell")
         if words and words[0] in self.options.handlers:
-            label = shlex.quote(command)
-            if len(words) > 1 and not can_change(words[1]):
-                label = words[1]
+            label = [*words[:2]][-1]
+            if can_change(label) or re.search(WHERE, label):
+                label = shlex.quote(label.strip("\"'"))
             return f'_rt_join; local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}; _rt_site=1'
         return ""
 
@@ -9431,6 +9453,8 @@ class ScriptRun(Run):
         site = place.site
         if site.why_wait:
             return site.why_wait
+        for name in self.script.reach(site.handler or said.error, {}) & NOT_KEPT:
+            return f"its handler looks at {name}"
         if [UNKNOWN] in place.callers:
             return "what calls it was not read"
         frames = [Frame("", int(place.line), site.test.file), *place.frames]
@@ -9456,6 +9480,9 @@ class ScriptRun(Run):
     ) -> str:
         """Why bash has to run a test itself; empty if it need not."""
         site = place.site
+        may_end = handler.leaves or reaction.endswith(END)
+        if may_end and self.script.farewell_asks():
+            return "a trap for EXIT asks where the script has ended"
         why = self.bare_obstacle(line, place, said, reaction) * (not site.handler)
         if why:
             return why
