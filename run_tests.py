@@ -3127,10 +3127,13 @@ class Attempt:
         self.began = at
         self.deadline = math.inf  # when the next signal is due
         self.slow_at = math.inf  # when it is to be announced
-        self.due = math.inf  # the sooner of the two, as the alarms know it
         self.sent = 0  # the last signal sent to it
         self.ending: Optional[Outcome] = None  # TIMEOUT or INTERRUPTED, once it is being ended
         self.process: Any = None
+
+    def due(self) -> float:
+        """The sooner of the two times."""
+        return min(self.deadline, self.slow_at)
 
     def result(self, outcome: Outcome, **values: Any) -> Result:
         """How it has ended."""
@@ -3219,8 +3222,6 @@ class Schedule:
         self.running: Dict[Test, Attempt] = {}
         # Of each test all attempts, in order; one result also if none ran.
         self.results: Dict[Test, List[Result]] = {}
-        # A heap; old entries are no more due.
-        self.alarms: List[Tuple[float, int, Attempt]] = []
         # Of some tests, how many attempts do not count: the GPU was at fault.
         self.spared: Dict[Test, int] = {}
         # The latest ends of GPU tests, if all of them failed for the same cause, one of the machine.
@@ -3250,16 +3251,7 @@ class Schedule:
 
     def deadline(self) -> float:
         """When the next Tick is due, on the events' clock; infinity if none is."""
-        while self.alarms and self.alarms[0][0] != self.alarms[0][2].due:
-            heapq.heappop(self.alarms)
-        alarms = [due for due, _, _ in self.alarms[:1]]
-        return min([self.poll_at, self.end_at, *alarms])
-
-    def watch(self, attempt: Attempt) -> None:
-        """Note when something is due for an attempt."""
-        attempt.due = min(attempt.deadline, attempt.slow_at)
-        if attempt.due < math.inf:
-            heapq.heappush(self.alarms, (attempt.due, id(attempt), attempt))
+        return min([self.poll_at, self.end_at, *map(Attempt.due, self.running.values())])
 
     def step(self, event: Event) -> List[Action]:
         """Take in one event; returns what to do now, in order."""
@@ -3320,7 +3312,6 @@ class Schedule:
         attempt = self.running[event.test]
         if attempt.ending is None:  # what it has left is no reason for a timeout
             attempt.deadline = attempt.slow_at = math.inf
-            self.watch(attempt)
         return []
 
     def on_exited(self, event: Exited) -> List[Action]:
@@ -3425,9 +3416,9 @@ class Schedule:
             self.is_overdue = True
             return self.stop() + self.end_running(signal.SIGTERM, at, "--deadline ends the run")
         actions: List[Action] = []
-        while self.deadline() <= at and self.alarms and self.alarms[0][0] <= at:
-            attempt = heapq.heappop(self.alarms)[2]
-            actions += self.on_alarm(attempt, at)
+        for attempt in sorted(self.running.values(), key=Attempt.due):
+            if attempt.due() <= at:
+                actions += self.on_alarm(attempt, at)
         return actions
 
     def on_alarm(self, attempt: Attempt, at: float) -> List[Action]:
@@ -3435,7 +3426,6 @@ class Schedule:
         test = attempt.test
         if attempt.deadline > at:
             attempt.slow_at = at + (self.options.slow or math.inf)
-            self.watch(attempt)
             return [Announce(test, at - attempt.began)]
         if attempt.sent == signal.SIGKILL:
             return self.abandon(attempt, at)
@@ -3481,7 +3471,6 @@ class Schedule:
         if signum != signal.SIGKILL:
             attempt.deadline = at + self.grace + STACKS_S * bool(stacks)
         attempt.slow_at = math.inf
-        self.watch(attempt)
         return [Kill(attempt, signum, stacks)]
 
     def stop(self) -> List[Action]:
@@ -3528,7 +3517,6 @@ class Schedule:
     def free(self, test: Test) -> Attempt:
         """Take back what a running test holds."""
         attempt = self.running.pop(test)
-        attempt.due = -math.inf  # its alarms are old
         self.pool.give(attempt.lease)
         self.locked.difference_update(test.attributes.lock)
         return attempt
@@ -3576,7 +3564,6 @@ class Schedule:
         attempt = self.running[test] = Attempt(test, lease, len(before) + 1, at)
         attempt.deadline = at + (test.timeout or math.inf)
         attempt.slow_at = at + (self.options.slow or math.inf)
-        self.watch(attempt)
         return attempt
 
 
