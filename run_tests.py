@@ -3286,9 +3286,6 @@ class Schedule:
     def refuse_unrunnable(self) -> List[Action]:
         """Conclude the tests that need more GPUs than there are, or are left."""
         refused = sorted(test for test in self.waiting if not self.can_run(test))
-        self.lines = {
-            need: line for need, line in self.lines.items() if line and self.can_run(line[0][1])
-        }
         return self.conclude(
             *(self.unrun(test, Outcome.UNRUNNABLE, self.lack(test)) for test in refused)
         )
@@ -3531,40 +3528,38 @@ class Schedule:
         """Start every test that may start now, the first in starting order first."""
         actions: List[Action] = []
         self.pool.was_locked_out = False
-        waiting = {need: line for need, line in self.lines.items() if line}
-        first = [(line[0][0], need) for need, line in waiting.items()]
+        first = [(line[0][0], need) for need, line in self.lines.items() if line]
         heapq.heapify(first)
         while first:
             need = heapq.heappop(first)[1]
             line = self.lines[need]
+            test = line[0][1]
             if not self.pool.has_room(need[0]) or not self.locked.isdisjoint(need[1]):
                 continue
-            while line and line[0][1] not in self.waiting:
-                heapq.heappop(line)  # it has been concluded
-            attempt = line and self.attempt_of(line[0][1], at)
-            if attempt:
-                actions.append(Launch(attempt))
+            if test in self.waiting:
+                actions += self.start(test, at)
+            if test not in self.waiting:  # it has started, or been concluded
                 heapq.heappop(line)
                 if line:
                     heapq.heappush(first, (line[0][0], need))
         self.poll_at = at + LOCK_POLL_S if self.pool.was_locked_out else math.inf
         return actions
 
-    def attempt_of(self, test: Test, at: float) -> Optional[Attempt]:
-        """An attempt of a test, if there is room for it; of a retry on other GPUs than before, if it can."""
+    def start(self, test: Test, at: float) -> List[Action]:
+        """Start a test, if there is room for it: a retry on other GPUs than before, if it can."""
         before = self.results.get(test, [])
         lease = None
         if before:
             lease = self.pool.take(test.gpus, before[-1].gpus)
         lease = lease or self.pool.take(test.gpus)
         if lease is None:
-            return None
+            return []
         del self.waiting[test]
         self.locked.update(test.attributes.lock)
         attempt = self.running[test] = Attempt(test, lease, len(before) + 1, at)
         attempt.deadline = at + (test.timeout or math.inf)
         attempt.slow_at = at + (self.options.slow or math.inf)
-        return attempt
+        return [Launch(attempt)]
 
 
 class Outlook:
