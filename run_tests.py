@@ -3223,7 +3223,7 @@ class Schedule:
         # Of each test all attempts, in order; one result also if none ran.
         self.results: Dict[Test, List[Result]] = {}
         # Of some tests, how many attempts do not count: the GPU was at fault.
-        self.spared: Dict[Test, int] = {}
+        self.spared: Dict[Test, int] = collections.Counter()
         # The latest ends of GPU tests, if all of them failed for the same cause, one of the machine.
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
@@ -3314,7 +3314,7 @@ class Schedule:
     def on_exited(self, event: Exited) -> List[Action]:
         test = event.test
         attempt = self.free(event.test)
-        verdict = judge(event, attempt, self.options, self.spared.get(test, 0))
+        verdict = judge(event, attempt, self.options, self.spared[test])
         result = as_known(verdict, self.options.known_failures.get(test.origin, ""))
         sick = [*event.sick, *self.accuse(result)]
         if result.outcome.can_be_retried() and sick:
@@ -3326,7 +3326,7 @@ class Schedule:
             not result.outcome.can_be_retried()
             or self.stopped
             or not self.can_run(test)
-            or attempt.number > self.retries_of(result) + self.spared.get(test, 0)
+            or attempt.number > self.retries_of(result) + self.spared[test]
         ):
             return actions + self.conclude(result)
         self.results.setdefault(test, []).append(result)
@@ -3426,13 +3426,14 @@ class Schedule:
             return [Announce(test, at - attempt.began)]
         if attempt.sent == signal.SIGKILL:
             return self.abandon(attempt, at)
-        if attempt.ending is not None:
-            why = ""
-            if attempt.ending is Outcome.TIMEOUT:
-                why = f"did not end by SIGTERM in {self.grace:g}s"
-            return self.end(attempt, attempt.ending, signal.SIGKILL, at, why)
-        why = f"did not end in {test.timeout:g}s"
-        return self.end(attempt, Outcome.TIMEOUT, signal.SIGTERM, at, why)
+        signum = signal.SIGKILL
+        why = ""
+        if attempt.ending is None:
+            signum = signal.SIGTERM
+            why = f"did not end in {test.timeout:g}s"
+        elif attempt.ending is Outcome.TIMEOUT:
+            why = f"did not end by SIGTERM in {self.grace:g}s"
+        return [self.end(attempt, Outcome.TIMEOUT, signum, at, why)]
 
     def abandon(self, attempt: Attempt, at: float) -> List[Action]:
         """Go on without the GPUs of a test that cannot be killed."""
@@ -3453,14 +3454,13 @@ class Schedule:
 
     def end_running(self, signum: int, at: float, stacks: str = "") -> List[Action]:
         return [
-            action
+            self.end(attempt, Outcome.INTERRUPTED, signum, at, stacks)
             for attempt in self.running.values()
-            for action in self.end(attempt, Outcome.INTERRUPTED, signum, at, stacks)
         ]
 
     def end(
         self, attempt: Attempt, outcome: Outcome, signum: int, at: float, stacks: str = ""
-    ) -> List[Action]:
+    ) -> Action:
         """One signal to one test, whose first outcome counts; SIGKILL follows after the grace period."""
         attempt.ending = attempt.ending or outcome
         attempt.sent = signum
@@ -3468,7 +3468,7 @@ class Schedule:
         if signum != signal.SIGKILL:
             attempt.deadline = at + self.grace + STACKS_S * bool(stacks)
         attempt.slow_at = math.inf
-        return [Kill(attempt, signum, stacks)]
+        return Kill(attempt, signum, stacks)
 
     def stop(self) -> List[Action]:
         """Start nothing more: what waits is not run, or has failed if it waits for a retry."""
@@ -3615,29 +3615,29 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     outcome = attempt.ending or outcome_of(event.status)
     cause, fault = event.cause, event.junit_fault
     reason = ""
-    # It is no skip where the JUnit file has a failure, or where pytest has left no whole one.
-    is_skip = event.status == options.skip_code and not event.junit_failures
-    is_skip = is_skip and not (test.is_pytest and fault)
+    passed = outcome is Outcome.PASSED
+    is_first = attempt.number <= 1 + spared
+    has_died = test.is_pytest and fault  # or pytest's JUnit file would be whole
+    is_skip = event.status == options.skip_code and not event.junit_failures and not has_died
     if outcome is Outcome.TIMEOUT:
         cause = Cause("timeout")
         reason = f"did not end in {test.timeout:g}s"
     elif cause == OOM_KILLED:
         reason = "OOM killer"
-    elif outcome is Outcome.PASSED and event.junit_failures:
-        outcome = Outcome.FAILED
+    elif passed and event.junit_failures:
         reason = f"its JUnit file shows failures: {event.junit_failures}"
-    elif outcome is Outcome.PASSED and test.is_pytest and fault:
-        outcome = Outcome.FAILED
+    elif passed and has_died:
         reason = f"its JUnit file is {fault}"
-    elif outcome is Outcome.PASSED and event.leaked and options.leaks == "fail":
-        outcome = Outcome.FAILED
+    elif passed and event.leaked and options.leaks == "fail":
         cause = Cause("leaked processes")
         reason = "leaked: " + counted(len(event.leaked), "process", "processes")
-    elif outcome is Outcome.PASSED and attempt.number > 1 + spared:
+    elif passed and not is_first:
         outcome = Outcome.FLAKY
-    elif outcome is Outcome.FAILED and is_skip and attempt.number <= 1 + spared:
+    elif outcome is Outcome.FAILED and is_skip and is_first:
         outcome = Outcome.SKIPPED
         cause = NO_CAUSE
+    if passed and reason:
+        outcome = Outcome.FAILED
     if not outcome.is_ok() and test.junit and not fault and not event.junit_failures:
         fault = "without a failure"  # written before it died: CI would show green
     return attempt.result(

@@ -553,7 +553,7 @@ class PartsRun(run_tests.Run):
             number = self.schedule.running[part].number
             if part in self.whole_of and self.can_go_on(self.whole_of[part], part, number):
                 self.whole_of[part].went_on.add((part, number))
-                self.schedule.spared[part] = self.schedule.spared.get(part, 0) + 1
+                self.schedule.spared[part] += 1
         super().take(event)
 
     def can_go_on(self, whole: Whole, part: Test, number: int) -> bool:
