@@ -3316,7 +3316,7 @@ class Schedule:
         attempt = self.free(event.test)
         verdict = judge(event, attempt, self.options, self.spared[test])
         result = as_known(verdict, self.options.known_failures.get(test.origin, ""))
-        sick = [*event.sick, *self.accuse(result)]
+        sick = [*self.accuse(result), *event.sick]
         if result.outcome.can_be_retried() and sick:
             self.spared.setdefault(test, 1)
         actions = self.quarantine(sick, event.at)
@@ -3357,22 +3357,18 @@ class Schedule:
 
     def quarantine(self, sick: Iterable[Sick], at: float) -> List[Action]:
         """Put devices in quarantine, and conclude the tests that need more than are left."""
-        new = {
-            each.device: each
-            for each in sick
-            if each.device.token and each.device.index not in self.pool.quarantined
-        }
-        if not new:
-            return []
-        self.sick += new.values()
-        for device in new:
-            self.pool.quarantine(device)
-        rest = (
-            self.refuse_unrunnable()
-            if self.pool.size
-            else self.fail("no usable GPU is left", at)
-        )
-        return [*map(Quarantine, new.values()), *rest]
+        actions: List[Action] = []
+        for each in sick:
+            device = each.device
+            if device.token and device.index not in self.pool.quarantined:
+                self.pool.quarantine(device)
+                self.sick.append(each)
+                actions.append(Quarantine(each))
+        if actions and self.pool.size:
+            actions += self.refuse_unrunnable()
+        elif actions:
+            actions += self.fail("no usable GPU is left", at)
+        return actions
 
     def is_machine_wide(self, result: Result) -> bool:
         """Whether one cause, the machine's, has now ended two tests in a row or more, and one on every GPU."""
@@ -3497,11 +3493,10 @@ class Schedule:
                     self.line_up(follower)
                 else:
                     del self.waiting[follower]
-                    reason = f"waits for {test.label}, which did not pass"
-                    outcome = Outcome.BLOCKED
+                    outcome, why = Outcome.BLOCKED, "did not pass"
                     if ended.outcome is Outcome.SKIPPED:
-                        reason = f"waits for {test.label}, which was skipped"
-                        outcome = Outcome.SKIPPED
+                        outcome, why = Outcome.SKIPPED, "was skipped"
+                    reason = f"waits for {test.label}, which {why}"
                     results.append(Result(follower, outcome, reason=reason))
         if (
             self.options.fail_fast
