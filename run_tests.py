@@ -3214,8 +3214,6 @@ class Schedule:
         self.waiting = {test: ahead[test] for test in tests}
         # Heaps of tests that room alone keeps from starting, by need and locks.
         self.lines: Dict[Tuple[float, Tuple[str, ...]], List[Tuple[int, Test]]] = {}
-        # Those below barriers that have not opened.
-        self.held = sorted(tests, key=lambda test: -test.barrier)
         self.unfinished = collections.Counter(test.barrier for test in tests)
         self.floor = -1  # the last barrier that has opened
         self.locked: Set[str] = set()  # names of `lock` that running tests hold
@@ -3259,10 +3257,11 @@ class Schedule:
             return []  # it was abandoned
         actions = self.responses[type(event)](event)
         # Open barriers above which all tests have ended.
-        while self.held and not self.unfinished[self.floor]:
+        while self.waiting and not self.unfinished[self.floor]:
             self.floor += 1
-            while self.held and self.held[-1].barrier == self.floor:
-                self.line_up(self.held.pop())
+            for test in self.waiting:
+                if test.barrier == self.floor:
+                    self.line_up(test)
         return actions + self.start_waiting(event.at)
 
     def on_begin(self, event: Begin) -> List[Action]:
