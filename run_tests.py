@@ -2292,11 +2292,8 @@ def chains_of(
         stack += missing
         if not missing:
             stack.pop()
-            width = max([test.gpus, *(chains[follower][0] for follower in after)])
-            chains[test] = (
-                width,
-                seconds[test] + max((chains[follower][1] for follower in after), default=0.0),
-            )
+            widths, lengths = zip((0.0, 0.0), *(chains[follower] for follower in after))
+            chains[test] = max(test.gpus, *widths), seconds[test] + max(lengths)
     return chains
 
 
@@ -2349,26 +2346,24 @@ def shard_of(
     tests that `after` ties together stay together.
     """
     widest = int(max([1, *(test.gpus for test in tests if test.gpus < ALL_GPUS)]))
-    widths = {test: int(min(max(test.gpus, 1), widest)) for test in tests}
-    weights = {test: seconds[test] * widths[test] for test in tests}
+    weights = {test: seconds[test] * int(min(max(test.gpus, 1), widest)) for test in tests}
     ties = leaders_of(tests)
     for leader, followers in followers_of(tests).items():
-        ties[leader] = [*ties[leader], *followers]
-    groups: List[
-        Tuple[float, List[Test]]
-    ] = []  # less than zero, so that the heaviest sorts first
+        ties[leader] += followers
+    # The weights are less than zero, so that the heaviest sorts first.
+    groups: List[Tuple[float, List[Test]]] = []
     placed: Set[Test] = set()
     for test in tests:
         if test not in placed:
             group = sorted(reach([test], ties))
             groups.append((-sum(weights[test] for test in group), group))
             placed.update(group)
-    shards = [(0.0, number) for number in range(1, total + 1)]
+    loads = [0.0] * total
     numbers: Dict[Test, int] = {}
     for lightness, group in sorted(groups):
-        weight, number = shards[0]
-        heapq.heapreplace(shards, (weight - lightness, number))
-        numbers.update(dict.fromkeys(group, number))
+        lightest = loads.index(min(loads))
+        loads[lightest] -= lightness
+        numbers.update(dict.fromkeys(group, lightest + 1))
     return numbers
 
 
