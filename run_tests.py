@@ -2116,9 +2116,9 @@ class History:
 
     def __init__(self, lists: Sequence[str] = (), flaky: str = "pass") -> None:
         # Outcomes after which a test owes nothing; pytest's --lf has skips and xfails among them, too.
-        self.counts = {Outcome.PASSED.value, Outcome.SKIPPED.value, Outcome.KNOWN.value}
+        self.counts = {Outcome.PASSED, Outcome.SKIPPED, Outcome.KNOWN}
         if flaky == "pass":
-            self.counts.add(Outcome.FLAKY.value)
+            self.counts.add(Outcome.FLAKY)
         self.lists = frozenset(map(os.path.normpath, lists))
         self.runs: Set[str] = set()  # the runs of these lists
         # By shard (`2/4`), names of the tests that its runs selected.
@@ -2137,11 +2137,9 @@ class History:
         """
         event = record["event"]
         run = record["run"]
-        if (
-            event == "run_start"
-            and is_own
-            and not self.lists.isdisjoint(map(os.path.normpath, record["lists"]))
-        ):
+        if event == "run_start" and is_own:
+            if self.lists.isdisjoint(map(os.path.normpath, record["lists"])):
+                return
             selected = record["selected"]
             self.runs.add(run)
             self.shards[record["shard"] or ""].update(selected)
@@ -2150,15 +2148,15 @@ class History:
         elif event == "test_end":
             key = record["test"]
             label = record["label"]
-            if record["outcome"] in ("passed", "flaky"):
+            outcome = Outcome(record["outcome"])
+            if outcome.is_pass():
                 passed = record["time"] + 0.0, record["seconds"] + 0.0
                 if not 0 <= passed[1] <= LONGEST_S:
                     raise ValueError("not a duration")
                 for known_as in (key, (key, label)):
                     self.passes[known_as].append(passed)
-            if run in self.runs and record["outcome"] in self.counts:
-                name = key_of([key, record.get("origin", label)])
-                self.owed[name] -= 1
+            if run in self.runs and outcome in self.counts:
+                self.owed[key_of([key, record.get("origin", label)])] -= 1
 
     def owes(self, test: Test) -> bool:
         """Whether a test has not passed in its last run, or was in none: new ones owe too."""
