@@ -1038,7 +1038,7 @@ class TestLine(NamedTuple):
         """The bash words whose values are needed."""
         return [self.label, self.prefix, self.junit, self.first, self.mask]
 
-    def expanded(self, shell: Snapshot, preface: bytes, values: Sequence[str]) -> TestLine:
+    def expanded(self, shell: Snapshot, preface: bytes, values: Iterable[str]) -> TestLine:
         """The same with the values of these words."""
         label, prefix, junit, first, mask = values
         return self._replace(
@@ -1221,7 +1221,7 @@ class ListFile:
         self.states: List[int] = []  # the first line of each piece of shell state
         # What bash is to read for the list: its shell state with a check behind each piece, at the same lines.
         self.script = [""] * (len(self.lines) + 1)
-        self.has_run_test = False  # it defines a function of that name
+        self.functions: List[str] = []  # that it defines
         self.mistakes: List[Tuple[int, str]] = []
         self.said = ""  # by `set`, so far
 
@@ -1344,16 +1344,16 @@ def read_attributes(
 ) -> Attributes:
     """What `#:` comments behind a command say of it, or one on a line of its own of the tests below."""
     attributes = defaults
+    complain = functools.partial(parsed.complain, line)
     for comment in reader.comments:
         if re.match(rf"#\s+:\s*({'|'.join(ATTRIBUTES)})=", comment.text):
-            parsed.complain(line, f"`{comment.text}` is a comment; write `#:` without a space")
+            complain(f"`{comment.text}` is a comment; write `#:` without a space")
         if not comment.text.startswith("#:"):
             continue
         if not reader.nodes:
             defaults = Attributes()
         elif comment.start < reader.nodes[-1].end:
-            parsed.complain(line, "`#:` inside a command; put it behind the command's end")
-        complain = functools.partial(parsed.complain, line)
+            complain("`#:` inside a command; put it behind the command's end")
         attributes = parse_attributes(comment.text[2:], defaults, complain)
     return attributes
 
@@ -1374,8 +1374,8 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
             f"{token.text} would put all tests below on the same GPUs; set it outside the list, "
             "or ask for GPUs with `#: gpus=N`"
         )
-    defined = [node.words[0].text for node in walk(nodes) if node.kind == "function"]
-    parsed.has_run_test = parsed.has_run_test or "run_test" in defined
+    functions = (node for node in walk(nodes) if node.kind == "function")
+    parsed.functions += [node.words[0].text for node in functions]
     return True
 
 
@@ -1405,8 +1405,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.words and reader.tokens[: len(first.assigned)] == first.assigned:
         prefix, first.assigned = first.assigned, []
     start = [first.start, *(token.end for token in prefix)][-1]
-    behind = [each for each in reader.documents if each.start > end]
-    documents = ["\n" + each.text[:-1] for each in behind]
+    documents = ["\n" + each.text[:-1] for each in reader.documents if each.start > end]
     word = "".join(token.text for token in first.words[:1]) * (not first.kind)
     own = [token.text for token in reader.tokens if token.end <= end]
     test = TestLine(
@@ -1423,7 +1422,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         barrier=parsed.waits,
     )
     test = with_mask(test, prefix)
-    if first.name == "run_test" and not parsed.has_run_test:
+    if first.name == "run_test" and "run_test" not in parsed.functions:
         test = read_run_test(test, nodes)
     else:
         said = parsed.said_with(nodes)
@@ -1718,8 +1717,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     ):
         here = Snapshot(os.getcwd(), None)
         return [
-            test.expanded(here, b"", list(map(unquoted, test.to_expand())))
-            for test in parsed.tests
+            test.expanded(here, b"", map(unquoted, test.to_expand())) for test in parsed.tests
         ]
     mark = os.urandom(16).hex()
     copy = scratch.write(reading_script(parsed))
@@ -1811,7 +1809,7 @@ def said_last(printed: bytes) -> str:
     return line and f" ({line})"
 
 
-def unkept(has_functions: bool = False) -> Dict[bytes, bytes]:
+def unkept(has_functions: bool) -> Dict[bytes, bytes]:
     """What bash passes on as it came, since it is no variable to it: odd names, and functions if wanted. And SHLVL."""
     return {
         name: value
@@ -1832,7 +1830,7 @@ def slug(label: str) -> str:
     name = re.sub(r"\.py\b", "", label)
     name = re.sub(r"[^A-Za-z0-9._+=@-]+", "_", name).strip("_.") or "test"
     if len(name) > STEM_BYTES or not label.isascii():
-        name = f"{name[: STEM_BYTES - 9]}-{hash_function()(to_bytes(label)).hexdigest()[:8]}"
+        name = f"{name[: STEM_BYTES - 9]}-{key_of([label])[:8]}"
     return name
 
 
@@ -1855,11 +1853,10 @@ class Unique:
         self.counts: Dict[str, int] = {}
 
     def __call__(self, name: str) -> str:
-        first = self.same(name)
         chosen = name
         while self.same(chosen) in self.counts:
-            self.counts[first] += 1
-            chosen = self.pattern.format(name, self.counts[first])
+            self.counts[self.same(name)] += 1
+            chosen = self.pattern.format(name, self.counts[self.same(name)])
         self.counts[self.same(chosen)] = 1
         return chosen
 
@@ -1873,9 +1870,9 @@ def labels_of(tests: Sequence[TestLine]) -> List[str]:
     unique = Unique("{} #{}", str)
     labels = []
     for test in tests:
-        assigned = test.prefix.split("\n")
-        own = " ".join(each for each in assigned if each not in shared[test.label])
         label = test.label
+        assigned = test.prefix.split("\n")
+        own = " ".join(each for each in assigned if each not in shared[label])
         if own:
             label = clean_label(f"{label} ({own})")
         labels.append(unique(label))
@@ -1916,10 +1913,9 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         if line.in_log_dir:
             words.append(f"--junitxml={shlex.quote(junit)}")
         words += map(shlex.quote, options.pytest_args)
-    if not line.junit:
+    # A device is never replaced, and tells nothing.
+    if not line.junit or (os.path.exists(junit) and not os.path.isfile(junit)):
         junit = ""
-    elif os.path.exists(junit) and not os.path.isfile(junit):
-        junit = ""  # a device, which is never replaced, and tells nothing
     timeout = options.timeout
     if line.attributes.timeout is not None:
         timeout = line.attributes.timeout
@@ -2014,9 +2010,8 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
             check_files(parsed, options)
     lines = [test for parsed in lists for test in parsed.tests]
     labels = labels_of(lines)
-    named: Dict[
-        Any, List[str]
-    ] = {}  # the labels of a test's runs, by its label, and as its list writes it
+    # The labels of a test's runs, by its label, and as its list writes it.
+    named: Dict[Any, List[str]] = {}
     for parsed, line, label in zip(owners, lines, labels):
         named[label] = [
             label,
@@ -2030,9 +2025,9 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     stems = Unique("{}_{}", str.casefold)  # some file systems do not tell `A.log` from `a.log`
     tests = []
     # The logs that the lists name come first: none of the runner's own takes their place.
-    indices = range(len(copies))
-    for index in sorted(indices, key=lambda index: not copies[index][0].junit):
-        line, origin, label = copies[index]
+    for index, (line, origin, label) in sorted(
+        enumerate(copies), key=lambda pair: not pair[1][0].junit
+    ):
         test = make_test(line, index, label, stems(stem_of(line, label)), options)
         tests.append(test._replace(origin=origin))
     tests.sort()
@@ -2044,8 +2039,6 @@ def for_runs(
     line: TestLine, parsed: ListFile, named: Mapping[Any, Sequence[str]], repeat: int
 ) -> TestLine:
     """A test that waits for all runs of those that it is `after`; its own take turns if they write one JUnit file."""
-    if repeat == 1 and not line.attributes.after:
-        return line
     after: List[str] = []
     lock = line.attributes.lock
     for name in line.attributes.after:
@@ -3264,7 +3257,6 @@ class Schedule:
         return self.refuse_unrunnable()
 
     def on_submit(self, event: Submit) -> List[Action]:
-        self.floor = 0  # a script has no barriers: it waits itself
         self.rank.update((test, rank) for rank, test in enumerate(event.order))
         self.waiting.update(dict.fromkeys(event.tests, 0))
         self.unfinished.update(test.barrier for test in event.tests)
@@ -3461,8 +3453,9 @@ class Schedule:
     def stop(self) -> List[Action]:
         """Start nothing more: what waits is not run, or has failed if it waits for a retry."""
         self.stopped = True
-        waiting = sorted(self.waiting)
-        return self.conclude(*(self.unrun(test, Outcome.NOT_RUN) for test in waiting))
+        return self.conclude(
+            *(self.unrun(test, Outcome.NOT_RUN) for test in sorted(self.waiting))
+        )
 
     def conclude(self, *ends: Result) -> List[Action]:
         """Give tests their outcomes, and those that wait for them in vain; with --fail-fast a failure stops the run."""
