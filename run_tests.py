@@ -3218,16 +3218,6 @@ class Schedule:
         self.is_overdue = False  # it has
         self.stopped = False  # no test starts any more
         self.poll_at = math.inf  # when to look again at GPUs that other runners hold
-        self.responses: Mapping[type, Callable[[Any], List[Action]]] = {
-            Begin: self.on_begin,
-            Submit: self.on_submit,
-            ShellEnded: self.on_ended,
-            Exited: self.on_exited,
-            Broken: self.on_broken,
-            Tick: self.on_tick,
-            Interrupt: self.on_interrupt,
-            Lost: lambda lost: self.quarantine(lost.sick, lost.at),
-        }
 
     @property
     def done(self) -> bool:
@@ -3241,7 +3231,8 @@ class Schedule:
         """Take in one event; returns what to do now, in order."""
         if isinstance(event, (ShellEnded, Exited, Broken)) and event.test not in self.running:
             return []  # it was abandoned
-        actions = self.responses[type(event)](event)
+        respond = getattr(self, "on_" + type(event).__name__.lower())  # `on_exited` to Exited
+        actions: List[Action] = respond(event)
         # Open barriers above which all tests have ended.
         while self.waiting and not self.unfinished[self.floor]:
             self.floor += 1
@@ -3289,7 +3280,7 @@ class Schedule:
             return ended[-1]
         return Result(test, outcome, reason=reason)
 
-    def on_ended(self, event: ShellEnded) -> List[Action]:
+    def on_shellended(self, event: ShellEnded) -> List[Action]:
         attempt = self.running[event.test]
         if attempt.ending is None:  # what it has left is no reason for a timeout
             attempt.deadline = attempt.slow_at = math.inf
@@ -3353,6 +3344,9 @@ class Schedule:
         elif actions:
             actions += self.fail("no usable GPU is left", at)
         return actions
+
+    def on_lost(self, event: Lost) -> List[Action]:
+        return self.quarantine(event.sick, event.at)
 
     def is_machine_wide(self, result: Result) -> bool:
         """Whether one cause, the machine's, has now ended two tests in a row or more, and one on every GPU."""
