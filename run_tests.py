@@ -2470,12 +2470,12 @@ class Machine(NamedTuple):
     devices: Tuple[Device, ...] = ()
     variables: Tuple[str, ...] = ()
     hide: str = ""
-    extra: Tuple[Tuple[str, str], ...] = ()
+    extra: Mapping[str, str] = {}
 
     def mask(self, lease: Lease) -> Dict[str, str]:
         """The environment that shows a test the devices of its lease and no others."""
         value = ",".join(lease.tokens) or self.hide
-        return {**dict(self.extra), **dict.fromkeys(self.variables, value)}
+        return {**self.extra, **dict.fromkeys(self.variables, value)}
 
 
 def machine_of(tokens: Sequence[str], *readers: MaskReader) -> Machine:
@@ -2518,8 +2518,11 @@ def device_parts(token: str) -> List[str]:
 
 def outer_machine(environ: Mapping[str, str]) -> Optional[Machine]:
     """The devices of the outer mask, or None if there is no mask. Raises UsageError if masks disagree."""
-    read = {reader: read_mask(reader, environ.get(reader.variable)) for reader in READERS}
-    masks = {reader: tokens for reader, tokens in read.items() if tokens is not None}
+    masks = {}
+    for reader in READERS:
+        visible = read_mask(reader, environ.get(reader.variable))
+        if visible is not None:
+            masks[reader] = visible
     if not masks:
         return None
     first, tokens = next(iter(masks.items()))
@@ -2665,7 +2668,7 @@ def probe(environ: Mapping[str, str]) -> Machine:
         return Machine()
     machine = machine_of(tokens, reader)
     if reader is CUDA and "CUDA_DEVICE_ORDER" not in environ:
-        return machine._replace(extra=(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),))
+        return machine._replace(extra={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     return machine
 
 
@@ -2854,9 +2857,7 @@ class GpuLocks:
             for device in machine.devices:
                 name = re.sub(r"[^\w.-]", "_", uuids.get(device.token, device.token))
                 path = os.path.join(folder, f"gpu-{name}.lock")
-                self.files[device] = os.open(
-                    path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666
-                )
+                self.files[device] = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
         except OSError as error:
             raise MachineError(
                 f"cannot write {error.filename} ({error.strerror}); "
