@@ -1231,9 +1231,11 @@ class ListFile:
 
     def said_with(self, nodes: Nodes) -> str:
         """What `set` has said so far, with each `set` of a command that no `&&` or `||` may keep from running."""
-        sets = (node for node in walk(nodes) if node.name == "set" and node.before == ";")
-        texts = [node.text.partition(" -- ")[0] for node in sets]
-        return self.said + "".join(texts)
+        said = self.said
+        for node in walk(nodes):
+            if node.name == "set" and node.before == ";":
+                said += node.text.partition(" -- ")[0]
+        return said
 
 
 # Says for each whole command of standard input its first and last line, from 0, and what is wrong with it. A command
@@ -1298,10 +1300,9 @@ def split_list(parsed: ListFile) -> Iterator[Tuple[int, int, str]]:
     except OSError as error:
         raise no_bash(error) from None
     end = 0
-    for found in re.finditer(r"(?m)^(\d+) (\d+) (.*)\n", to_text(bash.stdout)):
-        start = int(found[1])
-        end = int(found[2]) + 1
-        said = found[3]
+    for first, last, said in re.findall(r"(?m)^(\d+) (\d+) (.*)\n", to_text(bash.stdout)):
+        start = int(first)
+        end = int(last) + 1
         if said:
             parsed.complain(start + 1, f"{said} (in the command that begins here)")
         else:
@@ -1374,8 +1375,9 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
             f"{token.text} would put all tests below on the same GPUs; set it outside the list, "
             "or ask for GPUs with `#: gpus=N`"
         )
-    functions = (node for node in walk(nodes) if node.kind == "function")
-    parsed.functions += [node.words[0].text for node in functions]
+    for node in walk(nodes):
+        if node.kind == "function":
+            parsed.functions.append(node.words[0].text)
     return True
 
 
@@ -2162,9 +2164,8 @@ class History:
         if passes is None:
             return test.attributes.time
         seconds = sorted(seconds for _, seconds in sorted(passes)[-PASSES:])
-        below = seconds[(len(seconds) - 1) // 2]
-        above = seconds[len(seconds) // 2]
-        return (below + above) / 2
+        middle = len(seconds) // 2
+        return (seconds[middle] + seconds[-1 - middle]) / 2  # of an even number, the middle two
 
 
 class Estimates(NamedTuple):
