@@ -192,6 +192,7 @@ EXIT_SIGNAL = 128
 # 2. Model: frozen values that the sections hand to each other.
 # ---------------------------------------------------------------------------------------------------
 
+Words = Tuple[str, ...]
 ALL_GPUS = math.inf  # the value of `gpus=all`
 # The value of `gpus` where no GPU here is as large as `mem=`. Shards and --max-gpus, which must be the same everywhere,
 # take it for 1.
@@ -275,7 +276,7 @@ class Options(NamedTuple):
     gpus_per_test: float = 1  # for tests that do not say it
     jobs: Optional[int] = None  # CPU slots for `gpus=0`; None: as many as GPUs
     python: str = "python3"
-    pytest_args: Tuple[str, ...] = ()
+    pytest_args: Words = ()
     require_gpus: int = 0
     timeout: Optional[float] = None
     slow: float = SLOW_S  # how often a test that runs on is announced
@@ -307,7 +308,7 @@ class Options(NamedTuple):
     rerun_failed: bool = False
     repeat: int = 1
     only: Optional[LabelFile] = None
-    message: Tuple[str, ...] = ()  # the words of `[ci WORDS]` in it, case folded
+    message: Words = ()  # the words of `[ci WORDS]` in it, case folded
     max_gpus: Optional[int] = None
     gpu_memory: float = 0.0  # MiB of each GPU; 0: what a tool says
     shard: Optional[Shard] = None
@@ -357,9 +358,9 @@ class Attributes(NamedTuple):
     retries: Optional[int] = None
     label: Optional[str] = None
     time: Optional[float] = None  # expected seconds
-    lock: Tuple[str, ...] = ()
-    after: Tuple[str, ...] = ()  # labels
-    tags: Tuple[str, ...] = ()
+    lock: Words = ()
+    after: Words = ()  # labels
+    tags: Words = ()
     mem: float = 0.0  # MiB of one GPU
     split: str = ""  # a number of parts, or `auto`; it and the next are for companions
     after_crash: str = ""  # `go-on`
@@ -420,6 +421,9 @@ class Test(NamedTuple):
 # A tuple's own hash goes through all its values.
 Test.__hash__ = object.__hash__  # type: ignore[method-assign]
 
+Tests = Sequence[Test]
+Seconds = Mapping[Test, float]  # that each of some tests takes
+
 
 class Device(NamedTuple):
     """One GPU, or one MIG instance: its place in device order and its token in the mask."""
@@ -479,7 +483,7 @@ class Result(NamedTuple):
     reason: str = ""  # why, where the outcome alone does not say it
     junit_fault: str = ""  # why its JUnit file cannot be used as it is, if it cannot
     cause: Cause = NO_CAUSE
-    leaked: Tuple[str, ...] = ()  # processes that it left, `python3 (pid 12)`
+    leaked: Words = ()  # processes that it left, `python3 (pid 12)`
     began: float = 0.0  # seconds on the clock of events
     memory: float = 0.0  # seconds in which its GPUs gave their memory back
     peak: int = 0  # MiB that it was seen to hold of a GPU at most; 0: not known
@@ -1019,7 +1023,7 @@ class TestLine(NamedTuple):
     first: str  # word of the body
     key: str
     attributes: Attributes
-    assigned: Tuple[str, ...] = ()  # the environment prefix, without masks
+    assigned: Words = ()  # the environment prefix, without masks
     prefix: str = ""  # the same, one a line, where it has no label of its own
     mask: str = ""  # the value of a leading CUDA_VISIBLE_DEVICES=…
     has_mask: bool = False
@@ -1141,7 +1145,7 @@ def parse_count(text: str) -> int:
     return int(parse_word(r"\d{1,6}", "a whole number", text))
 
 
-def parse_names(text: str) -> Tuple[str, ...]:
+def parse_names(text: str) -> Words:
     """The names in `a,b`. Raises BadValue if one is empty."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
@@ -1149,7 +1153,7 @@ def parse_names(text: str) -> Tuple[str, ...]:
     return names
 
 
-def parse_words(text: str) -> Tuple[str, ...]:
+def parse_words(text: str) -> Words:
     """Arguments in one word, as a shell splits them. Raises BadValue."""
     try:
         return tuple(shlex.split(text))
@@ -2171,12 +2175,12 @@ class History:
 class Estimates(NamedTuple):
     """The expected seconds of each test."""
 
-    seconds: Mapping[Test, float]
+    seconds: Seconds
     unknown: FrozenSet[Test]  # their seconds are assumed
     unknown_first: bool = True  # as if they were the longest
 
 
-def estimate(tests: Sequence[Test], history: History) -> Estimates:
+def estimate(tests: Tests, history: History) -> Estimates:
     """The expected seconds of the tests.
 
     A test of which nothing is known counts as the mean of the others. (It starts first of its width, as if it
@@ -2203,7 +2207,7 @@ class Selection(NamedTuple):
 
     tests: List[Test]  # to run or deferred, in list order
     deferred: Mapping[Test, str]  # to the option that did it
-    left_out: Mapping[str, Sequence[Test]]  # by the option that did it, in words
+    left_out: Mapping[str, Tests]  # by the option that did it, in words
     estimates: Estimates
     owed: FrozenSet[Test] = frozenset()  # selected in their last run, and not passed
 
@@ -2217,7 +2221,7 @@ class Selection(NamedTuple):
         return tests
 
 
-def widest_first(tests: Sequence[Test], estimates: Estimates, gpus: int) -> List[Test]:
+def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
     """Starting order of the shortest run: widest first, then longest, but no test too late.
 
     The widest find an empty machine, and the last ones are short. But a test goes first as soon as it takes
@@ -2247,12 +2251,12 @@ def widest_first(tests: Sequence[Test], estimates: Estimates, gpus: int) -> List
     return list(order)
 
 
-def work_of(test: Test, seconds: Mapping[Test, float], gpus: int) -> float:
+def work_of(test: Test, seconds: Seconds, gpus: int) -> float:
     """GPU-seconds of a test on a machine with `gpus` GPUs."""
     return seconds[test] * min(test.gpus, gpus)
 
 
-def leaders_of(tests: Sequence[Test]) -> Dict[Test, List[Test]]:
+def leaders_of(tests: Tests) -> Dict[Test, List[Test]]:
     """For each test those that its `after` names. Names of tests that are not here hold up nobody."""
     named = {test.label: test for test in tests}
     return {
@@ -2261,7 +2265,7 @@ def leaders_of(tests: Sequence[Test]) -> Dict[Test, List[Test]]:
     }
 
 
-def followers_of(tests: Sequence[Test]) -> Dict[Test, List[Test]]:
+def followers_of(tests: Tests) -> Dict[Test, List[Test]]:
     """For each test that others name in `after`, those others."""
     followers: Dict[Test, List[Test]] = {}
     for test, leaders in leaders_of(tests).items():
@@ -2270,9 +2274,7 @@ def followers_of(tests: Sequence[Test]) -> Dict[Test, List[Test]]:
     return followers
 
 
-def chains_of(
-    tests: Sequence[Test], seconds: Mapping[Test, float]
-) -> Dict[Test, Tuple[float, float]]:
+def chains_of(tests: Tests, seconds: Seconds) -> Dict[Test, Tuple[float, float]]:
     """The widest need in the chain of tests that starts with each test, and the chain's expected seconds."""
     followers = followers_of(tests)
     chains: Dict[Test, Tuple[float, float]] = {}
@@ -2307,7 +2309,7 @@ def has_word(test: Test, word: str) -> bool:
     return any(word in name.casefold() for name in names)
 
 
-def deferred_tests(tests: Sequence[Test], options: Options) -> Dict[Test, str]:
+def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
     """The tests that `--max-gpus` and `--only` put off, to the option: also those that would wait for one of them.
 
     A test that others wait for is not put off by `--only`, nor is one that is new to the file (`LabelFile.news`).
@@ -2329,9 +2331,7 @@ def deferred_tests(tests: Sequence[Test], options: Options) -> Dict[Test, str]:
     return deferred
 
 
-def shard_of(
-    tests: Sequence[Test], total: int, seconds: Mapping[Test, float]
-) -> Dict[Test, int]:
+def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
     """For each test the number of its shard, from 1: the same on every machine with the same list and history.
 
     The heaviest goes to the lightest shard (Graham's LPT rule); the weight is GPUs times expected seconds, and
@@ -2359,7 +2359,7 @@ def shard_of(
     return numbers
 
 
-def select(tests: Sequence[Test], options: Options, history: History) -> Selection:
+def select(tests: Tests, options: Options, history: History) -> Selection:
     """What runs, what is deferred and what is left out. A shard is cut before this machine's own past plays a part."""
     estimates = estimate(tests, history)
     left_out: Dict[str, List[Test]] = {}
@@ -2417,7 +2417,7 @@ class MaskReader(NamedTuple):
     token: str
     hide: str
     stops: bool = True
-    no_mask: Tuple[str, ...] = ()
+    no_mask: Words = ()
 
 
 CUDA = MaskReader(
@@ -2439,7 +2439,7 @@ MASKS_OF_NONE = ("", "-1", "NoDevFiles", "none", "void")  # they are meant to hi
 class VendorTool(NamedTuple):
     """A tool that lists GPUs. `pattern` finds each GPU's number, or the UUID of a MIG instance of the one before."""
 
-    command: Tuple[str, ...]
+    command: Words
     pattern: str
     reader: MaskReader
     counts: bool = False  # its numbers have gaps that the vendor's runtime does not have
@@ -2469,7 +2469,7 @@ class Machine(NamedTuple):
     """
 
     devices: Tuple[Device, ...] = ()
-    variables: Tuple[str, ...] = ()
+    variables: Words = ()
     hide: str = ""
     extra: Mapping[str, str] = {}
 
@@ -2989,7 +2989,7 @@ class Pool:
 
 def make_pool(
     devices: Sequence[Device],
-    tests: Sequence[Test],
+    tests: Tests,
     options: Options,
     locks: Optional[GpuLocks] = None,
 ) -> Pool:
@@ -3039,8 +3039,8 @@ class Submit(NamedTuple):
     """More tests have come. `order` has all that wait now, as they are to start."""
 
     at: float
-    tests: Sequence[Test]
-    order: Sequence[Test]
+    tests: Tests
+    order: Tests
 
 
 class ShellEnded(NamedTuple):
@@ -3059,7 +3059,7 @@ class Exited(NamedTuple):
     junit_fault: str = ""
     junit_failures: int = 0  # of its own JUnit file
     cause: Cause = NO_CAUSE
-    leaked: Tuple[str, ...] = ()
+    leaked: Words = ()
     sick: Tuple[Sick, ...] = ()
     ended: Optional[float] = None  # when its shell has ended, if that was before
     memory: float = 0.0  # seconds in which its GPUs gave their memory back
@@ -3182,6 +3182,7 @@ class Conclude(NamedTuple):
 
 
 Action = Union[Launch, Retry, Kill, Abandon, Announce, Quarantine, Conclude]
+Actions = List[Action]
 
 
 class Schedule:
@@ -3192,7 +3193,7 @@ class Schedule:
     first in starting order first.
     """
 
-    def __init__(self, tests: Sequence[Test], pool: Pool, options: Options) -> None:
+    def __init__(self, tests: Tests, pool: Pool, options: Options) -> None:
         self.pool = pool
         self.options = options
         self.rank = {test: rank for rank, test in enumerate(tests)}
@@ -3201,7 +3202,7 @@ class Schedule:
         # How many of the tests in its `after` have not passed.
         self.waiting = {test: ahead[test] for test in tests}
         # Heaps of tests that room alone keeps from starting, by need and locks.
-        self.lines: Dict[Tuple[float, Tuple[str, ...]], List[Tuple[int, Test]]] = {}
+        self.lines: Dict[Tuple[float, Words], List[Tuple[int, Test]]] = {}
         self.unfinished = collections.Counter(test.barrier for test in tests)
         self.floor = -1  # the last barrier that has opened
         self.locked: Set[str] = set()  # names of `lock` that running tests hold
@@ -3229,12 +3230,12 @@ class Schedule:
         """When the next Tick is due, on the events' clock; infinity if none is."""
         return min([self.poll_at, self.end_at, *map(Attempt.due, self.running.values())])
 
-    def step(self, event: Event) -> List[Action]:
+    def step(self, event: Event) -> Actions:
         """Take in one event; returns what to do now, in order."""
         if isinstance(event, (ShellEnded, Exited, Broken)) and event.test not in self.running:
             return []  # it was abandoned
         respond = getattr(self, "on_" + type(event).__name__.lower())  # `on_exited` to Exited
-        actions: List[Action] = respond(event)
+        actions: Actions = respond(event)
         # Open barriers above which all tests have ended.
         while self.waiting and not self.unfinished[self.floor]:
             self.floor += 1
@@ -3243,13 +3244,13 @@ class Schedule:
                     self.line_up(test)
         return actions + self.start_waiting(event.at)
 
-    def on_begin(self, event: Begin) -> List[Action]:
+    def on_begin(self, event: Begin) -> Actions:
         if self.options.deadline:  # half of a short one is for the tests
             reserve = min(self.options.grace + STACKS_S + REPORT_S, self.options.deadline / 2)
             self.end_at = event.at + self.options.deadline - reserve
         return self.refuse_unrunnable()
 
-    def on_submit(self, event: Submit) -> List[Action]:
+    def on_submit(self, event: Submit) -> Actions:
         self.rank.update((test, rank) for rank, test in enumerate(event.order))
         self.waiting.update(dict.fromkeys(event.tests, 0))
         self.unfinished.update(test.barrier for test in event.tests)
@@ -3260,7 +3261,7 @@ class Schedule:
             return self.stop()
         return self.refuse_unrunnable()
 
-    def refuse_unrunnable(self) -> List[Action]:
+    def refuse_unrunnable(self) -> Actions:
         """Conclude the tests that need more GPUs than there are, or are left."""
         refused = sorted(test for test in self.waiting if not self.can_run(test))
         return self.conclude(
@@ -3282,13 +3283,13 @@ class Schedule:
             return ended[-1]
         return Result(test, outcome, reason=reason)
 
-    def on_shellended(self, event: ShellEnded) -> List[Action]:
+    def on_shellended(self, event: ShellEnded) -> Actions:
         attempt = self.running[event.test]
         if attempt.ending is None:  # what it has left is no reason for a timeout
             attempt.deadline = attempt.slow_at = math.inf
         return []
 
-    def on_exited(self, event: Exited) -> List[Action]:
+    def on_exited(self, event: Exited) -> Actions:
         test = event.test
         attempt = self.free(event.test)
         verdict = judge(event, attempt, self.options, self.spared[test])
@@ -3332,9 +3333,9 @@ class Schedule:
             return []
         return [Sick(result.lease.devices[0], f"{result.cause.text} in {result.test.label}")]
 
-    def quarantine(self, sick: Iterable[Sick], at: float) -> List[Action]:
+    def quarantine(self, sick: Iterable[Sick], at: float) -> Actions:
         """Put devices in quarantine, and conclude the tests that need more than are left."""
-        actions: List[Action] = []
+        actions: Actions = []
         for each in sick:
             device = each.device
             if device.token and device.index not in self.pool.quarantined:
@@ -3347,7 +3348,7 @@ class Schedule:
             actions += self.fail("no usable GPU is left", at)
         return actions
 
-    def on_lost(self, event: Lost) -> List[Action]:
+    def on_lost(self, event: Lost) -> Actions:
         return self.quarantine(event.sick, event.at)
 
     def is_machine_wide(self, result: Result) -> bool:
@@ -3366,35 +3367,35 @@ class Schedule:
     def can_run(self, test: Test) -> bool:
         return test.gpus != TOO_LARGE and self.pool.holds(test.gpus)
 
-    def on_broken(self, event: Broken) -> List[Action]:
+    def on_broken(self, event: Broken) -> Actions:
         result = self.free(event.test).result(Outcome.NOT_RUN, reason=event.reason)
         return self.conclude(result) + self.fail(event.reason, event.at)
 
-    def fail(self, why: str, at: float) -> List[Action]:
+    def fail(self, why: str, at: float) -> Actions:
         """The machine cannot go on: end what runs, start nothing more."""
         self.failure = self.failure or why
         return self.stop() + self.end_running(signal.SIGTERM, at)
 
-    def on_interrupt(self, event: Interrupt) -> List[Action]:
+    def on_interrupt(self, event: Interrupt) -> Actions:
         """The first signal goes to the tests, a further one kills them."""
         self.interrupts.append(event.signum)
         signum = signal.SIGKILL if len(self.interrupts) > 1 else event.signum
         return self.stop() + self.end_running(signum, event.at)
 
-    def on_tick(self, event: Tick) -> List[Action]:
+    def on_tick(self, event: Tick) -> Actions:
         at = event.at
         if at >= self.end_at:
             self.grace = min(self.grace, (self.options.deadline or 0) / 4)
             self.end_at = math.inf
             self.is_overdue = True
             return self.stop() + self.end_running(signal.SIGTERM, at, "--deadline ends the run")
-        actions: List[Action] = []
+        actions: Actions = []
         for attempt in sorted(self.running.values(), key=Attempt.due):
             if attempt.due() <= at:
                 actions += self.on_alarm(attempt, at)
         return actions
 
-    def on_alarm(self, attempt: Attempt, at: float) -> List[Action]:
+    def on_alarm(self, attempt: Attempt, at: float) -> Actions:
         """An attempt has to be announced, or has had its time."""
         test = attempt.test
         if attempt.deadline > at:
@@ -3411,7 +3412,7 @@ class Schedule:
             why = f"did not end by SIGTERM in {self.grace:g}s"
         return [self.end(attempt, Outcome.TIMEOUT, signum, at, why)]
 
-    def abandon(self, attempt: Attempt, at: float) -> List[Action]:
+    def abandon(self, attempt: Attempt, at: float) -> Actions:
         """Go on without the GPUs of a test that cannot be killed."""
         self.free(attempt.test)
         result = attempt.result(
@@ -3428,7 +3429,7 @@ class Schedule:
         ]
         return [Abandon(attempt), *self.quarantine(sick, at), *self.conclude(result)]
 
-    def end_running(self, signum: int, at: float, stacks: str = "") -> List[Action]:
+    def end_running(self, signum: int, at: float, stacks: str = "") -> Actions:
         return [
             self.end(attempt, Outcome.INTERRUPTED, signum, at, stacks)
             for attempt in self.running.values()
@@ -3446,17 +3447,17 @@ class Schedule:
         attempt.slow_at = math.inf
         return Kill(attempt, signum, stacks)
 
-    def stop(self) -> List[Action]:
+    def stop(self) -> Actions:
         """Start nothing more: what waits is not run, or has failed if it waits for a retry."""
         self.stopped = True
         return self.conclude(
             *(self.unrun(test, Outcome.NOT_RUN) for test in sorted(self.waiting))
         )
 
-    def conclude(self, *ends: Result) -> List[Action]:
+    def conclude(self, *ends: Result) -> Actions:
         """Give tests their outcomes, and those that wait for them in vain; with --fail-fast a failure stops the run."""
         results = list(ends)
-        actions: List[Action] = []
+        actions: Actions = []
         for ended in ends:
             self.waiting.pop(ended.test, None)
         for ended in results:  # it grows
@@ -3500,9 +3501,9 @@ class Schedule:
             line = self.lines.setdefault((test.gpus, test.attributes.lock), [])
             heapq.heappush(line, (self.rank[test], test))
 
-    def start_waiting(self, at: float) -> List[Action]:
+    def start_waiting(self, at: float) -> Actions:
         """Start every test that may start now, the first in starting order first."""
-        actions: List[Action] = []
+        actions: Actions = []
         self.pool.was_locked_out = False
         first = [(line[0][0], need) for need, line in self.lines.items() if line]
         heapq.heapify(first)
@@ -3521,7 +3522,7 @@ class Schedule:
         self.poll_at = at + LOCK_POLL_S if self.pool.was_locked_out else math.inf
         return actions
 
-    def start(self, test: Test, at: float) -> List[Action]:
+    def start(self, test: Test, at: float) -> Actions:
         """Start a test, if there is room for it: a retry on other GPUs than before, if it can."""
         before = self.results.get(test, [])
         lease = None
@@ -3573,7 +3574,7 @@ class Outlook:
         return self.last_s
 
 
-def shortest(tests: Sequence[Test], seconds: Mapping[Test, float], pool: Pool) -> float:
+def shortest(tests: Tests, seconds: Seconds, pool: Pool) -> float:
     """Seconds that no order of these tests beats: all GPUs busy all the time, or the longest chain of `after`."""
     gpu_s = math.fsum(work_of(test, seconds, pool.size) for test in tests)
     cpu_s = math.fsum(seconds[test] for test in tests if not test.gpus)
