@@ -193,6 +193,7 @@ EXIT_SIGNAL = 128
 # ---------------------------------------------------------------------------------------------------
 
 Words = Tuple[str, ...]
+Environ = Mapping[str, str]
 ALL_GPUS = math.inf  # the value of `gpus=all`
 # The value of `gpus` where no GPU here is as large as `mem=`. Shards and --max-gpus, which must be the same everywhere,
 # take it for 1.
@@ -657,6 +658,9 @@ class Token(NamedTuple):
     end: int
 
 
+Tokens = List[Token]
+
+
 def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
     """The offset behind the `)`, `}`, `"` or `esac` that ends what has begun just before `at`.
 
@@ -683,9 +687,9 @@ def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
             at = found.start() + 1  # no comment but an operator: ${path/ #/}
 
 
-def read_tokens(text: str) -> List[Token]:
+def read_tokens(text: str) -> Tokens:
     """The words, operators, comments and here-documents of commands. `(( … ))` is a word."""
-    tokens: List[Token] = []
+    tokens: Tokens = []
     documents = []  # patterns: the ends of those that begin behind the next newline
     at = 0
     while at < len(text):
@@ -723,9 +727,9 @@ class Node:
         self.kind = self.lead = self.after = self.text = ""  # `lead`: `!` or `time`
         self.name = ""  # of a simple command, its first word; empty for assignments alone
         self.before = before  # the operator between the command before and this one
-        self.assigned: List[Token] = []  # leading assignments
-        self.words: List[Token] = []  # other words; of a compound command those of its head
-        self.redirects: List[Token] = []  # operators and their words
+        self.assigned: Tokens = []  # leading assignments
+        self.words: Tokens = []  # other words; of a compound command those of its head
+        self.redirects: Tokens = []  # operators and their words
         self.conditions: List[List[Node]] = []  # of `if`, `while`, `until`
         self.bodies: List[List[Node]] = []
         self.start = self.end = 0  # offsets
@@ -1407,7 +1411,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         label = "".join(token.text for token in words[1:2])
     first = nodes[0]
     end = nodes[-1].end
-    prefix: List[Token] = []
+    prefix: Tokens = []
     if first.words and reader.tokens[: len(first.assigned)] == first.assigned:
         prefix, first.assigned = first.assigned, []
     start = [first.start, *(token.end for token in prefix)][-1]
@@ -2517,7 +2521,7 @@ def device_parts(token: str) -> List[str]:
     return [part.lstrip("0") or "0" for part in token.casefold().split(".")]
 
 
-def outer_machine(environ: Mapping[str, str]) -> Optional[Machine]:
+def outer_machine(environ: Environ) -> Optional[Machine]:
     """The devices of the outer mask, or None if there is no mask. Raises UsageError if masks disagree."""
     masks = {}
     for reader in READERS:
@@ -2657,7 +2661,7 @@ def tool_tokens(tool: VendorTool) -> List[str]:
     return tokens
 
 
-def probe(environ: Mapping[str, str]) -> Machine:
+def probe(environ: Environ) -> Machine:
     """Ask the vendors' tools in turn. No answer is an empty Machine."""
     tokens = pynvml_tokens()
     reader = CUDA
@@ -2673,7 +2677,7 @@ def probe(environ: Mapping[str, str]) -> Machine:
     return machine
 
 
-def find_machine(gpus: Optional[str], environ: Mapping[str, str]) -> Machine:
+def find_machine(gpus: Optional[str], environ: Environ) -> Machine:
     """The devices of `--gpus`, of the outer mask or of the probe, the first that applies. Raises UsageError.
 
     Without an outer mask `--gpus` is believed as it stands, and told to tests in CUDA's variable, which HIP
@@ -3198,9 +3202,8 @@ class Schedule:
         self.options = options
         self.rank = {test: rank for rank, test in enumerate(tests)}
         self.followers = followers_of(tests)
-        ahead = collections.Counter(chain.from_iterable(self.followers.values()))
         # How many of the tests in its `after` have not passed.
-        self.waiting = {test: ahead[test] for test in tests}
+        self.waiting = {test: len(leaders) for test, leaders in leaders_of(tests).items()}
         # Heaps of tests that room alone keeps from starting, by need and locks.
         self.lines: Dict[Tuple[float, Words], List[Tuple[int, Test]]] = {}
         self.unfinished = collections.Counter(test.barrier for test in tests)
@@ -3374,13 +3377,13 @@ class Schedule:
     def fail(self, why: str, at: float) -> Actions:
         """The machine cannot go on: end what runs, start nothing more."""
         self.failure = self.failure or why
-        return self.stop() + self.end_running(signal.SIGTERM, at)
+        return self.end_running(signal.SIGTERM, at)
 
     def on_interrupt(self, event: Interrupt) -> Actions:
         """The first signal goes to the tests, a further one kills them."""
         self.interrupts.append(event.signum)
         signum = signal.SIGKILL if len(self.interrupts) > 1 else event.signum
-        return self.stop() + self.end_running(signum, event.at)
+        return self.end_running(signum, event.at)
 
     def on_tick(self, event: Tick) -> Actions:
         at = event.at
@@ -3388,7 +3391,7 @@ class Schedule:
             self.grace = min(self.grace, (self.options.deadline or 0) / 4)
             self.end_at = math.inf
             self.is_overdue = True
-            return self.stop() + self.end_running(signal.SIGTERM, at, "--deadline ends the run")
+            return self.end_running(signal.SIGTERM, at, "--deadline ends the run")
         actions: Actions = []
         for attempt in sorted(self.running.values(), key=Attempt.due):
             if attempt.due() <= at:
@@ -3430,7 +3433,8 @@ class Schedule:
         return [Abandon(attempt), *self.quarantine(sick, at), *self.conclude(result)]
 
     def end_running(self, signum: int, at: float, stacks: str = "") -> Actions:
-        return [
+        """Start nothing more, and end what runs."""
+        return self.stop() + [
             self.end(attempt, Outcome.INTERRUPTED, signum, at, stacks)
             for attempt in self.running.values()
         ]
@@ -5321,7 +5325,7 @@ def cut_to(text: str, columns: int) -> str:
     return text + "\u2026"
 
 
-def open_trace(color: str, environ: Mapping[str, str]) -> Trace:
+def open_trace(color: str, environ: Environ) -> Trace:
     """Standard output; `color` is auto, always or never, and auto obeys $NO_COLOR (see no-color.org).
 
     A CI service that has a terminal keeps what is drawn on it as text: nobody watches there.
@@ -5382,7 +5386,7 @@ FOLDS = (
 )
 
 
-def find_fold(environ: Mapping[str, str]) -> Fold:
+def find_fold(environ: Environ) -> Fold:
     """How the CI service folds that this run is a part of."""
     for fold in FOLDS:
         said = environ.get(fold.variable, "")
@@ -5813,7 +5817,7 @@ def failed_place(result: Result, top: str) -> Dict[str, str]:
     return {}
 
 
-def github_errors(results: Iterable[Result], environ: Mapping[str, str]) -> Iterator[str]:
+def github_errors(results: Iterable[Result], environ: Environ) -> Iterator[str]:
     """GitHub's annotations of the failed tests, where it has started the run; it shows ten of a step."""
     if find_fold(environ) is not FOLDS[0]:
         return
@@ -6131,7 +6135,7 @@ SHARD_VARIABLES = (
 )
 
 
-def find_shard(environ: Mapping[str, str]) -> Union[Shard, str, None]:
+def find_shard(environ: Environ) -> Union[Shard, str, None]:
     """The shard that the CI's variables name; None, with a warning, if there are none. Raises UsageError."""
     why = "no CI says which shard this is"
     for index, total, first, required in SHARD_VARIABLES:
@@ -6390,7 +6394,7 @@ class Parser(argparse.ArgumentParser):
         super().error(without_ci_commands(message))
 
 
-def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+def parse_command_line(argv: Sequence[str], environ: Environ) -> Options:
     """Options of $RUN_TESTS_OPTS and `argv`, in that order. Exits 2 with usage, as argparse does."""
     parser = build_parser()
     try:
