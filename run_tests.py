@@ -1192,7 +1192,7 @@ def parse_attributes(
     except ValueError:
         complain(f"a quote in `#:{text}` is never closed")
         return base
-    values: Dict[str, Any] = {}
+    values = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         name = key.replace("-", "_")
@@ -1411,7 +1411,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         label = "".join(token.text for token in words[1:2])
     first = nodes[0]
     end = nodes[-1].end
-    prefix: Tokens = []
+    prefix = []
     if first.words and reader.tokens[: len(first.assigned)] == first.assigned:
         prefix, first.assigned = first.assigned, []
     start = [first.start, *(token.end for token in prefix)][-1]
@@ -2012,7 +2012,7 @@ def check_ties(owners: Mapping[Test, ListFile]) -> None:
 
 def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) -> List[Test]:
     """The tests of all lists, each as often as `--repeat` says. Mistakes are added to the lists."""
-    owners: List[ListFile] = []
+    owners = []
     for parsed in lists:
         parsed.tests = list(map(with_folder, expand(parsed, scratch)))
         owners += [parsed] * len(parsed.tests)
@@ -2097,7 +2097,7 @@ def parse_lists(options: Options, scratch: Scratch) -> Tuple[List[Test], List[st
         lists.append(parsed)
         read_list(parsed)
         waits = parsed.waits
-    tests: List[Test] = []
+    tests = []
     if not mistakes and not any(parsed.mistakes for parsed in lists):
         tests = finish_tests(lists, options, scratch)
     for parsed in lists:
@@ -2297,7 +2297,7 @@ def chains_of(tests: Tests, seconds: Seconds) -> Dict[Test, Tuple[float, float]]
 
 def reach(start: Iterable[Graph], edges: Mapping[Graph, Sequence[Graph]]) -> FrozenSet[Graph]:
     """Some tests or other things, and all that their edges lead to."""
-    found: Set[Graph] = set()
+    found = set()
     stack = list(start)
     while stack:
         node = stack.pop()
@@ -2318,7 +2318,7 @@ def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
 
     A test that others wait for is not put off by `--only`, nor is one that is new to the file (`LabelFile.news`).
     """
-    deferred: Dict[Test, str] = {}
+    deferred = {}
     if options.max_gpus is not None:
         wide = [test for test in tests if options.max_gpus + 1 <= test.gpus < ALL_GPUS]
         deferred.update(dict.fromkeys(reach(wide, followers_of(tests)), "--max-gpus"))
@@ -2348,14 +2348,14 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
         ties[leader] += followers
     # The weights are less than zero, so that the heaviest sorts first.
     groups: List[Tuple[float, List[Test]]] = []
-    placed: Set[Test] = set()
+    placed = set()
     for test in tests:
         if test not in placed:
             group = sorted(reach([test], ties))
             groups.append((-sum(weights[test] for test in group), group))
             placed.update(group)
     loads = [0.0] * total
-    numbers: Dict[Test, int] = {}
+    numbers = {}
     for lightness, group in sorted(groups):
         lightest = loads.index(min(loads))
         loads[lightest] -= lightness
@@ -2493,7 +2493,7 @@ def read_mask(reader: MaskReader, value: Optional[str]) -> Optional[List[str]]:
     """The tokens that a mask leaves visible; None if it is no mask. Raises UsageError for duplicates."""
     if value is None or value in reader.no_mask:
         return None
-    visible: List[str] = []
+    visible = []
     kinds: Set[Optional[int]] = set()  # the groups that have matched
     for entry in value.split(","):
         found = re.fullmatch(reader.token, entry)
@@ -2612,7 +2612,7 @@ def nvml() -> Iterator[Any]:
 def pynvml_tokens() -> List[str]:
     """Indices of the GPUs that NVML shows; the UUIDs of MIG instances where a GPU has them."""
     with nvml() as pynvml:
-        tokens: List[str] = []
+        tokens = []
         for index in range(pynvml.nvmlDeviceGetCount() if pynvml else 0):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             tokens += nvml_instances(pynvml, handle) or [str(index)]
@@ -2622,7 +2622,7 @@ def pynvml_tokens() -> List[str]:
 
 def nvml_least(devices: Iterable[Device]) -> int:
     """MiB of the smallest of these GPUs and MIG instances; 0 where NVML does not say it."""
-    sizes: List[int] = []
+    sizes = []
     with nvml() as pynvml:
         for device in devices if pynvml else ():
             if device.token.isdigit():
@@ -2761,7 +2761,7 @@ class Health:
 
     def read(self, devices: Sequence[Device]) -> Dict[Device, Union[int, str]]:
         """The same of some GPUs, each by itself where nvidia-smi answers for none because of another."""
-        known: Dict[str, Union[int, str]] = {}
+        known = {}
         with suppress(ToolError):
             known = self.ask()
         for device in devices:
@@ -2850,7 +2850,7 @@ class GpuLocks:
 
     def __init__(self, folder: str, machine: Machine) -> None:
         self.files: Dict[Device, int] = {}
-        uuids: Dict[str, str] = {}
+        uuids = {}
         if CUDA.variable in machine.variables:
             uuids = dict(
                 re.findall(
@@ -3238,7 +3238,7 @@ class Schedule:
         if isinstance(event, (ShellEnded, Exited, Broken)) and event.test not in self.running:
             return []  # it was abandoned
         respond = getattr(self, "on_" + type(event).__name__.lower())  # `on_exited` to Exited
-        actions: Actions = respond(event)
+        actions = respond(event)
         # Open barriers above which all tests have ended.
         while self.waiting and not self.unfinished[self.floor]:
             self.floor += 1
@@ -3392,7 +3392,7 @@ class Schedule:
             self.end_at = math.inf
             self.is_overdue = True
             return self.end_running(signal.SIGTERM, at, "--deadline ends the run")
-        actions: Actions = []
+        actions = []
         for attempt in sorted(self.running.values(), key=Attempt.due):
             if attempt.due() <= at:
                 actions += self.on_alarm(attempt, at)
@@ -3507,7 +3507,7 @@ class Schedule:
 
     def start_waiting(self, at: float) -> Actions:
         """Start every test that may start now, the first in starting order first."""
-        actions: Actions = []
+        actions = []
         self.pool.was_locked_out = False
         first = [(line[0][0], need) for need, line in self.lines.items() if line]
         heapq.heapify(first)
