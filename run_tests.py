@@ -1790,11 +1790,10 @@ def read_answers(parsed: ListFile, pieces: Sequence[bytes]) -> Iterator[TestLine
         if number % 2 == 0:
             preface += unshifted(re.sub(OWN_TEXT, b"", piece), 1)
         elif kind == b"failed":
-            said = said_last(preface)
             parsed.complain(
                 int(fields[0]),
-                f"this shell state fails with status {int(fields[1])}{said}; mend it, or "
-                "let it end in `|| true`",
+                f"this shell state fails with status {int(fields[1])}{said_last(preface)}; mend it, "
+                "or let it end in `|| true`",
             )
         elif kind == b"test" and len(fields) > 6:  # else a word of it has ended bash
             test = next(tests)
@@ -1804,10 +1803,10 @@ def read_answers(parsed: ListFile, pieces: Sequence[bytes]) -> Iterator[TestLine
                 exports.update(unkept(has_functions=fields[6] == b""))  # a prelude has them all
                 shell = Snapshot("", exports, to_text(fields[6]))
             if any(len(field) >= ENVIRONMENT_BYTES for field in fields[7:]):
-                what = (
-                    "the environment is too large for any program; export less above this line"
+                parsed.complain(
+                    test.line,
+                    "the environment is too large for any program; export less above this line",
                 )
-                parsed.complain(test.line, what)
             shell = shell._replace(directory=directory)
             yield test.expanded(shell, preface, values)
             preface = b""
@@ -2686,7 +2685,7 @@ def find_machine(gpus: Optional[str], environ: Environ) -> Machine:
     outer = outer_machine(environ)
     if gpus is None:
         return outer or probe(environ)
-    asked = [token for token in gpus.split(",") if token]
+    asked = gpus.strip(",").split(",")
     if gpus.isdigit():
         asked = list(map(str, range(int(gpus))))
     if outer is None:
@@ -2698,9 +2697,8 @@ def find_machine(gpus: Optional[str], environ: Environ) -> Machine:
     shown = [device.token for device in outer.devices]
     hidden = ",".join(token for token in asked if token not in shown)
     if gpus.isdigit():  # the first ones, whatever their ids are
-        hidden = ""
-        if len(asked) > len(shown):
-            hidden = f"{len(asked) - len(shown)} of them"
+        more = len(asked) - len(shown)
+        hidden = f"{more} of them" * (more > 0)
         asked = shown[: len(asked)]
     if hidden:
         raise UsageError(
@@ -3200,7 +3198,7 @@ class Schedule:
     def __init__(self, tests: Tests, pool: Pool, options: Options) -> None:
         self.pool = pool
         self.options = options
-        self.rank = {test: rank for rank, test in enumerate(tests)}
+        self.rank = dict(zip(tests, count()))
         self.followers = followers_of(tests)
         # How many of the tests in its `after` have not passed.
         self.waiting = {test: len(leaders) for test, leaders in leaders_of(tests).items()}
@@ -3254,7 +3252,7 @@ class Schedule:
         return self.refuse_unrunnable()
 
     def on_submit(self, event: Submit) -> Actions:
-        self.rank.update((test, rank) for rank, test in enumerate(event.order))
+        self.rank.update(zip(event.order, count()))
         self.waiting.update(dict.fromkeys(event.tests, 0))
         self.unfinished.update(test.barrier for test in event.tests)
         self.lines.clear()
