@@ -636,12 +636,8 @@ PIPES = ("|", "|&")
 SEPARATORS = names_in("; && || & | |&") | {"\n"}
 LOOPS = ("while", "until", "for", "select")
 COMPOUNDS = names_in("if while until for select case { (")
-# The words that end the head of a compound command. The empty one: the text may end there.
-HEADS: Mapping[str, Sequence[str]] = {
-    "for": ("do", "{", ""),
-    "select": ("do", "{", ""),
-    "case": ("in", ""),
-}
+# The words that end the head of a compound command.
+HEADS: Mapping[str, str] = {"for": "do {", "select": "do {", "case": "in"}
 # What ends a compound command, and what a list of commands, where a command may begin.
 CLOSERS = names_in("fi done } ) esac")
 LIST_CLOSERS = CLOSERS | names_in("then elif else do ;; ;& ;;& ()")
@@ -825,7 +821,7 @@ class Reader:
         """A compound command, from the word that opens it to the one that closes it."""
         node.kind = self.pass_token().text
         if node.kind in HEADS:
-            while self.next not in HEADS[node.kind]:
+            while self.next and self.next not in HEADS[node.kind].split():
                 token = self.pass_token()
                 node.words += [token] * (token.kind == "word")
             self.pass_token()
@@ -874,11 +870,16 @@ def unquoted(word: str) -> str:
 # What a command is, by its words.
 
 
+def is_forked(node: Node) -> bool:
+    """Whether bash runs a command in a process beside itself, or in that of a pipeline."""
+    return node.before in PIPES or node.after in ("&", *PIPES)
+
+
 def is_state(nodes: Nodes) -> bool:
     """Whether a command only changes the shell: state words, assignments, functions, and what guards them."""
     changes = False
     for node in walk(nodes):
-        forks = node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
+        forks = node.kind == "(" or is_forked(node)
         assigns = bool(node.assigned) and not node.words
         is_change = assigns or node.kind == "function" or node.name in STATE_WORDS
         is_beside = node.name in CHECKS | ENDS or (node.name in PRINTS and node not in nodes)
@@ -2166,8 +2167,7 @@ class History:
 
     def duration(self, test: Test) -> Optional[float]:
         """Seconds: the median of the last passes, else what the list says, else None."""
-        named = self.passes.get((test.key, test.label))
-        passes = named or self.passes.get(test.key)
+        passes = self.passes.get((test.key, test.label)) or self.passes.get(test.key)
         if passes is None:
             return test.attributes.time
         seconds = sorted(seconds for _, seconds in sorted(passes)[-PASSES:])
@@ -2748,8 +2748,7 @@ class Health:
         known: Dict[str, Union[int, str]] = {}
         query = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
         for line in tool(*self.SMI, query, *which).splitlines():
-            fields = line.split(", ") + [""] * 4
-            index, uuid, used, temperature, total = fields[:5]
+            index, uuid, used, temperature, total, *_ = line.split(", ") + [""] * 4
             if total.isdigit():
                 self.total[index] = self.total[uuid] = int(total)
             known[index] = known[uuid] = f"says {line}"
@@ -7359,11 +7358,6 @@ def is_seen(node: Node) -> bool:
         first = [*node.conditions, *node.bodies][0]
         return bool(first) and is_seen(first[0])
     return node.kind in ("", "case") and node.name != "coproc"
-
-
-def is_forked(node: Node) -> bool:
-    """Whether bash runs a command in a process beside itself, or in that of a pipeline."""
-    return node.before in PIPES or node.after in ("&", *PIPES)
 
 
 def path_of(nodes: Iterable[Node]) -> Tuple[List[Node], int]:
