@@ -2112,6 +2112,7 @@ def parse_lists(options: Options, scratch: Scratch) -> Tuple[List[Test], List[st
 # ---------------------------------------------------------------------------------------------------
 
 Graph = TypeVar("Graph")  # a node of one
+Ties = Dict[Test, List[Test]]
 
 
 class History:
@@ -2259,7 +2260,7 @@ def work_of(test: Test, seconds: Seconds, gpus: int) -> float:
     return seconds[test] * min(test.gpus, gpus)
 
 
-def leaders_of(tests: Tests) -> Dict[Test, List[Test]]:
+def leaders_of(tests: Tests) -> Ties:
     """For each test those that its `after` names. Names of tests that are not here hold up nobody."""
     named = {test.label: test for test in tests}
     return {
@@ -2268,9 +2269,9 @@ def leaders_of(tests: Tests) -> Dict[Test, List[Test]]:
     }
 
 
-def followers_of(tests: Tests) -> Dict[Test, List[Test]]:
+def followers_of(tests: Tests) -> Ties:
     """For each test that others name in `after`, those others."""
-    followers: Dict[Test, List[Test]] = {}
+    followers: Ties = {}
     for test, leaders in leaders_of(tests).items():
         for leader in leaders:
             followers.setdefault(leader, []).append(test)
@@ -2715,6 +2716,9 @@ class Sick(NamedTuple):
     reason: str
 
 
+Held = Union[int, str]  # MiB of a GPU, or what is said of one that is not well
+
+
 class Health:
     """What nvidia-smi says of the GPUs' memory: before the run, while tests run, and after one that did not pass.
 
@@ -2741,11 +2745,9 @@ class Health:
                 self.used[device] = used
         self.least = min(self.total.get(device.token, 0) for device in machine.devices)
 
-    def ask(
-        self, *which: str, tool: Callable[..., str] = call_tool
-    ) -> Dict[str, Union[int, str]]:
-        """By index and by UUID, the MiB that GPUs hold, or what is said of one that is not well. Raises ToolError."""
-        known: Dict[str, Union[int, str]] = {}
+    def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, Held]:
+        """By index and by UUID, what GPUs hold. Raises ToolError."""
+        known: Dict[str, Held] = {}
         query = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
         for line in tool(*self.SMI, query, *which).splitlines():
             index, uuid, used, temperature, total, *_ = line.split(", ") + [""] * 4
@@ -2756,7 +2758,7 @@ class Health:
                 known[index] = known[uuid] = int(used)
         return known
 
-    def read(self, devices: Sequence[Device]) -> Dict[Device, Union[int, str]]:
+    def read(self, devices: Sequence[Device]) -> Dict[Device, Held]:
         """The same of some GPUs, each by itself where nvidia-smi answers for none because of another."""
         known = {}
         with suppress(ToolError):
