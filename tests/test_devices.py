@@ -477,7 +477,7 @@ class ProbeTest(DeviceCase):
         for gpus, scripts, environ, expected in cases:
             with self.subTest(environ, scripts=scripts), self.see(self.tools(gpus, **scripts)):
                 found = run_tests.find_machine(None, environ)
-                self.assertEqual([value for name, value in found.extra.items() if name == "CUDA_DEVICE_ORDER"], expected)
+                self.assertEqual(found.extra, dict(zip(["CUDA_DEVICE_ORDER"], expected)))
 
     def test_runs(self) -> None:
         """No GPU and one: sequential, without a marker. Several: each test sees its own, by a tool's ids."""
