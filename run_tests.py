@@ -3661,7 +3661,7 @@ def outcome_of(status: int) -> Outcome:
 
 def regular_file(path: str, flags: int = os.O_RDONLY) -> int:
     """A descriptor of a regular file. Raises OSError for any other, at which a reader might wait for ever."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "is no regular file", path)
@@ -3706,7 +3706,7 @@ def clear_name(path: str) -> None:
 
 def fresh_file(path: str, access: int = os.O_WRONLY) -> int:
     """A descriptor of a new file, in place of one that had its name. What a link pointed to stays. Raises OSError."""
-    flags = access | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+    flags = access | os.O_CREAT | os.O_EXCL | os.O_APPEND
     try:
         return os.open(path, flags, 0o666)
     except FileExistsError:
@@ -3868,7 +3868,7 @@ class Reaper:
         self.shared: FrozenSet[int] = frozenset()  # what shell state has left, for all tests
         self.count = 0  # of attempts
         self.mark = run_mark()  # that of the run; 0 where there are no marks
-        self.path = "/proc/{0}/task/{0}/children".format(os.getpid())
+        self.path = f"/proc/self/task/{os.getpid()}/children"
         adopts = adopt_orphans() or os.getpid() == 1
         self.sees_orphans = adopts and os.path.isfile(
             self.path
@@ -3967,8 +3967,6 @@ class Reaper:
             time.sleep(SWEEP_POLL_S)
         self.dismiss_guard()
         if self.scratch.folder:
-            import shutil
-
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
         return sorted(left)
 
@@ -3989,8 +3987,7 @@ def adopt_orphans() -> bool:
     with suppress(ImportError, OSError, AttributeError):
         import ctypes
 
-        status = ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-        return bool(status == 0)
+        return ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
     return False
 
 
@@ -4594,7 +4591,7 @@ def check_room(path: str) -> None:
     if os.geteuid():
         free = status.f_bavail
     if status.f_blocks and not free:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        raise OSError(errno.ENOSPC, "No space left on device", path)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -4624,9 +4621,10 @@ class Appender:
                 line = b"\n" + line
             written = os.write(self.descriptor, line)
         except OSError as error:  # it does not say which file
-            raise OSError(error.errno, error.strerror, self.path) from None
+            error.filename = self.path
+            raise
         if written != len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+            raise OSError(errno.ENOSPC, "No space left on device", self.path)
         self.end = size + written
 
     def restore(self) -> None:
@@ -6788,10 +6786,9 @@ def warn_of_strangers(tests: Sequence[Test], only: LabelFile, words: Iterable[st
 
 def drop_coerced_locale() -> None:
     """Take out of the environment what Python itself has put there where the locale was C (PEP 538)."""
-    if "LC_CTYPE" in os.environ:
-        with suppress(OSError), open("/proc/self/environ", "rb") as file:
-            if not re.search(rb"(^|\0)LC_CTYPE=", file.read()):
-                del os.environ["LC_CTYPE"]
+    with suppress(OSError), open("/proc/self/environ", "rb") as file:
+        if not re.search(rb"(^|\0)LC_CTYPE=", file.read()):
+            os.environ.pop("LC_CTYPE", None)
 
 
 def find_host(options: Options, reaper: Reaper) -> Host:
