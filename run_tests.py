@@ -3752,11 +3752,11 @@ def process_info(pid: int) -> Optional[ProcessInfo]:
     """What /proc says of a process, if it lives. Zombies live only in their threads."""
     with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
         head, _, rest = file.read().rpartition(b") ")
-        state, parent, group, session, *more = rest.split()
-        if state not in (b"Z", b"X") or more[13] != b"1":
+        state, *numbers = rest.split()  # parent, group, session; the 17th says how many threads
+        if state not in (b"Z", b"X") or numbers[16] != b"1":
             name = head.partition(b"(")[2].decode("utf-8", "replace")
             name = re.sub(CONTROL, "?", name)
-            return ProcessInfo(pid, name, int(parent), int(group), int(session))
+            return ProcessInfo(pid, name, *map(int, numbers[:3]))
     return None
 
 
@@ -3957,7 +3957,7 @@ class Reaper:
     def close(self) -> List[ProcessInfo]:
         """End what is left when all tests have ended, and the guard; returns what was left by no test in particular."""
         self.shared = frozenset()
-        left: Set[ProcessInfo] = set()
+        left = set()
         give_up = time.monotonic() + KILLED_S
         while self.orphans() and time.monotonic() < give_up:
             found = with_descendants(process_table(), self.orphans())
@@ -4330,7 +4330,7 @@ class Host:
         process.spawn(self.job(attempt, log), output)
         process.wait()
         ended = time.monotonic()
-        leaked: Sequence[ProcessInfo] = ()
+        leaked = []
         if self.reaper.has_orphans():
             self.post(ShellEnded(ended, test))
             leaked = process.sweep()
@@ -4348,10 +4348,19 @@ class Host:
         if status or failures or leaked:
             sick += self.health.examine(attempt.lease)
         now = time.monotonic()
-        names = tuple(map(str, leaked))
-        exited = Exited(now, test, status, fault, failures, cause, names)
-        memory = now - asked
-        return exited._replace(sick=tuple(sick), ended=ended, memory=memory, peak=process.peak)
+        return Exited(
+            now,
+            test,
+            status,
+            fault,
+            failures,
+            cause,
+            leaked=tuple(map(str, leaked)),
+            sick=tuple(sick),
+            ended=ended,
+            memory=now - asked,
+            peak=process.peak,
+        )
 
     def job(self, attempt: Attempt, log: str) -> Job:
         """The shell of one attempt. Raises OSError."""
@@ -4364,8 +4373,7 @@ class Host:
             "RUN_TESTS_ATTEMPT": str(attempt.number),
         }
         exported = test.shell.environment
-        environment = None
-        directory = None
+        environment = directory = None
         if exported is not None:
             environment = {**exported, **self.environment}
             directory = test.shell.directory
@@ -4541,8 +4549,7 @@ def find_cause(status: int, log: str, kills: int) -> Cause:
 
 def diagnose(status: int, log: str) -> Cause:
     """The cause that a log's end shows: a known one, else its last error line without what differs between runs."""
-    last_first = reversed(log.splitlines())
-    lines = [plain(line[: LINE_CHARS * 5]) for line in last_first]
+    lines = [plain(line[: LINE_CHARS * 5]) for line in reversed(log.splitlines())]
     lines = [line for line in lines if not re.search(QUOTING_LINE, line)]
     for blame, known in SIGNATURES.items():
         for text, pattern in known.items():
@@ -4754,13 +4761,9 @@ class Record:
         )
         path = deferred_path(options)
         if path:
-            self.write_deferred(path, selection.deferred)
-
-    def write_deferred(self, path: str, tests: Collection[Test]) -> None:
-        """Name the deferred tests in `deferred.txt`, for `--only` to read; without any there is no such file."""
-        clear_name(path)
-        if tests:
-            labels = dict.fromkeys(test.origin for test in tests)
+            clear_name(path)
+        if path and selection.deferred:
+            labels = dict.fromkeys(test.origin for test in selection.deferred)
             with open(fresh_file(path), "wb") as file:
                 file.writelines(to_bytes(label) + b"\n" for label in labels)
 
@@ -4962,8 +4965,14 @@ def junit_of(name: str, seconds: float, cases: Sequence[Any]) -> Any:
         name: str(sum(case.find(tag) is not None for case in cases))
         for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
     }
-    counts["tests"] = str(len(cases))
-    suite = xml_element("testsuite", parts=cases, name=name, **counts, time=f"{seconds:.3f}")
+    suite = xml_element(
+        "testsuite",
+        parts=cases,
+        name=name,
+        **counts,
+        tests=str(len(cases)),
+        time=f"{seconds:.3f}",
+    )
     return xml_element("testsuites", parts=[suite])
 
 
@@ -5183,7 +5192,7 @@ class Trace:
                 offset += len(data)
                 if forged:
                     data = re.sub(forged, rb"\1 \2", data)
-                self.has_escapes = self.has_escapes or b"\x1b" in data
+                self.has_escapes |= b"\x1b" in data
                 self.write(data)
 
 
@@ -5386,8 +5395,7 @@ FOLDS = (
 def find_fold(environ: Environ) -> Fold:
     """How the CI service folds that this run is a part of."""
     for fold in FOLDS:
-        said = environ.get(fold.variable, "")
-        if said.lower() not in ("", "0", "false"):
+        if environ.get(fold.variable, "").lower() not in ("", "0", "false"):
             return fold
     return NO_FOLD
 
@@ -5706,7 +5714,7 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
 def causes(results: Iterable[Result]) -> Iterator[str]:
     """The failures by their causes, the most frequent first."""
     failed = [result for result in results if result.outcome.is_failure()]
-    labels: Dict[str, List[str]] = collections.defaultdict(list)
+    labels = collections.defaultdict(list)
     for result in failed:
         cause = result.cause.text or result.reason
         labels[cause].append(result.test.label)
@@ -5742,9 +5750,7 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     if alone:
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
     if not pool.quarantined:  # those have worked too, and would be missing in the figure
-        each_s = {}
-        for ends in attempts:
-            each_s[ends[-1].test] = math.fsum(end.seconds for end in ends)
+        each_s = {ends[-1].test: math.fsum(end.seconds for end in ends) for ends in attempts}
         one_by_one_s = math.fsum(each_s.values())
         best_s = shortest(list(each_s), each_s, pool)
         yield (
@@ -5807,10 +5813,9 @@ def failed_place(result: Result, top: str) -> Dict[str, str]:
         for problem in (*case.iter("failure"), *case.iter("error")):
             # As pytest ends a traceback: `tests/test_x.py:12: AssertionError`.
             places = re.findall(r"(?m)^([^\s:]+):(\d+): ", problem.text or "")
-            if places:
-                name, line = places[-1]
-                name = os.path.join(result.test.shell.directory, name)
-                return {"file": os.path.relpath(name, top or "."), "line": line}
+            for name, line in places[-1:]:
+                path = os.path.join(result.test.shell.directory, name)
+                return {"file": os.path.relpath(path, top or "."), "line": line}
     return {}
 
 
@@ -5848,11 +5853,6 @@ def fenced(text: str) -> str:
     return f"{fence}text\n{text}\n{fence}\n"
 
 
-def natural(name: str) -> Tuple[int, str]:
-    """What sorts `GPU 2` before `GPU 10`."""
-    return len(name), name
-
-
 def gantt(results: Iterable[Result]) -> str:
     """What ran where and when, in the words of Mermaid, which GitHub draws: the longest hundred attempts."""
     bars = sorted(slowest(results, CHART_BARS), key=lambda result: result.began)
@@ -5867,7 +5867,8 @@ def gantt(results: Iterable[Result]) -> str:
             lanes[place] = f"{lane}    {name} :{mark}{start}, {end}\n"
     if not lanes:
         return ""
-    sections = "".join(lanes[place] for place in sorted(lanes, key=natural))
+    in_order = sorted(lanes, key=lambda place: (len(place), place))  # GPU 2 before GPU 10
+    sections = "".join(lanes[place] for place in in_order)
     return f"```mermaid\ngantt\n  dateFormat X\n  axisFormat %H:%M:%S\n{sections}```\n"
 
 
@@ -6693,8 +6694,7 @@ def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
     """How many tests may run at once."""
     if pool.sequential:
         return 1
-    parts = [test.gpus for test in tests if 0 < test.gpus < 1]
-    shares = [demand(part, pool.size)[1] for part in parts]
+    shares = [demand(test.gpus, pool.size)[1] for test in tests if 0 < test.gpus < 1]
     more_on_each = SHARES // min(shares, default=SHARES) - 1
     fractions = min(len(shares), pool.size * more_on_each)
     on_cpu = sum(test.gpus == 0 for test in tests)
