@@ -5331,15 +5331,15 @@ def cut_to(text: str, columns: int) -> str:
     return text + "\u2026"
 
 
-def open_trace(color: str, environ: Environ) -> Trace:
+def open_trace(color: str) -> Trace:
     """Standard output; `color` is auto, always or never, and auto obeys $NO_COLOR (see no-color.org).
 
     A CI service that has a terminal keeps what is drawn on it as text: nobody watches there.
     """
     stream = open_stdout()
-    is_dumb = environ.get("TERM", "dumb") in ("", "dumb")
-    is_watched = stream.isatty() and not is_dumb and not environ.get("CI")
-    has_colour = is_watched and not environ.get("NO_COLOR")
+    is_dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
+    is_watched = stream.isatty() and not is_dumb and not os.environ.get("CI")
+    has_colour = is_watched and not os.environ.get("NO_COLOR")
     if color != "auto":
         has_colour = color == "always"
     kind = Screen if is_watched else Trace
@@ -5409,7 +5409,7 @@ class Console:
         record: Record,
         selection: Selection,
         outlook: Outlook,
-        sums_up: bool = True,
+        sums_up: bool,
     ) -> None:
         self.trace = trace
         self.record = record
@@ -6353,7 +6353,7 @@ def said_of(options: Options, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         field = name.lstrip("-").replace("-", "_")
         field = KEYWORDS.get(name, {}).get("dest", field)
-        if getattr(options, field) != getattr(Options([]), field):
+        if getattr(options, field) != Options._field_defaults[field]:
             yield name
 
 
@@ -6845,7 +6845,7 @@ def prepare(
     make_run: Callable[..., Run],
 ) -> Union[Run, int]:
     """All that comes before the first test: the run, or the exit code where there is none."""
-    trace = open_trace(options.color, os.environ)
+    trace = open_trace(options.color)
     for name in filter(is_script, options.lists):
         check_script(name, options)
         script = read_script(name, options)
@@ -6891,7 +6891,7 @@ def is_script(name: str) -> bool:
     return False
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main() -> int:
     """The command line: returns the exit code, prints mistakes on stderr, never a traceback."""
     if sys.version_info < OLDEST_PYTHON:
         warn(
@@ -6900,8 +6900,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             )
         )
         return EXIT_MACHINE
-    arguments = sys.argv[1:] if argv is None else argv
-    return exit_code_of(lambda: run_lists(parse_command_line(arguments, os.environ)))
+    return exit_code_of(lambda: run_lists(parse_command_line(sys.argv[1:], os.environ)))
 
 
 def exit_code_of(action: Callable[[], int]) -> int:
