@@ -5422,9 +5422,10 @@ class Console:
         # As tests start and end; else logs as they grow, and nothing of the runner's own before the end.
         self.has_markers = not outlook.schedule.pool.sequential
         self.replays = self.has_markers and sums_up  # logs are shown apart from the markers
-        self.output = self.options.output or "replay"
+        default = "replay"
         if self.replays and isinstance(trace, Screen):
-            self.output = self.options.output or "failures"
+            default = "failures"
+        self.output = self.options.output or default
         self.fold = find_fold(os.environ)  # of the replayed logs
         self.began = time.monotonic()
         self.finished = 0  # tests that ran to an end, or will not run
@@ -5454,7 +5455,7 @@ class Console:
 
     def begin(self, machine: Machine) -> None:
         """The run starts."""
-        tokens = [device.token for device in machine.devices if device.token]
+        tokens = [device.token for device in machine.devices]
         if not tokens and (not self.tests or any(test.gpus for test in self.tests)):
             why = f"no GPU found (asked: {', '.join(SOURCES)})"
             if machine.variables:
@@ -5574,16 +5575,17 @@ class Console:
         elif has_ended:
             what = outcome.value.capitalize()
             self.mark(f">>> {what}: {result.test.label} [{result.reason}, {progress}]")
-        if not (self.has_markers or self.sums_up):
-            self.explain(result)
+        if not self.sums_up:
+            if not self.has_markers:
+                self.explain(result)
         elif not self.has_markers:
             if fails and (result.test.announces or result.status is None):
                 self.trace.write(to_bytes(announcement + "\n"))  # as `echo` prints it
-        elif self.replays and self.output == "ordered":
+        elif self.output == "ordered":
             self.ready[result.test] = result
             while self.turns and self.turns[0] in self.ready:
                 self.replay(self.ready.pop(self.turns.popleft()))
-        elif self.replays and self.output == "immediate" and fails:
+        elif self.output == "immediate" and fails:
             self.replay(result, TAIL_BYTES)
 
     def explain(self, result: Result) -> None:
@@ -6400,17 +6402,15 @@ def parse_command_line(argv: Sequence[str], environ: Environ) -> Options:
     except ValueError:
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
     own = list(argv)
-    arguments: List[str] = []
-    if "--" in own:
+    end = len(own)
+    if "--" in own and any(map(is_script, own[: own.index("--")])):
         end = own.index("--")
-        if any(map(is_script, own[:end])):
-            own, arguments = own[:end], own[end + 1 :]
-    values = vars(parser.parse_args([*first, *own]))
+    values = vars(parser.parse_args([*first, *own[:end]]))
     if values.get("shard") == "auto":
         values["shard"] = find_shard(environ)
     values["log_dir"] = values.get("log_dir") or environ.get("XML_LOG_DIR") or "logs"
     values["fail_dir"] = values.get("fail_dir") or environ.get("FAIL_DIR") or None
-    return Options(**values, arguments=arguments, command=[sys.argv[0], *argv])
+    return Options(**values, arguments=own[end + 1 :], command=[sys.argv[0], *argv])
 
 
 class Inbox:
@@ -6538,23 +6538,16 @@ class Run:
 
     def take(self, event: Event) -> None:
         """Let the schedule decide on what has happened, and do what it says."""
+        schedule = self.schedule
         if isinstance(event, Broken) and event.details:
             path = self.record.note_crash(event.details)
             event = event._replace(reason=f"{event.reason}; details are in {path}")
-        elif (
-            isinstance(event, Interrupt)
-            and self.schedule.running
-            and not self.schedule.interrupts
-        ):
+        elif isinstance(event, Interrupt) and schedule.running and not schedule.interrupts:
             warn(
                 f"{signal.Signals(event.signum).name}: ending the running tests; once more kills them"
             )
-        actions = self.schedule.step(event)
-        if (
-            self.schedule.poll_at < math.inf
-            and not self.schedule.running
-            and not self.has_waited
-        ):
+        actions = schedule.step(event)
+        if schedule.poll_at < math.inf and not schedule.running and not self.has_waited:
             self.has_waited = True
             warn(
                 f"waiting for GPUs that another runner holds, by its locks in {self.options.gpu_locks}"
