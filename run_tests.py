@@ -4901,25 +4901,23 @@ def make_log_dir(path: str) -> None:
 def lock_directory(path: str) -> int:
     """A descriptor that holds a directory until it is closed. Raises MachineError if another process holds it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    give_up = time.monotonic() + HELD_S
-    has_told = False
-    while True:
+    for look in count():
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
+            break
         except BlockingIOError:
             # To wait for one's own parent is in vain.
-            if "RUN_TESTS_RUN" in os.environ or time.monotonic() >= give_up:
+            if "RUN_TESTS_RUN" in os.environ or look * FOLLOW_S >= HELD_S:
                 raise MachineError(
                     f"another run, or the one that has started this one, is writing to {path}; "
                     "give this one a --log-dir of its own"
                 ) from None
-            if not has_told:
-                has_told = True
+            if look == 0:
                 warn(f"another run is writing to {path}; waiting {HELD_S:.0f} s for its end")
             time.sleep(FOLLOW_S)
         except OSError:  # a file system without locks
-            return descriptor
+            break
+    return descriptor
 
 
 # JUnit files.
@@ -5118,10 +5116,8 @@ def tell_ci(line: str) -> None:
 
 def silence(stream: Any) -> None:
     """Let a stream that nobody can read end in the null device: else Python flushes it at exit, and complains."""
-    with suppress(OSError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
+    with suppress(OSError), open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), stream.fileno())
 
 
 class Trace:
