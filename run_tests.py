@@ -4736,7 +4736,7 @@ class Record:
             "time": round(time.time(), 3),
             **values,
         }
-        self.journal.write(to_bytes(json.dumps(record) + "\n"))
+        self.journal.write(to_bytes(f"{json.dumps(record)}\n"))
 
     def log_path(self, test: Test, attempt: int = 0) -> str:
         """The log of a test's last attempt, or of an earlier one."""
@@ -4765,7 +4765,7 @@ class Record:
         if path and selection.deferred:
             labels = dict.fromkeys(test.origin for test in selection.deferred)
             with open(fresh_file(path), "wb") as file:
-                file.writelines(to_bytes(label) + b"\n" for label in labels)
+                file.writelines(to_bytes(f"{label}\n") for label in labels)
 
     def test_start(self, attempt: Attempt) -> None:
         test = attempt.test
@@ -4826,7 +4826,7 @@ class Record:
                 self.failed = Appender(
                     self.failures, is_named=self.options.fail_dir is not None
                 )
-            self.failed.write(to_bytes(test.label) + b"\n")
+            self.failed.write(to_bytes(f"{test.label}\n"))
         never_ran = result.status is None and result.outcome is not Outcome.DEFERRED
         if test.junit and (result.junit_fault or never_ran):
             is_ours = os.path.dirname(test.junit) == os.path.abspath(self.log_dir)
@@ -4980,7 +4980,7 @@ def complete_cases(path: str) -> Iterator[Any]:
 
     with suppress(ElementTree.ParseError, OSError, ValueError, LookupError):
         if os.path.getsize(path) > JUNIT_BYTES:
-            put_aside(path, path + ".torn")
+            put_aside(path, f"{path}.torn")
             return
         with open_regular(path) as file:
             for _, element in ElementTree.iterparse(file):
@@ -5044,15 +5044,14 @@ def summary_case(attempts: Sequence[Result], record: Record) -> Any:
         else:
             kind = "flaky" if is_ok else "rerun"
             logs = [xml_element("stackTrace", result.told()), xml_element("system-out", tail)]
-            parts.append(xml_element(kind + tag.capitalize(), parts=logs, **said))
+            parts.append(xml_element(f"{kind}{tag.capitalize()}", parts=logs, **said))
     if last.status is not None:
         # The schemas of Jenkins and Maven have no properties of a case; GitLab and Jenkins link the attachment.
         log = os.path.abspath(record.log_path(last.test))
-        lines = [f"place: {last.lease.place}", f"attempt: {last.attempt}"]
+        text = f"place: {last.lease.place}\nattempt: {last.attempt}\n"
         if last.cause.text:
-            lines.append(f"cause: {last.cause.text}")
-        lines.append(f"[[ATTACHMENT|{log}]]")
-        parts.append(xml_element("system-out", "\n".join(lines)))
+            text += f"cause: {last.cause.text}\n"
+        parts.append(xml_element("system-out", f"{text}[[ATTACHMENT|{log}]]"))
     parts.sort(key=lambda part: CASE_ORDER.index(part.tag))
     return case_of(last, last.test.file, parts)
 
@@ -5168,7 +5167,7 @@ class Trace:
         """Print a line that a CI service may obey."""
         if not self.at_line_start:
             self.write(b"\n")
-        self.write(to_bytes(text) + b"\n")
+        self.write(to_bytes(f"{text}\n"))
 
     def copy(
         self, path: str, offset: int = 0, end: float = math.inf, forged: bytes = b""
@@ -5324,7 +5323,7 @@ def cut_to(text: str, columns: int) -> str:
         return text
     while width_of(text) >= columns:
         text = text[:-1]
-    return text + "\u2026"
+    return f"{text}\u2026"
 
 
 def open_trace(color: str) -> Trace:
@@ -5576,7 +5575,7 @@ class Console:
                 self.explain(result)
         elif not self.has_markers:
             if fails and (result.test.announces or result.status is None):
-                self.trace.write(to_bytes(announcement + "\n"))  # as `echo` prints it
+                self.trace.write(to_bytes(f"{announcement}\n"))  # as `echo` prints it
         elif self.output == "ordered":
             self.ready[result.test] = result
             while self.turns and self.turns[0] in self.ready:
@@ -5718,7 +5717,7 @@ def causes(results: Iterable[Result]) -> Iterator[str]:
         labels[cause].append(result.test.label)
     if len(labels) == len(failed):
         return  # their own lines say it
-    yield counted(len(failed), "failure") + " by cause:"
+    yield f"{counted(len(failed), 'failure')} by cause:"
     for cause in sorted(labels, key=lambda cause: -len(labels[cause])):
         yield f"{len(labels[cause]):5} x {cause}: {first_of(labels[cause])}"
 
@@ -5793,7 +5792,7 @@ def again(results: Iterable[Result], options: Options) -> Iterator[str]:
     if program.endswith((".py", ".pyc")):  # else pip's command
         start = ["python3", program]
     words = [word for word in words if word != "--rerun-failed"]
-    yield "Rerun: " + shlex.join([*start, "--rerun-failed", *words])
+    yield f"Rerun: {shlex.join([*start, '--rerun-failed', *words])}"
     for result in owed:
         if result.status is not None:
             only = f"--only <(echo {shlex.quote(result.test.origin)})"
@@ -5911,13 +5910,13 @@ def account(selection: Selection, options: Options) -> Iterator[str]:
     selected = len(selection.tests) - len(selection.deferred)
     total = len(selection.tests) + sum(left_out.values())
     line = f"Selected {selected} of {counted(total, 'test')} ({100 * selected / total:.1f} %)"
-    deferred = []
-    for option, number in collections.Counter(selection.deferred.values()).most_common():
-        most = counted(options.max_gpus or 0, "GPU")
-        what = f"need more than {most}, or wait for one that does"
-        if options.only and option == "--only":
-            what = f"{options.only.path} does not name"
-        deferred.append(f"{number} that {what}")
+    most = counted(options.max_gpus or 0, "GPU")
+    reasons = {
+        "--max-gpus": f"need more than {most}, or wait for one that does",
+        "--only": f"{options.only and options.only.path} does not name",
+    }
+    counts = collections.Counter(selection.deferred.values()).most_common()
+    deferred = [f"{number} that {reasons[option]}" for option, number in counts]
     if deferred:
         line += f"; deferred {', '.join(deferred)}"
         if deferred_path(options) and not options.list:  # else nothing is written
@@ -5988,7 +5987,7 @@ def verdict_of(results: Sequence[Result], schedule: Schedule) -> Tuple[int, List
         lines.append(f"{why}: {unfinished or 'no test was running or waiting'}")
     failed = [result.test.label for result in results if options.fails(result.outcome)]
     if failed:
-        lines.append("Error in the following test cases: " + " ".join(failed))
+        lines.append(f"Error in the following test cases: {' '.join(failed)}")
     elif not why:
         said = "No test ran" if is_empty else "All tests passed"
         excused = tally(result for result in results if result.outcome.is_excused())
