@@ -4007,6 +4007,11 @@ class Process:
 
     popen: subprocess.Popen[bytes]
     output: int  # what it prints goes there
+    pid = 0  # of the shell, once it has started
+    sent = 0  # the last signal; one that came before the process was there waits for it
+    is_gone = False
+    peak = 0  # MiB that it was seen to hold of a GPU
+    stuck = ""  # what SIGKILL did not end, in words
 
     def __init__(self, reaper: Reaper, *variables: str) -> None:
         self.reaper = reaper
@@ -4014,12 +4019,6 @@ class Process:
         # Environment that no other attempt has.
         self.variables = frozenset(map(os.fsencode, variables))
         self.lock = threading.Lock()
-        self.pid = 0  # of the shell, once it has started
-        # The last signal; one that came before the process was there waits for it.
-        self.sent = 0
-        self.is_gone = False
-        self.peak = 0  # MiB that it was seen to hold of a GPU
-        self.stuck = ""  # what SIGKILL did not end, in words
 
     def spawn(self, job: Job, output: int) -> None:
         """Start a job. What it prints goes to this descriptor, which is ours from now on. Raises OSError."""
@@ -5197,12 +5196,10 @@ class Screen(Trace):
     While the block stands, lines are held back until the next drawing: at most 10 a second reach the terminal.
     """
 
-    def __init__(self, stream: BinaryIO, has_colour: bool) -> None:
-        super().__init__(stream, has_colour)
-        self.is_live = False  # the block may stand
-        self.has_keys = False  # what is typed is read
-        self.block: Sequence[str] = ()  # as it stands on the screen
-        self.drawn_at = -math.inf
+    is_live = False  # the block may stand
+    has_keys = False  # what is typed is read
+    block: Sequence[str] = ()  # as it stands on the screen
+    drawn_at = -math.inf
 
     def is_ours(self) -> bool:
         """Whether the runner has the terminal: behind `&` it neither draws nor reads keys."""
