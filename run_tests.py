@@ -6186,29 +6186,19 @@ SCRIPT_OPTIONS = "--fail-function --tests --one-by-one --verbose".split()
 # By group, as `--help` shows them.
 OPTIONS: Mapping[str, Mapping[str, str]] = {
     "what runs": {
-        "lists LIST": (
-            "bash, one test per command; `-` is standard input; or one script (.sh or #!), as it is"
-        ),
-        "-k EXPR": (
-            "tests whose label or tags contain these names: 'fp8 and not (slow or h100)'"
-        ),
-        "--rerun-failed": (
-            "tests that did not pass in this list's last run, or were not reached by it"
-        ),
+        "lists LIST": "bash, one test per command; `-` is standard input; or one script (.sh or #!), as it is",
+        "-k EXPR": "tests whose label or tags contain these names: 'fp8 and not (slow or h100)'",
+        "--rerun-failed": "tests that did not pass in this list's last run, or were not reached by it",
         "--repeat N": (
             "run each test N times, as tests of their own: `label`, `label (run 2)`; "
             "with --fail-fast until one fails"
         ),
-        "--max-gpus N": (
-            "defer tests that need more: deferred.txt in the log dir names them, for --only"
-        ),
+        "--max-gpus N": "defer tests that need more: deferred.txt in the log dir names them, for --only",
         "--shard K/N|auto": (
             "part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure, "
             "Slurm or Kubernetes says"
         ),
-        "--only FILE": (
-            "run the tests whose labels FILE names, one a line, and what they wait for; defer the rest"
-        ),
+        "--only FILE": "run the tests whose labels FILE names, one a line, and what they wait for; defer the rest",
         "--message TEXT": (
             "a commit's message: `[ci WORDS]` adds to --only the tests whose label or tags contain one of the words, "
             "`[ci all]` runs all"
@@ -6219,46 +6209,30 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
             "auto: widest first, then longest, as earlier runs took; "
             "one by one on one GPU: file"
         ),
-        "--history FILE": (
-            "a journal of another run or machine to learn durations from; may be repeated"
-        ),
+        "--history FILE": "a journal of another run or machine to learn durations from; may be repeated",
     },
     "where tests run": {
-        "--gpus N|IDS": (
-            "how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are"
-        ),
+        "--gpus N|IDS": "how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are",
         "--gpus-per-test N|all": "for tests that do not say gpus=; default: 1",
         "--jobs N": "slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs",
         "--require-gpus N": "end with exit code 3 if there are fewer, rather than run on those",
-        "--gpu-memory SIZE": (
-            "of each GPU (80G), for mem=; default: what nvidia-smi or pynvml says"
-        ),
-        "--gpu-locks DIR": (
-            "lock files, one per GPU, so that runners on this machine never share a GPU"
-        ),
+        "--gpu-memory SIZE": "of each GPU (80G), for mem=; default: what nvidia-smi or pynvml says",
+        "--gpu-locks DIR": "lock files, one per GPU, so that runners on this machine never share a GPU",
         "--python EXE": "interpreter for pytest targets (python3)",
-        "--pytest-args ARGS": (
-            "further arguments for pytest targets, in one word: --pytest-args=\"-x -m 'not slow'\""
-        ),
+        "--pytest-args ARGS": "further arguments for pytest targets, in one word: --pytest-args=\"-x -m 'not slow'\"",
     },
     "when tests are stopped": {
-        "--timeout TIME": (
-            "for each test (90s, 10m, 1h30m), unless its line says timeout=; default: none"
-        ),
+        "--timeout TIME": "for each test (90s, 10m, 1h30m), unless its line says timeout=; default: none",
         "--slow TIME": (
             "announce a test each time that it has run on for so long, with the last line of its log; default: "
             f"{SLOW_S / 60:.0f}m"
         ),
-        "--deadline TIME": (
-            "end the whole run so early that by then all is reported; what did not run is `not run`"
-        ),
+        "--deadline TIME": "end the whole run so early that by then all is reported; what did not run is `not run`",
         "--grace TIME": f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s",
         "--fail-fast": "start no more tests after the first failure",
     },
     "what counts as a failure": {
-        "--retries N": (
-            "run a test that did not pass up to N times more, unless its line says retries="
-        ),
+        "--retries N": "run a test that did not pass up to N times more, unless its line says retries=",
         "--retry-on REGEX": (
             "retry only failures whose cause, by name or in the log, matches: "
             "'NCCL timeout|port already in use'"
@@ -6272,30 +6246,20 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
             "lines `label # reason`: where such a test fails, the run does not; "
             "where it passes, that is told"
         ),
-        "--leaks {report,fail}": (
-            "whether a test fails that leaves processes behind; they are ended and named anyway"
-        ),
-        "--fail-function NAME": (
-            "in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated"
-        ),
+        "--leaks {report,fail}": "whether a test fails that leaves processes behind; they are ended and named anyway",
+        "--fail-function NAME": "in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated",
         "--tests REGEX": (
             "in a script, commands that begin so are tests; default, where it has no such NAME: pytest, ctest, mpirun, "
             "torchrun, files with test in their path"
         ),
-        "--calm REGEX": (
-            "in a script, programs that may run beside tests; default: rapids-logger, log, logger, banner"
-        ),
+        "--calm REGEX": "in a script, programs that may run beside tests; default: rapids-logger, log, logger, banner",
         "--one-by-one": "let a script wait for each test",
     },
     "what is written": {
         "--log-dir DIR": "logs and JUnit files; default: $XML_LOG_DIR, else logs",
-        "--fail-dir DIR": (
-            "its file `failures` gets one label per failed test; default: $FAIL_DIR, else the log dir"
-        ),
+        "--fail-dir DIR": "its file `failures` gets one label per failed test; default: $FAIL_DIR, else the log dir",
         "--journal FILE": "default: run_tests.jsonl in the log dir",
-        "--junit FILE": (
-            "a JUnit file that sums up the run, with flaky tests as surefire has them"
-        ),
+        "--junit FILE": "a JUnit file that sums up the run, with flaky tests as surefire has them",
         "--output {replay,ordered,failures,immediate,none}": (
             "logs in the trace: all at the end (default), each as soon as its turn comes, failures only (default on a "
             "terminal), the end of a failed one at once, none"
