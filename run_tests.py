@@ -4107,10 +4107,11 @@ class Process:
             self.signal(signal.SIGTERM)
         linger = time.monotonic() + LINGER_S
         told: Set[int] = set()
-        left = self.reaper.members(self)
+        members = functools.partial(self.reaper.members, self)
+        left = members()
         if not (left or self.mark):  # what is just being executed shows no environment
             time.sleep(SWEEP_POLL_S)
-            left = self.reaper.members(self)
+            left = members()
         while left and self.sent != signal.SIGKILL and (self.sent or time.monotonic() < linger):
             if self.sent:  # those that have left the group have not heard of it
                 send(
@@ -4119,13 +4120,13 @@ class Process:
                 )
                 told.update(info.pid for info in left)
             time.sleep(SWEEP_POLL_S)
-            left = self.reaper.members(self)
+            left = members()
         leaked = [] if self.sent else left
         give_up = time.monotonic() + KILLED_S
         while left and time.monotonic() < give_up:
             send(signal.SIGKILL, left)
             time.sleep(SWEEP_POLL_S)
-            left = self.reaper.members(self)
+            left = members()
         if left:
             self.stuck = f"{left[0]} cannot be killed"
         self.signal(signal.SIGKILL)  # what /proc does not show
@@ -6653,14 +6654,11 @@ def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
 def send_signals_to(post: Callable[[Interrupt], None]) -> None:
     """From now on SIGINT, SIGTERM and SIGHUP are Interrupt events. `nohup` keeps its meaning."""
 
-    def handle(signum: int, _frame: Any) -> None:
-        post(Interrupt(time.monotonic(), signum))
-
     caught = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         caught.append(signal.SIGHUP)
     for signum in caught:
-        signal.signal(signum, handle)
+        signal.signal(signum, lambda number, _: post(Interrupt(time.monotonic(), number)))
 
 
 def report_nothing(selection: Selection, options: Options, trace: Trace) -> int:
