@@ -79,7 +79,14 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, suppress
+from contextlib import (
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+    suppress,
+)
 from itertools import chain, count
 from typing import (
     AbstractSet,
@@ -6439,6 +6446,14 @@ class Run:
         """Of each test all attempts, in list order."""
         return [self.schedule.results[test] for test in self.tests]
 
+    def perform(self) -> int:
+        """All of the run; returns the exit code. From now on signals are its events."""
+        signal.signal(signal.SIGUSR1, lambda *_: self.inbox.put(Look()))
+        send_signals_to(self.inbox.put)
+        with self.console.live():
+            self.execute()
+        return self.report()
+
     def execute(self) -> None:
         """From the first start to the last end. Whatever goes wrong, no test is left running."""
         try:
@@ -6769,54 +6784,33 @@ def run_lists(
     drop_coerced_locale()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
     signal.signal(signal.SIGUSR1, lambda *_: None)  # a question, which has no answer yet
-    reaper = Reaper()
-    send_signals_to(stop)
-    try:
-        run = prepare(options, reaper, find_host, make_run)
-        if isinstance(run, int):
-            return run
-        inbox = run.inbox
-        signal.signal(signal.SIGUSR1, lambda *_: inbox.put(Look()))
-        send_signals_to(inbox.put)
-        with run.console.live():
-            run.execute()
-        return run.report()
-    finally:
-        reaper.close()
-
-
-def prepare(
-    options: Options,
-    reaper: Reaper,
-    find_host: Callable[..., Host],
-    make_run: Callable[..., Run],
-) -> Union[Run, int]:
-    """All that comes before the first test: the run, or the exit code where there is none."""
-    trace = open_trace(options.color)
-    for name in filter(is_script, options.lists):
-        check_script(name, options)
-        script = read_script(name, options)
+    with closing(Reaper()) as reaper:
+        send_signals_to(stop)
+        trace = open_trace(options.color)
+        for name in filter(is_script, options.lists):
+            check_script(name, options)
+            script = read_script(name, options)
+            if options.list:
+                return list_script(script, trace)
+            return ScriptRun(script, find_host(options, reaper), options, trace).perform()
+        for option in said_of(options, SCRIPT_OPTIONS):
+            warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
+        tests, said = parse_lists(options, reaper.scratch)
+        for hint in said:
+            tell(hint)
+        reaper.share()  # daemons of shell state
+        if not tests:
+            warn(f"no tests in {', '.join(options.lists)}")
+            return EXIT_NOTHING
+        if not options.list:
+            host = find_host(options, reaper)
+            tests = [host.fitted(test, options) for test in tests]
+        selection = choose(tests, options)
+        if not selection.tests:
+            return report_nothing(selection, options, trace)
         if options.list:
-            return list_script(script, trace)
-        return ScriptRun(script, find_host(options, reaper), options, trace)
-    for option in said_of(options, SCRIPT_OPTIONS):
-        warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
-    tests, said = parse_lists(options, reaper.scratch)
-    for hint in said:
-        tell(hint)
-    reaper.share()  # daemons of shell state
-    if not tests:
-        warn(f"no tests in {', '.join(options.lists)}")
-        return EXIT_NOTHING
-    if not options.list:
-        host = find_host(options, reaper)
-        tests = [host.fitted(test, options) for test in tests]
-    selection = choose(tests, options)
-    if not selection.tests:
-        return report_nothing(selection, options, trace)
-    if options.list:
-        return list_tests(selection, options, trace)
-    return make_run(selection, host, options, trace)
+            return list_tests(selection, options, trace)
+        return make_run(selection, host, options, trace).perform()
 
 
 def list_tests(selection: Selection, options: Options, trace: Trace) -> int:
