@@ -3867,13 +3867,13 @@ class Reaper:
     """
 
     ONLY_MINE = 0x20000000  # __WNOTHREAD of waitpid: not the children of other threads
+    guard: Optional[subprocess.Popen[bytes]] = None
+    own: FrozenSet[int] = frozenset()  # children that the run must not end
+    shared: FrozenSet[int] = frozenset()  # what shell state has left, for all tests
+    count = 0  # of attempts
 
     def __init__(self) -> None:
         self.scratch = Scratch()
-        self.guard: Optional[subprocess.Popen[bytes]] = None
-        self.own: FrozenSet[int] = frozenset()  # children that the run must not end
-        self.shared: FrozenSet[int] = frozenset()  # what shell state has left, for all tests
-        self.count = 0  # of attempts
         self.mark = run_mark()  # that of the run; 0 where there are no marks
         self.path = f"/proc/self/task/{os.getpid()}/children"
         adopts = adopt_orphans() or os.getpid() == 1
@@ -4235,6 +4235,7 @@ class Host:
     """
 
     heeds: Container[str] = ()  # keys of lines that only companions know
+    has_stuck = False  # a pool thread waits for a process that cannot be killed
 
     def __init__(
         self, machine: Machine, reaper: Reaper, locks: Optional[GpuLocks] = None
@@ -4619,13 +4620,14 @@ class Appender:
     It is no link unless the user has named it (`is_named`), and never a device.
     """
 
+    end = 0  # where our last line has ended
+
     def __init__(self, path: str, is_named: bool) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         if not is_named:
             flags |= os.O_NOFOLLOW
         self.path = path
         self.descriptor = regular_file(path, flags)
-        self.end = 0  # where our last line has ended
 
     def write(self, line: bytes) -> None:
         """Append a line, below one that a dying run has torn or a test has left open: it must not swallow ours."""
@@ -4699,11 +4701,12 @@ def journal_path(options: Options) -> str:
 class Record:
     """All that the run writes: logs' directory, journal, `failures`, JUnit files for tests that left none."""
 
+    failed: Optional[Appender] = None  # `failures`, once there is one
+
     def __init__(self, options: Options, run: str) -> None:
         self.options = options
         self.run = run
         self.log_dir = options.log_dir
-        self.failed: Optional[Appender] = None  # `failures`, once there is one
         self.failures = os.path.join(options.fail_dir or options.log_dir, "failures")
         try:
             make_log_dir(options.log_dir)
@@ -5129,12 +5132,13 @@ def silence(stream: Any) -> None:
 class Trace:
     """The runner's standard output. When its reader goes away (`| head`), the run goes on without it."""
 
+    at_line_start = True
+    has_escapes = False  # in what has been copied since the last calm
+
     def __init__(self, stream: BinaryIO, has_colour: bool = False) -> None:
         self.stream = stream
         self.has_colour = has_colour
-        self.at_line_start = True
         self.wrote_at = time.monotonic()
-        self.has_escapes = False  # in what has been copied since the last calm
 
     def write(self, data: bytes) -> None:
         """Print bytes; they are on their way at the next flush."""
@@ -5403,6 +5407,11 @@ def find_fold(environ: Environ) -> Fold:
 class Console:
     """Shows a run. The methods are called in the order in which things happen."""
 
+    finished = 0  # tests that ran to an end, or will not run
+    failed = 0  # of them
+    growing: Optional[Attempt] = None  # whose log is shown as it grows
+    offset = 0  # up to which it has been shown
+
     def __init__(
         self,
         trace: Trace,
@@ -5428,13 +5437,9 @@ class Console:
         self.output = self.options.output or default
         self.fold = find_fold(os.environ)  # of the replayed logs
         self.began = time.monotonic()
-        self.finished = 0  # tests that ran to an end, or will not run
-        self.failed = 0  # of them
         # Whose logs are still to be shown in list order.
         self.turns = collections.deque(self.tests)
         self.ready: Dict[Test, Result] = {}  # of these, what has ended
-        self.growing: Optional[Attempt] = None  # whose log is shown as it grows
-        self.offset = 0  # up to which it has been shown
 
     def live(self) -> ContextManager[None]:
         """While it lasts, a terminal shows what runs. A script's tests may want the keys."""
@@ -6411,6 +6416,7 @@ class Run:
     """One run: carries out what the schedule decides, and feeds it what happens. Main thread only."""
 
     sums_up = True  # at its end it says what has become of the tests
+    has_waited = False  # for another runner's GPUs
 
     def __init__(
         self,
@@ -6433,7 +6439,6 @@ class Run:
         outlook = Outlook(self.schedule, planned.estimates)
         self.console = Console(trace, self.record, selection, outlook, self.sums_up)
         self.inbox = Inbox()
-        self.has_waited = False  # for another runner's GPUs
         slots = slot_count(pool, order)
         host.open(self.record.run, slots, [self.record.lock], self.inbox.put)
 
