@@ -5423,7 +5423,6 @@ class Console:
         self.trace = trace
         self.record = record
         self.options = record.options
-        self.tests = selection.tests
         self.total = len(selection.tests) - len(selection.deferred)
         self.outlook = outlook
         # What failed, and the run; a script does that itself.
@@ -5438,7 +5437,7 @@ class Console:
         self.fold = find_fold(os.environ)  # of the replayed logs
         self.began = time.monotonic()
         # Whose logs are still to be shown in list order.
-        self.turns = collections.deque(self.tests)
+        self.turns = collections.deque(selection.tests)
         self.ready: Dict[Test, Result] = {}  # of these, what has ended
 
     def live(self) -> ContextManager[None]:
@@ -5461,7 +5460,7 @@ class Console:
     def begin(self, machine: Machine) -> None:
         """The run starts."""
         tokens = [device.token for device in machine.devices]
-        if not tokens and (not self.tests or any(test.gpus for test in self.tests)):
+        if not tokens and (not self.turns or any(test.gpus for test in self.turns)):
             why = f"no GPU found (asked: {', '.join(SOURCES)})"
             if machine.variables:
                 why = "the outer mask shows no GPU"
