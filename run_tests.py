@@ -2361,12 +2361,12 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
             group = sorted(reach([test], ties))
             groups.append((-sum(weights[test] for test in group), group))
             placed.update(group)
-    loads = [0.0] * total
+    shards = [(0.0, number) for number in range(1, total + 1)]
     numbers = {}
     for lightness, group in sorted(groups):
-        lightest = loads.index(min(loads))
-        loads[lightest] -= lightness
-        numbers.update(dict.fromkeys(group, lightest + 1))
+        weight, number = shards[0]
+        heapq.heapreplace(shards, (weight - lightness, number))
+        numbers.update(dict.fromkeys(group, number))
     return numbers
 
 
@@ -3125,13 +3125,10 @@ class Attempt:
         self.began = at
         self.deadline = math.inf  # when the next signal is due
         self.slow_at = math.inf  # when it is to be announced
+        self.due = math.inf  # the sooner of the two, as the alarms know it
         self.sent = 0  # the last signal sent to it
         self.ending: Optional[Outcome] = None  # TIMEOUT or INTERRUPTED, once it is being ended
         self.process: Any = None
-
-    def due(self) -> float:
-        """The sooner of the two times."""
-        return min(self.deadline, self.slow_at)
 
     def result(self, outcome: Outcome, **values: Any) -> Result:
         """How it has ended."""
@@ -3230,6 +3227,8 @@ class Schedule:
         self.is_overdue = False  # it has
         self.stopped = False  # no test starts any more
         self.poll_at = math.inf  # when to look again at GPUs that other runners hold
+        # A heap; old entries are no more due.
+        self.alarms: List[Tuple[float, int, Attempt]] = []
 
     @property
     def done(self) -> bool:
@@ -3237,7 +3236,16 @@ class Schedule:
 
     def deadline(self) -> float:
         """When the next Tick is due, on the events' clock; infinity if none is."""
-        return min([self.poll_at, self.end_at, *map(Attempt.due, self.running.values())])
+        while self.alarms and self.alarms[0][0] != self.alarms[0][2].due:
+            heapq.heappop(self.alarms)
+        alarms = [due for due, _, _ in self.alarms[:1]]
+        return min([self.poll_at, self.end_at, *alarms])
+
+    def watch(self, attempt: Attempt) -> None:
+        """Note when something is due for an attempt."""
+        attempt.due = min(attempt.deadline, attempt.slow_at)
+        if attempt.due < math.inf:
+            heapq.heappush(self.alarms, (attempt.due, id(attempt), attempt))
 
     def step(self, event: Event) -> Actions:
         """Take in one event; returns what to do now, in order."""
@@ -3296,6 +3304,7 @@ class Schedule:
         attempt = self.running[event.test]
         if attempt.ending is None:  # what it has left is no reason for a timeout
             attempt.deadline = attempt.slow_at = math.inf
+            self.watch(attempt)
         return []
 
     def on_exited(self, event: Exited) -> Actions:
@@ -3399,9 +3408,8 @@ class Schedule:
             self.is_overdue = True
             return self.end_running(signal.SIGTERM, at, "--deadline ends the run")
         actions = []
-        for attempt in sorted(self.running.values(), key=Attempt.due):
-            if attempt.due() <= at:
-                actions += self.on_alarm(attempt, at)
+        while self.deadline() <= at and self.alarms and self.alarms[0][0] <= at:
+            actions += self.on_alarm(heapq.heappop(self.alarms)[2], at)
         return actions
 
     def on_alarm(self, attempt: Attempt, at: float) -> Actions:
@@ -3409,6 +3417,7 @@ class Schedule:
         test = attempt.test
         if attempt.deadline > at:
             attempt.slow_at = at + (self.options.slow or math.inf)
+            self.watch(attempt)
             return [Announce(test, at - attempt.began)]
         if attempt.sent == signal.SIGKILL:
             return self.abandon(attempt, at)
@@ -3455,6 +3464,7 @@ class Schedule:
         if signum != signal.SIGKILL:
             attempt.deadline = at + self.grace + STACKS_S * bool(stacks)
         attempt.slow_at = math.inf
+        self.watch(attempt)
         return Kill(attempt, signum, stacks)
 
     def stop(self) -> Actions:
@@ -3501,6 +3511,7 @@ class Schedule:
     def free(self, test: Test) -> Attempt:
         """Take back what a running test holds."""
         attempt = self.running.pop(test)
+        attempt.due = -math.inf  # its alarms are old
         self.pool.give(attempt.lease)
         self.locked.difference_update(test.attributes.lock)
         return attempt
@@ -3546,6 +3557,7 @@ class Schedule:
         attempt = self.running[test] = Attempt(test, lease, len(before) + 1, at)
         attempt.deadline = at + (test.timeout or math.inf)
         attempt.slow_at = at + (self.options.slow or math.inf)
+        self.watch(attempt)
         return [Launch(attempt)]
 
 
@@ -6836,7 +6848,7 @@ def is_script(name: str) -> bool:
     return False
 
 
-def main() -> int:
+def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line: returns the exit code, prints mistakes on stderr, never a traceback."""
     if sys.version_info < OLDEST_PYTHON:
         warn(
@@ -6845,7 +6857,8 @@ def main() -> int:
             )
         )
         return EXIT_MACHINE
-    return exit_code_of(lambda: run_lists(parse_command_line(sys.argv[1:], os.environ)))
+    arguments = sys.argv[1:] if argv is None else argv
+    return exit_code_of(lambda: run_lists(parse_command_line(arguments, os.environ)))
 
 
 def exit_code_of(action: Callable[[], int]) -> int:

@@ -71,6 +71,7 @@ def launched(run, attempt):
             for _ in range(int(os.environ["LINES"])):
                 up.readline()
         attempt.deadline = time.monotonic() + attempt.test.timeout
+        run.schedule.watch(attempt)
 run_tests.Run.launch = launched
 """
 
