@@ -7046,9 +7046,9 @@ class Site(NamedTuple):
     test: TestLine
     words: Tuple[str, ...]  # with assignments: what bash says of the command
     handler: str  # bash; empty: there is none
-    nodes: Sequence[Node]  # the same, read
+    nodes: Nodes  # the same, read
     rest: Optional[Rest]  # the same, where it is no handler
-    path: Sequence[Node]  # simple commands behind the test that bash is to pass over
+    path: Nodes  # simple commands behind the test that bash is to pass over
     function: str  # in which it stands
     why_wait: str  # why the script has to wait for it at once
     # Bash words, some of which name files that no other is to have at the same time.
@@ -7086,11 +7086,11 @@ class Rest(NamedTuple):
     """What a script does with the status of a test, if that can be done later: `; rc=$?`, `if test; then …; fi`."""
 
     command: Node  # the test
-    nodes: Sequence[Node]  # the commands that bash is not to run where they stand
+    nodes: Nodes  # the commands that bash is not to run where they stand
     text: str  # bash: all of it, but for the test
     more: int  # statements behind that of the test which belong to it
     always: bool  # it does something where the test has passed, too
-    path: Sequence[Node]  # the simple commands to which bash comes where nothing is to be done
+    path: Nodes  # the simple commands to which bash comes where nothing is to be done
 
 
 class Handler(NamedTuple):
@@ -7255,7 +7255,7 @@ def says_no(node: Node, flags: str) -> bool:
     return node.name in ("shopt", "false")
 
 
-def reached_by(nodes: Iterable[Node], functions: Mapping[str, Sequence[Node]]) -> List[Node]:
+def reached_by(nodes: Iterable[Node], functions: Mapping[str, Nodes]) -> List[Node]:
     """These commands, those in them, also in their substitutions, and in the functions that they call."""
     reached = list(nodes)
     called = set()
@@ -7270,7 +7270,7 @@ def reached_by(nodes: Iterable[Node], functions: Mapping[str, Sequence[Node]]) -
 
 
 def read_handler(
-    nodes: Iterable[Node], functions: Mapping[str, Sequence[Node]], flags: str = ""
+    nodes: Iterable[Node], functions: Mapping[str, Nodes], flags: str = ""
 ) -> Handler:
     """What commands do, and the functions that they call, in a shell with these options (`$-`)."""
     reached = reached_by(nodes, functions)
@@ -7343,7 +7343,7 @@ def path_of(nodes: Iterable[Node]) -> Tuple[List[Node], int]:
     return path, status
 
 
-def asks_if_failed(statement: Sequence[Node]) -> bool:
+def asks_if_failed(statement: Nodes) -> bool:
     """Whether a statement is `if [ $? -ne 0 ]; then …; fi`, which does nothing behind a test that passes."""
     if len(statement) != 1 or len(statement[0].bodies) != 1 or statement[0].redirects:
         return False
@@ -7460,7 +7460,7 @@ class ScriptFile:
                 return self.own_attributes[line]
         return [each for start, each in self.defaults if start < command.start][-1]
 
-    def with_pipelines(self, nodes: Sequence[Node]) -> List[Node]:
+    def with_pipelines(self, nodes: Nodes) -> List[Node]:
         """The same commands. A pipeline that may be a test becomes one, with what is behind it as its body."""
         joined: List[Node] = []
         for pipeline in statements_of(nodes, PIPES):
@@ -7480,13 +7480,13 @@ class ScriptFile:
             joined += pipeline
         return joined
 
-    def visit(self, nodes: Sequence[Node], obstacle: str, followers: Set[str]) -> bool:
+    def visit(self, nodes: Nodes, obstacle: str, followers: Set[str]) -> bool:
         """Note what a list of commands has. Returns whether the trap does not see how it begins.
 
         `followers`: what bash may come to behind the list.
         """
         begins_unseen = False
-        previous: Sequence[Node] = ()  # what bash has come to last, perhaps
+        previous: Nodes = ()  # what bash has come to last, perhaps
         has_begun = False  # it has come to something
         statements = statements_of(nodes)
         self.depth += 1
@@ -7607,9 +7607,7 @@ class ScriptFile:
         self.heads |= names
         return not names.isdisjoint(self.changes)
 
-    def rest_of(
-        self, statement: Sequence[Node], following: Sequence[Sequence[Node]]
-    ) -> Optional[Rest]:
+    def rest_of(self, statement: Nodes, following: Sequence[Sequence[Node]]) -> Optional[Rest]:
         """What is done with the status of the test in a statement, also by those behind it; None: nothing, or now."""
         first = statement[0]
         command = first
@@ -7686,7 +7684,7 @@ class ScriptFile:
 
     def find_site(
         self,
-        statement: Sequence[Node],
+        statement: Nodes,
         rest: Optional[Rest],
         obstacle: str,
         followers: Set[str],
@@ -7714,7 +7712,7 @@ class ScriptFile:
     def add_site(
         self,
         command: Node,
-        handler: Sequence[Node],
+        handler: Nodes,
         obstacle: str,
         followers: Set[str],
         rest: Optional[Rest] = None,
@@ -7722,7 +7720,7 @@ class ScriptFile:
         """Note a test, and the commands that are to run where it fails."""
         text = ""
         end = 0
-        path: Sequence[Node] = path_of([command])[0][1:]
+        path: Nodes = path_of([command])[0][1:]
         if rest is not None:
             text = rest.text
             path = rest.path
@@ -7755,9 +7753,7 @@ class ScriptFile:
             for line in self.lines_of(command):
                 self.sites.setdefault(line, []).append(site)
 
-    def examine(
-        self, handler: Sequence[Node], text: str, rest: Optional[Rest]
-    ) -> Tuple[str, str]:
+    def examine(self, handler: Nodes, text: str, rest: Optional[Rest]) -> Tuple[str, str]:
         """Why a test with this handler cannot be handed over, and why it has to be waited for at once."""
         obstacle = why_wait = ""
         # It begins with the status of the test.

@@ -436,11 +436,15 @@ set -eu⏎trap 'echo "@ bye $?"' EXIT⏎run_test() { pytest $1; : $NOPE; pytest 
 set -eu⏎run_test() { [[ $1 =~ a(.) ]]; shift; "$@"; }⏎run_test ab pytest⏎run_test ac pytest --exit=4⏎echo "@ never"
 trap 'echo "@ bye $? $x"' EXIT⏎x=1; pytest a⏎x=2; pytest b --exit=3 ¦ pytest a⏎f() { pytest b --exit=4; exit 5; }⏎f
 trap 'echo "@ bye $? $x"' EXIT⏎x=1; f() { local x=2; pytest a; pytest b --exit=3; }⏎f
-RET=0; run() { local -r optional=$2; ls; pytest $1 --exit=$3 || { [ $optional = yes ] || RET=1; }; }⏎run a no 1⏎run b yes 0⏎exit $RET
-RET=0; run() { local -r n=$1; date; pytest $n --exit=$2; local -r rc=$?; if [ $rc -ne $3 ]; then RET=1; fi; }⏎run a 0 0⏎run b 5 0⏎run c 5 5⏎exit $RET
+RET=0; run() { local -r optional=$2; ls; pytest $1 --exit=$3 || { [ $optional = yes ] || RET=1; }; }⏎
+run a no 1⏎run b yes 0⏎exit $RET
+RET=0; run() { local -r n=$1; date; pytest $n --exit=$2; local -r rc=$?; if [ $rc -ne $3 ]; then RET=1; fi; }⏎
+run a 0 0⏎run b 5 0⏎run c 5 5⏎exit $RET
 test_fail() { [ $C = 2 ] || RET=1; }⏎C=1⏎«T»⏎C=2⏎readonly C⏎pytest b⏎exit $RET
-RET=0; bad() { [ "$CUDA_VISIBLE_DEVICES" = 0,1 ] || RET=1; }⏎export CUDA_VISIBLE_DEVICES=0⏎pytest a --exit=1 || bad⏎export CUDA_VISIBLE_DEVICES=0,1⏎pytest b || bad⏎exit $RET
-set -e⏎trap 'echo "@ $? $BASH_COMMAND $LINENO $*"' EXIT⏎pytest a⏎pytest b --exit=3⏎echo "@ never" ¦ trap 'nosuch; echo "@ $LINENO"' EXIT⏎pytest a
+RET=0; bad() { [ "$CUDA_VISIBLE_DEVICES" = 0,1 ] || RET=1; }⏎export CUDA_VISIBLE_DEVICES=0⏎
+pytest a --exit=1 || bad⏎export CUDA_VISIBLE_DEVICES=0,1⏎pytest b || bad⏎exit $RET
+set -e⏎trap 'echo "@ $? $BASH_COMMAND $LINENO $*"' EXIT⏎pytest a⏎pytest b --exit=3⏎
+echo "@ never" ¦ trap 'nosuch; echo "@ $LINENO"' EXIT⏎pytest a
 «H»pytest a "c" --exit=1 || test_fail a; pytest a $'c' --exit=1 || test_fail b⏎exit $RET
 pytest a⏎run_test() { pytest b --exit=2; pytest c; }⏎run_test ¦ set -u⏎pytest a⏎run_test() { : $NOPE; }⏎run_test
 trap 'exit 9' ERR⏎pytest a⏎pytest b --exit=2 ¦ if :; then⏎pytest a⏎pytest b --exit=2⏎fi ¦ pytest a --exit=1⏎pytest b
