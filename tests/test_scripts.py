@@ -416,7 +416,7 @@ class FeatureTest(ScriptCase):
         for text, tests in {
             HEAD + lines("a || test_fail x", 'b || { test_fail "$(c)"; }', "d | e || test_fail y", "pytest z",
                          "#: one-by-one", "f || test_fail z"):
-                ["x:12:runs ahead", '"$(c)":13:its handler calls c', "y:14:it ends a pipeline",
+                ["x:12:runs ahead", '$(c):13:its handler calls c', "y:14:it ends a pipeline",
                  "z:17:`#: one-by-one`"],
             lines("pytest a", "pip install pytest", "$PYTHON -m pytest b || exit 1", "ctest | tee log",
                   "if tests/run.sh; then c; fi", "timeout 5m torchrun d", "cd tests", "/x/test_e"): [
