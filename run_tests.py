@@ -7275,9 +7275,9 @@ def read_handler(
     """What commands do, and the functions that they call, in a shell with these options (`$-`)."""
     reached = reached_by(nodes, functions)
     simple = [node for node in reached if not node.kind]
-    names: Set[str] = set()
-    changes: Set[str] = set()
-    own: Set[str] = set()  # local variables
+    names = set()
+    changes = set()
+    own = set()  # local variables
     for node in simple:
         own |= locals_of(node)
         changes |= changed_by(node)
@@ -7318,7 +7318,7 @@ def is_seen(node: Node) -> bool:
 
 def path_of(nodes: Iterable[Node]) -> Tuple[List[Node], int]:
     """The simple commands to which bash comes in a list of commands if it skips each of them, and the last status."""
-    path: List[Node] = []
+    path = []
     status = 0
     for node in nodes:
         if node.before == ("||" if status == 0 else "&&"):
@@ -7462,7 +7462,7 @@ class ScriptFile:
 
     def with_pipelines(self, nodes: Nodes) -> List[Node]:
         """The same commands. A pipeline that may be a test becomes one, with what is behind it as its body."""
-        joined: List[Node] = []
+        joined = []
         for pipeline in statements_of(nodes, PIPES):
             for node in pipeline:
                 node.conditions = list(map(self.with_pipelines, node.conditions))
@@ -7611,7 +7611,7 @@ class ScriptFile:
         """What is done with the status of the test in a statement, also by those behind it; None: nothing, or now."""
         first = statement[0]
         command = first
-        nodes: List[Node] = list(statement[1:])
+        nodes = list(statement[1:])
         more = 0
         always = True
         if (
@@ -8549,7 +8549,7 @@ def read_state(path: str) -> Dict[str, str]:
     """
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         text = file.read()
-    state: Dict[str, str] = {}
+    state = {}
     for found in re.finditer(rf"{VARIABLE}|([^\n]*)\n", text):
         variable, value, line = found.groups()
         if variable:
@@ -8796,7 +8796,7 @@ class Script:
 
     def comes_behind(self, site: Site, callers: Iterable[Sequence[Call]]) -> Set[str]:
         """The names of what bash may come to behind a test, also behind its function and at the beginning of others."""
-        names: Set[str] = set()
+        names = set()
         ways = [{name for call in calls for name in call.followers} for calls in callers]
         for followers in (site.followers, *ways, {LOOKS}):
             names |= followers
@@ -9510,7 +9510,7 @@ class ScriptRun(Run):
     def check_shells(self) -> None:
         """Tests have run in shells of their own, which they may neither change nor end but by a last failure."""
         by_itself = (Outcome.PASSED, Outcome.FLAKY, Outcome.FAILED, Outcome.CRASHED)
-        ended: Set[str] = set()
+        ended = set()
         for slot in os.listdir(self.ended):
             text = list_text(os.path.join(self.ended, slot))
             ended.update(text.split())
