@@ -8658,16 +8658,12 @@ class Script:
 
     def tables(self) -> str:
         """What the hook has to know of the lines of all files, as bash."""
-        tables = map(self.table, self.files.values(), count(1))
-        return "".join(tables)
-
-    def table(self, file: ScriptFile, number: int) -> str:
-        """What the hook has to know of the lines of a file, as bash."""
-        places = dict.fromkeys(file.sites, "s")
-        for line in file.waits:
-            places[line] = places.get(line, "") + "w"
-        table = " ".join(f"[{number}:{line}]={place}" for line, place in places.items())
-        return f"_rt_files[{shlex.quote(file.name)}]={number} _rt_places+=({table})\n"
+        tables = "_rt_places=()\n"
+        for number, file in enumerate(self.files.values(), 1):
+            tables += f"_rt_files[{shlex.quote(file.name)}]={number}\n"
+            tables += "".join(f"_rt_places[{number}:{line}]+=s\n" for line in file.sites)
+            tables += "".join(f"_rt_places[{number}:{line}]+=w\n" for line in file.waits)
+        return tables
 
     def look(self, command: str) -> str:
         """What bash does before a command while tests are pending: it waits for them, or goes on."""
@@ -9134,7 +9130,7 @@ class ScriptRun(Run):
             text = ""  # two files have this name, and of which one a function is, nobody knows
         if before is None or before.text != text:
             self.introduce(self.script.read(source, text))
-        return '_rt_places=() _rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n' + self.script.tables()
+        return '_rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n' + self.script.tables()
 
     def introduce(self, file: ScriptFile) -> None:
         """Say what there is to say of a file: what its tests are, if it does not say so, or that there are none."""
