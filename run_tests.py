@@ -9407,11 +9407,9 @@ class ScriptRun(Run):
             return "its handler may fail, or needs the script's own shell"
         if site.rest and site.rest.more and ("e" in said.flags or said.error):
             return "what follows, or the end of the script, may look at its status"
-        # PIPESTATUS is not set by us.
-        if site.path and self.script.is_watched(place.followers, ""):
-            return "what follows, or the end of the script, may look at its status"
         may_fail = handler.can_fail or site.rest is not None
-        if may_fail and self.script.is_watched(place.followers, said.flags):
+        is_watched = self.script.is_watched(place.followers, said.flags * may_fail)
+        if is_watched and (may_fail or site.path):  # PIPESTATUS is not set by us
             return "what follows, or the end of the script, may look at its status"
         return said.obstacle
 
