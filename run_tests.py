@@ -6918,7 +6918,7 @@ LEAVES = names_in(
 )
 # Programs that may stand behind a test in a pipeline.
 FILTERS = MAY_BE_PUT_OFF - RUNS_BESIDE_TESTS - {"exit"}
-STATEFUL = STATE_WORDS | names_in("exit exec eval read mapfile readarray trap let getopts")
+STATEFUL = STATE_WORDS | names_in("exit exec read mapfile readarray trap let getopts")
 ASSIGNING = names_in(
     "export declare typeset readonly local read let unset mapfile readarray (( getopts"
 )
@@ -7302,7 +7302,7 @@ def read_handler(
         not names <= NEVER_FAILS,
         "exit" in names,
         needs_shell or is_unclear or any(says_no(node, flags) for node in simple),
-        not (names & STATEFUL - {"eval"} or changes - own or needs_shell),
+        not (names & STATEFUL or changes - own or needs_shell),
         frozenset(node.text for node in reached if reads_files(node)),
         frozenset(os.path.basename(word.strip("\"'")) for word in words),
     )
