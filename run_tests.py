@@ -9560,8 +9560,7 @@ class ScriptRun(Run):
         self.check_shells()
         sequential = self.schedule.pool.sequential
         for handed in self.handed:
-            has_reaction = handed.reaction or handed.place.site.rest
-            is_silent = self.has_failed(handed) and not has_reaction and not sequential
+            is_silent = self.has_failed(handed) and not handed.reaction and not sequential
             if is_silent and self.script.asks(handed.place):
                 script = f"{handed.test.where}:the script"
                 self.certainty.fears.append(ahead_of(script, handed.test))
