@@ -7059,8 +7059,7 @@ class Site(NamedTuple):
     def passed_over(self) -> str:
         """How the commands begin that bash is to pass over: the letters of each, and a blank."""
         commands = [" ".join(words_of(node)) for node in self.path]
-        starts = [re.match(r"\w*", command, re.ASCII) for command in commands]
-        return "".join(f"{start.group()} " for start in starts if start)
+        return "".join(re.sub(r"(?as)\W.*|$", " ", text, count=1) for text in commands)
 
 
 class Call(NamedTuple):
@@ -7292,9 +7291,8 @@ def read_handler(
     words = [word for node in reached for word in written_by(node)]
     asks_where = any(re.search(WHERE, node.text) for node in reached)
     needs_shell = asks_where or any(node.after == "&" for node in reached)
-    definitions = [functions.get(node.name, ()) for node in reached]
     # Which of several functions counts, only bash knows.
-    is_unclear = any(len(each) > 1 for each in definitions)
+    is_unclear = any(len(functions.get(node.name, ())) > 1 for node in reached)
     names.difference_update({"", *functions})
     return Handler(
         frozenset(changes - own),
@@ -7499,13 +7497,12 @@ class ScriptFile:
             if rest is not None:
                 behind += rest.more
                 self.add_call(rest.command, {LOOKS}, True)
-            following = list(chain.from_iterable(statements[behind : behind + 1]))
             guarded = [
                 node for node in statement if node.after in ("&&", "||") or node.lead == "!"
             ]
-            after = next_names(following)
-            if behind == len(statements):
-                after = followers
+            after = followers
+            for following in statements[behind : behind + 1]:
+                after = next_names(following)
             for number, node in enumerate(statement):
                 self.guards += node in guarded
                 is_hidden = self.is_unseen(node, why, after) or (
@@ -8729,10 +8726,10 @@ class Script:
 
     def farewell_asks(self) -> bool:
         """Whether a trap for EXIT may ask where the script has ended, and with which arguments."""
-        texts = [node.text for node in reached_by(self.farewells, self.functions)]
-        own = [node.text for node in self.farewells]
-        return any(re.search(WHERE, text) for text in texts) or any(
-            re.search(r"LINENO|\$\{?[1-9@*#]", text) for text in own
+        reached = reached_by(self.farewells, self.functions)
+        own = r"LINENO|\$\{?[1-9@*#]"
+        return any(re.search(WHERE, node.text) for node in reached) or any(
+            re.search(own, node.text) for node in self.farewells
         )
 
     def only_looks(self, name: str) -> bool:
@@ -9596,8 +9593,7 @@ class ScriptRun(Run):
         """Show the tests that the script has waited for, at their places in what it has printed up to `end`."""
         start, level = self.joined or (end, 0)
         begin = start
-        rest = [end] * len(self.handed)
-        ends = iter([*self.ends, *rest])
+        ends = chain(self.ends, itertools.repeat(end))
         results = [self.result_of(handed) for handed in self.handed]
         self.shown.sum_up(
             [*troubles([[result] for result in results], self.record), *causes(results)]
