@@ -8568,11 +8568,22 @@ def read_state(path: str) -> Dict[str, str]:
     return state
 
 
-@functools.lru_cache(maxsize=1)  # tests that follow each other have the same one
-def exported_in(path: str) -> FrozenSet[str]:
-    """The names of the variables that are exported, in a snapshot. Raises OSError."""
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        return frozenset(re.findall(r"(?m)^declare -\w*x\w* (\w+)", file.read()))
+# Of a test: those that follow each other have the same one.
+kept_state = functools.lru_cache(maxsize=1)(read_state)
+
+
+def different(state: Mapping[str, str], other: Mapping[str, str]) -> Set[str]:
+    """The names that are not the same in two states."""
+    return {name for name, _ in state.items() ^ other.items()} - OWN_LIFE
+
+
+def mixed(
+    state: Mapping[str, str], other: Mapping[str, str], names: Container[str]
+) -> Dict[str, str]:
+    """A state with these names as in another one."""
+    kept = {name: text for name, text in state.items() if name not in names}
+    taken = {name: text for name, text in other.items() if name in names}
+    return {**kept, **taken}
 
 
 def read_stack(size: int, fields: Sequence[str]) -> Tuple[List[Frame], Sequence[str]]:
@@ -8593,10 +8604,14 @@ def level_of(frames: Iterable[Frame]) -> int:
     return sum(frame.name == "source" for frame in frames)
 
 
-def has_attribute(letter: str, name: str, *states: Mapping[str, str]) -> bool:
-    """Whether a variable has an attribute of `declare` in any of these states."""
-    texts = [state.get(name, "") for state in states]
-    return any(re.match(rf"declare -\w*{letter}", text) for text in texts)
+def with_attribute(letter: str, names: Iterable[str], *states: Mapping[str, str]) -> Set[str]:
+    """Those of these variables that have an attribute of `declare` in any of these states."""
+    return {
+        name
+        for name in names
+        for state in states
+        if re.match(rf"declare -\w*{letter}", state.get(name, ""))
+    }
 
 
 def named_by(names: AbstractSet[str], values: Iterable[Tuple[str, str]]) -> Set[str]:
@@ -8839,8 +8854,6 @@ class Certainty:
         self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
         # The same where it is less likely; it counts only where the script ends with 0.
         self.fears: List[str] = []
-        self.snapshot = ""  # from which `base` has been read
-        self.base: Dict[str, str] = {}
 
     def wait(
         self, ran: Sequence[str], handed: Sequence[Handed], state: Mapping[str, str]
@@ -8858,21 +8871,12 @@ class Certainty:
 
         Variables that have changed since stand behind local ones meanwhile.
         """
-        if handed.said.snapshot != self.snapshot:
-            self.snapshot = handed.said.snapshot
-            self.base = read_state(handed.said.snapshot)
-        base = self.base
-        fixed = OWN_LIFE | self.reacted | {" functions"}
-        names = (base.keys() | now.keys()) - fixed
-        borrowed = {name for name in names if base.get(name) != now.get(name)}
-        locked = {name for name in borrowed if has_attribute("r", name, now)}
-        locked &= self.script.reach(handed.reaction, base)
-        borrowed = {
-            name for name in borrowed if name in locked or not has_attribute("r", name, now)
-        }
-        then = {name: base[name] for name in borrowed if name in base}
-        kept = {name: text for name, text in now.items() if name not in borrowed}
-        then.update(kept)
+        base = kept_state(handed.said.snapshot)
+        borrowed = different(base, now) - self.reacted - {" functions"}
+        read_only = with_attribute("r", borrowed, now)
+        locked = read_only & self.script.reach(handed.reaction, base)
+        borrowed -= read_only - locked
+        then = mixed(now, base, borrowed)
         self.reaction = Reaction(handed, status, now, then, borrowed)
         handler = shlex.quote(handed.reaction)
         lines = []
@@ -8899,15 +8903,11 @@ class Certainty:
         self.reaction = None
         then = reaction.then
         later = handed[handed.index(reaction.handed) + 1 :]
-        names = (then.keys() | after.keys()) - OWN_LIFE
-        changed = {name for name in names if then.get(name) != after.get(name)}
+        changed = different(then, after)
         self.reacted |= changed
         borrowed = reaction.borrowed
-        state = {name: text for name, text in after.items() if name not in borrowed}
-        now = reaction.now.items()
-        state.update((name, text) for name, text in now if name in borrowed)
-        is_exported = any(has_attribute("x", name, then, after) for name in changed)
-        seen = self.who_has_seen(changed, later, after, is_exported)
+        exported = with_attribute("x", changed, then, after)
+        seen = self.who_has_seen(changed, later, after, bool(exported))
         if any(name in borrowed or name.startswith(" set ") for name in changed):
             seen.append(f"{reaction.handed.test.where}:the script")
         self.doubt(reaction.handed, seen, status)
@@ -8916,7 +8916,7 @@ class Certainty:
         if reaction.status and later and has_files:
             first = f"{later[0].test.where}:{later[0].place.command}"
             self.fears.append(ahead_of(first, reaction.handed.test))
-        return state
+        return mixed(after, reaction.now, borrowed)
 
     def who_has_seen(
         self,
@@ -9371,7 +9371,7 @@ class ScriptRun(Run):
         gone = self.script.may_be_gone(site.function, handler.changes)
         if site.function and gone:
             return f"its handler changes {gone[0]}, which may be gone when its function ends"
-        for name in sorted(handler.changes & exported_in(said.snapshot)):
+        for name in sorted(with_attribute("x", handler.changes, kept_state(said.snapshot))):
             return f"its handler changes {name}, which is exported"
         return ""
 
