@@ -8311,7 +8311,7 @@ class ScriptShell:
         self.reaper = reaper
         self.post = post
         self.size = 0
-        self.process: Optional[Process] = None
+        self.process = Process(reaper)
         self.status = EXIT_MACHINE  # the exit status
         self.fault: Optional[OSError] = None  # why it did not start, or its output was not kept
         self.output, self.stream = os.pipe()
@@ -8344,14 +8344,12 @@ class ScriptShell:
         inherited = self.job.environment or {}
         environment = {**inherited, b"BASH_ENV": path.encode()}
         job = self.job._replace(environment=environment)
-        self.process = Process(self.reaper)
         work = (job, list(own.values()))
         threading.Thread(target=self.run, args=work, daemon=True).start()
         threading.Thread(target=self.listen, daemon=True).start()
 
     def run(self, job: Job, own: Sequence[int]) -> None:
         """Run the script until all that it has started has ended. Children of the main thread would be orphans."""
-        assert self.process is not None
         try:
             self.process.spawn(job, os.dup(self.stream))  # ours stays open, so that poll rests
             for descriptor in (*own, self.answers_end):
@@ -8367,8 +8365,7 @@ class ScriptShell:
 
     def signal(self, signum: int) -> None:
         """Send a signal to the script."""
-        if self.process is not None:
-            self.process.signal(signum)
+        self.process.signal(signum)
 
     def listen(self) -> None:
         """Keep what is printed, post what is asked."""
