@@ -8996,7 +8996,6 @@ class ScriptRun(Run):
         self.place: Optional[Place] = None  # of the test that bash has come to last
         self.handed: List[Handed] = []  # since the script has last waited
         self.named: Dict[str, str] = {}  # files that these name, to the label of one
-        self.running = 0  # of these, how many have not ended
         self.batch: List[Test] = []  # of these, what the schedule does not know yet
         self.batch_at = math.inf
         self.joined: Optional[Tuple[int, int]] = None  # offset and level where it waits
@@ -9070,7 +9069,6 @@ class ScriptRun(Run):
 
     def conclude(self, result: Result, is_news: bool = True) -> None:
         super().conclude(result, is_news)
-        self.running -= 1
         if result.test in self.last_ones and self.options.fails(result.outcome):
             self.must_join = True
 
@@ -9085,7 +9083,7 @@ class ScriptRun(Run):
         ):
             self.is_ending = True
             self.shell.signal([*schedule.interrupts, signal.SIGTERM][0])
-        if self.running:
+        if self.batch or not schedule.done:
             return
         if self.is_ending and self.killer is None:
             self.killer = threading.Timer(
@@ -9444,7 +9442,6 @@ class ScriptRun(Run):
         self.handed.append(handed)
         for name in handed.names:
             self.named[name] = handed.test.label
-        self.running += 1
         self.tests.append(handed.test)
         self.batch.append(handed.test)
         self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
