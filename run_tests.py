@@ -8759,24 +8759,17 @@ class Script:
         return len(own) > 1 or not read_handler(function, self.functions).is_test
 
     def may_be_gone(self, function: str, changes: AbstractSet[str]) -> List[str]:
-        """Local variables among these that may be gone when a failure in a function is known."""
-        own = sorted(changes & self.locals)
-        return [name for name in own if not self.waits_at_end(function, name)]
+        """Local variables among these that may be gone when a failure in a function is known.
 
-    def waits_at_end(self, function: str, name: str) -> bool:
-        """Whether a function names a variable wherever it ends, so that bash waits for tests before that."""
-        definitions = self.functions.get(function, ())
-        if len(definitions) != 1:
-            return False
-        last = definitions[0]
+        Not those that its last command names, before which bash waits for tests.
+        """
+        own = changes & self.locals
+        last, *others = self.functions.get(function, [Node("")])
         while last.kind in ("function", "{"):
             last = list(last.parts())[-1]
-        ends = [node for node in walk(definitions) if node.name == "return"]
-        for node in [last, *ends]:
-            names = re.findall(NAME, node.text)
-            if node.kind or name not in names:
-                return False
-        return True
+        if not last.kind and not others:
+            own -= {*re.findall(NAME, last.text)}
+        return sorted(own)
 
     def is_next(self, before: Site, site: Site) -> bool:
         """Whether no function is defined between two tests, which bash does not tell."""
