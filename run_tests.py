@@ -7627,9 +7627,8 @@ class ScriptFile:
             nodes = self.statements_on_status(following)
             more = len(statements_of(nodes))
             always = not asks_if_failed(nodes)
-        joined = {node.before for node in nodes} & {*PIPES}
         is_handler = [node.before for node in statement[1:]] == ["||"]
-        if is_handler or joined or not nodes or not self.tells.is_test(command):
+        if is_handler or not nodes or not self.tells.is_test(command):
             return None
         if not all(map(self.can_be_put_off, walk(nodes))):
             return None
