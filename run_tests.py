@@ -7724,14 +7724,10 @@ class ScriptFile:
             text = self.text[handler[0].start : handler[-1].end]
             end = self.text.find("||", command.end, handler[0].start)
         why, why_wait = self.examine(handler, text, rest)
-        label: Sequence[Token] = []
-        for node in walk(handler):
-            if node.name in self.tells.handlers:
-                label = label or node.words[1:2]
         if command.start > self.alone_from:
             why_wait = "`#: one-by-one`"
         site = Site(
-            self.test_line(command, label, end),
+            self.test_line(command, handler, end),
             tuple(words_of(command)),
             text,
             handler,
@@ -7776,8 +7772,8 @@ class ScriptFile:
             before = token.text
         return tuple(word for word in words if not can_change(word))
 
-    def test_line(self, command: Node, labels: Sequence[Token], end: int) -> TestLine:
-        """A test as a list would have it, labelled by the first of some words, if there is any.
+    def test_line(self, command: Node, handler: Nodes, end: int) -> TestLine:
+        """A test as a list would have it, labelled by what its handler is called with, if it is.
 
         `end`: the offset of the `||` behind it, if there is one.
         """
@@ -7791,7 +7787,9 @@ class ScriptFile:
             text = f"{text[:start]}{name}=${{{name}-{token.text.partition('=')[2]}}}{text[start + len(token.text) :]}"
         if self.depth == 1:  # bash names a command's line when it has read the `||`
             text += " \\\n" * self.text.count("\n", command.end, end)
-        label = "".join(token.text for token in labels[:1])
+        calls = [node for node in walk(handler) if node.name in self.tells.handlers]
+        labels = [token.text for node in calls for token in node.words[1:2]]
+        label = "".join(labels[:1])
         if not label or can_change(label) or re.search(WHERE, label):
             label = expandable(label.strip("\"'") or " ".join(words), is_command=True)
             label = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", label)
