@@ -8420,7 +8420,6 @@ class ScriptTrace:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.trace = console.trace
-        self.record = console.record
         self.source = os.devnull  # the script's log, by descriptor: its name may go
         self.shown = 0  # offset
         self.is_held = False  # a test has been handed over: what follows may not be shown yet
@@ -8445,7 +8444,7 @@ class ScriptTrace:
         self.show(offset)
         if self.console.shows(result) and self.console.has_markers:
             with suppress(OSError):
-                self.trace.copy(self.record.log_path(result.test))
+                self.trace.copy(self.console.record.log_path(result.test))
         with suppress(OSError), open(self.source, "rb") as file:
             file.seek(start)
             self.trace.write(unshifted(file.read(end - start), shift))
@@ -8783,8 +8782,7 @@ class Script:
             names.append(".")
         file = self.files.get(frame.source)
         on_line = file.calls.get(frame.line, []) if file else []
-        called = [(call, call.node.name) for call in on_line]
-        found = [call for call, name in called if name in names or "$" in name]
+        found = [call for call in on_line if call.node.name in names or "$" in call.node.name]
         if not found or any(is_wild(call.node) for call in on_line):
             return [UNKNOWN]
         return found
@@ -8922,9 +8920,7 @@ class Certainty:
         if not (by_name or of_shell or is_exported):
             return []
         # Each with its first word: if that is a function, what it runs is told by itself.
-        commands = [text.split(":", 2)[2] for text in self.ran]
-        first_words = [command.split(" ")[0] for command in commands]
-        texts = list(zip(self.ran, first_words))
+        texts = [(text, text.split(":", 2)[2].split(" ")[0]) for text in self.ran]
         texts += [(f"{each.test.where}:{each.place.site.test.body}", "") for each in later]
         if of_shell:
             return [text for text, called in texts if called not in self.script.functions]
@@ -9008,7 +9004,6 @@ class ScriptRun(Run):
 
     def make_shell(self) -> ScriptShell:
         """The shell that is to run the script."""
-        words = [self.name, *self.options.arguments]
         environment = {
             **os.environb,
             b"RUN_TESTS_LABEL": to_bytes(self.name),
@@ -9016,7 +9011,7 @@ class ScriptRun(Run):
         }
         name = os.path.basename(self.name) + ".log"
         log = os.path.join(self.record.log_dir, name)
-        arguments = list(map(to_bytes, words))
+        arguments = list(map(to_bytes, [self.name, *self.options.arguments]))
         job = Job(self.host.bash, arguments, environment, log, stdin=None)
         return ScriptShell(job, self.host.reaper, self.inbox.put)
 
@@ -9237,8 +9232,8 @@ class ScriptRun(Run):
         )
         failed = self.script_test(test)
         result = Result(failed, Outcome.FAILED, status=int(status) or 1)
-        self.tests.append(result.test)
-        self.schedule.results[result.test] = [result]
+        self.tests.append(failed)
+        self.schedule.results[failed] = [result]
         self.record.attempt_end(result)
         self.record.test_end(result)
         return ""
@@ -9303,9 +9298,9 @@ class ScriptRun(Run):
     def shares_file(self, line: TestLine, names: Iterable[str]) -> bool:
         """Whether a test names a file that one names which was handed over since the script has last waited."""
         if line.junit in self.named:
-            place = f"{line.file}:{line.line}"
             warn(
-                f"{place}: writes the same JUnit file as an earlier test, {line.junit}, and waits for it"
+                f"{line.file}:{line.line}: writes the same JUnit file as an earlier test, {line.junit}, and "
+                "waits for it"
             )
             return True
         for name in names:
@@ -9454,8 +9449,7 @@ class ScriptRun(Run):
             if asked is not None:
                 said = [int(each) for each in asked.groups() if each and each.isdigit()]
                 test = test._replace(gpus=max(said, default=there))
-            most = max(there, 1)
-            test = test._replace(gpus=min(test.gpus, most))
+            test = test._replace(gpus=min(test.gpus, max(there, 1)))
         return self.host.fitted(test._replace(announces=False), self.options)
 
     def test_of(self, line: TestLine, site: Site, said: State) -> Test:
