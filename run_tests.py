@@ -7077,7 +7077,7 @@ class Frame(NamedTuple):
     """A function or `source` that bash is in, and where it has been called."""
 
     name: str
-    line: int
+    line: str
     source: str  # file
 
 
@@ -7906,8 +7906,8 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
 #   question  fields                                  answer
 #   scan      file, directory                         what was read of the file: the places of its lines
 #   look      command                                 for a command beside tests: _rt_remember or _rt_join
-#   site      file, line, command, size of the stack  for a test its words and _rt_hand; for a handler _rt_join and
-#             of calls, its three arrays, arguments   its label, for `failed`; else nothing
+#   site      file, line, command, number of calls,   for a test its words and _rt_hand; for a handler _rt_join and
+#             each with line and file, arguments      its label, for `failed`; else nothing
 #   test      snapshot, obstacle, …, its words        _rt_skip=1, or _rt_join where the test has to run as it stands;
 #                                                     _rt_pass: how the commands begin that are to be passed over
 #   join      level of `source`, file, line, command  when all tests have ended: _rt_react if some have failed
@@ -8055,12 +8055,14 @@ _rt_expect_lines() { # `eval` gives its text the lines of the file from its own 
   for ((_rt_n = 1; _rt_n <= ${#1}; _rt_n++)); do _rt_evaluated[_rt_line + _rt_n]=1; done
 }
 _rt_ask_site() {
-  local _rt_lines=("${BASH_LINENO[@]}") _rt_n
-  for _rt_n in "${!_rt_lines[@]}"; do    # nobody knows what `eval` has on its further lines
-    [[ ! ${_rt_evaluated[_rt_lines[_rt_n]]-} ]] || _rt_lines[_rt_n]=0
+  local _rt_stack=() _rt_called_at _rt_n
+  for ((_rt_n = 0; _rt_n < ${#FUNCNAME[@]} - 1; _rt_n++)); do
+    [[ ${FUNCNAME[_rt_n]} != _rt_* ]] || continue
+    _rt_called_at=${BASH_LINENO[_rt_n]}
+    [[ ! ${_rt_evaluated[_rt_called_at]-} ]] || _rt_called_at=0    # nobody knows what `eval` has on its further lines
+    _rt_stack+=("${FUNCNAME[_rt_n]} $_rt_called_at ${BASH_SOURCE[_rt_n + 1]:-main}")
   done
-  _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command" \
-    "${#FUNCNAME[@]}" "${FUNCNAME[@]}" "${_rt_lines[@]}" "${BASH_SOURCE[@]}" "${_rt_arguments[@]}"
+  _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command" "${#_rt_stack[@]}" "${_rt_stack[@]}" "${_rt_arguments[@]}"
 }
 _rt_remember() { # this place and command need no question, as long as tests are pending or none are
   _rt_calm[$_rt_pending:$_rt_source:$_rt_line:$_rt_command]=1
@@ -8579,19 +8581,6 @@ def mixed(
     return {**kept, **taken}
 
 
-def read_stack(size: int, fields: Sequence[str]) -> Tuple[List[Frame], Sequence[str]]:
-    """Bash's stack of calls without those of the hook, the innermost first, from its three arrays; and what follows."""
-    names = fields[:size]
-    lines = fields[size : 2 * size]
-    sources = fields[2 * size + 1 : 3 * size]  # of the callers
-    frames = [
-        Frame(name, int(line), source or "main")
-        for name, line, source in zip(names, lines, sources)
-        if not name.startswith("_rt_")
-    ]
-    return frames, fields[3 * size :]
-
-
 def level_of(frames: Iterable[Frame]) -> int:
     """How many files have been sourced from one another."""
     return sum(frame.name == "source" for frame in frames)
@@ -8781,7 +8770,7 @@ class Script:
         if frame.name == "source":
             names.append(".")
         file = self.files.get(frame.source)
-        on_line = file.calls.get(frame.line, []) if file else []
+        on_line = file.calls.get(int(frame.line), []) if file else []
         found = [call for call in on_line if call.node.name in names or "$" in call.node.name]
         if not found or any(is_wild(call.node) for call in on_line):
             return [UNKNOWN]
@@ -9163,7 +9152,8 @@ class ScriptRun(Run):
             for call in file.calls.get(int(line), ())
             if tuple(words_of(call.node)) == words or is_wild(call.node)
         }
-        frames, arguments = read_stack(int(size), fields)
+        frames = [Frame(*each.split(" ", 2)) for each in fields[: int(size)]]
+        arguments = fields[int(size) :]
         if self.script.tells.runs_no_test(words, arguments):
             sites = []
         if sites and len(same) > 1:
@@ -9337,9 +9327,9 @@ class ScriptRun(Run):
             return f"its handler looks at {name}"
         if [UNKNOWN] in place.callers:
             return "what calls it was not read"
-        frames = [Frame("", int(place.line), site.test.file), *place.frames]
+        frames = [Frame("", place.line, site.test.file), *place.frames]
         files = self.script.files
-        if any(frame.line in files[frame.source].waits for frame in frames):
+        if any(int(frame.line) in files[frame.source].waits for frame in frames):
             return "bash cannot wait behind it"
         if self.script.has_aliases:
             return "aliases may change what follows"
