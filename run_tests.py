@@ -6939,6 +6939,8 @@ FAILED_STATUS = (
 # The status of the first command of a pipeline, which is that of a command alone.
 FIRST_STATUS = r"\$(?:PIPESTATUS\b|\{PIPESTATUS(?:\[0\])?\})"
 ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS|\$\{!|@P\}"
+# In a script, anything that looks at the status of some command.
+MAY_ASK = rf"{ASKS_STATUS}|\b(?:exit|return)\b(?! *\d)|\bERR\b"
 # An `exit` or `return` with the status before it, perhaps: an empty variable is none (`_rt_look_at_end`).
 ENDS_AS_BEFORE = r"^\S+$|^\S+ (?![\"']?(?:-?\d+|\$\{?[A-Za-z]\w*\}?)[\"']?$)"
 # A name and its value, in one piece or in parentheses.
@@ -8717,9 +8719,9 @@ class Script:
                 waiting.append(state.get(name, "").partition("=")[2])
         return reached
 
-    def has_traps(self) -> bool:
-        """Whether there is the word in any file."""
-        return any("trap" in file.text for file in self.files.values())
+    def mentions(self, pattern: str) -> bool:
+        """Whether there is a pattern in any file."""
+        return any(re.search(pattern, file.text) for file in self.files.values())
 
     def farewell_asks(self) -> bool:
         """Whether a trap for EXIT may ask where the script has ended, and with which arguments."""
@@ -8792,13 +8794,6 @@ class Script:
             names |= found
             waiting += found
         return names
-
-    def asks(self, place: Place) -> bool:
-        """Whether the script has anything that looks at the status of some command."""
-        if place.frames:
-            return True
-        asks = rf"{ASKS_STATUS}|\b(?:exit|return)\b(?! *\d)|\bERR\b"
-        return any(re.search(asks, file.text) for file in self.files.values())
 
     def is_watched(self, followers: Iterable[str], flags: str) -> bool:
         """Whether something may look at a status in a shell with these options (`$-`), by what comes behind it."""
@@ -9308,7 +9303,7 @@ class ScriptRun(Run):
         nodes = site.nodes or Reader(reaction).nodes
         ways = [call.followers for calls in place.callers for call in calls]
         is_last = all(followers == {LAST} for followers in (site.followers, *ways))
-        if place.frames and self.script.has_traps():  # one for EXIT would see the function
+        if place.frames and self.script.mentions("trap"):  # one for EXIT would see the function
             is_last = False
         if not site.handler and ("e" in said.flags or is_last):
             reaction = f"{reaction}\n{END}".strip()
@@ -9526,7 +9521,7 @@ class ScriptRun(Run):
         sequential = self.schedule.pool.sequential
         for handed in self.handed:
             is_silent = self.has_failed(handed) and not handed.reaction and not sequential
-            if is_silent and self.script.asks(handed.place):
+            if is_silent and (handed.place.frames or self.script.mentions(MAY_ASK)):
                 script = f"{handed.test.where}:the script"
                 self.certainty.fears.append(ahead_of(script, handed.test))
         self.handling = [
@@ -9612,7 +9607,7 @@ class ScriptRun(Run):
         reaction = self.certainty.reaction
         if reaction is not None:
             test = reaction.handed.test
-            if self.script.has_traps() or test not in self.last_ones:
+            if self.script.mentions("trap") or test not in self.last_ones:
                 end = f"{test.where}:its end by a failure"
                 self.certainty.fears.append(ahead_of(end, test))
         fears = self.certainty.fears * (status == 0)
