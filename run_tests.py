@@ -9082,13 +9082,14 @@ class ScriptRun(Run):
         path = os.path.join(directory, source)
         text = before.text if before else ""
         try:
-            if not os.path.isfile(path):
-                raise ListError(f"{path}: a pipe, `eval`, or a name from another directory")
+            if not os.path.isfile(path):  # a pipe, `eval`, or a name from another directory
+                raise ListError
             text = list_text(path)
+            # Two files have this name, and of which one a function is, nobody knows.
+            if before is not None:
+                text = ""
         except ListError:
             self.script.is_wild = True
-        if before is not None and before.text != text:
-            text = ""  # two files have this name, and of which one a function is, nobody knows
         if before is None or before.text != text:
             self.introduce(self.script.read(source, text))
         return '_rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n' + self.script.tables()
