@@ -7125,14 +7125,14 @@ def nested(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
 
 def own_state(text: str) -> str:
     """What in some bash only the script's own shell can tell or change; empty: nothing."""
-    changing = [f"$(({each})" for each in nested(text) if re.search(CHANGES_IN_SUM, each)]
-    own = re.search(OWN_STATE, text)
-    return own.group() if own else "".join(changing[:1])
+    found = re.findall(OWN_STATE, text)
+    found += [f"$(({each})" for each in nested(text) if re.search(CHANGES_IN_SUM, each)]
+    return "".join(found[:1])
 
 
 def can_change(words: str) -> bool:
     """Whether words may be others, or do something, where bash expands them once more."""
-    return re.search(SUBSTITUTION, words) is not None or own_state(words) != ""
+    return bool(re.search(SUBSTITUTION, words) or own_state(words))
 
 
 def changed_by(node: Node) -> Set[str]:
@@ -7172,13 +7172,11 @@ def written_by(node: Node) -> List[str]:
 
 def reads_files(node: Node) -> bool:
     """Whether a command, but for those in it, looks into files, or whether they are there."""
-    operators = [token.text for token in node.redirects]
-    is_fed = "<" in operators
     is_check = node.name in ("[", "[[", "test")
-    asks = is_check and re.search(rf"\s{FILE_TEST}\s", node.text)
-    if is_fed or asks:
+    if is_check and re.search(rf"\s{FILE_TEST}\s", node.text):
         return True
-    return node.name in READS or has_patterns(node)
+    is_fed = any(token.text == "<" for token in node.redirects)
+    return is_fed or node.name in READS or has_patterns(node)
 
 
 def locals_of(node: Node) -> Set[str]:
@@ -7216,8 +7214,7 @@ def next_names(nodes: Iterable[Node]) -> Set[str]:
         if node.kind:
             tokens = [*node.words, *node.redirects]
             text = " ".join(token.text for token in tokens)
-        operators = [token.text for token in node.redirects]
-        has_text = any(re.fullmatch(r"\d*<<-?", operator) for operator in operators)
+        has_text = any(re.fullmatch(r"\d*<<-?", token.text) for token in node.redirects)
         if has_text or re.search(ASKS_STATUS, text):
             names.add(LOOKS)
         is_end = node.name.strip("\\\"'") in ("exit", "return")
@@ -9085,12 +9082,12 @@ class ScriptRun(Run):
             if not os.path.isfile(path):  # a pipe, `eval`, or a name from another directory
                 raise ListError
             text = list_text(path)
-            # Two files have this name, and of which one a function is, nobody knows.
-            if before is not None:
-                text = ""
         except ListError:
             self.script.is_wild = True
         if before is None or before.text != text:
+            # Two files have this name, and of which one a function is, nobody knows.
+            if before is not None:
+                text = ""
             self.introduce(self.script.read(source, text))
         return '_rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n' + self.script.tables()
 
@@ -9352,8 +9349,7 @@ class ScriptRun(Run):
         why = self.bare_obstacle(line, place, said, reaction) * (not site.handler)
         if why:
             return why
-        names = {node.name for node in walk(site.nodes)}
-        called = names & set(self.options.handlers)
+        called = {node.name for node in walk(site.nodes)} & set(self.options.handlers)
         if not called <= self.script.functions.keys():
             return "its handler is no function"
         if "BASH_SOURCE" in line.body and line.file != self.name:
@@ -9564,11 +9560,12 @@ class ScriptRun(Run):
         )
         reaction = self.certainty.reaction
         last = reaction and reaction.handed  # behind which the script has ended
-        for at, (handed, result) in enumerate(zip(self.handed, results), 1):
-            stop = next(ends) if handed in self.handling else begin
-            self.shown.show_test(
-                result, handed.offset, begin, stop, 3 + level - level_of(handed.place.frames)
-            )
+        for at, handed in enumerate(self.handed, 1):
+            stop = begin
+            if handed in self.handling:
+                stop = next(ends)
+            shift = 3 + level - level_of(handed.place.frames)
+            self.shown.show_test(self.result_of(handed), handed.offset, begin, stop, shift)
             begin = stop
             if handed is last:
                 self.shown.shown = max(self.shown.shown, start)
