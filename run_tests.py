@@ -8947,6 +8947,7 @@ class ScriptRun(Run):
         super().__init__(select([], options, History()), host, options, trace)
         self.history = read_history(options)
         self.name = options.lists[0]
+        self.sequential = self.schedule.pool.sequential
         host.allow(self.schedule.pool.size * 8 + self.schedule.pool.cpus)  # with fractions
         self.shown = ScriptTrace(self.console)
         self.labels = Unique("{} #{}", str)
@@ -9098,7 +9099,7 @@ class ScriptRun(Run):
         for site, why in file.found:
             if why and not self.script.only_looks(site.test.first):
                 self.explain(site.test, why)
-        if file.name != self.name or self.schedule.pool.sequential:
+        if file.name != self.name or self.sequential:
             return
         several = [
             site
@@ -9272,9 +9273,9 @@ class ScriptRun(Run):
         if site.path:
             done += f" _rt_pass={shlex.quote(site.passed_over())}"
         why = self.why_wait(place, handler, said)
-        if why and not self.schedule.pool.sequential:
+        if why and not self.sequential:
             self.explain(site.test, f"the script waits for its end at once: {why}")
-        if why or self.schedule.pool.sequential:
+        if why or self.sequential:
             done += "; _rt_join"
         return done
 
@@ -9354,7 +9355,7 @@ class ScriptRun(Run):
             return "its handler is no function"
         if "BASH_SOURCE" in line.body and line.file != self.name:
             return "BASH_SOURCE is not its own"
-        if said.reads == "other" and (self.schedule.pool.sequential or not site.is_in_reader):
+        if said.reads == "other" and (self.sequential or not site.is_in_reader):
             return "its standard input is redirected"
         why = self.function_obstacle(line.first, said.flags)
         if why:
@@ -9379,7 +9380,7 @@ class ScriptRun(Run):
             return f"{name} is a function that was not read" * ("F" in flags)
         if not read_handler(function, self.script.functions, flags).is_test:
             return f"{name} changes the script's shell"
-        if "u" in flags and self.schedule.pool.sequential:
+        if "u" in flags and self.sequential:
             return f"{name} may end the script"
         return ""
 
@@ -9392,7 +9393,7 @@ class ScriptRun(Run):
             return "a trap for ERR looks at its status"
         if said.error and (site.path or "LINENO" in reaction):
             return "its trap for ERR may ask where it stands"
-        if said.error and self.schedule.pool.sequential and re.search("[vx]", said.flags):
+        if said.error and self.sequential and re.search("[vx]", said.flags):
             return "`set -x` shows its trap"
         if "e" not in said.flags and not reaction.endswith(END):
             is_watched = self.script.is_watched(place.followers, said.flags)
@@ -9440,7 +9441,7 @@ class ScriptRun(Run):
         One by one, tests read what the script reads.
         """
         test = self.script_test(line)
-        has_stdin = self.schedule.pool.sequential and said.reads == "own"
+        has_stdin = self.sequential and said.reads == "own"
         before = ""
         # A file for each test would cost a third of a short one.
         after = f'builtin echo {test.index} >>{shlex.quote(self.ended)}/"${{RUN_TESTS_SLOT-0}}"'
@@ -9479,7 +9480,7 @@ class ScriptRun(Run):
     def on_join(self, offset: int, level: str, source: str, line: str, command: str) -> None:
         """Bash waits; it is answered when all tests have ended."""
         self.joined = offset, int(level)
-        if len(self.handed) == 1 and command and not self.schedule.pool.sequential:
+        if len(self.handed) == 1 and command and not self.sequential:
             name = command.partition("\n")[0]
             self.lone = (
                 self.handed[0].place.site.test,
@@ -9515,9 +9516,8 @@ class ScriptRun(Run):
     def call_handlers(self) -> None:
         """Let bash react to the tests that failed, in its order, or go on."""
         self.check_shells()
-        sequential = self.schedule.pool.sequential
         for handed in self.handed:
-            is_silent = self.has_failed(handed) and not handed.reaction and not sequential
+            is_silent = self.has_failed(handed) and not handed.reaction and not self.sequential
             if is_silent and (handed.place.frames or self.script.mentions(MAY_ASK)):
                 script = f"{handed.test.where}:the script"
                 self.certainty.fears.append(ahead_of(script, handed.test))
@@ -9588,15 +9588,14 @@ class ScriptRun(Run):
         self.trace.flush()
         if self.is_ending or self.schedule.failure:
             return max(code, EXIT_FAILED), lines
-        pool = self.schedule.pool
-        if pool.sequential:
+        if self.sequential:
             self.alone.clear()
         elif not self.trace.at_line_start:
             tell("")
         status = shell_status(self.shell.status)
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
-        if not self.tests and not self.alone and not pool.sequential:
+        if not self.tests and not self.alone and not self.sequential:
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         for place, why in list(self.alone.items())[:1]:
             warn(
@@ -9614,8 +9613,8 @@ class ScriptRun(Run):
                 f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
             )
             status = status or EXIT_FAILED
-        if not pool.sequential:
-            tell(total_line(results, self.console.age(), pool))
+        if not self.sequential:
+            tell(total_line(results, self.console.age(), self.schedule.pool))
         return status, []
 
 
