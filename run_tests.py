@@ -7509,7 +7509,7 @@ class ScriptFile:
                 )
                 self.guards -= node in guarded
                 if is_hidden:
-                    begins_unseen = begins_unseen or not (has_begun or number)
+                    begins_unseen |= not (has_begun or number)
                     self.wait_after(statement[:number] or previous)
             self.find_site(statement, rest, why, after)
             if is_seen(statement[0]):
@@ -7634,14 +7634,13 @@ class ScriptFile:
         start = self.text[first.start : command.start]
         end = max(node.end for node in (*statement, *nodes))
         own = set().union(*map(locals_of, walk(nodes)))
-        if own and not self.has_all(own, self.text[first.start : end]):
+        if not self.has_all(own, self.text[first.start : end]):
             return None
         text = start + RETURN + self.text[command.end : end]
         plain = with_plain_status(text)
         if plain != text and command.bodies:
             command.text += "\n(exit $((PIPESTATUS)))"
-        tail = nodes if more else []
-        path, _ = path_of([*statement, *tail])
+        path, _ = path_of(chain(statement, *following[:more]))
         return Rest(command, nodes, plain, more, always, path[1:])
 
     def has_all(self, names: Iterable[str], text: str) -> bool:
@@ -7842,7 +7841,7 @@ def without_calm(text: str) -> str:
         inner = text[start : end - 1]
         nodes = list(walk(Reader(inner).nodes))
         if nodes and all(
-            node.name in WORDS_ALONE and is_calm(node, (), WORDS_ALONE) for node in nodes
+            node.name in WORDS_ALONE and is_calm(node, set(), WORDS_ALONE) for node in nodes
         ):
             names = re.findall(NAME, inner)
             text = " ".join([text[: found.start()], *names, text[end:]])
@@ -7866,13 +7865,13 @@ def asks_no_file(node: Node) -> bool:
     return re.fullmatch(rf"{QUESTION}(?: -[ao] {QUESTION})*(?: \])?", question) is not None
 
 
-def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> bool:
+def is_calm(node: Node, changes: AbstractSet[str], functions: AbstractSet[str]) -> bool:
     """Whether a command of a script cannot tell if the tests before it have ended, so that it may run at once.
 
     It can by the variables that handlers change.
     """
     text = head_of(node) if node.kind else node.text
-    if any(word in changes for word in re.findall(NAME, text)):
+    if not changes.isdisjoint(re.findall(NAME, text)):
         return False
     if re.search(SEES_OUTSIDE, without_calm(text)) or makes_names(node):
         return False
@@ -7885,7 +7884,7 @@ def is_calm(node: Node, changes: Container[str], functions: Container[str]) -> b
         return True
     if has_patterns(node):
         return False
-    if node.name == "unset" and any(word in functions for word in words_of(node)):
+    if node.name == "unset" and not functions.isdisjoint(words_of(node)):
         return False
     if node.name in ("[[", "[", "test", "unset"):
         return asks_no_file(node)
@@ -8631,8 +8630,8 @@ class Script:
             self.functions.setdefault(name, []).extend(definitions)
         commands = [call.node for calls in file.calls.values() for call in calls]
         self.locals.update(*map(locals_of, commands))
-        self.is_wild = self.is_wild or any(map(is_wild, commands))
-        self.has_aliases = self.has_aliases or bool(re.search("expand_aliases|posix", text))
+        self.is_wild |= any(map(is_wild, commands))
+        self.has_aliases |= bool(re.search("expand_aliases|posix", text))
         for node in commands:
             if node.name == "trap" and len(node.words) > 2:
                 nodes = Reader(unquoted(node.words[1].text)).nodes
@@ -8844,7 +8843,6 @@ class Certainty:
         borrowed -= read_only - locked
         then = mixed(now, base, borrowed)
         self.reaction = Reaction(handed, status, now, then, borrowed)
-        handler = shlex.quote(handed.reaction)
         lines = []
         for name in sorted(borrowed):
             line = base.get(name, f"local {name} && unset -v {name}")
@@ -8852,13 +8850,15 @@ class Certainty:
                 doubt = f":{handed.place.line}: `readonly {name}` went ahead of a failure"
                 line = f"{{ {line}; }} 2>/dev/null || _rt_ask doubts {shlex.quote(doubt)}"
             lines.append(line)
-        lines.append(f"local _rt_what={shlex.quote(handed.place.command)}")
-        lines.append(
-            f"_rt_handle {status} {handler} {handed.said.flags or '-'}{base[' arguments']}"
-        )
-        lines.append('_rt_keep >|"$_rt_folder/state"')
-        lines += [now[name] for name in sorted(borrowed) if name.startswith(" ")]
-        return "\n".join([*lines, "_rt_more=1"])
+        place = f"{handed.said.flags or '-'}{base[' arguments']}"
+        lines += [
+            f"local _rt_what={shlex.quote(handed.place.command)}",
+            f"_rt_handle {status} {shlex.quote(handed.reaction)} {place}",
+            '_rt_keep >|"$_rt_folder/state"',
+            *(now[name] for name in sorted(borrowed) if name.startswith(" ")),
+            "_rt_more=1",
+        ]
+        return "\n".join(lines)
 
     def end(
         self, after: Mapping[str, str], status: int, handed: Sequence[Handed]
@@ -9472,9 +9472,9 @@ class ScriptRun(Run):
             if not has_ended or (may_end and self.has_failed(handed)):
                 continue
             if str(handed.test.index) not in ended:
-                first = handed.place.site.test.first
+                test = handed.place.site.test
                 self.certainty.doubts.append(
-                    f"{handed.test.where}: `{first}` went ahead of what it does to the script's shell"
+                    f"{handed.test.where}: `{test.first}` went ahead of what it does to the script's shell"
                 )
 
     def on_join(self, offset: int, level: str, source: str, line: str, command: str) -> None:
@@ -9519,8 +9519,8 @@ class ScriptRun(Run):
         for handed in self.handed:
             is_silent = self.has_failed(handed) and not handed.reaction and not self.sequential
             if is_silent and (handed.place.frames or self.script.mentions(MAY_ASK)):
-                script = f"{handed.test.where}:the script"
-                self.certainty.fears.append(ahead_of(script, handed.test))
+                fear = ahead_of(f"{handed.test.where}:the script", handed.test)
+                self.certainty.fears.append(fear)
         self.handling = [
             handed for handed in self.handed if not self.is_ending and self.has_reaction(handed)
         ]
