@@ -7139,6 +7139,7 @@ def changed_by(node: Node) -> Set[str]:
     """The variables that a simple command changes, perhaps with some other names; ANY if only bash knows."""
     words = words_of(node)
     text = " ".join(words)
+    assigned = [word.partition("=")[0] for word in words]
     names = set(re.findall(rf"\$\{{({NAME})(?:\[[^]]*\])?:?=", text))
     for inner in nested(text):
         if re.search(CHANGES_IN_SUM, inner):
@@ -7148,13 +7149,10 @@ def changed_by(node: Node) -> Set[str]:
     elif node.name in ASSIGNING or (node.name == "printf" and "-v" in words):
         names.update(re.findall(NAME, text))
         names.discard(node.name)
-        assigned = [word.partition("=")[0] for word in words]
         if node.name != "((" and any("$" in name for name in assigned):
             names.add(ANY)
     elif not (node.words or node.kind):
-        names.update(
-            name for word in words for name in re.findall(NAME, word.partition("=")[0])
-        )
+        names.update(re.findall(NAME, " ".join(assigned)))
     return names
 
 
@@ -8736,10 +8734,9 @@ class Script:
         """Whether a function has tests that can be handed over one by one, which is better than all at once."""
         found = chain.from_iterable(file.found for file in self.files.values())
         own = [site for site, why in found if site.function == name and not why]
-        function = self.functions.get(name)
-        if function is None or not own:
+        if not own:
             return False
-        return len(own) > 1 or not read_handler(function, self.functions).is_test
+        return len(own) > 1 or not read_handler(self.functions[name], self.functions).is_test
 
     def may_be_gone(self, function: str, changes: AbstractSet[str]) -> List[str]:
         """Local variables among these that may be gone when a failure in a function is known.
