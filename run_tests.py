@@ -7046,7 +7046,7 @@ class Site(NamedTuple):
     """A test of a script: `command || test_fail "label"`, or a command that looks like one."""
 
     test: TestLine
-    words: Tuple[str, ...]  # with assignments: what bash says of the command
+    words: Sequence[str]  # with assignments: what bash says of the command
     handler: str  # bash; empty: there is none
     nodes: Nodes  # the same, read
     rest: Optional[Rest]  # the same, where it is no handler
@@ -7054,7 +7054,7 @@ class Site(NamedTuple):
     function: str  # in which it stands
     why_wait: str  # why the script has to wait for it at once
     # Bash words, some of which name files that no other is to have at the same time.
-    names: Tuple[str, ...]
+    names: Sequence[str]
     followers: Set[str]  # what bash may come to behind it (`next_names`), or LAST
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
 
@@ -7097,15 +7097,15 @@ class Rest(NamedTuple):
 class Handler(NamedTuple):
     """What the handler of a failure does."""
 
-    changes: FrozenSet[str]  # variables
+    changes: AbstractSet[str]  # variables
     # What it runs that cannot be put off until more tests have been started.
-    urgent: FrozenSet[str]
+    urgent: AbstractSet[str]
     can_fail: bool
     leaves: bool  # it may end the script
     fails: bool  # it says so (`return 1`), or does what only the script's shell can
     is_test: bool  # as a test it would change nothing in the script's shell
-    reads: FrozenSet[str]  # commands that look into files, or whether they are there
-    writes: FrozenSet[str]  # names of files, without their folders
+    reads: AbstractSet[str]  # commands that look into files, or whether they are there
+    writes: AbstractSet[str]  # names of files, without their folders
 
 
 # What commands of a script mean.
@@ -7292,14 +7292,14 @@ def read_handler(
     is_unclear = any(len(functions.get(node.name, ())) > 1 for node in reached)
     names.difference_update({"", *functions})
     return Handler(
-        frozenset(changes - own),
-        frozenset(names - MAY_BE_PUT_OFF),
+        changes - own,
+        names - MAY_BE_PUT_OFF,
         not names <= NEVER_FAILS,
         "exit" in names,
         needs_shell or is_unclear or any(says_no(node, flags) for node in simple),
         not (names & STATEFUL or changes - own or needs_shell),
-        frozenset(node.text for node in reached if reads_files(node)),
-        frozenset(os.path.basename(word.strip("\"'")) for word in words),
+        {node.text for node in reached if reads_files(node)},
+        {os.path.basename(word.strip("\"'")) for word in words},
     )
 
 
@@ -7724,7 +7724,7 @@ class ScriptFile:
             why_wait = "`#: one-by-one`"
         site = Site(
             self.test_line(command, handler, end),
-            tuple(words_of(command)),
+            words_of(command),
             text,
             handler,
             rest,
@@ -7757,7 +7757,7 @@ class ScriptFile:
             why_wait = "what its handler says may change"
         return obstacle, why_wait
 
-    def files_of(self, command: Node) -> Tuple[str, ...]:
+    def files_of(self, command: Node) -> List[str]:
         """Words that may name files, behind a `>` what it writes, behind `>>` what an option says that it writes."""
         words = [f"\\>{word}" for node in walk([command]) for word in written_by(node)]
         words += [token.text for token in command.redirects if token.kind != "operator"]
@@ -7766,7 +7766,7 @@ class ScriptFile:
             is_output = re.match("-o$|--out[^=]*$", before) is not None
             words.append("\\>\\>" * is_output + token.text)
             before = token.text
-        return tuple(word for word in words if not can_change(word))
+        return [word for word in words if not can_change(word)]
 
     def test_line(self, command: Node, handler: Nodes, end: int) -> TestLine:
         """A test as a list would have it, labelled by what its handler is called with, if it is.
@@ -9134,14 +9134,14 @@ class ScriptRun(Run):
     ) -> str:
         """Bash is about to run a command where a test stands."""
         read = Reader(command).nodes
-        words = tuple(words_of(read[0])) if read else ()
+        words = words_of(read[0]) if read else []
         file = self.script.files[source]
         on_line = file.sites.get(int(line), ())
         sites = [site for site in on_line if site.words == words]
         same = {
             call.node.start
             for call in file.calls.get(int(line), ())
-            if tuple(words_of(call.node)) == words or is_wild(call.node)
+            if words_of(call.node) == words or is_wild(call.node)
         }
         frames = [Frame(*each.split(" ", 2)) for each in fields[: int(size)]]
         arguments = fields[int(size) :]
@@ -9444,7 +9444,7 @@ class ScriptRun(Run):
         after = f'builtin echo {test.index} >>{shlex.quote(self.ended)}/"${{RUN_TESTS_SLOT-0}}"'
         if line.first in self.script.functions:
             folder = f"{self.keeper}.{test.index}"
-            os.makedirs(folder, exist_ok=True)
+            os.mkdir(folder)
             then = shlex.quote(f"{folder}/before")
             now = shlex.quote(f"{folder}/after")
             keep = f". {shlex.quote(self.keeper)} )"
