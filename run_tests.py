@@ -7494,18 +7494,16 @@ class ScriptFile:
             if rest is not None:
                 behind += rest.more
                 self.add_call(rest.command, {LOOKS}, True)
-            guarded = [
-                node for node in statement if node.after in ("&&", "||") or node.lead == "!"
-            ]
             after = followers
             for following in statements[behind : behind + 1]:
                 after = next_names(following)
             for number, node in enumerate(statement):
-                self.guards += node in guarded
+                is_guarded = node.after in ("&&", "||") or node.lead == "!"
+                self.guards += is_guarded
                 is_hidden = self.is_unseen(node, why, after) or (
                     number == 0 < len(statement) - 1 and why.endswith("background")
                 )
-                self.guards -= node in guarded
+                self.guards -= is_guarded
                 if is_hidden:
                     begins_unseen |= not (has_begun or number)
                     self.wait_after(statement[:number] or previous)
@@ -8336,14 +8334,12 @@ class ScriptShell:
         for name in ("FD_FIN", "FD_ERR"):
             hook = hook.replace(name, str(numbers.pop()))
         path = self.reaper.scratch.write(first + start + hook)
-        inherited = self.job.environment or {}
-        environment = {**inherited, b"BASH_ENV": path.encode()}
+        environment = {**(self.job.environment or {}), b"BASH_ENV": path.encode()}
         job = self.job._replace(environment=environment)
-        work = (job, list(own.values()))
-        threading.Thread(target=self.run, args=work, daemon=True).start()
+        threading.Thread(target=self.run, args=(job, own.values()), daemon=True).start()
         threading.Thread(target=self.listen, daemon=True).start()
 
-    def run(self, job: Job, own: Sequence[int]) -> None:
+    def run(self, job: Job, own: Iterable[int]) -> None:
         """Run the script until all that it has started has ended. Children of the main thread would be orphans."""
         try:
             self.process.spawn(job, os.dup(self.stream))  # ours stays open, so that poll rests
@@ -8988,8 +8984,7 @@ class ScriptRun(Run):
             b"RUN_TESTS_LABEL": to_bytes(self.name),
             b"RUN_TESTS_ATTEMPT": b"1",
         }
-        name = os.path.basename(self.name) + ".log"
-        log = os.path.join(self.record.log_dir, name)
+        log = os.path.join(self.record.log_dir, os.path.basename(self.name) + ".log")
         arguments = list(map(to_bytes, [self.name, *self.options.arguments]))
         job = Job(self.host.bash, arguments, environment, log, stdin=None)
         return ScriptShell(job, self.host.reaper, self.inbox.put)
@@ -9226,10 +9221,10 @@ class ScriptRun(Run):
     def on_ends(self, _offset: int, line: str, command: str) -> str:
         """Bash is about to end something with the status of a test, perhaps, which it does not know."""
         for test in self.tests[-1:]:
-            results = self.schedule.results.get(test, [])
-            if any(self.options.fails(result.outcome) for result in results[-1:]):
-                end = f"{self.name}:{line}:{command}"
-                self.certainty.fears.append(ahead_of(end, test))
+            for result in self.schedule.results.get(test, [])[-1:]:
+                if self.options.fails(result.outcome):
+                    end = f"{self.name}:{line}:{command}"
+                    self.certainty.fears.append(ahead_of(end, test))
         return ""
 
     def on_alone(self, _offset: int, line: str, command: str) -> str:
@@ -9639,8 +9634,8 @@ def paths_of(directory: str, *names: str) -> Dict[str, bool]:
         elif re.search(DATA_FILE, path):
             is_own = not os.path.exists(path)
         else:
-            is_test_file = re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path) is not None
-            is_own = is_test_file and os.path.exists(path)
+            is_test_file = re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path)
+            is_own = bool(is_test_file) and os.path.exists(path)
         paths[path] = is_own or paths.get(path, False)
     return paths
 
