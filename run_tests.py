@@ -6927,8 +6927,14 @@ NAME = r"(?a:[A-Za-z_]\w*)"
 OWN_STATE = (
     r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\bS?RANDOM\b"
     r"|\$\{\w+(?:\[[^]]*\])?:?[=?]"
-    r"|\$\{[^}]*(?:\+\+|--|[-+*/%]=)|\$\[|\bSECONDS\b|\btrap -p"
+    r"|\$\{[^}]*(?:\+\+|--|[-+*/%]=)|\$\{\w+(?:\[[^]}]*|:\(\w+)=(?!=)|(?<![\w/])~[-+\d]|\$\[|\bSECONDS\b|\btrap -p"
     r"|[<>]&\s*(?:[3-9]|\d\d|\$)|/fd/|(?<!<)<<(?!<)"
+)
+# What a function may ask for that no other shell knows.
+SHELL_ALONE = r"\$\$|\$[!-]|\berrexit\b|SHELLOPTS|PIPESTATUS|\bS?RANDOM\b|DIRSTACK|\b(?:dirs|wait|enable)\b|~[-+\d]"
+# Variables that bash heeds where nobody names them.
+HEEDED = names_in(
+    "IFS CDPATH GLOBIGNORE BASH_ARGV0 LANG LC_ALL LC_CTYPE LC_COLLATE TMOUT PATH HOME"
 )
 CHANGES_IN_SUM = r"\+\+|--|(?<![=!<>])=(?!=)"
 # How a function or trap asks where it is called from.
@@ -7146,8 +7152,8 @@ def changed_by(node: Node) -> Set[str]:
             names.update(re.findall(NAME, inner))
     if node.name == "local":
         names.update(re.findall(rf" -\w*n\b.*?=[\"']?({NAME}|\$)", text))
-    elif node.name in ASSIGNING or (node.name == "printf" and "-v" in words):
-        names.update(re.findall(NAME, text))
+    elif node.name in ASSIGNING or (node.name == "printf" and " -v" in text):
+        names.update(re.findall(NAME, text.replace(" -v", " ")))
         names.discard(node.name)
         if node.name != "((" and any("$" in name for name in assigned):
             names.add(ANY)
@@ -7165,7 +7171,7 @@ def written_by(node: Node) -> List[str]:
     ]
     if node.name in ("tee", "touch", "mkdir"):
         tokens += node.words[1:]
-    return [token.text for token in tokens if not re.match(r"\d+-?$|-|/dev/", token.text)]
+    return [token.text for token in tokens if not re.match(r"[012]-?$|-|/dev/", token.text)]
 
 
 def reads_files(node: Node) -> bool:
@@ -7179,7 +7185,8 @@ def reads_files(node: Node) -> bool:
 
 def locals_of(node: Node) -> Set[str]:
     """The variables that a command makes local to its function."""
-    if node.name not in ("local", "declare", "typeset"):
+    is_global = re.search(r"\s-\w*g", node.text) is not None
+    if is_global or node.name not in ("local", "declare", "typeset"):
         return set()
     return {token.text.partition("=")[0].rstrip("+") for token in node.words[1:]}
 
@@ -7257,7 +7264,8 @@ def reached_by(nodes: Iterable[Node], functions: Mapping[str, Nodes]) -> List[No
     called = set()
     for node in reached:  # it grows
         reached += node.parts()
-        for inner in nested(node.text, SUBSHELL):
+        backticks = re.findall("`([^`]*)`", node.text)
+        for inner in [*nested(node.text, SUBSHELL), *backticks]:
             reached += Reader(inner).nodes
         if not node.kind and node.name not in called:
             called.add(node.name)
@@ -7273,34 +7281,43 @@ def read_handler(
     simple = [node for node in reached if not node.kind]
     names = set()
     changes = set()
-    own = set()  # local variables
+    defined = [node for node in reached if node.kind == "function"]
+    for body in (nodes, *(node.parts() for node in defined)):
+        commands = list(walk(body))
+        changed = {node.words[0].text for node in commands if node.kind in ("for", "select")}
+        changed.update(*map(changed_by, commands))
+        changes |= changed.difference(*map(locals_of, commands))
     for node in simple:
-        own |= locals_of(node)
-        changes |= changed_by(node)
         sets = [word[1:] for word in words_of(node)[1:]]
         if node.name != "set" or not all(word in flags for word in sets):
             names.add(node.name)  # a function that does not put an option back is found out
-    for node in reached:
-        if node.kind in ("for", "select"):
-            changes.add(node.words[0].text)
-        if node.kind == "function" and node.words[0].text not in names:
-            names.add("function")
+    if not names.issuperset(node.words[0].text for node in defined):
+        names.add("function")
     words = [word for node in reached for word in written_by(node)]
     asks_where = any(re.search(WHERE, node.text) for node in reached)
     needs_shell = asks_where or any(node.after == "&" for node in reached)
+    needs_shell |= any(re.search(r"PIPESTATUS|\bS?RANDOM\b", node.text) for node in defined)
     # Which of several functions counts, only bash knows.
     is_unclear = any(len(functions.get(node.name, ())) > 1 for node in reached)
     names.difference_update({"", *functions})
     return Handler(
-        changes - own,
+        changes,
         names - MAY_BE_PUT_OFF,
-        not names <= NEVER_FAILS,
+        bool(words or names - NEVER_FAILS or any(map(may_refuse, simple))),
         "exit" in names,
         needs_shell or is_unclear or any(says_no(node, flags) for node in simple),
-        not (names & STATEFUL or changes - own or needs_shell),
+        not (names & STATEFUL or changes or needs_shell),
         {node.text for node in reached if reads_files(node)},
         {os.path.basename(word.strip("\"'")) for word in words},
     )
+
+
+def may_refuse(node: Node) -> bool:
+    """Whether a `printf` or `export` may fail, by its format, a number or a name."""
+    words = words_of(node)[1:2]
+    if node.name == "printf":
+        return any(re.search(r"^-|\$|%(?![s%b])", word) for word in words)
+    return node.name == "export" and any("$" in word.partition("=")[0] for word in words)
 
 
 def is_seen(node: Node) -> bool:
@@ -7499,8 +7516,9 @@ class ScriptFile:
                 after = next_names(following)
             for number, node in enumerate(statement):
                 is_guarded = node.after in ("&&", "||") or node.lead == "!"
+                seen_by = after.union([LOOKS] * is_guarded)
                 self.guards += is_guarded
-                is_hidden = self.is_unseen(node, why, after) or (
+                is_hidden = self.is_unseen(node, why, seen_by) or (
                     number == 0 < len(statement) - 1 and why.endswith("background")
                 )
                 self.guards -= is_guarded
@@ -7634,6 +7652,8 @@ class ScriptFile:
             return None
         text = start + RETURN + self.text[command.end : end]
         plain = with_plain_status(text)
+        if "PIPESTATUS" in plain or (plain != text and first.kind):
+            return None
         if plain != text and command.bodies:
             command.text += "\n(exit $((PIPESTATUS)))"
         path, _ = path_of(chain(statement, *following[:more]))
@@ -8700,7 +8720,7 @@ class Script:
         reached: Set[str] = set()
         for each in waiting:  # it grows
             # A function may be named as no variable can be.
-            words = re.findall(r"[\w.:+-]+", each)
+            words = re.findall(r"[\w.:+@%!,-]+", each)
             new = {*re.findall(NAME, each), *words} - reached
             reached |= new
             for name in new:
@@ -8743,7 +8763,7 @@ class Script:
         last, *others = self.functions.get(function, [Node("")])
         while last.kind in ("function", "{"):
             last = list(last.parts())[-1]
-        if not last.kind and not others:
+        if not (last.kind or others or last.before in ("&&", "||")):
             own -= {*re.findall(NAME, last.text)}
         return sorted(own)
 
@@ -8872,8 +8892,9 @@ class Certainty:
         self.doubt(reaction.handed, seen, status)
         handler = reaction.handed.handler
         has_files = handler.reads or handler.writes
-        if reaction.status and later and has_files:
-            first = f"{later[0].test.where}:{later[0].place.command}"
+        ahead = [f"{each.test.where}:{each.place.command}" for each in later] + self.ran
+        if reaction.status and ahead and has_files:
+            first = ahead[0]
             self.fears.append(ahead_of(first, reaction.handed.test))
         return mixed(after, reaction.now, borrowed)
 
@@ -9028,7 +9049,9 @@ class ScriptRun(Run):
 
     def conclude(self, result: Result, is_news: bool = True) -> None:
         super().conclude(result, is_news)
-        if result.test in self.last_ones and self.options.fails(result.outcome):
+        is_far_ahead = len(self.handed) > 16 * self.schedule.pool.size  # perhaps for ever
+        may_end = result.test in self.last_ones
+        if (may_end or is_far_ahead) and self.options.fails(result.outcome):
             self.must_join = True
 
     def follow_up(self) -> None:
@@ -9252,7 +9275,11 @@ class ScriptRun(Run):
             self.explain(site.test, why)
             return "_rt_join"
         mentions = re.findall(r"[\w.${}-]+", line.body)  # files that a handler writes, perhaps
-        if self.must_join or self.shares_file(line, [*paths, *mentions]):
+        named = self.script.reach(
+            line.first, {}
+        )  # perhaps a function whose name is put together
+        is_seen_by = bool(self.handed) and not named.isdisjoint(self.script.changes)
+        if self.must_join or is_seen_by or self.shares_file(line, [*paths, *mentions]):
             return "_rt_join; _rt_hand"
         test = self.test_of(line, site, said)
         names = {path for path, may_be_made in paths.items() if may_be_made}
@@ -9309,8 +9336,9 @@ class ScriptRun(Run):
         site = place.site
         if site.why_wait:
             return site.why_wait
-        for name in self.script.reach(site.handler or said.error, {}) & NOT_KEPT:
-            return f"its handler looks at {name}"
+        seen = self.script.reach(site.handler or said.error, {}) & NOT_KEPT
+        for name in sorted(seen | handler.changes & HEEDED):
+            return f"its handler uses {name}"
         if [UNKNOWN] in place.callers:
             return "what calls it was not read"
         frames = [Frame("", place.line, site.test.file), *place.frames]
@@ -9360,8 +9388,8 @@ class ScriptRun(Run):
         if site.rest and site.rest.more and ("e" in said.flags or said.error):
             return "what follows, or the end of the script, may look at its status"
         may_fail = handler.can_fail or site.rest is not None
-        is_watched = self.script.is_watched(place.followers, said.flags * may_fail)
-        if is_watched and (may_fail or site.path):  # PIPESTATUS is not set by us
+        asks = may_fail or site.path  # PIPESTATUS is not set by us
+        if asks and self.script.is_watched(place.followers, said.flags * may_fail):
             return "what follows, or the end of the script, may look at its status"
         return said.obstacle
 
@@ -9372,6 +9400,10 @@ class ScriptRun(Run):
             return f"{name} is a function that was not read" * ("F" in flags)
         if not read_handler(function, self.script.functions, flags).is_test:
             return f"{name} changes the script's shell"
+        texts = [node.text for node in reached_by(function, self.script.functions)]
+        looks = LOOKS in next_names(chain.from_iterable(node.parts() for node in function))
+        if looks or any(re.search(SHELL_ALONE, text) for text in texts):
+            return f"{name} asks for what only the script's shell knows"
         if "u" in flags and self.sequential:
             return f"{name} may end the script"
         return ""

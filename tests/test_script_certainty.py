@@ -446,6 +446,28 @@ pytest a --exit=1 || bad⏎export CUDA_VISIBLE_DEVICES=0,1⏎pytest b || bad⏎e
 set -e⏎trap 'echo "@ $? $BASH_COMMAND $LINENO $*"' EXIT⏎pytest a⏎pytest b --exit=3⏎
 echo "@ never" ¦ trap 'nosuch; echo "@ $LINENO"' EXIT⏎pytest a
 «H»pytest a "c" --exit=1 || test_fail a; pytest a $'c' --exit=1 || test_fail b⏎exit $RET
+RET=0; { pytest a --exit=1 && echo ok; } || RET=1⏎exit $RET ¦ RET=0; if :; then pytest a --exit=1 && :; fi || RET=1⏎
+exit $RET
+for i in 1; do pytest a --exit=1; rc=$?; [ $rc -eq 0 ]; done || RET=1⏎exit $RET ¦ RET=0⏎{ «T»; false; } || exit 3
+RET=0; pytest a --exit=1 | tee x; RET=$((RET | PIPESTATUS[0]))⏎exit $RET
+RET=0; if pytest a --exit=1 | tee x; then [ ${PIPESTATUS[0]} -eq 0 ] || RET=1; fi⏎exit $RET
+set -o pipefail; fail() { [ "${PIPESTATUS[*]}" = "1 0" ] && RET=1; :; }⏎pytest a --exit=1 | tee x || fail⏎pytest b⏎
+exit $RET
+set -e; note() { echo "$1" >> reports/x; F=1; }⏎pytest b || note b⏎pytest a --exit=1 || note a⏎echo "@ never"
+set -e; note() { printf '%d\n' abc; F=1; }⏎pytest a --exit=1 || note a ¦ set -e; note() { F=`false`; G=1; }⏎
+pytest a --exit=1 || note a
+touch x.$$; test_x() { [ ! -e x.$$ ]; }⏎test_x || RET=1⏎pytest b⏎exit ${RET:-0}
+set -e; test_x() { [[ $- != *e* ]]; }⏎test_x || RET=1⏎pytest b⏎exit ${RET:-0}
+A=(--exit=1 1 2) k=-1 RET=0; pytest "${A[k=k+1]}" || RET=1⏎pytest "${A[k=k+1]}" || RET=1⏎exit $RET
+L=a,b; pytest a --exit=1 || { IFS=,; echo "@ failed"; }⏎n=0; for t in $L; do n=$((n+1)); done⏎exit $((n-1))
+RANDOM=42; test_fail() { id=$RANDOM; }⏎«T»⏎echo "@ $RANDOM"; pytest b || test_fail b⏎[ "$id" -eq 17772 ] && exit 1⏎
+exit 0
+pytest a --exit=1 || touch x.err⏎for p in '*.err' '*.x'; do for f in $p; do [ "$f" = "$p" ] || RET=1; done; done⏎
+exit ${RET:-0}
+test_fail() { S=1; }⏎go_a() { pytest a --exit=1; }; go_b() { [ ! "$S" ] || exit 5; pytest b; }⏎
+for t in a b; do go_$t || test_fail $t; done
+F=0; f() { local F=0; pytest a --exit=1 || F=$((F+1)); [ "$V" ] && echo "$F"; }⏎f⏎[ $F -eq 1 ]
+D= n=0; note() { local D=y; }⏎until [ "$D" ]; do ((++n)); pytest a --exit=$((n/3)) || { D=1; note; }; done⏎exit $D
 pytest a⏎run_test() { pytest b --exit=2; pytest c; }⏎run_test ¦ set -u⏎pytest a⏎run_test() { : $NOPE; }⏎run_test
 trap 'exit 9' ERR⏎pytest a⏎pytest b --exit=2 ¦ if :; then⏎pytest a⏎pytest b --exit=2⏎fi ¦ pytest a --exit=1⏎pytest b
 x=R; x+=ET; RET=0; test_fail() { printf -v "$x" 1; }⏎f() { code=$1; }⏎«T»⏎f "$RET"⏎exit $code
