@@ -7294,8 +7294,7 @@ def read_handler(
     if not names.issuperset(node.words[0].text for node in defined):
         names.add("function")
     words = [word for node in reached for word in written_by(node)]
-    asks_where = any(re.search(WHERE, node.text) for node in reached)
-    needs_shell = asks_where or any(node.after == "&" for node in reached)
+    needs_shell = any(node.after == "&" or re.search(WHERE, node.text) for node in reached)
     needs_shell |= any(re.search(r"PIPESTATUS|\bS?RANDOM\b", node.text) for node in defined)
     # Which of several functions counts, only bash knows.
     is_unclear = any(len(functions.get(node.name, ())) > 1 for node in reached)
@@ -8489,6 +8488,7 @@ class Place(NamedTuple):
     line: str
     command: str  # as bash has it
     frames: Sequence[Frame]  # the calls in which it stands, the innermost first
+    level: int  # how many files have been sourced from one another
     callers: Sequence[Sequence[Call]]  # of each frame, what may have called it
     arguments: Sequence[str]  # of the function in which it stands
     followers: Collection[str]  # the names of what bash may come to behind it
@@ -8593,11 +8593,6 @@ def mixed(
     return {**kept, **taken}
 
 
-def level_of(frames: Iterable[Frame]) -> int:
-    """How many files have been sourced from one another."""
-    return sum(frame.name == "source" for frame in frames)
-
-
 def with_attribute(letter: str, names: Iterable[str], *states: Mapping[str, str]) -> Set[str]:
     """Those of these variables that have an attribute of `declare` in any of these states."""
     return {
@@ -8682,8 +8677,8 @@ class Script:
             there = re.fullmatch(IS_THERE, node.text)
             if there is not None:
                 word = there.group(1)
-                is_quoted = re.search("[\"']", word)
-                if node.name == "[[" and not is_quoted:  # it does not split words
+                # `[[` does not split words.
+                if node.name == "[[" and not re.search("[\"']", word):
                     word = f'"{word}"'
                 node = Reader(f"echo {word}").nodes[0]
             loose = re.findall(NAME, without_double_quotes(command))
@@ -9080,10 +9075,8 @@ class ScriptRun(Run):
 
     def submit(self) -> None:
         """Let the schedule know of new tests: the first ones wait a moment for others, to start the longest first."""
-        waiting = [*self.schedule.waiting, *self.batch]
-        order = select(waiting, self.options, self.history).to_run(
-            self.options.order, self.schedule.pool
-        )
+        selection = select([*self.schedule.waiting, *self.batch], self.options, self.history)
+        order = selection.to_run(self.options.order, self.schedule.pool)
         event = Submit(time.monotonic(), tuple(self.batch), order)
         self.batch = []
         self.batch_at = math.inf
@@ -9170,8 +9163,9 @@ class ScriptRun(Run):
         elif sites and (sites[0].handler or not self.script.has_tests(words[0])):
             callers = list(map(self.script.calls_of, frames))
             followers = self.script.comes_behind(sites[0], callers)
+            level = sum(frame.name == "source" for frame in frames)
             return self.ask_state(
-                Place(sites[0], line, command, frames, callers, arguments, followers)
+                Place(sites[0], line, command, frames, level, callers, arguments, followers)
             )
         elif sites and sites[0].path:  # a pipeline
             self.explain(sites[0].test, "its tests run in a subshell")
@@ -9213,7 +9207,7 @@ class ScriptRun(Run):
             words = ""
         return (
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
-            f"local _rt_level={level_of(place.frames)} _rt_calls=({calls}) _rt_words={shlex.quote(words)} "
+            f"local _rt_level={place.level} _rt_calls=({calls}) _rt_words={shlex.quote(words)} "
             f"_rt_same={'1' * is_same} "
             f"_rt_paths=({' '.join(site.names)}); _rt_hand; _rt_site=1"
         )
@@ -9284,8 +9278,7 @@ class ScriptRun(Run):
         test = self.test_of(line, site, said)
         names = {path for path, may_be_made in paths.items() if may_be_made}
         names.update(filter(None, [test.junit, *handler.writes]))
-        may_end = "exit" in reaction or handler.leaves
-        if may_end:
+        if "exit" in reaction or handler.leaves:
             self.last_ones.add(test)
         self.hand(Handed(test, offset, place, said, reaction, handler, names))
         done = "_rt_pending=1 _rt_skip=1"
@@ -9488,8 +9481,7 @@ class ScriptRun(Run):
         by_itself = (Outcome.PASSED, Outcome.FLAKY, Outcome.FAILED, Outcome.CRASHED)
         ended = set()
         for slot in os.listdir(self.ended):
-            text = list_text(os.path.join(self.ended, slot))
-            ended.update(text.split())
+            ended.update(list_text(os.path.join(self.ended, slot)).split())
         for handed in self.handed:
             may_end = handed.test.shell.before and handed.reaction.endswith(END)
             has_ended = self.result_of(handed).outcome in by_itself
@@ -9588,7 +9580,7 @@ class ScriptRun(Run):
             stop = begin
             if handed in self.handling:
                 stop = next(ends)
-            shift = 3 + level - level_of(handed.place.frames)
+            shift = 3 + level - handed.place.level
             self.shown.show_test(self.result_of(handed), handed.offset, begin, stop, shift)
             begin = stop
             if handed is last:
