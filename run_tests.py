@@ -8806,9 +8806,8 @@ class Script:
                 return True
             if re.match(r"(?:eval|source|command|builtin|\.)$|.*\$", name):
                 return True
-            builtins = STATE_WORDS | MAY_BE_PUT_OFF | {LAST}
-            is_known = not self.is_wild or name in builtins or name in self.functions
-            if not is_known and not find_program(name):
+            known = STATE_WORDS | MAY_BE_PUT_OFF | self.functions.keys() | {LAST}
+            if self.is_wild and name not in known and not find_program(name):
                 return True
         return False
 
