@@ -8747,7 +8747,10 @@ class Script:
         own = [site for site, why in found if site.function == name and not why]
         if not own:
             return False
-        return len(own) > 1 or not read_handler(self.functions[name], self.functions).is_test
+        handler = read_handler(own[0].nodes, self.functions)
+        hides_failures = own[0].handler != "" and not handler.changes
+        function = read_handler(self.functions[name], self.functions)
+        return len(own) > 1 or hides_failures or not function.is_test
 
     def may_be_gone(self, function: str, changes: AbstractSet[str]) -> List[str]:
         """Local variables among these that may be gone when a failure in a function is known.
