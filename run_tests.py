@@ -6906,7 +6906,7 @@ CALM = names_in(
 RUNS_BESIDE_TESTS = CALM | names_in(
     "alias break cd continue popd pushd read return set shift shopt ulimit umask unalias wait"
 )
-NEVER_FAILS = names_in("echo printf : true export local exit")  # commands of a handler
+NEVER_FAILS = names_in("echo printf : true local exit")  # commands of a handler
 # Commands of a handler that is put off until more tests have been started.
 MAY_BE_PUT_OFF = CALM | names_in(
     "awk basename cat cut date dirname exit grep head hostname ls mkdir nvidia-smi return sed set tail tee touch tr "
@@ -7312,11 +7312,9 @@ def read_handler(
 
 
 def may_refuse(node: Node) -> bool:
-    """Whether a `printf` or `export` may fail, by its format, a number or a name."""
-    words = words_of(node)[1:2]
-    if node.name == "printf":
-        return any(re.search(r"^-|\$|%(?![s%b])", word) for word in words)
-    return node.name == "export" and any("$" in word.partition("=")[0] for word in words)
+    """Whether a `printf` may fail, by its format, a number or the name behind -v."""
+    formats = words_of(node)[1:2] * (node.name == "printf")
+    return any(re.search(r"^-|\$|%(?![s%b])", each) for each in formats)
 
 
 def is_seen(node: Node) -> bool:
