@@ -644,7 +644,11 @@ SEPARATORS = names_in("; && || & | |&") | {"\n"}
 LOOPS = ("while", "until", "for", "select")
 COMPOUNDS = names_in("if while until for select case { (")
 # The words that end the head of a compound command.
-HEADS: Mapping[str, str] = {"for": "do {", "select": "do {", "case": "in"}
+HEADS: Mapping[str, FrozenSet[str]] = {
+    "for": names_in("do {"),
+    "select": names_in("do {"),
+    "case": names_in("in"),
+}
 # What ends a compound command, and what a list of commands, where a command may begin.
 CLOSERS = names_in("fi done } ) esac")
 LIST_CLOSERS = CLOSERS | names_in("then elif else do ;; ;& ;;& ()")
@@ -828,7 +832,7 @@ class Reader:
         """A compound command, from the word that opens it to the one that closes it."""
         node.kind = self.pass_token().text
         if node.kind in HEADS:
-            while self.next and self.next not in HEADS[node.kind].split():
+            while self.next and self.next not in HEADS[node.kind]:
                 token = self.pass_token()
                 node.words += [token] * (token.kind == "word")
             self.pass_token()
@@ -6932,8 +6936,8 @@ OWN_STATE = (
     r"|\$\{[^}]*(?:\+\+|--|[-+*/%]=)|\$\{\w+(?:\[[^]}]*|:\(\w+)=(?!=)|(?<![\w/])~[-+\d]|\$\[|\bSECONDS\b|\btrap -p"
     r"|[<>]&\s*(?:[3-9]|\d\d|\$)|/fd/|(?<!<)<<(?!<)"
 )
-# What a function may ask for that no other shell knows.
-SHELL_ALONE = r"\$\$|\$[!-]|\berrexit\b|SHELLOPTS|PIPESTATUS|\bS?RANDOM\b|DIRSTACK|\b(?:dirs|wait|enable)\b|~[-+\d]"
+# What a function may ask for that no other shell knows. PIPESTATUS and RANDOM are looked for by read_handler.
+SHELL_ALONE = r"\$\$|\$[!-]|\berrexit\b|SHELLOPTS|DIRSTACK|\b(?:dirs|wait|enable)\b|~[-+\d]"
 # Variables that bash heeds where nobody names them.
 HEEDED = names_in(
     "IFS CDPATH GLOBIGNORE BASH_ARGV0 LANG LC_ALL LC_CTYPE LC_COLLATE TMOUT PATH HOME"
@@ -7131,6 +7135,12 @@ def nested(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
         yield text[found.end() : end_of_nest(text, found.end(), ")")]
 
 
+def substituted(text: str) -> Iterator[Nodes]:
+    """The commands in each `$(…)` of some bash, and between backticks."""
+    for inner in [*nested(text, SUBSHELL), *re.findall("`([^`]*)`", text)]:
+        yield Reader(inner).nodes
+
+
 def own_state(text: str) -> str:
     """What in some bash only the script's own shell can tell or change; empty: nothing."""
     found = re.findall(OWN_STATE, text)
@@ -7187,8 +7197,7 @@ def reads_files(node: Node) -> bool:
 
 def locals_of(node: Node) -> Set[str]:
     """The variables that a command makes local to its function."""
-    is_global = re.search(r"\s-\w*g", node.text) is not None
-    if is_global or node.name not in ("local", "declare", "typeset"):
+    if node.name not in ("local", "declare", "typeset") or re.search(r"\s-\w*g", node.text):
         return set()
     return {token.text.partition("=")[0].rstrip("+") for token in node.words[1:]}
 
@@ -7227,9 +7236,8 @@ def next_names(nodes: Iterable[Node]) -> Set[str]:
         is_end = node.name.strip("\\\"'") in ("exit", "return")
         if is_end and re.search(ENDS_AS_BEFORE, text):
             names.add(LOOKS)
-        backticks = re.findall("`([^`]*)`", text)
-        for inner in [*nested(text, SUBSHELL), *backticks]:
-            names |= next_names(Reader(inner).nodes)
+        for inner in substituted(text):
+            names |= next_names(inner)
     return names - {""}
 
 
@@ -7266,9 +7274,8 @@ def reached_by(nodes: Iterable[Node], functions: Mapping[str, Nodes]) -> List[No
     called = set()
     for node in reached:  # it grows
         reached += node.parts()
-        backticks = re.findall("`([^`]*)`", node.text)
-        for inner in [*nested(node.text, SUBSHELL), *backticks]:
-            reached += Reader(inner).nodes
+        for inner in substituted(node.text):
+            reached += inner
         if not node.kind and node.name not in called:
             called.add(node.name)
             reached += functions.get(node.name, ())
@@ -8620,6 +8627,7 @@ class Script:
         self.changes: Set[str] = set()  # variables that handlers change
         self.patterns: Set[str] = set()  # variables that may stand for what files there are
         self.farewells: List[Node] = []  # commands of traps for EXIT
+        self.asks_at_end = False  # one of them may ask where the script ended, or for "$1"
         self.locals: Set[str] = set()  # variables that functions have for themselves
         # Commands may have other names than the files say: by aliases, or what `eval` makes.
         self.is_wild = False
@@ -8647,6 +8655,11 @@ class Script:
                 self.changes |= read_handler(nodes, self.functions).changes
                 if re.search(r"\s(?:EXIT|0)\b", node.text):
                     self.farewells += nodes
+        reached = reached_by(self.farewells, self.functions)
+        own = r"LINENO|\$\{?[1-9@*#]"
+        self.asks_at_end = any(re.search(WHERE, node.text) for node in reached) or any(
+            re.search(own, node.text) for node in self.farewells
+        )
         for each in self.files.values():
             for site, _ in each.found:
                 self.changes |= read_handler(site.nodes, self.functions).changes
@@ -8728,14 +8741,6 @@ class Script:
         """Whether there is a pattern in any file."""
         return any(re.search(pattern, file.text) for file in self.files.values())
 
-    def farewell_asks(self) -> bool:
-        """Whether a trap for EXIT may ask where the script has ended, and with which arguments."""
-        reached = reached_by(self.farewells, self.functions)
-        own = r"LINENO|\$\{?[1-9@*#]"
-        return any(re.search(WHERE, node.text) for node in reached) or any(
-            re.search(own, node.text) for node in self.farewells
-        )
-
     def only_looks(self, name: str) -> bool:
         """Whether this is a function that starts no program, so that it is no test, whatever it is called."""
         call = Reader(name).nodes
@@ -8745,12 +8750,12 @@ class Script:
         """Whether a function has tests that can be handed over one by one, which is better than all at once."""
         found = chain.from_iterable(file.found for file in self.files.values())
         own = [site for site, why in found if site.function == name and not why]
-        if not own:
-            return False
+        if len(own) != 1:
+            return len(own) > 1
         handler = read_handler(own[0].nodes, self.functions)
-        hides_failures = own[0].handler != "" and not handler.changes
-        function = read_handler(self.functions[name], self.functions)
-        return len(own) > 1 or hides_failures or not function.is_test
+        if own[0].handler and not handler.changes:  # it hides failures
+            return True
+        return not read_handler(self.functions[name], self.functions).is_test
 
     def may_be_gone(self, function: str, changes: AbstractSet[str]) -> List[str]:
         """Local variables among these that may be gone when a failure in a function is known.
@@ -9360,7 +9365,7 @@ class ScriptRun(Run):
         """Why bash has to run a test itself; empty if it need not."""
         site = place.site
         may_end = handler.leaves or reaction.endswith(END)
-        if may_end and self.script.farewell_asks():
+        if may_end and self.script.asks_at_end:
             return "a trap for EXIT asks where the script has ended"
         why = self.bare_obstacle(line, place, said, reaction) * (not site.handler)
         if why:
