@@ -190,13 +190,13 @@ class ShapeTest(TrialCase):
     def test_hand_made_parallelism(self) -> None:
         """It is left to bash, and no test is on a slot as long as it runs."""
         ran = self.trial(HEAD + lines(
-            "python3 before --slow || test_fail before", "python3 one --quiet --slow --exit=3 & PID1=$!",
-            "python3 two --quiet --slow &", "PID2=$!", "python3 meanwhile --exit=1 || test_fail meanwhile",
-            'wait $PID1 || test_fail "one"', "wait $PID2 || test_fail two", "python3 after || test_fail after",
-            "python3 later || test_fail later") + TAIL)
+            "mkfifo gate", "python3 before --slow || test_fail before", "python3 one --quiet --slow --exit=3 & PID1=$!",
+            "python3 two --quiet <gate &", "PID2=$!", "python3 meanwhile --exit=1 || test_fail meanwhile",
+            ": >gate; rm gate", 'wait $PID1 || test_fail "one"', "wait $PID2 || test_fail two",
+            "python3 after || test_fail after", "python3 later || test_fail later") + TAIL)
         self.assertEqual(errors(ran.text), ["meanwhile", "one"])
         self.assertCountEqual(starts(ran.text), ["before", "after", "later"])
-        together = {"python3 one --quiet --slow --exit=3", "python3 two --quiet --slow", "python3 meanwhile --exit=1"}
+        together = {"python3 one --quiet --slow --exit=3", "python3 two --quiet", "python3 meanwhile --exit=1"}
         for words in together:
             self.assertLessEqual(set(beside(ran.events, words)), together)
 
