@@ -245,15 +245,15 @@ class Outcome(enum.Enum):
 
     def is_ok(self) -> bool:
         """It does not fail the run (a flaky one does with `--flaky fail`: see `Options.accepts`)."""
-        return self.is_pass() or self.is_excused() or self is Outcome.DEFERRED
+        return self in PASSING or self in EXCUSED or self is Outcome.DEFERRED
 
     def is_pass(self) -> bool:
         """What waits for the test may start."""
-        return self in (Outcome.PASSED, Outcome.FLAKY)
+        return self in PASSING
 
     def is_excused(self) -> bool:
         """It did not pass, and fails the run as little."""
-        return self in (Outcome.SKIPPED, Outcome.KNOWN)
+        return self in EXCUSED
 
     def tells_nothing(self) -> bool:
         """It does not fail the run, and has tested nothing."""
@@ -261,17 +261,21 @@ class Outcome(enum.Enum):
 
     def is_failure(self) -> bool:
         """It is the test's own failure. `Options.fails` says what the run counts as one."""
-        return not self.is_ok() and not self.is_unfinished()
+        return self in FAILING
 
     def can_be_retried(self) -> bool:
         """The test ran and did not pass."""
-        return self in (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMEOUT)
+        return self in RETRIABLE
 
     def is_unfinished(self) -> bool:
         """The run ended before the test did; it says nothing about the test."""
         return self in (Outcome.INTERRUPTED, Outcome.NOT_RUN)
 
 
+PASSING = (Outcome.PASSED, Outcome.FLAKY)
+EXCUSED = (Outcome.SKIPPED, Outcome.KNOWN)
+RETRIABLE = (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMEOUT)
+FAILING = (*RETRIABLE, Outcome.BLOCKED, Outcome.UNRUNNABLE)
 CALM_PROGRAMS = r"(?:\S*/)?(?:rapids-logger|log|logger|banner)$"  # of scripts
 
 
@@ -753,7 +757,7 @@ def walk(nodes: Iterable[Node]) -> Iterator[Node]:
     """Commands and all that are in them, but for the bodies of functions."""
     for node in nodes:
         yield node
-        if node.kind != "function":
+        if node.kind not in ("", "function"):
             yield from walk(node.parts())
 
 
@@ -825,7 +829,9 @@ class Reader:
         node.end = self.tokens[self.at - 1].end
         node.text = self.text[node.start : node.end]
         if node.words and not node.kind:
-            node.name = re.sub(r"(?s)^\(\(.*", "((", unquoted(node.words[0].text))
+            node.name = unquoted(node.words[0].text)
+            if node.name.startswith("(("):
+                node.name = "(("
         return node
 
     def read_compound(self, node: Node) -> None:
@@ -868,7 +874,7 @@ class Reader:
 
 def unquoted(word: str) -> str:
     """A bash word without its quotes, nothing expanded; as written where it is not that simple."""
-    if re.fullmatch(r"[\w@%+=:,./-]*", word):
+    if not word or re.fullmatch(r"[\w@%+=:,./-]*", word):
         return word
     if re.fullmatch(r"""'[^']*'|"[^"\\$`]*\"""", word):
         return word[1:-1]
@@ -1449,8 +1455,9 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     else:
         said = parsed.said_with(nodes)
         check_use(nodes, said)
-        if not is_on(ERREXIT, said):
-            test = test._replace(unheard=next(lost_programs(nodes), ""))
+        lost = list(lost_programs(nodes))
+        if lost and not is_on(ERREXIT, said):
+            test = test._replace(unheard=lost[0])
     parsed.tests.append(with_words(test))
 
 
@@ -1857,11 +1864,11 @@ def slug(label: str) -> str:
 
 def stem_of(test: TestLine, label: str) -> str:
     """The name of a test's log: that of the JUnit file it names, else a slug of its label."""
-    stem = os.path.splitext(os.path.basename(test.junit))[0]
-    if not test.junit:
-        stem = "pytest_" * test.is_target + slug(label)
-    elif not 0 < len(to_bytes(stem)) <= STEM_BYTES or re.search(CONTROL, stem):
-        stem = slug(stem)
+    stem = "pytest_" * test.is_target + slug(label)
+    if test.junit:
+        stem = os.path.splitext(os.path.basename(test.junit))[0]
+        if not 0 < len(to_bytes(stem)) <= STEM_BYTES or re.search(CONTROL, stem):
+            stem = slug(stem)
     return re.sub(r"\.(?=attempt\d+$)", "_", stem)  # `a.attempt1` is the first attempt of `a`
 
 
@@ -1924,19 +1931,21 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
     """The test of a line of a list or script."""
     if line.is_target and not line.junit:
         line = line._replace(junit=f"{stem}.xml", in_log_dir=True)
-    folder = line.shell.directory
-    if line.in_log_dir and "/" not in line.junit:
-        folder = options.log_dir
-    junit = os.path.abspath(os.path.join(folder, line.junit))
+    junit = None
+    if line.junit:
+        folder = line.shell.directory
+        if line.in_log_dir and "/" not in line.junit:
+            folder = options.log_dir
+        junit = os.path.abspath(os.path.join(folder, line.junit))
     words = list(line.assigned)
     if line.is_target:
         words += [shlex.quote(options.python), "-u", "-m", "pytest", "--tb=auto"]
         if line.in_log_dir:
-            words.append(f"--junitxml={shlex.quote(junit)}")
+            words.append(f"--junitxml={shlex.quote(str(junit))}")
         words += map(shlex.quote, options.pytest_args)
     # A device is never replaced, and tells nothing.
-    if not line.junit or (os.path.exists(junit) and not os.path.isfile(junit)):
-        junit = ""
+    if junit and os.path.exists(junit) and not os.path.isfile(junit):
+        junit = None
     timeout = options.timeout
     if line.attributes.timeout is not None:
         timeout = line.attributes.timeout
@@ -1954,7 +1963,7 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         line.barrier,
         need_of(line, options),
         timeout,
-        junit or None,
+        junit,
         line.is_handled or line.is_target,
         line.is_target,
         label,
@@ -2050,7 +2059,9 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         enumerate(copies), key=lambda pair: not pair[1][0].junit
     ):
         test = make_test(line, index, label, stems(stem_of(line, label)), options)
-        tests.append(test._replace(origin=origin))
+        if origin != label:
+            test = test._replace(origin=origin)
+        tests.append(test)
     tests.sort()
     check_ties(dict(zip(tests[:: options.repeat], owners)))
     return tests
@@ -2411,7 +2422,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         {test: deferred[test] for test in chosen if test in deferred},
         left_out,
         estimates,
-        frozenset(test for test in chosen if history.owed[test.name] > 0),
+        frozenset(test for test in chosen if history.owed and history.owed[test.name] > 0),
     )
 
 
@@ -3244,8 +3255,10 @@ class Schedule:
         """When the next Tick is due, on the events' clock; infinity if none is."""
         while self.alarms and self.alarms[0][0] != self.alarms[0][2].due:
             heapq.heappop(self.alarms)
-        alarms = [due for due, _, _ in self.alarms[:1]]
-        return min([self.poll_at, self.end_at, *alarms])
+        due = min(self.poll_at, self.end_at)
+        if self.alarms:
+            due = min(due, self.alarms[0][0])
+        return due
 
     def watch(self, attempt: Attempt) -> None:
         """Note when something is due for an attempt."""
@@ -3948,7 +3961,7 @@ class Reaper:
         """The pids of the orphans, some perhaps dead, as the kernel lists them. Raises OSError."""
         if not self.sees_orphans:
             return frozenset()
-        with open(self.path, "rb") as file:
+        with open(self.path, "rb", buffering=0) as file:
             return frozenset(map(int, file.read().split())) - self.own - self.shared
 
     def share(self) -> None:
@@ -4041,8 +4054,7 @@ class Process:
     def __init__(self, reaper: Reaper, *variables: str) -> None:
         self.reaper = reaper
         self.mark = reaper.next_mark()
-        # Environment that no other attempt has.
-        self.variables = frozenset(map(os.fsencode, variables))
+        self.variables = variables  # environment that no other attempt has
         self.lock = threading.Lock()
 
     def spawn(self, job: Job, output: int) -> None:
@@ -4074,7 +4086,8 @@ class Process:
         if self.mark and proc_number(f"{pid}/limits", rb"realtime timeout +(\d+)") == self.mark:
             return True
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            return bool(self.variables) and self.variables.issubset(file.read().split(b"\0"))
+            own = set(map(to_bytes, self.variables))
+            return bool(own) and own.issubset(file.read().split(b"\0"))
         return False
 
     def signal(self, signum: int, stacks: str = "") -> None:
@@ -4350,9 +4363,10 @@ class Host:
         test = attempt.test
         process = attempt.process
         kills = self.oom_kills
-        before = file_signature(test.junit or "")
+        before = test.junit and file_signature(test.junit)
         output = fresh_file(log)
-        os.write(output, test.preface)
+        if test.preface:
+            os.write(output, test.preface)
         process.spawn(self.job(attempt, log), output)
         process.wait()
         ended = time.monotonic()
@@ -4405,8 +4419,9 @@ class Host:
             directory = test.shell.directory
         port = str(self.port_of(slot, self.slots))
         defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
-        placed = test._replace(line=test.line + self.has_line_0)
-        text = bash_text(placed, own, defaults, self.reaper.scratch, attempt.process.mark)
+        if self.has_line_0:
+            test = test._replace(line=test.line + 1)
+        text = bash_text(test, own, defaults, self.reaper.scratch, attempt.process.mark)
         return Job(
             self.bash,
             [b"-c", to_bytes(text), to_bytes(test.file)],
@@ -4439,7 +4454,7 @@ MISSING = "missing"
 STALE = "stale, from an earlier run"
 
 
-def junit_fault(path: Optional[str], before: str) -> Tuple[str, int]:
+def junit_fault(path: Optional[str], before: Optional[str]) -> Tuple[str, int]:
     """Why a JUnit file cannot be used (`missing`, `stale`, `truncated`), if so, and how many of its cases have failed.
 
     The counts of suites are believed too, if they say more. However large the file, no more than a piece is in memory.
@@ -5118,8 +5133,7 @@ def without_ci_commands(text: str) -> str:
 
     Azure and TeamCity obey them anywhere in a line, GitHub at its start, behind blanks too.
     """
-    text = re.sub(r"(?m)^(\s*:)(?=:)", r"\1 ", text)
-    return re.sub(r"##(?=\[|vso\[|teamcity\[)", "# #", text)
+    return re.sub(r"(?m)(^\s*:(?=:)|#(?=#\[|#vso\[|#teamcity\[))", r"\1 ", text)
 
 
 def warn(message: str) -> None:
