@@ -4558,6 +4558,7 @@ SIGNATURES: Mapping[Blame, Mapping[str, str]] = {
         "segmentation fault": (
             r"Fatal Python error: Segmentation fault|: +\d+ Segmentation fault|\(SIGSEGV\)|exitcode *: -11\b"
         ),
+        "no such test": r"^ERROR: (?:file or directory )?not found: ",
         "no tests collected": r"\bno tests ran in \d|^collected 0 items\s*$|^=* ?\d+ deselected in \d",
     },
 }
@@ -5496,6 +5497,8 @@ class Console:
             why = f"no GPU found (asked: {', '.join(SOURCES)})"
             if machine.variables:
                 why = "the outer mask shows no GPU"
+            if self.options.gpus:
+                why = f"--gpus {self.options.gpus} is no GPU (write `--gpus 0,` for GPU 0)"
             warn(why + ": tests run one by one" * (not self.has_markers))
         given = " [as given]" if self.options.gpus else ""
         self.mark(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + given)
@@ -6363,12 +6366,12 @@ def said_of(options: Options, names: Iterable[str]) -> Iterator[str]:
 FOREIGN_OPTIONS = (
     "--lf --last-failed --rerun: --rerun-failed",
     "--ff --failed-first: --order failed-first",
-    "-n -j --numprocesses --parallel: --gpus N (CPU tests: --jobs N)",
+    "-n -j --numprocesses --parallel --workers: --gpus N (CPU tests: --jobs N)",
     "-N --dry-run --collect-only --co --show-only: --list",
     "-x --exitfirst --maxfail --stop-on-failure: --fail-fast",
     "--junitxml --output-junit: --junit FILE",
     "--output-on-failure: --output failures",
-    "-L -E -R --exclude --deselect --tests-regex: -k EXPR",
+    "-m -L -E -R --exclude --deselect --tests-regex: -k EXPR",
     "--repeat-until-fail: --repeat N --fail-fast",
     "--reruns: --retries N",
     "--count: --repeat N",
@@ -6386,11 +6389,18 @@ class Parser(argparse.ArgumentParser):
         return f"{PROGRAM} {VERSION}"
 
     def error(self, message: str) -> NoReturn:
+        import difflib
+
+        known = sorted({*re.findall(r"--[\w-]+", self.format_help())})
         for word in re.findall(r" (--[\w-]+|-[a-zA-Z])", message):
+            near = difflib.get_close_matches(word, known, n=2, cutoff=0.7)
             for group in FOREIGN_OPTIONS:
                 names, _, ours = group.partition(": ")
                 if word in names.split():
                     message += f"; {word} is {ours} here"
+                    near = []
+            if near and word not in known:
+                message += f"; did you mean {' or '.join(near)}?"
         super().error(without_ci_commands(message))
 
 

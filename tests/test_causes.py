@@ -54,6 +54,7 @@ class SignatureTest(unittest.TestCase):
             ("std::bad_alloc: out_of_memory: CUDA error at: /x.hpp:60: cudaErrorMemoryAllocation out of memory",
              "E   MemoryError"),
             ("E   ModuleNotFoundError: No module named 'flash_attn'", "===== no tests ran in 0.10s ====="),
+            ("ERROR: file or directory not found: tests/nope.py", "===== no tests ran in 0.10s ====="),
         ]
         for cause, consequence in cases:
             with self.subTest(cause):

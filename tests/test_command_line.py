@@ -147,7 +147,8 @@ BAD_OPTIONS: Mapping[Tuple[str, ...], str] = {
     ("--output", "all"): r"--output.*'all'.*replay", ("--shard", "5/4"): r"--shard.*'5/4' is not K/N",
     ("--max-gpus", "all"): r"--max-gpus.*'all'", ("--order", "size"): r"--order.*'size'.*failed-first",
     ("-k", "a b"): r"-k.*'a b' is not names", ("--only", "none"): r"--only: none: cannot be read",
-    ("--bogus",): r"--bogus", ("-x",): r"-x", ("--plan",): r"--plan",
+    ("--bogus",): r"--bogus",
+    ("--retry", "2"): r"--retry; did you mean --retry-on or --retries\?", ("-x",): r"-x", ("--plan",): r"--plan",
     # An abbreviation would change its meaning with the next option of a similar name.
     ("--gpu", "2"): r"--gpu\b", ("--time", "3"): r"--time\b", ("--lis",): r"--lis\b", ("--rerun",): r"--rerun\b",
 }

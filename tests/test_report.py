@@ -194,10 +194,14 @@ class ParallelTest(ConsoleCase):
 
     def test_no_gpu_is_told_where_a_test_may_want_one(self) -> None:
         asked = "no GPU found (asked: mask, pynvml, nvidia-smi, amd-smi, rocm-smi)"
-        for machine, gpus, expected in ((run_tests.Machine(), 1.0, asked), (run_tests.Machine(), 0.0, ""),
-                                        (run_tests.machine_of([], run_tests.CUDA), 1.0, "the outer mask shows no GPU")):
+        masked = run_tests.machine_of([], run_tests.CUDA)
+        for machine, given, gpus, expected in (
+                (run_tests.Machine(), None, 1.0, asked), (run_tests.Machine(), None, 0.0, ""),
+                (masked, None, 1.0, "the outer mask shows no GPU"),
+                (masked, "0", 1.0, "--gpus 0 is no GPU (write `--gpus 0,` for GPU 0)")):
             for has_markers, how in ((True, ""), (False, ": tests run one by one")):
                 console = self.console("replay", [a_test(gpus=gpus)], 1, has_markers=has_markers)
+                console.options = console.options._replace(gpus=given)
                 with self.subTest(expected, has_markers=has_markers), \
                         contextlib.redirect_stderr(io.StringIO()) as errors:
                     console.begin(machine)
