@@ -734,16 +734,18 @@ class Node:
     `kind` is empty for a simple command, else the word that opens it: `if`, `for`, `{`, `(`, `function` and so on.
     """
 
+    kind = after = text = ""
+    lead = ""  # `!` or `time`
+    name = ""  # of a simple command, its first word; empty for assignments alone
+    start = end = 0  # offsets
+
     def __init__(self, before: str) -> None:
-        self.kind = self.lead = self.after = self.text = ""  # `lead`: `!` or `time`
-        self.name = ""  # of a simple command, its first word; empty for assignments alone
         self.before = before  # the operator between the command before and this one
         self.assigned: Tokens = []  # leading assignments
         self.words: Tokens = []  # other words; of a compound command those of its head
         self.redirects: Tokens = []  # operators and their words
         self.conditions: List[List[Node]] = []  # of `if`, `while`, `until`
         self.bodies: List[List[Node]] = []
-        self.start = self.end = 0  # offsets
 
     def parts(self) -> Iterator[Node]:
         """The commands right inside a compound one."""
@@ -764,6 +766,8 @@ def walk(nodes: Iterable[Node]) -> Iterator[Node]:
 class Reader:
     """Reads text that bash has found whole into Nodes. Of other text, as a script may be, they may be odd."""
 
+    at = 0  # the place of the next token
+
     def __init__(self, text: str) -> None:
         tokens = read_tokens(text)
         self.text = text
@@ -771,7 +775,6 @@ class Reader:
         self.documents = [token for token in tokens if token.kind == "document"]
         self.tokens = [token for token in tokens if token.kind in ("word", "operator")]
         self.tokens += [Token("end", "", len(text), len(text))] * 2
-        self.at = 0
         self.nodes = self.read_list()
         while self.next:  # behind a word that closes nothing
             self.at += 1
@@ -1239,6 +1242,8 @@ def parse_attributes(
 class ListFile:
     """One list: its tests and its shell state, and the mistakes found in it."""
 
+    said = ""  # by `set`, so far
+
     def __init__(self, name: str, text: str, waits: int) -> None:
         self.name = name
         self.lines = text.split("\n")
@@ -1249,7 +1254,6 @@ class ListFile:
         self.script = [""] * (len(self.lines) + 1)
         self.functions: List[str] = []  # that it defines
         self.mistakes: List[Tuple[int, str]] = []
-        self.said = ""  # by `set`, so far
 
     def complain(self, line: int, what: str) -> None:
         """Note a mistake, reported later as `file:line: what`."""
@@ -2752,12 +2756,12 @@ class Health:
     SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
     # The temperature of a GPU that is well: a number, or why there is none. A broken one `[GPU requires reset]`.
     WELL = r"\d+|\[(?:N/A|Not Supported|Insufficient Permissions)\]"
+    least = 0  # MiB of the smallest GPU; 0: not known of each
 
     def __init__(self, machine: Machine) -> None:
         # MiB in use without a test, of the GPUs that are watched.
         self.used: Dict[Device, int] = {}
         self.total: Dict[str, int] = {}  # MiB, by index and by UUID
-        self.least = 0  # MiB of the smallest GPU; 0: not known of each
         # Who has a GPU alone now, or had it last.
         self.alone: Dict[Device, Process] = {}
         if CUDA.variable not in machine.variables or not machine.devices:
@@ -2911,6 +2915,9 @@ class Pool:
     every lease has the machine to itself, as one for ALL_GPUS always has.
     """
 
+    is_alone = False  # the one lease that is out has the machine to itself
+    was_locked_out = False  # another runner's lock was the reason of a refusal
+
     def __init__(
         self,
         devices: Sequence[Device],
@@ -2926,8 +2933,6 @@ class Pool:
         self.room = [SHARES] * len(self.devices)
         self.slots: Set[int] = set()  # numbers of the leases that are out
         self.quarantined: Set[int] = set()  # indices of the devices in quarantine
-        self.is_alone = False  # the one lease that is out has the machine to itself
-        self.was_locked_out = False  # another runner's lock was the reason of a refusal
 
     @property
     def size(self) -> int:
@@ -3135,17 +3140,18 @@ class Attempt:
     `process` is for those who act, not for those who decide.
     """
 
+    deadline = math.inf  # when the next signal is due
+    slow_at = math.inf  # when it is to be announced
+    due = math.inf  # the sooner of the two, as the alarms know it
+    sent = 0  # the last signal sent to it
+    ending: Optional[Outcome] = None  # TIMEOUT or INTERRUPTED, once it is being ended
+    process: Any = None
+
     def __init__(self, test: Test, lease: Lease, number: int, at: float) -> None:
         self.test = test
         self.lease = lease
         self.number = number
         self.began = at
-        self.deadline = math.inf  # when the next signal is due
-        self.slow_at = math.inf  # when it is to be announced
-        self.due = math.inf  # the sooner of the two, as the alarms know it
-        self.sent = 0  # the last signal sent to it
-        self.ending: Optional[Outcome] = None  # TIMEOUT or INTERRUPTED, once it is being ended
-        self.process: Any = None
 
     def result(self, outcome: Outcome, **values: Any) -> Result:
         """How it has ended."""
@@ -3217,6 +3223,13 @@ class Schedule:
     first in starting order first.
     """
 
+    floor = -1  # the last barrier that has opened
+    failure = ""  # why the machine cannot go on
+    end_at = math.inf  # when --deadline ends the run
+    is_overdue = False  # it has
+    stopped = False  # no test starts any more
+    poll_at = math.inf  # when to look again at GPUs that other runners hold
+
     def __init__(self, tests: Tests, pool: Pool, options: Options) -> None:
         self.pool = pool
         self.options = options
@@ -3227,7 +3240,6 @@ class Schedule:
         # Heaps of tests that room alone keeps from starting, by need and locks.
         self.lines: Dict[Tuple[float, Words], List[Tuple[int, Test]]] = {}
         self.unfinished = collections.Counter(test.barrier for test in tests)
-        self.floor = -1  # the last barrier that has opened
         self.locked: Set[str] = set()  # names of `lock` that running tests hold
         self.running: Dict[Test, Attempt] = {}
         # Of each test all attempts, in order; one result also if none ran.
@@ -3237,13 +3249,8 @@ class Schedule:
         # The latest ends of GPU tests, if all of them failed for the same cause, one of the machine.
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
-        self.failure = ""  # why the machine cannot go on
         self.sick: List[Sick] = []  # devices in quarantine
         self.grace = options.grace
-        self.end_at = math.inf  # when --deadline ends the run
-        self.is_overdue = False  # it has
-        self.stopped = False  # no test starts any more
-        self.poll_at = math.inf  # when to look again at GPUs that other runners hold
         # A heap; old entries are no more due.
         self.alarms: List[Tuple[float, int, Attempt]] = []
 
@@ -3583,13 +3590,14 @@ class Schedule:
 class Outlook:
     """What runs, and how long the rest takes by earlier runs. It reads the schedule, and changes nothing."""
 
+    looked_at = -math.inf
+    last_s = 0.0
+
     def __init__(self, schedule: Schedule, estimates: Estimates) -> None:
         self.schedule = schedule
         self.estimates = estimates
         # Where most durations are guessed, a forecast would be one too.
         self.is_known = 2 * len(estimates.unknown) < len(estimates.seconds)
-        self.looked_at = -math.inf
-        self.last_s = 0.0
 
     def running(self) -> List[Attempt]:
         """What runs, by slot."""
