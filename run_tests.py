@@ -524,9 +524,7 @@ class Result(NamedTuple):
         return frozenset(device.index for device in self.lease.devices if device.token)
 
     def leaks(self) -> str:
-        """`leaked: 2 processes`, if there are any."""
-        if not self.leaked:
-            return ""
+        """`leaked: 2 processes`, for a test that has left some."""
         return "leaked: " + counted(len(self.leaked), "process", "processes")
 
 
