@@ -2217,8 +2217,11 @@ def estimate(tests: Tests, history: History) -> Estimates:
     were the longest: measured on the suites in qa/bench, that ends soonest. See qa/bench/README.md.) Where lines
     carry `time=`, they are the long ones, and a test without it counts as half of the shortest.
     """
-    durations = {test: history.duration(test) for test in tests}
-    known = {test: seconds for test, seconds in durations.items() if seconds is not None}
+    known = {}
+    for test in tests:
+        seconds = history.duration(test)
+        if seconds is not None:
+            known[test] = seconds
     said = [test.attributes.time for test in tests if test.attributes.time is not None]
     assumed = ASSUMED_S
     if said:
