@@ -3336,9 +3336,9 @@ class Schedule:
 
     def on_exited(self, event: Exited) -> Actions:
         test = event.test
-        attempt = self.free(event.test)
-        verdict = judge(event, attempt, self.options, self.spared[test])
-        result = as_known(verdict, self.options.known_failures.get(test.origin, ""))
+        attempt = self.free(test)
+        result = judge(event, attempt, self.options, self.spared[test])
+        result = as_known(result, self.options.known_failures.get(test.origin, ""))
         sick = [*self.accuse(result), *event.sick]
         if result.outcome.can_be_retried() and sick:
             self.spared.setdefault(test, 1)
@@ -3365,18 +3365,17 @@ class Schedule:
             return result.test.attributes.retries
         return self.options.retries
 
-    def accuse(self, result: Result) -> List[Sick]:
+    def accuse(self, result: Result) -> Iterator[Sick]:
         """The GPU that an attempt's log shows to be broken, if the attempt had no other.
 
         If a test says so a second time, on another GPU, it is the test.
         """
         if (
-            result.cause.blame is not Blame.DEVICE
-            or len(result.gpus) != 1
-            or result.test in self.spared
+            result.cause.blame is Blame.DEVICE
+            and len(result.gpus) == 1
+            and result.test not in self.spared
         ):
-            return []
-        return [Sick(result.lease.devices[0], f"{result.cause.text} in {result.test.label}")]
+            yield Sick(result.lease.devices[0], f"{result.cause.text} in {result.test.label}")
 
     def quarantine(self, sick: Iterable[Sick], at: float) -> Actions:
         """Put devices in quarantine, and conclude the tests that need more than are left."""
@@ -3398,9 +3397,11 @@ class Schedule:
 
     def is_machine_wide(self, result: Result) -> bool:
         """Whether one cause, the machine's, has now ended two tests in a row or more, and one on every GPU."""
-        if result.gpus and self.struck and self.struck[0].cause.text != result.cause.text:
+        if not result.gpus:
+            return False
+        if self.struck and self.struck[0].cause.text != result.cause.text:
             self.struck.clear()
-        if not result.gpus or result.cause.blame is not Blame.MACHINE:
+        if result.cause.blame is not Blame.MACHINE:
             return False
         self.struck.append(result)
         on = frozenset().union(*(struck.gpus for struck in self.struck))
