@@ -2577,32 +2577,31 @@ class ToolError(Exception):
 def call_tool(*command: str) -> str:
     """What a vendor's tool prints. Raises ToolError, also for one that hangs: that is killed, or left in the kernel."""
     try:
-        tool = subprocess.Popen(
+        tool: Any = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
             start_new_session=True,
         )
     except OSError as error:
         raise ToolError(f"cannot be run ({error.strerror})") from None
-    try:
-        out, err = tool.communicate(timeout=PROBE_S)
-    except subprocess.TimeoutExpired:
-        raise ToolError(f"did not answer in {PROBE_S:.0f} s") from None
-    finally:  # Ctrl-C too
-        if tool.poll() is None:
-            os.killpg(tool.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                tool.wait(KILLED_S)
-        for pipe in (tool.stdout, tool.stderr):
-            if pipe:
-                pipe.close()
+    with tool.stdout, tool.stderr:
+        try:
+            out, err = tool.communicate(timeout=PROBE_S)
+        except subprocess.TimeoutExpired:
+            raise ToolError(f"did not answer in {PROBE_S:.0f} s") from None
+        finally:  # Ctrl-C too
+            if tool.poll() is None:
+                os.killpg(tool.pid, signal.SIGKILL)
+                with suppress(subprocess.TimeoutExpired):
+                    tool.wait(KILLED_S)
     if tool.returncode != 0:
-        text = (err + out).decode("utf-8", "replace")
-        said = text.strip().splitlines() or ["nothing"]
+        said = (err + out).strip().splitlines() or ["nothing"]
         raise ToolError(f"failed with status {tool.returncode} ({said[0]})")
-    return out.decode("utf-8", "replace")
+    return str(out)
 
 
 def ask_tool(*command: str) -> str:
