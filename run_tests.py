@@ -1426,9 +1426,9 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
             "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
         )
     is_handled = last.name == "test_fail" and last.before == "||"
-    if is_handled:  # `test_fail >&2` has no label
-        words = nodes.pop().words
-        label = "".join(token.text for token in words[1:2])
+    if is_handled:
+        for token in nodes.pop().words[1:2]:  # `test_fail >&2` has no label
+            label = token.text
     first = nodes[0]
     end = nodes[-1].end
     prefix = []
