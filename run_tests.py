@@ -3527,11 +3527,7 @@ class Schedule:
                         outcome, why = Outcome.SKIPPED, "was skipped"
                     reason = f"waits for {test.label}, which {why}"
                     results.append(Result(follower, outcome, reason=reason))
-        if (
-            self.options.fail_fast
-            and not self.stopped
-            and any(self.options.fails(ended.outcome) for ended in ends)
-        ):
+        if self.options.fail_fast and any(self.options.fails(ended.outcome) for ended in ends):
             actions += self.stop()
         return actions
 
