@@ -1014,8 +1014,7 @@ def check_use(nodes: Nodes, said: str) -> None:
             f"{token.text} inside a line would pin the test; put it first on the line, or write "
             "`#: gpus=N`"
         )
-    is_caught = any(node.before == "||" for node in walk(nodes))
-    if is_on(ERREXIT, said) and not is_caught:
+    if is_on(ERREXIT, said) and not any(node.before == "||" for node in walk(nodes)):
         return
     infallible = INFALLIBLE.difference(["tee"] * is_on("o pipefail", said))
     if hides_failures(nodes, infallible):
