@@ -1883,9 +1883,10 @@ class Unique:
 
     def __call__(self, name: str) -> str:
         chosen = name
+        known_as = self.same(name)
         while self.same(chosen) in self.counts:
-            self.counts[self.same(name)] += 1
-            chosen = self.pattern.format(name, self.counts[self.same(name)])
+            self.counts[known_as] += 1
+            chosen = self.pattern.format(name, self.counts[known_as])
         self.counts[self.same(chosen)] = 1
         return chosen
 
@@ -2780,9 +2781,10 @@ class Health:
             index, uuid, used, temperature, total, *_ = line.split(", ") + [""] * 4
             if total.isdigit():
                 self.total[index] = self.total[uuid] = int(total)
-            known[index] = known[uuid] = f"says {line}"
+            held: Held = f"says {line}"
             if used.isdigit() and re.fullmatch(self.WELL, temperature):
-                known[index] = known[uuid] = int(used)
+                held = int(used)
+            known[index] = known[uuid] = held
         return known
 
     def read(self, devices: Sequence[Device]) -> Dict[Device, Held]:
