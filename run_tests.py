@@ -1901,8 +1901,7 @@ def labels_of(tests: Sequence[TestLine]) -> List[str]:
     labels = []
     for test in tests:
         label = test.label
-        assigned = test.prefix.split("\n")
-        own = " ".join(each for each in assigned if each not in shared[label])
+        own = " ".join(each for each in test.prefix.split("\n") if each not in shared[label])
         if own:
             label = clean_label(f"{label} ({own})")
         labels.append(unique(label))
@@ -2035,12 +2034,13 @@ def check_ties(owners: Mapping[Test, ListFile]) -> None:
 def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) -> List[Test]:
     """The tests of all lists, each as often as `--repeat` says. Mistakes are added to the lists."""
     owners = []
+    lines = []
     for parsed in lists:
         parsed.tests = list(map(with_folder, expand(parsed, scratch)))
         owners += [parsed] * len(parsed.tests)
+        lines += parsed.tests
         if not options.list:
             check_files(parsed, options)
-    lines = [test for parsed in lists for test in parsed.tests]
     labels = labels_of(lines)
     # The labels of a test's runs, by its label, and as its list writes it.
     named: Dict[Any, List[str]] = {}
