@@ -130,34 +130,34 @@ LINGER_S = 1.5  # some helpers look for their parent once a second, and then go 
 KILLED_S = 2.0  # a killed process is gone in milliseconds, or is stuck in the kernel
 LIVE_S = 0.25  # between two looks at the keys; a clock that counts seconds needs no more
 REDRAW_S = 0.1  # between two drawings of the live block: more is flicker
-# Without a line, after which a run says that it is alive: CI services end silent jobs.
+# After so long without a line a run says that it is alive: CI services end silent jobs.
 SILENCE_S = 60.0
-SLOW_S = 300.0  # how often a test that runs on is announced: few tests of a file take longer
+SLOW_S = 300.0  # between two announcements of a test that still runs: few take longer
 STUCK_S = 30.0  # a shell that SIGKILL does not end by then is given up
 SWEEP_POLL_S = 0.02  # between two looks at what a test has left: each look takes milliseconds
-# For the stacks of all Pythons of a test: each takes milliseconds, unless it is frozen.
+# For the stacks of all Pythons of a test: each Python takes milliseconds, unless it is frozen.
 STACKS_S = 1.0
 CHORES_S = 1.0  # between two looks at orphans that have ended, at deleted files, at OOM kills
 REPORT_S = 10.0  # of `--deadline`, kept for sweeps and reports
 MEMORY_S = 10.0  # a GPU's memory comes back within a second of its process's end
-# A GPU may hold so much more than before: drivers keep some, a CUDA context takes 500.
+# A GPU may hold this much more than before a test: drivers keep some; a CUDA context takes 500 MiB.
 MEMORY_MIB = 128
 # Between two looks at what running tests hold of their GPUs: each asks nvidia-smi for all GPUs.
 MEASURE_S = 2.0
 MEMORY_MARGIN = 1.2  # from a peak that was seen to a `mem=`: the looks may miss the highest
-# The program nvidia-smi takes seconds without persistence mode; a hung driver takes for ever.
+# Without persistence mode nvidia-smi takes seconds; with a hung driver it never answers.
 PROBE_S = 30.0
-# For the guard of a killed run, which holds the log dir until it has ended all tests.
+# A log dir may be held so long: by the guard of a killed run, until it has ended all tests.
 HELD_S = 5.0
 # Between two looks at a GPU that another runner holds: short beside any GPU test.
 LOCK_POLL_S = 0.2
 ENVIRONMENT_BYTES = 1 << 17  # Linux starts no program that has a longer variable
 COPY_BYTES = 1 << 20  # the buffer through which a log is replayed, so that 1 GB costs no memory
 TAIL_BYTES = 8192  # of a log, for a JUnit file: the last error and its traceback
-CAUSE_BYTES = 1 << 16  # of a failed test's log, its end, in which its cause is looked for
+CAUSE_BYTES = 1 << 16  # the end of a failed test's log, in which its cause is looked for
 # A torn JUnit file above this size is kept aside: it would cost 5 times as much.
 JUNIT_BYTES = 16 << 20
-HISTORY_BYTES = 16 << 20  # of a journal, its end: some hundred thousand ends of tests, in 0.3 s
+HISTORY_BYTES = 16 << 20  # the end of a journal: some hundred thousand tests, read in 0.3 s
 LINE_CHARS = 200  # of a log's line or of a label, shown or compared
 SLOWEST = 5  # tests that the summary names
 CHART_BARS = 100  # of a chart on GitHub: Mermaid refuses texts of more than 50,000 characters
@@ -165,12 +165,12 @@ PAGE_BYTES_MOST = 1 << 20  # of a job's page on GitHub, which drops a larger one
 SHOWN = 10  # tests that the summary names for one cause, processes for one test
 STEM_BYTES = 120  # of a file name: far below the 255 that file systems allow, suffixes included
 ARGUMENT_BYTES = 100_000  # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
-# Of one command of a list: bash reads the command again for each of its lines.
+# A command of a list has no more lines: bash reads all of it again at each.
 COMMAND_LINES = 1000
-PAGE_BYTES = 4096  # of what keys have sent, read at once
+PAGE_BYTES = 4096  # read at once of what keys have sent
 SHARES = 1_000_000  # of a device: `gpus=` takes six digits after the point
 PASSES = 5  # the median of a test's last passes is its expected duration: two bad days do not move it
-# By how much the estimate of the longest test may be short before the run ends with it.
+# The longest test may take so many times its estimate before the run ends with it alone.
 SLACK = 1.1
 LONGEST_S = 1e9  # a pass of thirty years is a torn or foreign record
 ASSUMED_S = 60.0  # the expected duration where nothing is known of any test; only ratios matter
@@ -178,7 +178,7 @@ ASSUMED_S = 60.0  # the expected duration where nothing is known of any test; on
 PORT_FIRST = 20_000
 PORT_LAST = 32_767
 PORT_BASES = 8_000  # first ports are spread over this many, so that two runners seldom meet
-# In which CI services tell a job the commit that it tests.
+# The variables in which CI services tell a job which commit it tests.
 COMMIT_VARIABLES = (
     "GITHUB_SHA CI_COMMIT_SHA CIRCLE_SHA1 BUILDKITE_COMMIT SEMAPHORE_GIT_SHA "
     "BUILD_SOURCEVERSION GIT_COMMIT"
@@ -252,7 +252,7 @@ class Outcome(enum.Enum):
         return self in PASSING
 
     def is_excused(self) -> bool:
-        """It did not pass, and fails the run as little."""
+        """It did not pass, and does not fail the run either."""
         return self in EXCUSED
 
     def tells_nothing(self) -> bool:
@@ -374,7 +374,7 @@ class Attributes(NamedTuple):
     after: Words = ()  # labels
     tags: Words = ()
     mem: float = 0.0  # MiB of one GPU
-    split: str = ""  # a number of parts, or `auto`; it and the next are for companions
+    split: str = ""  # a number of parts, or `auto`; this and the next two are for companions
     after_crash: str = ""  # `go-on`
     nodes: int = 0  # of a cluster
 
@@ -383,7 +383,7 @@ class Snapshot(NamedTuple):
     """The state of a shell at one place of a list or script, from which a test starts."""
 
     directory: str
-    environment: Optional[Mapping[bytes, bytes]]  # what is exported; None: as the runner's own
+    environment: Optional[Mapping[bytes, bytes]]  # what is exported; None: the runner's own
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
     before: str = ""  # bash that runs before the command of the test, and after it
     after: str = ""
@@ -497,8 +497,8 @@ class Result(NamedTuple):
     cause: Cause = NO_CAUSE
     leaked: Words = ()  # processes that it left, `python3 (pid 12)`
     began: float = 0.0  # seconds on the clock of events
-    memory: float = 0.0  # seconds in which its GPUs gave their memory back
-    peak: int = 0  # MiB that it was seen to hold of a GPU at most; 0: not known
+    memory: float = 0.0  # seconds that its GPUs took to give their memory back
+    peak: int = 0  # the most MiB of one GPU that it was seen to hold; 0: not known
 
     def why(self) -> str:
         """Why it has not passed: the line of its log that says it, if there is one."""
@@ -673,7 +673,7 @@ Tokens = List[Token]
 def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
     """The offset behind the `)`, `}`, `"` or `esac` that ends what has begun just before `at`.
 
-    Without a closer, behind the word at `at`.
+    An empty closer asks for the end of the word that begins at `at`.
     """
     if closer == '"':
         pattern = QUOTED
@@ -762,7 +762,7 @@ def walk(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 class Reader:
-    """Reads text that bash has found whole into Nodes. Of other text, as a script may be, they may be odd."""
+    """Reads the text of commands into Nodes. If bash would not read it, as may be in a script, they may be odd."""
 
     at = 0  # the place of the next token
 
@@ -784,13 +784,13 @@ class Reader:
         return self.tokens[self.at].text
 
     def pass_token(self) -> Token:
-        """The next token, which then is behind us, unless it is the end."""
+        """Returns the next token and moves behind it, unless it is the end."""
         token = self.tokens[self.at]
         self.at += token.kind != "end"
         return token
 
     def skip(self, *texts: str) -> bool:
-        """Leave tokens behind us while they are among these; whether there were any."""
+        """Moves behind the next tokens while they are among these; returns whether there were any."""
         start = self.at
         while self.next in texts:
             self.at += 1
@@ -874,7 +874,7 @@ class Reader:
 
 
 def unquoted(word: str) -> str:
-    """A bash word without its quotes, nothing expanded; as written where it is not that simple."""
+    """A bash word without its quotes and with nothing expanded; as written where it is not that simple."""
     if not word or re.fullmatch(r"[\w@%+=:,./-]*", word):
         return word
     if re.fullmatch(r"""'[^']*'|"[^"\\$`]*\"""", word):
@@ -889,7 +889,7 @@ def unquoted(word: str) -> str:
 
 
 def is_forked(node: Node) -> bool:
-    """Whether bash runs a command in a process beside itself, or in that of a pipeline."""
+    """Whether bash runs a command in another process: in the background, or as part of a pipeline."""
     return node.before in PIPES or node.after in ("&", *PIPES)
 
 
@@ -995,14 +995,14 @@ def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
 
 
 def is_on(option: str, said: str) -> bool:
-    """Whether a shell option, a pattern of its letter or name, is on after what the list's `set` have said."""
+    """Whether a shell option is on after what `set` has said; the option is a pattern of its letter or name."""
     return re.findall(rf" ([-+])\w*(?:{option})", said)[-1:] == ["-"]
 
 
 def check_use(nodes: Nodes, said: str) -> None:
     """Raises BadValue if a test, behind its environment prefix, would not do what it says.
 
-    `said`: by `set`, up to the line's end.
+    `said` is what `set` has said up to the line's end.
     """
     if any(node.name == "test_fail" for node in walk(nodes)):
         raise BadValue(
@@ -1042,7 +1042,7 @@ class TestLine(NamedTuple):
     file: str
     line: int
     body: str  # bash: the command behind its environment prefix, without handler
-    first: str  # word of the body
+    first: str  # the first word of the body
     key: str
     attributes: Attributes
     assigned: Words = ()  # the environment prefix, without masks
@@ -1257,7 +1257,7 @@ class ListFile:
         self.mistakes.append((line, re.sub(CONTROL, " ", what)))
 
     def said_with(self, nodes: Nodes) -> str:
-        """What `set` has said so far, with each `set` of a command that no `&&` or `||` may keep from running."""
+        """What `set` has said so far, and says in a command where no `&&` or `||` may keep it from running."""
         said = self.said
         for node in walk(nodes):
             if node.name == "set" and node.before == ";":
@@ -1305,7 +1305,7 @@ main "$@"
 
 
 def no_bash(error: OSError) -> MachineError:
-    """Bash could not be started."""
+    """The error for a bash that cannot be started."""
     return MachineError(
         f"bash cannot be run ({error.strerror}); put it on PATH, with room in `ulimit -n` and `-u`"
     )
@@ -1495,7 +1495,7 @@ def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
 
 
 def hints(parsed: ListFile, options: Options) -> List[str]:
-    """What is no mistake in a list but may be one, each kind once."""
+    """What may be a mistake in a list, but need not be; each kind is told once."""
     found: Dict[str, str] = {}  # by kind, the first
     barriers = [*(test.barrier for test in parsed.tests), parsed.waits]
     for test, barrier in zip(parsed.tests, barriers[1:]):
@@ -1718,7 +1718,7 @@ def unshifted(data: bytes, shift: int) -> bytes:
 
 
 def with_source(text: str) -> str:
-    """Bash that says `_rt_source` for BASH_SOURCE, which nobody can set: ours has the list's name."""
+    """Bash that reads `_rt_source`, which has the list's name, in place of BASH_SOURCE, which nobody can set."""
     return re.sub(r"(?<!\\)(\$\{?[#!]?)BASH_SOURCE\b", r"\1_rt_source", text)
 
 
@@ -1730,7 +1730,7 @@ def reading_script(parsed: ListFile) -> str:
         words = words.replace("\n", "'$'\\n''")
         lines[test.line - 1] += f'{{ _rt_test {words} "$@"; }} 2>/dev/null'
     lines[-1] += "{ _rt_end ; } 2>/dev/null"
-    # Here, since `.` keeps traps from a file.
+    # In the file itself, since one that is sourced does not inherit a DEBUG trap.
     lines[0] = f'{{ trap "$_rt_trap" DEBUG; }} 2>/dev/null; {lines[0]}'
     return with_source("\n".join(lines) + "\n")
 
@@ -1839,7 +1839,7 @@ def said_last(printed: bytes) -> str:
 
 
 def unkept(has_functions: bool) -> Dict[bytes, bytes]:
-    """What bash passes on as it came, since it is no variable to it: odd names, and functions if wanted. And SHLVL."""
+    """What bash passes on as it came, as it is no variable to bash: odd names, functions if wanted; and SHLVL."""
     return {
         name: value
         for name, value in os.environb.items()
@@ -1944,7 +1944,7 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         if line.in_log_dir:
             words.append(f"--junitxml={shlex.quote(str(junit))}")
         words += map(shlex.quote, options.pytest_args)
-    # A device is never replaced, and tells nothing.
+    # A device, such as /dev/null, is never replaced and tells nothing.
     if junit and os.path.exists(junit) and not os.path.isfile(junit):
         junit = None
     timeout = options.timeout
@@ -1988,7 +1988,7 @@ def find_program(name: str, environment: Any = None) -> Optional[str]:
 
 
 def check_files(parsed: ListFile, options: Options) -> None:
-    """A test file, or an interpreter for it, that is not there is told before anything starts."""
+    """Tell before anything starts which test files are not there, and which interpreters for them are not."""
     for test in parsed.tests:
         if not test.is_target:
             continue
@@ -2072,7 +2072,7 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
 def for_runs(
     line: TestLine, parsed: ListFile, named: Mapping[Any, Sequence[str]], repeat: int
 ) -> TestLine:
-    """A test that waits for all runs of those that it is `after`; its own take turns if they write one JUnit file."""
+    """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
     if repeat == 1 and not line.attributes.after:
         return line  # as most are: no copy
     after: List[str] = []
@@ -2546,7 +2546,7 @@ def read_mask(reader: MaskReader, value: Optional[str]) -> Optional[List[str]]:
 
 
 def device_parts(token: str) -> List[str]:
-    """What tokens of one device have alike: `1` and `01`, a UUID in either case, a tile's begin as its whole's."""
+    """The parts by which tokens are compared: `1` is `01`, the case of a UUID is nothing, a tile follows its whole."""
     return [part.lstrip("0") or "0" for part in token.casefold().split(".")]
 
 
@@ -2759,10 +2759,10 @@ class Health:
     least = 0  # MiB of the smallest GPU; 0: not known of each
 
     def __init__(self, machine: Machine) -> None:
-        # MiB in use without a test, of the GPUs that are watched.
+        # MiB in use on each GPU that is watched when no test runs there.
         self.used: Dict[Device, int] = {}
         self.total: Dict[str, int] = {}  # MiB, by index and by UUID
-        # Who has a GPU alone now, or had it last.
+        # By GPU, the process that has it alone now, or was the last to have it alone.
         self.alone: Dict[Device, Process] = {}
         if CUDA.variable not in machine.variables or not machine.devices:
             return
@@ -2788,7 +2788,7 @@ class Health:
         return known
 
     def read(self, devices: Sequence[Device]) -> Dict[Device, Held]:
-        """The same of some GPUs, each by itself where nvidia-smi answers for none because of another."""
+        """The same for these GPUs. Where nvidia-smi fails because of one GPU, each is asked about by itself."""
         known = {}
         with suppress(ToolError):
             known = self.ask()
@@ -2831,7 +2831,7 @@ class Health:
             time.sleep(FOLLOW_S)
         for device, more in held.items():
             warn(f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}")
-            self.used[device] += more  # whose ever it is, the next test need not wait for it
+            self.used[device] += more  # whosever it is, the next test need not wait for it
         for device, used in found.items():
             if isinstance(used, str):
                 yield Sick(device, f"nvidia-smi {used}")
@@ -2956,7 +2956,7 @@ class Pool:
         return max(self.room) > 0
 
     def take(self, need: float, avoid: Container[int] = ()) -> Optional[Lease]:
-        """A lease on what a test needs, on none of the device indices in `avoid`; None if that is not free."""
+        """A lease on what a test needs, without the devices whose indices are in `avoid`; None if that is not free."""
         alone = self.sequential or need == ALL_GPUS
         if not self.has_room(need) or (alone and self.slots):
             return None
@@ -3095,8 +3095,8 @@ class Exited(NamedTuple):
     leaked: Words = ()
     sick: Tuple[Sick, ...] = ()
     ended: Optional[float] = None  # when its shell has ended, if that was before
-    memory: float = 0.0  # seconds in which its GPUs gave their memory back
-    peak: int = 0  # MiB that it was seen to hold of a GPU
+    memory: float = 0.0  # seconds that its GPUs took to give their memory back
+    peak: int = 0  # the most MiB of one GPU that it was seen to hold
 
 
 class Broken(NamedTuple):
@@ -3132,7 +3132,7 @@ Event = Union[Begin, Submit, ShellEnded, Exited, Broken, Tick, Interrupt, Lost]
 
 
 class Look(NamedTuple):
-    """SIGUSR1: the user asks what runs. It is no matter of the schedule."""
+    """SIGUSR1: the user asks what runs. The schedule has no part in it."""
 
 
 class Attempt:
@@ -3236,7 +3236,7 @@ class Schedule:
         self.options = options
         self.rank = dict(zip(tests, count()))
         self.followers = followers_of(tests)
-        # How many of the tests in its `after` have not passed.
+        # By test that has not started: how many of the tests in its `after` have not passed yet.
         self.waiting = {test: len(leaders) for test, leaders in leaders_of(tests).items()}
         # Heaps of tests that room alone keeps from starting, by need and locks.
         self.lines: Dict[Tuple[float, Words], List[Tuple[int, Test]]] = {}
@@ -3245,14 +3245,14 @@ class Schedule:
         self.running: Dict[Test, Attempt] = {}
         # Of each test all attempts, in order; one result also if none ran.
         self.results: Dict[Test, List[Result]] = {}
-        # Of some tests, how many attempts do not count: the GPU was at fault.
+        # By test, how many of its attempts do not count, since the GPU was at fault.
         self.spared: Dict[Test, int] = collections.Counter()
-        # The latest ends of GPU tests, if all of them failed for the same cause, one of the machine.
+        # The latest results of GPU tests, while all are failures by one cause, which is the machine's.
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
         self.sick: List[Sick] = []  # devices in quarantine
         self.grace = options.grace
-        # A heap; old entries are no more due.
+        # A heap. An entry whose time is not its attempt's `due` is an old one.
         self.alarms: List[Tuple[float, int, Attempt]] = []
 
     @property
@@ -3503,7 +3503,7 @@ class Schedule:
         )
 
     def conclude(self, *ends: Result) -> Actions:
-        """Give tests their outcomes, and those that wait for them in vain; with --fail-fast a failure stops the run."""
+        """Give outcomes to tests, and to those that now wait in vain; with --fail-fast a failure stops the run."""
         results = list(ends)
         actions: Actions = []
         for ended in ends:
@@ -3535,7 +3535,7 @@ class Schedule:
     def free(self, test: Test) -> Attempt:
         """Take back what a running test holds."""
         attempt = self.running.pop(test)
-        attempt.due = -math.inf  # its alarms are old
+        attempt.due = -math.inf  # so that its alarms are old ones
         self.pool.give(attempt.lease)
         self.locked.difference_update(test.attributes.lock)
         return attempt
@@ -3608,7 +3608,7 @@ class Outlook:
         return self.estimates.seconds.get(test)
 
     def left_s(self, now: float) -> Optional[float]:
-        """How long the rest takes at least, if most of it is known. It is looked at once a second."""
+        """How long the rest takes at least, if most of it is known. It is computed once a second."""
         if not self.is_known:
             return None
         if now >= self.looked_at + 1:
