@@ -1840,14 +1840,11 @@ def said_last(printed: bytes) -> str:
 
 def unkept(has_functions: bool) -> Dict[bytes, bytes]:
     """What bash passes on as it came, as it is no variable to bash: odd names, functions if wanted; and SHLVL."""
+    left_out = rb"(?as)(?!SHLVL$)[A-Za-z_]\w*"
+    if not has_functions:
+        left_out += rb"|.*%%"
     return {
-        name: value
-        for name, value in os.environb.items()
-        if name == b"SHLVL"
-        or (
-            not re.fullmatch(rb"(?a:[A-Za-z_]\w*)", name)
-            and (has_functions or name[-2:] != b"%%")
-        )
+        name: value for name, value in os.environb.items() if not re.fullmatch(left_out, name)
     }
 
 
