@@ -2039,18 +2039,15 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         if not options.list:
             check_files(parsed, options)
     labels = labels_of(lines)
-    # The labels of a test's runs, by its label, and as its list writes it.
-    named: Dict[Any, List[str]] = {}
-    for parsed, line, label in zip(owners, lines, labels):
-        named[label] = [
-            label,
-            *(f"{label} (run {run})" for run in range(2, options.repeat + 1)),
-        ]
-        named.setdefault((parsed, line.label), named[label])
+    named: Dict[Any, str] = {}  # labels, by what `after` may call them
+    if any(line.attributes.after for line in lines):
+        for parsed, line, label in zip(owners, lines, labels):
+            named[label] = label
+            named.setdefault((parsed, line.label), label)
     copies = []
     for parsed, line, label in zip(owners, lines, labels):
         line = for_runs(line, parsed, named, options.repeat)
-        copies += [(line, label, run) for run in named[label]]
+        copies += [(line, label, run) for run in runs_of(label, options.repeat)]
     stems = Unique("{}_{}", str.casefold)  # some file systems do not tell `A.log` from `a.log`
     tests = []
     # The logs that the lists name come first: none of the runner's own takes their place.
@@ -2066,8 +2063,13 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     return tests
 
 
+def runs_of(label: str, repeat: int) -> List[str]:
+    """The labels of a test's runs."""
+    return [label, *(f"{label} (run {run})" for run in range(2, repeat + 1))]
+
+
 def for_runs(
-    line: TestLine, parsed: ListFile, named: Mapping[Any, Sequence[str]], repeat: int
+    line: TestLine, parsed: ListFile, named: Mapping[Any, str], repeat: int
 ) -> TestLine:
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
     if repeat == 1 and not line.attributes.after:
@@ -2075,9 +2077,10 @@ def for_runs(
     after: List[str] = []
     lock = line.attributes.lock
     for name in line.attributes.after:
-        runs = named.get((parsed, name)) or named.get(name, ())
-        after += runs
-        if not runs:
+        label = named.get((parsed, name)) or named.get(name)
+        if label:
+            after += runs_of(label, repeat)
+        else:
             parsed.complain(line.line, f"after={name} names no test; write the label of one")
     if line.junit and repeat > 1:
         lock += (line.junit,)
@@ -3591,6 +3594,7 @@ class Outlook:
     def __init__(self, schedule: Schedule, estimates: Estimates) -> None:
         self.schedule = schedule
         self.estimates = estimates
+        self.cpus = schedule.pool.cpus  # CPU slots, all of them: nothing runs yet
         # Where most durations are guessed, a forecast would be one too.
         self.is_known = 2 * len(estimates.unknown) < len(estimates.seconds)
 
@@ -3613,18 +3617,27 @@ class Outlook:
             for attempt in self.schedule.running.values():
                 expected_s = self.estimates.seconds[attempt.test]
                 seconds[attempt.test] = max(expected_s - (now - attempt.began), 0.0)
-            self.last_s = shortest(list(seconds), seconds, self.schedule.pool)
+            self.last_s = shortest(seconds, self.schedule.pool.size, self.cpus)
             self.looked_at = now
         return self.last_s
 
 
-def shortest(tests: Tests, seconds: Seconds, pool: Pool) -> float:
-    """Seconds that no order of these tests beats: all GPUs busy all the time, or the longest chain of `after`."""
-    gpu_s = math.fsum(work_of(test, seconds, pool.size) for test in tests)
-    cpu_s = math.fsum(seconds[test] for test in tests if not test.gpus)
-    chains = chains_of(tests, seconds).values()
-    chain_s = max((length for _, length in chains), default=0.0)
-    return max(gpu_s / max(pool.size, 1), cpu_s / max(pool.cpus, 1), chain_s)
+def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
+    """Seconds that no order of tests beats, by the seconds of each and how many GPUs and CPU slots there are.
+
+    Between two barriers all GPUs are busy all the time, or there is one chain of `after`.
+    """
+    parts = collections.defaultdict(list)
+    for test in seconds:
+        parts[test.barrier].append(test)
+    total_s = 0.0
+    for part in parts.values():
+        gpu_s = math.fsum(work_of(test, seconds, gpus) for test in part)
+        cpu_s = math.fsum(seconds[test] for test in part if not test.gpus)
+        chains = chains_of(part, seconds).values()
+        longest_s = max(length for _, length in chains)
+        total_s += max(gpu_s / max(gpus, 1), cpu_s / max(cpus, 1), longest_s)
+    return total_s
 
 
 def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Result:
@@ -5796,7 +5809,7 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     if not pool.quarantined:  # those have worked too, and would be missing in the figure
         each_s = {ends[-1].test: math.fsum(end.seconds for end in ends) for ends in attempts}
         one_by_one_s = math.fsum(each_s.values())
-        best_s = shortest(list(each_s), each_s, pool)
+        best_s = shortest(each_s, pool.size, pool.cpus)
         yield (
             f"{one_by_one_s / seconds:.1f} times as fast as one by one ({show_duration(one_by_one_s)}); "
             f"no order takes less than {show_duration(best_s)}"

@@ -773,7 +773,8 @@ def best_count(
         each for each in selection.tests if each not in selection.deferred and each is not test
     ]
     fixed = [each for each in others if not each.attributes.split]
-    longest_s = run_tests.shortest(fixed, seconds, pool)
+    fixed_s = {each: seconds[each] for each in fixed}
+    longest_s = run_tests.shortest(fixed_s, pool.size, pool.cpus)
     size = max(pool.size, 1)
     work = sum(run_tests.work_of(each, seconds, size) for each in others)
     width = min(max(test.gpus, 1 / size), size)

@@ -578,6 +578,11 @@ slowest: d.py 1m00s, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
                 self.assertEqual(self.last(words, signals, failure), expected)
         self.assertEqual(self.last("passed,flaky", flaky="fail"), [error + "t1.py"])
 
+    def test_a_wait_is_part_of_the_bound(self) -> None:
+        """What stands above it and below it has to run one after the other, however many GPUs there are."""
+        above, below, beside = (a_test(number, barrier=barrier) for number, barrier in enumerate((0, 1, 1)))
+        self.assertEqual(run_tests.shortest({above: 2.0, below: 3.0, beside: 1.0}, 4, 1), 5.0)
+
     def test_no_bound_is_told_where_a_gpu_was_lost(self) -> None:
         """For two tests of 1 s in 1 s, what is left of two GPUs would take 2 s."""
         devices = [Device(0, "0"), Device(1, "1")]
