@@ -4293,7 +4293,6 @@ class Host:
         self.bash = find_program("bash") or "bash"
         self.health = Health(machine)
         self.over = threading.Event()
-        self.has_stuck = False  # a pool thread waits for a process that cannot be killed
         # To look for a free port takes as long as to start a test: each slot keeps its own for the whole run.
         self.port_of = functools.lru_cache(maxsize=None)(free_port)
 
