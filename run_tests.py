@@ -5298,9 +5298,9 @@ class Screen(Trace):
         if now < self.drawn_at + REDRAW_S:
             return
         columns, rows = self.size()
-        if len(lines) > rows - 1:
-            more = len(lines) - (rows - 2)
-            lines = [*lines[: rows - 2], f"\u2026 and {more} more"]
+        if len(lines) >= rows:
+            room = rows - 2
+            lines = [*lines[:room], f"\u2026 and {len(lines) - room} more"]
         shown = [cut_to(line, columns - 1) for line in lines]
         if shown != self.block:
             self.erase()
