@@ -5912,19 +5912,18 @@ def fenced(text: str) -> str:
 def gantt(results: Iterable[Result]) -> str:
     """What ran where and when, in the words of Mermaid, which GitHub draws: the longest hundred attempts."""
     bars = sorted(slowest(results, CHART_BARS), key=lambda result: result.began)
-    lanes: Dict[str, str] = {}
+    lanes: Dict[str, str] = collections.defaultdict(str)
     for result in bars:
         start = int(result.began - bars[0].began)
         end = start + max(1, round(result.seconds))
         name = re.sub(r"[^\w ./=-]", " ", result.test.label)
         mark = "crit, " * result.outcome.is_failure()
         for place in [f"GPU {token}" for token in result.lease.tokens] or ["CPU"]:
-            lane = lanes.get(place, f"  section {place}\n")
-            lanes[place] = f"{lane}    {name} :{mark}{start}, {end}\n"
+            lanes[place] += f"    {name} :{mark}{start}, {end}\n"
     if not lanes:
         return ""
     in_order = sorted(lanes, key=lambda place: (len(place), place))  # GPU 2 before GPU 10
-    sections = "".join(lanes[place] for place in in_order)
+    sections = "".join(f"  section {place}\n{lanes[place]}" for place in in_order)
     return f"```mermaid\ngantt\n  dateFormat X\n  axisFormat %H:%M:%S\n{sections}```\n"
 
 
