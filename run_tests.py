@@ -6425,16 +6425,16 @@ def parse_command_line(argv: Sequence[str], environ: Environ) -> Options:
         first = shlex.split(environ.get("RUN_TESTS_OPTS", ""))
     except ValueError:
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
-    own = list(argv)
-    end = len(own)
-    if "--" in own and any(map(is_script, own[: own.index("--")])):
-        end = own.index("--")
-    values = vars(parser.parse_args([*first, *own[:end]]))
+    own = list(itertools.takewhile(lambda word: word != "--", argv))
+    if not any(map(is_script, own)):
+        own = list(argv)  # a list takes no arguments
+    values = vars(parser.parse_args([*first, *own]))
     if values.get("shard") == "auto":
         values["shard"] = find_shard(environ)
     values["log_dir"] = values.get("log_dir") or environ.get("XML_LOG_DIR") or "logs"
     values["fail_dir"] = values.get("fail_dir") or environ.get("FAIL_DIR") or None
-    return Options(**values, arguments=own[end + 1 :], command=[sys.argv[0], *argv])
+    arguments = argv[len(own) + 1 :]
+    return Options(**values, arguments=arguments, command=[sys.argv[0], *argv])
 
 
 class Inbox:
