@@ -5904,8 +5904,8 @@ def github_page(
 
 def fenced(text: str) -> str:
     """A text as it stands, in Markdown: its fence is longer than any in it."""
-    longest = max(re.findall("`+", text), key=len, default="")
-    fence = max(longest + "`", "```")
+    longest = max(["``", *re.findall("`+", text)], key=len)
+    fence = f"{longest}`"
     return f"{fence}text\n{text}\n{fence}\n"
 
 
