@@ -4059,8 +4059,6 @@ class Job(NamedTuple):
 class Process:
     """One attempt's shell and its group. No signal goes to a group that is gone: others may have its number."""
 
-    popen: subprocess.Popen[bytes]
-    output: int  # what it prints goes there
     pid = 0  # of the shell, once it has started
     sent = 0  # the last signal; one that came before the process was there waits for it
     is_gone = False
