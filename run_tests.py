@@ -5017,8 +5017,8 @@ def case_of(result: Result, file: str, parts: Iterable[Any]) -> Any:
 def junit_of(name: str, seconds: float, cases: Sequence[Any]) -> Any:
     """A JUnit file with these cases in one suite."""
     counts = {
-        name: str(sum(case.find(tag) is not None for case in cases))
-        for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
+        kind: str(sum(case.find(tag) is not None for case in cases))
+        for kind, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
     }
     suite = xml_element(
         "testsuite",
@@ -5741,16 +5741,16 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
             continue
         label = result.test.label
         line = f"{result.verdict()}, {result.seconds:.1f}s: {label}"
-        about = result.reason
+        detail = result.reason
         cause = result.cause
         if result.outcome is Outcome.FLAKY:
             line = f"flaky, passed at attempt {result.attempt}: {label}"
-            about = record.log_path(result.test, 1)
+            detail = record.log_path(result.test, 1)
             cause = ends[0].cause
         elif result.status is not None:
-            about = record.log_path(result.test)
-        if about not in line:
-            line += f" ({about})"
+            detail = record.log_path(result.test)
+        if detail not in line:
+            line += f" ({detail})"
         yield line
         if cause.line:
             yield f"    {cause.line}"
@@ -5868,8 +5868,8 @@ def failed_place(result: Result, top: str) -> Dict[str, str]:
             # As pytest ends a traceback: `tests/test_x.py:12: AssertionError`.
             places = re.findall(r"(?m)^([^\s:]+):(\d+): ", problem.text or "")
             for name, line in places[-1:]:
-                path = os.path.join(result.test.shell.directory, name)
-                return {"file": os.path.relpath(path, top or "."), "line": line}
+                source = os.path.join(result.test.shell.directory, name)
+                return {"file": os.path.relpath(source, top or "."), "line": line}
     return {}
 
 
@@ -5895,9 +5895,9 @@ def github_page(
     yield f"### {escape(title)}\n\n" + fenced("\n".join(lines))
     for result in results_of(attempts):
         if result.outcome.is_failure() and result.status is not None:
-            title = escape(f"{result.test.label}: {result.told()}")
+            said = escape(f"{result.test.label}: {result.told()}")
             tail = fenced(xml_text(record.tail(result)))
-            yield f"<details><summary>{title}</summary>\n\n{tail}\n</details>\n\n"
+            yield f"<details><summary>{said}</summary>\n\n{tail}\n</details>\n\n"
 
 
 def fenced(text: str) -> str:
