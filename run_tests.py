@@ -6112,8 +6112,7 @@ def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
         is_match([])
     except (SyntaxError, RecursionError, MemoryError):
         raise BadValue(
-            f"{text!r} is not names joined by and, or, not and parentheses, "
-            "such as 'fp8 and not (slow or h100)'"
+            f"{text!r} is not names joined by and, or, not and parentheses, such as 'fp8 and not (slow or h100)'"
         ) from None
     return is_match
 
@@ -6202,8 +6201,7 @@ def find_shard(environ: Environ) -> Union[Shard, str, None]:
             number = (int(environ[index]) - int(first)) // int(step) + 1
             return parse_shard(f"{number}/{int(environ[total])}")
         raise UsageError(
-            f"--shard auto: {index}={environ[index]} is not one of {total}={environ[total]}; "
-            "write --shard K/N"
+            f"--shard auto: {index}={environ[index]} is not one of {total}={environ[total]}; write --shard K/N"
         )
     warn(f"--shard auto: {why}; all tests run")
     return None
@@ -6249,13 +6247,11 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "-k EXPR": "tests whose label or tags contain these names: 'fp8 and not (slow or h100)'",
         "--rerun-failed": "tests that did not pass in this list's last run, or were not reached by it",
         "--repeat N": (
-            "run each test N times, as tests of their own: `label`, `label (run 2)`; "
-            "with --fail-fast until one fails"
+            "run each test N times, as tests of their own: `label`, `label (run 2)`; with --fail-fast until one fails"
         ),
         "--max-gpus N": "defer tests that need more: deferred.txt in the log dir names them, for --only",
         "--shard K/N|auto": (
-            "part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure, "
-            "Slurm or Kubernetes says"
+            "part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure, Slurm or Kubernetes says"
         ),
         "--only FILE": "run the tests whose labels FILE names, one a line, and what they wait for; defer the rest",
         "--message TEXT": (
@@ -6265,8 +6261,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "in which order": {
         "--order {auto,file,failed-first}": (
-            "auto: widest first, then longest, as earlier runs took; "
-            "one by one on one GPU: file"
+            "auto: widest first, then longest, as earlier runs took; one by one on one GPU: file"
         ),
         "--history FILE": "a journal of another run or machine to learn durations from; may be repeated",
     },
@@ -6293,17 +6288,14 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "what counts as a failure": {
         "--retries N": "run a test that did not pass up to N times more, unless its line says retries=",
         "--retry-on REGEX": (
-            "retry only failures whose cause, by name or in the log, matches: "
-            "'NCCL timeout|port already in use'"
+            "retry only failures whose cause, by name or in the log, matches: 'NCCL timeout|port already in use'"
         ),
         "--flaky {pass,fail}": "whether a test that passes at a retry fails the run",
         "--skip-code N": (
-            "a test that exits so, often 77, cannot run here: "
-            "it is `skipped`, and so is what waits for it"
+            "a test that exits so, often 77, cannot run here: it is `skipped`, and so is what waits for it"
         ),
         "--known-failures FILE": (
-            "lines `label # reason`: where such a test fails, the run does not; "
-            "where it passes, that is told"
+            "lines `label # reason`: where such a test fails, the run does not; where it passes, that is told"
         ),
         "--leaks {report,fail}": "whether a test fails that leaves processes behind; they are ended and named anyway",
         "--fail-function NAME": "in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated",
@@ -6708,8 +6700,7 @@ def tell_unheeded(tests: Iterable[Test], heeded: Container[str]) -> None:
         lines = dict.fromkeys(test.where for test in tests if getattr(test.attributes, name))
         if lines and key not in heeded:
             tell(
-                f"{first_of(list(lines))}: {key}= is for a companion that imports the runner; "
-                "here it changes nothing"
+                f"{first_of(list(lines))}: {key}= is for a companion that imports the runner; here it changes nothing"
             )
 
 
