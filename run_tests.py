@@ -3781,7 +3781,7 @@ def file_signature(path: str) -> str:
 def tail_of(path: str, size: int = TAIL_BYTES) -> str:
     """The end of a log as text; empty if it cannot be read."""
     with suppress(OSError), open_regular(path) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+        file.seek(max(0, file.seek(0, os.SEEK_END) - size))
         return file.read(size).decode("utf-8", "replace")
     return ""
 
@@ -5816,13 +5816,11 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
 def proposals(attempts: Attempts, memory: float) -> Iterator[str]:
     """What `mem=` could be of tests that had a GPU of so many MiB alone, and would leave room for each other."""
     fit = slowest(
-        [
-            result
-            for *_, result in attempts
-            if result.outcome.is_pass()
-            and result.test.gpus == 1
-            and 0 < result.peak * MEMORY_MARGIN <= memory / 2
-        ]
+        result
+        for *_, result in attempts
+        if result.outcome.is_pass()
+        and result.test.gpus == 1
+        and 0 < result.peak * MEMORY_MARGIN <= memory / 2
     )
     if len(fit) > 1:
         yield "mem= could be: " + ", ".join(
