@@ -3728,7 +3728,7 @@ def open_regular(path: str) -> BinaryIO:
 
 
 def check_name(path: str, has_links: bool = True) -> None:
-    """Raises OSError where a name is that of something else than a file, or a link where there may be some."""
+    """Raises OSError for a name that is anything but a file's (or a link's, where links may stand)."""
     mode = os.lstat(path).st_mode
     if not stat.S_ISREG(mode) and not (has_links and stat.S_ISLNK(mode)):
         raise OSError(errno.EEXIST, "is no regular file; move it away", path)
@@ -3826,7 +3826,7 @@ def process_table() -> Dict[int, ProcessInfo]:
 def with_descendants(
     table: Mapping[int, ProcessInfo], pids: Iterable[int]
 ) -> List[ProcessInfo]:
-    """These processes and all that have come from them, the live ones, by pid."""
+    """These processes and all that they have started, as far as they live, sorted by pid."""
     children = collections.defaultdict(list)
     for info in table.values():
         children[info.parent].append(info.pid)
@@ -3924,9 +3924,8 @@ class Reaper:
         self.mark = run_mark()  # that of the run; 0 where there are no marks
         self.path = f"/proc/self/task/{os.getpid()}/children"
         adopts = adopt_orphans() or os.getpid() == 1
-        self.sees_orphans = adopts and os.path.isfile(
-            self.path
-        )  # they come to us, and are listed
+        # Orphans come to us, and are listed.
+        self.sees_orphans = adopts and os.path.isfile(self.path)
         self.own = self.orphans()  # children from before the runner was exec'ed
         if not os.path.isdir("/proc/self"):
             warn(
@@ -4009,7 +4008,7 @@ class Reaper:
         return with_descendants(table, mine)
 
     def close(self) -> List[ProcessInfo]:
-        """End what is left when all tests have ended, and the guard; returns what was left by no test in particular."""
+        """When all tests have ended, kill what they have left, and the guard; returns what was left."""
         self.shared = frozenset()
         left = set()
         give_up = time.monotonic() + KILLED_S
@@ -4026,7 +4025,10 @@ class Reaper:
 
 
 def run_mark() -> int:
-    """A number of which the last 20 bits are 0, as a mark of this process and all that it starts; 0 if it cannot be."""
+    """Mark this process, and so all that it starts, with a number whose last 20 bits are 0; returns it.
+
+    Where that cannot be done, 0.
+    """
     number = int.from_bytes(os.urandom(4), "big")
     mark = (1 << 62) + (number << 20)
     try:
@@ -4096,7 +4098,7 @@ class Process:
             self.signal(self.sent)
 
     def has_marked(self, pid: int) -> bool:
-        """Whether a process comes from this attempt, by its limit, or where there are no marks by its environment."""
+        """Whether a process comes from this attempt, by its limit, or else by its environment."""
         if self.mark and proc_number(f"{pid}/limits", rb"realtime timeout +(\d+)") == self.mark:
             return True
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
@@ -4120,8 +4122,9 @@ class Process:
     def dump_stacks(self, why: str, signum: int) -> None:
         """Let each Python process write the stacks of its threads, one after the other. Raises OSError.
 
-        PYTHONFAULTHANDLER=1 makes Python write them to its standard error on SIGABRT, and end. One that has a handler
-        for the signal that follows is left to it, and asked when it is to be killed. No core file is written.
+        PYTHONFAULTHANDLER=1 makes Python write them to its standard error on SIGABRT, and end. A process that has a
+        handler for the signal that follows is left to its handler, and asked only before SIGKILL. No core file is
+        written.
         """
         give_up = time.monotonic() + STACKS_S
         self.log(why)
@@ -4147,7 +4150,10 @@ class Process:
                 os.write(self.output, to_bytes(f"\n=== {PROGRAM}: {text} ===\n"))
 
     def wait(self) -> None:
-        """Until the shell has ended. What it has left may run on, and its group is still ours: nobody reaps it yet."""
+        """Wait until the shell has ended, and do not reap it yet: its group's number stays ours.
+
+        What it has left may run on.
+        """
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         else:
@@ -4274,9 +4280,9 @@ def has_line_0(bash: str) -> bool:
 
 
 class Host:
-    """Where attempts run, each with a thread of the pool that waits for it: this machine.
+    """This machine, where attempts run. For each of them a thread of the pool waits.
 
-    A run asks for no more than this class has, so that its tests may run elsewhere.
+    A run knows no more of where its tests run than this class has: a class in its place may run them elsewhere.
     """
 
     heeds: Container[str] = ()  # keys of lines that only companions know
@@ -4321,7 +4327,7 @@ class Host:
         self.defaults = test_defaults(slots)
 
     def fitted(self, test: Test, options: Options) -> Test:
-        """A test that needs what it says of these devices."""
+        """The test, with the share of a GPU that its `mem=` comes to on these devices."""
         if not test.attributes.mem:
             return test
         return by_memory(test, options.gpu_memory or self.memory())
@@ -4502,11 +4508,8 @@ def junit_fault(path: Optional[str], before: Optional[str]) -> Tuple[str, int]:
             parser.ParseFile(file)
     except expat.ExpatError:
         fault = "truncated"
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-    ) as error:  # an encoding that the parser does not know
+    except (OSError, ValueError, LookupError) as error:
+        # The last two: an encoding that the parser does not know.
         fault = f"unreadable ({getattr(error, 'strerror', error)})"
     return fault, max(failures, counted_by_suites)
 
@@ -4731,7 +4734,7 @@ def read_history(options: Options) -> History:
 
 
 def learn(history: History, line: bytes, is_own: bool) -> bool:
-    """Take in a line of a journal, if it is one. Torn lines, those of other tools cost themselves alone."""
+    """Take in a line, and say whether it was a journal's. One that is torn, or another tool's, costs only itself."""
     start = max(line.rfind(b'{"event"'), 0)  # behind a torn line
     try:
         history.add(json.loads(line[start:]), is_own)
@@ -4746,7 +4749,7 @@ def journal_path(options: Options) -> str:
 
 
 class Record:
-    """All that the run writes: logs' directory, journal, `failures`, JUnit files for tests that left none."""
+    """All that the run writes: the log dir, the journal, `failures`, JUnit files for tests that left none."""
 
     failed: Optional[Appender] = None  # `failures`, once there is one
 
@@ -4868,7 +4871,8 @@ class Record:
         """Keep the log and the JUnit file of an attempt from the next one (`x.attempt1.log`)."""
         test = result.test
         junit = test.junit
-        with suppress(FileNotFoundError):  # whatever a test has put into the place of its log
+        with suppress(FileNotFoundError):
+            # Also a folder or a link that a test has put into the place of its log.
             os.rename(self.log_path(test), self.log_path(test, result.attempt))
         if junit and result.junit_fault not in (MISSING, STALE):
             # Without `.xml` at its end, since CI is to read the last attempt's alone.
@@ -5156,7 +5160,7 @@ def warn(message: str) -> None:
 
 
 def tell(line: str) -> None:
-    """One line on stderr: one that begins with a place or a name of its own."""
+    """One line on stderr, which begins with a place or with another name than the program's."""
     tell_ci(without_ci_commands(line))
 
 
@@ -5471,9 +5475,9 @@ class Console:
         self.options = record.options
         self.total = len(selection.tests) - len(selection.deferred)
         self.outlook = outlook
-        # What failed, and the run; a script does that itself.
+        # Whether it names what failed, and sums up the run; a script does that itself.
         self.sums_up = sums_up
-        # As tests start and end; else logs as they grow, and nothing of the runner's own before the end.
+        # Lines say when tests start and end. Else logs are shown as they grow, and nothing else before the end.
         self.has_markers = not outlook.schedule.pool.sequential
         self.replays = self.has_markers and sums_up  # logs are shown apart from the markers
         default = "replay"
@@ -5498,7 +5502,7 @@ class Console:
             self.trace.line(text, colour)
 
     def remark(self, text: str) -> None:
-        """Something that is no test's end is worth a line."""
+        """A line about something other than a test's start or end."""
         self.mark(f">>> {text}")
         if not self.has_markers:
             warn(text)
@@ -5520,7 +5524,7 @@ class Console:
             self.mark(f"{counted(self.total, 'test')}, {about(left_s)} by earlier runs")
 
     def launched(self, attempt: Attempt) -> None:
-        """A test has its devices, and its log is its own."""
+        """An attempt starts; what follows in the log of its test is this attempt's."""
         self.mark(f">>> Starting: {attempt.test.label} on {attempt.lease.place}")
         self.growing = attempt
         self.offset = 0
@@ -6158,7 +6162,7 @@ def parse_message(text: str) -> Tuple[str, ...]:
 
 
 def parse_shard(text: str) -> Union[Shard, str]:
-    """`2/4`, or `auto`. Raises BadValue. More parts than CI has jobs are a mistake."""
+    """`2/4`, or `auto`. Raises BadValue, also for more parts than any CI has jobs."""
     if text == "auto":
         return text
     match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
@@ -6426,7 +6430,7 @@ def parse_command_line(argv: Sequence[str], environ: Environ) -> Options:
 
 
 class Inbox:
-    """What happens, for the main thread, from pool threads and the signal handler: in order, but signals come first.
+    """What pool threads and the signal handler have to tell the main thread: in order, but signals come first.
 
     Ctrl-C on a terminal also hits a test that is not yet in a session of its own. Where its end is posted before the
     signal, the signal still goes first, so that the end is no failure.
