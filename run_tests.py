@@ -3097,6 +3097,7 @@ class Exited(NamedTuple):
     ended: Optional[float] = None  # when its shell has ended, if that was before
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
     peak: int = 0  # the most MiB of one GPU that it was seen to hold
+    skipped_all: bool = False  # all cases in its JUnit file
 
 
 class Broken(NamedTuple):
@@ -3678,7 +3679,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         outcome,
         seconds=(event.ended or event.at) - attempt.began,
         status=event.status,
-        reason=reason,
+        reason=reason or "skipped all its cases" * event.skipped_all,
         junit_fault=fault,
         cause=cause,
         leaked=event.leaked,
@@ -4394,7 +4395,7 @@ class Host:
             self.post(ShellEnded(ended, test))
             leaked = process.sweep()
         status = process.close()
-        fault, failures = junit_fault(test.junit, before)
+        fault, failures, skipped_all = junit_fault(test.junit, before)
         cause = NO_CAUSE
         if status or failures:
             cause = find_cause(status, log, kills)
@@ -4419,6 +4420,7 @@ class Host:
             ended=ended,
             memory=now - asked,
             peak=process.peak,
+            skipped_all=skipped_all,
         )
 
     def job(self, attempt: Attempt, log: str) -> Job:
@@ -4473,29 +4475,30 @@ MISSING = "missing"
 STALE = "stale, from an earlier run"
 
 
-def junit_fault(path: Optional[str], before: Optional[str]) -> Tuple[str, int]:
-    """Why a JUnit file cannot be used (`missing`, `stale`, `truncated`), if so, and how many of its cases have failed.
+def junit_fault(path: Optional[str], before: Optional[str]) -> Tuple[str, int, bool]:
+    """Why a JUnit file cannot be used (`missing`, `stale`, …), how many cases failed, and whether all were skipped.
 
     The counts of suites are believed too, if they say more. However large the file, no more than a piece is in memory.
     """
     if path is None:
-        return "", 0
+        return "", 0, False
     after = file_signature(path)
     if not after:
-        return MISSING, 0
+        return MISSING, 0, False
     if after == before:
-        return STALE, 0
+        return STALE, 0, False
     from xml.parsers import expat
 
     parser = expat.ParserCreate(namespace_separator="}")
-    failures = counted_by_suites = 0
+    found: Dict[str, int] = collections.Counter()  # elements, by their tags
+    counted_by_suites = 0
 
     def on_start(name: str, attributes: Mapping[str, str]) -> None:
-        nonlocal failures, counted_by_suites
+        nonlocal counted_by_suites
         tag = name.rpartition("}")[2]
-        if tag in ("failure", "error"):
-            failures += 1
-        elif tag in ("testsuite", "testsuites"):
+        if attributes.get("type") != "pytest.xfail":  # a `skipped` that has run
+            found[tag] += 1
+        if tag in ("testsuite", "testsuites"):
             counts = [attributes.get(key, "") for key in ("failures", "errors")]
             counted_by_suites = max(
                 counted_by_suites, sum(int(count) for count in counts if count.isdigit())
@@ -4511,7 +4514,8 @@ def junit_fault(path: Optional[str], before: Optional[str]) -> Tuple[str, int]:
     except (OSError, ValueError, LookupError) as error:
         # The last two: an encoding that the parser does not know.
         fault = f"unreadable ({getattr(error, 'strerror', error)})"
-    return fault, max(failures, counted_by_suites)
+    failures = max(found["failure"] + found["error"], counted_by_suites)
+    return fault, failures, 0 < found["testcase"] == found["skipped"]
 
 
 # Causes: what a log's end says, as a human would sort it.

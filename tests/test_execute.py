@@ -488,24 +488,30 @@ class JUnitFaultTest(RunnerCase):
                     os.unlink(path)
                 elif after is not None and after != before:
                     self.write(name + ".xml", after)
-                self.assertEqual(run_tests.junit_fault(path, signature), (fault, 0))
+                self.assertEqual(run_tests.junit_fault(path, signature), (fault, 0, False))
 
     def test_failures_are_counted_as_far_as_it_goes(self) -> None:
         case = "<testcase>{}</testcase>".format
         failed, error, passed = case('<failure message="x"/>'), case("<error/>"), case("")
-        skipped, told = case('<skipped type="pytest.xfail"/>'), case("<system-out>failure</system-out>")
+        xfail, told = case('<skipped type="pytest.xfail"/>'), case("<system-out>failure</system-out>")
+        skip = case('<skipped type="pytest.skip" message="no GPU"/>')
         cases = {
-            "none": ("<testsuites/>", ("", 0)),
-            "passes": (f"<testsuite>{passed}{skipped}{told}</testsuite>", ("", 0)),
-            "one of each": (f"<a><testsuite>{failed}{passed}</testsuite><testsuite>{error}</testsuite></a>", ("", 2)),
-            "in a namespace": (f'<testsuite xmlns="urn:x">{failed}</testsuite>', ("", 1)),
+            "none": ("<testsuites/>", ("", 0, False)),
+            "passes": (f"<testsuite>{passed}{xfail}{told}</testsuite>", ("", 0, False)),
+            "one of each": (f"<a><testsuite>{failed}{passed}</testsuite><testsuite>{error}</testsuite></a>",
+                            ("", 2, False)),
+            "in a namespace": (f'<testsuite xmlns="urn:x">{failed}</testsuite>', ("", 1, False)),
             "with a prefix": (
-                '<j:testsuite xmlns:j="urn:x"><j:testcase><j:error/></j:testcase></j:testsuite>', ("", 1)),
+                '<j:testsuite xmlns:j="urn:x"><j:testcase><j:error/></j:testcase></j:testsuite>', ("", 1, False)),
             "by the suite alone": (f'<testsuites><testsuite failures="1" errors="2">{passed}</testsuite></testsuites>',
-                                   ("", 3)),
-            "by case and suite": (f'<testsuite failures="1" errors="0">{failed}</testsuite>', ("", 1)),
-            "by no number": ('<testsuite failures="none" errors=""/>', ("", 0)),
-            "before it breaks off": (f"<testsuites><testsuite>{failed}{passed}<testcase><fail", ("truncated", 1)),
+                                   ("", 3, False)),
+            "by case and suite": (f'<testsuite failures="1" errors="0">{failed}</testsuite>', ("", 1, False)),
+            "by no number": ('<testsuite failures="none" errors=""/>', ("", 0, False)),
+            "skips alone": (f"<testsuite>{skip}{skip}</testsuite>", ("", 0, True)),
+            "a skip": (f"<testsuite>{skip}{passed}</testsuite>", ("", 0, False)),
+            "an expected failure": (f"<testsuite>{skip}{xfail}</testsuite>", ("", 0, False)),
+            "before it breaks off": (f"<testsuites><testsuite>{failed}{passed}<testcase><fail",
+                                     ("truncated", 1, False)),
         }
         for name, (text, expected) in cases.items():
             with self.subTest(name):
@@ -515,15 +521,15 @@ class JUnitFaultTest(RunnerCase):
         os.mkfifo(os.path.join(self.folder, "fifo"))
         os.symlink("/dev/zero", os.path.join(self.folder, "device"))
         for path in (self.folder, self.folder + "/fifo", self.folder + "/device"):
-            self.assertEqual(run_tests.junit_fault(path, ""), ("unreadable (is no regular file)", 0))
+            self.assertEqual(run_tests.junit_fault(path, ""), ("unreadable (is no regular file)", 0, False))
             self.assertEqual(run_tests.tail_of(path), "")
-        self.assertEqual(run_tests.junit_fault(None, ""), ("", 0))
+        self.assertEqual(run_tests.junit_fault(None, ""), ("", 0, False))
 
     def test_a_file_in_any_encoding_is_no_fault_of_the_runner(self) -> None:
         for encoding in ("shift_jis", "utf-7", "no-such-encoding", "hex"):
             with self.subTest(encoding):
                 path = self.write("x.xml", f'<?xml version="1.0" encoding="{encoding}"?><a/>')
-                fault, failures = run_tests.junit_fault(path, "")
+                fault, failures, _ = run_tests.junit_fault(path, "")
                 self.assertRegex(fault, "^$|^truncated$|^unreadable [(].+[)]$")
                 self.assertEqual(failures, 0)
 
