@@ -7102,6 +7102,7 @@ class Site(NamedTuple):
     names: Sequence[str]
     followers: Set[str]  # what bash may come to behind it (`next_names`), or LAST
     is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
+    definitions: int  # how many functions its file has defined above it
 
     def passed_over(self) -> str:
         """How the commands begin that bash is to pass over: the letters of each, and a blank."""
@@ -7451,7 +7452,7 @@ class ScriptFile:
         self.heads: Set[str] = set()  # names in the heads of loops
         self.function = ""  # the one that is being read
         self.alone_from = math.inf  # the offset of `#: one-by-one`
-        self.definitions: Set[int] = set()  # lines where functions are defined
+        self.definitions = 0  # of functions, so far
         self.rest: Optional[Rest] = None  # of that test
         self.readers = 0  # `while read` loops around
         self.guards = 0  # blocks around whose status is looked at
@@ -7599,7 +7600,7 @@ class ScriptFile:
             return False
         if node.kind == "function":
             name = node.words[0].text
-            self.definitions.add(self.line_of(node.start))
+            self.definitions += 1
             self.functions.setdefault(name, []).append(node)
             outer, self.function = self.function, name
             if self.visit(list(node.parts()), "", {LAST}):
@@ -7791,6 +7792,7 @@ class ScriptFile:
             self.files_of(command),
             followers,
             self.readers > 0,
+            self.definitions,
         )
         obstacle = obstacle or why or obstacle_of(command)
         self.found.append((site, obstacle))
@@ -8142,8 +8144,9 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
   [[ /dev/fd/1 -ef /dev/fd/$_rt_stream && /dev/fd/FD_ERR -ef /dev/fd/$_rt_stream ]] ||
     _rt_why='its output is redirected'
   [[ ! $_rt_junit || $_rt_junit == /* ]] || _rt_junit=$PWD/$_rt_junit
-  _rt_place="${#FUNCNAME[@]} $_rt_flags $_rt_level"
-  if [[ ! $_rt_again || ! $_rt_same || $_rt_place != "$_rt_kept" ]]; then    # something else has run since
+  # Something else may have run since. Definitions of functions are not told.
+  _rt_place="${#FUNCNAME[@]} $_rt_flags $_rt_level $_rt_definitions $_rt_source"
+  if [[ ! $_rt_again || $_rt_place != "$_rt_kept" ]]; then
     _rt_keep >|"$_rt_folder/$((++_rt_count))" || _rt_why='its state cannot be kept'
     _rt_kept=$_rt_place
   fi
@@ -8803,14 +8806,6 @@ class Script:
             own -= {*re.findall(NAME, last.text)}
         return sorted(own)
 
-    def is_next(self, before: Site, site: Site) -> bool:
-        """Whether no function is defined between two tests, which bash does not tell."""
-        if before.test.file != site.test.file:
-            return False
-        lines = range(before.test.line, site.test.line + 1)
-        definitions = self.files[site.test.file].definitions
-        return bool(lines) and definitions.isdisjoint(lines)
-
     def calls_of(self, frame: Frame) -> Sequence[Call]:
         """The commands that may have called a function or sourced a file; if none is found, one that may be any."""
         names = [frame.name]
@@ -9227,8 +9222,6 @@ class ScriptRun(Run):
         unread = self.script.unread_function(place)
         if unread:
             return f"_rt_scan_home {unread}; _rt_ask_site"
-        before = self.place
-        is_same = before is not None and self.script.is_next(before.site, site)
         self.place = place
         label, _, junit, first, mask = site.test.to_expand()
         if not site.test.has_mask and self.machine.variables:
@@ -9248,7 +9241,7 @@ class ScriptRun(Run):
         return (
             f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
             f"local _rt_level={place.level} _rt_calls=({calls}) _rt_words={shlex.quote(words)} "
-            f"_rt_same={'1' * is_same} "
+            f"_rt_definitions={site.definitions} "
             f"_rt_paths=({' '.join(site.names)}); _rt_hand; _rt_site=1"
         )
 
