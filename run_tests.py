@@ -9226,10 +9226,6 @@ class ScriptRun(Run):
         label, _, junit, first, mask = site.test.to_expand()
         if not site.test.has_mask and self.machine.variables:
             mask = f"${{{self.machine.variables[0]}-}}"
-        join = "_rt_join; "
-        reached = self.script.reach(site.test.body, {})
-        if self.script.changes.isdisjoint(reached):
-            join = ""
         named = self.script.reach(site.handler, {})
         calls = " ".join(named & self.script.functions.keys())
         said = [*site.words]
@@ -9239,7 +9235,7 @@ class ScriptRun(Run):
         if can_change(words):
             words = ""
         return (
-            f"{join}local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
+            f"local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
             f"local _rt_level={place.level} _rt_calls=({calls}) _rt_words={shlex.quote(words)} "
             f"_rt_definitions={site.definitions} "
             f"_rt_paths=({' '.join(site.names)}); _rt_hand; _rt_site=1"
@@ -9302,12 +9298,11 @@ class ScriptRun(Run):
             self.explain(site.test, why)
             return "_rt_join"
         mentions = re.findall(r"[\w.${}-]+", line.body)  # files that a handler writes, perhaps
-        named = self.script.reach(
-            line.first, {}
-        )  # perhaps a function whose name is put together
+        # Its first word is perhaps a function whose name is put together.
+        named = self.script.reach(f"{line.body}\n{line.first}", {})
         is_seen_by = bool(self.handed) and not named.isdisjoint(self.script.changes)
         if self.must_join or is_seen_by or self.shares_file(line, [*paths, *mentions]):
-            return "_rt_join; _rt_hand"
+            return "_rt_join; _rt_ask_site"
         test = self.test_of(line, site, said)
         names = {path for path, may_be_made in paths.items() if may_be_made}
         names.update(filter(None, [test.junit, *handler.writes]))
