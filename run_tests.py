@@ -7962,15 +7962,14 @@ def is_calm(node: Node, changes: AbstractSet[str], functions: AbstractSet[str]) 
 #   scan      file, directory                         what was read of the file: the places of its lines
 #   look      command                                 for a command beside tests: _rt_remember or _rt_join
 #   site      file, line, command, number of calls,   for a test its words and _rt_hand; for a handler _rt_join and
-#             each with line and file, arguments      its label, for `failed`; else nothing
+#             each with line and file, arguments      _rt_tell; else nothing
 #   test      snapshot, obstacle, …, its words        _rt_skip=1, or _rt_join where the test has to run as it stands;
 #                                                     _rt_pass: how the commands begin that are to be passed over
 #   join      level of `source`, file, line, command  when all tests have ended: _rt_react if some have failed
 #   react     snapshot, status of the last reaction,  what changes back the state; what sets that of the next test that
 #             what has run since the last join        failed, and _rt_handle; nothing if there is none
 #   doubts    text, behind the script's name          nothing; what has gone ahead of what it should have waited for
-#   failed    label, status, line                     nothing; bash itself is about to call a handler
-#   told      the same                                no answer; a subshell is about to call one
+#   failed    label, status, line                     no answer; bash itself is about to call a handler
 #   ends      line, command                           nothing; it ends the script or a function with the status before
 #   alone     line, command                           nothing; from here on bash runs the script by itself
 HOOK = r"""
@@ -8024,14 +8023,16 @@ _rt_unskip() {
   [[ ! $_rt_skipped ]] || shopt -u extdebug
   _rt_skipped=
 }
-_rt_tell() {     # a handler is called in a subshell, which cannot ask
-  local _rt_label=$_rt_command
-  if [[ $_rt_label != *[\`\(\<\>]* ]]; then
-    set -- "${_rt_arguments[@]}"
-    eval "set -- ${_rt_command#"$_rt_name"}"
-    _rt_label=${1-}
-  fi
-  builtin printf '%s\0' 4 told "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
+_rt_tell() {     # bash itself calls a handler, perhaps in a subshell, which cannot ask
+  local _rt_label=${_rt_command#"$_rt_name"}
+  case $_rt_label in
+    *\`* | *\$\(* | *[\<\>][!\&]* | *\$\{*[=?\[]* | *FUNCNAME* | *BASH_* | *RANDOM*) ;;    # it does more
+    *)
+      set -- "${_rt_arguments[@]}"
+      eval "set -- $_rt_label"
+      _rt_label=${1-$_rt_name} ;;
+  esac
+  builtin printf '%s\0' 4 failed "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
 }
 _rt_step() {
   local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
@@ -9205,10 +9206,7 @@ class ScriptRun(Run):
         elif sites and sites[0].path:  # a pipeline
             self.explain(sites[0].test, "its tests run in a subshell")
         if words and words[0] in self.options.handlers:
-            label = [*words[:2]][-1]
-            if can_change(label) or re.search(WHERE, label):
-                label = shlex.quote(label.strip("\"'"))
-            return f'_rt_join; local _rt_label={label}; _rt_ask failed "$_rt_label" "$_rt_status" {line}; _rt_site=1'
+            return "_rt_join; _rt_tell; _rt_site=1"
         return ""
 
     def on_doubts(self, _offset: int, text: str) -> str:
@@ -9241,8 +9239,12 @@ class ScriptRun(Run):
             f"_rt_paths=({' '.join(site.names)}); _rt_hand; _rt_site=1"
         )
 
-    def on_failed(self, _offset: int, label: str, status: str, line: str) -> str:
-        """Bash itself is about to call a handler: a test has failed that was no job for the slots."""
+    def on_failed(self, _offset: int, label: str, status: str, line: str) -> None:
+        """Bash itself is about to call a handler: a test has failed that was no job for the slots.
+
+        It does not wait for an answer, which a subshell could not read.
+        """
+        label = clean_label(label.strip(" \"'"))
         test = TestLine(
             self.name,
             int(line),
@@ -9250,7 +9252,7 @@ class ScriptRun(Run):
             label,
             key_of([label]),
             Attributes(),
-            label=clean_label(label),
+            label=label,
         )
         failed = self.script_test(test)
         result = Result(failed, Outcome.FAILED, status=int(status) or 1)
@@ -9258,19 +9260,13 @@ class ScriptRun(Run):
         self.schedule.results[failed] = [result]
         self.record.attempt_end(result)
         self.record.test_end(result)
-        return ""
-
-    def on_told(self, *words: Any) -> None:
-        """A subshell is about to call a handler, and does not wait for an answer."""
-        self.on_failed(*words)
 
     def on_ends(self, _offset: int, line: str, command: str) -> str:
         """Bash is about to end something with the status of a test, perhaps, which it does not know."""
         for test in self.tests[-1:]:
-            for result in self.schedule.results.get(test, [])[-1:]:
-                if self.options.fails(result.outcome):
-                    end = f"{self.name}:{line}:{command}"
-                    self.certainty.fears.append(ahead_of(end, test))
+            if self.options.fails(self.schedule.results[test][-1].outcome):
+                end = f"{self.name}:{line}:{command}"
+                self.certainty.fears.append(ahead_of(end, test))
         return ""
 
     def on_alone(self, _offset: int, line: str, command: str) -> str:
