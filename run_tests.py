@@ -7035,6 +7035,8 @@ PREFIXES = (
 # What stands for a command that looks at the status of the one before it, and for the end of a function or file.
 LOOKS = "$?"
 LAST = "}"
+# What stands among these where the status is looked at otherwise too, so that `set -e` does not count.
+GUARDED = "&&"
 ANY = "$"  # among variables, one whose name only bash knows
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 
@@ -7114,11 +7116,10 @@ class Call(NamedTuple):
     """A simple command of a script, which may call a function that has tests."""
 
     node: Node
-    followers: Set[str]  # what bash may come to behind it (`next_names`), or LAST
-    is_guarded: bool  # its status is looked at, so that `set -e` does not count in it
+    followers: Set[str]  # what bash may come to behind it (`next_names`), LAST or GUARDED
 
 
-UNKNOWN = Call(Node(""), {LOOKS}, True)  # a command that was not read
+UNKNOWN = Call(Node(""), {LOOKS, GUARDED})  # a command that was not read
 
 
 class Frame(NamedTuple):
@@ -7188,7 +7189,7 @@ def can_change(words: str) -> bool:
 
 
 def changed_by(node: Node) -> Set[str]:
-    """The variables that a simple command changes, perhaps with some other names; ANY if only bash knows."""
+    """The variables that a command changes, but for those in it, perhaps with other names; ANY if only bash knows."""
     words = words_of(node)
     text = " ".join(words)
     assigned = [word.partition("=")[0] for word in words]
@@ -7196,7 +7197,9 @@ def changed_by(node: Node) -> Set[str]:
     for inner in nested(text):
         if re.search(CHANGES_IN_SUM, inner):
             names.update(re.findall(NAME, inner))
-    if node.name == "local":
+    if node.kind in ("for", "select"):
+        names.add(words[0])
+    elif node.name == "local":
         names.update(re.findall(rf" -\w*n\b.*?=[\"']?({NAME}|\$)", text))
     elif node.name in ASSIGNING or (node.name == "printf" and " -v" in text):
         names.update(re.findall(NAME, text.replace(" -v", " ")))
@@ -7327,8 +7330,7 @@ def read_handler(
     defined = [node for node in reached if node.kind == "function"]
     for body in (nodes, *(node.parts() for node in defined)):
         commands = list(walk(body))
-        changed = {node.words[0].text for node in commands if node.kind in ("for", "select")}
-        changed.update(*map(changed_by, commands))
+        changed = set().union(*map(changed_by, commands))
         changes |= changed.difference(*map(locals_of, commands))
     for node in simple:
         sets = [word[1:] for word in words_of(node)[1:]]
@@ -7537,6 +7539,8 @@ class ScriptFile:
 
         `followers`: what bash may come to behind the list.
         """
+        if self.guards:
+            followers = followers | {LOOKS}
         begins_unseen = False
         previous: Nodes = ()  # what bash has come to last, perhaps
         has_begun = False  # it has come to something
@@ -7550,15 +7554,14 @@ class ScriptFile:
             behind = at
             if rest is not None:
                 behind += rest.more
-                self.add_call(rest.command, {LOOKS}, True)
+                self.add_call(rest.command, {LOOKS, GUARDED})
             after = followers
             for following in statements[behind : behind + 1]:
                 after = next_names(following)
             for number, node in enumerate(statement):
                 is_guarded = node.after in ("&&", "||") or node.lead == "!"
-                seen_by = after.union([LOOKS] * is_guarded)
                 self.guards += is_guarded
-                is_hidden = self.is_unseen(node, why, seen_by) or (
+                is_hidden = self.is_unseen(node, why, after) or (
                     number == 0 < len(statement) - 1 and why.endswith("background")
                 )
                 self.guards -= is_guarded
@@ -7574,11 +7577,13 @@ class ScriptFile:
         self.depth -= 1
         return begins_unseen
 
-    def add_call(self, node: Node, followers: Set[str], is_guarded: bool) -> None:
+    def add_call(self, node: Node, followers: Set[str]) -> None:
         """Note where a simple command stands, and those behind it in its pipeline."""
+        if self.guards:
+            followers = followers | {LOOKS, GUARDED}
         for each in walk([node]):
             for line in self.lines_of(each):
-                self.calls.setdefault(line, []).append(Call(each, followers, is_guarded))
+                self.calls.setdefault(line, []).append(Call(each, followers))
 
     def wait_after(self, nodes: Iterable[Node]) -> None:
         """Let bash wait when it has come to these commands."""
@@ -7592,9 +7597,7 @@ class ScriptFile:
         if node.name == "coproc":
             return True
         if not node.kind:
-            is_guarded = self.guards > 0
-            seen_by = followers.union([LOOKS] * is_guarded)
-            self.add_call(node, seen_by, is_guarded)
+            self.add_call(node, followers)
             if forks:  # perhaps, and the trap with it
                 self.wait_after([node])
             return False
@@ -7888,21 +7891,14 @@ def head_of(node: Node) -> str:
 
 def without_calm(text: str) -> str:
     """Bash with the names in each `$(…)` in its place, if its commands look at nothing but their words."""
-    start = 0
-    while True:
-        found = re.compile(SUBSHELL).search(text, start)
-        if found is None:
-            return text
-        start = found.end()
-        end = end_of_nest(text, start, ")")
-        inner = text[start : end - 1]
+    for inner in nested(text, SUBSHELL):
         nodes = list(walk(Reader(inner).nodes))
         if nodes and all(
             node.name in WORDS_ALONE and is_calm(node, set(), WORDS_ALONE) for node in nodes
         ):
             names = re.findall(NAME, inner)
-            text = " ".join([text[: found.start()], *names, text[end:]])
-            start = 0
+            text = text.replace(f"$({inner}", " ".join(["", *names, ""]))
+    return text
 
 
 def makes_names(node: Node) -> bool:
@@ -9441,7 +9437,8 @@ class ScriptRun(Run):
             may_look = is_watched or self.script.has_aliases
             return "what follows may look at its status" * may_look
         calls = chain.from_iterable(place.callers)
-        return "what calls it may look at its status" * any(call.is_guarded for call in calls)
+        is_guarded = any(GUARDED in call.followers for call in calls)
+        return "what calls it may look at its status" * is_guarded
 
     def hand(self, handed: Handed) -> None:
         """A test is on its way."""
