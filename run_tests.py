@@ -8022,7 +8022,7 @@ _rt_unskip() {
 _rt_tell() {     # bash itself calls a handler, perhaps in a subshell, which cannot ask
   local _rt_label=${_rt_command#"$_rt_name"}
   case $_rt_label in
-    *\`* | *\$\(* | *[\<\>][!\&]* | *\$\{*[=?\[]* | *FUNCNAME* | *BASH_* | *RANDOM*) ;;    # it does more
+    *\`* | *\$[\(\[]* | *[\<\>][!\&]* | *\$\{*[=?\[]* | *\$\{*++* | *FUNCNAME* | *BASH_* | *RANDOM*) ;;    # it does more
     *)
       set -- "${_rt_arguments[@]}"
       eval "set -- $_rt_label"
