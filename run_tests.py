@@ -7606,7 +7606,7 @@ class ScriptFile:
             self.definitions += 1
             self.functions.setdefault(name, []).append(node)
             outer, self.function = self.function, name
-            if self.visit(list(node.parts()), "", {LAST}):
+            if self.visit(node.bodies[0], "", {LAST}):
                 self.unseen.add(name)
             self.function = outer
             return name in self.tells.handlers  # the trap does not see definitions
@@ -7691,7 +7691,7 @@ class ScriptFile:
         start = self.text[first.start : command.start]
         end = max(node.end for node in (*statement, *nodes))
         own = set().union(*map(locals_of, walk(nodes)))
-        if not self.has_all(own, self.text[first.start : end]):
+        if not own.isdisjoint(re.findall(NAME, self.around(self.text[first.start : end]))):
             return None
         text = start + RETURN + self.text[command.end : end]
         plain = with_plain_status(text)
@@ -7702,14 +7702,10 @@ class ScriptFile:
         path, _ = path_of(chain(statement, *following[:more]))
         return Rest(command, nodes, plain, more, always, path[1:])
 
-    def has_all(self, names: Iterable[str], text: str) -> bool:
-        """Whether a piece of the function that is being read has all mentions of these names in it."""
+    def around(self, text: str) -> str:
+        """The function that is being read, without this piece of it; empty outside of functions."""
         definitions = self.functions.get(self.function, ())
-        function = "".join(node.text for node in definitions[-1:])
-        mentions = [rf"\b{re.escape(name)}\b" for name in names]
-        return all(
-            len(re.findall(each, function)) == len(re.findall(each, text)) for each in mentions
-        )
+        return "".join(node.text.replace(text, "", 1) for node in definitions[-1:])
 
     def statements_on_status(self, following: Sequence[Sequence[Node]]) -> List[Node]:
         """The statements that look at the status before them, or at what the first of them make of it."""
@@ -7772,19 +7768,17 @@ class ScriptFile:
     ) -> None:
         """Note a test, and the commands that are to run where it fails."""
         text = ""
-        end = 0
         path: Nodes = path_of([command])[0][1:]
         if rest is not None:
             text = rest.text
             path = rest.path
         elif handler:
             text = self.text[handler[0].start : handler[-1].end]
-            end = self.text.find("||", command.end, handler[0].start)
         why, why_wait = self.examine(handler, text, rest)
         if command.start > self.alone_from:
             why_wait = "`#: one-by-one`"
         site = Site(
-            self.test_line(command, handler, end),
+            self.test_line(command, handler),
             words_of(command),
             text,
             handler,
@@ -7830,24 +7824,22 @@ class ScriptFile:
             before = token.text
         return [word for word in words if not can_change(word)]
 
-    def test_line(self, command: Node, handler: Nodes, end: int) -> TestLine:
-        """A test as a list would have it, labelled by what its handler is called with, if it is.
-
-        `end`: the offset of the `||` behind it, if there is one.
-        """
+    def test_line(self, command: Node, handler: Nodes) -> TestLine:
+        """A test as a list would have it, labelled by what its handler is called with, if it is."""
         text = command.text
         words = [token.text for token in command.words]
         masks = [token for token in command.assigned if is_mask(token)]
         for token in reversed(masks):  # its own mask is what the test has been given
             start = token.start - command.start
-            name = token.text.partition("=")[0]
+            end_of_mask = token.end - command.start
+            name, _, value = token.text.partition("=")
             # One that the runner does not allot stays what it is.
-            text = f"{text[:start]}{name}=${{{name}-{token.text.partition('=')[2]}}}{text[start + len(token.text) :]}"
-        if self.depth == 1:  # bash names a command's line when it has read the `||`
-            text += " \\\n" * self.text.count("\n", command.end, end)
+            text = f"{text[:start]}{name}=${{{name}-{value}}}{text[end_of_mask:]}"
+        if self.depth == 1 and handler:  # bash names a command's line when it has read the `||`
+            gap, _, _ = self.text[command.end : handler[0].start].rpartition("||")
+            text += " \\\n" * gap.count("\n")
         calls = [node for node in walk(handler) if node.name in self.tells.handlers]
-        labels = [token.text for node in calls for token in node.words[1:2]]
-        label = "".join(labels[:1])
+        label = "".join(token.text for node in calls[:1] for token in node.words[1:2])
         if not label or can_change(label) or re.search(WHERE, label):
             label = expandable(label.strip("\"'") or " ".join(words), is_command=True)
             label = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", label)
@@ -8805,11 +8797,9 @@ class Script:
 
     def calls_of(self, frame: Frame) -> Sequence[Call]:
         """The commands that may have called a function or sourced a file; if none is found, one that may be any."""
-        names = [frame.name]
-        if frame.name == "source":
-            names.append(".")
         file = self.files.get(frame.source)
         on_line = file.calls.get(int(frame.line), []) if file else []
+        names = (frame.name, ".")  # which is `source`
         found = [call for call in on_line if call.node.name in names or "$" in call.node.name]
         if not found or any(is_wild(call.node) for call in on_line):
             return [UNKNOWN]
@@ -8936,10 +8926,9 @@ class Certainty:
 
         A program may look at all that is exported.
         """
-        has_seen = self.is_indirect or not self.seen.isdisjoint(changed)
-        by_name = changed and has_seen
         of_shell = any(name.startswith(" ") for name in changed)
-        if not (by_name or of_shell or is_exported):
+        is_wide = self.is_indirect or of_shell or is_exported
+        if not changed or (self.seen.isdisjoint(changed) and not is_wide):
             return []
         # Each with its first word: if that is a function, what it runs is told by itself.
         texts = [(text, text.split(":", 2)[2].split(" ")[0]) for text in self.ran]
