@@ -7189,7 +7189,7 @@ def can_change(words: str) -> bool:
 
 
 def changed_by(node: Node) -> Set[str]:
-    """The variables that a command changes, but for those in it, perhaps with other names; ANY if only bash knows."""
+    """The variables that a simple command or the head of a loop changes, and perhaps more; ANY if only bash knows."""
     words = words_of(node)
     text = " ".join(words)
     assigned = [word.partition("=")[0] for word in words]
@@ -8011,14 +8011,18 @@ _rt_unskip() {
   [[ ! $_rt_skipped ]] || shopt -u extdebug
   _rt_skipped=
 }
+_rt_expand() {   # the values of the words behind a command's name, in _rt_said
+  set -- "${_rt_arguments[@]}"
+  eval "set -- ${_rt_command#"$_rt_name"}"
+  _rt_said=("$@")
+}
 _rt_tell() {     # bash itself calls a handler, perhaps in a subshell, which cannot ask
   local _rt_label=${_rt_command#"$_rt_name"}
   case $_rt_label in
-    *\`* | *\$[\(\[]* | *[\<\>][!\&]* | *\$\{*[=?\[]* | *\$\{*++* | *FUNCNAME* | *BASH_* | *RANDOM*) ;;    # it does more
+    *\`* | *\$[\(\[]* | *[\<\>][!\&]* | *\$\{*[=?\[]* | *\$\{*++* | *FUNCNAME* | *BASH_* | *RANDOM*) ;; # it does more
     *)
-      set -- "${_rt_arguments[@]}"
-      eval "set -- $_rt_label"
-      _rt_label=${1-$_rt_name} ;;
+      _rt_expand
+      _rt_label=${_rt_said-$_rt_name} ;;
   esac
   builtin printf '%s\0' 4 failed "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
 }
@@ -8070,9 +8074,8 @@ _rt_step() {
 _rt_scan_sourced() { # a file may be another than before, and one of functions alone does not tell of itself
   _rt_files=() _rt_calm=() _rt_from=$PWD
   [[ $_rt_command != *[\`\(]* ]] || return
-  set -- "${_rt_arguments[@]}"
-  eval "set -- ${_rt_command#"$_rt_name"}"
-  [[ ! -f ${1-} ]] || _rt_ask scan "$1" "$PWD"
+  _rt_expand
+  [[ ! -f ${_rt_said-} ]] || _rt_ask scan "$_rt_said" "$PWD"
 }
 _rt_hear() {     # a command has a status of its own, but for heads of loops and the like, and calls of functions
   case $_rt_name in
@@ -8082,21 +8085,19 @@ _rt_hear() {     # a command has a status of its own, but for heads of loops and
 }
 _rt_look_at_end() {  # `exit $NAME` behind a test ends with the status before it where nothing is left of the word
   [[ $_rt_command == *\$* && $_rt_command != *[\`\(]* ]] || return
-  set -- "${_rt_arguments[@]}"
-  eval "set -- ${_rt_command#"$_rt_name"}"
-  (($#)) || {
+  _rt_expand
+  [[ ${_rt_said+set} ]] || {
     _rt_join
     _rt_ask ends "$_rt_line" "$_rt_command"
   }
 }
 _rt_expect_lines() { # `eval` gives its text the lines of the file from its own on: no test of the file stands there
-  local _rt_n
+  local _rt_n _rt_ends
   _rt_calm=()
   [[ $_rt_command != *[\`]* && $_rt_command != *'$('* ]] || return
-  set -- "${_rt_arguments[@]}"
-  eval "set -- ${_rt_command#eval}"
-  set -- "${*//[!$'\n']/}"
-  for ((_rt_n = 1; _rt_n <= ${#1}; _rt_n++)); do _rt_evaluated[_rt_line + _rt_n]=1; done
+  _rt_expand
+  _rt_ends=${_rt_said[*]//[!$'\n']/}
+  for ((_rt_n = 1; _rt_n <= ${#_rt_ends}; _rt_n++)); do _rt_evaluated[_rt_line + _rt_n]=1; done
 }
 _rt_ask_site() {
   local _rt_stack=() _rt_called_at _rt_n
@@ -8662,8 +8663,7 @@ class Script:
         """Read a file of the script, and others again whose loops go through what its handlers change."""
         values = re.findall(NAMED_VALUE, text)
         globs = re.findall(NAMED_VALUE, re.sub(r"\$\{\w+[^-:=+\w][^}]*\}|\$[?*]", "", text))
-        named = (name for name, value in globs if re.search(r"[*?[]", value))
-        self.patterns.update(named)
+        self.patterns.update(name for name, value in globs if re.search(r"[*?[]", value))
         self.patterns |= named_by(self.patterns, values)
         file = self.files[source] = ScriptFile(
             source, text, self.tells, self.changes | self.patterns
@@ -9027,7 +9027,7 @@ class ScriptRun(Run):
         return ScriptShell(job, self.host.reaper, self.inbox.put)
 
     def start_script(self) -> None:
-        """Raises OSError."""
+        """Let bash begin, and say what there is to say of the script. Raises OSError."""
         file = self.script.files[self.name]
         self.introduce(file)
         folder = self.host.reaper.scratch.path()
@@ -9130,23 +9130,19 @@ class ScriptRun(Run):
                 self.explain(site.test, why)
         if file.name != self.name or self.sequential:
             return
-        several = [
-            site
-            for site, why in file.found
-            if not why and asks_for_several(site.test, self.options)
-        ]
-        if several:
+        ahead = [site.test for site, why in file.found if not why]
+        several = [test for test in ahead if asks_for_several(test, self.options)]
+        for test in several[:1]:
             warn(
-                f"{several[0].test.file}:{several[0].test.line}: this looks like a test of several GPUs, and gets "
-                "as many as it says, or all; `#: gpus=1` behind it says otherwise"
+                f"{file.name}:{test.line}: this looks like a test of several GPUs, and gets as many as it says, or "
+                "all; `#: gpus=1` behind it says otherwise"
             )
-        ahead = sum(not why for _, why in file.found)
-        if ahead > 1 and self.script.tells.looks and not self.options.one_by_one:
+        if len(ahead) > 1 and self.script.tells.looks and not self.options.one_by_one:
             way = "no handlers"
             if re.search(r"(?m)^\s*set -\w*e", file.text) and "set +e" not in file.text:
                 way = "set -e"
             warn(
-                f"{file.name}: {way}: {ahead} commands look like tests, and may run ahead of each other; "
+                f"{file.name}: {way}: {len(ahead)} commands look like tests, and may run ahead of each other; "
                 "--one-by-one stops that"
             )
 
@@ -9210,7 +9206,8 @@ class ScriptRun(Run):
         if not site.test.has_mask and self.machine.variables:
             mask = f"${{{self.machine.variables[0]}-}}"
         named = self.script.reach(site.handler, {})
-        calls = " ".join(named & self.script.functions.keys())
+        functions = {*self.script.functions, *self.options.handlers}
+        calls = " ".join(named & functions)
         said = [*site.words]
         if site.rest is None:
             said += chain.from_iterable(map(words_of, site.nodes))
@@ -9372,9 +9369,6 @@ class ScriptRun(Run):
         why = self.bare_obstacle(line, place, said, reaction) * (not site.handler)
         if why:
             return why
-        called = {node.name for node in walk(site.nodes)} & set(self.options.handlers)
-        if not called <= self.script.functions.keys():
-            return "its handler is no function"
         if "BASH_SOURCE" in line.body and line.file != self.name:
             return "BASH_SOURCE is not its own"
         if said.reads == "other" and (self.sequential or not site.is_in_reader):
