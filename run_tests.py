@@ -7550,14 +7550,14 @@ class ScriptFile:
             why = obstacle
             if statement[-1].after == "&":
                 why = "it runs in the background"
-            rest = self.rest = self.rest_of(statement, statements[at:])
-            behind = at
+            following = statements[at:]
+            rest = self.rest = self.rest_of(statement, following)
             if rest is not None:
-                behind += rest.more
+                following = following[rest.more :]
                 self.add_call(rest.command, {LOOKS, GUARDED})
             after = followers
-            for following in statements[behind : behind + 1]:
-                after = next_names(following)
+            if following:
+                after = next_names(following[0])
             for number, node in enumerate(statement):
                 is_guarded = node.after in ("&&", "||") or node.lead == "!"
                 self.guards += is_guarded
@@ -7568,7 +7568,10 @@ class ScriptFile:
                 if is_hidden:
                     begins_unseen |= not (has_begun or number)
                     self.wait_after(statement[:number] or previous)
-            self.find_site(statement, rest, why, after)
+            if rest is not None:
+                self.add_site(rest.command, rest.nodes, why, after, rest)
+            else:
+                self.find_site(statement, why, after)
             if is_seen(statement[0]):
                 previous = statement
                 has_begun = True
@@ -7731,18 +7734,9 @@ class ScriptFile:
             return False
         return not node.words or node.name in MAY_BE_PUT_OFF | self.functions.keys()
 
-    def find_site(
-        self,
-        statement: Nodes,
-        rest: Optional[Rest],
-        obstacle: str,
-        followers: Set[str],
-    ) -> None:
-        """Note the test in `command || handler`, if the statement ends so, or one that looks like a test."""
+    def find_site(self, statement: Nodes, obstacle: str, followers: Set[str]) -> None:
+        """Note the test in `command || handler`, if the statement ends so, or those that look like tests."""
         handler = statement[-1]
-        if rest is not None:
-            self.add_site(rest.command, rest.nodes, obstacle, followers, rest)
-            return
         is_handled = handler.before == "||" and not handler.lead and handler.kind in ("", "{")
         if is_handled and not (handler.kind and handler.redirects):
             names = {node.name for node in walk([handler])}
@@ -9615,7 +9609,7 @@ class ScriptRun(Run):
         status = shell_status(self.shell.status)
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
-        if not self.tests and not self.alone and not self.sequential:
+        if not (self.tests or self.alone or self.sequential):
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         for place, why in list(self.alone.items())[:1]:
             warn(
