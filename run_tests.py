@@ -8897,7 +8897,7 @@ class Certainty:
         self.reacted |= changed
         borrowed = reaction.borrowed
         exported = with_attribute("x", changed, then, after)
-        seen = self.who_has_seen(changed, later, after, bool(exported))
+        seen = self.who_has_seen(changed, later, after, exported)
         if any(name in borrowed or name.startswith(" set ") for name in changed):
             seen.append(f"{reaction.handed.test.where}:the script")
         self.doubt(reaction.handed, seen, status)
@@ -8914,14 +8914,14 @@ class Certainty:
         changed: Set[str],
         later: Sequence[Handed],
         state: Mapping[str, str],
-        is_exported: bool,
+        exported: Set[str],
     ) -> List[str]:
         """What has run ahead, `file:line:command`, and may have looked at what has changed.
 
         A program may look at all that is exported.
         """
         of_shell = any(name.startswith(" ") for name in changed)
-        is_wide = self.is_indirect or of_shell or is_exported
+        is_wide = self.is_indirect or of_shell or exported
         if not changed or (self.seen.isdisjoint(changed) and not is_wide):
             return []
         # Each with its first word: if that is a function, what it runs is told by itself.
@@ -8934,7 +8934,7 @@ class Certainty:
             command = text.split(":", 2)[2]
             names = self.script.reach(command, state, called)
             is_program = not called or re.match(self.script.tells.calm, called)
-            sees_exports = is_exported and is_program
+            sees_exports = exported and is_program
             sees_any = re.search(INDIRECT, command)
             if sees_exports or sees_any or not names.isdisjoint(changed):
                 seen.append(text)
@@ -9199,9 +9199,9 @@ class ScriptRun(Run):
         label, _, junit, first, mask = site.test.to_expand()
         if not site.test.has_mask and self.machine.variables:
             mask = f"${{{self.machine.variables[0]}-}}"
-        named = self.script.reach(site.handler, {})
-        functions = {*self.script.functions, *self.options.handlers}
-        calls = " ".join(named & functions)
+        named = self.script.reach(site.handler, {}) & self.script.functions.keys()
+        called = {node.name for node in walk(site.nodes)}.intersection(self.options.handlers)
+        calls = " ".join(named | called)
         said = [*site.words]
         if site.rest is None:
             said += chain.from_iterable(map(words_of, site.nodes))
