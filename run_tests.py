@@ -7035,7 +7035,7 @@ PREFIXES = (
 # What stands for a command that looks at the status of the one before it, and for the end of a function or file.
 LOOKS = "$?"
 LAST = "}"
-# What stands among these where the status is looked at otherwise too, so that `set -e` does not count.
+# What stands there too for a guarded command (`cmd || …`, `if cmd`), in which `set -e` does not count.
 GUARDED = "&&"
 ANY = "$"  # among variables, one whose name only bash knows
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
@@ -8567,7 +8567,7 @@ OWN_LIFE = names_in("LINES COLUMNS BASH_EXECUTION_STRING PWD OLDPWD") | {
     " set functrace",
     " shopt extdebug",
 }
-# What the state in which a handler runs has not as it was.
+# What is not as it was in the state in which a handler runs.
 NOT_KEPT = names_in("OLDPWD DIRSTACK") | {reader.variable for reader in READERS}
 INDIRECT = rf"\$\{{!{NAME}\}}|(?:declare|local|typeset) -\w*n"  # names that stand in variables
 
@@ -9108,15 +9108,15 @@ class ScriptRun(Run):
             text = list_text(path)
         except ListError:
             self.script.is_wild = True
-        if before is None or before.text != text:
-            # Two files have this name, and of which one a function is, nobody knows.
-            if before is not None:
-                text = ""
+        if before is None:
             self.introduce(self.script.read(source, text))
+        elif before.text != text:
+            # Two files have this name, and of which one a function is, nobody knows.
+            self.script.read(source, "")
         return '_rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n' + self.script.tables()
 
     def introduce(self, file: ScriptFile) -> None:
-        """Say what there is to say of a file: what its tests are, if it does not say so, or that there are none."""
+        """Say of a file its mistakes, why tests of it run alone, and how many commands only look like tests."""
         for message in file.mistakes:
             tell(message)
         for site, why in file.found:
