@@ -9657,7 +9657,7 @@ def paths_of(directory: str, *names: str) -> Dict[str, bool]:
             is_own = not os.path.exists(path)
         else:
             is_test_file = re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path)
-            is_own = bool(is_test_file) and os.path.exists(path)
+            is_own = bool(is_test_file) and ("$" in path or os.path.exists(path))
         paths[path] = is_own or paths.get(path, False)
     return paths
 
@@ -9671,6 +9671,7 @@ def shell_status(status: int) -> int:
 
 def list_script(script: Script, trace: Trace) -> int:
     """Print what a dry reading finds: each test, and why it does not run ahead; returns the exit code."""
+    named: Dict[str, str] = {}  # of files, the place of the last test above that names them
     for file in script.files.values():
         for site, why in file.found:
             test = site.test
@@ -9685,10 +9686,16 @@ def list_script(script: Script, trace: Trace) -> int:
             held = re.search(stops, file.text)
             if held is not None:
                 why = why or f"`{held.group().strip()}` may keep it from running ahead"
+            why = why or site.why_wait
+            place = f"{file.name}:{test.line}"
+            for path, is_own in paths_of(os.getcwd(), *map(unquoted, site.names)).items():
+                if path in named:
+                    name = os.path.relpath(path)
+                    why = why or f"waits for {named[path]}, which names {name} too"
+                if is_own:
+                    named[path] = place
             label = clean_label(re.sub(EXPANDABLE, r"\1\2", unquoted(test.label)))
-            trace.line(
-                f"{label}\t{file.name}:{test.line}\t{why or site.why_wait or 'runs ahead'}"
-            )
+            trace.line(f"{label}\t{place}\t{why or 'runs ahead'}")
         if not file.found:
             warn(NO_TESTS)
     trace.flush()

@@ -427,6 +427,9 @@ class FeatureTest(ScriptCase):
                   "test_f || exit 1"): [
                 'pytest "${A}/$B":3:runs ahead', "test_f:6:`set -eu` may keep it from running ahead"],
             lines("trap 'date' ERR", "pytest a"): ["pytest a:2:`trap 'date' ERR` may keep it from running ahead"],
+            lines("pytest $D/test_a.py", "pytest $D/test_a.py -k b"): [
+                "pytest $D/test_a.py:1:runs ahead",
+                "pytest $D/test_a.py -k b:2:waits for test.sh:1, which names $D/test_a.py too"],
         }.items():
             ran = self.conduct(text, "--list")
             told = [line.replace("\ttest.sh:", ":").replace("\t", ":") for line in ran.text.splitlines()]
