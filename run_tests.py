@@ -1314,27 +1314,32 @@ def no_bash(error: OSError) -> MachineError:
 def split_list(parsed: ListFile) -> Iterator[Tuple[int, int, str]]:
     """The first line of each command, from 0, the line behind it, and its text. Mistakes are added to the list.
 
-    The bash that reads them knows nothing of ours, and runs none of it. Raises MachineError.
+    The bash that reads them knows nothing of ours, and runs none of it. What it has read is parsed while it goes on.
+    Raises MachineError.
     """
     try:
-        bash = subprocess.run(
+        bash: Any = subprocess.Popen(
             ["bash", "-c", SPLITTER, PROGRAM, str(COMMAND_LINES)],
             env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
-            input=to_bytes("\n".join(parsed.lines)),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            check=False,
         )
     except OSError as error:
         raise no_bash(error) from None
     end = 0
-    for first, last, said in re.findall(r"(?m)^(\d+) (\d+) (.*)\n", to_text(bash.stdout)):
-        start = int(first)
-        end = int(last) + 1
-        if said:
-            parsed.complain(start + 1, f"{said} (in the command that begins here)")
-        else:
-            yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
-    if not bash.stdout.endswith(b"end\n"):
+    said = b""
+    with bash:
+        with suppress(BrokenPipeError), bash.stdin:  # it reads all before it prints anything
+            bash.stdin.write(to_bytes("\n".join(parsed.lines)))
+        for said in bash.stdout:
+            for first, last, why in re.findall(r"^(\d+) (\d+) (.*)\n", to_text(said)):
+                start = int(first)
+                end = int(last) + 1
+                if why:
+                    parsed.complain(start + 1, f"{why} (in the command that begins here)")
+                else:
+                    yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
+    if said != b"end\n":
         parsed.complain(end + 1, "bash dies of this command, or of one of those below")
 
 
