@@ -7711,9 +7711,10 @@ class ScriptFile:
         return Rest(command, nodes, plain, more, always, path[1:])
 
     def around(self, text: str) -> str:
-        """The function that is being read, without this piece of it; empty outside of functions."""
-        definitions = self.functions.get(self.function, ())
-        return "".join(node.text.replace(text, "", 1) for node in definitions[-1:])
+        """The function that is being read, without this piece of it; the piece where there is no function."""
+        for node in self.functions.get(self.function, ())[-1:]:
+            return node.text.replace(text, "", 1)
+        return text
 
     def statements_on_status(self, following: Sequence[Sequence[Node]]) -> List[Node]:
         """The statements that look at the status before them, or at what the first of them make of it."""

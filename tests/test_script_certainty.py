@@ -493,6 +493,7 @@ set -x⏎N=()⏎for t in a b c; do⏎pytest $t --exit=$([ $t = b ] && echo 3)⏎
 if [[ $rc -eq 0 ]]; then echo "@ $t"; else N+=("$t"); fi⏎done⏎exit ${#N[@]}
 pytest a --exit=1; RET=$((RET*2+$?)); pytest b; RET=$((RET*2+$?)); pytest c --exit=1; RET=$((RET*2+$?)); exit $RET
 x=1⏎pytest a --exit=1⏎x=$((x+$?))⏎x=5⏎pytest b⏎x=$((x+$?))⏎exit $x ¦ if pytest a --exit=1; then RET=2; fi⏎exit $RET
+pytest a --exit=7; local rc=$?; if [ "${rc:-0}" = 0 ]; then BAD=1; fi⏎pytest b⏎exit $BAD
 f() { local rc=7; pytest $1; rc=$?; if [ $rc -ne 0 ]; then echo "@ $rc"; fi; :; }⏎f --exit=2⏎f⏎rc=3⏎f --exit=4⏎exit $rc
 f() { local rc; echo "@ <$rc>"; pytest $1; rc=$?; echo "@ $rc"; }⏎f --exit=2⏎f⏎exit $rc ¦ pytest a --exit=1⏎rc=$?⏎
 exec true $rc
