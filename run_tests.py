@@ -523,10 +523,6 @@ class Result(NamedTuple):
         """The indices of the GPUs that it had."""
         return frozenset(device.index for device in self.lease.devices if device.token)
 
-    def leaks(self) -> str:
-        """`leaked: 2 processes`, for a test that has left some."""
-        return "leaked: " + counted(len(self.leaked), "process", "processes")
-
 
 Attempts = Sequence[Sequence[Result]]  # of each test all attempts, in list order
 
@@ -541,6 +537,11 @@ def counted(count: int, one: str, many: str = "") -> str:
     if count == 1:
         return f"1 {one}"
     return f"{count} {many or one + 's'}"
+
+
+def told_leaks(leaked: Words) -> str:
+    """`leaked: 2 processes`."""
+    return "leaked: " + counted(len(leaked), "process", "processes")
 
 
 def show_memory(mib: float) -> str:
@@ -1332,13 +1333,16 @@ def split_list(parsed: ListFile) -> Iterator[Tuple[int, int, str]]:
         with suppress(BrokenPipeError), bash.stdin:  # it reads all before it prints anything
             bash.stdin.write(to_bytes("\n".join(parsed.lines)))
         for said in bash.stdout:
-            for first, last, why in re.findall(r"^(\d+) (\d+) (.*)\n", to_text(said)):
-                start = int(first)
-                end = int(last) + 1
-                if why:
-                    parsed.complain(start + 1, f"{why} (in the command that begins here)")
-                else:
-                    yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
+            found = re.match(rb"(\d+) (\d+) (.*)\n", said)
+            if found is None:  # the last line
+                continue
+            start = int(found.group(1))
+            end = int(found.group(2)) + 1
+            why = to_text(found.group(3))
+            if why:
+                parsed.complain(start + 1, f"{why} (in the command that begins here)")
+            else:
+                yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
     if said != b"end\n":
         parsed.complain(end + 1, "bash dies of this command, or of one of those below")
 
@@ -1867,8 +1871,9 @@ def slug(label: str) -> str:
 
 def stem_of(test: TestLine, label: str) -> str:
     """The name of a test's log: that of the JUnit file it names, else a slug of its label."""
-    stem = "pytest_" * test.is_target + slug(label)
-    if test.junit:
+    if not test.junit:
+        stem = "pytest_" * test.is_target + slug(label)
+    else:
         stem = os.path.splitext(os.path.basename(test.junit))[0]
         if not 0 < len(to_bytes(stem)) <= STEM_BYTES or re.search(CONTROL, stem):
             stem = slug(stem)
@@ -3670,7 +3675,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         reason = f"its JUnit file is {fault}"
     elif passed and event.leaked and options.leaks == "fail":
         cause = Cause("leaked processes")
-        reason = "leaked: " + counted(len(event.leaked), "process", "processes")
+        reason = told_leaks(event.leaked)
     elif passed and not is_first:
         outcome = Outcome.FLAKY
     elif outcome is Outcome.FAILED and is_skip and is_first:
@@ -4495,14 +4500,17 @@ def junit_fault(path: Optional[str], before: Optional[str]) -> Tuple[str, int, b
     from xml.parsers import expat
 
     parser = expat.ParserCreate(namespace_separator="}")
-    found: Dict[str, int] = collections.Counter()  # elements, by their tags
+    found = dict.fromkeys(("testcase", "failure", "error", "skipped", "xfail"), 0)
     counted_by_suites = 0
 
     def on_start(name: str, attributes: Mapping[str, str]) -> None:
         nonlocal counted_by_suites
         tag = name.rpartition("}")[2]
-        if attributes.get("type") != "pytest.xfail":  # a `skipped` that has run
+        if tag in found:
             found[tag] += 1
+            found["xfail"] += (
+                attributes.get("type") == "pytest.xfail"
+            )  # a `skipped` that has run
         if tag in ("testsuite", "testsuites"):
             counts = [attributes.get(key, "") for key in ("failures", "errors")]
             counted_by_suites = max(
@@ -4520,7 +4528,7 @@ def junit_fault(path: Optional[str], before: Optional[str]) -> Tuple[str, int, b
         # The last two: an encoding that the parser does not know.
         fault = f"unreadable ({getattr(error, 'strerror', error)})"
     failures = max(found["failure"] + found["error"], counted_by_suites)
-    return fault, failures, 0 < found["testcase"] == found["skipped"]
+    return fault, failures, 0 < found["testcase"] == found["skipped"] - found["xfail"]
 
 
 # Causes: what a log's end says, as a human would sort it.
@@ -5771,7 +5779,7 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
         label = result.test.label
         has_passed = result.outcome.is_pass()
         if result.leaked:
-            yield f"{result.leaks()}: {label} left {first_of(result.leaked)}"
+            yield f"{told_leaks(result.leaked)}: {label} left {first_of(result.leaked)}"
         if has_passed and result.junit_fault:
             yield f"passed without its JUnit file ({result.junit_fault}): {label}"
         if has_passed and result.reason:

@@ -772,8 +772,7 @@ def best_count(
     others = [
         each for each in selection.tests if each not in selection.deferred and each is not test
     ]
-    fixed = [each for each in others if not each.attributes.split]
-    fixed_s = {each: seconds[each] for each in fixed}
+    fixed_s = {each: seconds[each] for each in others if not each.attributes.split}
     longest_s = run_tests.shortest(fixed_s, pool.size, pool.cpus)
     size = max(pool.size, 1)
     work = sum(run_tests.work_of(each, seconds, size) for each in others)

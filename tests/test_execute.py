@@ -510,6 +510,8 @@ class JUnitFaultTest(RunnerCase):
             "skips alone": (f"<testsuite>{skip}{skip}</testsuite>", ("", 0, True)),
             "a skip": (f"<testsuite>{skip}{passed}</testsuite>", ("", 0, False)),
             "an expected failure": (f"<testsuite>{skip}{xfail}</testsuite>", ("", 0, False)),
+            "a failure of that type": (
+                '<testsuite><testcase><failure type="pytest.xfail"/></testcase></testsuite>', ("", 1, False)),
             "before it breaks off": (f"<testsuites><testsuite>{failed}{passed}<testcase><fail",
                                      ("truncated", 1, False)),
         }
