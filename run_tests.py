@@ -8283,26 +8283,30 @@ _rt_leave_as() { # an `exit` without a status has this one in its EXIT trap, in 
   _rt_left=$1
   [[ ! $_rt_ours ]] || exit() { { builtin exit "${1-$_rt_left}"; } 2>/dev/null; }
 }
+_rt_read_trap() {     # the commands of a trap, from what `trap -p` says, in _rt_text; in POSIX mode it says `-` of none
+  eval "set -- ${1#trap -- }"
+  _rt_text=${1-}
+  [[ $_rt_text != - ]] || _rt_text=
+}
 _rt_keep_traps() {    # the end of the script waits too, and so does what a failure runs, whatever traps there are
-  local IFS=' ' _rt_text _rt_frames
+  local IFS=' ' _rt_text _rt_wait _rt_frames
   if [[ $_rt_trapped != up ]]; then
-    _rt_text=$(trap -p EXIT)
+    _rt_read_trap "$(trap -p EXIT)"
     if [[ $_rt_text != *_rt_end* ]]; then
-      eval "set -- ${_rt_text#trap -- }"
-      _rt_farewell=${1-}
-      trap -- "{ _rt_end && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null${1:+; $1}" EXIT
+      _rt_farewell=$_rt_text
+      trap -- "{ _rt_end && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null${_rt_text:+; $_rt_text}" EXIT
     fi
   fi
   _rt_trapped=
   _rt_frames=" ${FUNCNAME[*]:3}"
   _rt_frames=${_rt_frames% main}
-  if [[ ! $_rt_on_error && $_rt_flags != *E* && ${_rt_frames// source/} ]]; then
+  _rt_read_trap "$_rt_on_error"
+  if [[ ! $_rt_text && $_rt_flags != *E* && ${_rt_frames// source/} ]]; then
     _rt_trapped=up     # a function does not see the trap of its caller
   else
-    eval "set -- ${_rt_on_error#trap -- }"
-    _rt_text='{ _rt_wait && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null; '
-    _rt_error=${1#"$_rt_text"}    # it may have been kept with ours, and set again
-    [[ ! $_rt_error ]] || trap -- "$_rt_text$_rt_error" ERR
+    _rt_wait='{ _rt_wait && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null; '
+    _rt_error=${_rt_text#"$_rt_wait"}    # it may have been kept with ours, and set again
+    [[ ! $_rt_error ]] || trap -- "$_rt_wait$_rt_error" ERR
   fi
 }
 _rt_wait() {     # before the commands of a trap for ERR, which bash does not tell
