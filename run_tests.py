@@ -7048,6 +7048,7 @@ PREFIXES = (
 # What stands for a command that looks at the status of the one before it, and for the end of a function or file.
 LOOKS = "$?"
 LAST = "}"
+LOOKS_AT_PIPE = "PIPESTATUS"  # stands there too; we do not set it
 # What stands there too for a guarded command (`cmd || …`, `if cmd`), in which `set -e` does not count.
 GUARDED = "&&"
 ANY = "$"  # among variables, one whose name only bash knows
@@ -7283,6 +7284,8 @@ def next_names(nodes: Iterable[Node]) -> Set[str]:
         has_text = any(re.fullmatch(r"\d*<<-?", token.text) for token in node.redirects)
         if has_text or re.search(ASKS_STATUS, text):
             names.add(LOOKS)
+        if "PIPESTATUS" in text:
+            names.add(LOOKS_AT_PIPE)
         is_end = node.name.strip("\\\"'") in ("exit", "return")
         if is_end and re.search(ENDS_AS_BEFORE, text):
             names.add(LOOKS)
@@ -9396,7 +9399,7 @@ class ScriptRun(Run):
         if site.rest and site.rest.more and ("e" in said.flags or said.error):
             return "what follows, or the end of the script, may look at its status"
         may_fail = handler.can_fail or site.rest is not None
-        asks = may_fail or site.path  # PIPESTATUS is not set by us
+        asks = may_fail or site.path or LOOKS_AT_PIPE in place.followers
         if asks and self.script.is_watched(place.followers, said.flags * may_fail):
             return "what follows, or the end of the script, may look at its status"
         return said.obstacle

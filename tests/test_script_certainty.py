@@ -669,7 +669,9 @@ f() {⏎[ -d "$d" ] && H="$H $d"⏎}⏎bash -c 'sleep 0.1; mkdir core' tests/x�
 echo 'f() { pytest a --exit=1 || RET=1; }' >sub/l.sh⏎echo 'g() { pytest a --exit=1 || true; }' >l.sh⏎cd sub⏎. ./l.sh⏎
 cd ..⏎. ./l.sh⏎f⏎exit $RET
 set -o posix⏎alias echo='[ $? = 0 ] || BAD=1; echo'⏎pytest a --exit=1⏎echo "@ hi"⏎exit $BAD ¦
-set -o posix⏎x=1⏎set -e⏎pytest a --exit=1⏎echo never
+set -o posix⏎x=1⏎set -e⏎pytest a --exit=1⏎echo never ¦ note_fail() { N=1; }⏎
+while read -r n; do pytest a --exit=1 || note_fail b; done <<< 1⏎pytest a --exit=2 || note_fail a⏎
+echo "@ ${PIPESTATUS[*]}"
 F=()⏎add() { local -n l=$1; l+=(x); }⏎pytest a --exit=1 || add F⏎for x in "${F[@]}"; do exit 4; done⏎exit 0 ¦
 note() { declare -g "$1=bad"; }⏎pytest a --exit=1 || note R⏎for x in $R; do exit 4; done⏎exit 0
 f() { bash -c "exit $((${#FUNCNAME[@]} - 1))" tests/x; }⏎f || RET=1⏎exit $RET ¦ f() { sleep 0 & pytest a; }⏎
