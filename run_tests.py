@@ -4500,17 +4500,17 @@ def junit_fault(path: Optional[str], before: Optional[str]) -> Tuple[str, int, b
     from xml.parsers import expat
 
     parser = expat.ParserCreate(namespace_separator="}")
-    found = dict.fromkeys(("testcase", "failure", "error", "skipped", "xfail"), 0)
+    found = dict.fromkeys(("testcase", "failure", "error", "skipped"), 0)
+    xfails = 0
     counted_by_suites = 0
 
     def on_start(name: str, attributes: Mapping[str, str]) -> None:
-        nonlocal counted_by_suites
+        nonlocal xfails, counted_by_suites
         tag = name.rpartition("}")[2]
         if tag in found:
             found[tag] += 1
-            found["xfail"] += (
-                attributes.get("type") == "pytest.xfail"
-            )  # a `skipped` that has run
+        if attributes.get("type") == "pytest.xfail":  # a `skipped` that has run
+            xfails += 1
         if tag in ("testsuite", "testsuites"):
             counts = [attributes.get(key, "") for key in ("failures", "errors")]
             counted_by_suites = max(
@@ -4528,7 +4528,7 @@ def junit_fault(path: Optional[str], before: Optional[str]) -> Tuple[str, int, b
         # The last two: an encoding that the parser does not know.
         fault = f"unreadable ({getattr(error, 'strerror', error)})"
     failures = max(found["failure"] + found["error"], counted_by_suites)
-    return fault, failures, 0 < found["testcase"] == found["skipped"] - found["xfail"]
+    return fault, failures, 0 < found["testcase"] == found["skipped"] - xfails
 
 
 # Causes: what a log's end says, as a human would sort it.
@@ -7048,7 +7048,7 @@ PREFIXES = (
 # What stands for a command that looks at the status of the one before it, and for the end of a function or file.
 LOOKS = "$?"
 LAST = "}"
-LOOKS_AT_PIPE = "PIPESTATUS"  # stands there too; we do not set it
+LOOKS_AT_PIPE = "${PIPESTATUS}"  # stands there too; we do not set it
 # What stands there too for a guarded command (`cmd || …`, `if cmd`), in which `set -e` does not count.
 GUARDED = "&&"
 ANY = "$"  # among variables, one whose name only bash knows
@@ -8292,7 +8292,7 @@ _rt_read_trap() {     # the commands of a trap, from what `trap -p` says, in _rt
   [[ $_rt_text != - ]] || _rt_text=
 }
 _rt_keep_traps() {    # the end of the script waits too, and so does what a failure runs, whatever traps there are
-  local IFS=' ' _rt_text _rt_wait _rt_frames
+  local IFS=' ' _rt_text _rt_before _rt_frames
   if [[ $_rt_trapped != up ]]; then
     _rt_read_trap "$(trap -p EXIT)"
     if [[ $_rt_text != *_rt_end* ]]; then
@@ -8307,9 +8307,9 @@ _rt_keep_traps() {    # the end of the script waits too, and so does what a fail
   if [[ ! $_rt_text && $_rt_flags != *E* && ${_rt_frames// source/} ]]; then
     _rt_trapped=up     # a function does not see the trap of its caller
   else
-    _rt_wait='{ _rt_wait && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null; '
-    _rt_error=${_rt_text#"$_rt_wait"}    # it may have been kept with ours, and set again
-    [[ ! $_rt_error ]] || trap -- "$_rt_wait$_rt_error" ERR
+    _rt_before='{ _rt_wait && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null; '
+    _rt_error=${_rt_text#"$_rt_before"}    # it may have been kept with ours, and set again
+    [[ ! $_rt_error ]] || trap -- "$_rt_before$_rt_error" ERR
   fi
 }
 _rt_wait() {     # before the commands of a trap for ERR, which bash does not tell
