@@ -640,7 +640,7 @@ RET=0⏎main() { exit $RET; }⏎pytest a --exit=1 || RET=1⏎main | cat⏎exit $
 go() { [ $1 = 0 ] || exit 4; [ $2 = 0 ] || go $RET 0; }⏎pytest a --exit=1 || RET=1⏎go 0 1⏎exit 0
 set -e⏎f() { trap 'echo "@ bye"' EXIT; trap - EXIT; }⏎f⏎f⏎pytest a --exit=1
 pytest a --exit=1 || echo f >>failed⏎bash -c '[ ! -s failed ]' tests/b || exit 4⏎exit 0 ¦ set -e⏎
-trap '[ ! -e done ] || exit 0' EXIT⏎pytest a --exit=1⏎bash -c 'echo x >done' tests/b ¦
+trap '[ ! -e done ] || exit 0' EXIT⏎pytest a --exit=1⏎bash -c 'echo x >done' tests/b
 bash -c 'sleep 0.1; echo x >m.json' tests/a --out m.json⏎bash -c '[ -s m.json ]' tests/b m.json || exit 4⏎exit 0
 ok() { [ "$1" "$2" ]; }⏎bash -c 'sleep 0.1; echo x >made' tests/x⏎ok -f made || exit 4⏎exit 0 ¦ P=("*.err")⏎
 bash -c 'sleep 0.1; echo x >a.err' tests/x⏎for f in ${P[0]}; do [ $f = a.err ] && exit 4; done⏎exit 0 ¦ mkdir out⏎
@@ -668,18 +668,31 @@ f() {⏎[ -d "$d" ] && H="$H $d"⏎}⏎bash -c 'sleep 0.1; mkdir core' tests/x�
 [ -d "$d" ]⏎d=$i⏎f⏎done⏎[ "$H" = " sub sub" ]
 echo 'f() { pytest a --exit=1 || RET=1; }' >sub/l.sh⏎echo 'g() { pytest a --exit=1 || true; }' >l.sh⏎cd sub⏎. ./l.sh⏎
 cd ..⏎. ./l.sh⏎f⏎exit $RET
-set -o posix⏎alias echo='[ $? = 0 ] || BAD=1; echo'⏎pytest a --exit=1⏎echo "@ hi"⏎exit $BAD ¦
+set -o posix⏎alias echo='[ $? = 0 ] || BAD=1; echo'⏎pytest a --exit=1⏎echo "@ hi"⏎exit $BAD
 set -o posix⏎x=1⏎set -e⏎pytest a --exit=1⏎echo never ¦ note_fail() { N=1; }⏎
 while read -r n; do pytest a --exit=1 || note_fail b; done <<< 1⏎pytest a --exit=2 || note_fail a⏎
 echo "@ ${PIPESTATUS[*]}"
-F=()⏎add() { local -n l=$1; l+=(x); }⏎pytest a --exit=1 || add F⏎for x in "${F[@]}"; do exit 4; done⏎exit 0 ¦
+F=()⏎add() { local -n l=$1; l+=(x); }⏎pytest a --exit=1 || add F⏎for x in "${F[@]}"; do exit 4; done⏎exit 0
 note() { declare -g "$1=bad"; }⏎pytest a --exit=1 || note R⏎for x in $R; do exit 4; done⏎exit 0
 f() { bash -c "exit $((${#FUNCNAME[@]} - 1))" tests/x; }⏎f || RET=1⏎exit $RET ¦ f() { sleep 0 & pytest a; }⏎
 f || RET=1⏎[ -z "$!" ] || exit 4⏎exit 0
-f() { local rc=0; pytest a --exit=1 || rc=1; pytest b || rc=1; return $rc; }⏎f || exit 4 ¦
-f() { local rc=0; pytest a --exit=1 || rc=1; [ -z "$rc" ] && return; pytest b; }⏎f⏎exit 0 ¦
+f() { local rc=0; pytest a --exit=1 || rc=1; pytest b || rc=1; return $rc; }⏎f || exit 4
+f() { local rc=0; pytest a --exit=1 || rc=1; [ -z "$rc" ] && return; pytest b; }⏎f⏎exit 0
 f() { local rc=0; pytest a --exit=1 || rc=1; [ -n "$Q" ] || return; exit $rc; }⏎f || exit 4⏎exit 0
 set -e⏎run() { if [ "$1" = no ]; then return; fi; pytest "$@"; }⏎run a --exit=1⏎run b⏎echo "@ end"
+run() { eval "$*" || RET=1; }⏎run "pytest a --slow --exit=1 &"⏎wait $! || exit 4⏎exit 0
+run() { eval "$*" || RET=1; }⏎i=0⏎run 'pytest --n=$((i++))'⏎run pytest b⏎[ $i = 1 ] || exit 4⏎exit 0
+set -- '*.err'⏎bash -c 'sleep 0.1; echo x >a.err' tests/x⏎for f in $1; do [ $f = a.err ] && exit 4; done⏎exit 0
+bash -c 'sleep 0.1; echo x >a.err' tests/x⏎for f in $(echo *.err); do [ $f = a.err ] && exit 4; done⏎exit 0
+«H»«T»⏎((echo "@ $RET") && true)⏎exit $RET
+pytest a --exit=1 || ( exit 3 )⏎[ $? = 3 ] || exit 4⏎exit 0 ¦ pytest a --exit=1 || echo "@ $LINENO"⏎pytest b
+x=break⏎for i in 1 2; do pytest a --exit=1 || $x; done⏎echo "@ $i"
+pytest a --exit=1 --junitxml=$(echo x; echo y >>z).xml || RET=1⏎[ "$(cat z)" = y ] || exit 4⏎exit $RET
+readonly x=1⏎f() { local x=2; }⏎set -e⏎pytest a --exit=1 || f⏎exit 0
+test_f() { [ $? = 0 ] || echo "@ no"; pytest a; }⏎pytest x --exit=1⏎test_f⏎exit 0
+trap 'echo "@ ${LINENO:-x}"' ERR⏎pytest a --exit=1⏎exit 0 ¦ set -x⏎trap 'echo "@ x"' ERR⏎pytest a --exit=1⏎exit 0
+set -u⏎trap 'echo "@ $x"' ERR⏎pytest a --exit=1⏎exit 0
+echo 'pytest ${BASH_SOURCE[1]} || RET=1' >b.sh⏎. ./b.sh⏎pytest c⏎exit $RET
 """
 
 
