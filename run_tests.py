@@ -1102,7 +1102,7 @@ def expandable(text: str, is_command: bool) -> str:
     command so does all that bash would not expand: what is escaped, or in single quotes.
     """
     if "$" not in text:
-        return text and shlex.quote(text)
+        return shlex.quote(text)
     pieces = []
     quote = ""
     for found in re.finditer(r"(?as)\$(\{)?([A-Za-z_]\w*)(?(1)\})|\\.|.", text):
@@ -2004,7 +2004,7 @@ def check_files(parsed: ListFile, options: Options) -> None:
         path = test.first.partition("::")[0]
         if "/" in python:
             python = os.path.join(directory, python)
-        if path and not os.path.exists(os.path.join(directory, path)):
+        if not os.path.exists(os.path.join(directory, path)):
             parsed.complain(
                 test.line,
                 f"{path} is not there; mend the path (instead of a pattern, name the folder), or the shell "
@@ -7415,7 +7415,7 @@ def path_of(nodes: Iterable[Node]) -> Tuple[List[Node], int]:
 
 def asks_if_failed(statement: Nodes) -> bool:
     """Whether a statement is `if [ $? -ne 0 ]; then …; fi`, which does nothing behind a test that passes."""
-    if len(statement) != 1 or len(statement[0].bodies) != 1 or statement[0].redirects:
+    if len(statement) != 1 or len(statement[0].bodies) != 1:
         return False
     text = with_plain_status(statement[0].text)
     return re.match(rf"if {FAILED_STATUS}[;\s]*then\b", text) is not None
@@ -7716,7 +7716,7 @@ class ScriptFile:
         plain = with_plain_status(text)
         if "PIPESTATUS" in plain or (plain != text and first.kind):
             return None
-        if plain != text and command.bodies:
+        if plain != text:
             command.text += "\n(exit $((PIPESTATUS)))"
         path, _ = path_of(chain(statement, *following[:more]))
         return Rest(command, nodes, plain, more, always, path[1:])
@@ -7743,7 +7743,7 @@ class ScriptFile:
 
     def can_be_put_off(self, node: Node) -> bool:
         """Whether a command, but for those in it, can run later than where it stands."""
-        if node.lead == "time" or is_forked(node):
+        if is_forked(node):
             return False
         if node.kind:
             return node.kind in ("if", "{") and not node.redirects
@@ -7851,7 +7851,7 @@ class ScriptFile:
             text += " \\\n" * gap.count("\n")
         calls = [node for node in walk(handler) if node.name in self.tells.handlers]
         label = "".join(token.text for node in calls[:1] for token in node.words[1:2])
-        if not label or can_change(label) or re.search(WHERE, label):
+        if not label or can_change(label):
             label = expandable(label.strip("\"'") or " ".join(words), is_command=True)
             label = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", label)
             label = re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", label)
@@ -7895,9 +7895,9 @@ def head_of(node: Node) -> str:
 def without_calm(text: str) -> str:
     """Bash with the names in each `$(…)` in its place, if its commands look at nothing but their words."""
     for inner in nested(text, SUBSHELL):
-        nodes = list(walk(Reader(inner).nodes))
-        if nodes and all(
-            node.name in WORDS_ALONE and is_calm(node, set(), WORDS_ALONE) for node in nodes
+        commands = walk(Reader(inner).nodes)
+        if all(
+            node.name in WORDS_ALONE and is_calm(node, set(), WORDS_ALONE) for node in commands
         ):
             names = re.findall(NAME, inner)
             text = text.replace(f"$({inner}", " ".join(["", *names, ""]))
@@ -8731,7 +8731,7 @@ class Script:
             if there is not None:
                 word = there.group(1)
                 # `[[` does not split words.
-                if node.name == "[[" and not re.search("[\"']", word):
+                if node.name == "[[":
                     word = f'"{word}"'
                 node = Reader(f"echo {word}").nodes[0]
             loose = re.findall(NAME, without_double_quotes(command))
@@ -9053,7 +9053,7 @@ class ScriptRun(Run):
         self.shown.source = f"/dev/fd/{self.shell.kept}"
 
     def is_over(self) -> bool:
-        return self.has_ended and self.schedule.done and not self.handed
+        return self.has_ended and self.schedule.done
 
     def deadline(self) -> float:
         return min(self.schedule.deadline(), self.batch_at)
@@ -9089,7 +9089,7 @@ class ScriptRun(Run):
         """What any event may have made possible or necessary."""
         schedule = self.schedule
         is_due = time.monotonic() >= self.batch_at
-        if self.batch and (self.joined or self.has_ended or is_due):
+        if self.batch and (self.joined or is_due):
             self.submit()
         if not self.is_ending and (
             schedule.interrupts or schedule.failure or schedule.is_overdue
@@ -9391,8 +9391,6 @@ class ScriptRun(Run):
         why = self.function_obstacle(line.first, said.flags)
         if why:
             return why
-        if said.error and not site.handler and handler.urgent:
-            return f"its trap for ERR calls {' '.join(sorted(handler.urgent))}"
         looks = "e" in said.flags or (site.handler and said.error)
         if handler.fails or (looks and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
@@ -9428,8 +9426,8 @@ class ScriptRun(Run):
             return "a trap for ERR looks at its status"
         if said.error and (site.path or "LINENO" in reaction):
             return "its trap for ERR may ask where it stands"
-        if said.error and self.sequential and re.search("[vx]", said.flags):
-            return "`set -x` shows its trap"
+        if said.error and self.sequential and re.search("[uvx]", said.flags):
+            return "bash says more of its trap there"
         if "e" not in said.flags and not reaction.endswith(END):
             is_watched = self.script.is_watched(place.followers, said.flags)
             may_look = is_watched or self.script.has_aliases

@@ -291,6 +291,17 @@ class Golden(CommandLineCase):
         self.assertEqual(sorted(os.listdir(GOLDEN)), ["one_gpu.txt", *parallel, "terminal.txt"])
 
 
+class Annotated(CommandLineCase):
+    def test_github_gets_errors_and_a_page(self) -> None:
+        page = self.write("page", "of another step\n")
+        ran = self.run_list("false #: label=a\ntrue\n", env={"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": page})
+        self.assertEqual(ran.text.splitlines()[-2:], [
+            "::error title=a::failed, exit 1: exit status 1, without output",
+            "Error in the following test cases: a"])
+        for part in ("of another step\n### Error in the following test cases: a\n", "gantt\n"):
+            self.assertIn(part, ran.read("page"))
+
+
 class Repeated(CommandLineCase):
     def test_each_test_runs_so_often(self) -> None:
         text = "echo $RUN_TESTS_LABEL >>ran; ! grep -q 3 ran #: label=a\ntrue #: label=b gpus=5\nfalse #: label=c\n"

@@ -39,13 +39,14 @@ STATE = [
     "readonly A", "pushd x", "cd x >/dev/null 2>&1", "source x.sh", ". ./x.sh word", "  export A=1  # why", "\tcd x",
     "FLAGS=(-x -v)", "FLAGS+=(-q)", "export A=1; FLAGS=(-x)", "A=(b\n  'c )' $(d))", "A=(1 # it's one\n2)", "alias a=b",
     "X=$(case $A in a) echo 1;; *) echo 2;; esac)", "if [ -d x ]; then\n  cd x\nfi", "[ -d x ] || exit 1; cd x",
+    "A=1; case x in a) ;; esac",
 ]
 TESTS = [
     "a", "cd x && a", "export A=1 && a", "set -x; a", "(cd x)", "cd x | cat", "A=1 a", "env A=1 true",
     "echo export A=1",
     "exit 1", "true", "if [ -d x ]; then a; fi", "[ -d x ] || exit 1", "{ echo a; }", "cd x; echo a",
     "cdx", "sources a", "wait $pid", "waits", "[[ -n $A ]]", "bash test_x.py", "cd x; test_x.py", "test_x.pyc",
-    "test_x.py.txt", "a & wait $!", "echo $(test_x.py)", "export A=1 | cat",
+    "test_x.py.txt", "a & wait $!", "echo $(test_x.py)", "export A=1 | cat", "wait; a",
     "> file",                            # as state it would empty the file when the list is read
     'OUT=$(prog) && [ "$OUT" = x ]', "cd /x && test -f lib.so", "export A=1; test -e F", "cd x; false",      # checks
     "[ -d x ] && cd x || false", "A=2; ((A > 1))", "{ cd x; [[ -e F ]]; }", ". ./x.sh; ! test -e F",
@@ -353,7 +354,8 @@ class Reading(TestCase):
                 ("select a in b; do break; done", "select(: break)"), ("for i\ndo a; done", "for(: a)"),
                 ("case $A in a|b) c;; (d) e; f;; *) esac; g", "case(: c, e ; f, ) ; g"),
                 ("f() { a; }; f", "function(: {(: a)) ; f"), ("function g\n(\na\n)", "function(: ((: a))"),
-                ("( a; b ) && { c; }", "((: a ; b) && {(: c)"), ("[[ a && b || (c) ]] && d", "[[ && d"),
+                ("( a; b ) && { c; }", "((: a ; b) && {(: c)"), ("((a) && b)", "((: ((: a) && b)"),
+                ("{ if a; then b; fi }; c", "{(: if(a: b)) ; c"), ("[[ a && b || (c) ]] && d", "[[ && d"),
                 ("((1 << 2)) || a", "(( || a"), ("a <<E | b\nc; d\nE\ne", "a | b ; e"), ("echo if then { }", "echo")):
             with self.subTest(text=text):
                 self.assertEqual(shape(Reader(text).nodes), expected)

@@ -778,11 +778,14 @@ class JudgeTest(unittest.TestCase):
 
     def test_a_pytest_target_without_its_junit_file_has_died(self) -> None:
         test = a_test(junit="x.xml")
-        for is_pytest, outcome in ((False, Outcome.PASSED), (True, Outcome.FAILED)):
+        cases = ((False, 0, Outcome.PASSED), (True, 0, Outcome.FAILED), (False, 77, Outcome.SKIPPED),
+                 (True, 77, Outcome.FAILED))
+        for is_pytest, status, outcome in cases:
             attempt = Attempt(test._replace(is_pytest=is_pytest), Lease((), 0), 1, at=2.0)
-            event = Exited(5.0, attempt.test, 0, junit_fault="missing")
-            result = judge(event, attempt, run_tests.Options(()), spared=0)
-            self.assertEqual((result.outcome, result.reason), (outcome, "its JUnit file is missing" * is_pytest))
+            event = Exited(5.0, attempt.test, status, junit_fault="missing")
+            result = judge(event, attempt, run_tests.Options((), skip_code=77), spared=0)
+            reason = "its JUnit file is missing" * (is_pytest and status == 0)
+            self.assertEqual((result.outcome, result.reason), (outcome, reason))
 
     def test_outcome_cause_and_reason(self) -> None:
         passed, flaky, failed, crashed = Outcome.PASSED, Outcome.FLAKY, Outcome.FAILED, Outcome.CRASHED
