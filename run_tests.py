@@ -7197,11 +7197,6 @@ def own_state(text: str) -> str:
     return "".join(found[:1])
 
 
-def can_change(words: str) -> bool:
-    """Whether words may be others, or do something, where bash expands them once more."""
-    return bool(re.search(SUBSTITUTION, words) or own_state(words))
-
-
 def changed_by(node: Node) -> Set[str]:
     """The variables that a simple command or the head of a loop changes, and perhaps more; ANY if only bash knows."""
     words = words_of(node)
@@ -7833,7 +7828,7 @@ class ScriptFile:
             is_output = re.match("-o$|--out[^=]*$", before) is not None
             words.append("\\>\\>" * is_output + token.text)
             before = token.text
-        return [word for word in words if not can_change(word)]
+        return [word for word in words if not re.search(SUBSTITUTION, word)]
 
     def test_line(self, command: Node, handler: Nodes) -> TestLine:
         """A test as a list would have it, labelled by what its handler is called with, if it is."""
@@ -7851,7 +7846,7 @@ class ScriptFile:
             text += " \\\n" * gap.count("\n")
         calls = [node for node in walk(handler) if node.name in self.tells.handlers]
         label = "".join(token.text for node in calls[:1] for token in node.words[1:2])
-        if not label or can_change(label):
+        if not label or re.search(SUBSTITUTION, label):
             label = expandable(label.strip("\"'") or " ".join(words), is_command=True)
             label = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", label)
             label = re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", label)
@@ -8042,8 +8037,8 @@ _rt_step() {
   [[ ! $_rt_again ]] || _rt_silent=1
   case ${_rt_flags//[!T]/}$_rt_command in
     [!T]* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | Tset\ -k* | *keyword* | *nocasematch* | \
-      *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG*)
-      _rt_join         # behind our `set -T`, functions inherit a trap for RETURN
+      *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | *trap*PIPESTATUS*)
+      _rt_join         # behind our `set -T`, functions inherit a trap for RETURN; behind ours, one has no PIPESTATUS
       _rt_over=alone
       builtin trap - DEBUG
       _rt_ask alone "$_rt_line" "$_rt_command"
@@ -9227,7 +9222,7 @@ class ScriptRun(Run):
         if site.rest is None:
             said += chain.from_iterable(map(words_of, site.nodes))
         words = " ".join(word for word in said if "$" in word)
-        if can_change(words):
+        if re.search(SUBSTITUTION, words):
             words = ""
         return (
             f"local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
@@ -9428,7 +9423,7 @@ class ScriptRun(Run):
             return "its trap for ERR may ask where it stands"
         if said.error and self.sequential and re.search("[uvx]", said.flags):
             return "bash says more of its trap there"
-        if "e" not in said.flags and not reaction.endswith(END):
+        if not reaction.endswith(END):
             is_watched = self.script.is_watched(place.followers, said.flags)
             may_look = is_watched or self.script.has_aliases
             return "what follows may look at its status" * may_look

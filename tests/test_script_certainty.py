@@ -693,6 +693,10 @@ test_f() { [ $? = 0 ] || echo "@ no"; pytest a; }⏎pytest x --exit=1⏎test_f�
 trap 'echo "@ ${LINENO:-x}"' ERR⏎pytest a --exit=1⏎exit 0 ¦ set -x⏎trap 'echo "@ x"' ERR⏎pytest a --exit=1⏎exit 0
 set -u⏎trap 'echo "@ $x"' ERR⏎pytest a --exit=1⏎exit 0
 echo 'pytest ${BASH_SOURCE[1]} || RET=1' >b.sh⏎. ./b.sh⏎pytest c⏎exit $RET
+«H»pytest a --exit=1 || test_fail "$(echo y >>z; echo a)"⏎[ "$(cat z)" = y ] || exit 4⏎exit $RET
+f() { bash -c 'read x; [ "$x" = 1 ]' tests/a || exit 4; }⏎f <<<1⏎exit 0
+set -E⏎trap 'echo "@ x"' ERR⏎test_f() { bash -c 'exit 1'; true; }⏎test_f⏎exit 0
+trap 'echo "@ ${PIPESTATUS[*]}"' ERR⏎set -o pipefail⏎pytest a --exit=3 | tee x⏎exit 0
 """
 
 
