@@ -8757,8 +8757,8 @@ class Script:
                 return name
         return ""
 
-    def reach(self, text: str, state: Mapping[str, str], but: str = "") -> Set[str]:
-        """The names in some bash, in the functions that it calls `but` one, and in the values of its variables."""
+    def reach(self, text: str, state: Mapping[str, str], calls: bool = True) -> Set[str]:
+        """The names in some bash, in the functions that it `calls`, and in the values of its variables."""
         waiting = [text]
         reached: Set[str] = set()
         for each in waiting:  # it grows
@@ -8768,7 +8768,7 @@ class Script:
             reached |= new
             for name in new:
                 bodies = [node.text for node in self.functions.get(name, ())]
-                waiting += bodies * (name != but)
+                waiting += bodies * calls
                 waiting.append(state.get(name, "").partition("=")[2])
         return reached
 
@@ -8948,7 +8948,7 @@ class Certainty:
         seen = []
         for text, called in texts:
             command = text.split(":", 2)[2]
-            names = self.script.reach(command, state, called)
+            names = self.script.reach(command, state, not called)
             is_program = not called or re.match(self.script.tells.calm, called)
             sees_exports = exported and is_program
             sees_any = re.search(INDIRECT, command)

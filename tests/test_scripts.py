@@ -479,6 +479,13 @@ class FeatureTest(ScriptCase):
         self.assertEqual(starts(ran.text), ["pytest a", "pytest c", "pytest d"])
         self.assertIn("test.sh:1: does not run beside other tests: what follows may look at its status", ran.err)
 
+    def test_a_function_that_is_called_with_a_test(self) -> None:
+        """A message that names it has seen no failure; what has died gets a JUnit file by the words of the call."""
+        ran = self.conduct(lines("RET=0", 'run() { echo "run $1"; "$@" || RET=1; }', "run pytest a --exit=1",
+                                 "run bash -c 'kill -SEGV $$' tests/b --junitxml=dead.xml", "exit $RET"))
+        self.assertEqual((ran.code, len(starts(ran.text)), "went ahead" in ran.err), (1, 2, False), ran.err)
+        self.assertIn("crashed", ran.read("dead.xml"))
+
     def test_a_trap_that_notes_failures(self) -> None:
         """One that assigns a constant, as RAPIDS' scripts have it, does not keep tests apart."""
         ran = self.conduct(lines("EXITCODE=0", 'trap "EXITCODE=1" ERR', "set +e", "rapids-logger 'first'",
