@@ -560,7 +560,7 @@ class HostileTest(FaultCase):
         self.addCleanup(gate.release)
         before = self.read_until(process, b"50%]\n")
         gate.release()
-        self.assertRegex(before.decode(), r"\n>>> Slow: a \[\d+\.\ds; [ -~]*50%\]\n$")
+        self.assertRegex(before.decode(), r"(?m)^>>> Slow: a \[\d+\.\ds; [ -~]*50%\]$")
         self.settle(process, 0, {"a": "passed", "b": "passed"})
 
 
