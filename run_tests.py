@@ -7062,7 +7062,7 @@ NO_TESTS = (
 )
 # What in a script may keep bash from handing its tests over, as far as a dry reading tells.
 HOLDS_BACK = (
-    r"(?m)^ *trap (?:(?![\"']?\w+=\S*[\"']? ).* ERR\b|.*\b(?:RETURN|DEBUG)\b)|^ *set .*(?:\+\w*T|functrace)"
+    r"(?m)^ *trap (?:(?![\"']?\w+=\S*[\"']? ).* ERR\b|.*\b(?:RETURN|DEBUG|PIPESTATUS)\b)|^ *set .*(?:\+\w*T|functrace)"
     r"|^ *shopt -s .*extdebug|^ *FUNCNEST="
 )
 # A variable as `expandable` writes it, and what that escapes.
