@@ -9048,7 +9048,7 @@ class ScriptRun(Run):
         self.shown.source = f"/dev/fd/{self.shell.kept}"
 
     def is_over(self) -> bool:
-        return self.has_ended and self.schedule.done
+        return self.has_ended and self.schedule.done and not self.handed
 
     def deadline(self) -> float:
         return min(self.schedule.deadline(), self.batch_at)
@@ -9084,7 +9084,7 @@ class ScriptRun(Run):
         """What any event may have made possible or necessary."""
         schedule = self.schedule
         is_due = time.monotonic() >= self.batch_at
-        if self.batch and (self.joined or is_due):
+        if self.batch and (self.joined or self.has_ended or is_due):
             self.submit()
         if not self.is_ending and (
             schedule.interrupts or schedule.failure or schedule.is_overdue
