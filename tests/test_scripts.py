@@ -635,6 +635,15 @@ class FeatureTest(ScriptCase):
         process.kill()
         self.assert_swept()
 
+    def test_the_script_is_killed_behind_a_test(self) -> None:
+        """The test that it has just handed over still runs, and that nobody has waited for it is said."""
+        self.drive("on_test = run_tests.ScriptRun.on_test", "def killed(run, *fields):",
+                   "    answer = on_test(run, *fields)", "    run.shell.signal(9)", "    return answer",
+                   "run_tests.ScriptRun.on_test = killed")
+        ran = self.conduct(HEAD + lines("python3 a || test_fail a", "exit 0"))
+        self.assertEqual((ran.code, ran.outcomes()), (137, {"a": "passed"}))
+        self.assertIn("the end of the script went ahead of its tests", ran.err)
+
     def test_exit_status(self) -> None:
         """That of the script is the run's: it may think little of failures, or much of other things."""
         for end, code in (("exit 0", 0), ("kill -TERM $$", 143), ("exec bash -c 'exit 9'", 9), ("if", 2)):
