@@ -389,6 +389,10 @@ class Snapshot(NamedTuple):
     after: str = ""
     has_stdin: bool = False  # its standard input is the runner's
 
+    def __repr__(self) -> str:
+        """Without the environment, in which there may be secrets: an internal error may name a test."""
+        return f"Snapshot({self.directory!r})"
+
 
 class Test(NamedTuple):
     """One test, ready to run. No two have the same index, by which they are sorted."""

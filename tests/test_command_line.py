@@ -633,6 +633,14 @@ class Breakdown(FaultCase):
                 crash, = (name for name in os.listdir(ran.path("logs")) if f"details are in logs/{name}" in ran.text)
                 self.assertRegex(ran.read("logs", crash), r"(?s)^Traceback .*ValueError: boom")
 
+    def test_an_error_that_names_a_test(self) -> None:
+        """Its environment, in which there may be secrets, stands neither in the message nor in what is kept."""
+        self.write("tests.txt", "export SECRET=hidden\ntrue\n")
+        ran = self.end(self.begin("Console.concluded", "KeyError(arguments)"), "internal error, KeyError")
+        crash, = (name for name in os.listdir(ran.path("logs")) if f"logs/{name}" in ran.text)
+        self.assertIn("KeyError", ran.read("logs", crash))
+        self.assertNotIn("hidden", ran.text + ran.err + ran.read("logs", crash))
+
     def test_an_error_before_any_test(self) -> None:
         self.write("tests.txt", "touch started\n")
         for target in ("parse_lists", "find_machine", "Run.__init__", "Record.run_start"):
