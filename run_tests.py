@@ -8256,6 +8256,9 @@ _rt_end() {
   local _rt_status=$? _rt_flags=$- _rt_arguments=() _rt_n _rt_signal=
   set +aeuvx
   _rt_unskip
+  case " ${FUNCNAME[*]} " in
+    *" _rt_hand "* | *" _rt_keep "*) exec >&"$_rt_stream" ;;    # a signal has ended it while our hook wrote a file
+  esac
   if [[ $BASHPID == "$_rt_shell" ]]; then
     for _rt_n in TERM INT HUP; do
       trap -p "$_rt_n" >|"$_rt_folder/traps"           # a signal that comes sooner ends it: no fork before
