@@ -7954,7 +7954,8 @@ def is_calm(node: Node, changes: AbstractSet[str], functions: AbstractSet[str]) 
 # What the shell of a script does before the script, by BASH_ENV. Its DEBUG trap sees every simple command first. A trap
 # that ends with a failure skips the command. Nothing in it may show under `set -x`, nor change what the script sees:
 # `$?`, `$_`, its options, its standard streams. The descriptors: FD_ERR keeps the script's standard error while a trap
-# runs, FD_FIN is open while its EXIT trap does. What it asks of the runner, and what is answered, in bash:
+# runs, FD_FIN is open while its EXIT trap does. What it asks of the runner, and what is answered, in bash; an answer
+# begins with the number of its question, since a signal may keep the shell from reading that of an earlier one:
 #
 #   question  fields                                  answer
 #   scan      file, directory                         what was read of the file: the places of its lines
@@ -7978,17 +7979,19 @@ fi
 unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_places _rt_calm
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
-_rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_over= _rt_count=0 _rt_skipped= _rt_kept=
+_rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_over= _rt_count=0 _rt_asked=0 _rt_skipped= _rt_kept=
 _rt_ran=() _rt_looked=() _rt_evaluated=() _rt_called= _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
 _rt_ours=    # `exit` is a function of ours
 _rt_silent=  # the status of the last test is still what bash would have in $?
 
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=
-  builtin printf '%s\0' "$#" "$@" >&"$_rt_out"
-  IFS= TMOUT=0 builtin read -r -d '' -u "$_rt_in" _rt_answer
+  builtin printf '%s\0' "$(($# + 1))" "$((++_rt_asked))" "$@" >&"$_rt_out"
+  while IFS= TMOUT=0 builtin read -r -d '' -u "$_rt_in" _rt_answer && [[ $_rt_answer != "$_rt_asked "* ]]; do
+    :    # a signal came between the question before and its answer
+  done
   set -- "${_rt_arguments[@]}"
-  eval "$_rt_answer"
+  eval "${_rt_answer#* }"
 }
 _rt_hook() {     # $?, the command, its line, its trap for ERR, the positional parameters, $_, which so stays what it is
   local - _rt_flags=$- _rt_skip= _rt_again=$_rt_skipped
@@ -8034,7 +8037,7 @@ _rt_tell() {     # bash itself calls a handler, perhaps in a subshell, which can
       _rt_expand
       _rt_label=${_rt_said-$_rt_name} ;;
   esac
-  builtin printf '%s\0' 4 failed "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
+  builtin printf '%s\0' 5 '' failed "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
 }
 _rt_step() {
   local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
@@ -8256,9 +8259,10 @@ _rt_end() {
   local _rt_status=$? _rt_flags=$- _rt_arguments=() _rt_n _rt_signal=
   set +aeuvx
   _rt_unskip
-  case " ${FUNCNAME[*]} " in
-    *" _rt_hand "* | *" _rt_keep "*) exec >&"$_rt_stream" ;;    # a signal has ended it while our hook wrote a file
-  esac
+  if [[ /dev/fd/1 -ef /dev/fd/$_rt_out || " ${FUNCNAME[*]} " == *" _rt_"@(hand|keep)" "* ]]; then
+    builtin printf %s ''        # a signal has ended it while our hook wrote a question or a file: first the rest of it
+    exec >&"$_rt_stream"
+  fi
   if [[ $BASHPID == "$_rt_shell" ]]; then
     for _rt_n in TERM INT HUP; do
       trap -p "$_rt_n" >|"$_rt_folder/traps"           # a signal that comes sooner ends it: no fork before
@@ -8352,7 +8356,10 @@ OWN_LINES = rb"\{ (?:\[\[ ! \$_rt_skipped|_rt_end|_rt_wait).*?2>/dev/null(?:\n|;
 
 
 class Asked(NamedTuple):
-    """The shell of a script asks what to do, or has ended; it had printed `offset` bytes before."""
+    """The shell of a script asks what to do, or has ended; it had printed `offset` bytes before.
+
+    The first word is the number of the question, empty where no answer is awaited.
+    """
 
     offset: int
     words: Sequence[str]
@@ -8375,7 +8382,10 @@ class ScriptShell:
         self.size = 0
         self.process = Process(reaper)
         self.status = EXIT_MACHINE  # the exit status
-        self.fault: Optional[OSError] = None  # why it did not start, or its output was not kept
+        self.asked = ""  # the number of the question that waits for its answer
+        self.fault: Optional[Exception] = (
+            None  # why it did not start, or its output was not kept
+        )
         self.output, self.stream = os.pipe()
         self.questions, self.ask = os.pipe()
         self.answers_end, self.answers = os.pipe()
@@ -8441,13 +8451,13 @@ class ScriptShell:
             is_over = self.over in events
             try:
                 self.keep()
-            except OSError as error:
+                if self.questions in events:
+                    asked += os.read(self.questions, COPY_BYTES)
+                    asked = self.post_whole(asked)
+            except (OSError, ValueError) as error:  # the script has written what is no question
                 self.fault = error
                 self.signal(signal.SIGKILL)
-            if self.questions in events:
-                asked += os.read(self.questions, COPY_BYTES)
-                asked = self.post_whole(asked)
-        self.post(Asked(self.size, ["end"]))
+        self.post(Asked(self.size, ["", "end"]))
 
     def post_whole(self, asked: bytes) -> bytes:
         """Post the questions that have come whole; returns the rest."""
@@ -8471,7 +8481,7 @@ class ScriptShell:
 
     def answer(self, code: str) -> None:
         """Let the shell do what it has asked for."""
-        data = to_bytes(code) + b"\0"
+        data = to_bytes(f"{self.asked} {code}\0")
         with suppress(OSError):  # it has been killed
             while data:
                 data = data[os.write(self.answers, data) :]
@@ -9063,7 +9073,8 @@ class ScriptRun(Run):
     def take(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""
         if isinstance(event, Asked):
-            kind, *fields = event.words
+            number, kind, *fields = event.words
+            self.shell.asked = number or self.shell.asked
             answer = getattr(self, f"on_{kind}")(event.offset, *fields)
             if answer is not None:
                 self.shell.answer(answer)

@@ -644,6 +644,24 @@ class FeatureTest(ScriptCase):
         self.assertEqual((ran.code, ran.outcomes()), (137, {"a": "passed"}))
         self.assertIn("the end of the script went ahead of its tests", ran.err)
 
+    def test_a_signal_between_a_question_and_its_answer(self) -> None:
+        """What the end of the script asks is not answered by what was said of the command before."""
+        self.drive("on_site = run_tests.ScriptRun.on_site", "def ended(run, *fields):",
+                   "    if fields[-2] == 'python3 b':", "        run.shell.signal(15)", "        asked = []",
+                   "        while not isinstance(([None] + asked)[-1], run_tests.Asked):",
+                   "            asked.append(run.inbox.get(60))", "        for each in asked: run.inbox.put(each)",
+                   "    return on_site(run, *fields)", "run_tests.ScriptRun.on_site = ended")
+        ran = self.conduct(HEAD + lines("trap 'echo cleaned' EXIT", "python3 a --exit=1 || test_fail a",
+                                        "python3 b || test_fail b"))
+        self.assertEqual((ran.code, ran.outcomes(), ran.err), (143, {"a": "failed"}, ""))
+        self.assertRegex(ran.text, "sub-test failed: a\n(?s:.*)cleaned\n")
+
+    def test_the_pipe_of_questions_is_written_to(self) -> None:
+        """By a script that does not know what it is: this is told, and nothing waits."""
+        ran = self.conduct(lines("for each in /proc/$$/fd/1??; do echo noise >$each; done", "echo more"))
+        self.assertEqual(ran.code, 3)
+        self.assertIn("internal error, ValueError", ran.text)
+
     def test_exit_status(self) -> None:
         """That of the script is the run's: it may think little of failures, or much of other things."""
         for end, code in (("exit 0", 0), ("kill -TERM $$", 143), ("exec bash -c 'exit 9'", 9), ("if", 2)):
