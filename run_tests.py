@@ -7246,10 +7246,15 @@ def reads_files(node: Node) -> bool:
 
 
 def locals_of(node: Node) -> Set[str]:
-    """The variables that a command makes local to its function."""
-    if node.name not in ("local", "declare", "typeset") or re.search(r"\s-\w*g", node.text):
+    """The variables that a command makes local to its function, and words with `$` that stand for some."""
+    words = [unquoted(token.text) for token in node.words]
+    while words[:1] in (["builtin"], ["command"]):
+        del words[0]
+    if words[:1] not in (["local"], ["declare"], ["typeset"]) or re.search(
+        r"\s-\w*g", node.text
+    ):
         return set()
-    return {token.text.partition("=")[0].rstrip("+") for token in node.words[1:]}
+    return {word.partition("=")[0].rstrip("+") for word in words[1:]}
 
 
 def is_wild(node: Node) -> bool:
@@ -7737,7 +7742,7 @@ class ScriptFile:
             tail += statement
             for node in walk(statement):
                 names = changed_by(node) | locals_of(node)
-                seen += "".join(rf"|\b{name}\b" for name in names)
+                seen += "".join(rf"|\b{re.escape(name)}\b" for name in names)
         return tail
 
     def can_be_put_off(self, node: Node) -> bool:
@@ -8699,6 +8704,9 @@ class Script:
             self.functions.setdefault(name, []).extend(definitions)
         commands = [call.node for calls in file.calls.values() for call in calls]
         self.locals.update(*map(locals_of, commands))
+        for node in commands:
+            if "$" in node.name:
+                self.locals.update(re.findall(rf"({NAME})=", node.text))
         self.is_wild |= any(map(is_wild, commands))
         self.has_aliases |= bool(re.search("expand_aliases|posix", text))
         for node in commands:
@@ -8815,6 +8823,8 @@ class Script:
         Not those that its last command names, before which bash waits for tests.
         """
         own = changes & self.locals
+        if any("$" in name for name in self.locals):
+            own = set(changes)
         last, *others = self.functions.get(function, [Node("")])
         while last.kind in ("function", "{"):
             last = list(last.parts())[-1]

@@ -467,6 +467,9 @@ exit ${RET:-0}
 test_fail() { S=1; }⏎go_a() { pytest a --exit=1; }; go_b() { [ ! "$S" ] || exit 5; pytest b; }⏎
 for t in a b; do go_$t || test_fail $t; done
 F=0; f() { local F=0; pytest a --exit=1 || F=$((F+1)); [ "$V" ] && echo "$F"; }⏎f⏎[ $F -eq 1 ]
+F=0; f() { pytest a --exit=1 || F=1; }; g() { builtin local "F=0"; f; echo ran; }⏎g⏎[ $F -eq 1 ]
+F=0; f() { pytest a --exit=1 || F=1; }; g() { v=F; local "$v=0"; f; echo ran; }⏎g⏎[ $F -eq 1 ]
+F=0; l=local; f() { pytest a --exit=1 || F=1; }; g() { $l F=0; f; echo ran; }⏎g⏎[ $F -eq 1 ]
 D= n=0; note() { local D=y; }⏎until [ "$D" ]; do ((++n)); pytest a --exit=$((n/3)) || { D=1; note; }; done⏎exit $D
 pytest a⏎run_test() { pytest b --exit=2; pytest c; }⏎run_test ¦ set -u⏎pytest a⏎run_test() { : $NOPE; }⏎run_test
 trap 'exit 9' ERR⏎pytest a⏎pytest b --exit=2 ¦ if :; then⏎pytest a⏎pytest b --exit=2⏎fi ¦ pytest a --exit=1⏎pytest b
