@@ -330,6 +330,12 @@ class Options(NamedTuple):
         """Whether a test that ends so is named as one that failed."""
         return outcome.is_failure() or (outcome is Outcome.FLAKY and self.flaky == "fail")
 
+    def reads(self, path: str) -> bool:
+        """Whether this is the file of `--only`, over which the run does not write."""
+        return self.only is not None and os.path.realpath(self.only.path) == os.path.realpath(
+            path
+        )
+
     def accepts(self, outcome: Outcome) -> bool:
         """Whether a run with a test that ends so may pass."""
         return outcome.is_ok() and not self.fails(outcome)
@@ -608,7 +614,7 @@ ENDS = names_in("exit return")
 PRINTS = names_in("echo printf")
 # Commands that always end with status 0, so that `test || echo no` always passes.
 INFALLIBLE = PRINTS | names_in(
-    ": true export local declare typeset readonly unset let (( set shopt tee"
+    ": true export local declare typeset readonly unset let (( set shopt"
 )
 ERREXIT = "e|o errexit"  # the option of `set`
 NOT_FOLDERS = names_in("eval exec command builtin time trap type let coproc source")
@@ -620,6 +626,14 @@ SEVERAL_GPUS = (
 )
 MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
 WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
+# How a line begins that changes its own shell alone, or is no barrier, and what to say of it.
+HINTS: Mapping[str, str] = {
+    r"(?!.*[;\n])(?:(?:mapfile|readarray|read(?=.*<)|printf -v|let|shift)\b|exec(?= [^ ]*[<>])"
+    r"|\(\((?=.*(?:[-+]{2}|[^=!<>]=[^=])))": (
+        "is a test here, and what it changes is gone with the test's shell; put it into a file, and write `source FILE`"
+    ),
+    r"(?:[^&]*[;{(|\n]\s*)?wait\b(?=[^&]*$)": "is a test here, and a barrier only on a line of its own",
+}
 COMPANION_KEYS = "split after-crash nodes".split()
 
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
@@ -920,60 +934,77 @@ def ends_in_check(nodes: Nodes) -> bool:
     return last.name in CHECKS - {"true"} or any(map(ends_in_check, last.bodies))
 
 
-def can_fail(nodes: Nodes, infallible: Container[str]) -> bool:
-    """Whether the status of a list of commands can be other than 0."""
-    fails = before = False  # the list up to this command, and up to its pipeline
+def said_with(node: Node, said: str) -> str:
+    """What `set` has said so far, and says in a command, where no `&&` or `||` may keep it from running."""
+    if node.name == "set" and node.before == ";":
+        return said + node.text.partition(" -- ")[0]
+    return said
+
+
+def can_fail(nodes: Nodes, said: str) -> bool:
+    """Whether the status of a list of commands can be other than 0, or `set -e` ends it before; `said` is by `set`."""
+    fails = before = ends = False  # the list up to this command, and up to its pipeline
     joint = ";"  # what stands before the pipeline
+    lead = ""
     for node in nodes:
+        said = said_with(node, said)
         if node.before not in PIPES:
             joint = node.before
+            lead = node.lead
             before = fails
-        fails = command_can_fail(node, infallible)
+        fails = node.after != "&" and command_can_fail(node, said)
         if joint == "||":
             fails = fails and before
-        elif joint == "&&":
+        if fails and lead != "!" and node.after in (";", "\n") and is_on(ERREXIT, said):
+            ends = True
+        if joint == "&&":
             fails = fails or before
-    return fails
+    return fails or ends
 
 
-def lost_programs(nodes: Nodes, is_loop: bool = False) -> Iterator[str]:
+def lost_programs(nodes: Nodes, said: str, is_loop: bool = False) -> Iterator[str]:
     """Names of programs that run tests and whose failure no status shows, since other commands come behind them."""
     for node in nodes:
+        said = said_with(node, said)
         for body in node.bodies:
-            yield from lost_programs(body, node.kind in LOOPS)
+            yield from lost_programs(body, said, node.kind in LOOPS)
         goes_on = is_loop or node is not nodes[-1]
         is_lost = goes_on and node.after in (";", "\n") and node.before != "||"
-        if is_lost and re.match(RUNS_TESTS, node.name):
+        if is_lost and re.match(RUNS_TESTS, node.name) and not is_on(ERREXIT, said):
             yield node.name
 
 
-def command_can_fail(node: Node, infallible: Container[str]) -> bool:
+def command_can_fail(node: Node, said: str) -> bool:
     """Whether one command can end with another status than 0. An assignment can by a `$(…)` in it alone."""
     if node.lead == "!":
         return True
     if node.kind == "function":
         return False
     if node.kind:
-        return any(can_fail(body, infallible) for body in node.bodies)
+        if node.after in ("&&", "||"):
+            said += " +e"  # `set -e` does not count there
+        return any(can_fail(body, said) for body in node.bodies)
     if not node.words:
         return any(re.search(r"\$\((?!\()|`", token.text) for token in node.assigned)
     if node.name == "wait":
         return len(node.words) > 1
     if node.name in ENDS:
         return node.text.split()[1:] != ["0"]
-    return node.name not in infallible
+    if node.name == "tee":
+        return is_on("o pipefail", said)
+    return node.name not in INFALLIBLE
 
 
-def hides_failures(nodes: Nodes, infallible: Container[str]) -> bool:
+def hides_failures(nodes: Nodes, said: str) -> bool:
     """Whether a command passes whatever its parts do, other than by an explicit `|| true`."""
     last = nodes[-1]
     is_wish = last.before == "||" and last.name in ("true", ":")
-    if is_wish or can_fail(nodes, infallible):
+    if is_wish or can_fail(nodes, said):
         return False
     # A check or a change that fails is no failure of a test, unless the line says what to do then.
     harmless = {"", *CHECKS, *STATE_WORDS}
     return any(
-        command_can_fail(node, infallible) and (node.after == "||" or node.name not in harmless)
+        command_can_fail(node, said) and (node.after == "||" or node.name not in harmless)
         for node in walk(nodes)
     )
 
@@ -1004,25 +1035,32 @@ def is_on(option: str, said: str) -> bool:
     return re.findall(rf" ([-+])\w*(?:{option})", said)[-1:] == ["-"]
 
 
-def check_use(nodes: Nodes, said: str) -> None:
+def check_use(test: TestLine, nodes: Nodes, said: str) -> None:
     """Raises BadValue if a test, behind its environment prefix, would not do what it says.
 
-    `said` is what `set` has said up to the line's end.
+    `said` is what `set` has said above.
     """
     if any(node.name == "test_fail" for node in walk(nodes)):
         raise BadValue(
             '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
             "of a loop or an `if` that is behind its `done` or `fi`"
         )
+    lead = nodes[0].lead
+    if test.is_target and lead:
+        raise BadValue(
+            f"`{lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
+        )
+    if test.is_handled and is_state(nodes) and nodes[-1].name in STATE_WORDS:
+        raise BadValue(
+            f"`{nodes[-1].name}` cannot be a test, which would change nothing for those below; write "
+            "`|| exit 1` in place of `|| test_fail`"
+        )
     for token in masks_in(nodes):
         raise BadValue(
             f"{token.text} inside a line would pin the test; put it first on the line, or write "
             "`#: gpus=N`"
         )
-    if is_on(ERREXIT, said) and not any(node.before == "||" for node in walk(nodes)):
-        return
-    infallible = INFALLIBLE.difference(["tee"] * is_on("o pipefail", said))
-    if hides_failures(nodes, infallible):
+    if hides_failures(nodes, said):
         if nodes[-1].name == "tee":
             raise BadValue(
                 "the status of `| tee` hides that of the test; leave it out, the log is kept anyway, or write "
@@ -1261,14 +1299,6 @@ class ListFile:
         """Note a mistake, reported later as `file:line: what`."""
         self.mistakes.append((line, re.sub(CONTROL, " ", what)))
 
-    def said_with(self, nodes: Nodes) -> str:
-        """What `set` has said so far, and says in a command where no `&&` or `||` may keep it from running."""
-        said = self.said
-        for node in walk(nodes):
-            if node.name == "set" and node.before == ";":
-                said += node.text.partition(" -- ")[0]
-        return said
-
 
 # Says for each whole command of standard input its first and last line, from 0, and what is wrong with it. A command
 # is whole if bash can read it both in { ( ) } and in ( { } ): text like `a; } || { b` ends one of these early, but not
@@ -1390,6 +1420,8 @@ def read_attributes(
         if re.match(rf"#\s+:\s*({'|'.join(ATTRIBUTES)})=", comment.text):
             complain(f"`{comment.text}` is a comment; write `#:` without a space")
         if not comment.text.startswith("#:"):
+            if reader.nodes and re.search(rf"\s#:\s*({'|'.join(ATTRIBUTES)})=", comment.text):
+                complain(f"`#:` in the comment `{comment.text}` is not read; put it first")
             continue
         if not reader.nodes:
             defaults = Attributes()
@@ -1409,7 +1441,8 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     for number in range(line - 1, end):
         parsed.script[number] += parsed.lines[number]
     parsed.script[end] += f'{{ _rt_check "$?" {line}; }} 2>/dev/null; '
-    parsed.said = parsed.said_with(nodes)
+    for node in nodes:
+        parsed.said = said_with(node, parsed.said)
     for token in masks_in(nodes):
         raise BadValue(
             f"{token.text} would put all tests below on the same GPUs; set it outside the list, "
@@ -1467,11 +1500,10 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.name == "run_test" and "run_test" not in parsed.functions:
         test = read_run_test(test, nodes)
     else:
-        said = parsed.said_with(nodes)
-        check_use(nodes, said)
-        lost = list(lost_programs(nodes))
-        if lost and not is_on(ERREXIT, said):
-            test = test._replace(unheard=lost[0])
+        check_use(test, nodes, parsed.said)
+        for lost in lost_programs(nodes, parsed.said):
+            test = test._replace(unheard=lost)
+            break
     parsed.tests.append(with_words(test))
 
 
@@ -1527,6 +1559,10 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
                 "the script that calls the runner, or write `wait` below it; a whole script is to be "
                 "a file that ends in .sh, or begins with #!",
             )
+        for pattern, what in HINTS.items():
+            begin = re.match(pattern, test.body)
+            if begin:
+                found.setdefault(what, f"{where}: `{begin.group()}` {what}")
         has_one = test.attributes.gpus is None and need_of(test, options) == 1
         if has_one and re.search(SEVERAL_GPUS, test.body):
             found.setdefault(
@@ -1620,19 +1656,26 @@ _rt_functions() {      # sets _rt_late to all, those of the file $_rt_home at th
 }
 """
 
-# Runs before the copy of a list in which each test is a call of _rt_test. What it tells stands between two marks, what
-# the state prints outside of them. PS4 begins with \1, since `set -x` shows a sourced file one level deeper.
+# Runs before the copy of a list in which each test is a call of _rt_test. What it tells is in a file of its own; a mark
+# behind each answer, and in what the state prints, shows where that belongs. No variable has all of the mark, which
+# `set` would print. PS4 begins with \1, since `set -x` shows a sourced file one level deeper.
 STATE_READER = r"""
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "bash $BASH_VERSION is too old, 4.4 is needed"
   exit 3
 fi
 _rt_changed= _rt_last= _rt_exports= _rt_count=0
+_rt_close() {    # behind what it has written to the file
+  builtin printf %s%s "$_rt_mark" "$_rt_rest"
+  builtin printf %s%s "$_rt_mark" "$_rt_rest" >>"$_rt_folder/answers"
+}
 _rt_check() {    # the status of a line of state, and its number
   if [[ $1 != 0 ]]; then
     case $_rt_last in
       '['* | '(('* | 'test '* | 'read '* | 'read' | 'false' | 'true') ;;
-      *) builtin printf '%sfailed\0%s\0%s%s' "$_rt_mark" "$2" "$1" "$_rt_mark" ;;
+      *)
+        builtin printf 'failed\0%s\0%s' "$2" "$1" >>"$_rt_folder/answers"
+        _rt_close ;;
     esac
   fi
   _rt_changed=1 _rt_last=
@@ -1661,11 +1704,11 @@ _rt_environment() {    # what is exported; no program is asked, since it may be 
   done
   [[ ${PS4@a} != *x* ]] || builtin printf 'PS4=%s\0' "${PS4#?}"
 }
-_rt_test() {     # its words as bash has them, the positional parameters
-  local - _rt_words=("${@:1:5}") _rt_text _rt_value _rt_path=
+_rt_test() {     # its line, its words as bash has them, the positional parameters
+  local - _rt_line=$1 _rt_words=("${@:2:5}") _rt_text _rt_value _rt_path=
   [[ ! $_rt_changed ]] || set +o >|"$_rt_folder/options"
   set +aefnuvx
-  shift 5
+  shift 6
   if [[ $_rt_changed ]]; then
     _rt_state "$@"
     if [[ $_rt_text != "$_rt_base" ]]; then
@@ -1673,27 +1716,34 @@ _rt_test() {     # its words as bash has them, the positional parameters
       builtin printf '%s' "$_rt_text" >|"$_rt_path"
     fi
   fi
-  builtin printf '%stest\0%s\0' "$_rt_mark" "$PWD"
-  for _rt_text in "${_rt_words[@]}"; do
-    _rt_value=
-    eval "_rt_value=$_rt_text"
-    builtin printf '%s\0' "$_rt_value"
-  done
-  if [[ $_rt_changed ]]; then    # since the last test
-    builtin printf '%s\0' "$_rt_path"
-    _rt_environment
-    _rt_changed=
-  fi
-  builtin printf '%s' "$_rt_mark"
+  {
+    builtin printf 'test\0%s\0%s\0' "$_rt_line" "$PWD"
+    for _rt_text in "${_rt_words[@]}"; do
+      _rt_value=
+      eval "_rt_value=$_rt_text"
+      builtin printf '%s\0' "$_rt_value"
+    done
+    if [[ $_rt_changed ]]; then    # since the last test
+      builtin printf '%s\0' "$_rt_path"
+      _rt_environment
+      _rt_changed=
+    fi
+  } >>"$_rt_folder/answers"
+  _rt_close
 }
 _rt_end() {
   builtin trap - EXIT DEBUG
-  builtin printf '%send%s' "$_rt_mark" "$_rt_mark"
+  builtin printf end >>"$_rt_folder/answers"
+}
+_rt_begin() {
+  local -
+  set +o >|"$_rt_folder/options"
+  set +aefnuvx     # SHELLOPTS may have brought them
+  _rt_state
+  _rt_base=$_rt_text
 }
 PS4=$'\1'$PS4
-set +o >|"$_rt_folder/options"
-_rt_state
-_rt_base=$_rt_text
+_rt_begin
 _rt_trap='{ [[ $BASH_COMMAND == _rt_* ]] || _rt_last=$BASH_COMMAND; } 2>/dev/null'
 """
 # What `set -v` shows of the runner's own text in the copy of a list.
@@ -1741,7 +1791,7 @@ def reading_script(parsed: ListFile) -> str:
     for test in parsed.tests:
         words = " ".join(map(shlex.quote, test.to_expand()))
         words = words.replace("\n", "'$'\\n''")
-        lines[test.line - 1] += f'{{ _rt_test {words} "$@"; }} 2>/dev/null'
+        lines[test.line - 1] += f'{{ _rt_test {test.line} {words} "$@"; }} 2>/dev/null'
     lines[-1] += "{ _rt_end ; } 2>/dev/null"
     # In the file itself, since one that is sourced does not inherit a DEBUG trap.
     lines[0] = f'{{ trap "$_rt_trap" DEBUG; }} 2>/dev/null; {lines[0]}'
@@ -1764,9 +1814,11 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         ]
     mark = os.urandom(16).hex()
     copy = scratch.write(reading_script(parsed))
+    folder = scratch.path()
+    os.mkdir(folder)
     start = (
-        f"_rt_home={shlex.quote(copy)} _rt_folder={shlex.quote(scratch.folder)} _rt_mark={mark} "
-        f"_rt_source={shlex.quote(parsed.name)}\n"
+        f"_rt_home={shlex.quote(copy)} _rt_folder={shlex.quote(folder)} _rt_source={shlex.quote(parsed.name)} "
+        f"_rt_mark={mark[:16]} _rt_rest={mark[16:]}\n"
     )
     source = scratch.write(start + SNAPSHOT + STATE_READER)
     status, printed = run_bash(
@@ -1775,11 +1827,15 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     check_room(copy)  # else what bash has written of the state is not all of it
     printed = printed.replace(copy.encode(), to_bytes(parsed.name))
     pieces = printed.split(mark.encode())
-    tests = list(read_answers(parsed, pieces))
-    if b"end" not in pieces[-2:]:
-        lines = [test.line for test in parsed.tests[len(tests) :]]
+    answers = [b""]
+    with suppress(FileNotFoundError), open(os.path.join(folder, "answers"), "rb") as file:
+        answers = file.read().split(mark.encode())
+    tests = list(read_answers(parsed, answers, pieces))
+    told = {test.line for test in tests}
+    lost = [test.line for test in parsed.tests if test.line not in told]
+    if lost or answers[-1] != b"end":
         parsed.complain(
-            [*lines, *parsed.states[-1:], 1][0],
+            [*lost, *parsed.states[-1:], 1][0],
             f"the shell state down to here, or a word of this line, ends bash with status {status}"
             f"{said_last(pieces[-1])}; run `bash -x {parsed.name}` to see where",
         )
@@ -1813,29 +1869,30 @@ def run_bash(command: str, name: str, scratch: Scratch) -> Tuple[int, bytes]:
         return status, printed.read()
 
 
-def read_answers(parsed: ListFile, pieces: Sequence[bytes]) -> Iterator[TestLine]:
-    """The tests in what the bash of a list has printed, split at its marks. Adds mistakes to the list."""
+def read_answers(
+    parsed: ListFile, answers: Iterable[bytes], printed: Iterable[bytes]
+) -> Iterator[TestLine]:
+    """The tests in what the bash of a list has told, and printed before it told that. Adds mistakes to the list."""
     shell = Snapshot("", None)
     preface = b""
-    tests = iter(parsed.tests)
-    for number, piece in enumerate(pieces):
-        kind, *fields = piece.split(b"\0")
-        if number % 2 == 0:
-            preface += unshifted(re.sub(OWN_TEXT, b"", piece), 1)
-        elif kind == b"failed":
+    tests = {b"%d" % test.line: test for test in parsed.tests}
+    for answer, piece in itertools.zip_longest(answers, printed, fillvalue=b""):
+        kind, *fields = answer.split(b"\0")
+        preface += unshifted(re.sub(OWN_TEXT, b"", piece), 1)
+        if kind == b"failed":
             parsed.complain(
                 int(fields[0]),
                 f"this shell state fails with status {int(fields[1])}{said_last(preface)}; mend it, "
                 "or let it end in `|| true`",
             )
-        elif kind == b"test" and len(fields) > 6:  # else a word of it has ended bash
-            test = next(tests)
-            directory, *values = map(to_text, fields[:6])
-            if len(fields) > 7:  # the state has changed
-                exports = dict(field.partition(b"=")[::2] for field in fields[7:-1])
-                exports.update(unkept(has_functions=fields[6] == b""))  # a prelude has them all
-                shell = Snapshot("", exports, to_text(fields[6]))
-            if any(len(field) >= ENVIRONMENT_BYTES for field in fields[7:]):
+        elif kind == b"test" and len(fields) > 7:  # else a word of it has ended bash
+            test = tests[fields[0]]
+            directory, *values = map(to_text, fields[1:7])
+            if len(fields) > 8:  # the state has changed
+                exports = dict(field.partition(b"=")[::2] for field in fields[8:-1])
+                exports.update(unkept(has_functions=fields[7] == b""))  # a prelude has them all
+                shell = Snapshot("", exports, to_text(fields[7]))
+            if any(len(field) >= ENVIRONMENT_BYTES for field in fields[8:]):
                 parsed.complain(
                     test.line,
                     "the environment is too large for any program; export less above this line",
@@ -2164,6 +2221,15 @@ class History:
         if flaky == "pass":
             self.counts.add(Outcome.FLAKY)
         self.lists = frozenset(map(os.path.normpath, lists))
+        self.is_here = False  # there are runs from this directory; those from others are of no interest then
+        self.forget()
+        # By key and label, whether a test with that label, or one with a number behind it, owes a pass.
+        self.owing: Dict[Tuple[str, str], bool] = {}
+        # By key, and by key and label: when it passed, and how many seconds it took.
+        self.passes: Dict[Any, List[Tuple[float, float]]] = collections.defaultdict(list)
+
+    def forget(self) -> None:
+        """Forget what has become of the tests, but not how long they took."""
         self.runs: Set[str] = set()  # the runs of these lists
         # By shard (`2/4`), names of the tests that its runs selected.
         self.shards: Dict[str, Set[str]] = collections.defaultdict(set)
@@ -2171,8 +2237,6 @@ class History:
         self.seen: Set[str] = set()
         # By name of a test, how often it did not pass in the last run that selected it; with --repeat it runs often.
         self.owed: Dict[str, int] = collections.defaultdict(int)
-        # By key, and by key and label: when it passed, and how many seconds it took.
-        self.passes: Dict[Any, List[Tuple[float, float]]] = collections.defaultdict(list)
 
     def add(self, record: Mapping[str, Any], is_own: bool) -> None:
         """Take in one record of a journal; of one that is not this run's own, only durations.
@@ -2182,8 +2246,13 @@ class History:
         event = record["event"]
         run = record["run"]
         if event == "run_start" and is_own:
-            if self.lists.isdisjoint(map(os.path.normpath, record["lists"])):
+            is_here = record.get("directory") == os.getcwd()
+            lists = map(os.path.normpath, record["lists"])
+            if self.lists.isdisjoint(lists) or self.is_here > is_here:
                 return
+            if is_here > self.is_here:
+                self.forget()
+            self.is_here = is_here
             selected = record["selected"]
             self.runs.add(run)
             self.shards[record["shard"] or ""].update(selected)
@@ -2203,8 +2272,17 @@ class History:
                 self.owed[key_of([key, record.get("origin", label)])] -= 1
 
     def owes(self, test: Test) -> bool:
-        """Whether a test has not passed in its last run, or was in none: new ones owe too."""
-        return test.name not in self.seen or self.owed[test.name] > 0
+        """Whether a test has not passed in its last run, or was in none: new ones owe too.
+
+        Which of several tests with the same command it was then, nobody knows; it owes if any of them does.
+        """
+        label = re.sub(r" #\d+$", "", test.origin)
+        if (test.key, label) not in self.owing:
+            names = [key_of([test.key, label])]
+            while names[-1] in self.seen:
+                names.append(key_of([test.key, f"{label} #{len(names) + 1}"]))
+            self.owing[test.key, label] = any(self.owed.get(name, 0) > 0 for name in names)
+        return test.name not in self.seen or self.owing[test.key, label]
 
     def duration(self, test: Test) -> Optional[float]:
         """Seconds: the median of the last passes, else what the list says, else None."""
@@ -4773,6 +4851,7 @@ class Record:
     """All that the run writes: the log dir, the journal, `failures`, JUnit files for tests that left none."""
 
     failed: Optional[Appender] = None  # `failures`, once there is one
+    is_read = False
 
     def __init__(self, options: Options, run: str) -> None:
         self.options = options
@@ -4784,7 +4863,10 @@ class Record:
             self.lock = lock_directory(options.log_dir)
             os.makedirs(os.path.dirname(self.failures), exist_ok=True)
             if options.fail_dir is None:
-                clear_name(self.failures)
+                # Where `--only` reads it, it has the old labels, too, until this run has come to its end.
+                self.is_read = options.reads(self.failures)
+                if not self.is_read:
+                    clear_name(self.failures)
             elif not os.access(options.fail_dir, os.W_OK):
                 raise PermissionError(errno.EACCES, "no file can be written", self.failures)
             with suppress(FileNotFoundError):
@@ -4943,8 +5025,16 @@ class Record:
         return path
 
     def run_end(
-        self, results: Iterable[Result], code: int, quarantined: Iterable[Sick]
+        self, results: Sequence[Result], code: int, quarantined: Iterable[Sick]
     ) -> None:
+        """Journal how the run has ended, and leave only its own labels in `failures`. Raises OSError."""
+        is_whole = not any(result.outcome.is_unfinished() for result in results)
+        if self.is_read and is_whole:
+            clear_name(self.failures)
+            failed = [each.test.label for each in results if self.options.fails(each.outcome)]
+            if failed:
+                with open(fresh_file(self.failures), "wb") as file:
+                    file.writelines(to_bytes(f"{label}\n") for label in failed)
         self.note(
             "run_end",
             exit=code,
@@ -4967,7 +5057,7 @@ def deferred_path(options: Options) -> str:
     path = os.path.join(options.log_dir, "deferred.txt")
     if options.only is None and options.max_gpus is None:
         return ""
-    if options.only and os.path.realpath(options.only.path) == os.path.realpath(path):
+    if options.reads(path):
         return ""
     return path
 
@@ -6153,7 +6243,8 @@ def read_labels(path: str) -> List[str]:
 
 def parse_only(path: str) -> LabelFile:
     """A file of labels, one a line; blank lines aside, `# comments` may be labels. Raises BadValue."""
-    labels = frozenset(filter(None, read_labels(path)))
+    runs = filter(None, read_labels(path))
+    labels = frozenset(re.sub(r" \(run \d+\)$", "", run) for run in runs)  # of --repeat
     if not labels:
         raise BadValue(f"{path}: names no test; one label per line")
     return LabelFile(path, labels)

@@ -384,6 +384,9 @@ class Kinds(ParseCase):
         self.assert_kind("test", TESTS + MAY_FAIL)
         self.assert_kind("target", TARGETS)
 
+    def test_a_target_is_negated_or_timed_by_its_whole_command(self) -> None:
+        self.assert_mistakes((f"{lead} a/test_x.py -v", f"`{lead}` before a pytest target") for lead in ("!", "time"))
+
     def test_a_line_that_always_passes_is_a_mistake(self) -> None:
         told = 'this line passes even if its command fails; write `command || test_fail "label"`, or `|| true`'
         self.assert_mistakes((command, told) for command in ALWAYS_PASS)
@@ -480,6 +483,8 @@ class AttributeLines(ParseCase):
 
     def test_a_space_in_the_mark_is_a_mistake_where_a_key_follows(self) -> None:
         self.assert_mistake("true\ntrue # : label=x\n", 2, "`# : label=x` is a comment; write `#:` without a space")
+        self.assert_mistake("# see #: gpus=2\ntrue # two #: gpus=2\n", 2,
+                            "`#:` in the comment `# two #: gpus=2` is not read")
         self.assert_mistake("#  :gpus=2\ntrue\n", 1, "`#  :gpus=2` is a comment")
         self.assertEqual(self.attributes("true # : note=1\ntrue # : of gpus=2\n# gpus=2\n"), [Attributes()] * 2)
 
@@ -963,6 +968,17 @@ class State(ParseCase):
                 ("set -n\ntrue\n", 2, "ends bash with"), ("true || test_fail ${UNSET:?}\n", 1, "ends bash with")):
             self.assert_mistake(text, line, what)
 
+    def test_state_that_prints_all_variables(self) -> None:
+        """What the reading bash says of itself is no part of that, whatever options came with the environment."""
+        text = "set\ncd nowhere || A=1\ndeclare -p\nfalse $A\nset -x; BASH_XTRACEFD=1\nA=2\nfalse $A\n"
+        self.assertEqual([test.label for test in self.parse(text)], ["false 1", "false 2"])
+        self.assert_mistake("set\ncd nowhere\nset\ntrue\n", 2, "this shell state fails with status 1")
+        for options in ("xtrace", "verbose", "errexit:nounset"):
+            with mock.patch.dict(os.environ, SHELLOPTS=options):
+                self.assertEqual([test.label for test in self.parse("A=1\ntrue $A\nfalse\n")], ["true 1", "false"])
+        with mock.patch.dict(os.environ, FUNCNEST="1"):
+            self.assert_mistake("A=1\ntrue\nfalse\n", 2, "ends bash with status 0")
+
     def test_a_signal_ends_the_reading_also_where_bash_has_just_ended(self) -> None:
         def stop(*_: object) -> None:
             raise KeyboardInterrupt
@@ -1042,6 +1058,21 @@ class Hints(ParseCase):
                 self.assertEqual(self.hints(f"true\n{command}\nwait\ntrue\n"), [])
         self.assertEqual(self.hints("pipx\nexits 1\necho pip install x\naptly\n"), [])
 
+    def test_what_changes_its_own_shell_alone(self) -> None:
+        for command in ("mapfile -t A <x", "read -r A <x", "printf -v A x", "let A=1", "exec 5<x", "((A++))",
+                        "((A = 1))"):
+            (hint,) = self.hints(f"true\n{command}\n")
+            self.assertIn(" is a test here, and what it changes is gone with the test's shell; put it", hint)
+        for command in ("wait || true", "{ wait; }", "A=1; wait", "wait $(jobs -p)"):
+            (hint,) = self.hints(f"true\n{command}\n")
+            self.assertIn("wait` is a test here, and a barrier only on a line of its own", hint)
+        fine = "read A <x; [ \"$A\" ]\nexec ./x\n((A == 1))\nx & wait $!\nwaits\nprintf x | y\n"
+        self.assertEqual(self.hints(fine), [])
+        for state in ("cd sub", "source env.sh", "pushd x", "[ -d x ] && cd x"):
+            name = state.split()[-2]
+            self.assert_mistake(f"true\n{state} || test_fail x\n", 2, f"`{name}` cannot be a test, which would change")
+        self.assertEqual(len(self.parse("OUT=$(a) || test_fail a\n[ -d x ] || test_fail b\n")), 2)
+
     def test_what_looks_like_a_test_of_several_gpus(self) -> None:
         for command in ("torchrun --nproc-per-node=4 a.py", "torchrun --nproc_per_node 2 a.py",
                         "torchrun --nproc_per_node=gpu a",
@@ -1072,10 +1103,22 @@ class Hints(ParseCase):
         self.assertEqual(len(self.parse(text)), 2)
         for text in ("set +e\npytest a; echo done\n", "set -e\npytest a || RET=1\n",
                      "#\npytest a; echo done\nset -e\n", "set -e; set +e\npytest a; echo done\n",
-                     "set -- -e --ve\npytest a; echo done\n", "[ -z $A ] || set -e\npytest a; echo done\n"):
+                     "set -- -e --ve\npytest a; echo done\n", "[ -z $A ] || set -e\npytest a; echo done\n",
+                     "if [ -n \"$A\" ]; then set -e; fi\npytest a; echo done\n", "#\npytest a; set -e; echo done\n"):
             with self.subTest(text=text), self.assertRaisesRegex(
                     ListError, f"^{NAME}:2: this line passes even if its command fails"):
                 self.parse(text)
+
+    def test_what_set_e_does_not_see(self) -> None:
+        """A condition, what stands before `&&`, and the background."""
+        for command in ("if ! a; then echo failed; fi", "for t in a b; do if $t; then echo ok; fi; done", "! a; echo b",
+                        "a && true; echo b", "{ a; echo b; } && echo c; echo d", "a & wait", "( a & )", "a | tee log"):
+            told = "the status of `| tee`" if "tee" in command else "this line passes"
+            self.assert_mistake(f"set -e\n{command}\n", 2, told)
+        for command in ("for t in a b; do $t; echo $t; done", "if [ -f x ]; then a; echo b; fi",
+                        "{ a; echo b; }; echo c", "time a; echo b", "mkdir -p o && a; echo b",
+                        "server & a; kill $!; echo b"):
+            self.assertEqual(len(self.parse(f"set -e\n{command}\n")), 1)
 
 
 class SeveralLists(ParseCase):

@@ -257,14 +257,23 @@ class Owing(HistoryCase):
                 self.journal(run, *({**end("a"), "label": label, "origin": "x"} for label in passed))
                 self.assertEqual({self.history().owes(test) for test in tests}, {len(passed) < 2})
 
-    def test_equal_lines_pass_each_for_itself(self) -> None:
-        """They have one key, and labels that tell them apart."""
+    def test_equal_lines_owe_together(self) -> None:
+        """Their numbers are others when a line is taken out, or one of two lists runs alone."""
         tests = [a_test(0, "x", key="a"), a_test(1, "x #2", key="a")]
         run = {**start(), "selected": [test.name for test in tests]}
         for passed in ([], ["x"], ["x #2"], ["x", "x #2"]):
             with self.subTest(passed):
                 self.journal(run, *({**end("a"), "label": label} for label in passed))
-                self.assertEqual([test.label for test in tests if not self.history().owes(test)], passed)
+                self.assertEqual([self.history().owes(test) for test in tests], [len(passed) < 2] * 2)
+
+    def test_another_directory_with_a_list_of_that_name(self) -> None:
+        """It counts only as long as nothing ran here: a checkout may have moved."""
+        here = [start("ab", run="1", directory=os.getcwd()), end("a", outcome="failed", run="1"), end("b", run="1")]
+        there = [{**start("ab", run="2"), "directory": "/elsewhere"}, end("a", run="2"),
+                 end("b", outcome="failed", run="2")]
+        self.assertEqual(self.owing(*there, keys="ab"), "B")
+        for records in ([*here, *there], [*there, *here]):
+            self.assertEqual(self.owing(*records, keys="ab"), "A")
 
     def test_passes_of_other_lists_settle_nothing(self) -> None:
         """Whichever run comes first, or at the same time; a run of two lists is one of each."""

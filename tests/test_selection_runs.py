@@ -427,6 +427,18 @@ class Only(SelectionCase):
         self.assertEqual((ran.code, ran.err, self.passed(ran)), (0, "", "c"))
         self.assertNotIn("sanity", ran.text)
 
+    def test_the_failures_of_the_run_before(self) -> None:
+        """Until a run that reads them has come to its end, they are there; those of --repeat name their tests."""
+        ran = self.run_list("false a #: label=a\ntrue b #: label=b\nfalse c #: label=c\n", "--repeat", "2")
+        self.assertEqual(sorted(ran.read("logs/failures").splitlines()), ["a", "a (run 2)", "c", "c (run 2)"])
+        again = ("--only", "logs/failures", "--order", "file")
+        text = "kill -9 $PPID #: label=a gpus=2\ntrue b #: label=b\ntrue c #: label=c\n"
+        self.assertEqual(self.run_list(text, *again).code, -9)
+        ran = self.run_list(text.replace("kill -9 $PPID", "false"), *again)
+        self.assertEqual((ran.code, ran.read("logs/failures")), (1, "a\n"))
+        ran = self.run_list(text.replace("kill -9 $PPID", "true"), *again)
+        self.assertEqual((ran.code, self.passed(ran), os.listdir(ran.path("logs")).count("failures")), (0, "a", 0))
+
     def test_nothing_named_here_is_nothing_selected(self) -> None:
         self.write("few.txt", "gone\n")
         ran = self.run_list(ONLY_LIST, "--only", "few.txt")
