@@ -103,7 +103,6 @@ from typing import (
     Iterator,
     List,
     Mapping,
-    Match,
     NamedTuple,
     NoReturn,
     Optional,
@@ -621,8 +620,8 @@ NOT_FOLDERS = names_in("eval exec command builtin time trap type let coproc sour
 RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
 PREPARES = r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip)([\s;]|$)"
 SEVERAL_GPUS = (
-    r"(?i)--nproc[-_]per[-_]node[= ]([2-9]|\d\d|gpu|auto)|\bmpi(run|exec)\b.* -n?p? ?([2-9]|\d\d)"
-    r"|distributed|multi[-_]?gpu"
+    r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|num[-_]processes)[= ](\d+|gpu|auto)"
+    r"|\bmpi(?:run|exec)\b.*? -n?p? ?([2-9]|\d\d)|distributed|\bm(?:ulti)?[-_]?gpu"
 )
 MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
 WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
@@ -1539,6 +1538,15 @@ def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
     )
 
 
+def gpus_named_in(text: str) -> float:
+    """How many GPUs a command seems to ask for: ALL_GPUS where it does not say how many, 1 where it asks for none."""
+    found = list(re.finditer(SEVERAL_GPUS, text))
+    said: List[float] = [
+        int(each) for match in found for each in match.groups() if each and each.isdigit()
+    ]
+    return max(said or [ALL_GPUS] * len(found), default=1)
+
+
 def hints(parsed: ListFile, options: Options) -> List[str]:
     """What may be a mistake in a list, but need not be; each kind is told once."""
     found: Dict[str, str] = {}  # by kind, the first
@@ -1564,7 +1572,7 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
             if begin:
                 found.setdefault(what, f"{where}: `{begin.group()}` {what}")
         has_one = test.attributes.gpus is None and need_of(test, options) == 1
-        if has_one and re.search(SEVERAL_GPUS, test.body):
+        if has_one and gpus_named_in(test.body) > 1:
             found.setdefault(
                 "asks",
                 f"{where}: this looks like a test of several GPUs, and gets one; write `#: gpus=N` "
@@ -7116,8 +7124,11 @@ IS_THERE = r"(?:(?:\[\[?|test) -d|cd) ([^- ][^ ]*)(?: \]\]?)?"
 DATA_FILE = (
     r"\.(?:bin|ckpt|csv|db|jsonl?|log|np[yz]|onnx|out|pkl|pth?|safetensors|txt|xml|ya?ml)$"
 )
-# What lies among tests and prepares them.
-NO_TEST = r"(?!\S*(?:build|clean|creat|download|generat|install|make|prepar|server|setup|start_)[^/\s]*(?: |$))"
+# What lies among tests, and prepares them or looks at what they have left.
+NO_TEST = (
+    r"(?!\S*(?:build|clean|creat|download|generat|install|(?<![a-z])make|prepar|server|setup|start_"
+    r"|aggregat|compare|merge_|report|summar|verify_)[^/\s]*(?: |$))"
+)
 # A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
 TEST_FILE = (
     r"(?!-)(?:\S*/)?(?:tests?/"
@@ -7391,7 +7402,7 @@ def next_names(nodes: Iterable[Node]) -> Set[str]:
 
 def has_glob(tokens: Iterable[Token]) -> bool:
     """Whether words may be file names to bash."""
-    quoted = rf"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$\?|{FIRST_STATUS}"""
+    quoted = rf"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$\?|{FIRST_STATUS}|\[[@*]\]"""
     texts = [re.sub(quoted, "", without_calm(token.text)) for token in tokens]
     return any(re.search(r"[*?[]", text) for text in texts)
 
@@ -7920,14 +7931,21 @@ class ScriptFile:
         return obstacle, why_wait
 
     def files_of(self, command: Node) -> List[str]:
-        """Words that may name files, behind a `>` what it writes, behind `>>` what an option says that it writes."""
-        words = [f"\\>{word}" for node in walk([command]) for word in written_by(node)]
-        words += [token.text for token in command.redirects if token.kind != "operator"]
-        before = ""
-        for token in [*command.assigned, *command.words[1:]]:
-            is_output = re.match("-o$|--out[^=]*$", before) is not None
-            words.append("\\>\\>" * is_output + token.text)
-            before = token.text
+        """Words that may name files, behind a `>` what it writes. Of functions that it calls, those without `$`."""
+        filters = chain.from_iterable(
+            Reader(each).nodes for each in nested(command.text, r">\(")
+        )
+        own = reached_by([command, *filters], {})
+        words = []
+        for node in reached_by(own, self.functions):
+            tokens = [*node.assigned, *node.words[1:], *node.redirects]
+            if "$" in node.name:  # it may stand for all of a command
+                tokens += node.words[:1]
+            names = [f"\\>{word}" for word in written_by(node)]
+            names += [token.text for token in tokens if token.kind != "operator"]
+            if node.name == "eval":  # its words are commands
+                names = [name.strip('"') for name in names]
+            words += [name for name in names if node in own or "$" not in name]
         return [word for word in words if not re.search(SUBSTITUTION, word)]
 
     def test_line(self, command: Node, handler: Nodes) -> TestLine:
@@ -8024,7 +8042,13 @@ def is_calm(node: Node, changes: AbstractSet[str], functions: AbstractSet[str]) 
     text = head_of(node) if node.kind else node.text
     if not changes.isdisjoint(re.findall(NAME, text)):
         return False
-    if re.search(SEES_OUTSIDE, without_calm(text)) or makes_names(node):
+    seen = without_calm(text)
+    if node.kind in (
+        "for",
+        "select",
+    ):  # bash has expanded the words before (`is_expanded_early`)
+        seen = re.sub(SUBSTITUTION, "", seen)
+    if re.search(SEES_OUTSIDE, seen) or makes_names(node):
         return False
     for operator, word in zip(node.redirects, node.redirects[1:]):
         is_copy = operator.text.endswith(">&") and re.fullmatch("[12]?-?", word.text)
@@ -8081,10 +8105,11 @@ _rt_ours=    # `exit` is a function of ours
 _rt_silent=  # the status of the last test is still what bash would have in $?
 
 _rt_ask() {      # sends words, does what is answered
-  local _rt_answer=
+  local _rt_answer=()
   builtin printf '%s\0' "$(($# + 1))" "$((++_rt_asked))" "$@" >&"$_rt_out"
-  while IFS= TMOUT=0 builtin read -r -d '' -u "$_rt_in" _rt_answer && [[ $_rt_answer != "$_rt_asked "* ]]; do
-    :    # a signal came between the question before and its answer
+  until [[ $_rt_answer == "$_rt_asked "* ]]; do    # a signal may have come between the question before and its answer
+    builtin mapfile -t -d '' -n 1 -u "$_rt_in" _rt_answer    # which heeds neither IFS nor TMOUT
+    [[ $_rt_answer ]] || break
   done
   set -- "${_rt_arguments[@]}"
   eval "${_rt_answer#* }"
@@ -9260,7 +9285,7 @@ class ScriptRun(Run):
         if file.name != self.name or self.sequential:
             return
         ahead = [site.test for site, why in file.found if not why]
-        several = [test for test in ahead if asks_for_several(test, self.options)]
+        several = [test for test in ahead if asks_for_several(test, self.options) > 1]
         for test in several[:1]:
             warn(
                 f"{file.name}:{test.line}: this looks like a test of several GPUs, and gets as many as it says, or "
@@ -9410,7 +9435,7 @@ class ScriptRun(Run):
         is_seen_by = bool(self.handed) and not named.isdisjoint(self.script.changes)
         if self.must_join or is_seen_by or self.shares_file(line, [*paths, *mentions]):
             return "_rt_join; _rt_ask_site"
-        test = self.test_of(line, site, said)
+        test = self.test_of(line, site, said, " ".join(fields[11:]))
         names = {path for path, may_be_made in paths.items() if may_be_made}
         names.update(filter(None, [test.junit, *handler.writes]))
         if "exit" in reaction or handler.leaves:
@@ -9564,8 +9589,8 @@ class ScriptRun(Run):
         self.shown.hold(handed.offset)
         self.console.total += 1
 
-    def script_test(self, line: TestLine) -> Test:
-        """A test of the script, from its line with the values of its words."""
+    def script_test(self, line: TestLine, words: str = "") -> Test:
+        """A test of the script, from its line with the values of its words, and the words that may name files."""
         mask = os.environ.get((*self.machine.variables, "")[0], "")
         own = line.has_mask or line.mask != mask
         line = line._replace(has_mask=own, attributes=line.attributes._replace(after=()))
@@ -9576,19 +9601,16 @@ class ScriptRun(Run):
         tell_unheeded([test], self.host.heeds)
         there = len(self.machine.devices)
         if line.attributes.gpus is None:  # CUDA leaves out what is not there
-            asked = asks_for_several(line, self.options)
-            if asked is not None:
-                said = [int(each) for each in asked.groups() if each and each.isdigit()]
-                test = test._replace(gpus=max(said, default=there))
-            test = test._replace(gpus=min(test.gpus, max(there, 1)))
+            gpus = max(test.gpus, asks_for_several(line, self.options, words))
+            test = test._replace(gpus=min(gpus, max(there, 1)))
         return self.host.fitted(test._replace(announces=False), self.options)
 
-    def test_of(self, line: TestLine, site: Site, said: State) -> Test:
+    def test_of(self, line: TestLine, site: Site, said: State, words: str) -> Test:
         """A test whose shell, where it calls a function, says what it is like before and after. Raises OSError.
 
         One by one, tests read what the script reads.
         """
-        test = self.script_test(line)
+        test = self.script_test(line, words)
         has_stdin = self.sequential and said.reads == "own"
         before = ""
         # A file for each test would cost a third of a short one.
@@ -9765,26 +9787,28 @@ class ScriptRun(Run):
         return status, []
 
 
-def asks_for_several(line: TestLine, options: Options) -> Optional[Match[str]]:
-    """How a line that does not say its GPUs looks like a test of several; None: it does not."""
+def asks_for_several(line: TestLine, options: Options, words: str = "") -> float:
+    """How many GPUs a line seems to ask for, by its text or the values of its words; 0 where it says so itself."""
     if line.has_mask or line.attributes.gpus is not None or options.gpus_per_test != 1:
-        return None
-    return re.search(SEVERAL_GPUS, line.body)
+        return 0
+    return gpus_named_in(f"{line.body}\n{words}")
 
 
 def paths_of(directory: str, *names: str) -> Dict[str, bool]:
     """The paths of files that a test names, and whether no other test is to have them at the same time.
 
     They are test files, as pytest knows them, and what the test writes, or may make for another. Names of files behind
-    an operator begin with `>`, behind an option that says so with `>>`.
+    an operator begin with `>`.
     """
     paths: Dict[str, bool] = {}
+    before = ""
     for name in names:
+        is_output = re.match("-o=|--out.*=", name) or re.match("-o$|--out[^=]*$", before)
         file = re.sub(r"^>*(?:[\w-]+=)?|::.*", "", name, flags=re.DOTALL)
         path = os.path.normpath(os.path.join(directory, file))
-        if re.match(">(?!>)", name):
+        if name.startswith(">"):
             is_own = not path.startswith("/dev/")
-        elif re.match(">>|-o=|--out", name) and re.search(r"\.\w+$", path):
+        elif is_output and re.search(r"\.\w+$", path):
             is_own = True
         elif re.search(DATA_FILE, path):
             is_own = not os.path.exists(path)
@@ -9792,6 +9816,7 @@ def paths_of(directory: str, *names: str) -> Dict[str, bool]:
             is_test_file = re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path)
             is_own = bool(is_test_file) and ("$" in path or os.path.exists(path))
         paths[path] = is_own or paths.get(path, False)
+        before = name
     return paths
 
 

@@ -645,6 +645,16 @@ set -e⏎f() { trap 'echo "@ bye"' EXIT; trap - EXIT; }⏎f⏎f⏎pytest a --exi
 pytest a --exit=1 || echo f >>failed⏎bash -c '[ ! -s failed ]' tests/b || exit 4⏎exit 0 ¦ set -e⏎
 trap '[ ! -e done ] || exit 0' EXIT⏎pytest a --exit=1⏎bash -c 'echo x >done' tests/b
 bash -c 'sleep 0.1; echo x >m.json' tests/a --out m.json⏎bash -c '[ -s m.json ]' tests/b m.json || exit 4⏎exit 0
+bash -c 'sleep 0.1; echo bad' tests/a | tee u.log⏎bash -c '! grep bad u.log' tests/b u.log
+bash -c 'sleep 0.1; echo bad' tests/a > >(tee u.log)⏎bash -c '[ ! -s u.log ]' tests/b u.log
+set -e⏎run() { "$@"; }⏎run bash -c 'sleep 0.1; echo x >m.json' tests/a --out m.json⏎
+run bash -c '[ ! -s m.json ]' tests/b m.json⏎echo
+set -e⏎run() { eval "$*"; }⏎run bash -c "'sleep 0.1; echo x >m.json'" tests/a --out m.json⏎
+run bash -c "'[ ! -s m.json ]'" tests/b m.json⏎echo
+make_it() { bash -c 'sleep 0.1; echo x >m.json' tests/a --out m.json; }⏎test_fail() { exit 4; }⏎
+make_it || test_fail a⏎bash -c '[ ! -s m.json ]' tests/b m.json || test_fail b⏎exit 0
+for i in 1 2; do pytest a$i --exit=1 || touch x$i.flag; for x in $(ls *.flag); do echo "@ $x"; pytest $x; done; done⏎
+exit 0
 ok() { [ "$1" "$2" ]; }⏎bash -c 'sleep 0.1; echo x >made' tests/x⏎ok -f made || exit 4⏎exit 0 ¦ P=("*.err")⏎
 bash -c 'sleep 0.1; echo x >a.err' tests/x⏎for f in ${P[0]}; do [ $f = a.err ] && exit 4; done⏎exit 0 ¦ mkdir out⏎
 bash -c 'sleep 0.1; rmdir out' tests/x⏎cd out || exit 4⏎exit 0

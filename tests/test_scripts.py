@@ -352,11 +352,14 @@ class FeatureTest(ScriptCase):
             "CUDA_VISIBLE_DEVICES=2,3 python3 two || test_fail two",
             "CUDA_VISIBLE_DEVICES= python3 none || test_fail none",
             "python3 three --nproc_per_node=3 || test_fail three", "python3 distributed || test_fail d",
-            "python3 distributed_1 || test_fail one #: gpus=1", "ctest all"), gpus="4,5,6,7")
+            "python3 distributed_1 || test_fail one #: gpus=1", "ctest all", "N=3",
+            "python3 launch.distributed --nproc_per_node=$N || test_fail e", 'run() { "$@" || test_fail "$2"; }',
+            "run python3 run --num_gpus 2"), gpus="4,5,6,7")
         masks = {words.split()[1]: environ["CUDA_VISIBLE_DEVICES"] for words, environ in self.environs(ran).items()}
         self.assertEqual((masks["wide"], masks["none"], len(masks["two"])), ("4,5,6,7", "", 3))
         self.assertEqual((masks["all"], len(masks["a"]), len(masks["b"])), ("4,5,6,7", 1, 1))
         self.assertEqual((len(masks["three"]), masks["distributed"], len(masks["distributed_1"])), (5, "4,5,6,7", 1))
+        self.assertEqual((len(masks["launch.distributed"]), len(masks["run"])), (5, 3))
         self.assertLessEqual(set(beside(self.events(ran), "python3 wide --slow")), {"python3 none"})      # needs no GPU
 
     def test_what_a_test_is_told(self) -> None:
@@ -387,7 +390,7 @@ class FeatureTest(ScriptCase):
         self.drive("take = run_tests.ScriptRun.take",
                    "def told(run, event):",
                    "    if isinstance(event, run_tests.Asked):",
-                   "        print(event.words[0], file=open('asked', 'a'))",
+                   "        print(event.words[1], file=open('asked', 'a'))",
                    "    take(run, event)",
                    "run_tests.ScriptRun.take = told")
         loop = 'for ((i = 0; i < 300; i++)); do x=$((x + i)); [ "$x" != no ] && y="$x"; f; done'
@@ -835,9 +838,9 @@ class ScriptFileTest(unittest.TestCase):
         script.read("t.sh", "f() { a; }\ng() ( a )\na || test_fail a\nb\nif [ $? -ne 0 ]; then exit; fi\n")
         for answer, commands in {
             "_rt_remember": "echo a|x=1|[ -n x ]|x=1 y=$z|for i in 1|case $x in |((i++))|[[ $x == a* ]]|logger a|"
-                            "x=$([[ $x == a* ]] && echo b)",
+                            "x=$([[ $x == a* ]] && echo b)|for i in $(a)",
             "_rt_join": "python3 a|[ ! -d x ]|[ -f x ]|[ a -nt b ]|[ -f $(a) ]|x=$(a)|f >file|"
-                        "g|for i in $(a)|[ $? -ne 0 ]|f *|a | b|echo a >file|[ $o x ]",
+                        "g|[ $? -ne 0 ]|f *|a | b|echo a >file|[ $o x ]",
             "_rt_look": "[ -d x ]|[[ -d $HOME/x ]]|test -d x|cd sub", "if declare": "f|x=1 f|f b",
             "( [[": "cd -|pushd a",
         }.items():
