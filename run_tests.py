@@ -8749,8 +8749,8 @@ def read_state(path: str) -> Dict[str, str]:
             state[" functions"] = line
         elif line.startswith("set --"):
             state[" arguments"] = line[len("set --") :]
-        elif line.startswith("declare -"):
-            raise ValueError(f"no snapshot: {line!r}")
+        elif not re.match(r"unset\b|ulimit -|PS4=|set [-+]|return$|# whole$|$", line):
+            raise ValueError(f"no snapshot: {line!r}")  # perhaps by a trap, in the midst of it
     if not text.endswith("\n# whole\n"):
         raise ValueError("no whole snapshot")
     return state
@@ -9539,7 +9539,10 @@ class ScriptRun(Run):
         asks = may_fail or site.path or LOOKS_AT_PIPE in place.followers
         if asks and self.script.is_watched(place.followers, said.flags * may_fail):
             return "what follows, or the end of the script, may look at its status"
-        return said.obstacle
+        with suppress(ValueError):
+            kept_state(said.snapshot)
+            return said.obstacle
+        return "its state was not kept whole"
 
     def function_obstacle(self, name: str, flags: str) -> str:
         """Why bash has to run a test itself that is a function; empty if it is none, or need not."""

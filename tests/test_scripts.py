@@ -659,6 +659,16 @@ class FeatureTest(ScriptCase):
         self.assertEqual((ran.code, ran.outcomes(), ran.err), (143, {"a": "failed"}, ""))
         self.assertRegex(ran.text, "sub-test failed: a\n(?s:.*)cleaned\n")
 
+    def test_a_trap_prints_while_the_state_is_kept(self) -> None:
+        """No shell reads that; bash runs the test itself."""
+        self.drive("on_test = run_tests.ScriptRun.on_test", "def torn(run, offset, path, *fields):",
+                   "    with open(path) as file: text = file.read()",
+                   "    with open(path, 'w') as file: file.write(text.replace('umask', 'echo got; exit 0\\numask', 1))",
+                   "    return on_test(run, offset, path, *fields)", "run_tests.ScriptRun.on_test = torn")
+        ran = self.conduct(HEAD + lines("python3 a --exit=1 || test_fail a", "exit $RET"))
+        self.assertEqual((ran.code, starts(ran.text), errors(ran.text)), (1, [], ["a"]))
+        self.assertIn("its state was not kept whole", ran.err)
+
     def test_the_pipe_of_questions_is_written_to(self) -> None:
         """By a script that does not know what it is: this is told, and nothing waits."""
         ran = self.conduct(lines("for each in /proc/$$/fd/1??; do echo noise >$each; done", "echo more"))
