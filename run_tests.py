@@ -7839,7 +7839,11 @@ class ScriptFile:
         seen = ASKS_STATUS
         for statement in following:
             text = "\n".join(node.text for node in statement)
-            if not re.search(seen, text) or not all(map(self.can_be_put_off, walk(statement))):
+            function = self.functions.get(statement[0].name, ())
+            asks = LOOKS in next_names(chain.from_iterable(node.parts() for node in function))
+            if not (re.search(seen, text) or (asks and not tail)):
+                break
+            if not all(map(self.can_be_put_off, walk(statement))):
                 break
             tail += statement
             for node in walk(statement):
