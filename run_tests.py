@@ -346,6 +346,14 @@ class LabelFile(NamedTuple):
     path: str
     labels: FrozenSet[str]
 
+    def named(self, tests: Iterable[Test]) -> Set[str]:
+        """The labels, without the number of a run by `--repeat` where that is the label of no test."""
+        known = {test.origin for test in tests}
+        return {
+            label if label in known else re.sub(r" \(run \d+\)$", "", label)
+            for label in self.labels
+        }
+
     def news(self, tests: Iterable[Test]) -> List[Test]:
         """The tests that the file names neither as labels nor in comments, if its comments say what it leaves out.
 
@@ -610,6 +618,7 @@ STATE_WORDS = names_in(
 # What may stand beside them: `[ -d build ] || exit 1; cd build || { echo no; exit 1; }` is state.
 CHECKS = names_in("[ [[ (( test false true read")
 ENDS = names_in("exit return")
+HARMLESS = CHECKS | STATE_WORDS | {""}  # one of these that fails is no failure of a test
 PRINTS = names_in("echo printf")
 # Commands that always end with status 0, so that `test || echo no` always passes.
 INFALLIBLE = PRINTS | names_in(
@@ -620,21 +629,15 @@ NOT_FOLDERS = names_in("eval exec command builtin time trap type let coproc sour
 RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
 PREPARES = r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip)([\s;]|$)"
 SEVERAL_GPUS = (
-    r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|num[-_]processes)[= ](\d+|gpu|auto)"
-    r"|\bmpi(?:run|exec)\b.*? -n?p? ?([2-9]|\d\d)|distributed|\bm(?:ulti)?[-_]?gpu"
+    r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|accelerate\b.* --num_processes)[= ]"
+    r"(?:(\d+)|gpu|auto)"
+    r"|\bmpi(?:run|exec)\b.*? -n?p? ?([2-9]|\d\d)|(?<!not )(?:distributed|(?<![a-z])m(?:ulti)?[-_]?gpu)"
 )
 MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
 WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
-# How a line begins that changes its own shell alone, or is no barrier, and what to say of it.
-HINTS: Mapping[str, str] = {
-    r"(?!.*[;\n])(?:(?:mapfile|readarray|read(?=.*<)|printf -v|let|shift)\b|exec(?= [^ ]*[<>])"
-    r"|\(\((?=.*(?:[-+]{2}|[^=!<>]=[^=])))": (
-        "is a test here, and what it changes is gone with the test's shell; put it into a file, and write `source FILE`"
-    ),
-    r"(?:[^&]*[;{(|\n]\s*)?wait\b(?=[^&]*$)": "is a test here, and a barrier only on a line of its own",
-}
 COMPANION_KEYS = "split after-crash nodes".split()
 
+CHANGES_IN_SUM = r"\+\+|--|(?<![=!<>])=(?!=)"
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
@@ -944,14 +947,17 @@ def can_fail(nodes: Nodes, said: str) -> bool:
     """Whether the status of a list of commands can be other than 0, or `set -e` ends it before; `said` is by `set`."""
     fails = before = ends = False  # the list up to this command, and up to its pipeline
     joint = ";"  # what stands before the pipeline
-    lead = ""
+    lead = left = ""
     for node in nodes:
         said = said_with(node, said)
         if node.before not in PIPES:
             joint = node.before
             lead = node.lead
             before = fails
-        fails = node.after != "&" and command_can_fail(node, said)
+        is_handler = joint == "||" and left not in HARMLESS
+        left = node.kind or node.name
+        # What a handler does besides its test is no check: `cat` in `|| { cat log; RET=1; }`.
+        fails = node.after != "&" and command_can_fail(node, said + " +e" * is_handler)
         if joint == "||":
             fails = fails and before
         if fails and lead != "!" and node.after in (";", "\n") and is_on(ERREXIT, said):
@@ -994,16 +1000,31 @@ def command_can_fail(node: Node, said: str) -> bool:
     return node.name not in INFALLIBLE
 
 
+def stops_on_failure(nodes: Nodes) -> bool:
+    """Whether a handler in some commands ends the shell: `a || exit 1`."""
+    left = ""
+    for node in nodes:
+        is_handler = node.before == "||" and left not in HARMLESS
+        ends = [
+            each for each in walk([node]) if each.name in ENDS and command_can_fail(each, "")
+        ]
+        if is_handler and ends:
+            return True
+        left = node.kind or node.name
+        if node.kind != "(" and not is_forked(node) and any(map(stops_on_failure, node.bodies)):
+            return True
+    return False
+
+
 def hides_failures(nodes: Nodes, said: str) -> bool:
     """Whether a command passes whatever its parts do, other than by an explicit `|| true`."""
     last = nodes[-1]
     is_wish = last.before == "||" and last.name in ("true", ":")
-    if is_wish or can_fail(nodes, said):
+    if is_wish or can_fail(nodes, said) or stops_on_failure(nodes):
         return False
-    # A check or a change that fails is no failure of a test, unless the line says what to do then.
-    harmless = {"", *CHECKS, *STATE_WORDS}
+    # Unless the line says what to do then.
     return any(
-        command_can_fail(node, said) and (node.after == "||" or node.name not in harmless)
+        command_can_fail(node, said) and (node.after == "||" or node.name not in HARMLESS)
         for node in walk(nodes)
     )
 
@@ -1052,7 +1073,7 @@ def check_use(test: TestLine, nodes: Nodes, said: str) -> None:
     if test.is_handled and is_state(nodes) and nodes[-1].name in STATE_WORDS:
         raise BadValue(
             f"`{nodes[-1].name}` cannot be a test, which would change nothing for those below; write "
-            "`|| exit 1` in place of `|| test_fail`"
+            "`|| exit 1` in place of `|| test_fail`, or a test as `bash FILE`"
         )
     for token in masks_in(nodes):
         raise BadValue(
@@ -1500,9 +1521,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         test = read_run_test(test, nodes)
     else:
         check_use(test, nodes, parsed.said)
-        for lost in lost_programs(nodes, parsed.said):
-            test = test._replace(unheard=lost)
-            break
+        test = test._replace(unheard=next(lost_programs(nodes, parsed.said), ""))
     parsed.tests.append(with_words(test))
 
 
@@ -1540,11 +1559,19 @@ def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
 
 def gpus_named_in(text: str) -> float:
     """How many GPUs a command seems to ask for: ALL_GPUS where it does not say how many, 1 where it asks for none."""
-    found = list(re.finditer(SEVERAL_GPUS, text))
-    said: List[float] = [
-        int(each) for match in found for each in match.groups() if each and each.isdigit()
-    ]
+    found = re.findall(SEVERAL_GPUS, text)
+    said: List[float] = [int(each) for groups in found for each in groups if each]
     return max(said or [ALL_GPUS] * len(found), default=1)
+
+
+def changes_shell(node: Node) -> bool:
+    """Whether a simple command that is no state changes its own shell alone."""
+    if node.name == "((":
+        return re.search(CHANGES_IN_SUM, node.text) is not None
+    if node.name in ("read", "exec"):
+        return bool(node.redirects) and (node.name == "read" or len(node.words) == 1)
+    words = names_in("mapfile readarray let shift")
+    return node.name in words or node.text.startswith("printf -v ")
 
 
 def hints(parsed: ListFile, options: Options) -> List[str]:
@@ -1567,12 +1594,25 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
                 "the script that calls the runner, or write `wait` below it; a whole script is to be "
                 "a file that ends in .sh, or begins with #!",
             )
-        for pattern, what in HINTS.items():
-            begin = re.match(pattern, test.body)
-            if begin:
-                found.setdefault(what, f"{where}: `{begin.group()}` {what}")
+        nodes: List[Node] = []
+        if re.search(
+            r"\b(?:mapfile|readarray|read|printf -v|let|shift|exec|wait)\b|\(\(", test.body
+        ):
+            nodes += walk(Reader(test.body).nodes)
+        if len(nodes) == 1 and changes_shell(nodes[0]):
+            found.setdefault(
+                "changes",
+                f"{where}: `{nodes[0].name}` is a test here, and what it changes is gone with the test's shell; "
+                "put it into a file, and write `source FILE`",
+            )
+        names = {node.name for node in nodes}
+        if "wait" in names and all(node.after != "&" for node in nodes):
+            found.setdefault(
+                "waits",
+                f"{where}: `wait` is a test here, and a barrier only on a line of its own",
+            )
         has_one = test.attributes.gpus is None and need_of(test, options) == 1
-        if has_one and gpus_named_in(test.body) > 1:
+        if has_one and gpus_named_in(" ".join([*test.assigned, test.body])) > 1:
             found.setdefault(
                 "asks",
                 f"{where}: this looks like a test of several GPUs, and gets one; write `#: gpus=N` "
@@ -2229,22 +2269,20 @@ class History:
         if flaky == "pass":
             self.counts.add(Outcome.FLAKY)
         self.lists = frozenset(map(os.path.normpath, lists))
-        self.is_here = False  # there are runs from this directory; those from others are of no interest then
-        self.forget()
-        # By key and label, whether a test with that label, or one with a number behind it, owes a pass.
-        self.owing: Dict[Tuple[str, str], bool] = {}
-        # By key, and by key and label: when it passed, and how many seconds it took.
-        self.passes: Dict[Any, List[Tuple[float, float]]] = collections.defaultdict(list)
-
-    def forget(self) -> None:
-        """Forget what has become of the tests, but not how long they took."""
         self.runs: Set[str] = set()  # the runs of these lists
+        self.here: Set[str] = set()  # those from this directory, which tell more than others
         # By shard (`2/4`), names of the tests that its runs selected.
         self.shards: Dict[str, Set[str]] = collections.defaultdict(set)
         # Names of the tests that were in their lists, selected or not.
         self.seen: Set[str] = set()
-        # By name of a test, how often it did not pass in the last run that selected it; with --repeat it runs often.
-        self.owed: Dict[str, int] = collections.defaultdict(int)
+        # By name of a test, the last run that selected it, and how often it did not pass there; with --repeat it runs
+        # often.
+        self.last: Dict[str, str] = {}
+        self.owed: Dict[str, int] = {}
+        # By key and label, whether a test with that label, or one with a number behind it, owes a pass.
+        self.owing: Dict[Tuple[str, str], bool] = {}
+        # By key, and by key and label: when it passed, and how many seconds it took.
+        self.passes: Dict[Any, List[Tuple[float, float]]] = collections.defaultdict(list)
 
     def add(self, record: Mapping[str, Any], is_own: bool) -> None:
         """Take in one record of a journal; of one that is not this run's own, only durations.
@@ -2254,18 +2292,7 @@ class History:
         event = record["event"]
         run = record["run"]
         if event == "run_start" and is_own:
-            is_here = record.get("directory") == os.getcwd()
-            lists = map(os.path.normpath, record["lists"])
-            if self.lists.isdisjoint(lists) or self.is_here > is_here:
-                return
-            if is_here > self.is_here:
-                self.forget()
-            self.is_here = is_here
-            selected = record["selected"]
-            self.runs.add(run)
-            self.shards[record["shard"] or ""].update(selected)
-            self.seen.update(selected, record["left_out"])
-            self.owed.update(collections.Counter(selected))
+            self.add_run(record)
         elif event == "test_end":
             key = record["test"]
             label = record["label"]
@@ -2276,8 +2303,29 @@ class History:
                     raise ValueError("not a duration")
                 for known_as in (key, (key, label)):
                     self.passes[known_as].append(passed)
-            if run in self.runs and outcome in self.counts:
-                self.owed[key_of([key, record.get("origin", label)])] -= 1
+            name = key_of([key, record.get("origin", label)])
+            if self.last.get(name) == run and outcome in self.counts:
+                self.owed[name] -= 1
+
+    def add_run(self, record: Mapping[str, Any]) -> None:
+        """Take in the start of a run, if it is one of these lists."""
+        if self.lists.isdisjoint(map(os.path.normpath, record["lists"])):
+            return
+        selected = record["selected"]
+        self.shards[record["shard"] or ""].update(selected)
+        run = record["run"]
+        self.runs.add(run)
+        is_here = record.get("directory") == os.getcwd()
+        if is_here and not self.here:
+            self.seen.clear()  # those of another directory with a list of this name
+        if is_here:
+            self.here.add(run)
+        if is_here or not self.here:
+            self.seen.update(selected, record["left_out"])
+        for name, times in collections.Counter(selected).items():
+            if is_here or self.last.get(name) not in self.here:
+                self.last[name] = run
+                self.owed[name] = times
 
     def owes(self, test: Test) -> bool:
         """Whether a test has not passed in its last run, or was in none: new ones owe too.
@@ -2290,7 +2338,8 @@ class History:
             while names[-1] in self.seen:
                 names.append(key_of([test.key, f"{label} #{len(names) + 1}"]))
             self.owing[test.key, label] = any(self.owed.get(name, 0) > 0 for name in names)
-        return test.name not in self.seen or self.owing[test.key, label]
+        owes = self.owed.get(test.name, 0) > 0
+        return test.name not in self.seen or owes or self.owing[test.key, label]
 
     def duration(self, test: Test) -> Optional[float]:
         """Seconds: the median of the last passes, else what the list says, else None."""
@@ -2452,11 +2501,11 @@ def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
         wide = [test for test in tests if options.max_gpus + 1 <= test.gpus < ALL_GPUS]
         deferred.update(dict.fromkeys(reach(wide, followers_of(tests)), "--max-gpus"))
     if options.only and "all" not in options.message:
+        named = options.only.named(tests)
         asked = [
             test
             for test in tests
-            if test.origin in options.only.labels
-            or any(has_word(test, word) for word in options.message)
+            if test.origin in named or any(has_word(test, word) for word in options.message)
         ]
         asked += options.only.news(tests)
         needed = reach(asked, leaders_of(tests))
@@ -2527,7 +2576,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         {test: deferred[test] for test in chosen if test in deferred},
         left_out,
         estimates,
-        frozenset(test for test in chosen if history.owed and history.owed[test.name] > 0),
+        frozenset(test for test in chosen if history.owed.get(test.name, 0) > 0),
     )
 
 
@@ -6251,8 +6300,7 @@ def read_labels(path: str) -> List[str]:
 
 def parse_only(path: str) -> LabelFile:
     """A file of labels, one a line; blank lines aside, `# comments` may be labels. Raises BadValue."""
-    runs = filter(None, read_labels(path))
-    labels = frozenset(re.sub(r" \(run \d+\)$", "", run) for run in runs)  # of --repeat
+    labels = frozenset(filter(None, read_labels(path)))
     if not labels:
         raise BadValue(f"{path}: names no test; one label per line")
     return LabelFile(path, labels)
@@ -6903,7 +6951,7 @@ def warn_of_strangers(tests: Sequence[Test], only: LabelFile, words: Iterable[st
 
     A file may name in comments what it leaves out: then a test that it names nowhere is new.
     """
-    named = [label for label in only.labels if not label.startswith("# ")]
+    named = [label for label in only.named(tests) if not label.startswith("# ")]
     warn_of_unknown(f"--only {only.path}", named, tests)
     new = [test.label for test in only.news(tests)]
     if new and "all" not in words:
@@ -7091,7 +7139,6 @@ SHELL_ALONE = r"\$\$|\$[!-]|\berrexit\b|SHELLOPTS|DIRSTACK|\b(?:dirs|wait|enable
 HEEDED = names_in(
     "IFS CDPATH GLOBIGNORE BASH_ARGV0 LANG LC_ALL LC_CTYPE LC_COLLATE TMOUT PATH HOME"
 )
-CHANGES_IN_SUM = r"\+\+|--|(?<![=!<>])=(?!=)"
 # How a function or trap asks where it is called from.
 WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
 FAILED_STATUS = (
@@ -7946,10 +7993,13 @@ class ScriptFile:
             if "$" in node.name:  # it may stand for all of a command
                 tokens += node.words[:1]
             names = [f"\\>{word}" for word in written_by(node)]
-            names += [token.text for token in tokens if token.kind != "operator"]
+            if node in own or node.name not in PRINTS | CHECKS | ASSIGNING:
+                names += [token.text for token in tokens if token.kind != "operator"]
             if node.name == "eval":  # its words are commands
                 names = [name.strip('"') for name in names]
-            words += [name for name in names if node in own or "$" not in name]
+            words += [
+                name for name in names if node in own or re.match(r"[^$]+(?<!\.py)$", name)
+            ]
         return [word for word in words if not re.search(SUBSTITUTION, word)]
 
     def test_line(self, command: Node, handler: Nodes) -> TestLine:
@@ -8384,7 +8434,7 @@ _rt_end() {
   local _rt_status=$? _rt_flags=$- _rt_arguments=() _rt_n _rt_signal=
   set +aeuvx
   _rt_unskip
-  if [[ /dev/fd/1 -ef /dev/fd/$_rt_out || " ${FUNCNAME[*]} " == *" _rt_"@(hand|keep)" "* ]]; then
+  if [[ /dev/fd/1 -ef /dev/fd/$_rt_out || " ${FUNCNAME[@]} " == *" _rt_"@(hand|keep)" "* ]]; then
     builtin printf %s ''        # a signal has ended it while our hook wrote a question or a file: first the rest of it
     exec >&"$_rt_stream"
   fi
@@ -9798,7 +9848,10 @@ def asks_for_several(line: TestLine, options: Options, words: str = "") -> float
     """How many GPUs a line seems to ask for, by its text or the values of its words; 0 where it says so itself."""
     if line.has_mask or line.attributes.gpus is not None or options.gpus_per_test != 1:
         return 0
-    return gpus_named_in(f"{line.body}\n{words}")
+    said = gpus_named_in(f"{line.first} {words}")
+    if 1 < said < ALL_GPUS:  # a folder may be called `distributed`
+        return said
+    return gpus_named_in(line.body)
 
 
 def paths_of(directory: str, *names: str) -> Dict[str, bool]:

@@ -1063,10 +1063,11 @@ class Hints(ParseCase):
                         "((A = 1))"):
             (hint,) = self.hints(f"true\n{command}\n")
             self.assertIn(" is a test here, and what it changes is gone with the test's shell; put it", hint)
-        for command in ("wait || true", "{ wait; }", "A=1; wait", "wait $(jobs -p)"):
+        for command in ("wait || true", "{ wait; }", "A=1; wait", "wait $(jobs -p)", "pytest a && wait"):
             (hint,) = self.hints(f"true\n{command}\n")
             self.assertIn("wait` is a test here, and a barrier only on a line of its own", hint)
-        fine = "read A <x; [ \"$A\" ]\nexec ./x\n((A == 1))\nx & wait $!\nwaits\nprintf x | y\n"
+        fine = ("read A <x; [ \"$A\" ]\nexec ./x\n((A == 1))\nx & wait $!\nwaits\nprintf x | y\nread -r A <x && a $A\n"
+                "pytest a -k 'not (wait or sleep)'\nwait-for-it.sh db:80\nread-model <x\nshift/test_x.py\n")
         self.assertEqual(self.hints(fine), [])
         for state in ("cd sub", "source env.sh", "pushd x", "[ -d x ] && cd x"):
             name = state.split()[-2]
@@ -1077,14 +1078,17 @@ class Hints(ParseCase):
         for command in ("torchrun --nproc-per-node=4 a.py", "torchrun --nproc_per_node 2 a.py",
                         "torchrun --nproc_per_node=gpu a",
                         "mpirun -np 4 a", "mpiexec -n 2 a", "tests/distributed/test_a.py", "pytest a_multigpu.py",
-                        "multi-gpu/a"):
+                        "multi-gpu/a", "tests/test_multi_gpu.py", "pytest -m mgpu a", "NUM_GPUS=2 a",
+                        "accelerate launch --num_processes 2 a"):
             with self.subTest(command=command):
                 (hint,) = self.hints(f"true\n{command}\n{command} again\n")
                 self.assertRegex(hint, rf"\A{NAME}:2: this looks like a test of several GPUs, and gets one; write `#:")
                 for text in (f"{command} #: gpus=1", f"#: gpus=2\n{command}", f"CUDA_VISIBLE_DEVICES=0,1 {command}"):
                     self.assertEqual(self.hints(text + "\n"), [])
                 self.assertEqual(self.hints(command + "\n", gpus_per_test=2), [])
-        self.assertEqual(self.hints("torchrun --nproc-per-node=1 a\nmpirun -np 1 a\ntrue\n"), [])
+        fine = ("torchrun --nproc-per-node=1 a\nmpirun -np 1 a\ntrue\npytest -m 'not mgpu' a\n"
+                "prepare --num_processes 32\npython -m torch.distributed.launch --nproc_per_node=1 a\n")
+        self.assertEqual(self.hints(fine), [])
 
 
     def test_a_failure_that_is_lost_among_commands(self) -> None:
@@ -1112,13 +1116,17 @@ class Hints(ParseCase):
     def test_what_set_e_does_not_see(self) -> None:
         """A condition, what stands before `&&`, and the background."""
         for command in ("if ! a; then echo failed; fi", "for t in a b; do if $t; then echo ok; fi; done", "! a; echo b",
-                        "a && true; echo b", "{ a; echo b; } && echo c; echo d", "a & wait", "( a & )", "a | tee log"):
+                        "a && true; echo b", "{ a; echo b; } && echo c; echo d", "a & wait", "( a & )", "a | tee log",
+                        "a || { cat log; RET=1; }"):
             told = "the status of `| tee`" if "tee" in command else "this line passes"
             self.assert_mistake(f"set -e\n{command}\n", 2, told)
         for command in ("for t in a b; do $t; echo $t; done", "if [ -f x ]; then a; echo b; fi",
                         "{ a; echo b; }; echo c", "time a; echo b", "mkdir -p o && a; echo b",
-                        "server & a; kill $!; echo b"):
+                        "server & a; kill $!; echo b", "[ -d x ] || { a; echo b; }"):
             self.assertEqual(len(self.parse(f"set -e\n{command}\n")), 1)
+        for command in ("a || exit 1; echo b", "for t in a b; do $t || { echo no; exit 1; }; done; echo c"):
+            self.assertEqual(len(self.parse(f"{command}\n")), 1)
+        self.assert_mistake("cd x || exit 1; a; echo b\n", 1, "this line passes")
 
 
 class SeveralLists(ParseCase):

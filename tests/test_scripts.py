@@ -354,12 +354,13 @@ class FeatureTest(ScriptCase):
             "python3 three --nproc_per_node=3 || test_fail three", "python3 distributed || test_fail d",
             "python3 distributed_1 || test_fail one #: gpus=1", "ctest all", "N=3",
             "python3 launch.distributed --nproc_per_node=$N || test_fail e", 'run() { "$@" || test_fail "$2"; }',
-            "run python3 run --num_gpus 2"), gpus="4,5,6,7")
+            "run python3 run --num_gpus 2", "mpirun -np $N p || test_fail p",
+            "D=distributed; python3 q --log=$D/x || test_fail q"), gpus="4,5,6,7")
         masks = {words.split()[1]: environ["CUDA_VISIBLE_DEVICES"] for words, environ in self.environs(ran).items()}
         self.assertEqual((masks["wide"], masks["none"], len(masks["two"])), ("4,5,6,7", "", 3))
         self.assertEqual((masks["all"], len(masks["a"]), len(masks["b"])), ("4,5,6,7", 1, 1))
         self.assertEqual((len(masks["three"]), masks["distributed"], len(masks["distributed_1"])), (5, "4,5,6,7", 1))
-        self.assertEqual((len(masks["launch.distributed"]), len(masks["run"])), (5, 3))
+        self.assertEqual([len(masks[name]) for name in ("launch.distributed", "run", "-np", "q")], [5, 3, 5, 1])
         self.assertLessEqual(set(beside(self.events(ran), "python3 wide --slow")), {"python3 none"})      # needs no GPU
 
     def test_what_a_test_is_told(self) -> None:

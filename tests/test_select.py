@@ -265,6 +265,9 @@ class Owing(HistoryCase):
             with self.subTest(passed):
                 self.journal(run, *({**end("a"), "label": label} for label in passed))
                 self.assertEqual([self.history().owes(test) for test in tests], [len(passed) < 2] * 2)
+        other = a_test(2, "x #2", key="b")       # the second by its label alone
+        self.journal({**start(), "selected": [test.name for test in (tests[0], other)]}, {**end("a"), "label": "x"})
+        self.assertEqual([self.history().owes(test) for test in (tests[0], other)], [False, True])
 
     def test_another_directory_with_a_list_of_that_name(self) -> None:
         """It counts only as long as nothing ran here: a checkout may have moved."""
@@ -274,6 +277,10 @@ class Owing(HistoryCase):
         self.assertEqual(self.owing(*there, keys="ab"), "B")
         for records in ([*here, *there], [*there, *here]):
             self.assertEqual(self.owing(*records, keys="ab"), "A")
+        shard = [start("a", "b", run="3", directory=os.getcwd()), end("a", run="3")]
+        for records in ([*shard, *there], [*there, *shard], [there[0], *shard, *there[1:]]):
+            self.assertEqual(self.owing(*records, keys="ab"), "B", "which never ran here")
+        self.assertEqual(self.owing(*shard, *there, keys="abc"), "Bc")
 
     def test_passes_of_other_lists_settle_nothing(self) -> None:
         """Whichever run comes first, or at the same time; a run of two lists is one of each."""
