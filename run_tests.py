@@ -2928,10 +2928,10 @@ class Health:
         query = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
         for line in tool(*self.SMI, query, *which).splitlines():
             index, uuid, used, temperature, total, *_ = line.split(", ") + [""] * 4
-            if total.isdigit():
+            if total.isdecimal():
                 self.total[index] = self.total[uuid] = int(total)
             held: Held = f"says {line}"
-            if used.isdigit() and re.fullmatch(self.WELL, temperature):
+            if used.isdecimal() and re.fullmatch(self.WELL, temperature):
                 held = int(used)
             known[index] = known[uuid] = held
         return known
@@ -3488,7 +3488,8 @@ class Schedule:
         test = event.test
         attempt = self.free(test)
         result = judge(event, attempt, self.options, self.spared[test])
-        result = as_known(result, self.options.known_failures.get(test.origin, ""))
+        if attempt.number > self.spared[test]:  # else another attempt has to follow
+            result = as_known(result, self.options.known_failures.get(test.origin, ""))
         sick = [*self.accuse(result), *event.sick]
         if result.outcome.can_be_retried() and sick:
             self.spared.setdefault(test, 1)
@@ -4899,6 +4900,11 @@ def learn(history: History, line: bytes, is_own: bool) -> bool:
     return True
 
 
+def failures_path(options: Options) -> str:
+    """The file that names the tests which failed."""
+    return os.path.join(options.fail_dir or options.log_dir, "failures")
+
+
 def journal_path(options: Options) -> str:
     """The run's own journal."""
     return options.journal or os.path.join(options.log_dir, "run_tests.jsonl")
@@ -4914,7 +4920,7 @@ class Record:
         self.options = options
         self.run = run
         self.log_dir = options.log_dir
-        self.failures = os.path.join(options.fail_dir or options.log_dir, "failures")
+        self.failures = failures_path(options)
         try:
             make_log_dir(options.log_dir)
             self.lock = lock_directory(options.log_dir)
@@ -6358,6 +6364,7 @@ SHARD_VARIABLES = (
 def find_shard(environ: Environ) -> Union[Shard, str, None]:
     """The shard that the CI's variables name; None, with a warning, if there are none. Raises UsageError."""
     why = "no CI says which shard this is"
+    only: Union[Shard, str, None] = None
     for index, total, first, required in SHARD_VARIABLES:
         if index in environ and total not in environ:
             why = f"{index} is set, and {total} is not"
@@ -6367,14 +6374,21 @@ def find_shard(environ: Environ) -> Union[Shard, str, None]:
         if first.isupper():
             first = environ.get(first, "0")
             step = environ.get("SLURM_ARRAY_TASK_STEP", "1")
-        with suppress(ValueError, ZeroDivisionError):
-            number = (int(environ[index]) - int(first)) // int(step) + 1
-            return parse_shard(f"{number}/{int(environ[total])}")
-        raise UsageError(
-            f"--shard auto: {index}={environ[index]} is not one of {total}={environ[total]}; write --shard K/N"
-        )
-    warn(f"--shard auto: {why}; all tests run")
-    return None
+        try:
+            number, rest = divmod(int(environ[index]) - int(first), int(step))
+            if rest:
+                raise BadValue("between two steps")
+            shard = parse_shard(f"{number + 1}/{int(environ[total])}")
+        except (ValueError, ZeroDivisionError):
+            raise UsageError(
+                f"--shard auto: {index}={environ[index]} is not one of {total}={environ[total]}; write --shard K/N"
+            ) from None
+        if shard != Shard(1, 1):
+            return shard
+        only = shard  # it may have started one of several, and have handed its environment down
+    if only is None:
+        warn(f"--shard auto: {why}; all tests run")
+    return only
 
 
 # What reads the value of an option, by the option's name or by what its value is called. All others stay text.
@@ -6928,6 +6942,7 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
             f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "
             "their parts overlap or miss tests: give all the same by --history and start with an empty log dir"
         )
+    check_outputs(tests, options)
     warn_of_unknown("--known-failures", options.known_failures, tests)
     if options.only:
         warn_of_strangers(tests, options.only, options.message)
@@ -6937,6 +6952,22 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
     if options.retry_on and not has_retries:
         warn("--retry-on retries nothing without --retries N, or retries= on a line")
     return select(tests, options, history)
+
+
+def check_outputs(tests: Iterable[Test], options: Options) -> None:
+    """Raises UsageError where --junit or --journal names a file that the run or one of its tests writes besides."""
+    asked = {"--journal": journal_path(options), "--junit": options.junit}
+    if not (options.junit or options.journal):
+        return
+    logs = [os.path.join(options.log_dir, f"{test.stem}.log") for test in tests]
+    names = [*logs, failures_path(options), *(test.junit for test in tests if test.junit)]
+    written = set(map(os.path.realpath, names))
+    for option, path in asked.items():
+        if path and os.path.realpath(path) in written:
+            raise UsageError(
+                f"{option} {path}: the run writes this file besides; name another one"
+            )
+        written.add(os.path.realpath(path or ""))
 
 
 def warn_of_unknown(option: str, labels: Iterable[str], tests: Iterable[Test]) -> None:

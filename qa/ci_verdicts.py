@@ -460,12 +460,19 @@ class Reader:
             job = os.path.basename(below)
         cases = []
         tree = xml.etree.ElementTree.parse(path)
-        for case in tree.iter("testcase"):
+        for suite in tree.iter():
+            said = sum(int(suite.get(kind) or 0) for kind in ("failures", "errors"))
+            failed = [tag for tag in map(plain_tag, suite.iter()) if tag in ("failure", "error")]
+            if plain_tag(suite).startswith("testsuite") and said > len(failed):
+                cases.append((commit, job or suite.get("name", ""), FAILED, cost_of("")))
+        for case in tree.iter():
+            if plain_tag(case) != "testcase":
+                continue
             names = case.get("classname"), case.get("name")
             name = ".".join(filter(None, names))
             if job and not self.options.cases:
                 name = job
-            tags = {child.tag for child in case}
+            tags = set(map(plain_tag, case))
             sign = PASSED
             if tags & {"failure", "error"}:
                 sign = FAILED
@@ -476,6 +483,11 @@ class Reader:
             cases.append((commit, name, sign, cost))
         for part in cases:
             self.add(*part)
+
+
+def plain_tag(element: xml.etree.ElementTree.Element) -> str:
+    """The tag of an element without its namespace."""
+    return element.tag.rpartition("}")[2]
 
 
 # ---------------------------------------------------------------------------------------------------

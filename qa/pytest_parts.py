@@ -643,8 +643,25 @@ class PartsRun(run_tests.Run):
             self.console.remark(f"Whole: {whole.test.label} [{claim['why']}]")
             if ends[-1].outcome.is_pass() and not ends[-1].reason:
                 ends[-1] = ends[-1]._replace(reason=f"ran whole, since {claim['why']}")
+            for part in whole.parts:
+                ends[-1] = self.with_trouble(ends[-1], whole, part)
         self.learn(whole, turns)
         return ends
+
+    def with_trouble(self, end: Result, whole: Whole, part: Test) -> Result:
+        """The result of a test that ran whole, after what a part of it had come to before it was dismissed."""
+        for result in self.schedule.results.get(part, ()):
+            progress = whole.progress(part, result.attempt)
+            if not (result.outcome.is_failure() or progress.failures or progress.lost):
+                continue
+            last = self.schedule.results[part][-1]
+            outcome = Outcome.FAILED if last.outcome is Outcome.PASSED else last.outcome
+            if end.outcome is Outcome.PASSED:
+                why = f"{part.label} {result.verdict()} before the test ran whole"
+                end = end._replace(outcome=outcome, reason=why, cause=result.cause)
+                if outcome.is_failure():
+                    end = end._replace(junit_fault="of another part")
+        return end
 
     def sum_up_parts(
         self, whole: Whole, chosen: Sequence[Turn], number: int, is_last: bool
@@ -666,7 +683,8 @@ class PartsRun(run_tests.Run):
             if test.junit and os.path.exists(own):
                 copy_file(own, test.junit + suffix)
         else:
-            result = together.result(test, number)
+            known = self.options.known_failures.get(test.origin, "")
+            result = run_tests.as_known(together.result(test, number), known)
             if test.junit and ran:
                 result = self.write_junit(result, together, test.junit + suffix)
         return result._replace(

@@ -467,6 +467,14 @@ class Junit(DedupCase):
         self.assertRegex(self.refused("r", "--commit", "nothing"), r"^r/run-./sha-.../x\.xml: --commit nothing finds ")
         self.dedup("r", "--commit", "(", code=2, err=r"usage: .*argument --commit: '\(' is no regular expression: .*")
 
+    def test_a_namespace_and_what_only_the_suite_counts(self) -> None:
+        case = '<testcase classname="t" name="a" time="1.0">'
+        self.write("r/c1/one.xml", f'<testsuite xmlns="x">{case}<failure/></testcase></testsuite>')
+        self.write("r/c1/two.xml", f'<testsuite errors="1" failures="">{case}</testcase></testsuite>')
+        self.write("r/c1/three.xml", f'<testsuite failures="1">{case}<failure/></testcase></testsuite>')
+        self.write("r/c1/four.xml", f'<testsuite failures="0">{case}</testcase></testsuite>')
+        self.assertEqual(told(self.read_from("r")), ["c1: four+ one- three- two-"])
+
     def test_a_torn_file_is_skipped_and_told(self) -> None:
         self.xml("r/c1/one.xml", a="")
         self.write("r/c1/two.xml", "<testsuites><testcase")

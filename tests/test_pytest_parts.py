@@ -337,6 +337,26 @@ class Runs(PartsCase):
         for label in ("order", "lock", "auto", "xdist"):
             self.assertEqual(len(cases_in(ran.path("logs", f"pytest_{label}.xml"))), 5, label)
 
+    def test_a_failure_before_the_test_ran_whole(self) -> None:
+        """What a part had come to is not lost when another one runs all of them."""
+        Fifo(self, "up")
+        for how in ("assert 0", "os.kill(os.getpid(), 11)", "os._exit(0)"):
+            self.write("test_two.py", "import os, pytest\nslot = os.environ['RUN_TESTS_SLOT']\n"
+                                      "if slot == '1': open('up').readline()\n"
+                                      "@pytest.mark.parametrize('i', range(2 + int(slot)))\ndef test_a(i):\n"
+                                      f"    if slot == '0':\n        open('up', 'w').write('\\n'); {how}\n")
+            with self.subTest(how):
+                ran = self.run_list("test_two.py #: split=2 label=two\n", gpus="0,1")
+                self.assertEqual((ran.code, ran.outcomes()["two"], ran.read("logs/failures")), (1, "failed", "two\n"))
+                self.assertRegex(ran.read("logs/pytest_two.xml"), "<error ")
+
+    def test_a_test_that_is_known_to_fail_goes_on_too(self) -> None:
+        self.write("test_known.py", FIVE.replace("pass", "i or __import__('os')._exit(0)"))
+        self.write("known.txt", "known # why\n")
+        ran = self.run_list("test_known.py #: after-crash=go-on label=known\n", "--known-failures", "known.txt")
+        self.assertEqual((ran.code, ran.outcomes()["known"]), (0, "failed as known"), ran.text)
+        self.assertEqual(len(cases_in(ran.path("logs", "pytest_known.xml"))), 5)
+
     def test_xdist_is_there_to_be_tried(self) -> None:
         """`.ci/run` fails if a test is skipped."""
 

@@ -320,6 +320,16 @@ class PlacesTest(RecordCase):
                 suite, = ElementTree.parse(ran.path(path)).getroot()
                 self.assertEqual([suite.get(name) for name in ("name", "tests", "errors")], ["run_tests.py", "1", "0"])
 
+    def test_a_file_that_the_run_writes_besides(self) -> None:
+        for option, path in (("--junit", "own/x.xml"), ("--junit", "logs/x.log"), ("--journal", "logs/failures"),
+                             ("--journal", "own/x.xml"), ("--junit", "logs/run_tests.jsonl")):
+            with self.subTest(option, path=path):
+                ran = self.run_list("python3 -m pytest --junitxml=own/x.xml #: label=a\n", option, path)
+                self.assertEqual((ran.code, ran.out), (2, b""))
+                self.assertEqual(ran.err, f"run_tests.py: error: {option} {path}: the run writes this file besides; "
+                                          "name another one\n")
+
+
 class StandInTest(RecordCase):
     """The JUnit file of a test that left none, or one that cannot be used."""
 
