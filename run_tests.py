@@ -3037,7 +3037,12 @@ class GpuLocks:
         try:
             os.makedirs(folder, exist_ok=True)
             for device in machine.devices:
-                name = re.sub(r"[^\w.-]", "_", uuids.get(device.token, device.token))
+                uuid = uuids.get(device.token, device.token)
+                # CUDA takes the beginning of one, in any case.
+                same = [
+                    each for each in uuids.values() if each.lower().startswith(uuid.lower())
+                ]
+                name = re.sub(r"[^\w.-]", "_", [*same, uuid][0])
                 path = os.path.join(folder, f"gpu-{name}.lock")
                 self.files[device] = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
         except OSError as error:

@@ -631,7 +631,7 @@ class GpuLocksTest(DeviceCase, GatedCase):
         """An index and its UUID are one GPU, where nvidia-smi knows them; MIG instances have a file each."""
         listed, mig = (self.prints(f"nvidia-smi-list{name}.txt") for name in ("", "-mig"))
         cases: Sequence[Tuple[str, str, Sequence[str], str]] = (     # nvidia-smi, variable, masks, files
-            (listed, MASKS[0], ["0,1", f"{GPU_B},{GPU_A}"], f"{GPU_A} {GPU_B}"),
+            (listed, MASKS[0], ["0,1", f"{GPU_B},{GPU_A}", f"{GPU_B[:9]},{GPU_A[:12].upper()}"], f"{GPU_A} {GPU_B}"),
             ("", MASKS[0], ["3,4", GPU_A], f"3 4 {GPU_A}"), ("exit 9", MASKS[0], ["3"], "3"),
             ("echo No devices were found", MASKS[0], ["3"], "3"),
             (mig, MASKS[0], [f"{MIG_A},{MIG_B}", f"{MIG_OLD}/1/0"], f"{MIG_A} {MIG_OLD}_1_0 {MIG_B}"),
