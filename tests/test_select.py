@@ -610,9 +610,11 @@ class ShardsOfServices(unittest.TestCase):
             found = [self.find({**environ, "SLURM_ARRAY_TASK_ID": str(number)})[0] for number in numbers]
             self.assertEqual(found, [Shard(1, 3), Shard(2, 3), Shard(3, 3)])
         for variable, value in (("SLURM_ARRAY_TASK_STEP", "0"), ("SLURM_ARRAY_TASK_STEP", "x"),
-                                ("SLURM_ARRAY_TASK_MIN", "x"), ("SLURM_ARRAY_TASK_STEP", "2")):
+                                ("SLURM_ARRAY_TASK_MIN", "x")):
             with self.subTest(variable, value=value), self.assertRaises(UsageError):
                 self.find({**SLURM, variable: value})
+        with self.assertRaises(UsageError):      # between two steps
+            self.find({**SLURM, "SLURM_ARRAY_TASK_STEP": "2", "SLURM_ARRAY_TASK_ID": "1"})
 
     def test_one_part_of_one_may_have_started_several(self) -> None:
         one = {"CIRCLE_NODE_INDEX": "0", "CIRCLE_NODE_TOTAL": "1"}
