@@ -646,7 +646,6 @@ pytest a --exit=1 || echo f >>failed⏎bash -c '[ ! -s failed ]' tests/b || exit
 trap '[ ! -e done ] || exit 0' EXIT⏎pytest a --exit=1⏎bash -c 'echo x >done' tests/b
 bash -c 'sleep 0.1; echo x >m.json' tests/a --out m.json⏎bash -c '[ -s m.json ]' tests/b m.json || exit 4⏎exit 0
 bash -c 'sleep 0.1; echo bad' tests/a | tee u.log⏎bash -c '! grep bad u.log' tests/b u.log
-bash -c 'sleep 0.1; echo bad' tests/a > >(tee u.log)⏎bash -c '[ ! -s u.log ]' tests/b u.log
 note() { local s=$?; if [ $s -ne 0 ]; then S=$s; echo "@ $s"; fi; }⏎S=0⏎pytest a --exit=2⏎note⏎pytest b⏎note⏎exit $S
 note() { if [ $? -ne 0 ]; then F=$((F+1)); fi; }⏎f() { pytest $1 --exit=$2; note; }⏎F=0⏎f a 1; f b 0; f c 2⏎exit $F
 check() { [ $? -eq 0 ] || exit 7; }⏎pytest a⏎check⏎pytest b --exit=1⏎check⏎echo "@ on"⏎exit 0
