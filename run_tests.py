@@ -1004,12 +1004,10 @@ def stops_on_failure(nodes: Nodes) -> bool:
     """Whether a handler in some commands ends the shell: `a || exit 1`."""
     left = ""
     for node in nodes:
-        is_handler = node.before == "||" and left not in HARMLESS
-        ends = [
-            each for each in walk([node]) if each.name in ENDS and command_can_fail(each, "")
-        ]
-        if is_handler and ends:
-            return True
+        if node.before == "||" and left not in HARMLESS:
+            ends = [each for each in walk([node]) if each.name in ENDS]
+            if any(command_can_fail(each, "") for each in ends):
+                return True
         left = node.kind or node.name
         if node.kind != "(" and not is_forked(node) and any(map(stops_on_failure, node.bodies)):
             return True
@@ -4905,6 +4903,14 @@ def learn(history: History, line: bytes, is_own: bool) -> bool:
     return True
 
 
+def write_labels(path: str, labels: Collection[str]) -> None:
+    """Write a file of labels anew, as `--only` reads it; without labels there is none. Raises OSError."""
+    clear_name(path)
+    if labels:
+        with open(fresh_file(path), "wb") as file:
+            file.writelines(to_bytes(f"{label}\n") for label in labels)
+
+
 def failures_path(options: Options) -> str:
     """The file that names the tests which failed."""
     return os.path.join(options.fail_dir or options.log_dir, "failures")
@@ -4992,11 +4998,7 @@ class Record:
         )
         path = deferred_path(options)
         if path:
-            clear_name(path)
-        if path and selection.deferred:
-            labels = dict.fromkeys(test.origin for test in selection.deferred)
-            with open(fresh_file(path), "wb") as file:
-                file.writelines(to_bytes(f"{label}\n") for label in labels)
+            write_labels(path, dict.fromkeys(test.origin for test in selection.deferred))
 
     def test_start(self, attempt: Attempt) -> None:
         test = attempt.test
@@ -5098,11 +5100,8 @@ class Record:
         """Journal how the run has ended, and leave only its own labels in `failures`. Raises OSError."""
         is_whole = not any(result.outcome.is_unfinished() for result in results)
         if self.is_read and is_whole:
-            clear_name(self.failures)
             failed = [each.test.label for each in results if self.options.fails(each.outcome)]
-            if failed:
-                with open(fresh_file(self.failures), "wb") as file:
-                    file.writelines(to_bytes(f"{label}\n") for label in failed)
+            write_labels(self.failures, failed)
         self.note(
             "run_end",
             exit=code,
@@ -6961,9 +6960,9 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
 
 def check_outputs(tests: Iterable[Test], options: Options) -> None:
     """Raises UsageError where --junit or --journal names a file that the run or one of its tests writes besides."""
-    asked = {"--journal": journal_path(options), "--junit": options.junit}
     if not (options.junit or options.journal):
         return
+    asked = {"--journal": journal_path(options), "--junit": options.junit}
     logs = [os.path.join(options.log_dir, f"{test.stem}.log") for test in tests]
     names = [*logs, failures_path(options), *(test.junit for test in tests if test.junit)]
     written = set(map(os.path.realpath, names))
@@ -8133,11 +8132,10 @@ def is_calm(node: Node, changes: AbstractSet[str], functions: AbstractSet[str]) 
     if not changes.isdisjoint(re.findall(NAME, text)):
         return False
     seen = without_calm(text)
-    if node.kind in (
-        "for",
-        "select",
-    ):  # bash has expanded the words before (`is_expanded_early`)
-        seen = re.sub(SUBSTITUTION, "", seen)
+    if node.kind in ("for", "select"):
+        seen = re.sub(
+            SUBSTITUTION, "", seen
+        )  # bash has expanded it before (`is_expanded_early`)
     if re.search(SEES_OUTSIDE, seen) or makes_names(node):
         return False
     for operator, word in zip(node.redirects, node.redirects[1:]):
@@ -8594,9 +8592,8 @@ class ScriptShell:
         self.process = Process(reaper)
         self.status = EXIT_MACHINE  # the exit status
         self.asked = ""  # the number of the question that waits for its answer
-        self.fault: Optional[Exception] = (
-            None  # why it did not start, or its output was not kept
-        )
+        # Why it did not start, or what it has printed or asked was not understood or kept.
+        self.fault: Optional[Exception] = None
         self.output, self.stream = os.pipe()
         self.questions, self.ask = os.pipe()
         self.answers_end, self.answers = os.pipe()

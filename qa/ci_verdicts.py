@@ -460,19 +460,18 @@ class Reader:
             job = os.path.basename(below)
         cases = []
         tree = xml.etree.ElementTree.parse(path)
-        for suite in tree.iter():
+        for element in tree.iter():
+            element.tag = element.tag.rpartition("}")[2]  # without its namespace
+        for suite in [*tree.iter("testsuites"), *tree.iter("testsuite")]:
             said = sum(int(suite.get(kind) or 0) for kind in ("failures", "errors"))
-            failed = [tag for tag in map(plain_tag, suite.iter()) if tag in ("failure", "error")]
-            if plain_tag(suite).startswith("testsuite") and said > len(failed):
+            if said > len([*suite.iter("failure"), *suite.iter("error")]):
                 cases.append((commit, job or suite.get("name", ""), FAILED, cost_of("")))
-        for case in tree.iter():
-            if plain_tag(case) != "testcase":
-                continue
+        for case in tree.iter("testcase"):
             names = case.get("classname"), case.get("name")
             name = ".".join(filter(None, names))
             if job and not self.options.cases:
                 name = job
-            tags = set(map(plain_tag, case))
+            tags = {child.tag for child in case}
             sign = PASSED
             if tags & {"failure", "error"}:
                 sign = FAILED
@@ -483,11 +482,6 @@ class Reader:
             cases.append((commit, name, sign, cost))
         for part in cases:
             self.add(*part)
-
-
-def plain_tag(element: xml.etree.ElementTree.Element) -> str:
-    """The tag of an element without its namespace."""
-    return element.tag.rpartition("}")[2]
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -644,7 +644,8 @@ class PartsRun(run_tests.Run):
             if ends[-1].outcome.is_pass() and not ends[-1].reason:
                 ends[-1] = ends[-1]._replace(reason=f"ran whole, since {claim['why']}")
             for part in whole.parts:
-                ends[-1] = self.with_trouble(ends[-1], whole, part)
+                if ends[-1].outcome is Outcome.PASSED:
+                    ends[-1] = self.with_trouble(ends[-1], whole, part)
         self.learn(whole, turns)
         return ends
 
@@ -656,11 +657,11 @@ class PartsRun(run_tests.Run):
                 continue
             last = self.schedule.results[part][-1]
             outcome = Outcome.FAILED if last.outcome is Outcome.PASSED else last.outcome
-            if end.outcome is Outcome.PASSED:
-                why = f"{part.label} {result.verdict()} before the test ran whole"
-                end = end._replace(outcome=outcome, reason=why, cause=result.cause)
-                if outcome.is_failure():
-                    end = end._replace(junit_fault="of another part")
+            why = f"{part.label} {result.verdict()} before the test ran whole"
+            end = end._replace(outcome=outcome, reason=why, cause=result.cause)
+            if outcome.is_failure():
+                end = end._replace(junit_fault="of another part")
+            break
         return end
 
     def sum_up_parts(
