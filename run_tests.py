@@ -1995,6 +1995,11 @@ class Unique:
         self.same = same
         self.counts: Dict[str, int] = {}
 
+    def reserve(self, names: Iterable[str]) -> None:
+        """Names that are somebody else's."""
+        for name in names:
+            self.counts.setdefault(self.same(name), 1)
+
     def __call__(self, name: str) -> str:
         chosen = name
         known_as = self.same(name)
@@ -2003,6 +2008,19 @@ class Unique:
             chosen = self.pattern.format(name, self.counts[known_as])
         self.counts[self.same(chosen)] = 1
         return chosen
+
+
+def foreign_stems(text: str, log_dir: str) -> Iterator[str]:
+    """Names that no test's log may have: of logs that tests' text writes, and where the runner itself prints."""
+    for path in re.findall(
+        r"(?:>|\btee\s(?:\s*-\S+\s)*)\s*['\"]?([^\s'\"`<>|;&()]+)\.log\b", text
+    ):
+        yield os.path.basename(path)
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            folder, name = os.path.split(os.readlink(f"/proc/self/fd/{descriptor}"))
+            if os.path.samefile(folder, log_dir):
+                yield os.path.splitext(name)[0]
 
 
 def labels_of(tests: Sequence[TestLine]) -> List[str]:
@@ -2166,6 +2184,8 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         line = for_runs(line, parsed, named, options.repeat)
         copies += [(line, label, run) for run in runs_of(label, options.repeat)]
     stems = Unique("{}_{}", str.casefold)  # some file systems do not tell `A.log` from `a.log`
+    text = "\n".join(chain.from_iterable(parsed.lines for parsed in lists))
+    stems.reserve(foreign_stems(text, options.log_dir))
     tests = []
     # The logs that the lists name come first: none of the runner's own takes their place.
     for index, (line, origin, label) in sorted(
@@ -4643,22 +4663,17 @@ def junit_fault(path: Optional[str], before: Optional[str]) -> Tuple[str, int, b
     from xml.parsers import expat
 
     parser = expat.ParserCreate(namespace_separator="}")
-    found = dict.fromkeys(("testcase", "failure", "error", "skipped"), 0)
-    xfails = 0
-    counted_by_suites = 0
+    found: Dict[str, int] = collections.Counter()  # by tag, and what a suite counts at most
 
     def on_start(name: str, attributes: Mapping[str, str]) -> None:
-        nonlocal xfails, counted_by_suites
         tag = name.rpartition("}")[2]
-        if tag in found:
-            found[tag] += 1
+        found[tag] += 1
         if attributes.get("type") == "pytest.xfail":  # a `skipped` that has run
-            xfails += 1
+            found["skipped"] -= 1
         if tag in ("testsuite", "testsuites"):
             counts = [attributes.get(key, "") for key in ("failures", "errors")]
-            counted_by_suites = max(
-                counted_by_suites, sum(int(count) for count in counts if count.isdigit())
-            )
+            failures = sum(int(count) for count in counts if count.isdigit())
+            found["by suites"] = max(found["by suites"], failures)
 
     parser.StartElementHandler = on_start
     fault = ""
@@ -4670,8 +4685,8 @@ def junit_fault(path: Optional[str], before: Optional[str]) -> Tuple[str, int, b
     except (OSError, ValueError, LookupError) as error:
         # The last two: an encoding that the parser does not know.
         fault = f"unreadable ({getattr(error, 'strerror', error)})"
-    failures = max(found["failure"] + found["error"], counted_by_suites)
-    return fault, failures, 0 < found["testcase"] == found["skipped"] - xfails
+    failures = max(found["failure"] + found["error"], found["by suites"])
+    return fault, failures, 0 < found["testcase"] == found["skipped"]
 
 
 # Causes: what a log's end says, as a human would sort it.
@@ -4936,19 +4951,18 @@ class Record:
             make_log_dir(options.log_dir)
             self.lock = lock_directory(options.log_dir)
             os.makedirs(os.path.dirname(self.failures), exist_ok=True)
-            if options.fail_dir is None:
-                # Where `--only` reads it, it has the old labels, too, until this run has come to its end.
-                self.is_read = options.reads(self.failures)
-                if not self.is_read:
-                    clear_name(self.failures)
-            elif not os.access(options.fail_dir, os.W_OK):
+            if not os.access(os.path.dirname(self.failures), os.W_OK):
                 raise PermissionError(errno.EACCES, "no file can be written", self.failures)
             with suppress(FileNotFoundError):
                 os.close(regular_file(self.failures, os.O_WRONLY))
-            if options.junit:
-                self.prepare_summary(options.junit)
             check_kind(journal_path(options), b"{\n", "journal")
             self.journal = Appender(journal_path(options), is_named=options.journal is not None)
+            if options.junit:
+                self.prepare_summary(options.junit)
+            # Where `--only` reads it, it has the old labels, too, until this run has come to its end.
+            self.is_read = options.fail_dir is None and options.reads(self.failures)
+            if options.fail_dir is None and not self.is_read:
+                clear_name(self.failures)
         except OSError as error:
             raise MachineError(
                 f"cannot write {error.filename} ({error.strerror}); "
@@ -4960,10 +4974,6 @@ class Record:
         check_kind(path, b"<", "XML file")
         write_xml(path, xml_element("testsuites"))
         os.unlink(path)
-        if os.path.samefile(os.path.dirname(path) or ".", self.log_dir):
-            warn(
-                f"--junit {path} is beside the tests' own JUnit files: who reads them all counts each test twice"
-            )
 
     def note(self, event: str, **values: Any) -> None:
         """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
@@ -5116,7 +5126,13 @@ class Record:
         root = junit_of(PROGRAM, seconds, [summary_case(ends, self) for ends in attempts])
         began = time.localtime(time.time() - seconds)
         root[0].set("timestamp", time.strftime("%Y-%m-%dT%H:%M:%S", began))
-        write_xml(self.options.junit, root)
+        path = self.options.junit
+        write_xml(path, root)
+        named = [result.test.junit for result in results_of(attempts) if result.test.junit]
+        if os.path.dirname(os.path.abspath(path)) in map(os.path.dirname, named):
+            warn(
+                f"--junit {path} is beside the tests' own JUnit files: who reads them all counts each test twice"
+            )
 
 
 def deferred_path(options: Options) -> str:
@@ -5362,6 +5378,7 @@ class Trace:
 
     at_line_start = True
     has_escapes = False  # in what has been copied since the last calm
+    is_lost = False  # for want of room, say; a reader that goes away does so on purpose
 
     def __init__(self, stream: BinaryIO, has_colour: bool = False) -> None:
         self.stream = stream
@@ -5390,10 +5407,16 @@ class Trace:
             action(*arguments)
         except OSError as error:
             if not isinstance(error, BrokenPipeError):
+                self.is_lost = True
                 warn(
                     f"standard output cannot be written ({error.strerror}); going on without it"
                 )
             silence(self.stream)
+
+    def exit_code(self, code: int) -> int:
+        """The exit code of what has been printed here, which not all of it may have reached."""
+        self.flush()
+        return code or EXIT_MACHINE * self.is_lost
 
     def line(self, text: str = "", colour: str = "") -> None:
         """Print a line of the runner's own, never on the end of a line that a test has left open."""
@@ -6049,7 +6072,9 @@ def failed_place(result: Result, top: str) -> Dict[str, str]:
             places = re.findall(r"(?m)^([^\s:]+):(\d+): ", problem.text or "")
             for name, line in places[-1:]:
                 source = os.path.join(result.test.shell.directory, name)
-                return {"file": os.path.relpath(source, top or "."), "line": line}
+                path = os.path.relpath(source, top or ".")
+                # GitHub shows nothing of a file that is not in the repository.
+                return {} if path.startswith("../") else {"file": path, "line": line}
     return {}
 
 
@@ -6725,7 +6750,7 @@ class Run:
     def next_event(self) -> Event:
         """What happened, or a Tick when a deadline comes; shows growing logs meanwhile."""
         while True:
-            pause_s = self.console.tick()
+            pause_s = self.tick()
             now = time.monotonic()
             if now >= self.chores_at:
                 self.do_chores()
@@ -6739,6 +6764,10 @@ class Run:
                 return event
             elif time.monotonic() >= self.deadline():
                 return Tick(time.monotonic())
+
+    def tick(self) -> float:
+        """Show what is new. Returns the seconds up to the next look, if nothing happens."""
+        return self.console.tick()
 
     def do_chores(self) -> None:
         """What is to be looked after every second, and first of all. Raises OSError."""
@@ -6851,8 +6880,7 @@ class Run:
                 tell_ci(line)
         for line in last:
             self.trace.line(line, colour)
-        self.trace.flush()
-        return code
+        return self.trace.exit_code(code)
 
     def sum_up(self, attempts: Attempts, seconds: float, last: Sequence[str]) -> List[str]:
         """The summary; a job's page on GitHub gets it too."""
@@ -7074,8 +7102,7 @@ def list_tests(selection: Selection, options: Options, trace: Trace) -> int:
             trace.line(f"{test.label}\t{test.need}\t{test.stem}\t{test.where}")
     for line in account(selection, options):
         warn(line)
-    trace.flush()
-    return EXIT_OK
+    return trace.exit_code(EXIT_OK)
 
 
 def is_script(name: str) -> bool:
@@ -9212,6 +9239,7 @@ class ScriptRun(Run):
     """The run of a script: bash goes through it and hands tests over, and waits where it would see a difference."""
 
     sums_up = False  # the script does
+    status: Optional[int] = None  # its exit code, where it has come to its end
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
         super().__init__(select([], options, History()), host, options, trace)
@@ -9222,7 +9250,9 @@ class ScriptRun(Run):
         self.shown = ScriptTrace(self.console)
         self.labels = Unique("{} #{}", str)
         self.stems = Unique("{}_{}", str.casefold)
-        self.stems(os.path.basename(self.name))  # its own log
+        text = script.files[self.name].text
+        self.stems.reserve(foreign_stems(text, options.log_dir))
+        self.stem = self.stems(os.path.basename(self.name))
         self.script = script
         self.certainty = Certainty(script)
         self.last_ones: Set[Test] = set()  # tests whose failure may end the script
@@ -9261,7 +9291,7 @@ class ScriptRun(Run):
             b"RUN_TESTS_LABEL": to_bytes(self.name),
             b"RUN_TESTS_ATTEMPT": b"1",
         }
-        log = os.path.join(self.record.log_dir, os.path.basename(self.name) + ".log")
+        log = os.path.join(self.record.log_dir, f"{self.stem}.log")
         arguments = list(map(to_bytes, [self.name, *self.options.arguments]))
         job = Job(self.host.bash, arguments, environment, log, stdin=None)
         return ScriptShell(job, self.host.reaper, self.inbox.put)
@@ -9299,10 +9329,11 @@ class ScriptRun(Run):
                 self.shell.signal(signal.SIGKILL)
         self.follow_up()
 
-    def next_event(self) -> Event:
-        if not self.shown.is_held:
-            self.shown.show()
-        return super().next_event()
+    def tick(self) -> float:
+        if self.shown.is_held:
+            return super().tick()
+        self.shown.show()
+        return min(super().tick(), FOLLOW_S)
 
     def conclude(self, result: Result, is_news: bool = True) -> None:
         super().conclude(result, is_news)
@@ -9467,18 +9498,17 @@ class ScriptRun(Run):
 
         It does not wait for an answer, which a subshell could not read.
         """
-        label = clean_label(label.strip(" \"'"))
-        test = TestLine(
-            self.name,
-            int(line),
-            "",
-            label,
-            key_of([label]),
-            Attributes(),
-            label=label,
+        self.note_failure(clean_label(label.strip(" \"'")), int(line), int(status) or 1)
+
+    def note_failure(self, label: str, line: int, status: Optional[int]) -> None:
+        """Record what has failed, or was interrupted, in the script's own shell: it has no log but the script's."""
+        key = key_of([label])
+        test = self.script_test(
+            TestLine(self.name, line, "", label, key, Attributes(), label=label)
         )
-        failed = self.script_test(test)
-        result = Result(failed, Outcome.FAILED, status=int(status) or 1)
+        failed = test._replace(stem=self.stem)
+        outcome = Outcome.INTERRUPTED if status is None else Outcome.FAILED
+        result = Result(failed, outcome, status=status)
         self.tests.append(failed)
         self.schedule.results[failed] = [result]
         self.record.attempt_end(result)
@@ -9685,6 +9715,7 @@ class ScriptRun(Run):
         own = line.has_mask or line.mask != mask
         line = line._replace(has_mask=own, attributes=line.attributes._replace(after=()))
         label = self.labels(line.label)
+        self.stems.reserve(foreign_stems(words, self.options.log_dir))
         test = make_test(
             line, len(self.tests), label, self.stems(stem_of(line, label)), self.options
         )
@@ -9759,6 +9790,10 @@ class ScriptRun(Run):
     def result_of(self, handed: Handed) -> Result:
         """How a test has ended."""
         return self.schedule.results[handed.test][-1]
+
+    def is_bad(self, result: Result) -> bool:
+        """Whether a run with this in it would not pass, were it one of a list."""
+        return not self.options.accepts(result.outcome)
 
     def has_failed(self, handed: Handed) -> bool:
         """Whether a test has failed for the script."""
@@ -9840,13 +9875,19 @@ class ScriptRun(Run):
         self.shell.signal(signal.SIGKILL)
         super().give_up(why)
 
-    def verdict(self, results: Sequence[Result]) -> Tuple[int, List[str]]:
-        """The script has said its own; only what ended it is news."""
-        code, lines = super().verdict(results)
-        self.shown.show()  # it has the last word
+    def report(self) -> int:
+        self.shown.show()  # the script has the last word
         self.trace.flush()
-        if self.is_ending or self.schedule.failure:
-            return max(code, EXIT_FAILED), lines
+        results = results_of(self.attempts())
+        if not (self.is_ending or self.schedule.failure):
+            self.status = self.judge(results)
+        if self.status != EXIT_OK and not any(map(self.is_bad, results)):
+            # Else who reads the JUnit file, and not the exit code, takes the run for passed.
+            self.note_failure(self.name, 1, self.status)
+        return super().report()
+
+    def judge(self, results: Sequence[Result]) -> int:
+        """The exit code of a script that has come to its end, and what there is to say of it."""
         if self.sequential:
             self.alone.clear()
         elif not self.trace.at_line_start:
@@ -9867,14 +9908,32 @@ class ScriptRun(Run):
                 end = f"{test.where}:its end by a failure"
                 self.certainty.fears.append(ahead_of(end, test))
         fears = self.certainty.fears * (status == 0)
+        way = "by bash" if self.sequential else "on one GPU"
         for doubt in [*self.certainty.doubts, *fears][:1]:
             warn(
-                f"{doubt}, which may have changed what it saw: this is no pass; run it on one GPU to be certain"
+                f"{doubt}, which may have changed what it saw: this is no pass; run it {way} to be certain"
             )
             status = status or EXIT_FAILED
-        if not self.sequential:
-            tell(total_line(results, self.console.age(), self.schedule.pool))
-        return status, []
+        if not status and any(each.status is None and self.is_bad(each) for each in results):
+            warn(f"{self.name}: not all tests have run: this is no pass")
+            status = EXIT_FAILED
+        return status
+
+    def verdict(self, results: Sequence[Result]) -> Tuple[int, List[str]]:
+        """The script has said its own; only what ended it is news."""
+        code, lines = super().verdict(results)
+        if self.status is not None:
+            total = total_line(results, self.console.age(), self.schedule.pool)
+            if not self.status and any(map(self.is_bad, results)):
+                total += f"; {self.name} ends with 0, as under bash"
+            if not self.sequential:
+                tell(total)
+            return self.status, []
+        if self.sequential:  # its standard output is bash's alone
+            for line in lines:
+                tell(line)
+            lines = []
+        return max(code, EXIT_FAILED), lines
 
 
 def asks_for_several(line: TestLine, options: Options, words: str = "") -> float:
@@ -9949,8 +10008,7 @@ def list_script(script: Script, trace: Trace) -> int:
             trace.line(f"{label}\t{place}\t{why or 'runs ahead'}")
         if not file.found:
             warn(NO_TESTS)
-    trace.flush()
-    return EXIT_OK
+    return trace.exit_code(EXIT_OK)
 
 
 def read_script(name: str, options: Options) -> Script:

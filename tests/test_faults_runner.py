@@ -45,6 +45,10 @@ class OutputTest(FaultCase):
             with self.each(gpus), open("/dev/full", "wb") as full:
                 told = self.unheard(1, {"a": "passed", "b": "failed"}, stdout=full, gpus=gpus)
                 self.assertIn("standard output cannot be written (No space left on device); going on", told)
+        self.write("tests.txt", "true #: label=a\n")
+        for options in ((), ("--list",)):
+            with self.subTest(options), open("/dev/full", "wb") as full:
+                self.assertEqual(self.start(*options, "tests.txt", stdout=full).wait(WAIT_S), 3)
 
     def test_no_streams_at_all(self) -> None:
         self.write("tests.txt", "seq 10 #: label=a\ntest -e none #: label=b\n")

@@ -313,12 +313,19 @@ class PlacesTest(RecordCase):
         self.write("sum.xml", "<testsuites/>")
         for path in ("logs/sum.xml", "logs/in/sum.xml", "sum.xml"):
             with self.subTest(path):
-                ran = self.run_list(f"test ! -e {path}\n", "--junit", path)
+                ran = self.run_list(f"bash -c 'test ! -e $0 && echo \"<testsuites/>\" >logs/own.xml' {path} "
+                                    "--junitxml=logs/own.xml\n", "--junit", path)
                 self.assertEqual((ran.code, self.kinds(path)), (0, "-"))
                 said = f"run_tests.py: --junit {path} is beside the tests' own JUnit files: who reads them all counts"
                 self.assertEqual(ran.err, (said + " each test twice\n") * (path == "logs/sum.xml"))
                 suite, = ElementTree.parse(ran.path(path)).getroot()
                 self.assertEqual([suite.get(name) for name in ("name", "tests", "errors")], ["run_tests.py", "1", "0"])
+
+    def test_a_run_that_cannot_start_leaves_what_others_have_written(self) -> None:
+        for name in ("logs/failures", "sum.xml", "logs/run_tests.jsonl"):
+            self.write(name, "a note\n")
+        ran = self.run_list("true\n", "--junit", "sum.xml")
+        self.assertEqual((ran.code, ran.read("logs/failures"), ran.read("sum.xml")), (3, "a note\n", "a note\n"))
 
     def test_a_file_that_the_run_writes_besides(self) -> None:
         for option, path in (("--junit", "own/x.xml"), ("--junit", "logs/x.log"), ("--journal", "logs/failures"),

@@ -391,12 +391,14 @@ class GitHubTest(ConsoleCase):
                                     "</testsuite></testsuites>")
         shell = run_tests.Snapshot("/top/sub", None)
         placed, bare = self.failed(0, junit=junit, shell=shell), self.failed(1)
+        outside = self.failed(3, junit=junit, shell=run_tests.Snapshot("/usr/lib", None))
         environ = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": "/top"}
-        results = [placed, bare, self.passed(a_test(2))]
+        results = [placed, bare, self.passed(a_test(2)), outside]
         self.assertEqual(list(run_tests.github_errors(results, {})), [])
         self.assertEqual(list(run_tests.github_errors(results, environ)), [
             "::error file=sub/tests/x.py,line=12,title=t|0%25::failed, exit 1: assert 1 == 2",
-            "::error title=t|1%25::failed, exit 1: assert 1 == 2"])
+            "::error title=t|1%25::failed, exit 1: assert 1 == 2",
+            "::error title=t|3%25::failed, exit 1: assert 1 == 2"])
 
     def test_the_page_fits_and_nothing_in_a_log_ends_its_fence(self) -> None:
         self.parallel()

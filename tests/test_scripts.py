@@ -559,6 +559,15 @@ class FeatureTest(ScriptCase):
         self.assertEqual((ran.code, ran.failures(), errors(ran.text)), (1, ["a"], ["a"]))
         self.assertEqual(ran.outcomes(), {"a": "failed", "b": "not run", "c": "not run"})
 
+    def test_what_did_not_run_is_no_pass(self) -> None:
+        """Whatever the script makes of it."""
+        text = lines("E=ex", *(f"pytest {name} --${{E}}it=1" for name in "abcdefgh"), "true")
+        for gpus in ("0", FOUR):
+            with self.each(gpus):
+                ran = self.conduct(text, "--fail-fast", gpus=gpus)
+                self.assertEqual((ran.code, ran.outcomes()["pytest h --exit=1"]), (1, "not run"))
+                self.assertIn("not all tests have run: this is no pass", ran.err)
+
     def test_deadline(self) -> None:
         self.over_when_ready()
         ran = self.conduct(lines("trap 'echo cleaned' EXIT") + suite(
@@ -614,7 +623,8 @@ class FeatureTest(ScriptCase):
                 ran = self.end(process)
                 self.assertEqual((ran.code, self.events(ran)), (128 + signum, []))
                 self.assertEqual(ran.outcomes().get("a"), "interrupted")
-                self.assertIn(f"Interrupted by {signum.name}: ", ran.text.splitlines()[-1])
+                last = (ran.err if gpus == "0" else ran.text).splitlines()[-1]
+                self.assertIn(f"Interrupted by {signum.name}: ", last)
                 self.assertTrue(os.path.exists(ran.path("cleaned")), ran.text)
 
     def test_interrupted_twice(self) -> None:
@@ -645,7 +655,7 @@ class FeatureTest(ScriptCase):
                    "    answer = on_test(run, *fields)", "    run.shell.signal(9)", "    return answer",
                    "run_tests.ScriptRun.on_test = killed")
         ran = self.conduct(HEAD + lines("python3 a || test_fail a", "exit 0"))
-        self.assertEqual((ran.code, ran.outcomes()), (137, {"a": "passed"}))
+        self.assertEqual((ran.code, ran.outcomes()), (137, {"a": "passed", "test.sh": "failed"}))
         self.assertIn("the end of the script went ahead of its tests", ran.err)
 
     def test_a_signal_between_a_question_and_its_answer(self) -> None:
@@ -685,6 +695,50 @@ class FeatureTest(ScriptCase):
                 self.assertEqual(ran.journal("run_end")[0]["exit"], code)
         ran = self.conduct(HEAD + lines("export TOP=$$", "bash -c 'kill $TOP' || test_fail a"))
         self.assertEqual(ran.code, 143)     # the signal comes while it waits at its end
+
+    def test_a_failure_that_no_test_explains(self) -> None:
+        """Then the script has failed: who counts tests sees it."""
+        for gpus, end, outcome in (("0", "exit 3", "failed"), (FOUR, "exit 3", "failed"), (FOUR, "$NAP", "interrupted")):
+            with self.subTest(gpus=gpus, end=end):
+                up = Fifo(self, f"up.{gpus}.{outcome}")
+                process = self.begin(HEAD + lines("python3 a || test_fail a", f"echo >'{up.path}'; {end}"),
+                                     "--junit", "all.xml", gpus=gpus)
+                up.lines()
+                if end == "$NAP":
+                    process.terminate()
+                ran = self.end(process)
+                self.assertEqual((ran.code in (3, 143), ran.outcomes()), (True, {"a": "passed", "test.sh": outcome}))
+                self.assertRegex(ran.read("all.xml"), r'(failures|errors)="1"')
+                attached = f"[[ATTACHMENT|{ran.path('logs/test.sh.log')}]]" in ran.read("all.xml")
+                self.assertEqual(attached, outcome == "failed")
+
+    def test_a_script_that_does_not_mind_a_failure(self) -> None:
+        self.assertRegex(self.begin("E=ex\npytest a --${E}it=1\npytest b\n").communicate(timeout=WAIT_S)[1].decode(),
+                         r"2 tests in \S+ on 4 GPU\(s\): 1 passed, 1 failed; test.sh ends with 0, as under bash\n$")
+
+    def test_what_a_script_prints_is_shown_at_once(self) -> None:
+        gate = Fifo(self, "gate")
+        for gpus in ("0", FOUR):
+            with self.each(gpus):
+                process = self.begin("echo one\nread <gate\n", gpus=gpus)
+                assert process.stdout is not None
+                while process.stdout.readline() != b"one\n":
+                    self.assertIsNone(process.poll())
+                gate.release()
+                self.end(process)
+
+    def test_logs_that_others_write(self) -> None:
+        """Neither the script, nor a test, nor whoever reads the runner's output loses them."""
+        text = HEAD + lines("exec > >(tee -a logs/test.sh.log)", "for t in a; do",
+                            "  python3 b >logs/b.log || test_fail b", "  python3 $t >logs/$t.log || test_fail $t", "done")
+        self.write("logs/out.log", "")
+        ran = self.conduct(text)
+        self.assertEqual((ran.code, ran.read("logs/a.log"), ran.read("logs/b.log")), (0, "python3: a\n", "python3: b\n"))
+        for name, first in (("logs/out.log", ""), ("logs/test.sh.log", "earlier\n")):
+            self.write(name, first)
+            with open(ran.path(name), "ab") as log:
+                self.begin(HEAD + lines("echo c || test_fail out", "echo $0"), gpus="0", stdout=log).wait(WAIT_S)
+            self.assertEqual(ran.read(name), first + "c\ntest.sh\n")
 
     def test_verbose(self) -> None:
         """It says why a test runs as it stands, once and with its line."""
