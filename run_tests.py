@@ -613,7 +613,8 @@ def names_in(words: str) -> FrozenSet[str]:
 
 
 STATE_WORDS = names_in(
-    "export unset : cd source . set shopt ulimit umask declare typeset readonly alias unalias pushd popd"
+    "export unset : cd source . set shopt ulimit umask declare typeset readonly alias unalias pushd popd "
+    "mapfile readarray let"
 )
 # What may stand beside them: `[ -d build ] || exit 1; cd build || { echo no; exit 1; }` is state.
 CHECKS = names_in("[ [[ (( test false true read")
@@ -627,6 +628,7 @@ INFALLIBLE = PRINTS | names_in(
 ERREXIT = "e|o errexit"  # the option of `set`
 NOT_FOLDERS = names_in("eval exec command builtin time trap type let coproc source")
 RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
+WAITS = r"(?:^|[;&|{]\s*)wait\b(?!-)"
 PREPARES = r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip)([\s;]|$)"
 SEVERAL_GPUS = (
     r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|accelerate\b.* --num_processes)[= ]"
@@ -638,6 +640,7 @@ WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
 COMPANION_KEYS = "split after-crash nodes".split()
 
 CHANGES_IN_SUM = r"\+\+|--|(?<![=!<>])=(?!=)"
+CHANGES_SHELL = rf"(?:read\s[^;&|]*<|exec\s+\d*[<>]|printf\s+-v\s|shift(?:\s|$)|\(\([^;&|]*(?:{CHANGES_IN_SUM}))[^;&|]*"
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
@@ -1562,16 +1565,6 @@ def gpus_named_in(text: str) -> float:
     return max(said or [ALL_GPUS] * len(found), default=1)
 
 
-def changes_shell(node: Node) -> bool:
-    """Whether a simple command that is no state changes its own shell alone."""
-    if node.name == "((":
-        return re.search(CHANGES_IN_SUM, node.text) is not None
-    if node.name in ("read", "exec"):
-        return bool(node.redirects) and (node.name == "read" or len(node.words) == 1)
-    words = names_in("mapfile readarray let shift")
-    return node.name in words or node.text.startswith("printf -v ")
-
-
 def hints(parsed: ListFile, options: Options) -> List[str]:
     """What may be a mistake in a list, but need not be; each kind is told once."""
     found: Dict[str, str] = {}  # by kind, the first
@@ -1592,19 +1585,13 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
                 "the script that calls the runner, or write `wait` below it; a whole script is to be "
                 "a file that ends in .sh, or begins with #!",
             )
-        nodes: List[Node] = []
-        if re.search(
-            r"\b(?:mapfile|readarray|read|printf -v|let|shift|exec|wait)\b|\(\(", test.body
-        ):
-            nodes += walk(Reader(test.body).nodes)
-        if len(nodes) == 1 and changes_shell(nodes[0]):
+        if re.fullmatch(CHANGES_SHELL, test.body):
             found.setdefault(
                 "changes",
-                f"{where}: `{nodes[0].name}` is a test here, and what it changes is gone with the test's shell; "
+                f"{where}: `{test.body}` is a test here, and what it changes is gone with the test's shell; "
                 "put it into a file, and write `source FILE`",
             )
-        names = {node.name for node in nodes}
-        if "wait" in names and all(node.after != "&" for node in nodes):
+        if re.search(WAITS, test.body) and not re.search("[^&]&[^&]", test.body):
             found.setdefault(
                 "waits",
                 f"{where}: `wait` is a test here, and a barrier only on a line of its own",
@@ -1718,7 +1705,7 @@ _rt_close() {    # behind what it has written to the file
 _rt_check() {    # the status of a line of state, and its number
   if [[ $1 != 0 ]]; then
     case $_rt_last in
-      '['* | '(('* | 'test '* | 'read '* | 'read' | 'false' | 'true') ;;
+      '['* | '(('* | 'let '* | 'test '* | 'read '* | 'read' | 'false' | 'true') ;;
       *)
         builtin printf 'failed\0%s\0%s' "$2" "$1" >>"$_rt_folder/answers"
         _rt_close ;;

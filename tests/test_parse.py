@@ -1059,10 +1059,12 @@ class Hints(ParseCase):
         self.assertEqual(self.hints("pipx\nexits 1\necho pip install x\naptly\n"), [])
 
     def test_what_changes_its_own_shell_alone(self) -> None:
-        for command in ("mapfile -t A <x", "read -r A <x", "printf -v A x", "let A=1", "exec 5<x", "((A++))",
-                        "((A = 1))"):
+        for command in ("read -r A <x", "printf -v A x", "exec 5<x", "((A++))", "((A = 1))"):
             (hint,) = self.hints(f"true\n{command}\n")
             self.assertIn(" is a test here, and what it changes is gone with the test's shell; put it", hint)
+        self.write("x", "a\nb\n")
+        self.assertEqual(self.output(self.parse_one("mapfile -t A <x\nreadarray -t B <x\nlet N=0\n"
+                                                    "echo ${A[1]} ${B[0]} $N\n")), "b a 0\n")
         for command in ("wait || true", "{ wait; }", "A=1; wait", "wait $(jobs -p)", "pytest a && wait"):
             (hint,) = self.hints(f"true\n{command}\n")
             self.assertIn("wait` is a test here, and a barrier only on a line of its own", hint)
