@@ -146,6 +146,7 @@ MEASURE_S = 2.0
 MEMORY_MARGIN = 1.2  # from a peak that was seen to a `mem=`: the looks may miss the highest
 # Without persistence mode nvidia-smi takes seconds; with a hung driver it never answers.
 PROBE_S = 30.0
+TOOL_POLL_S = 0.25  # between two looks whether its answer is still wanted
 # A log dir may be held so long: by the guard of a killed run, until it has ended all tests.
 HELD_S = 5.0
 # Between two looks at a GPU that another runner holds: short beside any GPU test.
@@ -2692,7 +2693,8 @@ def read_mask(reader: MaskReader, value: Optional[str]) -> Optional[List[str]]:
     near = sorted(visible, key=device_parts)  # a whole stands right before its tiles
     for one, other in zip(near, near[1:]):
         pairs = zip(device_parts(one), device_parts(other))
-        if all(part == same for part, same in pairs):
+        begins = "-" in one and other.casefold().startswith(one.casefold())  # of a UUID
+        if begins or all(part == same for part, same in pairs):
             raise UsageError(
                 f"{reader.variable}={value} names {other} twice; name each GPU once"
             )
@@ -2728,8 +2730,12 @@ class ToolError(Exception):
     """A vendor's tool is there and does not answer; why, in words."""
 
 
-def call_tool(*command: str) -> str:
-    """What a vendor's tool prints. Raises ToolError, also for one that hangs: that is killed, or left in the kernel."""
+def call_tool(*command: str, over: Optional[threading.Event] = None) -> str:
+    """What a vendor's tool prints. Raises ToolError, also for one that hangs: that is killed, or left in the kernel.
+
+    It is not waited for any longer once it is `over`.
+    """
+    give_up = time.monotonic() + PROBE_S
     try:
         tool: Any = subprocess.Popen(
             command,
@@ -2743,10 +2749,15 @@ def call_tool(*command: str) -> str:
     except OSError as error:
         raise ToolError(f"cannot be run ({error.strerror})") from None
     with tool.stdout, tool.stderr:
+        out = None
         try:
-            out, err = tool.communicate(timeout=PROBE_S)
-        except subprocess.TimeoutExpired:
-            raise ToolError(f"did not answer in {PROBE_S:.0f} s") from None
+            while out is None:
+                with suppress(subprocess.TimeoutExpired):
+                    out, err = tool.communicate(timeout=TOOL_POLL_S)
+                if out is None and over is not None and over.is_set():
+                    raise ToolError("was not waited for, since the run ends")
+                if out is None and time.monotonic() >= give_up:
+                    raise ToolError(f"did not answer in {PROBE_S:.0f} s")
         finally:  # Ctrl-C too
             if tool.poll() is None:
                 os.killpg(tool.pid, signal.SIGKILL)
@@ -2758,12 +2769,12 @@ def call_tool(*command: str) -> str:
     return str(out)
 
 
-def ask_tool(*command: str) -> str:
+def ask_tool(*command: str, over: Optional[threading.Event] = None) -> str:
     """What a vendor's tool prints; empty, with a warning on stderr, if it is there and fails."""
     if not find_program(command[0]):
         return ""
     try:
-        return call_tool(*command)
+        return call_tool(*command, over=over)
     except ToolError as error:
         warn(f"{command[0]} {error}; going on without it")
         return ""
@@ -2789,6 +2800,20 @@ def nvml() -> Iterator[Any]:
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
+
+
+Said = TypeVar("Said")
+
+
+def in_time(ask: Callable[[], Said], default: Said) -> Said:
+    """What a library says. One that hangs, as its driver does, is left behind in its thread, with a warning."""
+    answers: List[Said] = []
+    asking = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
+    asking.start()
+    asking.join(PROBE_S)
+    if asking.is_alive():
+        warn(f"pynvml did not answer in {PROBE_S:.0f} s; going on without it")
+    return [*answers, default][0]
 
 
 def pynvml_tokens() -> List[str]:
@@ -2845,7 +2870,7 @@ def tool_tokens(tool: VendorTool) -> List[str]:
 
 def probe(environ: Environ) -> Machine:
     """Ask the vendors' tools in turn. No answer is an empty Machine."""
-    tokens = pynvml_tokens()
+    tokens = in_time(pynvml_tokens, [])
     reader = CUDA
     for tool in TOOLS:
         if not tokens:
@@ -2910,9 +2935,12 @@ class Health:
     SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
     # The temperature of a GPU that is well: a number, or why there is none. A broken one `[GPU requires reset]`.
     WELL = r"\d+|\[(?:N/A|Not Supported|Insufficient Permissions)\]"
+    BROKEN = r"\[(?:GPU requires reset|GPU is lost|Unknown Error)\]"
     least = 0  # MiB of the smallest GPU; 0: not known of each
 
     def __init__(self, machine: Machine) -> None:
+        self.over = threading.Event()  # nobody needs an answer any more
+        self.sick: List[Sick] = []  # from the start
         # MiB in use on each GPU that is watched when no test runs there.
         self.used: Dict[Device, int] = {}
         self.total: Dict[str, int] = {}  # MiB, by index and by UUID
@@ -2922,16 +2950,18 @@ class Health:
             return
         known = self.ask(tool=ask_tool)
         for device in machine.devices:
-            used = known.get(device.token)
+            used = known.get(device.token, "")
             if isinstance(used, int):
                 self.used[device] = used
+            elif re.search(self.BROKEN, used):
+                self.sick.append(Sick(device, f"nvidia-smi {used}"))
         self.least = min(self.total.get(device.token, 0) for device in machine.devices)
 
     def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, Held]:
         """By index and by UUID, what GPUs hold. Raises ToolError."""
         known: Dict[str, Held] = {}
         query = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
-        for line in tool(*self.SMI, query, *which).splitlines():
+        for line in tool(*self.SMI, query, *which, over=self.over).splitlines():
             index, uuid, used, temperature, total, *_ = line.split(", ") + [""] * 4
             if total.isdecimal():
                 self.total[index] = self.total[uuid] = int(total)
@@ -2954,10 +2984,10 @@ class Health:
                     known[device.token] = str(error)
         return {device: known.get(device.token, "says nothing") for device in devices}
 
-    def watch(self, over: threading.Event) -> None:
-        """Until it is `over`, or nvidia-smi fails, note what tests hold of their GPUs beyond what was there before."""
+    def watch(self) -> None:
+        """Until it is over, or nvidia-smi fails, note what tests hold of their GPUs beyond what was there before."""
         with suppress(ToolError):
-            while self.used and not over.wait(MEASURE_S):
+            while self.used and not self.over.wait(MEASURE_S):
                 alone, known = dict(self.alone), self.ask()
                 for device, process in alone.items():
                     used = known.get(device.token)
@@ -2970,7 +3000,7 @@ class Health:
         A GPU that others have a share of is not waited for.
         """
         watched = [device for device in lease.devices if device in self.used]
-        if not watched or lease.shares < SHARES:
+        if not watched or lease.shares < SHARES or self.over.is_set():
             return
         give_up = time.monotonic() + MEMORY_S
         while True:
@@ -2987,7 +3017,7 @@ class Health:
             warn(f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}")
             self.used[device] += more  # whosever it is, the next test need not wait for it
         for device, used in found.items():
-            if isinstance(used, str):
+            if isinstance(used, str) and not self.over.is_set():
                 yield Sick(device, f"nvidia-smi {used}")
 
     def holders(self, device: Device) -> str:
@@ -3032,21 +3062,17 @@ class GpuLocks:
 
     def __init__(self, folder: str, machine: Machine) -> None:
         self.files: Dict[Device, int] = {}
-        uuids = {}
+        said = ""
         if CUDA.variable in machine.variables:
-            uuids = dict(
-                re.findall(
-                    r"(?m)^GPU (\d+):.*\(UUID: (GPU-[^)]+)\)", ask_tool("nvidia-smi", "-L")
-                )
-            )
+            said = ask_tool("nvidia-smi", "-L")
+        uuids = dict(re.findall(r"(?m)^GPU (\d+):.*\(UUID: (GPU-[^)]+)\)", said))
+        known = re.findall(r"\(UUID: ([^)]+)\)", said)  # of MIG instances too
         try:
             os.makedirs(folder, exist_ok=True)
             for device in machine.devices:
                 uuid = uuids.get(device.token, device.token)
                 # CUDA takes the beginning of one, in any case.
-                same = [
-                    each for each in uuids.values() if each.lower().startswith(uuid.lower())
-                ]
+                same = [each for each in known if each.lower().startswith(uuid.lower())]
                 name = re.sub(r"[^\w.-]", "_", [*same, uuid][0])
                 path = os.path.join(folder, f"gpu-{name}.lock")
                 self.files[device] = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
@@ -3167,16 +3193,19 @@ class Pool:
         """Take a lease back."""
         for device in lease.devices:
             self.room[device.index] += lease.shares
-            if self.locks is not None and self.room[device.index] % SHARES == 0:
+            is_free = self.room[device.index] % SHARES == 0
+            if self.locks is not None and is_free and device.index not in self.quarantined:
                 self.locks.give(device)
         self.cpus += not lease.devices
         self.is_alone = False
         self.slots.remove(lease.slot)
 
     def quarantine(self, device: Device) -> None:
-        """Lease a device no more."""
+        """Lease a device no more; nor does another runner, which may meet there what this one cannot end."""
         self.quarantined.add(device.index)
         self.room[device.index] -= SHARES
+        if self.locks is not None:
+            self.locks.take(device)
 
 
 def make_pool(
@@ -3225,6 +3254,7 @@ class Begin(NamedTuple):
     """The run starts. Times are seconds of a monotonic clock."""
 
     at: float
+    sick: Tuple[Sick, ...] = ()  # devices that are broken already
 
 
 class Submit(NamedTuple):
@@ -3236,10 +3266,11 @@ class Submit(NamedTuple):
 
 
 class ShellEnded(NamedTuple):
-    """The shell of a test has ended; processes that it has left are being ended."""
+    """The shell of a test has ended; processes that it has left are being ended, or are gone."""
 
     at: float
     test: Test
+    is_gone: bool = False  # its GPUs alone are looked at
 
 
 class Exited(NamedTuple):
@@ -3306,6 +3337,7 @@ class Attempt:
     due = math.inf  # the sooner of the two, as the alarms know it
     sent = 0  # the last signal sent to it
     ending: Optional[Outcome] = None  # TIMEOUT or INTERRUPTED, once it is being ended
+    is_gone = False  # none of its processes is left; its GPUs are looked at
     process: Any = None
 
     def __init__(self, test: Test, lease: Lease, number: int, at: float) -> None:
@@ -3449,10 +3481,11 @@ class Schedule:
         return actions + self.start_waiting(event.at)
 
     def on_begin(self, event: Begin) -> Actions:
+        actions = self.quarantine(event.sick, event.at)
         if self.options.deadline:  # half of a short one is for the tests
             reserve = min(self.options.grace + STACKS_S + REPORT_S, self.options.deadline / 2)
             self.end_at = event.at + self.options.deadline - reserve
-        return self.refuse_unrunnable()
+        return actions + self.refuse_unrunnable()
 
     def on_submit(self, event: Submit) -> Actions:
         self.rank.update(zip(event.order, count()))
@@ -3489,7 +3522,10 @@ class Schedule:
 
     def on_shellended(self, event: ShellEnded) -> Actions:
         attempt = self.running[event.test]
-        if attempt.ending is None:  # what it has left is no reason for a timeout
+        attempt.is_gone = event.is_gone
+        if (
+            attempt.ending is None or event.is_gone
+        ):  # what it has left is no reason for a timeout
             attempt.deadline = attempt.slow_at = math.inf
             self.watch(attempt)
         return []
@@ -3498,16 +3534,17 @@ class Schedule:
         test = event.test
         attempt = self.free(test)
         result = judge(event, attempt, self.options, self.spared[test])
-        if attempt.number > self.spared[test]:  # else another attempt has to follow
-            result = as_known(result, self.options.known_failures.get(test.origin, ""))
         sick = [*self.accuse(result), *event.sick]
-        if result.outcome.can_be_retried() and sick:
+        if sick and not result.outcome.is_pass():
             self.spared.setdefault(test, 1)
+        is_spared = attempt.number <= self.spared[test]  # another attempt has to follow
+        if not is_spared:
+            result = as_known(result, self.options.known_failures.get(test.origin, ""))
         actions = self.quarantine(sick, event.at)
         if self.is_machine_wide(result):
             actions += self.fail(f"{result.cause.text}, on every GPU", event.at)
         if (
-            not result.outcome.can_be_retried()
+            not (is_spared or result.outcome.can_be_retried())
             or self.stopped
             or not self.can_run(test)
             or attempt.number > self.retries_of(result) + self.spared[test]
@@ -3641,6 +3678,7 @@ class Schedule:
         return self.stop() + [
             self.end(attempt, Outcome.INTERRUPTED, signum, at, stacks)
             for attempt in self.running.values()
+            if not attempt.is_gone
         ]
 
     def end(
@@ -4088,6 +4126,7 @@ class Reaper:
         # Orphans come to us, and are listed.
         self.sees_orphans = adopts and os.path.isfile(self.path)
         self.own = self.orphans()  # children from before the runner was exec'ed
+        self.has_inherited = bool(self.own)
         if not os.path.isdir("/proc/self"):
             warn(
                 "there is no /proc: processes that leave the process group of their test are not found"
@@ -4168,13 +4207,20 @@ class Reaper:
         ]
         return with_descendants(table, mine)
 
+    def left(self) -> Iterable[int]:
+        """The orphans that come from the run: what ran before it may have left some, too, and keeps them."""
+        orphans = self.orphans()
+        if not (self.mark and self.has_inherited):
+            return orphans
+        return [pid for pid in orphans if limit_of(pid) >> 20 == self.mark >> 20]
+
     def close(self) -> List[ProcessInfo]:
         """When all tests have ended, kill what they have left, and the guard; returns what was left."""
         self.shared = frozenset()
         left = set()
         give_up = time.monotonic() + KILLED_S
-        while self.orphans() and time.monotonic() < give_up:
-            found = with_descendants(process_table(), self.orphans())
+        while self.left() and time.monotonic() < give_up:
+            found = with_descendants(process_table(), self.left())
             left.update(found)
             send(signal.SIGKILL, found)
             self.collect()
@@ -4183,6 +4229,11 @@ class Reaper:
         if self.scratch.folder:
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
         return sorted(left)
+
+
+def limit_of(pid: int) -> int:
+    """The soft limit of a process that is its mark; 0 if it has none."""
+    return proc_number(f"{pid}/limits", rb"realtime timeout +(\d+)")
 
 
 def run_mark() -> int:
@@ -4228,10 +4279,12 @@ class Process:
     peak = 0  # MiB that it was seen to hold of a GPU
     stuck = ""  # what SIGKILL did not end, in words
 
-    def __init__(self, reaper: Reaper, *variables: str) -> None:
+    def __init__(self, reaper: Reaper, run: str = "", slot: int = 0) -> None:
         self.reaper = reaper
         self.mark = reaper.next_mark()
-        self.variables = variables  # environment that no other attempt has
+        # Environment that no other attempt has, and what a runner in it makes of that.
+        self.variables = {f"RUN_TESTS_RUN={run}".encode(), f"RUN_TESTS_SLOT={slot}".encode()}
+        self.inner = f"{run}/{slot}".encode()
         self.lock = threading.Lock()
 
     def spawn(self, job: Job, output: int) -> None:
@@ -4260,16 +4313,19 @@ class Process:
 
     def has_marked(self, pid: int) -> bool:
         """Whether a process comes from this attempt, by its limit, or else by its environment."""
-        if self.mark and proc_number(f"{pid}/limits", rb"realtime timeout +(\d+)") == self.mark:
+        if self.mark and limit_of(pid) == self.mark:
             return True
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            own = set(map(to_bytes, self.variables))
-            return bool(own) and own.issubset(file.read().split(b"\0"))
+            said = file.read().split(b"\0")
+            outer = [each for each in said if each.startswith(b"RUN_TESTS_OUTER=")]
+            return self.variables.issubset(said) or self.inner in re.split(
+                b"[= ]", b" ".join(outer)
+            )
         return False
 
     def signal(self, signum: int, stacks: str = "") -> None:
         """Send a signal to the group, if there is one still; before it, the stacks of its Pythons go into the log."""
-        if stacks and self.pid:
+        if stacks and self.pid and not self.is_gone:
             with suppress(OSError):
                 self.dump_stacks(stacks, signum)
         with self.lock:
@@ -4405,7 +4461,9 @@ def free_port(slot: int, slots: int) -> int:
     """A TCP port on which nobody listens now, from a sequence that is this slot's alone."""
     import socket
 
-    first = PORT_FIRST + os.getpid() * 16 % PORT_BASES + slot
+    # Containers that share a network have process numbers of their own.
+    number = os.getpid() + os.stat("/proc/self/ns/pid").st_ino
+    first = PORT_FIRST + number * 16 % PORT_BASES + slot
     for port in range(first, PORT_LAST + 1, slots):
         with socket.socket() as listener, suppress(OSError):
             listener.bind(("", port))
@@ -4416,9 +4474,11 @@ def free_port(slot: int, slots: int) -> int:
 def test_environment(outer: Mapping[bytes, bytes], run: str) -> Dict[bytes, bytes]:
     """What all tests of a run have in their environment besides `outer`, whatever that says."""
     environment = {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
-    runs = [outer[name] for name in (b"RUN_TESTS_OUTER", b"RUN_TESTS_RUN") if name in outer]
-    if runs:  # a runner in a runner: the outer one's mark must not be lost
-        environment[b"RUN_TESTS_OUTER"] = b" ".join(runs)
+    if b"RUN_TESTS_RUN" in outer:  # a runner in a runner: the outer one's mark must not be lost
+        place = outer[b"RUN_TESTS_RUN"] + b"/" + outer.get(b"RUN_TESTS_SLOT", b"")
+        environment[b"RUN_TESTS_OUTER"] = b" ".join(
+            [*filter(None, [outer.get(b"RUN_TESTS_OUTER")]), place]
+        )
     return environment
 
 
@@ -4457,7 +4517,6 @@ class Host:
         self.locks = locks
         self.bash = find_program("bash") or "bash"
         self.health = Health(machine)
-        self.over = threading.Event()
         # To look for a free port takes as long as to start a test: each slot keeps its own for the whole run.
         self.port_of = functools.lru_cache(maxsize=None)(free_port)
 
@@ -4481,7 +4540,7 @@ class Host:
         self.post = post
         self.allow(slots)
         with suppress(RuntimeError):  # of threading; then nothing is measured
-            self.workers.submit(self.health.watch, self.over)
+            self.workers.submit(self.health.watch)
         self.has_line_0 = has_line_0(self.bash)
         self.environment = test_environment(os.environb, run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
@@ -4495,7 +4554,7 @@ class Host:
 
     def memory(self) -> float:
         """MiB of the smallest GPU; 0 where no tool says it of each."""
-        return self.health.least or nvml_least(self.machine.devices)
+        return self.health.least or in_time(lambda: nvml_least(self.machine.devices), 0)
 
     def allow(self, slots: int) -> None:
         """Let so many attempts run at once."""
@@ -4510,9 +4569,7 @@ class Host:
 
     def start(self, attempt: Attempt, log: str) -> None:
         """Let a pool thread run an attempt, whose output goes to the file `log`."""
-        attempt.process = Process(
-            self.reaper, f"RUN_TESTS_RUN={self.run}", f"RUN_TESTS_SLOT={attempt.lease.slot}"
-        )
+        attempt.process = Process(self.reaper, self.run, attempt.lease.slot)
         if attempt.lease.shares == SHARES:
             self.health.alone.update(dict.fromkeys(attempt.lease.devices, attempt.process))
         try:
@@ -4522,7 +4579,7 @@ class Host:
             self.post(Broken(time.monotonic(), attempt.test, why))
 
     def run_attempt(self, attempt: Attempt, log: str) -> None:
-        """Run one attempt and post what happens: Exited, before it ShellEnded if processes are left; or Broken.
+        """Run one attempt and post what happens: Exited, before it ShellEnded if that may take long; or Broken.
 
         Never raises. Called in its thread, as are the next two.
         """
@@ -4565,7 +4622,8 @@ class Host:
         sick = [
             Sick(device, process.stuck) for device in attempt.lease.devices if process.stuck
         ]
-        if status or failures or leaked:
+        if self.health.used and (status or failures or leaked):
+            self.post(ShellEnded(ended, test, is_gone=True))
             sick += self.health.examine(attempt.lease)
         now = time.monotonic()
         return Exited(
@@ -4620,7 +4678,7 @@ class Host:
 
     def close(self) -> None:
         """End what attempts have left, and say so."""
-        self.over.set()
+        self.health.over.set()
         self.workers.shutdown(wait=not self.has_stuck)
         os.close(self.null)
         left = self.reaper.close()
@@ -6714,7 +6772,7 @@ class Run:
                 result = Result(test, Outcome.DEFERRED, reason=why)
                 self.schedule.results[test] = [result]
                 self.conclude(result)
-            self.take(Begin(time.monotonic()))
+            self.take(Begin(time.monotonic(), tuple(self.host.health.sick)))
             while not self.is_over():
                 self.take(self.next_event())
         except OSError as error:
@@ -6744,6 +6802,10 @@ class Run:
             if not self.inbox.events:  # under load, many lines go out in one write
                 self.trace.flush()
             pause_s = min(pause_s, self.deadline() - now)
+            if (
+                pause_s < -CHORES_S
+            ):  # it was stopped, or starved: what has ended meanwhile comes first
+                pause_s = FOLLOW_S
             event = self.inbox.get(max(pause_s, 0))
             if isinstance(event, Look):
                 self.console.tell_running()
@@ -6773,6 +6835,8 @@ class Run:
                 f"{signal.Signals(event.signum).name}: ending the running tests; once more kills them"
             )
         actions = schedule.step(event)
+        if schedule.stopped:
+            self.host.health.over.set()
         if schedule.poll_at < math.inf and not schedule.running and not self.has_waited:
             self.has_waited = True
             warn(
@@ -7128,6 +7192,10 @@ def exit_code_of(action: Callable[[], int]) -> int:
         return EXIT_MACHINE
     except KeyboardInterrupt:
         return EXIT_SIGNAL + signal.SIGINT
+    except (
+        SystemExit
+    ) as end:  # what else ends the interpreter waits for threads, perhaps for ever
+        return cast(int, end.code)
     except Exception as error:
         warn(f"internal error, {error!r}; please report it with the list that shows it")
         return EXIT_MACHINE

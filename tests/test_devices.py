@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from typing import Container, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -440,6 +441,13 @@ class ProbeTest(DeviceCase):
             with self.subTest(**options):
                 self.assertEqual(self.found(self.tools(gpus, options)), expected.split())
 
+    def test_a_library_that_hangs_is_left_behind(self) -> None:
+        gate = threading.Event()
+        self.addCleanup(gate.set)
+        with mock.patch.object(run_tests, "PROBE_S", 0.01), contextlib.redirect_stderr(io.StringIO()) as err:
+            self.assertEqual(run_tests.in_time(gate.wait, False), False)
+        self.assertEqual(err.getvalue(), "run_tests.py: pynvml did not answer in 0 s; going on without it\n")
+
     def test_what_does_not_answer_is_passed_over(self) -> None:
         last = {"rocm_smi": self.prints("rocm-smi-showid.json")}
         for options in ({"fails": ["import"]}, {"fails": ["nvmlInit"]}, {"lacks": ["nvmlInit"]}, {"gpus": []}):
@@ -634,7 +642,7 @@ class GpuLocksTest(DeviceCase, GatedCase):
             (listed, MASKS[0], ["0,1", f"{GPU_B},{GPU_A}", f"{GPU_B[:9]},{GPU_A[:12].upper()}"], f"{GPU_A} {GPU_B}"),
             ("", MASKS[0], ["3,4", GPU_A], f"3 4 {GPU_A}"), ("exit 9", MASKS[0], ["3"], "3"),
             ("echo No devices were found", MASKS[0], ["3"], "3"),
-            (mig, MASKS[0], [f"{MIG_A},{MIG_B}", f"{MIG_OLD}/1/0"], f"{MIG_A} {MIG_OLD}_1_0 {MIG_B}"),
+            (mig, MASKS[0], [f"{MIG_A},{MIG_B}", f"{MIG_OLD}/1/0", MIG_B[:9]], f"{MIG_A} {MIG_OLD}_1_0 {MIG_B}"),
             (listed, "HIP_VISIBLE_DEVICES", ["0"], "0"), (listed, "ZE_AFFINITY_MASK", ["0.1"], "0.1"))
         for script, variable, masks, names in cases:
             with self.subTest(script, masks=masks):
@@ -643,6 +651,17 @@ class GpuLocksTest(DeviceCase, GatedCase):
                 for mask in masks:
                     self.locks(mask, variable)
                 self.assertEqual(sorted(os.listdir(self.place)), sorted(f"gpu-{name}.lock" for name in names.split()))
+
+    def test_a_gpu_in_quarantine_stays_locked(self) -> None:
+        """What could not be ended there would meet another runner's tests."""
+        pool, other = self.pool(), self.locks()
+        for quarantine_first in (True, False):
+            lease = pool.take(1)
+            assert lease is not None
+            steps = [lambda: pool.quarantine(lease.devices[0]), lambda: pool.give(lease)]  # noqa: B023
+            for step in steps[::1 if quarantine_first else -1]:
+                step()
+        self.assertEqual(self.takes(other), [False, False])
 
     def test_a_place_that_cannot_be(self) -> None:
         os.makedirs(os.path.join(self.place, "gpu-1.lock"))
@@ -844,6 +863,7 @@ class RefusalTest(DeviceCase):
             (["--gpus", "0,5"], "4,5", {}, "--gpus 0,5: the outer mask hides 0; it shows 4,5"),
             (["--gpus", "1"], "", {}, "it shows none"),
             ([], ",".join(map(str, [*range(20_000), 7])), {}, "7 names 7 twice"),           # not each beside each
+            ([], "GPU-004F,GPU-1,GPU-004f693d", {}, "names GPU-004f693d twice"),      # CUDA takes a beginning
             ([], None, {"ZE_AFFINITY_MASK": "0.1,1,0"}, "names 0.1 twice"))
         for arguments, gpus, masks, words in cases:
             with self.subTest(arguments, gpus=gpus and gpus[:9]):

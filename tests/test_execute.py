@@ -41,14 +41,15 @@ class ProcessCase(RunnerCase):
 
     def job(self, script: str, log: str = "test.log", **changes: Any) -> Job:
         """A job in this test's folder, whose environment names it by its log."""
-        environment = {**os.environb, b"HERE": os.fsencode(self.folder), b"JOB": log.encode()}
+        environment = {**os.environb, b"HERE": os.fsencode(self.folder), b"JOB": log.encode(),
+                       b"RUN_TESTS_RUN": log.encode(), b"RUN_TESTS_SLOT": b"3"}
         job = Job(shutil.which("bash") or "", [b"-c", script.encode() + b"\n\n", b"tests.txt"], environment,
                   os.path.join(self.folder, log))
         return job._replace(**changes)
 
     def process(self, script: str, log: str = "test.log") -> Process:
         """The process of a script; killed if the test fails meanwhile."""
-        process, job = Process(self.reaper, f"JOB={log}"), self.job(script, log)
+        process, job = Process(self.reaper, log, 3), self.job(script, log)
         self.threads.submit(process.spawn, job, run_tests.fresh_file(job.log)).result()
         self.addCleanup(lambda: process.is_gone or self.end(process))
         self.addCleanup(process.signal, signal.SIGKILL)
@@ -129,7 +130,10 @@ class AttemptTest(ProcessCase):
     def test_without_marks_the_environment_tells_whose_it_is(self) -> None:
         self.reaper.mark = 0
         processes = [self.process(f"setsid sleep {number} & exit", log=number) for number in ("1000", "1001")]
-        self.assertEqual(list(self.threads.map(self.end, processes)), [(0, ["sleep"])] * 2)
+        outer = run_tests.test_environment({b"RUN_TESTS_RUN": b"1002", b"RUN_TESTS_SLOT": b"3"}, "inner")
+        inner = " ".join(f"'{name.decode()}={value.decode()}'" for name, value in outer.items())
+        processes.append(self.process(f"env {inner} setsid sleep 1002 & exit", log="1002"))
+        self.assertEqual(list(self.threads.map(self.end, processes)), [(0, ["sleep"])] * 3)
 
     @mock.patch.object(run_tests, "LINGER_S", 0.1)
     def test_the_time_of_a_test_ends_with_its_shell(self) -> None:

@@ -97,6 +97,32 @@ class LostTest(GpuCase):
         self.suffer("cp answer say.0; false #: label=a\n[ $(wc -l <looks) = 4 ] #: label=b\n", 1,
                     {"a": "failed", "b": "passed"}, gpus="0", env=self.smi)
 
+    def test_a_gpu_that_is_broken_before_the_run(self) -> None:
+        self.write("say.0", 'echo "$row 0, [GPU requires reset], 12287"')
+        ran = self.suffer("[ $CUDA_VISIBLE_DEVICES = 1 ] #: label=a\n[ $CUDA_VISIBLE_DEVICES = 1 ] #: label=b\n", 0,
+                          dict.fromkeys("ab", "passed"), env=self.smi)
+        self.assertEqual(list(self.quarantined(ran)), ["0"])
+
+    def test_a_tool_that_hangs_behind_a_test(self) -> None:
+        """That costs the test none of its time."""
+        self.drive("run_tests.PROBE_S = 0.5")
+        self.write("hang", "exec $NAP")
+        self.suffer("cp hang say; exit 1 #: label=a timeout=400ms gpus=2\n", 3, {"a": "failed"}, env=self.smi)
+
+    def test_a_tool_that_hangs_at_the_end(self) -> None:
+        """It is not waited for: where the run has ended, or is to end."""
+        self.drive("run_tests.MEASURE_S = 0.01")
+        up, asked = Fifo(self, "up"), Fifo(self, "hangs")
+        self.write("hang", "echo >hangs; exec $NAP")
+        for options, code, outcome in (((), 0, "passed"), (("--deadline", "1s"), 1, "failed")):
+            with self.each(outcome):
+                self.write("tests.txt", f"cp hang say; read <up; [ {code} = 0 ] #: label=a\n")
+                process = self.start("--junit", "junit.xml", *options, "tests.txt", gpus="0", env=self.smi)
+                asked.lines()
+                up.release()
+                self.settle(process, code, {"a": outcome})
+                os.unlink(os.path.join(self.folder, "say"))
+
     def test_a_tool_that_hangs(self) -> None:
         """It is killed, with what it has started."""
         self.drive("run_tests.PROBE_S = 0.3")

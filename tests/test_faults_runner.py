@@ -2,13 +2,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 import unittest
 from typing import Any, Mapping, Tuple
+from unittest import mock
 
 import run_tests
 from tests.support import ENDING, RUNNER, SOON, WAIT_S, Fifo
@@ -49,6 +52,34 @@ class OutputTest(FaultCase):
         for options in ((), ("--list",)):
             with self.subTest(options), open("/dev/full", "wb") as full:
                 self.assertEqual(self.start(*options, "tests.txt", stdout=full).wait(WAIT_S), 3)
+
+    def test_a_signal_before_the_first_test(self) -> None:
+        """No thread that waits keeps the runner from its end."""
+        self.drive("import os", "def perform(run): os.kill(os.getpid(), 15)", "run_tests.Run.perform = perform",
+                   "run_tests.Health.watch = lambda health: run_tests.time.sleep(86400)")
+        self.write("tests.txt", "true\n")
+        process = self.start("tests.txt")
+        _, err = process.communicate(timeout=WAIT_S)
+        self.assertEqual((process.returncode, err), (143, b""))
+
+    def test_what_runs_since_before_the_run_goes_on(self) -> None:
+        """As a service of the shell that has become the runner, however it goes into the background meanwhile."""
+        go = Fifo(self, "go")
+        self.write("tests.txt", "echo >go #: label=a\nread <gone #: label=b\n")
+        gone = Fifo(self, "gone")
+        self.head = ["bash", "-c", 'bash -c "read <go; setsid $NAP & echo >gone" & exec "$@"', "bash", *self.head]
+        process = self.start("tests.txt", gpus="0")
+        self.assertEqual((process.wait(WAIT_S), len(self.left())), (0, 1))
+        del go, gone
+
+    def test_a_runner_that_was_stopped_hears_of_ends_first(self) -> None:
+        """Their time has passed for it, too."""
+        for late, looked in ((0.0, 0.0), (5.0, run_tests.FOLLOW_S)):
+            inbox = mock.Mock(events=[], **{"get.return_value": None})
+            run = mock.Mock(inbox=inbox, chores_at=math.inf, **{
+                "tick.return_value": math.inf, "deadline.return_value": time.monotonic() - late})
+            self.assertIsInstance(run_tests.Run.next_event(run), run_tests.Tick)
+            inbox.get.assert_called_once_with(looked)
 
     def test_no_streams_at_all(self) -> None:
         self.write("tests.txt", "seq 10 #: label=a\ntest -e none #: label=b\n")

@@ -30,7 +30,7 @@ def devices_of(gpus: int) -> List[run_tests.Device]:
 class Play:
     """A schedule fed by words, whose actions are told in words.
 
-    Events: `begin`, `submit a b` (of those in `later`; named are then all that wait, in starting order), `end a`,
+    Events: `begin`, `submit a b` (of those in `later`; named are then all that wait, in starting order), `end a`, `gone a`,
     `exit a [status [cause]]`, `break a`, `tick`, `SIGINT` and other signals; `@5` before one is its time; a cause is a
     word of CAUSES, any other word the test's own, or `sick:0`, what nvidia-smi finds.
     Actions: `a on GPU 0,1`, `SIGTERM a`, `a passed`, `a failed, again`, `a failed (known)` where that is no news,
@@ -63,7 +63,9 @@ class Play:
             return Submit(self.at, [test for test in named if test not in self.schedule.waiting], named)
         if name in ("begin", "tick"):
             return {"begin": Begin, "tick": Tick}[name](self.at)
-        return ShellEnded(self.at, named[0]) if name == "end" else Broken(self.at, named[0], "no log")
+        if name in ("end", "gone"):
+            return ShellEnded(self.at, named[0], is_gone=name == "gone")
+        return Broken(self.at, named[0], "no log")
 
     def exited(self, test: Test, status: str = "0", word: str = "") -> Exited:
         _, is_sick, index = word.partition("sick:")
@@ -621,6 +623,20 @@ class QuarantineTest(ScheduleCase):
                 """)
                 self.assertEqual((play.results["a"].attempt, play.quarantined), (2, [reason]))
 
+    def test_what_a_broken_gpu_makes_of_a_test_is_no_excuse(self) -> None:
+        """Neither a skip nor a failure that is known."""
+        for status, told in ((77, "skipped"), (1, "failed")):
+            self.play("a b:0", f"""
+                begin                  > a on GPU 0; b on CPU
+                exit a {status} sick:0 > quarantine 0; a {told}, again; a on GPU 1
+                exit a                 > a passed
+            """, skip_code=77, known_failures={"a": "k:1"}, done=False)
+
+    def test_what_is_broken_from_the_start(self) -> None:
+        play = Play("a b w:2")
+        actions = play.schedule.step(Begin(0.0, (Sick(devices_of(1)[0], "no answer"),)))
+        self.assertEqual([*map(play.words_of, actions)], ["quarantine 0", "w unrunnable", "a on GPU 1"])
+
     def test_what_shows_on_every_gpu_is_the_test(self) -> None:
         self.play("a b", """
             begin         > a on GPU 0; b on GPU 1
@@ -1038,6 +1054,8 @@ class EndedTest(ScheduleCase):
 
     def test_a_signal_ends_it_too(self) -> None:
         self.play("a:1:5", "begin > a on GPU 0\n@4 end a >\n@5 SIGINT > SIGINT a\n@15 tick > SIGKILL a", done=False)
+        for ending in ("", "@5 tick > SIGTERM a\n"):       # its GPU alone is looked at, for long
+            self.play("a:1:5", f"begin > a on GPU 0\n{ending}@6 gone a >\n@900 tick >\n@901 SIGINT >", done=False)
 
 
 class AlarmsTest(ScheduleCase):
