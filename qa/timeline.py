@@ -1007,7 +1007,8 @@ def critical_path(run: Run, waits: Waits) -> List[Link]:
     while last is not None:
         test, attempt = last
         why, last = finder.before(test, attempt)
-        if last is not None and last[1].closed >= attempt.order:  # never in circles
+        # Never in circles: lines that were sorted may have the end of an attempt before its start.
+        if last is not None and max(last[1].order, last[1].closed) >= attempt.order:
             last = None
         path.append(Link(test, attempt, why))
     return path[::-1]

@@ -313,6 +313,11 @@ class WaitsTest(unittest.TestCase):
                   for test, each in story.run.attempts}
         self.assertEqual(phases, {"a": [0, 6, 8.5, 10], "b": [1, 1, 1, 1]})
 
+    def test_lines_in_another_order_make_no_circle(self) -> None:
+        """The end of an attempt may stand before its start, as `tac` or `sort` leave them."""
+        events = a_run(started("a", 0), ended("a", 2, 2), started("b", 2), ended("b", 4, 2), end=4)
+        self.assertEqual([label for label, _, _ in path_in(story_of(events[::-1]))], ["b"])
+
     def test_many_steps_become_their_means(self) -> None:
         steps = [(float(at), at + 1.0, {"x": float(at % 2), "y": 1.0}) for at in range(5000)]
         thin = timeline.thinned(steps)
