@@ -45,7 +45,7 @@ from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 try:
     from ci_verdicts import COMPLETE_PERCENT, EXIT_NOTHING, EXIT_OK, RED_RUNS
     from ci_verdicts import History, Jobs, Mistake, Reader, Verdicts, add_options
-    from ci_verdicts import bits_between, counted, csv_text, listed, matching, ones_in
+    from ci_verdicts import bits_between, counted, csv_text, file_of, listed, matching, ones_in
     from ci_verdicts import parse_percent, percent, places_of, show, told, union, write
 except ModuleNotFoundError as error:
     why = f"{error.name}.py is not beside ci_dedup.py; copy it, too"
@@ -951,16 +951,16 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def check_outputs(options: argparse.Namespace) -> None:
-    """Make sure that nothing is written twice, or over a source. Raises Mistake."""
-    taken = set(map(os.path.realpath, options.sources))
+def check_outputs(options: argparse.Namespace, read: Iterable[str]) -> None:
+    """Make sure that nothing is written twice, or over a source, or a file that was read of it. Raises Mistake."""
+    taken = {*map(file_of, options.sources), *map(file_of, read)}
     outputs = options.html, options.csv, options.write
     for path in filter(None, outputs):
-        real = os.path.realpath(path)
-        if real in taken:
+        file = file_of(path)
+        if file in taken:
             why = "is a source, or another output; name a file of its own"
             raise Mistake(f"{path} {why}")
-        taken.add(real)
+        taken.add(file)
     if options.html and not os.path.exists(PAGE):
         raise Mistake(f"{os.path.basename(PAGE)} is not beside {PROGRAM}; copy it, too")
 
@@ -970,9 +970,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = build_parser()
     options = parser.parse_args(argv)
     try:
-        check_outputs(options)
         reader = Reader(options)
         reader.read()
+        check_outputs(options, reader.files)
         report = Report(History(reader, options), options)
         summary = [*summary_lines(report)]
         details = [*detail_lines(report)]

@@ -234,6 +234,7 @@ class Reader:
         self.commit_of: Dict[str, str] = {}  # by run of a journal
         self.gpus_of: Dict[str, int] = {}
         self.waits: Dict[str, Jobs] = {}  # by job, those it waits for: they run, too
+        self.files: List[str] = []  # that are read
         self.skipped: List[str] = []  # what was not whole
 
     def add(self, commit: str, job: str, sign: int, cost: Optional[float]) -> None:
@@ -264,6 +265,7 @@ class Reader:
             if len(kinds) > 1:
                 raise Mistake("sources are of different kinds; " + FORMS)
             files.sort(key=FIRST)
+            self.files = [path for _, path, *_ in files]
             for _, path, below, read in files:
                 try:
                     read(path, below)
@@ -777,6 +779,15 @@ def table_of(reader: Reader) -> Iterator[Sequence[Any]]:
             costs = reader.costs[job]
             if sign in OKS:
                 yield commit, job, OKS[sign], costs.get(number)
+
+
+def file_of(path: str) -> Any:
+    """What is the same for all names of a file, and for links to it."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return os.path.realpath(path)
+    return status.st_dev, status.st_ino
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:

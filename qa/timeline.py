@@ -353,6 +353,17 @@ def read_journal(path: str) -> Journal:
     return Journal(path, runs)
 
 
+def file_of(path: str) -> Any:
+    """What is the same for all names of a file, and for links to it; `-` is no file."""
+    if path == "-":
+        return path
+    try:
+        status = os.stat(path)
+    except OSError:
+        return os.path.realpath(path)
+    return status.st_dev, status.st_ino
+
+
 def number_of(value: Any) -> float:
     """A number that a runner may have written. Raises ValueError or TypeError."""
     if isinstance(value, bool):
@@ -2433,22 +2444,20 @@ def outputs_of(options: argparse.Namespace, journals: Sequence[Journal]) -> Dict
         if journals[0].path != "-":
             folder = os.path.dirname(journals[0].path)
         outputs["html"] = os.path.join(folder, "timeline.html")
-    taken = [os.path.realpath(journal.path) for journal in journals if journal.path != "-"]
+    taken = [file_of(journal.path) for journal in journals if journal.path != "-"]
     for name, path in outputs.items():
-        real = path
-        if path != "-":
-            real = os.path.realpath(path)
-        if real in taken:
+        file = file_of(path)
+        if file in taken:
             raise UsageError(
                 f"--{name} {path}: that is a journal, or another output; name a file of its own"
             )
-        taken.append(real)
+        taken.append(file)
     return outputs
 
 
 def show(options: argparse.Namespace) -> None:
     """Read, derive, write. Raises UsageError, MachineError."""
-    unique = {os.path.realpath(path): path for path in options.journals}
+    unique = {file_of(path): path for path in options.journals}
     journals = [read_journal(path) for path in unique.values()]
     if options.list:
         for journal in journals:

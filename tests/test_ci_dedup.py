@@ -1401,9 +1401,13 @@ class Choosing(DedupCase):
 
     def test_no_output_is_a_source_or_another_output(self) -> None:
         self.write("h.csv", table_of(*TEN))
-        for options in (["--write", "h.csv"], ["--html", "./h.csv"], ["--html", "x", "--csv", "x"]):
+        self.statuses("s/c1", {"a": "success"})
+        os.link(self.path("h.csv"), self.path("hard"))
+        for source, *options in (["h.csv", "--write", "h.csv"], ["h.csv", "--html", "./h.csv"],
+                                 ["h.csv", "--html", "x", "--csv", "x"], ["h.csv", "--csv", "hard"],
+                                 ["s", "--csv", "s/c1"]):
             with self.subTest(options):
-                self.dedup("h.csv", *options, code=2,
+                self.dedup(source, *options, code=2,
                            err=r"ci_dedup\.py: error: \S+ is a source, or another output; [^\n]+")
         self.assertEqual(self.read("h.csv"), table_of(*TEN))
 

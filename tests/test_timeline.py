@@ -571,6 +571,8 @@ class CommandLineTest(RunnerCase):
         """One line that says what to do; nothing is written."""
         path = self.write("j.jsonl", text_of(self.one("r1", "a", 0)))
         other = self.write("other.jsonl", text_of(self.one("r2", "a", 0)))
+        hard = os.path.join(self.folder, "hard.jsonl")
+        os.link(path, hard)
         empty = self.write("empty.jsonl", "")
         foreign = self.write("foreign.jsonl", '{"a": 1}\n[1]\nplain\n')
         torn = self.write("torn.jsonl", '{"event": "run_start", "run": "r1", "ti\n')
@@ -580,6 +582,7 @@ class CommandLineTest(RunnerCase):
             ([empty], 2, "no run of run_tests.py in it; name its journal, such as logs/run_tests.jsonl"),
             ([foreign], 2, "no run of run_tests.py in it"), ([torn], 2, "torn.jsonl:1: nothing of run r1 can be read"),
             ([path, "--html", path], 2, "that is a journal, or another output"),
+            ([path, "--html", hard], 2, "that is a journal, or another output"),
             ([path, "--html", "-", "--svg", "-"], 2, "that is a journal, or another output"),
             ([path, other, "--svg", "a.svg"], 2, "--svg is a picture of one run"),
             ([path, "--htm", "x"], 2, "unrecognized arguments"),
