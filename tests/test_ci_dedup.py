@@ -475,6 +475,21 @@ class Junit(DedupCase):
         self.write("r/c1/four.xml", f'<testsuite failures="0">{case}</testcase></testsuite>')
         self.assertEqual(told(self.read_from("r")), ["c1: four+ one- three- two-"])
 
+    def test_an_odd_number_loses_no_failure(self) -> None:
+        """A time that is none is not known; a count may have a point, and one that is no number is a mistake."""
+        suite = "<testsuite name='s' {}><testcase name='a' time='{}'>{}</testcase></testsuite>"
+        for time in ("-0.001", "nan", "1e400", "soon"):
+            with self.subTest(time):
+                self.write("r/c1/one.xml", suite.format("", time, "<failure/>"))
+                reader = self.read_from("r")
+                self.assertEqual((told(reader), prices(reader), reader.skipped), (["c1: one-"], [{"one": None}], []))
+        self.write("r/c1/one.xml", suite.format("failures='1.0'", "", ""))
+        self.assertEqual(told(self.read_from("r")), ["c1: one-"])
+        for count in ("some", "inf"):
+            self.write("r/c1/one.xml", suite.format(f"errors='{count}'", "", ""))
+            self.assertEqual(self.refused("r"), f"r/c1/one.xml: errors of the test suite 's' is {count!r}, and no "
+                             "number; mend or remove the file")
+
     def test_a_torn_file_is_skipped_and_told(self) -> None:
         self.xml("r/c1/one.xml", a="")
         self.write("r/c1/two.xml", "<testsuites><testcase")
