@@ -458,7 +458,7 @@ class Reader:
                 self.add(commit, job, sign, cost)
 
     def read_junit(self, path: str, below: str) -> None:
-        """Take in a JUnit file. Raises ValueError or ParseError for half of one, Mistake where no commit is told.
+        """Take in a JUnit file. Raises ParseError for half of one, Mistake where no commit is told, or an odd encoding.
 
         The commit is what --commit finds in the path; else the folder right below the source is, and the file is the
         job; a file right in the source is a commit by itself, and its test cases are the jobs.
@@ -473,7 +473,10 @@ class Reader:
             commit = match.group(match.lastindex or 0)
             job = os.path.basename(below)
         cases = []
-        tree = xml.etree.ElementTree.parse(path)
+        try:
+            tree = xml.etree.ElementTree.parse(path)
+        except (LookupError, ValueError) as error:  # of its encoding
+            raise Mistake(f"{path}: cannot be read ({error}); mend or remove the file") from None
         for element in tree.iter():
             element.tag = element.tag.rpartition("}")[2]  # without its namespace
         for suite in [*tree.iter("testsuites"), *tree.iter("testsuite")]:

@@ -490,6 +490,11 @@ class Junit(DedupCase):
             self.assertEqual(self.refused("r"), f"r/c1/one.xml: errors of the test suite 's' is {count!r}, and no "
                              "number; mend or remove the file")
 
+    def test_an_encoding_that_python_does_not_know(self) -> None:
+        for name, why in ("klingon", "unknown encoding: klingon"), ("gbk", "multi-byte encodings are not supported"):
+            self.write("r/c1/one.xml", f'<?xml version="1.0" encoding="{name}"?><testsuite/>')
+            self.assertEqual(self.refused("r"), f"r/c1/one.xml: cannot be read ({why}); mend or remove the file")
+
     def test_a_torn_file_is_skipped_and_told(self) -> None:
         self.xml("r/c1/one.xml", a="")
         self.write("r/c1/two.xml", "<testsuites><testcase")
