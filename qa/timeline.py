@@ -458,9 +458,8 @@ class Draft:
         event = record["event"]
         now = number_of(record["time"])
         if event == "run_start":
-            texts_of(record["gpus"])
-            texts_of(record["lists"])
-            texts_of(record["selected"])
+            for name in ("gpus", "lists", "selected"):
+                record[name] = texts_of(record[name])
             self.first = record
         elif event == "run_end":
             number_of(record["exit"])

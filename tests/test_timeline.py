@@ -560,6 +560,13 @@ class CommandLineTest(RunnerCase):
         self.assertRegex(out, r"tests\.txt: 1 test: 1 passed; 5\.0s on 2 GPUs")
         self.assertRegex(out, rf"skipped, not whole: {len(wrong) + 1} lines: .*j\.jsonl:4, .*j\.jsonl:5, ")
 
+    def test_a_run_that_says_null(self) -> None:
+        """Of its GPUs, its lists or what was selected: it is as if there were none."""
+        for name in ("gpus", "lists", "selected"):
+            first, *others = self.one("r1", "a", 0)
+            path = self.write("j.jsonl", text_of([{**first, name: None}, *others]))
+            self.assertEqual(self.trace(path), {1: ["a"]}, name)
+
     def test_standard_input_and_output(self) -> None:
         text = text_of(self.one("r1", "a", 0))
         code, out, err = self.call("-", "--html", "-", stdin=text.encode())
