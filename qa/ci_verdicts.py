@@ -61,7 +61,7 @@ TESTS = "_test", "-test"
 SUFFIXES = "_build _test -build -test _multigpu _NO_AVX_NO_AVX2 _NO_AVX2".split()
 LARGEST = 1e9  # seconds or GPUs: more is a mistake
 # What half a record, or one of another form, raises where it is read.
-UNREADABLE = AttributeError, KeyError, RecursionError, TypeError, ValueError
+UNREADABLE = AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError
 NOT_WHOLE = ValueError, RecursionError, xml.etree.ElementTree.ParseError
 FIRST = operator.itemgetter(0)
 PART = r" \(part \d+ of \d+\)$"  # how the label of a part of a split test ends
@@ -178,6 +178,8 @@ def service_run(job: Mapping[str, Any]) -> Run:
     commit = said("head_sha") or job["commit"]
     if isinstance(commit, dict):
         commit = commit["id"]
+    if not isinstance(commit, str):
+        raise TypeError("a commit is a text")
     name = job["name"] or said("command")
     part = said("parallel_group_index")
     if part is not None:

@@ -427,7 +427,8 @@ class Services(DedupCase):
 
     def test_what_is_none_of_them_is_told(self) -> None:
         for text in ('{"jobs": [{"name": "a"}]}', '{"jobs": [7]}', '[{"pipeline": {}, "id": 1}]',
-                     '{"jobs": [{"name": "a", "head_sha": "c", "started_at": "yesterday"}]}'):
+                     '{"jobs": [{"name": "a", "head_sha": "c", "started_at": "yesterday"}]}',
+                     '{"jobs": [{"name": "a", "head_sha": ["c"]}]}'):
             with self.subTest(text):
                 self.write("s/c1.json", text)
                 self.assertRegex(self.refused("s"), r"^s/c1\.json: neither .* nor jobs as GitHub, GitLab or Buildkite ")
@@ -544,7 +545,8 @@ class Journals(DedupCase):
                      '{"event": "run_start", "run": "r", "time": 1, "gpus": 3}\n', "half a line",
                      json.dumps({**ended("a"), "outcome": ["passed"]}) + "\n", json.dumps(ended(["a"])) + "\n",
                      json.dumps(ended("a", seconds="x")) + "\n", json.dumps(ended("a", seconds=-1)) + "\n",
-                     json.dumps(ended("a", need="some")) + "\n", json.dumps(ended("a", run=["r"])) + "\n"):
+                     json.dumps(ended("a", time=10**400)) + "\n", json.dumps(ended("a", need="some")) + "\n",
+                     json.dumps(ended("a", run=["r"])) + "\n"):
             with self.subTest(line[:70]):
                 path = self.journal(started("r"), ended("a", "failed"), line)
                 reader = self.read_from("j.jsonl")
