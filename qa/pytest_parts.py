@@ -147,31 +147,37 @@ class Progress(NamedTuple):
     is_plain: bool = False  # pytest's own files count
 
 
-def read_progress(path: str) -> Progress:
-    """What an attempt has noted, which may have died while it wrote a line."""
-    found = Progress()
+def records_in(path: str) -> Iterator[Any]:
+    """The values in a file, one a line; a line that is torn or damaged is none."""
     lines: List[bytes] = []
     with suppress(OSError), open(path, "rb") as file:
         lines = file.readlines()
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        yield record
+
+
+def read_progress(path: str) -> Progress:
+    """What an attempt has noted, which may have died while it wrote a line."""
+    found = Progress()
     ended: Dict[str, float] = {}
     junit: Dict[str, Sequence[str]] = {}
-    for line in lines:
-        with suppress(ValueError):
-            record = json.loads(line)
-            if "collected" in record:
-                found = found._replace(
-                    collected=tuple(record["collected"]), before=record["junit"]
-                )
-            elif "begun" in record:
-                found = found._replace(lost=record["begun"])
-            elif "ended" in record:
-                ended[record["ended"]] = record["seconds"]
-                junit[record["ended"]] = record["junit"]
-                found = found._replace(lost="", failures=found.failures + record["failures"])
-            elif "finished" in record:
-                found = found._replace(lost="", after=record["junit"])
-            elif "plain" in record:
-                found = found._replace(is_plain=True)
+    for record in records_in(path):
+        if "collected" in record:
+            found = found._replace(collected=tuple(record["collected"]), before=record["junit"])
+        elif "begun" in record:
+            found = found._replace(lost=record["begun"])
+        elif "ended" in record:
+            ended[record["ended"]] = record["seconds"]
+            junit[record["ended"]] = record["junit"]
+            found = found._replace(lost="", failures=found.failures + record["failures"])
+        elif "finished" in record:
+            found = found._replace(lost="", after=record["junit"])
+        elif "plain" in record:
+            found = found._replace(is_plain=True)
     return found._replace(ended=ended, junit=junit)
 
 
@@ -238,15 +244,20 @@ def read_cases(path: str) -> Tuple[Dict[str, float], float]:
     """The seconds of each case in earlier runs, and those of a start of pytest."""
     seconds: Dict[str, float] = {}
     startup = 0.0
-    with suppress(OSError), open(path, encoding="utf-8") as file:
-        for line in file:
-            with suppress(ValueError, KeyError, TypeError):
-                record = json.loads(line)
-                if "startup" in record:
-                    startup = float(record["startup"])
-                else:
-                    seconds[record["case"]] = float(record["seconds"])
+    for record in records_in(path):
+        with suppress(ValueError, KeyError, TypeError):
+            if "startup" in record:
+                startup = duration_of(record["startup"])
+            else:
+                seconds[record["case"]] = duration_of(record["seconds"])
     return seconds, startup
+
+
+def duration_of(value: Any) -> float:
+    """Seconds, as a run writes them. Raises TypeError or ValueError for what is none."""
+    if not 0 <= value <= run_tests.LONGEST_S:
+        raise ValueError("no duration")
+    return float(value)
 
 
 def write_cases(path: str, seconds: Mapping[str, float], startup: float) -> None:
@@ -798,7 +809,7 @@ def best_count(
     width = min(max(test.gpus, 1 / size), size)
     most = min(places_for(test, pool), cases)
     if startup > 0:
-        most = min(most, int(cases_s / startup))
+        most = int(min(most, cases_s / startup))
     for count in range(1, most):
         bound = max(longest_s, (work + (cases_s + count * startup) * width) / size)
         if startup + cases_s / count <= bound:

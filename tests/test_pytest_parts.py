@@ -148,6 +148,7 @@ class Counts(unittest.TestCase):
                 (100, 1, [(60.0, "auto")], 6),                  # which may be split as well
                 (100, 1, [(10.0, "")] * 80, 1),                 # all GPUs are busy for as long
                 (100, 30, [], 3), (100, 60, [], 1),             # each part has more to do than to start
+                (100, 1e-320, [], 8),
                 (0.5, 1, [], 1)):
             with self.subTest(cases_s=cases_s, startup=startup, others=others[:1]):
                 self.assertEqual(self.best(cases_s, startup, others), count)
@@ -166,6 +167,14 @@ class Notes(RunnerCase):
         found = pytest_parts.read_progress(self.write("1.1.jsonl", text + '{"finished": 2, "junit": []}\n'))
         self.assertEqual(found.lost, "")        # pytest has ended itself, as at Ctrl-C
         self.assertEqual(pytest_parts.read_progress("none"), pytest_parts.Progress())
+
+    def test_a_damaged_line_of_durations_costs_itself_alone(self) -> None:
+        damaged = [b"\xff", b"[" * 99_999, b"7", b'{"startup": 1' + b"0" * 400 + b"}", b'{"startup": -1}',
+                   b'{"case": "b", "seconds": "Infinity"}', b'{"case": "b", "seconds": NaN}', b'{"case": ["b"]}']
+        path = self.write("cases.jsonl", "")
+        with open(path, "wb") as file:
+            file.write(b"\n".join([b'{"startup": 2}', *damaged, b'{"case": "a", "seconds": 1.5}', b'{"case": "b"']))
+        self.assertEqual(pytest_parts.read_cases(path), ({"a": 1.5}, 2.0))
 
     def test_the_worst_part_decides_and_a_case_that_nobody_reports_is_a_failure(self) -> None:
         def told(outcome: run_tests.Outcome, ended: Sequence[str], lost: str = "", status: int = 0) -> List[Told]:
