@@ -191,6 +191,23 @@ def test_of(words: Mapping[str, Any]) -> Test:
     )
 
 
+class Stray(ValueError):
+    """What came in place of a message, and what to do about it."""
+
+
+def message_of(line: bytes) -> Dict[str, Any]:
+    """The message in a line. Raises Stray."""
+    with contextlib.suppress(ValueError):
+        message = json.loads(line)
+        if isinstance(message, dict) and "say" in message:
+            return message
+    said = run_tests.plain(line.decode("utf-8", "replace"))[: run_tests.LINE_CHARS]
+    raise Stray(
+        f"{said!r} came in place of what its agent says; what --launch or a login shell prints has to go to "
+        "standard error"
+    )
+
+
 class Lines:
     """Messages from a descriptor, as they come."""
 
@@ -204,7 +221,7 @@ class Lines:
         return time.monotonic() - self.heard_at
 
     def read(self, seconds: float) -> Optional[List[Dict[str, Any]]]:
-        """What has come whole within this time; None at the end. Raises ValueError for what is no message."""
+        """What has come whole within this time; None at the end. Raises Stray for what is no message."""
         if not select.select([self.descriptor], [], [], max(seconds, 0))[0]:
             return []
         data = os.read(self.descriptor, MESSAGE_BYTES)
@@ -212,10 +229,7 @@ class Lines:
             return None
         self.heard_at = time.monotonic()
         *lines, self.rest = (self.rest + data).split(b"\n")
-        messages = [json.loads(line) for line in lines]
-        if not all(isinstance(message, dict) and "say" in message for message in messages):
-            raise ValueError
-        return messages
+        return [message_of(line) for line in lines]
 
 
 class Writer:
@@ -265,7 +279,7 @@ class Agent:
         self.is_open = False  # attempts may come
 
     def serve(self) -> None:
-        """Answer until the runner says that it is over, or is gone. Raises OSError, ValueError, Refusal."""
+        """Answer until the runner says that it is over, or is gone. Raises OSError, Stray, Refusal."""
         messages = self.messages()
         self.greet(next(messages))
         try:
@@ -506,8 +520,8 @@ class Node:
             self.greet(hello)
         except OSError as error:
             self.fault = f"{self.command[0]}: {error.strerror}"
-        except (ValueError, KeyError):
-            self.fault = "something else than an agent answers: what a login shell prints has to go to standard error"
+        except Stray as stray:
+            self.fault = str(stray)
         self.has_started.set()
         self.has_answered.set()
         if self.fault:
@@ -516,6 +530,8 @@ class Node:
         assert self.agent is not None
         try:
             why = self.listen(self.agent)
+        except Stray as stray:
+            why = str(stray)
         except Exception as error:  # a thread that dies in silence would hang the run
             why = f"{error!r} in what its agent says"
         if not self.is_over:
@@ -523,7 +539,7 @@ class Node:
             self.drop()
 
     def greet(self, hello: Mapping[str, Any]) -> None:
-        """Start the agent and hear what it has. Raises OSError, and ValueError or KeyError for other answers."""
+        """Start the agent and hear what it has. Raises OSError, and Stray for what is no answer."""
         agent = self.agent = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
@@ -549,7 +565,7 @@ class Node:
                 self.fault = f"its agent did not answer in {CONNECT_S:.0f} s"
             for message in messages or ():
                 if message["say"] == "refuse":
-                    self.fault = message["why"]
+                    self.fault = message.get("why") or "it refuses"
                 elif message["say"] == "ready":
                     self.facts = message
 
@@ -566,7 +582,9 @@ class Node:
             return "its agent has closed its output"
         self.reader.join(run_tests.KILLED_S)  # unless something holds the pipe
         said = [line for line in list(self.errors) if line][-1:]
-        how = f"exit {status}" if status >= 0 else signal.Signals(-status).name
+        how = f"exit {status}"
+        if status < 0:
+            how = run_tests.death_of(status)
         return ": ".join([f"its agent has ended ({how})", *said])
 
     def start(self, id: int, attempt: Attempt, log: str, test: Mapping[str, Any]) -> None:

@@ -155,6 +155,16 @@ class LostNodeTest(ClusterCase):
         self.check(ran, 0, {"a": "passed"})
         self.assertRegex(ran.text, r"is lost: its agent has ended \(exit 143\)")
 
+    def test_what_a_launch_prints_meanwhile_is_quoted(self) -> None:
+        for name in ("print", "never"):
+            Fifo(self, name)
+        self.write("launch.sh", '[ $1 = n2 ] || { read _ <print; echo slurmstepd: error; } &\n'
+                                'export NODE=$1; shift; exec "$@"\n')
+        self.launch = "sh launch.sh {node}"
+        ran = self.run_list("if [ $NODE = n1 ]; then echo >print; read <never; fi #: label=a gpus=2\n")
+        self.check(ran, 0, {"a": "passed"})
+        self.assertIn("is lost: 'slurmstepd: error' came in place of what its agent says; what --launch ", ran.text)
+
     def test_a_node_without_gpus(self) -> None:
         Fifo(self, "never")
         self.write("launch.sh", '[ $1 = n1 ] || export CUDA_VISIBLE_DEVICES=\nexport NODE=$1; shift; exec "$@"\n')
@@ -213,8 +223,9 @@ class RefusalTest(ClusterCase):
         self.refused("sh -c 'echo no route to {node} >&2; exit 255'",
                      *(f"n{number}: its agent has ended (exit 255): no route to n{number}" for number in (1, 2)))
         self.refused("sh -c 'echo Welcome to {node}; cat'",
-                     *(f"n{number}: something else than an agent answers: what a login shell prints has to go to "
-                       "standard error" for number in (1, 2)))
+                     *(f"n{number}: 'Welcome to n{number}' came in place of what its agent says; what --launch or a "
+                       "login shell prints has to go to standard error" for number in (1, 2)))
+        self.refused("sh -c 'kill -40 $$'", *(f"n{number}: its agent has ended (signal 40)" for number in (1, 2)))
 
     def test_an_interrupt_meanwhile_leaves_no_launch(self) -> None:
         up = Fifo(self, "up")
