@@ -205,6 +205,7 @@ class Whole:
         self.went_on: Set[Tuple[Test, int]] = (
             set()
         )  # part and number of attempts that lost a case
+        self.fell: Set[Tuple[Test, int]] = set()  # of these, those that fell with their machine
         self.ends: List[Result] = []  # its attempts, once it has been put together
 
     def place(self, part: Test) -> str:
@@ -212,7 +213,11 @@ class Whole:
         return os.path.join(self.folder, str(self.parts.index(part) + 1))
 
     def progress(self, part: Test, attempt: int) -> Progress:
-        return read_progress(f"{self.place(part)}.{attempt}.jsonl")
+        """What an attempt has done. The case that fell with its machine is not lost: it runs again."""
+        progress = read_progress(f"{self.place(part)}.{attempt}.jsonl")
+        if (part, attempt) in self.fell:
+            return progress._replace(lost="")
+        return progress
 
     def turns(self, part: Test, results: Sequence[Result], record: Record) -> List[Turn]:
         """The attempts of a part, those together that go on from each other."""
@@ -546,25 +551,32 @@ class PartsRun(run_tests.Run):
             before: List[Progress] = []
             while (part, number - 1 - len(before)) in whole.went_on:
                 before.append(whole.progress(part, number - 1 - len(before)))
+            lost = [progress.lost for progress in before if progress.lost]
             asked = {
                 "number": whole.parts.index(part) + 1,
                 "total": len(whole.parts),
                 "ended": [case for progress in before for case in progress.ended],
-                "lost": [progress.lost for progress in before],
-                "failures": sum(progress.failures + 1 for progress in before),
+                "lost": lost,
+                "failures": len(lost) + sum(progress.failures for progress in before),
             }
             with open(f"{whole.place(part)}.{number}.json", "w", encoding="utf-8") as file:
                 json.dump(asked, file)
         super().launch(attempt)
 
     def take(self, event: Any) -> None:
-        """An attempt that has lost a case does not count: the next one goes on behind it."""
+        """An attempt that has lost a case does not count: the next one goes on behind it.
+
+        If its machine is at fault, the next one begins with that case, once.
+        """
         if isinstance(event, Exited) and event.test in self.schedule.running:
             part = event.test
             number = self.schedule.running[part].number
-            if part in self.whole_of and self.can_go_on(self.whole_of[part], part, number):
-                self.whole_of[part].went_on.add((part, number))
+            whole = self.whole_of.get(part)
+            if whole and self.can_go_on(whole, part, number):
+                whole.went_on.add((part, number))
                 self.schedule.spared[part] += 1
+                if event.sick and all(each is not part for each, _ in whole.fell):
+                    whole.fell.add((part, number))
         super().take(event)
 
     def can_go_on(self, whole: Whole, part: Test, number: int) -> bool:
@@ -578,7 +590,10 @@ class PartsRun(run_tests.Run):
             return
         self.record.attempt_end(result)
         told = self.with_lost(result, whole)
-        self.console.ended(told, "its other cases go on", result.attempt)
+        how = "its other cases go on"
+        if (result.test, result.attempt) in whole.fell:
+            how = "its cases go on elsewhere"
+        self.console.ended(told, how, result.attempt)
 
     def with_lost(self, result: Result, whole: Whole) -> Result:
         """A part's result, whose cause names the cases that it has lost."""

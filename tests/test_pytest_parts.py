@@ -263,14 +263,32 @@ class Runs(PartsCase):
         ran = self.run_list("export A=1\ntest_five.py #: split=2\nls tmp >seen\n", env={"TMPDIR": self.folder + "/tmp"})
         self.assertEqual((ran.code, len(ran.read("seen").split()), os.listdir(ran.path("tmp"))), (0, 1, []), ran.err)
 
-    def test_parts_run_on_several_machines(self) -> None:
-        self.write("test_five.py", FIVE)
-        self.write("tests.txt", "test_five.py #: split=4\n")
+    def run_on_nodes(self, text: str) -> Ran:
+        """Run a list on two nodes with two GPUs each."""
+        self.write("tests.txt", text)
         cluster = os.path.join(ROOT, "qa", "cluster.py")
         with mock.patch.object(self, "command", lambda *words: [
                 sys.executable, cluster, "--nodes", "n1,n2", "--launch", "env NODE={node}", "--python", sys.executable,
                 *words]):
-            ran = self.run_command("tests.txt", gpus="0,1")
+            return self.run_command("tests.txt", gpus="0,1")
+
+    def test_a_lost_node_costs_no_case(self) -> None:
+        """The one that ran there runs again elsewhere; those that had ended do not."""
+        Fifo(self, "never")
+        self.write("test_fall.py", "import os\n" + FIVE.replace("pass", "open(os.environ['RAN'], 'a').write('x')") +
+                   "def test_fall():\n    if not os.path.exists(os.environ['RAN'] + '.once'):\n"
+                   "        os.mkdir(os.environ['RAN'] + '.once')\n        os.kill(int(os.environ['AGENT']), 9)\n"
+                   "        open('never').read()\n")
+        for name, keys in ("one", "after-crash=go-on"), ("two", "split=2 gpus=2"):
+            ran = self.run_on_nodes(f"RAN={name} AGENT=$PPID test_fall.py #: label={name} {keys}\n")
+            self.assertEqual((ran.code, ran.outcomes()[name]), (0, "passed"), ran.text + ran.err)
+            self.assertEqual([parts for *_, parts in cases_in(ran.path("logs", f"pytest_{name}.xml"))], [[]] * 6)
+            self.assertRegex(ran.text, r"\[crashed \(SIGKILL\), .*its cases go on elsewhere.*\]\n    node n. is lost: ")
+            self.assertEqual(ran.read(name), "x" * 5)
+
+    def test_parts_run_on_several_machines(self) -> None:
+        self.write("test_five.py", FIVE)
+        ran = self.run_on_nodes("test_five.py #: split=4\n")
         self.assertEqual((ran.code, ran.outcomes()["test_five.py"]), (0, "passed"), ran.text + ran.err)
         self.assertEqual(len(cases_in(ran.path("logs", "pytest_test_five.xml"))), 5)
         self.assertRegex(ran.text, r">>> Finished: test_five.py on GPU n1:0,n1:1,n2:0,n2:1 \[passed")
