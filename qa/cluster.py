@@ -966,7 +966,8 @@ class Launch(NamedTuple):
                 f"--launch {self.prefix}: is no command with {{node}} or {{rank}} in it, such as 'ssh {{node}}'"
             )
         words = [self.python, os.path.abspath(__file__), "--agent"]
-        if os.path.basename(prefix[0]) == "ssh":  # which joins its words for a shell
+        programs = map(os.path.basename, prefix)
+        if "ssh" in programs:  # it joins its words for a shell; `timeout 5 ssh` does
             words = [shlex.quote(word) for word in words]
         return [*prefix, *words]
 

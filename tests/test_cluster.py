@@ -259,6 +259,12 @@ class RefusalTest(ClusterCase):
                     self.assertRegex(ran.err, said)
 
 
+class LaunchTest(unittest.TestCase):
+    def test_words_are_quoted_for_the_shell_of_ssh(self) -> None:
+        for prefix, said in (("timeout 5 /bin/ssh {node}", "'/a b/python3'"), ("env A=1 {node}", "/a b/python3")):
+            self.assertIn(said, cluster.Launch(prefix, "/a b/python3", 60.0).command("n1", 0))
+
+
 class PoolTest(unittest.TestCase):
     """Which node a need is met on."""
 
