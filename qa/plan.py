@@ -13,6 +13,7 @@ Exit codes are the runner's: 2 for a bad list, 5 if nothing is selected.
 
 from __future__ import annotations
 
+import argparse
 import heapq
 import os
 import sys
@@ -128,6 +129,14 @@ def plan(options: Options) -> int:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line; returns the exit code."""
     arguments = ["--list", *(sys.argv[1:] if argv is None else argv)]
+    parser = argparse.ArgumentParser(
+        prog="plan.py",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="plan.py [option of run_tests.py ...] LIST [LIST ...]",
+        description=__doc__,
+    )
+    parser.parse_known_args(arguments)  # for --help: all else is the runner's
     return run_tests.exit_code_of(
         lambda: plan(run_tests.parse_command_line(arguments, os.environ))
     )

@@ -13,6 +13,7 @@ Copy it next to run_tests.py, or into a folder beside or below it, with pytest_p
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import os
@@ -843,6 +844,14 @@ def run_lists(
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line; returns the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(
+        prog="pytest_parts.py",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="pytest_parts.py [option of run_tests.py ...] LIST [LIST ...]",
+        description=__doc__,
+    )
+    parser.parse_known_args(arguments)  # for --help: all else is the runner's
     return run_tests.exit_code_of(
         lambda: run_lists(run_tests.parse_command_line(arguments, os.environ))
     )

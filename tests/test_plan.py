@@ -194,6 +194,11 @@ class CommandLineTest(RunnerCase):
             "    1      2h40m       2.67  100.0%     1.000           0  true e (30m00s, gpus=1)",
             "    2      1h30m       3.00   88.9%     1.125           0  true e (30m00s, gpus=1)"])
 
+    def test_help_tells_what_it_does(self) -> None:
+        ran = self.plan("--help")
+        self.assertEqual((ran.code, ran.err), (0, ""))
+        self.assertRegex(ran.text, r"\Ausage: plan.py .*\n\nWhat a list of tests would take on 1 to 32 GPUs")
+
     def test_mistakes_end_as_with_the_runner(self) -> None:
         self.write("tests.txt", "true\n")
         self.write("bad.txt", "true\ntrue #: gpu=1\n")

@@ -256,6 +256,13 @@ class Runs(PartsCase):
                          ["pytest_one.xml", "pytest_three.xml"])
         self.assertRegex(ran.text, r">>> Finished: three on GPU 0,1,2 \[failed, exit 1, .*, 2/2, ")
 
+    def test_help_tells_of_the_keys(self) -> None:
+        ran = self.run_command("--help")
+        self.assertEqual(ran.code, 0)
+        self.assertRegex(ran.text, r"(?s)\Ausage: pytest_parts.py .* `#: split=8` .*`#: after-crash=go-on`")
+        self.write("x.sh", "echo $1\n")
+        self.assertIn("\n--help\n", self.run_command("x.sh", "--", "--help").text)
+
     def test_what_parts_write_goes_with_all_else_that_a_run_keeps(self) -> None:
         """The guard of a run that is killed knows one folder."""
         self.write("test_five.py", FIVE)
