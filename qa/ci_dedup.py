@@ -46,7 +46,7 @@ try:
     from ci_verdicts import COMPLETE_PERCENT, EXIT_NOTHING, EXIT_OK, RED_RUNS
     from ci_verdicts import History, Jobs, Mistake, Reader, Verdicts, add_options
     from ci_verdicts import bits_between, counted, csv_text, file_of, listed, matching, ones_in
-    from ci_verdicts import parse_percent, percent, places_of, show, told, union, write
+    from ci_verdicts import parse_count, parse_percent, percent, places_of, show, told, union, write
 except ModuleNotFoundError as error:
     why = f"{error.name}.py is not beside ci_dedup.py; copy it, too"
     print(f"ci_dedup.py: error: {why}", file=sys.stderr)
@@ -939,7 +939,7 @@ def build_parser() -> argparse.ArgumentParser:
     text = "jobs, by name or pattern ('*asan*'), that are in the set whatever they tell"
     add("--keep", action="append", default=[], metavar="JOB", help=text)
     text = "add what failed in the last N runs"
-    add("--recent", type=int, default=0, metavar="N", help=text)
+    add("--recent", type=parse_count, default=0, metavar="N", help=text)
 
     group = parser.add_argument_group("what is written")
     add = group.add_argument

@@ -762,6 +762,13 @@ def parse_pattern(text: str) -> Pattern[str]:
         raise argparse.ArgumentTypeError(why) from None
 
 
+def parse_count(text: str) -> int:
+    """A whole number from 0. Raises ArgumentTypeError."""
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+
+
 def parse_percent(text: str) -> float:
     """A number from 0 to 100. Raises ArgumentTypeError."""
     if re.fullmatch(r"\d{1,3}(\.\d*)? ?%?", text):

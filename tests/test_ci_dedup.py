@@ -1239,7 +1239,9 @@ class Walking(DedupCase):
             with self.subTest(recent):
                 self.inside("h.csv", "--budget", "25", "--recent", recent, "--write", self.path("w"))
                 self.assertTrue(self.read("w").endswith(expected), self.read("w"))
-        self.inside("h.csv", "--recent", "x", code=2, err="usage: .*argument --recent: invalid int value: 'x'")
+        for recent in ("x", "-1"):
+            self.inside("h.csv", f"--recent={recent}", code=2,
+                        err=f"usage: .*argument --recent: '{recent}' is no whole number from 0")
 
     def test_more_recent_runs_than_there_are_are_all(self) -> None:
         self.write("h.csv", table_of(*TEN))
