@@ -7079,6 +7079,15 @@ def warn_of_strangers(tests: Sequence[Test], only: LabelFile, words: Iterable[st
             )
 
 
+def fill_standard_descriptors() -> None:
+    """Open the null device for each that is closed (`<&-`): else the next file that is opened has its number."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
 def drop_coerced_locale() -> None:
     """Take out of the environment what Python itself has put there where the locale was C (PEP 538)."""
     with suppress(OSError), open("/proc/self/environ", "rb") as file:
@@ -7115,6 +7124,7 @@ def run_lists(
     `find_host` says where tests run, `make_run` makes the run.
     """
     drop_coerced_locale()
+    fill_standard_descriptors()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
     signal.signal(signal.SIGUSR1, lambda *_: None)  # a question, which has no answer yet
     with closing(Reaper()) as reaper:
