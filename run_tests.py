@@ -7277,7 +7277,9 @@ ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS|\$\{!|@P\}"
 # In a script, anything that looks at the status of some command.
 MAY_ASK = rf"{ASKS_STATUS}|\b(?:exit|return)\b(?! *\d)|\bERR\b"
 # An `exit` or `return` with the status before it, perhaps: an empty variable is none (`_rt_look_at_end`).
-ENDS_AS_BEFORE = r"^\S+$|^\S+ (?![\"']?(?:-?\d+|\$\{?[A-Za-z]\w*\}?)[\"']?$)"
+ENDS_AS_BEFORE = (
+    r"^\S+$|^\S+ (?![\"']?(?:-?\d+|\$\{?[A-Za-z]\w*(?::[-=]\d+)?\}?|\$\(\(.*\)\))[\"']?$)"
+)
 # A name and its value, in one piece or in parentheses.
 NAMED_VALUE = rf"({NAME})\+?=(\([^)]*\)|(?:\"[^\"]*\"|'[^']*'|[^\s;&|()])*)"
 SUBSHELL = r"\$\((?!\()"
@@ -8016,6 +8018,8 @@ class ScriptFile:
             function = self.functions.get(statement[0].name, ())
             asks = LOOKS in next_names(chain.from_iterable(node.parts() for node in function))
             if not (re.search(seen, text) or (asks and not tail)):
+                break
+            if statement[0].name == "exit":  # before it, bash waits for all tests
                 break
             if not all(map(self.can_be_put_off, walk(statement))):
                 break

@@ -332,6 +332,10 @@ class ScriptCase(FaultCase):
 class FeatureTest(ScriptCase):
     """All that the runner does for lists it does for scripts."""
 
+    def test_without_a_standard_input(self) -> None:
+        self.head = ["bash", "-c", 'exec "$@" <&-', "bash", *self.head]
+        self.assertCountEqual(starts(self.conduct(HEAD + "python3 a || test_fail a\npython3 b || test_fail b\n").text), "ab")
+
     def test_tests_overlap(self) -> None:
         """Eight tests on four slots, four at a time; one by one they would wait for ever."""
         up, gate = Fifo(self, "up"), Fifo(self, "gate")
@@ -489,6 +493,23 @@ class FeatureTest(ScriptCase):
                                  "run bash -c 'kill -SEGV $$' tests/b --junitxml=dead.xml", "exit $RET"))
         self.assertEqual((ran.code, len(starts(ran.text)), "went ahead" in ran.err), (1, 2, False), ran.err)
         self.assertIn("crashed", ran.read("dead.xml"))
+
+    def test_what_does_not_keep_a_test_from_another(self) -> None:
+        """The first waits for the start of the second, and both start while their slots are there."""
+        for name, text in {
+            "a status that is asked for": "{0}; rc=$?; [ $rc = 0 ] || RET=1",
+            "in an if": "{0}\nif [ $? -ne 0 ]; then RET=1; fi", "as an if": "if ! {0}; then RET=1; fi",
+            "of a pipeline": "{0} | tee $N.log; rc=${{PIPESTATUS[0]}}; [ $rc = 0 ] || RET=1",
+            "by eval": "eval_it {0}", "at the end of a function": 'many "a --beside=b" b || RET=1; exit $RET',
+            "a handler that reads the test's own log": "{0} >$N.log 2>&1 || {{ cat $N.log; RET=1; }}",
+        }.items():
+            with self.subTest(name):
+                one, other = (text.format(f"pytest {words}") for words in ("a --beside=b", "b"))
+                ran = self.conduct(HEAD + lines(
+                    'eval_it() { eval "$*" || RET=1; }', "many() {", "  local bad=0 words",
+                    '  for words in "$@"; do pytest $words || bad=1; done', "  return $bad", "}",
+                    "N=1", one, "N=2", other, "exit ${RET:-0}"))
+                self.assertEqual((ran.code, joins(ran.text)), (0, 1), ran.err)
 
     def test_a_trap_that_notes_failures(self) -> None:
         """One that assigns a constant, as RAPIDS' scripts have it, does not keep tests apart."""
