@@ -3523,9 +3523,8 @@ class Schedule:
     def on_shellended(self, event: ShellEnded) -> Actions:
         attempt = self.running[event.test]
         attempt.is_gone = event.is_gone
-        if (
-            attempt.ending is None or event.is_gone
-        ):  # what it has left is no reason for a timeout
+        if attempt.ending is None or event.is_gone:
+            # What it has left, or its GPUs, are no reason for a timeout.
             attempt.deadline = attempt.slow_at = math.inf
             self.watch(attempt)
         return []
