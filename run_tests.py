@@ -7642,14 +7642,14 @@ def read_handler(
     is_unclear = any(len(functions.get(node.name, ())) > 1 for node in reached)
     names.difference_update({"", *functions})
     return Handler(
-        changes,
-        names - MAY_BE_PUT_OFF,
-        bool(words or names - NEVER_FAILS or any(map(may_refuse, simple))),
-        "exit" in names,
-        needs_shell or is_unclear or any(says_no(node, flags) for node in simple),
-        not (names & STATEFUL or changes or needs_shell),
-        {node.text for node in reached if reads_files(node)},
-        {os.path.basename(word.strip("\"'")) for word in words},
+        changes=changes,
+        urgent=names - MAY_BE_PUT_OFF,
+        can_fail=bool(words or names - NEVER_FAILS or any(map(may_refuse, simple))),
+        leaves="exit" in names,
+        fails=needs_shell or is_unclear or any(says_no(node, flags) for node in simple),
+        is_test=not (names & STATEFUL or changes or needs_shell),
+        reads={node.text for node in reached if reads_files(node)},
+        writes={os.path.basename(word.strip("\"'")) for word in words},
     )
 
 
