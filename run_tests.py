@@ -2120,8 +2120,8 @@ def check_files(parsed: ListFile, options: Options) -> None:
         if not os.path.exists(os.path.join(directory, path)):
             parsed.complain(
                 test.line,
-                f"{path} is not there; mend the path (instead of a pattern, name the folder), or the shell "
-                "state above it",
+                f"{path} is not there, in {directory}; mend the path (instead of a pattern, name the folder), or "
+                "the shell state above it",
             )
         elif not find_program(python, test.shell.environment):
             parsed.complain(
