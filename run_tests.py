@@ -8987,7 +8987,12 @@ class Script:
         self.locals: Set[str] = set()  # variables that functions have for themselves
         # Commands may have other names than the files say: by aliases, or what `eval` makes.
         self.is_wild = False
-        self.has_aliases = False  # and bash heeds them
+        self.heeds_aliases = False
+
+    @property
+    def has_aliases(self) -> bool:
+        """Whether a word that stands for a command may be another to bash."""
+        return self.is_wild and self.heeds_aliases
 
     def read(self, source: str, text: str) -> ScriptFile:
         """Read a file of the script, and others again whose loops go through what its handlers change."""
@@ -9006,7 +9011,8 @@ class Script:
             if "$" in node.name:
                 self.locals.update(re.findall(rf"({NAME})=", node.text))
         self.is_wild |= any(map(is_wild, commands))
-        self.has_aliases |= bool(re.search("expand_aliases|posix", text))
+        self.is_wild |= any(re.search("(?i)(?<!expand_)alias", node.text) for node in commands)
+        self.heeds_aliases |= bool(re.search("expand_aliases|posix", text))
         for node in commands:
             if node.name == "trap" and len(node.words) > 2:
                 nodes = Reader(unquoted(node.words[1].text)).nodes

@@ -506,7 +506,8 @@ class FeatureTest(ScriptCase):
             with self.subTest(name):
                 one, other = (text.format(f"pytest {words}") for words in ("a --beside=b", "b"))
                 ran = self.conduct(HEAD + lines(
-                    'eval_it() { eval "$*" || RET=1; }', "many() {", "  local bad=0 words",
+                    "shopt -s expand_aliases  # there are none", 'eval_it() { eval "$*" || RET=1; }',
+                    "many() {", "  local bad=0 words",
                     '  for words in "$@"; do pytest $words || bad=1; done', "  return $bad", "}",
                     "N=1", one, "N=2", other, "exit ${RET:-0}"))
                 self.assertEqual((ran.code, joins(ran.text)), (0, 1), ran.err)
