@@ -9110,6 +9110,11 @@ class Script:
         call = Reader(name).nodes
         return name in self.functions and not read_handler(call, self.functions).urgent
 
+    def urgent(self, handler: Handler) -> str:
+        """What a handler calls that cannot be put off, in words: calm programs can."""
+        calm = self.tells.calm
+        return " ".join(sorted(name for name in handler.urgent if not re.match(calm, name)))
+
     def has_tests(self, name: str) -> bool:
         """Whether a function has tests that can be handed over one by one, which is better than all at once."""
         found = chain.from_iterable(file.found for file in self.files.values())
@@ -9675,8 +9680,9 @@ class ScriptRun(Run):
         """Why bash has to wait for a test before it goes on; empty if it may run ahead."""
         if self.options.one_by_one:
             return "--one-by-one"
-        if handler.urgent:
-            return f"its handler calls {' '.join(sorted(handler.urgent))}"
+        urgent = self.script.urgent(handler)
+        if urgent:
+            return f"its handler calls {urgent}"
         site = place.site
         if site.why_wait:
             return site.why_wait
@@ -10062,8 +10068,9 @@ def list_script(script: Script, trace: Trace) -> int:
             handler = read_handler(site.nodes, script.functions)
             if handler.fails:
                 why = why or "its handler may fail, or needs the script's own shell"
-            if handler.urgent:
-                why = why or f"its handler calls {' '.join(sorted(handler.urgent))}"
+            urgent = script.urgent(handler)
+            if urgent:
+                why = why or f"its handler calls {urgent}"
             stops = HOLDS_BACK + r"|^ *set (?:-\w*u|.*nounset)" * (
                 test.first in script.functions
             )

@@ -501,6 +501,7 @@ class FeatureTest(ScriptCase):
             "in an if": "{0}\nif [ $? -ne 0 ]; then RET=1; fi", "as an if": "if ! {0}; then RET=1; fi",
             "of a pipeline": "{0} | tee $N.log; rc=${{PIPESTATUS[0]}}; [ $rc = 0 ] || RET=1",
             "by eval": "eval_it {0}", "at the end of a function": 'many "a --beside=b" b || RET=1; exit $RET',
+            "a handler that calls a calm program": "{0} || {{ rapids-logger no; RET=1; }}",
             "a handler that reads the test's own log": "{0} >$N.log 2>&1 || {{ cat $N.log; RET=1; }}",
         }.items():
             with self.subTest(name):
