@@ -4281,9 +4281,9 @@ class Process:
     def __init__(self, reaper: Reaper, run: str = "", slot: int = 0) -> None:
         self.reaper = reaper
         self.mark = reaper.next_mark()
-        # Environment that no other attempt has, and what a runner in it makes of that.
+        # Environment that no other attempt has, and what a runner in it adds to that of its tests.
         self.variables = {f"RUN_TESTS_RUN={run}".encode(), f"RUN_TESTS_SLOT={slot}".encode()}
-        self.inner = f"{run}/{slot}".encode()
+        self.inner = f" {run}/{slot} ".encode()
         self.lock = threading.Lock()
 
     def spawn(self, job: Job, output: int) -> None:
@@ -4315,11 +4315,8 @@ class Process:
         if self.mark and limit_of(pid) == self.mark:
             return True
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            said = file.read().split(b"\0")
-            outer = [each for each in said if each.startswith(b"RUN_TESTS_OUTER=")]
-            return self.variables.issubset(said) or self.inner in re.split(
-                b"[= ]", b" ".join(outer)
-            )
+            said = file.read()
+            return self.inner in said or self.variables.issubset(said.split(b"\0"))
         return False
 
     def signal(self, signum: int, stacks: str = "") -> None:
@@ -4461,7 +4458,9 @@ def free_port(slot: int, slots: int) -> int:
     import socket
 
     # Containers that share a network have process numbers of their own.
-    number = os.getpid() + os.stat("/proc/self/ns/pid").st_ino
+    number = os.getpid()
+    with suppress(OSError):
+        number += os.stat("/proc/self/ns/pid").st_ino
     first = PORT_FIRST + number * 16 % PORT_BASES + slot
     for port in range(first, PORT_LAST + 1, slots):
         with socket.socket() as listener, suppress(OSError):
@@ -4475,9 +4474,7 @@ def test_environment(outer: Mapping[bytes, bytes], run: str) -> Dict[bytes, byte
     environment = {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
     if b"RUN_TESTS_RUN" in outer:  # a runner in a runner: the outer one's mark must not be lost
         place = outer[b"RUN_TESTS_RUN"] + b"/" + outer.get(b"RUN_TESTS_SLOT", b"")
-        environment[b"RUN_TESTS_OUTER"] = b" ".join(
-            [*filter(None, [outer.get(b"RUN_TESTS_OUTER")]), place]
-        )
+        environment[b"RUN_TESTS_OUTER"] = outer.get(b"RUN_TESTS_OUTER", b" ") + place + b" "
     return environment
 
 
@@ -5172,8 +5169,8 @@ class Record:
         root[0].set("timestamp", time.strftime("%Y-%m-%dT%H:%M:%S", began))
         path = self.options.junit
         write_xml(path, root)
-        named = [result.test.junit for result in results_of(attempts) if result.test.junit]
-        if os.path.dirname(os.path.abspath(path)) in map(os.path.dirname, named):
+        folder = os.path.dirname(os.path.abspath(path))
+        if any(os.path.dirname(ends[-1].test.junit or "") == folder for ends in attempts):
             warn(
                 f"--junit {path} is beside the tests' own JUnit files: who reads them all counts each test twice"
             )
