@@ -7081,7 +7081,9 @@ def fill_standard_descriptors() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            os.set_inheritable(
+                os.open(os.devnull, os.O_WRONLY), True
+            )  # to read it fails as before
 
 
 def drop_coerced_locale() -> None:

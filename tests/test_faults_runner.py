@@ -363,10 +363,10 @@ class RunnerTest(FaultCase):
         if not is_allowed(*space, "bash", "-c", "setpriv --reuid 65534 true && echo 1 >/proc/sys/kernel/ns_last_pid"):
             self.skipTest("we may not make a PID namespace, or become another user")
         self.write("all.sh", "cd /\nother() { exec setpriv --reuid 65534 --clear-groups env \"$@\"; }\n"
-                             "echo 989 >/proc/sys/kernel/ns_last_pid\nother RUN_TESTS_RUN=1-2 sleep 1000 & marked=$!\n"
+                             "echo 989 >/proc/sys/kernel/ns_last_pid\nother RUN_TESTS_RUN=the-run sleep 1000 & marked=$!\n"
                              "echo 98 >/proc/sys/kernel/ns_last_pid\nother sleep 1000 & bystander=$!\n"
                              "until [ \"$(cat /proc/{$marked,$bystander}/comm)\" = $'sleep\\nsleep' ]; do :; done\n"
-                             "(other bash -c \"$1\" sweeper 1-2 0 '')\n"
+                             "(other bash -c \"$1\" sweeper the-run 0 '')\n"
                              "kill -0 $bystander; echo $?; kill -0 $marked; echo $?")
         ended = subprocess.run([*space, "bash", "all.sh", run_tests.GUARD], cwd=self.folder, check=False,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
