@@ -2782,7 +2782,7 @@ def ask_tool(*command: str, over: Optional[threading.Event] = None) -> str:
 
 @contextmanager
 def nvml() -> Iterator[Any]:
-    """The module `pynvml`, ready; None without it or a driver. Where it fails, the block ends, with a warning."""
+    """The module `pynvml`, ready; None without it or a driver."""
     try:
         import warnings
 
@@ -2795,8 +2795,6 @@ def nvml() -> Iterator[Any]:
         return
     try:
         yield pynvml
-    except pynvml.NVMLError as error:
-        warn(f"pynvml failed ({error}); going on without it")
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
@@ -2808,7 +2806,14 @@ Said = TypeVar("Said")
 def in_time(ask: Callable[[], Said], default: Said) -> Said:
     """What a library says. One that hangs, as its driver does, is left behind in its thread, with a warning."""
     answers: List[Said] = []
-    asking = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
+
+    def answer() -> None:
+        try:
+            answers.append(ask())
+        except Exception as error:
+            warn(f"pynvml failed ({error}); going on without it")
+
+    asking = threading.Thread(target=answer, daemon=True)
     asking.start()
     asking.join(PROBE_S)
     if asking.is_alive():
@@ -2818,13 +2823,12 @@ def in_time(ask: Callable[[], Said], default: Said) -> Said:
 
 def pynvml_tokens() -> List[str]:
     """Indices of the GPUs that NVML shows; the UUIDs of MIG instances where a GPU has them."""
+    tokens = []
     with nvml() as pynvml:
-        tokens = []
         for index in range(pynvml.nvmlDeviceGetCount() if pynvml else 0):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             tokens += nvml_instances(pynvml, handle) or [str(index)]
-        return tokens
-    return []
+    return tokens
 
 
 def nvml_least(devices: Iterable[Device]) -> int:
@@ -2837,8 +2841,7 @@ def nvml_least(devices: Iterable[Device]) -> int:
             else:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(device.token)
             sizes.append(pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20)
-        return min(sizes, default=0)
-    return 0
+    return min(sizes, default=0)
 
 
 def nvml_instances(pynvml: Any, handle: Any) -> List[str]:
@@ -3010,14 +3013,15 @@ class Health:
                 for device, used in found.items()
                 if isinstance(used, int) and used > self.used[device] + MEMORY_MIB
             }
-            if not held or time.monotonic() >= give_up:
+            if not held or time.monotonic() >= give_up or self.over.wait(FOLLOW_S):
                 break
-            time.sleep(FOLLOW_S)
+        if self.over.is_set():
+            return
         for device, more in held.items():
             warn(f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}")
             self.used[device] += more  # whosever it is, the next test need not wait for it
         for device, used in found.items():
-            if isinstance(used, str) and not self.over.is_set():
+            if isinstance(used, str):
                 yield Sick(device, f"nvidia-smi {used}")
 
     def holders(self, device: Device) -> str:
@@ -3536,14 +3540,15 @@ class Schedule:
         sick = [*self.accuse(result), *event.sick]
         if sick and not result.outcome.is_pass():
             self.spared.setdefault(test, 1)
-        is_spared = attempt.number <= self.spared[test]  # another attempt has to follow
-        if not is_spared:
+        if attempt.number > self.spared[test]:
             result = as_known(result, self.options.known_failures.get(test.origin, ""))
+        elif result.outcome.is_excused():  # a skip on a broken GPU says nothing
+            result = result._replace(outcome=Outcome.FAILED)
         actions = self.quarantine(sick, event.at)
         if self.is_machine_wide(result):
             actions += self.fail(f"{result.cause.text}, on every GPU", event.at)
         if (
-            not (is_spared or result.outcome.can_be_retried())
+            not result.outcome.can_be_retried()
             or self.stopped
             or not self.can_run(test)
             or attempt.number > self.retries_of(result) + self.spared[test]
@@ -4116,6 +4121,7 @@ class Reaper:
     own: FrozenSet[int] = frozenset()  # children that the run must not end
     shared: FrozenSet[int] = frozenset()  # what shell state has left, for all tests
     count = 0  # of attempts
+    run = b"RUN_TESTS_RUN"  # its name, once it has one
 
     def __init__(self) -> None:
         self.scratch = Scratch()
@@ -4137,6 +4143,7 @@ class Reaper:
         It has its text from the start: the runner may be killed in the next moment.
         """
         if self.guard is None or self.guard.poll() is not None:
+            self.run = run.encode()
             self.dismiss_guard()
             self.guard = subprocess.Popen(
                 [
@@ -4206,12 +4213,20 @@ class Reaper:
         ]
         return with_descendants(table, mine)
 
-    def left(self) -> Iterable[int]:
+    def left(self) -> List[int]:
         """The orphans that come from the run: what ran before it may have left some, too, and keeps them."""
         orphans = self.orphans()
         if not (self.mark and self.has_inherited):
-            return orphans
-        return [pid for pid in orphans if limit_of(pid) >> 20 == self.mark >> 20]
+            return [*orphans]
+        return [*filter(self.has_started, orphans)]
+
+    def has_started(self, pid: int) -> bool:
+        """Whether a process comes from the run, by its limit, or else by its environment (in a runner inside)."""
+        if limit_of(pid) >> 20 == self.mark >> 20:
+            return True
+        with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            return self.run in file.read()
+        return False
 
     def close(self) -> List[ProcessInfo]:
         """When all tests have ended, kill what they have left, and the guard; returns what was left."""
@@ -7081,9 +7096,8 @@ def fill_standard_descriptors() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(
-                os.open(os.devnull, os.O_WRONLY), True
-            )  # to read it fails as before
+            # To read it fails, as before.
+            os.set_inheritable(os.open(os.devnull, os.O_WRONLY), True)
 
 
 def drop_coerced_locale() -> None:
@@ -7200,10 +7214,8 @@ def exit_code_of(action: Callable[[], int]) -> int:
         return EXIT_MACHINE
     except KeyboardInterrupt:
         return EXIT_SIGNAL + signal.SIGINT
-    except (
-        SystemExit
-    ) as end:  # what else ends the interpreter waits for threads, perhaps for ever
-        return cast(int, end.code)
+    except SystemExit as end:
+        return cast(int, end.code)  # Python itself would wait for all threads, perhaps for ever
     except Exception as error:
         warn(f"internal error, {error!r}; please report it with the list that shows it")
         return EXIT_MACHINE
@@ -9962,7 +9974,8 @@ class ScriptRun(Run):
             self.status = self.judge(results)
         if self.status != EXIT_OK and not any(map(self.is_bad, results)):
             # Else who reads the JUnit file, and not the exit code, takes the run for passed.
-            self.note_failure(self.name, 1, self.status)
+            with suppress(OSError):  # the log dir is full, perhaps
+                self.note_failure(self.name, 1, self.status)
         return super().report()
 
     def judge(self, results: Sequence[Result]) -> int:
