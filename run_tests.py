@@ -2873,7 +2873,7 @@ def tool_tokens(tool: VendorTool) -> List[str]:
 
 def probe(environ: Environ) -> Machine:
     """Ask the vendors' tools in turn. No answer is an empty Machine."""
-    tokens = in_time(pynvml_tokens, [])
+    tokens: List[str] = in_time(pynvml_tokens, [])
     reader = CUDA
     for tool in TOOLS:
         if not tokens:

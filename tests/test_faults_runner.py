@@ -363,7 +363,8 @@ class RunnerTest(FaultCase):
         if not is_allowed(*space, "bash", "-c", "setpriv --reuid 65534 true && echo 1 >/proc/sys/kernel/ns_last_pid"):
             self.skipTest("we may not make a PID namespace, or become another user")
         self.write("all.sh", "cd /\nother() { exec setpriv --reuid 65534 --clear-groups env \"$@\"; }\n"
-                             "echo 989 >/proc/sys/kernel/ns_last_pid\nother RUN_TESTS_RUN=the-run sleep 1000 & marked=$!\n"
+                             "echo 989 >/proc/sys/kernel/ns_last_pid\n"
+                             "other RUN_TESTS_RUN=the-run sleep 1000 & marked=$!\n"
                              "echo 98 >/proc/sys/kernel/ns_last_pid\nother sleep 1000 & bystander=$!\n"
                              "until [ \"$(cat /proc/{$marked,$bystander}/comm)\" = $'sleep\\nsleep' ]; do :; done\n"
                              "(other bash -c \"$1\" sweeper the-run 0 '')\n"

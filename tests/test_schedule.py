@@ -30,9 +30,9 @@ def devices_of(gpus: int) -> List[run_tests.Device]:
 class Play:
     """A schedule fed by words, whose actions are told in words.
 
-    Events: `begin`, `submit a b` (of those in `later`; named are then all that wait, in starting order), `end a`, `gone a`,
-    `exit a [status [cause]]`, `break a`, `tick`, `SIGINT` and other signals; `@5` before one is its time; a cause is a
-    word of CAUSES, any other word the test's own, or `sick:0`, what nvidia-smi finds.
+    Events: `begin`, `submit a b` (of those in `later`; named are then all that wait, in starting order), `end a`,
+    `gone a`, `exit a [status [cause]]`, `break a`, `tick`, `SIGINT` and other signals; `@5` before one is its time; a
+    cause is a word of CAUSES, any other word the test's own, or `sick:0`, what nvidia-smi finds.
     Actions: `a on GPU 0,1`, `SIGTERM a`, `a passed`, `a failed, again`, `a failed (known)` where that is no news,
     `quarantine 0`, `abandon a`, `a runs 60s`.
     `order` are labels in starting order; empty: list order.

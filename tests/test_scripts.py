@@ -334,7 +334,8 @@ class FeatureTest(ScriptCase):
 
     def test_without_a_standard_input(self) -> None:
         self.head = ["bash", "-c", 'exec "$@" <&-', "bash", *self.head]
-        self.assertCountEqual(starts(self.conduct(HEAD + "python3 a || test_fail a\npython3 b || test_fail b\n").text), "ab")
+        ran = self.conduct(HEAD + lines("python3 a || test_fail a", "python3 b || test_fail b"))
+        self.assertCountEqual(starts(ran.text), "ab")
 
     def test_tests_overlap(self) -> None:
         """Eight tests on four slots, four at a time; one by one they would wait for ever."""
@@ -721,7 +722,8 @@ class FeatureTest(ScriptCase):
 
     def test_a_failure_that_no_test_explains(self) -> None:
         """Then the script has failed: who counts tests sees it."""
-        for gpus, end, outcome in (("0", "exit 3", "failed"), (FOUR, "exit 3", "failed"), (FOUR, "$NAP", "interrupted")):
+        ends = ("0", "exit 3", "failed"), (FOUR, "exit 3", "failed"), (FOUR, "$NAP", "interrupted")
+        for gpus, end, outcome in ends:
             with self.subTest(gpus=gpus, end=end):
                 up = Fifo(self, f"up.{gpus}.{outcome}")
                 process = self.begin(HEAD + lines("python3 a || test_fail a", f"echo >'{up.path}'; {end}"),
@@ -752,11 +754,13 @@ class FeatureTest(ScriptCase):
 
     def test_logs_that_others_write(self) -> None:
         """Neither the script, nor a test, nor whoever reads the runner's output loses them."""
-        text = HEAD + lines("exec > >(tee -a logs/test.sh.log)", "for t in a; do",
-                            "  python3 b >logs/b.log || test_fail b", "  python3 $t >logs/$t.log || test_fail $t", "done")
+        text = HEAD + lines(
+            "exec > >(tee -a logs/test.sh.log)", "for t in a; do", "  python3 b >logs/b.log || test_fail b",
+            "  python3 $t >logs/$t.log || test_fail $t", "done")
         self.write("logs/out.log", "")
         ran = self.conduct(text)
-        self.assertEqual((ran.code, ran.read("logs/a.log"), ran.read("logs/b.log")), (0, "python3: a\n", "python3: b\n"))
+        written = ran.read("logs/a.log") + ran.read("logs/b.log")
+        self.assertEqual((ran.code, written), (0, "python3: a\npython3: b\n"))
         for name, first in (("logs/out.log", ""), ("logs/test.sh.log", "earlier\n")):
             self.write(name, first)
             with open(ran.path(name), "ab") as log:
