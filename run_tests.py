@@ -2818,7 +2818,9 @@ def in_time(ask: Callable[[], Said], default: Said) -> Said:
     asking.join(PROBE_S)
     if asking.is_alive():
         warn(f"pynvml did not answer in {PROBE_S:.0f} s; going on without it")
-    return [*answers, default][0]
+    if answers:
+        return answers[0]
+    return default
 
 
 def pynvml_tokens() -> List[str]:
@@ -7097,7 +7099,8 @@ def fill_standard_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:
             # To read it fails, as before.
-            os.set_inheritable(os.open(os.devnull, os.O_WRONLY), True)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.set_inheritable(null, True)
 
 
 def drop_coerced_locale() -> None:
@@ -7554,21 +7557,29 @@ def is_wild(node: Node) -> bool:
 
 
 def first_commands(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The commands that bash begins before any of these has ended."""
+    """The commands that bash begins before any of these has ended, but for those in a subshell."""
     for number, node in enumerate(nodes):
         if number and node.before not in PIPES:
             break
         if node.kind != "function":
             yield node
-            for part in node.conditions[:1] or node.bodies:
+            parts = node.conditions[:1] or node.bodies
+            if node.kind == "(":
+                parts = []
+            for part in parts:
                 yield from first_commands(part)
 
 
-def next_names(nodes: Iterable[Node]) -> Set[str]:
-    """The names of the commands with which bash may begin, and LOOKS where one may look at the status before it."""
+def next_names(nodes: Iterable[Node], is_inside: bool = False) -> Set[str]:
+    """The names of the commands with which bash may begin, and LOOKS where one may look at the status before it.
+
+    `is_inside`: in another process than the script's shell, where nobody looks whether a word is empty.
+    """
     names = set()
     for node in first_commands(nodes):
         names.add(node.name)
+        if node.kind == "(":
+            names |= next_names(node.bodies[0], True)
         text = node.text
         if node.kind:
             tokens = [*node.words, *node.redirects]
@@ -7578,11 +7589,14 @@ def next_names(nodes: Iterable[Node]) -> Set[str]:
             names.add(LOOKS)
         if "PIPESTATUS" in text:
             names.add(LOOKS_AT_PIPE)
+        ends_as_before = ENDS_AS_BEFORE
+        if is_inside or is_forked(node):
+            ends_as_before += r"|\$"
         is_end = node.name.strip("\\\"'") in ("exit", "return")
-        if is_end and re.search(ENDS_AS_BEFORE, text):
+        if is_end and re.search(ends_as_before, text):
             names.add(LOOKS)
         for inner in substituted(text):
-            names |= next_names(inner)
+            names |= next_names(inner, True)
     return names - {""}
 
 
@@ -8997,8 +9011,8 @@ class Script:
         self.asks_at_end = False  # one of them may ask where the script ended, or for "$1"
         self.locals: Set[str] = set()  # variables that functions have for themselves
         # Commands may have other names than the files say: by aliases, or what `eval` makes.
-        self.is_wild = False
-        self.heeds_aliases = False
+        # A file that bash reads before the script may define some.
+        self.is_wild = self.heeds_aliases = "BASH_ENV" in os.environ
 
     @property
     def has_aliases(self) -> bool:
@@ -9694,6 +9708,8 @@ class ScriptRun(Run):
         urgent = self.script.urgent(handler)
         if urgent:
             return f"its handler calls {urgent}"
+        if handler.urgent and said.reads == "other":
+            return "its handler may read the input of the loop"
         site = place.site
         if site.why_wait:
             return site.why_wait
@@ -10006,7 +10022,8 @@ class ScriptRun(Run):
                 f"{doubt}, which may have changed what it saw: this is no pass; run it {way} to be certain"
             )
             status = status or EXIT_FAILED
-        if not status and any(each.status is None and self.is_bad(each) for each in results):
+        unrun = [result for result in results if result.status is None]
+        if not status and any(map(self.is_bad, unrun)):
             warn(f"{self.name}: not all tests have run: this is no pass")
             status = EXIT_FAILED
         return status
@@ -10014,18 +10031,18 @@ class ScriptRun(Run):
     def verdict(self, results: Sequence[Result]) -> Tuple[int, List[str]]:
         """The script has said its own; only what ended it is news."""
         code, lines = super().verdict(results)
-        if self.status is not None:
-            total = total_line(results, self.console.age(), self.schedule.pool)
-            if not self.status and any(map(self.is_bad, results)):
-                total += f"; {self.name} ends with 0, as under bash"
-            if not self.sequential:
-                tell(total)
-            return self.status, []
-        if self.sequential:  # its standard output is bash's alone
-            for line in lines:
-                tell(line)
-            lines = []
-        return max(code, EXIT_FAILED), lines
+        if self.status is None or self.schedule.failure:
+            if self.sequential:  # its standard output is bash's alone
+                for line in lines:
+                    tell(line)
+                lines = []
+            return max(code, EXIT_FAILED), lines
+        total = total_line(results, self.console.age(), self.schedule.pool)
+        if self.status == EXIT_OK and any(map(self.is_bad, results)):
+            total += f"; {self.name} ends with 0, as under bash"
+        if not self.sequential:
+            tell(total)
+        return self.status, []
 
 
 def asks_for_several(line: TestLine, options: Options, words: str = "") -> float:

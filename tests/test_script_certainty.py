@@ -714,6 +714,11 @@ echo 'pytest ${BASH_SOURCE[1]} || RET=1' >b.sh⏎. ./b.sh⏎pytest c⏎exit $RET
 f() { bash -c 'read x; [ "$x" = 1 ]' tests/a || exit 4; }⏎f <<<1⏎exit 0
 set -E⏎trap 'echo "@ x"' ERR⏎test_f() { bash -c 'exit 1'; true; }⏎test_f⏎exit 0
 trap 'echo "@ ${PIPESTATUS[*]}"' ERR⏎set -o pipefail⏎pytest a --exit=3 | tee x⏎exit 0
+pytest a --exit=3⏎(exit $N) || exit 4⏎exit 0 ¦ pytest a --exit=1⏎x=$(exit $N)⏎exit
+pytest a --exit=3⏎exit $N | cat⏎exit ${PIPESTATUS[0]} ¦ pytest b⏎pytest a --exit=1⏎rc=$?⏎exit $rc
+printf '1\n2\n' >in⏎printf 'read x && exit 7; exit 0' >log⏎chmod +x log⏎
+while read t; do pytest $t --exit=$t || { ./log || R=$?; }; done <in⏎exit $R
+trap 'R=$?; ./log "@ $R"' ERR⏎printf 'echo "$*"' >log⏎chmod +x log⏎pytest a --exit=1⏎pytest b⏎exit $R
 """
 
 

@@ -767,6 +767,21 @@ class FeatureTest(ScriptCase):
                 self.begin(HEAD + lines("echo c || test_fail out", "echo $0"), gpus="0", stdout=log).wait(WAIT_S)
             self.assertEqual(ran.read(name), first + "c\ntest.sh\n")
 
+    def test_aliases_from_elsewhere(self) -> None:
+        self.write("aliases.sh", "alias note='R=$?'\n")
+        ran = self.conduct("shopt -s expand_aliases\npytest a --exit=1\nnote\npytest b\nexit $R\n",
+                           env={"BASH_ENV": "aliases.sh"})
+        self.assertEqual(ran.code, 1)
+
+    def test_a_summary_that_cannot_be_written(self) -> None:
+        for gpus in ("0", FOUR):
+            with self.each(gpus):
+                ran = self.conduct(HEAD + lines("python3 a || test_fail a", "mkdir all.xml", "exit 0"),
+                                   "--junit", "all.xml", gpus=gpus)
+                self.assertEqual(ran.code, 3)
+                self.assertIn("Stopped, the machine failed: --junit all.xml", ran.text + ran.err)
+                os.rmdir(ran.path("all.xml"))
+
     def test_verbose(self) -> None:
         """It says why a test runs as it stands, once and with its line."""
         reasons = {
