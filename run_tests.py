@@ -615,7 +615,7 @@ def names_in(words: str) -> FrozenSet[str]:
 
 STATE_WORDS = names_in(
     "export unset : cd source . set shopt ulimit umask declare typeset readonly alias unalias pushd popd "
-    "mapfile readarray let"
+    "mapfile readarray"
 )
 # What may stand beside them: `[ -d build ] || exit 1; cd build || { echo no; exit 1; }` is state.
 CHECKS = names_in("[ [[ (( test false true read")
@@ -629,7 +629,7 @@ INFALLIBLE = PRINTS | names_in(
 ERREXIT = "e|o errexit"  # the option of `set`
 NOT_FOLDERS = names_in("eval exec command builtin time trap type let coproc source")
 RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
-WAITS = r"(?:^|[;&|{]\s*)wait\b(?!-)"
+WAITS = r"^(?:[^'\"]*[;&|{]\s*)?wait(?=[\s;&|]|$)"
 PREPARES = r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip)([\s;]|$)"
 SEVERAL_GPUS = (
     r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|accelerate\b.* --num_processes)[= ]"
@@ -641,7 +641,10 @@ WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
 COMPANION_KEYS = "split after-crash nodes".split()
 
 CHANGES_IN_SUM = r"\+\+|--|(?<![=!<>])=(?!=)"
-CHANGES_SHELL = rf"(?:read\s[^;&|]*<|exec\s+\d*[<>]|printf\s+-v\s|shift(?:\s|$)|\(\([^;&|]*(?:{CHANGES_IN_SUM}))[^;&|]*"
+CHANGES_SHELL = (
+    r"exec(?:\s+\d*[<>]+&?\s*\S+)+|"
+    rf"(?:read\s[^;&|]*<|printf\s+-v\s|let\s|shift(?:\s|$)|\(\([^;&|]*(?:{CHANGES_IN_SUM}))[^;&|]*"
+)
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
@@ -1706,7 +1709,7 @@ _rt_close() {    # behind what it has written to the file
 _rt_check() {    # the status of a line of state, and its number
   if [[ $1 != 0 ]]; then
     case $_rt_last in
-      '['* | '(('* | 'let '* | 'test '* | 'read '* | 'read' | 'false' | 'true') ;;
+      '['* | '(('* | 'test '* | 'read '* | 'read' | 'false' | 'true') ;;
       *)
         builtin printf 'failed\0%s\0%s' "$2" "$1" >>"$_rt_folder/answers"
         _rt_close ;;
@@ -2000,10 +2003,13 @@ class Unique:
 
 def foreign_stems(text: str, log_dir: str) -> Iterator[str]:
     """Names that no test's log may have: of logs that tests' text writes, and where the runner itself prints."""
-    for path in re.findall(
-        r"(?:>|\btee\s(?:\s*-\S+\s)*)\s*['\"]?([^\s'\"`<>|;&()]+)\.log\b", text
-    ):
-        yield os.path.basename(path)
+    own = os.path.abspath(log_dir)
+    writes = r"(?:>|\btee\s(?:\s*-\S+\s)*)\s*['\"]?([^\s'\"`<>|;&()]+)\.log\b"
+    for path in re.findall(writes, text):
+        folder, name = os.path.split(path)
+        is_own = os.path.abspath(folder) == own
+        if is_own or "$" in folder:
+            yield name
     for descriptor in (1, 2):
         with suppress(OSError):
             folder, name = os.path.split(os.readlink(f"/proc/self/fd/{descriptor}"))
@@ -2693,8 +2699,10 @@ def read_mask(reader: MaskReader, value: Optional[str]) -> Optional[List[str]]:
     near = sorted(visible, key=device_parts)  # a whole stands right before its tiles
     for one, other in zip(near, near[1:]):
         pairs = zip(device_parts(one), device_parts(other))
-        begins = "-" in one and other.casefold().startswith(one.casefold())  # of a UUID
-        if begins or all(part == same for part, same in pairs):
+        is_uuid = "-" in one and "/" not in one
+        begins = is_uuid and other.casefold().startswith(one.casefold())
+        is_same = all(part == same for part, same in pairs)
+        if begins or is_same:
             raise UsageError(
                 f"{reader.variable}={value} names {other} twice; name each GPU once"
             )
@@ -2940,7 +2948,7 @@ class Health:
     SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
     # The temperature of a GPU that is well: a number, or why there is none. A broken one `[GPU requires reset]`.
     WELL = r"\d+|\[(?:N/A|Not Supported|Insufficient Permissions)\]"
-    BROKEN = r"\[(?:GPU requires reset|GPU is lost|Unknown Error)\]"
+    BROKEN = r"\[GPU (?:requires reset|is lost)\]"
     least = 0  # MiB of the smallest GPU; 0: not known of each
 
     def __init__(self, machine: Machine) -> None:
@@ -3487,7 +3495,12 @@ class Schedule:
         return actions + self.start_waiting(event.at)
 
     def on_begin(self, event: Begin) -> Actions:
-        actions = self.quarantine(event.sick, event.at)
+        actions: Actions = []
+        # Where no test wants a GPU, none is missed.
+        is_missed = any(test.gpus for test in self.waiting)
+        has_others = len(event.sick) < self.pool.size
+        if is_missed or has_others:
+            actions = self.quarantine(event.sick, event.at)
         if self.options.deadline:  # half of a short one is for the tests
             reserve = min(self.options.grace + STACKS_S + REPORT_S, self.options.deadline / 2)
             self.end_at = event.at + self.options.deadline - reserve
@@ -3542,7 +3555,7 @@ class Schedule:
         sick = [*self.accuse(result), *event.sick]
         if sick and not result.outcome.is_pass():
             self.spared.setdefault(test, 1)
-        if attempt.number > self.spared[test]:
+        if attempt.number > self.spared[test] and not sick:
             result = as_known(result, self.options.known_failures.get(test.origin, ""))
         elif result.outcome.is_excused():  # a skip on a broken GPU says nothing
             result = result._replace(outcome=Outcome.FAILED)
@@ -4218,9 +4231,9 @@ class Reaper:
     def left(self) -> List[int]:
         """The orphans that come from the run: what ran before it may have left some, too, and keeps them."""
         orphans = self.orphans()
-        if not (self.mark and self.has_inherited):
-            return [*orphans]
-        return [*filter(self.has_started, orphans)]
+        if self.mark and self.has_inherited:
+            orphans = frozenset(filter(self.has_started, orphans))
+        return list(orphans)
 
     def has_started(self, pid: int) -> bool:
         """Whether a process comes from the run, by its limit, or else by its environment (in a runner inside)."""
@@ -4491,7 +4504,8 @@ def test_environment(outer: Mapping[bytes, bytes], run: str) -> Dict[bytes, byte
     environment = {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
     if b"RUN_TESTS_RUN" in outer:  # a runner in a runner: the outer one's mark must not be lost
         place = outer[b"RUN_TESTS_RUN"] + b"/" + outer.get(b"RUN_TESTS_SLOT", b"")
-        environment[b"RUN_TESTS_OUTER"] = outer.get(b"RUN_TESTS_OUTER", b" ") + place + b" "
+        places = outer.get(b"RUN_TESTS_OUTER", b" ")
+        environment[b"RUN_TESTS_OUTER"] = places + place + b" "
     return environment
 
 
@@ -4521,6 +4535,7 @@ class Host:
 
     heeds: Container[str] = ()  # keys of lines that only companions know
     has_stuck = False  # a pool thread waits for a process that cannot be killed
+    least: Optional[float] = None  # MiB of the smallest GPU, once that has been asked for
 
     def __init__(
         self, machine: Machine, reaper: Reaper, locks: Optional[GpuLocks] = None
@@ -4567,7 +4582,11 @@ class Host:
 
     def memory(self) -> float:
         """MiB of the smallest GPU; 0 where no tool says it of each."""
-        return self.health.least or in_time(lambda: nvml_least(self.machine.devices), 0)
+        if self.least is None:
+            self.least = self.health.least or in_time(
+                lambda: nvml_least(self.machine.devices), 0
+            )
+        return self.least
 
     def allow(self, slots: int) -> None:
         """Let so many attempts run at once."""
@@ -6815,10 +6834,6 @@ class Run:
             if not self.inbox.events:  # under load, many lines go out in one write
                 self.trace.flush()
             pause_s = min(pause_s, self.deadline() - now)
-            if (
-                pause_s < -CHORES_S
-            ):  # it was stopped, or starved: what has ended meanwhile comes first
-                pause_s = FOLLOW_S
             event = self.inbox.get(max(pause_s, 0))
             if isinstance(event, Look):
                 self.console.tell_running()
@@ -9135,10 +9150,12 @@ class Script:
         call = Reader(name).nodes
         return name in self.functions and not read_handler(call, self.functions).urgent
 
-    def urgent(self, handler: Handler) -> str:
-        """What a handler calls that cannot be put off, in words: calm programs can."""
-        calm = self.tells.calm
-        return " ".join(sorted(name for name in handler.urgent if not re.match(calm, name)))
+    def urgent(self, handler: Handler, reads: str = "") -> str:
+        """What a handler calls that cannot be put off: calm programs can, unless there is an input for them."""
+        names = sorted(handler.urgent)
+        if reads != "other":
+            names = [name for name in names if not re.match(self.tells.calm, name)]
+        return " ".join(names)
 
     def has_tests(self, name: str) -> bool:
         """Whether a function has tests that can be handed over one by one, which is better than all at once."""
@@ -9705,11 +9722,9 @@ class ScriptRun(Run):
         """Why bash has to wait for a test before it goes on; empty if it may run ahead."""
         if self.options.one_by_one:
             return "--one-by-one"
-        urgent = self.script.urgent(handler)
+        urgent = self.script.urgent(handler, said.reads)
         if urgent:
             return f"its handler calls {urgent}"
-        if handler.urgent and said.reads == "other":
-            return "its handler may read the input of the loop"
         site = place.site
         if site.why_wait:
             return site.why_wait

@@ -158,7 +158,8 @@ def records_in(path: str) -> Iterator[Any]:
             record = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        yield record
+        if isinstance(record, dict):
+            yield record
 
 
 def read_progress(path: str) -> Progress:
@@ -206,7 +207,10 @@ class Whole:
         self.went_on: Set[Tuple[Test, int]] = (
             set()
         )  # part and number of attempts that lost a case
-        self.fell: Set[Tuple[Test, int]] = set()  # of these, those that fell with their machine
+        self.sick: Set[Tuple[Test, int]] = set()  # of these, those whose machine was at fault
+        self.fell: Set[Tuple[Test, int]] = (
+            set()
+        )  # of these, those whose case runs again: one of each part
         self.ends: List[Result] = []  # its attempts, once it has been put together
 
     def place(self, part: Test) -> str:
@@ -576,8 +580,8 @@ class PartsRun(run_tests.Run):
             if whole and self.can_go_on(whole, part, number):
                 whole.went_on.add((part, number))
                 self.schedule.spared[part] += 1
-                if event.sick and all(each is not part for each, _ in whole.fell):
-                    whole.fell.add((part, number))
+                if event.sick:
+                    whole.sick.add((part, number))
         super().take(event)
 
     def can_go_on(self, whole: Whole, part: Test, number: int) -> bool:
@@ -590,10 +594,13 @@ class PartsRun(run_tests.Run):
             super().retry(result)
             return
         self.record.attempt_end(result)
-        told = self.with_lost(result, whole)
+        attempt = (result.test, result.attempt)
         how = "its other cases go on"
-        if (result.test, result.attempt) in whole.fell:
+        has_fallen = any(part is result.test for part, _ in whole.fell)
+        if attempt in whole.sick and not has_fallen:
+            whole.fell.add(attempt)
             how = "its cases go on elsewhere"
+        told = self.with_lost(result, whole)
         self.console.ended(told, how, result.attempt)
 
     def with_lost(self, result: Result, whole: Whole) -> Result:

@@ -2,16 +2,13 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 import unittest
 from typing import Any, Mapping, Tuple
-from unittest import mock
 
 import run_tests
 from tests.support import ENDING, RUNNER, SOON, WAIT_S, Fifo
@@ -71,15 +68,6 @@ class OutputTest(FaultCase):
         process = self.start("tests.txt", gpus="0")
         self.assertEqual((process.wait(WAIT_S), len(self.left())), (0, 1))
         del go, gone
-
-    def test_a_runner_that_was_stopped_hears_of_ends_first(self) -> None:
-        """Their time has passed for it, too."""
-        for late, looked in ((0.0, 0.0), (5.0, run_tests.FOLLOW_S)):
-            inbox = mock.Mock(events=[], **{"get.return_value": None})
-            run = mock.Mock(inbox=inbox, chores_at=math.inf, **{
-                "tick.return_value": math.inf, "deadline.return_value": time.monotonic() - late})
-            self.assertIsInstance(run_tests.Run.next_event(run), run_tests.Tick)
-            inbox.get.assert_called_once_with(looked)
 
     def test_no_streams_at_all(self) -> None:
         self.write("tests.txt", "seq 10 #: label=a\ntest -e none #: label=b\n")

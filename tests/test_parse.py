@@ -1059,17 +1059,18 @@ class Hints(ParseCase):
         self.assertEqual(self.hints("pipx\nexits 1\necho pip install x\naptly\n"), [])
 
     def test_what_changes_its_own_shell_alone(self) -> None:
-        for command in ("read -r A <x", "printf -v A x", "exec 5<x", "((A++))", "((A = 1))"):
+        for command in ("read -r A <x", "printf -v A x", "let A=1", "exec 5<x", "((A++))", "((A = 1))"):
             (hint,) = self.hints(f"true\n{command}\n")
             self.assertIn(" is a test here, and what it changes is gone with the test's shell; put it", hint)
         self.write("x", "a\nb\n")
-        self.assertEqual(self.output(self.parse_one("mapfile -t A <x\nreadarray -t B <x\nlet N=0\n"
-                                                    "echo ${A[1]} ${B[0]} $N\n")), "b a 0\n")
+        self.assertEqual(self.output(self.parse_one("mapfile -t A <x\nreadarray -t B <x\n"
+                                                    "echo ${A[1]} ${B[0]}\n")), "b a\n")
         for command in ("wait || true", "{ wait; }", "A=1; wait", "wait $(jobs -p)", "pytest a && wait"):
             (hint,) = self.hints(f"true\n{command}\n")
             self.assertIn("wait` is a test here, and a barrier only on a line of its own", hint)
         fine = ("read A <x; [ \"$A\" ]\nexec ./x\n((A == 1))\nx & wait $!\nwaits\nprintf x | y\nread -r A <x && a $A\n"
-                "pytest a -k 'not (wait or sleep)'\nwait-for-it.sh db:80\nread-model <x\nshift/test_x.py\n")
+                "pytest a -k 'not (wait or sleep)'\necho 'a; wait'\nexec >x ./prog\nwait-for-it.sh db:80\n"
+                "read-model <x\nshift/test_x.py\n")
         self.assertEqual(self.hints(fine), [])
         for state in ("cd sub", "source env.sh", "pushd x", "[ -d x ] && cd x"):
             name = state.split()[-2]

@@ -632,10 +632,19 @@ class QuarantineTest(ScheduleCase):
                 exit a                 > a passed
             """, skip_code=77, known_failures={"a": "k:1"}, done=False)
 
+        self.play("a w:2", """
+            begin              > a on GPU 0
+            exit a 77          > a skipped; w on GPU 0,1
+            exit w 77 sick:0   > quarantine 0; w failed
+        """, skip_code=77)
+
     def test_what_is_broken_from_the_start(self) -> None:
         play = Play("a b w:2")
         actions = play.schedule.step(Begin(0.0, (Sick(devices_of(1)[0], "no answer"),)))
         self.assertEqual([*map(play.words_of, actions)], ["quarantine 0", "w unrunnable", "a on GPU 1"])
+        play = Play("x:0", gpus=1)
+        actions = play.schedule.step(Begin(0.0, (Sick(devices_of(1)[0], "no answer"),)))
+        self.assertEqual([*map(play.words_of, actions)], ["x on CPU"])
 
     def test_what_shows_on_every_gpu_is_the_test(self) -> None:
         self.play("a b", """
