@@ -103,13 +103,14 @@ MESSAGE_BYTES = 1 << 16  # read at once
 #   allow   slots: so many attempts may run at once
 #   start   id, of the attempt; number; test, see `words_of`; slot; devices, by place; shares; log
 #   signal  id; signum; stacks, why the stacks of its Pythons are wanted, if they are
-#   beat    the runner is there
+#   beat    the runner is there; is_over, nothing more will start
 #   end     sweep, and go
 #
 #   from the agent
-#   ready   host; tokens, of its GPUs; variables, of masks; cores; memory, MiB of its smallest GPU, 0 if not known
+#   ready   host; tokens, of its GPUs; variables, of masks; cores; memory, MiB of its smallest GPU, 0 if not known;
+#           sick, places of GPUs that are broken already, and reasons
 #   refuse  why
-#   ended   id; ago
+#   ended   id; ago; is_gone, as ShellEnded has it
 #   exited  id; ago; and what Exited has, with the cause as a list, and of what is sick places and reasons
 #   broken  id; why
 #   beat    the agent is there
@@ -345,6 +346,7 @@ class Agent:
             variables=self.machine.variables,
             cores=self.cores,
             memory=self.host.memory(),
+            sick=[[sick.device.index, sick.reason] for sick in self.host.health.sick],
         )
 
     def check_nonce(self, path: str, text: str) -> None:
@@ -402,8 +404,10 @@ class Agent:
                 target=attempt.process.signal, args=(signum, stacks), daemon=True
             ).start()
 
-    def on_beat(self) -> None:
-        """The runner is there."""
+    def on_beat(self, is_over: bool) -> None:
+        """The runner is there; its run may have to end."""
+        if is_over:
+            self.host.health.over.set()
 
     def on_end(self) -> None:
         self.is_ending = True
@@ -413,7 +417,7 @@ class Agent:
         id = self.ids[event.test]
         now = time.monotonic()
         if isinstance(event, ShellEnded):
-            self.writer.send("ended", id=id, ago=now - event.at)
+            self.writer.send("ended", id=id, ago=now - event.at, is_gone=event.is_gone)
             return
         del self.ids[event.test], self.attempts[id]
         if self.is_ending:
@@ -630,7 +634,7 @@ class Node:
         if attempt is None:
             return  # it was abandoned, or this is no word of an attempt
         if say == "ended":
-            self.post(ShellEnded(at, attempt.test))
+            self.post(ShellEnded(at, attempt.test, **fields))
             return
         if say == "broken":  # by the node: another may be able to
             self.lose(fields["why"])
@@ -843,6 +847,11 @@ class Cluster(Host):
         super().__init__(Machine(), reaper)  # what there is of devices here is no matter
         self.machine = machine
         has_gpus = [node for node in nodes if node.facts["tokens"]]
+        self.health.sick = [
+            Sick(node.places[place], reason)
+            for node in has_gpus
+            for place, reason in node.facts["sick"]
+        ]
         self.health.least = min((node.facts["memory"] for node in has_gpus), default=0)
         self.outer = dict(os.environb)  # what the agents know
         self.over = threading.Event()
@@ -891,7 +900,7 @@ class Cluster(Host):
         while not self.over.wait(run_tests.CHORES_S):
             for node in self.nodes:
                 if not node.fault:
-                    node.writer.send("beat")
+                    node.writer.send("beat", is_over=self.health.over.is_set())
 
     def allow(self, slots: int) -> None:
         for node in self.nodes:

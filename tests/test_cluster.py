@@ -273,12 +273,16 @@ class PoolTest(unittest.TestCase):
         self.nodes = [cluster.Node(f"n{rank}", rank, launch) for rank in (0, 1, 2)]
         for rank, node in enumerate(self.nodes):
             tokens = ["0", "1", "2", "3"][:4 - 4 * (rank == 2)]       # the last one has no GPU
-            node.facts = {"tokens": tokens, "cores": 2, "memory": 0}
+            node.facts = {"tokens": tokens, "cores": 2, "memory": 0, "sick": [[1, "no answer"]] * (rank == 1)}
             node.first = 4 * rank
             node.places = tuple(run_tests.Device(node.first + place, f"{node.name}:{token}")
                                 for place, token in enumerate(tokens))
         self.cluster = cluster.Cluster(self.nodes, run_tests.Machine(), mock.Mock())
         self.pool = self.cluster.make_pool([], run_tests.Options(lists=()))
+
+    def test_what_is_broken_from_the_start(self) -> None:
+        sick, = self.cluster.health.sick
+        self.assertEqual((sick.device, sick.reason), (self.nodes[1].places[1], "no answer"))
 
     def take(self, need: float) -> str:
         lease = self.pool.take(need)
