@@ -7271,6 +7271,7 @@ MAY_BE_PUT_OFF = CALM | names_in(
     "wc"
 )
 READS = names_in("awk cat cut grep head ls sed tail wc")  # files
+READS_INPUT = READS - {"ls"} | {"tee", "tr"}
 LEAVES = names_in(
     "return break continue exec local declare typeset set shopt shift getopts eval source . command builtin"
 )
@@ -7742,6 +7743,13 @@ def asks_if_failed(statement: Nodes) -> bool:
     return re.match(rf"if {FAILED_STATUS}[;\s]*then\b", text) is not None
 
 
+def is_decided(statement: Nodes) -> bool:
+    """Whether the status of a pipeline decides what comes behind it: it is not that of its first command."""
+    if statement[0].kind:
+        return True
+    return any(node.before in ("&&", "||") for node in statement)
+
+
 def with_plain_status(text: str) -> str:
     """Bash with `$?` in the place of the status of a pipeline's first command, if it does not ask for both."""
     if re.search(r"\$\{?\?", text):
@@ -8035,7 +8043,7 @@ class ScriptFile:
             return None
         text = start + RETURN + self.text[command.end : end]
         plain = with_plain_status(text)
-        if "PIPESTATUS" in plain or (plain != text and first.kind):
+        if "PIPESTATUS" in plain or (plain != text and is_decided(statement)):
             return None
         if plain != text:
             command.text += "\n(exit $((PIPESTATUS)))"
@@ -8149,6 +8157,10 @@ class ScriptFile:
             obstacle = obstacle or "its handler needs the script's own shell"
         if re.search(SEES_OUTSIDE, words):
             why_wait = "what its handler says may change"
+        if rest is not None and rest.always:
+            written = map(written_by, reached_by(handler, self.functions))
+            if any(written):
+                why_wait = "what follows it writes files"
         return obstacle, why_wait
 
     def files_of(self, command: Node) -> List[str]:
@@ -9150,12 +9162,11 @@ class Script:
         call = Reader(name).nodes
         return name in self.functions and not read_handler(call, self.functions).urgent
 
-    def urgent(self, handler: Handler, reads: str = "") -> str:
-        """What a handler calls that cannot be put off: calm programs can, unless there is an input for them."""
-        names = sorted(handler.urgent)
-        if reads != "other":
-            names = [name for name in names if not re.match(self.tells.calm, name)]
-        return " ".join(names)
+    def urgent(self, handler: Handler) -> str:
+        """What a handler calls that cannot be put off, in words: calm programs can."""
+        calm = self.tells.calm
+        names = [name for name in handler.urgent if not re.match(calm, name)]
+        return " ".join(sorted(names))
 
     def has_tests(self, name: str) -> bool:
         """Whether a function has tests that can be handed over one by one, which is better than all at once."""
@@ -9718,18 +9729,25 @@ class ScriptRun(Run):
             reaction = f"{reaction}\n{END}".strip()
         return reaction, read_handler(nodes, self.script.functions, said.flags)
 
+    def urgent(self, handler: Handler, said: State, reached: AbstractSet[str]) -> str:
+        """What a handler calls that cannot be put off, in words: what may read the input of a loop is among that."""
+        if said.reads == "other":
+            readers = reached & READS_INPUT
+            return " ".join(sorted(handler.urgent | readers))
+        return self.script.urgent(handler)
+
     def why_wait(self, place: Place, handler: Handler, said: State) -> str:
         """Why bash has to wait for a test before it goes on; empty if it may run ahead."""
         if self.options.one_by_one:
             return "--one-by-one"
-        urgent = self.script.urgent(handler, said.reads)
+        site = place.site
+        reached = self.script.reach(site.handler or said.error, {})
+        urgent = self.urgent(handler, said, reached)
         if urgent:
             return f"its handler calls {urgent}"
-        site = place.site
         if site.why_wait:
             return site.why_wait
-        seen = self.script.reach(site.handler or said.error, {}) & NOT_KEPT
-        for name in sorted(seen | handler.changes & HEEDED):
+        for name in sorted(reached & NOT_KEPT | handler.changes & HEEDED):
             return f"its handler uses {name}"
         if [UNKNOWN] in place.callers:
             return "what calls it was not read"

@@ -718,6 +718,10 @@ pytest a --exit=3⏎(exit $N) || exit 4⏎exit 0 ¦ pytest a --exit=1⏎x=$(exit
 pytest a --exit=3⏎exit $N | cat⏎exit ${PIPESTATUS[0]} ¦ pytest b⏎pytest a --exit=1⏎rc=$?⏎exit $rc
 printf '1\n2\n' >in⏎printf 'read x && exit 7; exit 0' >log⏎chmod +x log⏎
 while read t; do pytest $t --exit=$t || { ./log || R=$?; }; done <in⏎exit $R
+pytest a --exit=1 | tee a.log && rc=${PIPESTATUS[0]}⏎exit ${rc:-0}
+printf '[ ! -e a.done ]' >test_c⏎chmod +x test_c⏎pytest a && touch a.done⏎./test_c || RET=1⏎exit $RET
+printf '! grep -q 0 sums' >test_c⏎chmod +x test_c⏎pytest a; echo $? >sums⏎./test_c || RET=1⏎exit $RET
+printf '1\n2\n' >in⏎n=0⏎while read t; do n=$((n+1)); pytest $t --exit=1 || tr a b; done <in⏎exit $((n-1))
 trap 'R=$?; ./log "@ $R"' ERR⏎printf 'echo "$*"' >log⏎chmod +x log⏎pytest a --exit=1⏎pytest b⏎exit $R
 """
 
