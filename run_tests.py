@@ -7359,6 +7359,10 @@ PREFIXES = (
 # What stands for a command that looks at the status of the one before it, and for the end of a function or file.
 LOOKS = "$?"
 LAST = "}"
+COMPUTES = "(("  # an `exit` whose word may reach a status by what a variable holds, as `a[$?]`
+STATUS_BY_VALUE = (
+    r"(?<![{$])PIPESTATUS|\[['\"]?\$\{?\?|\b(?:declare|local|typeset)\s+-\w*n|\b_\s*\)\)"
+)
 LOOKS_AT_PIPE = "${PIPESTATUS}"  # stands there too; we do not set it
 # What stands there too for a guarded command (`cmd || …`, `if cmd`), in which `set -e` does not count.
 GUARDED = "&&"
@@ -7611,6 +7615,8 @@ def next_names(nodes: Iterable[Node], is_inside: bool = False) -> Set[str]:
         is_end = node.name.strip("\\\"'") in ("exit", "return")
         if is_end and re.search(ends_as_before, text):
             names.add(LOOKS)
+        if is_end and re.search(r"\(\(|:[-=]", text):
+            names.add(COMPUTES)
         for inner in substituted(text):
             names |= next_names(inner, True)
     return names - {""}
@@ -8380,10 +8386,12 @@ _rt_unskip() {
   [[ ! $_rt_skipped ]] || shopt -u extdebug
   _rt_skipped=
 }
-_rt_expand() {   # the values of the words behind a command's name, in _rt_said
-  set -- "${_rt_arguments[@]}"
-  eval "set -- ${_rt_command#"$_rt_name"}"
-  _rt_said=("$@")
+_rt_expand() {   # the values of words behind a command, in _rt_said; what they change (`${a[i++]}`) is not kept
+  _rt_said=$(
+    set -- "${_rt_arguments[@]}"
+    eval "set -- ${_rt_command#"$_rt_name"}" && (($#)) && builtin printf '%q ' "$@"
+  )
+  eval "_rt_said=($_rt_said)"
 }
 _rt_tell() {     # bash itself calls a handler, perhaps in a subshell, which cannot ask
   local _rt_label=${_rt_command#"$_rt_name"}
@@ -9227,6 +9235,8 @@ class Script:
             if name == LAST and re.search("[eER]", flags):
                 return True
             if re.match(r"(?:eval|source|command|builtin|\.)$|.*\$", name):
+                return True
+            if name == COMPUTES and self.mentions(STATUS_BY_VALUE):
                 return True
             known = STATE_WORDS | MAY_BE_PUT_OFF | self.functions.keys() | {LAST}
             if self.is_wild and name not in known and not find_program(name):

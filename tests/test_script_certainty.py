@@ -722,6 +722,9 @@ pytest a --exit=1 | tee a.log && rc=${PIPESTATUS[0]}⏎exit ${rc:-0}
 printf '[ ! -e a.done ]' >test_c⏎chmod +x test_c⏎pytest a && touch a.done⏎./test_c || RET=1⏎exit $RET
 printf '! grep -q 0 sums' >test_c⏎chmod +x test_c⏎pytest a; echo $? >sums⏎./test_c || RET=1⏎exit $RET
 printf '1\n2\n' >in⏎n=0⏎while read t; do n=$((n+1)); pytest $t --exit=1 || tr a b; done <in⏎exit $((n-1))
+a='b[$?]' b=(0 7 7 7)⏎pytest a --exit=3 || { RET=1; [ x = y ]; }⏎exit $((a))
+t=("pytest a" "pytest b --exit=2") n=0⏎while [ $n -lt 2 ]; do eval "${t[n++]}" || RET=1; done⏎exit $RET
+a=(3 0) i=0⏎pytest a || F=1⏎exit ${a[i++]}
 trap 'R=$?; ./log "@ $R"' ERR⏎printf 'echo "$*"' >log⏎chmod +x log⏎pytest a --exit=1⏎pytest b⏎exit $R
 """
 
