@@ -2001,20 +2001,26 @@ class Unique:
         return chosen
 
 
-def foreign_stems(text: str, log_dir: str) -> Iterator[str]:
-    """Names that no test's log may have: of logs that tests' text writes, and where the runner itself prints."""
-    own = os.path.abspath(log_dir)
+def stems_written(text: str, log_dir: str) -> Iterator[str]:
+    """Names that no test's log may have, since bash writes such a log in the log dir."""
     writes = r"(?:>|\btee\s(?:\s*-\S+\s)*)\s*['\"]?([^\s'\"`<>|;&()]+)\.log\b"
     for path in re.findall(writes, text):
         folder, name = os.path.split(path)
-        is_own = os.path.abspath(folder) == own
+        is_own = os.path.abspath(folder) == os.path.abspath(log_dir)
         if is_own or "$" in folder:
             yield name
+
+
+def stems_beside(text: str, log_dir: str) -> Unique:
+    """Gives logs their names: none that bash writes by the tests' text, or in which the runner itself prints."""
+    stems = Unique("{}_{}", str.casefold)  # some file systems do not tell `A.log` from `a.log`
+    stems.reserve(stems_written(text, log_dir))
     for descriptor in (1, 2):
         with suppress(OSError):
             folder, name = os.path.split(os.readlink(f"/proc/self/fd/{descriptor}"))
             if os.path.samefile(folder, log_dir):
-                yield os.path.splitext(name)[0]
+                stems.reserve([os.path.splitext(name)[0]])
+    return stems
 
 
 def labels_of(tests: Sequence[TestLine]) -> List[str]:
@@ -2177,9 +2183,8 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     for parsed, line, label in zip(owners, lines, labels):
         line = for_runs(line, parsed, named, options.repeat)
         copies += [(line, label, run) for run in runs_of(label, options.repeat)]
-    stems = Unique("{}_{}", str.casefold)  # some file systems do not tell `A.log` from `a.log`
     text = "\n".join(chain.from_iterable(parsed.lines for parsed in lists))
-    stems.reserve(foreign_stems(text, options.log_dir))
+    stems = stems_beside(text, options.log_dir)
     tests = []
     # The logs that the lists name come first: none of the runner's own takes their place.
     for index, (line, origin, label) in sorted(
@@ -4237,11 +4242,7 @@ class Reaper:
 
     def has_started(self, pid: int) -> bool:
         """Whether a process comes from the run, by its limit, or else by its environment (in a runner inside)."""
-        if limit_of(pid) >> 20 == self.mark >> 20:
-            return True
-        with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            return self.run in file.read()
-        return False
+        return limit_of(pid) >> 20 == self.mark >> 20 or self.run in environment_of(pid)
 
     def close(self) -> List[ProcessInfo]:
         """When all tests have ended, kill what they have left, and the guard; returns what was left."""
@@ -4263,6 +4264,13 @@ class Reaper:
 def limit_of(pid: int) -> int:
     """The soft limit of a process that is its mark; 0 if it has none."""
     return proc_number(f"{pid}/limits", rb"realtime timeout +(\d+)")
+
+
+def environment_of(pid: int) -> bytes:
+    """What a process was started with; empty if it is gone, or we may not see it."""
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        return file.read()
+    return b""
 
 
 def run_mark() -> int:
@@ -4344,10 +4352,8 @@ class Process:
         """Whether a process comes from this attempt, by its limit, or else by its environment."""
         if self.mark and limit_of(pid) == self.mark:
             return True
-        with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            said = file.read()
-            return self.inner in said or self.variables.issubset(said.split(b"\0"))
-        return False
+        said = environment_of(pid)
+        return self.inner in said or self.variables.issubset(said.split(b"\0"))
 
     def signal(self, signum: int, stacks: str = "") -> None:
         """Send a signal to the group, if there is one still; before it, the stacks of its Pythons go into the log."""
@@ -7029,8 +7035,7 @@ def report_nothing(selection: Selection, options: Options, trace: Trace) -> int:
         warn(f"nothing to run: {why}")
         return EXIT_NOTHING
     trace.line(f"Shard {options.shard} is empty: {why}")
-    trace.flush()
-    return EXIT_OK
+    return trace.exit_code(EXIT_OK)
 
 
 def open_stdout() -> BinaryIO:
@@ -9391,9 +9396,7 @@ class ScriptRun(Run):
         host.allow(self.schedule.pool.size * 8 + self.schedule.pool.cpus)  # with fractions
         self.shown = ScriptTrace(self.console)
         self.labels = Unique("{} #{}", str)
-        self.stems = Unique("{}_{}", str.casefold)
-        text = script.files[self.name].text
-        self.stems.reserve(foreign_stems(text, options.log_dir))
+        self.stems = stems_beside(script.files[self.name].text, options.log_dir)
         self.stem = self.stems(os.path.basename(self.name))
         self.script = script
         self.certainty = Certainty(script)
@@ -9865,7 +9868,7 @@ class ScriptRun(Run):
         own = line.has_mask or line.mask != mask
         line = line._replace(has_mask=own, attributes=line.attributes._replace(after=()))
         label = self.labels(line.label)
-        self.stems.reserve(foreign_stems(words, self.options.log_dir))
+        self.stems.reserve(stems_written(words, self.options.log_dir))
         test = make_test(
             line, len(self.tests), label, self.stems(stem_of(line, label)), self.options
         )

@@ -122,8 +122,7 @@ def plan(options: Options) -> int:
     trace = run_tests.Trace(run_tests.open_stdout())
     for line in plan_lines(selection, options):
         trace.line(line)
-    trace.flush()
-    return run_tests.EXIT_OK
+    return trace.exit_code(run_tests.EXIT_OK)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
