@@ -7272,11 +7272,11 @@ RUNS_BESIDE_TESTS = CALM | names_in(
 NEVER_FAILS = names_in("echo printf : true local exit")  # commands of a handler
 # Commands of a handler that is put off until more tests have been started.
 MAY_BE_PUT_OFF = CALM | names_in(
-    "awk basename cat cut date dirname exit grep head hostname ls mkdir nvidia-smi return sed set tail tee touch tr "
-    "wc"
+    "awk basename bc cat cut date dirname exit expr grep head hostname ls mkdir nvidia-smi return sed seq set tail tee "
+    "touch tr wc"
 )
 READS = names_in("awk cat cut grep head ls sed tail wc")  # files
-READS_INPUT = READS - {"ls"} | {"tee", "tr"}
+READS_INPUT = READS - {"ls"} | {"bc", "tee", "tr"}
 LEAVES = names_in(
     "return break continue exec local declare typeset set shopt shift getopts eval source . command builtin"
 )
@@ -7319,7 +7319,9 @@ NAMED_VALUE = rf"({NAME})\+?=(\([^)]*\)|(?:\"[^\"]*\"|'[^']*'|[^\s;&|()])*)"
 SUBSHELL = r"\$\((?!\()"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # Commands of a `$(…)` that look at nothing but their words.
-WORDS_ALONE = names_in("basename dirname echo hostname nproc printf pwd uname [ [[ test")
+WORDS_ALONE = names_in(
+    "basename dirname echo expr hostname nproc printf pwd seq uname [ [[ test"
+)
 SEES_OUTSIDE = (
     SUBSTITUTION + r"|@P\}|\$\?|\$\{[!?]|\bSECONDS\b|\bEPOCH(?:SECONDS|REALTIME)\b|%\([^)]*\)T"
 )
@@ -8254,6 +8256,7 @@ def head_of(node: Node) -> str:
 
 def without_calm(text: str) -> str:
     """Bash with the names in each `$(…)` in its place, if its commands look at nothing but their words."""
+    text = re.sub(r"`([^`\\]*)`", r"$(\1)", text)
     for inner in nested(text, SUBSHELL):
         commands = walk(Reader(inner).nodes)
         if all(
@@ -8343,10 +8346,10 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   exit 3
 fi
 unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
-declare -A _rt_files _rt_places _rt_calm
+declare -A _rt_files _rt_places _rt_calm _rt_evaluated
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
 _rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_over= _rt_count=0 _rt_asked=0 _rt_skipped= _rt_kept=
-_rt_ran=() _rt_looked=() _rt_evaluated=() _rt_called= _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
+_rt_ran=() _rt_looked=() _rt_called= _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
 _rt_ours=    # `exit` is a function of ours
 _rt_silent=  # the status of the last test is still what bash would have in $?
 
@@ -8422,7 +8425,7 @@ _rt_step() {
   esac
   [[ ${_rt_files[$_rt_source]-} ]] || _rt_ask scan "$_rt_source" "$_rt_from"
   _rt_place=${_rt_places[${_rt_files[$_rt_source]}:$_rt_line]-}
-  [[ ! ${_rt_evaluated[_rt_line]-} ]] || _rt_place=${_rt_place/s}
+  [[ ! ${_rt_evaluated[$_rt_source:$_rt_line]-} ]] || _rt_place=${_rt_place/s}
   [[ ! $_rt_trapped ]] || _rt_keep_traps
   if [[ $_rt_called == "${#FUNCNAME[@]}:$_rt_command" &&
     (${FUNCNAME[2]} == "$_rt_name" || $_rt_name == *[\$\"\'\\]*) ]]; then    # a function is seen where it begins, too
@@ -8478,16 +8481,18 @@ _rt_expect_lines() { # `eval` gives its text the lines of the file from its own 
   _rt_calm=()
   [[ $_rt_command != *[\`]* && $_rt_command != *'$('* ]] || return
   _rt_expand
-  _rt_ends=${_rt_said[*]//[!$'\n']/}
-  for ((_rt_n = 1; _rt_n <= ${#_rt_ends}; _rt_n++)); do _rt_evaluated[_rt_line + _rt_n]=1; done
+  _rt_ends=${_rt_said[*]}
+  _rt_ends=${_rt_ends//[!$'\n']/}
+  for ((_rt_n = _rt_line + ${#_rt_ends}; _rt_n > _rt_line; _rt_n--)); do _rt_evaluated[$_rt_source:$_rt_n]=1; done
 }
 _rt_ask_site() {
-  local _rt_stack=() _rt_called_at _rt_n
+  local _rt_stack=() _rt_called_at _rt_caller _rt_n
   for ((_rt_n = 0; _rt_n < ${#FUNCNAME[@]} - 1; _rt_n++)); do
     [[ ${FUNCNAME[_rt_n]} != _rt_* ]] || continue
     _rt_called_at=${BASH_LINENO[_rt_n]}
-    [[ ! ${_rt_evaluated[_rt_called_at]-} ]] || _rt_called_at=0    # nobody knows what `eval` has on its further lines
-    _rt_stack+=("${FUNCNAME[_rt_n]} $_rt_called_at ${BASH_SOURCE[_rt_n + 1]:-main}")
+    _rt_caller=${BASH_SOURCE[_rt_n + 1]:-main}
+    [[ ! ${_rt_evaluated[$_rt_caller:$_rt_called_at]-} ]] || _rt_called_at=0    # nobody knows what `eval` has there
+    _rt_stack+=("${FUNCNAME[_rt_n]} $_rt_called_at $_rt_caller")
   done
   _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command" "${#_rt_stack[@]}" "${_rt_stack[@]}" "${_rt_arguments[@]}"
 }

@@ -340,7 +340,8 @@ class FeatureTest(ScriptCase):
     def test_tests_overlap(self) -> None:
         """Eight tests on four slots, four at a time; one by one they would wait for ever."""
         up, gate = Fifo(self, "up"), Fifo(self, "gate")
-        process = self.begin(suite("for i in 1 2 3 4 5 6 7 8; do", '  python3 "t$i" --gate || test_fail "t$i"', "done"))
+        process = self.begin(suite("eval : several words", "for i in 1 2 3 4 5 6 7 8; do",
+                                   '  python3 "t$i" --gate || test_fail "t$i"', "done"))
         seen: Set[bytes] = set()
         for _ in range(2):
             seen |= set(up.lines(4))
@@ -504,6 +505,7 @@ class FeatureTest(ScriptCase):
             "by eval": "eval_it {0}", "at the end of a function": 'many "a --beside=b" b || RET=1; exit $RET',
             "a handler that calls a calm program": "{0} || {{ rapids-logger no; RET=1; }}",
             "a handler that reads the test's own log": "{0} >$N.log 2>&1 || {{ cat $N.log; RET=1; }}",
+            "a handler that counts by a program": "if ! {0}; then RET=`expr ${{RET:-0}} + 1`; fi",
         }.items():
             with self.subTest(name):
                 one, other = (text.format(f"pytest {words}") for words in ("a --beside=b", "b"))
