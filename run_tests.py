@@ -1637,11 +1637,18 @@ _rt_snapshot() {
   builtin printf '\n'
 }
 _rt_choose() {         # sets _rt_variables to the variables that are kept
-  local _rt_all
+  local _rt_all _rt_line
   _rt_known=$_rt_text _rt_variables=()
   local IFS=' '
   local _rt_outer=" ${_rt_outer[*]} "
   mapfile -t _rt_all <"$_rt_folder/names"
+  declare -p >|"$_rt_folder/variables"
+  while builtin read -r _rt_line; do     # `compgen` leaves out what has no value yet, as behind `export NAME`
+    case $_rt_line in
+      *[=\"\']* | *' OLDPWD') ;;
+      'declare -'[!-]*' '[A-Za-z_]*) _rt_all+=("${_rt_line##* }") ;;
+    esac
+  done <"$_rt_folder/variables"
   for _rt_name in "${_rt_all[@]}"; do
     [[ $_rt_outer != *" $_rt_name "* ]] || continue
     case $_rt_name in
@@ -8349,7 +8356,7 @@ unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_files _rt_places _rt_calm _rt_evaluated
 _rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
 _rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_over= _rt_count=0 _rt_asked=0 _rt_skipped= _rt_kept=
-_rt_ran=() _rt_looked=() _rt_called= _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
+_rt_ran=() _rt_looked=() _rt_heard=() _rt_called= _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
 _rt_ours=    # `exit` is a function of ours
 _rt_silent=  # the status of the last test is still what bash would have in $?
 
@@ -8450,6 +8457,7 @@ _rt_step() {
   fi
   case ${_rt_name//[\"\'\\]/} in
     *trap* | *=* | *\$* | builtin | command) _rt_trapped=1 ;;
+    export | declare | readonly | typeset) [[ $_rt_command == *=* ]] || _rt_known= ;;
     source | .) _rt_scan_sourced ;;
     exit | return) [[ ! $_rt_silent ]] || _rt_look_at_end ;;
     eval) _rt_expect_lines ;;
@@ -8520,6 +8528,7 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
   fi
   [[ /dev/fd/1 -ef /dev/fd/$_rt_stream && /dev/fd/FD_ERR -ef /dev/fd/$_rt_stream ]] ||
     _rt_why='its output is redirected'
+  [[ $PWD -ef . ]] || _rt_why='its folder is another now'
   [[ ! $_rt_junit || $_rt_junit == /* ]] || _rt_junit=$PWD/$_rt_junit
   # Something else may have run since. Definitions of functions are not told.
   _rt_place="${#FUNCNAME[@]} $_rt_flags $_rt_level $_rt_definitions $_rt_source"
@@ -8534,7 +8543,7 @@ _rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, 
 }
 _rt_keep() {     # bash that makes another shell like this one; behind `return`, what is as at the start of the script
   local _rt_text _rt_same=
-  builtin printf 'cd -- %q\nunset OLDPWD\n' "$PWD"
+  builtin printf 'cd -- %q || exit\nunset OLDPWD\n' "$PWD"
   _rt_write_settings
   if [[ $_rt_text == "$_rt_first_settings" ]]; then
     _rt_same=$_rt_text
@@ -8640,8 +8649,10 @@ _rt_end() {
   if [[ $BASHPID == "$_rt_shell" ]]; then
     for _rt_n in TERM INT HUP; do
       trap -p "$_rt_n" >|"$_rt_folder/traps"           # a signal that comes sooner ends it: no fork before
-      [[ -s $_rt_folder/traps ]] ||                    # the rest of its EXIT trap is to run
+      [[ -s $_rt_folder/traps ]] || {                  # the rest of its EXIT trap is to run
         trap "_rt_signal=$_rt_n" "$_rt_n"
+        _rt_heard+=("$_rt_n")
+      }
     done
     [[ -o posix ]] || declare -F exit >/dev/null || _rt_ours=1
     [[ ! $_rt_ours ]] || exit() { _rt_leave "${1-$?}"; }
@@ -8664,6 +8675,8 @@ _rt_leave() {    # ends a script that has come to its end already, which bash do
 }
 _rt_leave_as() { # an `exit` without a status has this one in its EXIT trap, in which bash would take that of our hook
   _rt_left=$1
+  [[ ! $_rt_heard ]] || trap - "${_rt_heard[@]}"     # the EXIT trap may end the shell by a signal
+  _rt_heard=()
   [[ ! $_rt_ours ]] || exit() { { builtin exit "${1-$_rt_left}"; } 2>/dev/null; }
 }
 _rt_read_trap() {     # the commands of a trap, from what `trap -p` says, in _rt_text; in POSIX mode it says `-` of none
@@ -8996,7 +9009,7 @@ def read_state(path: str) -> Dict[str, str]:
         setting = re.match(r"cd\b|umask\b|shopt -[su] (\w+)|set [-+]o (\w+)", line)
         if setting is not None:
             name = ["", line.split(" ")[0], *filter(None, setting.groups())]
-            state[" ".join(name)] = line
+            state[" ".join(name)] = line.replace(" || exit", "")  # a test's; the script goes on
         elif line.startswith("_rt_late="):
             state[" functions"] = line
         elif line.startswith("set --"):

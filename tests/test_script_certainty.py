@@ -21,6 +21,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 from typing import AbstractSet, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from run_tests import shell_status
 from tests.support import compiled_runner
 from tests.test_script_equivalence import BLOCK, ENOUGH, WORKERS, EquivalenceCase, diff, tree_of
 
@@ -312,7 +313,8 @@ class ScriptCertainty(EquivalenceCase):
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             out = process.communicate()[0] + b"\nIT HANGS\n"
-        ran = Trace(process.returncode, REMARK.sub(b"", out.replace(os.fsencode(root), b"/ROOT")), tree_of(work))
+        text = REMARK.sub(b"", out.replace(os.fsencode(root), b"/ROOT"))
+        ran = Trace(shell_status(process.returncode), text, tree_of(work))
         shutil.rmtree(root, ignore_errors=True)
         return ran
 
@@ -726,6 +728,12 @@ a='b[$?]' b=(0 7 7 7)⏎pytest a --exit=3 || { RET=1; [ x = y ]; }⏎exit $((a))
 t=("pytest a" "pytest b --exit=2") n=0⏎while [ $n -lt 2 ]; do eval "${t[n++]}" || RET=1; done⏎exit $RET
 a=(3 0) i=0⏎pytest a || F=1⏎exit ${a[i++]}
 trap 'R=$?; ./log "@ $R"' ERR⏎printf 'echo "$*"' >log⏎chmod +x log⏎pytest a --exit=1⏎pytest b⏎exit $R
+export X⏎f() { local X=$1; bash -c '[ "$X" != bad ]' tests/x; }⏎«H»f bad || test_fail bad⏎exit $RET
+mkdir d⏎cd d⏎printf '[ ! -e d ]' >../test_x⏎chmod +x ../test_x⏎rm -r ../d⏎../test_x || R=1⏎exit $R
+mkdir d e⏎ln -s d f⏎cd f⏎printf 'exit 1' >test_x⏎: >../e/test_x⏎chmod +x test_x ../e/*⏎ln -sfn e ../f⏎
+./test_x || R=1⏎exit $R
+trap 'kill 0' EXIT⏎pytest a || R=1⏎exit $R ¦ trap 'kill -HUP $$; echo "@ x"' EXIT⏎pytest a⏎pytest b --exit=1
+pytest a --exit=1 || N=`expr ${N:-0} + 1`⏎pytest b⏎for i in `seq 1 $N`; do pytest c --exit=1 || N=$((N+2)); done⏎exit $N
 """
 
 
