@@ -426,7 +426,7 @@ class Test(NamedTuple):
     timeout: Optional[float]  # seconds; None or 0: no limit
     junit: Optional[str]  # absolute path of the JUnit file that it writes
     announces: bool  # `Error: sub-test failed` is part of what its line prints
-    is_pytest: bool = False  # by the runner: it writes its JUnit file, or has died
+    is_pytest: bool = False  # it writes its JUnit file, or has died
     origin: str = ""  # its label without the number of its run
 
     @property
@@ -629,6 +629,7 @@ INFALLIBLE = PRINTS | names_in(
 ERREXIT = "e|o errexit"  # the option of `set`
 NOT_FOLDERS = names_in("eval exec command builtin time trap type let coproc source")
 RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
+PYTEST = r"(?:.*\s-m |(?:\S*/)?)(?:pytest|py\.test)\s(?!.*(?:&&|;))"  # that moves its JUnit file nowhere
 WAITS = r"^(?:[^'\"]*[;&|{]\s*)?wait(?=[\s;&|]|$)"
 PREPARES = r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip)([\s;]|$)"
 SEVERAL_GPUS = (
@@ -1011,7 +1012,7 @@ def stops_on_failure(nodes: Nodes) -> bool:
     """Whether a handler in some commands ends the shell: `a || exit 1`."""
     left = ""
     for node in nodes:
-        if node.before == "||" and left not in HARMLESS:
+        if node.before == "||" and left not in HARMLESS | {"tee"}:
             ends = [each for each in walk([node]) if each.name in ENDS]
             if any(command_can_fail(each, "") for each in ends):
                 return True
@@ -1024,6 +1025,12 @@ def stops_on_failure(nodes: Nodes) -> bool:
 def hides_failures(nodes: Nodes, said: str) -> bool:
     """Whether a command passes whatever its parts do, other than by an explicit `|| true`."""
     last = nodes[-1]
+    # What comes before `&&` is there to prepare the rest.
+    parts = [nodes[at:] for at in range(1, len(nodes)) if nodes[at].before == "&&"][-1:]
+    if last.kind in ("(", "{"):
+        parts += last.bodies
+    if any(hides_failures(part, said) for part in parts):
+        return True
     is_wish = last.before == "||" and last.name in ("true", ":")
     if is_wish or can_fail(nodes, said) or stops_on_failure(nodes):
         return False
@@ -2105,7 +2112,7 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
         timeout,
         junit,
         line.is_handled or line.is_target,
-        line.is_target,
+        line.is_target or bool(junit and re.match(PYTEST, line.body)),
         label,
     )
 
@@ -9895,7 +9902,9 @@ class ScriptRun(Run):
         if line.attributes.gpus is None:  # CUDA leaves out what is not there
             gpus = max(test.gpus, asks_for_several(line, self.options, words))
             test = test._replace(gpus=min(gpus, max(there, 1)))
-        return self.host.fitted(test._replace(announces=False), self.options)
+        # As under bash, one passes by its status alone.
+        test = test._replace(announces=False, is_pytest=False)
+        return self.host.fitted(test, self.options)
 
     def test_of(self, line: TestLine, site: Site, said: State, words: str) -> Test:
         """A test whose shell, where it calls a function, says what it is like before and after. Raises OSError.

@@ -65,7 +65,7 @@ ALWAYS_PASS = [
     "if a; then echo yes; else echo no; fi", "case $A in b) a || RET=1;; esac", "[ -d b ] || echo no",
     "cd b || echo no",
     "a || if true; then RET=1; fi", "f() { a; }; f || RET=1", "a || b || RET=1", "a && b || RET=1", "a & wait",
-    "a & echo b",
+    "a & echo b", "cd b && { a || RET=1; }", "(cd b && a | tee c)", "a | tee b || exit 1",
 ]
 MAY_FAIL = [
     "a || true", "a || :", "a || b || true", "(a) || true",      # a wish
@@ -392,7 +392,7 @@ class Kinds(ParseCase):
         self.assert_mistakes((command, told) for command in ALWAYS_PASS)
 
     def test_tee_hides_the_status_of_a_test(self) -> None:
-        commands = ["a 2>&1 | tee log", "a |& tee -a log", "a | tee log || test_fail b", "test_x.py | tee log"]
+        commands = ["a 2>&1 | tee log", "a |& tee -a log", "a | tee log || test_fail b", "cd b && a | tee log"]
         self.assert_mistakes((command, "the status of `| tee` hides that of the test") for command in commands)
         self.assertEqual(len(self.parse(lines(["set -euo pipefail", *commands]))), 4)
         for elsewhere in ("# pipefail", "set -o pipefail\nset +o pipefail"):

@@ -373,7 +373,8 @@ class StandInTest(RecordCase):
         text = "".join(f"bash -c '{does}' --junitxml={path} #: label={path} {attributes}\n"
                        for path, does, attributes, _, _ in cases)
         ran = self.run_list(text + "bash -c 'echo \"$TOLD\" >told.xml; exit 1' --junitxml=told.xml\nfalse\n"
-                            "bash -c 'echo \"<own/>\" >fine.xml' --junitxml=fine.xml\n", env={"TOLD": told})
+                            "bash -c 'echo \"<own/>\" >fine.xml' --junitxml=fine.xml\n"
+                            "pytest() { :; }\npytest x.py --junitxml=gone.xml\n", env={"TOLD": told})
         self.assertEqual(ran.code, 1)
         self.assertEqual((ran.read("told.xml"), ran.read("fine.xml")), (told + "\n", "<own/>\n"))
         self.assertEqual([name for name in os.listdir(ran.path("logs")) if name.endswith(".xml")], [])
@@ -384,6 +385,7 @@ class StandInTest(RecordCase):
                 self.assertEqual(said, [("system-out" if verdict == "passed" else "error", f"{verdict}; {why}")])
                 told = f"\npassed without its JUnit file ({why[18:]}): {path}\n"
                 self.assertEqual((case.get("name"), told in ran.text), (path, verdict == "passed"))
+        self.assertIn(f"gone.xml on GPU 0 [failed, exit 0, {missing}", ran.text.replace("GPU 1", "GPU 0"))
         self.assertTrue((self.case_of(ran, "dead.xml").findtext("error") or "").startswith("last words\n"))
 
     def test_what_cannot_be_read_or_replaced_stops_nothing(self) -> None:
