@@ -7361,12 +7361,12 @@ TEST_FILE = (
     + NO_TEST
     + r"\S|test_\S|"
     + NO_TEST
-    + r"(?:(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)))"
+    + r"(?:(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)|\S*/\S*[a-z]Tests?(?: |$)))"
 )
 MODULE = r"-m (?:pytest|unittest)(?: |$)"
 LOOKS_LIKE_TEST = (
     r"(?:(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)|\$\{?(?:PYTEST|TORCHRUN|MPIRUN)\}?)(?: |$)"
-    rf"|(?:\S*/)?(?:python[\d.]*|\$\{{?PY\S*|bash|sh) (?:(?:.* )?{MODULE}"
+    rf"|(?:\S*/)?(?:python[\d.]*|\$\{{?(?:PY|py)\S*|bash|sh) (?:(?:.* )?{MODULE}"
     rf"|(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?:.* )?|-m (?:torch|coverage)\S* (?:.* )?)?{TEST_FILE})"
     rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|{TEST_FILE}"
 )

@@ -429,10 +429,12 @@ class FeatureTest(ScriptCase):
                 ["x:12:runs ahead", '$(c):13:its handler calls c', "y:14:it ends a pipeline",
                  "z:17:`#: one-by-one`"],
             lines("pytest a", "pip install pytest", "$PYTHON -m pytest b || exit 1", "ctest | tee log",
-                  "if tests/run.sh; then c; fi", "timeout 5m torchrun d", "cd tests", "/x/test_e"): [
+                  "if tests/run.sh; then c; fi", "timeout 5m torchrun d", "cd tests", "/x/test_e",
+                  "$py_version -m pytest f", "bin/someTests"): [
                 "pytest a:1:runs ahead", "$PYTHON -m pytest b:3:runs ahead",
                 "ctest:4:runs ahead",
-                "tests/run.sh:5:it follows `if`", "timeout 5m torchrun d:6:runs ahead", "/x/test_e:8:runs ahead"],
+                "tests/run.sh:5:it follows `if`", "timeout 5m torchrun d:6:runs ahead", "/x/test_e:8:runs ahead",
+                "$py_version -m pytest f:9:runs ahead", "bin/someTests:10:runs ahead"],
             lines("set -eu", "test_f() {", '  pytest "${A}/$B" #: timeout=5m', "}", "trap 'R=1' ERR",
                   "test_f || exit 1"): [
                 'pytest "${A}/$B":3:runs ahead', "test_f:6:`set -eu` may keep it from running ahead"],
