@@ -629,6 +629,10 @@ INFALLIBLE = PRINTS | names_in(
 ERREXIT = "e|o errexit"  # the option of `set`
 NOT_FOLDERS = names_in("eval exec command builtin time trap type let coproc source")
 RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
+ALWAYS_PASSES = (
+    'this line passes even if its command fails; write `command || test_fail "label"`, or '
+    "`|| true` if that is meant"
+)
 PYTEST = r"(?:.*\s-m |(?:\S*/)?)(?:pytest|py\.test)\s(?!.*(?:&&|;))"  # that moves its JUnit file nowhere
 WAITS = r"^(?:[^'\"]*[;&|{]\s*)?wait(?=[\s;&|]|$)"
 PREPARES = r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip)([\s;]|$)"
@@ -1098,10 +1102,7 @@ def check_use(test: TestLine, nodes: Nodes, said: str) -> None:
                 "the status of `| tee` hides that of the test; leave it out, the log is kept anyway, or write "
                 "`set -o pipefail` above"
             )
-        raise BadValue(
-            'this line passes even if its command fails; write `command || test_fail "label"`, or '
-            "`|| true` if that is meant"
-        )
+        raise BadValue(ALWAYS_PASSES)
 
 
 def junit_word(words: Sequence[str]) -> str:
@@ -1130,6 +1131,7 @@ class TestLine(NamedTuple):
     is_target: bool = False  # pytest runs it
     # The runner says the name to pytest, and one without a folder is in the log dir, as run_test has it.
     in_log_dir: bool = False
+    said: str = ""  # what `set` says above it
     unheard: str = ""  # a program of it whose failure no status shows
     barrier: int = 0  # how many `wait` stand above it
     shell: Snapshot = Snapshot("", None)  # from which it starts
@@ -1526,6 +1528,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         junit=junit_word([token.text for token in inner_command(first).words]),
         is_handled=is_handled,
         is_target=re.search(r"\.py(::|$)", first.name) is not None,
+        said=parsed.said,
         barrier=parsed.waits,
     )
     test = with_mask(test, prefix)
@@ -1765,6 +1768,8 @@ _rt_test() {     # its line, its words as bash has them, the positional paramete
     if [[ $_rt_text != "$_rt_base" ]]; then
       _rt_path=$_rt_folder/$((++_rt_count))
       builtin printf '%s' "$_rt_text" >|"$_rt_path"
+      IFS= builtin read -r -d '' _rt_text <"$_rt_folder/late"
+      builtin printf '%s' "$_rt_text" >|"$_rt_path.functions"
     fi
   fi
   {
@@ -1949,8 +1954,45 @@ def read_answers(
                     "the environment is too large for any program; export less above this line",
                 )
             shell = shell._replace(directory=directory)
+            if shell.prelude and calls_hide_failures(test, read_functions(shell.prelude)):
+                parsed.complain(test.line, ALWAYS_PASSES)
             yield test.expanded(shell, preface, values)
             preface = b""
+
+
+@functools.lru_cache(maxsize=1)
+def read_functions(prelude: str) -> Dict[str, List[List[Node]]]:
+    """What the functions of a snapshot may end with, by name: their commands, and each `return` and `exit` in them.
+
+    Raises OSError.
+    """
+    functions = {}
+    with open(f"{prelude}.functions", "rb") as file:
+        text = to_text(file.read())
+    for node in Reader(text).nodes:
+        if node.kind == "function":
+            ends = [[each] for each in walk(node.parts()) if each.name in ENDS]
+            functions[node.words[0].text] = [*node.bodies, *ends]
+    return functions
+
+
+def calls_hide_failures(test: TestLine, functions: Mapping[str, List[List[Node]]]) -> bool:
+    """Whether a test passes whatever its parts do, since the functions that it calls do."""
+    if functions.keys().isdisjoint(re.findall(r"[^\s;&|(){}]+", test.body)):
+        return False
+    nodes = Reader(test.body).nodes
+    with suppress(RecursionError):  # two that call each other
+        put_in(functions, nodes)
+        return hides_failures(nodes, test.said)
+    return False
+
+
+def put_in(functions: Mapping[str, List[List[Node]]], nodes: Nodes) -> None:
+    """Put what functions may end with in place of their calls."""
+    for node in walk(nodes):
+        if not node.kind and node.name in functions:
+            node.kind = "call"
+            node.bodies = functions[node.name]
 
 
 def said_last(printed: bytes) -> str:

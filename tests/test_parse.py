@@ -391,6 +391,16 @@ class Kinds(ParseCase):
         told = 'this line passes even if its command fails; write `command || test_fail "label"`, or `|| true`'
         self.assert_mistakes((command, told) for command in ALWAYS_PASS)
 
+    def test_functions_that_always_pass(self) -> None:
+        """Those of a file that the list sources, too. One that can fail, by its last command or before, is fine."""
+        self.write("lib.sh", 'note() { FAILED="$FAILED $1"; }\nrun() { "$@" || note "$*"; }\n')
+        for command in ("run a", "a || note a", "run a || test_fail a", "(run a)", "b && run a", "counted a"):
+            text = f'source ./lib.sh\ncounted() {{ "$@"; RET=$((RET | $?)); }}\n{command}\n'
+            self.assert_mistake(text, 3, "this line passes even if its command fails")
+        for body in ("a || { note; return 1; }", "a; local rc=$?; note; return $rc", "if ! a; then exit 3; fi; note",
+                     "note", "f; a || f"):
+            self.assertEqual(len(self.parse(f"source ./lib.sh\nf() {{ {body}; }}\nf\nb || true\n")), 2)
+
     def test_tee_hides_the_status_of_a_test(self) -> None:
         commands = ["a 2>&1 | tee log", "a |& tee -a log", "a | tee log || test_fail b", "cd b && a | tee log"]
         self.assert_mistakes((command, "the status of `| tee` hides that of the test") for command in commands)
@@ -1007,7 +1017,7 @@ class Messages(ParseCase):
 
     def test_lines_of_functions(self) -> None:
         """Bash before 5.3 calls the file of a function `environment` that it has not read from one."""
-        tests = self.parse("\nf() {\n  nosuch_1\n  echo $LINENO\n}\nf\nexport A=1\nf; nosuch_2\n")
+        tests = self.parse("\nf() {\n  nosuch_1\n  echo $LINENO; return\n}\nf\nexport A=1\nf; nosuch_2\n")
         in_f = "(environment|tests.txt): line 3: nosuch_1: command not found\n4\n"
         last = "tests.txt: line 8: nosuch_2: command not found\n"
         self.assertRegex("".join(map(self.output, tests)), rf"\A{in_f}{in_f}{last}\Z")
