@@ -7090,6 +7090,8 @@ def report_nothing(selection: Selection, options: Options, trace: Trace) -> int:
     ):
         warn(f"nothing to run: {why}")
         return EXIT_NOTHING
+    if not options.list:  # `failures` and --junit are not those of a run before
+        Record(options, "").summarise((), 0.0)
     trace.line(f"Shard {options.shard} is empty: {why}")
     return trace.exit_code(EXIT_OK)
 
@@ -7127,14 +7129,20 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
 
 
 def check_outputs(tests: Iterable[Test], options: Options) -> None:
-    """Raises UsageError where --junit or --journal names a file that the run or one of its tests writes besides."""
-    if not (options.junit or options.journal):
+    """Raises UsageError where --junit, --journal or a list is a file that the run or one of its tests writes besides."""
+    log_dir = os.path.realpath(options.log_dir)
+    lists = [
+        name for name in options.lists if os.path.dirname(os.path.realpath(name)) == log_dir
+    ]
+    if not (options.junit or options.journal or lists):
         return
-    asked = {"--journal": journal_path(options), "--junit": options.junit}
+    asked = [("--journal", journal_path(options)), ("--junit", options.junit)]
+    asked += [("list", name) for name in lists]
     logs = [os.path.join(options.log_dir, f"{test.stem}.log") for test in tests]
-    names = [*logs, failures_path(options), *(test.junit for test in tests if test.junit)]
-    written = set(map(os.path.realpath, names))
-    for option, path in asked.items():
+    names = [*logs, failures_path(options), deferred_path(options)]
+    names += [test.junit or "" for test in tests]
+    written = set(map(os.path.realpath, filter(None, names)))
+    for option, path in asked:
         if path and os.path.realpath(path) in written:
             raise UsageError(
                 f"{option} {path}: the run writes this file besides; name another one"

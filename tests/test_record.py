@@ -335,6 +335,11 @@ class PlacesTest(RecordCase):
                 self.assertEqual((ran.code, ran.out), (2, b""))
                 self.assertEqual(ran.err, f"run_tests.py: error: {option} {path}: the run writes this file besides; "
                                           "name another one\n")
+        for name in ("logs/failures", "logs/x.log"):
+            ran = self.run_list("true #: label=x\n", name=name)
+            self.assertEqual((ran.code, ran.err, ran.read(name)), (
+                2, f"run_tests.py: error: list {name}: the run writes this file besides; name another one\n",
+                "true #: label=x\n"))
 
 
 class StandInTest(RecordCase):

@@ -216,12 +216,16 @@ class Shards(SelectionCase):
         self.assertEqual((start["shard"], len(start["selected"]), len(start["left_out"])), ("2/2", 1, 2))
 
     def test_an_empty_one_is_no_mistake(self) -> None:
-        for arguments in ([], ["--list"]):
+        """Its records are its own, not those of a run before."""
+        self.write("logs/failures", "old\n")
+        for arguments in (["--list"], ["--junit", "sum.xml"]):
             with self.subTest(arguments):
                 ran = self.run_list("true\n", "--shard", "3/5", *arguments)
                 self.assertEqual((ran.code, ran.err), (0, ""))
                 self.assertRegex(ran.text, r"^Shard 3/5 is empty: Selected 0 of 1 test \(0.0 %\); "
                                            r"left out 1 by --shard 3/5 \(plan [0-9a-f]{6}\)\n$")
+                self.assertEqual(ran.failures(), ["old"] * ("--list" in arguments))
+        self.assertIn('tests="0"', ran.read("sum.xml"))
 
     def test_auto(self) -> None:
         env = {"CIRCLE_NODE_INDEX": "0", "CIRCLE_NODE_TOTAL": "2"}
