@@ -5214,6 +5214,8 @@ class Record:
         if test.junit and (result.junit_fault or never_ran):
             is_ours = os.path.dirname(test.junit) == os.path.abspath(self.log_dir)
             try:
+                if never_ran or result.junit_fault == STALE:
+                    check_kind(test.junit, b"<\xef", "XML file")
                 write_xml(test.junit, stand_in_junit(result, self.tail(result)), is_ours)
             except OSError as error:  # the verdict is in the journal already
                 warn(
@@ -7129,7 +7131,7 @@ def choose(tests: Sequence[Test], options: Options) -> Selection:
 
 
 def check_outputs(tests: Iterable[Test], options: Options) -> None:
-    """Raises UsageError where --junit, --journal or a list is a file that the run or one of its tests writes besides."""
+    """Raises UsageError where --junit, --journal or a list is what the run, or one of its tests, writes besides."""
     log_dir = os.path.realpath(options.log_dir)
     lists = [
         name for name in options.lists if os.path.dirname(os.path.realpath(name)) == log_dir

@@ -396,6 +396,7 @@ class StandInTest(RecordCase):
     def test_what_cannot_be_read_or_replaced_stops_nothing(self) -> None:
         """An unknown encoding, and in the file's place a folder, a FIFO, a device, of before or by the test."""
         self.write("x.xml", '<?xml version="1.0" encoding="shift_jis"?><testsuites/>')
+        self.write("own.txt", "a list\n")
         self.place("pipe.xml")
         self.place("device.xml", device=True)
         for gpus in ("0", "0,1"):
@@ -406,13 +407,15 @@ class StandInTest(RecordCase):
                     bash -c 'rm -f late.xml; mkfifo late.xml' --junitxml=late.xml  #: label=c
                     false --junitxml=pipe.xml                                #: label=d
                     false --junitxml=device.xml                              #: label=e
+                    true --junitxml=own.txt                                  #: label=f
                 """, "--log-dir", f"logs{gpus}", gpus=gpus)
                 outcomes = [end["outcome"] for end in ran.journal("test_end", f"logs{gpus}/run_tests.jsonl")]
-                self.assertEqual((ran.code, sorted(outcomes)), (1, ["failed"] * 2 + ["passed"] * 3), ran.text)
+                self.assertEqual((ran.code, sorted(outcomes)), (1, ["failed"] * 2 + ["passed"] * 4), ran.text)
                 for line in ran.err.splitlines():
-                    self.assertRegex(line, r"^run_tests.py: cannot write .*(folder|late).xml \(.*\); .* no JUnit file$|"
-                                           r"^tests.txt:\d: [abc] passed without its JUnit file \(")
+                    self.assertRegex(line, r"^run_tests.py: cannot write .*(folder|late|own)\.\w+ \(.*\); .* file$|"
+                                           r"^tests.txt:\d: [abcf] passed without its JUnit file \(")
                 self.assertEqual(self.kinds("folder.xml", "late.xml", "pipe.xml", "device.xml"), "dppc")
+                self.assertEqual(ran.read("own.txt"), "a list\n")
 
     def test_any_log_fits_into_it(self) -> None:
         size = run_tests.TAIL_BYTES
