@@ -4750,6 +4750,8 @@ class Host:
         if exported is not None:
             environment = {**exported, **self.environment}
             directory = test.shell.directory
+            if b"BASH_ENV" in environment:  # the list's bash has read it, and this one need not
+                own["BASH_ENV"] = to_text(environment.pop(b"BASH_ENV"))
         port = str(self.port_of(slot, self.slots))
         defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
         if self.has_line_0:

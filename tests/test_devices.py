@@ -970,6 +970,9 @@ class EnvironmentTest(DeviceCase):
         exports = "".join(f"export {name}={value}\n" for name, value in own.items())
         ran = self.run_list(f"{exports}{self.look(*own)} #: label=a\ntrue\n", "--log-dir", "logs")
         self.assertEqual(self.seen(ran, "a"), own)
+        path = self.write("env.sh", "export A=9\n")
+        ran = self.run_list("export A=7\n[ $A$BASH_ENV = 7$PWD/env.sh ] #: label=a\n", env={"BASH_ENV": path})
+        self.assertEqual(ran.code, 0, ran.text)
 
     def test_a_test_alone(self) -> None:
         ran = self.run_list(f"{self.look(*self.NAMES)} || test_fail \"caf\u00e9 'x' #1\"\n" * 2, "--log-dir", "logs",
