@@ -3497,6 +3497,7 @@ class Schedule:
     is_overdue = False  # it has
     stopped = False  # no test starts any more
     poll_at = math.inf  # when to look again at GPUs that other runners hold
+    now = -math.inf  # the time of the last event
 
     def __init__(self, tests: Tests, pool: Pool, options: Options) -> None:
         self.pool = pool
@@ -3545,6 +3546,7 @@ class Schedule:
         """Take in one event; returns what to do now, in order."""
         if isinstance(event, (ShellEnded, Exited, Broken)) and event.test not in self.running:
             return []  # it was abandoned
+        self.now = event.at
         respond = getattr(self, "on_" + type(event).__name__.lower())  # `on_exited` to Exited
         actions = respond(event)
         # Open barriers above which all tests have ended.
@@ -3553,7 +3555,7 @@ class Schedule:
             for test in self.waiting:
                 if test.barrier == self.floor:
                     self.line_up(test)
-        return actions + self.start_waiting(event.at)
+        return actions + self.start_waiting()
 
     def on_begin(self, event: Begin) -> Actions:
         actions: Actions = []
@@ -3561,10 +3563,10 @@ class Schedule:
         is_missed = any(test.gpus for test in self.waiting)
         has_others = len(event.sick) < self.pool.size
         if is_missed or has_others:
-            actions = self.quarantine(event.sick, event.at)
+            actions = self.quarantine(event.sick)
         if self.options.deadline:  # half of a short one is for the tests
             reserve = min(self.options.grace + STACKS_S + REPORT_S, self.options.deadline / 2)
-            self.end_at = event.at + self.options.deadline - reserve
+            self.end_at = self.now + self.options.deadline - reserve
         return actions + self.refuse_unrunnable()
 
     def on_submit(self, event: Submit) -> Actions:
@@ -3620,9 +3622,9 @@ class Schedule:
             result = as_known(result, self.options.known_failures.get(test.origin, ""))
         elif result.outcome.is_excused():  # a skip on a broken GPU says nothing
             result = result._replace(outcome=Outcome.FAILED)
-        actions = self.quarantine(sick, event.at)
+        actions = self.quarantine(sick)
         if self.is_machine_wide(result):
-            actions += self.fail(f"{result.cause.text}, on every GPU", event.at)
+            actions += self.fail(f"{result.cause.text}, on every GPU")
         if (
             not result.outcome.can_be_retried()
             or self.stopped
@@ -3655,7 +3657,7 @@ class Schedule:
         ):
             yield Sick(result.lease.devices[0], f"{result.cause.text} in {result.test.label}")
 
-    def quarantine(self, sick: Iterable[Sick], at: float) -> Actions:
+    def quarantine(self, sick: Iterable[Sick]) -> Actions:
         """Put devices in quarantine, and conclude the tests that need more than are left."""
         actions: Actions = []
         for each in sick:
@@ -3667,11 +3669,11 @@ class Schedule:
         if actions and self.pool.size:
             actions += self.refuse_unrunnable()
         elif actions:
-            actions += self.fail("no usable GPU is left", at)
+            actions += self.fail("no usable GPU is left")
         return actions
 
     def on_lost(self, event: Lost) -> Actions:
-        return self.quarantine(event.sick, event.at)
+        return self.quarantine(event.sick)
 
     def is_machine_wide(self, result: Result) -> bool:
         """Whether one cause, the machine's, has now ended two tests in a row or more, and one on every GPU."""
@@ -3693,40 +3695,39 @@ class Schedule:
 
     def on_broken(self, event: Broken) -> Actions:
         result = self.free(event.test).result(Outcome.NOT_RUN, reason=event.reason)
-        return self.conclude(result) + self.fail(event.reason, event.at)
+        return self.conclude(result) + self.fail(event.reason)
 
-    def fail(self, why: str, at: float) -> Actions:
+    def fail(self, why: str) -> Actions:
         """The machine cannot go on: end what runs, start nothing more."""
         self.failure = self.failure or why
-        return self.end_running(signal.SIGTERM, at)
+        return self.end_running(signal.SIGTERM)
 
     def on_interrupt(self, event: Interrupt) -> Actions:
         """The first signal goes to the tests, a further one kills them."""
         self.interrupts.append(event.signum)
         signum = signal.SIGKILL if len(self.interrupts) > 1 else event.signum
-        return self.end_running(signum, event.at)
+        return self.end_running(signum)
 
-    def on_tick(self, event: Tick) -> Actions:
-        at = event.at
-        if at >= self.end_at:
+    def on_tick(self, _event: Tick) -> Actions:
+        if self.now >= self.end_at:
             self.grace = min(self.grace, (self.options.deadline or 0) / 4)
             self.end_at = math.inf
             self.is_overdue = True
-            return self.end_running(signal.SIGTERM, at, "--deadline ends the run")
+            return self.end_running(signal.SIGTERM, "--deadline ends the run")
         actions = []
-        while self.deadline() <= at and self.alarms and self.alarms[0][0] <= at:
-            actions += self.on_alarm(heapq.heappop(self.alarms)[2], at)
+        while self.deadline() <= self.now and self.alarms and self.alarms[0][0] <= self.now:
+            actions += self.on_alarm(heapq.heappop(self.alarms)[2])
         return actions
 
-    def on_alarm(self, attempt: Attempt, at: float) -> Actions:
+    def on_alarm(self, attempt: Attempt) -> Actions:
         """An attempt has to be announced, or has had its time."""
         test = attempt.test
-        if attempt.deadline > at:
-            attempt.slow_at = at + (self.options.slow or math.inf)
+        if attempt.deadline > self.now:
+            attempt.slow_at = self.now + (self.options.slow or math.inf)
             self.watch(attempt)
-            return [Announce(test, at - attempt.began)]
+            return [Announce(test, self.now - attempt.began)]
         if attempt.sent == signal.SIGKILL:
-            return self.abandon(attempt, at)
+            return self.abandon(attempt)
         signum = signal.SIGKILL
         why = ""
         if attempt.ending is None:
@@ -3734,14 +3735,14 @@ class Schedule:
             why = f"did not end in {test.timeout:g}s"
         elif attempt.ending is Outcome.TIMEOUT:
             why = f"did not end by SIGTERM in {self.grace:g}s"
-        return [self.end(attempt, Outcome.TIMEOUT, signum, at, why)]
+        return [self.end(attempt, Outcome.TIMEOUT, signum, why)]
 
-    def abandon(self, attempt: Attempt, at: float) -> Actions:
+    def abandon(self, attempt: Attempt) -> Actions:
         """Go on without the GPUs of a test that cannot be killed."""
         self.free(attempt.test)
         result = attempt.result(
             attempt.ending or Outcome.TIMEOUT,
-            seconds=at - attempt.began,
+            seconds=self.now - attempt.began,
             status=-signal.SIGKILL,
             reason="cannot be killed",
             junit_fault="left open",
@@ -3751,25 +3752,23 @@ class Schedule:
             Sick(device, f"{attempt.test.label} cannot be killed")
             for device in attempt.lease.devices
         ]
-        return [Abandon(attempt), *self.quarantine(sick, at), *self.conclude(result)]
+        return [Abandon(attempt), *self.quarantine(sick), *self.conclude(result)]
 
-    def end_running(self, signum: int, at: float, stacks: str = "") -> Actions:
+    def end_running(self, signum: int, stacks: str = "") -> Actions:
         """Start nothing more, and end what runs."""
         return self.stop() + [
-            self.end(attempt, Outcome.INTERRUPTED, signum, at, stacks)
+            self.end(attempt, Outcome.INTERRUPTED, signum, stacks)
             for attempt in self.running.values()
             if not attempt.is_gone
         ]
 
-    def end(
-        self, attempt: Attempt, outcome: Outcome, signum: int, at: float, stacks: str = ""
-    ) -> Action:
+    def end(self, attempt: Attempt, outcome: Outcome, signum: int, stacks: str = "") -> Action:
         """One signal to one test, whose first outcome counts; SIGKILL follows after the grace period."""
         attempt.ending = attempt.ending or outcome
         attempt.sent = signum
-        attempt.deadline = at + STUCK_S
+        attempt.deadline = self.now + STUCK_S
         if signum != signal.SIGKILL:
-            attempt.deadline = at + self.grace + STACKS_S * bool(stacks)
+            attempt.deadline = self.now + self.grace + STACKS_S * bool(stacks)
         attempt.slow_at = math.inf
         self.watch(attempt)
         return Kill(attempt, signum, stacks)
@@ -3825,7 +3824,7 @@ class Schedule:
             line = self.lines.setdefault((test.gpus, test.attributes.lock), [])
             heapq.heappush(line, (self.rank[test], test))
 
-    def start_waiting(self, at: float) -> Actions:
+    def start_waiting(self) -> Actions:
         """Start every test that may start now, the first in starting order first."""
         actions = []
         self.pool.was_locked_out = False
@@ -3838,15 +3837,15 @@ class Schedule:
             if not self.pool.has_room(need[0]) or not self.locked.isdisjoint(need[1]):
                 continue
             if test in self.waiting:
-                actions += self.start(test, at)
+                actions += self.start(test)
             if test not in self.waiting:  # it has started, or been concluded
                 heapq.heappop(line)
                 if line:
                     heapq.heappush(first, (line[0][0], need))
-        self.poll_at = at + LOCK_POLL_S if self.pool.was_locked_out else math.inf
+        self.poll_at = self.now + LOCK_POLL_S if self.pool.was_locked_out else math.inf
         return actions
 
-    def start(self, test: Test, at: float) -> Actions:
+    def start(self, test: Test) -> Actions:
         """Start a test, if there is room for it: a retry on other GPUs than before, if it can."""
         before = self.results.get(test, [])
         lease = None
@@ -3857,9 +3856,9 @@ class Schedule:
             return []
         del self.waiting[test]
         self.locked.update(test.attributes.lock)
-        attempt = self.running[test] = Attempt(test, lease, len(before) + 1, at)
-        attempt.deadline = at + (test.timeout or math.inf)
-        attempt.slow_at = at + (self.options.slow or math.inf)
+        attempt = self.running[test] = Attempt(test, lease, len(before) + 1, self.now)
+        attempt.deadline = self.now + (test.timeout or math.inf)
+        attempt.slow_at = self.now + (self.options.slow or math.inf)
         self.watch(attempt)
         return [Launch(attempt)]
 
