@@ -9022,13 +9022,16 @@ class Handed(NamedTuple):
     names: Collection[str]  # paths of files that it writes or runs
 
 
+Settings = Mapping[str, str]  # the state of a shell: by name, bash that sets it
+
+
 class Reaction(NamedTuple):
     """What the script does about a failure, while it does."""
 
     handed: Handed
     status: int  # of the test
-    now: Mapping[str, str]  # the state of its shell, which has run ahead
-    then: Mapping[str, str]  # the state in which it reacts
+    now: Settings  # the state of its shell, which has run ahead
+    then: Settings  # the state in which it reacts
     borrowed: Collection[str]  # what has been changed back for it
 
 
@@ -9051,7 +9054,7 @@ NOT_KEPT = names_in("OLDPWD DIRSTACK") | {reader.variable for reader in READERS}
 INDIRECT = rf"\$\{{!{NAME}\}}|(?:declare|local|typeset) -\w*n"  # names that stand in variables
 
 
-def read_state(path: str) -> Dict[str, str]:
+def read_state(path: str) -> Settings:
     """The state of a shell, from its snapshot: by name, bash that sets it.
 
     Names that begin with a blank are not those of variables: ` cd`, ` umask`, ` shopt X`, ` set X`, ` functions` and
@@ -9085,21 +9088,19 @@ def read_state(path: str) -> Dict[str, str]:
 kept_state = functools.lru_cache(maxsize=1)(read_state)
 
 
-def different(state: Mapping[str, str], other: Mapping[str, str]) -> Set[str]:
+def different(state: Settings, other: Settings) -> Set[str]:
     """The names that are not the same in two states."""
     return {name for name, _ in state.items() ^ other.items()} - OWN_LIFE
 
 
-def mixed(
-    state: Mapping[str, str], other: Mapping[str, str], names: Container[str]
-) -> Dict[str, str]:
+def mixed(state: Settings, other: Settings, names: Container[str]) -> Settings:
     """A state with these names as in another one."""
     kept = {name: text for name, text in state.items() if name not in names}
     taken = {name: text for name, text in other.items() if name in names}
     return {**kept, **taken}
 
 
-def with_attribute(letter: str, names: Iterable[str], *states: Mapping[str, str]) -> Set[str]:
+def with_attribute(letter: str, names: Iterable[str], *states: Settings) -> Set[str]:
     """Those of these variables that have an attribute of `declare` in any of these states."""
     return {
         name
@@ -9229,7 +9230,7 @@ class Script:
                 return name
         return ""
 
-    def reach(self, text: str, state: Mapping[str, str], calls: bool = True) -> Set[str]:
+    def reach(self, text: str, state: Settings, calls: bool = True) -> Set[str]:
         """The names in some bash, in the functions that it `calls`, and in the values of its variables."""
         waiting = [text]
         reached: Set[str] = set()
@@ -9342,9 +9343,7 @@ class Certainty:
         # The same where it is less likely; it counts only where the script ends with 0.
         self.fears: List[str] = []
 
-    def wait(
-        self, ran: Sequence[str], handed: Sequence[Handed], state: Mapping[str, str]
-    ) -> None:
+    def wait(self, ran: Sequence[str], handed: Sequence[Handed], state: Settings) -> None:
         """The script waits, has run these commands since it waited before, and has handed these tests over."""
         self.ran = [command[2:] for command in ran if command.startswith("1:")]
         self.reacted = set()
@@ -9353,7 +9352,7 @@ class Certainty:
         self.seen = self.script.reach(text, state)
         self.is_indirect = re.search(INDIRECT, text) is not None
 
-    def begin(self, handed: Handed, now: Mapping[str, str], status: int) -> str:
+    def begin(self, handed: Handed, now: Settings, status: int) -> str:
         """Bash that reacts to a failure in the state that the shell had when it handed the test over.
 
         Variables that have changed since stand behind local ones meanwhile.
@@ -9382,9 +9381,7 @@ class Certainty:
         ]
         return "\n".join(lines)
 
-    def end(
-        self, after: Mapping[str, str], status: int, handed: Sequence[Handed]
-    ) -> Dict[str, str]:
+    def end(self, after: Settings, status: int, handed: Sequence[Handed]) -> Settings:
         """What a reaction has changed; returns the state of the shell without what was borrowed for it."""
         reaction = self.reaction
         assert reaction is not None
@@ -9411,7 +9408,7 @@ class Certainty:
         self,
         changed: Set[str],
         later: Sequence[Handed],
-        state: Mapping[str, str],
+        state: Settings,
         exported: Set[str],
     ) -> List[str]:
         """What has run ahead, `file:line:command`, and may have looked at what has changed.
