@@ -775,8 +775,8 @@ class Node:
         self.assigned: Tokens = []  # leading assignments
         self.words: Tokens = []  # other words; of a compound command those of its head
         self.redirects: Tokens = []  # operators and their words
-        self.conditions: List[List[Node]] = []  # of `if`, `while`, `until`
-        self.bodies: List[List[Node]] = []
+        self.conditions: List[Nodes] = []  # of `if`, `while`, `until`
+        self.bodies: List[Nodes] = []
 
     def parts(self) -> Iterator[Node]:
         """The commands right inside a compound one."""
@@ -4609,7 +4609,7 @@ class Host:
         # To look for a free port takes as long as to start a test: each slot keeps its own for the whole run.
         self.port_of = functools.lru_cache(maxsize=None)(free_port)
 
-    def make_pool(self, tests: Sequence[Test], options: Options) -> Pool:
+    def make_pool(self, tests: Tests, options: Options) -> Pool:
         """What there is to lease."""
         return make_pool(self.machine.devices, tests, options, self.locks)
 
@@ -6499,7 +6499,7 @@ def parse_known(path: str) -> Mapping[str, str]:
     return known
 
 
-def parse_message(text: str) -> Tuple[str, ...]:
+def parse_message(text: str) -> Words:
     """The words of all `[ci WORDS]` in a commit's message, case folded; `skip` is for the CI itself."""
     marked = re.findall(r"\[ci[\s:-]([^][]*)\]", text, re.IGNORECASE)
     words = re.split(r"[\s,]+", " ".join(marked).casefold())
@@ -7064,7 +7064,7 @@ def tell_unheeded(tests: Iterable[Test], heeded: Container[str]) -> None:
             )
 
 
-def slot_count(pool: Pool, tests: Sequence[Test]) -> int:
+def slot_count(pool: Pool, tests: Tests) -> int:
     """How many tests may run at once."""
     if pool.sequential:
         return 1
@@ -7109,7 +7109,7 @@ def open_stdout() -> BinaryIO:
     return open(sys.stdout.fileno(), "wb", closefd=False)
 
 
-def choose(tests: Sequence[Test], options: Options) -> Selection:
+def choose(tests: Tests, options: Options) -> Selection:
     """What runs, by the journals; warns where they are not what an option needs. Raises UsageError."""
     history = read_history(options)
     if options.rerun_failed and not history.runs:
@@ -7160,7 +7160,7 @@ def warn_of_unknown(option: str, labels: Iterable[str], tests: Iterable[Test]) -
         warn(f"{option}: {len(lost)} of its labels name no test here: {first_of(lost)}")
 
 
-def warn_of_strangers(tests: Sequence[Test], only: LabelFile, words: Iterable[str]) -> None:
+def warn_of_strangers(tests: Tests, only: LabelFile, words: Iterable[str]) -> None:
     """Say which names of `--only` and of `--message` mean no test here, and which tests such a file does not know.
 
     A file may name in comments what it leaves out: then a test that it names nowhere is new.
@@ -7723,7 +7723,7 @@ def says_no(node: Node, flags: str) -> bool:
     return node.name in ("shopt", "false")
 
 
-def reached_by(nodes: Iterable[Node], functions: Mapping[str, Nodes]) -> List[Node]:
+def reached_by(nodes: Iterable[Node], functions: Mapping[str, Nodes]) -> Nodes:
     """These commands, those in them, also in their substitutions, and in the functions that they call."""
     reached = list(nodes)
     called = set()
@@ -8088,7 +8088,7 @@ class ScriptFile:
         self.heads |= names
         return not names.isdisjoint(self.changes)
 
-    def rest_of(self, statement: Nodes, following: Sequence[Sequence[Node]]) -> Optional[Rest]:
+    def rest_of(self, statement: Nodes, following: Sequence[Nodes]) -> Optional[Rest]:
         """What is done with the status of the test in a statement, also by those behind it; None: nothing, or now."""
         first = statement[0]
         command = first
@@ -8136,7 +8136,7 @@ class ScriptFile:
             return node.text.replace(text, "", 1)
         return text
 
-    def statements_on_status(self, following: Sequence[Sequence[Node]]) -> List[Node]:
+    def statements_on_status(self, following: Sequence[Nodes]) -> List[Node]:
         """The statements that look at the status before them, or at what the first of them make of it."""
         tail: List[Node] = []
         seen = ASKS_STATUS
