@@ -9462,6 +9462,7 @@ class ScriptRun(Run):
 
     sums_up = False  # the script does
     status: Optional[int] = None  # its exit code, where it has come to its end
+    offset = 0  # what it had printed before it last asked
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
         super().__init__(select([], options, History()), host, options, trace)
@@ -9538,7 +9539,8 @@ class ScriptRun(Run):
         if isinstance(event, Asked):
             number, kind, *fields = event.words
             self.shell.asked = number or self.shell.asked
-            answer = getattr(self, f"on_{kind}")(event.offset, *fields)
+            self.offset = event.offset
+            answer = getattr(self, f"on_{kind}")(*fields)
             if answer is not None:
                 self.shell.answer(answer)
         else:
@@ -9595,7 +9597,7 @@ class ScriptRun(Run):
         self.batch_at = math.inf
         super().take(event)
 
-    def on_scan(self, _offset: int, source: str, directory: str) -> str:
+    def on_scan(self, source: str, directory: str) -> str:
         """Bash has come to a file that it had not come to before."""
         before = self.script.files.get(source)
         path = os.path.join(directory, source)
@@ -9645,13 +9647,11 @@ class ScriptRun(Run):
             tell(f"{place}: does not run beside other tests: {why}")
         self.alone.setdefault(place, why)
 
-    def on_look(self, _offset: int, command: str) -> str:
+    def on_look(self, command: str) -> str:
         """Bash is about to run a command while tests are pending."""
         return self.script.look(command)
 
-    def on_site(
-        self, _offset: int, source: str, line: str, command: str, size: str, *fields: str
-    ) -> str:
+    def on_site(self, source: str, line: str, command: str, size: str, *fields: str) -> str:
         """Bash is about to run a command where a test stands."""
         read = Reader(command).nodes
         words = words_of(read[0]) if read else []
@@ -9682,7 +9682,7 @@ class ScriptRun(Run):
             return "_rt_join; _rt_tell; _rt_site=1"
         return ""
 
-    def on_doubts(self, _offset: int, text: str) -> str:
+    def on_doubts(self, text: str) -> str:
         """Bash has gone ahead of something, as this says behind the script's name."""
         self.certainty.doubts.append(self.name + text)
         return ""
@@ -9713,7 +9713,7 @@ class ScriptRun(Run):
             f"_rt_paths=({' '.join(site.names)}); _rt_hand; _rt_site=1"
         )
 
-    def on_failed(self, _offset: int, label: str, status: str, line: str) -> None:
+    def on_failed(self, label: str, status: str, line: str) -> None:
         """Bash itself is about to call a handler: a test has failed that was no job for the slots.
 
         It does not wait for an answer, which a subshell could not read.
@@ -9734,7 +9734,7 @@ class ScriptRun(Run):
         self.record.attempt_end(result)
         self.record.test_end(result)
 
-    def on_ends(self, _offset: int, line: str, command: str) -> str:
+    def on_ends(self, line: str, command: str) -> str:
         """Bash is about to end something with the status of a test, perhaps, which it does not know."""
         for test in self.tests[-1:]:
             if self.options.fails(self.schedule.results[test][-1].outcome):
@@ -9742,13 +9742,13 @@ class ScriptRun(Run):
                 self.certainty.fears.append(ahead_of(end, test))
         return ""
 
-    def on_alone(self, _offset: int, line: str, command: str) -> str:
+    def on_alone(self, line: str, command: str) -> str:
         """Bash runs the rest by itself, since its trap will not see all."""
         place = TestLine(self.name, int(line), "", "", "", Attributes())
         self.explain(place, f"behind `{command}` bash runs all by itself")
         return ""
 
-    def on_test(self, offset: int, *fields: str) -> str:
+    def on_test(self, *fields: str) -> str:
         """Bash has come to a test."""
         said = State(*fields[:5])
         place = self.place
@@ -9777,7 +9777,7 @@ class ScriptRun(Run):
         names.update(filter(None, [test.junit, *handler.writes]))
         if "exit" in reaction or handler.leaves:
             self.last_ones.add(test)
-        self.hand(Handed(test, offset, place, said, reaction, handler, names))
+        self.hand(Handed(test, self.offset, place, said, reaction, handler, names))
         done = "_rt_pending=1 _rt_skip=1"
         if site.path:
             done += f" _rt_pass={shlex.quote(site.passed_over())}"
@@ -9997,9 +9997,9 @@ class ScriptRun(Run):
                     f"{handed.test.where}: `{test.first}` went ahead of what it does to the script's shell"
                 )
 
-    def on_join(self, offset: int, level: str, source: str, line: str, command: str) -> None:
+    def on_join(self, level: str, source: str, line: str, command: str) -> None:
         """Bash waits; it is answered when all tests have ended."""
-        self.joined = offset, int(level)
+        self.joined = self.offset, int(level)
         if len(self.handed) == 1 and command and not self.sequential:
             name = command.partition("\n")[0]
             self.lone = (
@@ -10007,7 +10007,7 @@ class ScriptRun(Run):
                 f"`{name}` ({source}:{line}) waits for it alone",
             )
 
-    def on_end(self, _offset: int) -> None:
+    def on_end(self) -> None:
         """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
         self.has_ended = True
         if self.handed and not self.joined:
@@ -10054,7 +10054,7 @@ class ScriptRun(Run):
         if not self.handling and self.joined:
             self.release(self.joined[0])
 
-    def on_react(self, offset: int, snapshot: str, status: str, *ran: str) -> str:
+    def on_react(self, snapshot: str, status: str, *ran: str) -> str:
         """Bash has reacted to a failure, or is to begin. Raises OSError, ValueError for a torn snapshot."""
         certainty = self.certainty
         state = read_state(snapshot)
@@ -10062,9 +10062,9 @@ class ScriptRun(Run):
             certainty.wait(ran, self.handed, state)
         else:
             state = certainty.end(state, int(status), self.handed)
-            self.ends.append(offset)
+            self.ends.append(self.offset)
         if len(self.ends) == len(self.handling):
-            self.release(offset)
+            self.release(self.offset)
             return ""
         handed = self.handling[len(self.ends)]
         status_of_test = 0

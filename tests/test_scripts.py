@@ -700,10 +700,10 @@ class FeatureTest(ScriptCase):
 
     def test_a_trap_prints_while_the_state_is_kept(self) -> None:
         """No shell reads that; bash runs the test itself."""
-        self.drive("on_test = run_tests.ScriptRun.on_test", "def torn(run, offset, path, *fields):",
+        self.drive("on_test = run_tests.ScriptRun.on_test", "def torn(run, path, *fields):",
                    "    with open(path) as file: text = file.read()",
                    "    with open(path, 'w') as file: file.write(text.replace('umask', 'echo got; exit 0\\numask', 1))",
-                   "    return on_test(run, offset, path, *fields)", "run_tests.ScriptRun.on_test = torn")
+                   "    return on_test(run, path, *fields)", "run_tests.ScriptRun.on_test = torn")
         ran = self.conduct(HEAD + lines("python3 a --exit=1 || test_fail a", "exit $RET"))
         self.assertEqual((ran.code, starts(ran.text), errors(ran.text)), (1, [], ["a"]))
         self.assertIn("its state was not kept whole", ran.err)
