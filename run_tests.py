@@ -347,7 +347,7 @@ class LabelFile(NamedTuple):
     path: str
     labels: FrozenSet[str]
 
-    def named(self, tests: Iterable[Test]) -> Set[str]:
+    def named(self, tests: Tests) -> Set[str]:
         """The labels, without the number of a run by `--repeat` where that is the label of no test."""
         known = {test.origin for test in tests}
         return {
@@ -355,7 +355,7 @@ class LabelFile(NamedTuple):
             for label in self.labels
         }
 
-    def news(self, tests: Iterable[Test]) -> List[Test]:
+    def news(self, tests: Tests) -> Tests:
         """The tests that the file names neither as labels nor in comments, if its comments say what it leaves out.
 
         They do if one of them is the label of a test.
@@ -542,10 +542,11 @@ class Result(NamedTuple):
         return frozenset(device.index for device in self.lease.devices if device.token)
 
 
-Attempts = Sequence[Sequence[Result]]  # of each test all attempts, in list order
+Results = Sequence[Result]
+Attempts = Sequence[Results]  # of each test all attempts, in list order
 
 
-def results_of(attempts: Attempts) -> List[Result]:
+def results_of(attempts: Attempts) -> Results:
     """How each test has ended."""
     return [ends[-1] for ends in attempts]
 
@@ -1050,7 +1051,7 @@ def is_mask(token: Token) -> bool:
     return re.match(MASK, token.text) is not None
 
 
-def masks_in(nodes: Iterable[Node]) -> Iterator[Token]:
+def masks_in(nodes: Nodes) -> Iterator[Token]:
     """The words of commands that assign a device mask."""
     for node in walk(nodes):
         yield from filter(is_mask, [*node.assigned, *node.words])
@@ -2301,7 +2302,7 @@ def list_text(name: str) -> str:
     return data.decode("utf-8-sig", "surrogateescape")
 
 
-def parse_lists(options: Options, scratch: Scratch) -> Tuple[List[Test], List[str]]:
+def parse_lists(options: Options, scratch: Scratch) -> Tuple[Tests, List[str]]:
     """The tests of all lists, in order, and what may be a mistake. Raises ListError with one message per mistake."""
     lists = []
     mistakes: List[str] = []
@@ -2466,7 +2467,7 @@ class Selection(NamedTuple):
     estimates: Estimates
     owed: FrozenSet[Test] = frozenset()  # selected in their last run, and not passed
 
-    def to_run(self, order: str, pool: Pool) -> List[Test]:
+    def to_run(self, order: str, pool: Pool) -> Tests:
         """The tests that are to run, in the order `file`, `auto` or `failed-first`; one by one, sizes do not count."""
         tests = [test for test in self.tests if test not in self.deferred]
         if order != "file" and not pool.sequential:
@@ -2617,7 +2618,7 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
 def select(tests: Tests, options: Options, history: History) -> Selection:
     """What runs, what is deferred and what is left out. A shard is cut before this machine's own past plays a part."""
     estimates = estimate(tests, history)
-    left_out: Dict[str, List[Test]] = {}
+    left_out: Dict[str, Tests] = {}
     chosen = list(tests)
 
     def keep(why: str, keeps: Callable[[Test], bool]) -> None:
@@ -5246,9 +5247,7 @@ class Record:
             file.write(to_bytes(details))
         return path
 
-    def run_end(
-        self, results: Sequence[Result], code: int, quarantined: Iterable[Sick]
-    ) -> None:
+    def run_end(self, results: Results, code: int, quarantined: Iterable[Sick]) -> None:
         """Journal how the run has ended, and leave only its own labels in `failures`. Raises OSError."""
         is_whole = not any(result.outcome.is_unfinished() for result in results)
         if self.is_read and is_whole:
@@ -5414,7 +5413,7 @@ CASE_ORDER = (  # in which Maven's schema wants the parts of a case
 ).split()
 
 
-def summary_case(attempts: Sequence[Result], record: Record) -> Any:
+def summary_case(attempts: Results, record: Record) -> Any:
     """One test's case in the summary of the run, its attempts as Maven's surefire has them.
 
     A test that is flaky has a `flakyFailure` (or `flakyError`) for each attempt before, one that did not pass has
@@ -6039,7 +6038,7 @@ class Console:
         if fold.end:
             self.trace.command(fold.end.format(**names))
 
-    def replay_all(self, results: Sequence[Result]) -> None:
+    def replay_all(self, results: Results) -> None:
         """The logs of a run that has ended, in list order; where passed ones are folded, failed ones come last."""
         shown = list(filter(self.shows, results))
         if self.fold is not NO_FOLD:
@@ -6051,7 +6050,7 @@ class Console:
             self.replay(result)
         self.trace.line(f"\n{self.fold.stands_open}=== End of per-test output ===")
 
-    def finish(self, results: Sequence[Result], lines: Sequence[str]) -> None:
+    def finish(self, results: Results, lines: Sequence[str]) -> None:
         """All tests have ended; these lines sum up, the last ones follow.
 
         One by one, they go to stderr: standard output is what the script would have printed.
@@ -6112,7 +6111,7 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
             yield f"{result.reason}: {label}"
 
 
-def causes(results: Iterable[Result]) -> Iterator[str]:
+def causes(results: Results) -> Iterator[str]:
     """The failures by their causes, the most frequent first."""
     failed = [result for result in results if result.outcome.is_failure()]
     labels = collections.defaultdict(list)
@@ -6126,7 +6125,7 @@ def causes(results: Iterable[Result]) -> Iterator[str]:
         yield f"{len(labels[cause]):5} x {cause}: {first_of(labels[cause])}"
 
 
-def slowest(results: Iterable[Result], most: int = SLOWEST) -> List[Result]:
+def slowest(results: Iterable[Result], most: int = SLOWEST) -> Results:
     """What took longest."""
     ran = [result for result in results if result.status is not None]
     return sorted(ran, key=lambda result: -result.seconds)[:most]
@@ -6175,7 +6174,7 @@ def proposals(attempts: Attempts, memory: float) -> Iterator[str]:
         )
 
 
-def total_line(results: Sequence[Result], seconds: float, pool: Pool) -> str:
+def total_line(results: Results, seconds: float, pool: Pool) -> str:
     """How many tests had which outcome, where, in which time."""
     gpus = sum(bool(device.token) for device in pool.devices)
     ran = [result for result in results if result.outcome is not Outcome.DEFERRED]
@@ -6183,7 +6182,7 @@ def total_line(results: Sequence[Result], seconds: float, pool: Pool) -> str:
     return f"{counted(len(ran), 'test')} in {seconds:.1f}s on {gpus} GPU(s): {outcomes}"
 
 
-def again(results: Iterable[Result], options: Options) -> Iterator[str]:
+def again(results: Results, options: Options) -> Iterator[str]:
     """The commands that run again what did not pass, and one failure alone. A list from a pipe cannot be had again."""
     owed = [result for result in results if not options.accepts(result.outcome)]
     program, *words = options.command
@@ -6220,7 +6219,7 @@ def failed_place(result: Result, top: str) -> Dict[str, str]:
     return {}
 
 
-def github_errors(results: Iterable[Result], environ: Environ) -> Iterator[str]:
+def github_errors(results: Results, environ: Environ) -> Iterator[str]:
     """GitHub's annotations of the failed tests, where it has started the run; it shows ten of a step."""
     if find_fold(environ) is not FOLDS[0]:
         return
@@ -6359,7 +6358,7 @@ def show_duration(seconds: float) -> str:
     return f"{minutes // 60}h{minutes % 60:02d}m"
 
 
-def verdict_of(results: Sequence[Result], schedule: Schedule) -> Tuple[int, List[str]]:
+def verdict_of(results: Results, schedule: Schedule) -> Tuple[int, List[str]]:
     """The run's exit code, and the last lines of its trace.
 
     What the machine did comes before what the user did, and both before the tests.
@@ -6847,7 +6846,7 @@ class Run:
         tell_unheeded(selection.tests, self.host.heeds)
         return selection
 
-    def attempts(self) -> List[List[Result]]:
+    def attempts(self) -> Attempts:
         """Of each test all attempts, in list order."""
         return [self.schedule.results[test] for test in self.tests]
 
@@ -7042,7 +7041,7 @@ class Run:
                 file.write(fitting([*parts, chart], PAGE_BYTES_MOST - file.tell()))
         return lines
 
-    def verdict(self, results: Sequence[Result]) -> Tuple[int, List[str]]:
+    def verdict(self, results: Results) -> Tuple[int, List[str]]:
         """The exit code and the last lines of the trace."""
         code, lines = verdict_of(results, self.schedule)
         return code, [*account(self.selection, self.options), *lines]
@@ -7053,7 +7052,7 @@ def stop(event: Interrupt) -> None:
     sys.exit(EXIT_SIGNAL + event.signum)
 
 
-def tell_unheeded(tests: Iterable[Test], heeded: Container[str]) -> None:
+def tell_unheeded(tests: Tests, heeded: Container[str]) -> None:
     """Say on which lines something is for a companion that does not run here."""
     for key in COMPANION_KEYS:
         name = key.replace("-", "_")
@@ -7131,7 +7130,7 @@ def choose(tests: Tests, options: Options) -> Selection:
     return select(tests, options, history)
 
 
-def check_outputs(tests: Iterable[Test], options: Options) -> None:
+def check_outputs(tests: Tests, options: Options) -> None:
     """Raises UsageError where --junit, --journal or a list is what the run, or one of its tests, writes besides."""
     log_dir = os.path.realpath(options.log_dir)
     lists = [
@@ -7153,7 +7152,7 @@ def check_outputs(tests: Iterable[Test], options: Options) -> None:
         written.add(os.path.realpath(path or ""))
 
 
-def warn_of_unknown(option: str, labels: Iterable[str], tests: Iterable[Test]) -> None:
+def warn_of_unknown(option: str, labels: Iterable[str], tests: Tests) -> None:
     """Say which labels in the file of an option name no test here."""
     lost = sorted(set(labels) - {test.origin for test in tests})
     if lost:
@@ -7737,9 +7736,7 @@ def reached_by(nodes: Iterable[Node], functions: Mapping[str, Nodes]) -> Nodes:
     return reached
 
 
-def read_handler(
-    nodes: Iterable[Node], functions: Mapping[str, Nodes], flags: str = ""
-) -> Handler:
+def read_handler(nodes: Nodes, functions: Mapping[str, Nodes], flags: str = "") -> Handler:
     """What commands do, and the functions that they call, in a shell with these options (`$-`)."""
     reached = reached_by(nodes, functions)
     simple = [node for node in reached if not node.kind]
@@ -7939,7 +7936,7 @@ class ScriptFile:
                 return self.own_attributes[line]
         return [each for start, each in self.defaults if start < command.start][-1]
 
-    def with_pipelines(self, nodes: Nodes) -> List[Node]:
+    def with_pipelines(self, nodes: Nodes) -> Nodes:
         """The same commands. A pipeline that may be a test becomes one, with what is behind it as its body."""
         joined = []
         for pipeline in statements_of(nodes, PIPES):
@@ -8013,7 +8010,7 @@ class ScriptFile:
             for line in self.lines_of(each):
                 self.calls.setdefault(line, []).append(Call(each, followers))
 
-    def wait_after(self, nodes: Iterable[Node]) -> None:
+    def wait_after(self, nodes: Nodes) -> None:
         """Let bash wait when it has come to these commands."""
         for node in nodes:
             if node.kind != "function":
@@ -8304,7 +8301,7 @@ class ScriptFile:
 
 
 def statements_of(
-    nodes: Iterable[Node], joints: Collection[str] = ("&&", "||", *PIPES)
+    nodes: Nodes, joints: Collection[str] = ("&&", "||", *PIPES)
 ) -> List[List[Node]]:
     """A list of commands, cut where neither `&&` nor `||` nor a pipe joins them, or none of some joints."""
     statements: List[List[Node]] = []
@@ -10117,7 +10114,7 @@ class ScriptRun(Run):
                 self.note_failure(self.name, 1, self.status)
         return super().report()
 
-    def judge(self, results: Sequence[Result]) -> int:
+    def judge(self, results: Results) -> int:
         """The exit code of a script that has come to its end, and what there is to say of it."""
         if self.sequential:
             self.alone.clear()
@@ -10151,7 +10148,7 @@ class ScriptRun(Run):
             status = EXIT_FAILED
         return status
 
-    def verdict(self, results: Sequence[Result]) -> Tuple[int, List[str]]:
+    def verdict(self, results: Results) -> Tuple[int, List[str]]:
         """The script has said its own; only what ended it is news."""
         code, lines = super().verdict(results)
         if self.status is None or self.schedule.failure:
