@@ -7868,18 +7868,20 @@ class ScriptFile:
     redirections and the like: there bash waits after the statement before.
     """
 
+    function = ""  # the one that is being read
+    alone_from = math.inf  # the offset of `#: one-by-one`
+    definitions = 0  # of functions, so far
+    rest: Optional[Rest] = None  # of the statement that is being read
+    readers = 0  # `while read` loops around
+    guards = 0  # blocks around whose status is looked at
+    depth = 0  # of blocks
+
     def __init__(self, name: str, text: str, tells: Tells, changes: AbstractSet[str]) -> None:
         self.name = name
         self.text = text
         self.tells = tells
         self.changes = changes  # variables that handlers change
         self.heads: Set[str] = set()  # names in the heads of loops
-        self.function = ""  # the one that is being read
-        self.alone_from = math.inf  # the offset of `#: one-by-one`
-        self.definitions = 0  # of functions, so far
-        self.rest: Optional[Rest] = None  # of that test
-        self.readers = 0  # `while read` loops around
-        self.guards = 0  # blocks around whose status is looked at
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
         self.mistakes: List[str] = []
         # Tests, and what keeps bash from running ahead of them; by line, those that nothing keeps.
@@ -7889,7 +7891,6 @@ class ScriptFile:
         self.waits: Set[int] = set()  # lines after whose commands bash waits
         self.unseen: Set[str] = set()  # functions before whose calls it does
         self.functions: Dict[str, List[Node]] = {}
-        self.depth = 0  # of blocks
         reader = Reader(text)
         # By offset, from where attributes hold for all tests; by line, those of its tests.
         self.defaults: List[Tuple[int, Attributes]] = [(-1, Attributes())]
@@ -8819,16 +8820,17 @@ class ScriptShell:
     # Scripts use small numbers and round ones, bash those from 255 down.
     OWN_FDS = range(151, 199)
 
+    size = 0
+    status = EXIT_MACHINE  # the exit status
+    asked = ""  # the number of the question that waits for its answer
+    # Why it did not start, or what it has printed or asked was not understood or kept.
+    fault: Optional[Exception] = None
+
     def __init__(self, job: Job, reaper: Reaper, post: Callable[[Any], None]) -> None:
         self.job = job
         self.reaper = reaper
         self.post = post
-        self.size = 0
         self.process = Process(reaper)
-        self.status = EXIT_MACHINE  # the exit status
-        self.asked = ""  # the number of the question that waits for its answer
-        # Why it did not start, or what it has printed or asked was not understood or kept.
-        self.fault: Optional[Exception] = None
         self.output, self.stream = os.pipe()
         self.questions, self.ask = os.pipe()
         self.answers_end, self.answers = os.pipe()
@@ -8933,12 +8935,13 @@ class ScriptShell:
 class ScriptTrace:
     """What a script prints: as it comes while none of its tests runs, else at its place among their output."""
 
+    source = os.devnull  # the script's log, by descriptor: its name may go
+    shown = 0  # offset
+    is_held = False  # a test has been handed over: what follows may not be shown yet
+
     def __init__(self, console: Console) -> None:
         self.console = console
         self.trace = console.trace
-        self.source = os.devnull  # the script's log, by descriptor: its name may go
-        self.shown = 0  # offset
-        self.is_held = False  # a test has been handed over: what follows may not be shown yet
 
     def show(self, end: float = math.inf) -> None:
         """Show more of what the script has printed."""
@@ -9115,6 +9118,8 @@ def named_by(names: AbstractSet[str], values: Iterable[Tuple[str, str]]) -> Set[
 class Script:
     """All that has been read of a script and of what it sources."""
 
+    asks_at_end = False  # one of them may ask where the script ended, or for "$1"
+
     def __init__(self, tells: Tells) -> None:
         self.tells = tells
         self.files: Dict[str, ScriptFile] = {}  # by name, as bash knows them
@@ -9124,7 +9129,6 @@ class Script:
         self.changes: Set[str] = set()  # variables that handlers change
         self.patterns: Set[str] = set()  # variables that may stand for what files there are
         self.farewells: List[Node] = []  # commands of traps for EXIT
-        self.asks_at_end = False  # one of them may ask where the script ended, or for "$1"
         self.locals: Set[str] = set()  # variables that functions have for themselves
         # Commands may have other names than the files say: by aliases, or what `eval` makes.
         # A file that bash reads before the script may define some.
@@ -9328,14 +9332,15 @@ class Script:
 class Certainty:
     """Looks whether anything that has gone ahead of a failure can have seen what the script did about it."""
 
+    reaction: Optional[Reaction] = None
+    is_indirect = False  # it may have looked at others too
+
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.reaction: Optional[Reaction] = None
         self.reacted: Set[str] = set()  # what reactions have changed since the script waits
         # `file:line:command`, what the script has gone through since it last waited.
         self.ran: List[str] = []
         self.seen: Set[str] = set()  # the names that any of that may have looked at
-        self.is_indirect = False  # it may have looked at others too
         self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
         # The same where it is less likely; it counts only where the script ends with 0.
         self.fears: List[str] = []
@@ -9461,6 +9466,16 @@ class ScriptRun(Run):
     status: Optional[int] = None  # its exit code, where it has come to its end
     offset = 0  # what it had printed before it last asked
 
+    must_join = False  # one of `last_ones` has failed: the script waits before its next test
+    place: Optional[Place] = None  # of the test that bash has come to last
+    batch_at = math.inf
+    joined: Optional[Tuple[int, int]] = None  # offset and level where it waits
+    # A test for which alone the script has waited, and why: that is to be told if another one follows.
+    lone: Optional[Tuple[TestLine, str]] = None
+    has_ended = is_ending = False
+    # It ends a script that goes on without tests.
+    killer: Optional[threading.Timer] = None
+
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
         super().__init__(select([], options, History()), host, options, trace)
         self.history = read_history(options)
@@ -9474,26 +9489,17 @@ class ScriptRun(Run):
         self.script = script
         self.certainty = Certainty(script)
         self.last_ones: Set[Test] = set()  # tests whose failure may end the script
-        self.must_join = False  # one of these has failed: the script waits before its next test
         self.keeper = host.reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
         # A folder with a file for each slot, of the tests whose shells have come to their ends.
         self.ended = host.reaper.scratch.path()
         os.mkdir(self.ended)
-        self.place: Optional[Place] = None  # of the test that bash has come to last
         self.handed: List[Handed] = []  # since the script has last waited
         self.named: Dict[str, str] = {}  # files that these name, to the label of one
         self.batch: List[Test] = []  # of these, what the schedule does not know yet
-        self.batch_at = math.inf
-        self.joined: Optional[Tuple[int, int]] = None  # offset and level where it waits
         self.handling: List[Handed] = []  # to which bash reacts
         self.ends: List[int] = []  # offsets where these have ended
         self.ahead: List[str] = []  # labels of tests that ran ahead of the end of the script
         self.alone: Dict[str, str] = {}  # by place, why a test does not run beside others
-        # A test for which alone the script has waited, and why: that is to be told if another one follows.
-        self.lone: Optional[Tuple[TestLine, str]] = None
-        self.has_ended = self.is_ending = False
-        # It ends a script that goes on without tests.
-        self.killer: Optional[threading.Timer] = None
         # What has changed since comes with the snapshot of the script's shell; functions always do.
         self.exports = {
             name: value
