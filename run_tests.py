@@ -716,7 +716,7 @@ def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
         find = re.compile(WORD_PIECE).match
     while True:
         found = find(text, at)
-        if found is None:
+        if not found:
             return len(text) if closer else at
         piece = found.group()
         at = found.end()
@@ -742,7 +742,7 @@ def read_tokens(text: str) -> Tokens:
         close = text.startswith("((", at) and end_of_nest(text, at + 1, ")")
         if close and text[close - 2] == ")":
             at = close
-        elif found is not None:
+        elif found:
             kind = str(found.lastgroup)
             at = found.end()
         else:
@@ -1403,7 +1403,7 @@ def split_list(parsed: ListFile) -> Iterator[Tuple[int, int, str]]:
             bash.stdin.write(to_bytes("\n".join(parsed.lines)))
         for said in bash.stdout:
             found = re.match(rb"(\d+) (\d+) (.*)\n", said)
-            if found is None:  # the last line
+            if not found:  # the last line
                 continue
             start = int(found.group(1))
             end = int(found.group(2)) + 1
@@ -2824,7 +2824,7 @@ def call_tool(*command: str, over: Optional[threading.Event] = None) -> str:
             while out is None:
                 with suppress(subprocess.TimeoutExpired):
                     out, err = tool.communicate(timeout=TOOL_POLL_S)
-                if out is None and over is not None and over.is_set():
+                if out is None and over and over.is_set():
                     raise ToolError("was not waited for, since the run ends")
                 if out is None and time.monotonic() >= give_up:
                     raise ToolError(f"did not answer in {PROBE_S:.0f} s")
@@ -3254,7 +3254,7 @@ class Pool:
             return [min(shared, key=lambda index: self.room[index])]
         if len(free) < count:
             return []
-        if self.locks is None or not count:
+        if not self.locks or not count:
             return best_block(free, count)
         locked = [index for index in free if self.locks.take(self.devices[index])]
         chosen = best_block(locked, count)
@@ -3270,7 +3270,7 @@ class Pool:
         for device in lease.devices:
             self.room[device.index] += lease.shares
             is_free = self.room[device.index] % SHARES == 0
-            if self.locks is not None and is_free and device.index not in self.quarantined:
+            if self.locks and is_free and device.index not in self.quarantined:
                 self.locks.give(device)
         self.cpus += not lease.devices
         self.is_alone = False
@@ -3280,7 +3280,7 @@ class Pool:
         """Lease a device no more; nor does another runner, which may meet there what this one cannot end."""
         self.quarantined.add(device.index)
         self.room[device.index] -= SHARES
-        if self.locks is not None:
+        if self.locks:
             self.locks.take(device)
 
 
@@ -4099,7 +4099,7 @@ def process_table() -> Dict[int, ProcessInfo]:
         return {}
     pids = map(int, filter(str.isdigit, os.listdir("/proc")))
     found = map(process_info, pids)
-    return {info.pid: info for info in found if info is not None}
+    return {info.pid: info for info in found if info}
 
 
 def with_descendants(
@@ -4117,7 +4117,7 @@ def proc_number(path: str, pattern: bytes, base: int = 10) -> int:
     """A number in a file below /proc; 0 if it is not there, or we may not see it."""
     with suppress(OSError), open(os.path.join("/proc", path), "rb") as file:
         found = re.search(pattern, file.read())
-        if found is not None:
+        if found:
             return int(found.group(1), base)
     return 0
 
@@ -4218,7 +4218,7 @@ class Reaper:
 
         It has its text from the start: the runner may be killed in the next moment.
         """
-        if self.guard is None or self.guard.poll() is not None:
+        if not self.guard or self.guard.poll() is not None:
             self.run = run.encode()
             self.dismiss_guard()
             self.guard = subprocess.Popen(
@@ -4244,7 +4244,7 @@ class Reaper:
 
     def dismiss_guard(self) -> None:
         """End the guard, if there is one."""
-        if self.guard is not None:
+        if self.guard:
             with self.guard:  # at whose end its pipe is closed
                 self.guard.kill()
             self.guard = None
@@ -4625,7 +4625,7 @@ class Host:
         self.run = run
         self.null = os.open(os.devnull, os.O_RDWR)  # the standard input of all tests
         self.kept = [*kept]
-        if self.locks is not None:
+        if self.locks:
             self.kept += self.locks.files.values()
         self.post = post
         self.allow(slots)
@@ -5279,7 +5279,7 @@ class Record:
 def deferred_path(options: Options) -> str:
     """The file in which a run names the deferred tests; empty if it defers none, or reads that very file."""
     path = os.path.join(options.log_dir, "deferred.txt")
-    if options.only is None and options.max_gpus is None:
+    if not options.only and options.max_gpus is None:
         return ""
     if options.reads(path):
         return ""
@@ -5888,7 +5888,7 @@ class Console:
 
     def follow(self) -> None:
         """Show what has come since the last look."""
-        if self.growing is None or not self.growing.process.pid:
+        if not self.growing or not self.growing.process.pid:
             return  # its log is of an earlier run
         path = self.record.log_path(self.growing.test)
         with suppress(OSError):  # a test may take its log away
@@ -7975,7 +7975,7 @@ class ScriptFile:
                 why = "it runs in the background"
             following = statements[at:]
             rest = self.rest = self.rest_of(statement, following)
-            if rest is not None:
+            if rest:
                 following = following[rest.more :]
                 self.add_call(rest.command, {LOOKS, GUARDED})
             after = followers
@@ -7991,7 +7991,7 @@ class ScriptFile:
                 if is_hidden:
                     begins_unseen |= not (has_begun or number)
                     self.wait_after(statement[:number] or previous)
-            if rest is not None:
+            if rest:
                 self.add_site(rest.command, rest.nodes, why, after, rest)
             else:
                 self.find_site(statement, why, after)
@@ -8053,7 +8053,7 @@ class ScriptFile:
         self.guards += 1
         for part in node.conditions:
             why = obstacle or f"it follows `{node.kind}`"
-            is_test = self.rest is not None and self.rest.command.end == part[-1].end
+            is_test = self.rest and self.rest.command.end == part[-1].end
             unseen.append(not is_test and self.visit(part, why, {LOOKS}))
         self.guards -= 1
         if node.kind == "case" and ";&" in node.text:
@@ -8193,7 +8193,7 @@ class ScriptFile:
         """Note a test, and the commands that are to run where it fails."""
         text = ""
         path: Nodes = path_of([command])[0][1:]
-        if rest is not None:
+        if rest:
             text = rest.text
             path = rest.path
         elif handler:
@@ -8227,7 +8227,7 @@ class ScriptFile:
         # It begins with the status of the test.
         words = re.sub(r"\$\{?\?", "", without_calm(text))
         for node in walk(handler):
-            if rest is None and (node.name in LEAVES or re.search(r"[\\$\"']", node.name)):
+            if not rest and (node.name in LEAVES or re.search(r"[\\$\"']", node.name)):
                 obstacle = "its handler changes the course of the script"
             if has_glob(node.words[1:]):
                 why_wait = "what its handler says may change"
@@ -8235,7 +8235,7 @@ class ScriptFile:
             obstacle = obstacle or "its handler needs the script's own shell"
         if re.search(SEES_OUTSIDE, words):
             why_wait = "what its handler says may change"
-        if rest is not None and rest.always:
+        if rest and rest.always:
             written = map(written_by, reached_by(handler, self.functions))
             if any(written):
                 why_wait = "what follows it writes files"
@@ -9070,7 +9070,7 @@ def read_state(path: str) -> Settings:
                 state[variable] = found.group()[:-1]  # else it is as good as unset
             continue
         setting = re.match(r"cd\b|umask\b|shopt -[su] (\w+)|set [-+]o (\w+)", line)
-        if setting is not None:
+        if setting:
             name = ["", line.split(" ")[0], *filter(None, setting.groups())]
             state[" ".join(name)] = line.replace(" || exit", "")  # a test's; the script goes on
         elif line.startswith("_rt_late="):
@@ -9197,7 +9197,7 @@ class Script:
             if re.match(self.tells.calm, node.name):
                 calm.add(node.name)
             there = re.fullmatch(IS_THERE, node.text)
-            if there is not None:
+            if there:
                 word = there.group(1)
                 # `[[` does not split words.
                 if node.name == "[[":
@@ -9208,7 +9208,7 @@ class Script:
                 break
             if node.name in self.functions:
                 return f"if declare -F -- {node.name} >/dev/null; then _rt_remember; else _rt_join; fi"
-            if there is not None:
+            if there:
                 return f"_rt_look {word}"
             if node.name in ("cd", "pushd", "popd"):
                 return (
@@ -9386,7 +9386,7 @@ class Certainty:
     def end(self, after: Settings, status: int, handed: Sequence[Handed]) -> Settings:
         """What a reaction has changed; returns the state of the shell without what was borrowed for it."""
         reaction = self.reaction
-        assert reaction is not None
+        assert reaction
         self.reaction = None
         then = reaction.then
         later = handed[handed.index(reaction.handed) + 1 :]
@@ -9580,7 +9580,7 @@ class ScriptRun(Run):
             self.shell.signal([*schedule.interrupts, signal.SIGTERM][0])
         if self.batch or not schedule.done:
             return
-        if self.is_ending and self.killer is None:
+        if self.is_ending and not self.killer:
             self.killer = threading.Timer(
                 self.options.grace, self.shell.signal, [signal.SIGKILL]
             )
@@ -9611,7 +9611,7 @@ class ScriptRun(Run):
             text = list_text(path)
         except ListError:
             self.script.is_wild = True
-        if before is None:
+        if not before:
             self.introduce(self.script.read(source, text))
         elif before.text != text:
             # Two files have this name, and of which one a function is, nobody knows.
@@ -9704,7 +9704,7 @@ class ScriptRun(Run):
         called = {node.name for node in walk(site.nodes)}.intersection(self.options.handlers)
         calls = " ".join(named | called)
         said = [*site.words]
-        if site.rest is None:
+        if not site.rest:
             said += chain.from_iterable(map(words_of, site.nodes))
         words = " ".join(word for word in said if "$" in word)
         if re.search(SUBSTITUTION, words):
@@ -9755,7 +9755,7 @@ class ScriptRun(Run):
         """Bash has come to a test."""
         said = State(*fields[:5])
         place = self.place
-        assert place is not None
+        assert place
         site = place.site
         if self.is_ending:
             return "_rt_skip=1"
@@ -10036,7 +10036,7 @@ class ScriptRun(Run):
         """Whether a script does something about how a test has ended."""
         rest = handed.place.site.rest
         # To do nothing takes several times as long as to hand a test over.
-        if rest is not None and (rest.always or "x" in handed.said.flags):
+        if rest and (rest.always or "x" in handed.said.flags):
             return True
         return bool(handed.reaction) and self.has_failed(handed)
 
@@ -10061,7 +10061,7 @@ class ScriptRun(Run):
         """Bash has reacted to a failure, or is to begin. Raises OSError, ValueError for a torn snapshot."""
         certainty = self.certainty
         state = read_state(snapshot)
-        if certainty.reaction is None:
+        if not certainty.reaction:
             certainty.wait(ran, self.handed, state)
         else:
             state = certainty.end(state, int(status), self.handed)
@@ -10136,7 +10136,7 @@ class ScriptRun(Run):
                 f"tests of {counted(len(self.alone), 'line')} could not run beside others; {place}: {why}"
             )
         reaction = self.certainty.reaction
-        if reaction is not None:
+        if reaction:
             test = reaction.handed.test
             if self.script.mentions("trap") or test not in self.last_ones:
                 end = f"{test.where}:its end by a failure"
@@ -10230,7 +10230,7 @@ def list_script(script: Script, trace: Trace) -> int:
                 test.first in script.functions
             )
             held = re.search(stops, file.text)
-            if held is not None:
+            if held:
                 why = why or f"`{held.group().strip()}` may keep it from running ahead"
             why = why or site.why_wait
             place = f"{file.name}:{test.line}"
@@ -10282,7 +10282,7 @@ def check_script(name: str, options: Options) -> None:
     if re.match(r".*\r\n", text):
         raise ListError(f"{name}:1: {WINDOWS}")
     flags = re.match(r"#!.*sh\s+(-\w+)", text)
-    if flags is not None:
+    if flags:
         warn(
             f"{name}:1: `{flags.group(1)}` does not count, as under `bash {name}`; write `set {flags.group(1)}` below"
         )
