@@ -2267,7 +2267,7 @@ def for_runs(
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
     if repeat == 1 and not line.attributes.after:
         return line  # as most are: no copy
-    after: List[str] = []
+    after = []
     lock = line.attributes.lock
     for name in line.attributes.after:
         label = named.get((parsed, name)) or named.get(name)
@@ -2599,7 +2599,7 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
     for leader, followers in followers_of(tests).items():
         ties[leader] += followers
     # The weights are less than zero, so that the heaviest sorts first.
-    groups: List[Tuple[float, List[Test]]] = []
+    groups = []
     placed = set()
     for test in tests:
         if test not in placed:
@@ -2618,7 +2618,7 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
 def select(tests: Tests, options: Options, history: History) -> Selection:
     """What runs, what is deferred and what is left out. A shard is cut before this machine's own past plays a part."""
     estimates = estimate(tests, history)
-    left_out: Dict[str, Tests] = {}
+    left_out = {}
     chosen = list(tests)
 
     def keep(why: str, keeps: Callable[[Test], bool]) -> None:
@@ -2875,7 +2875,7 @@ Said = TypeVar("Said")
 
 def in_time(ask: Callable[[], Said], default: Said) -> Said:
     """What a library says. One that hangs, as its driver does, is left behind in its thread, with a warning."""
-    answers: List[Said] = []
+    answers = []
 
     def answer() -> None:
         try:
@@ -3034,7 +3034,7 @@ class Health:
 
     def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, Held]:
         """By index and by UUID, what GPUs hold. Raises ToolError."""
-        known: Dict[str, Held] = {}
+        known = {}
         query = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
         for line in tool(*self.SMI, query, *which, over=self.over).splitlines():
             index, uuid, used, temperature, total, *_ = line.split(", ") + [""] * 4
@@ -3559,7 +3559,7 @@ class Schedule:
         return actions + self.start_waiting()
 
     def on_begin(self, event: Begin) -> Actions:
-        actions: Actions = []
+        actions = []
         # Where no test wants a GPU, none is missed.
         is_missed = any(test.gpus for test in self.waiting)
         has_others = len(event.sick) < self.pool.size
@@ -6534,7 +6534,7 @@ SHARD_VARIABLES = (
 def find_shard(environ: Environ) -> Union[Shard, str, None]:
     """The shard that the CI's variables name; None, with a warning, if there are none. Raises UsageError."""
     why = "no CI says which shard this is"
-    only: Union[Shard, str, None] = None
+    only = None
     for index, total, first, required in SHARD_VARIABLES:
         if index in environ and total not in environ:
             why = f"{index} is set, and {total} is not"
