@@ -2343,9 +2343,9 @@ class History:
         if flaky == "pass":
             self.counts.add(Outcome.FLAKY)
         self.lists = frozenset(map(os.path.normpath, lists))
-        self.runs: Set[str] = set()  # the runs of these lists
-        self.here: Set[str] = set()  # those from this directory, which tell more than others
-        # By shard (`2/4`), names of the tests that its runs selected.
+        # The runs of these lists from this directory, which tell more than others.
+        self.here: Set[str] = set()
+        # By shard (`2/4`; empty: there was none), names of the tests that its runs selected.
         self.shards: Dict[str, Set[str]] = collections.defaultdict(set)
         # Names of the tests that were in their lists, selected or not.
         self.seen: Set[str] = set()
@@ -2388,7 +2388,6 @@ class History:
         selected = record["selected"]
         self.shards[record["shard"] or ""].update(selected)
         run = record["run"]
-        self.runs.add(run)
         is_here = record.get("directory") == os.getcwd()
         if is_here and not self.here:
             self.seen.clear()  # those of another directory with a list of this name
@@ -7111,7 +7110,7 @@ def open_stdout() -> BinaryIO:
 def choose(tests: Tests, options: Options) -> Selection:
     """What runs, by the journals; warns where they are not what an option needs. Raises UsageError."""
     history = read_history(options)
-    if options.rerun_failed and not history.runs:
+    if options.rerun_failed and not history.shards:
         warn(f"--rerun-failed: {journal_path(options)} has no run of this list; all of it runs")
     if options.shard and any(history.shards):
         warn(
