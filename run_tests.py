@@ -5098,7 +5098,10 @@ class Record:
             check_kind(journal_path(options), b"{\n", "journal")
             self.journal = Appender(journal_path(options), is_named=options.journal is not None)
             if options.junit:
-                self.prepare_summary(options.junit)
+                check_kind(options.junit, b"<", "XML file")
+                # Try whether it can be written, and take an older one away.
+                write_xml(options.junit, xml_element("testsuites"))
+                os.unlink(options.junit)
             # Where `--only` reads it, it has the old labels, too, until this run has come to its end.
             self.is_read = options.fail_dir is None and options.reads(self.failures)
             if options.fail_dir is None and not self.is_read:
@@ -5108,12 +5111,6 @@ class Record:
                 f"cannot write {error.filename} ({error.strerror}); "
                 "name a place with --log-dir, --fail-dir, --journal or --junit"
             ) from None
-
-    def prepare_summary(self, path: str) -> None:
-        """Try whether the summary of the run can be written, and take an older one away. Raises OSError."""
-        check_kind(path, b"<", "XML file")
-        write_xml(path, xml_element("testsuites"))
-        os.unlink(path)
 
     def note(self, event: str, **values: Any) -> None:
         """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
