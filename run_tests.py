@@ -1962,7 +1962,7 @@ def read_answers(
 
 
 @functools.lru_cache(maxsize=1)
-def read_functions(prelude: str) -> Dict[str, List[List[Node]]]:
+def read_functions(prelude: str) -> Dict[str, List[Nodes]]:
     """What the functions of a snapshot may end with, by name: their commands, and each `return` and `exit` in them.
 
     Raises OSError.
@@ -1977,7 +1977,7 @@ def read_functions(prelude: str) -> Dict[str, List[List[Node]]]:
     return functions
 
 
-def calls_hide_failures(test: TestLine, functions: Mapping[str, List[List[Node]]]) -> bool:
+def calls_hide_failures(test: TestLine, functions: Mapping[str, List[Nodes]]) -> bool:
     """Whether a test passes whatever its parts do, since the functions that it calls do."""
     if functions.keys().isdisjoint(re.findall(r"[^\s;&|(){}]+", test.body)):
         return False
@@ -1988,7 +1988,7 @@ def calls_hide_failures(test: TestLine, functions: Mapping[str, List[List[Node]]
     return False
 
 
-def put_in(functions: Mapping[str, List[List[Node]]], nodes: Nodes) -> None:
+def put_in(functions: Mapping[str, List[Nodes]], nodes: Nodes) -> None:
     """Put what functions may end with in place of their calls."""
     for node in walk(nodes):
         if not node.kind and node.name in functions:
@@ -5212,7 +5212,7 @@ class Record:
         if test.junit and (result.junit_fault or never_ran):
             is_ours = os.path.dirname(test.junit) == os.path.abspath(self.log_dir)
             try:
-                if never_ran or result.junit_fault == STALE:
+                if not is_ours and (never_ran or result.junit_fault == STALE):
                     check_kind(test.junit, b"<\xef", "XML file")
                 write_xml(test.junit, stand_in_junit(result, self.tail(result)), is_ours)
             except OSError as error:  # the verdict is in the journal already
@@ -8297,11 +8297,9 @@ class ScriptFile:
         return test
 
 
-def statements_of(
-    nodes: Nodes, joints: Collection[str] = ("&&", "||", *PIPES)
-) -> List[List[Node]]:
+def statements_of(nodes: Nodes, joints: Collection[str] = ("&&", "||", *PIPES)) -> List[Nodes]:
     """A list of commands, cut where neither `&&` nor `||` nor a pipe joins them, or none of some joints."""
-    statements: List[List[Node]] = []
+    statements: List[Nodes] = []
     for node in nodes:
         if node.before in joints and statements:
             statements[-1].append(node)
