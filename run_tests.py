@@ -105,7 +105,6 @@ from typing import (
     Mapping,
     NamedTuple,
     NoReturn,
-    Optional,
     Sequence,
     Set,
     Tuple,
@@ -284,47 +283,47 @@ class Options(NamedTuple):
 
     lists: Sequence[str]
     command: Sequence[str] = (PROGRAM,)  # the words of the command line, the program first
-    gpus: Optional[str] = None  # a count or ids, as written
+    gpus: str | None = None  # a count or ids, as written
     gpus_per_test: float = 1  # for tests that do not say it
-    jobs: Optional[int] = None  # CPU slots for `gpus=0`; None: as many as GPUs
+    jobs: int | None = None  # CPU slots for `gpus=0`; None: as many as GPUs
     python: str = "python3"
     pytest_args: Words = ()
     require_gpus: int = 0
-    timeout: Optional[float] = None
+    timeout: float | None = None
     slow: float = SLOW_S  # how often a test that runs on is announced
-    deadline: Optional[float] = None
+    deadline: float | None = None
     grace: float = GRACE_S
     retries: int = 0
     retry_on: str = ""  # a pattern of causes
     flaky: str = "pass"
-    skip_code: Optional[int] = None  # the exit code of a test that cannot run here
+    skip_code: int | None = None  # the exit code of a test that cannot run here
     known_failures: Mapping[str, str] = {}  # why tests are known to fail, by label
     leaks: str = "report"
     fail_fast: bool = False
     handlers: Sequence[str] = ["test_fail"]  # of failures, in scripts
-    tests: Optional[str] = None  # in scripts, a pattern of commands
+    tests: str | None = None  # in scripts, a pattern of commands
     calm: str = CALM_PROGRAMS  # in scripts, a pattern of programs
     one_by_one: bool = False
     arguments: Sequence[str] = ()  # of a script
     verbose: bool = False
     log_dir: str = "logs"
-    fail_dir: Optional[str] = None  # None: the log dir, and `failures` starts fresh
-    journal: Optional[str] = None
-    junit: Optional[str] = None  # the summary of the run
-    output: Optional[str] = None  # None: failures on a terminal, else replay; one by one all
+    fail_dir: str | None = None  # None: the log dir, and `failures` starts fresh
+    journal: str | None = None
+    junit: str | None = None  # the summary of the run
+    output: str | None = None  # None: failures on a terminal, else replay; one by one all
     color: str = "auto"
     list: bool = False
     history: Sequence[str] = ()  # more journals to learn durations from
     order: str = "auto"
-    keep: Optional[Callable[[Sequence[str]], bool]] = None  # of `-k`: takes label and tags
+    keep: Callable[[Sequence[str]], bool] | None = None  # of `-k`: takes label and tags
     rerun_failed: bool = False
     repeat: int = 1
-    only: Optional[LabelFile] = None
+    only: LabelFile | None = None
     message: Words = ()  # the words of `[ci WORDS]` in it, case folded
-    max_gpus: Optional[int] = None
+    max_gpus: int | None = None
     gpu_memory: float = 0.0  # MiB of each GPU; 0: what a tool says
-    shard: Optional[Shard] = None
-    gpu_locks: Optional[str] = None  # the folder of lock files
+    shard: Shard | None = None
+    gpu_locks: str | None = None  # the folder of lock files
 
     def fails(self, outcome: Outcome) -> bool:
         """Whether a test that ends so is named as one that failed."""
@@ -379,11 +378,11 @@ class Shard(NamedTuple):
 class Attributes(NamedTuple):
     """What `#: key=value` says of a test. None or empty: not said."""
 
-    gpus: Optional[float] = None  # 0, a fraction below 1, a whole number, ALL_GPUS
-    timeout: Optional[float] = None  # seconds
-    retries: Optional[int] = None
-    label: Optional[str] = None
-    time: Optional[float] = None  # expected seconds
+    gpus: float | None = None  # 0, a fraction below 1, a whole number, ALL_GPUS
+    timeout: float | None = None  # seconds
+    retries: int | None = None
+    label: str | None = None
+    time: float | None = None  # expected seconds
     lock: Words = ()
     after: Words = ()  # labels
     tags: Words = ()
@@ -397,7 +396,7 @@ class Snapshot(NamedTuple):
     """The state of a shell at one place of a list or script, from which a test starts."""
 
     directory: str
-    environment: Optional[Mapping[bytes, bytes]]  # what is exported; None: the runner's own
+    environment: Mapping[bytes, bytes] | None  # what is exported; None: the runner's own
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
     before: str = ""  # bash that runs before the command of the test, and after it
     after: str = ""
@@ -423,8 +422,8 @@ class Test(NamedTuple):
     attributes: Attributes
     barrier: int  # number of `wait` lines above it
     gpus: float  # 0, a fraction below 1, a whole number, ALL_GPUS
-    timeout: Optional[float]  # seconds; None or 0: no limit
-    junit: Optional[str]  # absolute path of the JUnit file that it writes
+    timeout: float | None  # seconds; None or 0: no limit
+    junit: str | None  # absolute path of the JUnit file that it writes
     announces: bool  # `Error: sub-test failed` is part of what its line prints
     is_pytest: bool = False  # it writes its JUnit file, or has died
     origin: str = ""  # its label without the number of its run
@@ -439,7 +438,7 @@ class Test(NamedTuple):
         return key_of([self.key, self.origin])
 
     @property
-    def need(self) -> Union[int, float, str]:
+    def need(self) -> int | float | str:
         """How many GPUs it takes, as JSON and lists can say it."""
         if self.gpus == ALL_GPUS:
             return "all"
@@ -507,7 +506,7 @@ class Result(NamedTuple):
     test: Test
     outcome: Outcome
     seconds: float = 0.0
-    status: Optional[int] = None  # None: it has not run
+    status: int | None = None  # None: it has not run
     lease: Lease = Lease((), 0)
     attempt: int = 1
     reason: str = ""  # why, where the outcome alone does not say it
@@ -578,7 +577,7 @@ def to_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def death_of(status: Optional[int]) -> str:
+def death_of(status: int | None) -> str:
     """`SIGSEGV` if a status means death by it: -N from the kernel, 128+N as a shell passes it on. Else empty."""
     if not status:
         return ""
@@ -2171,7 +2170,7 @@ def need_of(line: TestLine, options: Options) -> float:
     return len(list(shown))
 
 
-def find_program(name: str, environment: Any = None) -> Optional[str]:
+def find_program(name: str, environment: Any = None) -> str | None:
     """The path of a program; None if it is not on PATH, or not there."""
     return shutil.which(name, path=os.pathsep.join(os.get_exec_path(environment)))
 
@@ -2414,7 +2413,7 @@ class History:
         owes = self.owed.get(test.name, 0) > 0
         return test.name not in self.seen or owes or self.owing[test.key, label]
 
-    def duration(self, test: Test) -> Optional[float]:
+    def duration(self, test: Test) -> float | None:
         """Seconds: the median of the last passes, else what the list says, else None."""
         passes = self.passes.get((test.key, test.label)) or self.passes.get(test.key)
         if passes is None:
@@ -2740,12 +2739,12 @@ def machine_of(tokens: Sequence[str], *readers: MaskReader) -> Machine:
     return Machine(devices, tuple(reader.variable for reader in readers), readers[0].hide)
 
 
-def read_mask(reader: MaskReader, value: Optional[str]) -> Optional[List[str]]:
+def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
     """The tokens that a mask leaves visible; None if it is no mask. Raises UsageError for duplicates."""
     if value is None or value in reader.no_mask:
         return None
     visible = []
-    kinds: Set[Optional[int]] = set()  # the groups that have matched
+    kinds: Set[int | None] = set()  # the groups that have matched
     for entry in value.split(","):
         found = re.fullmatch(reader.token, entry)
         if found and kinds <= {found.lastindex}:
@@ -2775,7 +2774,7 @@ def device_parts(token: str) -> List[str]:
     return [part.lstrip("0") or "0" for part in token.casefold().split(".")]
 
 
-def outer_machine(environ: Environ) -> Optional[Machine]:
+def outer_machine(environ: Environ) -> Machine | None:
     """The devices of the outer mask, or None if there is no mask. Raises UsageError if masks disagree."""
     masks = {}
     for reader in READERS:
@@ -2799,7 +2798,7 @@ class ToolError(Exception):
     """A vendor's tool is there and does not answer; why, in words."""
 
 
-def call_tool(*command: str, over: Optional[threading.Event] = None) -> str:
+def call_tool(*command: str, over: threading.Event | None = None) -> str:
     """What a vendor's tool prints. Raises ToolError, also for one that hangs: that is killed, or left in the kernel.
 
     It is not waited for any longer once it is `over`.
@@ -2838,7 +2837,7 @@ def call_tool(*command: str, over: Optional[threading.Event] = None) -> str:
     return str(out)
 
 
-def ask_tool(*command: str, over: Optional[threading.Event] = None) -> str:
+def ask_tool(*command: str, over: threading.Event | None = None) -> str:
     """What a vendor's tool prints; empty, with a warning on stderr, if it is there and fails."""
     if not find_program(command[0]):
         return ""
@@ -2958,7 +2957,7 @@ def probe(environ: Environ) -> Machine:
     return machine
 
 
-def find_machine(gpus: Optional[str], environ: Environ) -> Machine:
+def find_machine(gpus: str | None, environ: Environ) -> Machine:
     """The devices of `--gpus`, of the outer mask or of the probe, the first that applies. Raises UsageError.
 
     Without an outer mask `--gpus` is believed as it stands, and told to tests in CUDA's variable, which HIP
@@ -3184,7 +3183,7 @@ class Pool:
         devices: Sequence[Device],
         cpus: int = 1,
         sequential: bool = False,
-        locks: Optional[GpuLocks] = None,
+        locks: GpuLocks | None = None,
     ) -> None:
         self.devices = tuple(devices) or (Device(0, ""),)
         self.cpus = cpus
@@ -3215,7 +3214,7 @@ class Pool:
             return self.cpus > 0
         return max(self.room) > 0
 
-    def take(self, need: float, avoid: Container[int] = ()) -> Optional[Lease]:
+    def take(self, need: float, avoid: Container[int] = ()) -> Lease | None:
         """A lease on what a test needs, without the devices whose indices are in `avoid`; None if that is not free."""
         alone = self.sequential or need == ALL_GPUS
         if not self.has_room(need) or (alone and self.slots):
@@ -3287,7 +3286,7 @@ def make_pool(
     devices: Sequence[Device],
     tests: Tests,
     options: Options,
-    locks: Optional[GpuLocks] = None,
+    locks: GpuLocks | None = None,
 ) -> Pool:
     """The pool of a machine with these devices: sequential where there is at most one place to run tests.
 
@@ -3359,7 +3358,7 @@ class Exited(NamedTuple):
     cause: Cause = NO_CAUSE
     leaked: Words = ()
     sick: Tuple[Sick, ...] = ()
-    ended: Optional[float] = None  # when its shell has ended, if that was before
+    ended: float | None = None  # when its shell has ended, if that was before
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
     peak: int = 0  # the most MiB of one GPU that it was seen to hold
     skipped_all: bool = False  # all cases in its JUnit file
@@ -3411,7 +3410,7 @@ class Attempt:
     slow_at = math.inf  # when it is to be announced
     due = math.inf  # the sooner of the two, as the alarms know it
     sent = 0  # the last signal sent to it
-    ending: Optional[Outcome] = None  # TIMEOUT or INTERRUPTED, once it is being ended
+    ending: Outcome | None = None  # TIMEOUT or INTERRUPTED, once it is being ended
     is_gone = False  # none of its processes is left; its GPUs are looked at
     process: Any = None
 
@@ -3880,13 +3879,13 @@ class Outlook:
         """What runs, by slot."""
         return sorted(self.schedule.running.values(), key=lambda attempt: attempt.lease.slot)
 
-    def expected_s(self, test: Test) -> Optional[float]:
+    def expected_s(self, test: Test) -> float | None:
         """How long a test takes, if that is known."""
         if test in self.estimates.unknown:
             return None
         return self.estimates.seconds.get(test)
 
-    def left_s(self, now: float) -> Optional[float]:
+    def left_s(self, now: float) -> float | None:
         """How long the rest takes at least, if most of it is known. It is computed once a second."""
         if not self.is_known:
             return None
@@ -4080,7 +4079,7 @@ class ProcessInfo(NamedTuple):
         return f"{self.name} (pid {self.pid})"
 
 
-def process_info(pid: int) -> Optional[ProcessInfo]:
+def process_info(pid: int) -> ProcessInfo | None:
     """What /proc says of a process, if it lives. Zombies live only in their threads."""
     with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
         head, _, rest = file.read().rpartition(b") ")
@@ -4192,7 +4191,7 @@ class Reaper:
     """
 
     ONLY_MINE = 0x20000000  # __WNOTHREAD of waitpid: not the children of other threads
-    guard: Optional[subprocess.Popen[bytes]] = None
+    guard: subprocess.Popen[bytes] | None = None
     own: FrozenSet[int] = frozenset()  # children that the run must not end
     shared: FrozenSet[int] = frozenset()  # what shell state has left, for all tests
     count = 0  # of attempts
@@ -4356,10 +4355,10 @@ class Job(NamedTuple):
 
     bash: str  # path: looking it up for every test would cost more than starting it
     arguments: Sequence[bytes]
-    environment: Optional[Mapping[bytes, bytes]]  # None: ours, which costs Popen least
+    environment: Mapping[bytes, bytes] | None  # None: ours, which costs Popen least
     log: str  # path
-    directory: Optional[str] = None  # None: ours
-    stdin: Optional[int] = subprocess.DEVNULL  # None: ours
+    directory: str | None = None  # None: ours
+    stdin: int | None = subprocess.DEVNULL  # None: ours
 
 
 class Process:
@@ -4596,11 +4595,9 @@ class Host:
 
     heeds: Container[str] = ()  # keys of lines that only companions know
     has_stuck = False  # a pool thread waits for a process that cannot be killed
-    least: Optional[float] = None  # MiB of the smallest GPU, once that has been asked for
+    least: float | None = None  # MiB of the smallest GPU, once that has been asked for
 
-    def __init__(
-        self, machine: Machine, reaper: Reaper, locks: Optional[GpuLocks] = None
-    ) -> None:
+    def __init__(self, machine: Machine, reaper: Reaper, locks: GpuLocks | None = None) -> None:
         self.machine = machine
         self.reaper = reaper
         self.locks = locks
@@ -4788,7 +4785,7 @@ MISSING = "missing"
 STALE = "stale, from an earlier run"
 
 
-def junit_fault(path: Optional[str], before: Optional[str]) -> Tuple[str, int, bool]:
+def junit_fault(path: str | None, before: str | None) -> Tuple[str, int, bool]:
     """Why a JUnit file cannot be used (`missing`, `stale`, …), how many cases failed, and whether all were skipped.
 
     The counts of suites are believed too, if they say more. However large the file, no more than a piece is in memory.
@@ -5079,7 +5076,7 @@ def journal_path(options: Options) -> str:
 class Record:
     """All that the run writes: the log dir, the journal, `failures`, JUnit files for tests that left none."""
 
-    failed: Optional[Appender] = None  # `failures`, once there is one
+    failed: Appender | None = None  # `failures`, once there is one
     is_read = False
 
     def __init__(self, options: Options, run: str) -> None:
@@ -5797,7 +5794,7 @@ class Console:
 
     finished = 0  # tests that ran to an end, or will not run
     failed = 0  # of them
-    growing: Optional[Attempt] = None  # whose log is shown as it grows
+    growing: Attempt | None = None  # whose log is shown as it grows
     offset = 0  # up to which it has been shown
 
     def __init__(
@@ -6501,7 +6498,7 @@ def parse_message(text: str) -> Words:
     return tuple(word for word in words if word not in ("", "skip"))
 
 
-def parse_shard(text: str) -> Union[Shard, str]:
+def parse_shard(text: str) -> Shard | str:
     """`2/4`, or `auto`. Raises BadValue, also for more parts than any CI has jobs."""
     if text == "auto":
         return text
@@ -6527,7 +6524,7 @@ SHARD_VARIABLES = (
 )
 
 
-def find_shard(environ: Environ) -> Union[Shard, str, None]:
+def find_shard(environ: Environ) -> Shard | str | None:
     """The shard that the CI's variables name; None, with a warning, if there are none. Raises UsageError."""
     why = "no CI says which shard this is"
     only = None
@@ -7271,7 +7268,7 @@ def is_script(name: str) -> bool:
     return False
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """The command line: returns the exit code, prints mistakes on stderr, never a traceback."""
     if sys.version_info < OLDEST_PYTHON:
         warn(
@@ -7457,7 +7454,7 @@ class Tells(NamedTuple):
     """By what the tests of a script are known: their handlers or, where it has none, what commands look like."""
 
     handlers: Collection[str]
-    looks: Optional[str]  # a pattern; None: handlers alone
+    looks: str | None  # a pattern; None: handlers alone
     calm: str  # a pattern of programs that may run beside tests
 
     def is_test(self, node: Node) -> bool:
@@ -7494,7 +7491,7 @@ class Site(NamedTuple):
     words: Sequence[str]  # with assignments: what bash says of the command
     handler: str  # bash; empty: there is none
     nodes: Nodes  # the same, read
-    rest: Optional[Rest]  # the same, where it is no handler
+    rest: Rest | None  # the same, where it is no handler
     path: Nodes  # simple commands behind the test that bash is to pass over
     function: str  # in which it stands
     why_wait: str  # why the script has to wait for it at once
@@ -7867,7 +7864,7 @@ class ScriptFile:
     function = ""  # the one that is being read
     alone_from = math.inf  # the offset of `#: one-by-one`
     definitions = 0  # of functions, so far
-    rest: Optional[Rest] = None  # of the statement that is being read
+    rest: Rest | None = None  # of the statement that is being read
     readers = 0  # `while read` loops around
     guards = 0  # blocks around whose status is looked at
     depth = 0  # of blocks
@@ -8082,7 +8079,7 @@ class ScriptFile:
         self.heads |= names
         return not names.isdisjoint(self.changes)
 
-    def rest_of(self, statement: Nodes, following: Sequence[Nodes]) -> Optional[Rest]:
+    def rest_of(self, statement: Nodes, following: Sequence[Nodes]) -> Rest | None:
         """What is done with the status of the test in a statement, also by those behind it; None: nothing, or now."""
         first = statement[0]
         command = first
@@ -8184,7 +8181,7 @@ class ScriptFile:
         handler: Nodes,
         obstacle: str,
         followers: Set[str],
-        rest: Optional[Rest] = None,
+        rest: Rest | None = None,
     ) -> None:
         """Note a test, and the commands that are to run where it fails."""
         text = ""
@@ -8217,7 +8214,7 @@ class ScriptFile:
             for line in self.lines_of(command):
                 self.sites.setdefault(line, []).append(site)
 
-    def examine(self, handler: Nodes, text: str, rest: Optional[Rest]) -> Tuple[str, str]:
+    def examine(self, handler: Nodes, text: str, rest: Rest | None) -> Tuple[str, str]:
         """Why a test with this handler cannot be handed over, and why it has to be waited for at once."""
         obstacle = why_wait = ""
         # It begins with the status of the test.
@@ -8818,7 +8815,7 @@ class ScriptShell:
     status = EXIT_MACHINE  # the exit status
     asked = ""  # the number of the question that waits for its answer
     # Why it did not start, or what it has printed or asked was not understood or kept.
-    fault: Optional[Exception] = None
+    fault: Exception | None = None
 
     def __init__(self, job: Job, reaper: Reaper, post: Callable[[Any], None]) -> None:
         self.job = job
@@ -9326,7 +9323,7 @@ class Script:
 class Certainty:
     """Looks whether anything that has gone ahead of a failure can have seen what the script did about it."""
 
-    reaction: Optional[Reaction] = None
+    reaction: Reaction | None = None
     is_indirect = False  # it may have looked at others too
 
     def __init__(self, script: Script) -> None:
@@ -9457,18 +9454,18 @@ class ScriptRun(Run):
     """The run of a script: bash goes through it and hands tests over, and waits where it would see a difference."""
 
     sums_up = False  # the script does
-    status: Optional[int] = None  # its exit code, where it has come to its end
+    status: int | None = None  # its exit code, where it has come to its end
     offset = 0  # what it had printed before it last asked
 
     must_join = False  # one of `last_ones` has failed: the script waits before its next test
-    place: Optional[Place] = None  # of the test that bash has come to last
+    place: Place | None = None  # of the test that bash has come to last
     batch_at = math.inf
-    joined: Optional[Tuple[int, int]] = None  # offset and level where it waits
+    joined: Tuple[int, int] | None = None  # offset and level where it waits
     # A test for which alone the script has waited, and why: that is to be told if another one follows.
-    lone: Optional[Tuple[TestLine, str]] = None
+    lone: Tuple[TestLine, str] | None = None
     has_ended = is_ending = False
     # It ends a script that goes on without tests.
-    killer: Optional[threading.Timer] = None
+    killer: threading.Timer | None = None
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
         super().__init__(select([], options, History()), host, options, trace)
@@ -9717,7 +9714,7 @@ class ScriptRun(Run):
         """
         self.note_failure(clean_label(label.strip(" \"'")), int(line), int(status) or 1)
 
-    def note_failure(self, label: str, line: int, status: Optional[int]) -> None:
+    def note_failure(self, label: str, line: int, status: int | None) -> None:
         """Record what has failed, or was interrupted, in the script's own shell: it has no log but the script's."""
         key = key_of([label])
         test = self.script_test(
