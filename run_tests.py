@@ -3185,7 +3185,7 @@ class Pool:
         sequential: bool = False,
         locks: GpuLocks | None = None,
     ) -> None:
-        self.devices = tuple(devices) or (Device(0, ""),)
+        self.devices = devices or [Device(0, "")]
         self.cpus = cpus
         self.sequential = sequential
         self.locks = locks
@@ -3328,7 +3328,7 @@ class Begin(NamedTuple):
     """The run starts. Times are seconds of a monotonic clock."""
 
     at: float
-    sick: Tuple[Sick, ...] = ()  # devices that are broken already
+    sick: Sequence[Sick] = ()  # devices that are broken already
 
 
 class Submit(NamedTuple):
@@ -3357,7 +3357,7 @@ class Exited(NamedTuple):
     junit_failures: int = 0  # of its own JUnit file
     cause: Cause = NO_CAUSE
     leaked: Words = ()
-    sick: Tuple[Sick, ...] = ()
+    sick: Sequence[Sick] = ()
     ended: float | None = None  # when its shell has ended, if that was before
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
     peak: int = 0  # the most MiB of one GPU that it was seen to hold
@@ -3390,7 +3390,7 @@ class Lost(NamedTuple):
     """Devices are gone, with the machine that had them. What ran there posts its own end."""
 
     at: float
-    sick: Tuple[Sick, ...]
+    sick: Sequence[Sick]
 
 
 Event = Union[Begin, Submit, ShellEnded, Exited, Broken, Tick, Interrupt, Lost]
@@ -4287,12 +4287,12 @@ class Reaper:
         ]
         return with_descendants(table, mine)
 
-    def left(self) -> List[int]:
+    def left(self) -> FrozenSet[int]:
         """The orphans that come from the run: what ran before it may have left some, too, and keeps them."""
         orphans = self.orphans()
         if self.mark and self.has_inherited:
             orphans = frozenset(filter(self.has_started, orphans))
-        return list(orphans)
+        return orphans
 
     def has_started(self, pid: int) -> bool:
         """Whether a process comes from the run, by its limit, or else by its environment (in a runner inside)."""
@@ -4724,7 +4724,7 @@ class Host:
             failures,
             cause,
             leaked=tuple(map(str, leaked)),
-            sick=tuple(sick),
+            sick=sick,
             ended=ended,
             memory=now - asked,
             peak=process.peak,
@@ -6861,7 +6861,7 @@ class Run:
                 result = Result(test, Outcome.DEFERRED, reason=why)
                 self.schedule.results[test] = [result]
                 self.conclude(result)
-            self.take(Begin(time.monotonic(), tuple(self.host.health.sick)))
+            self.take(Begin(time.monotonic(), self.host.health.sick))
             while not self.is_over():
                 self.take(self.next_event())
         except OSError as error:
@@ -9586,7 +9586,7 @@ class ScriptRun(Run):
         """Let the schedule know of new tests: the first ones wait a moment for others, to start the longest first."""
         selection = select([*self.schedule.waiting, *self.batch], self.options, self.history)
         order = selection.to_run(self.options.order, self.schedule.pool)
-        event = Submit(time.monotonic(), tuple(self.batch), order)
+        event = Submit(time.monotonic(), self.batch, order)
         self.batch = []
         self.batch_at = math.inf
         super().take(event)
