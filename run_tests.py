@@ -2725,9 +2725,9 @@ class Machine(NamedTuple):
     devices: Tuple[Device, ...] = ()
     variables: Words = ()
     hide: str = ""
-    extra: Mapping[str, str] = {}
+    extra: Environ = {}
 
-    def mask(self, lease: Lease) -> Dict[str, str]:
+    def mask(self, lease: Lease) -> Environ:
         """The environment that shows a test the devices of its lease and no others."""
         value = ",".join(lease.tokens) or self.hide
         return {**self.extra, **dict.fromkeys(self.variables, value)}
@@ -4510,8 +4510,8 @@ def traceback_text() -> str:
 
 def bash_text(
     test: Test,
-    variables: Mapping[str, str],
-    defaults: Mapping[str, str],
+    variables: Environ,
+    defaults: Environ,
     scratch: Scratch,
     mark: int = 0,
 ) -> str:
@@ -4569,7 +4569,7 @@ def test_environment(outer: Mapping[bytes, bytes], run: str) -> Dict[bytes, byte
     return environment
 
 
-def test_defaults(slots: int) -> Dict[str, str]:
+def test_defaults(slots: int) -> Environ:
     """Variables that tests get unless they are set."""
     defaults = {"PYTHONFAULTHANDLER": "1"}
     if slots > 1:
