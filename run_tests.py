@@ -6351,7 +6351,10 @@ def show_duration(seconds: float) -> str:
     return f"{minutes // 60}h{minutes % 60:02d}m"
 
 
-def verdict_of(results: Results, schedule: Schedule) -> Tuple[int, List[str]]:
+Verdict = Tuple[int, List[str]]  # the exit code of a run, and the last lines of its trace
+
+
+def verdict_of(results: Results, schedule: Schedule) -> Verdict:
     """The run's exit code, and the last lines of its trace.
 
     What the machine did comes before what the user did, and both before the tests.
@@ -7034,7 +7037,7 @@ class Run:
                 file.write(fitting([*parts, chart], PAGE_BYTES_MOST - file.tell()))
         return lines
 
-    def verdict(self, results: Results) -> Tuple[int, List[str]]:
+    def verdict(self, results: Results) -> Verdict:
         """The exit code and the last lines of the trace."""
         code, lines = verdict_of(results, self.schedule)
         return code, [*account(self.selection, self.options), *lines]
@@ -10145,7 +10148,7 @@ class ScriptRun(Run):
             status = EXIT_FAILED
         return status
 
-    def verdict(self, results: Results) -> Tuple[int, List[str]]:
+    def verdict(self, results: Results) -> Verdict:
         """The script has said its own; only what ended it is news."""
         code, lines = super().verdict(results)
         if self.status is None or self.schedule.failure:
