@@ -8297,9 +8297,11 @@ class ScriptFile:
         return test
 
 
-def statements_of(nodes: Nodes, joints: Collection[str] = ("&&", "||", *PIPES)) -> List[Nodes]:
+def statements_of(
+    nodes: Nodes, joints: Collection[str] = ("&&", "||", *PIPES)
+) -> List[List[Node]]:
     """A list of commands, cut where neither `&&` nor `||` nor a pipe joins them, or none of some joints."""
-    statements: List[Nodes] = []
+    statements: List[List[Node]] = []
     for node in nodes:
         if node.before in joints and statements:
             statements[-1].append(node)
