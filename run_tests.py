@@ -629,10 +629,6 @@ INFALLIBLE = PRINTS | names_in(
 ERREXIT = "e|o errexit"  # the option of `set`
 NOT_FOLDERS = names_in("eval exec command builtin time trap type let coproc source")
 RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
-ALWAYS_PASSES = (
-    'this line passes even if its command fails; write `command || test_fail "label"`, or '
-    "`|| true` if that is meant"
-)
 PYTEST = r"(?:.*\s-m |(?:\S*/)?)(?:pytest|py\.test)\s(?!.*(?:&&|;))"  # that moves its JUnit file nowhere
 WAITS = r"^(?:[^'\"]*[;&|{]\s*)?wait(?=[\s;&|]|$)"
 PREPARES = r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip)([\s;]|$)"
@@ -1016,7 +1012,7 @@ def stops_on_failure(nodes: Nodes) -> bool:
     """Whether a handler in some commands ends the shell: `a || exit 1`."""
     left = ""
     for node in nodes:
-        if node.before == "||" and left not in HARMLESS | {"tee"}:
+        if node.before == "||" and left not in HARMLESS | {"tee", "call"}:
             ends = [each for each in walk([node]) if each.name in ENDS]
             if any(command_can_fail(each, "") for each in ends):
                 return True
@@ -1102,7 +1098,10 @@ def check_use(test: TestLine, nodes: Nodes, said: str) -> None:
                 "the status of `| tee` hides that of the test; leave it out, the log is kept anyway, or write "
                 "`set -o pipefail` above"
             )
-        raise BadValue(ALWAYS_PASSES)
+        raise BadValue(
+            'this line passes even if its command fails; write `command || test_fail "label"`, or '
+            "`|| true` if that is meant"
+        )
 
 
 def junit_word(words: Sequence[str]) -> str:
@@ -1954,45 +1953,66 @@ def read_answers(
                     "the environment is too large for any program; export less above this line",
                 )
             shell = shell._replace(directory=directory)
-            if shell.prelude and calls_hide_failures(test, read_functions(shell.prelude)):
-                parsed.complain(test.line, ALWAYS_PASSES)
+            if shell.prelude:
+                name = hiding_function(test, passing_functions(shell.prelude, test.said))
+                if name:
+                    parsed.complain(
+                        test.line,
+                        f"this line passes even if its command fails, as the function `{name}` does; let that return "
+                        "the status, or write `|| true` behind it if that is meant",
+                    )
             yield test.expanded(shell, preface, values)
             preface = b""
 
 
 @functools.lru_cache(maxsize=1)
-def read_functions(prelude: str) -> Dict[str, List[Nodes]]:
-    """What the functions of a snapshot may end with, by name: their commands, and each `return` and `exit` in them.
-
-    Raises OSError.
-    """
-    functions = {}
+def passing_functions(prelude: str, said: str) -> Dict[str, str]:
+    """The functions of a snapshot that pass whatever they do: by name, a command that does the same. Raises OSError."""
     with open(f"{prelude}.functions", "rb") as file:
-        text = to_text(file.read())
-    for node in Reader(text).nodes:
-        if node.kind == "function":
-            ends = [[each] for each in walk(node.parts()) if each.name in ENDS]
-            functions[node.words[0].text] = [*node.bodies, *ends]
-    return functions
+        nodes = Reader(to_text(file.read())).nodes
+    functions = [node for node in nodes if node.kind == "function"]
+    passing: Dict[str, str] = {}
+    count = -1
+    while count < len(passing):  # one that calls others may be found after them
+        count = len(passing)
+        for node in functions:
+            body = list(node.parts())
+            put_in(passing, body)
+            if not tells_failures(body, said):
+                passing[node.words[0].text] = (
+                    "?; true" if hides_failures(body, said) else "echo"
+                )
+    return passing
 
 
-def calls_hide_failures(test: TestLine, functions: Mapping[str, List[Nodes]]) -> bool:
-    """Whether a test passes whatever its parts do, since the functions that it calls do."""
-    if functions.keys().isdisjoint(re.findall(r"[^\s;&|(){}]+", test.body)):
-        return False
-    nodes = Reader(test.body).nodes
-    with suppress(RecursionError):  # two that call each other
-        put_in(functions, nodes)
-        return hides_failures(nodes, test.said)
-    return False
+def tells_failures(body: Nodes, said: str) -> bool:
+    """Whether the status of a function may be that of what it runs, and not only of how it is called."""
+    has_run = ends = False
+    for node in walk(body):
+        ends |= node.name in ENDS
+        if node.name == "trap" or (has_run and node.name in ENDS):
+            return True
+        is_check = node.name in CHECKS | ENDS
+        has_run |= not node.kind and not is_check and command_can_fail(node, said)
+    return can_fail(body, said) or (ends and not has_run)
 
 
-def put_in(functions: Mapping[str, List[Nodes]], nodes: Nodes) -> None:
-    """Put what functions may end with in place of their calls."""
+def put_in(passing: Mapping[str, str], nodes: Nodes) -> None:
+    """Put what does the same in place of calls of functions."""
     for node in walk(nodes):
-        if not node.kind and node.name in functions:
+        if not node.kind and node.name in passing:
             node.kind = "call"
-            node.bodies = functions[node.name]
+            node.bodies = [Reader(passing[node.name]).nodes]
+
+
+def hiding_function(test: TestLine, passing: Mapping[str, str]) -> str:
+    """The function by which a test passes whatever its parts do; empty if there is none."""
+    if passing.keys().isdisjoint(re.findall(r"[^\s;&|(){}]+", test.body)):
+        return ""
+    nodes = Reader(test.body).nodes
+    put_in(passing, nodes)
+    called = [node.name for node in walk(nodes) if node.kind == "call"]
+    return (called or [""])[0] * hides_failures(nodes, test.said)
 
 
 def said_last(printed: bytes) -> str:
@@ -5140,6 +5160,11 @@ class Record:
             selected=[test.name for test in selection.tests if test not in selection.deferred],
             left_out=[test.name for test in left_out],
         )
+        own = os.path.abspath(self.log_dir)
+        for test in selection.tests:
+            if test not in selection.deferred and os.path.dirname(test.junit or "") == own:
+                with suppress(OSError):  # were this run killed, it would be green by one before
+                    os.unlink(str(test.junit))
         path = deferred_path(options)
         if path:
             write_labels(path, dict.fromkeys(test.origin for test in selection.deferred))

@@ -152,9 +152,9 @@ class OutputTest(FaultCase):
         self.assertRegex(ran.err, r"^run_tests\.py: error: .* No space left on device.* in TMPDIR")
 
     def test_a_limit_of_file_size(self) -> None:
-        self.write("logs/run_tests.jsonl", "{}\n" * 2700)
+        self.write("logs/run_tests.jsonl", "{}\n" * 21840)
         self.write("tests.txt", "setsid $NAP & wait $!\n")
-        self.head = ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", *self.head]
+        self.head = ["bash", "-c", 'ulimit -f 64; exec "$@"', "bash", *self.head]
         process = self.start("tests.txt")
         out, err = process.communicate(timeout=WAIT_S)
         self.assertEqual((process.returncode, self.left(), b"Traceback" in out + err), (3, {}, False), out + err)

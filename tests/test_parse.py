@@ -394,11 +394,14 @@ class Kinds(ParseCase):
     def test_functions_that_always_pass(self) -> None:
         """Those of a file that the list sources, too. One that can fail, by its last command or before, is fine."""
         self.write("lib.sh", 'note() { FAILED="$FAILED $1"; }\nrun() { "$@" || note "$*"; }\n')
-        for command in ("run a", "a || note a", "run a || test_fail a", "(run a)", "b && run a", "counted a"):
-            text = f'source ./lib.sh\ncounted() {{ "$@"; RET=$((RET | $?)); }}\n{command}\n'
-            self.assert_mistake(text, 3, "this line passes even if its command fails")
+        for command in ("run a", "a || note a", "run a || test_fail a", "(run a)", "b && run a", "counted a",
+                        "run a || exit 1", "again a"):
+            text = (f'source ./lib.sh\ncounted() {{ [ "$1" ] || return 2; "$@"; RET=$((RET | $?)); }}; again() {{ run '
+                    f'again; }}\n{command}\n')
+            name, = re.findall("run|note|counted|again", command)[:1]
+            self.assert_mistake(text, 3, f"this line passes even if its command fails, as the function `{name}` does")
         for body in ("a || { note; return 1; }", "a; local rc=$?; note; return $rc", "if ! a; then exit 3; fi; note",
-                     "note", "f; a || f"):
+                     "note", "f; a || f", '[ "$1" ] || return 1; note', "trap 'exit 1' ERR; a; note"):
             self.assertEqual(len(self.parse(f"source ./lib.sh\nf() {{ {body}; }}\nf\nb || true\n")), 2)
 
     def test_tee_hides_the_status_of_a_test(self) -> None:
