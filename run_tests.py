@@ -2007,12 +2007,12 @@ def put_in(passing: Mapping[str, str], nodes: Nodes) -> None:
 
 def hiding_function(test: TestLine, passing: Mapping[str, str]) -> str:
     """The function by which a test passes whatever its parts do; empty if there is none."""
-    if passing.keys().isdisjoint(re.findall(r"[^\s;&|(){}]+", test.body)):
+    if not passing:
         return ""
     nodes = Reader(test.body).nodes
     put_in(passing, nodes)
     called = [node.name for node in walk(nodes) if node.kind == "call"]
-    return (called or [""])[0] * hides_failures(nodes, test.said)
+    return "".join(called[:1]) * hides_failures(nodes, test.said)
 
 
 def said_last(printed: bytes) -> str:
