@@ -1335,12 +1335,16 @@ class ListFile:
 
 # Says for each whole command of standard input its first and last line, from 0, and what is wrong with it. A command
 # is whole if bash can read it both in { ( ) } and in ( { } ): text like `a; } || { b` ends one of these early, but not
-# the other. A backslash at its end would join the bracket to it. $1 is the most lines of one.
+# the other. A backslash at its end joins the bracket to it, which `done \` is whole with, and a word is not. $1 is the
+# most lines of one.
 SPLITTER = r"""
 shopt -s extglob
 newline=$'\n'
 fits() { eval "return 0; $1"; }      # bash reads all of it, and ends before it would run what it has read
-both() { fits "{ ( :$newline$1)$newline}" && fits "( { :$newline$1}$newline)"; }
+both() {
+  fits "{ ( :$newline$1)$newline}" && fits "( { :$newline$1}$newline)" &&
+    { [[ $1 != *\\$newline ]] || fits "{ ( :$newline${1}x)$newline}"; }
+}
 is_whole() {     # bash 5.2 ends where it cannot read a substitution, and dies of what is nested too deep
   if [[ ${#1} -gt 1000 || $1 == *@([\$\<\>]\(|\[\[)* ]]; then (both "$1"); else both "$1"; fi
 } 2>/dev/null

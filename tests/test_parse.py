@@ -19,6 +19,7 @@ FIRST_LINE = "\n" * run_tests.has_line_0(str(shutil.which("bash")))
 
 # Commands that bash reads as one, over one line or several.
 WHOLE = [
+    "for i in 1; do a; done \\\n  || exit 1", "[[ -f a ]] \\\n  || { b; }", "( a ) \\\n  >c",
     "a \\\n  b", "a\\\nb", 'a "x\ny"', "a 'x\n# y\n'", "a $(b\nc)", "a `b\nc`", "a ${b:-c\nd}", "a <(b\nc)", "a $'x\n'",
     'a "$(b "c\nd")"', "a $((1 +\n 2))", 'a "x\n\ny" \\\n\\\n z', "a $(\nb)", "a &&\nb", "a |\n\n# c\nb", "(a\nb)",
     "for i in 1 2; do\n  a $i\ndone", "if a\nthen\n  b\nelse\n  c\nfi", "while a; do\n  b\ndone <c >d", "{ a\nb; }",
