@@ -647,6 +647,11 @@ CHANGES_SHELL = (
     rf"(?:read\s[^;&|]*<|printf\s+-v\s|let\s|shift(?:\s|$)|\(\([^;&|]*(?:{CHANGES_IN_SUM}))[^;&|]*"
 )
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
+ASSIGNING = names_in(
+    "export declare typeset readonly local read let unset mapfile readarray (( getopts"
+)
+NAME = r"(?a:[A-Za-z_]\w*)"
+ANY = "$"  # among variables, one whose name only bash knows
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
 # Words. The text is known to be whole, since bash has read it. Escaped and quoted pieces in which nothing nests:
@@ -1009,16 +1014,25 @@ def command_can_fail(node: Node, said: str) -> bool:
 
 
 def stops_on_failure(nodes: Nodes) -> bool:
-    """Whether a handler in some commands ends the shell: `a || exit 1`."""
+    """Whether the shell ends with a failure where one before has failed: `a || exit 1`, `a; [ $? = 0 ] || exit 1`."""
+    has_run = False
     left = ""
     for node in nodes:
-        if node.before == "||" and left not in HARMLESS | {"tee", "call"}:
-            ends = [each for each in walk([node]) if each.name in ENDS]
-            if any(command_can_fail(each, "") for each in ends):
+        acts = has_run or any(
+            each.name not in HARMLESS for each in walk(chain(*node.conditions))
+        )
+        if node.before == "||":
+            acts = acts and left not in ("tee", "call")
+        if node.kind != "(" and not is_forked(node):
+            ends = [
+                each
+                for each in walk([node])
+                if each.name in ENDS and command_can_fail(each, "")
+            ]
+            if (acts and ends) or any(map(stops_on_failure, node.bodies)):
                 return True
         left = node.kind or node.name
-        if node.kind != "(" and not is_forked(node) and any(map(stops_on_failure, node.bodies)):
-            return True
+        has_run = has_run or left not in HARMLESS | PRINTS
     return False
 
 
@@ -1039,6 +1053,55 @@ def hides_failures(nodes: Nodes, said: str) -> bool:
         command_can_fail(node, said) and (node.after == "||" or node.name not in HARMLESS)
         for node in walk(nodes)
     )
+
+
+def words_of(node: Node) -> List[str]:
+    """The words of a simple command with its assignments, without redirections, as bash tells them."""
+    tokens = (*node.assigned, *node.words)
+    return [token.text.replace("\\\n", "").replace("$'", "'") for token in tokens]
+
+
+def head_of(node: Node) -> str:
+    """The words of a command, or of the head of a `for` or `case`."""
+    return " ".join(token.text for token in node.words)
+
+
+def nested(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
+    """What stands in each `$((…))` of some bash, or behind another bracket, up to the one that ends it."""
+    for found in re.finditer(opener, text):
+        yield text[found.end() : end_of_nest(text, found.end(), ")")]
+
+
+def changed_by(node: Node) -> Set[str]:
+    """The variables that a simple command or the head of a loop changes, and perhaps more; ANY if only bash knows."""
+    words = words_of(node)
+    text = " ".join(words)
+    assigned = [word.partition("=")[0] for word in words]
+    names = set(re.findall(rf"\$\{{({NAME})(?:\[[^]]*\])?:?=", text))
+    for inner in nested(text):
+        if re.search(CHANGES_IN_SUM, inner):
+            names.update(re.findall(NAME, inner))
+    if node.kind in ("for", "select"):
+        names.add(words[0])
+    elif node.name == "local":
+        names.update(re.findall(rf" -\w*n\b.*?=[\"']?({NAME}|\$)", text))
+    elif node.name in ASSIGNING or (node.name == "printf" and " -v" in text):
+        names.update(re.findall(NAME, text.replace(" -v", " ")))
+        names.discard(node.name)
+        if node.name != "((" and any("$" in name for name in assigned):
+            names.add(ANY)
+    elif not (node.words or node.kind):
+        names.update(re.findall(NAME, " ".join(assigned)))
+    return names
+
+
+def in_own_shell(nodes: Iterable[Node], functions: Dict[str, Nodes]) -> Iterator[Node]:
+    """The commands that bash runs in its own shell, also those of functions that they call, which are taken out."""
+    for node in nodes:
+        if node.kind not in ("(", "function") and not is_forked(node):
+            yield node
+            yield from in_own_shell(node.parts(), functions)
+            yield from in_own_shell(functions.pop(node.name, ()), functions)
 
 
 def is_mask(token: Token) -> bool:
@@ -1325,7 +1388,10 @@ class ListFile:
         self.states: List[int] = []  # the first line of each piece of shell state
         # What bash is to read for the list: its shell state with a check behind each piece, at the same lines.
         self.script = [""] * (len(self.lines) + 1)
-        self.functions: List[str] = []  # that it defines
+        self.functions: Dict[str, Nodes] = {}  # that it defines
+        self.setters: Dict[
+            str, int
+        ] = {}  # by variable, the line of the test that has set it; 0: state has
         self.mistakes: List[Tuple[int, str]] = []
 
     def complain(self, line: int, what: str) -> None:
@@ -1437,14 +1503,41 @@ def read_list(parsed: ListFile) -> None:
             attributes = read_attributes(parsed, reader, line, defaults)
             if not reader.nodes:
                 defaults = attributes
-            elif not add_setting(parsed, reader.nodes, line, end):
+                continue
+            is_test = not add_setting(parsed, reader.nodes, line, end)
+            if is_test:
                 add_test(parsed, reader, line, attributes)
             elif attributes is not defaults:
                 raise BadValue("`#:` on a line that is no test; put it on a line of its own")
+            follow_variables(parsed, reader.nodes, line * is_test)
         except BadValue as mistake:
             parsed.complain(line, str(mistake))
         except RecursionError:
             parsed.complain(line, "commands nested deeper than can be read")
+
+
+def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
+    """Note which variables a test has set (`setter` is its line), or state (0).
+
+    Raises BadValue for a command that needs one which a test has set: that is gone with the test's shell.
+    """
+    own: Set[str] = set()
+    local: Set[str] = set()
+    for node in in_own_shell(nodes, dict(parsed.functions)):
+        if node.name != "((" or re.search(CHANGES_IN_SUM, node.text):
+            own |= changed_by(node)
+        if node.name == "local" or node.kind == "for":
+            local.update(re.findall(NAME, head_of(node)))
+    text = re.sub("'[^']*'", "", " ".join(node.text for node in nodes))
+    needed = set(re.findall(rf"(?:\$\{{?[#!]?|\(\(\s*)({NAME})", text)) - own
+    own -= local
+    for name in sorted(needed):
+        if parsed.setters.get(name):
+            raise BadValue(
+                f"`{name}` is set in line {parsed.setters[name]}, which is a test, and is gone with its shell; set it "
+                "in a line that runs no program, let a test end with its own status, or put both into one `{ …; }`"
+            )
+    parsed.setters.update(dict.fromkeys(own, setter))
 
 
 def read_attributes(
@@ -1487,7 +1580,7 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
         )
     for node in walk(nodes):
         if node.kind == "function":
-            parsed.functions.append(node.words[0].text)
+            parsed.functions[node.words[0].text] = list(node.parts())
     return True
 
 
@@ -1958,7 +2051,7 @@ def read_answers(
                 )
             shell = shell._replace(directory=directory)
             if shell.prelude:
-                name = hiding_function(test, passing_functions(shell.prelude, test.said))
+                name = hiding_function(test, meanings(shell.prelude, test.said))
                 if name:
                     parsed.complain(
                         test.line,
@@ -1970,51 +2063,50 @@ def read_answers(
 
 
 @functools.lru_cache(maxsize=1)
-def passing_functions(prelude: str, said: str) -> Dict[str, str]:
-    """The functions of a snapshot that pass whatever they do: by name, a command that does the same. Raises OSError."""
+def meanings(prelude: str, said: str) -> Dict[str, str]:
+    """Functions of a snapshot that pass whatever they do, or may end the shell: by name, a command that does the same.
+
+    Raises OSError.
+    """
     with open(f"{prelude}.functions", "rb") as file:
         nodes = Reader(to_text(file.read())).nodes
     functions = [node for node in nodes if node.kind == "function"]
-    passing: Dict[str, str] = {}
+    found: Dict[str, str] = {}
     count = -1
-    while count < len(passing):  # one that calls others may be found after them
-        count = len(passing)
+    while count < len(found):  # one that calls others may be found after them
+        count = len(found)
         for node in functions:
             body = list(node.parts())
-            put_in(passing, body)
+            put_in(found, body)
+            name = node.words[0].text
             if not tells_failures(body, said):
-                passing[node.words[0].text] = (
-                    "?; true" if hides_failures(body, said) else "echo"
-                )
-    return passing
+                found[name] = "?; true" if hides_failures(body, said) else "echo"
+            elif any(each.name == "exit" for each in walk(body)):
+                found[name] = "? || exit"
+    return found
 
 
 def tells_failures(body: Nodes, said: str) -> bool:
-    """Whether the status of a function may be that of what it runs, and not only of how it is called."""
-    has_run = ends = False
-    for node in walk(body):
-        ends |= node.name in ENDS
-        if node.name == "trap" or (has_run and node.name in ENDS):
-            return True
-        is_check = node.name in CHECKS | ENDS
-        has_run |= not node.kind and not is_check and command_can_fail(node, said)
-    return can_fail(body, said) or (ends and not has_run)
+    """Whether the status of a function may be that of what it runs, or of its checks where it runs nothing."""
+    names = {node.name for node in walk(body) if not node.kind}
+    is_check = not names.isdisjoint(ENDS) and names <= CHECKS | ENDS | PRINTS | {""}
+    return "trap" in names or is_check or stops_on_failure(body) or can_fail(body, said)
 
 
-def put_in(passing: Mapping[str, str], nodes: Nodes) -> None:
+def put_in(found: Mapping[str, str], nodes: Nodes) -> None:
     """Put what does the same in place of calls of functions."""
     for node in walk(nodes):
-        if not node.kind and node.name in passing:
+        if not node.kind and node.name in found:
             node.kind = "call"
-            node.bodies = [Reader(passing[node.name]).nodes]
+            node.bodies = [Reader(found[node.name]).nodes]
 
 
-def hiding_function(test: TestLine, passing: Mapping[str, str]) -> str:
+def hiding_function(test: TestLine, found: Mapping[str, str]) -> str:
     """The function by which a test passes whatever its parts do; empty if there is none."""
-    if not passing:
+    if not found:
         return ""
     nodes = Reader(test.body).nodes
-    put_in(passing, nodes)
+    put_in(found, nodes)
     called = [node.name for node in walk(nodes) if node.kind == "call"]
     return "".join(called[:1]) * hides_failures(nodes, test.said)
 
@@ -7374,10 +7466,6 @@ LEAVES = names_in(
 # Programs that may stand behind a test in a pipeline.
 FILTERS = MAY_BE_PUT_OFF - RUNS_BESIDE_TESTS - {"exit"}
 STATEFUL = STATE_WORDS | names_in("exit exec read mapfile readarray trap let getopts")
-ASSIGNING = names_in(
-    "export declare typeset readonly local read let unset mapfile readarray (( getopts"
-)
-NAME = r"(?a:[A-Za-z_]\w*)"
 # What only the script's own shell can tell, as `$!`, or change, as `${x:=1}`.
 OWN_STATE = (
     r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\bS?RANDOM\b"
@@ -7464,7 +7552,6 @@ STATUS_BY_VALUE = (
 LOOKS_AT_PIPE = "${PIPESTATUS}"  # stands there too; we do not set it
 # What stands there too for a guarded command (`cmd || …`, `if cmd`), in which `set -e` does not count.
 GUARDED = "&&"
-ANY = "$"  # among variables, one whose name only bash knows
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 
 
@@ -7585,18 +7672,6 @@ class Handler(NamedTuple):
 # What commands of a script mean.
 
 
-def words_of(node: Node) -> List[str]:
-    """The words of a simple command with its assignments, without redirections, as bash tells them."""
-    tokens = (*node.assigned, *node.words)
-    return [token.text.replace("\\\n", "").replace("$'", "'") for token in tokens]
-
-
-def nested(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
-    """What stands in each `$((…))` of some bash, or behind another bracket, up to the one that ends it."""
-    for found in re.finditer(opener, text):
-        yield text[found.end() : end_of_nest(text, found.end(), ")")]
-
-
 def substituted(text: str) -> Iterator[Nodes]:
     """The commands in each `$(…)` of some bash, and between backticks."""
     for inner in [*nested(text, SUBSHELL), *re.findall("`([^`]*)`", text)]:
@@ -7608,29 +7683,6 @@ def own_state(text: str) -> str:
     found = re.findall(OWN_STATE, text)
     found += [f"$(({each})" for each in nested(text) if re.search(CHANGES_IN_SUM, each)]
     return "".join(found[:1])
-
-
-def changed_by(node: Node) -> Set[str]:
-    """The variables that a simple command or the head of a loop changes, and perhaps more; ANY if only bash knows."""
-    words = words_of(node)
-    text = " ".join(words)
-    assigned = [word.partition("=")[0] for word in words]
-    names = set(re.findall(rf"\$\{{({NAME})(?:\[[^]]*\])?:?=", text))
-    for inner in nested(text):
-        if re.search(CHANGES_IN_SUM, inner):
-            names.update(re.findall(NAME, inner))
-    if node.kind in ("for", "select"):
-        names.add(words[0])
-    elif node.name == "local":
-        names.update(re.findall(rf" -\w*n\b.*?=[\"']?({NAME}|\$)", text))
-    elif node.name in ASSIGNING or (node.name == "printf" and " -v" in text):
-        names.update(re.findall(NAME, text.replace(" -v", " ")))
-        names.discard(node.name)
-        if node.name != "((" and any("$" in name for name in assigned):
-            names.add(ANY)
-    elif not (node.words or node.kind):
-        names.update(re.findall(NAME, " ".join(assigned)))
-    return names
 
 
 def written_by(node: Node) -> List[str]:
@@ -8337,11 +8389,6 @@ def statements_of(
         else:
             statements.append([node])
     return statements
-
-
-def head_of(node: Node) -> str:
-    """The words of a command, or of the head of a `for` or `case`."""
-    return " ".join(token.text for token in node.words)
 
 
 def without_calm(text: str) -> str:

@@ -46,7 +46,7 @@ TESTS = [
     "a", "cd x && a", "export A=1 && a", "set -x; a", "(cd x)", "cd x | cat", "A=1 a", "env A=1 true",
     "echo export A=1",
     "exit 1", "true", "if [ -d x ]; then a; fi", "[ -d x ] || exit 1", "{ echo a; }", "cd x; echo a",
-    "cdx", "sources a", "wait $pid", "waits", "[[ -n $A ]]", "bash test_x.py", "cd x; test_x.py", "test_x.pyc",
+    "cdx", "sources a", "wait $pid", "waits", "[[ -n $B ]]", "bash test_x.py", "cd x; test_x.py", "test_x.pyc",
     "test_x.py.txt", "a & wait $!", "echo $(test_x.py)", "export A=1 | cat", "wait; a",
     "> file",                            # as state it would empty the file when the list is read
     'OUT=$(prog) && [ "$OUT" = x ]', "cd /x && test -f lib.so", "export A=1; test -e F", "cd x; false",      # checks
@@ -69,6 +69,7 @@ ALWAYS_PASS = [
     "a & echo b", "cd b && { a || RET=1; }", "(cd b && a | tee c)", "a | tee b || exit 1",
 ]
 MAY_FAIL = [
+    "if ! a; then exit 1; fi; echo b", "a; rc=$?; if [ $rc -ne 0 ]; then exit 1; fi; echo b",
     "a || true", "a || :", "a || b || true", "(a) || true",      # a wish
     "a && echo yes", "a || exit 1", "a || { echo no; exit 1; }", "a || cat log", "a || RET=1 b", "a || RET=$(b)",
     "! a", "if a; then b; fi", "for i in 1 2; do a $i; done", "echo a", "A=1; echo a", "a | cat", "a & wait $!",
@@ -394,7 +395,8 @@ class Kinds(ParseCase):
 
     def test_functions_that_always_pass(self) -> None:
         """Those of a file that the list sources, too. One that can fail, by its last command or before, is fine."""
-        self.write("lib.sh", 'note() { FAILED="$FAILED $1"; }\nrun() { "$@" || note "$*"; }\n')
+        self.write("lib.sh", 'note() { FAILED="$FAILED $1"; }\nrun() { "$@" || note "$*"; }\n'
+                             'stop() { if ! "$@"; then exit 1; fi; }\n')
         for command in ("run a", "a || note a", "run a || test_fail a", "(run a)", "b && run a", "counted a",
                         "run a || exit 1", "again a"):
             text = (f'source ./lib.sh\ncounted() {{ [ "$1" ] || return 2; "$@"; RET=$((RET | $?)); }}; again() {{ run '
@@ -402,7 +404,8 @@ class Kinds(ParseCase):
             name, = re.findall("run|note|counted|again", command)[:1]
             self.assert_mistake(text, 3, f"this line passes even if its command fails, as the function `{name}` does")
         for body in ("a || { note; return 1; }", "a; local rc=$?; note; return $rc", "if ! a; then exit 3; fi; note",
-                     "note", "f; a || f", '[ "$1" ] || return 1; note', "trap 'exit 1' ERR; a; note"):
+                     "note", "f; a || f", "stop a; stop b; note", '[ "$1" ] || return 1; note',
+                     "trap 'exit 1' ERR; a; note"):
             self.assertEqual(len(self.parse(f"source ./lib.sh\nf() {{ {body}; }}\nf\nb || true\n")), 2)
 
     def test_tee_hides_the_status_of_a_test(self) -> None:
@@ -942,9 +945,22 @@ class State(ParseCase):
         self.assertEqual(names - {b"OLDPWD", b"PWD"}, {b"A"})    # nothing of the runner's own
 
     def test_a_test_changes_nothing_for_those_below(self) -> None:
-        tests = self.parse("A=1\nA=2; cd /; set -u; f() { :; }; false\necho $A $PWD ${B-unset}; f\n")
+        tests = self.parse("A=1\nA=2; cd /; set -u; f() { :; }; false\ndeclare -p A; echo $PWD ${B-unset}; f\n")
         self.assertEqual([self.output(test) for test in tests][1],
-                         f"1 {self.folder} unset\n{NAME}: line 3: f: command not found\n")
+                         f'declare -- A="1"\n{self.folder} unset\n{NAME}: line 3: f: command not found\n')
+
+    def test_what_a_test_sets_is_gone_below(self) -> None:
+        """So bash fails where a test below would look at nothing, or go through nothing; also by a function."""
+        for setter in ("if a; then F=(b); c; fi", "a || { F+=(a); cat log; }", "note b", "printf -v F a", "a && F=1",
+                       "for i in 1 2; do a $i || { F=1; b; }; done", "mapfile -t F <tests.txt; a"):
+            for needs in ('[ ${#F[@]} -eq 0 ] || exit 1', 'for f in "${F[@]}"; do b || exit 1; done', "((F == 0))",
+                          "cd $F"):
+                text = f"note() {{ if a; then F=1; b; fi; }}\nF=\n{setter}\n{needs}\n"
+                self.assert_mistake(text, 4, "`F` is set in line 3, which is a test, and is gone with its shell")
+        for text in ("{ F=1; a $F; }\n{ F=2; a $F; }\n", "for F in 1; do a $F; done\nb $F\n", "(F=1; a)\nb $F\n",
+                     "a && F=1\nF=2\nb $F\n", "F=1 a\nb $F\n", "f() { local F=1; a; }\nf\nb $F\n",
+                     "{ F=1; a; }\nbash -c 'F=2; b $F'\n", "F=$(a) && b\nF=$(a) && b $F\n"):
+            self.assertEqual(len(self.parse(text)), 2, text)
 
     def test_syntax_may_depend_on_the_state_above(self) -> None:
         self.assert_like_bash("shopt -s extglob\nA=$(echo tests.!(sh))\necho a $A\necho tests.@(txt|x)\n")
@@ -1082,7 +1098,7 @@ class Hints(ParseCase):
         for command in ("wait || true", "{ wait; }", "A=1; wait", "wait $(jobs -p)", "pytest a && wait"):
             (hint,) = self.hints(f"true\n{command}\n")
             self.assertIn("wait` is a test here, and a barrier only on a line of its own", hint)
-        fine = ("read A <x; [ \"$A\" ]\nexec ./x\n((A == 1))\nx & wait $!\nwaits\nprintf x | y\nread -r A <x && a $A\n"
+        fine = ("read A <x; [ \"$A\" ]\nexec ./x\n((B == 1))\nx & wait $!\nwaits\nprintf x | y\nread -r A <x && a $A\n"
                 "pytest a -k 'not (wait or sleep)'\necho 'a; wait'\nexec >x ./prog\nwait-for-it.sh db:80\n"
                 "read-model <x\nshift/test_x.py\n")
         self.assertEqual(self.hints(fine), [])
