@@ -728,6 +728,7 @@ a='b[$?]' b=(0 7 7 7)⏎pytest a --exit=3 || { RET=1; [ x = y ]; }⏎exit $((a))
 t=("pytest a" "pytest b --exit=2") n=0⏎while [ $n -lt 2 ]; do eval "${t[n++]}" || RET=1; done⏎exit $RET
 a=(3 0) i=0⏎pytest a || F=1⏎exit ${a[i++]}
 trap 'R=$?; ./log "@ $R"' ERR⏎printf 'echo "$*"' >log⏎chmod +x log⏎pytest a --exit=1⏎pytest b⏎exit $R
+pytest b⏎[ $? -ne 0 ] && N=4⏎exit $N ¦ pytest b⏎rc=$?⏎(( rc )) && N=4⏎exit $N
 export X⏎f() { local X=$1; bash -c '[ "$X" != bad ]' tests/x; }⏎«H»f bad || test_fail bad⏎exit $RET
 mkdir d⏎cd d⏎printf '[ ! -e d ]' >../test_x⏎chmod +x ../test_x⏎rm -r ../d⏎../test_x || R=1⏎exit $R
 mkdir d e⏎ln -s d f⏎cd f⏎printf 'exit 1' >test_x⏎: >../e/test_x⏎chmod +x test_x ../e/*⏎ln -sfn e ../f⏎
