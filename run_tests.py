@@ -9539,6 +9539,7 @@ class ScriptRun(Run):
     sums_up = False  # the script does
     status: int | None = None  # its exit code, where it has come to its end
     offset = 0  # what it had printed before it last asked
+    left = 0  # the status of what follows the last test: `[ $? -ne 0 ] && RET=1` ends with 1 where that has passed
 
     must_join = False  # one of `last_ones` has failed: the script waits before its next test
     place: Place | None = None  # of the test that bash has come to last
@@ -9813,11 +9814,8 @@ class ScriptRun(Run):
 
     def on_ends(self, line: str, command: str) -> str:
         """Bash is about to end something with the status of a test, perhaps, which it does not know."""
-        rest = self.place.site.rest if self.place else None
-        # `[ $? -ne 0 ] && RET=1` ends with 1 behind a test that has passed.
-        is_check = rest and rest.more and any(node.name in CHECKS for node in rest.nodes)
         for test in self.tests[-1:]:
-            if is_check or self.options.fails(self.schedule.results[test][-1].outcome):
+            if self.left or self.options.fails(self.schedule.results[test][-1].outcome):
                 end = f"{self.name}:{line}:{command}"
                 self.certainty.fears.append(ahead_of(end, test))
         return ""
@@ -10009,6 +10007,7 @@ class ScriptRun(Run):
             self.explain(*self.lone)
         self.lone = None
         self.handed.append(handed)
+        self.left = 0
         for name in handed.names:
             self.named[name] = handed.test.label
         self.tests.append(handed.test)
@@ -10141,6 +10140,7 @@ class ScriptRun(Run):
         if not certainty.reaction:
             certainty.wait(ran, self.handed, state)
         else:
+            self.left = int(status) * (certainty.reaction.handed is self.handed[-1])
             state = certainty.end(state, int(status), self.handed)
             self.ends.append(self.offset)
         if len(self.ends) == len(self.handling):
@@ -10241,9 +10241,10 @@ class ScriptRun(Run):
                 lines = []
             return max(code, EXIT_FAILED), lines
         total = total_line(results, self.console.age(), self.schedule.pool)
-        if self.status == EXIT_OK and any(map(self.is_bad, results)):
+        is_news = self.status == EXIT_OK and any(map(self.is_bad, results))
+        if is_news:
             total += f"; {self.name} ends with 0, as under bash"
-        if not self.sequential:
+        if is_news or not self.sequential:
             tell(total)
         return self.status, []
 

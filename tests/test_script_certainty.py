@@ -729,6 +729,7 @@ t=("pytest a" "pytest b --exit=2") n=0⏎while [ $n -lt 2 ]; do eval "${t[n++]}"
 a=(3 0) i=0⏎pytest a || F=1⏎exit ${a[i++]}
 trap 'R=$?; ./log "@ $R"' ERR⏎printf 'echo "$*"' >log⏎chmod +x log⏎pytest a --exit=1⏎pytest b⏎exit $R
 pytest b⏎[ $? -ne 0 ] && N=4⏎exit $N ¦ pytest b⏎rc=$?⏎(( rc )) && N=4⏎exit $N
+if pytest a; then [ $N ] && echo 1; else N=1; fi⏎exit $N ¦ t() { pytest b; (( $? )) && N=4; return $N; }⏎t || exit 3
 export X⏎f() { local X=$1; bash -c '[ "$X" != bad ]' tests/x; }⏎«H»f bad || test_fail bad⏎exit $RET
 mkdir d⏎cd d⏎printf '[ ! -e d ]' >../test_x⏎chmod +x ../test_x⏎rm -r ../d⏎../test_x || R=1⏎exit $R
 mkdir d e⏎ln -s d f⏎cd f⏎printf 'exit 1' >test_x⏎: >../e/test_x⏎chmod +x test_x ../e/*⏎ln -sfn e ../f⏎
