@@ -8803,7 +8803,7 @@ _rt_leave() {    # ends a script that has come to its end already, which bash do
     *\$[0-9@*#]* | *\$\{[0-9@*]*) _rt_ask doubts ': the trap for EXIT went ahead of what ends the script' ;;
   esac
   eval "{ ${_rt_x:+set -x; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_farewell"
-  exit "$1"
+  { exit "$1"; } 2>/dev/null
 }
 _rt_leave_as() { # an `exit` without a status has this one in its EXIT trap, in which bash would take that of our hook
   _rt_left=$1
