@@ -1523,7 +1523,8 @@ def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     """
     own: Set[str] = set()
     local: Set[str] = set()
-    for node in in_own_shell(nodes, dict(parsed.functions)):
+    functions = {**parsed.functions, "test_fail": []}  # that is the runner's
+    for node in in_own_shell(nodes, functions):
         if node.name != "((" or re.search(CHANGES_IN_SUM, node.text):
             own |= changed_by(node)
         if node.name == "local" or node.kind == "for":
@@ -1535,7 +1536,8 @@ def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
         if parsed.setters.get(name):
             raise BadValue(
                 f"`{name}` is set in line {parsed.setters[name]}, which is a test, and is gone with its shell; set it "
-                "in a line that runs no program, let a test end with its own status, or put both into one `{ …; }`"
+                "in a line that runs no program, let a test end with its own status, put both into one `{ …; }`, "
+                "or run the file as a script (`#!` in its first line), which keeps it"
             )
     parsed.setters.update(dict.fromkeys(own, setter))
 
