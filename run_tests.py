@@ -1526,7 +1526,8 @@ def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     functions = {**parsed.functions, "test_fail": []}  # that is the runner's
     for node in in_own_shell(nodes, functions):
         if node.name != "((" or re.search(CHANGES_IN_SUM, node.text):
-            own |= changed_by(node)
+            names = [word.partition("=")[0] for word in words_of(node) if word[:1] != "-"]
+            own |= changed_by(node).intersection(re.findall(NAME, " ".join(names)))
         if node.name == "local" or node.kind == "for":
             local.update(re.findall(NAME, head_of(node)))
     text = re.sub("'[^']*'", "", " ".join(node.text for node in nodes))

@@ -960,6 +960,7 @@ class State(ParseCase):
         for text in ("{ F=1; a $F; }\n{ F=2; a $F; }\n", "for F in 1; do a $F; done\nb $F\n", "(F=1; a)\nb $F\n",
                      "a && F=1\nF=2\nb $F\n", "F=1 a\nb $F\n", "f() { local F=1; a; }\nf\nb $F\n",
                      "{ F=1; a; }\nbash -c 'F=2; b $F'\n", "F=$(a) && b\nF=$(a) && b $F\n",
+                     "F=/F\nexport A=/F/x:$F && read -F x && a\n$F/b\n",
                      'test_fail() { F="$F $1"; }\na || test_fail a\n[ -z "$F" ] || b\n'):
             self.assertEqual(len(self.parse(text)), 2, text)
 
