@@ -1008,6 +1008,8 @@ def command_can_fail(node: Node, said: str) -> bool:
         return len(node.words) > 1
     if node.name in ENDS:
         return node.text.split()[1:] != ["0"]
+    if node.name == "((":
+        return re.search(CHANGES_IN_SUM, node.text) is None
     if node.name == "tee":
         return is_on("o pipefail", said)
     return node.name not in INFALLIBLE
@@ -1039,12 +1041,12 @@ def stops_on_failure(nodes: Nodes) -> bool:
 def hides_failures(nodes: Nodes, said: str) -> bool:
     """Whether a command passes whatever its parts do, other than by an explicit `|| true`."""
     last = nodes[-1]
-    # What comes before `&&` is there to prepare the rest.
-    parts = [nodes[at:] for at in range(1, len(nodes)) if nodes[at].before == "&&"][-1:]
-    if last.kind in ("(", "{"):
-        parts += last.bodies
-    if any(hides_failures(part, said) for part in parts):
-        return True
+    first = nodes[0]
+    is_state = not first.kind and first.name in HARMLESS | {"mkdir"}
+    if is_state and first.after == "&&":  # it prepares the rest
+        return hides_failures(nodes[1:], said)
+    if len(nodes) == 1 and first.kind in ("(", "{"):
+        return hides_failures(first.bodies[0], said)
     is_wish = last.before == "||" and last.name in ("true", ":")
     if is_wish or can_fail(nodes, said) or stops_on_failure(nodes):
         return False
@@ -1531,7 +1533,7 @@ def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
         if node.name == "local" or node.kind == "for":
             local.update(re.findall(NAME, head_of(node)))
     text = re.sub("'[^']*'", "", " ".join(node.text for node in nodes))
-    needed = set(re.findall(rf"(?:\$\{{?[#!]?|\(\(\s*)({NAME})", text)) - own
+    needed = set(re.findall(rf"(?:(?<!\\)\$\{{?[#!]?|\(\(\s*)({NAME})", text)) - own
     own -= local
     for name in sorted(needed):
         if parsed.setters.get(name):

@@ -69,6 +69,7 @@ ALWAYS_PASS = [
     "a & echo b", "cd b && { a || RET=1; }", "(cd b && a | tee c)", "a | tee b || exit 1",
 ]
 MAY_FAIL = [
+    "a && echo b || exit 1", "a && cat log | tee b", "a && { rm b; echo c; }", "a; ((n == 0))",
     "if ! a; then exit 1; fi; echo b", "a; rc=$?; if [ $rc -ne 0 ]; then exit 1; fi; echo b",
     "a || true", "a || :", "a || b || true", "(a) || true",      # a wish
     "a && echo yes", "a || exit 1", "a || { echo no; exit 1; }", "a || cat log", "a || RET=1 b", "a || RET=$(b)",
@@ -397,7 +398,7 @@ class Kinds(ParseCase):
         """Those of a file that the list sources, too. One that can fail, by its last command or before, is fine."""
         self.write("lib.sh", 'note() { FAILED="$FAILED $1"; }\nrun() { "$@" || note "$*"; }\n'
                              'stop() { if ! "$@"; then exit 1; fi; }\n')
-        for command in ("run a", "a || note a", "run a || test_fail a", "(run a)", "b && run a", "counted a",
+        for command in ("run a", "a || note a", "run a || test_fail a", "(run a)", "cd b && run a", "counted a",
                         "run a || exit 1", "again a"):
             text = (f'source ./lib.sh\ncounted() {{ [ "$1" ] || return 2; "$@"; RET=$((RET | $?)); }}; again() {{ run '
                     f'again; }}\n{command}\n')
@@ -405,7 +406,7 @@ class Kinds(ParseCase):
             self.assert_mistake(text, 3, f"this line passes even if its command fails, as the function `{name}` does")
         for body in ("a || { note; return 1; }", "a; local rc=$?; note; return $rc", "if ! a; then exit 3; fi; note",
                      "note", "f; a || f", "stop a; stop b; note", '[ "$1" ] || return 1; note',
-                     "trap 'exit 1' ERR; a; note"):
+                     "trap 'exit 1' ERR; a; note", "a || true", "a || ((n++)); ((n == 0))"):
             self.assertEqual(len(self.parse(f"source ./lib.sh\nf() {{ {body}; }}\nf\nb || true\n")), 2)
 
     def test_tee_hides_the_status_of_a_test(self) -> None:
@@ -960,7 +961,7 @@ class State(ParseCase):
         for text in ("{ F=1; a $F; }\n{ F=2; a $F; }\n", "for F in 1; do a $F; done\nb $F\n", "(F=1; a)\nb $F\n",
                      "a && F=1\nF=2\nb $F\n", "F=1 a\nb $F\n", "f() { local F=1; a; }\nf\nb $F\n",
                      "{ F=1; a; }\nbash -c 'F=2; b $F'\n", "F=$(a) && b\nF=$(a) && b $F\n",
-                     "F=/F\nexport A=/F/x:$F && read -F x && a\n$F/b\n",
+                     '{ F=1; a; }\nbash -c "F=2; b \\$F"\n', "F=/F\nexport A=/F/x:$F && read -F x && a\n$F/b\n",
                      'test_fail() { F="$F $1"; }\na || test_fail a\n[ -z "$F" ] || b\n'):
             self.assertEqual(len(self.parse(text)), 2, text)
 
