@@ -629,7 +629,11 @@ INFALLIBLE = PRINTS | names_in(
 ERREXIT = "e|o errexit"  # the option of `set`
 NOT_FOLDERS = names_in("eval exec command builtin time trap type let coproc source")
 RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
-PYTEST = r"(?:.*\s-m |(?:\S*/)?)(?:pytest|py\.test)\s(?!.*(?:&&|;))"  # that moves its JUnit file nowhere
+# One that moves its JUnit file nowhere, and runs here.
+PYTEST = (
+    r"(?:timeout \S+ )?(?:\S*/)?(?:(?:python[\d.]*|\$\S+) (?:-\S+ )*-m )?(?:pytest|py\.test)\s"
+    r"(?!.*(?:&&|;))"
+)
 WAITS = r"^(?:[^'\"]*[;&|{]\s*)?wait(?=[\s;&|]|$)"
 PREPARES = r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip)([\s;]|$)"
 SEVERAL_GPUS = (
@@ -1391,9 +1395,9 @@ class ListFile:
         # What bash is to read for the list: its shell state with a check behind each piece, at the same lines.
         self.script = [""] * (len(self.lines) + 1)
         self.functions: Dict[str, Nodes] = {}  # that it defines
-        self.setters: Dict[
-            str, int
-        ] = {}  # by variable, the line of the test that has set it; 0: state has
+        self.effects: Dict[FrozenSet[str], Set[str]] = {}  # variables that some of these set
+        # By variable, the line of the test that has set it; 0: state has.
+        self.setters: Dict[str, int] = {}
         self.mistakes: List[Tuple[int, str]] = []
 
     def complain(self, line: int, what: str) -> None:
@@ -1523,26 +1527,44 @@ def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
 
     Raises BadValue for a command that needs one which a test has set: that is gone with the test's shell.
     """
-    own: Set[str] = set()
-    local: Set[str] = set()
-    functions = {**parsed.functions, "test_fail": []}  # that is the runner's
-    for node in in_own_shell(nodes, functions):
-        if node.name != "((" or re.search(CHANGES_IN_SUM, node.text):
-            names = [word.partition("=")[0] for word in words_of(node) if word[:1] != "-"]
-            own |= changed_by(node).intersection(re.findall(NAME, " ".join(names)))
-        if node.name == "local" or node.kind == "for":
-            local.update(re.findall(NAME, head_of(node)))
-    text = re.sub("'[^']*'", "", " ".join(node.text for node in nodes))
-    needed = set(re.findall(rf"(?:(?<!\\)\$\{{?[#!]?|\(\(\s*)({NAME})", text)) - own
-    own -= local
+    direct = list(in_own_shell(nodes, {}))
+    called = frozenset(node.name for node in direct if node.name in parsed.functions)
+    if called not in parsed.effects:
+        bodies = chain.from_iterable(map(parsed.functions.__getitem__, called))
+        parsed.effects[called] = variables_set(in_own_shell(bodies, dict(parsed.functions)))
+    own = variables_set(direct) | parsed.effects[called]
+    if ANY in own:  # which may set what is gone
+        parsed.setters.clear()
+    text = " ".join(node.text for node in nodes)
+    text = re.sub(r"""'[^']*'|("(?:[^"\\]|\\.)*")|(?<!\S)#.*""", r"\1", text)
+    needed = set(re.findall(rf"(?:(?<!\\)\$\{{?[#!]?|\(\(\s*)({NAME})", text))
+    needed.difference_update(own, re.findall(rf"\b({NAME})=", text))
+    for token in chain.from_iterable(node.words for node in direct if node.kind == "for"):
+        needed.discard(token.text)
     for name in sorted(needed):
         if parsed.setters.get(name):
             raise BadValue(
                 f"`{name}` is set in line {parsed.setters[name]}, which is a test, and is gone with its shell; set it "
-                "in a line that runs no program, let a test end with its own status, put both into one `{ …; }`, "
-                "or run the file as a script (`#!` in its first line), which keeps it"
+                "in a line that runs no program, put both into one `{ …; }`, or run the file as a script (`#!` in its "
+                "first line), which keeps it"
             )
     parsed.setters.update(dict.fromkeys(own, setter))
+
+
+def variables_set(nodes: Iterable[Node]) -> Set[str]:
+    """The variables that commands set for those behind them, but for those of loops; ANY if only bash knows."""
+    own: Set[str] = set()
+    local: Set[str] = set()
+    for node in nodes:
+        changed = changed_by(node)
+        if node.name == "local" or node.kind == "for":
+            local.update(re.findall(NAME, head_of(node)))
+        elif node.name in ("source", ".", "eval") or ANY in changed:
+            own.add(ANY)
+        elif node.name != "((" or re.search(CHANGES_IN_SUM, node.text):
+            names = [word.partition("=")[0] for word in words_of(node) if word[:1] != "-"]
+            own |= changed.intersection(re.findall(NAME, " ".join(names)))
+    return own - local
 
 
 def read_attributes(
@@ -1584,8 +1606,11 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
             "or ask for GPUs with `#: gpus=N`"
         )
     for node in walk(nodes):
-        if node.kind == "function":
+        if (
+            node.kind == "function" and node.words[0].text != "test_fail"
+        ):  # that is the runner's
             parsed.functions[node.words[0].text] = list(node.parts())
+            parsed.effects.clear()
     return True
 
 
@@ -2085,7 +2110,7 @@ def meanings(prelude: str, said: str) -> Dict[str, str]:
             put_in(found, body)
             name = node.words[0].text
             if not tells_failures(body, said):
-                found[name] = "?; true" if hides_failures(body, said) else "echo"
+                found[name] = "?; _=" if hides_failures(body, said) else "_="
             elif any(each.name == "exit" for each in walk(body)):
                 found[name] = "? || exit"
     return found
