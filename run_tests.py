@@ -5564,7 +5564,7 @@ def summary_case(attempts: Results, record: Record) -> Any:
     its first failure, and a `rerunFailure` for each that followed. An attempt that a GPU has spoilt is none.
     """
     last = attempts[-1]
-    is_ok = record.options.accepts(last.outcome)
+    is_ok = last.outcome.is_ok()
     parts = []
     if last.outcome is Outcome.DEFERRED:
         parts.append(xml_element("skipped", message=f"deferred by {last.reason}"))
@@ -10271,10 +10271,9 @@ class ScriptRun(Run):
                 lines = []
             return max(code, EXIT_FAILED), lines
         total = total_line(results, self.console.age(), self.schedule.pool)
-        is_news = self.status == EXIT_OK and any(map(self.is_bad, results))
-        if is_news:
+        if self.status == EXIT_OK and any(map(self.is_bad, results)):
             total += f"; {self.name} ends with 0, as under bash"
-        if is_news or not self.sequential:
+        if not self.sequential:
             tell(total)
         return self.status, []
 

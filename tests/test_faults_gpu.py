@@ -203,7 +203,7 @@ WRITTEN: Dict[str, Wrote] = {
     "missing behind a segfault": Wrote("ulimit -c 0; kill -SEGV $$", "crashed", "a", "a"),
     "stale": Wrote("exit 2", "failed", "a", "a", GREEN),
     "stale behind a pass": Wrote("true", "passed", "a", "", GREEN),
-    "deleted": Wrote("rm $X", "passed", "a", "", GREEN),
+    "deleted": Wrote("rm -f $X", "passed", "a", "", GREEN),
     "empty": Wrote(": >$X; exit 3", "failed", "a", "a"),
     "truncated": Wrote(f"echo -n '{HEAD}{CASES}<testca' >$X; exit 1", "failed", "one two a", "two a"),
     "truncated behind a pass": Wrote(f"echo -n '{GREEN[:-9]}' >$X", "passed", "one a", ""),

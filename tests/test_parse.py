@@ -408,6 +408,7 @@ class Kinds(ParseCase):
                      "note", "f; a || f", "stop a; stop b; note", '[ "$1" ] || return 1; note',
                      "trap 'exit 1' ERR; a; note", "a || true", "a || ((n++)); ((n == 0))"):
             self.assertEqual(len(self.parse(f"source ./lib.sh\nf() {{ {body}; }}\nf\nb || true\n")), 2)
+        self.assertEqual(len(self.parse("echo() { printf x; }\na && echo b\necho c\n")), 2)
 
     def test_tee_hides_the_status_of_a_test(self) -> None:
         commands = ["a 2>&1 | tee log", "a |& tee -a log", "a | tee log || test_fail b", "cd b && a | tee log"]
@@ -961,6 +962,8 @@ class State(ParseCase):
         for text in ("{ F=1; a $F; }\n{ F=2; a $F; }\n", "for F in 1; do a $F; done\nb $F\n", "(F=1; a)\nb $F\n",
                      "a && F=1\nF=2\nb $F\n", "F=1 a\nb $F\n", "f() { local F=1; a; }\nf\nb $F\n",
                      "{ F=1; a; }\nbash -c 'F=2; b $F'\n", "F=$(a) && b\nF=$(a) && b $F\n",
+                     "F=1; a\nsource ./x || true\nb $F\n", "F=1; a\neval F=2; b $F\n", "F=1; a\nb $(F=2; c $F)\n",
+                     "F=1; a\na \"don't\" && b '$F'\n", "F=1; a\nfor i in 1; do\n  # $F\n  b || exit 1\ndone\n",
                      '{ F=1; a; }\nbash -c "F=2; b \\$F"\n', "F=/F\nexport A=/F/x:$F && read -F x && a\n$F/b\n",
                      'test_fail() { F="$F $1"; }\na || test_fail a\n[ -z "$F" ] || b\n'):
             self.assertEqual(len(self.parse(text)), 2, text)
