@@ -1538,9 +1538,8 @@ def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     text = " ".join(node.text for node in nodes)
     text = re.sub(r"""'[^']*'|("(?:[^"\\]|\\.)*")|(?<!\S)#.*""", r"\1", text)
     needed = set(re.findall(rf"(?:(?<!\\)\$\{{?[#!]?|\(\(\s*)({NAME})", text))
-    needed.difference_update(own, re.findall(rf"\b({NAME})=", text))
-    for token in chain.from_iterable(node.words for node in direct if node.kind == "for"):
-        needed.discard(token.text)
+    loops = [token.text for node in direct if node.kind == "for" for token in node.words]
+    needed.difference_update(own, loops, re.findall(rf"\b({NAME})=", text))
     for name in sorted(needed):
         if parsed.setters.get(name):
             raise BadValue(
@@ -1554,7 +1553,7 @@ def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
 def variables_set(nodes: Iterable[Node]) -> Set[str]:
     """The variables that commands set for those behind them, but for those of loops; ANY if only bash knows."""
     own: Set[str] = set()
-    local: Set[str] = set()
+    local = set()
     for node in nodes:
         changed = changed_by(node)
         if node.name == "local" or node.kind == "for":
@@ -1606,11 +1605,10 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
             "or ask for GPUs with `#: gpus=N`"
         )
     for node in walk(nodes):
-        if (
-            node.kind == "function" and node.words[0].text != "test_fail"
-        ):  # that is the runner's
+        if node.kind == "function":
             parsed.functions[node.words[0].text] = list(node.parts())
             parsed.effects.clear()
+    parsed.functions.pop("test_fail", None)  # that is the runner's
     return True
 
 
@@ -2092,6 +2090,12 @@ def read_answers(
             preface = b""
 
 
+# What does the same as a call of a function. `?` stands for what may fail, `_=` never does; neither can be a function.
+HIDES = "?; _="
+PASSES_ALONE = "_="
+EXITS = "? || exit"
+
+
 @functools.lru_cache(maxsize=1)
 def meanings(prelude: str, said: str) -> Dict[str, str]:
     """Functions of a snapshot that pass whatever they do, or may end the shell: by name, a command that does the same.
@@ -2110,9 +2114,9 @@ def meanings(prelude: str, said: str) -> Dict[str, str]:
             put_in(found, body)
             name = node.words[0].text
             if not tells_failures(body, said):
-                found[name] = "?; _=" if hides_failures(body, said) else "_="
+                found[name] = HIDES if hides_failures(body, said) else PASSES_ALONE
             elif any(each.name == "exit" for each in walk(body)):
-                found[name] = "? || exit"
+                found[name] = EXITS
     return found
 
 
@@ -5229,6 +5233,7 @@ class Record:
         self.options = options
         self.run = run
         self.log_dir = options.log_dir
+        self.folder = os.path.abspath(options.log_dir)
         self.failures = failures_path(options)
         try:
             make_log_dir(options.log_dir)
@@ -5286,14 +5291,17 @@ class Record:
             selected=[test.name for test in selection.tests if test not in selection.deferred],
             left_out=[test.name for test in left_out],
         )
-        own = os.path.abspath(self.log_dir)
         for test in selection.tests:
-            if test not in selection.deferred and os.path.dirname(test.junit or "") == own:
+            if test.junit and test not in selection.deferred and self.is_ours(test.junit):
                 with suppress(OSError):  # were this run killed, it would be green by one before
-                    os.unlink(str(test.junit))
+                    os.unlink(test.junit)
         path = deferred_path(options)
         if path:
             write_labels(path, dict.fromkeys(test.origin for test in selection.deferred))
+
+    def is_ours(self, path: str) -> bool:
+        """Whether a file lies in the log dir, where nothing is a user's."""
+        return os.path.dirname(path) == self.folder
 
     def test_start(self, attempt: Attempt) -> None:
         test = attempt.test
@@ -5358,7 +5366,7 @@ class Record:
             self.failed.write(to_bytes(f"{test.label}\n"))
         never_ran = result.status is None and result.outcome is not Outcome.DEFERRED
         if test.junit and (result.junit_fault or never_ran):
-            is_ours = os.path.dirname(test.junit) == os.path.abspath(self.log_dir)
+            is_ours = self.is_ours(test.junit)
             try:
                 if not is_ours and (never_ran or result.junit_fault == STALE):
                     check_kind(test.junit, b"<\xef", "XML file")
@@ -9570,7 +9578,6 @@ class ScriptRun(Run):
     status: int | None = None  # its exit code, where it has come to its end
     offset = 0  # what it had printed before it last asked
     left = 0  # the status of what follows the last test: `[ $? -ne 0 ] && RET=1` ends with 1 where that has passed
-
     must_join = False  # one of `last_ones` has failed: the script waits before its next test
     place: Place | None = None  # of the test that bash has come to last
     batch_at = math.inf
