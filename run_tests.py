@@ -627,7 +627,7 @@ INFALLIBLE = PRINTS | names_in(
     ": true export local declare typeset readonly unset let (( set shopt"
 )
 ERREXIT = "e|o errexit"  # the option of `set`
-NOT_FOLDERS = names_in("eval exec command builtin time trap type let coproc source")
+NOT_FOLDERS = names_in(". eval exec command builtin time trap type let coproc source")
 RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
 # One that moves its JUnit file nowhere, and runs here.
 PYTEST = (
@@ -2254,12 +2254,12 @@ def clean_label(label: str) -> str:
     return label
 
 
-def with_folder(test: TestLine) -> TestLine:
-    """A test for pytest, where its first word is a folder and no command; else the same."""
+def with_folder(test: TestLine, functions: Container[str]) -> TestLine:
+    """A test for pytest, where its first word is a folder and no command or function; else the same."""
     first = test.first
     path = os.path.join(test.shell.directory, first)
     is_there = first and os.path.isdir(path)
-    if not is_there or first in NOT_FOLDERS:
+    if not is_there or first in NOT_FOLDERS or first in functions:
         return test
     if "/" not in first and find_program(first):
         return test
@@ -2374,7 +2374,9 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     owners = []
     lines = []
     for parsed in lists:
-        parsed.tests = list(map(with_folder, expand(parsed, scratch)))
+        parsed.tests = [
+            with_folder(test, parsed.functions) for test in expand(parsed, scratch)
+        ]
         owners += [parsed] * len(parsed.tests)
         lines += parsed.tests
         if not options.list:
