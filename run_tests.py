@@ -618,13 +618,15 @@ STATE_WORDS = names_in(
     "mapfile readarray"
 )
 # What may stand beside them: `[ -d build ] || exit 1; cd build || { echo no; exit 1; }` is state.
-CHECKS = names_in("[ [[ (( test false true read")
+CHECKS = names_in("[ [[ (( test false true read type hash which")
 ENDS = names_in("exit return")
 HARMLESS = CHECKS | STATE_WORDS | {""}  # one of these that fails is no failure of a test
 PRINTS = names_in("echo printf")
+BESIDE_STATE = CHECKS | ENDS | PRINTS | {"mkdir"}
+WISHES = (":", "true")
 # Commands that always end with status 0, so that `test || echo no` always passes.
 INFALLIBLE = PRINTS | names_in(
-    ": true export local declare typeset readonly unset let (( set shopt"
+    ": true export local declare typeset readonly unset let (( set shopt break continue sleep"
 )
 ERREXIT = "e|o errexit"  # the option of `set`
 NOT_FOLDERS = names_in(". eval exec command builtin time trap type let coproc source")
@@ -645,16 +647,17 @@ MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
 WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
 COMPANION_KEYS = "split after-crash nodes".split()
 
-CHANGES_IN_SUM = r"\+\+|--|(?<![=!<>])=(?!=)"
-CHANGES_SHELL = (
-    r"exec(?:\s+\d*[<>]+&?\s*\S+)+|"
-    rf"(?:read\s[^;&|]*<|printf\s+-v\s|let\s|shift(?:\s|$)|\(\([^;&|]*(?:{CHANGES_IN_SUM}))[^;&|]*"
-)
+CHANGES_IN_SUM = r"\+\+|--|<<=|>>=|(?<![=!<>])=(?!=)"
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 ASSIGNING = names_in(
     "export declare typeset readonly local read let unset mapfile readarray (( getopts"
 )
 NAME = r"(?a:[A-Za-z_]\w*)"
+# How a command asks for a variable: `$NAME`, `${#NAME`, `-v NAME`, `NAME -eq 1`.
+ASKED = (
+    rf"(?:(?<!\\)\$\{{?[#!]?|\s-(?:v|eq|ne|lt|le|gt|ge)\s+)({NAME})"
+    rf"|\b({NAME})\b(?=\s+-(?:eq|ne|lt|le|gt|ge)\s)"
+)
 ANY = "$"  # among variables, one whose name only bash knows
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
@@ -774,6 +777,7 @@ class Node:
     lead = ""  # `!` or `time`
     name = ""  # of a simple command, its first word; empty for assignments alone
     start = end = 0  # offsets
+    left: Node | None = None  # the command that bash comes from, if it does
 
     def __init__(self, before: str) -> None:
         self.before = before  # the operator between the command before and this one
@@ -836,11 +840,13 @@ class Reader:
 
     def read_list(self) -> List[Node]:
         """The commands up to a word that closes their list."""
-        nodes = []
+        nodes: List[Node] = []
         before = ";"
         while self.next and self.next not in LIST_CLOSERS:
             if self.next not in SEPARATORS:
-                nodes.append(self.read_command(before))
+                node = self.read_command(before)
+                node.left = nodes[-1] if nodes else None
+                nodes.append(node)
                 before = ";"
                 continue
             separator = self.pass_token().text
@@ -888,6 +894,9 @@ class Reader:
                     self.at += 1
                 self.skip(")")
             nodes = self.read_list()
+            if closer in ("then", "do") and nodes:  # what decides has passed
+                nodes[0].left = Node(";")
+                nodes[0].left.name = "true"
             closer = self.pass_token().text
             if closer in ("then", "do"):
                 node.conditions.append(nodes)
@@ -931,18 +940,27 @@ def is_forked(node: Node) -> bool:
     return node.before in PIPES or node.after in ("&", *PIPES)
 
 
-def is_state(nodes: Nodes) -> bool:
-    """Whether a command only changes the shell: state words, assignments, functions, and what guards them."""
+def is_state(nodes: Nodes, words: AbstractSet[str] = STATE_WORDS) -> bool:
+    """Whether a command only changes the shell: state `words`, assignments, functions, and what stands beside them."""
     changes = False
     for node in walk(nodes):
         forks = node.kind == "(" or is_forked(node)
         assigns = bool(node.assigned) and not node.words
-        is_change = assigns or node.kind == "function" or node.name in STATE_WORDS
-        is_beside = node.name in CHECKS | ENDS or (node.name in PRINTS and node not in nodes)
+        is_change = assigns or node.kind == "function" or node.name in words
+        is_beside = node.name in BESIDE_STATE or node.text.startswith("command -v ")
+        if node.name in PRINTS and node.before == "||" and node in nodes:
+            is_beside = False  # it hides that the state fails
         if forks or not (node.kind or is_change or is_beside):
             return False  # also `> file` alone
         changes = changes or is_change
     return changes and not ends_in_check(nodes)
+
+
+def only_changes(body: Nodes) -> bool:
+    """Whether a call of a function with this body is shell state: it has no check, and no program that may fail."""
+    simple = [node for node in walk(body) if not node.kind]
+    can_fail = [node for node in simple if command_can_fail(node, "")]
+    return is_state(body) and all(node.name in STATE_WORDS for node in can_fail)
 
 
 def ends_in_check(nodes: Nodes) -> bool:
@@ -956,7 +974,7 @@ def ends_in_check(nodes: Nodes) -> bool:
 def said_with(node: Node, said: str) -> str:
     """What `set` has said so far, and says in a command, where no `&&` or `||` may keep it from running."""
     if node.name == "set" and node.before == ";":
-        return said + node.text.partition(" -- ")[0]
+        return " ".join([said, *node.text.partition(" -- ")[0].split()])
     return said
 
 
@@ -1005,13 +1023,17 @@ def command_can_fail(node: Node, said: str) -> bool:
     if node.kind:
         if node.after in ("&&", "||"):
             said += " +e"  # `set -e` does not count there
-        return any(can_fail(body, said) for body in node.bodies)
+        checks = [each for each in walk([node]) if each.name in CHECKS - {"true"}]
+        is_endless = node.kind in ("while", "until") and not checks  # but for what it waits for
+        return is_endless or any(can_fail(body, said) for body in node.bodies)
     if not node.words:
         return any(re.search(r"\$\((?!\()|`", token.text) for token in node.assigned)
     if node.name == "wait":
         return len(node.words) > 1
     if node.name in ENDS:
-        return node.text.split()[1:] != ["0"]
+        status = " ".join(token.text.strip('"') for token in node.words[1:])
+        left_by_pass = node.before == "&&" or (node.left and node.left.name in INFALLIBLE)
+        return status != "0" and not (left_by_pass and status in ("", "$?"))
     if node.name == "((":
         return re.search(CHANGES_IN_SUM, node.text) is None
     if node.name == "tee":
@@ -1051,13 +1073,16 @@ def hides_failures(nodes: Nodes, said: str) -> bool:
         return hides_failures(nodes[1:], said)
     if len(nodes) == 1 and first.kind in ("(", "{"):
         return hides_failures(first.bodies[0], said)
-    is_wish = last.before == "||" and last.name in ("true", ":")
+    is_wish = last.before == "||" and last.name in WISHES
     if is_wish or can_fail(nodes, said) or stops_on_failure(nodes):
         return False
+    every = list(walk(nodes))
+    wished = [node.left for node in every if node.before == "||" and node.name in WISHES]
     # Unless the line says what to do then.
     return any(
         command_can_fail(node, said) and (node.after == "||" or node.name not in HARMLESS)
-        for node in walk(nodes)
+        for node in every
+        if node not in wished
     )
 
 
@@ -1116,9 +1141,12 @@ def is_mask(token: Token) -> bool:
 
 
 def masks_in(nodes: Nodes) -> Iterator[Token]:
-    """The words of commands that assign a device mask."""
+    """The words of commands that assign a device mask, other than what it is."""
     for node in walk(nodes):
-        yield from filter(is_mask, [*node.assigned, *node.words])
+        for token in filter(is_mask, [*node.assigned, *node.words]):
+            name, _, value = token.text.partition("=")
+            if unquoted(value).strip("${}") != name:
+                yield token
 
 
 def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
@@ -1201,6 +1229,7 @@ class TestLine(NamedTuple):
     in_log_dir: bool = False
     said: str = ""  # what `set` says above it
     unheard: str = ""  # a program of it whose failure no status shows
+    is_change: bool = False  # its last command changes the test's shell
     barrier: int = 0  # how many `wait` stand above it
     shell: Snapshot = Snapshot("", None)  # from which it starts
     preface: bytes = b""  # what the shell state above it has printed
@@ -1395,7 +1424,9 @@ class ListFile:
         # What bash is to read for the list: its shell state with a check behind each piece, at the same lines.
         self.script = [""] * (len(self.lines) + 1)
         self.functions: Dict[str, Nodes] = {}  # that it defines
-        self.effects: Dict[FrozenSet[str], Set[str]] = {}  # variables that some of these set
+        # The variables that some of these set, and those that they need.
+        self.effects: Dict[FrozenSet[str], Tuple[Set[str], Set[str]]] = {}
+        self.changers: Set[str] = set()  # functions whose calls are shell state
         # By variable, the line of the test that has set it; 0: state has.
         self.setters: Dict[str, int] = {}
         self.mistakes: List[Tuple[int, str]] = []
@@ -1530,33 +1561,63 @@ def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     direct = list(in_own_shell(nodes, {}))
     called = frozenset(node.name for node in direct if node.name in parsed.functions)
     if called not in parsed.effects:
-        bodies = chain.from_iterable(map(parsed.functions.__getitem__, called))
-        parsed.effects[called] = variables_set(in_own_shell(bodies, dict(parsed.functions)))
-    own = variables_set(direct) | parsed.effects[called]
+        parsed.effects[called] = effects_of(parsed.functions, called)
+    set_inside, needed_inside = parsed.effects[called]
+    own = variables_set(direct) | set_inside
+    needed = (variables_needed(nodes) | needed_inside) - own
     if ANY in own:  # which may set what is gone
-        parsed.setters.clear()
-    text = " ".join(node.text for node in nodes)
-    text = re.sub(r"""'[^']*'|("(?:[^"\\]|\\.)*")|(?<!\S)#.*""", r"\1", text)
-    needed = set(re.findall(rf"(?:(?<!\\)\$\{{?[#!]?|\(\(\s*)({NAME})", text))
-    loops = [token.text for node in direct if node.kind == "for" for token in node.words]
-    needed.difference_update(own, loops, re.findall(rf"\b({NAME})=", text))
+        needed.clear()
+        if not setter:
+            parsed.setters.clear()
     for name in sorted(needed):
         if parsed.setters.get(name):
             raise BadValue(
                 f"`{name}` is set in line {parsed.setters[name]}, which is a test, and is gone with its shell; set it "
-                "in a line that runs no program, put both into one `{ …; }`, or run the file as a script (`#!` in its "
-                "first line), which keeps it"
+                "in a line that neither runs a program nor calls a function, put both into one `{ …; }`, or run the "
+                "file as a script (`#!` in its first line), which keeps it"
             )
     parsed.setters.update(dict.fromkeys(own, setter))
 
 
+def effects_of(
+    functions: Mapping[str, Nodes], called: Iterable[str]
+) -> Tuple[Set[str], Set[str]]:
+    """The variables that functions set, with those that they call, and those that they need from elsewhere."""
+    own: Set[str] = set()
+    needed: Set[str] = set()
+    reached = list(called)
+    for name in reached:  # it grows
+        direct = list(in_own_shell(functions[name], {}))
+        own |= variables_set(direct)
+        needed |= variables_needed(functions[name])
+        reached += {each.name for each in direct}.intersection(functions).difference(reached)
+    return own, needed - own
+
+
+def variables_needed(nodes: Nodes) -> Set[str]:
+    """The variables that commands ask for, and that none of them sets."""
+    text = "\n".join(node.text for node in nodes)
+    # Without comments, and without what bash does not expand.
+    text = re.sub(r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")|(?<!\S)#[^\n]*""", r"\1", text)
+    needed = set(chain(*re.findall(ASKED, text)))
+    for inner in nested(text, r"\(\("):
+        needed.update(re.findall(NAME, inner))
+    needed.difference_update(re.findall(rf"(?<![^\s;&|(])({NAME})=", text))
+    every = list(walk(nodes))
+    heads = [token.text for node in every if node.kind == "for" for token in node.words[:1]]
+    own = re.findall(NAME, " ".join(heads))
+    local = [re.findall(NAME, head_of(node)) for node in every if node.name == "local"]
+    return needed.difference(own, variables_set(every), *local)
+
+
 def variables_set(nodes: Iterable[Node]) -> Set[str]:
-    """The variables that commands set for those behind them, but for those of loops; ANY if only bash knows."""
+    """The variables that commands set for those behind them, loops where they `break`; ANY if only bash knows."""
     own: Set[str] = set()
     local = set()
     for node in nodes:
         changed = changed_by(node)
-        if node.name == "local" or node.kind == "for":
+        breaks = any(each.name == "break" for each in walk([node]))
+        if node.name == "local" or (node.kind == "for" and not breaks):
             local.update(re.findall(NAME, head_of(node)))
         elif node.name in ("source", ".", "eval") or ANY in changed:
             own.add(ANY)
@@ -1590,7 +1651,7 @@ def read_attributes(
 def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     """Add a command that is a barrier or shell state; returns whether it is one. Raises BadValue."""
     is_wait = nodes[0].text == "wait" and len(nodes) == 1
-    if not is_wait and not is_state(nodes):
+    if not is_wait and not is_state(nodes, STATE_WORDS | parsed.changers):
         return False
     parsed.waits += is_wait  # it is state too: `set -x` shows it
     parsed.states.append(line)
@@ -1606,8 +1667,12 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
         )
     for node in walk(nodes):
         if node.kind == "function":
-            parsed.functions[node.words[0].text] = list(node.parts())
+            name = node.words[0].text
+            parsed.functions[name] = list(node.parts())
             parsed.effects.clear()
+            parsed.changers.discard(name)
+            if name != "test_fail" and only_changes(parsed.functions[name]):
+                parsed.changers.add(name)
     parsed.functions.pop("test_fail", None)  # that is the runner's
     return True
 
@@ -1660,8 +1725,18 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         test = read_run_test(test, nodes)
     else:
         check_use(test, nodes, parsed.said)
-        test = test._replace(unheard=next(lost_programs(nodes, parsed.said), ""))
+        test = test._replace(
+            unheard=next(lost_programs(nodes, parsed.said), ""), is_change=is_change(nodes[-1])
+        )
     parsed.tests.append(with_words(test))
+
+
+def is_change(node: Node) -> bool:
+    """Whether a command changes the shell that runs it."""
+    if node.kind or node.before == "||":
+        return False
+    moves = node.name == "shift" or (node.name == "exec" and len(node.words) == 1)
+    return moves or is_state([node]) or bool(variables_set([node]) - {ANY})
 
 
 def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
@@ -1723,7 +1798,7 @@ def hints(parsed: ListFile, options: Options) -> List[str]:
                 "the script that calls the runner, or write `wait` below it; a whole script is to be "
                 "a file that ends in .sh, or begins with #!",
             )
-        if re.fullmatch(CHANGES_SHELL, test.body):
+        if test.is_change:
             found.setdefault(
                 "changes",
                 f"{where}: `{test.body}` is a test here, and what it changes is gone with the test's shell; "
@@ -2374,9 +2449,7 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     owners = []
     lines = []
     for parsed in lists:
-        parsed.tests = [
-            with_folder(test, parsed.functions) for test in expand(parsed, scratch)
-        ]
+        parsed.tests = [with_folder(test, parsed.functions) for test in expand(parsed, scratch)]
         owners += [parsed] * len(parsed.tests)
         lines += parsed.tests
         if not options.list:

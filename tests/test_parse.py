@@ -40,17 +40,19 @@ STATE = [
     "readonly A", "pushd x", "cd x >/dev/null 2>&1", "source x.sh", ". ./x.sh word", "  export A=1  # why", "\tcd x",
     "FLAGS=(-x -v)", "FLAGS+=(-q)", "export A=1; FLAGS=(-x)", "A=(b\n  'c )' $(d))", "A=(1 # it's one\n2)", "alias a=b",
     "X=$(case $A in a) echo 1;; *) echo 2;; esac)", "if [ -d x ]; then\n  cd x\nfi", "[ -d x ] || exit 1; cd x",
-    "A=1; case x in a) ;; esac",
+    "A=1; case x in a) ;; esac", "cd x; echo a", "A=1; echo a", "f() { a; }; echo b", "set -e; echo a",
+    "OUT=$(prog); echo $OUT", "if command -v a; then export A=1; fi", "type a && export A=1", "mkdir -p x && cd x",
 ]
 TESTS = [
     "a", "cd x && a", "export A=1 && a", "set -x; a", "(cd x)", "cd x | cat", "A=1 a", "env A=1 true",
     "echo export A=1",
-    "exit 1", "true", "if [ -d x ]; then a; fi", "[ -d x ] || exit 1", "{ echo a; }", "cd x; echo a",
+    "exit 1", "true", "if [ -d x ]; then a; fi", "[ -d x ] || exit 1", "{ echo a; }",
     "cdx", "sources a", "wait $pid", "waits", "[[ -n $B ]]", "bash test_x.py", "cd x; test_x.py", "test_x.pyc",
     "test_x.py.txt", "a & wait $!", "echo $(test_x.py)", "export A=1 | cat", "wait; a",
     "> file",                            # as state it would empty the file when the list is read
     'OUT=$(prog) && [ "$OUT" = x ]', "cd /x && test -f lib.so", "export A=1; test -e F", "cd x; false",      # checks
     "[ -d x ] && cd x || false", "A=2; ((A > 1))", "{ cd x; [[ -e F ]]; }", ". ./x.sh; ! test -e F",
+    "mkdir x", "command -v a", "command a && export A=1", "a && export A=1",
 ]
 TARGETS = [
     "test_x.py", "path/to/test_x.py", "./test_x.py", "test_x.py::test_y", "test_x.py::Test::test_y[1-2]",
@@ -60,20 +62,24 @@ TARGETS = [
 ]
 ALWAYS_PASS = [
     "a || { RET=1; }", "a || RET=1;", "a || export RET=1", "a || (RET=1)", "a; RET=$?", "if ! a; then RET=1; fi",
-    "a || echo failed", "a || ((failed++))", "a || RET=1", 'A=1 a || FAILED="$FAILED a"', "a || RET=$((RET+1))",
+    "a || echo failed", "a || ((f <<= 1))", "a || RET=1", 'A=1 a || FAILED="$FAILED a"', "a || RET=$((RET+1))",
     "a || { echo no; RET=1; }", "a ||\n  RET=1", "a || let RET=1", "a || printf no", "a; true", "a; echo done",
     "a && echo yes || echo no", "(a || RET=1)", "for i in 1 2; do\n  a $i || RET=1\ndone", "a || exit 0", "a; set +x",
     "if a; then echo yes; else echo no; fi", "case $A in b) a || RET=1;; esac", "[ -d b ] || echo no",
     "cd b || echo no",
     "a || if true; then RET=1; fi", "f() { a; }; f || RET=1", "a || b || RET=1", "a && b || RET=1", "a & wait",
     "a & echo b", "cd b && { a || RET=1; }", "(cd b && a | tee c)", "a | tee b || exit 1",
+    "a || { echo no; exit $?; }", "a || { echo no; exit; }", "if ! a; then exit $?; fi",
+    "a; [ $? = 0 ] || { echo; exit; }",
+    "for i in 1 2; do a && break; sleep 1; done", "n=0; until a; do n=$((n+1)); if ((n > 2)); then break; fi; done",
 ]
 MAY_FAIL = [
     "a && echo b || exit 1", "a && cat log | tee b", "a && { rm b; echo c; }", "a; ((n == 0))",
     "if ! a; then exit 1; fi; echo b", "a; rc=$?; if [ $rc -ne 0 ]; then exit 1; fi; echo b",
-    "a || true", "a || :", "a || b || true", "(a) || true",      # a wish
+    "a || true", "a || :", "a || b || true", "(a) || true", "a || true; echo b",     # a wish
     "a && echo yes", "a || exit 1", "a || { echo no; exit 1; }", "a || cat log", "a || RET=1 b", "a || RET=$(b)",
-    "! a", "if a; then b; fi", "for i in 1 2; do a $i; done", "echo a", "A=1; echo a", "a | cat", "a & wait $!",
+    "! a", "if a; then b; fi", "for i in 1 2; do a $i; done", "echo a", "a | cat", "a & wait $!",
+    "until a; do sleep 1; done", "while true; do a && break; sleep 1; done", "a || { echo no; b; exit $?; }",
     "if a; then echo yes; else echo no; exit 1; fi", "a || (exit 3)", "while read A; do a $A; done", "a || ! true",
 ]
 MASKS = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"]
@@ -431,7 +437,17 @@ class Kinds(ParseCase):
         self.assertEqual(self.labels("echo test_fail\ngrep 'a || test_fail b' c\n"),
                          ["echo test_fail", "grep 'a || test_fail b' c"])
 
+    def test_a_call_of_a_function_that_only_changes_the_shell_is_state(self) -> None:
+        for body, calls in (("export A=1; cd x", "f\nf a || exit 1\n"), ("source x; echo done", "[ -d x ] && f\n")):
+            self.assertEqual(read(f"f() {{ {body}; }}\n{calls}").tests, [])
+        for definition in ("f() { OUT=$(a); }", "f() { cd x || return 1; }", "f() { cd x; a; }", "f() { echo a; }",
+                           "f() { A=1; }; f() { a; }", "f() { A=1; [ -d x ]; }"):
+            self.assertEqual(len(read(f"{definition}\nf\n").tests), 1, definition)
+        self.assertEqual(len(read("test_fail() { A=1; }\n[ -d x ] || test_fail x\n").tests), 1)
+
     def test_a_mask_elsewhere_than_first_is_a_mistake(self) -> None:
+        for command in ("env {0}=${0} a", 'a -e "{0}=${{{0}}}"', "a -e {0}"):
+            self.assertEqual(len(read(command.format("CUDA_VISIBLE_DEVICES") + "\n").tests), 1)
         self.assert_mistakes((command, "inside a line would pin the test") for command in (
             "a && CUDA_VISIBLE_DEVICES=0 b", "env CUDA_VISIBLE_DEVICES=0 b", "a; HIP_VISIBLE_DEVICES=0 b",
             "(CUDA_VISIBLE_DEVICES=0 b)", "CUDA_VISIBLE_DEVICES=0 && b", "export CUDA_VISIBLE_DEVICES=0 && b",
@@ -957,14 +973,20 @@ class State(ParseCase):
         for setter in ("if a; then F=(b); c; fi", "a || { F+=(a); cat log; }", "note b", "printf -v F a", "a && F=1",
                        "for i in 1 2; do a $i || { F=1; b; }; done", "mapfile -t F <tests.txt; a"):
             for needs in ('[ ${#F[@]} -eq 0 ] || exit 1', 'for f in "${F[@]}"; do b || exit 1; done', "((F == 0))",
-                          "cd $F"):
-                text = f"note() {{ if a; then F=1; b; fi; }}\nF=\n{setter}\n{needs}\n"
+                          "cd $F", "sum_up"):
+                text = f"note() {{ if a; then F=1; b; fi; }}; sum_up() {{ [ -z $F ]; }}\nF=\n{setter}\n{needs}\n"
                 self.assert_mistake(text, 4, "`F` is set in line 3, which is a test, and is gone with its shell")
+        for needs in ("((!F))", "exit $((0 + F))", "[[ F -eq 0 ]]", "[[ 0 -lt F ]]", "[[ ! -v F ]]", "a --F=$F",
+                      '[ -z "$F" ] || { echo "F=$F"; exit 1; }', "echo don\\'t; [ -z \"$F\" ] && echo 'fine'"):
+            self.assert_mistake(f"a && F=1\n{needs}\n", 2, "`F` is set in line 1, which is a test")
+        self.assert_mistake("for F in b c; do a $F && break; done\nb $F\n", 2, "`F` is set in line 1, which is a test")
         for text in ("{ F=1; a $F; }\n{ F=2; a $F; }\n", "for F in 1; do a $F; done\nb $F\n", "(F=1; a)\nb $F\n",
                      "a && F=1\nF=2\nb $F\n", "F=1 a\nb $F\n", "f() { local F=1; a; }\nf\nb $F\n",
                      "{ F=1; a; }\nbash -c 'F=2; b $F'\n", "F=$(a) && b\nF=$(a) && b $F\n",
                      "F=1; a\nsource ./x || true\nb $F\n", "F=1; a\neval F=2; b $F\n", "F=1; a\nb $(F=2; c $F)\n",
                      "F=1; a\na \"don't\" && b '$F'\n", "F=1; a\nfor i in 1; do\n  # $F\n  b || exit 1\ndone\n",
+                     "F=1; a\n(mapfile -t F < <(b); c $F)\n", "F=1; a\nb | while read -r F; do c $F; done\n",
+                     "F=1; a\nfor (( F = 0; F < 2; F++ )); do a $F || exit; done\n",
                      '{ F=1; a; }\nbash -c "F=2; b \\$F"\n', "F=/F\nexport A=/F/x:$F && read -F x && a\n$F/b\n",
                      'test_fail() { F="$F $1"; }\na || test_fail a\n[ -z "$F" ] || b\n'):
             self.assertEqual(len(self.parse(text)), 2, text)
@@ -1044,7 +1066,7 @@ class Messages(ParseCase):
 
     def test_lines_of_functions(self) -> None:
         """Bash before 5.3 calls the file of a function `environment` that it has not read from one."""
-        tests = self.parse("\nf() {\n  nosuch_1\n  echo $LINENO; return\n}\nf\nexport A=1\nf; nosuch_2\n")
+        tests = self.parse("\nf() {\n  nosuch_1\n  echo $LINENO; return 1\n}\nf\nexport A=1\nf; nosuch_2\n")
         in_f = "(environment|tests.txt): line 3: nosuch_1: command not found\n4\n"
         last = "tests.txt: line 8: nosuch_2: command not found\n"
         self.assertRegex("".join(map(self.output, tests)), rf"\A{in_f}{in_f}{last}\Z")
@@ -1096,7 +1118,8 @@ class Hints(ParseCase):
         self.assertEqual(self.hints("pipx\nexits 1\necho pip install x\naptly\n"), [])
 
     def test_what_changes_its_own_shell_alone(self) -> None:
-        for command in ("read -r A <x", "printf -v A x", "let A=1", "exec 5<x", "((A++))", "((A = 1))"):
+        for command in ("read -r A <x", "printf -v A x", "let A=1", "exec 5<x", "((A++))", "((A = 1))",
+                        "grep -q a b && export A=1", "a; cd x"):
             (hint,) = self.hints(f"true\n{command}\n")
             self.assertIn(" is a test here, and what it changes is gone with the test's shell; put it", hint)
         self.write("x", "a\nb\n")
