@@ -4304,16 +4304,21 @@ class ProcessInfo(NamedTuple):
         return f"{self.name} (pid {self.pid})"
 
 
+def read_proc(path: str) -> bytes:
+    """A file below /proc; empty if it is not there, or we may not see it."""
+    with suppress(OSError), open(os.path.join("/proc", path), "rb") as file:
+        return file.read()
+    return b""
+
+
 def process_info(pid: int) -> ProcessInfo | None:
     """What /proc says of a process, if it lives. Zombies live only in their threads."""
-    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-        head, _, rest = file.read().rpartition(b") ")
-        state, *numbers = rest.split()  # parent, group, session; the 17th says how many threads
-        if state not in (b"Z", b"X") or numbers[16] != b"1":
-            name = head.partition(b"(")[2].decode("utf-8", "replace")
-            name = re.sub(CONTROL, "?", name)
-            return ProcessInfo(pid, name, *map(int, numbers[:3]))
-    return None
+    head, _, rest = read_proc(f"{pid}/stat").rpartition(b") ")
+    numbers = rest.split()[1:]  # parent, group, session; the 17th says how many threads
+    if not numbers or (rest[:1] in b"ZX" and numbers[16] == b"1"):
+        return None
+    name = head.partition(b"(")[2].decode("utf-8", "replace")
+    return ProcessInfo(pid, re.sub(CONTROL, "?", name), *map(int, numbers[:3]))
 
 
 def process_table() -> Dict[int, ProcessInfo]:
@@ -4338,11 +4343,10 @@ def with_descendants(
 
 def proc_number(path: str, pattern: bytes, base: int = 10) -> int:
     """A number in a file below /proc; 0 if it is not there, or we may not see it."""
-    with suppress(OSError), open(os.path.join("/proc", path), "rb") as file:
-        found = re.search(pattern, file.read())
-        if found:
-            return int(found.group(1), base)
-    return 0
+    found = re.search(pattern, read_proc(path))
+    if not found:
+        return 0
+    return int(found.group(1), base)
 
 
 def catches(pid: int, signum: int) -> bool:
@@ -4521,7 +4525,7 @@ class Reaper:
 
     def has_started(self, pid: int) -> bool:
         """Whether a process comes from the run, by its limit, or else by its environment (in a runner inside)."""
-        return limit_of(pid) >> 20 == self.mark >> 20 or self.run in environment_of(pid)
+        return limit_of(pid) >> 20 == self.mark >> 20 or self.run in read_proc(f"{pid}/environ")
 
     def close(self) -> List[ProcessInfo]:
         """When all tests have ended, kill what they have left, and the guard; returns what was left."""
@@ -4543,13 +4547,6 @@ class Reaper:
 def limit_of(pid: int) -> int:
     """The soft limit of a process that is its mark; 0 if it has none."""
     return proc_number(f"{pid}/limits", rb"realtime timeout +(\d+)")
-
-
-def environment_of(pid: int) -> bytes:
-    """What a process was started with; empty if it is gone, or we may not see it."""
-    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-        return file.read()
-    return b""
 
 
 def run_mark() -> int:
@@ -4631,7 +4628,7 @@ class Process:
         """Whether a process comes from this attempt, by its limit, or else by its environment."""
         if self.mark and limit_of(pid) == self.mark:
             return True
-        said = environment_of(pid)
+        said = read_proc(f"{pid}/environ")
         return self.inner in said or self.variables.issubset(said.split(b"\0"))
 
     def signal(self, signum: int, stacks: str = "") -> None:
