@@ -3337,20 +3337,14 @@ def by_memory(test: Test, memory: float) -> Test:
     if not mem or not 0 < test.gpus <= 1:
         return test
     if not memory:
-        warn_of_memory()
+        warn_once(
+            "no tool says what memory each GPU has: tests with mem= get a whole one; say it by --gpu-memory"
+        )
         memory = mem
     if mem > memory:
         return test._replace(gpus=TOO_LARGE)
     shares = int(mem / memory * SHARES) or 1  # down, so that three thirds fit
     return test._replace(gpus=max(shares / SHARES, test.gpus % 1))
-
-
-@functools.lru_cache(maxsize=None)
-def warn_of_memory() -> None:
-    """Say once that nobody knows how large the GPUs are."""
-    warn(
-        "no tool says what memory each GPU has: tests with mem= get a whole one; say it by --gpu-memory"
-    )
 
 
 class GpuLocks:
@@ -4817,7 +4811,6 @@ class Host:
 
     heeds: Container[str] = ()  # keys of lines that only companions know
     has_stuck = False  # a pool thread waits for a process that cannot be killed
-    least: float | None = None  # MiB of the smallest GPU, once that has been asked for
 
     def __init__(self, machine: Machine, reaper: Reaper, locks: GpuLocks | None = None) -> None:
         self.machine = machine
@@ -4858,15 +4851,12 @@ class Host:
         """The test, with the share of a GPU that its `mem=` comes to on these devices."""
         if not test.attributes.mem:
             return test
-        return by_memory(test, options.gpu_memory or self.memory())
+        return by_memory(test, options.gpu_memory or self.memory)
 
-    def memory(self) -> float:
+    @functools.cached_property
+    def memory(self) -> int:
         """MiB of the smallest GPU; 0 where no tool says it of each."""
-        if self.least is None:
-            self.least = self.health.least or in_time(
-                lambda: nvml_least(self.machine.devices), 0
-            )
-        return self.least
+        return self.health.least or in_time(lambda: nvml_least(self.machine.devices), 0)
 
     def allow(self, slots: int) -> None:
         """Let so many attempts run at once."""
@@ -5716,6 +5706,12 @@ def without_ci_commands(text: str) -> str:
 def warn(message: str) -> None:
     """One line on stderr, in the program's name."""
     tell(f"{PROGRAM}: {message}")
+
+
+@functools.lru_cache(maxsize=None)
+def warn_once(message: str) -> None:
+    """The same, however often there is reason to say it."""
+    warn(message)
 
 
 def tell(line: str) -> None:
@@ -7042,7 +7038,6 @@ class Run:
     """One run: carries out what the schedule decides, and feeds it what happens. Main thread only."""
 
     sums_up = True  # at its end it says what has become of the tests
-    has_waited = False  # for another runner's GPUs
 
     def __init__(
         self,
@@ -7156,9 +7151,8 @@ class Run:
         actions = schedule.step(event)
         if schedule.stopped:
             self.host.health.over.set()
-        if schedule.poll_at < math.inf and not schedule.running and not self.has_waited:
-            self.has_waited = True
-            warn(
+        if schedule.poll_at < math.inf and not schedule.running:
+            warn_once(
                 f"waiting for GPUs that another runner holds, by its locks in {self.options.gpu_locks}"
             )
         for action in actions:  # ends come first: they are on disk before another test starts

@@ -345,7 +345,7 @@ class Agent:
             tokens=[device.token for device in self.machine.devices],
             variables=self.machine.variables,
             cores=self.cores,
-            memory=self.host.memory(),
+            memory=self.host.memory,
             sick=[[sick.device.index, sick.reason] for sick in self.host.health.sick],
         )
 
@@ -864,7 +864,8 @@ class Cluster(Host):
             node.pool = Pool(own, options.jobs or node.facts["cores"])
         return ClusterPool(self.nodes)
 
-    def memory(self) -> float:
+    @property
+    def memory(self) -> int:
         return self.health.least
 
     def fitted(self, test: Test, options: Options) -> Test:

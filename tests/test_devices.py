@@ -544,7 +544,7 @@ class MemoryTest(DeviceCase):
             with self.subTest(mask, **options), self.see(self.tools([None] * 2, options)):
                 host = run_tests.Host(machine(CUDA_VISIBLE_DEVICES=mask), run_tests.Reaper())
                 self.addCleanup(host.reaper.close)
-                self.assertEqual(host.memory(), expected)
+                self.assertEqual(host.memory, expected)
 
     def test_one_gpu(self) -> None:
         """With shares of it come the markers of a parallel run. One test alone shares it with nobody."""
