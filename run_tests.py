@@ -2981,22 +2981,24 @@ def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
                     f"{reader.variable}={value}: {entry.strip()!r} is no id, and hides itself and all after it"
                 )
             break
-    near = sorted(visible, key=device_parts)  # a whole stands right before its tiles
+    near = sorted(visible, key=device_name)
     for one, other in zip(near, near[1:]):
-        pairs = zip(device_parts(one), device_parts(other))
-        is_uuid = "-" in one and "/" not in one
-        begins = is_uuid and other.casefold().startswith(one.casefold())
-        is_same = all(part == same for part, same in pairs)
-        if begins or is_same:
+        if device_name(other).startswith(device_name(one)):
             raise UsageError(
                 f"{reader.variable}={value} names {other} twice; name each GPU once"
             )
     return visible
 
 
-def device_parts(token: str) -> List[str]:
-    """The parts by which tokens are compared: `1` is `01`, the case of a UUID is nothing, a tile follows its whole."""
-    return [part.lstrip("0") or "0" for part in token.casefold().split(".")]
+def device_name(token: str) -> str:
+    """A token as one name, with which the names of its tiles begin: `1.` for `01`, `1.0.` for a tile of it.
+
+    The case of a UUID is nothing, and CUDA takes the beginning of one for the whole.
+    """
+    name = re.sub(r"(?<![^.])0+(?=\d)", "", token.casefold())
+    if "-" in name and "/" not in name:
+        return name
+    return f"{name}."
 
 
 def outer_machine(environ: Environ) -> Machine | None:
