@@ -3144,15 +3144,12 @@ def nvml_least(devices: Iterable[Device]) -> int:
 def nvml_instances(pynvml: Any, handle: Any) -> List[str]:
     """The UUIDs of a GPU's MIG instances; empty where MIG is off or unknown."""
     uuids: List[str] = []
-    with suppress(pynvml.NVMLError, AttributeError):  # bindings from before MIG
-        if pynvml.nvmlDeviceGetMigMode(handle)[0] != 1:
-            return uuids
+    # Bindings from before MIG. Where it is off, the count is 0.
+    with suppress(pynvml.NVMLError, AttributeError):
         for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             with suppress(pynvml.NVMLError):  # not every place is taken
-                uuid = pynvml.nvmlDeviceGetUUID(
-                    pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-                )
-                uuids.append(os.fsdecode(uuid))
+                instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+                uuids.append(os.fsdecode(pynvml.nvmlDeviceGetUUID(instance)))
     return uuids
 
 

@@ -432,7 +432,7 @@ class ProbeTest(DeviceCase):
 
     def test_pynvml(self) -> None:
         mig = [None, [MIG_B, None, MIG_C, None], "unsupported", [MIG_A]]
-        before_mig = ["nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"]
+        before_mig = ["nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"]
         cases: Sequence[Tuple[Sequence[object], Dict[str, object], str]] = (
             (mig, {}, f"0 {MIG_B} {MIG_C} 2 {MIG_A}"), (mig, {"bytes": True}, f"0 {MIG_B} {MIG_C} 2 {MIG_A}"),
             ([None] * 2, {"lacks": before_mig}, "0 1"), ([None] * 2, {"warns": True}, "0 1"),
