@@ -3357,15 +3357,19 @@ class GpuLocks:
         said = ""
         if CUDA.variable in machine.variables:
             said = ask_tool("nvidia-smi", "-L")
-        uuids = dict(re.findall(r"(?m)^GPU (\d+):.*\(UUID: (GPU-[^)]+)\)", said))
-        known = re.findall(r"\(UUID: ([^)]+)\)", said)  # of MIG instances too
+        # By index, or empty for an instance of MIG.
+        known = re.findall(r"(?m)^(?:GPU (\d+):)?.*\(UUID: ([^)]+)\)", said)
         try:
             os.makedirs(folder, exist_ok=True)
             for device in machine.devices:
-                uuid = uuids.get(device.token, device.token)
-                # CUDA takes the beginning of one, in any case.
-                same = [each for each in known if each.lower().startswith(uuid.lower())]
-                name = re.sub(r"[^\w.-]", "_", [*same, uuid][0])
+                token = device.token
+                # CUDA takes the beginning of a UUID, in any case.
+                uuids = [
+                    uuid
+                    for index, uuid in known
+                    if token == index or uuid.lower().startswith(token.lower())
+                ]
+                name = re.sub(r"[^\w.-]", "_", [*uuids, token][0])
                 path = os.path.join(folder, f"gpu-{name}.lock")
                 self.files[device] = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
         except OSError as error:
