@@ -7357,23 +7357,21 @@ def choose(tests: Tests, options: Options) -> Selection:
 def check_outputs(tests: Tests, options: Options) -> None:
     """Raises UsageError where --junit, --journal or a list is what the run, or one of its tests, writes besides."""
     log_dir = os.path.realpath(options.log_dir)
-    lists = [
-        name for name in options.lists if os.path.dirname(os.path.realpath(name)) == log_dir
-    ]
-    if not (options.junit or options.journal or lists):
-        return
-    asked = [("--journal", journal_path(options)), ("--junit", options.junit)]
-    asked += [("list", name) for name in lists]
-    logs = [os.path.join(options.log_dir, f"{test.stem}.log") for test in tests]
-    names = [*logs, failures_path(options), deferred_path(options)]
-    names += [test.junit or "" for test in tests]
+    names = [failures_path(options), deferred_path(options), *(test.junit for test in tests)]
     written = set(map(os.path.realpath, filter(None, names)))
-    for option, path in asked:
-        if path and os.path.realpath(path) in written:
+    written.update(os.path.join(log_dir, f"{test.stem}.log") for test in tests)
+    asked = {
+        "--journal": [journal_path(options)],
+        "--junit": [options.junit or ""],
+        "list": options.lists,
+    }
+    for option, paths in asked.items():
+        reals = {os.path.realpath(path): path for path in paths if path}
+        for real in written & reals.keys():
             raise UsageError(
-                f"{option} {path}: the run writes this file besides; name another one"
+                f"{option} {reals[real]}: the run writes this file besides; name another one"
             )
-        written.add(os.path.realpath(path or ""))
+        written.update(reals)
 
 
 def warn_of_unknown(option: str, labels: Iterable[str], tests: Tests) -> None:
