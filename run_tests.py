@@ -6184,7 +6184,7 @@ class Console:
         """A test has its outcome."""
         outcome = result.outcome
         fails = self.options.fails(outcome)
-        has_ended = result.status is not None or outcome.is_failure() or outcome.is_excused()
+        has_ended = outcome not in (Outcome.DEFERRED, Outcome.NOT_RUN)
         self.finished += has_ended
         self.failed += fails
         progress = f"{self.finished}/{self.total}"
