@@ -254,10 +254,6 @@ class Outcome(enum.Enum):
         """It did not pass, and does not fail the run either."""
         return self in EXCUSED
 
-    def tells_nothing(self) -> bool:
-        """It does not fail the run, and has tested nothing."""
-        return self in (Outcome.SKIPPED, Outcome.DEFERRED)
-
     def is_failure(self) -> bool:
         """It is the test's own failure. `Options.fails` says what the run counts as one."""
         return self in FAILING
@@ -6591,7 +6587,7 @@ def verdict_of(results: Results, schedule: Schedule) -> Verdict:
     """
     options = schedule.options
     outcomes = {result.outcome for result in results}
-    is_empty = all(outcome.tells_nothing() for outcome in outcomes)
+    is_empty = outcomes <= {Outcome.SKIPPED, Outcome.DEFERRED}  # nothing was tested
     unfinished = tally(result for result in results if result.outcome.is_unfinished())
     code = EXIT_OK
     why = ""

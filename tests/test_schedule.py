@@ -1282,7 +1282,7 @@ class WordsTest(unittest.TestCase):
     def test_outcomes_and_their_predicates(self) -> None:
         predicates = {Outcome.is_ok: "passed flaky skipped known deferred",
                       Outcome.is_pass: "passed flaky", Outcome.is_excused: "skipped known",
-                      Outcome.tells_nothing: "skipped deferred", Outcome.is_unfinished: "interrupted not_run",
+                      Outcome.is_unfinished: "interrupted not_run",
                       Outcome.is_failure: "failed crashed timeout blocked unrunnable",
                       Outcome.can_be_retried: "failed crashed timeout"}
         words = ["passed", "flaky", "skipped", "failed as known", "failed", "crashed", "timeout", "blocked",
