@@ -7110,22 +7110,20 @@ class Run:
         return self.schedule.deadline()
 
     def next_event(self) -> Event:
-        """What happened, or a Tick when a deadline comes; shows growing logs meanwhile."""
-        while True:
-            pause_s = self.tick()
-            now = time.monotonic()
-            if now >= self.chores_at:
-                self.do_chores()
-            if not self.inbox.events:  # under load, many lines go out in one write
-                self.trace.flush()
-            pause_s = min(pause_s, self.deadline() - now)
-            event = self.inbox.get(max(pause_s, 0))
-            if isinstance(event, Look):
-                self.console.tell_running()
-            elif event is not None:
-                return event
-            elif time.monotonic() >= self.deadline():
-                return Tick(time.monotonic())
+        """What happened, or a Tick where nothing has for a while; shows growing logs meanwhile."""
+        pause_s = self.tick()
+        now = time.monotonic()
+        if now >= self.chores_at:
+            self.do_chores()
+        if not self.inbox.events:  # under load, many lines go out in one write
+            self.trace.flush()
+        pause_s = min(pause_s, self.deadline() - now)
+        event = self.inbox.get(max(pause_s, 0))
+        if isinstance(event, Look):
+            self.console.tell_running()
+        elif event is not None:
+            return event
+        return Tick(time.monotonic())
 
     def tick(self) -> float:
         """Show what is new. Returns the seconds up to the next look, if nothing happens."""
