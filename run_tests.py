@@ -2948,6 +2948,11 @@ class Machine(NamedTuple):
     hide: str = ""
     extra: Environ = {}
 
+    @property
+    def tokens(self) -> List[str]:
+        """All devices, as the mask names them."""
+        return [device.token for device in self.devices]
+
     def mask(self, lease: Lease) -> Environ:
         """The environment that shows a test the devices of its lease and no others."""
         value = ",".join(lease.tokens) or self.hide
@@ -3195,7 +3200,7 @@ def find_machine(gpus: str | None, environ: Environ) -> Machine:
                 f"--gpus {gpus}: CUDA cannot read these ids together; without an outer mask it has to"
             )
         return machine_of(asked, CUDA)
-    shown = [device.token for device in outer.devices]
+    shown = outer.tokens
     hidden = ",".join(token for token in asked if token not in shown)
     if gpus.isdigit():  # the first ones, whatever their ids are
         more = len(asked) - len(shown)
@@ -5346,7 +5351,7 @@ class Record:
             lists=options.lists,
             tests=len(selection.tests),
             commit=next(filter(None, map(os.environ.get, COMMIT_VARIABLES)), None),
-            gpus=[device.token for device in machine.devices],
+            gpus=machine.tokens,
             directory=os.getcwd(),
             shard=options.shard and str(options.shard),
             selected=[test.name for test in selection.tests if test not in selection.deferred],
@@ -6070,7 +6075,7 @@ class Console:
 
     def begin(self, machine: Machine) -> None:
         """The run starts."""
-        tokens = [device.token for device in machine.devices]
+        tokens = machine.tokens
         if not tokens and (not self.turns or any(test.gpus for test in self.turns)):
             why = f"no GPU found (asked: {', '.join(SOURCES)})"
             if machine.variables:
@@ -7424,7 +7429,7 @@ def find_host(options: Options, reaper: Reaper) -> Host:
 def check_gpus(machine: Machine, options: Options) -> None:
     """Raises MachineError where there are fewer devices than demanded."""
     if len(machine.devices) < options.require_gpus:
-        found = " ".join(device.token for device in machine.devices) or "none"
+        found = " ".join(machine.tokens) or "none"
         raise MachineError(
             f"--require-gpus {options.require_gpus}: there are {len(machine.devices)} ({found}); "
             "mend the machine or its mask"

@@ -342,7 +342,7 @@ class Agent:
         self.writer.send(
             "ready",
             host=socket.gethostname(),
-            tokens=[device.token for device in self.machine.devices],
+            tokens=self.machine.tokens,
             variables=self.machine.variables,
             cores=self.cores,
             memory=self.host.memory,

@@ -710,7 +710,7 @@ class PartsRun(run_tests.Run):
             self.join_logs(ran, self.record.log_path(test, 0 if is_last else number))
         tokens = {token for each in ran for token in each.result.lease.tokens}
         places = Places((), 0)
-        places.named = tuple(token for token in self.tokens() if token in tokens)
+        places.named = tuple(token for token in self.machine.tokens if token in tokens)
         together = Sum(chosen)
         if any(each.progress.is_plain for each in told):
             result = told[-1].result._replace(test=test)
@@ -731,10 +731,6 @@ class PartsRun(run_tests.Run):
             attempt=number,
             lease=places if len(whole.parts) > 1 else result.lease,
         )
-
-    def tokens(self) -> List[str]:
-        """The GPUs of the machine, in their order."""
-        return [device.token for device in self.machine.devices]
 
     def join_logs(self, ran: Sequence[Told], path: str) -> None:
         """One log of all parts, in order. Raises OSError."""
