@@ -7608,6 +7608,8 @@ WORDS_ALONE = names_in(
 SEES_OUTSIDE = (
     SUBSTITUTION + r"|@P\}|\$\?|\$\{[!?]|\bSECONDS\b|\bEPOCH(?:SECONDS|REALTIME)\b|%\([^)]*\)T"
 )
+# A command that makes variables local, where it is in a function; not with -g.
+MAKES_LOCAL = r"(?:(?:builtin|command) )*(?:local|declare|typeset) (?!(?:.* )?-\w*g)"
 FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
 # What `[` may ask while tests run: its operators are there to be read.
 OPERAND = r"(?!(?:\"?\$\{?[@*]|-\w\b))\S+"
@@ -7812,14 +7814,11 @@ def reads_files(node: Node) -> bool:
 
 def locals_of(node: Node) -> Set[str]:
     """The variables that a command makes local to its function, and words with `$` that stand for some."""
-    words = [unquoted(token.text) for token in node.words]
-    while words[:1] in (["builtin"], ["command"]):
-        del words[0]
-    if words[:1] not in (["local"], ["declare"], ["typeset"]) or re.search(
-        r"\s-\w*g", node.text
-    ):
+    names = [re.sub(r"(?s)\+?=.*", "", unquoted(token.text)) for token in node.words]
+    own = re.match(MAKES_LOCAL, " ".join(names))
+    if not own:
         return set()
-    return {word.partition("=")[0].rstrip("+") for word in words[1:]}
+    return {*names}.difference(own.group().split())
 
 
 def is_wild(node: Node) -> bool:
@@ -9247,10 +9246,10 @@ def read_state(path: str) -> Settings:
             if value or not found.group().startswith("declare -- "):
                 state[variable] = found.group()[:-1]  # else it is as good as unset
             continue
-        setting = re.match(r"cd\b|umask\b|shopt -[su] (\w+)|set [-+]o (\w+)", line)
+        setting = re.match(r"(cd|umask)\b|(shopt) -[su] (\w+)|(set) [-+]o (\w+)", line)
         if setting:
-            name = ["", line.split(" ")[0], *filter(None, setting.groups())]
-            state[" ".join(name)] = line.replace(" || exit", "")  # a test's; the script goes on
+            name = " ".join(["", *filter(None, setting.groups())])
+            state[name] = line.replace(" || exit", "")  # a test's; the script goes on
         elif line.startswith("_rt_late="):
             state[" functions"] = line
         elif line.startswith("set --"):
@@ -9577,11 +9576,9 @@ class Certainty:
             seen.append(f"{reaction.handed.test.where}:the script")
         self.doubt(reaction.handed, seen, status)
         handler = reaction.handed.handler
-        has_files = handler.reads or handler.writes
-        ahead = [f"{each.test.where}:{each.place.command}" for each in later] + self.ran
-        if reaction.status and ahead and has_files:
-            first = ahead[0]
-            self.fears.append(ahead_of(first, reaction.handed.test))
+        if reaction.status and (handler.reads or handler.writes):
+            ahead = [f"{each.test.where}:{each.place.command}" for each in later] + self.ran
+            self.fears += [ahead_of(text, reaction.handed.test) for text in ahead[:1]]
         return mixed(after, reaction.now, borrowed)
 
     def who_has_seen(
