@@ -8072,9 +8072,8 @@ class ScriptFile:
         self.unseen: Set[str] = set()  # functions before whose calls it does
         self.functions: Dict[str, List[Node]] = {}
         reader = Reader(text)
-        # By offset, from where attributes hold for all tests; by line, those of its tests.
-        self.defaults: List[Tuple[int, Attributes]] = [(-1, Attributes())]
-        self.own_attributes: Dict[int, Attributes] = {}
+        # By line, what `#:` says of the tests there, and whether also of those below.
+        self.attributes: Dict[int, Tuple[Attributes, bool]] = {}
         self.read_attributes(reader)
         self.visit(self.with_pipelines(reader.nodes), "", {LAST})
 
@@ -8088,34 +8087,39 @@ class ScriptFile:
 
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says of its line, or from its own line on up to the next such line."""
+        defaults = Attributes()
         for comment in reader.comments:
-            if not comment.text.startswith("#:"):
+            marker, _, text = comment.text.partition(":")
+            if marker != "#":
                 continue
-            if comment.text[2:].strip() == "one-by-one":
+            if text.strip() == "one-by-one":
                 self.alone_from = min(self.alone_from, comment.start)
                 continue
             line = self.line_of(comment.start)
-            where = f"{self.name}:{line}: "
             said: List[str] = []
             is_alone = not self.text[: comment.start].rpartition("\n")[2].strip()
-            base = Attributes() if is_alone else self.defaults[-1][1]
-            attributes = parse_attributes(comment.text[2:], base, said.append)
-            self.mistakes += [where + what for what in said]
-            if attributes.after:
-                self.mistakes.append(
-                    f"{where}after= means nothing in a script, which has an order of its own; take it out"
-                )
             if is_alone:
-                self.defaults.append((comment.start, attributes))
-            else:
-                self.own_attributes[line] = attributes
+                defaults = Attributes()
+            attributes = parse_attributes(text, defaults, said.append)
+            if attributes.after:
+                said.append(
+                    "after= means nothing in a script, which has an order of its own; take it out"
+                )
+            self.mistakes += [f"{self.name}:{line}: {what}" for what in said]
+            self.attributes[line] = attributes, is_alone
+            if is_alone:
+                defaults = attributes
 
     def attributes_of(self, command: Node) -> Attributes:
         """What `#:` says of a command."""
-        for line in self.lines_of(command):
-            if line in self.own_attributes:
-                return self.own_attributes[line]
-        return [each for start, each in self.defaults if start < command.start][-1]
+        lines = self.lines_of(command)
+        said = Attributes()
+        for line, (attributes, is_alone) in self.attributes.items():
+            if line in lines and not is_alone:
+                return attributes
+            if line < lines.start and is_alone:
+                said = attributes
+        return said
 
     def with_pipelines(self, nodes: Nodes) -> Nodes:
         """The same commands. A pipeline that may be a test becomes one, with what is behind it as its body."""
