@@ -7583,6 +7583,7 @@ SHELL_ALONE = r"\$\$|\$[!-]|\berrexit\b|SHELLOPTS|DIRSTACK|\b(?:dirs|wait|enable
 HEEDED = names_in(
     "IFS CDPATH GLOBIGNORE BASH_ARGV0 LANG LC_ALL LC_CTYPE LC_COLLATE TMOUT PATH HOME"
 )
+OF_THE_SHELL = r"PIPESTATUS|\bS?RANDOM\b"
 # How a function or trap asks where it is called from.
 WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
 FAILED_STATUS = (
@@ -7803,6 +7804,11 @@ def written_by(node: Node) -> List[str]:
     return [token.text for token in tokens if not re.match(r"[012]-?$|-|/dev/", token.text)]
 
 
+def is_in(pattern: str, nodes: Iterable[Node | ScriptFile]) -> bool:
+    """Whether a pattern is anywhere in the text of commands or files."""
+    return any(re.search(pattern, node.text) for node in nodes)
+
+
 def reads_files(node: Node) -> bool:
     """Whether a command, but for those in it, looks into files, or whether they are there."""
     is_check = node.name in ("[", "[[", "test")
@@ -7875,6 +7881,11 @@ def next_names(nodes: Iterable[Node], is_inside: bool = False) -> Set[str]:
     return names - {""}
 
 
+def names_within(functions: Iterable[Node]) -> Set[str]:
+    """The names of the commands with which some functions begin, and LOOKS."""
+    return set().union(*(next_names(node.parts()) for node in functions))
+
+
 def has_glob(tokens: Iterable[Token]) -> bool:
     """Whether words may be file names to bash."""
     quoted = rf"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$\?|{FIRST_STATUS}|\[[@*]\]"""
@@ -7934,8 +7945,8 @@ def read_handler(nodes: Nodes, functions: Mapping[str, Nodes], flags: str = "") 
     if not names.issuperset(node.words[0].text for node in defined):
         names.add("function")
     words = [word for node in reached for word in written_by(node)]
-    needs_shell = any(node.after == "&" or re.search(WHERE, node.text) for node in reached)
-    needs_shell |= any(re.search(r"PIPESTATUS|\bS?RANDOM\b", node.text) for node in defined)
+    is_background = any(node.after == "&" for node in reached)
+    needs_shell = is_background or is_in(WHERE, reached) or is_in(OF_THE_SHELL, defined)
     # Which of several functions counts, only bash knows.
     is_unclear = any(len(functions.get(node.name, ())) > 1 for node in reached)
     names.difference_update({"", *functions})
@@ -8325,8 +8336,8 @@ class ScriptFile:
         for statement in following:
             text = "\n".join(node.text for node in statement)
             function = self.functions.get(statement[0].name, ())
-            asks = LOOKS in next_names(chain.from_iterable(node.parts() for node in function))
-            if not (re.search(seen, text) or (asks and not tail)):
+            asks = LOOKS in names_within(function) and not tail
+            if not (asks or re.search(seen, text)):
                 break
             if statement[0].name == "exit":  # before it, bash waits for all tests
                 break
@@ -9337,7 +9348,7 @@ class Script:
             if "$" in node.name:
                 self.locals.update(re.findall(rf"({NAME})=", node.text))
         self.is_wild |= any(map(is_wild, commands))
-        self.is_wild |= any(re.search("(?i)(?<!expand_)alias", node.text) for node in commands)
+        self.is_wild |= is_in("(?i)(?<!expand_)alias", commands)
         self.heeds_aliases |= bool(re.search("expand_aliases|posix", text))
         for node in commands:
             if node.name == "trap" and len(node.words) > 2:
@@ -9346,10 +9357,8 @@ class Script:
                 if re.search(r"\s(?:EXIT|0)\b", node.text):
                     self.farewells += nodes
         reached = reached_by(self.farewells, self.functions)
-        own = r"LINENO|\$\{?[1-9@*#]"
-        self.asks_at_end = any(re.search(WHERE, node.text) for node in reached) or any(
-            re.search(own, node.text) for node in self.farewells
-        )
+        asks_itself = is_in(r"LINENO|\$\{?[1-9@*#]", self.farewells)
+        self.asks_at_end = asks_itself or is_in(WHERE, reached)
         for each in self.files.values():
             for site, _ in each.found:
                 self.changes |= read_handler(site.nodes, self.functions).changes
@@ -9429,7 +9438,7 @@ class Script:
 
     def mentions(self, pattern: str) -> bool:
         """Whether there is a pattern in any file."""
-        return any(re.search(pattern, file.text) for file in self.files.values())
+        return is_in(pattern, self.files.values())
 
     def only_looks(self, name: str) -> bool:
         """Whether this is a function that starts no program, so that it is no test, whatever it is called."""
@@ -9488,9 +9497,7 @@ class Script:
                 break
         waiting = list(names)
         for name in waiting:  # it grows
-            nodes = self.functions.get(name, ())
-            bodies = chain.from_iterable(node.bodies for node in nodes)
-            found = set().union(*map(next_names, bodies)) - names
+            found = names_within(self.functions.get(name, ())) - names
             names |= found
             waiting += found
         return names
@@ -10073,14 +10080,15 @@ class ScriptRun(Run):
 
     def function_obstacle(self, name: str, flags: str) -> str:
         """Why bash has to run a test itself that is a function; empty if it is none, or need not."""
-        function = self.script.functions.get(name)
+        functions = self.script.functions
+        function = functions.get(name)
         if function is None:
             return f"{name} is a function that was not read" * ("F" in flags)
-        if not read_handler(function, self.script.functions, flags).is_test:
+        if not read_handler(function, functions, flags).is_test:
             return f"{name} changes the script's shell"
-        texts = [node.text for node in reached_by(function, self.script.functions)]
-        looks = LOOKS in next_names(chain.from_iterable(node.parts() for node in function))
-        if looks or any(re.search(SHELL_ALONE, text) for text in texts):
+        if LOOKS in names_within(function) or is_in(
+            SHELL_ALONE, reached_by(function, functions)
+        ):
             return f"{name} asks for what only the script's shell knows"
         if "u" in flags and self.sequential:
             return f"{name} may end the script"
