@@ -7615,6 +7615,8 @@ FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
 # What `[` may ask while tests run: its operators are there to be read.
 OPERAND = r"(?!(?:\"?\$\{?[@*]|-\w\b))\S+"
 QUESTION = rf"(?:! )?(?:-[nz] {OPERAND}|{OPERAND} (?:==?|!=|\\?[<>]|-(?:eq|ne|lt|le|gt|ge)) \S+|(?!\$){OPERAND})"
+# Operators and their words, with a blank behind each.
+HARMLESS_REDIRECTS = r"(?:\S*>& [12]?-? |\S+ /dev/null )*"
 # A command that asks for a folder, or goes there.
 IS_THERE = r"(?:(?:\[\[?|test) -d|cd) ([^- ][^ ]*)(?: \]\]?)?"
 
@@ -8554,11 +8556,9 @@ def is_calm(node: Node, changes: AbstractSet[str], functions: AbstractSet[str]) 
         )  # bash has expanded it before (`is_expanded_early`)
     if re.search(SEES_OUTSIDE, seen) or makes_names(node):
         return False
-    for operator, word in zip(node.redirects, node.redirects[1:]):
-        is_copy = operator.text.endswith(">&") and re.fullmatch("[12]?-?", word.text)
-        is_harmless = is_copy or word.text == "/dev/null"
-        if operator.kind == "operator" and not is_harmless:
-            return False
+    redirects = "".join(f"{token.text} " for token in node.redirects)
+    if not re.fullmatch(HARMLESS_REDIRECTS, redirects):
+        return False
     if node.kind:
         return True
     if has_patterns(node):
