@@ -9610,16 +9610,13 @@ class Certainty:
         # Each with its first word: if that is a function, what it runs is told by itself.
         texts = [(text, text.split(":", 2)[2].split(" ")[0]) for text in self.ran]
         texts += [(f"{each.test.where}:{each.place.site.test.body}", "") for each in later]
-        if of_shell:
-            return [text for text, called in texts if called not in self.script.functions]
         seen = []
         for text, called in texts:
             command = text.split(":", 2)[2]
             names = self.script.reach(command, state, not called)
-            is_program = not called or re.match(self.script.tells.calm, called)
-            sees_exports = exported and is_program
-            sees_any = re.search(INDIRECT, command)
-            if sees_exports or sees_any or not names.isdisjoint(changed):
+            sees = exported and (not called or re.match(self.script.tells.calm, called))
+            sees = sees or (of_shell and called not in self.script.functions)
+            if sees or re.search(INDIRECT, command) or not names.isdisjoint(changed):
                 seen.append(text)
         return seen
 
