@@ -9853,17 +9853,18 @@ class ScriptRun(Run):
         arguments = fields[int(size) :]
         if self.script.tells.runs_no_test(words, arguments):
             sites = []
-        if sites and len(same) > 1:
-            self.explain(sites[0].test, "another command on its line has the same words")
-        elif sites and (sites[0].handler or not self.script.has_tests(words[0])):
-            callers = list(map(self.script.calls_of, frames))
-            followers = self.script.comes_behind(sites[0], callers)
-            level = sum(frame.name == "source" for frame in frames)
-            return self.ask_state(
-                Place(sites[0], line, command, frames, level, callers, arguments, followers)
-            )
-        elif sites and sites[0].path:  # a pipeline
-            self.explain(sites[0].test, "its tests run in a subshell")
+        for site in sites[:1]:
+            if len(same) > 1:
+                self.explain(site.test, "another command on its line has the same words")
+            elif site.handler or not self.script.has_tests(words[0]):
+                callers = list(map(self.script.calls_of, frames))
+                followers = self.script.comes_behind(site, callers)
+                level = sum(frame.name == "source" for frame in frames)
+                return self.ask_state(
+                    Place(site, line, command, frames, level, callers, arguments, followers)
+                )
+            elif site.path:  # a pipeline
+                self.explain(site.test, "its tests run in a subshell")
         if words and words[0] in self.options.handlers:
             return "_rt_join; _rt_tell; _rt_site=1"
         return ""
