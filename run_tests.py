@@ -9129,7 +9129,6 @@ class ScriptTrace:
 
     source = os.devnull  # the script's log, by descriptor: its name may go
     shown = 0  # offset
-    is_held = False  # a test has been handed over: what follows may not be shown yet
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -9140,12 +9139,6 @@ class ScriptTrace:
         with suppress(OSError):
             shown = self.trace.copy(self.source, self.shown, end)
             self.shown = max(self.shown, shown)
-
-    def hold(self, offset: int) -> None:
-        """Show what the script had printed before it handed a test over."""
-        if not self.is_held:
-            self.show(offset)
-        self.is_held = True
 
     def show_test(self, result: Result, offset: int, start: int, end: int, shift: int) -> None:
         """Show a test at its offset in what the script prints, then what its handler has printed there.
@@ -9164,7 +9157,6 @@ class ScriptTrace:
         """All have been shown; their handlers have printed what is between `start` and `end`."""
         self.show(start)
         self.shown = end
-        self.is_held = False
 
     def sum_up(self, lines: Sequence[str]) -> None:
         """These lines say how its tests have ended."""
@@ -9738,7 +9730,7 @@ class ScriptRun(Run):
         self.follow_up()
 
     def tick(self) -> float:
-        if self.shown.is_held:
+        if self.handed:  # what follows their places may not be shown yet
             return super().tick()
         self.shown.show()
         return min(super().tick(), FOLLOW_S)
@@ -10116,6 +10108,8 @@ class ScriptRun(Run):
         if self.lone:
             self.explain(*self.lone)
         self.lone = None
+        if not self.handed:
+            self.shown.show(handed.offset)
         self.handed.append(handed)
         self.left = 0
         for name in handed.names:
@@ -10123,7 +10117,6 @@ class ScriptRun(Run):
         self.tests.append(handed.test)
         self.batch.append(handed.test)
         self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
-        self.shown.hold(handed.offset)
         self.console.total += 1
 
     def script_test(self, line: TestLine, words: str = "") -> Test:
