@@ -10151,11 +10151,11 @@ class ScriptRun(Run):
         if line.first in self.script.functions:
             folder = f"{self.keeper}.{test.index}"
             os.mkdir(folder)
-            then = shlex.quote(f"{folder}/before")
-            now = shlex.quote(f"{folder}/after")
+            folder = shlex.quote(folder)
             keep = f". {shlex.quote(self.keeper)} )"
-            before = f"( _rt_to={then}; {keep}"
-            after = f'( _rt_to={now}; {keep}; builtin [ "$(<{then})" = "$(<{now})" ] && {after}'
+            before = f"( _rt_to={folder}/before; {keep}"
+            same = f'builtin [ "$(<{folder}/before)" = "$(<{folder}/after)" ]'
+            after = f"( _rt_to={folder}/after; {keep}; {same} && {after}"
             if "e" in said.flags and not site.handler:
                 before = f"set -e; {before}"  # which counts in functions
         after = f"{{ _rt_status=$?; {after}; builtin exit $_rt_status; }} 2>/dev/null"
