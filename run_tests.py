@@ -9596,19 +9596,22 @@ class Certainty:
         A program may look at all that is exported.
         """
         of_shell = any(name.startswith(" ") for name in changed)
-        is_wide = self.is_indirect or of_shell or exported
-        if not changed or (self.seen.isdisjoint(changed) and not is_wide):
+        is_open = self.is_indirect or of_shell or exported
+        if not changed or (self.seen.isdisjoint(changed) and not is_open):
             return []
-        # Each with its first word: if that is a function, what it runs is told by itself.
-        texts = [(text, text.split(":", 2)[2].split(" ")[0]) for text in self.ran]
-        texts += [(f"{each.test.where}:{each.place.site.test.body}", "") for each in later]
+        bodies = (f"{each.test.where}:{each.place.site.test.body}" for each in later)
+        tests = dict.fromkeys(bodies)  # in their order
         seen = []
-        for text, called in texts:
+        for text in [*self.ran, *tests]:
             command = text.split(":", 2)[2]
+            # If its first word is a function, what that runs is told by itself.
+            called = command.split(" ")[0] * (text not in tests)
             names = self.script.reach(command, state, not called)
-            sees = exported and (not called or re.match(self.script.tells.calm, called))
-            sees = sees or (of_shell and called not in self.script.functions)
-            if sees or re.search(INDIRECT, command) or not names.isdisjoint(changed):
+            is_program = not called or re.match(self.script.tells.calm, called)
+            is_wide = (exported and is_program) or (
+                of_shell and called not in self.script.functions
+            )
+            if is_wide or re.search(INDIRECT, command) or not names.isdisjoint(changed):
                 seen.append(text)
         return seen
 
