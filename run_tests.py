@@ -9459,10 +9459,12 @@ class Script:
 
         Not those that its last command names, before which bash waits for tests.
         """
+        if not function:
+            return []
         own = changes & self.locals
         if any("$" in name for name in self.locals):
             own = set(changes)
-        last, *others = self.functions.get(function, [Node("")])
+        last, *others = self.functions[function]
         while last.kind in ("function", "{"):
             last = list(last.parts())[-1]
         if not (last.kind or others or last.before in ("&&", "||")):
@@ -10032,9 +10034,8 @@ class ScriptRun(Run):
             return "its handler reads files"
         if ANY in handler.changes:
             return "its handler changes what only bash knows"
-        gone = self.script.may_be_gone(site.function, handler.changes)
-        if site.function and gone:
-            return f"its handler changes {gone[0]}, which may be gone when its function ends"
+        for name in self.script.may_be_gone(site.function, handler.changes):
+            return f"its handler changes {name}, which may be gone when its function ends"
         for name in sorted(with_attribute("x", handler.changes, kept_state(said.snapshot))):
             return f"its handler changes {name}, which is exported"
         return ""
