@@ -8013,13 +8013,6 @@ def asks_if_failed(statement: Nodes) -> bool:
     return re.match(rf"if {FAILED_STATUS}[;\s]*then\b", text) is not None
 
 
-def is_decided(statement: Nodes) -> bool:
-    """Whether the status of a pipeline decides what comes behind it: it is not that of its first command."""
-    if statement[0].kind:
-        return True
-    return any(node.before in ("&&", "||") for node in statement)
-
-
 def with_plain_status(text: str) -> str:
     """Bash with `$?` in the place of the status of a pipeline's first command, if it does not ask for both."""
     if re.search(r"\$\{?\?", text):
@@ -8318,7 +8311,9 @@ class ScriptFile:
             return None
         text = start + RETURN + self.text[command.end : end]
         plain = with_plain_status(text)
-        if "PIPESTATUS" in plain or (plain != text and is_decided(statement)):
+        # The status of a pipeline, which decides what comes behind it, is not that of its first command.
+        is_decided = first.kind or len(statement) > 1
+        if "PIPESTATUS" in plain or (plain != text and is_decided):
             return None
         if plain != text:
             command.text += "\n{ (exit $((PIPESTATUS))); } 2>/dev/null"
