@@ -8366,13 +8366,12 @@ class ScriptFile:
                 body = handler.bodies[0] if handler.kind else [handler]
                 self.add_site(statement[-2], body, obstacle, followers)
             return
+        if len(statement) > 1:
+            obstacle = obstacle or "a pipe, `&&` or `||` joins other commands to it"
+        if self.guards:
+            obstacle = obstacle or "what follows may look at its status"
         for command in filter(self.tells.is_test, statement):
-            why = obstacle or obstacle_of(command)
-            if len(statement) > 1:
-                why = why or "a pipe, `&&` or `||` joins other commands to it"
-            if self.guards:
-                why = why or "what follows may look at its status"
-            self.add_site(command, [], why, followers)
+            self.add_site(command, [], obstacle, followers)
 
     def add_site(
         self,
