@@ -9641,7 +9641,7 @@ class ScriptRun(Run):
     offset = 0  # what it had printed before it last asked
     left = 0  # the status of what follows the last test: `[ $? -ne 0 ] && RET=1` ends with 1 where that has passed
     must_join = False  # one of `last_ones` has failed: the script waits before its next test
-    place: Place | None = None  # of the test that bash has come to last
+    place: Place  # of the test that bash has come to last
     batch_at = math.inf
     joined: Tuple[int, int] | None = None  # offset and level where it waits
     # A test for which alone the script has waited, and why: that is to be told if another one follows.
@@ -9930,7 +9930,6 @@ class ScriptRun(Run):
         """Bash has come to a test."""
         said = State(*fields[:5])
         place = self.place
-        assert place
         site = place.site
         if self.is_ending:
             return "_rt_skip=1"
