@@ -9802,12 +9802,13 @@ class ScriptRun(Run):
         if file.name != self.name or self.sequential:
             return
         ahead = [site.test for site, why in file.found if not why]
-        several = [test for test in ahead if asks_for_several(test, self.options) > 1]
-        for test in several[:1]:
-            warn(
-                f"{file.name}:{test.line}: this looks like a test of several GPUs, and gets as many as it says, or "
-                "all; `#: gpus=1` behind it says otherwise"
-            )
+        for test in ahead:
+            if asks_for_several(test, self.options) > 1:
+                warn(
+                    f"{file.name}:{test.line}: this looks like a test of several GPUs, and gets as many as it says, or "
+                    "all; `#: gpus=1` behind it says otherwise"
+                )
+                break
         if len(ahead) > 1 and self.script.tells.looks and not self.options.one_by_one:
             way = "no handlers"
             if re.search(r"(?m)^\s*set -\w*e", file.text) and "set +e" not in file.text:
