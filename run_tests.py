@@ -8030,13 +8030,9 @@ def obstacle_of(node: Node) -> str:
         return f"it follows `{node.lead}`"
     if not node.words:
         return "it is no command"
-    own = own_state(without_quotes(node.text))
+    # Bash expands nothing in single quotes.
+    own = own_state(re.sub(r"""(?s)("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", node.text))
     return f"`{own}` needs the script's own shell" * bool(own)
-
-
-def without_quotes(text: str) -> str:
-    """Bash without what stands in single quotes."""
-    return re.sub(r"""(?s)("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", text)
 
 
 def without_double_quotes(text: str) -> str:
