@@ -7806,9 +7806,9 @@ def written_by(node: Node) -> List[str]:
     return [token.text for token in tokens if not re.match(r"[012]-?$|-|/dev/", token.text)]
 
 
-def is_in(pattern: str, nodes: Iterable[Node | ScriptFile]) -> bool:
-    """Whether a pattern is anywhere in the text of commands or files."""
-    return any(re.search(pattern, node.text) for node in nodes)
+def is_in(pattern: str, pieces: Iterable[Token | Node | ScriptFile]) -> bool:
+    """Whether a pattern is anywhere in the text of words, commands or files."""
+    return any(re.search(pattern, each.text) for each in pieces)
 
 
 def reads_files(node: Node) -> bool:
@@ -7816,8 +7816,7 @@ def reads_files(node: Node) -> bool:
     is_check = node.name in ("[", "[[", "test")
     if is_check and re.search(rf"\s{FILE_TEST}\s", node.text):
         return True
-    is_fed = any(token.text == "<" for token in node.redirects)
-    return is_fed or node.name in READS or has_patterns(node)
+    return is_in("^<$", node.redirects) or node.name in READS or has_patterns(node)
 
 
 def locals_of(node: Node) -> Set[str]:
@@ -7865,7 +7864,7 @@ def next_names(nodes: Iterable[Node], is_inside: bool = False) -> Set[str]:
         if node.kind:
             tokens = [*node.words, *node.redirects]
             text = " ".join(token.text for token in tokens)
-        has_text = any(re.fullmatch(r"\d*<<-?", token.text) for token in node.redirects)
+        has_text = is_in(r"^\d*<<-?$", node.redirects)
         if has_text or re.search(ASKS_STATUS, text):
             names.add(LOOKS)
         if "PIPESTATUS" in text:
@@ -7966,8 +7965,7 @@ def read_handler(nodes: Nodes, functions: Mapping[str, Nodes], flags: str = "") 
 
 def may_refuse(node: Node) -> bool:
     """Whether a `printf` may fail, by its format, a number or the name behind -v."""
-    formats = words_of(node)[1:2] * (node.name == "printf")
-    return any(re.search(r"^-|\$|%(?![s%b])", each) for each in formats)
+    return node.name == "printf" and is_in(r"^-|\$|%(?![s%b])", node.words[1:2])
 
 
 def is_seen(node: Node) -> bool:
