@@ -9327,15 +9327,14 @@ class Script:
         for node in commands:
             if "$" in node.name:
                 self.locals.update(re.findall(rf"({NAME})=", node.text))
-        self.is_wild |= any(map(is_wild, commands))
-        self.is_wild |= is_in("(?i)(?<!expand_)alias", commands)
-        self.heeds_aliases |= bool(re.search("expand_aliases|posix", text))
-        for node in commands:
             if node.name == "trap" and len(node.words) > 2:
                 nodes = Reader(unquoted(node.words[1].text)).nodes
                 self.changes |= read_handler(nodes, self.functions).changes
                 if re.search(r"\s(?:EXIT|0)\b", node.text):
                     self.farewells += nodes
+        self.is_wild |= any(map(is_wild, commands))
+        self.is_wild |= is_in("(?i)(?<!expand_)alias", commands)
+        self.heeds_aliases |= bool(re.search("expand_aliases|posix", text))
         reached = reached_by(self.farewells, self.functions)
         asks_itself = is_in(r"LINENO|\$\{?[1-9@*#]", self.farewells)
         self.asks_at_end = asks_itself or is_in(WHERE, reached)
