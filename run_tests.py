@@ -9167,7 +9167,7 @@ class Place(NamedTuple):
     command: str  # as bash has it
     frames: Sequence[Frame]  # the calls in which it stands, the innermost first
     level: int  # how many files have been sourced from one another
-    callers: Sequence[Sequence[Call]]  # of each frame, what may have called it
+    callers: Sequence[Call]  # what may have called the functions in which it stands
     arguments: Sequence[str]  # of the function in which it stands
     followers: Collection[str]  # the names of what bash may come to behind it
 
@@ -9845,8 +9845,9 @@ class ScriptRun(Run):
                 callers = list(map(self.script.calls_of, frames))
                 followers = self.script.comes_behind(site, callers)
                 level = sum(frame.name == "source" for frame in frames)
+                calls = list(chain(*callers))
                 return self.ask_state(
-                    Place(site, line, command, frames, level, callers, arguments, followers)
+                    Place(site, line, command, frames, level, calls, arguments, followers)
                 )
             elif site.path:  # a pipeline
                 self.explain(site.test, "its tests run in a subshell")
@@ -9980,7 +9981,7 @@ class ScriptRun(Run):
         trap = re.sub(r"\$(?:BASH_COMMAND\b|\{BASH_COMMAND\})", "${_rt_what}", trap)
         reaction = site.handler or trap
         nodes = site.nodes or Reader(reaction).nodes
-        ways = [call.followers for calls in place.callers for call in calls]
+        ways = [call.followers for call in place.callers]
         is_last = all(followers == {LAST} for followers in (site.followers, *ways))
         if place.frames and self.script.mentions("trap"):  # one for EXIT would see the function
             is_last = False
@@ -10008,7 +10009,7 @@ class ScriptRun(Run):
             return site.why_wait
         for name in sorted(reached & NOT_KEPT | handler.changes & HEEDED):
             return f"its handler uses {name}"
-        if [UNKNOWN] in place.callers:
+        if UNKNOWN in place.callers:
             return "what calls it was not read"
         frames = [Frame("", place.line, site.test.file), *place.frames]
         files = self.script.files
@@ -10090,8 +10091,7 @@ class ScriptRun(Run):
             is_watched = self.script.is_watched(place.followers, said.flags)
             may_look = is_watched or self.script.has_aliases
             return "what follows may look at its status" * may_look
-        calls = chain.from_iterable(place.callers)
-        is_guarded = any(GUARDED in call.followers for call in calls)
+        is_guarded = any(GUARDED in call.followers for call in place.callers)
         return "what calls it may look at its status" * is_guarded
 
     def hand(self, handed: Handed) -> None:
