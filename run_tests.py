@@ -7898,8 +7898,7 @@ def has_patterns(node: Node) -> bool:
     """Whether bash may take words of a simple command, or of an array in it, for patterns of file names."""
     tokens = (*node.assigned, *node.words)
     arrays = [token for token in tokens if "=(" in token.text]
-    text = " ".join(token.text for token in arrays)
-    if "$" in without_double_quotes(text) or has_glob(arrays):
+    if has_glob(arrays) or any("$" in without_double_quotes(each.text) for each in arrays):
         return True
     return node.name not in ("[[", "((") and has_glob(node.words[1:])
 
