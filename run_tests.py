@@ -9501,14 +9501,14 @@ class Certainty:
     """Looks whether anything that has gone ahead of a failure can have seen what the script did about it."""
 
     reaction: Reaction | None = None
-    is_indirect = False  # it may have looked at others too
+    # Since the script last waited, known when it waits:
+    reacted: Set[str]  # what reactions have changed
+    ran: List[str]  # `file:line:command`, what the script has gone through
+    seen: Set[str]  # the names that any of that may have looked at
+    is_indirect: bool  # it may have looked at others too
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.reacted: Set[str] = set()  # what reactions have changed since the script waits
-        # `file:line:command`, what the script has gone through since it last waited.
-        self.ran: List[str] = []
-        self.seen: Set[str] = set()  # the names that any of that may have looked at
         self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
         # The same where it is less likely; it counts only where the script ends with 0.
         self.fears: List[str] = []
