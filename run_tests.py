@@ -8242,10 +8242,8 @@ class ScriptFile:
         if node.kind == "case" and ";&" in node.text:
             followers = followers | {LOOKS}
         if node.kind in LOOPS:  # a turn may look at the last status of the turn before
-            parts = [*node.conditions, *node.bodies]
-            followers = followers.union(*map(next_names, parts))
-        conditions = chain.from_iterable(map(walk, node.conditions))
-        is_reader = any(each.name == "read" for each in conditions)
+            followers = followers.union(*map(next_names, [*node.conditions, *node.bodies]))
+        is_reader = any(each.name == "read" for each in walk(chain(*node.conditions)))
         self.readers += is_reader
         unseen += [self.visit(part, obstacle, followers) for part in node.bodies]
         self.readers -= is_reader
