@@ -7600,7 +7600,7 @@ ENDS_AS_BEFORE = (
 )
 # A name and its value, in one piece or in parentheses.
 NAMED_VALUE = rf"({NAME})\+?=(\([^)]*\)|(?:\"[^\"]*\"|'[^']*'|[^\s;&|()])*)"
-SUBSHELL = r"\$\((?!\()"
+SUBSHELL = r"[$<>]\((?!\()"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # Commands of a `$(…)` that look at nothing but their words.
 WORDS_ALONE = names_in(
@@ -7782,7 +7782,7 @@ class Handler(NamedTuple):
 
 
 def substituted(text: str) -> Iterator[Nodes]:
-    """The commands in each `$(…)` of some bash, and between backticks."""
+    """The commands in each `$(…)`, `<(…)` and `>(…)` of some bash, and between backticks."""
     for inner in [*nested(text, SUBSHELL), *re.findall("`([^`]*)`", text)]:
         yield Reader(inner).nodes
 
@@ -8425,10 +8425,7 @@ class ScriptFile:
 
     def files_of(self, command: Node) -> List[str]:
         """Words that may name files, behind a `>` what it writes. Of functions that it calls, those without `$`."""
-        filters = chain.from_iterable(
-            Reader(each).nodes for each in nested(command.text, r">\(")
-        )
-        own = reached_by([command, *filters], {})
+        own = reached_by([command], {})
         words = []
         for node in reached_by(own, self.functions):
             tokens = [*node.assigned, *node.words[1:], *node.redirects]
