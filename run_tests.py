@@ -7970,8 +7970,7 @@ def may_refuse(node: Node) -> bool:
 def is_seen(node: Node) -> bool:
     """Whether the trap sees a simple command, or the head of a `case`, wherever bash goes in a command."""
     if node.kind in ("if", "while", "until", "{"):
-        first = [*node.conditions, *node.bodies][0]
-        return bool(first) and is_seen(first[0])
+        return any(map(is_seen, list(node.parts())[:1]))
     return node.kind in ("", "case") and node.name != "coproc"
 
 
