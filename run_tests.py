@@ -9547,24 +9547,21 @@ class Certainty:
 
     def end(self, after: Settings, status: int, handed: Sequence[Handed]) -> Settings:
         """What a reaction has changed; returns the state of the shell without what was borrowed for it."""
-        reaction = self.reaction
-        assert reaction
+        assert self.reaction
+        own, failure, now, then, borrowed = self.reaction
         self.reaction = None
-        then = reaction.then
-        later = handed[handed.index(reaction.handed) + 1 :]
+        later = handed[handed.index(own) + 1 :]
         changed = different(then, after)
         self.reacted |= changed
-        borrowed = reaction.borrowed
         exported = with_attribute("x", changed, then, after)
         seen = self.who_has_seen(changed, later, after, exported)
         if any(name in borrowed or name.startswith(" set ") for name in changed):
-            seen.append(f"{reaction.handed.test.where}:the script")
-        self.doubt(reaction.handed, seen, status)
-        handler = reaction.handed.handler
-        if reaction.status and (handler.reads or handler.writes):
+            seen.append(f"{own.test.where}:the script")
+        self.doubt(own, seen, status)
+        if failure and (own.handler.reads or own.handler.writes):
             ahead = [f"{each.test.where}:{each.place.command}" for each in later] + self.ran
-            self.fears += [ahead_of(text, reaction.handed.test) for text in ahead[:1]]
-        return mixed(after, reaction.now, borrowed)
+            self.fears += [ahead_of(text, own.test) for text in ahead[:1]]
+        return mixed(after, now, borrowed)
 
     def who_has_seen(
         self,
