@@ -7631,11 +7631,8 @@ NO_TEST = (
 )
 # A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
 TEST_FILE = (
-    r"(?!-)(?:\S*/)?(?:tests?/"
-    + NO_TEST
-    + r"\S|test_\S|"
-    + NO_TEST
-    + r"(?:(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)|\S*/\S*[a-z]Tests?(?: |$)))"
+    rf"(?!-)(?:\S*/)?(?:tests?/{NO_TEST}\S|test_\S|{NO_TEST}"
+    r"(?:(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)|\S*/\S*[a-z]Tests?(?: |$)))"
 )
 MODULE = r"-m (?:pytest|unittest)(?: |$)"
 LOOKS_LIKE_TEST = (
@@ -7709,7 +7706,7 @@ class Tells(NamedTuple):
 
     def looks_like_test(self, text: str) -> bool:
         """Whether the words of a command look like a test."""
-        return re.match(PREFIXES + f"(?:{self.looks})", text) is not None
+        return re.match(f"{PREFIXES}(?:{self.looks})", text) is not None
 
 
 class Site(NamedTuple):
