@@ -9131,20 +9131,6 @@ class ScriptTrace:
             file.seek(start)
             self.trace.write(unshifted(file.read(end - start), shift))
 
-    def release(self, start: int, end: int) -> None:
-        """All have been shown; their handlers have printed what is between `start` and `end`."""
-        self.show(start)
-        self.shown = end
-
-    def sum_up(self, lines: Sequence[str]) -> None:
-        """These lines say how its tests have ended."""
-        if self.console.has_markers:
-            for line in (
-                *lines,
-                "\n=== What the script printed, with each test's output at its place ===",
-            ):
-                self.trace.line(line)
-
 
 # What may run ahead, and whether it has seen what it should not.
 
@@ -10240,9 +10226,13 @@ class ScriptRun(Run):
         begin = start
         ends = chain(self.ends, itertools.repeat(end))
         results = [self.result_of(handed) for handed in self.handed]
-        self.shown.sum_up(
-            [*troubles([[result] for result in results], self.record), *causes(results)]
-        )
+        lines = [
+            *troubles([[result] for result in results], self.record),
+            *causes(results),
+            "\n=== What the script printed, with each test's output at its place ===",
+        ]
+        for line in lines * self.console.has_markers:
+            self.trace.line(line)
         reaction = self.certainty.reaction
         last = reaction and reaction.handed  # behind which the script has ended
         for at, handed in enumerate(self.handed, 1):
@@ -10256,7 +10246,8 @@ class ScriptRun(Run):
                 self.shown.shown = max(self.shown.shown, start)
                 self.ahead = [each.test.label for each in self.handed[at:]]
                 break
-        self.shown.release(start, end)
+        self.shown.show(start)
+        self.shown.shown = end  # what their handlers have printed has been shown
         self.handed = []
         self.named = {}
         self.joined = None
