@@ -10128,16 +10128,15 @@ class ScriptRun(Run):
 
     def check_shells(self) -> None:
         """Tests have run in shells of their own, which they may neither change nor end but by a last failure."""
-        by_itself = (Outcome.PASSED, Outcome.FLAKY, Outcome.FAILED, Outcome.CRASHED)
+        by_itself = (*PASSING, Outcome.FAILED, Outcome.CRASHED)
         ended = set()
         for slot in os.listdir(self.ended):
             ended.update(list_text(os.path.join(self.ended, slot)).split())
         for handed in self.handed:
             may_end = handed.test.shell.before and handed.reaction.endswith(END)
             has_ended = self.result_of(handed).outcome in by_itself
-            if not has_ended or (may_end and self.has_failed(handed)):
-                continue
-            if str(handed.test.index) not in ended:
+            has_told = str(handed.test.index) in ended or (may_end and self.has_failed(handed))
+            if has_ended and not has_told:
                 test = handed.place.site.test
                 self.certainty.doubts.append(
                     f"{handed.test.where}: `{test.first}` went ahead of what it does to the script's shell"
