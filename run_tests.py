@@ -1292,14 +1292,13 @@ def expandable(text: str, is_command: bool) -> str:
 
 def parse_duration(text: str) -> float:
     """Seconds in `90`, `90s`, `10m`, `5min`, `1.5h`, `1h30m`, `1d`. Raises BadValue."""
-    number = r"(\d{1,9}(?:\.\d+)?)"
-    written = re.sub(f"^{number}$", r"\1s", text.strip())
-    units = {"d": 86400, "h": 3600, "m(?:in)?": 60, "s(?:ec)?": 1, "ms": 0.001}
-    match = re.fullmatch("".join(f"(?:{number}{unit})?" for unit in units), written)
-    if not match or not written:
-        raise BadValue(f"{text!r} is not a duration such as 90s, 10m, 2h or 1h30m")
-    pairs = zip(match.groups("0"), units.values())
-    return math.fsum(float(count) * seconds for count, seconds in pairs)
+    units = {"d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1, "sec": 1, "ms": 0.001, "": 1}
+    number = r"\d{1,9}(\.\d+)?"
+    written = rf"({number}d)?({number}h)?({number}m(in)?)?({number}s(ec)?)?({number}ms)?"
+    what = "a duration such as 90s, 10m, 2h or 1h30m"
+    parse_word(rf"\s*(?=\S)({number}|{written})\s*", what, text)
+    pairs = re.findall(r"([\d.]+)([a-z]*)", text)
+    return math.fsum(float(count) * units[unit] for count, unit in pairs)
 
 
 def parse_word(pattern: str, what: str, text: str) -> str:
