@@ -2561,7 +2561,7 @@ class History:
         # By name of a test, the last run that selected it, and how often it did not pass there; with --repeat it runs
         # often.
         self.last: Dict[str, str] = {}
-        self.owed: Dict[str, int] = {}
+        self.owed: Dict[str, int] = collections.Counter()
         # By key and label, whether a test with that label, or one with a number behind it, owes a pass.
         self.owing: Dict[Tuple[str, str], bool] = {}
         # By key, and by key and label: when it passed, and how many seconds it took.
@@ -2615,13 +2615,14 @@ class History:
         Which of several tests with the same command it was then, nobody knows; it owes if any of them does.
         """
         label = re.sub(r" #\d+$", "", test.origin)
-        if (test.key, label) not in self.owing:
-            names = [key_of([test.key, label])]
+        alike = test.key, label
+        if alike not in self.owing:
+            names = [key_of(alike)]
             while names[-1] in self.seen:
                 names.append(key_of([test.key, f"{label} #{len(names) + 1}"]))
-            self.owing[test.key, label] = any(self.owed.get(name, 0) > 0 for name in names)
-        owes = self.owed.get(test.name, 0) > 0
-        return test.name not in self.seen or owes or self.owing[test.key, label]
+            self.owing[alike] = any(self.owed[name] > 0 for name in names)
+        is_new = test.name not in self.seen
+        return is_new or self.owing[alike] or self.owed[test.name] > 0
 
     def duration(self, test: Test) -> float | None:
         """Seconds: the median of the last passes, else what the list says, else None."""
@@ -2858,7 +2859,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         {test: deferred[test] for test in chosen if test in deferred},
         left_out,
         estimates,
-        frozenset(test for test in chosen if history.owed.get(test.name, 0) > 0),
+        frozenset(test for test in chosen if history.owed[test.name] > 0),
     )
 
 
