@@ -1623,12 +1623,11 @@ def read_attributes(
     """What `#:` comments behind a command say of it, or one on a line of its own of the tests below."""
     attributes = defaults
     complain = functools.partial(parsed.complain, line)
+    odd = r"#\s+:" + r"|#.*\s#:" * bool(reader.nodes)
     for comment in reader.comments:
-        if re.match(rf"#\s+:\s*({'|'.join(ATTRIBUTES)})=", comment.text):
-            complain(f"`{comment.text}` is a comment; write `#:` without a space")
         if not comment.text.startswith("#:"):
-            if reader.nodes and re.search(rf"\s#:\s*({'|'.join(ATTRIBUTES)})=", comment.text):
-                complain(f"`#:` in the comment `{comment.text}` is not read; put it first")
+            if re.match(rf"({odd})\s*({'|'.join(ATTRIBUTES)})=", comment.text):
+                complain(f"`{comment.text}` is a comment; write `#:` first, without a space")
             continue
         if not reader.nodes:
             defaults = Attributes()
