@@ -441,7 +441,7 @@ class Kinds(ParseCase):
         for body, calls in (("export A=1; cd x", "f\nf a || exit 1\n"), ("source x; echo done", "[ -d x ] && f\n")):
             self.assertEqual(read(f"f() {{ {body}; }}\n{calls}").tests, [])
         for definition in ("f() { OUT=$(a); }", "f() { cd x || return 1; }", "f() { cd x; a; }", "f() { echo a; }",
-                           "f() { A=1; }; f() { a; }", "f() { A=1; [ -d x ]; }"):
+                           "f() { A=1; }; f() { a; }", "f() { A=1; [ -d x ]; }", "f() { :; }"):
             self.assertEqual(len(read(f"{definition}\nf\n").tests), 1, definition)
         self.assertEqual(len(read("test_fail() { A=1; }\n[ -d x ] || test_fail x\n").tests), 1)
 
