@@ -7548,6 +7548,9 @@ MAY_BE_PUT_OFF = CALM | names_in(
     "awk basename bc cat cut date dirname exit expr grep head hostname ls mkdir nvidia-smi return sed seq set tail tee "
     "touch tr wc"
 )
+MIN_DESCRIPTORS = (
+    300  # of a script's shell: its hook has those from 151 on, which scripts do not use
+)
 READS = names_in("awk cat cut grep head ls sed tail wc")  # files
 READS_INPUT = READS - {"ls"} | {"bc", "tee", "tr"}
 LEAVES = names_in(
@@ -7620,16 +7623,16 @@ TEST_FILE = (
     rf"(?!-)(?:\S*/)?(?:tests?/{NO_TEST}\S|test_\S|{NO_TEST}"
     r"(?:(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)|\S*/\S*[a-z]Tests?(?: |$)))"
 )
-MODULE = r"-m (?:pytest|unittest)(?: |$)"
+MODULE = r"-m (?:pytest|unittest|torch\.distributed\.(?:run|launch))(?: |$)"
 LOOKS_LIKE_TEST = (
     r"(?:(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)|\$\{?(?:PYTEST|TORCHRUN|MPIRUN)\}?)(?: |$)"
     rf"|(?:\S*/)?(?:python[\d.]*|\$\{{?(?:PY|py)\S*|bash|sh) (?:(?:.* )?{MODULE}"
     rf"|(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?:.* )?|-m (?:torch|coverage)\S* (?:.* )?)?{TEST_FILE})"
-    rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|{TEST_FILE}"
+    rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|(?:\S+ )?{MODULE}|{TEST_FILE}"
 )
 # Commands in front of another one.
 PREFIXES = (
-    r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: \w+=\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?"
+    r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?"
     r"|(?:uv|coverage|poetry) run(?: -\S+)*) )*"
 )
 
@@ -7681,6 +7684,7 @@ class Tells(NamedTuple):
         """Whether a command with the arguments of its function (`"$@"`, `eval "$*"`) is not one simple test."""
         if self.looks is None or ARGUMENTS.isdisjoint(words):
             return False
+        words = list(itertools.dropwhile(re.compile(ASSIGNMENT).match, words))
         every = " ".join(arguments)
         text = " ".join(every if word in ARGUMENTS else word for word in words)
         if words[0] == "eval":
@@ -9249,6 +9253,14 @@ def named_by(names: AbstractSet[str], values: Iterable[Tuple[str, str]]) -> Set[
     return {name for name, value in values if not names.isdisjoint(re.findall(NAME, value))}
 
 
+def exported_by(site: Site, handler: Handler, said: State) -> AbstractSet[str]:
+    """The variables that a handler changes, or sets where its test passes, and that programs get."""
+    exports = "a" in said.flags or is_in(r"^(?:export|declare|typeset)\b", walk(site.nodes))
+    if site.rest and site.rest.always and exports:
+        return handler.changes
+    return with_attribute("x", handler.changes, kept_state(said.snapshot))
+
+
 class Script:
     """All that has been read of a script and of what it sources."""
 
@@ -9334,7 +9346,7 @@ class Script:
                 if node.name == "[[":
                     word = f'"{word}"'
                 node = Reader(f"echo {word}").nodes[0]
-            loose = re.findall(NAME, without_double_quotes(command))
+            loose = re.findall(rf"{NAME}\b(?!\+?=)", without_double_quotes(command))
             if not is_calm(node, self.changes | self.patterns.intersection(loose), calm):
                 break
             if node.name in self.functions:
@@ -9983,7 +9995,7 @@ class ScriptRun(Run):
             return "its handler changes what only bash knows"
         for name in self.script.may_be_gone(site.function, handler.changes):
             return f"its handler changes {name}, which may be gone when its function ends"
-        for name in sorted(with_attribute("x", handler.changes, kept_state(said.snapshot))):
+        for name in sorted(exported_by(site, handler, said)):
             return f"its handler changes {name}, which is exported"
         return ""
 
@@ -10395,7 +10407,7 @@ def read_script(name: str, options: Options) -> Script:
 
 
 def check_script(name: str, options: Options) -> None:
-    """A script runs alone and from top to bottom. Raises UsageError or ListError."""
+    """A script runs alone and from top to bottom. Raises UsageError, ListError or MachineError."""
     if len(options.lists) > 1:
         raise UsageError(
             f"{name} is a script; it runs alone, in a call of its own; its arguments follow `--`"
@@ -10411,6 +10423,12 @@ def check_script(name: str, options: Options) -> None:
         raise UsageError(
             f"{name}: POSIXLY_CORRECT, or posix, privileged or keyword in SHELLOPTS, keeps bash from telling of its "
             "tests; unset it"
+        )
+    descriptors = os.sysconf("SC_OPEN_MAX")
+    if descriptors < MIN_DESCRIPTORS:
+        raise MachineError(
+            f"{name}: `ulimit -n` is {descriptors}, too few for the shell of a script; write "
+            f"`ulimit -n {MIN_DESCRIPTORS}` before the call"
         )
     text = list_text(name)
     if re.match(r".*\r\n", text):

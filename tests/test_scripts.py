@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -165,6 +166,7 @@ class ShapeTest(TrialCase):
                 f"test_fail() {{ {handler}; }}", "python3 a --exit=1 || test_fail a", "python3 b || test_fail b",
                 f"for each in {words}; do echo failed $each; code=1; done", "exit ${code:-0}"))
             self.assertEqual((ran.code, ran.text.splitlines()[-2]), (1, "failed a"))
+
 
     def test_input_that_is_redirected_around_a_test(self) -> None:
         """Bash runs it; but in a loop around `read`, whose lines are not for it, it has none on several slots."""
@@ -462,6 +464,28 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(text, "--one-by-one")
         self.assertEqual(beside(self.events(ran), "pytest b --exit=0"), [])
         self.assertEqual(starts(self.conduct(text, "--tests", "pytest b").text), ["pytest b --exit=0"])
+
+    def test_words_around_a_test(self) -> None:
+        """A prefix before arguments, a variable for the interpreter, an assignment that is a pattern to nobody."""
+        text = lines("set -e", "run() { A=1 pytest \"$@\"; }", "run a", 'M="4*60 \\e[1m"', 'N="$((4*60))"',
+                     'env $NONE torchrun b', '"$BIN" -m pytest c', "python3 -m torch.distributed.run d", "pytest e")
+        ran = self.conduct(f"BIN=python3\n{text}")
+        self.assertEqual((ran.code, len(starts(ran.text))), (0, 5))
+        self.assertNotIn("could not run beside", ran.err)
+
+    def test_what_exports_a_status_is_waited_for(self) -> None:
+        """Else each test below went ahead of it, also where all have passed."""
+        for first in ("pytest a; export A=$?", "if pytest a; then export A=0; fi", "set -a\npytest a; A=$?"):
+            ran = self.conduct(lines(first, "pytest b; b=$?", "exit $((A + b))"))
+            self.assertEqual((ran.code, starts(ran.text)), (0, ["pytest a", "pytest b"]))
+            self.assertIn("its handler changes A, which is exported", ran.err)
+
+    def test_a_script_needs_descriptors(self) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        ran = self.conduct("pytest a\n")
+        self.assertEqual((ran.code, "`ulimit -n` is 128" in ran.err), (3, True))
 
     def test_functions_as_tests_under_errexit(self) -> None:
         """As NeMo's scripts have them; and the last test of a script without `set -e` overlaps those before it."""
