@@ -10276,7 +10276,10 @@ class ScriptRun(Run):
         if self.ahead:
             warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
         if not (self.tests or self.alone or self.sequential):
-            warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
+            why = NO_TESTS
+            if any(file.found for file in self.script.files.values()):
+                why = "bash came to none of its tests, or to them in a subshell alone, as in `f | tee log`"
+            warn(f"{self.name}: nothing ran in parallel: {why}")
         for place, why in list(self.alone.items())[:1]:
             warn(
                 f"tests of {counted(len(self.alone), 'line')} could not run beside others; {place}: {why}"

@@ -507,6 +507,8 @@ class FeatureTest(ScriptCase):
         self.assertNotIn("could not run beside others", ran.err)
         ran = self.conduct(lines("run_tests() {", "pytest a", "pytest b", "}", "run_tests | tee x"))
         self.assertIn("test.sh:5: its tests run in a subshell", ran.err)
+        ran = self.conduct(lines("kd() {", "pytest a", "pytest b", "}", "kd | tee x"))
+        self.assertIn("nothing ran in parallel: bash came to none of its tests, or to them in a subshell", ran.err)
 
     def test_calls_of_one_function(self) -> None:
         """Bash's stack tells which call it is, also by another name: only one of these looks at the status."""
