@@ -1595,28 +1595,34 @@ def variables_needed(nodes: Nodes) -> Set[str]:
     for inner in nested(text, r"\(\("):
         needed.update(re.findall(NAME, inner))
     needed.difference_update(re.findall(rf"(?<![^\s;&|(])({NAME})=", text))
-    every = list(walk(nodes))
-    heads = [token.text for node in every if node.kind == "for" for token in node.words[:1]]
-    own = re.findall(NAME, " ".join(heads))
-    local = [re.findall(NAME, head_of(node)) for node in every if node.name == "local"]
-    return needed.difference(own, variables_set(every), *local)
+    return needed.difference(*variables_in(walk(nodes)))
 
 
 def variables_set(nodes: Iterable[Node]) -> Set[str]:
-    """The variables that commands set for those behind them, loops where they `break`; ANY if only bash knows."""
+    """The variables that commands set for those behind them; ANY if only bash knows."""
+    own, local = variables_in(nodes)
+    return own - local
+
+
+def variables_in(nodes: Iterable[Node]) -> Tuple[Set[str], Set[str]]:
+    """The variables that commands set (ANY if only bash knows), and those of `local` and of loops without `break`."""
     own: Set[str] = set()
-    local = set()
+    local: Set[str] = set()
     for node in nodes:
         changed = changed_by(node)
-        breaks = any(each.name == "break" for each in walk([node]))
-        if node.name == "local" or (node.kind == "for" and not breaks):
-            local.update(re.findall(NAME, head_of(node)))
+        words = [word.partition("=")[0] for word in words_of(node) if word[:1] != "-"]
+        is_local = node.name == "local"
+        if node.kind == "for":
+            words = words[:1]
+            is_local = all(each.name != "break" for each in walk([node]))
+        names = set(re.findall(NAME, " ".join(words)))
+        if is_local:
+            local |= names
         elif node.name in ("source", ".", "eval") or ANY in changed:
             own.add(ANY)
         elif node.name != "((" or re.search(CHANGES_IN_SUM, node.text):
-            names = [word.partition("=")[0] for word in words_of(node) if word[:1] != "-"]
-            own |= changed.intersection(re.findall(NAME, " ".join(names)))
-    return own - local
+            own |= changed & names
+    return own, local
 
 
 def read_attributes(
