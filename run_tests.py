@@ -2448,9 +2448,10 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
             check_files(parsed, options)
     labels = labels_of(lines)
     named: Dict[Any, str] = {}  # labels, by what `after` may call them
-    for parsed, line, label in zip(owners, lines, labels):
-        named[label] = label
-        named.setdefault((parsed, line.label), label)
+    if any(line.attributes.after for line in lines):
+        for parsed, line, label in zip(owners, lines, labels):
+            named[label] = label
+            named.setdefault((parsed, line.label), label)
     copies = []
     for parsed, line, label in zip(owners, lines, labels):
         line = for_runs(line, parsed, named, options.repeat)
@@ -2463,7 +2464,9 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         enumerate(copies), key=lambda pair: not pair[1][0].junit
     ):
         test = make_test(line, index, label, stems(stem_of(line, label)), options)
-        tests.append(test._replace(origin=origin))
+        if origin != label:
+            test = test._replace(origin=origin)
+        tests.append(test)
     tests.sort()
     check_ties(dict(zip(tests[:: options.repeat], owners)))
     return tests
@@ -2478,6 +2481,8 @@ def for_runs(
     line: TestLine, parsed: ListFile, named: Mapping[Any, str], repeat: int
 ) -> TestLine:
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
+    if repeat == 1 and not line.attributes.after:
+        return line  # as most are: no copy
     after = []
     lock = line.attributes.lock
     for name in line.attributes.after:
