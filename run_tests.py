@@ -1595,7 +1595,9 @@ def variables_needed(nodes: Nodes) -> Set[str]:
     for inner in nested(text, r"\(\("):
         needed.update(re.findall(NAME, inner))
     needed.difference_update(re.findall(rf"(?<![^\s;&|(])({NAME})=", text))
-    return needed.difference(*variables_in(walk(nodes)))
+    if needed:  # few commands ask for any
+        needed.difference_update(*variables_in(walk(nodes)))
+    return needed
 
 
 def variables_set(nodes: Iterable[Node]) -> Set[str]:
