@@ -1871,17 +1871,15 @@ _rt_choose() {         # sets _rt_variables to the variables that are kept
 }
 _rt_functions() {      # sets _rt_late to all, those of the file $_rt_home at their lines
   local _rt_name _rt_line _rt_file _rt_text _rt_at=1 _rt_own=() _rt_other=() _rt_debug=-u
-  compgen -A function >|"$_rt_folder/functions"
+  compgen -A function -X '_rt_*' >|"$_rt_folder/functions"
   mapfile -t _rt_own <"$_rt_folder/functions"
   [[ $BASHOPTS != *extdebug* ]] || _rt_debug=-s
   shopt -s extdebug    # so that `declare -F` says where
-  declare -F "${_rt_own[@]}" >|"$_rt_folder/functions"
+  ((${#_rt_own[@]} == 0)) || declare -F "${_rt_own[@]}" >|"$_rt_folder/functions"
   shopt "$_rt_debug" extdebug
   _rt_own=()
   while IFS=' ' builtin read -r _rt_name _rt_line _rt_file; do
-    if [[ $_rt_name == _rt_* ]]; then
-      continue
-    elif [[ $_rt_file == "$_rt_home" ]]; then
+    if [[ $_rt_file == "$_rt_home" ]]; then
       declare -f "$_rt_name" >|"$_rt_folder/function"
       IFS= builtin read -r -d '' _rt_text <"$_rt_folder/function"
       _rt_own[_rt_line]+=${_rt_text/$'\n'/}      # `f () {` on one line, as most people write it
