@@ -2097,23 +2097,28 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
 def run_bash(command: str, name: str, scratch: Scratch) -> Tuple[int, bytes]:
     """Run a command in a bash that is called `name`; its status and what it has printed. Raises MachineError.
 
-    A file takes what it prints: a background job that it leaves would hold a pipe open. What is left of it after a
-    signal is the Reaper's to sweep.
+    A file takes what it prints: a background job that it leaves would hold a pipe open.
     """
     with open(scratch.path(), "ab+") as printed:
         try:
-            bash = subprocess.run(
+            bash = subprocess.Popen(
                 ["bash", "-c", command, name],
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                check=False,
             )
         except OSError as error:
             raise no_bash(error) from None
+        try:
+            status = bash.wait()
+        except BaseException:  # Ctrl-C
+            with suppress(ProcessLookupError):  # it may have ended just before
+                os.killpg(bash.pid, signal.SIGKILL)
+            bash.wait()
+            raise
         printed.seek(0)
-        return bash.returncode, printed.read()
+        return status, printed.read()
 
 
 def read_answers(

@@ -1039,13 +1039,13 @@ class State(ParseCase):
         with mock.patch.dict(os.environ, FUNCNEST="1"):
             self.assert_mistake("A=1\ntrue\nfalse\n", 2, "ends bash with status ")
 
-    def test_a_signal_ends_the_reading(self) -> None:
+    def test_a_signal_ends_the_reading_also_where_bash_has_just_ended(self) -> None:
         def stop(*_: object) -> None:
             raise KeyboardInterrupt
 
         before = signal.signal(signal.SIGALRM, stop)
         self.addCleanup(signal.signal, signal.SIGALRM, before)
-        with self.assertRaises(KeyboardInterrupt):
+        with mock.patch("os.killpg", side_effect=ProcessLookupError), self.assertRaises(KeyboardInterrupt):
             self.parse("export A=$(kill -ALRM $PPID)\ntrue $A\n")
 
     def test_a_process_that_state_leaves_does_not_hold_the_run(self) -> None:
