@@ -614,15 +614,15 @@ STATE_WORDS = names_in(
     "mapfile readarray"
 )
 # What may stand beside them: `[ -d build ] || exit 1; cd build || { echo no; exit 1; }` is state.
-CHECKS = names_in("[ [[ (( test false true read type hash which")
+CHECKS = names_in("[ [[ (( test false true read")
 ENDS = names_in("exit return")
 HARMLESS = CHECKS | STATE_WORDS | {""}  # one of these that fails is no failure of a test
 PRINTS = names_in("echo printf")
-BESIDE_STATE = CHECKS | ENDS | PRINTS | {"mkdir"}
 WISHES = (":", "true")
+LOOKUP = r"(?:command\s+-[vV]|type|hash|which)\s"
 # Commands that always end with status 0, so that `test || echo no` always passes.
 INFALLIBLE = PRINTS | names_in(
-    ": true export local declare typeset readonly unset let (( set shopt break continue"
+    ": true export local declare typeset readonly unset let (( set shopt"
 )
 ERREXIT = "e|o errexit"  # the option of `set`
 NOT_FOLDERS = names_in(". eval exec command builtin time trap type let coproc source")
@@ -649,11 +649,8 @@ ASSIGNING = names_in(
     "export declare typeset readonly local read let unset mapfile readarray (( getopts"
 )
 NAME = r"(?a:[A-Za-z_]\w*)"
-# How a command asks for a variable: `$NAME`, `${#NAME`, `-v NAME`, `NAME -eq 1`.
-ASKED = (
-    rf"(?:(?<!\\)\$\{{?[#!]?|\s-(?:v|eq|ne|lt|le|gt|ge)\s+)({NAME})"
-    rf"|\b({NAME})\b(?=\s+-(?:eq|ne|lt|le|gt|ge)\s)"
-)
+# How a check asks for a variable without `$`: `-v NAME`, `NAME -eq 1`.
+ASKED = rf"\s-(?:v|eq|ne|lt|le|gt|ge)\s+({NAME})|\b({NAME})\b(?=\s+-(?:eq|ne|lt|le|gt|ge)\s)"
 ANY = "$"  # among variables, one whose name only bash knows
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
@@ -886,7 +883,7 @@ class Reader:
                     self.at += 1
                 self.skip(")")
             nodes = self.read_list()
-            if closer in ("then", "do") and nodes:  # what decides has passed
+            if closer == "then" and nodes:  # what decides has passed
                 nodes[0].left = Node(";")
                 nodes[0].left.name = "true"
             closer = self.pass_token().text
@@ -931,27 +928,30 @@ def is_forked(node: Node) -> bool:
     return node.before in PIPES or node.after in ("&", *PIPES)
 
 
-def is_state(nodes: Nodes, words: AbstractSet[str] = STATE_WORDS) -> bool:
-    """Whether a command only changes the shell: state `words`, assignments, functions, and what stands beside them."""
+def is_state(nodes: Nodes) -> bool:
+    """Whether a command only changes the shell: state words, assignments, functions, and what guards them."""
     changes = False
+    prints = any(node.name in PRINTS for node in nodes)
     for node in walk(nodes):
         forks = node.kind == "(" or is_forked(node)
         assigns = bool(node.assigned) and not node.words
-        is_change = assigns or node.kind == "function" or node.name in words
-        is_beside = node.name in BESIDE_STATE or node.text.startswith("command -v ")
-        if node.name in PRINTS and node.before == "||" and node in nodes:
-            is_beside = False  # it hides that the state fails
+        is_change = assigns or node.kind == "function" or node.name in STATE_WORDS
+        prepares = node.name == "mkdir" and node.after == "&&"
+        is_beside = prepares or node.name in CHECKS | ENDS | PRINTS or is_lookup(node)
         if forks or not (node.kind or is_change or is_beside):
             return False  # also `> file` alone
+        # What prints last hides a failure before it, and may be meant for its output.
+        if prints and (
+            node.redirects or command_can_fail(node, "") or re.search(r"\$\(|`", node.text)
+        ):
+            return False
         changes = changes or is_change
     return changes and not ends_in_check(nodes)
 
 
-def only_changes(body: Nodes) -> bool:
-    """Whether a call of a function with this body is shell state: it has no check, and no program that may fail."""
-    simple = [node for node in walk(body) if not node.kind]
-    is_safe = all(node.name in STATE_WORDS or not command_can_fail(node, "") for node in simple)
-    return is_safe and is_state(body) and any(node.name != ":" for node in simple)
+def is_lookup(node: Node) -> bool:
+    """Whether a command asks what a name is, as `command -v nvcc`."""
+    return re.match(LOOKUP, node.text) is not None
 
 
 def ends_in_check(nodes: Nodes) -> bool:
@@ -959,7 +959,8 @@ def ends_in_check(nodes: Nodes) -> bool:
     if not nodes or nodes[-1].kind == "function":
         return False
     last = nodes[-1]
-    return last.name in CHECKS - {"true"} or any(map(ends_in_check, last.bodies))
+    is_check = last.name in CHECKS - {"true"} or is_lookup(last)
+    return is_check or any(map(ends_in_check, last.bodies))
 
 
 def said_with(node: Node, said: str) -> str:
@@ -1014,23 +1015,21 @@ def command_can_fail(node: Node, said: str) -> bool:
     if node.kind:
         if node.after in ("&&", "||"):
             said += " +e"  # `set -e` does not count there
-        checks = [each for each in walk([node]) if each.name in CHECKS - {"true"}]
-        is_endless = node.kind in ("while", "until") and not checks  # but for what it waits for
-        return is_endless or any(can_fail(body, said) for body in node.bodies)
+        return any(can_fail(body, said) for body in node.bodies)
     if not node.words:
         return any(re.search(r"\$\((?!\()|`", token.text) for token in node.assigned)
     if node.name == "wait":
         return len(node.words) > 1
     if node.name in ENDS:
         status = " ".join(token.text.strip('"') for token in node.words[1:])
-        left_by_pass = node.before == "&&" or (node.left and node.left.name in INFALLIBLE)
-        return status != "0" and not (left_by_pass and status in ("", "$?"))
+        if node.before == ";" and node.left and node.left.name in PRINTS | {"true"}:
+            return status not in ("", "$?", "0")  # the status is theirs
+        return status != "0"
     if node.name == "((":
         return re.search(CHANGES_IN_SUM, node.text) is None
     if node.name == "tee":
         return is_on("o pipefail", said)
-    if node.name == "sleep":  # `a && break; sleep 1`, as a turn of a loop ends
-        return node.left is None or node.left.name != "break"
+
     return node.name not in INFALLIBLE
 
 
@@ -1070,7 +1069,12 @@ def hides_failures(nodes: Nodes, said: str) -> bool:
     if is_wish or can_fail(nodes, said) or stops_on_failure(nodes):
         return False
     every = list(walk(nodes))
-    wished = [node.left for node in every if node.before == "||" and node.name in WISHES]
+    wished: Set[Node] = set()
+    for node in every:
+        if node.before == "||" and node.name in WISHES:
+            while node.left and node.before != ";":
+                node = node.left
+                wished.update(walk([node]))
     # Unless the line says what to do then.
     return any(
         command_can_fail(node, said) and (node.after == "||" or node.name not in HARMLESS)
@@ -1119,13 +1123,12 @@ def changed_by(node: Node) -> Set[str]:
     return names
 
 
-def in_own_shell(nodes: Iterable[Node], functions: Dict[str, Nodes]) -> Iterator[Node]:
-    """The commands that bash runs in its own shell, also those of functions that they call, which are taken out."""
+def in_own_shell(nodes: Iterable[Node]) -> Iterator[Node]:
+    """The commands that bash runs in its own shell, but for those in functions."""
     for node in nodes:
         if node.kind not in ("(", "function") and not is_forked(node):
             yield node
-            yield from in_own_shell(node.parts(), functions)
-            yield from in_own_shell(functions.pop(node.name, ()), functions)
+            yield from in_own_shell(node.parts())
 
 
 def is_mask(token: Token) -> bool:
@@ -1138,7 +1141,7 @@ def masks_in(nodes: Nodes) -> Iterator[Token]:
     for node in walk(nodes):
         for token in filter(is_mask, [*node.assigned, *node.words]):
             name, _, value = token.text.partition("=")
-            if unquoted(value).strip("${}") != name:
+            if unquoted(value) not in (f"${name}", f"${{{name}}}"):
                 yield token
 
 
@@ -1415,10 +1418,7 @@ class ListFile:
         self.states: List[int] = []  # the first line of each piece of shell state
         # What bash is to read for the list: its shell state with a check behind each piece, at the same lines.
         self.script = [""] * (len(self.lines) + 1)
-        self.functions: Dict[str, Nodes] = {}  # that it defines
-        # The variables that some of these set, and those that they need.
-        self.effects: Dict[FrozenSet[str], Tuple[Set[str], Set[str]]] = {}
-        self.changers: Set[str] = set()  # functions whose calls are shell state
+        self.functions: Dict[str, Effects] = {}  # that it defines
         # By variable, the line of the test that has set it; 0: state has.
         self.setters: Dict[str, int] = {}
         self.mistakes: List[Tuple[int, str]] = []
@@ -1550,13 +1550,15 @@ def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
 
     Raises BadValue for a command that needs one which a test has set: that is gone with the test's shell.
     """
-    direct = list(in_own_shell(nodes, {}))
-    called = frozenset(node.name for node in direct if node.name in parsed.functions)
-    if called not in parsed.effects:
-        parsed.effects[called] = effects_of(parsed.functions, called)
-    set_inside, needed_inside = parsed.effects[called]
-    own = variables_set(direct) | set_inside
-    needed = (variables_needed(nodes) | needed_inside) - own
+    reached = {"": effects_of([node for node in nodes if node.kind != "function"])}
+    waiting = list(reached.values())
+    for effects in waiting:  # it grows
+        new = effects.calls & parsed.functions.keys() - reached.keys()
+        reached.update((name, parsed.functions[name]) for name in new)
+        waiting += map(reached.__getitem__, new)
+    own = set().union(*(effects.sets for effects in waiting))
+    needed = set().union(*(effects.asks for effects in waiting))
+    needed.difference_update(*(effects.gives for effects in waiting))
     if ANY in own:  # which may set what is gone
         needed.clear()
         if not setter:
@@ -1571,33 +1573,35 @@ def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     parsed.setters.update(dict.fromkeys(own, setter))
 
 
-def effects_of(
-    functions: Mapping[str, Nodes], called: Iterable[str]
-) -> Tuple[Set[str], Set[str]]:
-    """The variables that functions set, with those that they call, and those that they need from elsewhere."""
-    own: Set[str] = set()
-    needed: Set[str] = set()
-    reached = list(called)
-    for name in reached:  # it grows
-        direct = list(in_own_shell(functions[name], {}))
-        own |= variables_set(direct)
-        needed |= variables_needed(functions[name])
-        reached += {each.name for each in direct}.intersection(functions).difference(reached)
-    return own, needed - own
+class Effects(NamedTuple):
+    """What some commands, or the body of a function, have to do with variables and functions: all are names."""
+
+    sets: Set[str]  # for those behind them; ANY: only bash knows
+    asks: Set[str]
+    gives: Set[
+        str
+    ]  # to any command or function in them: also those of `local`, loops, subshells, `A=1 b`
+    calls: Set[str]
+    changes: bool  # they only change the shell
 
 
-def variables_needed(nodes: Nodes) -> Set[str]:
-    """The variables that commands ask for, and that none of them sets."""
-    text = "\n".join(node.text for node in nodes)
+def effects_of(nodes: Nodes) -> Effects:
+    """The effects of commands, but for the functions that they call."""
     # Without comments, and without what bash does not expand.
-    text = re.sub(r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")|(?<!\S)#[^\n]*""", r"\1", text)
-    needed = set(chain(*re.findall(ASKED, text)))
+    dead = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")|(?<!\S)#[^\n]*"""
+    text = re.sub(dead, r"\1", "\n".join(node.text for node in nodes))
+    asks = set(re.findall(rf"(?<!\\)\$\{{?[#!]?({NAME})", text))
     for inner in nested(text, r"\(\("):
-        needed.update(re.findall(NAME, inner))
-    needed.difference_update(re.findall(rf"(?<![^\s;&|(])({NAME})=", text))
-    if needed:  # few commands ask for any
-        needed.difference_update(*variables_in(walk(nodes)))
-    return needed
+        asks.update(re.findall(NAME, inner))
+    every = list(walk(nodes))
+    for node in every:
+        if node.name in CHECKS:
+            asks.update(chain(*re.findall(ASKED, node.text)))
+    direct = list(in_own_shell(nodes))
+    gives = set(re.findall(rf"(?<![^\s;&|(])({NAME})=", text)).union(*variables_in(every))
+    calls = {node.name for node in direct}
+    changes = ENDS.isdisjoint(node.name for node in every) and is_state(nodes)
+    return Effects(variables_set(direct), asks, gives, calls, changes)
 
 
 def variables_set(nodes: Iterable[Node]) -> Set[str]:
@@ -1650,7 +1654,7 @@ def read_attributes(
 def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     """Add a command that is a barrier or shell state; returns whether it is one. Raises BadValue."""
     is_wait = nodes[0].text == "wait" and len(nodes) == 1
-    if not is_wait and not is_state(nodes, STATE_WORDS | parsed.changers):
+    if not is_wait and not is_state(nodes):
         return False
     parsed.waits += is_wait  # it is state too: `set -x` shows it
     parsed.states.append(line)
@@ -1666,12 +1670,7 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
         )
     for node in walk(nodes):
         if node.kind == "function":
-            name = node.words[0].text
-            parsed.functions[name] = list(node.parts())
-            parsed.effects.clear()
-            parsed.changers.discard(name)
-            if name != "test_fail" and only_changes(parsed.functions[name]):
-                parsed.changers.add(name)
+            parsed.functions[node.words[0].text] = effects_of(list(node.parts()))
     parsed.functions.pop("test_fail", None)  # that is the runner's
     return True
 
@@ -1717,6 +1716,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         is_handled=is_handled,
         is_target=re.search(r"\.py(::|$)", first.name) is not None,
         said=parsed.said,
+        is_change=is_change(nodes[-1], parsed.functions),
         barrier=parsed.waits,
     )
     test = with_mask(test, prefix)
@@ -1724,18 +1724,19 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         test = read_run_test(test, nodes)
     else:
         check_use(test, nodes, parsed.said)
-        test = test._replace(
-            unheard=next(lost_programs(nodes, parsed.said), ""), is_change=is_change(nodes[-1])
-        )
+        test = test._replace(unheard=next(lost_programs(nodes, parsed.said), ""))
     parsed.tests.append(with_words(test))
 
 
-def is_change(node: Node) -> bool:
-    """Whether a command changes the shell that runs it."""
-    if node.kind or node.before == "||":
+def is_change(node: Node, functions: Mapping[str, Effects]) -> bool:
+    """Whether a command changes the shell that runs it, other than back: `cd ..`, `unset A`."""
+    if node.kind or node.before == "||" or node.name in ("cd", "popd", "unset", ":"):
         return False
+    if node.name in functions:
+        return functions[node.name].changes
     moves = node.name == "shift" or (node.name == "exec" and len(node.words) == 1)
-    return moves or is_state([node]) or bool(variables_set([node]) - {ANY})
+    sets = node.name in ASSIGNING | PRINTS and variables_set([node]) - {ANY}
+    return moves or is_state([node]) or bool(sets)
 
 
 def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
@@ -7565,7 +7566,7 @@ MAY_BE_PUT_OFF = CALM | names_in(
     "touch tr wc"
 )
 MIN_DESCRIPTORS = (
-    300  # of a script's shell: its hook has those from 151 on, which scripts do not use
+    200  # of a script's shell: those of the hook begin at 151, where scripts have none
 )
 READS = names_in("awk cat cut grep head ls sed tail wc")  # files
 READS_INPUT = READS - {"ls"} | {"bc", "tee", "tr"}
@@ -7967,7 +7968,7 @@ def read_handler(nodes: Nodes, functions: Mapping[str, Nodes], flags: str = "") 
 
 def may_refuse(node: Node) -> bool:
     """Whether a `printf` may fail, by its format, a number or the name behind -v."""
-    return node.name == "printf" and is_in(r"^-|\$|%(?![s%b])", node.words[1:2])
+    return node.name == "printf" and is_in(r"^-|\$(?!')|%(?![s%b])", node.words[1:2])
 
 
 def is_seen(node: Node) -> bool:
@@ -10444,7 +10445,7 @@ def check_script(name: str, options: Options) -> None:
             "tests; unset it"
         )
     descriptors = os.sysconf("SC_OPEN_MAX")
-    if descriptors < MIN_DESCRIPTORS:
+    if descriptors < MIN_DESCRIPTORS and not options.list:
         raise MachineError(
             f"{name}: `ulimit -n` is {descriptors}, too few for the shell of a script; write "
             f"`ulimit -n {MIN_DESCRIPTORS}` before the call"

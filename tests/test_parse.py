@@ -40,8 +40,8 @@ STATE = [
     "readonly A", "pushd x", "cd x >/dev/null 2>&1", "source x.sh", ". ./x.sh word", "  export A=1  # why", "\tcd x",
     "FLAGS=(-x -v)", "FLAGS+=(-q)", "export A=1; FLAGS=(-x)", "A=(b\n  'c )' $(d))", "A=(1 # it's one\n2)", "alias a=b",
     "X=$(case $A in a) echo 1;; *) echo 2;; esac)", "if [ -d x ]; then\n  cd x\nfi", "[ -d x ] || exit 1; cd x",
-    "A=1; case x in a) ;; esac", "cd x; echo a", "A=1; echo a", "f() { a; }; echo b", "set -e; echo a",
-    "OUT=$(prog); echo $OUT", "if command -v a; then export A=1; fi", "type a && export A=1", "mkdir -p x && cd x",
+    "A=1; case x in a) ;; esac", 'A=1; echo "A is $A"', "f() { a; }; echo b", "set -e; echo a",
+    "if command -v a; then export A=1; fi", "type a && export A=1", "mkdir -p x && cd x",
 ]
 TESTS = [
     "a", "cd x && a", "export A=1 && a", "set -x; a", "(cd x)", "cd x | cat", "A=1 a", "env A=1 true",
@@ -52,7 +52,8 @@ TESTS = [
     "> file",                            # as state it would empty the file when the list is read
     'OUT=$(prog) && [ "$OUT" = x ]', "cd /x && test -f lib.so", "export A=1; test -e F", "cd x; false",      # checks
     "[ -d x ] && cd x || false", "A=2; ((A > 1))", "{ cd x; [[ -e F ]]; }", ". ./x.sh; ! test -e F",
-    "mkdir x", "command -v a", "command a && export A=1", "a && export A=1",
+    "mkdir x", "mkdir x; cd x", "cd x || mkdir x", "A=1; command -v a", "A=1; type a", "cd x; echo a", "A=1; echo a >b",
+    "OUT=$(prog); echo $OUT", "A=1; echo $(a)", "command a && export A=1", "a && export A=1",
 ]
 TARGETS = [
     "test_x.py", "path/to/test_x.py", "./test_x.py", "test_x.py::test_y", "test_x.py::Test::test_y[1-2]",
@@ -62,7 +63,7 @@ TARGETS = [
 ]
 ALWAYS_PASS = [
     "a || { RET=1; }", "a || RET=1;", "a || export RET=1", "a || (RET=1)", "a; RET=$?", "if ! a; then RET=1; fi",
-    "a || echo failed", "a || ((f <<= 1))", "a || RET=1", 'A=1 a || FAILED="$FAILED a"', "a || RET=$((RET+1))",
+    "a || ((f <<= 1))", "a || echo failed", "a || ((f++))", 'A=1 a || FAILED="$FAILED a"', "a || RET=$((RET+1))",
     "a || { echo no; RET=1; }", "a ||\n  RET=1", "a || let RET=1", "a || printf no", "a; true", "a; echo done",
     "a && echo yes || echo no", "(a || RET=1)", "for i in 1 2; do\n  a $i || RET=1\ndone", "a || exit 0", "a; set +x",
     "if a; then echo yes; else echo no; fi", "case $A in b) a || RET=1;; esac", "[ -d b ] || echo no",
@@ -71,7 +72,8 @@ ALWAYS_PASS = [
     "a & echo b", "cd b && { a || RET=1; }", "(cd b && a | tee c)", "a | tee b || exit 1",
     "a || { echo no; exit $?; }", "a || { echo no; exit; }", "if ! a; then exit $?; fi",
     "a; [ $? = 0 ] || { echo; exit; }",
-    "for i in 1 2; do a && break; sleep 1; done", "n=0; until a; do n=$((n+1)); if ((n > 2)); then break; fi; done",
+    "while a; do echo b; done", "which a; echo b",
+    "until a; do b || RET=1; done", "while getopts ab c; do a || RET=1; done",
 ]
 MAY_FAIL = [
     "a && echo b || exit 1", "a && cat log | tee b", "a && { rm b; echo c; }", "a; ((n == 0))",
@@ -79,7 +81,10 @@ MAY_FAIL = [
     "a || true", "a || :", "a || b || true", "(a) || true", "a || true; echo b",     # a wish
     "a && echo yes", "a || exit 1", "a || { echo no; exit 1; }", "a || cat log", "a || RET=1 b", "a || RET=$(b)",
     "! a", "if a; then b; fi", "for i in 1 2; do a $i; done", "echo a", "a | cat", "a & wait $!",
-    "until a; do sleep 1; done", "while true; do a && break; sleep 1; done", "a || { echo no; b; exit $?; }",
+    "until a; do sleep 1; done", "a || { echo no; b; exit $?; }",
+    "a && echo b || exit $?",
+    "n=0; a || ((n++)); ((n == 0)); exit $?", "until [ -f x ] || a; do exit $?; done", "a | b || true; echo c",
+    "a && b || true; echo c", "{ a; } || true; echo b",
     "if a; then echo yes; else echo no; exit 1; fi", "a || (exit 3)", "while read A; do a $A; done", "a || ! true",
 ]
 MASKS = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"]
@@ -436,14 +441,6 @@ class Kinds(ParseCase):
             "a || test_fail b | c", "for i in 1; do\n  test_fail a\ndone"))
         self.assertEqual(self.labels("echo test_fail\ngrep 'a || test_fail b' c\n"),
                          ["echo test_fail", "grep 'a || test_fail b' c"])
-
-    def test_a_call_of_a_function_that_only_changes_the_shell_is_state(self) -> None:
-        for body, calls in (("export A=1; cd x", "f\nf a || exit 1\n"), ("source x; echo done", "[ -d x ] && f\n")):
-            self.assertEqual(read(f"f() {{ {body}; }}\n{calls}").tests, [])
-        for definition in ("f() { OUT=$(a); }", "f() { cd x || return 1; }", "f() { cd x; a; }", "f() { echo a; }",
-                           "f() { A=1; }; f() { a; }", "f() { A=1; [ -d x ]; }", "f() { :; }"):
-            self.assertEqual(len(read(f"{definition}\nf\n").tests), 1, definition)
-        self.assertEqual(len(read("test_fail() { A=1; }\n[ -d x ] || test_fail x\n").tests), 1)
 
     def test_a_mask_elsewhere_than_first_is_a_mistake(self) -> None:
         for command in ("env {0}=${0} a", 'a -e "{0}=${{{0}}}"', "a -e {0}"):
@@ -981,6 +978,11 @@ class State(ParseCase):
                       '[ -z "$F" ] || { echo "F=$F"; exit 1; }', "echo don\\'t; [ -z \"$F\" ] && echo 'fine'"):
             self.assert_mistake(f"a && F=1\n{needs}\n", 2, "`F` is set in line 1, which is a test")
         self.assert_mistake("for F in b c; do a $F && break; done\nb $F\n", 2, "`F` is set in line 1, which is a test")
+        uses = "a && F=1\nuse() { a $F; }\n"
+        for given in ("F=1 use", "for F in 1 2; do use || exit 1; done", "f() { local F=1; use; }\nf", "(F=1; use)",
+                      "f() { for F in 1; do use || return 1; done; }\nf", "grep -v F a",
+                      "f() { eval 'F=1'; a $F; }\nf"):
+            self.assertTrue(self.parse(f"{uses}{given}\n"), given)
         for text in ("{ F=1; a $F; }\n{ F=2; a $F; }\n", "for F in 1; do a $F; done\nb $F\n", "(F=1; a)\nb $F\n",
                      "a && F=1\nF=2\nb $F\n", "F=1 a\nb $F\n", "f() { local F=1; a; }\nf\nb $F\n",
                      "{ F=1; a; }\nbash -c 'F=2; b $F'\n", "F=$(a) && b\nF=$(a) && b $F\n",
@@ -1120,7 +1122,7 @@ class Hints(ParseCase):
 
     def test_what_changes_its_own_shell_alone(self) -> None:
         for command in ("read -r A <x", "printf -v A x", "let A=1", "exec 5<x", "((A++))", "((A = 1))",
-                        "grep -q a b && export A=1", "a; cd x"):
+                        "grep -q a b && export A=1", "a; umask 7", "f() { export A=1; cd x; }\nf"):
             (hint,) = self.hints(f"true\n{command}\n")
             self.assertIn(" is a test here, and what it changes is gone with the test's shell; put it", hint)
         self.write("x", "a\nb\n")
@@ -1131,7 +1133,7 @@ class Hints(ParseCase):
             self.assertIn("wait` is a test here, and a barrier only on a line of its own", hint)
         fine = ("read A <x; [ \"$A\" ]\nexec ./x\n((B == 1))\nx & wait $!\nwaits\nprintf x | y\nread -r A <x && a $A\n"
                 "pytest a -k 'not (wait or sleep)'\necho 'a; wait'\nexec >x ./prog\nwait-for-it.sh db:80\n"
-                "read-model <x\nshift/test_x.py\n")
+                "read-model <x\nshift/test_x.py\ncd x && a && cd -\na && unset A\na ${A:=b}\n")
         self.assertEqual(self.hints(fine), [])
         for state in ("cd sub", "source env.sh", "pushd x", "[ -d x ] && cd x"):
             name = state.split()[-2]
