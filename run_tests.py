@@ -937,21 +937,18 @@ def is_state(nodes: Nodes) -> bool:
         assigns = bool(node.assigned) and not node.words
         is_change = assigns or node.kind == "function" or node.name in STATE_WORDS
         prepares = node.name == "mkdir" and node.after == "&&"
-        is_beside = prepares or node.name in CHECKS | ENDS | PRINTS or is_lookup(node)
+        is_beside = (
+            prepares or node.name in CHECKS | ENDS | PRINTS or re.match(LOOKUP, node.text)
+        )
         if forks or not (node.kind or is_change or is_beside):
             return False  # also `> file` alone
-        # What prints last hides a failure before it, and may be meant for its output.
-        if prints and (
-            node.redirects or command_can_fail(node, "") or re.search(r"\$\(|`", node.text)
-        ):
+        # What prints may hide a failure before it, or be meant for its output.
+        is_safe = assigns or node.name in INFALLIBLE
+        is_plain = is_safe and not (node.redirects or re.search(r"\$\(|`", node.text))
+        if prints and (node.before != ";" or not (is_plain or node.kind == "function")):
             return False
         changes = changes or is_change
     return changes and not ends_in_check(nodes)
-
-
-def is_lookup(node: Node) -> bool:
-    """Whether a command asks what a name is, as `command -v nvcc`."""
-    return re.match(LOOKUP, node.text) is not None
 
 
 def ends_in_check(nodes: Nodes) -> bool:
@@ -959,8 +956,9 @@ def ends_in_check(nodes: Nodes) -> bool:
     if not nodes or nodes[-1].kind == "function":
         return False
     last = nodes[-1]
-    is_check = last.name in CHECKS - {"true"} or is_lookup(last)
-    return is_check or any(map(ends_in_check, last.bodies))
+    if last.name in CHECKS - {"true"} or re.match(LOOKUP, last.text):
+        return True
+    return any(map(ends_in_check, last.bodies))
 
 
 def said_with(node: Node, said: str) -> str:
@@ -1022,7 +1020,8 @@ def command_can_fail(node: Node, said: str) -> bool:
         return len(node.words) > 1
     if node.name in ENDS:
         status = " ".join(token.text.strip('"') for token in node.words[1:])
-        if node.before == ";" and node.left and node.left.name in PRINTS | {"true"}:
+        left = node.left or node
+        if node.before == ";" and left.before != "&&" and left.name in PRINTS | {"true"}:
             return status not in ("", "$?", "0")  # the status is theirs
         return status != "0"
     if node.name == "((":
@@ -1581,7 +1580,7 @@ class Effects(NamedTuple):
     gives: Set[
         str
     ]  # to any command or function in them: also those of `local`, loops, subshells, `A=1 b`
-    calls: Set[str]
+    calls: Set[str]  # also in subshells
     changes: bool  # they only change the shell
 
 
@@ -1597,11 +1596,10 @@ def effects_of(nodes: Nodes) -> Effects:
     for node in every:
         if node.name in CHECKS:
             asks.update(chain(*re.findall(ASKED, node.text)))
-    direct = list(in_own_shell(nodes))
     gives = set(re.findall(rf"(?<![^\s;&|(])({NAME})=", text)).union(*variables_in(every))
-    calls = {node.name for node in direct}
-    changes = ENDS.isdisjoint(node.name for node in every) and is_state(nodes)
-    return Effects(variables_set(direct), asks, gives, calls, changes)
+    names = {node.name for node in every}
+    changes = ENDS.isdisjoint(names) and is_state(nodes)
+    return Effects(variables_set(in_own_shell(nodes)), asks, gives, names, changes)
 
 
 def variables_set(nodes: Iterable[Node]) -> Set[str]:
@@ -1924,6 +1922,7 @@ _rt_check() {    # the status of a line of state, and its number
   if [[ $1 != 0 ]]; then
     case $_rt_last in
       '['* | '(('* | 'test '* | 'read '* | 'read' | 'false' | 'true') ;;
+      'command -v '* | 'type '* | 'hash '* | 'which '*) ;;
       *)
         builtin printf 'failed\0%s\0%s' "$2" "$1" >>"$_rt_folder/answers"
         _rt_close ;;
@@ -10445,7 +10444,7 @@ def check_script(name: str, options: Options) -> None:
             "tests; unset it"
         )
     descriptors = os.sysconf("SC_OPEN_MAX")
-    if descriptors < MIN_DESCRIPTORS and not options.list:
+    if descriptors < MIN_DESCRIPTORS:
         raise MachineError(
             f"{name}: `ulimit -n` is {descriptors}, too few for the shell of a script; write "
             f"`ulimit -n {MIN_DESCRIPTORS}` before the call"

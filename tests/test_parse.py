@@ -53,7 +53,8 @@ TESTS = [
     'OUT=$(prog) && [ "$OUT" = x ]', "cd /x && test -f lib.so", "export A=1; test -e F", "cd x; false",      # checks
     "[ -d x ] && cd x || false", "A=2; ((A > 1))", "{ cd x; [[ -e F ]]; }", ". ./x.sh; ! test -e F",
     "mkdir x", "mkdir x; cd x", "cd x || mkdir x", "A=1; command -v a", "A=1; type a", "cd x; echo a", "A=1; echo a >b",
-    "OUT=$(prog); echo $OUT", "A=1; echo $(a)", "command a && export A=1", "a && export A=1",
+    "OUT=$(prog); echo $OUT", "A=1; echo $(a)", "declare -F f && echo a", "A=1; echo a; exit 0",
+    "command a && export A=1", "a && export A=1",
 ]
 TARGETS = [
     "test_x.py", "path/to/test_x.py", "./test_x.py", "test_x.py::test_y", "test_x.py::Test::test_y[1-2]",
@@ -82,7 +83,7 @@ MAY_FAIL = [
     "a && echo yes", "a || exit 1", "a || { echo no; exit 1; }", "a || cat log", "a || RET=1 b", "a || RET=$(b)",
     "! a", "if a; then b; fi", "for i in 1 2; do a $i; done", "echo a", "a | cat", "a & wait $!",
     "until a; do sleep 1; done", "a || { echo no; b; exit $?; }",
-    "a && echo b || exit $?",
+    "a && echo b || exit $?", "a && echo b; exit $?",
     "n=0; a || ((n++)); ((n == 0)); exit $?", "until [ -f x ] || a; do exit $?; done", "a | b || true; echo c",
     "a && b || true; echo c", "{ a; } || true; echo b",
     "if a; then echo yes; else echo no; exit 1; fi", "a || (exit 3)", "while read A; do a $A; done", "a || ! true",
@@ -971,7 +972,7 @@ class State(ParseCase):
         for setter in ("if a; then F=(b); c; fi", "a || { F+=(a); cat log; }", "note b", "printf -v F a", "a && F=1",
                        "for i in 1 2; do a $i || { F=1; b; }; done", "mapfile -t F <tests.txt; a"):
             for needs in ('[ ${#F[@]} -eq 0 ] || exit 1', 'for f in "${F[@]}"; do b || exit 1; done', "((F == 0))",
-                          "cd $F", "sum_up"):
+                          "cd $F", "sum_up", "(sum_up)", "set -o pipefail; sum_up | cat"):
                 text = f"note() {{ if a; then F=1; b; fi; }}; sum_up() {{ [ -z $F ]; }}\nF=\n{setter}\n{needs}\n"
                 self.assert_mistake(text, 4, "`F` is set in line 3, which is a test, and is gone with its shell")
         for needs in ("((!F))", "exit $((0 + F))", "[[ F -eq 0 ]]", "[[ 0 -lt F ]]", "[[ ! -v F ]]", "a --F=$F",
@@ -1016,7 +1017,7 @@ class State(ParseCase):
             "cd nowhere || true", "cd nowhere 2>/dev/null || :", ". ./missing || export A=1",
             "[ -d nowhere ] && cd nowhere",
             "test -d nowhere && export A=2", "[[ -d nowhere ]] && A=3", "false || B=4", "((0)) && B=5",
-            "export C=$(nosuch)",
+            "export C=$(nosuch)", "command -v nosuch && B=7", "type nosuch 2>/dev/null && B=8",
             "if [ -d nowhere ]; then cd nowhere; fi", "read D </dev/null || D=6", "echo $A $B $C $D")))
 
     def test_state_that_ends_bash_is_a_mistake_also_with_status_0(self) -> None:
