@@ -637,7 +637,7 @@ PREPARES = r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*pyth
 SEVERAL_GPUS = (
     r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|accelerate\b.* --num_processes)[= ]"
     r"(?:(\d+)|gpu|auto)"
-    r"|\bmpi(?:run|exec)\b.*? -n?p? ?([2-9]|\d\d)|(?<!not )(?:distributed|(?<![a-z])m(?:ulti)?[-_]?gpu)"
+    r"|\bmpi(?:run|exec)\b.*? -n?p? ?(\d+)|(?<!not )(?:distributed|(?<![a-z])m(?:ulti)?[-_]?gpu)"
 )
 MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
 WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"

@@ -1153,7 +1153,7 @@ class Hints(ParseCase):
                 for text in (f"{command} #: gpus=1", f"#: gpus=2\n{command}", f"CUDA_VISIBLE_DEVICES=0,1 {command}"):
                     self.assertEqual(self.hints(text + "\n"), [])
                 self.assertEqual(self.hints(command + "\n", gpus_per_test=2), [])
-        fine = ("torchrun --nproc-per-node=1 a\nmpirun -np 1 a\ntrue\npytest -m 'not mgpu' a\n"
+        fine = ("torchrun --nproc-per-node=1 a\nmpirun -np 1 a/distributed/b\ntrue\npytest -m 'not mgpu' a\n"
                 "prepare --num_processes 32\npython -m torch.distributed.launch --nproc_per_node=1 a\n")
         self.assertEqual(self.hints(fine), [])
 
