@@ -626,7 +626,39 @@ INFALLIBLE = PRINTS | names_in(
 )
 ERREXIT = "e|o errexit"  # the option of `set`
 NOT_FOLDERS = names_in(". eval exec command builtin time trap type let coproc source")
-RUNS_TESTS = r"(.*/)?(python[\d.]*|pytest|torchrun|mpirun|mpiexec|ctest)$|\./"
+# Commands in front of another one.
+PREFIXES = (
+    r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?"
+    r"|(?:uv|coverage|poetry) run(?: -\S+)*) )*"
+)
+# What lies among tests, and prepares them or looks at what they have left.
+NO_TEST = (
+    r"(?!\S*(?:build|clean|creat|download|generat|install|(?<![a-z])make|prepar|server|setup|start_"
+    r"|aggregat|compare|merge_|report|summar|verify_)[^/\s]*(?: |$))"
+)
+# A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
+TEST_FILE = (
+    rf"(?!-)(?:\S*/)?(?:tests?/{NO_TEST}\S|test_\S|{NO_TEST}"
+    r"(?:(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)|\S*/\S*[a-z]Tests?(?: |$)))"
+)
+MODULE = r"-m (?:pytest|unittest|torch\.distributed\.(?:run|launch))(?: |$)"
+LOOKS_LIKE_TEST = (
+    r"(?:(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)|\$\{?(?:PYTEST|TORCHRUN|MPIRUN)\}?)(?: |$)"
+    rf"|(?:\S*/)?(?:python[\d.]*|\$\{{?(?:PY|py)\S*|bash|sh) (?:(?:.* )?{MODULE}"
+    rf"|(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?:.* )?|-m (?:torch|coverage)\S* (?:.* )?)?{TEST_FILE})"
+    rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|(?:\S+ )?{MODULE}|{TEST_FILE}"
+)
+# Also: what a function has been given, and programs that may be tests.
+GIVEN = r"[\"']?\$(?:[@*\d]|\{(?:[@*\d]|\w+\[@))"
+RUNS_TESTS = (
+    r"(?:\S*/)?(?:python[\d.]*(?! -[cV]| --version| -m (?:pip|venv|build)\b)"
+    r"|pytest|torchrun|mpirun|mpiexec|ctest)(?= |$)|\./|[\"']?\$"
+)
+# Programs that look after something, and whose own failure is none of a test.
+UTILITIES = names_in(
+    "awk basename cat cp cut date dirname expr head hostname kill ls mkdir mv nvidia-smi rm sed seq sleep sort "
+    "sync tail tee touch tput tr wc"
+)
 # One that moves its JUnit file nowhere, and runs here.
 PYTEST = (
     r"(?:timeout \S+ )?(?:\S*/)?(?:(?:python[\d.]*|\$\S+) (?:-\S+ )*-m )?(?:pytest|py\.test)\s"
@@ -643,6 +675,7 @@ MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
 WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
 COMPANION_KEYS = "split after-crash nodes".split()
 
+SUBSHELL = r"[$<>]\((?!\()"
 CHANGES_IN_SUM = r"\+\+|--|<<=|>>=|(?<![=!<>])=(?!=)"
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 ASSIGNING = names_in(
@@ -883,9 +916,6 @@ class Reader:
                     self.at += 1
                 self.skip(")")
             nodes = self.read_list()
-            if closer == "then" and nodes:  # what decides has passed
-                nodes[0].left = Node(";")
-                nodes[0].left.name = "true"
             closer = self.pass_token().text
             if closer in ("then", "do"):
                 node.conditions.append(nodes)
@@ -920,6 +950,25 @@ def unquoted(word: str) -> str:
         return word
 
 
+def substituted(text: str) -> Iterator[Nodes]:
+    """The commands in each `$(…)`, `<(…)` and `>(…)` of some bash, and between backticks."""
+    for inner in [*nested(text, SUBSHELL), *re.findall("`([^`]*)`", text)]:
+        yield Reader(inner).nodes
+
+
+def statements_of(
+    nodes: Nodes, joints: Collection[str] = ("&&", "||", *PIPES)
+) -> List[List[Node]]:
+    """A list of commands, cut where neither `&&` nor `||` nor a pipe joins them, or none of some joints."""
+    statements: List[List[Node]] = []
+    for node in nodes:
+        if node.before in joints and statements:
+            statements[-1].append(node)
+        else:
+            statements.append([node])
+    return statements
+
+
 # What a command is, by its words.
 
 
@@ -935,10 +984,10 @@ def is_state(nodes: Nodes) -> bool:
     for node in walk(nodes):
         forks = node.kind == "(" or is_forked(node)
         assigns = bool(node.assigned) and not node.words
-        is_change = assigns or node.kind == "function" or node.name in STATE_WORDS
-        prepares = node.name == "mkdir" and node.after == "&&"
-        is_beside = (
-            prepares or node.name in CHECKS | ENDS | PRINTS or re.match(LOOKUP, node.text)
+        is_change = assigns or node.kind == "function" or node.name in STATE_WORDS | {"shift"}
+
+        is_beside = node.name in CHECKS | ENDS | PRINTS | {"mkdir", "getopts"} or re.match(
+            LOOKUP, node.text
         )
         if forks or not (node.kind or is_change or is_beside):
             return False  # also `> file` alone
@@ -968,118 +1017,340 @@ def said_with(node: Node, said: str) -> str:
     return said
 
 
-def can_fail(nodes: Nodes, said: str) -> bool:
-    """Whether the status of a list of commands can be other than 0, or `set -e` ends it before; `said` is by `set`."""
-    fails = before = ends = False  # the list up to this command, and up to its pipeline
-    joint = ";"  # what stands before the pipeline
-    lead = left = ""
-    for node in nodes:
-        said = said_with(node, said)
-        if node.before not in PIPES:
-            joint = node.before
-            lead = node.lead
-            before = fails
-        is_handler = joint == "||" and left not in HARMLESS
-        left = node.kind or node.name
-        # What a handler does besides its test is no check: `cat` in `|| { cat log; RET=1; }`.
-        fails = node.after != "&" and command_can_fail(node, said + " +e" * is_handler)
-        if joint == "||":
-            fails = fails and before
-        if fails and lead != "!" and node.after in (";", "\n") and is_on(ERREXIT, said):
-            ends = True
-        if joint == "&&":
-            fails = fails or before
-    return fails or ends
+class Failure(enum.Enum):
+    """What has become of the failure of a command."""
+
+    NONE = "none"  # it has not come yet
+    FRESH = "fresh"  # it is the last status
+    LOST = "lost"  # another command has come behind it
+    HANDLED = "handled"  # `||` or `if` has answered it
+
+    def later(self) -> Failure:
+        """What it is behind another command."""
+        if self is Failure.FRESH:
+            return Failure.LOST
+        return self
 
 
-def lost_programs(nodes: Nodes, said: str, is_loop: bool = False) -> Iterator[str]:
-    """Names of programs that run tests and whose failure no status shows, since other commands come behind them."""
-    for node in nodes:
-        said = said_with(node, said)
-        for body in node.bodies:
-            yield from lost_programs(body, said, node.kind in LOOPS)
-        goes_on = is_loop or node is not nodes[-1]
-        is_lost = goes_on and node.after in (";", "\n") and node.before != "||"
-        if is_lost and re.match(RUNS_TESTS, node.name) and not is_on(ERREXIT, said):
-            yield node.name
+class Way(NamedTuple):
+    """How bash may come out of a command."""
+
+    status: int = 0  # or 1
+    leaves: str = ""  # exit, return, break or continue, if that comes
+    failure: Failure = Failure.NONE
 
 
-def command_can_fail(node: Node, said: str) -> bool:
-    """Whether one command can end with another status than 0. An assignment can by a `$(…)` in it alone."""
-    if node.lead == "!":
-        return True
-    if node.kind == "function":
-        return False
-    if node.kind:
-        if node.after in ("&&", "||"):
-            said += " +e"  # `set -e` does not count there
-        return any(can_fail(body, said) for body in node.bodies)
-    if not node.words:
-        return any(re.search(r"\$\((?!\()|`", token.text) for token in node.assigned)
-    if node.name == "wait":
-        return len(node.words) > 1
+class Rehearsal:
+    """Goes through a line in thought, as bash would if one command of it, the culprit, failed and all programs passed.
+
+    What only looks (`[ … ]`) may say yes or no, and so may a program by which a failure is answered: there are several
+    ways through. (This is an abstract interpreter, after Cousot and Cousot, 1977.)
+    """
+
+    culprit: Node | None = None
+    is_once = False  # it passes if it comes again
+    is_loose = False  # what looks after something may fail behind it
+
+    def __init__(self, nodes: Nodes, said: str, functions: Mapping[str, Nodes]) -> None:
+        self.nodes = nodes
+        self.said = said  # by `set` above
+        self.functions = functions
+        self.every = list(walk(nodes))  # with the functions that are called
+        called = set()
+        for node in self.every:  # it grows
+            if not node.kind and node.name in functions and node.name not in called:
+                called.add(node.name)
+                self.every += walk(functions[node.name])
+        wished = wished_in(self.every, functions)
+        self.calls: Dict[Any, Set[Way]] = {}  # of those under way, none is known
+        suspects = [
+            node
+            for node in self.every
+            if is_suspect(node) and node not in wished and node.name not in functions
+        ]
+        self.suspects = [node for node in suspects if node.name not in HARMLESS]
+        if UTILITIES.isdisjoint(node.name for node in self.every):
+            self.suspects = self.suspects or suspects
+        self.is_plain = len(self.every) == 1 or any(node.name == "trap" for node in self.every)
+
+    def hidden(self) -> Node | None:
+        """A command that the line hides: it passes whatever fails, or only notes the failure of a test. None: no such.
+
+        An explicit `|| true` is meant so.
+        """
+        passes = self.ends(None)
+        if self.is_plain or (passes and all(way.status for way in passes)):
+            return None
+        hides_all = all(map(self.fate, self.suspects))
+        is_tee = any(node.name == "tee" for node in self.every)
+        for node in self.suspects:
+            # A word alone may be a function.
+            is_test = begins(node, rf"(?!test_\w+(?: |$))(?:{LOOKS_LIKE_TEST}|{GIVEN})")
+            if not (is_test or hides_all):
+                continue
+            fate = self.fate(node)
+            if Failure.HANDLED in fate and is_test:
+                return node
+            if not hides_all or Failure.NONE in fate:
+                continue
+            is_piped = node.after in PIPES and (is_tee or begins(node, RUNS_TESTS))
+            if Failure.HANDLED in fate or is_piped or self.fate(node, is_loose=True):
+                return node
+        return None
+
+    def lost(self) -> str:
+        """A program that runs tests and whose failure no status tells where the others pass; empty: there is none."""
+        for node in self.suspects * (not self.is_plain):
+            is_test = begins(node, RUNS_TESTS)
+            if is_test and self.fate(node, is_once=True) - {Failure.NONE}:
+                return node.name
+        return ""
+
+    def fate(
+        self, culprit: Node, is_once: bool = False, is_loose: bool = False
+    ) -> Set[Failure]:
+        """What becomes of a failure that no status tells in the end. Empty: one may; NONE: it comes behind another."""
+        self.is_once = is_once
+        self.is_loose = is_loose
+        ends: Set[Way] = set()
+        for others_may_fail in (False, True):
+            if not ends:
+                ways = self.ends(culprit, others_may_fail)
+                ends = {way for way in ways if way.failure is not Failure.NONE}
+        # A failure that is still fresh behind `!` is a pass.
+        if any(way.status or way.failure is Failure.FRESH for way in ends):
+            return set()
+        return {way.failure for way in ends} or {Failure.NONE}
+
+    def ends(self, culprit: Node | None, others_may_fail: bool = False) -> Set[Way]:
+        """The ways out of the line."""
+        self.culprit = culprit
+        self.calls.clear()
+        return self.go(self.nodes, [Way()], self.said, others_may_fail)
+
+    def go(
+        self, nodes: Nodes, ways: Iterable[Way], said: str, answers: bool = False
+    ) -> Set[Way]:
+        """The ways out of a list of commands. `said` is by `set`; `answers`: they answer the failure."""
+        ways = set(ways)
+        for pipeline in statements_of(nodes, PIPES):
+            first = pipeline[0]
+            said = said_with(first, said)
+            guard = " +e" * (pipeline[-1].after in ("&&", "||") or first.lead == "!")
+            behind = set()
+            for way in ways:
+                is_passed = {"&&": way.status == 1, "||": way.status == 0}.get(first.before)
+                if way.leaves or is_passed:
+                    behind.add(way)
+                elif first.before == "||":
+                    behind |= self.answer(pipeline, way, said + guard, answers)
+                else:
+                    behind |= self.pipeline(pipeline, way, said + guard, answers)
+            ways = behind
+        return ways
+
+    def answer(self, nodes: Nodes, way: Way, said: str, answers: bool) -> Set[Way]:
+        """The ways out of what bash does about a status: of a pipeline behind `||`, or of a branch of an `if`."""
+        if way.failure is Failure.FRESH:
+            way = way._replace(failure=Failure.HANDLED)
+            answers = True
+        if nodes and nodes[0].before == "||":
+            return self.pipeline(nodes, way, said, answers)
+        return self.go(nodes, [way], said, answers)
+
+    def pipeline(self, nodes: Nodes, way: Way, said: str, answers: bool) -> Set[Way]:
+        """The ways out of a pipeline."""
+        first = nodes[0]
+        ways = self.command(first, way, said, answers)
+        if len(nodes) > 1:
+            all_count = is_on("o pipefail", said)
+            ways = {way._replace(status=0)}
+            for node in nodes:
+                ways = {
+                    Way(max(each.status, before.status * all_count), "", each.failure)
+                    for before in ways
+                    for each in self.command(node, before, said, answers)
+                }
+        if nodes[-1].after == "&":
+            return {way._replace(status=0, failure=each.failure.later()) for each in ways}
+        if first.lead == "!":
+            return {each._replace(status=1 - each.status) for each in ways}
+        tells = len(nodes) > 1 or (first.kind in ("", "(") and first.name not in self.functions)
+        if tells and is_on(ERREXIT, said):
+            return {each._replace(leaves=each.leaves or "exit" * each.status) for each in ways}
+        return ways
+
+    def command(self, node: Node, way: Way, said: str, answers: bool) -> Set[Way]:
+        """The ways out of one command."""
+        if node.kind:
+            return self.compound(node, way, said, answers)
+        if node is self.culprit and not (self.is_once and way.failure is not Failure.NONE):
+            if is_infallible(node) and node.words:  # a `$(…)` in it fails
+                return {way._replace(status=0, failure=Failure.LOST)}
+            return {Way(1, "", Failure.FRESH)}
+        if node.name in self.functions:
+            return self.call(node.name, way, said, answers)
+        return self.simple(node, way, answers)
+
+    def compound(self, node: Node, way: Way, said: str, answers: bool) -> Set[Way]:
+        """The ways out of a compound command."""
+        if node.kind == "if":
+            return self.branches(node, way, said, answers)
+        if node.kind in LOOPS:
+            return self.turns(node, way, said, answers)
+        ways: Set[Way] = set()
+        if node.kind != "function":
+            for body in node.bodies:  # those of a `case` are several
+                ways |= self.go(body, [way], said, answers)
+        if node.kind == "(":
+            return {each._replace(leaves="") for each in ways}
+        return ways or {way._replace(status=0)}
+
+    def simple(self, node: Node, way: Way, answers: bool) -> Set[Way]:
+        """The ways out of a simple command that is not the culprit."""
+        statuses = statuses_of(node, way.status)
+        looks_after = node.name in (UTILITIES | STATE_WORDS) - INFALLIBLE
+        is_behind = self.is_loose and way.failure is not Failure.NONE
+        may_decide = answers and decides(node)
+        if may_decide or (is_behind and looks_after):
+            statuses = [0, 1]
+        leaves = node.name * (node.name in ENDS | {"break", "continue"})
+        found = set()
+        for status in statuses:
+            failure = way.failure
+            if node.name not in ENDS or status != way.status:
+                failure = failure.later()
+            if may_decide and failure is Failure.HANDLED:  # by more than a note
+                failure = Failure.LOST
+            found.add(Way(status, leaves, failure))
+        return found
+
+    def call(self, name: str, way: Way, said: str, answers: bool) -> Set[Way]:
+        """The ways out of a call of a function. One that calls itself comes back by another way, or never."""
+        key = (name, way, said, answers)
+        if key not in self.calls:
+            self.calls[key] = set()
+            ways = self.go(self.functions[name], [way], said, answers)
+            self.calls[key] = {
+                each._replace(leaves=each.leaves * (each.leaves == "exit")) for each in ways
+            }
+        return self.calls[key]
+
+    def branches(self, node: Node, way: Way, said: str, answers: bool) -> Set[Way]:
+        """The ways out of an `if`."""
+        found = set()
+        ways = {way}
+        for condition, body in zip(node.conditions, node.bodies):
+            asked = self.go(condition, ways, said + " +e", answers)
+            ways = set()
+            for each in asked:
+                if each.leaves:
+                    found.add(each)
+                elif each.status:
+                    ways.add(each)
+                else:
+                    found |= self.answer(body, each, said, answers)
+        otherwise = list(chain.from_iterable(node.bodies[len(node.conditions) :]))
+        for each in ways:
+            if not otherwise:
+                each = each._replace(status=0)
+            found |= self.answer(otherwise, each, said, answers)
+        return found
+
+    def turns(self, node: Node, way: Way, said: str, answers: bool) -> Set[Way]:
+        """The ways out of a loop, of which two turns tell enough."""
+        found = set()
+        ways = {way._replace(status=0)}
+        for turn in range(3):
+            entered = set()
+            for before in ways:
+                asked = {before._replace(status=int(turn == 2))}
+                if node.conditions:
+                    asked = self.go(node.conditions[0], [before], said + " +e", answers)
+                is_end = node.kind != "until"  # the status that ends it
+                goes_on = {each for each in asked if not each.leaves and each.status != is_end}
+                entered |= goes_on
+                for each in asked - goes_on:
+                    if each.leaves:
+                        found.add(each)
+                    elif each.failure is Failure.FRESH is not before.failure:
+                        found.add(before._replace(failure=Failure.HANDLED))
+                    elif turn == 2 or not goes_on:
+                        found.add(before)
+            ways = set()
+            for each in self.go(list(chain.from_iterable(node.bodies)), entered, said, answers):
+                if each.leaves in ("", "continue"):
+                    ways.add(each._replace(leaves=""))
+                else:
+                    found.add(each._replace(leaves=each.leaves * (each.leaves != "break")))
+            if self.is_once:  # what fails in the last turn is not lost
+                ways = {each for each in ways if each.failure is not Failure.NONE} or ways
+        return found
+
+
+def statuses_of(node: Node, left: int) -> Sequence[int]:
+    """The statuses that a simple command may have where all programs pass; `left` is that of the one before."""
     if node.name in ENDS:
-        status = " ".join(token.text.strip('"') for token in node.words[1:])
-        left = node.left or node
-        if node.before == ";" and left.before != "&&" and left.name in PRINTS | {"true"}:
-            return status not in ("", "$?", "0")  # the status is theirs
-        return status != "0"
+        word = " ".join(token.text.strip('"') for token in node.words[1:])
+        if word.isdigit():
+            return [min(int(word), 1)]
+        return [left] if word in ("", "$?") else [0, 1]
+    if node.name == "false":
+        return [1]
+    looks = node.name in CHECKS | {"wait"} and not is_infallible(node)
+    return [0, 1] if looks else [0]
+
+
+def decides(node: Node) -> bool:
+    """Whether the status of a simple command may be a verdict."""
+    deciding: Iterable[Node] = [node]
+    if not node.words:
+        deciding = chain.from_iterable(substituted(" ".join(words_of(node))))
+    minor = UTILITIES | STATE_WORDS | CHECKS | ENDS
+    return any(each.name not in minor and not is_infallible(each) for each in deciding)
+
+
+def is_infallible(node: Node) -> bool:
+    """Whether a simple command always passes."""
     if node.name == "((":
-        return re.search(CHANGES_IN_SUM, node.text) is None
-    if node.name == "tee":
-        return is_on("o pipefail", said)
-
-    return node.name not in INFALLIBLE
-
-
-def stops_on_failure(nodes: Nodes) -> bool:
-    """Whether the shell ends with a failure where one before has failed: `a || exit 1`, `a; [ $? = 0 ] || exit 1`."""
-    has_run = False
-    left = ""
-    for node in nodes:
-        acts = has_run or any(
-            each.name not in HARMLESS for each in walk(chain(*node.conditions))
-        )
-        if node.before == "||":
-            acts = acts and left not in ("tee", "call")
-        if node.kind != "(" and not is_forked(node):
-            ends = [
-                each
-                for each in walk([node])
-                if each.name in ENDS and command_can_fail(each, "")
-            ]
-            if (acts and ends) or any(map(stops_on_failure, node.bodies)):
-                return True
-        left = node.kind or node.name
-        has_run = has_run or left not in HARMLESS | PRINTS
-    return False
+        return re.search(CHANGES_IN_SUM, node.text) is not None
+    if node.name in ("break", "continue"):
+        return True
+    if node.name == "wait":
+        return len(node.words) < 2
+    return not node.words or node.name in INFALLIBLE
 
 
-def hides_failures(nodes: Nodes, said: str) -> bool:
-    """Whether a command passes whatever its parts do, other than by an explicit `|| true`."""
-    last = nodes[-1]
-    first = nodes[0]
-    is_state = not first.kind and first.name in HARMLESS | {"mkdir"}
-    if is_state and first.after == "&&":  # it prepares the rest
-        return hides_failures(nodes[1:], said)
-    if len(nodes) == 1 and first.kind in ("(", "{"):
-        return hides_failures(first.bodies[0], said)
-    is_wish = last.before == "||" and last.name in WISHES
-    if is_wish or can_fail(nodes, said) or stops_on_failure(nodes):
+def begins(node: Node, pattern: str) -> bool:
+    """Whether a command, behind `timeout 10m` and the like, begins so."""
+    return re.match(f"{PREFIXES}(?:{pattern})", head_of(node)) is not None
+
+
+def is_suspect(node: Node) -> bool:
+    """Whether a simple command may fail as a test does, or as something that a handler looks at."""
+    if node.kind or node.name in ENDS:
         return False
-    every = list(walk(nodes))
-    wished: Set[Node] = set()
+    if not node.words or node.name in ASSIGNING:
+        values = list(substituted(" ".join(words_of(node))))
+        is_looked_at = node.after == "||" and not node.words
+        inner = chain.from_iterable(values)
+        return any(is_looked_at or begins(each, RUNS_TESTS) for each in inner)
+    if is_infallible(node):
+        return False
+    return node.name not in UTILITIES and (node.after == "||" or node.name not in HARMLESS)
+
+
+def wished_in(every: Iterable[Node], functions: Mapping[str, Nodes]) -> List[Node]:
+    """The commands before an explicit `|| true`, and those of the functions that they call."""
+    wished: List[Node] = []
     for node in every:
         if node.before == "||" and node.name in WISHES:
             while node.left and node.before != ";":
                 node = node.left
-                wished.update(walk([node]))
-    # Unless the line says what to do then.
-    return any(
-        command_can_fail(node, said) and (node.after == "||" or node.name not in HARMLESS)
-        for node in every
-        if node not in wished
-    )
+                wished += walk([node])
+    for node in wished:  # it grows
+        wished += (each for each in walk(functions.get(node.name, ())) if each not in wished)
+    return wished
 
 
 def words_of(node: Node) -> List[str]:
@@ -1159,11 +1430,8 @@ def is_on(option: str, said: str) -> bool:
     return re.findall(rf" ([-+])\w*(?:{option})", said)[-1:] == ["-"]
 
 
-def check_use(test: TestLine, nodes: Nodes, said: str) -> None:
-    """Raises BadValue if a test, behind its environment prefix, would not do what it says.
-
-    `said` is what `set` has said above.
-    """
+def check_use(test: TestLine, nodes: Nodes) -> None:
+    """Raises BadValue if a test, behind its environment prefix, would not do what it says."""
     if any(node.name == "test_fail" for node in walk(nodes)):
         raise BadValue(
             '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
@@ -1184,16 +1452,50 @@ def check_use(test: TestLine, nodes: Nodes, said: str) -> None:
             f"{token.text} inside a line would pin the test; put it first on the line, or write "
             "`#: gpus=N`"
         )
-    if hides_failures(nodes, said):
-        if nodes[-1].name == "tee":
-            raise BadValue(
-                "the status of `| tee` hides that of the test; leave it out, the log is kept anyway, or write "
+
+
+def judged(
+    parsed: ListFile, test: TestLine, nodes: Nodes, functions: Mapping[str, Nodes]
+) -> TestLine:
+    """A test with the program whose failure it loses. Raises BadValue if it hides a failure."""
+    names = [node.name for node in walk(nodes)]
+    if len(names) == 1 and names[0] not in functions:
+        return test
+    key = test.said, test.body
+    if len(names) == 1:  # what it is called with makes no difference
+        key = test.said, names[0]
+    if key not in parsed.lost:
+        rehearsal = Rehearsal(nodes, test.said, functions)
+        hidden = rehearsal.hidden()
+        if hidden:
+            raise BadValue(hides(hidden, nodes, functions))
+        parsed.lost[key] = rehearsal.lost()
+    return test._replace(unheard=parsed.lost[key])
+
+
+def hides(hidden: Node, nodes: Nodes, functions: Container[str]) -> str:
+    """What to say of a line that hides the failure of a command."""
+    every = list(walk(nodes))
+    for node in every:
+        if node.name in functions:
+            return (
+                f"this line passes even if its command fails, as the function `{node.name}` does; let that return the "
+                "status, or write `|| true` behind it if that is meant"
+            )
+    asks = any(node.conditions for node in every)
+    for node in every:
+        if node.left is hidden and node.before in PIPES and not asks:
+            return (
+                f"the status of `| {node.name}` hides that of the test; leave it out, the log is kept anyway, or write "
                 "`set -o pipefail` above"
             )
-        raise BadValue(
-            'this line passes even if its command fails; write `command || test_fail "label"`, or '
-            "`|| true` if that is meant"
-        )
+    advice = ""
+    if asks and is_state(list(nodes[-1].parts())):
+        advice = '; to set what tests below see, write `A=$(command) || true`, and `if [ "$A" ]` on the next line'
+    return (
+        'this line passes even if its command fails; write `command || test_fail "label"`, or `|| true` if that is '
+        f"meant{advice}"
+    )
 
 
 def junit_word(words: Sequence[str]) -> str:
@@ -1418,6 +1720,10 @@ class ListFile:
         # What bash is to read for the list: its shell state with a check behind each piece, at the same lines.
         self.script = [""] * (len(self.lines) + 1)
         self.functions: Dict[str, Effects] = {}  # that it defines
+        self.bodies: Dict[str, Nodes] = {}  # of these
+        self.sources = False  # it reads other files, which may define some
+        # By what `set` has said and a line, the program whose failure that loses.
+        self.lost: Dict[Tuple[str, str], str] = {}
         # By variable, the line of the test that has set it; 0: state has.
         self.setters: Dict[str, int] = {}
         self.mistakes: List[Tuple[int, str]] = []
@@ -1588,7 +1894,8 @@ def effects_of(nodes: Nodes) -> Effects:
     """The effects of commands, but for the functions that they call."""
     # Without comments, and without what bash does not expand.
     dead = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")|(?<!\S)#[^\n]*"""
-    text = re.sub(dead, r"\1", "\n".join(node.text for node in nodes))
+    whole = "\n".join(node.text for node in nodes)
+    text = re.sub(dead, r"\1", whole)
     asks = set(re.findall(rf"(?<!\\)\$\{{?[#!]?({NAME})", text))
     for inner in nested(text, r"\(\("):
         asks.update(re.findall(NAME, inner))
@@ -1596,7 +1903,8 @@ def effects_of(nodes: Nodes) -> Effects:
     for node in every:
         if node.name in CHECKS:
             asks.update(chain(*re.findall(ASKED, node.text)))
-    gives = set(re.findall(rf"(?<![^\s;&|(])({NAME})=", text)).union(*variables_in(every))
+    bare = re.sub(dead, "", whole)
+    gives = set(re.findall(rf"(?<![^\s;&|(])({NAME})=", bare)).union(*variables_in(every))
     names = {node.name for node in every}
     changes = ENDS.isdisjoint(names) and is_state(nodes)
     return Effects(variables_set(in_own_shell(nodes)), asks, gives, names, changes)
@@ -1610,8 +1918,8 @@ def variables_set(nodes: Iterable[Node]) -> Set[str]:
 
 def variables_in(nodes: Iterable[Node]) -> Tuple[Set[str], Set[str]]:
     """The variables that commands set (ANY if only bash knows), and those of `local` and of loops without `break`."""
-    own: Set[str] = set()
-    local: Set[str] = set()
+    own = set()
+    local = set()
     for node in nodes:
         changed = changed_by(node)
         words = [word.partition("=")[0] for word in words_of(node) if word[:1] != "-"]
@@ -1666,10 +1974,13 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
             f"{token.text} would put all tests below on the same GPUs; set it outside the list, "
             "or ask for GPUs with `#: gpus=N`"
         )
-    for node in walk(nodes):
-        if node.kind == "function":
-            parsed.functions[node.words[0].text] = effects_of(list(node.parts()))
+    bodies = bodies_in(nodes)
+    parsed.functions.update((name, effects_of(body)) for name, body in bodies.items())
     parsed.functions.pop("test_fail", None)  # that is the runner's
+    if bodies:
+        parsed.bodies.update(bodies)
+        parsed.lost.clear()
+    parsed.sources |= any(node.name in ("source", ".") for node in walk(nodes))
     return True
 
 
@@ -1721,8 +2032,9 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.name == "run_test" and "run_test" not in parsed.functions:
         test = read_run_test(test, nodes)
     else:
-        check_use(test, nodes, parsed.said)
-        test = test._replace(unheard=next(lost_programs(nodes, parsed.said), ""))
+        check_use(test, nodes)
+        if not parsed.sources:  # else bash is to tell which functions there are
+            test = judged(parsed, test, nodes, parsed.bodies)
     parsed.tests.append(with_words(test))
 
 
@@ -2150,71 +2462,29 @@ def read_answers(
                     "the environment is too large for any program; export less above this line",
                 )
             shell = shell._replace(directory=directory)
-            if shell.prelude:
-                name = hiding_function(test, meanings(shell.prelude, test.said))
-                if name:
-                    parsed.complain(
-                        test.line,
-                        f"this line passes even if its command fails, as the function `{name}` does; let that return "
-                        "the status, or write `|| true` behind it if that is meant",
-                    )
+            if parsed.sources:
+                nodes = Reader(test.body).nodes
+                try:
+                    test = judged(parsed, test, nodes, functions_in(shell.prelude))
+                except BadValue as mistake:
+                    parsed.complain(test.line, str(mistake))
             yield test.expanded(shell, preface, values)
             preface = b""
 
 
-# What does the same as a call of a function. `?` stands for what may fail, `_=` never does; neither can be a function.
-HIDES = "?; _="
-PASSES_ALONE = "_="
-EXITS = "? || exit"
-
-
 @functools.lru_cache(maxsize=1)
-def meanings(prelude: str, said: str) -> Dict[str, str]:
-    """Functions of a snapshot that pass whatever they do, or may end the shell: by name, a command that does the same.
-
-    Raises OSError.
-    """
+def functions_in(prelude: str) -> Dict[str, Nodes]:
+    """The bodies of the functions of a snapshot, by name. Raises OSError."""
+    if not prelude:
+        return {}
     with open(f"{prelude}.functions", "rb") as file:
-        nodes = Reader(to_text(file.read())).nodes
-    functions = [node for node in nodes if node.kind == "function"]
-    found: Dict[str, str] = {}
-    count = -1
-    while count < len(found):  # one that calls others may be found after them
-        count = len(found)
-        for node in functions:
-            body = list(node.parts())
-            put_in(found, body)
-            name = node.words[0].text
-            if not tells_failures(body, said):
-                found[name] = HIDES if hides_failures(body, said) else PASSES_ALONE
-            elif any(each.name == "exit" for each in walk(body)):
-                found[name] = EXITS
-    return found
+        return bodies_in(Reader(to_text(file.read())).nodes)
 
 
-def tells_failures(body: Nodes, said: str) -> bool:
-    """Whether the status of a function may be that of what it runs, or of its checks where it runs nothing."""
-    names = {node.name for node in walk(body) if not node.kind}
-    is_check = not names.isdisjoint(ENDS) and names <= CHECKS | ENDS | PRINTS | {""}
-    return "trap" in names or is_check or stops_on_failure(body) or can_fail(body, said)
-
-
-def put_in(found: Mapping[str, str], nodes: Nodes) -> None:
-    """Put what does the same in place of calls of functions."""
-    for node in walk(nodes):
-        if not node.kind and node.name in found:
-            node.kind = "call"
-            node.bodies = [Reader(found[node.name]).nodes]
-
-
-def hiding_function(test: TestLine, found: Mapping[str, str]) -> str:
-    """The function by which a test passes whatever its parts do; empty if there is none."""
-    if not found:
-        return ""
-    nodes = Reader(test.body).nodes
-    put_in(found, nodes)
-    called = [node.name for node in walk(nodes) if node.kind == "call"]
-    return "".join(called[:1]) * hides_failures(nodes, test.said)
+def bodies_in(nodes: Nodes) -> Dict[str, Nodes]:
+    """The bodies of the functions that these commands define, by name."""
+    functions = [node for node in walk(nodes) if node.kind == "function"]
+    return {node.words[0].text: list(node.parts()) for node in functions}
 
 
 def said_last(printed: bytes) -> str:
@@ -3146,7 +3416,7 @@ def nvml_least(devices: Iterable[Device]) -> int:
 
 def nvml_instances(pynvml: Any, handle: Any) -> List[str]:
     """The UUIDs of a GPU's MIG instances; empty where MIG is off or unknown."""
-    uuids: List[str] = []
+    uuids = []
     # Bindings from before MIG. Where it is off, the count is 0.
     with suppress(pynvml.NVMLError, AttributeError):
         for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
@@ -7605,7 +7875,6 @@ ENDS_AS_BEFORE = (
 )
 # A name and its value, in one piece or in parentheses.
 NAMED_VALUE = rf"({NAME})\+?=(\([^)]*\)|(?:\"[^\"]*\"|'[^']*'|[^\s;&|()])*)"
-SUBSHELL = r"[$<>]\((?!\()"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 # Commands of a `$(…)` that look at nothing but their words.
 WORDS_ALONE = names_in(
@@ -7629,30 +7898,6 @@ IS_THERE = r"(?:(?:\[\[?|test) -d|cd) ([^- ][^ ]*)(?: \]\]?)?"
 DATA_FILE = (
     r"\.(?:bin|ckpt|csv|db|jsonl?|log|np[yz]|onnx|out|pkl|pth?|safetensors|txt|xml|ya?ml)$"
 )
-# What lies among tests, and prepares them or looks at what they have left.
-NO_TEST = (
-    r"(?!\S*(?:build|clean|creat|download|generat|install|(?<![a-z])make|prepar|server|setup|start_"
-    r"|aggregat|compare|merge_|report|summar|verify_)[^/\s]*(?: |$))"
-)
-# A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
-TEST_FILE = (
-    rf"(?!-)(?:\S*/)?(?:tests?/{NO_TEST}\S|test_\S|{NO_TEST}"
-    r"(?:(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)|\S*/\S*[a-z]Tests?(?: |$)))"
-)
-MODULE = r"-m (?:pytest|unittest|torch\.distributed\.(?:run|launch))(?: |$)"
-LOOKS_LIKE_TEST = (
-    r"(?:(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)|\$\{?(?:PYTEST|TORCHRUN|MPIRUN)\}?)(?: |$)"
-    rf"|(?:\S*/)?(?:python[\d.]*|\$\{{?(?:PY|py)\S*|bash|sh) (?:(?:.* )?{MODULE}"
-    rf"|(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?:.* )?|-m (?:torch|coverage)\S* (?:.* )?)?{TEST_FILE})"
-    rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|(?:\S+ )?{MODULE}|{TEST_FILE}"
-)
-# Commands in front of another one.
-PREFIXES = (
-    r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?"
-    r"|(?:uv|coverage|poetry) run(?: -\S+)*) )*"
-)
-
-
 # What stands for a command that looks at the status of the one before it, and for the end of a function or file.
 LOOKS = "$?"
 LAST = "}"
@@ -7782,12 +8027,6 @@ class Handler(NamedTuple):
 
 
 # What commands of a script mean.
-
-
-def substituted(text: str) -> Iterator[Nodes]:
-    """The commands in each `$(…)`, `<(…)` and `>(…)` of some bash, and between backticks."""
-    for inner in [*nested(text, SUBSHELL), *re.findall("`([^`]*)`", text)]:
-        yield Reader(inner).nodes
 
 
 def own_state(text: str) -> str:
@@ -8480,19 +8719,6 @@ class ScriptFile:
         if re.search(SUBSTITUTION, test.junit):
             return test._replace(junit="")
         return test
-
-
-def statements_of(
-    nodes: Nodes, joints: Collection[str] = ("&&", "||", *PIPES)
-) -> List[List[Node]]:
-    """A list of commands, cut where neither `&&` nor `||` nor a pipe joins them, or none of some joints."""
-    statements: List[List[Node]] = []
-    for node in nodes:
-        if node.before in joints and statements:
-            statements[-1].append(node)
-        else:
-            statements.append([node])
-    return statements
 
 
 def without_calm(text: str) -> str:
@@ -9434,19 +9660,27 @@ class Script:
     def may_be_gone(self, function: str, changes: AbstractSet[str]) -> List[str]:
         """Local variables among these that may be gone when a failure in a function is known.
 
-        Not those that its last command names, before which bash waits for tests.
+        Not those that a command at its end names, before which bash waits for tests.
         """
         if not function:
             return []
         own = changes & self.locals
         if any("$" in name for name in self.locals):
             own = set(changes)
-        last, *others = self.functions[function]
-        while last.kind in ("function", "{"):
-            last = list(last.parts())[-1]
-        if not (last.kind or others or last.before in ("&&", "||")):
-            own -= {*re.findall(NAME, last.text)}
-        return sorted(own)
+        body: Nodes = self.functions[function]
+        while len(body) == 1 and body[0].kind in ("function", "{"):
+            body = list(body[0].parts())
+        asked: Set[str] = set()
+        for statement in reversed(statements_of(body)):
+            every = list(walk(statement))
+            if any(map(self.tells.is_test, every)):
+                break
+            if any(node.name in LEAVES for node in every):
+                asked.clear()  # bash may not come to what is behind it
+            if statement[0].kind in ("", "if"):
+                first = [node.text for node in first_commands(statement[:1]) if not node.kind]
+                asked.update(re.findall(NAME, " ".join(first)))
+        return sorted(own - asked)
 
     def calls_of(self, frame: Frame) -> Sequence[Call]:
         """The commands that may have called a function or sourced a file; if none is found, one that may be any."""
@@ -9923,7 +10157,8 @@ class ScriptRun(Run):
         reaction, handler = self.reaction_to(place, said)
         why = self.obstacle(line, place, handler, said, reaction)
         if why:
-            self.explain(site.test, why)
+            if not self.script.has_tests(line.first):
+                self.explain(site.test, why)
             return "_rt_join"
         mentions = re.findall(r"[\w.${}-]+", line.body)  # files that a handler writes, perhaps
         # Its first word is perhaps a function whose name is put together.

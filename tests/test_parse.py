@@ -42,6 +42,7 @@ STATE = [
     "X=$(case $A in a) echo 1;; *) echo 2;; esac)", "if [ -d x ]; then\n  cd x\nfi", "[ -d x ] || exit 1; cd x",
     "A=1; case x in a) ;; esac", 'A=1; echo "A is $A"', "f() { a; }; echo b", "set -e; echo a",
     "if command -v a; then export A=1; fi", "type a && export A=1", "mkdir -p x && cd x",
+    "mkdir x; cd x", "cd x || mkdir x",
 ]
 TESTS = [
     "a", "cd x && a", "export A=1 && a", "set -x; a", "(cd x)", "cd x | cat", "A=1 a", "env A=1 true",
@@ -52,7 +53,7 @@ TESTS = [
     "> file",                            # as state it would empty the file when the list is read
     'OUT=$(prog) && [ "$OUT" = x ]', "cd /x && test -f lib.so", "export A=1; test -e F", "cd x; false",      # checks
     "[ -d x ] && cd x || false", "A=2; ((A > 1))", "{ cd x; [[ -e F ]]; }", ". ./x.sh; ! test -e F",
-    "mkdir x", "mkdir x; cd x", "cd x || mkdir x", "A=1; command -v a", "A=1; type a", "cd x; echo a", "A=1; echo a >b",
+    "mkdir x", "A=1; command -v a", "A=1; type a", "cd x; echo a", "A=1; echo a >b",
     "OUT=$(prog); echo $OUT", "A=1; echo $(a)", "declare -F f && echo a", "A=1; echo a; exit 0",
     "command a && export A=1", "a && export A=1",
 ]
@@ -70,7 +71,7 @@ ALWAYS_PASS = [
     "if a; then echo yes; else echo no; fi", "case $A in b) a || RET=1;; esac", "[ -d b ] || echo no",
     "cd b || echo no",
     "a || if true; then RET=1; fi", "f() { a; }; f || RET=1", "a || b || RET=1", "a && b || RET=1", "a & wait",
-    "a & echo b", "cd b && { a || RET=1; }", "(cd b && a | tee c)", "a | tee b || exit 1",
+    "a & echo b", "cd b && { a || RET=1; }", "a || cat log", "a || RET=1; rm -f b",
     "a || { echo no; exit $?; }", "a || { echo no; exit; }", "if ! a; then exit $?; fi",
     "a; [ $? = 0 ] || { echo; exit; }",
     "while a; do echo b; done", "which a; echo b",
@@ -80,7 +81,7 @@ MAY_FAIL = [
     "a && echo b || exit 1", "a && cat log | tee b", "a && { rm b; echo c; }", "a; ((n == 0))",
     "if ! a; then exit 1; fi; echo b", "a; rc=$?; if [ $rc -ne 0 ]; then exit 1; fi; echo b",
     "a || true", "a || :", "a || b || true", "(a) || true", "a || true; echo b",     # a wish
-    "a && echo yes", "a || exit 1", "a || { echo no; exit 1; }", "a || cat log", "a || RET=1 b", "a || RET=$(b)",
+    "a && echo yes", "a || exit 1", "a || { echo no; exit 1; }", "a || RET=1 b", "a || RET=$(b)",
     "! a", "if a; then b; fi", "for i in 1 2; do a $i; done", "echo a", "a | cat", "a & wait $!",
     "until a; do sleep 1; done", "a || { echo no; b; exit $?; }",
     "a && echo b || exit $?", "a && echo b; exit $?",
@@ -422,12 +423,37 @@ class Kinds(ParseCase):
             self.assertEqual(len(self.parse(f"source ./lib.sh\nf() {{ {body}; }}\nf\nb || true\n")), 2)
         self.assertEqual(len(self.parse("echo() { printf x; }\na && echo b\necho c\n")), 2)
 
+    def test_failures_that_a_function_only_notes(self) -> None:
+        """Also where something else in it can fail, or `set -e` would end it elsewhere."""
+        hides = ("as the function `f` does", [
+            'pytest "$1" || FAILED=1', 'if ! pytest "$1"; then FAILED=1; fi', 'pytest "$1" || FAILED=1; ./clean',
+            'local f=$1; [ -f "$f" ] || return 1; pytest "$f" || FAILED=1', "pytest | cat", "g || return 1",
+            "for i in 1 2; do pytest && break; echo again; done", 'set +e; out=$(pytest 2>&1); echo "$out"',
+            "pytest || FAILED=`expr $FAILED + 1`", "pytest || { cat x; exit $?; }",
+            "while ! pytest; do [ $2 ] && break; done", "set +e; a && b; return 0"])
+        fine = ("", [
+            "g", "set +e; pytest && return 0; sleep 1; pytest", "pytest || pytest --lf", "pytest || report; ./clean",
+            "for i in 1 2; do pytest && return 0; sleep 1; done; return 1", "until ./is-up; do sleep 1; done",
+            "until pytest; do ((n++ < 3)) || return 1; done", "pytest || { rc=$?; FAILED=1; }; return $rc",
+            "if ./is-new; then cp a b; fi; pytest", "python3 -c 'import x' || pip install x; pytest",
+            "server & pytest; kill $!", "./x | grep -q y && FAILED=1", "! pytest"])
+        for told, bodies in (hides, fine):
+            for body in bodies:
+                text = f"set -e\ng() {{ pytest a; echo done; }}; f() {{ {body}; }}\nf a\n"
+                with self.subTest(body=body):
+                    if told:
+                        self.assert_mistake(text, 3, f"this line passes even if its command fails, {told}")
+                    else:
+                        self.assertEqual(len(self.parse(text)), 1)
+
     def test_tee_hides_the_status_of_a_test(self) -> None:
-        commands = ["a 2>&1 | tee log", "a |& tee -a log", "a | tee log || test_fail b", "cd b && a | tee log"]
-        self.assert_mistakes((command, "the status of `| tee` hides that of the test") for command in commands)
-        self.assertEqual(len(self.parse(lines(["set -euo pipefail", *commands]))), 4)
+        commands = ["a 2>&1 | tee log", "a |& tee -a log", "a | tee log || test_fail b", "cd b && a | tee log",
+                    "(cd b && a | tee c)", "a | tee b || exit 1", "pytest | tail -3", "python3 a | sed s/b/c/ | cat"]
+        self.assert_mistakes((command, f"the status of `| {re.findall('tee|tail|sed', command)[0]}` hides that of the")
+                             for command in commands)
+        self.assertEqual(len(self.parse(lines(["set -euo pipefail", *commands]))), len(commands))
         for elsewhere in ("# pipefail", "set -o pipefail\nset +o pipefail"):
-            self.assertEqual(len(read(lines([elsewhere, *commands])).mistakes), 4)
+            self.assertEqual(len(read(lines([elsewhere, *commands])).mistakes), len(commands))
 
     def test_background_commands_have_no_verdict(self) -> None:
         self.assert_mistakes((command, "in the background") for command in (
@@ -969,7 +995,7 @@ class State(ParseCase):
 
     def test_what_a_test_sets_is_gone_below(self) -> None:
         """So bash fails where a test below would look at nothing, or go through nothing; also by a function."""
-        for setter in ("if a; then F=(b); c; fi", "a || { F+=(a); cat log; }", "note b", "printf -v F a", "a && F=1",
+        for setter in ("if a; then F=(b); c; fi", "a || { F+=(a); tell; }", "note b", "printf -v F a", "a && F=1",
                        "for i in 1 2; do a $i || { F=1; b; }; done", "mapfile -t F <tests.txt; a"):
             for needs in ('[ ${#F[@]} -eq 0 ] || exit 1', 'for f in "${F[@]}"; do b || exit 1; done', "((F == 0))",
                           "cd $F", "sum_up", "(sum_up)", "set -o pipefail; sum_up | cat"):
@@ -1123,7 +1149,7 @@ class Hints(ParseCase):
 
     def test_what_changes_its_own_shell_alone(self) -> None:
         for command in ("read -r A <x", "printf -v A x", "let A=1", "exec 5<x", "((A++))", "((A = 1))",
-                        "grep -q a b && export A=1", "a; umask 7", "f() { export A=1; cd x; }\nf"):
+                        "grep -q a b && export A=1", "a && umask 7", "f() { export A=1; cd x; }\nf"):
             (hint,) = self.hints(f"true\n{command}\n")
             self.assertIn(" is a test here, and what it changes is gone with the test's shell; put it", hint)
         self.write("x", "a\nb\n")

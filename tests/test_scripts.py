@@ -532,6 +532,7 @@ class FeatureTest(ScriptCase):
             "in an if": "{0}\nif [ $? -ne 0 ]; then RET=1; fi", "as an if": "if ! {0}; then RET=1; fi",
             "of a pipeline": "{0} | tee $N.log; rc=${{PIPESTATUS[0]}}; [ $rc = 0 ] || RET=1",
             "by eval": "eval_it {0}", "at the end of a function": 'many "a --beside=b" b || RET=1; exit $RET',
+            "near the end of a function": 'run_tests "a --beside=b" b || RET=1; exit $RET',
             "a handler that calls a calm program": "{0} || {{ rapids-logger no; RET=1; }}",
             "a handler that reads the test's own log": "{0} >$N.log 2>&1 || {{ cat $N.log; RET=1; }}",
             "a handler that counts by a program": "if ! {0}; then RET=`expr ${{RET:-0}} + 1`; fi",
@@ -542,8 +543,12 @@ class FeatureTest(ScriptCase):
                     "shopt -s expand_aliases  # there are none", 'eval_it() { eval "$*" || RET=1; }',
                     "many() {", "  local bad=0 words",
                     '  for words in "$@"; do pytest $words || bad=1; done', "  return $bad", "}",
+                    "run_tests() {", "  local worse=0", "  if ! pytest $1; then worse=1; fi",
+                    "  if ! pytest $2; then worse=1; fi", "  coverage combine || true",
+                    "  if [ $worse -eq 1 ]; then", "    BAD+=(\"$1\")", "    return 1", "  fi", "  return 0", "}",
                     "N=1", one, "N=2", other, "exit ${RET:-0}"))
                 self.assertEqual((ran.code, joins(ran.text)), (0, 1), ran.err)
+                self.assertNotIn("could not run beside others", ran.err)
 
     def test_a_trap_that_notes_failures(self) -> None:
         """One that assigns a constant, as RAPIDS' scripts have it, does not keep tests apart."""
