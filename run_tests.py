@@ -10271,7 +10271,7 @@ class ScriptRun(Run):
         looks = "e" in said.flags or (site.handler and said.error)
         if handler.fails or (looks and handler.can_fail):
             return "its handler may fail, or needs the script's own shell"
-        if site.rest and site.rest.more and ("e" in said.flags or said.error):
+        if site.rest and site.rest.more and looks:
             return "what follows, or the end of the script, may look at its status"
         may_fail = handler.can_fail or site.rest is not None
         asks = may_fail or site.path or LOOKS_AT_PIPE in place.followers
