@@ -9399,7 +9399,6 @@ class Handed(NamedTuple):
     said: State
     reaction: str  # bash: what the script does where it fails
     handler: Handler  # what that is like
-    names: Collection[str]  # paths of files that it writes or runs
 
 
 Settings = Mapping[str, str]  # the state of a shell: by name, bash that sets it
@@ -10167,11 +10166,12 @@ class ScriptRun(Run):
         if self.must_join or is_seen_by or self.shares_file(line, [*paths, *mentions]):
             return "_rt_join; _rt_ask_site"
         test = self.test_of(line, site, said, " ".join(fields[11:]))
-        names = {path for path, may_be_made in paths.items() if may_be_made}
-        names.update(filter(None, [test.junit, *handler.writes]))
+        own = [path for path, is_own in paths.items() if is_own]
+        for name in filter(None, [*own, test.junit, *handler.writes]):
+            self.named[name] = test.label
         if "exit" in reaction or handler.leaves:
             self.last_ones.add(test)
-        self.hand(Handed(test, self.offset, place, said, reaction, handler, names))
+        self.hand(Handed(test, self.offset, place, said, reaction, handler))
         done = "_rt_pending=1 _rt_skip=1"
         if site.path:
             done += f" _rt_pass={shlex.quote(site.passed_over())}"
@@ -10325,8 +10325,6 @@ class ScriptRun(Run):
             self.shown.show(handed.offset)
         self.handed.append(handed)
         self.left = 0
-        for name in handed.names:
-            self.named[name] = handed.test.label
         self.tests.append(handed.test)
         self.batch.append(handed.test)
         self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
