@@ -8163,7 +8163,7 @@ def reached_by(nodes: Iterable[Node], functions: Mapping[str, Nodes]) -> Nodes:
         reached += node.parts()
         for inner in substituted(node.text):
             reached += inner
-        if not node.kind and node.name not in called:
+        if node.name not in called:
             called.add(node.name)
             reached += functions.get(node.name, ())
     return reached
@@ -8172,7 +8172,6 @@ def reached_by(nodes: Iterable[Node], functions: Mapping[str, Nodes]) -> Nodes:
 def read_handler(nodes: Nodes, functions: Mapping[str, Nodes], flags: str = "") -> Handler:
     """What commands do, and the functions that they call, in a shell with these options (`$-`)."""
     reached = reached_by(nodes, functions)
-    simple = [node for node in reached if not node.kind]
     names = set()
     changes = set()
     defined = [node for node in reached if node.kind == "function"]
@@ -8180,7 +8179,7 @@ def read_handler(nodes: Nodes, functions: Mapping[str, Nodes], flags: str = "") 
         commands = list(walk(body))
         changed = set().union(*map(changed_by, commands))
         changes |= changed.difference(*map(locals_of, commands))
-    for node in simple:
+    for node in reached:
         sets = [word[1:] for word in words_of(node)[1:]]
         if node.name != "set" or not all(word in flags for word in sets):
             names.add(node.name)  # a function that does not put an option back is found out
@@ -8195,9 +8194,9 @@ def read_handler(nodes: Nodes, functions: Mapping[str, Nodes], flags: str = "") 
     return Handler(
         changes=changes,
         urgent=names - MAY_BE_PUT_OFF,
-        can_fail=bool(words or names - NEVER_FAILS or any(map(may_refuse, simple))),
+        can_fail=bool(words or names - NEVER_FAILS or any(map(may_refuse, reached))),
         leaves="exit" in names,
-        fails=needs_shell or is_unclear or any(says_no(node, flags) for node in simple),
+        fails=needs_shell or is_unclear or any(says_no(node, flags) for node in reached),
         is_test=not (names & STATEFUL or changes or needs_shell),
         reads={node.text for node in reached if reads_files(node)},
         writes={os.path.basename(word.strip("\"'")) for word in words},
