@@ -8427,12 +8427,11 @@ class ScriptFile:
         return begins_unseen
 
     def add_call(self, node: Node, followers: Set[str]) -> None:
-        """Note where a simple command stands, and those behind it in its pipeline."""
+        """Note where a simple command stands."""
         if self.guards:
             followers = followers | {LOOKS, GUARDED}
-        for each in walk([node]):
-            for line in self.lines_of(each):
-                self.calls.setdefault(line, []).append(Call(each, followers))
+        for line in self.lines_of(node):
+            self.calls.setdefault(line, []).append(Call(node, followers))
 
     def wait_after(self, nodes: Nodes) -> None:
         """Let bash wait when it has come to these commands."""
