@@ -1855,15 +1855,15 @@ def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
 
     Raises BadValue for a command that needs one which a test has set: that is gone with the test's shell.
     """
-    reached = {"": effects_of([node for node in nodes if node.kind != "function"])}
-    waiting = list(reached.values())
-    for effects in waiting:  # it grows
-        new = effects.calls & parsed.functions.keys() - reached.keys()
-        reached.update((name, parsed.functions[name]) for name in new)
-        waiting += map(reached.__getitem__, new)
-    own = set().union(*(effects.sets for effects in waiting))
-    needed = set().union(*(effects.asks for effects in waiting))
-    needed.difference_update(*(effects.gives for effects in waiting))
+    reached = [effects_of([node for node in nodes if node.kind != "function"])]
+    called: Set[str] = set()
+    for effects in reached:  # it grows
+        new = effects.calls & parsed.functions.keys() - called
+        called |= new
+        reached += map(parsed.functions.__getitem__, new)
+    own = set().union(*(effects.sets for effects in reached))
+    needed = set().union(*(effects.asks for effects in reached))
+    needed.difference_update(*(effects.gives for effects in reached))
     if ANY in own:  # which may set what is gone
         needed.clear()
         if not setter:
