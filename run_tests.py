@@ -8114,7 +8114,7 @@ def next_names(nodes: Iterable[Node], is_inside: bool = False) -> Set[str]:
         ends_as_before = ENDS_AS_BEFORE
         if is_inside or is_forked(node):
             ends_as_before += r"|\$"
-        is_end = node.name.strip("\\\"'") in ("exit", "return")
+        is_end = node.name.strip("\\\"'") in ENDS
         if is_end and re.search(ends_as_before, text):
             names.add(LOOKS)
         if is_end and re.search(r"\(\(|:[-=]", text):
