@@ -8055,8 +8055,7 @@ def is_in(pattern: str, pieces: Iterable[Token | Node | ScriptFile]) -> bool:
 
 def reads_files(node: Node) -> bool:
     """Whether a command, but for those in it, looks into files, or whether they are there."""
-    is_check = node.name in ("[", "[[", "test")
-    if is_check and re.search(rf"\s{FILE_TEST}\s", node.text):
+    if node.name in ("[", "[[", "test") and re.search(rf"\s{FILE_TEST}\s", node.text):
         return True
     return is_in("^<$", node.redirects) or node.name in READS or has_patterns(node)
 
@@ -9639,8 +9638,7 @@ class Script:
 
     def urgent(self, handler: Handler) -> str:
         """What a handler calls that cannot be put off, in words: calm programs can."""
-        calm = self.tells.calm
-        names = [name for name in handler.urgent if not re.match(calm, name)]
+        names = [name for name in handler.urgent if not re.match(self.tells.calm, name)]
         return " ".join(sorted(names))
 
     def has_tests(self, name: str) -> bool:
@@ -10212,8 +10210,7 @@ class ScriptRun(Run):
     def urgent(self, handler: Handler, said: State, reached: AbstractSet[str]) -> str:
         """What a handler calls that cannot be put off, in words: what may read the input of a loop is among that."""
         if said.reads == "other":
-            readers = reached & READS_INPUT
-            return " ".join(sorted(handler.urgent | readers))
+            return " ".join(sorted(handler.urgent | reached & READS_INPUT))
         return self.script.urgent(handler)
 
     def why_wait(self, place: Place, handler: Handler, said: State) -> str:
@@ -10232,8 +10229,7 @@ class ScriptRun(Run):
         if UNKNOWN in place.callers:
             return "what calls it was not read"
         frames = [Frame("", place.line, site.test.file), *place.frames]
-        files = self.script.files
-        if any(int(frame.line) in files[frame.source].waits for frame in frames):
+        if any(int(frame.line) in self.script.files[frame.source].waits for frame in frames):
             return "bash cannot wait behind it"
         if self.script.has_aliases:
             return "aliases may change what follows"
