@@ -1883,9 +1883,8 @@ class Effects(NamedTuple):
 
     sets: Set[str]  # for those behind them; ANY: only bash knows
     asks: Set[str]
-    gives: Set[
-        str
-    ]  # to any command or function in them: also those of `local`, loops, subshells, `A=1 b`
+    # To any command or function in them: also those of `local`, loops, subshells, `A=1 b`.
+    gives: Set[str]
     calls: Set[str]  # also in subshells
     changes: bool  # they only change the shell
 
@@ -7834,9 +7833,8 @@ MAY_BE_PUT_OFF = CALM | names_in(
     "awk basename bc cat cut date dirname exit expr grep head hostname ls mkdir nvidia-smi return sed seq set tail tee "
     "touch tr wc"
 )
-MIN_DESCRIPTORS = (
-    200  # of a script's shell: those of the hook begin at 151, where scripts have none
-)
+# Of a script's shell: those of the hook begin at 151, where scripts have none.
+MIN_DESCRIPTORS = 200
 READS = names_in("awk cat cut grep head ls sed tail wc")  # files
 READS_INPUT = READS - {"ls"} | {"bc", "tee", "tr"}
 LEAVES = names_in(
@@ -8758,9 +8756,8 @@ def is_calm(node: Node, changes: AbstractSet[str], functions: AbstractSet[str]) 
         return False
     seen = without_calm(text)
     if node.kind in ("for", "select"):
-        seen = re.sub(
-            SUBSTITUTION, "", seen
-        )  # bash has expanded it before (`is_expanded_early`)
+        # Bash has expanded it before (`is_expanded_early`).
+        seen = re.sub(SUBSTITUTION, "", seen)
     if re.search(SEES_OUTSIDE, seen) or makes_names(node):
         return False
     redirects = "".join(f"{token.text} " for token in node.redirects)
