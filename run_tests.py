@@ -973,8 +973,8 @@ def statements_of(
 
 
 def is_forked(node: Node) -> bool:
-    """Whether bash runs a command in another process: in the background, or as part of a pipeline."""
-    return node.before in PIPES or node.after in ("&", *PIPES)
+    """Whether bash runs a command in another process: a subshell, in the background, or as part of a pipeline."""
+    return node.kind == "(" or node.before in PIPES or node.after in ("&", *PIPES)
 
 
 def is_state(nodes: Nodes) -> bool:
@@ -982,14 +982,13 @@ def is_state(nodes: Nodes) -> bool:
     changes = False
     prints = any(node.name in PRINTS for node in nodes)
     for node in walk(nodes):
-        forks = node.kind == "(" or is_forked(node)
         assigns = bool(node.assigned) and not node.words
         is_change = assigns or node.kind == "function" or node.name in STATE_WORDS | {"shift"}
 
         is_beside = node.name in CHECKS | ENDS | PRINTS | {"mkdir", "getopts"} or re.match(
             LOOKUP, node.text
         )
-        if forks or not (node.kind or is_change or is_beside):
+        if is_forked(node) or not (node.kind or is_change or is_beside):
             return False  # also `> file` alone
         # What prints may hide a failure before it, or be meant for its output.
         is_safe = assigns or node.name in INFALLIBLE
@@ -1396,7 +1395,7 @@ def changed_by(node: Node) -> Set[str]:
 def in_own_shell(nodes: Iterable[Node]) -> Iterator[Node]:
     """The commands that bash runs in its own shell, but for those in functions."""
     for node in nodes:
-        if node.kind not in ("(", "function") and not is_forked(node):
+        if node.kind != "function" and not is_forked(node):
             yield node
             yield from in_own_shell(node.parts())
 
@@ -8438,7 +8437,7 @@ class ScriptFile:
 
     def is_unseen(self, node: Node, obstacle: str, followers: Set[str]) -> bool:
         """Whether the trap does not see how a command begins."""
-        forks = node.kind == "(" or is_forked(node)
+        forks = is_forked(node)
         if node.name == "coproc":
             return True
         if not node.kind:
