@@ -809,9 +809,9 @@ class Node:
         self.conditions: List[Nodes] = []  # of `if`, `while`, `until`
         self.bodies: List[Nodes] = []
 
-    def parts(self) -> Iterator[Node]:
+    def parts(self) -> List[Node]:
         """The commands right inside a compound one."""
-        return chain.from_iterable([*self.conditions, *self.bodies])
+        return list(chain(*self.conditions, *self.bodies))
 
 
 Nodes = Sequence[Node]
@@ -1489,7 +1489,7 @@ def hides(hidden: Node, nodes: Nodes, functions: Container[str]) -> str:
                 "`set -o pipefail` above"
             )
     advice = ""
-    if asks and is_state(list(nodes[-1].parts())):
+    if asks and is_state(nodes[-1].parts()):
         advice = '; to set what tests below see, write `A=$(command) || true`, and `if [ "$A" ]` on the next line'
     return (
         'this line passes even if its command fails; write `command || test_fail "label"`, or `|| true` if that is '
@@ -2482,7 +2482,7 @@ def functions_in(prelude: str) -> Dict[str, Nodes]:
 def bodies_in(nodes: Nodes) -> Dict[str, Nodes]:
     """The bodies of the functions that these commands define, by name."""
     functions = [node for node in walk(nodes) if node.kind == "function"]
-    return {node.words[0].text: list(node.parts()) for node in functions}
+    return {node.words[0].text: node.parts() for node in functions}
 
 
 def said_last(printed: bytes) -> str:
@@ -8207,7 +8207,7 @@ def may_refuse(node: Node) -> bool:
 def is_seen(node: Node) -> bool:
     """Whether the trap sees a simple command, or the head of a `case`, wherever bash goes in a command."""
     if node.kind in ("if", "while", "until", "{"):
-        return any(map(is_seen, list(node.parts())[:1]))
+        return any(map(is_seen, node.parts()[:1]))
     return node.kind in ("", "case") and node.name != "coproc"
 
 
@@ -9660,7 +9660,7 @@ class Script:
             own = set(changes)
         body: Nodes = self.functions[function]
         while len(body) == 1 and body[0].kind in ("function", "{"):
-            body = list(body[0].parts())
+            body = body[0].parts()
         asked: Set[str] = set()
         for statement in reversed(statements_of(body)):
             every = list(walk(statement))
