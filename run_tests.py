@@ -2956,9 +2956,14 @@ class Selection(NamedTuple):
     estimates: Estimates
     owed: FrozenSet[Test] = frozenset()  # selected in their last run, and not passed
 
+    @property
+    def selected(self) -> List[Test]:
+        """The tests that are to run, in list order."""
+        return [test for test in self.tests if test not in self.deferred]
+
     def to_run(self, order: str, pool: Pool) -> Tests:
         """The tests that are to run, in the order `file`, `auto` or `failed-first`; one by one, sizes do not count."""
-        tests = [test for test in self.tests if test not in self.deferred]
+        tests = self.selected
         if order != "file" and not pool.sequential:
             tests = widest_first(tests, self.estimates, pool.size)
         if order == "failed-first":
@@ -5624,11 +5629,11 @@ class Record:
             gpus=machine.tokens,
             directory=os.getcwd(),
             shard=options.shard and str(options.shard),
-            selected=[test.name for test in selection.tests if test not in selection.deferred],
+            selected=[test.name for test in selection.selected],
             left_out=[test.name for test in left_out],
         )
-        for test in selection.tests:
-            if test.junit and test not in selection.deferred and self.is_ours(test.junit):
+        for test in selection.selected:
+            if test.junit and self.is_ours(test.junit):
                 with suppress(OSError):  # were this run killed, it would be green by one before
                     os.unlink(test.junit)
         path = deferred_path(options)
@@ -6309,7 +6314,7 @@ class Console:
         self.trace = trace
         self.record = record
         self.options = record.options
-        self.total = len(selection.tests) - len(selection.deferred)
+        self.total = len(selection.selected)
         self.outlook = outlook
         # Whether it names what failed, and sums up the run; a script does that itself.
         self.sums_up = sums_up
@@ -6803,7 +6808,7 @@ def account(selection: Selection, options: Options) -> Iterator[str]:
     left_out = {why: len(tests) for why, tests in selection.left_out.items()}
     if not left_out and options.max_gpus is None and not options.only:
         return
-    selected = len(selection.tests) - len(selection.deferred)
+    selected = len(selection.selected)
     total = len(selection.tests) + sum(left_out.values())
     line = f"Selected {selected} of {counted(total, 'test')} ({100 * selected / total:.1f} %)"
     most = counted(options.max_gpus or 0, "GPU")
@@ -7750,9 +7755,8 @@ def run_lists(
 
 def list_tests(selection: Selection, options: Options, trace: Trace) -> int:
     """Print what would run; returns the exit code."""
-    for test in selection.tests:
-        if test not in selection.deferred:
-            trace.line(f"{test.label}\t{test.need}\t{test.stem}\t{test.where}")
+    for test in selection.selected:
+        trace.line(f"{test.label}\t{test.need}\t{test.stem}\t{test.where}")
     for line in account(selection, options):
         warn(line)
     return trace.exit_code(EXIT_OK)

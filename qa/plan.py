@@ -49,7 +49,7 @@ def simulate(
 
 def assumption(selection: Selection) -> str:
     """What the expected durations of a plan rest on."""
-    to_run = [test for test in selection.tests if test not in selection.deferred]
+    to_run = selection.selected
     unknown = [test for test in to_run if test in selection.estimates.unknown]
     parts = []
     if len(to_run) > len(unknown):

@@ -818,9 +818,7 @@ def best_count(
     The run takes at least as long as its longest test that is not split, and as all its work on all GPUs.
     """
     seconds = selection.estimates.seconds
-    others = [
-        each for each in selection.tests if each not in selection.deferred and each is not test
-    ]
+    others = [each for each in selection.selected if each is not test]
     fixed_s = {each: seconds[each] for each in others if not each.attributes.split}
     longest_s = run_tests.shortest(fixed_s, pool.size, pool.cpus)
     size = max(pool.size, 1)
