@@ -5592,9 +5592,10 @@ class Record:
                 write_xml(options.junit, xml_element("testsuites"))
                 os.unlink(options.junit)
             # Where `--only` reads it, it has the old labels, too, until this run has come to its end.
-            self.is_read = options.fail_dir is None and options.reads(self.failures)
-            if options.fail_dir is None and not self.is_read:
-                clear_name(self.failures)
+            if options.fail_dir is None:
+                self.is_read = options.reads(self.failures)
+                if not self.is_read:
+                    clear_name(self.failures)
         except OSError as error:
             raise MachineError(
                 f"cannot write {error.filename} ({error.strerror}); "
