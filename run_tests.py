@@ -5756,12 +5756,12 @@ class Record:
 
     def summarise(self, attempts: Attempts, seconds: float) -> None:
         """Write the JUnit file of the run, if one is asked for. Raises OSError."""
-        if not self.options.junit:
+        path = self.options.junit
+        if not path:
             return
         root = junit_of(PROGRAM, seconds, [summary_case(ends, self) for ends in attempts])
         began = time.localtime(time.time() - seconds)
         root[0].set("timestamp", time.strftime("%Y-%m-%dT%H:%M:%S", began))
-        path = self.options.junit
         write_xml(path, root)
         folder = os.path.dirname(os.path.abspath(path))
         if any(os.path.dirname(ends[-1].test.junit or "") == folder for ends in attempts):
