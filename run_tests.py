@@ -5960,7 +5960,7 @@ def write_xml(path: str, root: Any, is_ours: bool = False) -> None:
                 b'<?xml version="1.0" encoding="utf-8"?>\n'
                 + ElementTree.tostring(root, encoding="utf-8")
             )
-        if os.path.lexists(path):
+        with suppress(FileNotFoundError):
             check_name(path, has_links=is_ours)
         os.replace(temporary, path)
     except OSError as error:
