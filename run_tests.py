@@ -5489,11 +5489,11 @@ class Appender:
             if size not in (0, self.end) and os.pread(self.descriptor, 1, size - 1) != b"\n":
                 line = b"\n" + line
             written = os.write(self.descriptor, line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, "No space left on device")
         except OSError as error:  # it does not say which file
             error.filename = self.path
             raise
-        if written != len(line):
-            raise OSError(errno.ENOSPC, "No space left on device", self.path)
         self.end = size + written
 
     def restore(self) -> None:
