@@ -6082,7 +6082,7 @@ class Trace:
         with open_regular(path) as file:
             while True:
                 file.seek(offset)
-                data = file.read(int(min(COPY_BYTES, end - offset)))
+                data = file.read(int(max(min(COPY_BYTES, end - offset), 0)))
                 if not data:
                     return offset
                 if len(data) == COPY_BYTES:  # whole lines, unless one is of no sensible length

@@ -71,6 +71,7 @@ class TraceTest(RunnerCase):
                     middle = (start + len(text)) // 2
                     self.assertEqual(self.trace.copy(log, start, middle), max(start, middle))
                     self.assertEqual(self.out.getvalue(), text[start:middle])
+                    self.assertEqual(self.trace.copy(log, middle, start), middle, "nothing, where it ends before")
                     self.assertEqual(self.trace.copy(log, max(start, middle)), max(start, len(text)))
                     self.assertEqual(self.out.getvalue(), text[start:])
 
