@@ -5090,6 +5090,7 @@ class Host:
 
     heeds: Container[str] = ()  # keys of lines that only companions know
     has_stuck = False  # a pool thread waits for a process that cannot be killed
+    least: int | None = None  # MiB of the smallest GPU, once it has been asked for
 
     def __init__(self, machine: Machine, reaper: Reaper, locks: GpuLocks | None = None) -> None:
         self.machine = machine
@@ -5132,10 +5133,14 @@ class Host:
             return test
         return by_memory(test, options.gpu_memory or self.memory)
 
-    @functools.cached_property
+    @property
     def memory(self) -> int:
         """MiB of the smallest GPU; 0 where no tool says it of each."""
-        return self.health.least or in_time(lambda: nvml_least(self.machine.devices), 0)
+        if self.least is None:
+            self.least = self.health.least or in_time(
+                lambda: nvml_least(self.machine.devices), 0
+            )
+        return self.least
 
     def allow(self, slots: int) -> None:
         """Let so many attempts run at once."""

@@ -42,6 +42,9 @@ from collections import Counter, defaultdict
 from typing import Any, Callable, Dict, Hashable, Iterable, Iterator
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+if __name__ == "__main__":
+    sys.path.insert(0, FOLDER)  # with `python -I` it is not there
 try:
     from ci_verdicts import COMPLETE_PERCENT, EXIT_NOTHING, EXIT_OK, RED_RUNS
     from ci_verdicts import History, Jobs, Mistake, Reader, Verdicts, add_options
@@ -53,7 +56,6 @@ except ModuleNotFoundError as error:
     sys.exit(2)
 
 PROGRAM = "ci_dedup.py"
-FOLDER = os.path.dirname(os.path.abspath(__file__))
 PAGE = os.path.join(FOLDER, "ci_dedup.html")
 
 RED_AGAIN = 0.5  # of the time that a job was red, and cost nothing: what is counted on

@@ -21,7 +21,13 @@ from typing import Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
-import run_tests
+try:
+    import run_tests
+except ImportError:
+    print(
+        f"plan.py: run_tests.py is neither in {HERE} nor above; copy it, too", file=sys.stderr
+    )
+    sys.exit(3)
 from run_tests import Begin, Exited, Launch, Options, Pool, Schedule, Selection, Test
 
 PLAN_GPUS = (1, 2, 4, 8, 16, 32)

@@ -269,7 +269,7 @@ class Contract(RunnerCase):
                 ([], ["--html", "p.html"], (2, lacking.format("ci_dedup.html")))):
             for path in copied:
                 shutil.copy(path, self.folder)
-            command = [sys.executable, "-S", os.path.join(self.folder, "ci_dedup.py"), table, *options]
+            command = [sys.executable, "-IS", os.path.join(self.folder, "ci_dedup.py"), table, *options]
             ran = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                  stderr=subprocess.PIPE)
             self.assertEqual((ran.returncode, ran.stderr.decode()), expected)

@@ -240,10 +240,11 @@ class RefusalTest(ClusterCase):
             self.wait_for_end(pid)
 
     def test_a_file_that_was_not_copied_is_named(self) -> None:
-        alone = shutil.copy(CLUSTER, self.folder)
-        ran = subprocess.run([sys.executable, "-S", alone], check=False, stderr=subprocess.PIPE)
-        self.assertEqual(ran.returncode, 3)
-        self.assertRegex(ran.stderr.decode(), r"\Acluster.py: run_tests.py is neither in .*; copy it, too\n\Z")
+        for name in ("cluster.py", "plan.py", "pytest_parts.py"):
+            alone = shutil.copy(os.path.join(ROOT, "qa", name), self.folder)
+            ran = subprocess.run([sys.executable, "-S", alone], check=False, stderr=subprocess.PIPE)
+            self.assertEqual(ran.returncode, 3)
+            self.assertRegex(ran.stderr.decode(), rf"\A{name}: run_tests.py is neither in .*; copy it, too\n\Z")
 
     def test_mistakes_in_the_command_line(self) -> None:
         self.write("t.txt", "true\n")

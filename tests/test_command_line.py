@@ -7,6 +7,7 @@ Refresh the golden files after a change of what is printed, and read the differe
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import io
 import json
@@ -26,6 +27,7 @@ from tests.support import ENDING, ROOT, RUNNER, WAIT_S, Fifo, GatedCase, Ran, a_
 from tests.test_faults import FaultCase
 
 GOLDEN = os.path.join(ROOT, "tests", "golden")
+OLD_PYTHON = os.path.expanduser("~/.pyenv/versions/3.7.*/bin/python3")
 TWO, FOUR = "0,1", "0,1,2,3"
 
 
@@ -117,6 +119,13 @@ class ExitCodes(CommandLineCase):
             code = run_tests.main(["missing.txt"])
         self.assertEqual((code, said.getvalue()), (3, "run_tests.py: error: Python 3.7 is too old, 3.8 is needed; "
                                                       "name another interpreter\n"))
+
+    @unittest.skipUnless(glob.glob(OLD_PYTHON), "no Python 3.7 here")
+    def test_it_can_say_so(self) -> None:
+        """Nothing that comes before `main` needs a newer one."""
+        for python in glob.glob(OLD_PYTHON):
+            ran = subprocess.run([python, run_tests.__file__, "missing.txt"], check=False, stderr=subprocess.PIPE)
+            self.assertIn((ran.returncode, ran.stderr[:35]), [(3, b"run_tests.py: error: Python 3.7 is ")])
 
 
 # Options.
