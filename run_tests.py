@@ -665,7 +665,10 @@ PYTEST = (
     r"(?!.*(?:&&|;))"
 )
 WAITS = r"^(?:[^'\"]*[;&|{]\s*)?wait(?=[\s;&|]|$)"
-PREPARES = r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip)([\s;]|$)"
+PREPARES = (
+    r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip|mkdir|git clone|wget|cmake)"
+    r"([\s;]|$)"
+)
 SEVERAL_GPUS = (
     r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|accelerate\b.* --num_processes)[= ]"
     r"(?:(\d+)|gpu|auto)"
@@ -3252,7 +3255,8 @@ def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
             kinds.add(found.lastindex)
             visible.append(entry.strip())
         elif reader.stops:
-            if entry.strip() not in MASKS_OF_NONE:
+            is_gap = entry.strip() == "" != value.strip(", ")  # 0,,1
+            if entry.strip() not in MASKS_OF_NONE or (is_gap and not value.endswith(",")):
                 warn(
                     f"{reader.variable}={value}: {entry.strip()!r} is no id, and hides itself and all after it"
                 )
@@ -6797,7 +6801,8 @@ def first_of(names: Sequence[str]) -> str:
 
 def last_line(text: str) -> str:
     """The last line of a log that says anything, short and fit to be shown."""
-    said = ["", *filter(None, map(plain, text.splitlines()))]
+    lines = [line for line in text.splitlines() if "warning: setlocale:" not in line]
+    said = ["", *filter(None, map(plain, lines))]
     return said[-1][:LINE_CHARS]
 
 

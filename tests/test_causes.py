@@ -218,7 +218,7 @@ class SummaryTest(unittest.TestCase):
             "": "", "\n\n": "", "one\ntwo": "two", "one\n \n\x1b[0m\n\n": "one", "  a\tb \r\n": "a b",
             "\x1b[1;31mred\x1b(B\x1b[m and \x1b]0;a title\x07plain": "red and plain", "\x1b]2;t\x1b\\x\x1b7y\x1b": "xy",
             "50%\r100%": "100%", "a\x00\x01b\x9b": "a b", "x" * 999: "x" * run_tests.LINE_CHARS,
-            "\udcff é": "\udcff é"}
+            "\udcff é": "\udcff é", "a\nbash: warning: setlocale: LC_ALL: cannot change locale (x)\n": "a"}
         for text, said in cases.items():
             with self.subTest(text):
                 self.assertEqual(run_tests.last_line(text), said)

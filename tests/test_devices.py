@@ -124,7 +124,8 @@ class MaskTest(unittest.TestCase):
 
     def test_a_word_that_is_no_id_is_told(self) -> None:
         """`all` hides every GPU: a green run on none of them should not go unnoticed."""
-        for value, word in {"all": "'all'", "0,x,1": "'x'", "0-3": "'0-3'", "": "", "-1": "", "NoDevFiles": ""}.items():
+        for value, word in {"all": "'all'", "0,x,1": "'x'", "0-3": "'0-3'", "0,,1": "''", ",0": "''", "": "", "0,": "",
+                            "-1": "", "NoDevFiles": ""}.items():
             with self.subTest(value), contextlib.redirect_stderr(io.StringIO()) as stderr:
                 run_tests.outer_machine({"CUDA_VISIBLE_DEVICES": value})
                 self.assertEqual(stderr.getvalue(), word and f"run_tests.py: CUDA_VISIBLE_DEVICES={value}: {word} "

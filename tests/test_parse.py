@@ -1139,7 +1139,7 @@ class Hints(ParseCase):
         for command in ("pip install x", "pip3 install -q x || exit 1", "python3 -m pip install x",
                         "apt-get update && a", "conda a",
                         "A=1 apt install x", "exit $RET", "exit", "exit; a", "trap 'rm x' EXIT", 'eval "$(a)"',
-                        "module load cuda"):
+                        "module load cuda", "mkdir -p x", "git clone x"):
             with self.subTest(command=command):
                 (hint,) = self.hints(f"true\n{command}\npip install twice\ntrue\n")
                 self.assertTrue(hint.startswith(f"{NAME}:2: `{re.split('[ ;]', command.replace('A=1 ', ''))[0]}"), hint)
