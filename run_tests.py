@@ -423,6 +423,8 @@ class Test(NamedTuple):
     announces: bool  # `Error: sub-test failed` is part of what its line prints
     is_pytest: bool = False  # it writes its JUnit file, or has died
     origin: str = ""  # its label without the number of its run
+    words: Words = ()  # where it is a program that needs no bash: its arguments, the name first
+    splits: bool = False  # its errors are kept apart, in `<log>.err`
 
     @property
     def where(self) -> str:
@@ -4858,6 +4860,8 @@ class Job(NamedTuple):
     log: str  # path
     directory: str | None = None  # None: ours
     stdin: int | None = subprocess.DEVNULL  # None: ours
+    name: str = ""  # the first of its arguments; empty: its path
+    errors: str = ""  # path of the log for standard error, if it is another
 
 
 class Process:
@@ -4879,20 +4883,25 @@ class Process:
 
     def spawn(self, job: Job, output: int) -> None:
         """Start a job. What it prints goes to this descriptor, which is ours from now on. Raises OSError."""
-        self.output = output
+        self.output = errors = output
+        if job.errors:
+            errors = fresh_file(job.errors)
         if job.directory is not None and not os.path.isdir(job.directory):
             self.log(f"{job.directory}, where this test is to run, is gone")
             job = job._replace(arguments=[b"-c", b"exit 1"], directory=None)
         self.popen = subprocess.Popen(
-            [job.bash, *job.arguments],  # its path, without which bash looks for itself in PATH
+            [job.name or job.bash, *job.arguments],  # its path, without which bash looks for itself in PATH
+            executable=job.bash,
             env=job.environment,
             stdin=job.stdin,
             cwd=job.directory,
             stdout=output,
-            stderr=output,
+            stderr=errors,
             start_new_session=True,
             close_fds=False,  # as under bash, a test has the descriptors that we have
         )
+        if job.errors:
+            os.close(errors)
         if self.mark:
             with suppress(OSError):  # it has ended
                 limits = self.mark, resource.RLIM_INFINITY
@@ -5086,6 +5095,13 @@ def has_line_0(bash: str) -> bool:
     return False
 
 
+def has_interpreter(path: str) -> bool:
+    """Whether the kernel can start a file; bash runs one itself that has no `#!`."""
+    with suppress(OSError), open_regular(path) as file:
+        return file.read(2) in (b"#!", b"\x7fE")
+    return True
+
+
 class Host:
     """This machine, where attempts run. For each of them a thread of the pool waits.
 
@@ -5250,6 +5266,9 @@ class Host:
                 own["BASH_ENV"] = to_text(environment.pop(b"BASH_ENV"))
         port = str(self.port_of(slot, self.slots))
         defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
+        stdin = None if test.shell.has_stdin else self.null
+        if test.words and exported is not None:
+            return self.program_job(test, own, defaults, log, stdin)
         if self.has_line_0:
             test = test._replace(line=test.line + 1)
         text = bash_text(test, own, defaults, self.reaper.scratch, attempt.process.mark)
@@ -5259,8 +5278,27 @@ class Host:
             environment,
             log,
             directory,
-            None if test.shell.has_stdin else self.null,
+            stdin,
         )
+
+    def program_job(
+        self, test: Test, own: Environ, defaults: Environ, log: str, stdin: int | None
+    ) -> Job:
+        """The job of a test that is a program, as a script's shell would start it."""
+        environment = dict(test.shell.environment or {})
+        for name, value in defaults.items():
+            environment.setdefault(to_bytes(name), to_bytes(value))
+        environment.update((to_bytes(name), to_bytes(value)) for name, value in own.items())
+        path = to_text(environment.get(b"_", b""))
+        arguments = list(map(to_bytes, test.words[1:]))
+        name = test.words[0]
+        if name == "sh":
+            path = "/bin/sh"
+        elif not has_interpreter(path):  # a script without `#!`
+            arguments.insert(0, to_bytes(path))
+            path = name = self.bash
+        errors = f"{log}.err" * test.splits
+        return Job(path, arguments, environment, log, test.shell.directory, stdin, name, errors)
 
     def abandon(self) -> None:
         """The thread of an attempt is lost, and others must not wait for it."""
@@ -7830,111 +7868,48 @@ def command() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------
-# 11. Scripts: bash runs one itself, and hands its tests over. The reader, the hook, the shell, the trace, the run.
+# 11. Scripts: bash runs one itself, test by test. A second bash, the scout, goes ahead and finds the tests to come.
 # ---------------------------------------------------------------------------------------------------
 
-# Builtins that neither look at what tests do nor start a process.
-CALM = names_in(
-    "echo printf : true false [ [[ (( test local export declare typeset readonly let unset"
-)
-# Commands of a script that run at once while tests are pending; before any other it waits for all tests (`is_calm`).
-RUNS_BESIDE_TESTS = CALM | names_in(
-    "alias break cd continue popd pushd read return set shift shopt ulimit umask unalias wait"
-)
-NEVER_FAILS = names_in("echo printf : true local exit")  # commands of a handler
-# Commands of a handler that is put off until more tests have been started.
-MAY_BE_PUT_OFF = CALM | names_in(
-    "awk basename bc cat cut date dirname exit expr grep head hostname ls mkdir nvidia-smi return sed seq set tail tee "
-    "touch tr wc"
-)
-# Of a script's shell: those of the hook begin at 151, where scripts have none.
-MIN_DESCRIPTORS = 200
-READS = names_in("awk cat cut grep head ls sed tail wc")  # files
-READS_INPUT = READS - {"ls"} | {"bc", "tee", "tr"}
-LEAVES = names_in(
-    "return break continue exec local declare typeset set shopt shift getopts eval source . command builtin"
-)
-# Programs that may stand behind a test in a pipeline.
-FILTERS = MAY_BE_PUT_OFF - RUNS_BESIDE_TESTS - {"exit"}
-STATEFUL = STATE_WORDS | names_in("exit exec read mapfile readarray trap let getopts")
-# What only the script's own shell can tell, as `$!`, or change, as `${x:=1}`.
-OWN_STATE = (
-    r"\$[$!?-]|\$\{[$!?#-]|\$_\b|\$\{?(?:BASHPID|PIPESTATUS|FUNCNAME|BASH_LINENO)|\bS?RANDOM\b"
-    r"|\$\{\w+(?:\[[^]]*\])?:?[=?]"
-    r"|\$\{[^}]*(?:\+\+|--|[-+*/%]=)|\$\{\w+(?:\[[^]}]*|:\(\w+)=(?!=)|(?<![\w/])~[-+\d]|\$\[|\bSECONDS\b|\btrap -p"
-    r"|[<>]&\s*(?:[3-9]|\d\d|\$)|/fd/|(?<!<)<<(?!<)"
-)
-# What a function may ask for that no other shell knows. PIPESTATUS and RANDOM are looked for by read_handler.
-SHELL_ALONE = r"\$\$|\$[!-]|\berrexit\b|SHELLOPTS|DIRSTACK|\b(?:dirs|wait|enable)\b|~[-+\d]"
-# Variables that bash heeds where nobody names them.
-HEEDED = names_in(
-    "IFS CDPATH GLOBIGNORE BASH_ARGV0 LANG LC_ALL LC_CTYPE LC_COLLATE TMOUT PATH HOME"
-)
-OF_THE_SHELL = r"PIPESTATUS|\bS?RANDOM\b"
-# How a function or trap asks where it is called from.
-WHERE = r"FUNCNAME|BASH_LINENO|BASH_SOURCE|BASH_COMMAND|\bcaller\b"
-FAILED_STATUS = (
-    r"""(?:\[\[?|test) "?\$\?"? (?:-ne|!=|-gt) 0(?: \]\]?)?|\(\( ?\$\? (?:!=|>) 0 ?\)\)"""
-)
-# The status of the first command of a pipeline, which is that of a command alone.
-FIRST_STATUS = r"\$(?:PIPESTATUS\b|\{PIPESTATUS(?:\[0\])?\})"
-ASKS_STATUS = r"\$\{?(?:\?|_\b)|PIPESTATUS|\$\{!|@P\}"
-# In a script, anything that looks at the status of some command.
-MAY_ASK = rf"{ASKS_STATUS}|\b(?:exit|return)\b(?! *\d)|\bERR\b"
-# An `exit` or `return` with the status before it, perhaps: an empty variable is none (`_rt_look_at_end`).
-ENDS_AS_BEFORE = (
-    r"^\S+$|^\S+ (?![\"']?(?:-?\d+|\$\{?[A-Za-z]\w*(?::[-=]\d+)?\}?|\$\(\(.*\)\))[\"']?$)"
-)
-# A name and its value, in one piece or in parentheses.
-NAMED_VALUE = rf"({NAME})\+?=(\([^)]*\)|(?:\"[^\"]*\"|'[^']*'|[^\s;&|()])*)"
-SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
-# Commands of a `$(…)` that look at nothing but their words.
-WORDS_ALONE = names_in(
-    "basename dirname echo expr hostname nproc printf pwd seq uname [ [[ test"
-)
-SEES_OUTSIDE = (
-    SUBSTITUTION + r"|@P\}|\$\?|\$\{[!?]|\bSECONDS\b|\bEPOCH(?:SECONDS|REALTIME)\b|%\([^)]*\)T"
-)
-# A command that makes variables local, where it is in a function; not with -g.
-MAKES_LOCAL = r"(?:(?:builtin|command) )*(?:local|declare|typeset) (?!(?:.* )?-\w*g)"
-FILE_TEST = r"-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)"
-# What `[` may ask while tests run: its operators are there to be read.
-OPERAND = r"(?!(?:\"?\$\{?[@*]|-\w\b))\S+"
-QUESTION = rf"(?:! )?(?:-[nz] {OPERAND}|{OPERAND} (?:==?|!=|\\?[<>]|-(?:eq|ne|lt|le|gt|ge)) \S+|(?!\$){OPERAND})"
-# Operators and their words, with a blank behind each.
-HARMLESS_REDIRECTS = r"(?:\S*>& [12]?-? |\S+ /dev/null )*"
-# A command that asks for a folder, or goes there.
-IS_THERE = r"(?:(?:\[\[?|test) -d|cd) ([^- ][^ ]*)(?: \]\]?)?"
+# The shell of a script runs all of it, in its order, as bash does. Where it comes to a test, a stub takes the place of
+# the program: it waits until the test has ended on its slot, prints what that has printed, and ends as it has ended.
+# What bash makes of that (a handler, a trap, `set -e`, a pipe) is bash's own, so that the shell cannot be wrong.
+# The scout runs the same script and only has its own variables: tests count as passed, other programs as what they were
+# in the shell, for which it waits. It tells of each test that it comes to, and the runner starts it. Where the scout is
+# wrong, a test has run that nobody asks for; nothing else follows from it.
 
+# Builtins that change nothing but the shell they run in, and look at nothing else.
+CALM = names_in(
+    "echo printf : true false [ [[ (( test local export declare typeset readonly let unset alias unalias break cd "
+    "continue popd pushd return set shift shopt ulimit umask trap exit eval source . getopts builtin command"
+)
+# Those of them that set variables, by their words.
+SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
+# Programs that only look: the scout runs them itself where it needs what they print.
+LOOKERS = names_in(
+    "awk basename cat cut date dirname egrep expr find grep head hostname id ls nproc pwd readlink realpath sed seq sort "
+    "tail tr uname uniq wc which whoami nvidia-smi"
+)
+# What looks into a file where it stands in `[`.
+FILE_TEST = r"\s-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
+# What differs between the shell and the scout.
+OWN_VALUES = r"\$\$|\$\{?(?:!|BASHPID|PPID|S?RANDOM|SECONDS|EPOCH\w+)|\bmktemp\b"
+# Programs that may stand behind a test in a pipeline, and those that need the whole of it to be a test.
+FILTERS = names_in("tee grep egrep sed awk tail head cat cut tr sort uniq wc ts")
+SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
+ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 # A file that one test makes for another, unless it is there before.
 DATA_FILE = (
     r"\.(?:bin|ckpt|csv|db|jsonl?|log|np[yz]|onnx|out|pkl|pth?|safetensors|txt|xml|ya?ml)$"
 )
-# What stands for a command that looks at the status of the one before it, and for the end of a function or file.
-LOOKS = "$?"
-LAST = "}"
-COMPUTES = "(("  # an `exit` whose word may reach a status by what a variable holds, as `a[$?]`
-STATUS_BY_VALUE = (
-    r"(?<![{$])PIPESTATUS|\[['\"]?\$\{?\?|\b(?:declare|local|typeset)\s+-\w*n|\b_\s*\)\)"
-)
-LOOKS_AT_PIPE = "${PIPESTATUS}"  # stands there too; we do not set it
-# What stands there too for a guarded command (`cmd || …`, `if cmd`), in which `set -e` does not count.
-GUARDED = "&&"
-ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
-
-
+# A variable as `expandable` writes it, and what that escapes.
+EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
+MIN_DESCRIPTORS = 200  # of a script's shell: those of the hook begin at 151, where scripts have none
 NO_TESTS = (
     "no command has `|| test_fail` or looks like a test; name tests by how they begin (--tests 'make check|\\./run'), "
     "or the function that is called where one fails (--fail-function NAME); if this script calls another one for its "
     "tests, run that one"
 )
-# What in a script may keep bash from handing its tests over, as far as a dry reading tells.
-HOLDS_BACK = (
-    r"(?m)^ *trap (?:(?![\"']?\w+=\S*[\"']? ).* ERR\b|.*\b(?:RETURN|DEBUG|PIPESTATUS)\b)|^ *set .*(?:\+\w*T|functrace)"
-    r"|^ *shopt -s .*extdebug|^ *FUNCNEST="
-)
-# A variable as `expandable` writes it, and what that escapes.
-EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
 
 
 class Tells(NamedTuple):
@@ -7942,410 +7917,60 @@ class Tells(NamedTuple):
 
     handlers: Collection[str]
     looks: str | None  # a pattern; None: handlers alone
-    calm: str  # a pattern of programs that may run beside tests
-
-    def is_test(self, node: Node) -> bool:
-        """Whether a command looks like a test, or may do so with the arguments of its function in their place."""
-        if node.kind or self.looks is None or node.name in self.handlers:
-            return False
-        if node.name not in MAY_BE_PUT_OFF and not ARGUMENTS.isdisjoint(words_of(node)):
-            return True
-        text = " ".join(token.text.strip("\"'") for token in node.words)
-        return self.looks_like_test(text)
-
-    def runs_no_test(self, words: Sequence[str], arguments: Sequence[str]) -> bool:
-        """Whether a command with the arguments of its function (`"$@"`, `eval "$*"`) is not one simple test."""
-        if self.looks is None or ARGUMENTS.isdisjoint(words):
-            return False
-        words = list(itertools.dropwhile(re.compile(ASSIGNMENT).match, words))
-        every = " ".join(arguments)
-        text = " ".join(every if word in ARGUMENTS else word for word in words)
-        if words[0] == "eval":
-            nodes = Reader(text.partition(" ")[2]).nodes
-            if len(nodes) != 1 or nodes[0].after == "&" or obstacle_of(nodes[0]):
-                return True
-            text = head_of(nodes[0])
-        return not self.looks_like_test(text)
+    calm: str  # a pattern of programs that change nothing
 
     def looks_like_test(self, text: str) -> bool:
         """Whether the words of a command look like a test."""
-        return re.match(f"{PREFIXES}(?:{self.looks})", text) is not None
+        pattern = self.looks or LOOKS_LIKE_TEST
+        return re.match(f"{PREFIXES}(?:{pattern})", text) is not None
 
 
 class Site(NamedTuple):
-    """A test of a script: `command || test_fail "label"`, or a command that looks like one."""
+    """A test of a script, as it is written."""
 
-    test: TestLine
-    words: Sequence[str]  # with assignments: what bash says of the command
-    handler: str  # bash; empty: there is none
-    nodes: Nodes  # the same, read
-    rest: Rest | None  # the same, where it is no handler
-    path: Nodes  # simple commands behind the test that bash is to pass over
-    function: str  # in which it stands
-    why_wait: str  # why the script has to wait for it at once
-    # Bash words, some of which name files that no other is to have at the same time.
-    names: Sequence[str]
-    followers: Set[str]  # what bash may come to behind it (`next_names`), or LAST
-    is_in_reader: bool  # it stands in a `while read` loop, whose input is not for it
-    definitions: int  # how many functions its file has defined above it
-
-    def passed_over(self) -> str:
-        """How the commands begin that bash is to pass over: the letters of each, and a blank."""
-        commands = [" ".join(words_of(node)) for node in self.path]
-        return "".join(re.sub(r"(?as)\W.*|$", " ", text, count=1) for text in commands)
-
-
-class Call(NamedTuple):
-    """A simple command of a script, which may call a function that has tests."""
-
-    node: Node
-    followers: Set[str]  # what bash may come to behind it (`next_names`), LAST or GUARDED
-
-
-UNKNOWN = Call(Node(""), {LOOKS, GUARDED})  # a command that was not read
-
-
-class Frame(NamedTuple):
-    """A function or `source` that bash is in, and where it has been called."""
-
-    name: str
-    line: str
-    source: str  # file
-
-
-class Rest(NamedTuple):
-    """What a script does with the status of a test, if that can be done later: `; rc=$?`, `if test; then …; fi`."""
-
-    command: Node  # the test
-    nodes: Nodes  # the commands that bash is not to run where they stand
-    text: str  # bash: all of it, but for the test
-    more: int  # statements behind that of the test which belong to it
-    always: bool  # it does something where the test has passed, too
-    path: Nodes  # the simple commands to which bash comes where nothing is to be done
-
-
-class Handler(NamedTuple):
-    """What the handler of a failure does."""
-
-    changes: AbstractSet[str]  # variables
-    # What it runs that cannot be put off until more tests have been started.
-    urgent: AbstractSet[str]
-    can_fail: bool
-    leaves: bool  # it may end the script
-    fails: bool  # it says so (`return 1`), or does what only the script's shell can
-    is_test: bool  # as a test it would change nothing in the script's shell
-    reads: AbstractSet[str]  # commands that look into files, or whether they are there
-    writes: AbstractSet[str]  # names of files, without their folders
-
-
-# What commands of a script mean.
-
-
-def own_state(text: str) -> str:
-    """What in some bash only the script's own shell can tell or change; empty: nothing."""
-    found = re.findall(OWN_STATE, text)
-    found += [f"$(({each})" for each in nested(text) if re.search(CHANGES_IN_SUM, each)]
-    return "".join(found[:1])
-
-
-def written_by(node: Node) -> List[str]:
-    """Words that name the files which a command writes."""
-    tokens = [
-        token
-        for operator, token in zip(node.redirects, node.redirects[1:])
-        if re.search(r">[>|&]?$", operator.text)
-    ]
-    if node.name in ("tee", "touch", "mkdir"):
-        tokens += node.words[1:]
-    return [token.text for token in tokens if not re.match(r"[012]-?$|-|/dev/", token.text)]
-
-
-def is_in(pattern: str, pieces: Iterable[Token | Node | ScriptFile]) -> bool:
-    """Whether a pattern is anywhere in the text of words, commands or files."""
-    return any(re.search(pattern, each.text) for each in pieces)
-
-
-def reads_files(node: Node) -> bool:
-    """Whether a command, but for those in it, looks into files, or whether they are there."""
-    if node.name in ("[", "[[", "test") and re.search(rf"\s{FILE_TEST}\s", node.text):
-        return True
-    return is_in("^<$", node.redirects) or node.name in READS or has_patterns(node)
-
-
-def locals_of(node: Node) -> Set[str]:
-    """The variables that a command makes local to its function, and words with `$` that stand for some."""
-    names = [re.sub(r"(?s)\+?=.*", "", unquoted(token.text)) for token in node.words]
-    own = re.match(MAKES_LOCAL, " ".join(names))
-    if not own:
-        return set()
-    return {*names}.difference(own.group().split())
-
-
-def is_wild(node: Node) -> bool:
-    """Whether a command may give names to commands that only bash knows: `alias`, and `eval` of more than `"$@"`."""
-    words = set(words_of(node))
-    if node.name == "eval":
-        return not words <= ARGUMENTS | {"eval"}
-    return node.name == "alias"
-
-
-def first_commands(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The commands that bash begins before any of these has ended, but for those in a subshell."""
-    for number, node in enumerate(nodes):
-        if number and node.before not in PIPES:
-            break
-        if node.kind != "function":
-            yield node
-            parts = node.conditions[:1] or node.bodies
-            if node.kind == "(":
-                parts = []
-            for part in parts:
-                yield from first_commands(part)
-
-
-def next_names(nodes: Iterable[Node], is_inside: bool = False) -> Set[str]:
-    """The names of the commands with which bash may begin, and LOOKS where one may look at the status before it.
-
-    `is_inside`: in another process than the script's shell, where nobody looks whether a word is empty.
-    """
-    names = set()
-    for node in first_commands(nodes):
-        names.add(node.name)
-        if node.kind == "(":
-            names |= next_names(node.bodies[0], True)
-        text = node.text
-        if node.kind:
-            tokens = [*node.words, *node.redirects]
-            text = " ".join(token.text for token in tokens)
-        has_text = is_in(r"^\d*<<-?$", node.redirects)
-        if has_text or re.search(ASKS_STATUS, text):
-            names.add(LOOKS)
-        if "PIPESTATUS" in text:
-            names.add(LOOKS_AT_PIPE)
-        ends_as_before = ENDS_AS_BEFORE
-        if is_inside or is_forked(node):
-            ends_as_before += r"|\$"
-        is_end = node.name.strip("\\\"'") in ENDS
-        if is_end and re.search(ends_as_before, text):
-            names.add(LOOKS)
-        if is_end and re.search(r"\(\(|:[-=]", text):
-            names.add(COMPUTES)
-        for inner in substituted(text):
-            names |= next_names(inner, True)
-    return names - {""}
-
-
-def names_within(functions: Iterable[Node]) -> Set[str]:
-    """The names of the commands with which some functions begin, and LOOKS."""
-    return set().union(*(next_names(node.parts()) for node in functions))
-
-
-def has_glob(tokens: Iterable[Token]) -> bool:
-    """Whether words may be file names to bash."""
-    quoted = rf"""(?s)'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$\?|{FIRST_STATUS}|\[[@*]\]"""
-    texts = [re.sub(quoted, "", without_calm(token.text)) for token in tokens]
-    return any(re.search(r"[*?[]", text) for text in texts)
-
-
-def has_patterns(node: Node) -> bool:
-    """Whether bash may take words of a simple command, or of an array in it, for patterns of file names."""
-    tokens = (*node.assigned, *node.words)
-    arrays = [token for token in tokens if "=(" in token.text]
-    if has_glob(arrays) or any("$" in without_double_quotes(each.text) for each in arrays):
-        return True
-    return node.name not in ("[[", "((") and has_glob(node.words[1:])
-
-
-def says_no(node: Node, flags: str) -> bool:
-    """Whether a command of a handler fails, or changes an option, in a shell with these options (`$-`)."""
-    words = words_of(node)[1:]
-    if node.name == "return":
-        return words not in ([], ["0"])
-    if node.name == "set":
-        return "x" not in flags or words not in (["-x"], ["+x"])
-    return node.name in ("shopt", "false")
-
-
-def reached_by(nodes: Iterable[Node], functions: Mapping[str, Nodes]) -> Nodes:
-    """These commands, those in them, also in their substitutions, and in the functions that they call."""
-    reached = list(nodes)
-    called = set()
-    for node in reached:  # it grows
-        reached += node.parts()
-        for inner in substituted(node.text):
-            reached += inner
-        if node.name not in called:
-            called.add(node.name)
-            reached += functions.get(node.name, ())
-    return reached
-
-
-def read_handler(nodes: Nodes, functions: Mapping[str, Nodes], flags: str = "") -> Handler:
-    """What commands do, and the functions that they call, in a shell with these options (`$-`)."""
-    reached = reached_by(nodes, functions)
-    names = set()
-    changes = set()
-    defined = [node for node in reached if node.kind == "function"]
-    for body in (nodes, *(node.parts() for node in defined)):
-        commands = list(walk(body))
-        changed = set().union(*map(changed_by, commands))
-        changes |= changed.difference(*map(locals_of, commands))
-    for node in reached:
-        sets = [word[1:] for word in words_of(node)[1:]]
-        if node.name != "set" or not all(word in flags for word in sets):
-            names.add(node.name)  # a function that does not put an option back is found out
-    if not names.issuperset(node.words[0].text for node in defined):
-        names.add("function")
-    words = [word for node in reached for word in written_by(node)]
-    is_background = any(node.after == "&" for node in reached)
-    needs_shell = is_background or is_in(WHERE, reached) or is_in(OF_THE_SHELL, defined)
-    # Which of several functions counts, only bash knows.
-    is_unclear = any(len(functions.get(node.name, ())) > 1 for node in reached)
-    names.difference_update({"", *functions})
-    return Handler(
-        changes=changes,
-        urgent=names - MAY_BE_PUT_OFF,
-        can_fail=bool(words or names - NEVER_FAILS or any(map(may_refuse, reached))),
-        leaves="exit" in names,
-        fails=needs_shell or is_unclear or any(says_no(node, flags) for node in reached),
-        is_test=not (names & STATEFUL or changes or needs_shell),
-        reads={node.text for node in reached if reads_files(node)},
-        writes={os.path.basename(word.strip("\"'")) for word in words},
-    )
-
-
-def may_refuse(node: Node) -> bool:
-    """Whether a `printf` may fail, by its format, a number or the name behind -v."""
-    return node.name == "printf" and is_in(r"^-|\$(?!')|%(?![s%b])", node.words[1:2])
-
-
-def is_seen(node: Node) -> bool:
-    """Whether the trap sees a simple command, or the head of a `case`, wherever bash goes in a command."""
-    if node.kind in ("if", "while", "until", "{"):
-        return any(map(is_seen, node.parts()[:1]))
-    return node.kind in ("", "case") and node.name != "coproc"
-
-
-def path_of(nodes: Iterable[Node]) -> Tuple[List[Node], int]:
-    """The simple commands to which bash comes in a list of commands if it skips each of them, and the last status."""
-    path = []
-    status = 0
-    for node in nodes:
-        if node.before == ("||" if status == 0 else "&&"):
-            continue
-        parts = node.bodies
-        if node.kind == "if":
-            status = 0
-            parts = node.bodies[len(node.conditions) :]  # that of `else`
-            for condition, body in zip(node.conditions, node.bodies):
-                inner, status = path_of(condition)
-                path += inner
-                if status == 0:
-                    parts = [body]
-                    break
-        elif not node.kind:
-            path.append(node)
-            status = 0
-        for part in parts:
-            inner, status = path_of(part)
-            path += inner
-        status = int((node.lead == "!") != (status != 0))
-    return path, status
-
-
-def asks_if_failed(statement: Nodes) -> bool:
-    """Whether a statement is `if [ $? -ne 0 ]; then …; fi`, which does nothing behind a test that passes."""
-    if len(statement) != 1 or len(statement[0].bodies) != 1:
-        return False
-    text = with_plain_status(statement[0].text)
-    return re.match(rf"if {FAILED_STATUS}[;\s]*then\b", text) is not None
-
-
-def with_plain_status(text: str) -> str:
-    """Bash with `$?` in the place of the status of a pipeline's first command, if it does not ask for both."""
-    if re.search(r"\$\{?\?", text):
-        return text
-    return re.sub(FIRST_STATUS, "$?", text)
-
-
-def obstacle_of(node: Node) -> str:
-    """Why a test cannot be handed over; empty if it can."""
-    if node.kind:
-        return "it is more than one command"
-    if node.before in PIPES:
-        return "it ends a pipeline"
-    if node.lead:
-        return f"it follows `{node.lead}`"
-    if not node.words:
-        return "it is no command"
-    # Bash expands nothing in single quotes.
-    own = own_state(re.sub(r"""(?s)("(?:[^"\\]|\\.)*"|\\.)|'[^']*'""", r"\1", node.text))
-    return f"`{own}` needs the script's own shell" * bool(own)
-
-
-def without_double_quotes(text: str) -> str:
-    """Bash without the words in double quotes, which bash does not take for patterns."""
-    return re.sub(r'"[^"]*"', "", text)
-
-
-# Reading a file: its tests, and where bash has to wait for them.
+    line: int  # its first
+    last: int
+    words: Sequence[str]
+    label: str  # a bash word: what its handler is called with, or its words
+    attributes: Attributes
+    splits: bool  # its standard output and its errors go to two places
 
 
 class ScriptFile:
-    """What is read of a script, or of a file that it sources: its tests, and where bash has to wait for them.
+    """What is read of a script, or of a file that it sources, before it runs."""
 
-    The hook's DEBUG trap sees each simple command before it runs, but not the beginning of a subshell, of a block with
-    redirections and the like: there bash waits after the statement before.
-    """
+    obstacle = ""  # why the scout cannot go through it
+    one_by_one = math.inf  # the line of `#: one-by-one`
 
-    function = ""  # the one that is being read
-    alone_from = math.inf  # the offset of `#: one-by-one`
-    definitions = 0  # of functions, so far
-    rest: Rest | None = None  # of the statement that is being read
-    readers = 0  # `while read` loops around
-    guards = 0  # blocks around whose status is looked at
-    depth = 0  # of blocks
-
-    def __init__(self, name: str, text: str, tells: Tells, changes: AbstractSet[str]) -> None:
+    def __init__(self, name: str, text: str, tells: Tells) -> None:
         self.name = name
         self.text = text
         self.tells = tells
-        self.changes = changes  # variables that handlers change
-        self.heads: Set[str] = set()  # names in the heads of loops
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
         self.mistakes: List[str] = []
-        # Tests, and what keeps bash from running ahead of them; by line, those that nothing keeps.
-        self.found: List[Tuple[Site, str]] = []
-        self.sites: Dict[int, List[Site]] = {}
-        self.calls: Dict[int, List[Call]] = {}  # by line, of all simple commands
-        self.waits: Set[int] = set()  # lines after whose commands bash waits
-        self.unseen: Set[str] = set()  # functions before whose calls it does
-        self.functions: Dict[str, List[Node]] = {}
-        reader = Reader(text)
+        self.sites: List[Site] = []
+        self.filters: Set[Words] = set()  # the words of programs behind a test in a pipeline
+        self.called: Set[str] = set()  # the first words of tests: functions, perhaps
         # By line, what `#:` says of the tests there, and whether also of those below.
         self.attributes: Dict[int, Tuple[Attributes, bool]] = {}
+        reader = Reader(text)
         self.read_attributes(reader)
-        self.visit(self.with_pipelines(reader.nodes), "", {LAST})
+        self.visit(reader.nodes)
 
     def line_of(self, offset: int) -> int:
         return bisect.bisect_left(self.line_ends, offset) + 1
-
-    def lines_of(self, node: Node) -> range:
-        """The lines that a command stands on."""
-        last = max(node.end - 1, node.start)
-        return range(self.line_of(node.start), self.line_of(last) + 1)
 
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says of its line, or from its own line on up to the next such line."""
         defaults = Attributes()
         for comment in reader.comments:
             marker, _, text = comment.text.partition(":")
+            line = self.line_of(comment.start)
             if marker != "#":
                 continue
             if text.strip() == "one-by-one":
-                self.alone_from = min(self.alone_from, comment.start)
+                self.one_by_one = min(self.one_by_one, line)
                 continue
-            line = self.line_of(comment.start)
             said: List[str] = []
             is_alone = not self.text[: comment.start].rpartition("\n")[2].strip()
             if is_alone:
@@ -8360,860 +7985,283 @@ class ScriptFile:
             if is_alone:
                 defaults = attributes
 
-    def attributes_of(self, command: Node) -> Attributes:
-        """What `#:` says of a command."""
-        lines = self.lines_of(command)
+    def attributes_of(self, first: int, last: int) -> Attributes:
+        """What `#:` says of a command on these lines."""
         said = Attributes()
         for line, (attributes, is_alone) in self.attributes.items():
-            if line in lines and not is_alone:
+            if first <= line <= last and not is_alone:
                 return attributes
-            if line < lines.start and is_alone:
+            if line < first and is_alone:
                 said = attributes
         return said
 
-    def with_pipelines(self, nodes: Nodes) -> Nodes:
-        """The same commands. A pipeline that may be a test becomes one, with what is behind it as its body."""
-        joined = []
-        for pipeline in statements_of(nodes, PIPES):
-            for node in pipeline:
-                node.conditions = list(map(self.with_pipelines, node.conditions))
-                node.bodies = list(map(self.with_pipelines, node.bodies))
-            first, *behind = pipeline
-            last = pipeline[-1]
-            may_be_test = self.tells.is_test(first) or last.after == "||"
-            are_filters = FILTERS.issuperset(node.name for node in behind)
-            if behind and may_be_test and are_filters:
-                first.bodies = [behind]
-                first.text = self.text[first.start : last.end]
-                first.end = last.end
-                first.after = last.after
-                pipeline = [first]
-            joined += pipeline
-        return joined
+    def visit(self, nodes: Nodes, label: str = "") -> None:
+        """Note the tests in a list of commands. With a label, all that look like tests in it are tests."""
+        for statement in statements_of(nodes):
+            tested, own = self.handled(statement)
+            for node in statement:
+                own_label = own if node is tested else label
+                if node.kind:
+                    self.check_redirects(node)
+                    for part in (*node.conditions, *node.bodies):
+                        self.visit(part, own_label)
+                elif node is tested or self.is_test(node, label):
+                    self.add(node, own_label)
+                elif node.before in PIPES and node.name in FILTERS and self.sites:
+                    self.filters.add(tuple(words_of(node)))
 
-    def visit(self, nodes: Nodes, obstacle: str, followers: Set[str]) -> bool:
-        """Note what a list of commands has. Returns whether the trap does not see how it begins.
+    def handled(self, statement: Sequence[Node]) -> Tuple[Node | None, str]:
+        """The command of a statement for which a handler stands, and the word that the handler is called with."""
+        for at, node in enumerate(statement):
+            calls = [each for each in walk([node]) if each.name in self.tells.handlers]
+            if node.before != "||" or not calls:
+                continue
+            tested = statement[at - 1]
+            while tested.before in PIPES and tested.left:
+                tested = tested.left
+            words = [token.text for token in calls[0].words[1:2]]
+            return tested, "".join(words)
+        return None, ""
 
-        `followers`: what bash may come to behind the list.
-        """
-        if self.guards:
-            followers = followers | {LOOKS}
-        begins_unseen = False
-        previous: Nodes = ()  # what bash has come to last, perhaps
-        has_begun = False  # it has come to something
-        statements = statements_of(nodes)
-        self.depth += 1
-        for at, statement in enumerate(statements, 1):
-            why = obstacle
-            if statement[-1].after == "&":
-                why = "it runs in the background"
-            following = statements[at:]
-            rest = self.rest = self.rest_of(statement, following)
-            if rest:
-                following = following[rest.more :]
-                self.add_call(rest.command, {LOOKS, GUARDED})
-            after = followers
-            if following:
-                after = next_names(following[0])
-            for number, node in enumerate(statement):
-                is_guarded = node.after in ("&&", "||") or node.lead == "!"
-                self.guards += is_guarded
-                is_hidden = self.is_unseen(node, why, after) or (
-                    number == 0 < len(statement) - 1 and why.endswith("background")
-                )
-                self.guards -= is_guarded
-                if is_hidden:
-                    begins_unseen |= not (has_begun or number)
-                    self.wait_after(statement[:number] or previous)
-            if rest:
-                self.add_site(rest.command, rest.nodes, why, after, rest)
-            else:
-                self.find_site(statement, why, after)
-            if is_seen(statement[0]):
-                previous = statement
-                has_begun = True
-            else:  # bash may come to nothing in it
-                previous = [*previous, *statement]
-        self.depth -= 1
-        return begins_unseen
-
-    def add_call(self, node: Node, followers: Set[str]) -> None:
-        """Note where a simple command stands."""
-        if self.guards:
-            followers = followers | {LOOKS, GUARDED}
-        for line in self.lines_of(node):
-            self.calls.setdefault(line, []).append(Call(node, followers))
-
-    def wait_after(self, nodes: Nodes) -> None:
-        """Let bash wait when it has come to these commands."""
-        for node in nodes:
-            if node.kind != "function":
-                self.waits.update(self.lines_of(node))
-
-    def is_unseen(self, node: Node, obstacle: str, followers: Set[str]) -> bool:
-        """Whether the trap does not see how a command begins."""
-        forks = is_forked(node)
-        if node.name == "coproc":
-            return True
-        if not node.kind:
-            self.add_call(node, followers)
-            if forks:  # perhaps, and the trap with it
-                self.wait_after([node])
+    def is_test(self, node: Node, label: str) -> bool:
+        """Whether a command looks like a test, where looks count."""
+        if self.tells.looks is None and not label:
             return False
-        if node.kind == "function":
-            name = node.words[0].text
-            self.definitions += 1
-            self.functions.setdefault(name, []).append(node)
-            outer, self.function = self.function, name
-            if self.visit(node.bodies[0], "", {LAST}):
-                self.unseen.add(name)
-            self.function = outer
-            return name in self.tells.handlers  # the trap does not see definitions
-        if forks:
-            obstacle = obstacle or "it runs in a subshell"
-        unseen = self.visit_parts(node, obstacle, followers)
-        has_head = node.kind in ("for", "case")  # which the trap sees
-        if has_head and any(unseen):
-            self.waits.add(self.line_of(node.start))
-        elif any(unseen[1:]) or (any(unseen) and node.kind in LOOPS):
-            self.wait_after([node])  # what comes before a part of it stands in another one
-        begins_unseen = unseen[:1] == [True] and not has_head
-        return forks or begins_unseen or bool(node.redirects) or self.is_expanded_early(node)
+        words = " ".join(token.text.strip("\"'") for token in node.words)
+        return self.tells.looks_like_test(words)
 
-    def visit_parts(self, node: Node, obstacle: str, followers: Set[str]) -> List[bool]:
-        """Visit what is in a compound command; of each part, whether the trap does not see how it begins."""
-        unseen = []
-        self.guards += 1
-        for part in node.conditions:
-            why = obstacle or f"it follows `{node.kind}`"
-            is_test = self.rest and self.rest.command.end == part[-1].end
-            unseen.append(not is_test and self.visit(part, why, {LOOKS}))
-        self.guards -= 1
-        if node.kind == "case" and ";&" in node.text:
-            followers = followers | {LOOKS}
-        if node.kind in LOOPS:  # a turn may look at the last status of the turn before
-            followers = followers.union(*map(next_names, [*node.conditions, *node.bodies]))
-        is_reader = any(each.name == "read" for each in walk(chain(*node.conditions)))
-        self.readers += is_reader
-        unseen += [self.visit(part, obstacle, followers) for part in node.bodies]
-        self.readers -= is_reader
-        return unseen
+    def check_redirects(self, node: Node) -> None:
+        """A file that a block writes is opened without a word to the trap: the scout must not come there."""
+        for operator, target in zip(node.redirects[::2], node.redirects[1::2]):
+            is_file = ">" in operator.text and not re.match(r"&|\d+$|-$|/dev/", target.text)
+            if is_file and not operator.text.endswith("&"):
+                line = self.line_of(node.start)
+                self.obstacle = self.obstacle or f"{self.name}:{line}: a block writes {target.text}"
 
-    def is_expanded_early(self, node: Node) -> bool:
-        """Whether bash expands words that may depend on tests before or behind the head that its trap sees."""
-        if node.kind == "case":
-            patterns = node.text.replace(head_of(node), "", 1)
-            for each in node.parts():
-                patterns = patterns.replace(each.text, "", 1)
-            return re.search(r"[$`]", patterns) is not None
-        if node.kind not in ("for", "select"):
-            return False
-        head = head_of(node)
-        if re.search(r"\$[\d@*]", without_double_quotes(head)):  # a pattern, perhaps
-            return True
-        if has_glob(node.words) or re.search(SUBSTITUTION, without_calm(head)):
-            return True
-        names = set(re.findall(NAME, head))
-        self.heads |= names
-        return not names.isdisjoint(self.changes)
-
-    def rest_of(self, statement: Nodes, following: Sequence[Nodes]) -> Rest | None:
-        """What is done with the status of the test in a statement, also by those behind it; None: nothing, or now."""
-        first = statement[0]
-        command = first
-        nodes = list(statement[1:])
-        more = 0
-        always = True
-        if (
-            first.kind == "if"
-            and not first.redirects
-            and list(map(len, first.conditions)) == [1]
-        ):
-            command = copy.copy(first.conditions[0][0])
-            always = command.lead != "!" or len(first.bodies) > 1
-            for token in [*command.assigned, *command.words][:1]:
-                command.start = token.start
-            command.text = self.text[command.start : command.end]
-            command.lead = ""
-            nodes += chain.from_iterable(first.bodies)
-        elif not nodes:
-            nodes = self.statements_on_status(following)
-            more = len(statements_of(nodes))
-            always = not asks_if_failed(nodes)
-        is_handler = [node.before for node in statement[1:]] == ["||"]
-        if is_handler or not nodes or not self.tells.is_test(command):
-            return None
-        if not all(map(self.can_be_put_off, walk(nodes))):
-            return None
-        start = self.text[first.start : command.start]
-        end = max(node.end for node in (*statement, *nodes))
-        own = set().union(*map(locals_of, walk(nodes)))
-        if not own.isdisjoint(re.findall(NAME, self.around(self.text[first.start : end]))):
-            return None
-        text = start + RETURN + self.text[command.end : end]
-        plain = with_plain_status(text)
-        # The status of a pipeline, which decides what comes behind it, is not that of its first command.
-        is_decided = first.kind or len(statement) > 1
-        if "PIPESTATUS" in plain or (plain != text and is_decided):
-            return None
-        if plain != text:
-            command.text += "\n{ (exit $((PIPESTATUS))); } 2>/dev/null"
-        path, _ = path_of(chain(statement, *following[:more]))
-        return Rest(command, nodes, plain, more, always, path[1:])
-
-    def around(self, text: str) -> str:
-        """The function that is being read, without this piece of it; the piece where there is no function."""
-        for node in self.functions.get(self.function, ())[-1:]:
-            return node.text.replace(text, "", 1)
-        return text
-
-    def statements_on_status(self, following: Sequence[Nodes]) -> List[Node]:
-        """The statements that look at the status before them, or at what the first of them make of it."""
-        tail: List[Node] = []
-        seen = ASKS_STATUS
-        for statement in following:
-            text = "\n".join(node.text for node in statement)
-            function = self.functions.get(statement[0].name, ())
-            asks = LOOKS in names_within(function) and not tail
-            if not (asks or re.search(seen, text)):
-                break
-            if statement[0].name == "exit":  # before it, bash waits for all tests
-                break
-            if not all(map(self.can_be_put_off, walk(statement))):
-                break
-            tail += statement
-            for node in walk(statement):
-                names = changed_by(node) | locals_of(node)
-                seen += "".join(rf"|\b{re.escape(name)}\b" for name in names)
-        return tail
-
-    def can_be_put_off(self, node: Node) -> bool:
-        """Whether a command, but for those in it, can run later than where it stands."""
-        if is_forked(node):
-            return False
-        if node.kind:
-            return node.kind in ("if", "{") and not node.redirects
-        if node.name in LEAVES - {"local"} or self.tells.is_test(node):
-            return False
-        return not node.words or node.name in MAY_BE_PUT_OFF | self.functions.keys()
-
-    def find_site(self, statement: Nodes, obstacle: str, followers: Set[str]) -> None:
-        """Note the test in `command || handler`, if the statement ends so, or those that look like tests."""
-        handler = statement[-1]
-        is_handled = handler.before == "||" and not handler.lead and handler.kind in ("", "{")
-        if is_handled and not (handler.kind and handler.redirects):
-            names = {node.name for node in walk([handler])}
-            if self.tells.is_test(statement[-2]) or not names.isdisjoint(self.tells.handlers):
-                body = handler.bodies[0] if handler.kind else [handler]
-                self.add_site(statement[-2], body, obstacle, followers)
-            return
-        if len(statement) > 1:
-            obstacle = obstacle or "a pipe, `&&` or `||` joins other commands to it"
-        if self.guards:
-            obstacle = obstacle or "what follows may look at its status"
-        for command in filter(self.tells.is_test, statement):
-            self.add_site(command, [], obstacle, followers)
-
-    def add_site(
-        self,
-        command: Node,
-        handler: Nodes,
-        obstacle: str,
-        followers: Set[str],
-        rest: Rest | None = None,
-    ) -> None:
-        """Note a test, and the commands that are to run where it fails."""
-        text = ""
-        path: Nodes = path_of([command])[0][1:]
-        if rest:
-            text = rest.text
-            path = rest.path
-        elif handler:
-            text = self.text[handler[0].start : handler[-1].end]
-        why, why_wait = self.examine(handler, text, rest)
-        if command.start > self.alone_from:
-            why_wait = "`#: one-by-one`"
-        site = Site(
-            self.test_line(command, handler),
-            words_of(command),
-            text,
-            handler,
-            rest,
-            path,
-            self.function,
-            why_wait,
-            self.files_of(command),
-            followers,
-            self.readers > 0,
-            self.definitions,
-        )
-        obstacle = obstacle or why or obstacle_of(command)
-        self.found.append((site, obstacle))
-        if not obstacle:
-            for line in self.lines_of(command):
-                self.sites.setdefault(line, []).append(site)
-
-    def examine(self, handler: Nodes, text: str, rest: Rest | None) -> Tuple[str, str]:
-        """Why a test with this handler cannot be handed over, and why it has to be waited for at once."""
-        obstacle = why_wait = ""
-        # It begins with the status of the test.
-        words = re.sub(r"\$\{?\?", "", without_calm(text))
-        for node in walk(handler):
-            if not rest and (node.name in LEAVES or re.search(r"[\\$\"']", node.name)):
-                obstacle = "its handler changes the course of the script"
-            if has_glob(node.words[1:]):
-                why_wait = "what its handler says may change"
-        if re.search("LINENO|BASH_COMMAND", words) or own_state(words):
-            obstacle = obstacle or "its handler needs the script's own shell"
-        if re.search(SEES_OUTSIDE, words):
-            why_wait = "what its handler says may change"
-        if rest and rest.always:
-            written = map(written_by, reached_by(handler, self.functions))
-            if any(written):
-                why_wait = "what follows it writes files"
-        return obstacle, why_wait
-
-    def files_of(self, command: Node) -> List[str]:
-        """Words that may name files, behind a `>` what it writes. Of functions that it calls, those without `$`."""
-        own = reached_by([command], {})
-        words = []
-        for node in reached_by(own, self.functions):
-            tokens = [*node.assigned, *node.words[1:], *node.redirects]
-            if "$" in node.name:  # it may stand for all of a command
-                tokens += node.words[:1]
-            names = [f"\\>{word}" for word in written_by(node)]
-            if node in own or node.name not in PRINTS | CHECKS | ASSIGNING:
-                names += [token.text for token in tokens if token.kind != "operator"]
-            if node.name == "eval":  # its words are commands
-                names = [name.strip('"') for name in names]
-            words += [
-                name for name in names if node in own or re.match(r"[^$]+(?<!\.py)$", name)
-            ]
-        return [word for word in words if not re.search(SUBSTITUTION, word)]
-
-    def test_line(self, command: Node, handler: Nodes) -> TestLine:
-        """A test as a list would have it, labelled by what its handler is called with, if it is."""
-        text = command.text
-        words = [token.text for token in command.words]
-        masks = [token for token in command.assigned if is_mask(token)]
-        for token in reversed(masks):  # its own mask is what the test has been given
-            start = token.start - command.start
-            end_of_mask = token.end - command.start
-            name, _, value = token.text.partition("=")
-            # One that the runner does not allot stays what it is.
-            text = f"{text[:start]}{name}=${{{name}-{value}}}{text[end_of_mask:]}"
-        if self.depth == 1 and handler:  # bash names a command's line when it has read the `||`
-            gap, _, _ = self.text[command.end : handler[0].start].rpartition("||")
-            text += " \\\n" * gap.count("\n")
-        calls = [node for node in walk(handler) if node.name in self.tells.handlers]
-        label = "".join(token.text for node in calls[:1] for token in node.words[1:2])
-        if not label or re.search(SUBSTITUTION, label):
-            label = expandable(label.strip("\"'") or " ".join(words), is_command=True)
+    def add(self, node: Node, label: str) -> None:
+        """Note a test."""
+        self.called.add(node.name)
+        first = self.line_of(node.start)
+        last = self.line_of(max(node.end - 1, node.start))
+        if not label or re.search(SUBSTITUTION + r"|\+\+|--|=", label):
+            label = expandable(label.strip("\"'") or head_of(node), is_command=True)
             label = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", label)
             label = re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", label)
-        test = TestLine(
-            self.name,
-            self.line_of(command.start),
-            text,
-            "".join(words[:1]),
-            key_of(words_of(command)),
-            self.attributes_of(command),
-            label=label,
-            junit=junit_word(words),
+        operators = " ".join(token.text for token in node.redirects)
+        is_one = re.search(r"&>|>&|2> ?&1", operators) or node.after == "|&"
+        writes = ">" in operators or node.after in PIPES
+        self.sites.append(
+            Site(
+                first,
+                last,
+                words_of(node),
+                label,
+                self.attributes_of(first, last),
+                bool(writes and not is_one),
+            )
         )
-        test = with_words(with_mask(test, masks))
-        command_words = [word for word in words[:2] if word != "eval"]
-        if not ARGUMENTS.isdisjoint(command_words[:1]):
-            test = test._replace(first='"${1%%[$IFS]*}"')
-        if re.search(SUBSTITUTION, test.junit):
-            return test._replace(junit="")
-        return test
+
+    def find(self, line: int, words: Sequence[str]) -> int:
+        """The number of the site of a command to which bash has come; -1 if there is none, or are several."""
+        numbers = [
+            number
+            for number, site in enumerate(self.sites)
+            if site.words == words and site.line <= line <= site.last
+        ]
+        if len(numbers) == 1:
+            return numbers[0]
+        return -1
 
 
-def without_calm(text: str) -> str:
-    """Bash with the names in each `$(…)` in its place, if its commands look at nothing but their words."""
-    text = re.sub(r"`([^`\\]*)`", r"$(\1)", text)
-    for inner in nested(text, SUBSHELL):
-        commands = walk(Reader(inner).nodes)
-        if all(
-            node.name in WORDS_ALONE and is_calm(node, set(), WORDS_ALONE) for node in commands
-        ):
-            names = re.findall(NAME, inner)
-            text = text.replace(f"$({inner}", " ".join(["", *names, ""]))
-    return text
-
-
-def makes_names(node: Node) -> bool:
-    """Whether the names that a command computes with may be put together from pieces, or be arguments."""
-    found = list(nested(node.text, r"\(\("))
-    is_sum = node.name == "[[" and re.search(r"\s-(?:eq|ne|lt|le|gt|ge)\s", node.text)
-    if is_sum or node.name in ("let", "unset") or re.search(r"\s-v\s", node.text):
-        found.append(node.text)
-    return any(re.search(r"\}\w|\w\$|\$\{?[\d@*]", each) for each in found)
-
-
-def asks_no_file(node: Node) -> bool:
-    """Whether a `[[`, `[` or `unset` (with -f, of a function) asks for nothing that tests may change."""
-    if node.name in ("[[", "unset"):
-        return re.search(rf"\s[\"'\\]?{FILE_TEST}[\"']?\s", node.text) is None
-    _, _, question = head_of(node).partition(" ")
-    return re.fullmatch(rf"{QUESTION}(?: -[ao] {QUESTION})*(?: \])?", question) is not None
-
-
-def is_calm(node: Node, changes: AbstractSet[str], functions: AbstractSet[str]) -> bool:
-    """Whether a command of a script cannot tell if the tests before it have ended, so that it may run at once.
-
-    It can by the variables that handlers change.
-    """
-    text = head_of(node) if node.kind else node.text
-    if not changes.isdisjoint(re.findall(NAME, text)):
-        return False
-    seen = without_calm(text)
-    if node.kind in ("for", "select"):
-        # Bash has expanded it before (`is_expanded_early`).
-        seen = re.sub(SUBSTITUTION, "", seen)
-    if re.search(SEES_OUTSIDE, seen) or makes_names(node):
-        return False
-    redirects = "".join(f"{token.text} " for token in node.redirects)
-    if not re.fullmatch(HARMLESS_REDIRECTS, redirects):
-        return False
-    if node.kind:
-        return True
-    if has_patterns(node):
-        return False
-    if node.name == "unset" and not functions.isdisjoint(words_of(node)):
-        return False
-    if node.name in ("[[", "[", "test", "unset"):
-        return asks_no_file(node)
-    if not node.words or node.name == "((":
-        return True
-    prints = len(node.words) < 2 or "-p" in words_of(node)
-    if prints and node.name in ASSIGNING | names_in("set shopt alias"):
-        return False
-    return node.name in functions or node.name in RUNS_BESIDE_TESTS
-
-
-# What the shell of a script does before the script, by BASH_ENV. Its DEBUG trap sees every simple command first. A trap
-# that ends with a failure skips the command. Nothing in it may show under `set -x`, nor change what the script sees:
-# `$?`, `$_`, its options, its standard streams. The descriptors: FD_ERR keeps the script's standard error while a trap
-# runs, FD_FIN is open while its EXIT trap does. What it asks of the runner, and what is answered, in bash; an answer
-# begins with the number of its question, since a signal may keep the shell from reading that of an earlier one:
+# What the shell of a script and the scout do before the script, by BASH_ENV: their DEBUG trap sees each simple command
+# first. Nothing in it may show under `set -x`, nor change what the script sees: `$?`, `$_`, PIPESTATUS, its options, its
+# standard streams. FD_ERR keeps the script's standard error while the trap runs. The questions, and what is answered, in
+# bash; an answer begins with the number of its question, since a signal may keep a shell from reading an earlier one:
 #
-#   question  fields                                  answer
-#   scan      file, directory                         what was read of the file: the places of its lines
-#   look      command                                 for a command beside tests: _rt_remember or _rt_join
-#   site      file, line, command, number of calls,   for a test its words and _rt_hand; for a handler _rt_join and
-#             each with line and file, arguments      _rt_tell; else nothing
-#   test      snapshot, obstacle, …, its words        _rt_skip=1, or _rt_join where the test has to run as it stands;
-#                                                     _rt_pass: how the commands begin that are to be passed over
-#   join      level of `source`, file, line, command  when all tests have ended: _rt_react if some have failed
-#   react     snapshot, status of the last reaction,  what changes back the state; what sets that of the next test that
-#             what has run since the last join        failed, and _rt_handle; nothing if there is none
-#   doubts    text, behind the script's name          nothing; what has gone ahead of what it should have waited for
-#   failed    label, status, line                     no answer; bash itself is about to call a handler
-#   ends      line, command                           nothing; it ends the script or a function with the status before
-#   alone     line, command                           nothing; from here on bash runs the script by itself
+#   question  of      fields                                answer
+#   kind      both    file, line, command, functions, kind  _rt_code: `calm`, or bash for each time that it comes
+#   each      both    the same, the words as bash has them  bash
+#   test      shell   site, file, line, label, first word   _rt_stub: what is to take the place of the program
+#   test      scout   the same                              none; its stub comes next
+#   wait      scout   number of a command                   what the command has done in the shell, as bash
+#   lost      scout   what it cannot follow                 none: it is ended
+#   past      shell   number, status, folder, variables     none; a command has ended for which the scout waits
+#   ran       shell   stub, status                          none; a test has ended
+#   alone     shell   file, line, command                   none; from here on bash runs the script by itself
 HOOK = r"""
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
-  echo "run_tests.py: error: bash $BASH_VERSION is too old to run a script in parallel; put bash 4.4 on PATH" >&2
+  echo "run_tests.py: error: bash $BASH_VERSION is too old to run a script; put bash 4.4 on PATH" >&2
   exit 3
 fi
 unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
-declare -A _rt_files _rt_places _rt_calm _rt_evaluated
-_rt_own=$'\n'$(compgen -bk)$'\n'       # builtins and reserved words
-_rt_shell=$BASHPID _rt_exports=1 _rt_pending= _rt_trapped= _rt_over= _rt_count=0 _rt_asked=0 _rt_skipped= _rt_kept=
-_rt_ran=() _rt_looked=() _rt_heard=() _rt_called= _rt_pass= _rt_error= _rt_x= _rt_from=$PWD
-_rt_ours=    # `exit` is a function of ours
-_rt_silent=  # the status of the last test is still what bash would have in $?
+declare -A _rt_known
+_rt_builtins=$'\n'$(compgen -bk)$'\n'
+_rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0 _rt_over= _rt_piped=0
+eval "exec $_rt_in<>\"\$_rt_reply\""
 
+_rt_send() {     # words, to which no answer comes
+  builtin printf '%s\0' "$(($# + 3))" "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" >&"$_rt_out"
+}
 _rt_ask() {      # sends words, does what is answered
-  local _rt_answer=()
-  builtin printf '%s\0' "$(($# + 1))" "$((++_rt_asked))" "$@" >&"$_rt_out"
-  until [[ $_rt_answer == "$_rt_asked "* ]]; do    # a signal may have come between the question before and its answer
+  local _rt_answer=() _rt_number=$((++_rt_asked))
+  [[ $BASHPID == "$_rt_owner" ]] || _rt_open
+  _rt_send "$@"
+  until [[ $_rt_answer == "$_rt_number "* ]]; do    # a signal may have come between the question before and its answer
     builtin mapfile -t -d '' -n 1 -u "$_rt_in" _rt_answer    # which heeds neither IFS nor TMOUT
     [[ $_rt_answer ]] || break
   done
   set -- "${_rt_arguments[@]}"
   eval "${_rt_answer#* }"
 }
-_rt_hook() {     # $?, the command, its line, its trap for ERR, the positional parameters, $_, which so stays what it is
-  local - _rt_flags=$- _rt_skip= _rt_again=$_rt_skipped
+_rt_open() {     # a subshell gets answers of its own
+  _rt_owner=$BASHPID _rt_reply=$_rt_folder/$BASHPID
+  "$_rt_mkfifo" "$_rt_reply"
+  eval "exec $_rt_in<>\"\$_rt_reply\""
+}
+_rt_hook() {     # the command, its line, the positional parameters, $_, which so stays what it is
+  case ${FUNCNAME[1]-main} in _rt_* | "${_rt_name:-_rt_}") return 1 ;; esac      # it is ours
+  local - _rt_flags=$- _rt_skip=
   set +aeuvx
-  _rt_unskip
-  if [[ ! $_rt_over && ! -e /dev/fd/FD_FIN ]]; then    # else $2 is stale
-    local _rt_status=$1 _rt_command=$2 _rt_line=$3 _rt_on_error=$4 _rt_arguments=("${@:5:$#-5}")
-    local _rt_name=${_rt_command%%[$' \t\n']*}
-    if [[ $BASHPID == "$_rt_shell" && $_rt_pass ]]; then
-      _rt_pass_over
-    elif [[ $BASHPID == "$_rt_shell" ]]; then
-      _rt_step
-    elif [[ $_rt_handlers == *" $_rt_name "* && ${FUNCNAME[1]-} != "$_rt_name" ]]; then
-      _rt_tell
-    fi
-  fi
-  [[ $_rt_skip ]] || return
-  shopt -s extdebug    # in which bash does not run a command whose trap fails
-  _rt_skipped=1
-}
-_rt_pass_over() {   # skips what belongs to the test before, whose commands follow each other as the runner says
-  if [[ $_rt_again && ${_rt_command%%[!A-Za-z0-9_]*} == "${_rt_pass%% *}" ]]; then
-    _rt_pass=${_rt_pass#* } _rt_skip=1
-  else
-    _rt_pass=
-    _rt_ask doubts ":$_rt_line: \`$_rt_command\` went ahead of what follows a test"
-  fi
-}
-_rt_unskip() {
-  [[ ! $_rt_skipped ]] || shopt -u extdebug
-  _rt_skipped=
-}
-_rt_expand() {   # the values of words behind a command, in _rt_said; what they change (`${a[i++]}`) is not kept
-  _rt_said=$(
-    set -- "${_rt_arguments[@]}"
-    eval "set -- ${_rt_command#"$_rt_name"}" && (($#)) && builtin printf '%q ' "$@"
-  )
-  eval "_rt_said=($_rt_said)"
-}
-_rt_tell() {     # bash itself calls a handler, perhaps in a subshell, which cannot ask
-  local _rt_label=${_rt_command#"$_rt_name"}
-  case $_rt_label in
-    *\`* | *\$[\(\[]* | *[\<\>][!\&]* | *\$\{*[=?\[]* | *\$\{*++* | *FUNCNAME* | *BASH_* | *RANDOM*) ;; # it does more
-    *)
-      _rt_expand
-      _rt_label=${_rt_said-$_rt_name} ;;
-  esac
-  builtin printf '%s\0' 5 '' failed "$_rt_label" "$_rt_status" "$_rt_line" >&"$_rt_out"
-}
-_rt_step() {
-  local _rt_source=${BASH_SOURCE[2]:-main} _rt_place
-  [[ ! $_rt_again ]] || _rt_silent=1
+  local _rt_command=$1 _rt_line=$2 _rt_arguments=("${@:3:$#-3}") _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
+  [[ ! $_rt_name ]] || _rt_take_away
+  [[ ! $_rt_after || $_rt_after != "$BASHPID" ]] || _rt_tell
   case ${_rt_flags//[!T]/}$_rt_command in
-    [!T]* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | Tset\ -k* | *keyword* | *nocasematch* | \
-      *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | *trap*PIPESTATUS* | \
+    [!T]* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | *set\ -*k* | *keyword* | \
+      *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
-      _rt_join         # behind our `set -T`, functions inherit a trap for RETURN; behind ours, one has no PIPESTATUS;
-                       # and our descriptors are above so few
-      _rt_over=alone
-      builtin trap - DEBUG
-      _rt_ask alone "$_rt_line" "$_rt_command"
-      return ;;
+      _rt_over=1     # behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few
+      _rt_send alone "$_rt_file" "$_rt_line" "$_rt_command"
+      return 1 ;;
   esac
-  [[ ${_rt_files[$_rt_source]-} ]] || _rt_ask scan "$_rt_source" "$_rt_from"
-  _rt_place=${_rt_places[${_rt_files[$_rt_source]}:$_rt_line]-}
-  [[ ! ${_rt_evaluated[$_rt_source:$_rt_line]-} ]] || _rt_place=${_rt_place/s}
-  [[ ! $_rt_trapped ]] || _rt_keep_traps
-  if [[ $_rt_called == "${#FUNCNAME[@]}:$_rt_command" &&
-    (${FUNCNAME[2]} == "$_rt_name" || $_rt_name == *[\$\"\'\\]*) ]]; then    # a function is seen where it begins, too
-    _rt_called=
+  _rt_place=$_rt_file:$_rt_line:$_rt_command
+  _rt_code=${_rt_known[$_rt_place]-}
+  [[ $_rt_code ]] || {
+    ! declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null || _rt_code=function
+    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "${FUNCNAME[*]:1}" "$_rt_code"
+    _rt_known[$_rt_place]=$_rt_code
+  }
+  set -- "${_rt_arguments[@]}"
+  [[ $_rt_code == calm ]] || eval "$_rt_code"
+  [[ $_rt_skip ]]
+}
+_rt_each() {     # a command whose words tell only now whether it is a test
+  _rt_ask each "$_rt_file" "$_rt_line" "$_rt_command" "$@"
+}
+_rt_test() {     # a test: its site, its words as bash, its label, the first of the words
+  ((${#FUNCNAME[@]} > _rt_level)) || _rt_label=
+  if declare -F -- "${4-}" >/dev/null; then      # tests of functions are in them
+    _rt_label=$3 _rt_level=${#FUNCNAME[@]}
     return
   fi
-  _rt_called=$((${#FUNCNAME[@]} + 1)):$_rt_command
-  if [[ $_rt_place == *s* || $_rt_handlers == *" $_rt_name "* ]]; then
-    local _rt_site=
-    _rt_ask_site
-    [[ ! $_rt_site ]] || return
-  fi
-  if [[ ! $_rt_pending ]]; then
-    case $_rt_place:$_rt_command in
-      *s*:* | *trap* | *:\$* | *:*=*\ \$* | *:builtin* | *:command* | *:source* | *:.* | *:eval*) ;;
-      *) _rt_remember ;;    # but for what may be a test the next time, or is to be looked at each time, as below
-    esac
-  elif [[ $_rt_place == *w* ]]; then
-    _rt_join
+  if [[ ! ${4-} || $_rt_builtins == *$'\n'"$4"$'\n'* ]]; then
+    _rt_itself "$1" "$3"
+  elif [[ $_rt_role == scout ]]; then
+    _rt_send test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$4"
+    (
+      exec >/dev/null 2>&1
+      trap - DEBUG
+      _rt_stand_in "$4" "$_rt_folder/ahead"
+      set -- "$2" "${_rt_arguments[@]}"
+      _rt_code=$1
+      shift
+      eval "$_rt_code"
+    )
+    _rt_skip=1
   else
-    _rt_ask look "$_rt_command"
+    local _rt_stub=
+    _rt_ask test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$4"
+    _rt_stand_in "$4" "$_rt_stub"
+    _rt_after=("$BASHPID" ran "$_rt_stub")
   fi
-  case ${_rt_name//[\"\'\\]/} in
-    *trap* | *=* | *\$* | builtin | command) _rt_trapped=1 ;;
-    export | declare | readonly | typeset) [[ $_rt_command == *=* ]] || _rt_known= ;;
-    source | .) _rt_scan_sourced ;;
-    exit | return) [[ ! $_rt_silent ]] || _rt_look_at_end ;;
-    eval) _rt_expect_lines ;;
-  esac
-  [[ ! $_rt_silent ]] || _rt_hear
 }
-_rt_scan_sourced() { # a file may be another than before, and one of functions alone does not tell of itself
-  _rt_files=() _rt_calm=() _rt_from=$PWD
-  [[ $_rt_command != *[\`\(]* ]] || return
-  _rt_expand
-  [[ ! -f ${_rt_said-} ]] || _rt_ask scan "$_rt_said" "$PWD"
+_rt_look() {     # a program that only looks: the scout runs it where somebody reads what it prints
+  [[ $_rt_role == scout && $BASHPID != "$_rt_shell" ]] || _rt_other "$@"
 }
-_rt_hear() {     # a command has a status of its own, but for heads of loops and the like, and calls of functions
-  case $_rt_name in
-    for | case | select | \(\(*) ;;
-    *) declare -F -- "$_rt_name" >/dev/null || _rt_silent= ;;
-  esac
-}
-_rt_look_at_end() {  # `exit $NAME` behind a test ends with the status before it where nothing is left of the word
-  [[ $_rt_command == *\$* && $_rt_command != *[\`\(]* ]] || return
-  _rt_expand
-  [[ ${_rt_said+set} ]] || {
-    _rt_join
-    _rt_ask ends "$_rt_line" "$_rt_command"
-  }
-}
-_rt_expect_lines() { # `eval` gives its text the lines of the file from its own on: no test of the file stands there
-  local _rt_n _rt_ends
-  _rt_calm=()
-  [[ $_rt_command != *[\`]* && $_rt_command != *'$('* ]] || return
-  _rt_expand
-  _rt_ends=${_rt_said[*]}
-  _rt_ends=${_rt_ends//[!$'\n']/}
-  for ((_rt_n = _rt_line + ${#_rt_ends}; _rt_n > _rt_line; _rt_n--)); do _rt_evaluated[$_rt_source:$_rt_n]=1; done
-}
-_rt_ask_site() {
-  local _rt_stack=() _rt_called_at _rt_caller _rt_n
-  for ((_rt_n = 0; _rt_n < ${#FUNCNAME[@]} - 1; _rt_n++)); do
-    [[ ${FUNCNAME[_rt_n]} != _rt_* ]] || continue
-    _rt_called_at=${BASH_LINENO[_rt_n]}
-    _rt_caller=${BASH_SOURCE[_rt_n + 1]:-main}
-    [[ ! ${_rt_evaluated[$_rt_caller:$_rt_called_at]-} ]] || _rt_called_at=0    # nobody knows what `eval` has there
-    _rt_stack+=("${FUNCNAME[_rt_n]} $_rt_called_at $_rt_caller")
-  done
-  _rt_ask site "$_rt_source" "$_rt_line" "$_rt_command" "${#_rt_stack[@]}" "${_rt_stack[@]}" "${_rt_arguments[@]}"
-}
-_rt_remember() { # this place and command need no question, as long as tests are pending or none are
-  _rt_calm[$_rt_pending:$_rt_source:$_rt_line:$_rt_command]=1
-}
-_rt_scan_home() { # scans the file that defines a function, which `declare -F` names
-  local _rt_home
-  ! _rt_home=$(shopt -s extdebug; builtin declare -F -- "$1") || _rt_ask scan "${_rt_home#* * }" "$_rt_from"
-}
-_rt_hand() {     # hands over the test whose words are in _rt_label, _rt_junit, _rt_mask, _rt_first
-  local _rt_why= _rt_reads= _rt_n _rt_home=$_rt_source
-  [[ $_rt_own != *$'\n'"$_rt_first"$'\n'* ]] || _rt_why='bash runs it itself'
-  declare -F -- "${_rt_calls[@]}" >/dev/null || _rt_why='its handler is not defined yet'
-  if [[ $_rt_flags == *u* && $_rt_words ]]; then    # bash says itself of what is not set
-    ( set -u -- "${_rt_arguments[@]}"; eval "builtin : $_rt_words" ) >/dev/null 2>&1 ||
-      _rt_why='it names what is not set'
+_rt_stand_in() { # lets bash find a stub in the place of a program
+  if [[ $1 == */* || $_rt_command == *PATH=* ]] || ! builtin hash -p "$2" "$1"; then
+    [[ $1 =~ ^[a-zA-Z0-9_./+@%:,-]+$ ]] || return
+    eval "function $1 () ( { trap - DEBUG; set +eux; } 2>/dev/null; exec '$2' \"\$@\" )"
   fi
-  [[ ! $! || ! $(builtin jobs -pr) ]] || _rt_why='the script has a job in the background'
-  [[ ${SHELLOPTS@a}${BASHOPTS@a} != *x* ]] || _rt_why='it exports its options'
-  if [[ /dev/fd/0 -ef /dev/fd/$_rt_stdin ]]; then
-    _rt_reads=own
-  elif [[ ! /dev/fd/0 -ef /dev/null ]]; then
-    _rt_reads=other
-  fi
-  [[ /dev/fd/1 -ef /dev/fd/$_rt_stream && /dev/fd/FD_ERR -ef /dev/fd/$_rt_stream ]] ||
-    _rt_why='its output is redirected'
-  [[ $PWD -ef . ]] || _rt_why='its folder is another now'
-  [[ ! $_rt_junit || $_rt_junit == /* ]] || _rt_junit=$PWD/$_rt_junit
-  # Something else may have run since. Definitions of functions are not told.
-  _rt_place="${#FUNCNAME[@]} $_rt_flags $_rt_level $_rt_definitions $_rt_source"
-  if [[ ! $_rt_again || $_rt_place != "$_rt_kept" ]]; then
-    _rt_keep >|"$_rt_folder/$((++_rt_count))" || _rt_why='its state cannot be kept'
-    _rt_kept=$_rt_place
-  fi
-  _rt_place=$_rt_flags${_rt_error:+R}
-  ! declare -F -- "$_rt_first" >/dev/null || _rt_place+=F
-  _rt_ask test "$_rt_folder/$_rt_count" "$_rt_why" "$_rt_place" "$_rt_reads" "$_rt_error" \
-    "$_rt_label" "" "$_rt_junit" "$_rt_first" "$_rt_mask" "$PWD" "${_rt_paths[@]}"
+  _rt_name=$1
 }
-_rt_keep() {     # bash that makes another shell like this one; behind `return`, what is as at the start of the script
-  local _rt_text _rt_same=
-  builtin printf 'cd -- %q || exit\nunset OLDPWD\n' "$PWD"
-  _rt_write_settings
-  if [[ $_rt_text == "$_rt_first_settings" ]]; then
-    _rt_same=$_rt_text
+_rt_take_away() {
+  unset -f -- "$_rt_name"
+  builtin hash -d -- "$_rt_name"
+  _rt_name=
+}
+_rt_tell() {     # how a command has ended
+  local _rt_text= IFS=' '
+  if ((${#_rt_after[@]} > 3)); then
+    declare -p "${_rt_after[@]:3}" >|"$_rt_folder/values"
+    IFS= builtin read -r -d '' _rt_text <"$_rt_folder/values"
+  fi
+  _rt_send "${_rt_after[1]}" "${_rt_after[2]}" "$_rt_piped" "$PWD" "$_rt_text"
+  _rt_after=()
+}
+"""
+# What only the one or the other does with a command that is no test.
+SHELL_HOOK = r"""
+_rt_other() {    # a command for which the scout waits: its number, the variables that it may set
+  [[ ! $_rt_scouted || $BASHPID != "$_rt_shell" ]] || _rt_after=("$BASHPID" past "$@")
+}
+_rt_itself() { _rt_after=("$BASHPID" ran "$1:$2"); }      # bash runs a test
+_rt_pass() { :; }
+_rt_trap='{ [[ $((_rt_piped = PIPESTATUS[-1])) && '
+"""
+SCOUT_HOOK = r"""
+_rt_other() {
+  if [[ $BASHPID != "$_rt_shell" ]]; then
+    _rt_ask lost "\`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line) in a subshell"
   else
-    builtin printf '%s' "$_rt_text"
-  fi
-  _rt_write_outer
-  if [[ $_rt_text == "$_rt_first_outer" ]]; then
-    _rt_same+=$_rt_text
-  else
-    builtin printf 'unset -v %s\n' "${_rt_outer[@]}"
-    builtin printf '%s' "$_rt_text"
-  fi
-  _rt_snapshot "${_rt_arguments[@]}"
-  for ((_rt_n = 0; _rt_n < _rt_level; _rt_n++)); do builtin printf 'PS4=${PS4:0:1}$PS4\n'; done
-  builtin printf 'set +vxeuaTE\n'
-  [[ $_rt_flags != *[aux]* ]] || builtin printf 'set -%s\n' "${_rt_flags//[!aux]/}"
-  builtin printf 'return\n%s# whole\n' "$_rt_same"
-}
-_rt_write_settings() {    # in _rt_text
-  { set +o; _rt_settings; } >|"$_rt_folder/settings"
-  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/settings"
-}
-_rt_write_outer() {       # in _rt_text: the variables that the script has got
-  _rt_text=
-  ((${#_rt_outer[@]})) || return
-  declare -p "${_rt_outer[@]}" >|"$_rt_folder/outer"
-  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/outer"
-}
-_rt_begin() {    # notes what a shell is like that a test starts from
-  local IFS=' ' _rt_name _rt_text
-  set -T
-  _rt_write_settings
-  set +T
-  _rt_first_settings=$_rt_text
-  _rt_snapshot >/dev/null
-  for _rt_name in "${_rt_variables[@]}"; do
-    case $_rt_name in PS4 | PWD | OLDPWD) continue ;; esac
-    [[ ${!_rt_name@a} != x ]] || _rt_outer+=("$_rt_name")
-  done
-  _rt_known=
-  _rt_write_outer
-  _rt_first_outer=$_rt_text
-}
-_rt_join() {     # waits until all tests have ended; the answer calls handlers
-  [[ $_rt_pending ]] || return
-  _rt_pending= _rt_kept=
-  local _rt_level=0 _rt_n
-  for _rt_n in "${FUNCNAME[@]}"; do
-    case $_rt_n in source|_rt_ask|_rt_hook) ((++_rt_level)) ;; esac      # each shows one level deeper
-  done
-  _rt_ask join "$_rt_level" "${_rt_source-}" "${_rt_line-0}" "${_rt_command-}"
-  _rt_calm=() _rt_ran=()
-}
-_rt_look() {     # whether a folder is there already; it is to be the same when all tests have ended
-  local _rt_fd=
-  if [[ ! ${CDPATH-} ]] && [ -d "$1" ] && exec {_rt_fd}<"$1"; then
-    [[ $1 == /* ]] || set -- "$PWD/$1"
-    _rt_looked+=("$1" "$_rt_fd")
-    _rt_ran+=("1:$_rt_source:$_rt_line:$_rt_command")
-  fi
-  [[ $_rt_fd && $_rt_fd -lt 140 ]] || _rt_join
-}
-_rt_look_again() {
-  local _rt_n _rt_fd
-  for ((_rt_n = 0; _rt_n < ${#_rt_looked[@]}; _rt_n += 2)); do
-    _rt_fd=${_rt_looked[_rt_n + 1]}
-    [[ ${_rt_looked[_rt_n]} -ef /dev/fd/$_rt_fd ]] ||
-      _rt_ask doubts ": a look at ${_rt_looked[_rt_n]}, which is another now, went ahead of a test"
-    exec {_rt_fd}<&-
-  done
-  _rt_looked=()
-}
-_rt_react() {    # to the tests that have failed, one after the other, as the runner says
-  local _rt_more=1 _rt_reacted=0 _rt_level=0 _rt_home= _rt_n
-  _rt_ran+=("${!_rt_calm[@]}")
-  _rt_keep >|"$_rt_folder/state"
-  while [[ $_rt_more ]]; do
-    _rt_more=
-    _rt_ask react "$_rt_folder/state" "$_rt_reacted" "${_rt_ran[@]}"
-    _rt_ran=()
-  done
-  _rt_trapped=1
-}
-_rt_return() { return "$1"; }
-_rt_exit() { builtin exit "$1"; }
-_rt_handle() {   # the status of a test, its handler, the options and the positional parameters at its place
-  local PS4=$'\1'$PS4 _rt_failed=$1 _rt_text=$2 _rt_set=${3//[!aux]/}
-  _rt_text="{ ${_rt_set:+set -$_rt_set; }_rt_return $1; } 2>/dev/null"$'\n'"{ $_rt_text"$'\n'
-  _rt_text+="{ _rt_reacted=\$?; set +aux; } 2>/dev/null; }"
-  shift 3
-  _rt_reacted=256    # it stays so where an error in an expansion ends the block
-  { eval "$_rt_text"; } 2>&FD_ERR
-}
-_rt_end() {
-  local _rt_status=$? _rt_flags=$- _rt_arguments=() _rt_n _rt_signal=
-  set +aeuvx
-  _rt_unskip
-  if [[ /dev/fd/1 -ef /dev/fd/$_rt_out || " ${FUNCNAME[@]} " == *" _rt_"@(hand|keep)" "* ]]; then
-    builtin printf %s ''        # a signal has ended it while our hook wrote a question or a file: first the rest of it
-    exec >&"$_rt_stream"
-  fi
-  if [[ $BASHPID == "$_rt_shell" ]]; then
-    for _rt_n in TERM INT HUP; do
-      trap -p "$_rt_n" >|"$_rt_folder/traps"           # a signal that comes sooner ends it: no fork before
-      [[ -s $_rt_folder/traps ]] || {                  # the rest of its EXIT trap is to run
-        trap "_rt_signal=$_rt_n" "$_rt_n"
-        _rt_heard+=("$_rt_n")
-      }
-    done
-    [[ -o posix ]] || declare -F exit >/dev/null || _rt_ours=1
-    [[ ! $_rt_ours ]] || exit() { _rt_leave "${1-$?}"; }
-    _rt_exit() { _rt_leave "$1"; }
-    _rt_join
-    [[ ! $_rt_signal ]] || _rt_leave $((128 + $(builtin kill -l "$_rt_signal")))
-    _rt_leave_as "$_rt_status"
-    _rt_over=1
-  fi
-  set "-${_rt_flags//[!aeuvx]/}$_rt_x"
-  return "$_rt_status"
-}
-_rt_leave() {    # ends a script that has come to its end already, which bash does without the rest of its EXIT trap
-  _rt_leave_as "$1"
-  case $_rt_farewell in    # the script's arguments are not here
-    *\$[0-9@*#]* | *\$\{[0-9@*]*) _rt_ask doubts ': the trap for EXIT went ahead of what ends the script' ;;
-  esac
-  eval "{ ${_rt_x:+set -x; }_rt_return $1; } 2>/dev/null"$'\n'"$_rt_farewell"
-  { exit "$1"; } 2>/dev/null
-}
-_rt_leave_as() { # an `exit` without a status has this one in its EXIT trap, in which bash would take that of our hook
-  _rt_left=$1
-  [[ ! $_rt_heard ]] || trap - "${_rt_heard[@]}"     # the EXIT trap may end the shell by a signal
-  _rt_heard=()
-  [[ ! $_rt_ours ]] || exit() { { builtin exit "${1-$_rt_left}"; } 2>/dev/null; }
-}
-_rt_read_trap() {     # the commands of a trap, from what `trap -p` says, in _rt_text; in POSIX mode it says `-` of none
-  eval "set -- ${1#trap -- }"
-  _rt_text=${1-}
-  [[ $_rt_text != - ]] || _rt_text=
-}
-_rt_keep_traps() {    # the end of the script waits too, and so does what a failure runs, whatever traps there are
-  local IFS=' ' _rt_text _rt_before _rt_frames
-  if [[ $_rt_trapped != up ]]; then
-    _rt_read_trap "$(trap -p EXIT)"
-    if [[ $_rt_text != *_rt_end* ]]; then
-      _rt_farewell=$_rt_text
-      trap -- "{ _rt_end && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null${_rt_text:+; $_rt_text}" EXIT
-    fi
-  fi
-  _rt_trapped=
-  _rt_frames=" ${FUNCNAME[*]:3}"
-  _rt_frames=${_rt_frames% main}
-  _rt_read_trap "$_rt_on_error"
-  if [[ ! $_rt_text && $_rt_flags != *E* && ${_rt_frames// source/} ]]; then
-    _rt_trapped=up     # a function does not see the trap of its caller
-  else
-    _rt_before='{ _rt_wait && :; } FD_FIN>&2 FD_ERR>&2 2>/dev/null; '
-    _rt_error=${_rt_text#"$_rt_before"}    # it may have been kept with ours, and set again
-    [[ ! $_rt_error ]] || trap -- "$_rt_before$_rt_error" ERR
+    _rt_ask wait "$1"
   fi
 }
-_rt_wait() {     # before the commands of a trap for ERR, which bash does not tell
-  local _rt_status=$? - _rt_flags=$- _rt_arguments=()
-  set +aeuvx
-  [[ $BASHPID != "$_rt_shell" ]] || _rt_join
-  return "$_rt_status"
+_rt_itself() { _rt_ask lost "\`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line), which bash runs itself"; }
+_rt_pass() { _rt_skip=1; }
+_rt_fail() {     # lets the command fail
+  local _rt_first=${_rt_command%%[$' \t\n']*}
+  eval "function $_rt_first () { return $1; }"
+  _rt_name=$_rt_first
 }
-_rt_begin 2>/dev/null
+_rt_trap='{ shopt -s extdebug; [[ '
+"""
+LAST_OF_HOOK = r"""
 if [[ ${_rt_bash_env+set} ]]; then
   export BASH_ENV=$_rt_bash_env
   . "$BASH_ENV"
 fi
-_rt_on_error= _rt_flags=$-
-_rt_keep_traps
-unset _rt_on_error _rt_flags
-_rt_trap='{ [[ ! $_rt_skipped && ${_rt_calm[$_rt_pending:${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} ]] ||'
-_rt_trap+=' if _rt_hook "$?" "$BASH_COMMAND" "$LINENO" "${_rt_trapped:+$(trap -p ERR)}" "$@" "$_"; then ! : "$_";'
-_rt_trap+=' elif [[ $_rt_over == alone ]]; then _rt_last=$_; set +T; : "$_rt_last"; fi; } FD_ERR>&2 2>/dev/null'
+_rt_trap+='! $_rt_name && ! ${_rt_after-} && ${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} == calm ]] ||'
+_rt_trap+=' if _rt_hook "$BASH_COMMAND" "$LINENO" "$@" "$_"; then ! : "$_";'
+_rt_trap+=' elif [[ $_rt_over ]]; then _rt_last=$_; trap - DEBUG; set +T; : "$_rt_last"; fi; } FD_ERR>&2 2>/dev/null'
 trap 'set -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
-# Says what a shell is like, before and after it calls a function. What programs and the like leave behind is left out.
-STATE_KEEPER = r"""
-{ set +o
-  trap
-  set +aeuvx
-  unset BASH_REMATCH COLUMNS LINES OLDPWD; hash -r
-  pwd
-  _rt_folder=${_rt_to%/*} _rt_exports=1 _rt_home=
-  _rt_settings
-  _rt_snapshot "$@"
-} >|"$_rt_to"
+# Takes the place of a program: tells of itself, and does what it is told.
+# Its descriptors, which `echo` and `read` redirect for themselves, are kept as 6, 7 and 8.
+STUB = """#!/bin/sh
+[ ! -e /dev/fd/0 ] || exec 6<&0
+[ ! -e /dev/fd/1 ] || exec 7>&1
+[ ! -e /dev/fd/2 ] || exec 8>&2
+exec 9<>"$0.fifo"
+echo "$0 $$" >"${0%/*}/stubs"
+read -r line <&9
+exec 6>&- 7>&- 8>&- 9>&-
+eval "$line"
 """
-OWN_LINES = rb"\{ (?:\[\[ ! \$_rt_skipped|_rt_end|_rt_wait).*?2>/dev/null(?:\n|; )"  # which `set -v` shows
+OWN_LINES = rb"\{ (?:\[\[ |shopt -s extdebug; ).*?2>/dev/null(?:\n|; )"  # which `set -v` shows
+# A variable as `declare -p` tells it: its attributes, its name, its value in bash's quotes.
+VARIABLE = (
+    rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
+)
 
 
-# The shell that runs a script, and what it prints.
+# The shell of a script, the scout, and what they ask.
 
 
 class Asked(NamedTuple):
-    """The shell of a script asks what to do, or has ended; it had printed `offset` bytes before.
+    """A shell asks what to do, a stub tells of itself, or the script has ended; that had printed `offset` bytes before.
 
-    The first word is the number of the question, empty where no answer is awaited.
+    The first words: the number of the question, empty where no answer is awaited, the path for the answer, and which
+    shell it is, `shell` or `scout`.
     """
 
     offset: int
@@ -9221,10 +8269,10 @@ class Asked(NamedTuple):
 
 
 class ScriptShell:
-    """The bash that runs a script, the log that keeps what it prints, and the pipes by which its hook asks.
+    """The bash that runs a script, the log that keeps what it prints, and the pipes by which both shells ask.
 
-    A pipe takes what it prints, so that it can say `echo >/dev/stderr`; it waits for each answer, so that we know
-    what it had printed before it asked.
+    A pipe takes what it prints, so that it can say `echo >/dev/stderr`; it waits where a test stands, so that we know
+    what it had printed before.
     """
 
     # Scripts use small numbers and round ones, bash those from 255 down.
@@ -9232,7 +8280,7 @@ class ScriptShell:
 
     size = 0
     status = EXIT_MACHINE  # the exit status
-    asked = ""  # the number of the question that waits for its answer
+    scout: Process | None = None
     # Why it did not start, or what it has printed or asked was not understood or kept.
     fault: Exception | None = None
 
@@ -9240,49 +8288,73 @@ class ScriptShell:
         self.job = job
         self.reaper = reaper
         self.post = post
+        self.folder = reaper.scratch.path()
+        os.mkdir(self.folder)
         self.process = Process(reaper)
         self.output, self.stream = os.pipe()
         self.questions, self.ask = os.pipe()
-        self.answers_end, self.answers = os.pipe()
         self.over, self.end = os.pipe()
         os.set_blocking(self.output, False)
+        os.mkfifo(self.path("stubs"))
+        self.stubs = os.open(self.path("stubs"), os.O_RDWR | os.O_NONBLOCK)
+        with open(self.path("stub"), "w") as file:
+            file.write(STUB)
+        os.chmod(self.path("stub"), 0o755)
 
-    def start(self, text: str, start: str) -> None:
-        """Start it, with some bash before the hook; `text` is the script's. Raises OSError."""
+    def path(self, name: str) -> str:
+        """A name in the folder of the stubs."""
+        return os.path.join(self.folder, name)
+
+    def start(self, text: str, has_scout: bool) -> None:
+        """Start the shells; `text` is the script's. Raises OSError."""
         self.kept = fresh_file(self.job.log)
         found = re.findall(r"\b(\d+)[<>]|(?:[<>]&|\bflock(?: -\w+)* |/fd/|-u ?)(\d+)", text)
         used = set(chain.from_iterable(found))
-        numbers = [number for number in self.OWN_FDS if str(number) not in used]
-        own = {"in": self.answers_end, "out": self.ask, "stream": self.stream, "stdin": 0}
-        if sys.stdin is None:
-            own["stdin"] = self.stream
-        own = {
-            name: fcntl.fcntl(descriptor, fcntl.F_DUPFD, number)
-            for number, (name, descriptor) in zip(numbers, own.items())
-        }
-        first = "unset BASH_ENV\n"
-        if "BASH_ENV" in os.environ:
-            first += f"_rt_bash_env={shlex.quote(os.environ['BASH_ENV'])}\n"
-        first += "".join(f"_rt_{name}={descriptor}\n" for name, descriptor in own.items())
-        hook = SNAPSHOT + HOOK
-        for name in ("FD_FIN", "FD_ERR"):
-            hook = hook.replace(name, str(numbers.pop()))
-        path = self.reaper.scratch.write(first + start + hook)
-        environment = {**(self.job.environment or {}), b"BASH_ENV": path.encode()}
-        job = self.job._replace(environment=environment)
-        threading.Thread(target=self.run, args=(job, own.values()), daemon=True).start()
+        self.numbers = [number for number in self.OWN_FDS if str(number) not in used]
+        asking = fcntl.fcntl(self.ask, fcntl.F_DUPFD, self.numbers.pop(0))
+        words = {"out": asking, "in": self.numbers.pop(0), "folder": self.folder}
+        words["mkfifo"] = find_program("mkfifo") or "mkfifo"
+        words["scouted"] = "1" * has_scout
+        stream = os.dup(self.stream)  # ours stays open, so that poll rests
+        jobs = [(self.process, self.job_of("shell", words), stream)]
+        if has_scout:
+            self.scout = Process(self.reaper)
+            self.new_stub("ahead")
+            scout = self.job_of("scout", words)._replace(stdin=subprocess.DEVNULL)
+            jobs.append((self.scout, scout, os.open(os.devnull, os.O_RDWR)))
+        threading.Thread(target=self.run, args=(jobs, asking), daemon=True).start()
         threading.Thread(target=self.listen, daemon=True).start()
 
-    def run(self, job: Job, own: Iterable[int]) -> None:
-        """Run the script until all that it has started has ended. Children of the main thread would be orphans."""
+    def job_of(self, role: str, words: Mapping[str, Any]) -> Job:
+        """The job of one of the shells, with its hook."""
+        reply = self.path(role)
+        os.mkfifo(reply)
+        own = {**words, "role": role, "reply": reply}
+        first = "unset BASH_ENV\n"
+        if "BASH_ENV" in os.environ:
+            own["bash_env"] = os.environ["BASH_ENV"]
+        first += "".join(f"_rt_{name}={shlex.quote(str(word))}\n" for name, word in own.items())
+        hook = HOOK + {"shell": SHELL_HOOK, "scout": SCOUT_HOOK}[role] + LAST_OF_HOOK
+        hook = hook.replace("FD_ERR", str(self.numbers[-1]))
+        path = self.reaper.scratch.write(first + hook)
+        environment = {**(self.job.environment or {}), b"BASH_ENV": path.encode()}
+        return self.job._replace(environment=environment)
+
+    def run(self, jobs: Sequence[Tuple[Process, Job, int]], asking: int) -> None:
+        """Run the shells until all that they have started has ended. Children of the main thread would be orphans."""
         try:
-            self.process.spawn(job, os.dup(self.stream))  # ours stays open, so that poll rests
-            for descriptor in (*own, self.answers_end):
-                os.close(descriptor)
+            for process, job, output in jobs:
+                process.spawn(job, output)
+            os.close(asking)
             self.process.wait()
-            if self.reaper.has_orphans():
-                self.process.sweep()
-            self.status = self.process.close()
+            for process, _, _ in reversed(jobs):
+                if process is self.scout:
+                    process.signal(signal.SIGKILL)
+                    process.wait()
+                if self.reaper.has_orphans():
+                    process.sweep()
+                status = process.close()
+            self.status = status
         except OSError as error:
             self.fault = error
         finally:
@@ -9297,8 +8369,8 @@ class ScriptShell:
         from select import poll as new_poll
 
         poll = new_poll()
-        for descriptor in (self.output, self.questions, self.over):
-            poll.register(descriptor)
+        for descriptor in (self.output, self.questions, self.stubs, self.over):
+            poll.register(descriptor, 1)  # POLLIN
         asked = b""
         is_over = False
         while not is_over:
@@ -9307,12 +8379,14 @@ class ScriptShell:
             try:
                 self.keep()
                 if self.questions in events:
-                    asked += os.read(self.questions, COPY_BYTES)
-                    asked = self.post_whole(asked)
+                    asked = self.post_whole(asked + os.read(self.questions, COPY_BYTES))
+                if self.stubs in events:
+                    for line in to_text(os.read(self.stubs, PAGE_BYTES)).splitlines():
+                        self.post(Asked(self.size, ["", "", "", "stub", *line.split(" ")]))
             except (OSError, ValueError) as error:  # the script has written what is no question
                 self.fault = error
                 self.signal(signal.SIGKILL)
-        self.post(Asked(self.size, ["", "end"]))
+        self.post(Asked(self.size, ["", "", "", "end"]))
 
     def post_whole(self, asked: bytes) -> bytes:
         """Post the questions that have come whole; returns the rest."""
@@ -9334,541 +8408,186 @@ class ScriptShell:
                     data = data[written:]
                     self.size += written
 
-    def answer(self, code: str) -> None:
-        """Let the shell do what it has asked for."""
-        data = to_bytes(f"{self.asked} {code}\0")
-        with suppress(OSError):  # it has been killed
-            while data:
-                data = data[os.write(self.answers, data) :]
+    def new_stub(self, name: str) -> str:
+        """The path of a new stub."""
+        path = self.path(name)
+        os.mkfifo(f"{path}.fifo")
+        os.symlink("stub", path)
+        return path
 
-
-class ScriptTrace:
-    """What a script prints: as it comes while none of its tests runs, else at its place among their output."""
-
-    source = os.devnull  # the script's log, by descriptor: its name may go
-    shown = 0  # offset
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.trace = console.trace
-
-    def show(self, end: float = math.inf) -> None:
-        """Show more of what the script has printed."""
+    def tell(self, path: str, line: str) -> None:
+        """Write to a shell or a stub, which holds the other end open; it may have been killed."""
         with suppress(OSError):
-            shown = self.trace.copy(self.source, self.shown, end)
-            self.shown = max(self.shown, shown)
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            os.set_blocking(descriptor, True)
+            with open(descriptor, "wb") as file:
+                file.write(to_bytes(line))
 
-    def show_test(self, result: Result, offset: int, start: int, end: int, shift: int) -> None:
-        """Show a test at its offset in what the script prints, then what its handler has printed there.
-
-        `set -x` shows the handler by `shift` deeper than it is.
-        """
-        self.show(offset)
-        if self.console.shows(result) and self.console.has_markers:
-            with suppress(OSError):
-                self.trace.copy(self.console.record.log_path(result.test))
-        with suppress(OSError), open(self.source, "rb") as file:
-            file.seek(start)
-            self.trace.write(unshifted(file.read(end - start), shift))
+    def end_scout(self) -> None:
+        if self.scout:
+            self.scout.signal(signal.SIGKILL)
 
 
-# What may run ahead, and whether it has seen what it should not.
+# A test as its stub shows it.
 
 
-class Place(NamedTuple):
-    """Where bash has come to a test."""
+class Call(NamedTuple):
+    """A test to which a shell has come: where it stands."""
 
-    site: Site
-    line: str
-    command: str  # as bash has it
-    frames: Sequence[Frame]  # the calls in which it stands, the innermost first
-    level: int  # how many files have been sourced from one another
-    callers: Sequence[Call]  # what may have called the functions in which it stands
-    arguments: Sequence[str]  # of the function in which it stands
-    followers: Collection[str]  # the names of what bash may come to behind it
+    site: int
+    file: str
+    line: int
+    label: str
+    first: str  # its first word, as bash has it
 
 
-class State(NamedTuple):
-    """What bash says of itself there. A field that says yes is not empty."""
+class Program(NamedTuple):
+    """What a program has got from its shell."""
 
-    snapshot: str  # path of bash that makes another shell like the script's
-    obstacle: str  # why it cannot be handed over
-    flags: str  # the shell's options
-    reads: str  # its standard input: `own` if it is the script's, `other`, or nothing
-    error: str  # the commands of its trap for ERR
+    words: Words
+    path: str
+    environment: Mapping[bytes, bytes]
+    directory: str
+    umask: str
+
+    @property
+    def key(self) -> str:
+        """What two runs of a program have in common that do the same."""
+        own = (b"_", b"SHLVL", b"OLDPWD")
+        pairs = sorted(b"=".join(pair) for pair in self.environment.items() if pair[0] not in own)
+        return key_of([*self.words, self.directory, self.umask, to_text(b"\0".join(pairs))])
 
 
-class Handed(NamedTuple):
-    """A test that the shell of a script has handed over."""
+def read_program(pid: str, first: str) -> Program:
+    """The program for which a stub stands, as /proc shows the stub. Raises OSError if that has gone."""
+    if not read_proc(f"{pid}/cmdline"):
+        raise OSError(errno.ESRCH, "a stub has gone")
+    words = (first, *map(to_text, read_proc(f"{pid}/cmdline").split(b"\0")[2:-1]))
+    items = read_proc(f"{pid}/environ").split(b"\0")
+    environment = dict(item.partition(b"=")[::2] for item in items if item)
+    directory = os.readlink(f"/proc/{pid}/cwd")
+    search = to_text(environment.get(b"PATH", os.defpath.encode()))
+    places = (os.path.join(directory, each) for each in search.split(":"))
+    path = os.path.join(directory, first)
+    if "/" not in first:
+        path = shutil.which(first, path=":".join(places)) or first
+    environment[b"_"] = to_bytes(path)
+    umask = re.search(rb"\nUmask:\s*(\d+)", read_proc(f"{pid}/status"))
+    return Program(words, path, environment, directory, to_text(umask.group(1)) if umask else "")
+
+
+class Found(NamedTuple):
+    """A test that a shell has come to."""
 
     test: Test
-    offset: int  # what the script had printed before
-    place: Place
-    said: State
-    reaction: str  # bash: what the script does where it fails
-    handler: Handler  # what that is like
+    names: FrozenSet[str]  # files that no other test is to have at the same time
 
 
-Settings = Mapping[str, str]  # the state of a shell: by name, bash that sets it
+class Other(NamedTuple):
+    """A command that is no test, and for whose end in the shell the scout waits."""
 
-
-class Reaction(NamedTuple):
-    """What the script does about a failure, while it does."""
-
-    handed: Handed
-    status: int  # of the test
-    now: Settings  # the state of its shell, which has run ahead
-    then: Settings  # the state in which it reacts
-    borrowed: Collection[str]  # what has been changed back for it
-
-
-# A variable in a snapshot, with its value in bash's quotes.
-VARIABLE = (
-    rf"""declare -\S+ ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
-)
-# The end of a script with the status of a test. `set -x` does not show it; it does what the EXIT trap does.
-RETURN = '{ _rt_return "$_rt_failed"; } 2>/dev/null'  # in the place of a test
-END = '{ _rt_x=${-//[!x]/}; set +x; } 2>/dev/null; _rt_exit "$_rt_failed"'
-# Nobody looks at what these were: bash sets them by itself.
-OWN_LIFE = names_in("LINES COLUMNS BASH_EXECUTION_STRING PWD OLDPWD") | {
-    " arguments",
-    " set errtrace",
-    " set functrace",
-    " shopt extdebug",
-}
-# What is not as it was in the state in which a handler runs.
-NOT_KEPT = names_in("OLDPWD DIRSTACK") | {reader.variable for reader in READERS}
-INDIRECT = rf"\$\{{!{NAME}\}}|(?:declare|local|typeset) -\w*n"  # names that stand in variables
-
-
-def read_state(path: str) -> Settings:
-    """The state of a shell, from its snapshot: by name, bash that sets it.
-
-    Names that begin with a blank are not those of variables: ` cd`, ` umask`, ` shopt X`, ` set X`, ` functions` and
-    ` arguments`. Raises OSError or ValueError.
-    """
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        text = file.read()
-    state = {}
-    for found in re.finditer(rf"{VARIABLE}|([^\n]*)\n", text):
-        variable, value, line = found.groups()
-        if variable:
-            if value or not found.group().startswith("declare -- "):
-                state[variable] = found.group()[:-1]  # else it is as good as unset
-            continue
-        setting = re.match(r"(cd|umask)\b|(shopt) -[su] (\w+)|(set) [-+]o (\w+)", line)
-        if setting:
-            name = " ".join(["", *filter(None, setting.groups())])
-            state[name] = line.replace(" || exit", "")  # a test's; the script goes on
-        elif line.startswith("_rt_late="):
-            state[" functions"] = line
-        elif line.startswith("set --"):
-            state[" arguments"] = line[len("set --") :]
-        elif not re.match(r"unset\b|ulimit -|PS4=|set [-+]|return$|# whole$|$", line):
-            raise ValueError(f"no snapshot: {line!r}")  # perhaps by a trap, in the midst of it
-    if not text.endswith("\n# whole\n"):
-        raise ValueError("no whole snapshot")
-    return state
-
-
-# Of a test: those that follow each other have the same one.
-kept_state = functools.lru_cache(maxsize=1)(read_state)
-
-
-def different(state: Settings, other: Settings) -> Set[str]:
-    """The names that are not the same in two states."""
-    return {name for name, _ in state.items() ^ other.items()} - OWN_LIFE
-
-
-def mixed(state: Settings, other: Settings, names: Container[str]) -> Settings:
-    """A state with these names as in another one."""
-    kept = {name: text for name, text in state.items() if name not in names}
-    taken = {name: text for name, text in other.items() if name in names}
-    return {**kept, **taken}
-
-
-def with_attribute(letter: str, names: Iterable[str], *states: Settings) -> Set[str]:
-    """Those of these variables that have an attribute of `declare` in any of these states."""
-    return {
-        name
-        for name in names
-        for state in states
-        if re.match(rf"declare -\w*{letter}", state.get(name, ""))
-    }
-
-
-def named_by(names: AbstractSet[str], values: Iterable[Tuple[str, str]]) -> Set[str]:
-    """The variables of these, with their values, whose values name any of these names."""
-    return {name for name, value in values if not names.isdisjoint(re.findall(NAME, value))}
-
-
-def exported_by(site: Site, handler: Handler, said: State) -> AbstractSet[str]:
-    """The variables that a handler changes, or sets where its test passes, and that programs get."""
-    exports = "a" in said.flags or is_in(r"^(?:export|declare|typeset)\b", walk(site.nodes))
-    if site.rest and site.rest.always and exports:
-        return handler.changes
-    return with_attribute("x", handler.changes, kept_state(said.snapshot))
+    told: str  # what it is, and where
+    is_native: bool = False  # the scout runs it too
+    is_open: bool = False  # only bash knows what it changes
+    can_fail: bool = False  # the scout can let it fail
 
 
 class Script:
-    """All that has been read of a script and of what it sources."""
-
-    asks_at_end = False  # one of them may ask where the script ended, or for "$1"
+    """What has been read of a script's files, and what each of its commands is to the two shells."""
 
     def __init__(self, tells: Tells) -> None:
         self.tells = tells
-        self.files: Dict[str, ScriptFile] = {}  # by name, as bash knows them
-        self.functions: Dict[str, List[Node]] = {}  # of all files
-        # Names for whose files, if they are functions, bash has been asked.
-        self.sought: Set[str] = set()
-        self.changes: Set[str] = set()  # variables that handlers change
-        self.patterns: Set[str] = set()  # variables that may stand for what files there are
-        self.farewells: List[Node] = []  # commands of traps for EXIT
-        self.locals: Set[str] = set()  # variables that functions have for themselves
-        # Commands may have other names than the files say: by aliases, or what `eval` makes.
-        # A file that bash reads before the script may define some.
-        self.is_wild = self.heeds_aliases = "BASH_ENV" in os.environ
+        self.files: Dict[str, ScriptFile] = {}
+        self.commands: List[Other] = []  # by number, those for which the scout waits
 
-    @property
-    def has_aliases(self) -> bool:
-        """Whether a word that stands for a command may be another to bash."""
-        return self.is_wild and self.heeds_aliases
+    def read(self, name: str, text: str) -> ScriptFile:
+        """Read one of its files."""
+        self.files[name] = ScriptFile(name, text, self.tells)
+        return self.files[name]
 
-    def read(self, source: str, text: str) -> ScriptFile:
-        """Read a file of the script, and others again whose loops go through what its handlers change."""
-        values = re.findall(NAMED_VALUE, text)
-        globs = re.findall(NAMED_VALUE, re.sub(r"\$\{\w+[^-:=+\w][^}]*\}|\$[?*]", "", text))
-        self.patterns.update(name for name, value in globs if re.search(r"[*?[]", value))
-        self.patterns |= named_by(self.patterns, values)
-        file = self.files[source] = ScriptFile(
-            source, text, self.tells, self.changes | self.patterns
+    def called(self) -> FrozenSet[str]:
+        """First words of tests: some may be functions."""
+        return frozenset().union(*(file.called for file in self.files.values()))
+
+    def kind(self, file: ScriptFile, line: int, text: str, functions: Collection[str]) -> str:
+        """What a command is: `calm`, or bash for each time that it comes."""
+        nodes = Reader(text).nodes
+        if len(nodes) != 1 or nodes[0].kind:  # the head of a loop
+            return "calm"
+        node = nodes[0]
+        words = words_of(node)
+        site = file.find(line, words)
+        is_wild = re.search(SUBSTITUTION + r"|\+\+|--\$|:?=", head_of(node).split(" ")[0])
+        may_be = self.tells.looks is not None or not self.called().isdisjoint(functions)
+        if site >= 0 and not is_wild:
+            return self.test_code(node, site, file.sites[site].label)
+        if may_be and node.words and not is_wild:
+            if not ARGUMENTS.isdisjoint(words) or "$" in words_of(node)[len(node.assigned)]:
+                plain = " ".join(token.text for token in node.words)
+                if not re.search(SUBSTITUTION, plain):
+                    return f"_rt_each {plain}"
+            elif self.tells.looks_like_test(head_of(node)):
+                label = expandable(head_of(node), is_command=True)
+                return self.test_code(node, -1, label)
+        return self.other_code(file, line, node, text)
+
+    def test_code(self, node: Node, site: int, label: str) -> str:
+        """Bash for a command that is a test."""
+        words = " ".join(token.text for token in (*node.assigned, *node.words))
+        return f"_rt_test {site} {shlex.quote(words)} {label} {node.words[0].text}"
+
+    def other_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
+        """Bash for a command that is none: what the scout does about it."""
+        names = [re.split(r"\+?=|\[", token.text)[0] for token in node.assigned]
+        if node.name in SETS:
+            names += [re.split(r"\+?=|\[", token.text)[0] for token in node.words[1:]]
+        names = [name for name in names if re.fullmatch(NAME, name)]
+        writes = any(
+            not re.match(r"[012]-?$|-$|/dev/(?:null|stdout|stderr)$", target.text)
+            for target in node.redirects[1::2]
         )
-        for name, definitions in file.functions.items():
-            self.functions.setdefault(name, []).extend(definitions)
-        commands = [call.node for calls in file.calls.values() for call in calls]
-        self.locals.update(*map(locals_of, commands))
-        for node in commands:
-            if "$" in node.name:
-                self.locals.update(re.findall(rf"({NAME})=", node.text))
-            if node.name == "trap" and len(node.words) > 2:
-                nodes = Reader(unquoted(node.words[1].text)).nodes
-                self.changes |= read_handler(nodes, self.functions).changes
-                if re.search(r"\s(?:EXIT|0)\b", node.text):
-                    self.farewells += nodes
-        self.is_wild |= any(map(is_wild, commands))
-        self.is_wild |= is_in("(?i)(?<!expand_)alias", commands)
-        self.heeds_aliases |= bool(re.search("expand_aliases|posix", text))
-        reached = reached_by(self.farewells, self.functions)
-        asks_itself = is_in(r"LINENO|\$\{?[1-9@*#]", self.farewells)
-        self.asks_at_end = asks_itself or is_in(WHERE, reached)
-        for each in self.files.values():
-            for site, _ in each.found:
-                self.changes |= read_handler(site.nodes, self.functions).changes
-        self.changes |= named_by(self.changes, values)
-        changes = self.changes | self.patterns
-        for name, each in self.files.items():
-            if not each.heads.isdisjoint(changes - each.changes):
-                self.files[name] = ScriptFile(name, each.text, self.tells, changes)
-        return self.files[source]
-
-    def tables(self) -> str:
-        """What the hook has to know of the lines of all files, as bash."""
-        tables = "_rt_places=()\n"
-        for number, file in enumerate(self.files.values(), 1):
-            tables += f"_rt_files[{shlex.quote(file.name)}]={number}\n"
-            tables += "".join(f"_rt_places[{number}:{line}]+=s\n" for line in file.sites)
-            tables += "".join(f"_rt_places[{number}:{line}]+=w\n" for line in file.waits)
-        return tables
-
-    def look(self, command: str) -> str:
-        """What bash does before a command while tests are pending: it waits for them, or goes on."""
-        for node in Reader(command).nodes:
-            if any(node.name in file.unseen for file in self.files.values()):
-                break
-            calm = set(self.functions)
-            if re.match(self.tells.calm, node.name):
-                calm.add(node.name)
-            there = re.fullmatch(IS_THERE, node.text)
-            if there:
-                word = there.group(1)
-                # `[[` does not split words.
-                if node.name == "[[":
-                    word = f'"{word}"'
-                node = Reader(f"echo {word}").nodes[0]
-            loose = re.findall(rf"{NAME}\b(?!\+?=)", without_double_quotes(command))
-            if not is_calm(node, self.changes | self.patterns.intersection(loose), calm):
-                break
-            if node.name in self.functions:
-                return f"if declare -F -- {node.name} >/dev/null; then _rt_remember; else _rt_join; fi"
-            if there:
-                return f"_rt_look {word}"
-            if node.name in ("cd", "pushd", "popd"):
-                return (
-                    '( [[ ! ${CDPATH-} ]] && eval "$_rt_command" ) >/dev/null || _rt_join; '
-                    '_rt_ran+=("1:$_rt_source:$_rt_line:$_rt_command")'
-                )
-            return "_rt_remember"
-        return "_rt_join"
-
-    def unread_function(self, place: Place) -> str:
-        """What may be a function that bash comes to here, and whose file is yet to be looked for; each is only once.
-
-        The trap does not see a file that has nothing but functions.
-        """
-        handlers = [node.name for node in walk(place.site.nodes)]
-        for name in (place.site.test.first, *place.followers, *handlers):
-            is_known = name in self.functions or name in self.sought
-            if not is_known and re.fullmatch(r"[\w-]+", name):
-                self.sought.add(name)
-                return name
-        return ""
-
-    def reach(self, text: str, state: Settings, calls: bool = True) -> Set[str]:
-        """The names in some bash, in the functions that it `calls`, and in the values of its variables."""
-        waiting = [text]
-        reached: Set[str] = set()
-        for each in waiting:  # it grows
-            # A function may be named as no variable can be.
-            words = re.findall(r"[\w.:+@%!,-]+", each)
-            new = {*re.findall(NAME, each), *words} - reached
-            reached |= new
-            for name in new:
-                bodies = [node.text for node in self.functions.get(name, ())]
-                waiting += bodies * calls
-                waiting.append(state.get(name, "").partition("=")[2])
-        return reached
-
-    def mentions(self, pattern: str) -> bool:
-        """Whether there is a pattern in any file."""
-        return is_in(pattern, self.files.values())
-
-    def only_looks(self, name: str) -> bool:
-        """Whether this is a function that starts no program, so that it is no test, whatever it is called."""
-        call = Reader(name).nodes
-        return name in self.functions and not read_handler(call, self.functions).urgent
-
-    def urgent(self, handler: Handler) -> str:
-        """What a handler calls that cannot be put off, in words: calm programs can."""
-        names = [name for name in handler.urgent if not re.match(self.tells.calm, name)]
-        return " ".join(sorted(names))
-
-    def has_tests(self, name: str) -> bool:
-        """Whether a function has tests that can be handed over one by one, which is better than all at once."""
-        found = chain.from_iterable(file.found for file in self.files.values())
-        own = [site for site, why in found if site.function == name and not why]
-        if len(own) != 1:
-            return len(own) > 1
-        handler = read_handler(own[0].nodes, self.functions)
-        if own[0].handler and not handler.changes:  # it hides failures
-            return True
-        return not read_handler(self.functions[name], self.functions).is_test
-
-    def may_be_gone(self, function: str, changes: AbstractSet[str]) -> List[str]:
-        """Local variables among these that may be gone when a failure in a function is known.
-
-        Not those that a command at its end names, before which bash waits for tests.
-        """
-        if not function:
-            return []
-        own = changes & self.locals
-        if any("$" in name for name in self.locals):
-            own = set(changes)
-        body: Nodes = self.functions[function]
-        while len(body) == 1 and body[0].kind in ("function", "{"):
-            body = body[0].parts()
-        asked: Set[str] = set()
-        for statement in reversed(statements_of(body)):
-            every = list(walk(statement))
-            if any(map(self.tells.is_test, every)):
-                break
-            if any(node.name in LEAVES for node in every):
-                asked.clear()  # bash may not come to what is behind it
-            if statement[0].kind in ("", "if"):
-                first = [node.text for node in first_commands(statement[:1]) if not node.kind]
-                asked.update(re.findall(NAME, " ".join(first)))
-        return sorted(own - asked)
-
-    def calls_of(self, frame: Frame) -> Sequence[Call]:
-        """The commands that may have called a function or sourced a file; if none is found, one that may be any."""
-        file = self.files.get(frame.source)
-        on_line = file.calls.get(int(frame.line), []) if file else []
-        names = (frame.name, ".")  # which is `source`
-        found = [call for call in on_line if call.node.name in names or "$" in call.node.name]
-        if not found or any(is_wild(call.node) for call in on_line):
-            return [UNKNOWN]
-        return found
-
-    def comes_behind(self, site: Site, callers: Iterable[Sequence[Call]]) -> Set[str]:
-        """The names of what bash may come to behind a test, also behind its function and at the beginning of others."""
-        names = set()
-        ways = [{name for call in calls for name in call.followers} for calls in callers]
-        for followers in (site.followers, *ways, {LOOKS}):
-            names |= followers
-            if LAST not in followers:
-                break
-        waiting = list(names)
-        for name in waiting:  # it grows
-            found = names_within(self.functions.get(name, ())) - names
-            names |= found
-            waiting += found
-        return names
-
-    def is_watched(self, followers: Iterable[str], flags: str) -> bool:
-        """Whether something may look at a status in a shell with these options (`$-`), by what comes behind it."""
-        for name in followers:
-            if name == LAST and re.search("[eER]", flags):
-                return True
-            if re.match(r"(?:eval|source|command|builtin|\.)$|.*\$", name):
-                return True
-            if name == COMPUTES and self.mentions(STATUS_BY_VALUE):
-                return True
-            known = STATE_WORDS | MAY_BE_PUT_OFF | self.functions.keys() | {LAST}
-            if self.is_wild and name not in known and not find_program(name):
-                return True
-        return False
-
-
-class Certainty:
-    """Looks whether anything that has gone ahead of a failure can have seen what the script did about it."""
-
-    reaction: Reaction | None = None
-    # Since the script last waited, known when it waits:
-    reacted: Set[str]  # what reactions have changed
-    ran: List[str]  # `file:line:command`, what the script has gone through
-    seen: Set[str]  # the names that any of that may have looked at
-    is_indirect: bool  # it may have looked at others too
-
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.doubts: List[str] = []  # what has gone ahead of a failure, and might have seen it
-        # The same where it is less likely; it counts only where the script ends with 0.
-        self.fears: List[str] = []
-
-    def wait(self, ran: Sequence[str], handed: Sequence[Handed], state: Settings) -> None:
-        """The script waits, has run these commands since it waited before, and has handed these tests over."""
-        self.ran = [command[2:] for command in ran if command.startswith("1:")]
-        self.reacted = set()
-        bodies = [each.place.site.test.body for each in handed[1:]]
-        text = "\n".join([*self.ran, *bodies])
-        self.seen = self.script.reach(text, state)
-        self.is_indirect = re.search(INDIRECT, text) is not None
-
-    def begin(self, handed: Handed, now: Settings, status: int) -> str:
-        """Bash that reacts to a failure in the state that the shell had when it handed the test over.
-
-        Variables that have changed since stand behind local ones meanwhile.
-        """
-        base = kept_state(handed.said.snapshot)
-        borrowed = different(base, now) - self.reacted - {" functions"}
-        read_only = with_attribute("r", borrowed, now)
-        locked = read_only & self.script.reach(handed.reaction, base)
-        borrowed -= read_only - locked
-        then = mixed(now, base, borrowed)
-        self.reaction = Reaction(handed, status, now, then, borrowed)
-        lines = []
-        for name in sorted(borrowed):
-            line = base.get(name, f"local {name} && unset -v {name}")
-            if name in locked:  # that of a function can be hidden, a global one cannot
-                doubt = f":{handed.place.line}: `readonly {name}` went ahead of a failure"
-                line = f"{{ {line}; }} 2>/dev/null || _rt_ask doubts {shlex.quote(doubt)}"
-            lines.append(line)
-        place = f"{handed.said.flags or '-'}{base[' arguments']}"
-        lines += [
-            f"local _rt_what={shlex.quote(handed.place.command)}",
-            f"_rt_handle {status} {shlex.quote(handed.reaction)} {place}",
-            '_rt_keep >|"$_rt_folder/state"',
-            *(now[name] for name in sorted(borrowed) if name.startswith(" ")),
-            "_rt_more=1",
-        ]
-        return "\n".join(lines)
-
-    def end(self, after: Settings, status: int, handed: Sequence[Handed]) -> Settings:
-        """What a reaction has changed; returns the state of the shell without what was borrowed for it."""
-        assert self.reaction
-        own, failure, now, then, borrowed = self.reaction
-        self.reaction = None
-        later = handed[handed.index(own) + 1 :]
-        changed = different(then, after)
-        self.reacted |= changed
-        exported = with_attribute("x", changed, then, after)
-        seen = self.who_has_seen(changed, later, after, exported)
-        if any(name in borrowed or name.startswith(" set ") for name in changed):
-            seen.append(f"{own.test.where}:the script")
-        self.doubt(own, seen, status)
-        if failure and (own.handler.reads or own.handler.writes):
-            ahead = [f"{each.test.where}:{each.place.command}" for each in later] + self.ran
-            self.fears += [ahead_of(text, own.test) for text in ahead[:1]]
-        return mixed(after, now, borrowed)
-
-    def who_has_seen(
-        self,
-        changed: Set[str],
-        later: Sequence[Handed],
-        state: Settings,
-        exported: Set[str],
-    ) -> List[str]:
-        """What has run ahead, `file:line:command`, and may have looked at what has changed.
-
-        A program may look at all that is exported.
-        """
-        of_shell = any(name.startswith(" ") for name in changed)
-        is_open = self.is_indirect or of_shell or exported
-        if not changed or (self.seen.isdisjoint(changed) and not is_open):
-            return []
-        bodies = (f"{each.test.where}:{each.place.site.test.body}" for each in later)
-        tests = dict.fromkeys(bodies)  # in their order
-        seen = []
-        for text in [*self.ran, *tests]:
-            command = text.split(":", 2)[2]
-            # If its first word is a function, what that runs is told by itself.
-            called = command.split(" ")[0] * (text not in tests)
-            names = self.script.reach(command, state, not called)
-            is_program = not called or re.match(self.script.tells.calm, called)
-            is_wide = (exported and is_program) or (
-                of_shell and called not in self.script.functions
-            )
-            if is_wide or re.search(INDIRECT, command) or not names.isdisjoint(changed):
-                seen.append(text)
-        return seen
-
-    def doubt(self, handed: Handed, seen: List[str], status: int) -> None:
-        """Note the first of what has seen too much, or that something has looked at the status of a reaction."""
-        site = handed.place.site
-        flags = handed.said.flags
-        is_watched = False
-        if status and site.handler:
-            ends = not site.rest and re.search("[eR]", flags) is not None
-            is_watched = ends or self.script.is_watched(handed.place.followers, flags)
-        if status > 255 or is_watched:
-            seen.append(f"{handed.test.where}:what looks at the status of its handler")
-        self.doubts += [ahead_of(text, handed.test) for text in seen[:1]]
-
-
-def ahead_of(text: str, test: Test) -> str:
-    """What has gone ahead of the failure of a test, from `file:line:command`."""
-    file, line, command = text.split(":", 2)
-    return f"{file}:{line}: `{command.strip()}` went ahead of the failure of {test.label} ({test.where})"
-
-
-# The run of a script.
+        is_own = re.search(f"{SUBSTITUTION}|{OWN_VALUES}", text) is not None
+        is_calm_program = re.match(self.tells.calm, node.name) is not None
+        if tuple(words_of(node)) in file.filters or is_calm_program or node.name == "exec" and len(node.words) == 1:
+            return "_rt_pass"
+        if node.name in PRINTS and "-v" not in text and (is_own or writes):
+            return "_rt_pass"
+        asks_file = node.name in ("[", "[[", "test") and re.search(FILE_TEST, text)
+        if (node.name in CALM or not node.words) and not (is_own or writes or asks_file):
+            return "calm"
+        if text == "wait" or node.name in ENDS | {"break", "continue"}:
+            return "calm"
+        can_fail = node.words and not writes and re.fullmatch(r"[\w./+-]+|\[", node.name)
+        changes = node.name in CALM - SETS - CHECKS - {"cd", "pushd", "popd", "unset", "alias"}
+        other = Other(f"`{text.splitlines()[0]}` ({file.name}:{line})")
+        if node.name in ("[[", "(("):
+            other = other._replace(is_native=True)
+        elif changes and node.words:
+            other = other._replace(is_open=True)
+        elif can_fail:
+            other = other._replace(can_fail=True)
+        self.commands.append(other)
+        way = "_rt_look" if node.name in LOOKERS and not writes else "_rt_other"
+        return f"{way} {len(self.commands) - 1} {' '.join(names)}"
 
 
 class ScriptRun(Run):
-    """The run of a script: bash goes through it and hands tests over, and waits where it would see a difference."""
+    """The run of a script: its shell gets the results of its tests, and the scout says which to start."""
 
     sums_up = False  # the script does
     status: int | None = None  # its exit code, where it has come to its end
-    offset = 0  # what it had printed before it last asked
-    left = 0  # the status of what follows the last test: `[ $? -ne 0 ] && RET=1` ends with 1 where that has passed
-    must_join = False  # one of `last_ones` has failed: the script waits before its next test
-    place: Place  # of the test that bash has come to last
+    offset = 0  # what it had printed before the event that is being looked at
+    shown = 0  # offset up to which that has been shown
+    source = os.devnull  # the script's log, by descriptor: its name may go
     batch_at = math.inf
-    joined: Tuple[int, int] | None = None  # offset and level where it waits
-    # A test for which alone the script has waited, and why: that is to be told if another one follows.
-    lone: Tuple[TestLine, str] | None = None
     has_ended = is_ending = False
-    # It ends a script that goes on without tests.
-    killer: threading.Timer | None = None
+    killer: threading.Timer | None = None  # it ends a script that goes on without tests
+    lost = ""  # why there is no scout, or no more
+    scout_call: Call | None = None  # the test whose stub comes next
+    held: Tuple[Call, Program, str] | None = None  # of the scout, whose stub has to wait, and its process
+    waits_for = -1  # the number of the command for which the scout waits
+    question = ("", "")  # the path for the answer to the last question, and its number
+    found_since = 0  # tests that the scout has found since it last waited
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
         super().__init__(select([], options, History()), host, options, trace)
@@ -9876,30 +8595,25 @@ class ScriptRun(Run):
         self.name = options.lists[0]
         self.sequential = self.schedule.pool.sequential
         host.allow(self.schedule.pool.size * 8 + self.schedule.pool.cpus)  # with fractions
-        self.shown = ScriptTrace(self.console)
         self.labels = Unique("{} #{}", str)
         self.stems = stems_beside(script.files[self.name].text, options.log_dir)
         self.stem = self.stems(os.path.basename(self.name))
         self.script = script
-        self.certainty = Certainty(script)
-        self.last_ones: Set[Test] = set()  # tests whose failure may end the script
-        self.keeper = host.reaper.scratch.write(SNAPSHOT + STATE_KEEPER)
-        # A folder with a file for each slot, of the tests whose shells have come to their ends.
-        self.ended = host.reaper.scratch.path()
-        os.mkdir(self.ended)
-        self.handed: List[Handed] = []  # since the script has last waited
-        self.named: Dict[str, str] = {}  # files that these name, to the label of one
-        self.batch: List[Test] = []  # of these, what the schedule does not know yet
-        self.handling: List[Handed] = []  # to which bash reacts
-        self.ends: List[int] = []  # offsets where these have ended
-        self.ahead: List[str] = []  # labels of tests that ran ahead of the end of the script
-        self.alone: Dict[str, str] = {}  # by place, why a test does not run beside others
-        # What has changed since comes with the snapshot of the script's shell; functions always do.
-        self.exports = {
-            name: value
-            for name, value in os.environb.items()
-            if name != b"BASH_ENV" and name[-2:] != b"%%"
-        }
+        self.directory = os.getcwd()
+        self.batch: List[Test] = []  # what the schedule does not know yet
+        self.calls: Dict[str, Call] = {}  # of the shell, by stub
+        # By the key of a program, the tests that are such, None for one that bash runs itself; and how many of them
+        # the shell, and the scout, has come to.
+        self.found: Dict[str, List[Test | None]] = collections.defaultdict(list)
+        self.counts: Dict[Tuple[str, str], int] = collections.Counter()
+        self.asked: Dict[Test, Tuple[str, str]] = {}  # by test, the stub that waits for it, and its process
+        self.ahead: Dict[Test, None] = {}  # tests to which the shell has not come
+        self.busy: Dict[Test, AbstractSet[str]] = {}  # tests that have not ended, and files that they have to themselves
+        self.past: Dict[int, List[str]] = collections.defaultdict(list)  # by command, what its ends are to the scout
+        self.waited: Dict[int, int] = collections.Counter()  # how often the scout has waited for each
+        self.alone: List[str] = []  # why tests have run alone
+        self.itself: Set[str] = set()  # stubs of tests that bash runs itself
+        self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
         self.shell = self.make_shell()
 
     def make_shell(self) -> ScriptShell:
@@ -9918,28 +8632,52 @@ class ScriptRun(Run):
         """Let bash begin, and say what there is to say of the script. Raises OSError."""
         file = self.script.files[self.name]
         self.introduce(file)
-        folder = self.host.reaper.scratch.path()
-        os.mkdir(folder)
-        handlers = " ".join(self.options.handlers)
-        start = f"_rt_folder={shlex.quote(folder)} _rt_handlers=' {handlers} '\n"
-        self.shell.start(file.text, start)
-        self.shown.source = f"/dev/fd/{self.shell.kept}"
+        if self.sequential or self.options.one_by_one:
+            self.lost = "--one-by-one"
+        self.lost = self.lost or file.obstacle
+        self.shell.start(file.text, has_scout=not self.lost)
+        self.source = f"/dev/fd/{self.shell.kept}"
+
+    def introduce(self, file: ScriptFile) -> None:
+        """Say of a file its mistakes, and how many commands only look like tests."""
+        for message in file.mistakes:
+            tell(message)
+        if file.name != self.name or self.sequential or self.options.one_by_one:
+            return
+        if len(file.sites) > 1 and self.script.tells.looks:
+            way = "no handlers"
+            if re.search(r"(?m)^\s*set -\w*e", file.text) and "set +e" not in file.text:
+                way = "set -e"
+            warn(
+                f"{file.name}: {way}: {len(file.sites)} commands look like tests, and may run ahead of each other; "
+                "--one-by-one stops that"
+            )
 
     def is_over(self) -> bool:
-        return self.has_ended and self.schedule.done and not self.handed
+        return self.has_ended and self.schedule.done
 
     def deadline(self) -> float:
         return min(self.schedule.deadline(), self.batch_at)
 
+    def tick(self) -> float:
+        if not self.asked:
+            self.show(self.shell.size)
+        return min(super().tick(), FOLLOW_S)
+
+    def show(self, end: float) -> None:
+        """Show what the script has printed, up to an offset."""
+        with suppress(OSError):
+            self.shown = max(self.shown, self.trace.copy(self.source, self.shown, end))
+
     def take(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""
         if isinstance(event, Asked):
-            number, kind, *fields = event.words
-            self.shell.asked = number or self.shell.asked
+            number, reply, role, kind, *fields = event.words
             self.offset = event.offset
-            answer = getattr(self, f"on_{kind}")(*fields)
+            self.question = reply, number
+            answer = getattr(self, f"on_{kind}")(role, *fields)
             if answer is not None:
-                self.shell.answer(answer)
+                self.answer(answer)
         else:
             super().take(event)
             if isinstance(event, Begin):
@@ -9948,42 +8686,42 @@ class ScriptRun(Run):
                 self.shell.signal(signal.SIGKILL)
         self.follow_up()
 
-    def tick(self) -> float:
-        if self.handed:  # what follows their places may not be shown yet
-            return super().tick()
-        self.shown.show()
-        return min(super().tick(), FOLLOW_S)
+    def answer(self, code: str) -> None:
+        """Let the shell that has asked do this, as bash."""
+        reply, number = self.question
+        self.shell.tell(reply, f"{number} {code}\0")
 
     def conclude(self, result: Result, is_news: bool = True) -> None:
-        super().conclude(result, is_news)
-        is_far_ahead = len(self.handed) > 16 * self.schedule.pool.size  # perhaps for ever
-        may_end = result.test in self.last_ones
-        if (may_end or is_far_ahead) and self.options.fails(result.outcome):
-            self.must_join = True
+        if is_news:
+            self.record.attempt_end(result)
+        self.console.concluded(result)
+        self.busy.pop(result.test, None)
+        if result.test in self.asked:
+            self.retire(result.test)
+
+    def launch(self, attempt: Attempt) -> None:
+        super().launch(attempt)
+        if not self.is_shown(attempt.test):  # its output goes where the script says
+            self.console.growing = None
 
     def follow_up(self) -> None:
         """What any event may have made possible or necessary."""
         schedule = self.schedule
-        is_due = time.monotonic() >= self.batch_at
-        if self.batch and (self.joined or self.has_ended or is_due):
+        if self.batch and (time.monotonic() >= self.batch_at or self.has_ended):
             self.submit()
+        if self.held:
+            self.find(*self.held)
         if not self.is_ending and (
             schedule.interrupts or schedule.failure or schedule.is_overdue
         ):
             self.is_ending = True
             self.shell.signal([*schedule.interrupts, signal.SIGTERM][0])
-        if self.batch or not schedule.done:
-            return
-        if self.is_ending and not self.killer:
+        if self.is_ending and schedule.done and not self.killer:
             self.killer = threading.Timer(
                 self.options.grace, self.shell.signal, [signal.SIGKILL]
             )
             self.killer.daemon = True
             self.killer.start()
-        if self.joined and not self.handling:
-            self.call_handlers()
-        if self.has_ended and self.handed:
-            self.release(self.shell.size)
 
     def submit(self) -> None:
         """Let the schedule know of new tests: the first ones wait a moment for others, to start the longest first."""
@@ -9994,522 +8732,329 @@ class ScriptRun(Run):
         self.batch_at = math.inf
         super().take(event)
 
-    def on_scan(self, source: str, directory: str) -> str:
-        """Bash has come to a file that it had not come to before."""
-        before = self.script.files.get(source)
-        path = os.path.join(directory, source)
-        text = before.text if before else ""
-        try:
-            if not os.path.isfile(path):  # a pipe, `eval`, or a name from another directory
-                raise ListError
-            text = list_text(path)
-        except ListError:
-            self.script.is_wild = True
-        if not before:
+    # What the shells ask.
+
+    def file_of(self, source: str) -> ScriptFile:
+        """What is read of a file to which bash has come. One that cannot be read has nothing in it."""
+        if source not in self.script.files:
+            text = ""
+            path = os.path.join(self.directory, source)
+            with suppress(ListError):
+                if os.path.isfile(path):  # else a pipe, `eval`, or a name from another directory
+                    text = list_text(path)
             self.introduce(self.script.read(source, text))
-        elif before.text != text:
-            # Two files have this name, and of which one a function is, nobody knows.
-            self.script.read(source, "")
-        return '_rt_ran+=("${!_rt_calm[@]}") _rt_calm=()\n' + self.script.tables()
+        return self.script.files[source]
 
-    def introduce(self, file: ScriptFile) -> None:
-        """Say of a file its mistakes, why tests of it run alone, and how many commands only look like tests."""
-        for message in file.mistakes:
-            tell(message)
-        for site, why in file.found:
-            if why and not self.script.only_looks(site.test.first):
-                self.explain(site.test, why)
-        if file.name != self.name or self.sequential:
+    def on_kind(
+        self, role: str, source: str, line: str, command: str, functions: str, what: str
+    ) -> str:
+        """A shell has come to a command for the first time; `what` says whether it is a function."""
+        file = self.file_of(source)
+        if role == "scout" and file.obstacle:
+            self.lose_scout(file.obstacle)
+        code = self.script.kind(file, int(line), command, functions.split())
+        if what and code.startswith("_rt_other"):
+            code = "calm"
+        return f"_rt_code={shlex.quote(code)}"
+
+    def on_each(self, _role: str, source: str, line: str, command: str, *words: str) -> str:
+        """The words of a command whose text does not tell whether it is a test."""
+        node = Reader(command).nodes[0]
+        text = " ".join(words)
+        if self.script.tells.looks_like_test(text):
+            return self.script.test_code(node, -1, shlex.quote(text))
+        return self.script.other_code(self.file_of(source), int(line), node, command)
+
+    def on_test(self, role: str, site: str, source: str, line: str, label: str, first: str) -> str | None:
+        """A shell has come to a test; its stub comes next."""
+        call = Call(int(site), source, int(line), label, first)
+        if role == "scout":
+            self.scout_call = call
+            return None
+        path = self.shell.new_stub(str(len(self.calls)))
+        self.calls[path] = call
+        return f"_rt_stub={shlex.quote(path)}"
+
+    def on_stub(self, _role: str, path: str, pid: str) -> None:
+        """A stub waits in the place of a test."""
+        call = self.calls.get(path, self.scout_call)
+        assert call
+        try:
+            program = read_program(pid, call.first)
+        except OSError:  # it has been killed
             return
-        ahead = [site.test for site, why in file.found if not why]
-        for test in ahead:
-            if asks_for_several(test, self.options) > 1:
-                warn(
-                    f"{file.name}:{test.line}: this looks like a test of several GPUs, and gets as many as it says, or "
-                    "all; `#: gpus=1` behind it says otherwise"
-                )
-                break
-        if len(ahead) > 1 and self.script.tells.looks and not self.options.one_by_one:
-            way = "no handlers"
-            if re.search(r"(?m)^\s*set -\w*e", file.text) and "set +e" not in file.text:
-                way = "set -e"
-            warn(
-                f"{file.name}: {way}: {len(ahead)} commands look like tests, and may run ahead of each other; "
-                "--one-by-one stops that"
-            )
+        if path in self.calls:
+            self.ask(call, program, path, pid)
+        elif call.line >= self.file_of(call.file).one_by_one:
+            self.lose_scout("`#: one-by-one`")
+        else:
+            self.held = call, program, pid  # follow_up finds it
 
-    def explain(self, test: TestLine, why: str) -> None:
-        """Note why a test does not run beside others; with --verbose, say it at once."""
-        place = f"{test.file}:{test.line}"
-        if self.options.verbose and place not in self.alone:
-            tell(f"{place}: does not run beside other tests: {why}")
-        self.alone.setdefault(place, why)
+    def ask(self, call: Call, program: Program, path: str, pid: str) -> None:
+        """The shell waits for a test."""
+        key = program.key
+        found = self.found[key]
+        number = self.counts["shell", key]
+        self.counts["shell", key] += 1
+        if number == len(found) and self.has_own_input(pid):
+            found.append(None)
+            self.itself.add(path)
+            self.alone.append(f"{call.file}:{call.line}: its input is redirected")
+            self.shell.tell(f"{path}.fifo", f'export _={shlex.quote(program.path)}; exec "$_" "$@"\n')
+            return
+        if number == len(found):
+            if self.waits_for >= 0:
+                told = self.script.commands[self.waits_for].told
+                self.lose_scout(f"bash has come to {call.file}:{call.line}, and not to {told}")
+            self.add(call, program, pid)
+        test = found[number]
+        if test is None:
+            return
+        self.ahead.pop(test, None)
+        self.asked[test] = path, pid
+        if test in self.batch:
+            self.batch_at = -math.inf
+        if test not in self.busy:
+            self.retire(test)
 
-    def on_look(self, command: str) -> str:
-        """Bash is about to run a command while tests are pending."""
-        return self.script.look(command)
+    def find(self, call: Call, program: Program, pid: str) -> None:
+        """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
+        key = program.key
+        number = self.counts["scout", key]
+        if number == len(self.found[key]):
+            paths = paths_of(program.directory, *program.words[1:])
+            busy = frozenset().union(*self.busy.values())
+            is_far = len(self.ahead) > 16 * self.schedule.pool.size
+            if is_far or not busy.isdisjoint(paths) or self.has_own_input(pid):
+                return
+            test = self.add(call, program, pid)
+            self.ahead[test] = None
+            self.found_since += 1
+        self.counts["scout", key] += 1
+        self.held = None
+        self.shell.tell(self.shell.path("ahead.fifo"), "exit 0\n")
 
-    def on_site(self, source: str, line: str, command: str, size: str, *fields: str) -> str:
-        """Bash is about to run a command where a test stands."""
-        read = Reader(command).nodes
-        words = words_of(read[0]) if read else []
-        file = self.script.files[source]
-        on_line = file.sites.get(int(line), ())
-        sites = [site for site in on_line if site.words == words]
-        same = {
-            call.node.start
-            for call in file.calls.get(int(line), ())
-            if words_of(call.node) == words or is_wild(call.node)
-        }
-        frames = [Frame(*each.split(" ", 2)) for each in fields[: int(size)]]
-        arguments = fields[int(size) :]
-        if self.script.tells.runs_no_test(words, arguments):
-            sites = []
-        for site in sites[:1]:
-            if len(same) > 1:
-                self.explain(site.test, "another command on its line has the same words")
-            elif site.handler or not self.script.has_tests(words[0]):
-                callers = list(map(self.script.calls_of, frames))
-                followers = self.script.comes_behind(site, callers)
-                level = sum(frame.name == "source" for frame in frames)
-                calls = list(chain(*callers))
-                return self.ask_state(
-                    Place(site, line, command, frames, level, calls, arguments, followers)
-                )
-            elif site.path:  # a pipeline
-                self.explain(site.test, "its tests run in a subshell")
-        if words and words[0] in self.options.handlers:
-            return "_rt_join; _rt_tell; _rt_site=1"
-        return ""
+    def add(self, call: Call, program: Program, pid: str) -> Test:
+        """A new test, which the schedule is to know."""
+        test = self.test_of(call, program, pid)
+        self.found[program.key].append(test)
+        paths = paths_of(program.directory, *program.words[1:])
+        own = {path for path, is_own in paths.items() if is_own}
+        if test.junit:
+            own.add(test.junit)
+        self.busy[test] = own
+        self.tests.append(test)
+        self.batch.append(test)
+        self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
+        return test
 
-    def on_doubts(self, text: str) -> str:
-        """Bash has gone ahead of something, as this says behind the script's name."""
-        self.certainty.doubts.append(self.name + text)
-        return ""
+    def on_wait(self, _role: str, number: str) -> str | None:
+        """The scout waits until the shell has run a command."""
+        self.waits_for = int(number)
+        if self.found_since == 1:
+            told = self.script.commands[self.waits_for].told
+            self.alone.append(f"{told} waits for it alone")
+        self.found_since = 0
+        self.scout_question = self.question
+        self.go_on()
+        return None
 
-    def ask_state(self, place: Place) -> str:
-        """Bash that tells of itself where it has come to a test, or first scans what it comes to there."""
-        site = place.site
-        unread = self.script.unread_function(place)
-        if unread:
-            return f"_rt_scan_home {unread}; _rt_ask_site"
-        self.place = place
-        label, _, junit, first, mask = site.test.to_expand()
-        if not site.test.has_mask and self.machine.variables:
-            mask = f"${{{self.machine.variables[0]}-}}"
-        named = self.script.reach(site.handler, {}) & self.script.functions.keys()
-        called = {node.name for node in walk(site.nodes)}.intersection(self.options.handlers)
-        calls = " ".join(named | called)
-        said = [*site.words]
-        if not site.rest:
-            said += chain.from_iterable(map(words_of, site.nodes))
-        words = " ".join(word for word in said if "$" in word)
-        if re.search(SUBSTITUTION, words):
-            words = ""
-        return (
-            f"local _rt_label={label} _rt_junit={junit} _rt_mask={mask} _rt_first={first}; "
-            f"local _rt_level={place.level} _rt_calls=({calls}) _rt_words={shlex.quote(words)} "
-            f"_rt_definitions={site.definitions} "
-            f"_rt_paths=({' '.join(site.names)}); _rt_hand; _rt_site=1"
+    def go_on(self) -> None:
+        """Let the scout go on, if what it waits for has been."""
+        ends = self.past[self.waits_for]
+        at = self.waited[self.waits_for]
+        if self.waits_for >= 0 and at < len(ends):
+            self.waited[self.waits_for] += 1
+            self.waits_for = -1
+            self.question = self.scout_question
+            self.answer(ends[at])
+
+    def on_past(self, _role: str, number: str, status: str, directory: str, values: str) -> None:
+        """A command of the shell has ended that is no test."""
+        other = self.script.commands[int(number)]
+        if other.is_open or (int(status) and not other.can_fail and not other.is_native):
+            self.past[int(number)].append(f"_rt_ask lost {shlex.quote(other.told)}")
+            return
+        lines = [f"[[ $PWD == {shlex.quote(directory)} ]] || cd -- {shlex.quote(directory)}"]
+        for flags, name, value in re.findall(VARIABLE, values):
+            lines.append(f"{name}{value}")
+            if "x" in flags:
+                lines.append(f"export {name}")
+        if int(status):
+            lines.append(f"_rt_fail {status}")
+        elif not other.is_native:
+            lines.append("_rt_skip=1")
+        self.past[int(number)].append("\n".join(lines))
+        self.go_on()
+
+    def on_ran(self, _role: str, place: str, status: str, *_: str) -> None:
+        """A test has ended: bash may have run it itself, which has no log but the script's."""
+        call = self.calls.get(place)
+        if call and place not in self.itself:
+            return
+        label = call.label if call else place.partition(":")[2]
+        line = call.line if call else 1
+        if int(status):
+            self.note_failure(clean_label(label), line, int(status))
+
+    def on_lost(self, _role: str, why: str) -> None:
+        """The scout has come to what it cannot go through."""
+        self.lose_scout(why)
+
+    def on_alone(self, _role: str, source: str, line: str, command: str) -> None:
+        """From here on bash runs the script by itself, since its trap would not see all."""
+        self.lose_scout(f"behind `{command}` ({source}:{line}) bash runs all by itself")
+
+    def on_end(self, _role: str) -> None:
+        """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
+        self.has_ended = True
+        for test in list(self.ahead):  # nobody asks for those that have not started
+            if test in self.batch or test in self.schedule.waiting:
+                self.tests.remove(test)
+                del self.ahead[test]
+                if self.schedule.waiting.pop(test, None) is not None:
+                    self.schedule.unfinished[test.barrier] -= 1
+        self.batch = [test for test in self.batch if test in self.ahead]
+        if self.shell.fault:
+            raise self.shell.fault
+
+    def lose_scout(self, why: str) -> None:
+        """Go on without the scout."""
+        self.lost = self.lost or why
+        self.waits_for = -1
+        self.held = None
+        self.shell.end_scout()
+
+    # What a test is, and what its stub is told.
+
+    def has_own_input(self, pid: str) -> bool:
+        """Whether the standard input of a stub is not the script's, nor one that a loop reads."""
+        with suppress(OSError):
+            own = os.stat(f"/proc/{pid}/fd/6")
+            if os.path.samestat(own, os.stat(os.devnull)):
+                return False
+            if sys.stdin is not None and os.path.samestat(own, os.fstat(0)):
+                return False
+            is_begun = proc_number(f"{pid}/fdinfo/6", rb"pos:\s*(\d+)") > 0
+            return self.sequential or not is_begun
+        return False
+
+    def is_stream(self, pid: str, descriptor: int) -> bool:
+        """Whether what a stub prints there is what the script prints."""
+        with suppress(OSError):
+            own = os.stat(f"/proc/{pid}/fd/{descriptor + 6}")
+            return os.path.samestat(own, os.fstat(self.shell.output))
+        return False
+
+    def is_shown(self, test: Test) -> bool:
+        """Whether the output of a test is for the trace."""
+        _, pid = self.asked.get(test, ("", ""))
+        return self.is_stream(pid, 1) and self.is_stream(pid, 2)
+
+    def retire(self, test: Test) -> None:
+        """The shell goes on: the stub in the place of a test ends as that has ended."""
+        path, pid = self.asked[test]
+        result = self.schedule.results[test][-1]
+        is_shown = self.is_shown(test)
+        del self.asked[test]
+        self.record.test_end(result)
+        self.show(self.shell.size)
+        log = shlex.quote(os.path.abspath(self.record.log_path(test)))
+        code = ""
+        if not is_shown and result.status is not None:
+            code = f"cat {log}; "
+            if test.splits:
+                code += f"cat {log}.err >&2; "
+        elif self.console.has_markers and self.console.shows(result):
+            with suppress(OSError):
+                self.trace.copy(self.record.log_path(test))
+        if not self.console.has_markers:
+            self.console.explain(result)
+        status = result.status or 0
+        if self.options.fails(result.outcome) or result.status is None:
+            status = status or EXIT_FAILED  # for one that did not run, or has passed but for the runner
+        if status < 0:
+            code += f"ulimit -c 0; kill -{-status} $$"
+        else:
+            code += f"exit {status}"
+        self.shell.tell(f"{path}.fifo", f"{code}\n")
+
+    def test_of(self, call: Call, program: Program, pid: str) -> Test:
+        """The test that a program is. One by one, it reads what the script reads."""
+        file = self.file_of(call.file)
+        attributes = file.attributes_of(call.line, call.line)
+        splits = not self.is_stream(pid, 1) or not self.is_stream(pid, 2)
+        text = " ".join(program.words)
+        key = text
+        if call.site >= 0:
+            site = file.sites[call.site]
+            attributes = site.attributes
+            splits = site.splits
+            key = " ".join(site.words)
+        variable = next(iter(self.machine.variables), CUDA.variable)
+        mask = to_text(program.environment.get(to_bytes(variable), b""))
+        line = TestLine(
+            call.file,
+            call.line,
+            key,
+            program.words[0],
+            key_of([key]),
+            attributes,
+            mask=mask,
+            has_mask=mask != os.environ.get(variable, ""),
+            label=clean_label(call.label.strip() or text),
+            junit=junit_word(program.words[1:]),
+            shell=Snapshot(
+                program.directory, program.environment, has_stdin=self.sequential
+            ),
         )
-
-    def on_failed(self, label: str, status: str, line: str) -> None:
-        """Bash itself is about to call a handler: a test has failed that was no job for the slots.
-
-        It does not wait for an answer, which a subshell could not read.
-        """
-        self.note_failure(clean_label(label.strip(" \"'")), int(line), int(status) or 1)
+        label = self.labels(line.label)
+        stem = self.stems(stem_of(line, label))
+        test = make_test(line, len(self.tests), label, stem, self.options)
+        tell_unheeded([test], self.host.heeds)
+        gpus = test.gpus
+        if attributes.gpus is None:  # CUDA leaves out what is not there
+            gpus = max(gpus, asks_for_several(line, self.options, text))
+            gpus = min(gpus, max(len(self.machine.devices), 1))
+        words = program.words
+        if int(program.umask or "0", 8) != self.umask:
+            words = ("sh", "-c", f'umask {program.umask}; exec "$0" "$@"', program.path, *words[1:])
+        # As under bash, one passes by its status alone.
+        test = test._replace(
+            gpus=gpus,
+            announces=False,
+            is_pytest=False,
+            command=shlex.join(words),
+            words=words,
+            splits=splits,
+        )
+        return self.host.fitted(test, self.options)
 
     def note_failure(self, label: str, line: int, status: int | None) -> None:
         """Record what has failed, or was interrupted, in the script's own shell: it has no log but the script's."""
         key = key_of([label])
-        test = self.script_test(
-            TestLine(self.name, line, "", label, key, Attributes(), label=label)
-        )
-        failed = test._replace(stem=self.stem)
+        unique = self.labels(label)
+        source = TestLine(self.name, line, "", "", key, Attributes(), label=unique)
+        test = make_test(source, len(self.tests), unique, self.stem, self.options)
         outcome = Outcome.INTERRUPTED if status is None else Outcome.FAILED
-        result = Result(failed, outcome, status=status)
-        self.tests.append(failed)
-        self.schedule.results[failed] = [result]
+        result = Result(test._replace(announces=False), outcome, status=status)
+        self.tests.append(result.test)
+        self.schedule.results[result.test] = [result]
         self.record.attempt_end(result)
         self.record.test_end(result)
 
-    def on_ends(self, line: str, command: str) -> str:
-        """Bash is about to end something with the status of a test, perhaps, which it does not know."""
-        for test in self.tests[-1:]:
-            if self.left or self.options.fails(self.schedule.results[test][-1].outcome):
-                end = f"{self.name}:{line}:{command}"
-                self.certainty.fears.append(ahead_of(end, test))
-        return ""
-
-    def on_alone(self, line: str, command: str) -> str:
-        """Bash runs the rest by itself, since its trap will not see all."""
-        place = TestLine(self.name, int(line), "", "", "", Attributes())
-        self.explain(place, f"behind `{command}` bash runs all by itself")
-        return ""
-
-    def on_test(self, *fields: str) -> str:
-        """Bash has come to a test."""
-        said = State(*fields[:5])
-        place = self.place
-        site = place.site
-        if self.is_ending:
-            return "_rt_skip=1"
-        shell = Snapshot(os.getcwd(), self.exports, said.snapshot)
-        line = site.test.expanded(shell, b"", fields[5:10])
-        paths = paths_of(*fields[10:])
-        if not ARGUMENTS.isdisjoint(site.words):
-            line = line._replace(junit=line.junit or junit_word(place.arguments))
-        reaction, handler = self.reaction_to(place, said)
-        why = self.obstacle(line, place, handler, said, reaction)
-        if why:
-            if not self.script.has_tests(line.first):
-                self.explain(site.test, why)
-            return "_rt_join"
-        mentions = re.findall(r"[\w.${}-]+", line.body)  # files that a handler writes, perhaps
-        # Its first word is perhaps a function whose name is put together.
-        named = self.script.reach(f"{line.body}\n{line.first}", {})
-        is_seen_by = bool(self.handed) and not named.isdisjoint(self.script.changes)
-        if self.must_join or is_seen_by or self.shares_file(line, [*paths, *mentions]):
-            return "_rt_join; _rt_ask_site"
-        test = self.test_of(line, site, said, " ".join(fields[11:]))
-        own = [path for path, is_own in paths.items() if is_own]
-        for name in filter(None, [*own, test.junit, *handler.writes]):
-            self.named[name] = test.label
-        if "exit" in reaction or handler.leaves:
-            self.last_ones.add(test)
-        self.hand(Handed(test, self.offset, place, said, reaction, handler))
-        done = "_rt_pending=1 _rt_skip=1"
-        if site.path:
-            done += f" _rt_pass={shlex.quote(site.passed_over())}"
-        why = self.why_wait(place, handler, said)
-        if why and not self.sequential:
-            self.explain(site.test, f"the script waits for its end at once: {why}")
-        if why or self.sequential:
-            done += "; _rt_join"
-        return done
-
-    def shares_file(self, line: TestLine, names: Iterable[str]) -> bool:
-        """Whether a test names a file that one names which was handed over since the script has last waited."""
-        if line.junit in self.named:
-            warn(
-                f"{line.file}:{line.line}: writes the same JUnit file as an earlier test, {line.junit}, and "
-                "waits for it"
-            )
-            return True
-        for name in names:
-            if name in self.named:
-                self.explain(line, f"it names {name}, as {self.named[name]} does")
-                return True
-        return False
-
-    def reaction_to(self, place: Place, said: State) -> Tuple[str, Handler]:
-        """What the script does about a test, as bash, and what that is like."""
-        site = place.site
-        trap = re.sub(r"\$(?:LINENO\b|\{LINENO\})", place.line, said.error)
-        trap = re.sub(r"\$(?:BASH_COMMAND\b|\{BASH_COMMAND\})", "${_rt_what}", trap)
-        reaction = site.handler or trap
-        nodes = site.nodes or Reader(reaction).nodes
-        ways = [call.followers for call in place.callers]
-        is_last = all(followers == {LAST} for followers in (site.followers, *ways))
-        if place.frames and self.script.mentions("trap"):  # one for EXIT would see the function
-            is_last = False
-        if not site.handler and ("e" in said.flags or is_last):
-            reaction = f"{reaction}\n{END}".strip()
-        return reaction, read_handler(nodes, self.script.functions, said.flags)
-
-    def urgent(self, handler: Handler, said: State, reached: AbstractSet[str]) -> str:
-        """What a handler calls that cannot be put off, in words: what may read the input of a loop is among that."""
-        if said.reads == "other":
-            return " ".join(sorted(handler.urgent | reached & READS_INPUT))
-        return self.script.urgent(handler)
-
-    def why_wait(self, place: Place, handler: Handler, said: State) -> str:
-        """Why bash has to wait for a test before it goes on; empty if it may run ahead."""
-        if self.options.one_by_one:
-            return "--one-by-one"
-        site = place.site
-        reached = self.script.reach(site.handler or said.error, {})
-        urgent = self.urgent(handler, said, reached)
-        if urgent:
-            return f"its handler calls {urgent}"
-        if site.why_wait:
-            return site.why_wait
-        for name in sorted(reached & NOT_KEPT | handler.changes & HEEDED):
-            return f"its handler uses {name}"
-        if UNKNOWN in place.callers:
-            return "what calls it was not read"
-        frames = [Frame("", place.line, site.test.file), *place.frames]
-        if any(int(frame.line) in self.script.files[frame.source].waits for frame in frames):
-            return "bash cannot wait behind it"
-        if self.script.has_aliases:
-            return "aliases may change what follows"
-        own = [name[2:] for name in site.names if name.startswith("\\>")]
-        if not all(any(name in text for name in own) for text in handler.reads):
-            return "its handler reads files"
-        if ANY in handler.changes:
-            return "its handler changes what only bash knows"
-        for name in self.script.may_be_gone(site.function, handler.changes):
-            return f"its handler changes {name}, which may be gone when its function ends"
-        for name in sorted(exported_by(site, handler, said)):
-            return f"its handler changes {name}, which is exported"
-        return ""
-
-    def obstacle(
-        self, line: TestLine, place: Place, handler: Handler, said: State, reaction: str
-    ) -> str:
-        """Why bash has to run a test itself; empty if it need not."""
-        site = place.site
-        may_end = handler.leaves or reaction.endswith(END)
-        if may_end and self.script.asks_at_end:
-            return "a trap for EXIT asks where the script has ended"
-        why = self.bare_obstacle(line, place, said, reaction) * (not site.handler)
-        if why:
-            return why
-        if "BASH_SOURCE" in line.body and line.file != self.name:
-            return "BASH_SOURCE is not its own"
-        if said.reads == "other" and (self.sequential or not site.is_in_reader):
-            return "its standard input is redirected"
-        why = self.function_obstacle(line.first, said.flags)
-        if why:
-            return why
-        looks = "e" in said.flags or (site.handler and said.error)
-        if handler.fails or (looks and handler.can_fail):
-            return "its handler may fail, or needs the script's own shell"
-        if site.rest and site.rest.more and looks:
-            return "what follows, or the end of the script, may look at its status"
-        may_fail = handler.can_fail or site.rest is not None
-        asks = may_fail or site.path or LOOKS_AT_PIPE in place.followers
-        if asks and self.script.is_watched(place.followers, said.flags * may_fail):
-            return "what follows, or the end of the script, may look at its status"
-        with suppress(ValueError):
-            kept_state(said.snapshot)
-            return said.obstacle
-        return "its state was not kept whole"
-
-    def function_obstacle(self, name: str, flags: str) -> str:
-        """Why bash has to run a test itself that is a function; empty if it is none, or need not."""
-        functions = self.script.functions
-        function = functions.get(name)
-        if function is None:
-            return f"{name} is a function that was not read" * ("F" in flags)
-        if not read_handler(function, functions, flags).is_test:
-            return f"{name} changes the script's shell"
-        if LOOKS in names_within(function) or is_in(
-            SHELL_ALONE, reached_by(function, functions)
-        ):
-            return f"{name} asks for what only the script's shell knows"
-        if "u" in flags and self.sequential:
-            return f"{name} may end the script"
-        return ""
-
-    def bare_obstacle(self, line: TestLine, place: Place, said: State, reaction: str) -> str:
-        """Why bash has to run a test without a handler itself: something looks at its status."""
-        site = place.site
-        is_function = line.first in self.script.functions
-        is_inside = site.function or (is_function and "E" in said.flags)
-        if said.error and is_inside:
-            return "a trap for ERR looks at its status"
-        if said.error and (site.path or "LINENO" in reaction):
-            return "its trap for ERR may ask where it stands"
-        if said.error and self.sequential and re.search("[uvx]", said.flags):
-            return "bash says more of its trap there"
-        if not reaction.endswith(END):
-            is_watched = self.script.is_watched(place.followers, said.flags)
-            may_look = is_watched or self.script.has_aliases
-            return "what follows may look at its status" * may_look
-        is_guarded = any(GUARDED in call.followers for call in place.callers)
-        return "what calls it may look at its status" * is_guarded
-
-    def hand(self, handed: Handed) -> None:
-        """A test is on its way."""
-        if self.lone:
-            self.explain(*self.lone)
-        self.lone = None
-        if not self.handed:
-            self.shown.show(handed.offset)
-        self.handed.append(handed)
-        self.left = 0
-        self.tests.append(handed.test)
-        self.batch.append(handed.test)
-        self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
-        self.console.total += 1
-
-    def script_test(self, line: TestLine, words: str = "") -> Test:
-        """A test of the script, from its line with the values of its words, and the words that may name files."""
-        mask = os.environ.get((*self.machine.variables, "")[0], "")
-        own = line.has_mask or line.mask != mask
-        line = line._replace(has_mask=own, attributes=line.attributes._replace(after=()))
-        label = self.labels(line.label)
-        self.stems.reserve(stems_written(words, self.options.log_dir))
-        test = make_test(
-            line, len(self.tests), label, self.stems(stem_of(line, label)), self.options
-        )
-        tell_unheeded([test], self.host.heeds)
-        there = len(self.machine.devices)
-        if line.attributes.gpus is None:  # CUDA leaves out what is not there
-            gpus = max(test.gpus, asks_for_several(line, self.options, words))
-            test = test._replace(gpus=min(gpus, max(there, 1)))
-        # As under bash, one passes by its status alone.
-        test = test._replace(announces=False, is_pytest=False)
-        return self.host.fitted(test, self.options)
-
-    def test_of(self, line: TestLine, site: Site, said: State, words: str) -> Test:
-        """A test whose shell, where it calls a function, says what it is like before and after. Raises OSError.
-
-        One by one, tests read what the script reads.
-        """
-        test = self.script_test(line, words)
-        has_stdin = self.sequential and said.reads == "own"
-        before = ""
-        # A file for each test would cost a third of a short one.
-        after = f'builtin echo {test.index} >>{shlex.quote(self.ended)}/"${{RUN_TESTS_SLOT-0}}"'
-        if line.first in self.script.functions:
-            folder = f"{self.keeper}.{test.index}"
-            os.mkdir(folder)
-            folder = shlex.quote(folder)
-            keep = f". {shlex.quote(self.keeper)} )"
-            before = f"( _rt_to={folder}/before; {keep}"
-            same = f'builtin [ "$(<{folder}/before)" = "$(<{folder}/after)" ]'
-            after = f"( _rt_to={folder}/after; {keep}; {same} && {after}"
-            if "e" in said.flags and not site.handler:
-                before = f"set -e; {before}"  # which counts in functions
-        after = f"{{ _rt_status=$?; {after}; builtin exit $_rt_status; }} 2>/dev/null"
-        shell = test.shell._replace(has_stdin=has_stdin, before=before, after=after)
-        return test._replace(shell=shell)
-
-    def check_shells(self) -> None:
-        """Tests have run in shells of their own, which they may neither change nor end but by a last failure."""
-        by_itself = (*PASSING, Outcome.FAILED, Outcome.CRASHED)
-        ended = set()
-        for slot in os.listdir(self.ended):
-            ended.update(list_text(os.path.join(self.ended, slot)).split())
-        for handed in self.handed:
-            may_end = handed.test.shell.before and handed.reaction.endswith(END)
-            has_ended = self.result_of(handed).outcome in by_itself
-            has_told = str(handed.test.index) in ended or (may_end and self.has_failed(handed))
-            if has_ended and not has_told:
-                test = handed.place.site.test
-                self.certainty.doubts.append(
-                    f"{handed.test.where}: `{test.first}` went ahead of what it does to the script's shell"
-                )
-
-    def on_join(self, level: str, source: str, line: str, command: str) -> None:
-        """Bash waits; it is answered when all tests have ended."""
-        self.joined = self.offset, int(level)
-        if len(self.handed) == 1 and command and not self.sequential:
-            name = command.partition("\n")[0]
-            self.lone = (
-                self.handed[0].place.site.test,
-                f"`{name}` ({source}:{line}) waits for it alone",
-            )
-
-    def on_end(self) -> None:
-        """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
-        self.has_ended = True
-        if self.handed and not self.joined:
-            self.certainty.doubts.append(
-                f"{self.handed[0].test.where}: the end of the script went ahead of its tests"
-            )
-        if self.shell.fault:
-            raise self.shell.fault
-
-    def result_of(self, handed: Handed) -> Result:
-        """How a test has ended."""
-        return self.schedule.results[handed.test][-1]
-
-    def is_bad(self, result: Result) -> bool:
-        """Whether a run with this in it would not pass, were it one of a list."""
-        return not self.options.accepts(result.outcome)
-
-    def has_failed(self, handed: Handed) -> bool:
-        """Whether a test has failed for the script."""
-        return self.options.fails(self.result_of(handed).outcome)
-
-    def has_reaction(self, handed: Handed) -> bool:
-        """Whether a script does something about how a test has ended."""
-        rest = handed.place.site.rest
-        # To do nothing takes several times as long as to hand a test over.
-        if rest and (rest.always or "x" in handed.said.flags):
-            return True
-        return bool(handed.reaction) and self.has_failed(handed)
-
-    def call_handlers(self) -> None:
-        """Let bash react to the tests that failed, in its order, or go on."""
-        self.check_shells()
-        for handed in self.handed:
-            is_silent = self.has_failed(handed) and not handed.reaction and not self.sequential
-            if is_silent and (handed.place.frames or self.script.mentions(MAY_ASK)):
-                fear = ahead_of(f"{handed.test.where}:the script", handed.test)
-                self.certainty.fears.append(fear)
-        self.handling = [
-            handed for handed in self.handed if not self.is_ending and self.has_reaction(handed)
-        ]
-        self.must_join = False
-        self.ends = []
-        self.shell.answer("_rt_look_again" + "; _rt_react" * bool(self.handling))
-        if not self.handling and self.joined:
-            self.release(self.joined[0])
-
-    def on_react(self, snapshot: str, status: str, *ran: str) -> str:
-        """Bash has reacted to a failure, or is to begin. Raises OSError, ValueError for a torn snapshot."""
-        certainty = self.certainty
-        state = read_state(snapshot)
-        if not certainty.reaction:
-            certainty.wait(ran, self.handed, state)
-        else:
-            self.left = int(status) * (certainty.reaction.handed is self.handed[-1])
-            state = certainty.end(state, int(status), self.handed)
-            self.ends.append(self.offset)
-        if len(self.ends) == len(self.handling):
-            self.release(self.offset)
-            return ""
-        handed = self.handling[len(self.ends)]
-        status_of_test = 0
-        if self.has_failed(handed):
-            # It is 1 for one that did not run, or has passed but for the runner.
-            status_of_test = shell_status(self.result_of(handed).status or 1)
-        return certainty.begin(handed, state, status_of_test)
-
-    def release(self, end: int) -> None:
-        """Show the tests that the script has waited for, at their places in what it has printed up to `end`."""
-        start, level = self.joined or (end, 0)
-        begin = start
-        ends = chain(self.ends, itertools.repeat(end))
-        results = [self.result_of(handed) for handed in self.handed]
-        lines = [
-            *troubles([[result] for result in results], self.record),
-            *causes(results),
-            "\n=== What the script printed, with each test's output at its place ===",
-        ]
-        for line in lines * self.console.has_markers:
-            self.trace.line(line)
-        reaction = self.certainty.reaction
-        last = reaction and reaction.handed  # behind which the script has ended
-        for at, handed in enumerate(self.handed, 1):
-            stop = begin
-            if handed in self.handling:
-                stop = next(ends)
-            shift = 3 + level - handed.place.level
-            self.shown.show_test(self.result_of(handed), handed.offset, begin, stop, shift)
-            begin = stop
-            if handed is last:
-                self.shown.shown = max(self.shown.shown, start)
-                self.ahead = [each.test.label for each in self.handed[at:]]
-                break
-        self.shown.show(start)
-        self.shown.shown = end  # what their handlers have printed has been shown
-        self.handed = []
-        self.named = {}
-        self.joined = None
-        self.handling = []
+    # The end.
 
     def give_up(self, why: str) -> None:
         self.shell.signal(signal.SIGKILL)
         super().give_up(why)
 
+    def is_bad(self, result: Result) -> bool:
+        """Whether a run with this in it would not pass, were it one of a list."""
+        return not self.options.accepts(result.outcome)
+
     def report(self) -> int:
-        self.shown.show()  # the script has the last word
+        self.show(self.shell.size)  # the script has the last word
         self.trace.flush()
         results = results_of(self.attempts())
         if not (self.is_ending or self.schedule.failure):
@@ -10522,40 +9067,34 @@ class ScriptRun(Run):
 
     def judge(self, results: Results) -> int:
         """The exit code of a script that has come to its end, and what there is to say of it."""
-        if self.sequential:
-            self.alone.clear()
-        elif not self.trace.at_line_start:
+        if not self.sequential and not self.trace.at_line_start:
             tell("")
         status = shell_status(self.shell.status)
         if self.ahead:
-            warn(f"a failure has ended the script; ran ahead of that: {first_of(self.ahead)}")
-        if not (self.tests or self.alone or self.sequential):
-            why = NO_TESTS
-            if any(file.found for file in self.script.files.values()):
-                why = "bash came to none of its tests, or to them in a subshell alone, as in `f | tee log`"
-            warn(f"{self.name}: nothing ran in parallel: {why}")
-        for place, why in list(self.alone.items())[:1]:
-            warn(
-                f"tests of {counted(len(self.alone), 'line')} could not run beside others; {place}: {why}"
-            )
-        reaction = self.certainty.reaction
-        if reaction:
-            test = reaction.handed.test
-            if self.script.mentions("trap") or test not in self.last_ones:
-                end = f"{test.where}:its end by a failure"
-                self.certainty.fears.append(ahead_of(end, test))
-        fears = self.certainty.fears * (status == 0)
-        way = "by bash" if self.sequential else "on one GPU"
-        for doubt in [*self.certainty.doubts, *fears][:1]:
-            warn(
-                f"{doubt}, which may have changed what it saw: this is no pass; run it {way} to be certain"
-            )
-            status = status or EXIT_FAILED
+            labels = [test.label for test in self.ahead]
+            warn(f"the script has not come to tests that ran ahead of it: {first_of(labels)}")
+        if not self.sequential and not self.options.one_by_one:
+            self.say_what_ran_alone(results)
         unrun = [result for result in results if result.status is None]
         if not status and any(map(self.is_bad, unrun)):
             warn(f"{self.name}: not all tests have run: this is no pass")
             status = EXIT_FAILED
         return status
+
+    def say_what_ran_alone(self, results: Results) -> None:
+        """Say how many tests ran while no other did, and why the first of them."""
+        if not self.tests:
+            warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
+            return
+        ran = [result for result in results if result.began]
+        count = 0
+        for result in ran:
+            end = result.began + result.seconds
+            beside = [each for each in ran if each.began < end and result.began < each.began + each.seconds]
+            count += len(beside) == 1
+        why = [*self.alone, self.lost]
+        if count and len(self.tests) > 1 and why[0]:
+            warn(f"{counted(count, 'test')} ran while no other did: {why[0]}")
 
     def verdict(self, results: Results) -> Verdict:
         """The script has said its own; only what ended it is news."""
@@ -10578,35 +9117,32 @@ def asks_for_several(line: TestLine, options: Options, words: str = "") -> float
     """How many GPUs a line seems to ask for, by its text or the values of its words; 0 where it says so itself."""
     if line.has_mask or line.attributes.gpus is not None or options.gpus_per_test != 1:
         return 0
-    said = gpus_named_in(f"{line.first} {words}")
+    said = gpus_named_in(words)
     if 1 < said < ALL_GPUS:  # a folder may be called `distributed`
         return said
     return gpus_named_in(line.body)
 
 
-def paths_of(directory: str, *names: str) -> Dict[str, bool]:
-    """The paths of files that a test names, and whether no other test is to have them at the same time.
+def paths_of(directory: str, *words: str) -> Dict[str, bool]:
+    """The paths of files that the words of a test name, and whether no other test is to have them at the same time.
 
-    They are test files, as pytest knows them, and what the test writes, or may make for another. Names of files behind
-    an operator begin with `>`.
+    They are test files, as pytest knows them, and what the test writes, or may make for another.
     """
     paths: Dict[str, bool] = {}
     before = ""
-    for name in names:
-        is_output = re.match("-o=|--out.*=", name) or re.match("-o$|--out[^=]*$", before)
-        file = re.sub(r"^>*(?:[\w-]+=)?|::.*", "", name, flags=re.DOTALL)
+    for word in words:
+        is_output = re.match("-o=|--out.*=", word) or re.match("-o$|--out[^=]*$", before)
+        file = re.sub(r"^[\w-]+=|::.*", "", word, flags=re.DOTALL)
         path = os.path.normpath(os.path.join(directory, file))
-        if name.startswith(">"):
-            is_own = not path.startswith("/dev/")
-        elif is_output and re.search(r"\.\w+$", path):
+        if is_output and re.search(r"\.\w+$", path):
             is_own = True
         elif re.search(DATA_FILE, path):
             is_own = not os.path.exists(path)
         else:
             is_test_file = re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path)
-            is_own = bool(is_test_file) and ("$" in path or os.path.exists(path))
+            is_own = bool(is_test_file) and os.path.exists(path)
         paths[path] = is_own or paths.get(path, False)
-        before = name
+        before = word
     return paths
 
 
@@ -10619,33 +9155,14 @@ def shell_status(status: int) -> int:
 
 def list_script(script: Script, trace: Trace) -> int:
     """Print what a dry reading finds: each test, and why it does not run ahead; returns the exit code."""
-    named: Dict[str, str] = {}  # of files, the place of the last test above that names them
     for file in script.files.values():
-        for site, why in file.found:
-            test = site.test
-            handler = read_handler(site.nodes, script.functions)
-            if handler.fails:
-                why = why or "its handler may fail, or needs the script's own shell"
-            urgent = script.urgent(handler)
-            if urgent:
-                why = why or f"its handler calls {urgent}"
-            stops = HOLDS_BACK + r"|^ *set (?:-\w*u|.*nounset)" * (
-                test.first in script.functions
-            )
-            held = re.search(stops, file.text)
-            if held:
-                why = why or f"`{held.group().strip()}` may keep it from running ahead"
-            why = why or site.why_wait
-            place = f"{file.name}:{test.line}"
-            for path, is_own in paths_of(os.getcwd(), *map(unquoted, site.names)).items():
-                if path in named:
-                    name = os.path.relpath(path)
-                    why = why or f"waits for {named[path]}, which names {name} too"
-                if is_own:
-                    named[path] = place
-            label = clean_label(re.sub(EXPANDABLE, r"\1\2", unquoted(test.label)))
-            trace.line(f"{label}\t{place}\t{why or 'runs ahead'}")
-        if not file.found:
+        for site in file.sites:
+            why = file.obstacle
+            if site.line >= file.one_by_one:
+                why = "`#: one-by-one`"
+            label = clean_label(re.sub(EXPANDABLE, r"\1\2", unquoted(site.label)))
+            trace.line(f"{label}\t{file.name}:{site.line}\t{why or 'runs ahead'}")
+        if not file.sites:
             warn(NO_TESTS)
     return trace.exit_code(EXIT_OK)
 
@@ -10654,7 +9171,7 @@ def read_script(name: str, options: Options) -> Script:
     """Read a script. What its tests are tells the most explicit way in which it treats failures. Raises ListError."""
     text = list_text(name)
     script = Script(Tells(options.handlers, options.tests, options.calm))
-    if not script.read(name, text).found and options.tests is None:
+    if not script.read(name, text).sites and options.tests is None:
         script = Script(script.tells._replace(looks=LOOKS_LIKE_TEST))
         script.read(name, text)
     mistakes = script.files[name].mistakes
