@@ -396,7 +396,6 @@ class Snapshot(NamedTuple):
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
     before: str = ""  # bash that runs before the command of the test, and after it
     after: str = ""
-    has_stdin: bool = False  # its standard input is the runner's
 
     def __repr__(self) -> str:
         """Without the environment, in which there may be secrets: an internal error may name a test."""
@@ -424,7 +423,9 @@ class Test(NamedTuple):
     is_pytest: bool = False  # it writes its JUnit file, or has died
     origin: str = ""  # its label without the number of its run
     words: Words = ()  # where it is a program that needs no bash: its arguments, the name first
+    stdin: str = ""  # the file that it reads; `-` is what the runner reads; empty: nothing
     splits: bool = False  # its errors are kept apart, in `<log>.err`
+    umask: int = -1  # -1: the runner's
 
     @property
     def where(self) -> str:
@@ -4859,9 +4860,10 @@ class Job(NamedTuple):
     environment: Mapping[bytes, bytes] | None  # None: ours, which costs Popen least
     log: str  # path
     directory: str | None = None  # None: ours
-    stdin: int | None = subprocess.DEVNULL  # None: ours
+    stdin: int | str | None = subprocess.DEVNULL  # a path may stand for it; None: ours
     name: str = ""  # the first of its arguments; empty: its path
     errors: str = ""  # path of the log for standard error, if it is another
+    umask: int = -1  # -1: ours
 
 
 class Process:
@@ -4884,8 +4886,14 @@ class Process:
     def spawn(self, job: Job, output: int) -> None:
         """Start a job. What it prints goes to this descriptor, which is ours from now on. Raises OSError."""
         self.output = errors = output
+        stdin = job.stdin
+        before = None
+        if job.umask >= 0:
+            before = functools.partial(os.umask, job.umask)
         if job.errors:
             errors = fresh_file(job.errors)
+        if isinstance(stdin, str):
+            stdin = os.open(stdin, os.O_RDONLY)
         if job.directory is not None and not os.path.isdir(job.directory):
             self.log(f"{job.directory}, where this test is to run, is gone")
             job = job._replace(arguments=[b"-c", b"exit 1"], directory=None)
@@ -4893,15 +4901,18 @@ class Process:
             [job.name or job.bash, *job.arguments],  # its path, without which bash looks for itself in PATH
             executable=job.bash,
             env=job.environment,
-            stdin=job.stdin,
+            stdin=stdin,
             cwd=job.directory,
             stdout=output,
             stderr=errors,
             start_new_session=True,
             close_fds=False,  # as under bash, a test has the descriptors that we have
+            preexec_fn=before,
         )
         if job.errors:
             os.close(errors)
+        if isinstance(job.stdin, str):
+            os.close(stdin)
         if self.mark:
             with suppress(OSError):  # it has ended
                 limits = self.mark, resource.RLIM_INFINITY
@@ -5266,9 +5277,8 @@ class Host:
                 own["BASH_ENV"] = to_text(environment.pop(b"BASH_ENV"))
         port = str(self.port_of(slot, self.slots))
         defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
-        stdin = None if test.shell.has_stdin else self.null
-        if test.words and exported is not None:
-            return self.program_job(test, own, defaults, log, stdin)
+        if test.words:
+            return self.program_job(test, own, defaults, log)
         if self.has_line_0:
             test = test._replace(line=test.line + 1)
         text = bash_text(test, own, defaults, self.reaper.scratch, attempt.process.mark)
@@ -5278,12 +5288,10 @@ class Host:
             environment,
             log,
             directory,
-            stdin,
+            self.null,
         )
 
-    def program_job(
-        self, test: Test, own: Environ, defaults: Environ, log: str, stdin: int | None
-    ) -> Job:
+    def program_job(self, test: Test, own: Environ, defaults: Environ, log: str) -> Job:
         """The job of a test that is a program, as a script's shell would start it."""
         environment = dict(test.shell.environment or {})
         for name, value in defaults.items():
@@ -5292,13 +5300,17 @@ class Host:
         path = to_text(environment.get(b"_", b""))
         arguments = list(map(to_bytes, test.words[1:]))
         name = test.words[0]
-        if name == "sh":
-            path = "/bin/sh"
-        elif not has_interpreter(path):  # a script without `#!`
+        if not has_interpreter(path):  # a script without `#!`
             arguments.insert(0, to_bytes(path))
             path = name = self.bash
         errors = f"{log}.err" * test.splits
-        return Job(path, arguments, environment, log, test.shell.directory, stdin, name, errors)
+        stdin: int | str | None = test.stdin or self.null
+        if stdin == "-":
+            stdin = None
+        directory = test.shell.directory
+        return Job(
+            path, arguments, environment, log, directory, stdin, name, errors, test.umask
+        )
 
     def abandon(self) -> None:
         """The thread of an attempt is lost, and others must not wait for it."""
@@ -7888,7 +7900,7 @@ SETS = names_in("local export declare typeset readonly read mapfile readarray ge
 # Programs that only look: the scout runs them itself where it needs what they print.
 LOOKERS = names_in(
     "awk basename cat cut date dirname egrep expr find grep head hostname id ls nproc pwd readlink realpath sed seq sort "
-    "tail tr uname uniq wc which whoami nvidia-smi"
+    "tail tr uname uniq wc which whoami"
 )
 # What looks into a file where it stands in `[`.
 FILE_TEST = r"\s-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
@@ -7934,6 +7946,30 @@ class Site(NamedTuple):
     label: str  # a bash word: what its handler is called with, or its words
     attributes: Attributes
     splits: bool  # its standard output and its errors go to two places
+    reads: bool  # its standard input is redirected
+
+
+def is_file(target: Token) -> bool:
+    """Whether a word behind a redirection names a file, other than of those that are there for all."""
+    return not re.match(r"[0-9]*-?$|/dev/(?:null|stdout|stderr)$", target.text)
+
+
+def label_word(text: str) -> str:
+    """The bash word for a label: as it is written, or with only its variables expanded where more could happen."""
+    if text and re.fullmatch(r"""[\w./:+-]*|"(?:[^"\\`$]|\$\w+)*"|'[^']*'|\$\w+""", text):
+        return text
+    word = expandable(text.strip("\"'"), is_command=True) * bool(text)
+    word = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", word)
+    return re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", word)
+
+
+def site_of(node: Node, first: int, last: int, label: str) -> Site:
+    """The site of a command on these lines."""
+    operators = " ".join(token.text for token in node.redirects)
+    joins = re.search(r"&>|>&|2> ?&1", operators) or node.after == "|&"
+    writes = ">" in operators or node.after in PIPES
+    splits = bool(writes and not joins)
+    return Site(first, last, words_of(node), label, Attributes(), splits, "<" in operators)
 
 
 class ScriptFile:
@@ -8019,6 +8055,8 @@ class ScriptFile:
             tested = statement[at - 1]
             while tested.before in PIPES and tested.left:
                 tested = tested.left
+            if not (tested.words or tested.kind):  # assignments alone
+                return None, ""
             words = [token.text for token in calls[0].words[1:2]]
             return tested, "".join(words)
         return None, ""
@@ -8033,8 +8071,7 @@ class ScriptFile:
     def check_redirects(self, node: Node) -> None:
         """A file that a block writes is opened without a word to the trap: the scout must not come there."""
         for operator, target in zip(node.redirects[::2], node.redirects[1::2]):
-            is_file = ">" in operator.text and not re.match(r"&|\d+$|-$|/dev/", target.text)
-            if is_file and not operator.text.endswith("&"):
+            if ">" in operator.text and is_file(target):
                 line = self.line_of(node.start)
                 self.obstacle = self.obstacle or f"{self.name}:{line}: a block writes {target.text}"
 
@@ -8043,34 +8080,28 @@ class ScriptFile:
         self.called.add(node.name)
         first = self.line_of(node.start)
         last = self.line_of(max(node.end - 1, node.start))
-        if not label or re.search(SUBSTITUTION + r"|\+\+|--|=", label):
-            label = expandable(label.strip("\"'") or head_of(node), is_command=True)
-            label = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", label)
-            label = re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", label)
-        operators = " ".join(token.text for token in node.redirects)
-        is_one = re.search(r"&>|>&|2> ?&1", operators) or node.after == "|&"
-        writes = ">" in operators or node.after in PIPES
+        label = label_word(label) or label_word(head_of(node))
         self.sites.append(
-            Site(
-                first,
-                last,
-                words_of(node),
-                label,
-                self.attributes_of(first, last),
-                bool(writes and not is_one),
+            site_of(node, first, last, label)._replace(
+                attributes=self.attributes_of(first, last)
             )
         )
 
-    def find(self, line: int, words: Sequence[str]) -> int:
-        """The number of the site of a command to which bash has come; -1 if there is none, or are several."""
-        numbers = [
-            number
-            for number, site in enumerate(self.sites)
+    def site_here(self, node: Node, line: int, label: str) -> Site:
+        """The site of a command that is no test by its place, but by its words."""
+        site = site_of(node, line, line, label)
+        return site._replace(attributes=self.attributes_of(line, line))
+
+    def find(self, line: int, words: Sequence[str]) -> Site | None:
+        """The site of a command to which bash has come; None if there is none, or are several."""
+        sites = [
+            site
+            for site in self.sites
             if site.words == words and site.line <= line <= site.last
         ]
-        if len(numbers) == 1:
-            return numbers[0]
-        return -1
+        if len(sites) == 1:
+            return sites[0]
+        return None
 
 
 # What the shell of a script and the scout do before the script, by BASH_ENV: their DEBUG trap sees each simple command
@@ -8081,12 +8112,13 @@ class ScriptFile:
 #   question  of      fields                                answer
 #   kind      both    file, line, command, functions, kind  _rt_code: `calm`, or bash for each time that it comes
 #   each      both    the same, the words as bash has them  bash
-#   test      shell   site, file, line, label, first word   _rt_stub: what is to take the place of the program
+#   test      shell   site, file, line, label, first word, _rt_stub: what is to take the place of the program
 #   test      scout   the same                              none; its stub comes next
 #   wait      scout   number of a command                   what the command has done in the shell, as bash
 #   lost      scout   what it cannot follow                 none: it is ended
 #   past      shell   number, status, folder, variables     none; a command has ended for which the scout waits
 #   ran       shell   stub, status                          none; a test has ended
+#   failed    shell   line, status, label                   none; a handler is called
 #   alone     shell   file, line, command                   none; from here on bash runs the script by itself
 HOOK = r"""
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
@@ -8097,9 +8129,10 @@ unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_known
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0 _rt_over= _rt_piped=0
-eval "exec $_rt_in<>\"\$_rt_reply\""
+eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
 
 _rt_send() {     # words, to which no answer comes
+  set -- "${@//$'\n'/$'\1'}"     # bash writes line by line, and others may write between
   builtin printf '%s\0' "$(($# + 3))" "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" >&"$_rt_out"
 }
 _rt_ask() {      # sends words, does what is answered
@@ -8153,10 +8186,10 @@ _rt_test() {     # a test: its site, its words as bash, its label, the first of 
     _rt_label=$3 _rt_level=${#FUNCNAME[@]}
     return
   fi
-  if [[ ! ${4-} || $_rt_builtins == *$'\n'"$4"$'\n'* ]]; then
+  if ! _rt_is_program "${4-}"; then
     _rt_itself "$1" "$3"
   elif [[ $_rt_role == scout ]]; then
-    _rt_send test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$4"
+    _rt_send test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$4" '' ''
     (
       exec >/dev/null 2>&1
       trap - DEBUG
@@ -8168,11 +8201,21 @@ _rt_test() {     # a test: its site, its words as bash, its label, the first of 
     )
     _rt_skip=1
   else
-    local _rt_stub=
-    _rt_ask test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$4"
+    local _rt_stub= _rt_way=
+    [[ $4 != */* && $_rt_command != *PATH=* ]] || _rt_way=function
+    [[ $BASHPID == "$_rt_shell" ]] || _rt_way=
+    _rt_ask test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$4" "$_rt_command" "$_rt_way"
     _rt_stand_in "$4" "$_rt_stub"
     _rt_after=("$BASHPID" ran "$_rt_stub")
   fi
+}
+_rt_is_program() {    # whether the first word of a command names a program that can be started
+  case $_rt_builtins in *$'\n'"$1"$'\n'*) return 1 ;; esac
+  case $1 in
+    '') return 1 ;;
+    */*) [[ -f $1 && -x $1 ]] ;;
+    *) [[ $_rt_command == *PATH=* ]] || builtin hash -- "$1" ;;
+  esac
 }
 _rt_look() {     # a program that only looks: the scout runs it where somebody reads what it prints
   [[ $_rt_role == scout && $BASHPID != "$_rt_shell" ]] || _rt_other "$@"
@@ -8205,7 +8248,9 @@ _rt_other() {    # a command for which the scout waits: its number, the variable
   [[ ! $_rt_scouted || $BASHPID != "$_rt_shell" ]] || _rt_after=("$BASHPID" past "$@")
 }
 _rt_itself() { _rt_after=("$BASHPID" ran "$1:$2"); }      # bash runs a test
+_rt_failed() { _rt_send failed "$_rt_line" "$_rt_piped" "${1-$_rt_command}"; }      # a handler is called
 _rt_pass() { :; }
+_rt_block() { :; }
 _rt_trap='{ [[ $((_rt_piped = PIPESTATUS[-1])) && '
 """
 SCOUT_HOOK = r"""
@@ -8216,6 +8261,8 @@ _rt_other() {
     _rt_ask wait "$1"
   fi
 }
+_rt_failed() { :; }
+_rt_block() { _rt_ask lost "\`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line), which writes a file"; }
 _rt_itself() { _rt_ask lost "\`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line), which bash runs itself"; }
 _rt_pass() { _rt_skip=1; }
 _rt_fail() {     # lets the command fail
@@ -8292,11 +8339,10 @@ class ScriptShell:
         os.mkdir(self.folder)
         self.process = Process(reaper)
         self.output, self.stream = os.pipe()
-        self.questions, self.ask = os.pipe()
         self.over, self.end = os.pipe()
         os.set_blocking(self.output, False)
-        os.mkfifo(self.path("stubs"))
-        self.stubs = os.open(self.path("stubs"), os.O_RDWR | os.O_NONBLOCK)
+        # A pipe for each: what several processes write to one may be mixed up.
+        self.stubs, *self.questions = map(self.new_pipe, ("stubs", "shell.ask", "scout.ask"))
         with open(self.path("stub"), "w") as file:
             file.write(STUB)
         os.chmod(self.path("stub"), 0o755)
@@ -8311,8 +8357,7 @@ class ScriptShell:
         found = re.findall(r"\b(\d+)[<>]|(?:[<>]&|\bflock(?: -\w+)* |/fd/|-u ?)(\d+)", text)
         used = set(chain.from_iterable(found))
         self.numbers = [number for number in self.OWN_FDS if str(number) not in used]
-        asking = fcntl.fcntl(self.ask, fcntl.F_DUPFD, self.numbers.pop(0))
-        words = {"out": asking, "in": self.numbers.pop(0), "folder": self.folder}
+        words = {"out": self.numbers.pop(0), "in": self.numbers.pop(0), "folder": self.folder}
         words["mkfifo"] = find_program("mkfifo") or "mkfifo"
         words["scouted"] = "1" * has_scout
         stream = os.dup(self.stream)  # ours stays open, so that poll rests
@@ -8322,7 +8367,7 @@ class ScriptShell:
             self.new_stub("ahead")
             scout = self.job_of("scout", words)._replace(stdin=subprocess.DEVNULL)
             jobs.append((self.scout, scout, os.open(os.devnull, os.O_RDWR)))
-        threading.Thread(target=self.run, args=(jobs, asking), daemon=True).start()
+        threading.Thread(target=self.run, args=(jobs,), daemon=True).start()
         threading.Thread(target=self.listen, daemon=True).start()
 
     def job_of(self, role: str, words: Mapping[str, Any]) -> Job:
@@ -8340,12 +8385,11 @@ class ScriptShell:
         environment = {**(self.job.environment or {}), b"BASH_ENV": path.encode()}
         return self.job._replace(environment=environment)
 
-    def run(self, jobs: Sequence[Tuple[Process, Job, int]], asking: int) -> None:
+    def run(self, jobs: Sequence[Tuple[Process, Job, int]]) -> None:
         """Run the shells until all that they have started has ended. Children of the main thread would be orphans."""
         try:
             for process, job, output in jobs:
                 process.spawn(job, output)
-            os.close(asking)
             self.process.wait()
             for process, _, _ in reversed(jobs):
                 if process is self.scout:
@@ -8369,17 +8413,17 @@ class ScriptShell:
         from select import poll as new_poll
 
         poll = new_poll()
-        for descriptor in (self.output, self.questions, self.stubs, self.over):
+        for descriptor in (self.output, *self.questions, self.stubs, self.over):
             poll.register(descriptor, 1)  # POLLIN
-        asked = b""
+        asked = dict.fromkeys(self.questions, b"")
         is_over = False
         while not is_over:
             events = dict(poll.poll())
             is_over = self.over in events
             try:
                 self.keep()
-                if self.questions in events:
-                    asked = self.post_whole(asked + os.read(self.questions, COPY_BYTES))
+                for pipe in events.keys() & self.questions:
+                    asked[pipe] = self.post_whole(asked[pipe] + os.read(pipe, COPY_BYTES))
                 if self.stubs in events:
                     for line in to_text(os.read(self.stubs, PAGE_BYTES)).splitlines():
                         self.post(Asked(self.size, ["", "", "", "stub", *line.split(" ")]))
@@ -8392,7 +8436,7 @@ class ScriptShell:
         """Post the questions that have come whole; returns the rest."""
         count, *words = asked.split(b"\0")
         while count and len(words) > int(count):
-            question = list(map(to_text, words[: int(count)]))
+            question = [to_text(word).replace("\1", "\n") for word in words[: int(count)]]
             self.post(Asked(self.size, question))
             count, *words = words[int(count) :]
         return b"\0".join([count, *words])
@@ -8407,6 +8451,11 @@ class ScriptShell:
                     written = os.write(self.kept, data)
                     data = data[written:]
                     self.size += written
+
+    def new_pipe(self, name: str) -> int:
+        """A descriptor of a new pipe with a name in the folder."""
+        os.mkfifo(self.path(name))
+        return os.open(self.path(name), os.O_RDWR | os.O_NONBLOCK)
 
     def new_stub(self, name: str) -> str:
         """The path of a new stub."""
@@ -8432,13 +8481,15 @@ class ScriptShell:
 
 
 class Call(NamedTuple):
-    """A test to which a shell has come: where it stands."""
+    """A test to which a shell has come."""
 
-    site: int
+    site: Site
     file: str
     line: int
     label: str
     first: str  # its first word, as bash has it
+    command: str  # bash
+    dies_aloud: bool = False  # bash tells by itself how its program dies
 
 
 class Program(NamedTuple):
@@ -8448,14 +8499,14 @@ class Program(NamedTuple):
     path: str
     environment: Mapping[bytes, bytes]
     directory: str
-    umask: str
+    umask: int
 
     @property
     def key(self) -> str:
         """What two runs of a program have in common that do the same."""
         own = (b"_", b"SHLVL", b"OLDPWD")
         pairs = sorted(b"=".join(pair) for pair in self.environment.items() if pair[0] not in own)
-        return key_of([*self.words, self.directory, self.umask, to_text(b"\0".join(pairs))])
+        return key_of([*self.words, self.directory, str(self.umask), to_text(b"\0".join(pairs))])
 
 
 def read_program(pid: str, first: str) -> Program:
@@ -8468,12 +8519,12 @@ def read_program(pid: str, first: str) -> Program:
     directory = os.readlink(f"/proc/{pid}/cwd")
     search = to_text(environment.get(b"PATH", os.defpath.encode()))
     places = (os.path.join(directory, each) for each in search.split(":"))
-    path = os.path.join(directory, first)
+    path = first
     if "/" not in first:
         path = shutil.which(first, path=":".join(places)) or first
     environment[b"_"] = to_bytes(path)
-    umask = re.search(rb"\nUmask:\s*(\d+)", read_proc(f"{pid}/status"))
-    return Program(words, path, environment, directory, to_text(umask.group(1)) if umask else "")
+    umask = proc_number(f"{pid}/status", rb"\nUmask:\s*(\d+)", 8)
+    return Program(words, path, environment, directory, umask)
 
 
 class Found(NamedTuple):
@@ -8499,6 +8550,7 @@ class Script:
         self.tells = tells
         self.files: Dict[str, ScriptFile] = {}
         self.commands: List[Other] = []  # by number, those for which the scout waits
+        self.sites: List[Site] = []  # by number, tests to which bash has come
 
     def read(self, name: str, text: str) -> ScriptFile:
         """Read one of its files."""
@@ -8509,7 +8561,14 @@ class Script:
         """First words of tests: some may be functions."""
         return frozenset().union(*(file.called for file in self.files.values()))
 
-    def kind(self, file: ScriptFile, line: int, text: str, functions: Collection[str]) -> str:
+    def kind(
+        self,
+        file: ScriptFile,
+        line: int,
+        text: str,
+        functions: Collection[str],
+        is_function: bool,
+    ) -> str:
         """What a command is: `calm`, or bash for each time that it comes."""
         nodes = Reader(text).nodes
         if len(nodes) != 1 or nodes[0].kind:  # the head of a loop
@@ -8519,8 +8578,14 @@ class Script:
         site = file.find(line, words)
         is_wild = re.search(SUBSTITUTION + r"|\+\+|--\$|:?=", head_of(node).split(" ")[0])
         may_be = self.tells.looks is not None or not self.called().isdisjoint(functions)
-        if site >= 0 and not is_wild:
-            return self.test_code(node, site, file.sites[site].label)
+        if site and not is_wild:
+            return self.test_code(node, site)
+        if node.name in self.tells.handlers:
+            return f"_rt_failed {label_word(''.join(token.text for token in node.words[1:2]))}"
+        if is_function:
+            if any(map(is_file, node.redirects[1::2])):  # which bash opens before its trap sees more
+                return "_rt_block"
+            return "calm"
         if may_be and node.words and not is_wild:
             if not ARGUMENTS.isdisjoint(words) or "$" in words_of(node)[len(node.assigned)]:
                 plain = " ".join(token.text for token in node.words)
@@ -8528,13 +8593,15 @@ class Script:
                     return f"_rt_each {plain}"
             elif self.tells.looks_like_test(head_of(node)):
                 label = expandable(head_of(node), is_command=True)
-                return self.test_code(node, -1, label)
+                return self.test_code(node, file.site_here(node, line, label))
         return self.other_code(file, line, node, text)
 
-    def test_code(self, node: Node, site: int, label: str) -> str:
+    def test_code(self, node: Node, site: Site) -> str:
         """Bash for a command that is a test."""
+        self.sites.append(site)
+        number = len(self.sites) - 1
         words = " ".join(token.text for token in (*node.assigned, *node.words))
-        return f"_rt_test {site} {shlex.quote(words)} {label} {node.words[0].text}"
+        return f"_rt_test {number} {shlex.quote(words)} {site.label} {node.words[0].text}"
 
     def other_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
         """Bash for a command that is none: what the scout does about it."""
@@ -8542,10 +8609,7 @@ class Script:
         if node.name in SETS:
             names += [re.split(r"\+?=|\[", token.text)[0] for token in node.words[1:]]
         names = [name for name in names if re.fullmatch(NAME, name)]
-        writes = any(
-            not re.match(r"[012]-?$|-$|/dev/(?:null|stdout|stderr)$", target.text)
-            for target in node.redirects[1::2]
-        )
+        writes = any(map(is_file, node.redirects[1::2]))
         is_own = re.search(f"{SUBSTITUTION}|{OWN_VALUES}", text) is not None
         is_calm_program = re.match(self.tells.calm, node.name) is not None
         if tuple(words_of(node)) in file.filters or is_calm_program or node.name == "exec" and len(node.words) == 1:
@@ -8587,6 +8651,7 @@ class ScriptRun(Run):
     held: Tuple[Call, Program, str] | None = None  # of the scout, whose stub has to wait, and its process
     waits_for = -1  # the number of the command for which the scout waits
     question = ("", "")  # the path for the answer to the last question, and its number
+    told_failure: str | None = None  # the label of the last test that has failed, until its handler is called
     found_since = 0  # tests that the scout has found since it last waited
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
@@ -8752,22 +8817,24 @@ class ScriptRun(Run):
         file = self.file_of(source)
         if role == "scout" and file.obstacle:
             self.lose_scout(file.obstacle)
-        code = self.script.kind(file, int(line), command, functions.split())
-        if what and code.startswith("_rt_other"):
-            code = "calm"
+        code = self.script.kind(file, int(line), command, functions.split(), what != "")
         return f"_rt_code={shlex.quote(code)}"
 
     def on_each(self, _role: str, source: str, line: str, command: str, *words: str) -> str:
         """The words of a command whose text does not tell whether it is a test."""
+        file = self.file_of(source)
         node = Reader(command).nodes[0]
         text = " ".join(words)
         if self.script.tells.looks_like_test(text):
-            return self.script.test_code(node, -1, shlex.quote(text))
-        return self.script.other_code(self.file_of(source), int(line), node, command)
+            site = file.site_here(node, int(line), shlex.quote(text))
+            return self.script.test_code(node, site)
+        return self.script.other_code(file, int(line), node, command)
 
-    def on_test(self, role: str, site: str, source: str, line: str, label: str, first: str) -> str | None:
+    def on_test(self, role: str, site: str, *place: str) -> str | None:
         """A shell has come to a test; its stub comes next."""
-        call = Call(int(site), source, int(line), label, first)
+        source, line, label, first, command, how = place
+        where = self.script.sites[int(site)]
+        call = Call(where, source, int(line), label, first, command, how == "")
         if role == "scout":
             self.scout_call = call
             return None
@@ -8792,11 +8859,12 @@ class ScriptRun(Run):
 
     def ask(self, call: Call, program: Program, path: str, pid: str) -> None:
         """The shell waits for a test."""
+        self.show(self.offset)
         key = program.key
         found = self.found[key]
         number = self.counts["shell", key]
         self.counts["shell", key] += 1
-        if number == len(found) and self.has_own_input(pid):
+        if number == len(found) and self.input_of(pid) is None:
             found.append(None)
             self.itself.add(path)
             self.alone.append(f"{call.file}:{call.line}: its input is redirected")
@@ -8824,8 +8892,10 @@ class ScriptRun(Run):
         if number == len(self.found[key]):
             paths = paths_of(program.directory, *program.words[1:])
             busy = frozenset().union(*self.busy.values())
+            if call.site.reads:  # which the shell alone has got
+                return
             is_far = len(self.ahead) > 16 * self.schedule.pool.size
-            if is_far or not busy.isdisjoint(paths) or self.has_own_input(pid):
+            if is_far or not busy.isdisjoint(paths):
                 return
             test = self.add(call, program, pid)
             self.ahead[test] = None
@@ -8896,6 +8966,13 @@ class ScriptRun(Run):
         line = call.line if call else 1
         if int(status):
             self.note_failure(clean_label(label), line, int(status))
+            self.told_failure = label
+
+    def on_failed(self, _role: str, line: str, status: str, label: str) -> None:
+        """Bash calls a handler: for a test that is known to have failed, or for what it has run itself."""
+        if label != self.told_failure:
+            self.note_failure(clean_label(label), int(line), int(status) or EXIT_FAILED)
+        self.told_failure = None
 
     def on_lost(self, _role: str, why: str) -> None:
         """The scout has come to what it cannot go through."""
@@ -8927,17 +9004,20 @@ class ScriptRun(Run):
 
     # What a test is, and what its stub is told.
 
-    def has_own_input(self, pid: str) -> bool:
-        """Whether the standard input of a stub is not the script's, nor one that a loop reads."""
-        with suppress(OSError):
-            own = os.stat(f"/proc/{pid}/fd/6")
-            if os.path.samestat(own, os.stat(os.devnull)):
-                return False
-            if sys.stdin is not None and os.path.samestat(own, os.fstat(0)):
-                return False
-            is_begun = proc_number(f"{pid}/fdinfo/6", rb"pos:\s*(\d+)") > 0
-            return self.sequential or not is_begun
-        return False
+    def input_of(self, pid: str) -> str | None:
+        """What a test reads, as Test has it, by its stub. None: what a loop reads, too, one by one: bash runs it."""
+        path = f"/proc/{pid}/fd/6"
+        try:
+            own = os.stat(path)
+        except OSError:  # it is closed
+            return ""
+        if os.path.samestat(own, os.stat(os.devnull)):
+            return ""
+        if sys.stdin is not None and os.path.samestat(own, os.fstat(0)):
+            return "-" * self.sequential
+        if proc_number(f"{pid}/fdinfo/6", rb"pos:\s*(\d+)"):
+            return None if self.sequential else ""
+        return path
 
     def is_stream(self, pid: str, descriptor: int) -> bool:
         """Whether what a stub prints there is what the script prints."""
@@ -8954,6 +9034,7 @@ class ScriptRun(Run):
     def retire(self, test: Test) -> None:
         """The shell goes on: the stub in the place of a test ends as that has ended."""
         path, pid = self.asked[test]
+        call = self.calls[path]
         result = self.schedule.results[test][-1]
         is_shown = self.is_shown(test)
         del self.asked[test]
@@ -8962,35 +9043,41 @@ class ScriptRun(Run):
         log = shlex.quote(os.path.abspath(self.record.log_path(test)))
         code = ""
         if not is_shown and result.status is not None:
-            code = f"cat {log}; "
             if test.splits:
-                code += f"cat {log}.err >&2; "
+                code = f"cat {log}.err >&2; "
+            code += f"cat {log}; "
         elif self.console.has_markers and self.console.shows(result):
             with suppress(OSError):
                 self.trace.copy(self.record.log_path(test))
         if not self.console.has_markers:
             self.console.explain(result)
         status = result.status or 0
+        self.told_failure = None
         if self.options.fails(result.outcome) or result.status is None:
+            self.told_failure = call.label
             status = status or EXIT_FAILED  # for one that did not run, or has passed but for the runner
+        if status < 0 and not call.dies_aloud:
+            self.tell_death(call, -status, pid)
+            status = shell_status(status)
         if status < 0:
             code += f"ulimit -c 0; kill -{-status} $$"
         else:
             code += f"exit {status}"
         self.shell.tell(f"{path}.fifo", f"{code}\n")
 
+    def tell_death(self, call: Call, signum: int, pid: str) -> None:
+        """Say how a program has died, as bash would in its place; of these it says nothing."""
+        if signum not in (signal.SIGINT, signal.SIGPIPE):
+            said = f"{call.file}: line {call.line}: {pid:>5} {signal.strsignal(signum):<23} {call.command}\n"
+            os.write(self.shell.stream, to_bytes(said))
+
     def test_of(self, call: Call, program: Program, pid: str) -> Test:
         """The test that a program is. One by one, it reads what the script reads."""
-        file = self.file_of(call.file)
-        attributes = file.attributes_of(call.line, call.line)
-        splits = not self.is_stream(pid, 1) or not self.is_stream(pid, 2)
+        attributes = call.site.attributes
         text = " ".join(program.words)
-        key = text
-        if call.site >= 0:
-            site = file.sites[call.site]
-            attributes = site.attributes
-            splits = site.splits
-            key = " ".join(site.words)
+        key = " ".join(call.site.words)
+        if not ARGUMENTS.isdisjoint(call.site.words):
+            key = text
         variable = next(iter(self.machine.variables), CUDA.variable)
         mask = to_text(program.environment.get(to_bytes(variable), b""))
         line = TestLine(
@@ -9004,9 +9091,7 @@ class ScriptRun(Run):
             has_mask=mask != os.environ.get(variable, ""),
             label=clean_label(call.label.strip() or text),
             junit=junit_word(program.words[1:]),
-            shell=Snapshot(
-                program.directory, program.environment, has_stdin=self.sequential
-            ),
+            shell=Snapshot(program.directory, program.environment),
         )
         label = self.labels(line.label)
         stem = self.stems(stem_of(line, label))
@@ -9016,17 +9101,22 @@ class ScriptRun(Run):
         if attributes.gpus is None:  # CUDA leaves out what is not there
             gpus = max(gpus, asks_for_several(line, self.options, text))
             gpus = min(gpus, max(len(self.machine.devices), 1))
-        words = program.words
-        if int(program.umask or "0", 8) != self.umask:
-            words = ("sh", "-c", f'umask {program.umask}; exec "$0" "$@"', program.path, *words[1:])
+        splits = call.site.splits
+        if call.command:  # the shell itself is there
+            splits = os.readlink(f"/proc/{pid}/fd/7") != os.readlink(f"/proc/{pid}/fd/8")
+        umask = program.umask
+        if umask == self.umask:
+            umask = -1
         # As under bash, one passes by its status alone.
         test = test._replace(
             gpus=gpus,
             announces=False,
             is_pytest=False,
-            command=shlex.join(words),
-            words=words,
+            command=shlex.join(program.words),
+            words=program.words,
+            stdin=self.input_of(pid) or "",
             splits=splits,
+            umask=umask,
         )
         return self.host.fitted(test, self.options)
 
@@ -9083,9 +9173,8 @@ class ScriptRun(Run):
 
     def say_what_ran_alone(self, results: Results) -> None:
         """Say how many tests ran while no other did, and why the first of them."""
-        if not self.tests:
+        if not self.script.called() and not self.tests:
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
-            return
         ran = [result for result in results if result.began]
         count = 0
         for result in ran:
