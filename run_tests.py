@@ -5108,7 +5108,7 @@ def has_line_0(bash: str) -> bool:
 
 def has_interpreter(path: str) -> bool:
     """Whether the kernel can start a file; bash runs one itself that has no `#!`."""
-    with suppress(OSError), open_regular(path) as file:
+    with suppress(OSError), open(path, "rb") as file:
         return file.read(2) in (b"#!", b"\x7fE")
     return True
 
@@ -5300,14 +5300,14 @@ class Host:
         path = to_text(environment.get(b"_", b""))
         arguments = list(map(to_bytes, test.words[1:]))
         name = test.words[0]
-        if not has_interpreter(path):  # a script without `#!`
+        directory = test.shell.directory
+        if not has_interpreter(os.path.join(directory, path)):  # a script without `#!`
             arguments.insert(0, to_bytes(path))
             path = name = self.bash
         errors = f"{log}.err" * test.splits
         stdin: int | str | None = test.stdin or self.null
         if stdin == "-":
             stdin = None
-        directory = test.shell.directory
         return Job(
             path, arguments, environment, log, directory, stdin, name, errors, test.umask
         )
@@ -7905,7 +7905,7 @@ LOOKERS = names_in(
 # What looks into a file where it stands in `[`.
 FILE_TEST = r"\s-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
 # What differs between the shell and the scout.
-OWN_VALUES = r"\$\$|\$\{?(?:!|BASHPID|PPID|S?RANDOM|SECONDS|EPOCH\w+)|\bmktemp\b"
+OWN_VALUES = r"\$[$!]|\b(?:BASHPID|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
 # Programs that may stand behind a test in a pipeline, and those that need the whole of it to be a test.
 FILTERS = names_in("tee grep egrep sed awk tail head cat cut tr sort uniq wc ts")
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
@@ -7946,7 +7946,8 @@ class Site(NamedTuple):
     label: str  # a bash word: what its handler is called with, or its words
     attributes: Attributes
     splits: bool  # its standard output and its errors go to two places
-    reads: bool  # its standard input is redirected
+    is_own: bool  # only the shell itself can start it: it has an input, or words that do something
+    names: Sequence[str]  # bash words for the files that it writes, or what filters behind it do
 
 
 def is_file(target: Token) -> bool:
@@ -7956,6 +7957,8 @@ def is_file(target: Token) -> bool:
 
 def label_word(text: str) -> str:
     """The bash word for a label: as it is written, or with only its variables expanded where more could happen."""
+    if re.search(OWN_VALUES, text):
+        return shlex.quote(text.strip("\"'"))
     if text and re.fullmatch(r"""[\w./:+-]*|"(?:[^"\\`$]|\$\w+)*"|'[^']*'|\$\w+""", text):
         return text
     word = expandable(text.strip("\"'"), is_command=True) * bool(text)
@@ -7968,8 +7971,27 @@ def site_of(node: Node, first: int, last: int, label: str) -> Site:
     operators = " ".join(token.text for token in node.redirects)
     joins = re.search(r"&>|>&|2> ?&1", operators) or node.after == "|&"
     writes = ">" in operators or node.after in PIPES
-    splits = bool(writes and not joins)
-    return Site(first, last, words_of(node), label, Attributes(), splits, "<" in operators)
+    words = words_of(node)
+    text = " ".join(words)
+    is_own = "<" in operators or re.search(OWN_VALUES, text) or not only_looks(text)
+    return Site(
+        first,
+        last,
+        words,
+        label,
+        Attributes(),
+        splits=bool(writes and not joins),
+        is_own=bool(is_own),
+        names=[token.text for token in node.redirects[1::2] if is_file(token)],
+    )
+
+
+def only_looks(text: str) -> bool:
+    """Whether the commands that some bash substitutes do nothing but look."""
+    if re.search(r"[<>]\(|>", "".join(re.findall(SUBSTITUTION, text)) and text):
+        return False
+    inner = chain.from_iterable(substituted(text))
+    return all(node.kind or node.name in CALM | LOOKERS for node in walk(inner))
 
 
 class ScriptFile:
@@ -8045,6 +8067,10 @@ class ScriptFile:
                     self.add(node, own_label)
                 elif node.before in PIPES and node.name in FILTERS and self.sites:
                     self.filters.add(tuple(words_of(node)))
+                    files = node.words[1:] * (node.name == "tee") + node.redirects[1::2]
+                    names = [token.text for token in files if is_file(token)]
+                    test = self.sites[-1]
+                    self.sites[-1] = test._replace(names=[*test.names, *names])
 
     def handled(self, statement: Sequence[Node]) -> Tuple[Node | None, str]:
         """The command of a statement for which a handler stands, and the word that the handler is called with."""
@@ -8180,37 +8206,42 @@ _rt_hook() {     # the command, its line, the positional parameters, $_, which s
 _rt_each() {     # a command whose words tell only now whether it is a test
   _rt_ask each "$_rt_file" "$_rt_line" "$_rt_command" "$@"
 }
-_rt_test() {     # a test: its site, its words as bash, its label, the first of the words
+_rt_test() {     # a test: its site, its words as bash, its label, names of files as bash, the first of the words
   ((${#FUNCNAME[@]} > _rt_level)) || _rt_label=
-  if declare -F -- "${4-}" >/dev/null; then      # tests of functions are in them
+  if declare -F -- "${5-}" >/dev/null; then      # tests of functions are in them
     _rt_label=$3 _rt_level=${#FUNCNAME[@]}
     return
   fi
-  if ! _rt_is_program "${4-}"; then
+  if ! _rt_is_program "${5-}"; then
     _rt_itself "$1" "$3"
+  elif [[ $_rt_role == scout && ! $2 ]]; then
+    _rt_ask wait "-$(($1 + 1))"
   elif [[ $_rt_role == scout ]]; then
-    _rt_send test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$4" '' ''
+    local _rt_names=() _rt_first=$5
+    set -- "${@:1:4}" "${_rt_arguments[@]}"
+    eval "_rt_names=($4)"
+    _rt_send test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_first" '' '' "${_rt_names[@]}"
     (
       exec >/dev/null 2>&1
       trap - DEBUG
-      _rt_stand_in "$4" "$_rt_folder/ahead"
-      set -- "$2" "${_rt_arguments[@]}"
-      _rt_code=$1
-      shift
+      _rt_stand_in "$_rt_first" "$_rt_folder/ahead"
+      _rt_code=$2
+      shift 4
       eval "$_rt_code"
     )
     _rt_skip=1
   else
     local _rt_stub= _rt_way=
-    [[ $4 != */* && $_rt_command != *PATH=* ]] || _rt_way=function
+    [[ $5 != */* && $_rt_command != *PATH=* ]] || _rt_way=function
     [[ $BASHPID == "$_rt_shell" ]] || _rt_way=
-    _rt_ask test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$4" "$_rt_command" "$_rt_way"
-    _rt_stand_in "$4" "$_rt_stub"
+    _rt_ask test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$5" "$_rt_command" "$_rt_way"
+    _rt_stand_in "$5" "$_rt_stub"
     _rt_after=("$BASHPID" ran "$_rt_stub")
   fi
 }
 _rt_is_program() {    # whether the first word of a command names a program that can be started
   case $_rt_builtins in *$'\n'"$1"$'\n'*) return 1 ;; esac
+  [[ $PWD -ef . ]] || return
   case $1 in
     '') return 1 ;;
     */*) [[ -f $1 && -x $1 ]] ;;
@@ -8234,6 +8265,10 @@ _rt_take_away() {
 }
 _rt_tell() {     # how a command has ended
   local _rt_text= IFS=' '
+  if [[ ${_rt_after[1]} == leaves ]]; then
+    _rt_mend_exit
+    return
+  fi
   if ((${#_rt_after[@]} > 3)); then
     declare -p "${_rt_after[@]:3}" >|"$_rt_folder/values"
     IFS= builtin read -r -d '' _rt_text <"$_rt_folder/values"
@@ -8251,6 +8286,20 @@ _rt_itself() { _rt_after=("$BASHPID" ran "$1:$2"); }      # bash runs a test
 _rt_failed() { _rt_send failed "$_rt_line" "$_rt_piped" "${1-$_rt_command}"; }      # a handler is called
 _rt_pass() { :; }
 _rt_block() { :; }
+_rt_leaves() { _rt_after=("$BASHPID" leaves); }    # a trap that may say `exit`
+_rt_mend_exit() {     # in a trap for EXIT, `exit` takes the status before it; our trap would change that
+  local _rt_text=
+  _rt_after=()
+  trap -p EXIT >|"$_rt_folder/values"
+  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/values"
+  [[ $_rt_text && $_rt_text != *_rt_quiet* ]] || return
+  eval "set -- ${_rt_text#trap -- }"
+  trap -- "{ _rt_quiet \$? && :; } 2>/dev/null; $1" EXIT
+}
+_rt_quiet() {
+  trap - DEBUG
+  return "$1"
+}
 _rt_trap='{ [[ $((_rt_piped = PIPESTATUS[-1])) && '
 """
 SCOUT_HOOK = r"""
@@ -8262,6 +8311,7 @@ _rt_other() {
   fi
 }
 _rt_failed() { :; }
+_rt_leaves() { :; }
 _rt_block() { _rt_ask lost "\`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line), which writes a file"; }
 _rt_itself() { _rt_ask lost "\`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line), which bash runs itself"; }
 _rt_pass() { _rt_skip=1; }
@@ -8294,7 +8344,7 @@ read -r line <&9
 exec 6>&- 7>&- 8>&- 9>&-
 eval "$line"
 """
-OWN_LINES = rb"\{ (?:\[\[ |shopt -s extdebug; ).*?2>/dev/null(?:\n|; )"  # which `set -v` shows
+OWN_LINES = rb"\{ (?:\[\[ |_rt_quiet|shopt -s extdebug; ).*?2>/dev/null(?:\n|; )"  # which `set -v` shows
 # A variable as `declare -p` tells it: its attributes, its name, its value in bash's quotes.
 VARIABLE = (
     rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
@@ -8484,12 +8534,14 @@ class Call(NamedTuple):
     """A test to which a shell has come."""
 
     site: Site
+    number: int  # of the site
     file: str
     line: int
     label: str
     first: str  # its first word, as bash has it
     command: str  # bash
-    dies_aloud: bool = False  # bash tells by itself how its program dies
+    dies_aloud: bool  # bash tells by itself how its program dies
+    names: Sequence[str]  # the files of its redirections
 
 
 class Program(NamedTuple):
@@ -8541,6 +8593,7 @@ class Other(NamedTuple):
     is_native: bool = False  # the scout runs it too
     is_open: bool = False  # only bash knows what it changes
     can_fail: bool = False  # the scout can let it fail
+    looks: bool = False  # it changes nothing
 
 
 class Script:
@@ -8580,6 +8633,8 @@ class Script:
         may_be = self.tells.looks is not None or not self.called().isdisjoint(functions)
         if site and not is_wild:
             return self.test_code(node, site)
+        if node.name == "trap" and "exit" in text:
+            return "_rt_leaves"
         if node.name in self.tells.handlers:
             return f"_rt_failed {label_word(''.join(token.text for token in node.words[1:2]))}"
         if is_function:
@@ -8601,20 +8656,23 @@ class Script:
         self.sites.append(site)
         number = len(self.sites) - 1
         words = " ".join(token.text for token in (*node.assigned, *node.words))
-        return f"_rt_test {number} {shlex.quote(words)} {site.label} {node.words[0].text}"
+        words *= not site.is_own
+        names = " ".join(name for name in site.names if not re.search(SUBSTITUTION, name))
+        first = node.words[0].text
+        return f"_rt_test {number} {shlex.quote(words)} {site.label} {shlex.quote(names)} {first}"
 
     def other_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
         """Bash for a command that is none: what the scout does about it."""
         names = [re.split(r"\+?=|\[", token.text)[0] for token in node.assigned]
         if node.name in SETS:
             names += [re.split(r"\+?=|\[", token.text)[0] for token in node.words[1:]]
-        names = [name for name in names if re.fullmatch(NAME, name)]
+        names = [name for name in names if re.fullmatch(rf"(?!S?RANDOM$){NAME}", name)]
         writes = any(map(is_file, node.redirects[1::2]))
         is_own = re.search(f"{SUBSTITUTION}|{OWN_VALUES}", text) is not None
         is_calm_program = re.match(self.tells.calm, node.name) is not None
         if tuple(words_of(node)) in file.filters or is_calm_program or node.name == "exec" and len(node.words) == 1:
             return "_rt_pass"
-        if node.name in PRINTS and "-v" not in text and (is_own or writes):
+        if node.name in PRINTS and "-v" not in text and not writes:
             return "_rt_pass"
         asks_file = node.name in ("[", "[[", "test") and re.search(FILE_TEST, text)
         if (node.name in CALM or not node.words) and not (is_own or writes or asks_file):
@@ -8630,8 +8688,11 @@ class Script:
             other = other._replace(is_open=True)
         elif can_fail:
             other = other._replace(can_fail=True)
-        self.commands.append(other)
-        way = "_rt_look" if node.name in LOOKERS and not writes else "_rt_other"
+        looks = node.name in LOOKERS and not writes
+        self.commands.append(other._replace(looks=looks))
+        way = "_rt_other"
+        if looks:
+            way = "_rt_look"
         return f"{way} {len(self.commands) - 1} {' '.join(names)}"
 
 
@@ -8649,7 +8710,8 @@ class ScriptRun(Run):
     lost = ""  # why there is no scout, or no more
     scout_call: Call | None = None  # the test whose stub comes next
     held: Tuple[Call, Program, str] | None = None  # of the scout, whose stub has to wait, and its process
-    waits_for = -1  # the number of the command for which the scout waits
+    # The number of the command for which the scout waits; less than zero for a test that it does not start.
+    waits_for: int | None = None
     question = ("", "")  # the path for the answer to the last question, and its number
     told_failure: str | None = None  # the label of the last test that has failed, until its handler is called
     found_since = 0  # tests that the scout has found since it last waited
@@ -8674,9 +8736,11 @@ class ScriptRun(Run):
         self.asked: Dict[Test, Tuple[str, str]] = {}  # by test, the stub that waits for it, and its process
         self.ahead: Dict[Test, None] = {}  # tests to which the shell has not come
         self.busy: Dict[Test, AbstractSet[str]] = {}  # tests that have not ended, and files that they have to themselves
+        self.written: Dict[str, Test] = {}  # files that the script writes for tests, as for `>log`
         self.past: Dict[int, List[str]] = collections.defaultdict(list)  # by command, what its ends are to the scout
         self.waited: Dict[int, int] = collections.Counter()  # how often the scout has waited for each
         self.alone: List[str] = []  # why tests have run alone
+        self.fears: List[str] = []  # what may have been seen too early
         self.itself: Set[str] = set()  # stubs of tests that bash runs itself
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
         self.shell = self.make_shell()
@@ -8832,9 +8896,10 @@ class ScriptRun(Run):
 
     def on_test(self, role: str, site: str, *place: str) -> str | None:
         """A shell has come to a test; its stub comes next."""
-        source, line, label, first, command, how = place
+        source, line, label, first, command, how, *names = place
         where = self.script.sites[int(site)]
-        call = Call(where, source, int(line), label, first, command, how == "")
+        number = int(site)
+        call = Call(where, number, source, int(line), label, first, command, how == "", names)
         if role == "scout":
             self.scout_call = call
             return None
@@ -8860,6 +8925,14 @@ class ScriptRun(Run):
     def ask(self, call: Call, program: Program, path: str, pid: str) -> None:
         """The shell waits for a test."""
         self.show(self.offset)
+        self.past[-1 - call.number].append("_rt_skip=1")
+        self.go_on()
+        # The shell has gone on behind tests that it has been given.
+        self.written = {
+            path: test
+            for path, test in self.written.items()
+            if test in self.ahead or test in self.asked
+        }
         key = program.key
         found = self.found[key]
         number = self.counts["shell", key]
@@ -8871,7 +8944,7 @@ class ScriptRun(Run):
             self.shell.tell(f"{path}.fifo", f'export _={shlex.quote(program.path)}; exec "$_" "$@"\n')
             return
         if number == len(found):
-            if self.waits_for >= 0:
+            if self.waits_for is not None and self.waits_for >= 0:
                 told = self.script.commands[self.waits_for].told
                 self.lose_scout(f"bash has come to {call.file}:{call.line}, and not to {told}")
             self.add(call, program, pid)
@@ -8891,15 +8964,15 @@ class ScriptRun(Run):
         number = self.counts["scout", key]
         if number == len(self.found[key]):
             paths = paths_of(program.directory, *program.words[1:])
-            busy = frozenset().union(*self.busy.values())
-            if call.site.reads:  # which the shell alone has got
-                return
+            busy = frozenset(self.written).union(*self.busy.values())
             is_far = len(self.ahead) > 16 * self.schedule.pool.size
-            if is_far or not busy.isdisjoint(paths):
+            if is_far or not busy.isdisjoint(paths) or self.input_of(pid) not in ("", "-"):
                 return
             test = self.add(call, program, pid)
             self.ahead[test] = None
             self.found_since += 1
+        written = (os.path.join(program.directory, name) for name in call.names)
+        self.written.update((os.path.normpath(path), self.found[key][number]) for path in written)
         self.counts["scout", key] += 1
         self.held = None
         self.shell.tell(self.shell.path("ahead.fifo"), "exit 0\n")
@@ -8921,7 +8994,7 @@ class ScriptRun(Run):
     def on_wait(self, _role: str, number: str) -> str | None:
         """The scout waits until the shell has run a command."""
         self.waits_for = int(number)
-        if self.found_since == 1:
+        if self.found_since == 1 and self.waits_for >= 0:
             told = self.script.commands[self.waits_for].told
             self.alone.append(f"{told} waits for it alone")
         self.found_since = 0
@@ -8931,17 +9004,22 @@ class ScriptRun(Run):
 
     def go_on(self) -> None:
         """Let the scout go on, if what it waits for has been."""
+        if self.waits_for is None:
+            return
         ends = self.past[self.waits_for]
         at = self.waited[self.waits_for]
-        if self.waits_for >= 0 and at < len(ends):
+        if at < len(ends):
             self.waited[self.waits_for] += 1
-            self.waits_for = -1
+            self.waits_for = None
             self.question = self.scout_question
             self.answer(ends[at])
 
     def on_past(self, _role: str, number: str, status: str, directory: str, values: str) -> None:
         """A command of the shell has ended that is no test."""
         other = self.script.commands[int(number)]
+        if self.ahead and not other.looks:
+            labels = first_of([test.label for test in self.ahead])
+            self.fears.append(f"{other.told} ran behind a failure, after the start of tests below it: {labels}")
         if other.is_open or (int(status) and not other.can_fail and not other.is_native):
             self.past[int(number)].append(f"_rt_ask lost {shlex.quote(other.told)}")
             return
@@ -8998,7 +9076,7 @@ class ScriptRun(Run):
     def lose_scout(self, why: str) -> None:
         """Go on without the scout."""
         self.lost = self.lost or why
-        self.waits_for = -1
+        self.waits_for = None
         self.held = None
         self.shell.end_scout()
 
@@ -9165,6 +9243,9 @@ class ScriptRun(Run):
             warn(f"the script has not come to tests that ran ahead of it: {first_of(labels)}")
         if not self.sequential and not self.options.one_by_one:
             self.say_what_ran_alone(results)
+        for fear in self.fears[: status == 0]:
+            warn(f"{fear}; what they saw may not be what bash would have shown them: this is no pass; --one-by-one is certain")
+            status = EXIT_FAILED
         unrun = [result for result in results if result.status is None]
         if not status and any(map(self.is_bad, unrun)):
             warn(f"{self.name}: not all tests have run: this is no pass")
