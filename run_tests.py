@@ -4893,7 +4893,8 @@ class Process:
         if job.errors:
             errors = fresh_file(job.errors)
         if isinstance(stdin, str):
-            stdin = os.open(stdin, os.O_RDONLY)
+            stdin = os.open(stdin, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe waits for a writer
+            os.set_blocking(stdin, True)
         if job.directory is not None and not os.path.isdir(job.directory):
             self.log(f"{job.directory}, where this test is to run, is gone")
             job = job._replace(arguments=[b"-c", b"exit 1"], directory=None)
@@ -7973,7 +7974,8 @@ def site_of(node: Node, first: int, last: int, label: str) -> Site:
     writes = ">" in operators or node.after in PIPES
     words = words_of(node)
     text = " ".join(words)
-    is_own = "<" in operators or re.search(OWN_VALUES, text) or not only_looks(text)
+    own = rf"{OWN_VALUES}|\$\{{?\?|PIPESTATUS"
+    is_own = "<" in operators or re.search(own, text) or not only_looks(text)
     return Site(
         first,
         last,
@@ -8179,7 +8181,7 @@ _rt_open() {     # a subshell gets answers of its own
 }
 _rt_hook() {     # the command, its line, the positional parameters, $_, which so stays what it is
   case ${FUNCNAME[1]-main} in _rt_* | "${_rt_name:-_rt_}") return 1 ;; esac      # it is ours
-  local - _rt_flags=$- _rt_skip=
+  local - _rt_flags=$- _rt_skip=$_rt_skips
   set +aeuvx
   local _rt_command=$1 _rt_line=$2 _rt_arguments=("${@:3:$#-3}") _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
   [[ ! $_rt_name ]] || _rt_take_away
@@ -8188,6 +8190,7 @@ _rt_hook() {     # the command, its line, the positional parameters, $_, which s
     [!T]* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | *set\ -*k* | *keyword* | \
       *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
+      [[ ! $_rt_skips ]] || _rt_lost "bash runs all by itself behind"
       _rt_over=1     # behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few
       _rt_send alone "$_rt_file" "$_rt_line" "$_rt_command"
       return 1 ;;
@@ -8200,7 +8203,11 @@ _rt_hook() {     # the command, its line, the positional parameters, $_, which s
     _rt_known[$_rt_place]=$_rt_code
   }
   set -- "${_rt_arguments[@]}"
-  [[ $_rt_code == calm ]] || eval "$_rt_code"
+  if [[ $_rt_code == calm ]]; then
+    _rt_skip=
+  else
+    eval "$_rt_code"
+  fi
   [[ $_rt_skip ]]
 }
 _rt_each() {     # a command whose words tell only now whether it is a test
@@ -8209,7 +8216,7 @@ _rt_each() {     # a command whose words tell only now whether it is a test
 _rt_test() {     # a test: its site, its words as bash, its label, names of files as bash, the first of the words
   ((${#FUNCNAME[@]} > _rt_level)) || _rt_label=
   if declare -F -- "${5-}" >/dev/null; then      # tests of functions are in them
-    _rt_label=$3 _rt_level=${#FUNCNAME[@]}
+    _rt_label=$3 _rt_level=${#FUNCNAME[@]} _rt_skip=
     return
   fi
   if ! _rt_is_program "${5-}"; then
@@ -8229,7 +8236,6 @@ _rt_test() {     # a test: its site, its words as bash, its label, names of file
       shift 4
       eval "$_rt_code"
     )
-    _rt_skip=1
   else
     local _rt_stub= _rt_way=
     [[ $5 != */* && $_rt_command != *PATH=* ]] || _rt_way=function
@@ -8249,7 +8255,11 @@ _rt_is_program() {    # whether the first word of a command names a program that
   esac
 }
 _rt_look() {     # a program that only looks: the scout runs it where somebody reads what it prints
-  [[ $_rt_role == scout && $BASHPID != "$_rt_shell" ]] || _rt_other "$@"
+  if [[ $_rt_skips && $BASHPID != "$_rt_shell" ]]; then
+    _rt_skip=
+  else
+    _rt_other "$@"
+  fi
 }
 _rt_stand_in() { # lets bash find a stub in the place of a program
   if [[ $1 == */* || $_rt_command == *PATH=* ]] || ! builtin hash -p "$2" "$1"; then
@@ -8279,6 +8289,7 @@ _rt_tell() {     # how a command has ended
 """
 # What only the one or the other does with a command that is no test.
 SHELL_HOOK = r"""
+_rt_skips=       # it skips no command
 _rt_other() {    # a command for which the scout waits: its number, the variables that it may set
   [[ ! $_rt_scouted || $BASHPID != "$_rt_shell" ]] || _rt_after=("$BASHPID" past "$@")
 }
@@ -8303,22 +8314,27 @@ _rt_quiet() {
 _rt_trap='{ [[ $((_rt_piped = PIPESTATUS[-1])) && '
 """
 SCOUT_HOOK = r"""
+_rt_skips=1      # it skips each command, but for those of which it is known that it may not
 _rt_other() {
   if [[ $BASHPID != "$_rt_shell" ]]; then
-    _rt_ask lost "\`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line) in a subshell"
+    _rt_lost "it cannot run, in a subshell,"
   else
     _rt_ask wait "$1"
   fi
 }
-_rt_failed() { :; }
-_rt_leaves() { :; }
-_rt_block() { _rt_ask lost "\`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line), which writes a file"; }
-_rt_itself() { _rt_ask lost "\`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line), which bash runs itself"; }
-_rt_pass() { _rt_skip=1; }
+_rt_lost() {     # it can go no further
+  while :; do _rt_ask lost "$1 \`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line)"; done
+}
+_rt_itself() { _rt_lost "bash itself runs the test"; }
+_rt_block() { _rt_lost "a file is written by all of"; }
+_rt_failed() { _rt_skip=; }
+_rt_leaves() { _rt_skip=; }
+_rt_pass() { :; }
 _rt_fail() {     # lets the command fail
   local _rt_first=${_rt_command%%[$' \t\n']*}
-  eval "function $_rt_first () { return $1; }"
-  _rt_name=$_rt_first
+  if eval "function $_rt_first () { return $1; }"; then
+    _rt_name=$_rt_first _rt_skip=
+  fi
 }
 _rt_trap='{ shopt -s extdebug; [[ '
 """
@@ -8664,6 +8680,8 @@ class Script:
     def other_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
         """Bash for a command that is none: what the scout does about it."""
         names = [re.split(r"\+?=|\[", token.text)[0] for token in node.assigned]
+        if node.name in ("cd", "pushd", "popd"):
+            names.append("OLDPWD")
         if node.name in SETS:
             names += [re.split(r"\+?=|\[", token.text)[0] for token in node.words[1:]]
         names = [name for name in names if re.fullmatch(rf"(?!S?RANDOM$){NAME}", name)]
@@ -8679,7 +8697,7 @@ class Script:
             return "calm"
         if text == "wait" or node.name in ENDS | {"break", "continue"}:
             return "calm"
-        can_fail = node.words and not writes and re.fullmatch(r"[\w./+-]+|\[", node.name)
+        can_fail = node.words and not (node.assigned or writes) and re.fullmatch(r"[\w./+-]+|\[", node.name)
         changes = node.name in CALM - SETS - CHECKS - {"cd", "pushd", "popd", "unset", "alias"}
         other = Other(f"`{text.splitlines()[0]}` ({file.name}:{line})")
         if node.name in ("[[", "(("):
@@ -8728,6 +8746,7 @@ class ScriptRun(Run):
         self.script = script
         self.directory = os.getcwd()
         self.batch: List[Test] = []  # what the schedule does not know yet
+        self.codes: Dict[Words, str] = {}  # by place and words, what a command is
         self.calls: Dict[str, Call] = {}  # of the shell, by stub
         # By the key of a program, the tests that are such, None for one that bash runs itself; and how many of them
         # the shell, and the scout, has come to.
@@ -8881,18 +8900,26 @@ class ScriptRun(Run):
         file = self.file_of(source)
         if role == "scout" and file.obstacle:
             self.lose_scout(file.obstacle)
-        code = self.script.kind(file, int(line), command, functions.split(), what != "")
-        return f"_rt_code={shlex.quote(code)}"
+        place = source, line, command
+        if place not in self.codes:  # the other shell has not come there
+            self.codes[place] = self.script.kind(
+                file, int(line), command, functions.split(), what != ""
+            )
+        return f"_rt_code={shlex.quote(self.codes[place])}"
 
     def on_each(self, _role: str, source: str, line: str, command: str, *words: str) -> str:
         """The words of a command whose text does not tell whether it is a test."""
-        file = self.file_of(source)
-        node = Reader(command).nodes[0]
-        text = " ".join(words)
-        if self.script.tells.looks_like_test(text):
-            site = file.site_here(node, int(line), shlex.quote(text))
-            return self.script.test_code(node, site)
-        return self.script.other_code(file, int(line), node, command)
+        place = source, line, *words
+        if place not in self.codes:
+            file = self.file_of(source)
+            node = Reader(command).nodes[0]
+            text = " ".join(words)
+            if self.script.tells.looks_like_test(text):
+                site = file.site_here(node, int(line), shlex.quote(text))
+                self.codes[place] = self.script.test_code(node, site)
+            else:
+                self.codes[place] = self.script.other_code(file, int(line), node, command)
+        return self.codes[place]
 
     def on_test(self, role: str, site: str, *place: str) -> str | None:
         """A shell has come to a test; its stub comes next."""
@@ -8925,7 +8952,7 @@ class ScriptRun(Run):
     def ask(self, call: Call, program: Program, path: str, pid: str) -> None:
         """The shell waits for a test."""
         self.show(self.offset)
-        self.past[-1 - call.number].append("_rt_skip=1")
+        self.past[-1 - call.number].append("")
         self.go_on()
         # The shell has gone on behind tests that it has been given.
         self.written = {
@@ -9019,19 +9046,19 @@ class ScriptRun(Run):
         other = self.script.commands[int(number)]
         if self.ahead and not other.looks:
             labels = first_of([test.label for test in self.ahead])
-            self.fears.append(f"{other.told} ran behind a failure, after the start of tests below it: {labels}")
+            self.fears.append(f"{labels} went ahead of {other.told}")
         if other.is_open or (int(status) and not other.can_fail and not other.is_native):
-            self.past[int(number)].append(f"_rt_ask lost {shlex.quote(other.told)}")
+            self.past[int(number)].append("_rt_lost 'only bash knows what changes by'")
             return
         lines = [f"[[ $PWD == {shlex.quote(directory)} ]] || cd -- {shlex.quote(directory)}"]
         for flags, name, value in re.findall(VARIABLE, values):
             lines.append(f"{name}{value}")
             if "x" in flags:
                 lines.append(f"export {name}")
-        if int(status):
+        if other.is_native:
+            lines.append("_rt_skip=")
+        elif int(status):
             lines.append(f"_rt_fail {status}")
-        elif not other.is_native:
-            lines.append("_rt_skip=1")
         self.past[int(number)].append("\n".join(lines))
         self.go_on()
 
@@ -9244,7 +9271,10 @@ class ScriptRun(Run):
         if not self.sequential and not self.options.one_by_one:
             self.say_what_ran_alone(results)
         for fear in self.fears[: status == 0]:
-            warn(f"{fear}; what they saw may not be what bash would have shown them: this is no pass; --one-by-one is certain")
+            warn(
+                f"{fear}, behind a failure, which may have changed what it saw: this is no pass; run it with "
+                "--one-by-one to be certain"
+            )
             status = EXIT_FAILED
         unrun = [result for result in results if result.status is None]
         if not status and any(map(self.is_bad, unrun)):

@@ -572,7 +572,7 @@ class EquivalenceCase(unittest.TestCase):
         out, has_ended = AHEAD.subn(b"", ran.out)
         ran = ran._replace(out=out)
         out = ran.out if slots == 1 else without_blocks(ran.out, plain.out)
-        if out != plain.out and not (has_ended and out.rstrip(b"\n") == plain.out.rstrip(b"\n")):
+        if out != plain.out and (slots == 1 or out.rstrip(b"\n") != plain.out.rstrip(b"\n")):
             yield "output:\n" + diff(plain.out, out)
         if ran.code != plain.code:
             yield f"exit status {ran.code} instead of {plain.code}"

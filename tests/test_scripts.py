@@ -20,7 +20,7 @@ import unittest
 from typing import Any, Counter, Dict, List, Mapping, Sequence, Set
 from xml.etree import ElementTree
 
-from run_tests import Reader, Script, ScriptFile, Site, Tells, is_calm, read_handler
+from run_tests import Reader, ScriptFile, Tells, read_script
 from tests.support import SOON, WAIT_S, Fifo, Ran, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import BLOCK, PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
@@ -80,11 +80,6 @@ def starts(text: str) -> List[str]:
 def errors(text: str) -> List[str]:
     """The failures that a script has told, in order."""
     return re.findall(r"(?m)^Error: sub-test failed: (.*)", text)
-
-
-def joins(text: str) -> int:
-    """How often a script has waited for tests."""
-    return len(BLOCK.findall(text.encode("utf-8", "surrogateescape"))) - 1      # one tells the GPUs
 
 
 class TrialCase(EquivalenceCase):
@@ -349,7 +344,7 @@ class FeatureTest(ScriptCase):
             for _ in range(4):
                 gate.release()
         ran = self.end(process)
-        self.assertEqual((ran.code, len(seen), len(starts(ran.text)), joins(ran.text)), (0, 8, 8, 1))
+        self.assertEqual((ran.code, len(seen), len(starts(ran.text))), (0, 8, 8))
 
     def test_masks(self) -> None:
         """A test that names four GPUs has these four, and them alone; others have one."""
@@ -547,7 +542,7 @@ class FeatureTest(ScriptCase):
                     "  if ! pytest $2; then worse=1; fi", "  coverage combine || true",
                     "  if [ $worse -eq 1 ]; then", "    BAD+=(\"$1\")", "    return 1", "  fi", "  return 0", "}",
                     "N=1", one, "N=2", other, "exit ${RET:-0}"))
-                self.assertEqual((ran.code, joins(ran.text)), (0, 1), ran.err)
+                self.assertEqual(ran.code, 0, ran.err)
                 self.assertNotIn("could not run beside others", ran.err)
 
     def test_a_trap_that_notes_failures(self) -> None:
@@ -891,150 +886,6 @@ class FeatureTest(ScriptCase):
                 told = [line for line in ran.err.splitlines() if not line.startswith("usage:")]
                 self.assertEqual([why in line for why, line in zip(mistakes, told)], [True] * len(told), ran.err)
                 self.assertFalse(os.path.exists(ran.path("logs")))
-
-
-def read(text: str) -> ScriptFile:
-    return ScriptFile("t.sh", text, Tells(["test_fail"], None, "logger"), frozenset())
-
-
-class ScriptFileTest(unittest.TestCase):
-    """What is read of a script before it runs."""
-
-    def sites(self, text: str) -> List[Site]:
-        """The tests of a script, none of which has anything in its way."""
-        found = read(text).found
-        self.assertEqual([why for _, why in found], [""] * len(found))
-        return [site for site, _ in found]
-
-    def test_sites(self) -> None:
-        """First and last line, command, handler and label of each test."""
-        for text, sites in {
-            "a || test_fail x\n": ["1 1 a:test_fail x:x"],
-            "A=1 a \\\n b || test_fail \"x y\"\n": ['1 2 A=1 a \\\n b:test_fail "x y":"x y"'],
-            "a ||\n  test_fail x; b || test_fail y\n": ["1 1 a:test_fail x:x", "2 2 b:test_fail y:y"],
-            "a && b || test_fail x # no || test_fail y\n": ["1 1 b:test_fail x:x"],
-            "a > log 2>&1 || test_fail x >&2\n": ["1 1 a > log 2>&1:test_fail x >&2:x"],
-            "f() { a || test_fail x; }\n": ["1 1 a:test_fail x:x"],
-            "case $x in a) b || test_fail b;; *) c || test_fail c ;; esac\n": [
-                "1 1 b:test_fail b:b", "1 1 c:test_fail c:c"],
-            "a || { test_fail x; ok=0; }\n": ["1 1 a:test_fail x; ok=0:x"],
-            "f() { cat <<< x; }\na '$$ <<' '${x:=1}' <<< b || test_fail a\n": [
-                "2 2 a '$$ <<' '${x:=1}' <<< b:test_fail a:a"],
-            "cat <<-'E F' <<G\n\tE F\na || test_fail in\nG\nb || test_fail c\n": ["5 5 b:test_fail c:c"],
-            "cat <<E\n\tE\na || test_fail in\nE\nb || test_fail c\n": ["5 5 b:test_fail c:c"],
-            "echo 'a || test_fail x\n' \"b || test_fail y\"\n": [], "a || other x\n": [], "a | test_fail x\n": [],
-            "x=$(a || test_fail x)\n": [], "test_fail x\n": [], "# a || test_fail x\n": [], "": [],
-        }.items():
-            with self.subTest(text):
-                self.sites(text)
-                file = read(text)
-                at = [[line for line in file.sites if site in file.sites[line]] for site, _ in file.found]
-                self.assertEqual([f"{min(lines)} {max(lines)} {site.test.body}:{site.handler}:{site.test.label}"
-                                  for lines, (site, _) in zip(at, file.found)], sites)
-
-    def test_what_a_site_says_further(self) -> None:
-        site, = self.sites('A=1 CUDA_VISIBLE_DEVICES=0,1 "a b" --junitxml=$X/y.xml || test_fail x '
-                           "#: retries=2 label='z'\n")
-        test = site.test
-        self.assertEqual((test.mask, test.body.split()[1], test.first, test.junit, test.attributes.retries),
-                         ("0,1", "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-0,1}", '"a b"', "$X/y.xml", 2))
-        self.assertEqual([self.sites(f"a || {handler}\n")[0].why_wait == "" for handler in (
-            "test_fail x", "{ test_fail x; }", 'test_fail "$?"', "test_fail *", "test_fail $(a)")],
-            [True, True, True, False, False])
-        below = self.sites("#: gpus=2\na || test_fail x\n#:\nb || test_fail y\n")
-        self.assertEqual([site.test.attributes.gpus for site in below], [2, None])
-        self.assertEqual([mistake.split(":")[1] for mistake in read(
-            "a || test_fail x #: oops=1\nb #: timeout=x\n#: gpus=0.5.5\n# : fine=1\necho '#: fine=1'\n").mistakes],
-            ["1", "2", "3"])
-
-    def test_obstacles(self) -> None:
-        for text, why in {
-            "a || test_fail $RANDOM": "own shell", "a | b || test_fail x": "pipeline", "! a || test_fail x": "`!`",
-            "time a || test_fail x": "`time`",
-            "if a || test_fail x; then b; fi": "`if`", "while a || test_fail x; do b; done": "`while`",
-            "(\na || test_fail x)": "subshell", "{ a || test_fail x; } | b": "subshell",
-            "for i in 1; do a || test_fail x; done | b": "subshell", "{ a || test_fail x; } &": "background",
-            "(a) || test_fail x": "more than one", "A=1 || test_fail x": "no command", "a $! || test_fail x": "`$!`",
-            "a \"$$\" || test_fail x": "`$$`", "a ${x:=1} || test_fail x": "`${x:=`", "a <<E || test_fail x\nE": "`<<`",
-            "a $((i++)) || test_fail x": "$((i++", "a || { test_fail x; break; }": "changes the course",
-        }.items():
-            with self.subTest(text):
-                (_, obstacle), = read(text + "\n").found
-                self.assertIn(why, obstacle)
-
-    def test_waits(self) -> None:
-        """The lines after whose commands bash has to wait, as its trap is blind to what follows."""
-        for text, waits in {
-            "a\nb || test_fail b\nc\n": set(), "a\n(b)\n": {1}, "a\nb\n(c)\nd\n(e)\n": {2, 4}, "a\n{ b; } > log\n": {1},
-            "a\n{ b; } | c\n": {1, 2}, "a\nif b; then c; fi 2>&1\n": {1}, "a; (b)\n": {1},
-            "a\nfor i in $(b); do c; done\n": {1}, "a\nfor i in *.x; do c; done\n": {1},
-            "a\nfor i in 1 2; do c; done\n": set(), "a\nif b; then\n c\n (d)\nfi\n": {3},
-            "(a)\n": set(), "for i in 1; do\n (a)\n b\ndone\n": {1}, "while (a); do\n b\ndone\n": {1, 2, 3},
-        }.items():
-            with self.subTest(text):
-                self.assertEqual(read(text).waits, waits)
-        self.assertEqual(read("f() {\n a || test_fail x\n} > log\ng() ( b )\nh() { b; }\n").unseen, {"f", "g"})
-
-    def test_what_bash_does_while_tests_run(self) -> None:
-        """Before each command: it goes on, or waits."""
-        script = Script(Tells(["test_fail"], None, "logger"))
-        script.read("t.sh", "f() { a; }\ng() ( a )\na || test_fail a\nb\nif [ $? -ne 0 ]; then exit; fi\n")
-        for answer, commands in {
-            "_rt_remember": "echo a|x=1|[ -n x ]|x=1 y=$z|for i in 1|case $x in |((i++))|[[ $x == a* ]]|logger a|"
-                            "x=$([[ $x == a* ]] && echo b)|for i in $(a)",
-            "_rt_join": "python3 a|[ ! -d x ]|[ -f x ]|[ a -nt b ]|[ -f $(a) ]|x=$(a)|f >file|"
-                        "g|[ $? -ne 0 ]|f *|a | b|echo a >file|[ $o x ]",
-            "_rt_look": "[ -d x ]|[[ -d $HOME/x ]]|test -d x|cd sub", "if declare": "f|x=1 f|f b",
-            "( [[": "cd -|pushd a",
-        }.items():
-            for command in commands.split("|"):
-                with self.subTest(command):
-                    self.assertTrue(script.look(command).startswith(answer), script.look(command))
-
-
-class DecisionTest(unittest.TestCase):
-    """What may go on while tests run, and what handlers do."""
-
-    def test_calm_commands(self) -> None:
-        calm = """echo a|echo "$x" 'b c'|x=1|x=1 y="$z"|export A=1|cd sub|cd ..|:|wait|read x|set -x|[ $n -gt 1 ]
-            [[ $x == e* ]]|[[ -n $x && -z $y ]]|test -n "$x"|(( n > 1 ))|((n++))|let n=n+1|for i in 1 2; do a; done
-            case $x in a) b;; esac|umask 077|shopt -s nullglob|echo a >/dev/null|echo a >&2|list+=("$x")|local a=1
-            printf '%s\\n' "$x"|unset x|shift|return|break|declare -A m|echo '*'|n=$((n + 1))|echo "$(( n * 2 ))"
-            n=$(basename "$f" .py)|A=1 f a 'b c'"""
-        restless = """python3 a|A=1 python3 a|x=$(a)|x=`a`|echo $(a)|echo a >file|echo a >>file|[ -f x ]|[ ! -d x ]
-            [[ -e x ]]|[ a -nt b ]|test -s x|echo *|[ -n * ]|echo $?|source x|. ./x|eval a|exec a|exit|trap 'a' EXIT
-            kill 1|cat <(a)|export|export -p|set|jobs|list=(*)|mapfile x|echo a <file|type a|unknown|n=$((n + $(a)))
-            n=$((n + `a`))|x=$( (a) )|f *|f >file|echo $RET|x=$RET|[ "$RET" = 0 ]|for i in $RET; do a; done|unset RET"""
-        for commands, is_so in ((calm, True), (restless, False)):
-            for command in re.split(r"\|(?!\|)|\n *", commands):
-                with self.subTest(command):
-                    node, = Reader(command).nodes
-                    self.assertEqual(is_calm(node, {"RET"}, {"f"}), is_so)
-
-    def test_handlers(self) -> None:
-        """Variables that they change, what cannot be put off, whether they can fail, do fail, are tests."""
-        functions = {name: Reader(f"{name}() {{ {body}; }}").nodes for name, body in {
-            "test_fail": 'RET=1; FAILED="$FAILED $1"; echo "Error: $1"', "leave": "exit 3", "tell": "echo a",
-            "print_fail": "printf 'Error: test failed: %s\\n' \"$1\"", "nested": 'test_fail "$1"; leave',
-            "loop": "loop; N=1", "tee_fail": 'echo "$1" | tee -a log', "array_fail": 'BY[$1]=2; LIST+=("$1")',
-            "where": "echo $FUNCNAME", "fail": 'local a=1; a=2; return 1'}.items()}
-        for text, (changes, urgent, *facts) in {
-            "test_fail x": ("FAILED RET", ""), "test_fail x; ok=0": ("FAILED RET ok", ""), "tell": ("", "", "is_test"),
-            "print_fail x": ("", "", "is_test"), "leave": ("", "", "leaves"), "loop": ("N", ""),
-            "nested x": ("FAILED RET", "", "leaves"), "tee_fail x": ("", "", "can_fail", "is_test"),
-            "array_fail x": ("BY LIST", ""), "export A=1": ("A", "", "can_fail"),
-            "cd x": ("", "cd", "can_fail"),
-            "unknown x": ("", "unknown", "can_fail", "is_test"), "python3 x": ("", "python3", "can_fail", "is_test"),
-            "echo a >&2": ("", "", "is_test"), "where": ("", "", "fails"),
-            "fail x": ("", "", "can_fail", "fails", "is_test"), "set +e": ("", "", "can_fail", "fails"),
-        }.items():
-            with self.subTest(text):
-                handler = read_handler(Reader(text).nodes, functions)
-                self.assertEqual((handler.changes, handler.urgent), ({*changes.split()}, {*urgent.split()}))
-                told = [name for name in ("can_fail", "leaves", "fails", "is_test") if getattr(handler, name)]
-                self.assertEqual(told, facts)
-        self.assertIn("B", read_handler(Reader("printf -v B x").nodes, {}).changes)
-        self.assertFalse(read_handler(Reader("set +x").nodes, {}, "x").fails)
 
 
 if __name__ == "__main__":
