@@ -7960,7 +7960,7 @@ def label_word(text: str) -> str:
     """The bash word for a label: as it is written, or with only its variables expanded where more could happen."""
     if re.search(OWN_VALUES, text):
         return shlex.quote(text.strip("\"'"))
-    if text and re.fullmatch(r"""[\w./:+-]*|"(?:[^"\\`$]|\$\w+)*"|'[^']*'|\$\w+""", text):
+    if text and re.fullmatch(r"""[\w./:+-]*|"(?:[^"\\`$]|\$\w+|\$\{\w+[^}=?`$]*\})*"|'[^']*'|\$\w+""", text):
         return text
     word = expandable(text.strip("\"'"), is_command=True) * bool(text)
     word = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", word)
@@ -8156,7 +8156,7 @@ fi
 unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 declare -A _rt_known
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
-_rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0 _rt_over= _rt_piped=0
+_rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0 _rt_over= _rt_traps=
 eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
 
 _rt_send() {     # words, to which no answer comes
@@ -8179,11 +8179,12 @@ _rt_open() {     # a subshell gets answers of its own
   "$_rt_mkfifo" "$_rt_reply"
   eval "exec $_rt_in<>\"\$_rt_reply\""
 }
-_rt_hook() {     # the command, its line, the positional parameters, $_, which so stays what it is
+_rt_hook() {     # the status of the command before, traps if it may have set one, the command, its line, the positional parameters, $_, which so stays what it is
   case ${FUNCNAME[1]-main} in _rt_* | "${_rt_name:-_rt_}") return 1 ;; esac      # it is ours
   local - _rt_flags=$- _rt_skip=$_rt_skips
   set +aeuvx
-  local _rt_command=$1 _rt_line=$2 _rt_arguments=("${@:3:$#-3}") _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
+  local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}") _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
+  [[ ! $2 ]] || _rt_mend_traps "$2"
   [[ ! $_rt_name ]] || _rt_take_away
   [[ ! $_rt_after || $_rt_after != "$BASHPID" ]] || _rt_tell
   case ${_rt_flags//[!T]/}$_rt_command in
@@ -8216,7 +8217,9 @@ _rt_each() {     # a command whose words tell only now whether it is a test
 _rt_test() {     # a test: its site, its words as bash, its label, names of files as bash, the first of the words
   ((${#FUNCNAME[@]} > _rt_level)) || _rt_label=
   if declare -F -- "${5-}" >/dev/null; then      # tests of functions are in them
-    _rt_label=$3 _rt_level=${#FUNCNAME[@]} _rt_skip=
+    _rt_skip=
+    [[ ${FUNCNAME[2]-} != "$5" ]] || return      # bash tells of it again where it begins
+    _rt_label=$3 _rt_level=${#FUNCNAME[@]}
     return
   fi
   if ! _rt_is_program "${5-}"; then
@@ -8275,10 +8278,6 @@ _rt_take_away() {
 }
 _rt_tell() {     # how a command has ended
   local _rt_text= IFS=' '
-  if [[ ${_rt_after[1]} == leaves ]]; then
-    _rt_mend_exit
-    return
-  fi
   if ((${#_rt_after[@]} > 3)); then
     declare -p "${_rt_after[@]:3}" >|"$_rt_folder/values"
     IFS= builtin read -r -d '' _rt_text <"$_rt_folder/values"
@@ -8294,24 +8293,28 @@ _rt_other() {    # a command for which the scout waits: its number, the variable
   [[ ! $_rt_scouted || $BASHPID != "$_rt_shell" ]] || _rt_after=("$BASHPID" past "$@")
 }
 _rt_itself() { _rt_after=("$BASHPID" ran "$1:$2"); }      # bash runs a test
-_rt_failed() { _rt_send failed "$_rt_line" "$_rt_piped" "${1-$_rt_command}"; }      # a handler is called
+_rt_failed() {   # a handler is called; bash tells of it again where it begins
+  [[ ${FUNCNAME[2]-} == "${_rt_command%%[$' \t\n']*}" ]] ||
+    _rt_send failed "$_rt_line" "$_rt_piped" "${1-$_rt_command}"
+}
 _rt_pass() { :; }
 _rt_block() { :; }
-_rt_leaves() { _rt_after=("$BASHPID" leaves); }    # a trap that may say `exit`
-_rt_mend_exit() {     # in a trap for EXIT, `exit` takes the status before it; our trap would change that
-  local _rt_text=
-  _rt_after=()
-  trap -p EXIT >|"$_rt_folder/values"
-  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/values"
-  [[ $_rt_text && $_rt_text != *_rt_quiet* ]] || return
-  eval "set -- ${_rt_text#trap -- }"
-  trap -- "{ _rt_quiet \$? && :; } 2>/dev/null; $1" EXIT
+_rt_trapped() { _rt_traps=1; }    # a trap is set
+_rt_mend_traps() {    # in a trap, bash tells ours the command before it: ours rests meanwhile
+  local _rt_text=$'\n'$1
+  _rt_traps=
+  eval "${_rt_text//$'\n'trap -- /$'\n'_rt_mend_trap }"
 }
-_rt_quiet() {
+_rt_mend_trap() {
+  local _rt_end=$'\n{ trap "$_rt_trap" DEBUG; } 2>/dev/null'
+  case $2:$1 in *:*PIPESTATUS* | *:*_rt_* | *: | DEBUG:* | RETURN:*) return ;; EXIT:*) _rt_end= ;; esac
+  trap -- "{ _rt_rest \$? && :; } 2>/dev/null; $1$_rt_end" "$2"
+}
+_rt_rest() {
   trap - DEBUG
   return "$1"
 }
-_rt_trap='{ [[ $((_rt_piped = PIPESTATUS[-1])) && '
+_rt_trap='{'
 """
 SCOUT_HOOK = r"""
 _rt_skips=1      # it skips each command, but for those of which it is known that it may not
@@ -8325,10 +8328,10 @@ _rt_other() {
 _rt_lost() {     # it can go no further
   while :; do _rt_ask lost "$1 \`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line)"; done
 }
-_rt_itself() { _rt_lost "bash itself runs the test"; }
+_rt_itself() { _rt_ask wait "-$(($1 + 1))"; }
 _rt_block() { _rt_lost "a file is written by all of"; }
 _rt_failed() { _rt_skip=; }
-_rt_leaves() { _rt_skip=; }
+_rt_trapped() { :; }    # it has no traps
 _rt_pass() { :; }
 _rt_fail() {     # lets the command fail
   local _rt_first=${_rt_command%%[$' \t\n']*}
@@ -8336,16 +8339,17 @@ _rt_fail() {     # lets the command fail
     _rt_name=$_rt_first _rt_skip=
   fi
 }
-_rt_trap='{ shopt -s extdebug; [[ '
+_rt_trap='{ shopt -s extdebug;'
 """
 LAST_OF_HOOK = r"""
 if [[ ${_rt_bash_env+set} ]]; then
   export BASH_ENV=$_rt_bash_env
   . "$BASH_ENV"
 fi
-_rt_trap+='! $_rt_name && ! ${_rt_after-} && ${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} == calm ]] ||'
-_rt_trap+=' if _rt_hook "$BASH_COMMAND" "$LINENO" "$@" "$_"; then ! : "$_";'
-_rt_trap+=' elif [[ $_rt_over ]]; then _rt_last=$_; trap - DEBUG; set +T; : "$_rt_last"; fi; } FD_ERR>&2 2>/dev/null'
+# No command may come before our own: it would change PIPESTATUS.
+_rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;; *)'
+_rt_trap+=' if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then ! : "$_";'
+_rt_trap+=' elif [[ $_rt_over ]]; then _rt_last=$_; trap - DEBUG; set +T; : "$_rt_last"; fi ;; esac; } FD_ERR>&2 2>/dev/null'
 trap 'set -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
 # Takes the place of a program: tells of itself, and does what it is told.
@@ -8360,7 +8364,7 @@ read -r line <&9
 exec 6>&- 7>&- 8>&- 9>&-
 eval "$line"
 """
-OWN_LINES = rb"\{ (?:\[\[ |_rt_quiet|shopt -s extdebug; ).*?2>/dev/null(?:\n|; )"  # which `set -v` shows
+OWN_LINES = rb"\{ (?:case \$_rt_name|_rt_rest|shopt -s extdebug; ).*?2>/dev/null(?:\n|; )"  # which `set -v` shows
 # A variable as `declare -p` tells it: its attributes, its name, its value in bash's quotes.
 VARIABLE = (
     rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
@@ -8610,6 +8614,7 @@ class Other(NamedTuple):
     is_open: bool = False  # only bash knows what it changes
     can_fail: bool = False  # the scout can let it fail
     looks: bool = False  # it changes nothing
+    writes: str = ""  # a file, where it only prints
 
 
 class Script:
@@ -8645,12 +8650,14 @@ class Script:
         node = nodes[0]
         words = words_of(node)
         site = file.find(line, words)
+        if is_function and self.tells.looks:
+            site = None
         is_wild = re.search(SUBSTITUTION + r"|\+\+|--\$|:?=", head_of(node).split(" ")[0])
         may_be = self.tells.looks is not None or not self.called().isdisjoint(functions)
         if site and not is_wild:
             return self.test_code(node, site)
-        if node.name == "trap" and "exit" in text:
-            return "_rt_leaves"
+        if node.name == "trap":
+            return "_rt_trapped"
         if node.name in self.tells.handlers:
             return f"_rt_failed {label_word(''.join(token.text for token in node.words[1:2]))}"
         if is_function:
@@ -8693,7 +8700,10 @@ class Script:
         if node.name in PRINTS and "-v" not in text and not writes:
             return "_rt_pass"
         asks_file = node.name in ("[", "[[", "test") and re.search(FILE_TEST, text)
-        if (node.name in CALM or not node.words) and not (is_own or writes or asks_file):
+        is_calm = node.name in CALM or not node.words
+        if node.name in ("builtin", "command"):  # which may stand before any other
+            is_calm = re.match(r"\w+ -[vV] ", text) is not None
+        if is_calm and not (is_own or writes or asks_file):
             return "calm"
         if text == "wait" or node.name in ENDS | {"break", "continue"}:
             return "calm"
@@ -8706,6 +8716,10 @@ class Script:
             other = other._replace(is_open=True)
         elif can_fail:
             other = other._replace(can_fail=True)
+        files = [*filter(is_file, node.redirects[1::2]), *node.words[1:]]
+        if node.name in PRINTS | {"tee"}:
+            names = [token.text for token in files if token.text[:1] != "-"]
+            other = other._replace(writes=os.path.basename("".join(names[:1])))
         looks = node.name in LOOKERS and not writes
         self.commands.append(other._replace(looks=looks))
         way = "_rt_other"
@@ -8857,7 +8871,7 @@ class ScriptRun(Run):
         schedule = self.schedule
         if self.batch and (time.monotonic() >= self.batch_at or self.has_ended):
             self.submit()
-        if self.held:
+        if self.held and not self.has_ended:
             self.find(*self.held)
         if not self.is_ending and (
             schedule.interrupts or schedule.failure or schedule.is_overdue
@@ -8992,8 +9006,13 @@ class ScriptRun(Run):
         if number == len(self.found[key]):
             paths = paths_of(program.directory, *program.words[1:])
             busy = frozenset(self.written).union(*self.busy.values())
+            junit = os.path.join(program.directory, junit_word(program.words[1:]))
+            if junit in busy:
+                warn_once(
+                    f"{call.file}:{call.line}: writes the same JUnit file as an earlier test, {junit}, and waits for it"
+                )
             is_far = len(self.ahead) > 16 * self.schedule.pool.size
-            if is_far or not busy.isdisjoint(paths) or self.input_of(pid) not in ("", "-"):
+            if is_far or not busy.isdisjoint([*paths, junit]) or self.input_of(pid) not in ("", "-"):
                 return
             test = self.add(call, program, pid)
             self.ahead[test] = None
@@ -9044,9 +9063,9 @@ class ScriptRun(Run):
     def on_past(self, _role: str, number: str, status: str, directory: str, values: str) -> None:
         """A command of the shell has ended that is no test."""
         other = self.script.commands[int(number)]
-        if self.ahead and not other.looks:
-            labels = first_of([test.label for test in self.ahead])
-            self.fears.append(f"{labels} went ahead of {other.told}")
+        seen_by = [test.label for test in self.ahead if other.writes in test.command]
+        if seen_by and not other.looks:
+            self.fears.append(f"{first_of(seen_by)} went ahead of {other.told}")
         if other.is_open or (int(status) and not other.can_fail and not other.is_native):
             self.past[int(number)].append("_rt_lost 'only bash knows what changes by'")
             return
@@ -9065,6 +9084,10 @@ class ScriptRun(Run):
     def on_ran(self, _role: str, place: str, status: str, *_: str) -> None:
         """A test has ended: bash may have run it itself, which has no log but the script's."""
         call = self.calls.get(place)
+        if not call:
+            number = int(place.partition(":")[0])
+            self.past[-1 - number].append("_rt_lost 'a failure of'" * (status != "0"))
+            self.go_on()
         if call and place not in self.itself:
             return
         label = call.label if call else place.partition(":")[2]

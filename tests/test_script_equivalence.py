@@ -569,6 +569,8 @@ class EquivalenceCase(unittest.TestCase):
 
         Tests that it has started ahead of the end of the script are more than bash runs, and may leave files.
         """
+        if b" went ahead of " in ran.out and ran.code:       # it is not certain, and says so
+            return
         out, has_ended = AHEAD.subn(b"", ran.out)
         ran = ran._replace(out=out)
         out = ran.out if slots == 1 else without_blocks(ran.out, plain.out)
