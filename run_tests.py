@@ -616,15 +616,21 @@ STATE_WORDS = names_in(
 # What may stand beside them: `[ -d build ] || exit 1; cd build || { echo no; exit 1; }` is state.
 CHECKS = names_in("[ [[ (( test false true read")
 ENDS = names_in("exit return")
-HARMLESS = CHECKS | STATE_WORDS | {""}  # one of these that fails is no failure of a test
 PRINTS = names_in("echo printf")
-WISHES = (":", "true")
+BESIDE_STATE = CHECKS | ENDS | PRINTS | names_in("mkdir getopts")
 LOOKUP = r"(?:command\s+-[vV]|type|hash|which)\s"
+WISHES = (":", "true")
 # Commands that always end with status 0, so that `test || echo no` always passes.
 INFALLIBLE = PRINTS | names_in(
-    ": true export local declare typeset readonly unset let (( set shopt"
+    ": true export local declare typeset readonly unset let set shopt break continue"
 )
-ERREXIT = "e|o errexit"  # the option of `set`
+# Programs that look after something, and whose own failure is none of a test.
+UTILITIES = names_in(
+    "awk basename cat cp cut date dirname expr head hostname kill ls mkdir mv nvidia-smi rm sed seq sleep sort "
+    "sync tail tee touch tput tr wc"
+)
+# A command that may look at the status of all before it.
+LOOKS_BACK = r"\[|\(\(|test\s|\(?(?:exit|return) \"?\$\{?\w"
 NOT_FOLDERS = names_in(". eval exec command builtin time trap type let coproc source")
 # Commands in front of another one.
 PREFIXES = (
@@ -648,26 +654,14 @@ LOOKS_LIKE_TEST = (
     rf"|(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?:.* )?|-m (?:torch|coverage)\S* (?:.* )?)?{TEST_FILE})"
     rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|(?:\S+ )?{MODULE}|{TEST_FILE}"
 )
-# Also: what a function has been given, and programs that may be tests.
-GIVEN = r"[\"']?\$(?:[@*\d]|\{(?:[@*\d]|\w+\[@))"
 RUNS_TESTS = (
     r"(?:\S*/)?(?:python[\d.]*(?! -[cV]| --version| -m (?:pip|venv|build)\b)"
     r"|pytest|torchrun|mpirun|mpiexec|ctest)(?= |$)|\./|[\"']?\$"
-)
-# Programs that look after something, and whose own failure is none of a test.
-UTILITIES = names_in(
-    "awk basename cat cp cut date dirname expr head hostname kill ls mkdir mv nvidia-smi rm sed seq sleep sort "
-    "sync tail tee touch tput tr wc"
 )
 # One that moves its JUnit file nowhere, and runs here.
 PYTEST = (
     r"(?:timeout \S+ )?(?:\S*/)?(?:(?:python[\d.]*|\$\S+) (?:-\S+ )*-m )?(?:pytest|py\.test)\s"
     r"(?!.*(?:&&|;))"
-)
-WAITS = r"^(?:[^'\"]*[;&|{]\s*)?wait(?=[\s;&|]|$)"
-PREPARES = (
-    r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip|mkdir|git clone|wget|cmake)"
-    r"([\s;]|$)"
 )
 SEVERAL_GPUS = (
     r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|accelerate\b.* --num_processes)[= ]"
@@ -685,9 +679,15 @@ ASSIGNING = names_in(
     "export declare typeset readonly local read let unset mapfile readarray (( getopts"
 )
 NAME = r"(?a:[A-Za-z_]\w*)"
-# How a check asks for a variable without `$`: `-v NAME`, `NAME -eq 1`.
-ASKED = rf"\s-(?:v|eq|ne|lt|le|gt|ge)\s+({NAME})|\b({NAME})\b(?=\s+-(?:eq|ne|lt|le|gt|ge)\s)"
-ANY = "$"  # among variables, one whose name only bash knows
+# How a command asks for a variable.
+ASKS = rf"(?<!\\)\$\{{?[#!]?({NAME})|\[ (?:! )?-v ({NAME})|\(\([\s!]*({NAME})"
+NOT_EXPANDED = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")"""
+# What prepares for other tests, rather than being one.
+PREPARES = (
+    r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip|mkdir|git clone|wget|cmake)"
+    r"([\s;]|$)"
+)
+WAITS = r"(?!.*[^&]&[^&])(?:[^'\"]*[;&|{]\s*)?wait(?=[\s;&|]|$)"
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
 # Words. The text is known to be whole, since bash has read it. Escaped and quoted pieces in which nothing nests:
@@ -818,6 +818,7 @@ class Node:
 
 
 Nodes = Sequence[Node]
+Functions = Mapping[str, Nodes]  # their bodies
 
 
 def walk(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -983,23 +984,24 @@ def is_forked(node: Node) -> bool:
 def is_state(nodes: Nodes) -> bool:
     """Whether a command only changes the shell: state words, assignments, functions, and what guards them."""
     changes = False
-    prints = any(node.name in PRINTS for node in nodes)
     for node in walk(nodes):
-        assigns = bool(node.assigned) and not node.words
-        is_change = assigns or node.kind == "function" or node.name in STATE_WORDS | {"shift"}
-
-        is_beside = node.name in CHECKS | ENDS | PRINTS | {"mkdir", "getopts"} or re.match(
-            LOOKUP, node.text
-        )
-        if is_forked(node) or not (node.kind or is_change or is_beside):
+        is_change = node.kind == "function" or node.name in STATE_WORDS | {"shift"}
+        is_change = is_change or bool(node.assigned and not node.words)
+        is_beside = node.kind or node.name in BESIDE_STATE or re.match(LOOKUP, node.text)
+        if is_forked(node) or not (is_change or is_beside):
             return False  # also `> file` alone
-        # What prints may hide a failure before it, or be meant for its output.
-        is_safe = assigns or node.name in INFALLIBLE
-        is_plain = is_safe and not (node.redirects or re.search(r"\$\(|`", node.text))
-        if prints and (node.before != ";" or not (is_plain or node.kind == "function")):
-            return False
         changes = changes or is_change
+    if any(node.name in PRINTS for node in nodes) and not all(map(is_plain, nodes)):
+        return False
     return changes and not ends_in_check(nodes)
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a command can neither fail, nor run a program, nor write to a file."""
+    if node.kind == "function":
+        return True
+    is_safe = not node.words or node.name in INFALLIBLE
+    return is_safe and node.before == ";" and not re.search("[`<>]|" + SUBSHELL, node.text)
 
 
 def ends_in_check(nodes: Nodes) -> bool:
@@ -1012,6 +1014,22 @@ def ends_in_check(nodes: Nodes) -> bool:
     return any(map(ends_in_check, last.bodies))
 
 
+def reached(
+    nodes: Nodes, functions: Functions, step: Callable[[Nodes], Iterable[Node]] = walk
+) -> List[Node]:
+    """The commands in these, as `step` finds them, and in the functions that they call."""
+    found = list(step(nodes))
+    called: Set[str] = set()
+    for node in found:  # it grows
+        if node.name in functions and node.name not in called:
+            called.add(node.name)
+            found += step(functions[node.name])
+    return found
+
+
+# Which failures the status of a line tells.
+
+
 def said_with(node: Node, said: str) -> str:
     """What `set` has said so far, and says in a command, where no `&&` or `||` may keep it from running."""
     if node.name == "set" and node.before == ";":
@@ -1019,340 +1037,164 @@ def said_with(node: Node, said: str) -> str:
     return said
 
 
-class Failure(enum.Enum):
-    """What has become of the failure of a command."""
-
-    NONE = "none"  # it has not come yet
-    FRESH = "fresh"  # it is the last status
-    LOST = "lost"  # another command has come behind it
-    HANDLED = "handled"  # `||` or `if` has answered it
-
-    def later(self) -> Failure:
-        """What it is behind another command."""
-        if self is Failure.FRESH:
-            return Failure.LOST
-        return self
-
-
-class Way(NamedTuple):
-    """How bash may come out of a command."""
-
-    status: int = 0  # or 1
-    leaves: str = ""  # exit, return, break or continue, if that comes
-    failure: Failure = Failure.NONE
-
-
-class Rehearsal:
-    """Goes through a line in thought, as bash would if one command of it, the culprit, failed and all programs passed.
-
-    What only looks (`[ … ]`) may say yes or no, and so may a program by which a failure is answered: there are several
-    ways through. (This is an abstract interpreter, after Cousot and Cousot, 1977.)
-    """
-
-    culprit: Node | None = None
-    is_once = False  # it passes if it comes again
-    is_loose = False  # what looks after something may fail behind it
-
-    def __init__(self, nodes: Nodes, said: str, functions: Mapping[str, Nodes]) -> None:
-        self.nodes = nodes
-        self.said = said  # by `set` above
-        self.functions = functions
-        self.every = list(walk(nodes))  # with the functions that are called
-        called = set()
-        for node in self.every:  # it grows
-            if not node.kind and node.name in functions and node.name not in called:
-                called.add(node.name)
-                self.every += walk(functions[node.name])
-        wished = wished_in(self.every, functions)
-        self.calls: Dict[Any, Set[Way]] = {}  # of those under way, none is known
-        suspects = [
-            node
-            for node in self.every
-            if is_suspect(node) and node not in wished and node.name not in functions
-        ]
-        self.suspects = [node for node in suspects if node.name not in HARMLESS]
-        if UTILITIES.isdisjoint(node.name for node in self.every):
-            self.suspects = self.suspects or suspects
-        self.is_plain = len(self.every) == 1 or any(node.name == "trap" for node in self.every)
-
-    def hidden(self) -> Node | None:
-        """A command that the line hides: it passes whatever fails, or only notes the failure of a test. None: no such.
-
-        An explicit `|| true` is meant so.
-        """
-        passes = self.ends(None)
-        if self.is_plain or (passes and all(way.status for way in passes)):
-            return None
-        hides_all = all(map(self.fate, self.suspects))
-        is_tee = any(node.name == "tee" for node in self.every)
-        for node in self.suspects:
-            # A word alone may be a function.
-            is_test = begins(node, rf"(?!test_\w+(?: |$))(?:{LOOKS_LIKE_TEST}|{GIVEN})")
-            if not (is_test or hides_all):
-                continue
-            fate = self.fate(node)
-            if Failure.HANDLED in fate and is_test:
-                return node
-            if not hides_all or Failure.NONE in fate:
-                continue
-            is_piped = node.after in PIPES and (is_tee or begins(node, RUNS_TESTS))
-            if Failure.HANDLED in fate or is_piped or self.fate(node, is_loose=True):
-                return node
-        return None
-
-    def lost(self) -> str:
-        """A program that runs tests and whose failure no status tells where the others pass; empty: there is none."""
-        for node in self.suspects * (not self.is_plain):
-            is_test = begins(node, RUNS_TESTS)
-            if is_test and self.fate(node, is_once=True) - {Failure.NONE}:
-                return node.name
-        return ""
-
-    def fate(
-        self, culprit: Node, is_once: bool = False, is_loose: bool = False
-    ) -> Set[Failure]:
-        """What becomes of a failure that no status tells in the end. Empty: one may; NONE: it comes behind another."""
-        self.is_once = is_once
-        self.is_loose = is_loose
-        ends: Set[Way] = set()
-        for others_may_fail in (False, True):
-            if not ends:
-                ways = self.ends(culprit, others_may_fail)
-                ends = {way for way in ways if way.failure is not Failure.NONE}
-        # A failure that is still fresh behind `!` is a pass.
-        if any(way.status or way.failure is Failure.FRESH for way in ends):
-            return set()
-        return {way.failure for way in ends} or {Failure.NONE}
-
-    def ends(self, culprit: Node | None, others_may_fail: bool = False) -> Set[Way]:
-        """The ways out of the line."""
-        self.culprit = culprit
-        self.calls.clear()
-        return self.go(self.nodes, [Way()], self.said, others_may_fail)
-
-    def go(
-        self, nodes: Nodes, ways: Iterable[Way], said: str, answers: bool = False
-    ) -> Set[Way]:
-        """The ways out of a list of commands. `said` is by `set`; `answers`: they answer the failure."""
-        ways = set(ways)
-        for pipeline in statements_of(nodes, PIPES):
-            first = pipeline[0]
-            said = said_with(first, said)
-            guard = " +e" * (pipeline[-1].after in ("&&", "||") or first.lead == "!")
-            behind = set()
-            for way in ways:
-                is_passed = {"&&": way.status == 1, "||": way.status == 0}.get(first.before)
-                if way.leaves or is_passed:
-                    behind.add(way)
-                elif first.before == "||":
-                    behind |= self.answer(pipeline, way, said + guard, answers)
-                else:
-                    behind |= self.pipeline(pipeline, way, said + guard, answers)
-            ways = behind
-        return ways
-
-    def answer(self, nodes: Nodes, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of what bash does about a status: of a pipeline behind `||`, or of a branch of an `if`."""
-        if way.failure is Failure.FRESH:
-            way = way._replace(failure=Failure.HANDLED)
-            answers = True
-        if nodes and nodes[0].before == "||":
-            return self.pipeline(nodes, way, said, answers)
-        return self.go(nodes, [way], said, answers)
-
-    def pipeline(self, nodes: Nodes, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of a pipeline."""
-        first = nodes[0]
-        ways = self.command(first, way, said, answers)
-        if len(nodes) > 1:
-            all_count = is_on("o pipefail", said)
-            ways = {way._replace(status=0)}
-            for node in nodes:
-                ways = {
-                    Way(max(each.status, before.status * all_count), "", each.failure)
-                    for before in ways
-                    for each in self.command(node, before, said, answers)
-                }
-        if nodes[-1].after == "&":
-            return {way._replace(status=0, failure=each.failure.later()) for each in ways}
-        if first.lead == "!":
-            return {each._replace(status=1 - each.status) for each in ways}
-        tells = len(nodes) > 1 or (first.kind in ("", "(") and first.name not in self.functions)
-        if tells and is_on(ERREXIT, said):
-            return {each._replace(leaves=each.leaves or "exit" * each.status) for each in ways}
-        return ways
-
-    def command(self, node: Node, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of one command."""
-        if node.kind:
-            return self.compound(node, way, said, answers)
-        if node is self.culprit and not (self.is_once and way.failure is not Failure.NONE):
-            if is_infallible(node) and node.words:  # a `$(…)` in it fails
-                return {way._replace(status=0, failure=Failure.LOST)}
-            return {Way(1, "", Failure.FRESH)}
-        if node.name in self.functions:
-            return self.call(node.name, way, said, answers)
-        return self.simple(node, way, answers)
-
-    def compound(self, node: Node, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of a compound command."""
-        if node.kind == "if":
-            return self.branches(node, way, said, answers)
-        if node.kind in LOOPS:
-            return self.turns(node, way, said, answers)
-        ways: Set[Way] = set()
-        if node.kind != "function":
-            for body in node.bodies:  # those of a `case` are several
-                ways |= self.go(body, [way], said, answers)
-        if node.kind == "(":
-            return {each._replace(leaves="") for each in ways}
-        return ways or {way._replace(status=0)}
-
-    def simple(self, node: Node, way: Way, answers: bool) -> Set[Way]:
-        """The ways out of a simple command that is not the culprit."""
-        statuses = statuses_of(node, way.status)
-        looks_after = node.name in (UTILITIES | STATE_WORDS) - INFALLIBLE
-        is_behind = self.is_loose and way.failure is not Failure.NONE
-        may_decide = answers and decides(node)
-        if may_decide or (is_behind and looks_after):
-            statuses = [0, 1]
-        leaves = node.name * (node.name in ENDS | {"break", "continue"})
-        found = set()
-        for status in statuses:
-            failure = way.failure
-            if node.name not in ENDS or status != way.status:
-                failure = failure.later()
-            if may_decide and failure is Failure.HANDLED:  # by more than a note
-                failure = Failure.LOST
-            found.add(Way(status, leaves, failure))
-        return found
-
-    def call(self, name: str, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of a call of a function. One that calls itself comes back by another way, or never."""
-        key = (name, way, said, answers)
-        if key not in self.calls:
-            self.calls[key] = set()
-            ways = self.go(self.functions[name], [way], said, answers)
-            self.calls[key] = {
-                each._replace(leaves=each.leaves * (each.leaves == "exit")) for each in ways
-            }
-        return self.calls[key]
-
-    def branches(self, node: Node, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of an `if`."""
-        found = set()
-        ways = {way}
-        for condition, body in zip(node.conditions, node.bodies):
-            asked = self.go(condition, ways, said + " +e", answers)
-            ways = set()
-            for each in asked:
-                if each.leaves:
-                    found.add(each)
-                elif each.status:
-                    ways.add(each)
-                else:
-                    found |= self.answer(body, each, said, answers)
-        otherwise = list(chain.from_iterable(node.bodies[len(node.conditions) :]))
-        for each in ways:
-            if not otherwise:
-                each = each._replace(status=0)
-            found |= self.answer(otherwise, each, said, answers)
-        return found
-
-    def turns(self, node: Node, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of a loop, of which two turns tell enough."""
-        found = set()
-        ways = {way._replace(status=0)}
-        for turn in range(3):
-            entered = set()
-            for before in ways:
-                asked = {before._replace(status=int(turn == 2))}
-                if node.conditions:
-                    asked = self.go(node.conditions[0], [before], said + " +e", answers)
-                is_end = node.kind != "until"  # the status that ends it
-                goes_on = {each for each in asked if not each.leaves and each.status != is_end}
-                entered |= goes_on
-                for each in asked - goes_on:
-                    if each.leaves:
-                        found.add(each)
-                    elif each.failure is Failure.FRESH is not before.failure:
-                        found.add(before._replace(failure=Failure.HANDLED))
-                    elif turn == 2 or not goes_on:
-                        found.add(before)
-            ways = set()
-            for each in self.go(list(chain.from_iterable(node.bodies)), entered, said, answers):
-                if each.leaves in ("", "continue"):
-                    ways.add(each._replace(leaves=""))
-                else:
-                    found.add(each._replace(leaves=each.leaves * (each.leaves != "break")))
-            if self.is_once:  # what fails in the last turn is not lost
-                ways = {each for each in ways if each.failure is not Failure.NONE} or ways
-        return found
-
-
-def statuses_of(node: Node, left: int) -> Sequence[int]:
-    """The statuses that a simple command may have where all programs pass; `left` is that of the one before."""
-    if node.name in ENDS:
-        word = " ".join(token.text.strip('"') for token in node.words[1:])
-        if word.isdigit():
-            return [min(int(word), 1)]
-        return [left] if word in ("", "$?") else [0, 1]
-    if node.name == "false":
-        return [1]
-    looks = node.name in CHECKS | {"wait"} and not is_infallible(node)
-    return [0, 1] if looks else [0]
-
-
-def decides(node: Node) -> bool:
-    """Whether the status of a simple command may be a verdict."""
-    deciding: Iterable[Node] = [node]
-    if not node.words:
-        deciding = chain.from_iterable(substituted(" ".join(words_of(node))))
-    minor = UTILITIES | STATE_WORDS | CHECKS | ENDS
-    return any(each.name not in minor and not is_infallible(each) for each in deciding)
-
-
 def is_infallible(node: Node) -> bool:
     """Whether a simple command always passes."""
     if node.name == "((":
         return re.search(CHANGES_IN_SUM, node.text) is not None
-    if node.name in ("break", "continue"):
-        return True
     if node.name == "wait":
         return len(node.words) < 2
-    return not node.words or node.name in INFALLIBLE
+    if not node.words:
+        return not re.search("`|" + SUBSHELL, node.text)
+    return node.name in INFALLIBLE
+
+
+def heard(nodes: Nodes, said: str, functions: Functions) -> Tuple[Set[Node], Set[Node]]:
+    """The commands in a list of commands whose failure ends the shell, and those whose failure its status tells.
+
+    `said` is by `set`. A check is taken to look at all that has been before it.
+    """
+    ends: Set[Node] = set()
+    left = set(nodes[:1])  # a status from before
+    for statement in statements_of(nodes):
+        for pipeline in statements_of(statement, PIPES):
+            first = pipeline[0]
+            said = said_with(first, said)
+            own = heard_in(pipeline, said, functions)
+            if is_pass(first, left):
+                own = set()
+            if first.before == "||" and first.text in WISHES:
+                ends.update(reached(statement, functions))
+            elif first.before == "&&" or (own and is_answer(first)):
+                left = left | own
+            else:
+                left = own
+            if any(re.match(LOOKS_BACK, node.text) for node in own):
+                left = left.union(reached(nodes[: nodes.index(first)], functions))
+        if any(node.name in ENDS for node in left):
+            ends |= left
+        elif is_on("e|o errexit", said) and first.lead != "!":
+            ends |= own
+            if first.before == "||":
+                ends |= left
+    return ends, left
+
+
+def status_of(node: Node) -> str:
+    """The word of `exit` or `return`; a dash for another command."""
+    if node.name not in ENDS:
+        return "-"
+    return head_of(node).partition(" ")[2].strip('"')
+
+
+def is_pass(node: Node, left: Collection[Node]) -> bool:
+    """Whether a command ends the shell with status 0; `left` are those whose failure the status before it tells."""
+    if node.before == "||":
+        return status_of(node) == "0"
+    return status_of(node) in ("", "$?") and not left
+
+
+def is_answer(node: Node) -> bool:
+    """Whether the failure of a command before this one ends with a status of this one."""
+    return node.before == "||" or status_of(node) not in ("-", "0")
+
+
+def heard_in(pipeline: Nodes, said: str, functions: Functions) -> Set[Node]:
+    """The commands whose failure the status of a pipeline tells."""
+    first = pipeline[0]
+    last = pipeline[-1]
+    if last.after == "&":
+        return set()
+    if last.after in ("&&", "||") or first.lead == "!":
+        said += " +e"
+    if not is_on("o pipefail", said):
+        pipeline = pipeline[-1:]
+    own = set().union(*(heard_by(node, said, functions) for node in pipeline))
+    if first.lead == "!":
+        own.add(first)
+    # `test || cat log`, `test | tee log`
+    if (first is not last or first.before == "||") and UTILITIES.issuperset(
+        {node.name for node in own}
+    ):
+        return set()
+    return own
+
+
+def heard_by(node: Node, said: str, functions: Functions) -> Set[Node]:
+    """The same of one command. A loop stands for what its last turn alone tells."""
+    bodies = node.bodies
+    if node.name in functions:
+        bodies = [functions[node.name]]
+        functions = {name: body for name, body in functions.items() if name != node.name}
+    elif not node.kind and not is_infallible(node):
+        return {node}
+    elif node.kind == "function":
+        return set()
+    own: Set[Node] = set()
+    for body in bodies:
+        ends, left = heard(body, said, functions)
+        if node.kind in LOOPS and left:
+            left = {node}
+        own |= ends | left
+    if node.kind in LOOPS or own:
+        own.update(reached(list(chain(*node.conditions)), functions))
+    if own and (node.name or node.kind == "("):
+        left_by = {"return"} if node.name else ENDS
+        own = {each for each in own if each.name not in left_by} | {node}
+    return own
+
+
+def is_suspect(node: Node, functions: Functions) -> bool:
+    """Whether a simple command is, or asks, a program that may fail as a test does."""
+    if node.kind or node.name in functions or node.name in BESIDE_STATE | STATE_WORDS:
+        return False
+    if node.words:
+        return not is_infallible(node) and node.name not in UTILITIES
+    return any(begins(each, RUNS_TESTS) for each in chain(*substituted(node.text)))
+
+
+def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
+    """Raises BadValue for a test whose status tells no failure, and hints at one whose status hides some."""
+    functions = parsed.functions
+    every = reached(nodes, functions)
+    suspects = [node for node in every if is_suspect(node, functions)]
+    if len(every) == 1 or any(node.name == "trap" for node in every):
+        return
+    told = set().union(*heard(nodes, parsed.said, functions))
+    others = [node for node in every if node.kind in LOOPS or node.name in UTILITIES]
+    if suspects and told.isdisjoint([*suspects, *others]):
+        raise BadValue(hides(every, suspects, functions))
+    for node in suspects:
+        if node not in told and node.after != "&" and begins(node, RUNS_TESTS):
+            parsed.hint(
+                "lost",
+                line,
+                f"a failure of `{node.name}` here is lost, as only the last command counts; join commands by `&&`, "
+                "or write `|| exit 1` behind it",
+            )
+
+
+def hides(every: Nodes, suspects: Container[Node | None], functions: Functions) -> str:
+    """What to say of a line whose status tells no failure."""
+    for node in every:
+        if node.name in functions:
+            return (
+                f"this line passes even if its command fails, as the function `{node.name}` does; let that return the "
+                "status, or write `|| true` behind it if that is meant"
+            )
+        if node.before in PIPES and node.left in suspects:
+            return (
+                f"the status of `| {node.name or node.kind}` hides that of the test; leave it out, the log is kept anyway, or write "
+                "`set -o pipefail` above"
+            )
+    return (
+        'this line passes even if its command fails; write `command || test_fail "label"`, or `|| true` if that is '
+        "meant"
+    )
 
 
 def begins(node: Node, pattern: str) -> bool:
     """Whether a command, behind `timeout 10m` and the like, begins so."""
     return re.match(f"{PREFIXES}(?:{pattern})", head_of(node)) is not None
-
-
-def is_suspect(node: Node) -> bool:
-    """Whether a simple command may fail as a test does, or as something that a handler looks at."""
-    if node.kind or node.name in ENDS:
-        return False
-    if not node.words or node.name in ASSIGNING:
-        values = list(substituted(" ".join(words_of(node))))
-        is_looked_at = node.after == "||" and not node.words
-        inner = chain.from_iterable(values)
-        return any(is_looked_at or begins(each, RUNS_TESTS) for each in inner)
-    if is_infallible(node):
-        return False
-    return node.name not in UTILITIES and (node.after == "||" or node.name not in HARMLESS)
-
-
-def wished_in(every: Iterable[Node], functions: Mapping[str, Nodes]) -> List[Node]:
-    """The commands before an explicit `|| true`, and those of the functions that they call."""
-    wished: List[Node] = []
-    for node in every:
-        if node.before == "||" and node.name in WISHES:
-            while node.left and node.before != ";":
-                node = node.left
-                wished += walk([node])
-    for node in wished:  # it grows
-        wished += (each for each in walk(functions.get(node.name, ())) if each not in wished)
-    return wished
 
 
 def words_of(node: Node) -> List[str]:
@@ -1370,29 +1212,6 @@ def nested(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
     """What stands in each `$((…))` of some bash, or behind another bracket, up to the one that ends it."""
     for found in re.finditer(opener, text):
         yield text[found.end() : end_of_nest(text, found.end(), ")")]
-
-
-def changed_by(node: Node) -> Set[str]:
-    """The variables that a simple command or the head of a loop changes, and perhaps more; ANY if only bash knows."""
-    words = words_of(node)
-    text = " ".join(words)
-    assigned = [word.partition("=")[0] for word in words]
-    names = set(re.findall(rf"\$\{{({NAME})(?:\[[^]]*\])?:?=", text))
-    for inner in nested(text):
-        if re.search(CHANGES_IN_SUM, inner):
-            names.update(re.findall(NAME, inner))
-    if node.kind in ("for", "select"):
-        names.add(words[0])
-    elif node.name == "local":
-        names.update(re.findall(rf" -\w*n\b.*?=[\"']?({NAME}|\$)", text))
-    elif node.name in ASSIGNING or (node.name == "printf" and " -v" in text):
-        names.update(re.findall(NAME, text.replace(" -v", " ")))
-        names.discard(node.name)
-        if node.name != "((" and any("$" in name for name in assigned):
-            names.add(ANY)
-    elif not (node.words or node.kind):
-        names.update(re.findall(NAME, " ".join(assigned)))
-    return names
 
 
 def in_own_shell(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -1432,74 +1251,6 @@ def is_on(option: str, said: str) -> bool:
     return re.findall(rf" ([-+])\w*(?:{option})", said)[-1:] == ["-"]
 
 
-def check_use(test: TestLine, nodes: Nodes) -> None:
-    """Raises BadValue if a test, behind its environment prefix, would not do what it says."""
-    if any(node.name == "test_fail" for node in walk(nodes)):
-        raise BadValue(
-            '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
-            "of a loop or an `if` that is behind its `done` or `fi`"
-        )
-    lead = nodes[0].lead
-    if test.is_target and lead:
-        raise BadValue(
-            f"`{lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
-        )
-    if test.is_handled and is_state(nodes) and nodes[-1].name in STATE_WORDS:
-        raise BadValue(
-            f"`{nodes[-1].name}` cannot be a test, which would change nothing for those below; write "
-            "`|| exit 1` in place of `|| test_fail`, or a test as `bash FILE`"
-        )
-    for token in masks_in(nodes):
-        raise BadValue(
-            f"{token.text} inside a line would pin the test; put it first on the line, or write "
-            "`#: gpus=N`"
-        )
-
-
-def judged(
-    parsed: ListFile, test: TestLine, nodes: Nodes, functions: Mapping[str, Nodes]
-) -> TestLine:
-    """A test with the program whose failure it loses. Raises BadValue if it hides a failure."""
-    names = [node.name for node in walk(nodes)]
-    if len(names) == 1 and names[0] not in functions:
-        return test
-    key = test.said, test.body
-    if len(names) == 1:  # what it is called with makes no difference
-        key = test.said, names[0]
-    if key not in parsed.lost:
-        rehearsal = Rehearsal(nodes, test.said, functions)
-        hidden = rehearsal.hidden()
-        if hidden:
-            raise BadValue(hides(hidden, nodes, functions))
-        parsed.lost[key] = rehearsal.lost()
-    return test._replace(unheard=parsed.lost[key])
-
-
-def hides(hidden: Node, nodes: Nodes, functions: Container[str]) -> str:
-    """What to say of a line that hides the failure of a command."""
-    every = list(walk(nodes))
-    for node in every:
-        if node.name in functions:
-            return (
-                f"this line passes even if its command fails, as the function `{node.name}` does; let that return the "
-                "status, or write `|| true` behind it if that is meant"
-            )
-    asks = any(node.conditions for node in every)
-    for node in every:
-        if node.left is hidden and node.before in PIPES and not asks:
-            return (
-                f"the status of `| {node.name}` hides that of the test; leave it out, the log is kept anyway, or write "
-                "`set -o pipefail` above"
-            )
-    advice = ""
-    if asks and is_state(nodes[-1].parts()):
-        advice = '; to set what tests below see, write `A=$(command) || true`, and `if [ "$A" ]` on the next line'
-    return (
-        'this line passes even if its command fails; write `command || test_fail "label"`, or `|| true` if that is '
-        f"meant{advice}"
-    )
-
-
 def junit_word(words: Sequence[str]) -> str:
     """The word that names a command's own JUnit file, if it names one (the last wins, as for pytest)."""
     # In "--junitxml=$DIR/x.xml" the quote moves to the value.
@@ -1526,9 +1277,6 @@ class TestLine(NamedTuple):
     is_target: bool = False  # pytest runs it
     # The runner says the name to pytest, and one without a folder is in the log dir, as run_test has it.
     in_log_dir: bool = False
-    said: str = ""  # what `set` says above it
-    unheard: str = ""  # a program of it whose failure no status shows
-    is_change: bool = False  # its last command changes the test's shell
     barrier: int = 0  # how many `wait` stand above it
     shell: Snapshot = Snapshot("", None)  # from which it starts
     preface: bytes = b""  # what the shell state above it has printed
@@ -1708,6 +1456,46 @@ def parse_attributes(
 # Lists: text to tests and shell state.
 
 
+def assigned_by(nodes: Iterable[Node]) -> Set[str]:
+    """The variables that commands assign for those behind them, by their words."""
+    words: List[str] = []
+    for node in nodes:
+        if node.kind in ("for", "select"):
+            words += words_of(node)[:1]
+        elif node.name == "((" and not is_infallible(node):
+            continue
+        elif node.name in ASSIGNING or not node.words:
+            words += words_of(node)
+    return set(re.findall(rf"(?m)^[\s(!]*({NAME})", "\n".join(words)))
+
+
+def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
+    """Raises BadValue for a command that needs a variable which a test has set: that is gone with the test's shell.
+
+    Notes the variables that this command sets: `setter` is the line of a test, or 0 for shell state.
+    """
+    every = reached(nodes, parsed.functions)
+    text = "\n".join(" ".join(words_of(node)) for node in every)
+    given = assigned_by(every).union(re.findall(rf"(?<![\w\x22-])({NAME})[:+]?=", text))
+    asked = set(chain(*re.findall(ASKS, re.sub(NOT_EXPANDED, r"\1", text))))
+    if any(node.name in ("source", ".", "eval") for node in every):
+        asked.clear()  # that may set it
+        if not setter:
+            parsed.setters.clear()
+    for name in sorted(asked - given):
+        if parsed.setters.get(name):
+            raise BadValue(
+                f"`{name}` is set in line {parsed.setters[name]}, which is a test, and is gone with its shell; set it "
+                "in a line that neither runs a program nor calls a function, put both into one `{ …; }`, or run the "
+                "file as a script (`#!` in its first line), which keeps it"
+            )
+    own = reached(nodes, parsed.functions, in_own_shell)
+    names = assigned_by(
+        node for node in own if not node.kind and node.name not in ("local", "unset")
+    )
+    parsed.setters.update(dict.fromkeys(names, setter))
+
+
 class ListFile:
     """One list: its tests and its shell state, and the mistakes found in it."""
 
@@ -1721,18 +1509,20 @@ class ListFile:
         self.states: List[int] = []  # the first line of each piece of shell state
         # What bash is to read for the list: its shell state with a check behind each piece, at the same lines.
         self.script = [""] * (len(self.lines) + 1)
-        self.functions: Dict[str, Effects] = {}  # that it defines
-        self.bodies: Dict[str, Nodes] = {}  # of these
-        self.sources = False  # it reads other files, which may define some
-        # By what `set` has said and a line, the program whose failure that loses.
-        self.lost: Dict[Tuple[str, str], str] = {}
-        # By variable, the line of the test that has set it; 0: state has.
-        self.setters: Dict[str, int] = {}
+        self.functions: Dict[str, Nodes] = {}  # the bodies of those that it defines
+        self.setters: Dict[
+            str, int
+        ] = {}  # by variable, the line of the test that has set it; 0: state has
         self.mistakes: List[Tuple[int, str]] = []
+        self.hints: Dict[str, str] = {}  # by kind, the first
 
     def complain(self, line: int, what: str) -> None:
         """Note a mistake, reported later as `file:line: what`."""
         self.mistakes.append((line, re.sub(CONTROL, " ", what)))
+
+    def hint(self, kind: str, line: int, what: str) -> None:
+        """Note what may be a mistake, but need not be; each kind is told once."""
+        self.hints.setdefault(kind, f"{self.name}:{line}: {what}")
 
 
 # Says for each whole command of standard input its first and last line, from 0, and what is wrong with it. A command
@@ -1841,101 +1631,15 @@ def read_list(parsed: ListFile) -> None:
                 defaults = attributes
                 continue
             is_test = not add_setting(parsed, reader.nodes, line, end)
+            check_variables(parsed, reader.nodes, line * is_test)
             if is_test:
                 add_test(parsed, reader, line, attributes)
             elif attributes is not defaults:
                 raise BadValue("`#:` on a line that is no test; put it on a line of its own")
-            follow_variables(parsed, reader.nodes, line * is_test)
         except BadValue as mistake:
             parsed.complain(line, str(mistake))
         except RecursionError:
             parsed.complain(line, "commands nested deeper than can be read")
-
-
-def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
-    """Note which variables a test has set (`setter` is its line), or state (0).
-
-    Raises BadValue for a command that needs one which a test has set: that is gone with the test's shell.
-    """
-    reached = [effects_of([node for node in nodes if node.kind != "function"])]
-    called: Set[str] = set()
-    for effects in reached:  # it grows
-        new = effects.calls & parsed.functions.keys() - called
-        called |= new
-        reached += map(parsed.functions.__getitem__, new)
-    own = set().union(*(effects.sets for effects in reached))
-    needed = set().union(*(effects.asks for effects in reached))
-    needed.difference_update(*(effects.gives for effects in reached))
-    if ANY in own:  # which may set what is gone
-        needed.clear()
-        if not setter:
-            parsed.setters.clear()
-    for name in sorted(needed):
-        if parsed.setters.get(name):
-            raise BadValue(
-                f"`{name}` is set in line {parsed.setters[name]}, which is a test, and is gone with its shell; set it "
-                "in a line that neither runs a program nor calls a function, put both into one `{ …; }`, or run the "
-                "file as a script (`#!` in its first line), which keeps it"
-            )
-    parsed.setters.update(dict.fromkeys(own, setter))
-
-
-class Effects(NamedTuple):
-    """What some commands, or the body of a function, have to do with variables and functions: all are names."""
-
-    sets: Set[str]  # for those behind them; ANY: only bash knows
-    asks: Set[str]
-    # To any command or function in them: also those of `local`, loops, subshells, `A=1 b`.
-    gives: Set[str]
-    calls: Set[str]  # also in subshells
-    changes: bool  # they only change the shell
-
-
-def effects_of(nodes: Nodes) -> Effects:
-    """The effects of commands, but for the functions that they call."""
-    # Without comments, and without what bash does not expand.
-    dead = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")|(?<!\S)#[^\n]*"""
-    whole = "\n".join(node.text for node in nodes)
-    text = re.sub(dead, r"\1", whole)
-    asks = set(re.findall(rf"(?<!\\)\$\{{?[#!]?({NAME})", text))
-    for inner in nested(text, r"\(\("):
-        asks.update(re.findall(NAME, inner))
-    every = list(walk(nodes))
-    for node in every:
-        if node.name in CHECKS:
-            asks.update(chain(*re.findall(ASKED, node.text)))
-    bare = re.sub(dead, "", whole)
-    gives = set(re.findall(rf"(?<![^\s;&|(])({NAME})=", bare)).union(*variables_in(every))
-    names = {node.name for node in every}
-    changes = ENDS.isdisjoint(names) and is_state(nodes)
-    return Effects(variables_set(in_own_shell(nodes)), asks, gives, names, changes)
-
-
-def variables_set(nodes: Iterable[Node]) -> Set[str]:
-    """The variables that commands set for those behind them; ANY if only bash knows."""
-    own, local = variables_in(nodes)
-    return own - local
-
-
-def variables_in(nodes: Iterable[Node]) -> Tuple[Set[str], Set[str]]:
-    """The variables that commands set (ANY if only bash knows), and those of `local` and of loops without `break`."""
-    own = set()
-    local = set()
-    for node in nodes:
-        changed = changed_by(node)
-        words = [word.partition("=")[0] for word in words_of(node) if word[:1] != "-"]
-        is_local = node.name == "local"
-        if node.kind == "for":
-            words = words[:1]
-            is_local = all(each.name != "break" for each in walk([node]))
-        names = set(re.findall(NAME, " ".join(words)))
-        if is_local:
-            local |= names
-        elif node.name in ("source", ".", "eval") or ANY in changed:
-            own.add(ANY)
-        elif node.name != "((" or re.search(CHANGES_IN_SUM, node.text):
-            own |= changed & names
-    return own, local
 
 
 def read_attributes(
@@ -1963,6 +1667,11 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     is_wait = nodes[0].text == "wait" and len(nodes) == 1
     if not is_wait and not is_state(nodes):
         return False
+    for token in masks_in(nodes):
+        raise BadValue(
+            f"{token.text} would put all tests below on the same GPUs; set it outside the list, "
+            "or ask for GPUs with `#: gpus=N`"
+        )
     parsed.waits += is_wait  # it is state too: `set -x` shows it
     parsed.states.append(line)
     for number in range(line - 1, end):
@@ -1970,26 +1679,12 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     parsed.script[end] += f'{{ _rt_check "$?" {line}; }} 2>/dev/null; '
     for node in nodes:
         parsed.said = said_with(node, parsed.said)
-    for token in masks_in(nodes):
-        raise BadValue(
-            f"{token.text} would put all tests below on the same GPUs; set it outside the list, "
-            "or ask for GPUs with `#: gpus=N`"
-        )
-    bodies = bodies_in(nodes)
-    parsed.functions.update((name, effects_of(body)) for name, body in bodies.items())
-    parsed.functions.pop("test_fail", None)  # that is the runner's
-    if bodies:
-        parsed.bodies.update(bodies)
-        parsed.lost.clear()
-    parsed.sources |= any(node.name in ("source", ".") for node in walk(nodes))
+    for node in walk(nodes):
+        if (
+            node.kind == "function" and node.words[0].text != "test_fail"
+        ):  # that is the runner's
+            parsed.functions[node.words[0].text] = node.parts()
     return True
-
-
-def inner_command(node: Node) -> Node:
-    """The one command in `{ …; }` or `( … )`; else the command itself."""
-    while node.kind in ("{", "(") and len(node.bodies[0]) == 1:
-        node = node.bodies[0][0]
-    return node
 
 
 def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes) -> None:
@@ -2012,21 +1707,20 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         prefix, first.assigned = first.assigned, []
     start = [first.start, *(token.end for token in prefix)][-1]
     documents = ["\n" + each.text[:-1] for each in reader.documents if each.start > end]
-    word = "".join(token.text for token in first.words[:1]) * (not first.kind)
-    own = [token.text for token in reader.tokens if token.end <= end]
+    called = first
+    while called.kind in ("{", "(") and len(called.bodies[0]) == 1:
+        called = called.bodies[0][0]
     test = TestLine(
         parsed.name,
         line,
         reader.text[start:end].strip(" \t") + "".join(documents),
-        word,
-        key_of([*own, *documents]),
+        "".join(token.text for token in first.words[:1] if not first.kind),
+        key_of([*(token.text for token in reader.tokens if token.end <= end), *documents]),
         attributes,
         label=label,
-        junit=junit_word([token.text for token in inner_command(first).words]),
+        junit=junit_word([token.text for token in called.words]),
         is_handled=is_handled,
         is_target=re.search(r"\.py(::|$)", first.name) is not None,
-        said=parsed.said,
-        is_change=is_change(nodes[-1], parsed.functions),
         barrier=parsed.waits,
     )
     test = with_mask(test, prefix)
@@ -2034,20 +1728,42 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         test = read_run_test(test, nodes)
     else:
         check_use(test, nodes)
-        if not parsed.sources:  # else bash is to tell which functions there are
-            test = judged(parsed, test, nodes, parsed.bodies)
+        check_status(parsed, nodes, line)
+        last = nodes[-1]
+        changes = parsed.functions.get(last.name, [last])
+        if is_state(changes) and last.name not in ("cd", "popd", "unset"):
+            parsed.hint(
+                "changes",
+                line,
+                f"`{last.text}` is a test here, and what it changes is gone with the test's shell; put it into a file, "
+                "and write `source FILE`",
+            )
     parsed.tests.append(with_words(test))
 
 
-def is_change(node: Node, functions: Mapping[str, Effects]) -> bool:
-    """Whether a command changes the shell that runs it, other than back: `cd ..`, `unset A`."""
-    if node.kind or node.before == "||" or node.name in ("cd", "popd", "unset", ":"):
-        return False
-    if node.name in functions:
-        return functions[node.name].changes
-    moves = node.name == "shift" or (node.name == "exec" and len(node.words) == 1)
-    sets = node.name in ASSIGNING | PRINTS and variables_set([node]) - {ANY}
-    return moves or is_state([node]) or bool(sets)
+def check_use(test: TestLine, nodes: Nodes) -> None:
+    """Raises BadValue if a test, behind its environment prefix, would not do what it says."""
+    last = nodes[-1].name
+    lead = nodes[0].lead
+    if any(node.name == "test_fail" for node in walk(nodes)):
+        raise BadValue(
+            '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
+            "of a loop or an `if` that is behind its `done` or `fi`"
+        )
+    if test.is_target and lead:
+        raise BadValue(
+            f"`{lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
+        )
+    if last in STATE_WORDS and is_state(nodes):  # which is no test without a handler
+        raise BadValue(
+            f"`{last}` cannot be a test, which would change nothing for those below; write `|| exit 1` in place of "
+            "`|| test_fail`, or a test as `bash FILE`"
+        )
+    for token in masks_in(nodes):
+        raise BadValue(
+            f"{token.text} inside a line would pin the test; put it first on the line, or write "
+            "`#: gpus=N`"
+        )
 
 
 def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
@@ -2087,47 +1803,6 @@ def gpus_named_in(text: str) -> float:
     found = re.findall(SEVERAL_GPUS, text)
     said: List[float] = [int(each) for groups in found for each in groups if each]
     return max(said or [ALL_GPUS] * len(found), default=1)
-
-
-def hints(parsed: ListFile, options: Options) -> List[str]:
-    """What may be a mistake in a list, but need not be; each kind is told once."""
-    found: Dict[str, str] = {}  # by kind, the first
-    barriers = [*(test.barrier for test in parsed.tests), parsed.waits]
-    for test, barrier in zip(parsed.tests, barriers[1:]):
-        where = f"{test.file}:{test.line}"
-        if test.unheard:
-            found.setdefault(
-                "lost",
-                f"{where}: a failure of `{test.unheard}` here is lost, as only the last command counts; "
-                "join commands by `&&`, or write `|| exit 1` behind it",
-            )
-        prepares = re.match(PREPARES, test.body)
-        if prepares and barrier == test.barrier:
-            found.setdefault(
-                "prepares",
-                f"{where}: `{prepares.group(1)}` is a test here and runs beside those below; put it into "
-                "the script that calls the runner, or write `wait` below it; a whole script is to be "
-                "a file that ends in .sh, or begins with #!",
-            )
-        if test.is_change:
-            found.setdefault(
-                "changes",
-                f"{where}: `{test.body}` is a test here, and what it changes is gone with the test's shell; "
-                "put it into a file, and write `source FILE`",
-            )
-        if re.search(WAITS, test.body) and not re.search("[^&]&[^&]", test.body):
-            found.setdefault(
-                "waits",
-                f"{where}: `wait` is a test here, and a barrier only on a line of its own",
-            )
-        has_one = test.attributes.gpus is None and need_of(test, options) == 1
-        if has_one and gpus_named_in(" ".join([*test.assigned, test.body])) > 1:
-            found.setdefault(
-                "asks",
-                f"{where}: this looks like a test of several GPUs, and gets one; write `#: gpus=N` "
-                "behind it, or `#: gpus=1` if that is right",
-            )
-    return list(found.values())
 
 
 # Shell state: one bash runs it once, when the list is read, and tells what the tests below it start from.
@@ -2315,6 +1990,35 @@ _rt_trap='{ [[ $BASH_COMMAND == _rt_* ]] || _rt_last=$BASH_COMMAND; } 2>/dev/nul
 OWN_TEXT = rb'(?m)^(?:\{ _rt_check "\$\?" \d+; \} 2>/dev/null; )?(?:\{ _rt_(?:test|end) .*\n)?'
 
 
+def find_hints(parsed: ListFile, options: Options) -> None:
+    """Note what may be a mistake in the tests of a list."""
+    barriers = [*(test.barrier for test in parsed.tests), parsed.waits]
+    for test, barrier in zip(parsed.tests, barriers[1:]):
+        prepares = re.match(PREPARES, test.body)
+        if prepares and barrier == test.barrier:
+            parsed.hint(
+                "prepares",
+                test.line,
+                f"`{prepares.group(1)}` is a test here and runs beside those below; put it into the script that calls "
+                "the runner, or write `wait` below it; a whole script is to be a file that ends in .sh, or begins "
+                "with #!",
+            )
+        if re.match(WAITS, test.body):
+            parsed.hint(
+                "waits",
+                test.line,
+                "`wait` is a test here, and a barrier only on a line of its own",
+            )
+        has_one = test.attributes.gpus is None and need_of(test, options) == 1
+        if has_one and gpus_named_in(" ".join([*test.assigned, test.body])) > 1:
+            parsed.hint(
+                "asks",
+                test.line,
+                "this looks like a test of several GPUs, and gets one; write `#: gpus=N` behind it, or `#: gpus=1` "
+                "if that is right",
+            )
+
+
 class Scratch:
     """A private folder for what bash is to read, made when it is needed. Methods raise OSError."""
 
@@ -2463,29 +2167,8 @@ def read_answers(
                     "the environment is too large for any program; export less above this line",
                 )
             shell = shell._replace(directory=directory)
-            if parsed.sources:
-                nodes = Reader(test.body).nodes
-                try:
-                    test = judged(parsed, test, nodes, functions_in(shell.prelude))
-                except BadValue as mistake:
-                    parsed.complain(test.line, str(mistake))
             yield test.expanded(shell, preface, values)
             preface = b""
-
-
-@functools.lru_cache(maxsize=1)
-def functions_in(prelude: str) -> Dict[str, Nodes]:
-    """The bodies of the functions of a snapshot, by name. Raises OSError."""
-    if not prelude:
-        return {}
-    with open(f"{prelude}.functions", "rb") as file:
-        return bodies_in(Reader(to_text(file.read())).nodes)
-
-
-def bodies_in(nodes: Nodes) -> Dict[str, Nodes]:
-    """The bodies of the functions that these commands define, by name."""
-    functions = [node for node in walk(nodes) if node.kind == "function"]
-    return {node.words[0].text: node.parts() for node in functions}
 
 
 def said_last(printed: bytes) -> str:
@@ -2815,7 +2498,9 @@ def parse_lists(options: Options, scratch: Scratch) -> Tuple[Tests, List[str]]:
         mistakes += [f"{parsed.name}:{line}: {what}" for line, what in sorted(parsed.mistakes)]
     if mistakes:
         raise ListError(*mistakes)
-    return tests, [hint for parsed in lists for hint in hints(parsed, options)]
+    for parsed in lists:
+        find_hints(parsed, options)
+    return tests, [hint for parsed in lists for hint in parsed.hints.values()]
 
 
 # ---------------------------------------------------------------------------------------------------
