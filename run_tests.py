@@ -629,6 +629,8 @@ UTILITIES = names_in(
     "awk basename cat cp cut date dirname expr head hostname kill ls mkdir mv nvidia-smi rm sed seq sleep sort "
     "sync tail tee touch tput tr wc"
 )
+# A command, behind its operator, whose status is also that of the failure before it.
+ANSWERS = r"\|\|(?!(?:exit|return) 0)|;(?:exit|return)(?! 0)"
 # A command that may look at the status of all before it.
 LOOKS_BACK = r"\[|\(\(|test\s|\(?(?:exit|return) \"?\$\{?\w"
 NOT_FOLDERS = names_in(". eval exec command builtin time trap type let coproc source")
@@ -673,6 +675,7 @@ WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
 COMPANION_KEYS = "split after-crash nodes".split()
 
 SUBSHELL = r"[$<>]\((?!\()"
+SUBSTITUTION = rf"{SUBSHELL}|`"
 CHANGES_IN_SUM = r"\+\+|--|<<=|>>=|(?<![=!<>])=(?!=)"
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 ASSIGNING = names_in(
@@ -1001,7 +1004,7 @@ def is_plain(node: Node) -> bool:
     if node.kind == "function":
         return True
     is_safe = not node.words or node.name in INFALLIBLE
-    return is_safe and node.before == ";" and not re.search("[`<>]|" + SUBSHELL, node.text)
+    return is_safe and node.before == ";" and not re.search(f"[<>]|{SUBSTITUTION}", node.text)
 
 
 def ends_in_check(nodes: Nodes) -> bool:
@@ -1041,11 +1044,9 @@ def is_infallible(node: Node) -> bool:
     """Whether a simple command always passes."""
     if node.name == "((":
         return re.search(CHANGES_IN_SUM, node.text) is not None
-    if node.name == "wait":
-        return len(node.words) < 2
     if not node.words:
-        return not re.search("`|" + SUBSHELL, node.text)
-    return node.name in INFALLIBLE
+        return not re.search(SUBSTITUTION, node.text)
+    return node.name in INFALLIBLE or node.text == "wait"
 
 
 def heard(nodes: Nodes, said: str, functions: Functions) -> Tuple[Set[Node], Set[Node]]:
@@ -1054,17 +1055,15 @@ def heard(nodes: Nodes, said: str, functions: Functions) -> Tuple[Set[Node], Set
     `said` is by `set`. A check is taken to look at all that has been before it.
     """
     ends: Set[Node] = set()
-    left = set(nodes[:1])  # a status from before
+    left: Set[Node] = set()
     for statement in statements_of(nodes):
         for pipeline in statements_of(statement, PIPES):
             first = pipeline[0]
             said = said_with(first, said)
             own = heard_in(pipeline, said, functions)
-            if is_pass(first, left):
-                own = set()
             if first.before == "||" and first.text in WISHES:
                 ends.update(reached(statement, functions))
-            elif first.before == "&&" or (own and is_answer(first)):
+            elif first.before == "&&" or (own and re.match(ANSWERS, first.before + first.text)):
                 left = left | own
             else:
                 left = own
@@ -1074,47 +1073,21 @@ def heard(nodes: Nodes, said: str, functions: Functions) -> Tuple[Set[Node], Set
             ends |= left
         elif is_on("e|o errexit", said) and first.lead != "!":
             ends |= own
-            if first.before == "||":
-                ends |= left
     return ends, left
-
-
-def status_of(node: Node) -> str:
-    """The word of `exit` or `return`; a dash for another command."""
-    if node.name not in ENDS:
-        return "-"
-    return head_of(node).partition(" ")[2].strip('"')
-
-
-def is_pass(node: Node, left: Collection[Node]) -> bool:
-    """Whether a command ends the shell with status 0; `left` are those whose failure the status before it tells."""
-    if node.before == "||":
-        return status_of(node) == "0"
-    return status_of(node) in ("", "$?") and not left
-
-
-def is_answer(node: Node) -> bool:
-    """Whether the failure of a command before this one ends with a status of this one."""
-    return node.before == "||" or status_of(node) not in ("-", "0")
 
 
 def heard_in(pipeline: Nodes, said: str, functions: Functions) -> Set[Node]:
     """The commands whose failure the status of a pipeline tells."""
-    first = pipeline[0]
     last = pipeline[-1]
     if last.after == "&":
         return set()
-    if last.after in ("&&", "||") or first.lead == "!":
+    if last.after in ("&&", "||") or pipeline[0].lead == "!":
         said += " +e"
+    is_answer = len(pipeline) > 1 or last.before == "||"  # `test || cat log`, `test | tee log`
     if not is_on("o pipefail", said):
-        pipeline = pipeline[-1:]
+        pipeline = [last]
     own = set().union(*(heard_by(node, said, functions) for node in pipeline))
-    if first.lead == "!":
-        own.add(first)
-    # `test || cat log`, `test | tee log`
-    if (first is not last or first.before == "||") and UTILITIES.issuperset(
-        {node.name for node in own}
-    ):
+    if is_answer and UTILITIES.issuperset(node.name for node in own):
         return set()
     return own
 
@@ -1127,8 +1100,6 @@ def heard_by(node: Node, said: str, functions: Functions) -> Set[Node]:
         functions = {name: body for name, body in functions.items() if name != node.name}
     elif not node.kind and not is_infallible(node):
         return {node}
-    elif node.kind == "function":
-        return set()
     own: Set[Node] = set()
     for body in bodies:
         ends, left = heard(body, said, functions)
@@ -1138,8 +1109,7 @@ def heard_by(node: Node, said: str, functions: Functions) -> Set[Node]:
     if node.kind in LOOPS or own:
         own.update(reached(list(chain(*node.conditions)), functions))
     if own and (node.name or node.kind == "("):
-        left_by = {"return"} if node.name else ENDS
-        own = {each for each in own if each.name not in left_by} | {node}
+        own = {each for each in own if each.name != "return"} | {node}
     return own
 
 
@@ -1154,15 +1124,17 @@ def is_suspect(node: Node, functions: Functions) -> bool:
 
 def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
     """Raises BadValue for a test whose status tells no failure, and hints at one whose status hides some."""
-    functions = parsed.functions
-    every = reached(nodes, functions)
-    suspects = [node for node in every if is_suspect(node, functions)]
+    every = reached(nodes, parsed.functions)
+    suspects = [node for node in every if is_suspect(node, parsed.functions)]
     if len(every) == 1 or any(node.name == "trap" for node in every):
         return
-    told = set().union(*heard(nodes, parsed.said, functions))
+    told = set().union(*heard(nodes, parsed.said, parsed.functions))
     others = [node for node in every if node.kind in LOOPS or node.name in UTILITIES]
     if suspects and told.isdisjoint([*suspects, *others]):
-        raise BadValue(hides(every, suspects, functions))
+        raise BadValue(
+            f'this line passes even if `{suspects[0].name}` fails; write `command || test_fail "label"`, for a pipe '
+            "`set -o pipefail` above, or `|| true` if that is meant"
+        )
     for node in suspects:
         if node not in told and node.after != "&" and begins(node, RUNS_TESTS):
             parsed.hint(
@@ -1171,25 +1143,6 @@ def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
                 f"a failure of `{node.name}` here is lost, as only the last command counts; join commands by `&&`, "
                 "or write `|| exit 1` behind it",
             )
-
-
-def hides(every: Nodes, suspects: Container[Node | None], functions: Functions) -> str:
-    """What to say of a line whose status tells no failure."""
-    for node in every:
-        if node.name in functions:
-            return (
-                f"this line passes even if its command fails, as the function `{node.name}` does; let that return the "
-                "status, or write `|| true` behind it if that is meant"
-            )
-        if node.before in PIPES and node.left in suspects:
-            return (
-                f"the status of `| {node.name or node.kind}` hides that of the test; leave it out, the log is kept anyway, or write "
-                "`set -o pipefail` above"
-            )
-    return (
-        'this line passes even if its command fails; write `command || test_fail "label"`, or `|| true` if that is '
-        "meant"
-    )
 
 
 def begins(node: Node, pattern: str) -> bool:
@@ -1258,6 +1211,11 @@ def junit_word(words: Sequence[str]) -> str:
     return "".join(chain(*named[-1:]))
 
 
+EXPANDED = (
+    "label prefix junit first mask".split()
+)  # the fields of a TestLine that bash has yet to expand
+
+
 class TestLine(NamedTuple):
     """A test as it is written. Label, prefix, JUnit file, first word and mask are words that bash has yet to expand."""
 
@@ -1283,35 +1241,25 @@ class TestLine(NamedTuple):
 
     def to_expand(self) -> List[str]:
         """The bash words whose values are needed."""
-        return [self.label, self.prefix, self.junit, self.first, self.mask]
+        return [getattr(self, name) for name in EXPANDED]
 
-    def expanded(self, shell: Snapshot, preface: bytes, values: Iterable[str]) -> TestLine:
-        """The same with the values of these words."""
-        label, prefix, junit, first, mask = values
-        return self._replace(
-            label=clean_label(label.strip() or self.body),  # `test_fail ""` says none
-            prefix=prefix,
-            junit=junit,
-            first=first,
-            mask=mask,
-            shell=shell,
-            preface=preface,
-        )
+    def expanded(self, values: Iterable[str], **shell: Any) -> TestLine:
+        """The same with the values of these words, and with what is known of its shell."""
+        test = self._replace(**shell, **dict(zip(EXPANDED, values)))
+        label = test.label.strip() or self.body  # `test_fail ""` says none
+        return test._replace(label=clean_label(label))
 
 
 def with_words(test: TestLine) -> TestLine:
-    """A test with the bash words of its label, prefix, JUnit file and first word, where it does not have them yet."""
+    """A test with the bash words of its label and prefix, where it does not have them yet."""
     label = test.label
     prefix = ""
     if test.attributes.label is not None:
         label = expandable(test.attributes.label, is_command=False)
     elif not label:
         prefix = expandable("\n".join(test.assigned), is_command=True)
-        label = expandable(
-            re.sub(r"(?<![ \t])[ \t]*\\\n[ \t]*", " ", test.body), is_command=True
-        )
-    if re.search(r"\$\(|`", test.first):
-        test = test._replace(first="")
+        body = re.sub(r"(?<![ \t])[ \t]*\\\n[ \t]*", " ", test.body)
+        label = expandable(body, is_command=True)
     return test._replace(label=label, prefix=prefix)
 
 
@@ -1513,6 +1461,7 @@ class ListFile:
         self.setters: Dict[
             str, int
         ] = {}  # by variable, the line of the test that has set it; 0: state has
+        self.labels: Dict[str, str] = {}  # as written, and of the first test so called
         self.mistakes: List[Tuple[int, str]] = []
         self.hints: Dict[str, str] = {}  # by kind, the first
 
@@ -2079,7 +2028,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     ):
         here = Snapshot(os.getcwd(), None)
         return [
-            test.expanded(here, b"", map(unquoted, test.to_expand())) for test in parsed.tests
+            test.expanded(map(unquoted, test.to_expand()), shell=here) for test in parsed.tests
         ]
     mark = os.urandom(16).hex()
     copy = scratch.write(reading_script(parsed))
@@ -2167,7 +2116,7 @@ def read_answers(
                     "the environment is too large for any program; export less above this line",
                 )
             shell = shell._replace(directory=directory)
-            yield test.expanded(shell, preface, values)
+            yield test.expanded(values, shell=shell, preface=preface)
             preface = b""
 
 
@@ -2354,23 +2303,22 @@ def find_program(name: str, environment: Any = None) -> str | None:
 def check_files(parsed: ListFile, options: Options) -> None:
     """Tell before anything starts which test files are not there, and which interpreters for them are not."""
     for test in parsed.tests:
-        if not test.is_target:
-            continue
         directory = test.shell.directory
         python = options.python
-        path = test.first.partition("::")[0]
         if "/" in python:
             python = os.path.join(directory, python)
+        path = test.first.partition("::")[0]
+        if not test.is_target:
+            continue
         if not os.path.exists(os.path.join(directory, path)):
-            parsed.complain(
-                test.line,
-                f"{path} is not there, in {directory}; mend the path (instead of a pattern, name the folder), or "
-                "the shell state above it",
+            what = (
+                f"{path} is not there, in {directory}; mend the path (instead of a pattern, name the folder), or the "
+                "shell state above it"
             )
+            parsed.complain(test.line, what)
         elif not find_program(python, test.shell.environment):
-            parsed.complain(
-                test.line, f"--python {options.python} is no program here; name one that is"
-            )
+            what = f"--python {options.python} is no program here; name one that is"
+            parsed.complain(test.line, what)
 
 
 def check_ties(owners: Mapping[Test, ListFile]) -> None:
@@ -2378,56 +2326,46 @@ def check_ties(owners: Mapping[Test, ListFile]) -> None:
     leaders = leaders_of(list(owners))
     writers: Dict[Any, Test] = {}
     for test, parsed in owners.items():
+        complain = functools.partial(parsed.complain, test.line)
         writer = writers.setdefault(test.junit or test.index, test)
-        after = "after=" + ",".join(leader.label for leader in leaders[test])
         if writer is not test:
-            parsed.complain(
-                test.line,
-                f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its own",
+            complain(
+                f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its own"
             )
+        after = "after=" + ",".join(test.attributes.after)
         if any(leader.barrier > test.barrier for leader in leaders[test]):
-            parsed.complain(
-                test.line,
-                f"{after} waits for a test below a `wait`, which waits for this one; move one of them across "
-                "the `wait`",
+            complain(
+                f"{after} waits for a test below a `wait`, which waits for this one; move one of them across it"
             )
         if test in reach(leaders[test], leaders):
-            parsed.complain(test.line, f"{after} goes in a circle; take one of them out")
+            complain(f"{after} goes in a circle; take one of them out")
 
 
 def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) -> List[Test]:
     """The tests of all lists, each as often as `--repeat` says. Mistakes are added to the lists."""
     owners = []
-    lines = []
     for parsed in lists:
         parsed.tests = [with_folder(test, parsed.functions) for test in expand(parsed, scratch)]
-        owners += [parsed] * len(parsed.tests)
-        lines += parsed.tests
+        owners += [(parsed, test) for test in parsed.tests]
         if not options.list:
             check_files(parsed, options)
-    labels = labels_of(lines)
-    named: Dict[Any, str] = {}  # labels, by what `after` may call them
-    if any(line.attributes.after for line in lines):
-        for parsed, line, label in zip(owners, lines, labels):
-            named[label] = label
-            named.setdefault((parsed, line.label), label)
-    copies = []
-    for parsed, line, label in zip(owners, lines, labels):
-        line = for_runs(line, parsed, named, options.repeat)
-        copies += [(line, label, run) for run in runs_of(label, options.repeat)]
+    labels = labels_of([line for _, line in owners])
+    for (parsed, line), label in zip(owners, labels):
+        parsed.labels.setdefault(line.label, label)
+    runs = []  # each run of each test, with the label of the first
+    for (parsed, line), label in zip(owners, labels):
+        line = with_ties(line, parsed, labels, options.repeat)
+        runs += [(line, label, run) for run in runs_of(label, options.repeat)]
     text = "\n".join(chain.from_iterable(parsed.lines for parsed in lists))
     stems = stems_beside(text, options.log_dir)
     tests = []
     # The logs that the lists name come first: none of the runner's own takes their place.
-    for index, (line, origin, label) in sorted(
-        enumerate(copies), key=lambda pair: not pair[1][0].junit
-    ):
+    for index in sorted(range(len(runs)), key=lambda index: not runs[index][0].junit):
+        line, origin, label = runs[index]
         test = make_test(line, index, label, stems(stem_of(line, label)), options)
-        if origin != label:
-            test = test._replace(origin=origin)
-        tests.append(test)
+        tests.append(test._replace(origin=origin))
     tests.sort()
-    check_ties(dict(zip(tests[:: options.repeat], owners)))
+    check_ties(dict(zip(tests[:: options.repeat], (parsed for parsed, _ in owners))))
     return tests
 
 
@@ -2436,19 +2374,18 @@ def runs_of(label: str, repeat: int) -> List[str]:
     return [label, *(f"{label} (run {run})" for run in range(2, repeat + 1))]
 
 
-def for_runs(
-    line: TestLine, parsed: ListFile, named: Mapping[Any, str], repeat: int
+def with_ties(
+    line: TestLine, parsed: ListFile, labels: Container[str], repeat: int
 ) -> TestLine:
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
     if repeat == 1 and not line.attributes.after:
         return line  # as most are: no copy
-    after = []
+    after: List[str] = []
     lock = line.attributes.lock
     for name in line.attributes.after:
-        label = named.get((parsed, name)) or named.get(name)
-        if label:
-            after += runs_of(label, repeat)
-        else:
+        label = parsed.labels.get(name, name)
+        after += runs_of(label, repeat)
+        if label not in labels:
             parsed.complain(line.line, f"after={name} names no test; write the label of one")
     if line.junit and repeat > 1:
         lock += (line.junit,)
