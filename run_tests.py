@@ -679,18 +679,18 @@ SUBSTITUTION = rf"{SUBSHELL}|`"
 CHANGES_IN_SUM = r"\+\+|--|<<=|>>=|(?<![=!<>])=(?!=)"
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 ASSIGNING = names_in(
-    "export declare typeset readonly local read let unset mapfile readarray (( getopts"
+    "export declare typeset readonly local read let unset mapfile readarray getopts"
 )
 NAME = r"(?a:[A-Za-z_]\w*)"
 # How a command asks for a variable.
 ASKS = rf"(?<!\\)\$\{{?[#!]?({NAME})|\[ (?:! )?-v ({NAME})|\(\([\s!]*({NAME})"
+GIVES = rf"(?<![\w\"$-])({NAME})(?:\+\+|--|\s?[-+*:]?=(?!=))"
 NOT_EXPANDED = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")"""
 # What prepares for other tests, rather than being one.
 PREPARES = (
     r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip|mkdir|git clone|wget|cmake)"
     r"([\s;]|$)"
 )
-WAITS = r"(?!.*[^&]&[^&])(?:[^'\"]*[;&|{]\s*)?wait(?=[\s;&|]|$)"
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
 # Words. The text is known to be whole, since bash has read it. Escaped and quoted pieces in which nothing nests:
@@ -701,15 +701,7 @@ NESTED = (
     FLAT + r"""|[$<>]\(|\$\{|["(){}]|(?<![^\s;&|()])\#[^\n]*|\bcase\s[^\n;]*?\sin\b|\besac\b"""
 )
 QUOTED = r"""(?s)\\.|`(?:[^`\\]|\\.)*`|\$\(|\$\{|["}]"""
-NESTS: Mapping[str, str] = {
-    "$(": ")",
-    "<(": ")",
-    ">(": ")",
-    "(": ")",
-    "${": "}",
-    '"': '"',
-    '$"': '"',
-}
+NESTS = dict(zip(("$(", "<(", ">(", "(", "${", '"', '$"'), '))))}""'))
 NO_WORD = (
     r"(?P<blank>(?:[ \t]|\\\n)+)|(?P<comment>#[^\n]*)|(?P<operator>\|\||&&|;;&?|;&|\|&|&>>?|\([ \t]*\)"
     r"|(?:\d+|\{\w+\})?(?:<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|[;|()&\n])"
@@ -719,7 +711,7 @@ SEPARATORS = names_in("; && || & | |&") | {"\n"}
 LOOPS = ("while", "until", "for", "select")
 COMPOUNDS = names_in("if while until for select case { (")
 # The words that end the head of a compound command.
-HEADS: Mapping[str, Words] = {"for": ("do", "{"), "select": ("do", "{"), "case": ("in",)}
+HEADS = {"for": "do {", "select": "do {", "case": "in"}
 # What ends a compound command, and what a list of commands, where a command may begin.
 CLOSERS = names_in("fi done } ) esac")
 LIST_CLOSERS = CLOSERS | names_in("then elif else do ;; ;& ;;& ()")
@@ -805,7 +797,6 @@ class Node:
     lead = ""  # `!` or `time`
     name = ""  # of a simple command, its first word; empty for assignments alone
     start = end = 0  # offsets
-    left: Node | None = None  # the command that bash comes from, if it does
 
     def __init__(self, before: str) -> None:
         self.before = before  # the operator between the command before and this one
@@ -873,9 +864,7 @@ class Reader:
         before = ";"
         while self.next and self.next not in LIST_CLOSERS:
             if self.next not in SEPARATORS:
-                node = self.read_command(before)
-                node.left = nodes[-1] if nodes else None
-                nodes.append(node)
+                nodes.append(self.read_command(before))
                 before = ";"
                 continue
             separator = self.pass_token().text
@@ -912,7 +901,7 @@ class Reader:
         """A compound command, from the word that opens it to the one that closes it."""
         node.kind = self.pass_token().text
         if node.kind in HEADS:
-            while self.next and self.next not in HEADS[node.kind]:
+            while self.next and self.next not in HEADS[node.kind].split():
                 token = self.pass_token()
                 node.words += [token] * (token.kind == "word")
             self.pass_token()
@@ -994,17 +983,8 @@ def is_state(nodes: Nodes) -> bool:
         if is_forked(node) or not (is_change or is_beside):
             return False  # also `> file` alone
         changes = changes or is_change
-    if any(node.name in PRINTS for node in nodes) and not all(map(is_plain, nodes)):
-        return False
-    return changes and not ends_in_check(nodes)
-
-
-def is_plain(node: Node) -> bool:
-    """Whether a command can neither fail, nor run a program, nor write to a file."""
-    if node.kind == "function":
-        return True
-    is_safe = not node.words or node.name in INFALLIBLE
-    return is_safe and node.before == ";" and not re.search(f"[<>]|{SUBSTITUTION}", node.text)
+    prints = any(node.name in PRINTS for node in nodes)
+    return changes and not prints and not ends_in_check(nodes)
 
 
 def ends_in_check(nodes: Nodes) -> bool:
@@ -1017,16 +997,14 @@ def ends_in_check(nodes: Nodes) -> bool:
     return any(map(ends_in_check, last.bodies))
 
 
-def reached(
-    nodes: Nodes, functions: Functions, step: Callable[[Nodes], Iterable[Node]] = walk
-) -> List[Node]:
-    """The commands in these, as `step` finds them, and in the functions that they call."""
-    found = list(step(nodes))
+def reached(nodes: Iterable[Node], functions: Functions) -> List[Node]:
+    """All commands in these, and in the functions that they call."""
+    found = list(walk(nodes))
     called: Set[str] = set()
     for node in found:  # it grows
         if node.name in functions and node.name not in called:
             called.add(node.name)
-            found += step(functions[node.name])
+            found += walk(functions[node.name])
     return found
 
 
@@ -1107,7 +1085,7 @@ def heard_by(node: Node, said: str, functions: Functions) -> Set[Node]:
             left = {node}
         own |= ends | left
     if node.kind in LOOPS or own:
-        own.update(reached(list(chain(*node.conditions)), functions))
+        own.update(reached(chain(*node.conditions), functions))
     if own and (node.name or node.kind == "("):
         own = {each for each in own if each.name != "return"} | {node}
     return own
@@ -1165,14 +1143,6 @@ def nested(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
     """What stands in each `$((…))` of some bash, or behind another bracket, up to the one that ends it."""
     for found in re.finditer(opener, text):
         yield text[found.end() : end_of_nest(text, found.end(), ")")]
-
-
-def in_own_shell(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The commands that bash runs in its own shell, but for those in functions."""
-    for node in nodes:
-        if node.kind != "function" and not is_forked(node):
-            yield node
-            yield from in_own_shell(node.parts())
 
 
 def is_mask(token: Token) -> bool:
@@ -1300,19 +1270,21 @@ def parse_duration(text: str) -> float:
     return math.fsum(float(count) * units[unit] for count, unit in pairs)
 
 
-def parse_word(pattern: str, what: str, text: str) -> str:
-    """A value that matches a pattern, as written. Raises BadValue."""
+def parse_word(pattern: str, what: str, text: str, convert: Callable[[str], Any] = str) -> Any:
+    """A value that matches a pattern. Raises BadValue."""
     if not re.fullmatch(pattern, text):
         raise BadValue(f"{text!r} is not {what}")
-    return text
+    return convert(text)
 
 
 def parse_gpus(text: str) -> float:
     """The need in `0`, `0.25`, `2`, `all` (math.inf). Raises BadValue."""
-    if text == "all":
-        return ALL_GPUS
     what = "0, a fraction below 1, a whole number or all"
-    return float(parse_word(r"\d{1,6}|0?\.(?!0+$)\d{1,6}", what, text))
+    parse_word(r"\d{1,6}|0?\.(?!0+$)\d{1,6}|all", what, text)
+    return float(text.replace("all", "inf"))
+
+
+parse_count = functools.partial(parse_word, r"\d{1,6}", "a whole number", convert=int)
 
 
 def parse_memory(text: str) -> float:
@@ -1328,11 +1300,6 @@ def parse_pattern(text: str) -> str:
     except re.error as error:
         raise BadValue(f"{text!r} is no regular expression: {error}") from None
     return text
-
-
-def parse_count(text: str) -> int:
-    """A whole number from 0. Raises BadValue."""
-    return int(parse_word(r"\d{1,6}", "a whole number", text))
 
 
 def parse_names(text: str) -> Words:
@@ -1405,16 +1372,12 @@ def parse_attributes(
 
 
 def assigned_by(nodes: Iterable[Node]) -> Set[str]:
-    """The variables that commands assign for those behind them, by their words."""
+    """The variables that commands assign for those behind them, and the words of a `for`."""
     words: List[str] = []
     for node in nodes:
-        if node.kind in ("for", "select"):
-            words += words_of(node)[:1]
-        elif node.name == "((" and not is_infallible(node):
-            continue
-        elif node.name in ASSIGNING or not node.words:
+        if node.name in ASSIGNING or not node.name:
             words += words_of(node)
-    return set(re.findall(rf"(?m)^[\s(!]*({NAME})", "\n".join(words)))
+    return set(re.findall(rf"(?m)^({NAME})", "\n".join(words)))
 
 
 def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
@@ -1424,7 +1387,7 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     """
     every = reached(nodes, parsed.functions)
     text = "\n".join(" ".join(words_of(node)) for node in every)
-    given = assigned_by(every).union(re.findall(rf"(?<![\w\x22-])({NAME})[:+]?=", text))
+    given = assigned_by(every).union(re.findall(GIVES, text))
     asked = set(chain(*re.findall(ASKS, re.sub(NOT_EXPANDED, r"\1", text))))
     if any(node.name in ("source", ".", "eval") for node in every):
         asked.clear()  # that may set it
@@ -1437,10 +1400,9 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
                 "in a line that neither runs a program nor calls a function, put both into one `{ …; }`, or run the "
                 "file as a script (`#!` in its first line), which keeps it"
             )
-    own = reached(nodes, parsed.functions, in_own_shell)
-    names = assigned_by(
-        node for node in own if not node.kind and node.name not in ("local", "unset")
-    )
+    gone = {*reached(filter(is_forked, every), parsed.functions)}  # with a shell of their own
+    own = [node for node in every if not node.kind and node.name not in ("local", "unset")]
+    names = assigned_by(node for node in own if node not in gone)
     parsed.setters.update(dict.fromkeys(names, setter))
 
 
@@ -1474,7 +1436,7 @@ class ListFile:
         self.hints.setdefault(kind, f"{self.name}:{line}: {what}")
 
 
-# Says for each whole command of standard input its first and last line, from 0, and what is wrong with it. A command
+# Says for each whole command of the file $2 its first and last line, from 0, and what is wrong with it. A command
 # is whole if bash can read it both in { ( ) } and in ( { } ): text like `a; } || { b` ends one of these early, but not
 # the other. A backslash at its end joins the bracket to it, which `done \` is whole with, and a word is not. $1 is the
 # most lines of one.
@@ -1495,7 +1457,7 @@ why() {
 }
 main() {         # read as a whole, since an eval that fails confuses the parser
   local lines i text= first=0 said= error
-  mapfile -t lines
+  mapfile -t lines <"$2"
   for ((i = 0; i < ${#lines[@]} && i - first < $1; i++)); do
     text+=${lines[i]}$newline error=
     if ! is_whole "$text"; then
@@ -1505,7 +1467,6 @@ main() {         # read as a whole, since an eval that fails confuses the parser
     fi
     said+="$first $i $error"$newline
     text= first=$((i + 1))
-    ((i % 100)) || { printf %s "$said"; said=; }
   done
   if [[ $text ]]; then
     is_whole "$text$newline" && error= || why
@@ -1517,49 +1478,28 @@ main "$@"
 """
 
 
-def no_bash(error: OSError) -> MachineError:
-    """The error for a bash that cannot be started."""
-    return MachineError(
-        f"bash cannot be run ({error.strerror}); put it on PATH, with room in `ulimit -n` and `-u`"
-    )
-
-
-def split_list(parsed: ListFile) -> Iterator[Tuple[int, int, str]]:
+def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, str]]:
     """The first line of each command, from 0, the line behind it, and its text. Mistakes are added to the list.
 
-    The bash that reads them knows nothing of ours, and runs none of it. What it has read is parsed while it goes on.
-    Raises MachineError.
+    The bash that reads them knows nothing of ours, and runs none of it. Raises OSError.
     """
-    try:
-        bash: Any = subprocess.Popen(
-            ["bash", "-c", SPLITTER, PROGRAM, str(COMMAND_LINES)],
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-    except OSError as error:
-        raise no_bash(error) from None
+    path = scratch.write("\n".join(parsed.lines))
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+    words = [SPLITTER, PROGRAM, str(COMMAND_LINES), path]
+    said = to_text(run_bash(words, scratch, environment)[1])
     end = 0
-    said = b""
-    with bash:
-        with suppress(BrokenPipeError), bash.stdin:  # it reads all before it prints anything
-            bash.stdin.write(to_bytes("\n".join(parsed.lines)))
-        for said in bash.stdout:
-            found = re.match(rb"(\d+) (\d+) (.*)\n", said)
-            if not found:  # the last line
-                continue
-            start = int(found.group(1))
-            end = int(found.group(2)) + 1
-            why = to_text(found.group(3))
-            if why:
-                parsed.complain(start + 1, f"{why} (in the command that begins here)")
-            else:
-                yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
-    if said != b"end\n":
+    for first, last, why in re.findall(r"(?m)^(\d+) (\d+) (.*)", said):
+        start = int(first)
+        end = int(last) + 1
+        if why:
+            parsed.complain(start + 1, f"{why} (in the command that begins here)")
+        else:
+            yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
+    if not said.endswith("end\n"):
         parsed.complain(end + 1, "bash dies of this command, or of one of those below")
 
 
-def read_list(parsed: ListFile) -> None:
+def read_list(parsed: ListFile, scratch: Scratch) -> None:
     """Add the tests, the shell state and the mistakes of a list."""
     for number, raw in enumerate(parsed.lines, 1):
         if "\0" in raw:
@@ -1569,7 +1509,7 @@ def read_list(parsed: ListFile) -> None:
         if parsed.mistakes:
             return
     defaults = Attributes()
-    for start, end, text in split_list(parsed):
+    for start, end, text in split_list(parsed, scratch):
         line = start + 1
         try:
             reader = Reader(text)
@@ -1655,10 +1595,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.words and reader.tokens[: len(first.assigned)] == first.assigned:
         prefix, first.assigned = first.assigned, []
     start = [first.start, *(token.end for token in prefix)][-1]
-    documents = ["\n" + each.text[:-1] for each in reader.documents if each.start > end]
-    called = first
-    while called.kind in ("{", "(") and len(called.bodies[0]) == 1:
-        called = called.bodies[0][0]
+    documents = ["\n" + token.text[:-1] for token in reader.documents if token.start > end]
     test = TestLine(
         parsed.name,
         line,
@@ -1667,7 +1604,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         key_of([*(token.text for token in reader.tokens if token.end <= end), *documents]),
         attributes,
         label=label,
-        junit=junit_word([token.text for token in called.words]),
+        junit=junit_word([token.text for token in first.words]),
         is_handled=is_handled,
         is_target=re.search(r"\.py(::|$)", first.name) is not None,
         barrier=parsed.waits,
@@ -1692,7 +1629,6 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
 
 def check_use(test: TestLine, nodes: Nodes) -> None:
     """Raises BadValue if a test, behind its environment prefix, would not do what it says."""
-    last = nodes[-1].name
     lead = nodes[0].lead
     if any(node.name == "test_fail" for node in walk(nodes)):
         raise BadValue(
@@ -1703,10 +1639,11 @@ def check_use(test: TestLine, nodes: Nodes) -> None:
         raise BadValue(
             f"`{lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
         )
-    if last in STATE_WORDS and is_state(nodes):  # which is no test without a handler
+    settings = [node for node in nodes if node.name not in PRINTS]
+    if is_state(settings) and settings[-1].name:
         raise BadValue(
-            f"`{last}` cannot be a test, which would change nothing for those below; write `|| exit 1` in place of "
-            "`|| test_fail`, or a test as `bash FILE`"
+            f"with `test_fail` or `echo` on its line `{settings[-1].name}` would be a test, and change nothing for those "
+            "below; take that out, or write a test as `bash FILE`"
         )
     for token in masks_in(nodes):
         raise BadValue(
@@ -1718,29 +1655,28 @@ def check_use(test: TestLine, nodes: Nodes) -> None:
 def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
     """What `run_test "ENV" "xml" "target" "label"` means. Raises BadValue."""
     words = [token.text for token in nodes[0].words]
-    if len(words) != 5 or len(nodes) > 1 or nodes[0].redirects:
+    pairs: Tokens = []
+    target: Tokens = []
+    body = ""
+    if len(words) == 5:
+        body = unquoted(words[3])
+        parse_words(body)
+        target = read_tokens(body)
+        pairs = read_tokens(unquoted(words[1]))
+    is_plain = all(token.kind == "word" for token in target)
+    is_plain = is_plain and all(re.match(ASSIGNMENT, pair.text) for pair in pairs)
+    if not (target and is_plain and len(nodes) == 1) or nodes[0].redirects:
         raise BadValue(
-            'run_test takes 4 words, "ENV" "xml" "target" "label", and stands alone; the name is that of the '
-            "script which this replaces, unless the list defines a function run_test"
-        )
-    _, environment, junit, target, label = words
-    body = unquoted(target)
-    parse_words(body)
-    tokens = read_tokens(body)
-    for token in tokens:
-        if token.kind == "operator":
-            raise BadValue(f"`{token.text}` in run_test's third word, {target}; quote it there")
-    pairs = read_tokens(unquoted(environment))
-    if not all(re.match(ASSIGNMENT, pair.text) for pair in pairs):
-        raise BadValue(
-            f"run_test's first word is VAR=value pairs, or empty; it is {environment}"
+            'run_test takes 4 words, "ENV" "xml" "target" "label", and stands alone; ENV is VAR=value pairs, or empty, '
+            "and target has no `;`, `|` or `>` but in quotes; the name is that of the script which this replaces, "
+            "unless the list defines a function run_test"
         )
     return with_mask(test, pairs)._replace(
         key=key_of([*test.assigned, *words[:4]]),
         body=body,
-        first="".join(token.text for token in tokens[:1]),
-        label=label,
-        junit=junit,
+        first=target[0].text,
+        label=words[4],
+        junit=words[2],
         is_handled=True,
         is_target=True,
         in_log_dir=True,
@@ -1945,27 +1881,19 @@ def find_hints(parsed: ListFile, options: Options) -> None:
     for test, barrier in zip(parsed.tests, barriers[1:]):
         prepares = re.match(PREPARES, test.body)
         if prepares and barrier == test.barrier:
-            parsed.hint(
-                "prepares",
-                test.line,
+            what = (
                 f"`{prepares.group(1)}` is a test here and runs beside those below; put it into the script that calls "
                 "the runner, or write `wait` below it; a whole script is to be a file that ends in .sh, or begins "
-                "with #!",
+                "with #!"
             )
-        if re.match(WAITS, test.body):
-            parsed.hint(
-                "waits",
-                test.line,
-                "`wait` is a test here, and a barrier only on a line of its own",
-            )
+            parsed.hint("prepares", test.line, what)
         has_one = test.attributes.gpus is None and need_of(test, options) == 1
         if has_one and gpus_named_in(" ".join([*test.assigned, test.body])) > 1:
-            parsed.hint(
-                "asks",
-                test.line,
+            what = (
                 "this looks like a test of several GPUs, and gets one; write `#: gpus=N` behind it, or `#: gpus=1` "
-                "if that is right",
+                "if that is right"
             )
+            parsed.hint("asks", test.line, what)
 
 
 class Scratch:
@@ -2039,14 +1967,13 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         f"_rt_mark={mark[:16]} _rt_rest={mark[16:]}\n"
     )
     source = scratch.write(start + SNAPSHOT + STATE_READER)
-    status, printed = run_bash(
-        f". {shlex.quote(source)}; . {shlex.quote(copy)}", parsed.name, scratch
-    )
+    command = f". {shlex.quote(source)}; . {shlex.quote(copy)}"
+    status, printed = run_bash([command, parsed.name], scratch)
     check_room(copy)  # else what bash has written of the state is not all of it
     printed = printed.replace(copy.encode(), to_bytes(parsed.name))
     pieces = printed.split(mark.encode())
-    answers = [b""]
-    with suppress(FileNotFoundError), open(os.path.join(folder, "answers"), "rb") as file:
+    with open(os.path.join(folder, "answers"), "ab+") as file:
+        file.seek(0)
         answers = file.read().split(mark.encode())
     tests = list(read_answers(parsed, answers, pieces))
     told = {test.line for test in tests}
@@ -2060,22 +1987,26 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     return tests
 
 
-def run_bash(command: str, name: str, scratch: Scratch) -> Tuple[int, bytes]:
-    """Run a command in a bash that is called `name`; its status and what it has printed. Raises MachineError.
+def run_bash(
+    words: Sequence[str], scratch: Scratch, environment: Mapping[str, str] | None = None
+) -> Tuple[int, bytes]:
+    """Run bash with a command and its arguments; its status and what it has printed. Raises MachineError.
 
     A file takes what it prints: a background job that it leaves would hold a pipe open.
     """
     with open(scratch.path(), "ab+") as printed:
         try:
             bash = subprocess.Popen(
-                ["bash", "-c", command, name],
+                ["bash", "-c", *words],
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         except OSError as error:
-            raise no_bash(error) from None
+            why = f"bash cannot be run ({error.strerror}); put it on PATH, with room in `ulimit -n` and `-u`"
+            raise MachineError(why) from None
         try:
             status = bash.wait()
         except BaseException:  # Ctrl-C
@@ -2426,7 +2357,7 @@ def parse_lists(options: Options, scratch: Scratch) -> Tuple[Tests, List[str]]:
             mistakes += error.args
             continue
         lists.append(parsed)
-        read_list(parsed)
+        read_list(parsed, scratch)
         waits = parsed.waits
     tests = []
     if not mistakes and not any(parsed.mistakes for parsed in lists):
