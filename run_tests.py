@@ -150,7 +150,6 @@ TOOL_POLL_S = 0.25  # between two looks whether its answer is still wanted
 HELD_S = 5.0
 # Between two looks at a GPU that another runner holds: short beside any GPU test.
 LOCK_POLL_S = 0.2
-ENVIRONMENT_BYTES = 1 << 17  # Linux starts no program that has a longer variable
 COPY_BYTES = 1 << 20  # the buffer through which a log is replayed, so that 1 GB costs no memory
 TAIL_BYTES = 8192  # of a log, for a JUnit file: the last error and its traceback
 CAUSE_BYTES = 1 << 16  # the end of a failed test's log, in which its cause is looked for
@@ -617,7 +616,7 @@ STATE_WORDS = names_in(
 CHECKS = names_in("[ [[ (( test false true read")
 ENDS = names_in("exit return")
 PRINTS = names_in("echo printf")
-BESIDE_STATE = CHECKS | ENDS | PRINTS | names_in("mkdir getopts")
+BESIDE_STATE = CHECKS | ENDS | PRINTS | names_in("mkdir getopts shift")
 LOOKUP = r"(?:command\s+-[vV]|type|hash|which)\s"
 WISHES = (":", "true")
 # Commands that always end with status 0, so that `test || echo no` always passes.
@@ -627,8 +626,9 @@ INFALLIBLE = PRINTS | names_in(
 # Programs that look after something, and whose own failure is none of a test.
 UTILITIES = names_in(
     "awk basename cat cp cut date dirname expr head hostname kill ls mkdir mv nvidia-smi rm sed seq sleep sort "
-    "sync tail tee touch tput tr wc"
+    "sync tail tee touch tput tr wait wc"
 )
+NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 # A command, behind its operator, whose status is also that of the failure before it.
 ANSWERS = r"\|\|(?!(?:exit|return) 0)|;(?:exit|return)(?! 0)"
 # A command that may look at the status of all before it.
@@ -977,12 +977,15 @@ def is_state(nodes: Nodes) -> bool:
     """Whether a command only changes the shell: state words, assignments, functions, and what guards them."""
     changes = False
     for node in walk(nodes):
-        is_change = node.kind == "function" or node.name in STATE_WORDS | {"shift"}
-        is_change = is_change or bool(node.assigned and not node.words)
         is_beside = node.kind or node.name in BESIDE_STATE or re.match(LOOKUP, node.text)
-        if is_forked(node) or not (is_change or is_beside):
+        if node.kind == "function" or node.name in STATE_WORDS:
+            changes = True
+        elif node.assigned and not node.words:
+            changes = True
+        elif not is_beside:
             return False  # also `> file` alone
-        changes = changes or is_change
+        if is_forked(node):
+            return False
     prints = any(node.name in PRINTS for node in nodes)
     return changes and not prints and not ends_in_check(nodes)
 
@@ -1014,7 +1017,7 @@ def reached(nodes: Iterable[Node], functions: Functions) -> List[Node]:
 def said_with(node: Node, said: str) -> str:
     """What `set` has said so far, and says in a command, where no `&&` or `||` may keep it from running."""
     if node.name == "set" and node.before == ";":
-        return " ".join([said, *node.text.partition(" -- ")[0].split()])
+        return f"{said} {node.text}"
     return said
 
 
@@ -1091,41 +1094,29 @@ def heard_by(node: Node, said: str, functions: Functions) -> Set[Node]:
     return own
 
 
-def is_suspect(node: Node, functions: Functions) -> bool:
-    """Whether a simple command is, or asks, a program that may fail as a test does."""
-    if node.kind or node.name in functions or node.name in BESIDE_STATE | STATE_WORDS:
-        return False
-    if node.words:
-        return not is_infallible(node) and node.name not in UTILITIES
-    return any(begins(each, RUNS_TESTS) for each in chain(*substituted(node.text)))
-
-
 def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
     """Raises BadValue for a test whose status tells no failure, and hints at one whose status hides some."""
     every = reached(nodes, parsed.functions)
-    suspects = [node for node in every if is_suspect(node, parsed.functions)]
-    if len(every) == 1 or any(node.name == "trap" for node in every):
+    known = NO_PROGRAMS.union(parsed.functions)
+    suspects = [node for node in every if node.name not in known]
+    if not suspects or len(every) == 1 or any(node.name == "trap" for node in every):
         return
     told = set().union(*heard(nodes, parsed.said, parsed.functions))
     others = [node for node in every if node.kind in LOOPS or node.name in UTILITIES]
-    if suspects and told.isdisjoint([*suspects, *others]):
+    if told.isdisjoint([*suspects, *others]):
         raise BadValue(
             f'this line passes even if `{suspects[0].name}` fails; write `command || test_fail "label"`, for a pipe '
             "`set -o pipefail` above, or `|| true` if that is meant"
         )
     for node in suspects:
-        if node not in told and node.after != "&" and begins(node, RUNS_TESTS):
-            parsed.hint(
-                "lost",
-                line,
+        if node in told or node.after == "&":
+            continue
+        if re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
+            what = (
                 f"a failure of `{node.name}` here is lost, as only the last command counts; join commands by `&&`, "
-                "or write `|| exit 1` behind it",
+                "or write `|| exit 1` behind it"
             )
-
-
-def begins(node: Node, pattern: str) -> bool:
-    """Whether a command, behind `timeout 10m` and the like, begins so."""
-    return re.match(f"{PREFIXES}(?:{pattern})", head_of(node)) is not None
+            parsed.hint("lost", line, what)
 
 
 def words_of(node: Node) -> List[str]:
@@ -1387,13 +1378,13 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     """
     every = reached(nodes, parsed.functions)
     text = "\n".join(" ".join(words_of(node)) for node in every)
-    given = assigned_by(every).union(re.findall(GIVES, text))
     asked = set(chain(*re.findall(ASKS, re.sub(NOT_EXPANDED, r"\1", text))))
+    asked -= assigned_by(every).union(re.findall(GIVES, text))
     if any(node.name in ("source", ".", "eval") for node in every):
         asked.clear()  # that may set it
         if not setter:
             parsed.setters.clear()
-    for name in sorted(asked - given):
+    for name in sorted(asked):
         if parsed.setters.get(name):
             raise BadValue(
                 f"`{name}` is set in line {parsed.setters[name]}, which is a test, and is gone with its shell; set it "
@@ -1401,8 +1392,8 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
                 "file as a script (`#!` in its first line), which keeps it"
             )
     gone = {*reached(filter(is_forked, every), parsed.functions)}  # with a shell of their own
-    own = [node for node in every if not node.kind and node.name not in ("local", "unset")]
-    names = assigned_by(node for node in own if node not in gone)
+    gone.update(node for node in every if node.kind or node.name in ("local", "unset"))
+    names = assigned_by(node for node in every if node not in gone)
     parsed.setters.update(dict.fromkeys(names, setter))
 
 
@@ -1502,11 +1493,8 @@ def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, s
 def read_list(parsed: ListFile, scratch: Scratch) -> None:
     """Add the tests, the shell state and the mistakes of a list."""
     for number, raw in enumerate(parsed.lines, 1):
-        if "\0" in raw:
-            parsed.complain(number, "a NUL byte; a list is text")
-        elif raw.endswith("\r"):
-            parsed.complain(number, WINDOWS)
-        if parsed.mistakes:
+        if raw.endswith("\r") or "\0" in raw:
+            parsed.complain(number, f"a NUL byte, or {WINDOWS}")
             return
     defaults = Attributes()
     for start, end, text in split_list(parsed, scratch):
@@ -1613,21 +1601,12 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.name == "run_test" and "run_test" not in parsed.functions:
         test = read_run_test(test, nodes)
     else:
-        check_use(test, nodes)
+        check_use(test, nodes, parsed.functions)
         check_status(parsed, nodes, line)
-        last = nodes[-1]
-        changes = parsed.functions.get(last.name, [last])
-        if is_state(changes) and last.name not in ("cd", "popd", "unset"):
-            parsed.hint(
-                "changes",
-                line,
-                f"`{last.text}` is a test here, and what it changes is gone with the test's shell; put it into a file, "
-                "and write `source FILE`",
-            )
     parsed.tests.append(with_words(test))
 
 
-def check_use(test: TestLine, nodes: Nodes) -> None:
+def check_use(test: TestLine, nodes: Nodes, functions: Functions) -> None:
     """Raises BadValue if a test, behind its environment prefix, would not do what it says."""
     lead = nodes[0].lead
     if any(node.name == "test_fail" for node in walk(nodes)):
@@ -1639,11 +1618,12 @@ def check_use(test: TestLine, nodes: Nodes) -> None:
         raise BadValue(
             f"`{lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
         )
-    settings = [node for node in nodes if node.name not in PRINTS]
-    if is_state(settings) and settings[-1].name:
+    silent = [node for node in nodes if node.name not in PRINTS]
+    settings = list(chain.from_iterable(functions.get(node.name, [node]) for node in silent))
+    if is_state(settings) and (silent[-1].name or not test.is_handled):
         raise BadValue(
-            f"with `test_fail` or `echo` on its line `{settings[-1].name}` would be a test, and change nothing for those "
-            "below; take that out, or write a test as `bash FILE`"
+            f"`{silent[-1].text}` would be a test here, and change nothing for those below; write it on a line without "
+            "`echo`, `|| test_fail` or a function of the list, or a test as `bash FILE`"
         )
     for token in masks_in(nodes):
         raise BadValue(
@@ -1782,6 +1762,9 @@ _rt_functions() {      # sets _rt_late to all, those of the file $_rt_home at th
 # behind each answer, and in what the state prints, shows where that belongs. No variable has all of the mark, which
 # `set` would print. PS4 begins with \1, since `set -x` shows a sourced file one level deeper.
 STATE_READER = r"""
+_rt_source=$0 _rt_home=$1 _rt_folder=$2 _rt_mark=$3 _rt_rest=$4
+set --
+: >"$_rt_folder/answers"
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "bash $BASH_VERSION is too old, 4.4 is needed"
   exit 3
@@ -1962,18 +1945,20 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     copy = scratch.write(reading_script(parsed))
     folder = scratch.path()
     os.mkdir(folder)
-    start = (
-        f"_rt_home={shlex.quote(copy)} _rt_folder={shlex.quote(folder)} _rt_source={shlex.quote(parsed.name)} "
-        f"_rt_mark={mark[:16]} _rt_rest={mark[16:]}\n"
-    )
-    source = scratch.write(start + SNAPSHOT + STATE_READER)
-    command = f". {shlex.quote(source)}; . {shlex.quote(copy)}"
-    status, printed = run_bash([command, parsed.name], scratch)
+    source = scratch.write(SNAPSHOT + STATE_READER)
+    words = [
+        f'. {shlex.quote(source)}; . "$_rt_home"',
+        parsed.name,
+        copy,
+        folder,
+        mark[:16],
+        mark[16:],
+    ]
+    status, printed = run_bash(words, scratch)
     check_room(copy)  # else what bash has written of the state is not all of it
     printed = printed.replace(copy.encode(), to_bytes(parsed.name))
     pieces = printed.split(mark.encode())
-    with open(os.path.join(folder, "answers"), "ab+") as file:
-        file.seek(0)
+    with open(os.path.join(folder, "answers"), "rb") as file:
         answers = file.read().split(mark.encode())
     tests = list(read_answers(parsed, answers, pieces))
     told = {test.line for test in tests}
@@ -2041,11 +2026,6 @@ def read_answers(
                 exports = dict(field.partition(b"=")[::2] for field in fields[8:-1])
                 exports.update(unkept(has_functions=fields[7] == b""))  # a prelude has them all
                 shell = Snapshot("", exports, to_text(fields[7]))
-            if any(len(field) >= ENVIRONMENT_BYTES for field in fields[8:]):
-                parsed.complain(
-                    test.line,
-                    "the environment is too large for any program; export less above this line",
-                )
             shell = shell._replace(directory=directory)
             yield test.expanded(values, shell=shell, preface=preface)
             preface = b""
@@ -2081,12 +2061,11 @@ def slug(label: str) -> str:
 
 def stem_of(test: TestLine, label: str) -> str:
     """The name of a test's log: that of the JUnit file it names, else a slug of its label."""
+    stem = os.path.splitext(os.path.basename(test.junit))[0]
     if not test.junit:
         stem = "pytest_" * test.is_target + slug(label)
-    else:
-        stem = os.path.splitext(os.path.basename(test.junit))[0]
-        if not 0 < len(to_bytes(stem)) <= STEM_BYTES or re.search(CONTROL, stem):
-            stem = slug(stem)
+    elif not 0 < len(to_bytes(stem)) <= STEM_BYTES or re.search(CONTROL, stem):
+        stem = slug(stem)
     return re.sub(r"\.(?=attempt\d+$)", "_", stem)  # `a.attempt1` is the first attempt of `a`
 
 
@@ -2160,16 +2139,33 @@ def clean_label(label: str) -> str:
     return label
 
 
-def with_folder(test: TestLine, functions: Container[str]) -> TestLine:
-    """A test for pytest, where its first word is a folder and no command or function; else the same."""
+def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
+    """A test for pytest, where its first word is a folder and no command or function; else the same.
+
+    Tells before anything starts which test files are not there, and which interpreters for them are not.
+    """
     first = test.first
-    path = os.path.join(test.shell.directory, first)
-    is_there = first and os.path.isdir(path)
-    if not is_there or first in NOT_FOLDERS or first in functions:
+    directory = test.shell.directory
+    path = os.path.join(directory, first.partition("::")[0])
+    is_known = first in NOT_FOLDERS.union(parsed.functions)
+    is_program = is_known or ("/" not in first and find_program(first))
+    if first and os.path.isdir(path) and not is_program:
+        test = test._replace(is_target=True)
+    if not test.is_target or options.list:
         return test
-    if "/" not in first and find_program(first):
-        return test
-    return test._replace(is_target=True)
+    python = options.python
+    if "/" in python:
+        python = os.path.join(directory, python)
+    if not os.path.exists(path):
+        parsed.complain(
+            test.line,
+            f"{path} is not there; mend the path (instead of a pattern, name the folder), or the shell state above it",
+        )
+    elif not find_program(python, test.shell.environment):
+        parsed.complain(
+            test.line, f"--python {options.python} is no program here; name one that is"
+        )
+    return test
 
 
 def make_test(line: TestLine, index: int, label: str, stem: str, options: Options) -> Test:
@@ -2231,27 +2227,6 @@ def find_program(name: str, environment: Any = None) -> str | None:
     return shutil.which(name, path=os.pathsep.join(os.get_exec_path(environment)))
 
 
-def check_files(parsed: ListFile, options: Options) -> None:
-    """Tell before anything starts which test files are not there, and which interpreters for them are not."""
-    for test in parsed.tests:
-        directory = test.shell.directory
-        python = options.python
-        if "/" in python:
-            python = os.path.join(directory, python)
-        path = test.first.partition("::")[0]
-        if not test.is_target:
-            continue
-        if not os.path.exists(os.path.join(directory, path)):
-            what = (
-                f"{path} is not there, in {directory}; mend the path (instead of a pattern, name the folder), or the "
-                "shell state above it"
-            )
-            parsed.complain(test.line, what)
-        elif not find_program(python, test.shell.environment):
-            what = f"--python {options.python} is no program here; name one that is"
-            parsed.complain(test.line, what)
-
-
 def check_ties(owners: Mapping[Test, ListFile]) -> None:
     """No two tests write one JUnit file, and none waits for itself, or for a test below a `wait`."""
     leaders = leaders_of(list(owners))
@@ -2276,28 +2251,23 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     """The tests of all lists, each as often as `--repeat` says. Mistakes are added to the lists."""
     owners = []
     for parsed in lists:
-        parsed.tests = [with_folder(test, parsed.functions) for test in expand(parsed, scratch)]
+        tests = expand(parsed, scratch)
+        parsed.tests = [with_target(test, parsed, options) for test in tests]
         owners += [(parsed, test) for test in parsed.tests]
-        if not options.list:
-            check_files(parsed, options)
     labels = labels_of([line for _, line in owners])
     for (parsed, line), label in zip(owners, labels):
         parsed.labels.setdefault(line.label, label)
-    runs = []  # each run of each test, with the label of the first
-    for (parsed, line), label in zip(owners, labels):
-        line = with_ties(line, parsed, labels, options.repeat)
-        runs += [(line, label, run) for run in runs_of(label, options.repeat)]
     text = "\n".join(chain.from_iterable(parsed.lines for parsed in lists))
     stems = stems_beside(text, options.log_dir)
-    tests = []
-    # The logs that the lists name come first: none of the runner's own takes their place.
-    for index in sorted(range(len(runs)), key=lambda index: not runs[index][0].junit):
-        line, origin, label = runs[index]
-        test = make_test(line, index, label, stems(stem_of(line, label)), options)
-        tests.append(test._replace(origin=origin))
-    tests.sort()
-    check_ties(dict(zip(tests[:: options.repeat], (parsed for parsed, _ in owners))))
-    return tests
+    known = frozenset(labels)
+    made: List[Test] = []
+    for (parsed, line), origin in zip(owners, labels):
+        line = with_ties(line, parsed, known, options.repeat)
+        for label in runs_of(origin, options.repeat):
+            test = make_test(line, len(made), label, stems(stem_of(line, label)), options)
+            made.append(test._replace(origin=origin))
+    check_ties(dict(zip(made[:: options.repeat], (parsed for parsed, _ in owners))))
+    return made
 
 
 def runs_of(label: str, repeat: int) -> List[str]:
@@ -2309,15 +2279,13 @@ def with_ties(
     line: TestLine, parsed: ListFile, labels: Container[str], repeat: int
 ) -> TestLine:
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
-    if repeat == 1 and not line.attributes.after:
-        return line  # as most are: no copy
     after: List[str] = []
-    lock = line.attributes.lock
     for name in line.attributes.after:
         label = parsed.labels.get(name, name)
         after += runs_of(label, repeat)
         if label not in labels:
             parsed.complain(line.line, f"after={name} names no test; write the label of one")
+    lock = line.attributes.lock
     if line.junit and repeat > 1:
         lock += (line.junit,)
     attributes = line.attributes._replace(after=tuple(after), lock=lock)
@@ -2347,28 +2315,25 @@ def list_text(name: str) -> str:
 
 def parse_lists(options: Options, scratch: Scratch) -> Tuple[Tests, List[str]]:
     """The tests of all lists, in order, and what may be a mistake. Raises ListError with one message per mistake."""
-    lists = []
-    mistakes: List[str] = []
+    lists: List[ListFile] = []
     waits = 0
     for name in options.lists:
-        try:
-            parsed = ListFile(name, list_text(name), waits)
-        except ListError as error:
-            mistakes += error.args
-            continue
-        lists.append(parsed)
+        parsed = ListFile(name, list_text(name), waits)
         read_list(parsed, scratch)
         waits = parsed.waits
+        lists.append(parsed)
     tests = []
-    if not mistakes and not any(parsed.mistakes for parsed in lists):
+    if not any(parsed.mistakes for parsed in lists):
         tests = finish_tests(lists, options, scratch)
+    mistakes = []
+    hints: List[str] = []
     for parsed in lists:
         mistakes += [f"{parsed.name}:{line}: {what}" for line, what in sorted(parsed.mistakes)]
+        find_hints(parsed, options)
+        hints += parsed.hints.values()
     if mistakes:
         raise ListError(*mistakes)
-    for parsed in lists:
-        find_hints(parsed, options)
-    return tests, [hint for parsed in lists for hint in parsed.hints.values()]
+    return tests, hints
 
 
 # ---------------------------------------------------------------------------------------------------
