@@ -1252,13 +1252,13 @@ def expandable(text: str, is_command: bool) -> str:
 
 def parse_duration(text: str) -> float:
     """Seconds in `90`, `90s`, `10m`, `5min`, `1.5h`, `1h30m`, `1d`. Raises BadValue."""
-    units = {"d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1, "sec": 1, "ms": 0.001, "": 1}
+    units = {"d": 86400, "h": 3600, "m": 60, "min": 60, "ms": 0.001}  # others are seconds
     number = r"\d{1,9}(\.\d+)?"
     written = rf"({number}d)?({number}h)?({number}m(in)?)?({number}s(ec)?)?({number}ms)?"
     what = "a duration such as 90s, 10m, 2h or 1h30m"
     parse_word(rf"\s*(?=\S)({number}|{written})\s*", what, text)
     pairs = re.findall(r"([\d.]+)([a-z]*)", text)
-    return math.fsum(float(count) * units[unit] for count, unit in pairs)
+    return math.fsum(float(count) * units.get(unit, 1) for count, unit in pairs)
 
 
 def parse_word(pattern: str, what: str, text: str, convert: Callable[[str], Any] = str) -> Any:
@@ -1281,24 +1281,13 @@ parse_count = functools.partial(parse_word, r"\d{1,6}", "a whole number", conver
 def parse_memory(text: str) -> float:
     """MiB in `512M`, `20G`, `1.5G`. Raises BadValue."""
     parse_word(r"\d{1,6}(\.\d+)?[MG]", "a size such as 20G, 1.5G or 512M", text)
-    return float(text[:-1]) * {"M": 1, "G": 1024}[text[-1]]
-
-
-def parse_pattern(text: str) -> str:
-    """A regular expression. Raises BadValue."""
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise BadValue(f"{text!r} is no regular expression: {error}") from None
-    return text
+    return float(text[:-1]) * 1024 ** "MG".index(text[-1])
 
 
 def parse_names(text: str) -> Words:
     """The names in `a,b`. Raises BadValue if one is empty."""
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise BadValue(f"{text!r} is not a list of names such as a,b")
-    return names
+    parse_word(r"(?s)(,?\s*[^,\s][^,]*(?=,|$))+(?<!,)", "a list of names such as a,b", text)
+    return tuple(map(str.strip, text.split(",")))
 
 
 def parse_words(text: str) -> Words:
@@ -1635,17 +1624,14 @@ def check_use(test: TestLine, nodes: Nodes, functions: Functions) -> None:
 def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
     """What `run_test "ENV" "xml" "target" "label"` means. Raises BadValue."""
     words = [token.text for token in nodes[0].words]
-    pairs: Tokens = []
-    target: Tokens = []
-    body = ""
-    if len(words) == 5:
-        body = unquoted(words[3])
-        parse_words(body)
-        target = read_tokens(body)
-        pairs = read_tokens(unquoted(words[1]))
-    is_plain = all(token.kind == "word" for token in target)
+    _, environment, junit, target, label = (words + [""] * 5)[:5]
+    body = unquoted(target)
+    parse_words(body)
+    tokens = read_tokens(body)
+    pairs = read_tokens(unquoted(environment))
+    is_plain = {token.kind for token in tokens} == {"word"}
     is_plain = is_plain and all(re.match(ASSIGNMENT, pair.text) for pair in pairs)
-    if not (target and is_plain and len(nodes) == 1) or nodes[0].redirects:
+    if not is_plain or len(words) != 5 or len(nodes) > 1 or nodes[0].redirects:
         raise BadValue(
             'run_test takes 4 words, "ENV" "xml" "target" "label", and stands alone; ENV is VAR=value pairs, or empty, '
             "and target has no `;`, `|` or `>` but in quotes; the name is that of the script which this replaces, "
@@ -1654,9 +1640,9 @@ def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
     return with_mask(test, pairs)._replace(
         key=key_of([*test.assigned, *words[:4]]),
         body=body,
-        first=target[0].text,
-        label=words[4],
-        junit=words[2],
+        first=tokens[0].text,
+        label=label,
+        junit=junit,
         is_handled=True,
         is_target=True,
         in_log_dir=True,
@@ -1986,21 +1972,21 @@ def run_bash(
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
-                stderr=subprocess.STDOUT,
+                stderr=printed,
                 start_new_session=True,
             )
         except OSError as error:
             why = f"bash cannot be run ({error.strerror}); put it on PATH, with room in `ulimit -n` and `-u`"
             raise MachineError(why) from None
-        try:
-            status = bash.wait()
-        except BaseException:  # Ctrl-C
-            with suppress(ProcessLookupError):  # it may have ended just before
-                os.killpg(bash.pid, signal.SIGKILL)
-            bash.wait()
-            raise
+        with bash:
+            try:
+                bash.wait()
+            except BaseException:  # Ctrl-C
+                with suppress(ProcessLookupError):  # it may have ended just before
+                    os.killpg(bash.pid, signal.SIGKILL)
+                raise
         printed.seek(0)
-        return status, printed.read()
+        return bash.returncode, printed.read()
 
 
 def read_answers(
@@ -6590,6 +6576,15 @@ def find_shard(environ: Environ) -> Shard | str | None:
     if only is None:
         warn(f"--shard auto: {why}; all tests run")
     return only
+
+
+def parse_pattern(text: str) -> str:
+    """A regular expression. Raises BadValue."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise BadValue(f"{text!r} is no regular expression: {error}") from None
+    return text
 
 
 # What reads the value of an option, by the option's name or by what its value is called. All others stay text.
