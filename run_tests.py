@@ -618,7 +618,7 @@ ENDS = names_in("exit return")
 PRINTS = names_in("echo printf")
 BESIDE_STATE = CHECKS | ENDS | PRINTS | names_in("mkdir getopts shift")
 LOOKUP = r"(?:command\s+-[vV]|type|hash|which)\s"
-WISHES = (":", "true")
+WISH = r"\|\|(?:true|:)$"  # behind its operator
 # Commands that always end with status 0, so that `test || echo no` always passes.
 INFALLIBLE = PRINTS | names_in(
     ": true export local declare typeset readonly unset let set shopt break continue"
@@ -678,13 +678,14 @@ SUBSHELL = r"[$<>]\((?!\()"
 SUBSTITUTION = rf"{SUBSHELL}|`"
 CHANGES_IN_SUM = r"\+\+|--|<<=|>>=|(?<![=!<>])=(?!=)"
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
-ASSIGNING = names_in(
-    "export declare typeset readonly local read let unset mapfile readarray getopts"
-)
+ASSIGNING = names_in("export declare typeset readonly read let mapfile readarray") | {""}
 NAME = r"(?a:[A-Za-z_]\w*)"
 # How a command asks for a variable.
 ASKS = rf"(?<!\\)\$\{{?[#!]?({NAME})|\[ (?:! )?-v ({NAME})|\(\([\s!]*({NAME})"
-GIVES = rf"(?<![\w\"$-])({NAME})(?:\+\+|--|\s?[-+*:]?=(?!=))"
+GIVES = (
+    rf"(?<![\w\"$-])({NAME})(?:\[[^]]*\])?(?:\+\+|--|\s?[-+*:]?=(?!=))"
+    rf"|(?m:^| )(?:for|select|read|mapfile|readarray|local)(?: -\S+)* ({NAME})"
+)
 NOT_EXPANDED = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")"""
 # What prepares for other tests, rather than being one.
 PREPARES = (
@@ -1040,17 +1041,18 @@ def heard(nodes: Nodes, said: str, functions: Functions) -> Tuple[Set[Node], Set
     for statement in statements_of(nodes):
         for pipeline in statements_of(statement, PIPES):
             first = pipeline[0]
+            joint = first.before + first.text
             said = said_with(first, said)
             own = heard_in(pipeline, said, functions)
-            if first.before == "||" and first.text in WISHES:
+            if re.match(WISH, joint):
                 ends.update(reached(statement, functions))
-            elif first.before == "&&" or (own and re.match(ANSWERS, first.before + first.text)):
+            elif first.before == "&&" or (own and re.match(ANSWERS, joint)):
                 left = left | own
             else:
                 left = own
             if any(re.match(LOOKS_BACK, node.text) for node in own):
                 left = left.union(reached(nodes[: nodes.index(first)], functions))
-        if any(node.name in ENDS for node in left):
+        if not ENDS.isdisjoint(node.name for node in left):
             ends |= left
         elif is_on("e|o errexit", said) and first.lead != "!":
             ends |= own
@@ -1059,16 +1061,15 @@ def heard(nodes: Nodes, said: str, functions: Functions) -> Tuple[Set[Node], Set
 
 def heard_in(pipeline: Nodes, said: str, functions: Functions) -> Set[Node]:
     """The commands whose failure the status of a pipeline tells."""
+    first = pipeline[0]
     last = pipeline[-1]
-    if last.after == "&":
-        return set()
-    if last.after in ("&&", "||") or pipeline[0].lead == "!":
+    is_answer = first is not last or first.before == "||"  # `test || cat log`, `test | tee log`
+    if last.after in ("&&", "||") or first.lead == "!":
         said += " +e"
-    is_answer = len(pipeline) > 1 or last.before == "||"  # `test || cat log`, `test | tee log`
-    if not is_on("o pipefail", said):
-        pipeline = [last]
-    own = set().union(*(heard_by(node, said, functions) for node in pipeline))
-    if is_answer and UTILITIES.issuperset(node.name for node in own):
+    own = heard_by(last, said, functions)
+    if is_on("o pipefail", said):
+        own = own.union(*(heard_by(node, said, functions) for node in pipeline))
+    if last.after == "&" or (is_answer and UTILITIES.issuperset(node.name for node in own)):
         return set()
     return own
 
@@ -1351,39 +1352,33 @@ def parse_attributes(
 # Lists: text to tests and shell state.
 
 
-def assigned_by(nodes: Iterable[Node]) -> Set[str]:
-    """The variables that commands assign for those behind them, and the words of a `for`."""
-    words: List[str] = []
-    for node in nodes:
-        if node.name in ASSIGNING or not node.name:
-            words += words_of(node)
-    return set(re.findall(rf"(?m)^({NAME})", "\n".join(words)))
-
-
 def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     """Raises BadValue for a command that needs a variable which a test has set: that is gone with the test's shell.
 
     Notes the variables that this command sets: `setter` is the line of a test, or 0 for shell state.
     """
     every = reached(nodes, parsed.functions)
-    text = "\n".join(" ".join(words_of(node)) for node in every)
-    asked = set(chain(*re.findall(ASKS, re.sub(NOT_EXPANDED, r"\1", text))))
-    asked -= assigned_by(every).union(re.findall(GIVES, text))
+    words = {node: " ".join([node.kind, *words_of(node)]) for node in every}
+    text = "\n".join(words.values())
+    needed = set(chain(*re.findall(ASKS, re.sub(NOT_EXPANDED, r"\1", text))))
+    needed.difference_update(*re.findall(GIVES, text))
     if any(node.name in ("source", ".", "eval") for node in every):
-        asked.clear()  # that may set it
+        needed.clear()  # that may set it
         if not setter:
             parsed.setters.clear()
-    for name in sorted(asked):
-        if parsed.setters.get(name):
+    for name in sorted(needed):
+        if name and parsed.setters.get(name):
             raise BadValue(
                 f"`{name}` is set in line {parsed.setters[name]}, which is a test, and is gone with its shell; set it "
                 "in a line that neither runs a program nor calls a function, put both into one `{ …; }`, or run the "
                 "file as a script (`#!` in its first line), which keeps it"
             )
-    gone = {*reached(filter(is_forked, every), parsed.functions)}  # with a shell of their own
-    gone.update(node for node in every if node.kind or node.name in ("local", "unset"))
-    names = assigned_by(node for node in every if node not in gone)
-    parsed.setters.update(dict.fromkeys(names, setter))
+    for node in reached(filter(is_forked, every), parsed.functions):
+        words.pop(node, None)
+    for node in words:
+        if node.name in ASSIGNING and not node.kind:
+            names = chain(*re.findall(GIVES, words[node]))
+            parsed.setters.update(dict.fromkeys(names, setter))
 
 
 class ListFile:
