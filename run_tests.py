@@ -1509,11 +1509,10 @@ def read_attributes(
     """What `#:` comments behind a command say of it, or one on a line of its own of the tests below."""
     attributes = defaults
     complain = functools.partial(parsed.complain, line)
-    odd = r"#\s+:" + r"|#.*\s#:" * bool(reader.nodes)
     for comment in reader.comments:
+        if re.match(rf"#\s+:\s*({'|'.join(ATTRIBUTES)})=", comment.text):
+            complain(f"`{comment.text}` is a comment; write `#:` first, without a space")
         if not comment.text.startswith("#:"):
-            if re.match(rf"({odd})\s*({'|'.join(ATTRIBUTES)})=", comment.text):
-                complain(f"`{comment.text}` is a comment; write `#:` first, without a space")
             continue
         if not reader.nodes:
             defaults = Attributes()
@@ -1772,6 +1771,8 @@ _rt_check() {    # the status of a line of state, and its number
 _rt_state() {    # the positional parameters; sets _rt_text to the whole state, options last
   local _rt_options
   {
+    # Those that came with the environment come again, and the snapshot has what has become of them.
+    builtin printf '%s' "$_rt_unset"
     _rt_settings
     _rt_snapshot "$@"
   } >|"$_rt_folder/state"
@@ -1828,6 +1829,9 @@ _rt_begin() {
   local -
   set +o >|"$_rt_folder/options"
   set +aefnuvx     # SHELLOPTS may have brought them
+  compgen -A function -X '_rt_*' >|"$_rt_folder/names"
+  mapfile -t _rt_unset <"$_rt_folder/names"
+  _rt_unset="unset -f ${_rt_unset[*]}"$'\n'
   _rt_state
   _rt_base=$_rt_text
 }
@@ -1914,10 +1918,9 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     The list's shell state runs here. A line of it that fails, or that ends the shell, is a mistake. Bash is not asked
     where nothing depends on it. Raises OSError.
     """
-    plain = re.compile(r"""(?:[\w@%+=:,./-]|'[^']*'|"[^"$`\\]*")*""")
-    if not parsed.states and all(
-        plain.fullmatch(word) for test in parsed.tests for word in test.to_expand()
-    ):
+    words = chain.from_iterable(test.to_expand() for test in parsed.tests)
+    plain = r"""(?:[\w@%+=:,./-]|'[^']*'|"[^"$`\\]*")*"""
+    if not parsed.states and all(map(re.compile(plain).fullmatch, words)):
         here = Snapshot(os.getcwd(), None)
         return [
             test.expanded(map(unquoted, test.to_expand()), shell=here) for test in parsed.tests
@@ -1927,7 +1930,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     folder = scratch.path()
     os.mkdir(folder)
     source = scratch.write(SNAPSHOT + STATE_READER)
-    words = [
+    called = [
         f'. {shlex.quote(source)}; . "$_rt_home"',
         parsed.name,
         copy,
@@ -1935,7 +1938,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         mark[:16],
         mark[16:],
     ]
-    status, printed = run_bash(words, scratch)
+    status, printed = run_bash(called, scratch)
     check_room(copy)  # else what bash has written of the state is not all of it
     printed = printed.replace(copy.encode(), to_bytes(parsed.name))
     pieces = printed.split(mark.encode())
@@ -1991,6 +1994,9 @@ def read_answers(
     shell = Snapshot("", None)
     preface = b""
     tests = {b"%d" % test.line: test for test in parsed.tests}
+    # What is no variable to bash, as a function, it passes on as it came; and SHLVL.
+    is_variable = re.compile(rb"(?as)(?!SHLVL$)[A-Za-z_]\w*").fullmatch
+    kept = {name: value for name, value in os.environb.items() if not is_variable(name)}
     for answer, piece in itertools.zip_longest(answers, printed, fillvalue=b""):
         kind, *fields = answer.split(b"\0")
         preface += unshifted(re.sub(OWN_TEXT, b"", piece), 1)
@@ -2005,7 +2011,7 @@ def read_answers(
             directory, *values = map(to_text, fields[1:7])
             if len(fields) > 8:  # the state has changed
                 exports = dict(field.partition(b"=")[::2] for field in fields[8:-1])
-                exports.update(unkept(has_functions=fields[7] == b""))  # a prelude has them all
+                exports.update(kept)
                 shell = Snapshot("", exports, to_text(fields[7]))
             shell = shell._replace(directory=directory)
             yield test.expanded(values, shell=shell, preface=preface)
@@ -2016,16 +2022,6 @@ def said_last(printed: bytes) -> str:
     """The last line that a command has printed, in parentheses; empty if it has printed nothing."""
     line = last_line(to_text(printed))
     return line and f" ({line})"
-
-
-def unkept(has_functions: bool) -> Dict[bytes, bytes]:
-    """What bash passes on as it came, as it is no variable to bash: odd names, functions if wanted; and SHLVL."""
-    left_out = rb"(?as)(?!SHLVL$)[A-Za-z_]\w*"
-    if not has_functions:
-        left_out += rb"|.*%%"
-    return {
-        name: value for name, value in os.environb.items() if not re.fullmatch(left_out, name)
-    }
 
 
 # From lines to tests.
@@ -2153,24 +2149,23 @@ def make_test(line: TestLine, index: int, label: str, stem: str, options: Option
     """The test of a line of a list or script."""
     if line.is_target and not line.junit:
         line = line._replace(junit=f"{stem}.xml", in_log_dir=True)
-    junit = None
-    if line.junit:
-        folder = line.shell.directory
-        if line.in_log_dir and "/" not in line.junit:
-            folder = options.log_dir
-        junit = os.path.abspath(os.path.join(folder, line.junit))
+    folder = line.shell.directory
+    if line.in_log_dir and "/" not in line.junit:
+        folder = options.log_dir
+    path = os.path.abspath(os.path.join(folder, line.junit))
     words = list(line.assigned)
     if line.is_target:
-        words += [shlex.quote(options.python), "-u", "-m", "pytest", "--tb=auto"]
+        words += [shlex.quote(options.python), "-u -m pytest --tb=auto"]
         if line.in_log_dir:
-            words.append(f"--junitxml={shlex.quote(str(junit))}")
+            words.append(f"--junitxml={shlex.quote(path)}")
         words += map(shlex.quote, options.pytest_args)
+    junit = None
     # A device, such as /dev/null, is never replaced and tells nothing.
-    if junit and os.path.exists(junit) and not os.path.isfile(junit):
-        junit = None
-    timeout = options.timeout
-    if line.attributes.timeout is not None:
-        timeout = line.attributes.timeout
+    if line.junit and (os.path.isfile(path) or not os.path.exists(path)):
+        junit = path
+    timeout = line.attributes.timeout
+    if timeout is None:
+        timeout = options.timeout
     return Test(
         index,
         line.key,

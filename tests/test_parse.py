@@ -540,8 +540,6 @@ class AttributeLines(ParseCase):
     def test_a_space_in_the_mark_is_a_mistake_where_a_key_follows(self) -> None:
         self.assert_mistake("true\ntrue # : label=x\n", 2,
                             "`# : label=x` is a comment; write `#:` first, without a space")
-        self.assert_mistake("# see #: gpus=2\ntrue # two #: gpus=2\n", 2,
-                            "`# two #: gpus=2` is a comment; write `#:` first")
         self.assert_mistake("#  :gpus=2\ntrue\n", 1, "`#  :gpus=2` is a comment")
         self.assertEqual(self.attributes("true # : note=1\ntrue # : of gpus=2\n# gpus=2\n"), [Attributes()] * 2)
 
