@@ -633,7 +633,6 @@ NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 ANSWERS = r"\|\|(?!(?:exit|return) 0)|;(?:exit|return)(?! 0)"
 # A command that may look at the status of all before it.
 LOOKS_BACK = r"\[|\(\(|test\s|\(?(?:exit|return) \"?\$\{?\w"
-NOT_FOLDERS = names_in(". eval exec command builtin time trap type let coproc source")
 # Commands in front of another one.
 PREFIXES = (
     r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?"
@@ -959,10 +958,9 @@ def statements_of(
     """A list of commands, cut where neither `&&` nor `||` nor a pipe joins them, or none of some joints."""
     statements: List[List[Node]] = []
     for node in nodes:
-        if node.before in joints and statements:
-            statements[-1].append(node)
-        else:
-            statements.append([node])
+        if node.before not in joints or not statements:
+            statements.append([])
+        statements[-1].append(node)
     return statements
 
 
@@ -1020,6 +1018,11 @@ def said_with(node: Node, said: str) -> str:
     if node.name == "set" and node.before == ";":
         return f"{said} {node.text}"
     return said
+
+
+def is_on(option: str, said: str) -> bool:
+    """Whether a shell option is on after what `set` has said; the option is a pattern of its letter or name."""
+    return re.findall(rf" ([-+])\w*(?:{option})", said)[-1:] == ["-"]
 
 
 def is_infallible(node: Node) -> bool:
@@ -1161,11 +1164,6 @@ def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
     return test
 
 
-def is_on(option: str, said: str) -> bool:
-    """Whether a shell option is on after what `set` has said; the option is a pattern of its letter or name."""
-    return re.findall(rf" ([-+])\w*(?:{option})", said)[-1:] == ["-"]
-
-
 def junit_word(words: Sequence[str]) -> str:
     """The word that names a command's own JUnit file, if it names one (the last wins, as for pytest)."""
     # In "--junitxml=$DIR/x.xml" the quote moves to the value.
@@ -1173,9 +1171,8 @@ def junit_word(words: Sequence[str]) -> str:
     return "".join(chain(*named[-1:]))
 
 
-EXPANDED = (
-    "label prefix junit first mask".split()
-)  # the fields of a TestLine that bash has yet to expand
+# The fields of a TestLine that bash has yet to expand.
+EXPANDED = "label prefix junit first mask".split()
 
 
 class TestLine(NamedTuple):
@@ -1540,10 +1537,9 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     for node in nodes:
         parsed.said = said_with(node, parsed.said)
     for node in walk(nodes):
-        if (
-            node.kind == "function" and node.words[0].text != "test_fail"
-        ):  # that is the runner's
+        if node.kind == "function":
             parsed.functions[node.words[0].text] = node.parts()
+    parsed.functions.pop("test_fail", None)  # that is the runner's
     return True
 
 
@@ -2124,9 +2120,8 @@ def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
     first = test.first
     directory = test.shell.directory
     path = os.path.join(directory, first.partition("::")[0])
-    is_known = first in NOT_FOLDERS.union(parsed.functions)
-    is_program = is_known or ("/" not in first and find_program(first))
-    if first and os.path.isdir(path) and not is_program:
+    is_called = first in parsed.functions or ("/" not in first and find_program(first))
+    if first not in ("", ".") and os.path.isdir(path) and not is_called:
         test = test._replace(is_target=True)
     if not test.is_target or options.list:
         return test
