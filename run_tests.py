@@ -674,7 +674,7 @@ WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
 COMPANION_KEYS = "split after-crash nodes".split()
 
 SUBSHELL = r"[$<>]\((?!\()"
-SUBSTITUTION = rf"{SUBSHELL}|`"
+RUNS_INSIDE = rf"{SUBSHELL}|`"
 CHANGES_IN_SUM = r"\+\+|--|<<=|>>=|(?<![=!<>])=(?!=)"
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 ASSIGNING = names_in("export declare typeset readonly read let mapfile readarray") | {""}
@@ -701,7 +701,8 @@ NESTED = (
     FLAT + r"""|[$<>]\(|\$\{|["(){}]|(?<![^\s;&|()])\#[^\n]*|\bcase\s[^\n;]*?\sin\b|\besac\b"""
 )
 QUOTED = r"""(?s)\\.|`(?:[^`\\]|\\.)*`|\$\(|\$\{|["}]"""
-NESTS = dict(zip(("$(", "<(", ">(", "(", "${", '"', '$"'), '))))}""'))
+NESTS = names_in('$( <( >( ( ${ " $"')
+CLOSING = str.maketrans("({", ")}")
 NO_WORD = (
     r"(?P<blank>(?:[ \t]|\\\n)+)|(?P<comment>#[^\n]*)|(?P<operator>\|\||&&|;;&?|;&|\|&|&>>?|\([ \t]*\)"
     r"|(?:\d+|\{\w+\})?(?:<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|[;|()&\n])"
@@ -711,7 +712,7 @@ SEPARATORS = names_in("; && || & | |&") | {"\n"}
 LOOPS = ("while", "until", "for", "select")
 COMPOUNDS = names_in("if while until for select case { (")
 # The words that end the head of a compound command.
-HEADS = {"for": "do {", "select": "do {", "case": "in"}
+HEADS: Mapping[str, str] = {"for": "do {", "select": "do {", "case": "in"}
 # What ends a compound command, and what a list of commands, where a command may begin.
 CLOSERS = names_in("fi done } ) esac")
 LIST_CLOSERS = CLOSERS | names_in("then elif else do ;; ;& ;;& ()")
@@ -750,7 +751,9 @@ def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
         if piece == closer:
             return at
         if piece in NESTS and (piece != "(" or closer in ("", ")")):
-            at = end_of_nest(text, at, NESTS[piece], pattern if piece == "${" else NESTED)
+            at = end_of_nest(
+                text, at, piece[-1].translate(CLOSING), pattern if piece == "${" else NESTED
+            )
         elif closer in (")", "esac") and piece.startswith("case"):
             at = end_of_nest(text, at, "esac")  # a `)` ends a pattern there
         elif closer == "}" and piece.startswith("#"):
@@ -976,10 +979,9 @@ def is_state(nodes: Nodes) -> bool:
     """Whether a command only changes the shell: state words, assignments, functions, and what guards them."""
     changes = False
     for node in walk(nodes):
+        assigns = bool(node.assigned and not node.words)
         is_beside = node.kind or node.name in BESIDE_STATE or re.match(LOOKUP, node.text)
-        if node.kind == "function" or node.name in STATE_WORDS:
-            changes = True
-        elif node.assigned and not node.words:
+        if assigns or node.kind == "function" or node.name in STATE_WORDS:
             changes = True
         elif not is_beside:
             return False  # also `> file` alone
@@ -1030,7 +1032,7 @@ def is_infallible(node: Node) -> bool:
     if node.name == "((":
         return re.search(CHANGES_IN_SUM, node.text) is not None
     if not node.words:
-        return not re.search(SUBSTITUTION, node.text)
+        return not re.search(RUNS_INSIDE, node.text)
     return node.name in INFALLIBLE or node.text == "wait"
 
 
@@ -1202,9 +1204,10 @@ class TestLine(NamedTuple):
         """The bash words whose values are needed."""
         return [getattr(self, name) for name in EXPANDED]
 
-    def expanded(self, values: Iterable[str], **shell: Any) -> TestLine:
-        """The same with the values of these words, and with what is known of its shell."""
-        test = self._replace(**shell, **dict(zip(EXPANDED, values)))
+    def expanded(self, shell: Snapshot, preface: bytes, values: Iterable[str]) -> TestLine:
+        """The same with the values of these words."""
+        fields: Any = dict(zip(EXPANDED, values))
+        test = self._replace(shell=shell, preface=preface, **fields)
         label = test.label.strip() or self.body  # `test_fail ""` says none
         return test._replace(label=clean_label(label))
 
@@ -1372,9 +1375,9 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
             )
     for node in reached(filter(is_forked, every), parsed.functions):
         words.pop(node, None)
-    for node in words:
+    for node, own in words.items():
         if node.name in ASSIGNING and not node.kind:
-            names = chain(*re.findall(GIVES, words[node]))
+            names = chain(*re.findall(GIVES, own))
             parsed.setters.update(dict.fromkeys(names, setter))
 
 
@@ -1919,7 +1922,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     if not parsed.states and all(map(re.compile(plain).fullmatch, words)):
         here = Snapshot(os.getcwd(), None)
         return [
-            test.expanded(map(unquoted, test.to_expand()), shell=here) for test in parsed.tests
+            test.expanded(here, b"", map(unquoted, test.to_expand())) for test in parsed.tests
         ]
     mark = os.urandom(16).hex()
     copy = scratch.write(reading_script(parsed))
@@ -2010,7 +2013,7 @@ def read_answers(
                 exports.update(kept)
                 shell = Snapshot("", exports, to_text(fields[7]))
             shell = shell._replace(directory=directory)
-            yield test.expanded(values, shell=shell, preface=preface)
+            yield test.expanded(shell, preface, values)
             preface = b""
 
 

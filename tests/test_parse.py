@@ -53,7 +53,7 @@ TESTS = [
     "> file",                            # as state it would empty the file when the list is read
     'OUT=$(prog) && [ "$OUT" = x ]', "cd /x && test -f lib.so", "export A=1; test -e F", "cd x; false",      # checks
     "[ -d x ] && cd x || false", "A=2; ((A > 1))", "{ cd x; [[ -e F ]]; }", ". ./x.sh; ! test -e F",
-    "mkdir x", "A=1; command -v a", "A=1; type a", 
+    "mkdir x", "A=1; command -v a", "A=1; type a",
     "command a && export A=1", "a && export A=1",
 ]
 TARGETS = [
@@ -426,7 +426,7 @@ class Kinds(ParseCase):
         hides = ("this line passes even if `", [
             'pytest "$1" || FAILED=1', 'if ! pytest "$1"; then FAILED=1; fi',
             'local f=$1; [ -f "$f" ] || return 1; pytest "$f" || FAILED=1', "pytest | cat", "g || return 1",
-            "for i in 1 2; do pytest && break; echo again; done", 
+            "for i in 1 2; do pytest && break; echo again; done",
             "set +e; a && b; return 0"])
         fine = ("", [
             "g", "set +e; pytest && return 0; sleep 1; pytest", "pytest || pytest --lf", "pytest || report; ./clean",
@@ -649,7 +649,8 @@ class Commands(ParseCase):
         os.environ["WHERE"] = "tests"
         rows = [("unit", True), ("unit/", True), ("./unit -k x", True), ("tests/unit", True), ("'a b'", True),
                 ("$WHERE/unit", True), ("A=1 ${WHERE}", True), (f"{self.folder}/unit", True), ("true", False),
-                ("./true", True), ("other", False), ("$NOWHERE", False), ("echo unit", False), (". /dev/null && a", False), ("cd tests\n./unit", True), ("./tests", False),
+                ("./true", True), ("other", False), ("$NOWHERE", False), ("echo unit", False),
+                (". /dev/null && a", False), ("cd tests\n./unit", True), ("./tests", False),
                 ("cd ..\nown() { true; }\nown unit", False)]
         tests = self.parse(lines(text for text, _ in rows))
         self.assertEqual([(text, "pytest" in test.command) for (text, _), test in zip(rows, tests)], rows)
@@ -1293,7 +1294,8 @@ class ThroughTheCommandLine(ParseCase):
                             "tests.txt:2: syntax error", "tests.txt:3: gpus: 'x'", "tests.txt:3: unknown key 'nope'",
                             "tests.txt:4: CUDA_VISIBLE_DEVICES=0", "tests.txt:5: this line passes",
                             "tests.txt:6: unexpected EOF")
-        self.assert_refused("touch started\ntest_missing.py\ncd nowhere\n", f"tests.txt:2: {self.folder}/test_missing.py is not there",
+        self.assert_refused("touch started\ntest_missing.py\ncd nowhere\n",
+                            f"tests.txt:2: {self.folder}/test_missing.py is not there",
                             "tests.txt:3: this shell state fails")
 
     def test_a_list_from_standard_input(self) -> None:
