@@ -895,9 +895,7 @@ class Reader:
         node.end = self.tokens[self.at - 1].end
         node.text = self.text[node.start : node.end]
         if node.words and not node.kind:
-            node.name = unquoted(node.words[0].text)
-            if node.name.startswith("(("):
-                node.name = "(("
+            node.name = re.sub(r"(?s)^\(\(.*", "((", unquoted(node.words[0].text))
         return node
 
     def read_compound(self, node: Node) -> None:
@@ -924,10 +922,9 @@ class Reader:
     def read_words(self, node: Node) -> None:
         """The words and redirections of a simple command, or the redirections behind a compound one."""
         while self.next not in STOPS:
-            token = self.tokens[self.at]
-            if node.kind and token.kind != "operator":
+            if node.kind and self.tokens[self.at].kind != "operator":
                 break
-            self.at += 1
+            token = self.pass_token()
             if token.kind == "operator":
                 node.redirects += [token, self.pass_token()]
             elif not node.words and re.match(ASSIGNMENT, token.text):
@@ -1105,7 +1102,7 @@ def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
     every = reached(nodes, parsed.functions)
     known = NO_PROGRAMS.union(parsed.functions)
     suspects = [node for node in every if node.name not in known]
-    if not suspects or len(every) == 1 or any(node.name == "trap" for node in every):
+    if not suspects or len(every) == 1:
         return
     told = set().union(*heard(nodes, parsed.said, parsed.functions))
     others = [node for node in every if node.kind in LOOPS or node.name in UTILITIES]
@@ -1233,19 +1230,19 @@ def expandable(text: str, is_command: bool) -> str:
     """
     if "$" not in text:
         return shlex.quote(text)
-    pieces = []
+    word = ""
     quote = ""
     for found in re.finditer(r"(?as)\$(\{)?([A-Za-z_]\w*)(?(1)\})|\\.|.", text):
-        piece = found.group()
+        piece, _, name = found.group(0, 1, 2)
         if piece == quote:
             quote = ""
         elif is_command and not quote and piece in ("'", '"'):
             quote = piece
-        if found.group(2) and quote != "'":
-            pieces.append("${%s-\\%s}" % (found.group(2), piece.replace("}", "\\}")))
+        if name and quote != "'":
+            word += "${%s-\\%s}" % (name, piece.replace("}", "\\}"))
         else:
-            pieces.append(re.sub(r'(["\\$`])', r"\\\1", piece))
-    return '"' + "".join(pieces) + '"'
+            word += re.sub(r'(["\\$`])', r"\\\1", piece)
+    return f'"{word}"'
 
 
 # Attributes: `#: key=value`. Each parser takes the text and raises BadValue with what it should be.
@@ -1524,7 +1521,7 @@ def read_attributes(
 
 def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     """Add a command that is a barrier or shell state; returns whether it is one. Raises BadValue."""
-    is_wait = nodes[0].text == "wait" and len(nodes) == 1
+    is_wait = [node.text for node in nodes] == ["wait"]
     if not is_wait and not is_state(nodes):
         return False
     for token in masks_in(nodes):
@@ -2092,15 +2089,15 @@ def stems_beside(text: str, log_dir: str) -> Unique:
 
 def labels_of(tests: Sequence[TestLine]) -> List[str]:
     """The labels, unique. Tests that differ in nothing but their environment prefix get what differs."""
+    prefixes = [test.prefix.split("\n") for test in tests]
     shared: Dict[str, Set[str]] = {}  # of the tests with a label, the assignments that all have
-    for test in tests:
-        assigned = test.prefix.split("\n")
-        shared.setdefault(test.label, set(assigned)).intersection_update(assigned)
+    for test, prefix in zip(tests, prefixes):
+        shared.setdefault(test.label, set(prefix)).intersection_update(prefix)
     unique = Unique("{} #{}", str)
     labels = []
-    for test in tests:
+    for test, prefix in zip(tests, prefixes):
         label = test.label
-        own = " ".join(each for each in test.prefix.split("\n") if each not in shared[label])
+        own = " ".join(word for word in prefix if word not in shared[label])
         if own:
             label = clean_label(f"{label} ({own})")
         labels.append(unique(label))
@@ -2123,8 +2120,8 @@ def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
     first = test.first
     directory = test.shell.directory
     path = os.path.join(directory, first.partition("::")[0])
-    is_called = first in parsed.functions or ("/" not in first and find_program(first))
-    if first not in ("", ".") and os.path.isdir(path) and not is_called:
+    is_folder = first not in ("", ".", *parsed.functions) and os.path.isdir(path)
+    if is_folder and ("/" in first or not find_program(first)):
         test = test._replace(is_target=True)
     if not test.is_target or options.list:
         return test

@@ -417,7 +417,7 @@ class Kinds(ParseCase):
             self.assert_mistake(text, 3, "this line passes even if `")
         for body in ("a || { note; return 1; }", "a; local rc=$?; note; return $rc", "if ! a; then exit 3; fi; note",
                      "note", "f; a || f", "stop a; stop b; note", '[ "$1" ] || return 1; note',
-                     "trap 'exit 1' ERR; a; note", "a || true", "a || ((n++)); ((n == 0))"):
+                     "a || true", "a || ((n++)); ((n == 0))"):
             self.assertEqual(len(self.parse(f"{functions}\nf() {{ {body}; }}\nf\nb || true\n")), 2)
         self.assertEqual(len(self.parse("echo() { printf x; }\na && echo b\necho c\n")), 2)
 
