@@ -1601,8 +1601,8 @@ def check_use(test: TestLine, nodes: Nodes, functions: Functions) -> None:
     settings = list(chain.from_iterable(functions.get(node.name, [node]) for node in silent))
     if is_state(settings) and (silent[-1].name or not test.is_handled):
         raise BadValue(
-            f"`{silent[-1].text}` would be a test here, and change nothing for those below; write it on a line without "
-            "`echo`, `|| test_fail` or a function of the list, or a test as `bash FILE`"
+            "this line would be a test, and change nothing for those below; write it without `echo`, `|| test_fail` or a "
+            "function of the list, or as `bash FILE`"
         )
     for token in masks_in(nodes):
         raise BadValue(
@@ -1940,12 +1940,11 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     pieces = printed.split(mark.encode())
     with open(os.path.join(folder, "answers"), "rb") as file:
         answers = file.read().split(mark.encode())
-    tests = list(read_answers(parsed, answers, pieces))
-    told = {test.line for test in tests}
-    lost = [test.line for test in parsed.tests if test.line not in told]
-    if lost or answers[-1] != b"end":
+    waiting = {test.line: test for test in parsed.tests}
+    tests = list(read_answers(parsed, waiting, answers, pieces))
+    if waiting or answers[-1] != b"end":
         parsed.complain(
-            [*lost, *parsed.states[-1:], 1][0],
+            [*waiting, *parsed.states[-1:], 1][0],
             f"the shell state down to here, or a word of this line, ends bash with status {status}"
             f"{said_last(pieces[-1])}; run `bash -x {parsed.name}` to see where",
         )
@@ -1984,12 +1983,14 @@ def run_bash(
 
 
 def read_answers(
-    parsed: ListFile, answers: Iterable[bytes], printed: Iterable[bytes]
+    parsed: ListFile,
+    waiting: Dict[int, TestLine],
+    answers: Iterable[bytes],
+    printed: Iterable[bytes],
 ) -> Iterator[TestLine]:
-    """The tests in what the bash of a list has told, and printed before it told that. Adds mistakes to the list."""
+    """The waiting tests in what bash has told, and printed before it told that. Adds mistakes to the list."""
     shell = Snapshot("", None)
     preface = b""
-    tests = {b"%d" % test.line: test for test in parsed.tests}
     # What is no variable to bash, as a function, it passes on as it came; and SHLVL.
     is_variable = re.compile(rb"(?as)(?!SHLVL$)[A-Za-z_]\w*").fullmatch
     kept = {name: value for name, value in os.environb.items() if not is_variable(name)}
@@ -2003,7 +2004,7 @@ def read_answers(
                 "or let it end in `|| true`",
             )
         elif kind == b"test" and len(fields) > 7:  # else a word of it has ended bash
-            test = tests[fields[0]]
+            test = waiting.pop(int(fields[0]))
             directory, *values = map(to_text, fields[1:7])
             if len(fields) > 8:  # the state has changed
                 exports = dict(field.partition(b"=")[::2] for field in fields[8:-1])

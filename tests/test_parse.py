@@ -1150,8 +1150,8 @@ class Hints(ParseCase):
         for state in ("cd sub", "source env.sh", "pushd x", "[ -d x ] && cd x", "f", "A=$(a)"):
             texts = [f"{state}; echo x"] + [f"{state} || test_fail x"] * (state[0] != "A")
             for text in texts + ["f"] * (state == "f"):
-                what = f"`{state.split('&& ')[-1]}` would be a test here, and change nothing for those below"
-                self.assert_mistake(f"f() {{ export A=1; cd x; }}\n{text}\n", 2, what)
+                self.assert_mistake(f"f() {{ export A=1; cd x; }}\n{text}\n", 2,
+                                    "this line would be a test, and change nothing for those below; write it without")
         self.assertEqual(len(self.parse("OUT=$(a) || test_fail a\n[ -d x ] || test_fail b\n")), 2)
 
     def test_what_looks_like_a_test_of_several_gpus(self) -> None:
