@@ -1562,12 +1562,15 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.words and reader.tokens[: len(first.assigned)] == first.assigned:
         prefix, first.assigned = first.assigned, []
     start = [first.start, *(token.end for token in prefix)][-1]
+    word = "".join(token.text for token in first.words[:1] if not first.kind)
+    if re.search(RUNS_INSIDE, word):
+        word = ""  # bash is to expand it, and not to run anything
     documents = ["\n" + token.text[:-1] for token in reader.documents if token.start > end]
     test = TestLine(
         parsed.name,
         line,
         reader.text[start:end].strip(" \t") + "".join(documents),
-        "".join(token.text for token in first.words[:1] if not first.kind),
+        word,
         key_of([*(token.text for token in reader.tokens if token.end <= end), *documents]),
         attributes,
         label=label,

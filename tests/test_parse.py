@@ -957,6 +957,10 @@ class State(ParseCase):
         self.assert_like_bash("bash -c 'say 1'\nexport A=1\nbash -c 'say 2'\nf() { :; }\nbash -c 'say 3'\n"
                               "unset -f say\nbash -c 'say 4'\n")
 
+    def test_no_test_runs_while_the_list_is_read(self) -> None:
+        self.parse("A=1\n$(touch started) a\n`touch started`\na <(touch started)\n")
+        self.assertFalse(os.path.exists("started"))
+
     def test_state_runs_once(self) -> None:
         self.write("once.sh", "echo run >>count\necho noise\nD=$(mktemp -d)\n")
         tests = self.parse(". ./once.sh\necho one >$D/f\ncat $D/f\nwait\nrm -r $D\n")
