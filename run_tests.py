@@ -1604,8 +1604,8 @@ def check_use(test: TestLine, nodes: Nodes, functions: Functions) -> None:
     settings = list(chain.from_iterable(functions.get(node.name, [node]) for node in silent))
     if is_state(settings) and (silent[-1].name or not test.is_handled):
         raise BadValue(
-            "this line would be a test, and change nothing for those below; write it without `echo`, `|| test_fail` or a "
-            "function of the list, or as `bash FILE`"
+            "this line would be a test, and change nothing for those below; write it without `echo`, "
+            "`|| test_fail` or a function of the list, or as `bash FILE`"
         )
     for token in masks_in(nodes):
         raise BadValue(
