@@ -621,18 +621,18 @@ LOOKUP = r"(?:command\s+-[vV]|type|hash|which)\s"
 WISH = r"\|\|(?:true|:)$"  # behind its operator
 # Commands that always end with status 0, so that `test || echo no` always passes.
 INFALLIBLE = PRINTS | names_in(
-    ": true export local declare typeset readonly unset let set shopt break continue"
+    ": true export local declare typeset readonly unset let set shopt break continue trap disown"
 )
 # Programs that look after something, and whose own failure is none of a test.
 UTILITIES = names_in(
-    "awk basename cat cp cut date dirname expr head hostname kill ls mkdir mv nvidia-smi rm sed seq sleep sort "
-    "sync tail tee touch tput tr wait wc"
+    "awk basename cat cp cut date df dirname du expr free head hostname id kill ln ls mkdir mv nvidia-smi ps pwd rm "
+    "sed seq sleep sort sync tail tee touch tput tr uname wait wc yes"
 )
 NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 # A command, behind its operator, whose status is also that of the failure before it.
 ANSWERS = r"\|\|(?!(?:exit|return) 0)|;(?:exit|return)(?! 0)"
 # A command that may look at the status of all before it.
-LOOKS_BACK = r"\[|\(\(|test\s|\(?(?:exit|return) \"?\$\{?\w"
+LOOKS_BACK = r"\[|\(\(|test\s|false$|\(?(?:exit|return) \"?\$\{?\w"
 # Commands in front of another one.
 PREFIXES = (
     r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?"

@@ -80,6 +80,7 @@ MAY_FAIL = [
     "a && echo yes", "a || exit 1", "a || { echo no; exit 1; }", "a || RET=1 b", "a || RET=$(b)", "a; exit",
     "a; exit $?",
     "a || { cat log; exit 1; }", "a && echo yes || (echo no; exit 1)", "a; rc=$?; b; (exit $rc)", "a; exit 1",
+    "a; false",
     "if a; then echo yes; exit 0; fi; exit 1", "for i in 1 2; do a && exit 0; sleep 1; done; exit 1",
     "RET=0; for i in 1 2; do a || RET=1; done; exit $RET", "while ! a; do sleep 1; done", "[ -d x ] || mkdir x",
     "a; rm b",
