@@ -150,7 +150,6 @@ TOOL_POLL_S = 0.25  # between two looks whether its answer is still wanted
 HELD_S = 5.0
 # Between two looks at a GPU that another runner holds: short beside any GPU test.
 LOCK_POLL_S = 0.2
-ENVIRONMENT_BYTES = 1 << 17  # Linux starts no program that has a longer variable
 COPY_BYTES = 1 << 20  # the buffer through which a log is replayed, so that 1 GB costs no memory
 TAIL_BYTES = 8192  # of a log, for a JUnit file: the last error and its traceback
 CAUSE_BYTES = 1 << 16  # the end of a failed test's log, in which its cause is looked for
@@ -619,16 +618,24 @@ STATE_WORDS = names_in(
 # What may stand beside them: `[ -d build ] || exit 1; cd build || { echo no; exit 1; }` is state.
 CHECKS = names_in("[ [[ (( test false true read")
 ENDS = names_in("exit return")
-HARMLESS = CHECKS | STATE_WORDS | {""}  # one of these that fails is no failure of a test
 PRINTS = names_in("echo printf")
-WISHES = (":", "true")
+BESIDE_STATE = CHECKS | ENDS | PRINTS | names_in("mkdir getopts shift")
 LOOKUP = r"(?:command\s+-[vV]|type|hash|which)\s"
+WISH = r"\|\|(?:true|:)$"  # behind its operator
 # Commands that always end with status 0, so that `test || echo no` always passes.
 INFALLIBLE = PRINTS | names_in(
-    ": true export local declare typeset readonly unset let (( set shopt"
+    ": true export local declare typeset readonly unset let set shopt break continue trap disown"
 )
-ERREXIT = "e|o errexit"  # the option of `set`
-NOT_FOLDERS = names_in(". eval exec command builtin time trap type let coproc source")
+# Programs that look after something, and whose own failure is none of a test.
+UTILITIES = names_in(
+    "awk basename cat cp cut date df dirname du expr free head hostname id kill ln ls mkdir mv nvidia-smi ps pwd rm "
+    "sed seq sleep sort sync tail tee touch tput tr uname wait wc yes"
+)
+NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
+# A command, behind its operator, whose status is also that of the failure before it.
+ANSWERS = r"\|\|(?!(?:exit|return) 0)|;(?:exit|return)(?! 0)"
+# A command that may look at the status of all before it.
+LOOKS_BACK = r"\[|\(\(|test\s|false$|\(?(?:exit|return) \"?\$\{?\w"
 # Commands in front of another one.
 PREFIXES = (
     r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?"
@@ -651,26 +658,14 @@ LOOKS_LIKE_TEST = (
     rf"|(?:-[XWO] ?\S+ |-(?!m)\S+ )*(?:(?<=c )(?:.* )?|-m (?:torch|coverage)\S* (?:.* )?)?{TEST_FILE})"
     rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|(?:\S+ )?{MODULE}|{TEST_FILE}"
 )
-# Also: what a function has been given, and programs that may be tests.
-GIVEN = r"[\"']?\$(?:[@*\d]|\{(?:[@*\d]|\w+\[@))"
 RUNS_TESTS = (
     r"(?:\S*/)?(?:python[\d.]*(?! -[cV]| --version| -m (?:pip|venv|build)\b)"
     r"|pytest|torchrun|mpirun|mpiexec|ctest)(?= |$)|\./|[\"']?\$"
-)
-# Programs that look after something, and whose own failure is none of a test.
-UTILITIES = names_in(
-    "awk basename cat cp cut date dirname expr head hostname kill ls mkdir mv nvidia-smi rm sed seq sleep sort "
-    "sync tail tee touch tput tr wc"
 )
 # One that moves its JUnit file nowhere, and runs here.
 PYTEST = (
     r"(?:timeout \S+ )?(?:\S*/)?(?:(?:python[\d.]*|\$\S+) (?:-\S+ )*-m )?(?:pytest|py\.test)\s"
     r"(?!.*(?:&&|;))"
-)
-WAITS = r"^(?:[^'\"]*[;&|{]\s*)?wait(?=[\s;&|]|$)"
-PREPARES = (
-    r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip|mkdir|git clone|wget|cmake)"
-    r"([\s;]|$)"
 )
 SEVERAL_GPUS = (
     r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|accelerate\b.* --num_processes)[= ]"
@@ -682,15 +677,23 @@ WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
 COMPANION_KEYS = "split after-crash nodes".split()
 
 SUBSHELL = r"[$<>]\((?!\()"
+RUNS_INSIDE = rf"{SUBSHELL}|`"
 CHANGES_IN_SUM = r"\+\+|--|<<=|>>=|(?<![=!<>])=(?!=)"
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
-ASSIGNING = names_in(
-    "export declare typeset readonly local read let unset mapfile readarray (( getopts"
-)
+ASSIGNING = names_in("export declare typeset readonly read let mapfile readarray") | {""}
 NAME = r"(?a:[A-Za-z_]\w*)"
-# How a check asks for a variable without `$`: `-v NAME`, `NAME -eq 1`.
-ASKED = rf"\s-(?:v|eq|ne|lt|le|gt|ge)\s+({NAME})|\b({NAME})\b(?=\s+-(?:eq|ne|lt|le|gt|ge)\s)"
-ANY = "$"  # among variables, one whose name only bash knows
+# How a command asks for a variable.
+ASKS = rf"(?<!\\)\$\{{?[#!]?({NAME})|\[ (?:! )?-v ({NAME})|\(\([\s!]*({NAME})"
+GIVES = (
+    rf"(?<![\w\"$-])({NAME})(?:\[[^]]*\])?(?:\+\+|--|\s?[-+*:]?=(?!=))"
+    rf"|(?m:^| )(?:for|select|read|mapfile|readarray|local)(?: -\S+)* ({NAME})"
+)
+NOT_EXPANDED = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")"""
+# What prepares for other tests, rather than being one.
+PREPARES = (
+    r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip|mkdir|git clone|wget|cmake)"
+    r"([\s;]|$)"
+)
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
 # Words. The text is known to be whole, since bash has read it. Escaped and quoted pieces in which nothing nests:
@@ -701,15 +704,8 @@ NESTED = (
     FLAT + r"""|[$<>]\(|\$\{|["(){}]|(?<![^\s;&|()])\#[^\n]*|\bcase\s[^\n;]*?\sin\b|\besac\b"""
 )
 QUOTED = r"""(?s)\\.|`(?:[^`\\]|\\.)*`|\$\(|\$\{|["}]"""
-NESTS: Mapping[str, str] = {
-    "$(": ")",
-    "<(": ")",
-    ">(": ")",
-    "(": ")",
-    "${": "}",
-    '"': '"',
-    '$"': '"',
-}
+NESTS = names_in('$( <( >( ( ${ " $"')
+CLOSING = str.maketrans("({", ")}")
 NO_WORD = (
     r"(?P<blank>(?:[ \t]|\\\n)+)|(?P<comment>#[^\n]*)|(?P<operator>\|\||&&|;;&?|;&|\|&|&>>?|\([ \t]*\)"
     r"|(?:\d+|\{\w+\})?(?:<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|[;|()&\n])"
@@ -719,7 +715,7 @@ SEPARATORS = names_in("; && || & | |&") | {"\n"}
 LOOPS = ("while", "until", "for", "select")
 COMPOUNDS = names_in("if while until for select case { (")
 # The words that end the head of a compound command.
-HEADS: Mapping[str, Words] = {"for": ("do", "{"), "select": ("do", "{"), "case": ("in",)}
+HEADS: Mapping[str, str] = {"for": "do {", "select": "do {", "case": "in"}
 # What ends a compound command, and what a list of commands, where a command may begin.
 CLOSERS = names_in("fi done } ) esac")
 LIST_CLOSERS = CLOSERS | names_in("then elif else do ;; ;& ;;& ()")
@@ -758,7 +754,9 @@ def end_of_nest(text: str, at: int, closer: str, pattern: str = NESTED) -> int:
         if piece == closer:
             return at
         if piece in NESTS and (piece != "(" or closer in ("", ")")):
-            at = end_of_nest(text, at, NESTS[piece], pattern if piece == "${" else NESTED)
+            at = end_of_nest(
+                text, at, piece[-1].translate(CLOSING), pattern if piece == "${" else NESTED
+            )
         elif closer in (")", "esac") and piece.startswith("case"):
             at = end_of_nest(text, at, "esac")  # a `)` ends a pattern there
         elif closer == "}" and piece.startswith("#"):
@@ -805,7 +803,6 @@ class Node:
     lead = ""  # `!` or `time`
     name = ""  # of a simple command, its first word; empty for assignments alone
     start = end = 0  # offsets
-    left: Node | None = None  # the command that bash comes from, if it does
 
     def __init__(self, before: str) -> None:
         self.before = before  # the operator between the command before and this one
@@ -821,6 +818,7 @@ class Node:
 
 
 Nodes = Sequence[Node]
+Functions = Mapping[str, Nodes]  # their bodies
 
 
 def walk(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -872,9 +870,7 @@ class Reader:
         before = ";"
         while self.next and self.next not in LIST_CLOSERS:
             if self.next not in SEPARATORS:
-                node = self.read_command(before)
-                node.left = nodes[-1] if nodes else None
-                nodes.append(node)
+                nodes.append(self.read_command(before))
                 before = ";"
                 continue
             separator = self.pass_token().text
@@ -902,16 +898,14 @@ class Reader:
         node.end = self.tokens[self.at - 1].end
         node.text = self.text[node.start : node.end]
         if node.words and not node.kind:
-            node.name = unquoted(node.words[0].text)
-            if node.name.startswith("(("):
-                node.name = "(("
+            node.name = re.sub(r"(?s)^\(\(.*", "((", unquoted(node.words[0].text))
         return node
 
     def read_compound(self, node: Node) -> None:
         """A compound command, from the word that opens it to the one that closes it."""
         node.kind = self.pass_token().text
         if node.kind in HEADS:
-            while self.next and self.next not in HEADS[node.kind]:
+            while self.next and self.next not in HEADS[node.kind].split():
                 token = self.pass_token()
                 node.words += [token] * (token.kind == "word")
             self.pass_token()
@@ -931,10 +925,9 @@ class Reader:
     def read_words(self, node: Node) -> None:
         """The words and redirections of a simple command, or the redirections behind a compound one."""
         while self.next not in STOPS:
-            token = self.tokens[self.at]
-            if node.kind and token.kind != "operator":
+            if node.kind and self.tokens[self.at].kind != "operator":
                 break
-            self.at += 1
+            token = self.pass_token()
             if token.kind == "operator":
                 node.redirects += [token, self.pass_token()]
             elif not node.words and re.match(ASSIGNMENT, token.text):
@@ -968,10 +961,9 @@ def statements_of(
     """A list of commands, cut where neither `&&` nor `||` nor a pipe joins them, or none of some joints."""
     statements: List[List[Node]] = []
     for node in nodes:
-        if node.before in joints and statements:
-            statements[-1].append(node)
-        else:
-            statements.append([node])
+        if node.before not in joints or not statements:
+            statements.append([])
+        statements[-1].append(node)
     return statements
 
 
@@ -986,23 +978,17 @@ def is_forked(node: Node) -> bool:
 def is_state(nodes: Nodes) -> bool:
     """Whether a command only changes the shell: state words, assignments, functions, and what guards them."""
     changes = False
-    prints = any(node.name in PRINTS for node in nodes)
     for node in walk(nodes):
-        assigns = bool(node.assigned) and not node.words
-        is_change = assigns or node.kind == "function" or node.name in STATE_WORDS | {"shift"}
-
-        is_beside = node.name in CHECKS | ENDS | PRINTS | {"mkdir", "getopts"} or re.match(
-            LOOKUP, node.text
-        )
-        if is_forked(node) or not (node.kind or is_change or is_beside):
+        assigns = bool(node.assigned and not node.words)
+        is_beside = node.kind or node.name in BESIDE_STATE or re.match(LOOKUP, node.text)
+        if assigns or node.kind == "function" or node.name in STATE_WORDS:
+            changes = True
+        elif not is_beside:
             return False  # also `> file` alone
-        # What prints may hide a failure before it, or be meant for its output.
-        is_safe = assigns or node.name in INFALLIBLE
-        is_plain = is_safe and not (node.redirects or re.search(r"\$\(|`", node.text))
-        if prints and (node.before != ";" or not (is_plain or node.kind == "function")):
+        if is_forked(node):
             return False
-        changes = changes or is_change
-    return changes and not ends_in_check(nodes)
+    prints = any(node.name in PRINTS for node in nodes)
+    return changes and not prints and not ends_in_check(nodes)
 
 
 def ends_in_check(nodes: Nodes) -> bool:
@@ -1015,347 +1001,128 @@ def ends_in_check(nodes: Nodes) -> bool:
     return any(map(ends_in_check, last.bodies))
 
 
+def reached(nodes: Iterable[Node], functions: Functions) -> List[Node]:
+    """All commands in these, and in the functions that they call."""
+    found = list(walk(nodes))
+    called: Set[str] = set()
+    for node in found:  # it grows
+        if node.name in functions and node.name not in called:
+            called.add(node.name)
+            found += walk(functions[node.name])
+    return found
+
+
+# Which failures the status of a line tells.
+
+
 def said_with(node: Node, said: str) -> str:
     """What `set` has said so far, and says in a command, where no `&&` or `||` may keep it from running."""
     if node.name == "set" and node.before == ";":
-        return " ".join([said, *node.text.partition(" -- ")[0].split()])
+        return f"{said} {node.text}"
     return said
 
 
-class Failure(enum.Enum):
-    """What has become of the failure of a command."""
-
-    NONE = "none"  # it has not come yet
-    FRESH = "fresh"  # it is the last status
-    LOST = "lost"  # another command has come behind it
-    HANDLED = "handled"  # `||` or `if` has answered it
-
-    def later(self) -> Failure:
-        """What it is behind another command."""
-        if self is Failure.FRESH:
-            return Failure.LOST
-        return self
-
-
-class Way(NamedTuple):
-    """How bash may come out of a command."""
-
-    status: int = 0  # or 1
-    leaves: str = ""  # exit, return, break or continue, if that comes
-    failure: Failure = Failure.NONE
-
-
-class Rehearsal:
-    """Goes through a line in thought, as bash would if one command of it, the culprit, failed and all programs passed.
-
-    What only looks (`[ … ]`) may say yes or no, and so may a program by which a failure is answered: there are several
-    ways through. (This is an abstract interpreter, after Cousot and Cousot, 1977.)
-    """
-
-    culprit: Node | None = None
-    is_once = False  # it passes if it comes again
-    is_loose = False  # what looks after something may fail behind it
-
-    def __init__(self, nodes: Nodes, said: str, functions: Mapping[str, Nodes]) -> None:
-        self.nodes = nodes
-        self.said = said  # by `set` above
-        self.functions = functions
-        self.every = list(walk(nodes))  # with the functions that are called
-        called = set()
-        for node in self.every:  # it grows
-            if not node.kind and node.name in functions and node.name not in called:
-                called.add(node.name)
-                self.every += walk(functions[node.name])
-        wished = wished_in(self.every, functions)
-        self.calls: Dict[Any, Set[Way]] = {}  # of those under way, none is known
-        suspects = [
-            node
-            for node in self.every
-            if is_suspect(node) and node not in wished and node.name not in functions
-        ]
-        self.suspects = [node for node in suspects if node.name not in HARMLESS]
-        if UTILITIES.isdisjoint(node.name for node in self.every):
-            self.suspects = self.suspects or suspects
-        self.is_plain = len(self.every) == 1 or any(node.name == "trap" for node in self.every)
-
-    def hidden(self) -> Node | None:
-        """A command that the line hides: it passes whatever fails, or only notes the failure of a test. None: no such.
-
-        An explicit `|| true` is meant so.
-        """
-        passes = self.ends(None)
-        if self.is_plain or (passes and all(way.status for way in passes)):
-            return None
-        hides_all = all(map(self.fate, self.suspects))
-        is_tee = any(node.name == "tee" for node in self.every)
-        for node in self.suspects:
-            # A word alone may be a function.
-            is_test = begins(node, rf"(?!test_\w+(?: |$))(?:{LOOKS_LIKE_TEST}|{GIVEN})")
-            if not (is_test or hides_all):
-                continue
-            fate = self.fate(node)
-            if Failure.HANDLED in fate and is_test:
-                return node
-            if not hides_all or Failure.NONE in fate:
-                continue
-            is_piped = node.after in PIPES and (is_tee or begins(node, RUNS_TESTS))
-            if Failure.HANDLED in fate or is_piped or self.fate(node, is_loose=True):
-                return node
-        return None
-
-    def lost(self) -> str:
-        """A program that runs tests and whose failure no status tells where the others pass; empty: there is none."""
-        for node in self.suspects * (not self.is_plain):
-            is_test = begins(node, RUNS_TESTS)
-            if is_test and self.fate(node, is_once=True) - {Failure.NONE}:
-                return node.name
-        return ""
-
-    def fate(
-        self, culprit: Node, is_once: bool = False, is_loose: bool = False
-    ) -> Set[Failure]:
-        """What becomes of a failure that no status tells in the end. Empty: one may; NONE: it comes behind another."""
-        self.is_once = is_once
-        self.is_loose = is_loose
-        ends: Set[Way] = set()
-        for others_may_fail in (False, True):
-            if not ends:
-                ways = self.ends(culprit, others_may_fail)
-                ends = {way for way in ways if way.failure is not Failure.NONE}
-        # A failure that is still fresh behind `!` is a pass.
-        if any(way.status or way.failure is Failure.FRESH for way in ends):
-            return set()
-        return {way.failure for way in ends} or {Failure.NONE}
-
-    def ends(self, culprit: Node | None, others_may_fail: bool = False) -> Set[Way]:
-        """The ways out of the line."""
-        self.culprit = culprit
-        self.calls.clear()
-        return self.go(self.nodes, [Way()], self.said, others_may_fail)
-
-    def go(
-        self, nodes: Nodes, ways: Iterable[Way], said: str, answers: bool = False
-    ) -> Set[Way]:
-        """The ways out of a list of commands. `said` is by `set`; `answers`: they answer the failure."""
-        ways = set(ways)
-        for pipeline in statements_of(nodes, PIPES):
-            first = pipeline[0]
-            said = said_with(first, said)
-            guard = " +e" * (pipeline[-1].after in ("&&", "||") or first.lead == "!")
-            behind = set()
-            for way in ways:
-                is_passed = {"&&": way.status == 1, "||": way.status == 0}.get(first.before)
-                if way.leaves or is_passed:
-                    behind.add(way)
-                elif first.before == "||":
-                    behind |= self.answer(pipeline, way, said + guard, answers)
-                else:
-                    behind |= self.pipeline(pipeline, way, said + guard, answers)
-            ways = behind
-        return ways
-
-    def answer(self, nodes: Nodes, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of what bash does about a status: of a pipeline behind `||`, or of a branch of an `if`."""
-        if way.failure is Failure.FRESH:
-            way = way._replace(failure=Failure.HANDLED)
-            answers = True
-        if nodes and nodes[0].before == "||":
-            return self.pipeline(nodes, way, said, answers)
-        return self.go(nodes, [way], said, answers)
-
-    def pipeline(self, nodes: Nodes, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of a pipeline."""
-        first = nodes[0]
-        ways = self.command(first, way, said, answers)
-        if len(nodes) > 1:
-            all_count = is_on("o pipefail", said)
-            ways = {way._replace(status=0)}
-            for node in nodes:
-                ways = {
-                    Way(max(each.status, before.status * all_count), "", each.failure)
-                    for before in ways
-                    for each in self.command(node, before, said, answers)
-                }
-        if nodes[-1].after == "&":
-            return {way._replace(status=0, failure=each.failure.later()) for each in ways}
-        if first.lead == "!":
-            return {each._replace(status=1 - each.status) for each in ways}
-        tells = len(nodes) > 1 or (first.kind in ("", "(") and first.name not in self.functions)
-        if tells and is_on(ERREXIT, said):
-            return {each._replace(leaves=each.leaves or "exit" * each.status) for each in ways}
-        return ways
-
-    def command(self, node: Node, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of one command."""
-        if node.kind:
-            return self.compound(node, way, said, answers)
-        if node is self.culprit and not (self.is_once and way.failure is not Failure.NONE):
-            if is_infallible(node) and node.words:  # a `$(…)` in it fails
-                return {way._replace(status=0, failure=Failure.LOST)}
-            return {Way(1, "", Failure.FRESH)}
-        if node.name in self.functions:
-            return self.call(node.name, way, said, answers)
-        return self.simple(node, way, answers)
-
-    def compound(self, node: Node, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of a compound command."""
-        if node.kind == "if":
-            return self.branches(node, way, said, answers)
-        if node.kind in LOOPS:
-            return self.turns(node, way, said, answers)
-        ways: Set[Way] = set()
-        if node.kind != "function":
-            for body in node.bodies:  # those of a `case` are several
-                ways |= self.go(body, [way], said, answers)
-        if node.kind == "(":
-            return {each._replace(leaves="") for each in ways}
-        return ways or {way._replace(status=0)}
-
-    def simple(self, node: Node, way: Way, answers: bool) -> Set[Way]:
-        """The ways out of a simple command that is not the culprit."""
-        statuses = statuses_of(node, way.status)
-        looks_after = node.name in (UTILITIES | STATE_WORDS) - INFALLIBLE
-        is_behind = self.is_loose and way.failure is not Failure.NONE
-        may_decide = answers and decides(node)
-        if may_decide or (is_behind and looks_after):
-            statuses = [0, 1]
-        leaves = node.name * (node.name in ENDS | {"break", "continue"})
-        found = set()
-        for status in statuses:
-            failure = way.failure
-            if node.name not in ENDS or status != way.status:
-                failure = failure.later()
-            if may_decide and failure is Failure.HANDLED:  # by more than a note
-                failure = Failure.LOST
-            found.add(Way(status, leaves, failure))
-        return found
-
-    def call(self, name: str, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of a call of a function. One that calls itself comes back by another way, or never."""
-        key = (name, way, said, answers)
-        if key not in self.calls:
-            self.calls[key] = set()
-            ways = self.go(self.functions[name], [way], said, answers)
-            self.calls[key] = {
-                each._replace(leaves=each.leaves * (each.leaves == "exit")) for each in ways
-            }
-        return self.calls[key]
-
-    def branches(self, node: Node, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of an `if`."""
-        found = set()
-        ways = {way}
-        for condition, body in zip(node.conditions, node.bodies):
-            asked = self.go(condition, ways, said + " +e", answers)
-            ways = set()
-            for each in asked:
-                if each.leaves:
-                    found.add(each)
-                elif each.status:
-                    ways.add(each)
-                else:
-                    found |= self.answer(body, each, said, answers)
-        otherwise = list(chain.from_iterable(node.bodies[len(node.conditions) :]))
-        for each in ways:
-            if not otherwise:
-                each = each._replace(status=0)
-            found |= self.answer(otherwise, each, said, answers)
-        return found
-
-    def turns(self, node: Node, way: Way, said: str, answers: bool) -> Set[Way]:
-        """The ways out of a loop, of which two turns tell enough."""
-        found = set()
-        ways = {way._replace(status=0)}
-        for turn in range(3):
-            entered = set()
-            for before in ways:
-                asked = {before._replace(status=int(turn == 2))}
-                if node.conditions:
-                    asked = self.go(node.conditions[0], [before], said + " +e", answers)
-                is_end = node.kind != "until"  # the status that ends it
-                goes_on = {each for each in asked if not each.leaves and each.status != is_end}
-                entered |= goes_on
-                for each in asked - goes_on:
-                    if each.leaves:
-                        found.add(each)
-                    elif each.failure is Failure.FRESH is not before.failure:
-                        found.add(before._replace(failure=Failure.HANDLED))
-                    elif turn == 2 or not goes_on:
-                        found.add(before)
-            ways = set()
-            for each in self.go(list(chain.from_iterable(node.bodies)), entered, said, answers):
-                if each.leaves in ("", "continue"):
-                    ways.add(each._replace(leaves=""))
-                else:
-                    found.add(each._replace(leaves=each.leaves * (each.leaves != "break")))
-            if self.is_once:  # what fails in the last turn is not lost
-                ways = {each for each in ways if each.failure is not Failure.NONE} or ways
-        return found
-
-
-def statuses_of(node: Node, left: int) -> Sequence[int]:
-    """The statuses that a simple command may have where all programs pass; `left` is that of the one before."""
-    if node.name in ENDS:
-        word = " ".join(token.text.strip('"') for token in node.words[1:])
-        if word.isdigit():
-            return [min(int(word), 1)]
-        return [left] if word in ("", "$?") else [0, 1]
-    if node.name == "false":
-        return [1]
-    looks = node.name in CHECKS | {"wait"} and not is_infallible(node)
-    return [0, 1] if looks else [0]
-
-
-def decides(node: Node) -> bool:
-    """Whether the status of a simple command may be a verdict."""
-    deciding: Iterable[Node] = [node]
-    if not node.words:
-        deciding = chain.from_iterable(substituted(" ".join(words_of(node))))
-    minor = UTILITIES | STATE_WORDS | CHECKS | ENDS
-    return any(each.name not in minor and not is_infallible(each) for each in deciding)
+def is_on(option: str, said: str) -> bool:
+    """Whether a shell option is on after what `set` has said; the option is a pattern of its letter or name."""
+    return re.findall(rf" ([-+])\w*(?:{option})", said)[-1:] == ["-"]
 
 
 def is_infallible(node: Node) -> bool:
     """Whether a simple command always passes."""
     if node.name == "((":
         return re.search(CHANGES_IN_SUM, node.text) is not None
-    if node.name in ("break", "continue"):
-        return True
-    if node.name == "wait":
-        return len(node.words) < 2
-    return not node.words or node.name in INFALLIBLE
+    if not node.words:
+        return not re.search(RUNS_INSIDE, node.text)
+    return node.name in INFALLIBLE or node.text == "wait"
 
 
-def begins(node: Node, pattern: str) -> bool:
-    """Whether a command, behind `timeout 10m` and the like, begins so."""
-    return re.match(f"{PREFIXES}(?:{pattern})", head_of(node)) is not None
+def heard(nodes: Nodes, said: str, functions: Functions) -> Tuple[Set[Node], Set[Node]]:
+    """The commands in a list of commands whose failure ends the shell, and those whose failure its status tells.
+
+    `said` is by `set`. A check is taken to look at all that has been before it.
+    """
+    ends: Set[Node] = set()
+    left: Set[Node] = set()
+    for statement in statements_of(nodes):
+        for pipeline in statements_of(statement, PIPES):
+            first = pipeline[0]
+            joint = first.before + first.text
+            said = said_with(first, said)
+            own = heard_in(pipeline, said, functions)
+            if re.match(WISH, joint):
+                ends.update(reached(statement, functions))
+            elif first.before == "&&" or (own and re.match(ANSWERS, joint)):
+                left = left | own
+            else:
+                left = own
+            if any(re.match(LOOKS_BACK, node.text) for node in own):
+                left = left.union(reached(nodes[: nodes.index(first)], functions))
+        if not ENDS.isdisjoint(node.name for node in left):
+            ends |= left
+        elif is_on("e|o errexit", said) and first.lead != "!":
+            ends |= own
+    return ends, left
 
 
-def is_suspect(node: Node) -> bool:
-    """Whether a simple command may fail as a test does, or as something that a handler looks at."""
-    if node.kind or node.name in ENDS:
-        return False
-    if not node.words or node.name in ASSIGNING:
-        values = list(substituted(" ".join(words_of(node))))
-        is_looked_at = node.after == "||" and not node.words
-        inner = chain.from_iterable(values)
-        return any(is_looked_at or begins(each, RUNS_TESTS) for each in inner)
-    if is_infallible(node):
-        return False
-    return node.name not in UTILITIES and (node.after == "||" or node.name not in HARMLESS)
+def heard_in(pipeline: Nodes, said: str, functions: Functions) -> Set[Node]:
+    """The commands whose failure the status of a pipeline tells."""
+    first = pipeline[0]
+    last = pipeline[-1]
+    is_answer = first is not last or first.before == "||"  # `test || cat log`, `test | tee log`
+    if last.after in ("&&", "||") or first.lead == "!":
+        said += " +e"
+    own = heard_by(last, said, functions)
+    if is_on("o pipefail", said):
+        own = own.union(*(heard_by(node, said, functions) for node in pipeline))
+    if last.after == "&" or (is_answer and UTILITIES.issuperset(node.name for node in own)):
+        return set()
+    return own
 
 
-def wished_in(every: Iterable[Node], functions: Mapping[str, Nodes]) -> List[Node]:
-    """The commands before an explicit `|| true`, and those of the functions that they call."""
-    wished: List[Node] = []
-    for node in every:
-        if node.before == "||" and node.name in WISHES:
-            while node.left and node.before != ";":
-                node = node.left
-                wished += walk([node])
-    for node in wished:  # it grows
-        wished += (each for each in walk(functions.get(node.name, ())) if each not in wished)
-    return wished
+def heard_by(node: Node, said: str, functions: Functions) -> Set[Node]:
+    """The same of one command. A loop stands for what its last turn alone tells."""
+    bodies = node.bodies
+    if node.name in functions:
+        bodies = [functions[node.name]]
+        functions = {name: body for name, body in functions.items() if name != node.name}
+    elif not node.kind and not is_infallible(node):
+        return {node}
+    own: Set[Node] = set()
+    for body in bodies:
+        ends, left = heard(body, said, functions)
+        if node.kind in LOOPS and left:
+            left = {node}
+        own |= ends | left
+    if node.kind in LOOPS or own:
+        own.update(reached(chain(*node.conditions), functions))
+    if own and (node.name or node.kind == "("):
+        own = {each for each in own if each.name != "return"} | {node}
+    return own
+
+
+def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
+    """Raises BadValue for a test whose status tells no failure, and hints at one whose status hides some."""
+    every = reached(nodes, parsed.functions)
+    known = NO_PROGRAMS.union(parsed.functions)
+    suspects = [node for node in every if node.name not in known]
+    if not suspects or len(every) == 1:
+        return
+    told = set().union(*heard(nodes, parsed.said, parsed.functions))
+    others = [node for node in every if node.kind in LOOPS or node.name in UTILITIES]
+    if told.isdisjoint([*suspects, *others]):
+        raise BadValue(
+            f'this line passes even if `{suspects[0].name}` fails; write `command || test_fail "label"`, for a pipe '
+            "`set -o pipefail` above, or `|| true` if that is meant"
+        )
+    for node in suspects:
+        if node in told or node.after == "&":
+            continue
+        if re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
+            what = (
+                f"a failure of `{node.name}` here is lost, as only the last command counts; join commands by `&&`, "
+                "or write `|| exit 1` behind it"
+            )
+            parsed.hint("lost", line, what)
 
 
 def words_of(node: Node) -> List[str]:
@@ -1373,37 +1140,6 @@ def nested(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
     """What stands in each `$((…))` of some bash, or behind another bracket, up to the one that ends it."""
     for found in re.finditer(opener, text):
         yield text[found.end() : end_of_nest(text, found.end(), ")")]
-
-
-def changed_by(node: Node) -> Set[str]:
-    """The variables that a simple command or the head of a loop changes, and perhaps more; ANY if only bash knows."""
-    words = words_of(node)
-    text = " ".join(words)
-    assigned = [word.partition("=")[0] for word in words]
-    names = set(re.findall(rf"\$\{{({NAME})(?:\[[^]]*\])?:?=", text))
-    for inner in nested(text):
-        if re.search(CHANGES_IN_SUM, inner):
-            names.update(re.findall(NAME, inner))
-    if node.kind in ("for", "select"):
-        names.add(words[0])
-    elif node.name == "local":
-        names.update(re.findall(rf" -\w*n\b.*?=[\"']?({NAME}|\$)", text))
-    elif node.name in ASSIGNING or (node.name == "printf" and " -v" in text):
-        names.update(re.findall(NAME, text.replace(" -v", " ")))
-        names.discard(node.name)
-        if node.name != "((" and any("$" in name for name in assigned):
-            names.add(ANY)
-    elif not (node.words or node.kind):
-        names.update(re.findall(NAME, " ".join(assigned)))
-    return names
-
-
-def in_own_shell(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The commands that bash runs in its own shell, but for those in functions."""
-    for node in nodes:
-        if node.kind != "function" and not is_forked(node):
-            yield node
-            yield from in_own_shell(node.parts())
 
 
 def is_mask(token: Token) -> bool:
@@ -1430,84 +1166,15 @@ def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
     return test
 
 
-def is_on(option: str, said: str) -> bool:
-    """Whether a shell option is on after what `set` has said; the option is a pattern of its letter or name."""
-    return re.findall(rf" ([-+])\w*(?:{option})", said)[-1:] == ["-"]
-
-
-def check_use(test: TestLine, nodes: Nodes) -> None:
-    """Raises BadValue if a test, behind its environment prefix, would not do what it says."""
-    if any(node.name == "test_fail" for node in walk(nodes)):
-        raise BadValue(
-            '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
-            "of a loop or an `if` that is behind its `done` or `fi`"
-        )
-    lead = nodes[0].lead
-    if test.is_target and lead:
-        raise BadValue(
-            f"`{lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
-        )
-    if test.is_handled and is_state(nodes) and nodes[-1].name in STATE_WORDS:
-        raise BadValue(
-            f"`{nodes[-1].name}` cannot be a test, which would change nothing for those below; write "
-            "`|| exit 1` in place of `|| test_fail`, or a test as `bash FILE`"
-        )
-    for token in masks_in(nodes):
-        raise BadValue(
-            f"{token.text} inside a line would pin the test; put it first on the line, or write "
-            "`#: gpus=N`"
-        )
-
-
-def judged(
-    parsed: ListFile, test: TestLine, nodes: Nodes, functions: Mapping[str, Nodes]
-) -> TestLine:
-    """A test with the program whose failure it loses. Raises BadValue if it hides a failure."""
-    names = [node.name for node in walk(nodes)]
-    if len(names) == 1 and names[0] not in functions:
-        return test
-    key = test.said, test.body
-    if len(names) == 1:  # what it is called with makes no difference
-        key = test.said, names[0]
-    if key not in parsed.lost:
-        rehearsal = Rehearsal(nodes, test.said, functions)
-        hidden = rehearsal.hidden()
-        if hidden:
-            raise BadValue(hides(hidden, nodes, functions))
-        parsed.lost[key] = rehearsal.lost()
-    return test._replace(unheard=parsed.lost[key])
-
-
-def hides(hidden: Node, nodes: Nodes, functions: Container[str]) -> str:
-    """What to say of a line that hides the failure of a command."""
-    every = list(walk(nodes))
-    for node in every:
-        if node.name in functions:
-            return (
-                f"this line passes even if its command fails, as the function `{node.name}` does; let that return the "
-                "status, or write `|| true` behind it if that is meant"
-            )
-    asks = any(node.conditions for node in every)
-    for node in every:
-        if node.left is hidden and node.before in PIPES and not asks:
-            return (
-                f"the status of `| {node.name}` hides that of the test; leave it out, the log is kept anyway, or write "
-                "`set -o pipefail` above"
-            )
-    advice = ""
-    if asks and is_state(nodes[-1].parts()):
-        advice = '; to set what tests below see, write `A=$(command) || true`, and `if [ "$A" ]` on the next line'
-    return (
-        'this line passes even if its command fails; write `command || test_fail "label"`, or `|| true` if that is '
-        f"meant{advice}"
-    )
-
-
 def junit_word(words: Sequence[str]) -> str:
     """The word that names a command's own JUnit file, if it names one (the last wins, as for pytest)."""
     # In "--junitxml=$DIR/x.xml" the quote moves to the value.
     named = re.findall(r"(?:^|\0)([\"']?)--junit-?xml[=\0]([^\0]*)", "\0".join(words))
     return "".join(chain(*named[-1:]))
+
+
+# The fields of a TestLine that bash has yet to expand.
+EXPANDED = "label prefix junit first mask".split()
 
 
 class TestLine(NamedTuple):
@@ -1529,44 +1196,32 @@ class TestLine(NamedTuple):
     is_target: bool = False  # pytest runs it
     # The runner says the name to pytest, and one without a folder is in the log dir, as run_test has it.
     in_log_dir: bool = False
-    said: str = ""  # what `set` says above it
-    unheard: str = ""  # a program of it whose failure no status shows
-    is_change: bool = False  # its last command changes the test's shell
     barrier: int = 0  # how many `wait` stand above it
     shell: Snapshot = Snapshot("", None)  # from which it starts
     preface: bytes = b""  # what the shell state above it has printed
 
     def to_expand(self) -> List[str]:
         """The bash words whose values are needed."""
-        return [self.label, self.prefix, self.junit, self.first, self.mask]
+        return [getattr(self, name) for name in EXPANDED]
 
     def expanded(self, shell: Snapshot, preface: bytes, values: Iterable[str]) -> TestLine:
         """The same with the values of these words."""
-        label, prefix, junit, first, mask = values
-        return self._replace(
-            label=clean_label(label.strip() or self.body),  # `test_fail ""` says none
-            prefix=prefix,
-            junit=junit,
-            first=first,
-            mask=mask,
-            shell=shell,
-            preface=preface,
-        )
+        fields: Any = dict(zip(EXPANDED, values))
+        test = self._replace(shell=shell, preface=preface, **fields)
+        label = test.label.strip() or self.body  # `test_fail ""` says none
+        return test._replace(label=clean_label(label))
 
 
 def with_words(test: TestLine) -> TestLine:
-    """A test with the bash words of its label, prefix, JUnit file and first word, where it does not have them yet."""
+    """A test with the bash words of its label and prefix, where it does not have them yet."""
     label = test.label
     prefix = ""
     if test.attributes.label is not None:
         label = expandable(test.attributes.label, is_command=False)
     elif not label:
         prefix = expandable("\n".join(test.assigned), is_command=True)
-        label = expandable(
-            re.sub(r"(?<![ \t])[ \t]*\\\n[ \t]*", " ", test.body), is_command=True
-        )
-    if re.search(r"\$\(|`", test.first):
-        test = test._replace(first="")
+        body = re.sub(r"(?<![ \t])[ \t]*\\\n[ \t]*", " ", test.body)
+        label = expandable(body, is_command=True)
     return test._replace(label=label, prefix=prefix)
 
 
@@ -1578,19 +1233,19 @@ def expandable(text: str, is_command: bool) -> str:
     """
     if "$" not in text:
         return shlex.quote(text)
-    pieces = []
+    word = ""
     quote = ""
     for found in re.finditer(r"(?as)\$(\{)?([A-Za-z_]\w*)(?(1)\})|\\.|.", text):
-        piece = found.group()
+        piece, _, name = found.group(0, 1, 2)
         if piece == quote:
             quote = ""
         elif is_command and not quote and piece in ("'", '"'):
             quote = piece
-        if found.group(2) and quote != "'":
-            pieces.append("${%s-\\%s}" % (found.group(2), piece.replace("}", "\\}")))
+        if name and quote != "'":
+            word += "${%s-\\%s}" % (name, piece.replace("}", "\\}"))
         else:
-            pieces.append(re.sub(r'(["\\$`])', r"\\\1", piece))
-    return '"' + "".join(pieces) + '"'
+            word += re.sub(r'(["\\$`])', r"\\\1", piece)
+    return f'"{word}"'
 
 
 # Attributes: `#: key=value`. Each parser takes the text and raises BadValue with what it should be.
@@ -1598,56 +1253,42 @@ def expandable(text: str, is_command: bool) -> str:
 
 def parse_duration(text: str) -> float:
     """Seconds in `90`, `90s`, `10m`, `5min`, `1.5h`, `1h30m`, `1d`. Raises BadValue."""
-    units = {"d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1, "sec": 1, "ms": 0.001, "": 1}
+    units = {"d": 86400, "h": 3600, "m": 60, "min": 60, "ms": 0.001}  # others are seconds
     number = r"\d{1,9}(\.\d+)?"
     written = rf"({number}d)?({number}h)?({number}m(in)?)?({number}s(ec)?)?({number}ms)?"
     what = "a duration such as 90s, 10m, 2h or 1h30m"
     parse_word(rf"\s*(?=\S)({number}|{written})\s*", what, text)
     pairs = re.findall(r"([\d.]+)([a-z]*)", text)
-    return math.fsum(float(count) * units[unit] for count, unit in pairs)
+    return math.fsum(float(count) * units.get(unit, 1) for count, unit in pairs)
 
 
-def parse_word(pattern: str, what: str, text: str) -> str:
-    """A value that matches a pattern, as written. Raises BadValue."""
+def parse_word(pattern: str, what: str, text: str, convert: Callable[[str], Any] = str) -> Any:
+    """A value that matches a pattern. Raises BadValue."""
     if not re.fullmatch(pattern, text):
         raise BadValue(f"{text!r} is not {what}")
-    return text
+    return convert(text)
 
 
 def parse_gpus(text: str) -> float:
     """The need in `0`, `0.25`, `2`, `all` (math.inf). Raises BadValue."""
-    if text == "all":
-        return ALL_GPUS
     what = "0, a fraction below 1, a whole number or all"
-    return float(parse_word(r"\d{1,6}|0?\.(?!0+$)\d{1,6}", what, text))
+    parse_word(r"\d{1,6}|0?\.(?!0+$)\d{1,6}|all", what, text)
+    return float(text.replace("all", "inf"))
+
+
+parse_count = functools.partial(parse_word, r"\d{1,6}", "a whole number", convert=int)
 
 
 def parse_memory(text: str) -> float:
     """MiB in `512M`, `20G`, `1.5G`. Raises BadValue."""
     parse_word(r"\d{1,6}(\.\d+)?[MG]", "a size such as 20G, 1.5G or 512M", text)
-    return float(text[:-1]) * {"M": 1, "G": 1024}[text[-1]]
-
-
-def parse_pattern(text: str) -> str:
-    """A regular expression. Raises BadValue."""
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise BadValue(f"{text!r} is no regular expression: {error}") from None
-    return text
-
-
-def parse_count(text: str) -> int:
-    """A whole number from 0. Raises BadValue."""
-    return int(parse_word(r"\d{1,6}", "a whole number", text))
+    return float(text[:-1]) * 1024 ** "MG".index(text[-1])
 
 
 def parse_names(text: str) -> Words:
     """The names in `a,b`. Raises BadValue if one is empty."""
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise BadValue(f"{text!r} is not a list of names such as a,b")
-    return names
+    parse_word(r"(?s)(,?\s*[^,\s][^,]*(?=,|$))+(?<!,)", "a list of names such as a,b", text)
+    return tuple(map(str.strip, text.split(",")))
 
 
 def parse_words(text: str) -> Words:
@@ -1711,6 +1352,35 @@ def parse_attributes(
 # Lists: text to tests and shell state.
 
 
+def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
+    """Raises BadValue for a command that needs a variable which a test has set: that is gone with the test's shell.
+
+    Notes the variables that this command sets: `setter` is the line of a test, or 0 for shell state.
+    """
+    every = reached(nodes, parsed.functions)
+    words = {node: " ".join([node.kind, *words_of(node)]) for node in every}
+    text = "\n".join(words.values())
+    needed = set(chain(*re.findall(ASKS, re.sub(NOT_EXPANDED, r"\1", text))))
+    needed.difference_update(*re.findall(GIVES, text))
+    if any(node.name in ("source", ".", "eval") for node in every):
+        needed.clear()  # that may set it
+        if not setter:
+            parsed.setters.clear()
+    for name in sorted(needed):
+        if name and parsed.setters.get(name):
+            raise BadValue(
+                f"`{name}` is set in line {parsed.setters[name]}, which is a test, and is gone with its shell; set it "
+                "in a line that neither runs a program nor calls a function, put both into one `{ …; }`, or run the "
+                "file as a script (`#!` in its first line), which keeps it"
+            )
+    for node in reached(filter(is_forked, every), parsed.functions):
+        words.pop(node, None)
+    for node, own in words.items():
+        if node.name in ASSIGNING and not node.kind:
+            names = chain(*re.findall(GIVES, own))
+            parsed.setters.update(dict.fromkeys(names, setter))
+
+
 class ListFile:
     """One list: its tests and its shell state, and the mistakes found in it."""
 
@@ -1724,21 +1394,24 @@ class ListFile:
         self.states: List[int] = []  # the first line of each piece of shell state
         # What bash is to read for the list: its shell state with a check behind each piece, at the same lines.
         self.script = [""] * (len(self.lines) + 1)
-        self.functions: Dict[str, Effects] = {}  # that it defines
-        self.bodies: Dict[str, Nodes] = {}  # of these
-        self.sources = False  # it reads other files, which may define some
-        # By what `set` has said and a line, the program whose failure that loses.
-        self.lost: Dict[Tuple[str, str], str] = {}
-        # By variable, the line of the test that has set it; 0: state has.
-        self.setters: Dict[str, int] = {}
+        self.functions: Dict[str, Nodes] = {}  # the bodies of those that it defines
+        self.setters: Dict[
+            str, int
+        ] = {}  # by variable, the line of the test that has set it; 0: state has
+        self.labels: Dict[str, str] = {}  # as written, and of the first test so called
         self.mistakes: List[Tuple[int, str]] = []
+        self.hints: Dict[str, str] = {}  # by kind, the first
 
     def complain(self, line: int, what: str) -> None:
         """Note a mistake, reported later as `file:line: what`."""
         self.mistakes.append((line, re.sub(CONTROL, " ", what)))
 
+    def hint(self, kind: str, line: int, what: str) -> None:
+        """Note what may be a mistake, but need not be; each kind is told once."""
+        self.hints.setdefault(kind, f"{self.name}:{line}: {what}")
 
-# Says for each whole command of standard input its first and last line, from 0, and what is wrong with it. A command
+
+# Says for each whole command of the file $2 its first and last line, from 0, and what is wrong with it. A command
 # is whole if bash can read it both in { ( ) } and in ( { } ): text like `a; } || { b` ends one of these early, but not
 # the other. A backslash at its end joins the bracket to it, which `done \` is whole with, and a word is not. $1 is the
 # most lines of one.
@@ -1759,7 +1432,7 @@ why() {
 }
 main() {         # read as a whole, since an eval that fails confuses the parser
   local lines i text= first=0 said= error
-  mapfile -t lines
+  mapfile -t lines <"$2"
   for ((i = 0; i < ${#lines[@]} && i - first < $1; i++)); do
     text+=${lines[i]}$newline error=
     if ! is_whole "$text"; then
@@ -1769,7 +1442,6 @@ main() {         # read as a whole, since an eval that fails confuses the parser
     fi
     said+="$first $i $error"$newline
     text= first=$((i + 1))
-    ((i % 100)) || { printf %s "$said"; said=; }
   done
   if [[ $text ]]; then
     is_whole "$text$newline" && error= || why
@@ -1781,59 +1453,35 @@ main "$@"
 """
 
 
-def no_bash(error: OSError) -> MachineError:
-    """The error for a bash that cannot be started."""
-    return MachineError(
-        f"bash cannot be run ({error.strerror}); put it on PATH, with room in `ulimit -n` and `-u`"
-    )
-
-
-def split_list(parsed: ListFile) -> Iterator[Tuple[int, int, str]]:
+def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, str]]:
     """The first line of each command, from 0, the line behind it, and its text. Mistakes are added to the list.
 
-    The bash that reads them knows nothing of ours, and runs none of it. What it has read is parsed while it goes on.
-    Raises MachineError.
+    The bash that reads them knows nothing of ours, and runs none of it. Raises OSError.
     """
-    try:
-        bash: Any = subprocess.Popen(
-            ["bash", "-c", SPLITTER, PROGRAM, str(COMMAND_LINES)],
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-    except OSError as error:
-        raise no_bash(error) from None
+    path = scratch.write("\n".join(parsed.lines))
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+    words = [SPLITTER, PROGRAM, str(COMMAND_LINES), path]
+    said = to_text(run_bash(words, scratch, environment)[1])
     end = 0
-    said = b""
-    with bash:
-        with suppress(BrokenPipeError), bash.stdin:  # it reads all before it prints anything
-            bash.stdin.write(to_bytes("\n".join(parsed.lines)))
-        for said in bash.stdout:
-            found = re.match(rb"(\d+) (\d+) (.*)\n", said)
-            if not found:  # the last line
-                continue
-            start = int(found.group(1))
-            end = int(found.group(2)) + 1
-            why = to_text(found.group(3))
-            if why:
-                parsed.complain(start + 1, f"{why} (in the command that begins here)")
-            else:
-                yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
-    if said != b"end\n":
+    for first, last, why in re.findall(r"(?m)^(\d+) (\d+) (.*)", said):
+        start = int(first)
+        end = int(last) + 1
+        if why:
+            parsed.complain(start + 1, f"{why} (in the command that begins here)")
+        else:
+            yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
+    if not said.endswith("end\n"):
         parsed.complain(end + 1, "bash dies of this command, or of one of those below")
 
 
-def read_list(parsed: ListFile) -> None:
+def read_list(parsed: ListFile, scratch: Scratch) -> None:
     """Add the tests, the shell state and the mistakes of a list."""
     for number, raw in enumerate(parsed.lines, 1):
-        if "\0" in raw:
-            parsed.complain(number, "a NUL byte; a list is text")
-        elif raw.endswith("\r"):
-            parsed.complain(number, WINDOWS)
-        if parsed.mistakes:
+        if raw.endswith("\r") or "\0" in raw:
+            parsed.complain(number, f"a NUL byte, or {WINDOWS}")
             return
     defaults = Attributes()
-    for start, end, text in split_list(parsed):
+    for start, end, text in split_list(parsed, scratch):
         line = start + 1
         try:
             reader = Reader(text)
@@ -1844,101 +1492,15 @@ def read_list(parsed: ListFile) -> None:
                 defaults = attributes
                 continue
             is_test = not add_setting(parsed, reader.nodes, line, end)
+            check_variables(parsed, reader.nodes, line * is_test)
             if is_test:
                 add_test(parsed, reader, line, attributes)
             elif attributes is not defaults:
                 raise BadValue("`#:` on a line that is no test; put it on a line of its own")
-            follow_variables(parsed, reader.nodes, line * is_test)
         except BadValue as mistake:
             parsed.complain(line, str(mistake))
         except RecursionError:
             parsed.complain(line, "commands nested deeper than can be read")
-
-
-def follow_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
-    """Note which variables a test has set (`setter` is its line), or state (0).
-
-    Raises BadValue for a command that needs one which a test has set: that is gone with the test's shell.
-    """
-    reached = [effects_of([node for node in nodes if node.kind != "function"])]
-    called: Set[str] = set()
-    for effects in reached:  # it grows
-        new = effects.calls & parsed.functions.keys() - called
-        called |= new
-        reached += map(parsed.functions.__getitem__, new)
-    own = set().union(*(effects.sets for effects in reached))
-    needed = set().union(*(effects.asks for effects in reached))
-    needed.difference_update(*(effects.gives for effects in reached))
-    if ANY in own:  # which may set what is gone
-        needed.clear()
-        if not setter:
-            parsed.setters.clear()
-    for name in sorted(needed):
-        if parsed.setters.get(name):
-            raise BadValue(
-                f"`{name}` is set in line {parsed.setters[name]}, which is a test, and is gone with its shell; set it "
-                "in a line that neither runs a program nor calls a function, put both into one `{ …; }`, or run the "
-                "file as a script (`#!` in its first line), which keeps it"
-            )
-    parsed.setters.update(dict.fromkeys(own, setter))
-
-
-class Effects(NamedTuple):
-    """What some commands, or the body of a function, have to do with variables and functions: all are names."""
-
-    sets: Set[str]  # for those behind them; ANY: only bash knows
-    asks: Set[str]
-    # To any command or function in them: also those of `local`, loops, subshells, `A=1 b`.
-    gives: Set[str]
-    calls: Set[str]  # also in subshells
-    changes: bool  # they only change the shell
-
-
-def effects_of(nodes: Nodes) -> Effects:
-    """The effects of commands, but for the functions that they call."""
-    # Without comments, and without what bash does not expand.
-    dead = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")|(?<!\S)#[^\n]*"""
-    whole = "\n".join(node.text for node in nodes)
-    text = re.sub(dead, r"\1", whole)
-    asks = set(re.findall(rf"(?<!\\)\$\{{?[#!]?({NAME})", text))
-    for inner in nested(text, r"\(\("):
-        asks.update(re.findall(NAME, inner))
-    every = list(walk(nodes))
-    for node in every:
-        if node.name in CHECKS:
-            asks.update(chain(*re.findall(ASKED, node.text)))
-    bare = re.sub(dead, "", whole)
-    gives = set(re.findall(rf"(?<![^\s;&|(])({NAME})=", bare)).union(*variables_in(every))
-    names = {node.name for node in every}
-    changes = ENDS.isdisjoint(names) and is_state(nodes)
-    return Effects(variables_set(in_own_shell(nodes)), asks, gives, names, changes)
-
-
-def variables_set(nodes: Iterable[Node]) -> Set[str]:
-    """The variables that commands set for those behind them; ANY if only bash knows."""
-    own, local = variables_in(nodes)
-    return own - local
-
-
-def variables_in(nodes: Iterable[Node]) -> Tuple[Set[str], Set[str]]:
-    """The variables that commands set (ANY if only bash knows), and those of `local` and of loops without `break`."""
-    own = set()
-    local = set()
-    for node in nodes:
-        changed = changed_by(node)
-        words = [word.partition("=")[0] for word in words_of(node) if word[:1] != "-"]
-        is_local = node.name == "local"
-        if node.kind == "for":
-            words = words[:1]
-            is_local = all(each.name != "break" for each in walk([node]))
-        names = set(re.findall(NAME, " ".join(words)))
-        if is_local:
-            local |= names
-        elif node.name in ("source", ".", "eval") or ANY in changed:
-            own.add(ANY)
-        elif node.name != "((" or re.search(CHANGES_IN_SUM, node.text):
-            own |= changed & names
-    return own, local
 
 
 def read_attributes(
@@ -1947,11 +1509,10 @@ def read_attributes(
     """What `#:` comments behind a command say of it, or one on a line of its own of the tests below."""
     attributes = defaults
     complain = functools.partial(parsed.complain, line)
-    odd = r"#\s+:" + r"|#.*\s#:" * bool(reader.nodes)
     for comment in reader.comments:
+        if re.match(rf"#\s+:\s*({'|'.join(ATTRIBUTES)})=", comment.text):
+            complain(f"`{comment.text}` is a comment; write `#:` first, without a space")
         if not comment.text.startswith("#:"):
-            if re.match(rf"({odd})\s*({'|'.join(ATTRIBUTES)})=", comment.text):
-                complain(f"`{comment.text}` is a comment; write `#:` first, without a space")
             continue
         if not reader.nodes:
             defaults = Attributes()
@@ -1963,9 +1524,14 @@ def read_attributes(
 
 def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     """Add a command that is a barrier or shell state; returns whether it is one. Raises BadValue."""
-    is_wait = nodes[0].text == "wait" and len(nodes) == 1
+    is_wait = [node.text for node in nodes] == ["wait"]
     if not is_wait and not is_state(nodes):
         return False
+    for token in masks_in(nodes):
+        raise BadValue(
+            f"{token.text} would put all tests below on the same GPUs; set it outside the list, "
+            "or ask for GPUs with `#: gpus=N`"
+        )
     parsed.waits += is_wait  # it is state too: `set -x` shows it
     parsed.states.append(line)
     for number in range(line - 1, end):
@@ -1973,26 +1539,11 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     parsed.script[end] += f'{{ _rt_check "$?" {line}; }} 2>/dev/null; '
     for node in nodes:
         parsed.said = said_with(node, parsed.said)
-    for token in masks_in(nodes):
-        raise BadValue(
-            f"{token.text} would put all tests below on the same GPUs; set it outside the list, "
-            "or ask for GPUs with `#: gpus=N`"
-        )
-    bodies = bodies_in(nodes)
-    parsed.functions.update((name, effects_of(body)) for name, body in bodies.items())
+    for node in walk(nodes):
+        if node.kind == "function":
+            parsed.functions[node.words[0].text] = node.parts()
     parsed.functions.pop("test_fail", None)  # that is the runner's
-    if bodies:
-        parsed.bodies.update(bodies)
-        parsed.lost.clear()
-    parsed.sources |= any(node.name in ("source", ".") for node in walk(nodes))
     return True
-
-
-def inner_command(node: Node) -> Node:
-    """The one command in `{ …; }` or `( … )`; else the command itself."""
-    while node.kind in ("{", "(") and len(node.bodies[0]) == 1:
-        node = node.bodies[0][0]
-    return node
 
 
 def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes) -> None:
@@ -2014,69 +1565,78 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.words and reader.tokens[: len(first.assigned)] == first.assigned:
         prefix, first.assigned = first.assigned, []
     start = [first.start, *(token.end for token in prefix)][-1]
-    documents = ["\n" + each.text[:-1] for each in reader.documents if each.start > end]
-    word = "".join(token.text for token in first.words[:1]) * (not first.kind)
-    own = [token.text for token in reader.tokens if token.end <= end]
+    word = "".join(token.text for token in first.words[:1] if not first.kind)
+    if re.search(RUNS_INSIDE, word):
+        word = ""  # bash is to expand it, and not to run anything
+    documents = ["\n" + token.text[:-1] for token in reader.documents if token.start > end]
     test = TestLine(
         parsed.name,
         line,
         reader.text[start:end].strip(" \t") + "".join(documents),
         word,
-        key_of([*own, *documents]),
+        key_of([*(token.text for token in reader.tokens if token.end <= end), *documents]),
         attributes,
         label=label,
-        junit=junit_word([token.text for token in inner_command(first).words]),
+        junit=junit_word([token.text for token in first.words]),
         is_handled=is_handled,
         is_target=re.search(r"\.py(::|$)", first.name) is not None,
-        said=parsed.said,
-        is_change=is_change(nodes[-1], parsed.functions),
         barrier=parsed.waits,
     )
     test = with_mask(test, prefix)
     if first.name == "run_test" and "run_test" not in parsed.functions:
         test = read_run_test(test, nodes)
     else:
-        check_use(test, nodes)
-        if not parsed.sources:  # else bash is to tell which functions there are
-            test = judged(parsed, test, nodes, parsed.bodies)
+        check_use(test, nodes, parsed.functions)
+        check_status(parsed, nodes, line)
     parsed.tests.append(with_words(test))
 
 
-def is_change(node: Node, functions: Mapping[str, Effects]) -> bool:
-    """Whether a command changes the shell that runs it, other than back: `cd ..`, `unset A`."""
-    if node.kind or node.before == "||" or node.name in ("cd", "popd", "unset", ":"):
-        return False
-    if node.name in functions:
-        return functions[node.name].changes
-    moves = node.name == "shift" or (node.name == "exec" and len(node.words) == 1)
-    sets = node.name in ASSIGNING | PRINTS and variables_set([node]) - {ANY}
-    return moves or is_state([node]) or bool(sets)
+def check_use(test: TestLine, nodes: Nodes, functions: Functions) -> None:
+    """Raises BadValue if a test, behind its environment prefix, would not do what it says."""
+    lead = nodes[0].lead
+    if any(node.name == "test_fail" for node in walk(nodes)):
+        raise BadValue(
+            '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
+            "of a loop or an `if` that is behind its `done` or `fi`"
+        )
+    if test.is_target and lead:
+        raise BadValue(
+            f"`{lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
+        )
+    silent = [node for node in nodes if node.name not in PRINTS]
+    settings = list(chain.from_iterable(functions.get(node.name, [node]) for node in silent))
+    if is_state(settings) and (silent[-1].name or not test.is_handled):
+        raise BadValue(
+            "this line would be a test, and change nothing for those below; write it without `echo`, "
+            "`|| test_fail` or a function of the list, or as `bash FILE`"
+        )
+    for token in masks_in(nodes):
+        raise BadValue(
+            f"{token.text} inside a line would pin the test; put it first on the line, or write "
+            "`#: gpus=N`"
+        )
 
 
 def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
     """What `run_test "ENV" "xml" "target" "label"` means. Raises BadValue."""
     words = [token.text for token in nodes[0].words]
-    if len(words) != 5 or len(nodes) > 1 or nodes[0].redirects:
-        raise BadValue(
-            'run_test takes 4 words, "ENV" "xml" "target" "label", and stands alone; the name is that of the '
-            "script which this replaces, unless the list defines a function run_test"
-        )
-    _, environment, junit, target, label = words
+    _, environment, junit, target, label = (words + [""] * 5)[:5]
     body = unquoted(target)
     parse_words(body)
     tokens = read_tokens(body)
-    for token in tokens:
-        if token.kind == "operator":
-            raise BadValue(f"`{token.text}` in run_test's third word, {target}; quote it there")
     pairs = read_tokens(unquoted(environment))
-    if not all(re.match(ASSIGNMENT, pair.text) for pair in pairs):
+    is_plain = {token.kind for token in tokens} == {"word"}
+    is_plain = is_plain and all(re.match(ASSIGNMENT, pair.text) for pair in pairs)
+    if not is_plain or len(words) != 5 or len(nodes) > 1 or nodes[0].redirects:
         raise BadValue(
-            f"run_test's first word is VAR=value pairs, or empty; it is {environment}"
+            'run_test takes 4 words, "ENV" "xml" "target" "label", and stands alone; ENV is VAR=value pairs, or empty, '
+            "and target has no `;`, `|` or `>` but in quotes; the name is that of the script which this replaces, "
+            "unless the list defines a function run_test"
         )
     return with_mask(test, pairs)._replace(
         key=key_of([*test.assigned, *words[:4]]),
         body=body,
-        first="".join(token.text for token in tokens[:1]),
+        first=tokens[0].text,
         label=label,
         junit=junit,
         is_handled=True,
@@ -2090,47 +1650,6 @@ def gpus_named_in(text: str) -> float:
     found = re.findall(SEVERAL_GPUS, text)
     said: List[float] = [int(each) for groups in found for each in groups if each]
     return max(said or [ALL_GPUS] * len(found), default=1)
-
-
-def hints(parsed: ListFile, options: Options) -> List[str]:
-    """What may be a mistake in a list, but need not be; each kind is told once."""
-    found: Dict[str, str] = {}  # by kind, the first
-    barriers = [*(test.barrier for test in parsed.tests), parsed.waits]
-    for test, barrier in zip(parsed.tests, barriers[1:]):
-        where = f"{test.file}:{test.line}"
-        if test.unheard:
-            found.setdefault(
-                "lost",
-                f"{where}: a failure of `{test.unheard}` here is lost, as only the last command counts; "
-                "join commands by `&&`, or write `|| exit 1` behind it",
-            )
-        prepares = re.match(PREPARES, test.body)
-        if prepares and barrier == test.barrier:
-            found.setdefault(
-                "prepares",
-                f"{where}: `{prepares.group(1)}` is a test here and runs beside those below; put it into "
-                "the script that calls the runner, or write `wait` below it; a whole script is to be "
-                "a file that ends in .sh, or begins with #!",
-            )
-        if test.is_change:
-            found.setdefault(
-                "changes",
-                f"{where}: `{test.body}` is a test here, and what it changes is gone with the test's shell; "
-                "put it into a file, and write `source FILE`",
-            )
-        if re.search(WAITS, test.body) and not re.search("[^&]&[^&]", test.body):
-            found.setdefault(
-                "waits",
-                f"{where}: `wait` is a test here, and a barrier only on a line of its own",
-            )
-        has_one = test.attributes.gpus is None and need_of(test, options) == 1
-        if has_one and gpus_named_in(" ".join([*test.assigned, test.body])) > 1:
-            found.setdefault(
-                "asks",
-                f"{where}: this looks like a test of several GPUs, and gets one; write `#: gpus=N` "
-                "behind it, or `#: gpus=1` if that is right",
-            )
-    return list(found.values())
 
 
 # Shell state: one bash runs it once, when the list is read, and tells what the tests below it start from.
@@ -2225,6 +1744,9 @@ _rt_functions() {      # sets _rt_late to all, those of the file $_rt_home at th
 # behind each answer, and in what the state prints, shows where that belongs. No variable has all of the mark, which
 # `set` would print. PS4 begins with \1, since `set -x` shows a sourced file one level deeper.
 STATE_READER = r"""
+_rt_source=$0 _rt_home=$1 _rt_folder=$2 _rt_mark=$3 _rt_rest=$4
+set --
+: >"$_rt_folder/answers"
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "bash $BASH_VERSION is too old, 4.4 is needed"
   exit 3
@@ -2251,6 +1773,8 @@ _rt_check() {    # the status of a line of state, and its number
 _rt_state() {    # the positional parameters; sets _rt_text to the whole state, options last
   local _rt_options
   {
+    # Those that came with the environment come again, and the snapshot has what has become of them.
+    builtin printf '%s' "$_rt_unset"
     _rt_settings
     _rt_snapshot "$@"
   } >|"$_rt_folder/state"
@@ -2307,6 +1831,9 @@ _rt_begin() {
   local -
   set +o >|"$_rt_folder/options"
   set +aefnuvx     # SHELLOPTS may have brought them
+  compgen -A function -X '_rt_*' >|"$_rt_folder/names"
+  mapfile -t _rt_unset <"$_rt_folder/names"
+  _rt_unset="unset -f ${_rt_unset[*]}"$'\n'
   _rt_state
   _rt_base=$_rt_text
 }
@@ -2316,6 +1843,27 @@ _rt_trap='{ [[ $BASH_COMMAND == _rt_* ]] || _rt_last=$BASH_COMMAND; } 2>/dev/nul
 """
 # What `set -v` shows of the runner's own text in the copy of a list.
 OWN_TEXT = rb'(?m)^(?:\{ _rt_check "\$\?" \d+; \} 2>/dev/null; )?(?:\{ _rt_(?:test|end) .*\n)?'
+
+
+def find_hints(parsed: ListFile, options: Options) -> None:
+    """Note what may be a mistake in the tests of a list."""
+    barriers = [*(test.barrier for test in parsed.tests), parsed.waits]
+    for test, barrier in zip(parsed.tests, barriers[1:]):
+        prepares = re.match(PREPARES, test.body)
+        if prepares and barrier == test.barrier:
+            what = (
+                f"`{prepares.group(1)}` is a test here and runs beside those below; put it into the script that calls "
+                "the runner, or write `wait` below it; a whole script is to be a file that ends in .sh, or begins "
+                "with #!"
+            )
+            parsed.hint("prepares", test.line, what)
+        has_one = test.attributes.gpus is None and need_of(test, options) == 1
+        if has_one and gpus_named_in(" ".join([*test.assigned, test.body])) > 1:
+            what = (
+                "this looks like a test of several GPUs, and gets one; write `#: gpus=N` behind it, or `#: gpus=1` "
+                "if that is right"
+            )
+            parsed.hint("asks", test.line, what)
 
 
 class Scratch:
@@ -2372,10 +1920,9 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     The list's shell state runs here. A line of it that fails, or that ends the shell, is a mistake. Bash is not asked
     where nothing depends on it. Raises OSError.
     """
-    plain = re.compile(r"""(?:[\w@%+=:,./-]|'[^']*'|"[^"$`\\]*")*""")
-    if not parsed.states and all(
-        plain.fullmatch(word) for test in parsed.tests for word in test.to_expand()
-    ):
+    words = chain.from_iterable(test.to_expand() for test in parsed.tests)
+    plain = r"""(?:[\w@%+=:,./-]|'[^']*'|"[^"$`\\]*")*"""
+    if not parsed.states and all(map(re.compile(plain).fullmatch, words)):
         here = Snapshot(os.getcwd(), None)
         return [
             test.expanded(here, b"", map(unquoted, test.to_expand())) for test in parsed.tests
@@ -2384,66 +1931,75 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     copy = scratch.write(reading_script(parsed))
     folder = scratch.path()
     os.mkdir(folder)
-    start = (
-        f"_rt_home={shlex.quote(copy)} _rt_folder={shlex.quote(folder)} _rt_source={shlex.quote(parsed.name)} "
-        f"_rt_mark={mark[:16]} _rt_rest={mark[16:]}\n"
-    )
-    source = scratch.write(start + SNAPSHOT + STATE_READER)
-    status, printed = run_bash(
-        f". {shlex.quote(source)}; . {shlex.quote(copy)}", parsed.name, scratch
-    )
+    source = scratch.write(SNAPSHOT + STATE_READER)
+    called = [
+        f'. {shlex.quote(source)}; . "$_rt_home"',
+        parsed.name,
+        copy,
+        folder,
+        mark[:16],
+        mark[16:],
+    ]
+    status, printed = run_bash(called, scratch)
     check_room(copy)  # else what bash has written of the state is not all of it
     printed = printed.replace(copy.encode(), to_bytes(parsed.name))
     pieces = printed.split(mark.encode())
-    answers = [b""]
-    with suppress(FileNotFoundError), open(os.path.join(folder, "answers"), "rb") as file:
+    with open(os.path.join(folder, "answers"), "rb") as file:
         answers = file.read().split(mark.encode())
-    tests = list(read_answers(parsed, answers, pieces))
-    told = {test.line for test in tests}
-    lost = [test.line for test in parsed.tests if test.line not in told]
-    if lost or answers[-1] != b"end":
+    waiting = {test.line: test for test in parsed.tests}
+    tests = list(read_answers(parsed, waiting, answers, pieces))
+    if waiting or answers[-1] != b"end":
         parsed.complain(
-            [*lost, *parsed.states[-1:], 1][0],
+            [*waiting, *parsed.states[-1:], 1][0],
             f"the shell state down to here, or a word of this line, ends bash with status {status}"
             f"{said_last(pieces[-1])}; run `bash -x {parsed.name}` to see where",
         )
     return tests
 
 
-def run_bash(command: str, name: str, scratch: Scratch) -> Tuple[int, bytes]:
-    """Run a command in a bash that is called `name`; its status and what it has printed. Raises MachineError.
+def run_bash(
+    words: Sequence[str], scratch: Scratch, environment: Mapping[str, str] | None = None
+) -> Tuple[int, bytes]:
+    """Run bash with a command and its arguments; its status and what it has printed. Raises MachineError.
 
     A file takes what it prints: a background job that it leaves would hold a pipe open.
     """
     with open(scratch.path(), "ab+") as printed:
         try:
             bash = subprocess.Popen(
-                ["bash", "-c", command, name],
+                ["bash", "-c", *words],
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
-                stderr=subprocess.STDOUT,
+                stderr=printed,
                 start_new_session=True,
             )
         except OSError as error:
-            raise no_bash(error) from None
-        try:
-            status = bash.wait()
-        except BaseException:  # Ctrl-C
-            with suppress(ProcessLookupError):  # it may have ended just before
-                os.killpg(bash.pid, signal.SIGKILL)
-            bash.wait()
-            raise
+            why = f"bash cannot be run ({error.strerror}); put it on PATH, with room in `ulimit -n` and `-u`"
+            raise MachineError(why) from None
+        with bash:
+            try:
+                bash.wait()
+            except BaseException:  # Ctrl-C
+                with suppress(ProcessLookupError):  # it may have ended just before
+                    os.killpg(bash.pid, signal.SIGKILL)
+                raise
         printed.seek(0)
-        return status, printed.read()
+        return bash.returncode, printed.read()
 
 
 def read_answers(
-    parsed: ListFile, answers: Iterable[bytes], printed: Iterable[bytes]
+    parsed: ListFile,
+    waiting: Dict[int, TestLine],
+    answers: Iterable[bytes],
+    printed: Iterable[bytes],
 ) -> Iterator[TestLine]:
-    """The tests in what the bash of a list has told, and printed before it told that. Adds mistakes to the list."""
+    """The waiting tests in what bash has told, and printed before it told that. Adds mistakes to the list."""
     shell = Snapshot("", None)
     preface = b""
-    tests = {b"%d" % test.line: test for test in parsed.tests}
+    # What is no variable to bash, as a function, it passes on as it came; and SHLVL.
+    is_variable = re.compile(rb"(?as)(?!SHLVL$)[A-Za-z_]\w*").fullmatch
+    kept = {name: value for name, value in os.environb.items() if not is_variable(name)}
     for answer, piece in itertools.zip_longest(answers, printed, fillvalue=b""):
         kind, *fields = answer.split(b"\0")
         preface += unshifted(re.sub(OWN_TEXT, b"", piece), 1)
@@ -2454,57 +2010,21 @@ def read_answers(
                 "or let it end in `|| true`",
             )
         elif kind == b"test" and len(fields) > 7:  # else a word of it has ended bash
-            test = tests[fields[0]]
+            test = waiting.pop(int(fields[0]))
             directory, *values = map(to_text, fields[1:7])
             if len(fields) > 8:  # the state has changed
                 exports = dict(field.partition(b"=")[::2] for field in fields[8:-1])
-                exports.update(unkept(has_functions=fields[7] == b""))  # a prelude has them all
+                exports.update(kept)
                 shell = Snapshot("", exports, to_text(fields[7]))
-            if any(len(field) >= ENVIRONMENT_BYTES for field in fields[8:]):
-                parsed.complain(
-                    test.line,
-                    "the environment is too large for any program; export less above this line",
-                )
             shell = shell._replace(directory=directory)
-            if parsed.sources:
-                nodes = Reader(test.body).nodes
-                try:
-                    test = judged(parsed, test, nodes, functions_in(shell.prelude))
-                except BadValue as mistake:
-                    parsed.complain(test.line, str(mistake))
             yield test.expanded(shell, preface, values)
             preface = b""
-
-
-@functools.lru_cache(maxsize=1)
-def functions_in(prelude: str) -> Dict[str, Nodes]:
-    """The bodies of the functions of a snapshot, by name. Raises OSError."""
-    if not prelude:
-        return {}
-    with open(f"{prelude}.functions", "rb") as file:
-        return bodies_in(Reader(to_text(file.read())).nodes)
-
-
-def bodies_in(nodes: Nodes) -> Dict[str, Nodes]:
-    """The bodies of the functions that these commands define, by name."""
-    functions = [node for node in walk(nodes) if node.kind == "function"]
-    return {node.words[0].text: node.parts() for node in functions}
 
 
 def said_last(printed: bytes) -> str:
     """The last line that a command has printed, in parentheses; empty if it has printed nothing."""
     line = last_line(to_text(printed))
     return line and f" ({line})"
-
-
-def unkept(has_functions: bool) -> Dict[bytes, bytes]:
-    """What bash passes on as it came, as it is no variable to bash: odd names, functions if wanted; and SHLVL."""
-    left_out = rb"(?as)(?!SHLVL$)[A-Za-z_]\w*"
-    if not has_functions:
-        left_out += rb"|.*%%"
-    return {
-        name: value for name, value in os.environb.items() if not re.fullmatch(left_out, name)
-    }
 
 
 # From lines to tests.
@@ -2521,12 +2041,11 @@ def slug(label: str) -> str:
 
 def stem_of(test: TestLine, label: str) -> str:
     """The name of a test's log: that of the JUnit file it names, else a slug of its label."""
+    stem = os.path.splitext(os.path.basename(test.junit))[0]
     if not test.junit:
         stem = "pytest_" * test.is_target + slug(label)
-    else:
-        stem = os.path.splitext(os.path.basename(test.junit))[0]
-        if not 0 < len(to_bytes(stem)) <= STEM_BYTES or re.search(CONTROL, stem):
-            stem = slug(stem)
+    elif not 0 < len(to_bytes(stem)) <= STEM_BYTES or re.search(CONTROL, stem):
+        stem = slug(stem)
     return re.sub(r"\.(?=attempt\d+$)", "_", stem)  # `a.attempt1` is the first attempt of `a`
 
 
@@ -2577,15 +2096,15 @@ def stems_beside(text: str, log_dir: str) -> Unique:
 
 def labels_of(tests: Sequence[TestLine]) -> List[str]:
     """The labels, unique. Tests that differ in nothing but their environment prefix get what differs."""
+    prefixes = [test.prefix.split("\n") for test in tests]
     shared: Dict[str, Set[str]] = {}  # of the tests with a label, the assignments that all have
-    for test in tests:
-        assigned = test.prefix.split("\n")
-        shared.setdefault(test.label, set(assigned)).intersection_update(assigned)
+    for test, prefix in zip(tests, prefixes):
+        shared.setdefault(test.label, set(prefix)).intersection_update(prefix)
     unique = Unique("{} #{}", str)
     labels = []
-    for test in tests:
+    for test, prefix in zip(tests, prefixes):
         label = test.label
-        own = " ".join(each for each in test.prefix.split("\n") if each not in shared[label])
+        own = " ".join(word for word in prefix if word not in shared[label])
         if own:
             label = clean_label(f"{label} ({own})")
         labels.append(unique(label))
@@ -2600,40 +2119,55 @@ def clean_label(label: str) -> str:
     return label
 
 
-def with_folder(test: TestLine, functions: Container[str]) -> TestLine:
-    """A test for pytest, where its first word is a folder and no command or function; else the same."""
+def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
+    """A test for pytest, where its first word is a folder and no command or function; else the same.
+
+    Tells before anything starts which test files are not there, and which interpreters for them are not.
+    """
     first = test.first
-    path = os.path.join(test.shell.directory, first)
-    is_there = first and os.path.isdir(path)
-    if not is_there or first in NOT_FOLDERS or first in functions:
+    directory = test.shell.directory
+    path = os.path.join(directory, first.partition("::")[0])
+    is_folder = first not in ("", ".", *parsed.functions) and os.path.isdir(path)
+    if is_folder and ("/" in first or not find_program(first)):
+        test = test._replace(is_target=True)
+    if not test.is_target or options.list:
         return test
-    if "/" not in first and find_program(first):
-        return test
-    return test._replace(is_target=True)
+    python = options.python
+    if "/" in python:
+        python = os.path.join(directory, python)
+    if not os.path.exists(path):
+        parsed.complain(
+            test.line,
+            f"{path} is not there; mend the path (instead of a pattern, name the folder), or the shell state above it",
+        )
+    elif not find_program(python, test.shell.environment):
+        parsed.complain(
+            test.line, f"--python {options.python} is no program here; name one that is"
+        )
+    return test
 
 
 def make_test(line: TestLine, index: int, label: str, stem: str, options: Options) -> Test:
     """The test of a line of a list or script."""
     if line.is_target and not line.junit:
         line = line._replace(junit=f"{stem}.xml", in_log_dir=True)
-    junit = None
-    if line.junit:
-        folder = line.shell.directory
-        if line.in_log_dir and "/" not in line.junit:
-            folder = options.log_dir
-        junit = os.path.abspath(os.path.join(folder, line.junit))
+    folder = line.shell.directory
+    if line.in_log_dir and "/" not in line.junit:
+        folder = options.log_dir
+    path = os.path.abspath(os.path.join(folder, line.junit))
     words = list(line.assigned)
     if line.is_target:
-        words += [shlex.quote(options.python), "-u", "-m", "pytest", "--tb=auto"]
+        words += [shlex.quote(options.python), "-u -m pytest --tb=auto"]
         if line.in_log_dir:
-            words.append(f"--junitxml={shlex.quote(str(junit))}")
+            words.append(f"--junitxml={shlex.quote(path)}")
         words += map(shlex.quote, options.pytest_args)
+    junit = None
     # A device, such as /dev/null, is never replaced and tells nothing.
-    if junit and os.path.exists(junit) and not os.path.isfile(junit):
-        junit = None
-    timeout = options.timeout
-    if line.attributes.timeout is not None:
-        timeout = line.attributes.timeout
+    if line.junit and (os.path.isfile(path) or not os.path.exists(path)):
+        junit = path
+    timeout = line.attributes.timeout
+    if timeout is None:
+        timeout = options.timeout
     return Test(
         index,
         line.key,
@@ -2671,84 +2205,47 @@ def find_program(name: str, environment: Any = None) -> str | None:
     return shutil.which(name, path=os.pathsep.join(os.get_exec_path(environment)))
 
 
-def check_files(parsed: ListFile, options: Options) -> None:
-    """Tell before anything starts which test files are not there, and which interpreters for them are not."""
-    for test in parsed.tests:
-        if not test.is_target:
-            continue
-        directory = test.shell.directory
-        python = options.python
-        path = test.first.partition("::")[0]
-        if "/" in python:
-            python = os.path.join(directory, python)
-        if not os.path.exists(os.path.join(directory, path)):
-            parsed.complain(
-                test.line,
-                f"{path} is not there, in {directory}; mend the path (instead of a pattern, name the folder), or "
-                "the shell state above it",
-            )
-        elif not find_program(python, test.shell.environment):
-            parsed.complain(
-                test.line, f"--python {options.python} is no program here; name one that is"
-            )
-
-
 def check_ties(owners: Mapping[Test, ListFile]) -> None:
     """No two tests write one JUnit file, and none waits for itself, or for a test below a `wait`."""
     leaders = leaders_of(list(owners))
     writers: Dict[Any, Test] = {}
     for test, parsed in owners.items():
+        complain = functools.partial(parsed.complain, test.line)
         writer = writers.setdefault(test.junit or test.index, test)
-        after = "after=" + ",".join(leader.label for leader in leaders[test])
         if writer is not test:
-            parsed.complain(
-                test.line,
-                f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its own",
+            complain(
+                f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its own"
             )
+        after = "after=" + ",".join(test.attributes.after)
         if any(leader.barrier > test.barrier for leader in leaders[test]):
-            parsed.complain(
-                test.line,
-                f"{after} waits for a test below a `wait`, which waits for this one; move one of them across "
-                "the `wait`",
+            complain(
+                f"{after} waits for a test below a `wait`, which waits for this one; move one of them across it"
             )
         if test in reach(leaders[test], leaders):
-            parsed.complain(test.line, f"{after} goes in a circle; take one of them out")
+            complain(f"{after} goes in a circle; take one of them out")
 
 
 def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) -> List[Test]:
     """The tests of all lists, each as often as `--repeat` says. Mistakes are added to the lists."""
     owners = []
-    lines = []
     for parsed in lists:
-        parsed.tests = [with_folder(test, parsed.functions) for test in expand(parsed, scratch)]
-        owners += [parsed] * len(parsed.tests)
-        lines += parsed.tests
-        if not options.list:
-            check_files(parsed, options)
-    labels = labels_of(lines)
-    named: Dict[Any, str] = {}  # labels, by what `after` may call them
-    if any(line.attributes.after for line in lines):
-        for parsed, line, label in zip(owners, lines, labels):
-            named[label] = label
-            named.setdefault((parsed, line.label), label)
-    copies = []
-    for parsed, line, label in zip(owners, lines, labels):
-        line = for_runs(line, parsed, named, options.repeat)
-        copies += [(line, label, run) for run in runs_of(label, options.repeat)]
+        tests = expand(parsed, scratch)
+        parsed.tests = [with_target(test, parsed, options) for test in tests]
+        owners += [(parsed, test) for test in parsed.tests]
+    labels = labels_of([line for _, line in owners])
+    for (parsed, line), label in zip(owners, labels):
+        parsed.labels.setdefault(line.label, label)
     text = "\n".join(chain.from_iterable(parsed.lines for parsed in lists))
     stems = stems_beside(text, options.log_dir)
-    tests = []
-    # The logs that the lists name come first: none of the runner's own takes their place.
-    for index, (line, origin, label) in sorted(
-        enumerate(copies), key=lambda pair: not pair[1][0].junit
-    ):
-        test = make_test(line, index, label, stems(stem_of(line, label)), options)
-        if origin != label:
-            test = test._replace(origin=origin)
-        tests.append(test)
-    tests.sort()
-    check_ties(dict(zip(tests[:: options.repeat], owners)))
-    return tests
+    known = frozenset(labels)
+    made: List[Test] = []
+    for (parsed, line), origin in zip(owners, labels):
+        line = with_ties(line, parsed, known, options.repeat)
+        for label in runs_of(origin, options.repeat):
+            test = make_test(line, len(made), label, stems(stem_of(line, label)), options)
+            made.append(test._replace(origin=origin))
+    check_ties(dict(zip(made[:: options.repeat], (parsed for parsed, _ in owners))))
+    return made
 
 
 def runs_of(label: str, repeat: int) -> List[str]:
@@ -2756,20 +2253,17 @@ def runs_of(label: str, repeat: int) -> List[str]:
     return [label, *(f"{label} (run {run})" for run in range(2, repeat + 1))]
 
 
-def for_runs(
-    line: TestLine, parsed: ListFile, named: Mapping[Any, str], repeat: int
+def with_ties(
+    line: TestLine, parsed: ListFile, labels: Container[str], repeat: int
 ) -> TestLine:
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
-    if repeat == 1 and not line.attributes.after:
-        return line  # as most are: no copy
-    after = []
-    lock = line.attributes.lock
+    after: List[str] = []
     for name in line.attributes.after:
-        label = named.get((parsed, name)) or named.get(name)
-        if label:
-            after += runs_of(label, repeat)
-        else:
+        label = parsed.labels.get(name, name)
+        after += runs_of(label, repeat)
+        if label not in labels:
             parsed.complain(line.line, f"after={name} names no test; write the label of one")
+    lock = line.attributes.lock
     if line.junit and repeat > 1:
         lock += (line.junit,)
     attributes = line.attributes._replace(after=tuple(after), lock=lock)
@@ -2799,26 +2293,25 @@ def list_text(name: str) -> str:
 
 def parse_lists(options: Options, scratch: Scratch) -> Tuple[Tests, List[str]]:
     """The tests of all lists, in order, and what may be a mistake. Raises ListError with one message per mistake."""
-    lists = []
-    mistakes: List[str] = []
+    lists: List[ListFile] = []
     waits = 0
     for name in options.lists:
-        try:
-            parsed = ListFile(name, list_text(name), waits)
-        except ListError as error:
-            mistakes += error.args
-            continue
-        lists.append(parsed)
-        read_list(parsed)
+        parsed = ListFile(name, list_text(name), waits)
+        read_list(parsed, scratch)
         waits = parsed.waits
+        lists.append(parsed)
     tests = []
-    if not mistakes and not any(parsed.mistakes for parsed in lists):
+    if not any(parsed.mistakes for parsed in lists):
         tests = finish_tests(lists, options, scratch)
+    mistakes = []
+    hints: List[str] = []
     for parsed in lists:
         mistakes += [f"{parsed.name}:{line}: {what}" for line, what in sorted(parsed.mistakes)]
+        find_hints(parsed, options)
+        hints += parsed.hints.values()
     if mistakes:
         raise ListError(*mistakes)
-    return tests, [hint for parsed in lists for hint in hints(parsed, options)]
+    return tests, hints
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -7123,6 +6616,15 @@ def find_shard(environ: Environ) -> Shard | str | None:
     if only is None:
         warn(f"--shard auto: {why}; all tests run")
     return only
+
+
+def parse_pattern(text: str) -> str:
+    """A regular expression. Raises BadValue."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise BadValue(f"{text!r} is no regular expression: {error}") from None
+    return text
 
 
 # What reads the value of an option, by the option's name or by what its value is called. All others stay text.

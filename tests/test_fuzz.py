@@ -193,7 +193,7 @@ class Fuzz(ParseCase):
         """The commands are bash's, in order and without a gap; a list is refused if bash refuses it."""
         text = self.text = list_text(random.Random(seed)).replace("\0", "").replace("\r", "")
         parsed = run_tests.ListFile("fuzz.txt", text, 0)
-        pieces = list(run_tests.split_list(parsed))
+        pieces = list(run_tests.split_list(parsed, self.scratch))
         behind = 0
         for start, end, piece in pieces:
             self.assertTrue(behind <= start < end, pieces)
@@ -203,7 +203,7 @@ class Fuzz(ParseCase):
             self.assertEqual("".join(piece for _, _, piece in pieces).rstrip("\n"), text.rstrip("\n"))
         self.assert_bash_reads(text, not parsed.mistakes)
         with unittest.mock.patch.object(run_tests, "split_list", return_value=pieces):    # not by bash once more
-            run_tests.read_list(parsed)
+            run_tests.read_list(parsed, self.scratch)
         found = [*parsed.states, *(test.line for test in parsed.tests)]
         self.assertEqual(len(set(found)), len(found))
         for line, what in parsed.mistakes:

@@ -379,7 +379,7 @@ class StandInTest(RecordCase):
                        for path, does, attributes, _, _ in cases)
         ran = self.run_list(text + "bash -c 'echo \"$TOLD\" >told.xml; exit 1' --junitxml=told.xml\nfalse\n"
                             "bash -c 'echo \"<own/>\" >fine.xml' --junitxml=fine.xml\n"
-                            "pytest() { :; }\npytest x.py --junitxml=gone.xml\n", env={"TOLD": told})
+                            "pytest() { true; }\npytest x.py --junitxml=gone.xml\n", env={"TOLD": told})
         self.assertEqual(ran.code, 1)
         self.assertEqual((ran.read("told.xml"), ran.read("fine.xml")), (told + "\n", "<own/>\n"))
         self.assertEqual([name for name in os.listdir(ran.path("logs")) if name.endswith(".xml")], [])
