@@ -3186,7 +3186,7 @@ INTEL = MaskReader(
     no_mask=("", "default"),
 )
 READERS = (CUDA, HIP, ROCR, INTEL)
-MASKS_OF_NONE = ("", "-1", "NoDevFiles", "none", "void")  # they are meant to hide
+MASKS_OF_NONE = ("-1", "NoDevFiles", "none", "void")  # they are meant to hide
 
 
 class VendorTool(NamedTuple):
@@ -3195,16 +3195,47 @@ class VendorTool(NamedTuple):
     command: Words
     pattern: str
     reader: MaskReader
-    counts: bool = False  # its numbers have gaps that the vendor's runtime does not have
 
 
+NVIDIA = r"(?m)^GPU (\d+):|^[ \t]+MIG .*\(UUID: (MIG-[^)]+)\)"
 TOOLS = (
-    VendorTool(
-        ("nvidia-smi", "-L"), r"(?m)^GPU (\d+):|^[ \t]+MIG .*\(UUID: (MIG-[^)]+)\)", CUDA
-    ),
+    VendorTool(("nvidia-smi", "-L"), NVIDIA, CUDA),
     VendorTool(("amd-smi", "list", "--json"), r'"gpu": *(\d+)()\b', HIP),
-    VendorTool(("rocm-smi", "--showid", "--json"), r'"card(\d+)"()', HIP, counts=True),
+    VendorTool(("rocm-smi", "--showid", "--json"), r'"card(\d+)"()', HIP),
 )
+# A Python that says what NVIDIA's library knows, as `nvidia-smi -L` does, and how large each device is. It may hang,
+# as its driver does.
+NVML = r"""
+import sys
+try:
+    import pynvml
+    pynvml.nvmlInit()
+except Exception:
+    sys.exit()  # no driver, or a broken package: the next tool may know more
+
+def text(get, handle):
+    try:
+        found = get(handle)
+    except (pynvml.NVMLError, AttributeError):
+        return 0
+    return getattr(found, "decode", lambda: found)()
+
+def show(name, handle):
+    size = text(lambda handle: pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20, handle)
+    print(f"{name}: (UUID: {text(pynvml.nvmlDeviceGetUUID, handle)}) {size} MiB")
+
+try:
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        show(f"GPU {index}", gpu)
+        # Bindings from before MIG do not know it; not every place is taken.
+        for place in range(text(lambda gpu: pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu), gpu)):
+            instance = text(lambda gpu: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place), gpu)
+            if instance:
+                show(f"  MIG {place}", instance)
+except pynvml.NVMLError as error:
+    sys.exit(f"pynvml: {error}")
+"""
 
 
 SOURCES = (
@@ -3249,36 +3280,24 @@ def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
         return None
     visible = []
     kinds: Set[int | None] = set()  # the groups that have matched
-    for entry in value.split(","):
+    for entry in value.rstrip(",").split(","):
         found = re.fullmatch(reader.token, entry)
+        word = entry.strip()
         if found and kinds <= {found.lastindex}:
             kinds.add(found.lastindex)
-            visible.append(entry.strip())
+            visible.append(word)
         elif reader.stops:
-            is_gap = entry.strip() == "" != value.strip(", ")  # 0,,1
-            if entry.strip() not in MASKS_OF_NONE or (is_gap and not value.endswith(",")):
+            if value.strip() and word not in MASKS_OF_NONE:
                 warn(
-                    f"{reader.variable}={value}: {entry.strip()!r} is no id, and hides itself and all after it"
+                    f"{reader.variable}={value}: {word!r} is no id, and hides itself and all after it"
                 )
             break
-    near = sorted(visible, key=device_name)
-    for one, other in zip(near, near[1:]):
-        if device_name(other).startswith(device_name(one)):
+    for token, times in collections.Counter(map(str.casefold, visible)).items():
+        if times > 1:
             raise UsageError(
-                f"{reader.variable}={value} names {other} twice; name each GPU once"
+                f"{reader.variable}={value} names {token} twice; name each GPU once"
             )
     return visible
-
-
-def device_name(token: str) -> str:
-    """A token as one name, with which the names of its tiles begin: `1.` for `01`, `1.0.` for a tile of it.
-
-    The case of a UUID is nothing, and CUDA takes the beginning of one for the whole.
-    """
-    name = re.sub(r"(?<![^.])0+(?=\d)", "", token.casefold())
-    if "-" in name and "/" not in name:
-        return name
-    return f"{name}."
 
 
 def outer_machine(environ: Environ) -> Machine | None:
@@ -3324,15 +3343,14 @@ def call_tool(*command: str, over: threading.Event | None = None) -> str:
     except OSError as error:
         raise ToolError(f"cannot be run ({error.strerror})") from None
     with tool.stdout, tool.stderr:
-        out = None
         try:
-            while out is None:
+            while tool.returncode is None:
+                if over and over.is_set():
+                    raise ToolError("was not waited for, since the run ends")
+                if time.monotonic() >= give_up:
+                    raise ToolError(f"did not answer in {PROBE_S:.0f} s")
                 with suppress(subprocess.TimeoutExpired):
                     out, err = tool.communicate(timeout=TOOL_POLL_S)
-                if out is None and over and over.is_set():
-                    raise ToolError("was not waited for, since the run ends")
-                if out is None and time.monotonic() >= give_up:
-                    raise ToolError(f"did not answer in {PROBE_S:.0f} s")
         finally:  # Ctrl-C too
             if tool.poll() is None:
                 os.killpg(tool.pid, signal.SIGKILL)
@@ -3355,106 +3373,51 @@ def ask_tool(*command: str, over: threading.Event | None = None) -> str:
         return ""
 
 
-@contextmanager
-def nvml() -> Iterator[Any]:
-    """The module `pynvml`, ready; None without it or a driver."""
-    try:
-        import warnings
+def ask_pynvml() -> str:
+    """What NVIDIA's library says, by the program NVML; empty where there is no module for it."""
+    from importlib.machinery import PathFinder
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the old package of that name warns that it is old
-            import pynvml  # type: ignore[import-not-found]
-        pynvml.nvmlInit()
-    except Exception:  # no package, no driver, a broken one: the next probe may know more
-        yield None
-        return
-    try:
-        yield pynvml
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+    if not PathFinder.find_spec("pynvml"):
+        return ""
+    return ask_tool(sys.executable, "-c", NVML)
 
 
-Said = TypeVar("Said")
-
-
-def in_time(ask: Callable[[], Said], default: Said) -> Said:
-    """What a library says. One that hangs, as its driver does, is left behind in its thread, with a warning."""
-    answers = []
-
-    def answer() -> None:
-        try:
-            answers.append(ask())
-        except Exception as error:
-            warn(f"pynvml failed ({error}); going on without it")
-
-    asking = threading.Thread(target=answer, daemon=True)
-    asking.start()
-    asking.join(PROBE_S)
-    if asking.is_alive():
-        warn(f"pynvml did not answer in {PROBE_S:.0f} s; going on without it")
-    if answers:
-        return answers[0]
-    return default
-
-
-def pynvml_tokens() -> List[str]:
-    """Indices of the GPUs that NVML shows; the UUIDs of MIG instances where a GPU has them."""
-    tokens = []
-    with nvml() as pynvml:
-        for index in range(pynvml.nvmlDeviceGetCount() if pynvml else 0):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            tokens += nvml_instances(pynvml, handle) or [str(index)]
-    return tokens
-
-
-def nvml_least(devices: Iterable[Device]) -> int:
+def nvml_least(devices: Sequence[Device]) -> int:
     """MiB of the smallest of these GPUs and MIG instances; 0 where NVML does not say it."""
-    sizes = []
-    with nvml() as pynvml:
-        for device in devices if pynvml else ():
-            if device.token.isdigit():
-                handle = pynvml.nvmlDeviceGetHandleByIndex(int(device.token))
-            else:
-                handle = pynvml.nvmlDeviceGetHandleByUUID(device.token)
-            sizes.append(pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20)
-    return min(sizes, default=0)
+    sizes = {}
+    said = re.findall(r"(?m)^(?:GPU (\d+))?.*\(UUID: (.*)\) (\d+) MiB", ask_pynvml())
+    for index, uuid, mib in said:
+        sizes[index] = sizes[uuid] = int(mib)
+    return least_of(devices, sizes)
 
 
-def nvml_instances(pynvml: Any, handle: Any) -> List[str]:
-    """The UUIDs of a GPU's MIG instances; empty where MIG is off or unknown."""
-    uuids = []
-    # Bindings from before MIG. Where it is off, the count is 0.
-    with suppress(pynvml.NVMLError, AttributeError):
-        for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            with suppress(pynvml.NVMLError):  # not every place is taken
-                instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-                uuids.append(os.fsdecode(pynvml.nvmlDeviceGetUUID(instance)))
-    return uuids
+def least_of(devices: Sequence[Device], sizes: Mapping[str, int]) -> int:
+    """The smallest of these devices, by the sizes of tokens; 0 where one is not known."""
+    return min((sizes.get(device.token, 0) for device in devices), default=0)
 
 
-def tool_tokens(tool: VendorTool) -> List[str]:
-    """What a vendor's tool lists: GPU indices, or the UUIDs of MIG instances in place of the GPU that has them."""
+def listed_tokens(pattern: str, said: str) -> List[str]:
+    """What a tool lists: GPU indices, or the UUIDs of MIG instances in place of the GPU that has them."""
     tokens: List[str] = []
-    for gpu, instance in re.findall(tool.pattern, ask_tool(*tool.command)):
+    for gpu, instance in re.findall(pattern, said):
         if instance and tokens and tokens[-1].isdigit():
             tokens.pop()
         tokens.append(gpu or instance)
-    if tool.counts:
-        return [str(number) for number in range(len(tokens))]
     return tokens
 
 
 def probe(environ: Environ) -> Machine:
     """Ask the vendors' tools in turn. No answer is an empty Machine."""
-    tokens: List[str] = in_time(pynvml_tokens, [])
+    tokens = listed_tokens(NVIDIA, ask_pynvml())
     reader = CUDA
     for tool in TOOLS:
         if not tokens:
-            tokens = tool_tokens(tool)
+            tokens = listed_tokens(tool.pattern, ask_tool(*tool.command))
             reader = tool.reader
     if not tokens:
         return Machine()
+    if reader is not CUDA:  # the numbers of AMD's tools have gaps that HIP does not have
+        tokens = [str(number) for number in range(len(tokens))]
     machine = machine_of(tokens, reader)
     if reader is CUDA and "CUDA_DEVICE_ORDER" not in environ:
         return machine._replace(extra={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
@@ -3532,7 +3495,7 @@ class Health:
                 self.used[device] = used
             elif re.search(self.BROKEN, used):
                 self.sick.append(Sick(device, f"nvidia-smi {used}"))
-        self.least = min(self.total.get(device.token, 0) for device in machine.devices)
+        self.least = least_of(machine.devices, self.total)
 
     def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, Held]:
         """By index and by UUID, what GPUs hold. Raises ToolError."""
@@ -3577,7 +3540,7 @@ class Health:
         A GPU that others have a share of is not waited for.
         """
         watched = [device for device in lease.devices if device in self.used]
-        if not watched or lease.shares < SHARES or self.over.is_set():
+        if not watched or lease.shares < SHARES:
             return
         give_up = time.monotonic() + MEMORY_S
         while True:
@@ -3634,22 +3597,19 @@ class GpuLocks:
 
     def __init__(self, folder: str, machine: Machine) -> None:
         self.files: Dict[Device, int] = {}
-        said = ""
-        if CUDA.variable in machine.variables:
-            said = ask_tool("nvidia-smi", "-L")
         # By index, or empty for an instance of MIG.
-        known = re.findall(r"(?m)^(?:GPU (\d+):)?.*\(UUID: ([^)]+)\)", said)
+        known = re.findall(
+            r"(?m)^(?:GPU (\d+):)?.*\(UUID: ([^)]+)\)", ask_tool("nvidia-smi", "-L")
+        )
         try:
             os.makedirs(folder, exist_ok=True)
             for device in machine.devices:
-                token = device.token
-                # CUDA takes the beginning of a UUID, in any case.
-                uuids = [
-                    uuid
-                    for index, uuid in known
-                    if token == index or uuid.lower().startswith(token.lower())
-                ]
-                name = re.sub(r"[^\w.-]", "_", [*uuids, token][0])
+                name = token = device.token
+                for index, uuid in known:
+                    # CUDA takes the beginning of a UUID, in any case.
+                    if token == index or uuid.lower().startswith(token.lower()):
+                        name = uuid
+                name = re.sub(r"[^\w.-]", "_", name)
                 path = os.path.join(folder, f"gpu-{name}.lock")
                 self.files[device] = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
         except OSError as error:
@@ -3741,8 +3701,7 @@ class Pool:
     def choose(self, count: int, shares: int, avoid: Container[int]) -> Sequence[int]:
         """The devices to take shares of: fewer than `count` if there are not as many.
 
-        A fraction goes where the least room is left for others; whole devices are neighbours where they can be,
-        from the smallest gap that holds them (best fit).
+        A fraction goes where the least room is left for others; whole devices are neighbours where they can be.
         """
         free = [
             index
@@ -3752,15 +3711,13 @@ class Pool:
         shared = [index for index in free if self.room[index] < SHARES]
         if shared:
             return [min(shared, key=lambda index: self.room[index])]
-        if len(free) < count:
-            return []
-        if not self.locks or not count:
+        if len(free) < count or not count:
+            return ()
+        if not self.locks:
             return best_block(free, count)
         locked = [index for index in free if self.locks.take(self.devices[index])]
         chosen = best_block(locked, count)
-        if len(chosen) < count:
-            self.was_locked_out = True
-            chosen = []
+        self.was_locked_out |= not chosen
         for index in set(locked).difference(chosen):
             self.locks.give(self.devices[index])
         return chosen
@@ -3811,13 +3768,9 @@ def demand(need: float, size: int) -> Tuple[int, int]:
 
 
 def best_block(free: Sequence[int], count: int) -> Sequence[int]:
-    """`count` of the free device indices, neighbours if there are as many in a row; all if there are not as many."""
-    rows = [
-        [index for _, index in row]
-        for _, row in itertools.groupby(enumerate(free), lambda pair: pair[1] - pair[0])
-    ]
-    fitting = (row for row in rows if len(row) >= count)
-    return min(fitting, key=len, default=free)[:count]
+    """`count` of the free device indices, the first that are nearest to each other; none if there are not as many."""
+    blocks = [free[start : start + count] for start in range(len(free) - count + 1)]
+    return min(blocks, key=lambda block: block[-1] - block[0], default=())
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -3909,8 +3862,7 @@ class Attempt:
     """
 
     deadline = math.inf  # when the next signal is due
-    slow_at = math.inf  # when it is to be announced
-    due = math.inf  # the sooner of the two, as the alarms know it
+    due = math.inf  # the same, or when it is to be announced before that
     sent = 0  # the last signal sent to it
     ending: Outcome | None = None  # TIMEOUT or INTERRUPTED, once it is being ended
     is_gone = False  # none of its processes is left; its GPUs are looked at
@@ -4003,6 +3955,8 @@ class Schedule:
     def __init__(self, tests: Tests, pool: Pool, options: Options) -> None:
         self.pool = pool
         self.options = options
+        self.grace = options.grace
+        self.actions: Actions = []  # that follow from the event which is looked at
         self.rank = dict(zip(tests, count()))
         self.followers = followers_of(tests)
         # By test that has not started: how many of the tests in its `after` have not passed yet.
@@ -4014,15 +3968,12 @@ class Schedule:
         self.running: Dict[Test, Attempt] = {}
         # Of each test all attempts, in order; one result also if none ran.
         self.results: Dict[Test, List[Result]] = {}
-        # By test, how many of its attempts do not count, since the GPU was at fault.
-        self.spared: Dict[Test, int] = collections.Counter()
+        # Tests of which one attempt does not count, since the GPU was at fault.
+        self.spared: Set[Test] = set()
         # The latest results of GPU tests, while all are failures by one cause, which is the machine's.
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
         self.sick: List[Sick] = []  # devices in quarantine
-        self.grace = options.grace
-        # A heap. An entry whose time is not its attempt's `due` is an old one.
-        self.alarms: List[Tuple[float, int, Attempt]] = []
 
     @property
     def done(self) -> bool:
@@ -4030,47 +3981,37 @@ class Schedule:
 
     def deadline(self) -> float:
         """When the next Tick is due, on the events' clock; infinity if none is."""
-        while self.alarms and self.alarms[0][0] != self.alarms[0][2].due:
-            heapq.heappop(self.alarms)
-        due = min(self.poll_at, self.end_at)
-        if self.alarms:
-            due = min(due, self.alarms[0][0])
-        return due
-
-    def watch(self, attempt: Attempt) -> None:
-        """Note when something is due for an attempt."""
-        attempt.due = min(attempt.deadline, attempt.slow_at)
-        if attempt.due < math.inf:
-            heapq.heappush(self.alarms, (attempt.due, id(attempt), attempt))
+        due = [attempt.due for attempt in self.running.values()]
+        return min(self.poll_at, self.end_at, *due)
 
     def step(self, event: Event) -> Actions:
         """Take in one event; returns what to do now, in order."""
         if isinstance(event, (ShellEnded, Exited, Broken)) and event.test not in self.running:
             return []  # it was abandoned
         self.now = event.at
+        self.actions = []
         respond = getattr(self, "on_" + type(event).__name__.lower())  # `on_exited` to Exited
-        actions = respond(event)
+        respond(event)
         # Open barriers above which all tests have ended.
         while self.waiting and not self.unfinished[self.floor]:
             self.floor += 1
             for test in self.waiting:
                 if test.barrier == self.floor:
                     self.line_up(test)
-        return actions + self.start_waiting()
+        self.start_waiting()
+        return self.actions
 
-    def on_begin(self, event: Begin) -> Actions:
-        actions = []
-        # Where no test wants a GPU, none is missed.
-        is_missed = any(test.gpus for test in self.waiting)
-        has_others = len(event.sick) < self.pool.size
-        if is_missed or has_others:
-            actions = self.quarantine(event.sick)
+    # Events.
+
+    def on_begin(self, event: Begin) -> None:
         if self.options.deadline:  # half of a short one is for the tests
             reserve = min(self.options.grace + STACKS_S + REPORT_S, self.options.deadline / 2)
             self.end_at = self.now + self.options.deadline - reserve
-        return actions + self.refuse_unrunnable()
+        if any(test.gpus for test in self.waiting):  # else no GPU is missed
+            self.quarantine(event.sick)
+        self.refuse_unrunnable()
 
-    def on_submit(self, event: Submit) -> Actions:
+    def on_submit(self, event: Submit) -> None:
         self.rank.update(zip(event.order, count()))
         self.waiting.update(dict.fromkeys(event.tests, 0))
         self.unfinished.update(test.barrier for test in event.tests)
@@ -4078,221 +4019,152 @@ class Schedule:
         for test in self.waiting:
             self.line_up(test)
         if self.stopped:
-            return self.stop()
-        return self.refuse_unrunnable()
+            self.stop()
+        self.refuse_unrunnable()
 
-    def refuse_unrunnable(self) -> Actions:
+    def on_shellended(self, event: ShellEnded) -> None:
+        attempt = self.running[event.test]
+        attempt.is_gone = event.is_gone
+        if attempt.ending is None or event.is_gone:
+            # What it has left, or its GPUs, are no reason for a timeout.
+            attempt.deadline = attempt.due = math.inf
+
+    def on_exited(self, event: Exited) -> None:
+        test = event.test
+        attempt = self.free(test)
+        result = judge(event, attempt, self.options, test in self.spared)
+        sick = [*self.accused(result), *event.sick]
+        if not sick:
+            result = as_known(result, self.options.known_failures.get(test.origin, ""))
+        elif not result.outcome.is_pass():
+            self.spared.add(test)
+            if result.outcome.is_excused():  # a skip on a broken GPU says nothing
+                result = result._replace(outcome=Outcome.FAILED)
+        self.quarantine(sick)
+        if self.is_machine_wide(result):
+            self.fail(f"{result.cause.text}, on every GPU")
+        if self.stopped or not self.can_run(test) or attempt.number >= self.tries_of(result):
+            self.conclude(result)
+            return
+        self.results.setdefault(test, []).append(result)
+        self.waiting[test] = 0
+        self.line_up(test)
+        self.actions.append(Retry(result))
+
+    def on_lost(self, event: Lost) -> None:
+        self.quarantine(event.sick)
+
+    def on_broken(self, event: Broken) -> None:
+        attempt = self.free(event.test)
+        self.conclude(attempt.result(Outcome.NOT_RUN, reason=event.reason))
+        self.fail(event.reason)
+
+    def on_interrupt(self, event: Interrupt) -> None:
+        """The first signal goes to the tests, a further one kills them."""
+        signum = event.signum
+        if self.interrupts:
+            signum = signal.SIGKILL
+        self.interrupts.append(event.signum)
+        self.end_running(signum)
+
+    def on_tick(self, _event: Tick) -> None:
+        if self.now >= self.end_at:
+            self.grace = min(self.grace, (self.options.deadline or 0) / 4)
+            self.end_at = math.inf
+            self.is_overdue = True
+            self.end_running(signal.SIGTERM, "--deadline ends the run")
+        for attempt in list(self.running.values()):
+            if attempt.due <= self.now:
+                self.alarm(attempt)
+
+    # What becomes of tests that have run.
+
+    def accused(self, result: Result) -> List[Sick]:
+        """The GPU that an attempt's log shows to be broken, if the attempt had no other.
+
+        If a test says so a second time, on another GPU, it is the test.
+        """
+        is_told = result.cause.blame is Blame.DEVICE and len(result.gpus) == 1
+        if not is_told or result.test in self.spared:
+            return []
+        reason = f"{result.cause.text} in {result.test.label}"
+        return [Sick(result.lease.devices[0], reason)]
+
+    def quarantine(self, sick: Sequence[Sick]) -> None:
+        """Put devices in quarantine, and conclude the tests that need more than are left."""
+        before = len(self.sick)
+        for each in sick:
+            device = each.device
+            if device.token and device.index not in self.pool.quarantined:
+                self.pool.quarantine(device)
+                self.sick.append(each)
+                self.actions.append(Quarantine(each))
+        if len(self.sick) == before:
+            return
+        if self.pool.size:
+            self.refuse_unrunnable()
+        else:
+            self.fail("no usable GPU is left")
+
+    def is_machine_wide(self, result: Result) -> bool:
+        """Whether one cause, the machine's, has now ended two tests in a row or more, and one on every GPU."""
+        if not result.gpus:
+            return False
+        alike = [each for each in self.struck if each.cause.text == result.cause.text]
+        self.struck = [*alike, result]
+        if result.cause.blame is not Blame.MACHINE:
+            self.struck.clear()
+            return False
+        on = frozenset().union(*(each.gpus for each in self.struck))
+        is_everywhere = len(on - self.pool.quarantined) == self.pool.size
+        return is_everywhere and len({each.test for each in self.struck}) > 1
+
+    def tries_of(self, result: Result) -> int:
+        """How many attempts a test may have that has ended so."""
+        tries = 1 + (result.test in self.spared)
+        text = f"{result.cause.text}\n{result.why()}"
+        if not result.outcome.can_be_retried():
+            return 0
+        if not re.search(self.options.retry_on, text):
+            return tries
+        if result.test.attributes.retries is not None:
+            return tries + result.test.attributes.retries
+        return tries + self.options.retries
+
+    def can_run(self, test: Test) -> bool:
+        return test.gpus != TOO_LARGE and self.pool.holds(test.gpus)
+
+    def refuse_unrunnable(self) -> None:
         """Conclude the tests that need more GPUs than there are, or are left."""
         refused = sorted(test for test in self.waiting if not self.can_run(test))
-        return self.conclude(
+        self.conclude(
             *(self.unrun(test, Outcome.UNRUNNABLE, self.lack(test)) for test in refused)
         )
 
     def lack(self, test: Test) -> str:
         """What a test needs that is not there."""
         if test.gpus == TOO_LARGE:
-            return (
-                f"needs {show_memory(test.attributes.mem)} of a GPU, more than the smallest has"
-            )
+            size = show_memory(test.attributes.mem)
+            return f"needs {size} of a GPU, more than the smallest has"
         return f"needs {test.gpus:g} GPUs, more than {self.pool.most()}"
 
     def unrun(self, test: Test, outcome: Outcome, reason: str = "") -> Result:
         """The end of a test that does not start any more: how its last attempt has ended, if it had one."""
-        ended = self.results.get(test)
-        if ended:
-            return ended[-1]
-        return Result(test, outcome, reason=reason)
+        ended = self.results.get(test) or [Result(test, outcome, reason=reason)]
+        return ended[-1]
 
-    def on_shellended(self, event: ShellEnded) -> Actions:
-        attempt = self.running[event.test]
-        attempt.is_gone = event.is_gone
-        if attempt.ending is None or event.is_gone:
-            # What it has left, or its GPUs, are no reason for a timeout.
-            attempt.deadline = attempt.slow_at = math.inf
-            self.watch(attempt)
-        return []
-
-    def on_exited(self, event: Exited) -> Actions:
-        test = event.test
-        attempt = self.free(test)
-        result = judge(event, attempt, self.options, self.spared[test])
-        sick = [*self.accuse(result), *event.sick]
-        if sick and not result.outcome.is_pass():
-            self.spared.setdefault(test, 1)
-        if attempt.number > self.spared[test] and not sick:
-            result = as_known(result, self.options.known_failures.get(test.origin, ""))
-        elif result.outcome.is_excused():  # a skip on a broken GPU says nothing
-            result = result._replace(outcome=Outcome.FAILED)
-        actions = self.quarantine(sick)
-        if self.is_machine_wide(result):
-            actions += self.fail(f"{result.cause.text}, on every GPU")
-        if (
-            not result.outcome.can_be_retried()
-            or self.stopped
-            or not self.can_run(test)
-            or attempt.number > self.retries_of(result) + self.spared[test]
-        ):
-            return actions + self.conclude(result)
-        self.results.setdefault(test, []).append(result)
-        self.waiting[test] = 0
-        self.line_up(test)
-        return [*actions, Retry(result)]
-
-    def retries_of(self, result: Result) -> int:
-        """How often a test that has ended so may be run again in all."""
-        if not re.search(self.options.retry_on, f"{result.cause.text}\n{result.why()}"):
-            return 0
-        if result.test.attributes.retries is not None:
-            return result.test.attributes.retries
-        return self.options.retries
-
-    def accuse(self, result: Result) -> Iterator[Sick]:
-        """The GPU that an attempt's log shows to be broken, if the attempt had no other.
-
-        If a test says so a second time, on another GPU, it is the test.
-        """
-        if (
-            result.cause.blame is Blame.DEVICE
-            and len(result.gpus) == 1
-            and result.test not in self.spared
-        ):
-            yield Sick(result.lease.devices[0], f"{result.cause.text} in {result.test.label}")
-
-    def quarantine(self, sick: Iterable[Sick]) -> Actions:
-        """Put devices in quarantine, and conclude the tests that need more than are left."""
-        actions: Actions = []
-        for each in sick:
-            device = each.device
-            if device.token and device.index not in self.pool.quarantined:
-                self.pool.quarantine(device)
-                self.sick.append(each)
-                actions.append(Quarantine(each))
-        if actions and self.pool.size:
-            actions += self.refuse_unrunnable()
-        elif actions:
-            actions += self.fail("no usable GPU is left")
-        return actions
-
-    def on_lost(self, event: Lost) -> Actions:
-        return self.quarantine(event.sick)
-
-    def is_machine_wide(self, result: Result) -> bool:
-        """Whether one cause, the machine's, has now ended two tests in a row or more, and one on every GPU."""
-        if not result.gpus:
-            return False
-        if self.struck and self.struck[0].cause.text != result.cause.text:
-            self.struck.clear()
-        if result.cause.blame is not Blame.MACHINE:
-            return False
-        self.struck.append(result)
-        on = frozenset().union(*(struck.gpus for struck in self.struck))
-        return (
-            len({struck.test for struck in self.struck}) > 1
-            and len(on - self.pool.quarantined) == self.pool.size
-        )
-
-    def can_run(self, test: Test) -> bool:
-        return test.gpus != TOO_LARGE and self.pool.holds(test.gpus)
-
-    def on_broken(self, event: Broken) -> Actions:
-        result = self.free(event.test).result(Outcome.NOT_RUN, reason=event.reason)
-        return self.conclude(result) + self.fail(event.reason)
-
-    def fail(self, why: str) -> Actions:
-        """The machine cannot go on: end what runs, start nothing more."""
-        self.failure = self.failure or why
-        return self.end_running(signal.SIGTERM)
-
-    def on_interrupt(self, event: Interrupt) -> Actions:
-        """The first signal goes to the tests, a further one kills them."""
-        self.interrupts.append(event.signum)
-        signum = signal.SIGKILL if len(self.interrupts) > 1 else event.signum
-        return self.end_running(signum)
-
-    def on_tick(self, _event: Tick) -> Actions:
-        if self.now >= self.end_at:
-            self.grace = min(self.grace, (self.options.deadline or 0) / 4)
-            self.end_at = math.inf
-            self.is_overdue = True
-            return self.end_running(signal.SIGTERM, "--deadline ends the run")
-        actions = []
-        while self.deadline() <= self.now and self.alarms and self.alarms[0][0] <= self.now:
-            actions += self.on_alarm(heapq.heappop(self.alarms)[2])
-        return actions
-
-    def on_alarm(self, attempt: Attempt) -> Actions:
-        """An attempt has to be announced, or has had its time."""
-        test = attempt.test
-        if attempt.deadline > self.now:
-            attempt.slow_at = self.now + (self.options.slow or math.inf)
-            self.watch(attempt)
-            return [Announce(test, self.now - attempt.began)]
-        if attempt.sent == signal.SIGKILL:
-            return self.abandon(attempt)
-        signum = signal.SIGKILL
-        why = ""
-        if attempt.ending is None:
-            signum = signal.SIGTERM
-            why = f"did not end in {test.timeout:g}s"
-        elif attempt.ending is Outcome.TIMEOUT:
-            why = f"did not end by SIGTERM in {self.grace:g}s"
-        return [self.end(attempt, Outcome.TIMEOUT, signum, why)]
-
-    def abandon(self, attempt: Attempt) -> Actions:
-        """Go on without the GPUs of a test that cannot be killed."""
-        self.free(attempt.test)
-        result = attempt.result(
-            attempt.ending or Outcome.TIMEOUT,
-            seconds=self.now - attempt.began,
-            status=-signal.SIGKILL,
-            reason="cannot be killed",
-            junit_fault="left open",
-            cause=Cause("cannot be killed"),
-        )
-        sick = [
-            Sick(device, f"{attempt.test.label} cannot be killed")
-            for device in attempt.lease.devices
-        ]
-        return [Abandon(attempt), *self.quarantine(sick), *self.conclude(result)]
-
-    def end_running(self, signum: int, stacks: str = "") -> Actions:
-        """Start nothing more, and end what runs."""
-        return self.stop() + [
-            self.end(attempt, Outcome.INTERRUPTED, signum, stacks)
-            for attempt in self.running.values()
-            if not attempt.is_gone
-        ]
-
-    def end(self, attempt: Attempt, outcome: Outcome, signum: int, stacks: str = "") -> Action:
-        """One signal to one test, whose first outcome counts; SIGKILL follows after the grace period."""
-        attempt.ending = attempt.ending or outcome
-        attempt.sent = signum
-        attempt.deadline = self.now + STUCK_S
-        if signum != signal.SIGKILL:
-            attempt.deadline = self.now + self.grace + STACKS_S * bool(stacks)
-        attempt.slow_at = math.inf
-        self.watch(attempt)
-        return Kill(attempt, signum, stacks)
-
-    def stop(self) -> Actions:
-        """Start nothing more: what waits is not run, or has failed if it waits for a retry."""
-        self.stopped = True
-        return self.conclude(
-            *(self.unrun(test, Outcome.NOT_RUN) for test in sorted(self.waiting))
-        )
-
-    def conclude(self, *ends: Result) -> Actions:
+    def conclude(self, *ends: Result) -> None:
         """Give outcomes to tests, and to those that now wait in vain; with --fail-fast a failure stops the run."""
         results = list(ends)
-        actions: Actions = []
         for ended in ends:
             self.waiting.pop(ended.test, None)
         for ended in results:  # it grows
             test = ended.test
-            is_news = ended not in self.results.setdefault(test, [])
+            known = self.results.setdefault(test, [])
+            is_news = ended not in known
             if is_news:
-                self.results[test].append(ended)
-            actions.append(Conclude(ended, is_news))
+                known.append(ended)
+            self.actions.append(Conclude(ended, is_news))
             self.unfinished[test.barrier] -= 1
             for follower in self.followers.get(test, ()):
                 if follower not in self.waiting or ended.outcome.is_unfinished():
@@ -4302,22 +4174,85 @@ class Schedule:
                     self.line_up(follower)
                 else:
                     del self.waiting[follower]
-                    outcome, why = Outcome.BLOCKED, "did not pass"
-                    if ended.outcome is Outcome.SKIPPED:
-                        outcome, why = Outcome.SKIPPED, "was skipped"
-                    reason = f"waits for {test.label}, which {why}"
-                    results.append(Result(follower, outcome, reason=reason))
+                    results.append(in_vain(follower, ended))
         if self.options.fail_fast and any(self.options.fails(ended.outcome) for ended in ends):
-            actions += self.stop()
-        return actions
+            self.stop()
+
+    # How running tests are ended.
+
+    def fail(self, why: str) -> None:
+        """The machine cannot go on: end what runs, start nothing more."""
+        self.failure = self.failure or why
+        self.end_running(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """Start nothing more: what waits is not run, or has failed if it waits for a retry."""
+        self.stopped = True
+        self.conclude(*(self.unrun(test, Outcome.NOT_RUN) for test in sorted(self.waiting)))
+
+    def end_running(self, signum: int, stacks: str = "") -> None:
+        """Start nothing more, and end what runs."""
+        self.stop()
+        for attempt in self.running.values():
+            if not attempt.is_gone:
+                self.end(attempt, Outcome.INTERRUPTED, signum, stacks)
+
+    def end(self, attempt: Attempt, outcome: Outcome, signum: int, stacks: str) -> None:
+        """One signal to one test, whose first outcome counts; SIGKILL follows after the grace period."""
+        attempt.ending = attempt.ending or outcome
+        attempt.sent = signum
+        attempt.deadline = self.now + STUCK_S
+        if signum != signal.SIGKILL:
+            attempt.deadline = self.now + self.grace + STACKS_S * bool(stacks)
+        attempt.due = attempt.deadline
+        self.actions.append(Kill(attempt, signum, stacks))
+
+    def watch(self, attempt: Attempt) -> None:
+        """Note when something is due for an attempt that nobody ends."""
+        slow_at = self.now + (self.options.slow or math.inf)
+        attempt.due = min(attempt.deadline, slow_at)
+
+    def alarm(self, attempt: Attempt) -> None:
+        """An attempt has to be announced, or has had its time."""
+        test = attempt.test
+        if attempt.deadline > self.now:
+            self.watch(attempt)
+            self.actions.append(Announce(test, self.now - attempt.began))
+        elif attempt.sent == signal.SIGKILL:
+            self.abandon(attempt)
+        elif attempt.ending is None:
+            why = f"did not end in {test.timeout:g}s"
+            self.end(attempt, Outcome.TIMEOUT, signal.SIGTERM, why)
+        else:
+            why = f"did not end by SIGTERM in {self.grace:g}s"
+            why *= attempt.ending is Outcome.TIMEOUT
+            self.end(attempt, Outcome.TIMEOUT, signal.SIGKILL, why)
+
+    def abandon(self, attempt: Attempt) -> None:
+        """Go on without the GPUs of a test that cannot be killed."""
+        why = "cannot be killed"
+        self.free(attempt.test)
+        self.actions.append(Abandon(attempt))
+        reason = f"{attempt.test.label} {why}"
+        self.quarantine([Sick(device, reason) for device in attempt.lease.devices])
+        result = attempt.result(
+            attempt.ending or Outcome.TIMEOUT,
+            seconds=self.now - attempt.began,
+            status=-signal.SIGKILL,
+            reason=why,
+            junit_fault="left open",
+            cause=Cause(why),
+        )
+        self.conclude(result)
 
     def free(self, test: Test) -> Attempt:
         """Take back what a running test holds."""
         attempt = self.running.pop(test)
-        attempt.due = -math.inf  # so that its alarms are old ones
         self.pool.give(attempt.lease)
         self.locked.difference_update(test.attributes.lock)
         return attempt
+
+    # How tests start.
 
     def line_up(self, test: Test) -> None:
         """Put a test into its line, if nothing but room keeps it from starting."""
@@ -4325,28 +4260,24 @@ class Schedule:
             line = self.lines.setdefault((test.gpus, test.attributes.lock), [])
             heapq.heappush(line, (self.rank[test], test))
 
-    def start_waiting(self) -> Actions:
+    def start_waiting(self) -> None:
         """Start every test that may start now, the first in starting order first."""
-        actions = []
         self.pool.was_locked_out = False
-        first = [(line[0][0], need) for need, line in self.lines.items() if line]
+        first = [(line[0], line) for line in self.lines.values() if line]
         heapq.heapify(first)
         while first:
-            need = heapq.heappop(first)[1]
-            line = self.lines[need]
-            test = line[0][1]
-            if not self.pool.has_room(need[0]) or not self.locked.isdisjoint(need[1]):
-                continue
-            if test in self.waiting:
-                actions += self.start(test)
+            (_, test), line = heapq.heappop(first)
+            if test in self.waiting and self.locked.isdisjoint(test.attributes.lock):
+                self.start(test)
             if test not in self.waiting:  # it has started, or been concluded
                 heapq.heappop(line)
                 if line:
-                    heapq.heappush(first, (line[0][0], need))
-        self.poll_at = self.now + LOCK_POLL_S if self.pool.was_locked_out else math.inf
-        return actions
+                    heapq.heappush(first, (line[0], line))
+        self.poll_at = math.inf
+        if self.pool.was_locked_out:
+            self.poll_at = self.now + LOCK_POLL_S
 
-    def start(self, test: Test) -> Actions:
+    def start(self, test: Test) -> None:
         """Start a test, if there is room for it: a retry on other GPUs than before, if it can."""
         before = self.results.get(test, [])
         lease = None
@@ -4354,14 +4285,21 @@ class Schedule:
             lease = self.pool.take(test.gpus, before[-1].gpus)
         lease = lease or self.pool.take(test.gpus)
         if lease is None:
-            return []
+            return
         del self.waiting[test]
         self.locked.update(test.attributes.lock)
         attempt = self.running[test] = Attempt(test, lease, len(before) + 1, self.now)
         attempt.deadline = self.now + (test.timeout or math.inf)
-        attempt.slow_at = self.now + (self.options.slow or math.inf)
         self.watch(attempt)
-        return [Launch(attempt)]
+        self.actions.append(Launch(attempt))
+
+
+def in_vain(test: Test, leader: Result) -> Result:
+    """The end of a test that waits for one which has ended without a pass."""
+    outcome, why = Outcome.BLOCKED, "did not pass"
+    if leader.outcome is Outcome.SKIPPED:
+        outcome, why = Outcome.SKIPPED, "was skipped"
+    return Result(test, outcome, reason=f"waits for {leader.test.label}, which {why}")
 
 
 class Outlook:
@@ -4539,14 +4477,9 @@ def clear_name(path: str) -> None:
 
 def fresh_file(path: str, access: int = os.O_WRONLY) -> int:
     """A descriptor of a new file, in place of one that had its name. What a link pointed to stays. Raises OSError."""
-    flags = access | os.O_CREAT | os.O_EXCL | os.O_APPEND
-    try:
-        return os.open(path, flags, 0o666)
-    except FileExistsError:
-        clear_name(path)
-    except FileNotFoundError:  # a test has taken its folder away
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    return os.open(path, flags, 0o666)
+    clear_name(path)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # a test may have taken it away
+    return os.open(path, access | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
 
 
 def file_signature(path: str) -> str:
@@ -4599,11 +4532,9 @@ def process_info(pid: int) -> ProcessInfo | None:
 
 
 def process_table() -> Dict[int, ProcessInfo]:
-    """The live processes of the machine by pid; none where there is no /proc."""
-    if not os.path.isdir("/proc"):
-        return {}
-    pids = map(int, filter(str.isdigit, os.listdir("/proc")))
-    found = map(process_info, pids)
+    """The live processes of the machine by pid."""
+    pids = filter(str.isdigit, os.listdir("/proc"))
+    found = map(process_info, map(int, pids))
     return {info.pid: info for info in found if info}
 
 
@@ -4664,7 +4595,7 @@ main() {
       variables=()  # those of others cannot be read: nothing may stay here from the process before
       mapfile -d '' -t variables <"$folder/environ"
       for variable in "${variables[@]}"; do
-        [[ $variable == RUN_TESTS_@(RUN|OUTER)=*"$run"* ]] && ours[$pid]=1
+        [[ $variable == RUN_TESTS_@(RUN|PLACES)=*"$run"* ]] && ours[$pid]=1
       done
     done
     found=1
@@ -4699,11 +4630,12 @@ class Reaper:
     ONLY_MINE = 0x20000000  # __WNOTHREAD of waitpid: not the children of other threads
     guard: subprocess.Popen[bytes] | None = None
     own: FrozenSet[int] = frozenset()  # children that the run must not end
-    shared: FrozenSet[int] = frozenset()  # what shell state has left, for all tests
     count = 0  # of attempts
     run = b"RUN_TESTS_RUN"  # its name, once it has one
 
     def __init__(self) -> None:
+        if not os.path.isdir("/proc/self"):
+            raise MachineError("there is no /proc, which shows what tests leave behind; mount it")
         self.scratch = Scratch()
         self.mark = run_mark()  # that of the run; 0 where there are no marks
         self.path = f"/proc/self/task/{os.getpid()}/children"
@@ -4712,10 +4644,6 @@ class Reaper:
         self.sees_orphans = adopts and os.path.isfile(self.path)
         self.own = self.orphans()  # children from before the runner was exec'ed
         self.has_inherited = bool(self.own)
-        if not os.path.isdir("/proc/self"):
-            warn(
-                "there is no /proc: processes that leave the process group of their test are not found"
-            )
 
     def post_guard(self, bash: str, run: str, kept: Collection[int]) -> None:
         """Start the guard, or another one for one that has been killed. Raises OSError.
@@ -4763,11 +4691,7 @@ class Reaper:
         if not self.sees_orphans:
             return frozenset()
         with open(self.path, "rb", buffering=0) as file:
-            return frozenset(map(int, file.read().split())) - self.own - self.shared
-
-    def share(self) -> None:
-        """The orphans of now are of no test: those of shell state serve all tests, until the run ends."""
-        self.shared |= self.orphans()
+            return frozenset(map(int, file.read().split())) - self.own
 
     def collect(self) -> None:
         """Let ended orphans go. Main thread only."""
@@ -4781,32 +4705,28 @@ class Reaper:
 
     def members(self, process: Process) -> List[ProcessInfo]:
         """The live processes of an attempt: its group, its session, its orphans, and what has come from them."""
+        me = os.getpid()
         table = process_table()
-        orphans = self.orphans()
-        for info in filter(None, map(process_info, orphans - table.keys())):
-            table[info.pid] = info  # it came, and its parent went, while we looked
         mine = [
             info.pid
             for info in table.values()
             if process.pid in (info.group, info.session)
-            or ((info.pid in orphans or not self.sees_orphans) and process.has_marked(info.pid))
+            or ((info.parent == me or not self.sees_orphans) and process.has_marked(info.pid))
         ]
         return with_descendants(table, mine)
 
-    def left(self) -> FrozenSet[int]:
+    def left(self) -> List[int]:
         """The orphans that come from the run: what ran before it may have left some, too, and keeps them."""
-        orphans = self.orphans()
-        if self.mark and self.has_inherited:
-            orphans = frozenset(filter(self.has_started, orphans))
-        return orphans
-
-    def has_started(self, pid: int) -> bool:
-        """Whether a process comes from the run, by its limit, or else by its environment (in a runner inside)."""
-        return limit_of(pid) >> 20 == self.mark >> 20 or self.run in read_proc(f"{pid}/environ")
+        return [
+            pid
+            for pid in self.orphans()
+            if not self.has_inherited
+            or limit_of(pid) >> 20 == self.mark >> 20
+            or self.run in read_proc(f"{pid}/environ")
+        ]
 
     def close(self) -> List[ProcessInfo]:
         """When all tests have ended, kill what they have left, and the guard; returns what was left."""
-        self.shared = frozenset()
         left = set()
         give_up = time.monotonic() + KILLED_S
         while self.left() and time.monotonic() < give_up:
@@ -4835,7 +4755,7 @@ def run_mark() -> int:
     mark = (1 << 62) + (number << 20)
     try:
         resource.setrlimit(resource.RLIMIT_RTTIME, (mark, resource.RLIM_INFINITY))
-    except (AttributeError, OSError, ValueError):  # AttributeError: no Linux
+    except (OSError, ValueError):  # the machine has set a limit of its own, or knows none
         return 0
     return mark
 
@@ -4872,9 +4792,8 @@ class Process:
     def __init__(self, reaper: Reaper, run: str = "", slot: int = 0) -> None:
         self.reaper = reaper
         self.mark = reaper.next_mark()
-        # Environment that no other attempt has, and what a runner in it adds to that of its tests.
-        self.variables = {f"RUN_TESTS_RUN={run}".encode(), f"RUN_TESTS_SLOT={slot}".encode()}
-        self.inner = f" {run}/{slot} ".encode()
+        # In the environment of its processes, and of those of a runner in it (RUN_TESTS_PLACES).
+        self.place = f" {run}/{slot} "
         self.lock = threading.Lock()
 
     def spawn(self, job: Job, output: int) -> None:
@@ -4905,8 +4824,7 @@ class Process:
         """Whether a process comes from this attempt, by its limit, or else by its environment."""
         if self.mark and limit_of(pid) == self.mark:
             return True
-        said = read_proc(f"{pid}/environ")
-        return self.inner in said or self.variables.issubset(said.split(b"\0"))
+        return self.place.encode() in read_proc(f"{pid}/environ")
 
     def signal(self, signum: int, stacks: str = "") -> None:
         """Send a signal to the group, if there is one still; before it, the stacks of its Pythons go into the log."""
@@ -4932,12 +4850,10 @@ class Process:
         self.log(why)
         for info in self.reaper.members(self):
             with suppress(OSError):  # it has ended, or we may not see it
-                if "python" not in os.path.basename(os.readlink(f"/proc/{info.pid}/exe")):
+                program = os.readlink(f"/proc/{info.pid}/exe")
+                if "python" not in os.path.basename(program):
                     continue
-                if signum != signal.SIGKILL and catches(info.pid, signum):
-                    continue
-                if not catches(info.pid, signal.SIGABRT):
-                    self.log(f"there is no faulthandler in {info}")
+                if not catches(info.pid, signal.SIGABRT) or catches(info.pid, signum):
                     continue
                 self.log(f"the stacks of {info}")
                 resource.prlimit(info.pid, resource.RLIMIT_CORE, (0, 0))
@@ -4956,37 +4872,28 @@ class Process:
 
         What it has left may run on.
         """
-        if hasattr(os, "waitid"):
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        else:
-            self.popen.wait()  # macOS before Python 3.13
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     def sweep(self) -> List[ProcessInfo]:
         """End what the shell has left, after its grace period if it has one; returns what nobody had told to end."""
         if self.sent == signal.SIGINT:  # which the shell's background jobs ignore
             self.signal(signal.SIGTERM)
         linger = time.monotonic() + LINGER_S
-        told: Set[int] = set()
-        members = functools.partial(self.reaper.members, self)
-        left = members()
-        if not (left or self.mark):  # what is just being executed shows no environment
-            time.sleep(SWEEP_POLL_S)
-            left = members()
+        told: List[ProcessInfo] = []
+        left = self.reaper.members(self)
         while left and self.sent != signal.SIGKILL and (self.sent or time.monotonic() < linger):
             if self.sent:  # those that have left the group have not heard of it
-                send(
-                    signal.SIGTERM,
-                    (info for info in left if info.group != self.pid and info.pid not in told),
-                )
-                told.update(info.pid for info in left)
+                deaf = [info for info in left if info.group != self.pid and info not in told]
+                send(signal.SIGTERM, deaf)
+                told += deaf
             time.sleep(SWEEP_POLL_S)
-            left = members()
-        leaked = [] if self.sent else left
+            left = self.reaper.members(self)
+        leaked = left * (not self.sent)
         give_up = time.monotonic() + KILLED_S
         while left and time.monotonic() < give_up:
             send(signal.SIGKILL, left)
             time.sleep(SWEEP_POLL_S)
-            left = members()
+            left = self.reaper.members(self)
         if left:
             self.stuck = f"{left[0]} cannot be killed"
         self.signal(signal.SIGKILL)  # what /proc does not show
@@ -5058,23 +4965,16 @@ def free_port(slot: int, slots: int) -> int:
     return first
 
 
-def test_environment(outer: Mapping[bytes, bytes], run: str) -> Dict[bytes, bytes]:
-    """What all tests of a run have in their environment besides `outer`, whatever that says."""
-    environment = {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
-    if b"RUN_TESTS_RUN" in outer:  # a runner in a runner: the outer one's mark must not be lost
-        place = outer[b"RUN_TESTS_RUN"] + b"/" + outer.get(b"RUN_TESTS_SLOT", b"")
-        places = outer.get(b"RUN_TESTS_OUTER", b" ")
-        environment[b"RUN_TESTS_OUTER"] = places + place + b" "
-    return environment
+def test_environment(run: str) -> Dict[bytes, bytes]:
+    """What all tests of a run have in their environment, whatever they had there before."""
+    return {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
 
 
 def test_defaults(slots: int) -> Environ:
     """Variables that tests get unless they are set."""
     defaults = {"PYTHONFAULTHANDLER": "1"}
     if slots > 1:
-        cores = os.cpu_count() or 1
-        if hasattr(os, "sched_getaffinity"):
-            cores = len(os.sched_getaffinity(0))  # those that this process may use
+        cores = len(os.sched_getaffinity(0))  # those that this process may use
         defaults["OMP_NUM_THREADS"] = str(max(1, cores // slots))
     return defaults
 
@@ -5127,7 +5027,7 @@ class Host:
         with suppress(RuntimeError):  # of threading; then nothing is measured
             self.workers.submit(self.health.watch)
         self.has_line_0 = has_line_0(self.bash)
-        self.environment = test_environment(os.environb, run)
+        self.environment = test_environment(run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
         self.defaults = test_defaults(slots)
 
@@ -5141,9 +5041,7 @@ class Host:
     def memory(self) -> int:
         """MiB of the smallest GPU; 0 where no tool says it of each."""
         if self.least is None:
-            self.least = self.health.least or in_time(
-                lambda: nvml_least(self.machine.devices), 0
-            )
+            self.least = self.health.least or nvml_least(self.machine.devices)
         return self.least
 
     def allow(self, slots: int) -> None:
@@ -5192,8 +5090,7 @@ class Host:
         kills = self.oom_kills
         before = test.junit and file_signature(test.junit)
         output = fresh_file(log)
-        if test.preface:
-            os.write(output, test.preface)
+        os.write(output, test.preface)
         process.spawn(self.job(attempt, log), output)
         process.wait()
         ended = time.monotonic()
@@ -5223,12 +5120,12 @@ class Host:
             fault,
             failures,
             cause,
-            leaked=tuple(map(str, leaked)),
-            sick=sick,
-            ended=ended,
-            memory=now - asked,
-            peak=process.peak,
-            skipped_all=skipped_all,
+            tuple(map(str, leaked)),
+            sick,
+            ended,
+            now - asked,
+            process.peak,
+            skipped_all,
         )
 
     def job(self, attempt: Attempt, log: str) -> Job:
@@ -5240,6 +5137,7 @@ class Host:
             "RUN_TESTS_LABEL": test.label,
             "RUN_TESTS_SLOT": str(slot),
             "RUN_TESTS_ATTEMPT": str(attempt.number),
+            "RUN_TESTS_PLACES": os.environ.get("RUN_TESTS_PLACES", "") + attempt.process.place,
         }
         exported = test.shell.environment
         environment = directory = None
@@ -5464,10 +5362,7 @@ def check_room(path: str) -> None:
         status = os.statvfs(os.path.dirname(path) or ".")
     except FileNotFoundError:
         return
-    free = status.f_bfree
-    if os.geteuid():
-        free = status.f_bavail
-    if status.f_blocks and not free:
+    if status.f_blocks and not status.f_bfree:
         raise OSError(errno.ENOSPC, "No space left on device", path)
 
 
@@ -7749,7 +7644,6 @@ def run_lists(
         tests, said = parse_lists(options, reaper.scratch)
         for hint in said:
             tell(hint)
-        reaper.share()  # daemons of shell state
         if not tests:
             warn(f"no tests in {', '.join(options.lists)}")
             return EXIT_NOTHING

@@ -884,7 +884,7 @@ class Cluster(Host):
     ) -> None:
         self.run = run
         self.kept = [*kept]
-        self.environment = run_tests.test_environment(os.environb, run)
+        self.environment = run_tests.test_environment(run)
         os.environb.update(self.environment)  # for a script's shell, which runs here
         share = math.ceil(slots / len(self.nodes))
         for node in self.nodes:

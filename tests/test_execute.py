@@ -42,7 +42,7 @@ class ProcessCase(RunnerCase):
     def job(self, script: str, log: str = "test.log", **changes: Any) -> Job:
         """A job in this test's folder, whose environment names it by its log."""
         environment = {**os.environb, b"HERE": os.fsencode(self.folder), b"JOB": log.encode(),
-                       b"RUN_TESTS_RUN": log.encode(), b"RUN_TESTS_SLOT": b"3"}
+                       b"RUN_TESTS_PLACES": f" {log}/3 ".encode()}
         job = Job(shutil.which("bash") or "", [b"-c", script.encode() + b"\n\n", b"tests.txt"], environment,
                   os.path.join(self.folder, log))
         return job._replace(**changes)
@@ -130,9 +130,8 @@ class AttemptTest(ProcessCase):
     def test_without_marks_the_environment_tells_whose_it_is(self) -> None:
         self.reaper.mark = 0
         processes = [self.process(f"setsid sleep {number} & exit", log=number) for number in ("1000", "1001")]
-        outer = run_tests.test_environment({b"RUN_TESTS_RUN": b"1002", b"RUN_TESTS_SLOT": b"3"}, "inner")
-        inner = " ".join(f"'{name.decode()}={value.decode()}'" for name, value in outer.items())
-        processes.append(self.process(f"env {inner} setsid sleep 1002 & exit", log="1002"))
+        inner = "env RUN_TESTS_PLACES=' 1002/3  inner/0 '"
+        processes.append(self.process(f"{inner} setsid sleep 1002 & exit", log="1002"))
         self.assertEqual(list(self.threads.map(self.end, processes)), [(0, ["sleep"])] * 3)
 
     @mock.patch.object(run_tests, "LINGER_S", 0.1)
@@ -315,11 +314,9 @@ class ReaperTest(ProcessCase):
         self.assertEqual(self.close(), [pid])
         self.assertNotIn(pid, run_tests.process_table())
 
-    def test_what_is_shared_is_of_no_attempt_and_ends_with_the_run(self) -> None:
+    def test_what_is_of_no_attempt_outlives_them_and_ends_with_the_run(self) -> None:
         pid = self.orphan()
-        self.reaper.share()
-        self.assertFalse(self.reaper.has_orphans())
-        self.assertEqual(self.end(self.process("exit 3")), (3, []))
+        self.assertEqual(self.end(self.process("exit 3", log="other.log")), (3, []))
         self.assertIn(pid, run_tests.process_table())
         self.close()
         self.assertNotIn(pid, run_tests.process_table())
