@@ -430,8 +430,8 @@ class Test(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A hash of key and label: labels are unique in a list, keys are not."""
-        return key_of([self.key, self.origin])
+        """A hash of key and label, the same for all lines with the same command (`label`, `label #2`)."""
+        return name_of(self.key, self.origin)
 
     @property
     def need(self) -> int | float | str:
@@ -592,6 +592,11 @@ def hash_function() -> Callable[[bytes], Any]:
         with suppress(ImportError):
             return importlib.import_module(name).sha256
     raise MachineError("this Python has no SHA-256; name another interpreter")
+
+
+def name_of(key: str, origin: str) -> str:
+    """What a run's start in journals calls a test, by its key and its label without the number of its run."""
+    return key_of([key, re.sub(r" #\d+$", "", origin)])
 
 
 def key_of(words: Iterable[str]) -> str:
@@ -2829,24 +2834,21 @@ Ties = Dict[Test, List[Test]]
 class History:
     """What journals say: how long each test takes when it passes, and which tests of these lists still owe a pass."""
 
+    is_here = False  # the runs that are known are of this directory
+
     def __init__(self, lists: Sequence[str] = (), flaky: str = "pass") -> None:
         # Outcomes after which a test owes nothing; pytest's --lf has skips and xfails among them, too.
-        self.counts = {Outcome.PASSED, Outcome.SKIPPED, Outcome.KNOWN}
+        self.settles = {Outcome.PASSED, Outcome.SKIPPED, Outcome.KNOWN}
         if flaky == "pass":
-            self.counts.add(Outcome.FLAKY)
+            self.settles.add(Outcome.FLAKY)
         self.lists = frozenset(map(os.path.normpath, lists))
-        # The runs of these lists from this directory, which tell more than others.
-        self.here: Set[str] = set()
         # By shard (`2/4`; empty: there was none), names of the tests that its runs selected.
         self.shards: Dict[str, Set[str]] = collections.defaultdict(set)
-        # Names of the tests that were in their lists, selected or not.
-        self.seen: Set[str] = set()
-        # By name of a test, the last run that selected it, and how often it did not pass there; with --repeat it runs
-        # often.
+        # By name, how many tests had it in their lists, selected or not.
+        self.seen: Dict[str, int] = {}
+        # By name, the last run that selected such tests, and how many of them did not pass there.
         self.last: Dict[str, str] = {}
-        self.owed: Dict[str, int] = collections.Counter()
-        # By key and label, whether a test with that label, or one with a number behind it, owes a pass.
-        self.owing: Dict[Tuple[str, str], bool] = {}
+        self.owed: Dict[str, int] = {}
         # By key, and by key and label: when it passed, and how many seconds it took.
         self.passes: Dict[Any, List[Tuple[float, float]]] = collections.defaultdict(list)
 
@@ -2867,45 +2869,36 @@ class History:
                 passed = record["time"] + 0.0, record["seconds"] + 0.0
                 if not 0 <= passed[1] <= LONGEST_S:
                     raise ValueError("not a duration")
-                for known_as in (key, (key, label)):
-                    self.passes[known_as].append(passed)
-            name = key_of([key, record.get("origin", label)])
-            if self.last.get(name) == run and outcome in self.counts:
+                self.passes[key].append(passed)
+                self.passes[key, label].append(passed)
+            name = name_of(key, record.get("origin", label))
+            if self.last.get(name) == run and outcome in self.settles:
                 self.owed[name] -= 1
 
     def add_run(self, record: Mapping[str, Any]) -> None:
-        """Take in the start of a run, if it is one of these lists."""
-        if self.lists.isdisjoint(map(os.path.normpath, record["lists"])):
-            return
-        selected = record["selected"]
-        self.shards[record["shard"] or ""].update(selected)
-        run = record["run"]
+        """Take in the start of a run, if it is one of these lists. Runs from this directory count before others."""
         is_here = record.get("directory") == os.getcwd()
-        if is_here and not self.here:
-            self.seen.clear()  # those of another directory with a list of this name
-        if is_here:
-            self.here.add(run)
-        if is_here or not self.here:
-            self.seen.update(selected, record["left_out"])
-        for name, times in collections.Counter(selected).items():
-            if is_here or self.last.get(name) not in self.here:
-                self.last[name] = run
-                self.owed[name] = times
+        is_ours = not self.lists.isdisjoint(map(os.path.normpath, record["lists"]))
+        if not is_ours or is_here < self.is_here:
+            return
+        selected = collections.Counter(record["selected"])
+        in_list = selected + collections.Counter(record["left_out"])
+        if is_here > self.is_here:
+            self.is_here = True
+            for known in (self.shards, self.seen, self.last, self.owed):
+                known.clear()
+        self.shards[record["shard"] or ""].update(selected)
+        self.seen.update(in_list)
+        self.owed.update(selected)
+        self.last.update(dict.fromkeys(selected, record["run"]))
 
-    def owes(self, test: Test) -> bool:
+    def owes(self, test: Test, copies: int) -> bool:
         """Whether a test has not passed in its last run, or was in none: new ones owe too.
 
-        Which of several tests with the same command it was then, nobody knows; it owes if any of them does.
+        Which of several tests with the same command it was then, nobody knows; it owes if any of them does, or if
+        there are more `copies` now.
         """
-        label = re.sub(r" #\d+$", "", test.origin)
-        alike = test.key, label
-        if alike not in self.owing:
-            names = [key_of(alike)]
-            while names[-1] in self.seen:
-                names.append(key_of([test.key, f"{label} #{len(names) + 1}"]))
-            self.owing[alike] = any(self.owed[name] > 0 for name in names)
-        is_new = test.name not in self.seen
-        return is_new or self.owing[alike] or self.owed[test.name] > 0
+        return self.owed.get(test.name, 0) > 0 or self.seen.get(test.name, 0) < copies
 
     def duration(self, test: Test) -> float | None:
         """Seconds: the median of the last passes, else what the list says, else None."""
@@ -3103,12 +3096,12 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
             group = sorted(reach([test], ties))
             groups.append((-sum(weights[test] for test in group), group))
             placed.update(group)
-    shards = [(0.0, number) for number in range(1, total + 1)]
+    loads = [0.0] * total
     numbers = {}
     for lightness, group in sorted(groups):
-        weight, number = shards[0]
-        heapq.heapreplace(shards, (weight - lightness, number))
-        numbers.update(dict.fromkeys(group, number))
+        lightest = loads.index(min(loads))
+        loads[lightest] -= lightness
+        numbers.update(dict.fromkeys(group, lightest + 1))
     return numbers
 
 
@@ -3134,20 +3127,26 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         )
     elif options.shard:
         number, total = options.shard
-        numbers = {}
-        for put_off in (False, True):
-            part = [test for test in chosen if (test in deferred) == put_off]
-            numbers.update(shard_of(part, total, estimates.seconds))
-        plan = key_of(f"{test.key} {numbers[test]}" for test in chosen)[:6]
-        keep(f"--shard {options.shard} (plan {plan})", lambda test: numbers[test] == number)
+        to_run = [test for test in chosen if test not in deferred]
+        numbers = shard_of(to_run, total, estimates.seconds)
+        plan = key_of(f"{test.key} {numbers.get(test)}" for test in chosen)[:6]
+        # The first shard names what is deferred.
+        keep(
+            f"--shard {options.shard} (plan {plan})",
+            lambda test: numbers.get(test, 1) == number,
+        )
     if options.rerun_failed:
-        keep("--rerun-failed", lambda test: test in deferred or history.owes(test))
+        copies = collections.Counter(test.name for test in tests if test.label == test.origin)
+        keep(
+            "--rerun-failed",
+            lambda test: test in deferred or history.owes(test, copies[test.name]),
+        )
     return Selection(
         chosen,
         {test: deferred[test] for test in chosen if test in deferred},
         left_out,
         estimates,
-        frozenset(test for test in chosen if history.owed[test.name] > 0),
+        frozenset(test for test in chosen if history.owed.get(test.name, 0) > 0),
     )
 
 
@@ -3794,14 +3793,6 @@ class Submit(NamedTuple):
     order: Tests
 
 
-class ShellEnded(NamedTuple):
-    """The shell of a test has ended; processes that it has left are being ended, or are gone."""
-
-    at: float
-    test: Test
-    is_gone: bool = False  # its GPUs alone are looked at
-
-
 class Exited(NamedTuple):
     """All processes of an attempt have ended. `status` as in subprocess; the rest is what they have left to find."""
 
@@ -3813,7 +3804,7 @@ class Exited(NamedTuple):
     cause: Cause = NO_CAUSE
     leaked: Words = ()
     sick: Sequence[Sick] = ()
-    ended: float | None = None  # when its shell has ended, if that was before
+    ended: float | None = None  # when its shell has, if what it left took longer
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
     peak: int = 0  # the most MiB of one GPU that it was seen to hold
     skipped_all: bool = False  # all cases in its JUnit file
@@ -3829,9 +3820,10 @@ class Broken(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time has passed."""
+    """Time has passed, or devices are gone with the machine that had them: what ran there posts its own end."""
 
     at: float
+    sick: Sequence[Sick] = ()
 
 
 class Interrupt(NamedTuple):
@@ -3841,14 +3833,7 @@ class Interrupt(NamedTuple):
     signum: int
 
 
-class Lost(NamedTuple):
-    """Devices are gone, with the machine that had them. What ran there posts its own end."""
-
-    at: float
-    sick: Sequence[Sick]
-
-
-Event = Union[Begin, Submit, ShellEnded, Exited, Broken, Tick, Interrupt, Lost]
+Event = Union[Begin, Submit, Exited, Broken, Tick, Interrupt]
 
 
 class Look(NamedTuple):
@@ -3865,7 +3850,7 @@ class Attempt:
     due = math.inf  # the same, or when it is to be announced before that
     sent = 0  # the last signal sent to it
     ending: Outcome | None = None  # TIMEOUT or INTERRUPTED, once it is being ended
-    is_gone = False  # none of its processes is left; its GPUs are looked at
+    ending_at = math.inf  # since when it is
     process: Any = None
 
     def __init__(self, test: Test, lease: Lease, number: int, at: float) -> None:
@@ -3986,7 +3971,7 @@ class Schedule:
 
     def step(self, event: Event) -> Actions:
         """Take in one event; returns what to do now, in order."""
-        if isinstance(event, (ShellEnded, Exited, Broken)) and event.test not in self.running:
+        if isinstance(event, (Exited, Broken)) and event.test not in self.running:
             return []  # it was abandoned
         self.now = event.at
         self.actions = []
@@ -4022,13 +4007,6 @@ class Schedule:
             self.stop()
         self.refuse_unrunnable()
 
-    def on_shellended(self, event: ShellEnded) -> None:
-        attempt = self.running[event.test]
-        attempt.is_gone = event.is_gone
-        if attempt.ending is None or event.is_gone:
-            # What it has left, or its GPUs, are no reason for a timeout.
-            attempt.deadline = attempt.due = math.inf
-
     def on_exited(self, event: Exited) -> None:
         test = event.test
         attempt = self.free(test)
@@ -4051,9 +4029,6 @@ class Schedule:
         self.line_up(test)
         self.actions.append(Retry(result))
 
-    def on_lost(self, event: Lost) -> None:
-        self.quarantine(event.sick)
-
     def on_broken(self, event: Broken) -> None:
         attempt = self.free(event.test)
         self.conclude(attempt.result(Outcome.NOT_RUN, reason=event.reason))
@@ -4067,7 +4042,8 @@ class Schedule:
         self.interrupts.append(event.signum)
         self.end_running(signum)
 
-    def on_tick(self, _event: Tick) -> None:
+    def on_tick(self, event: Tick) -> None:
+        self.quarantine(event.sick)
         if self.now >= self.end_at:
             self.grace = min(self.grace, (self.options.deadline or 0) / 4)
             self.end_at = math.inf
@@ -4194,12 +4170,12 @@ class Schedule:
         """Start nothing more, and end what runs."""
         self.stop()
         for attempt in self.running.values():
-            if not attempt.is_gone:
-                self.end(attempt, Outcome.INTERRUPTED, signum, stacks)
+            self.end(attempt, Outcome.INTERRUPTED, signum, stacks)
 
     def end(self, attempt: Attempt, outcome: Outcome, signum: int, stacks: str) -> None:
         """One signal to one test, whose first outcome counts; SIGKILL follows after the grace period."""
         attempt.ending = attempt.ending or outcome
+        attempt.ending_at = min(attempt.ending_at, self.now)
         attempt.sent = signum
         attempt.deadline = self.now + STUCK_S
         if signum != signal.SIGKILL:
@@ -4363,7 +4339,10 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     `spared`: so many earlier attempts do not count; if one was its GPU's fault, a pass at attempt 2 is no flaky one.
     """
     test = event.test
-    outcome = attempt.ending or outcome_of(event.status)
+    ended = event.ended or event.at
+    outcome = outcome_of(event.status)
+    if attempt.ending and attempt.ending_at <= ended:  # later, it was for what the test has left
+        outcome = attempt.ending
     cause, fault = event.cause, event.junit_fault
     reason = ""
     passed = outcome is Outcome.PASSED
@@ -4393,7 +4372,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         fault = "without a failure"  # written before it died: CI would show green
     return attempt.result(
         outcome,
-        seconds=(event.ended or event.at) - attempt.began,
+        seconds=ended - attempt.began,
         status=event.status,
         reason=reason or "skipped all its cases" * event.skipped_all,
         junit_fault=fault,
@@ -4785,6 +4764,7 @@ class Process:
 
     pid = 0  # of the shell, once it has started
     sent = 0  # the last signal; one that came before the process was there waits for it
+    has_ended = False
     is_gone = False
     peak = 0  # MiB that it was seen to hold of a GPU
     stuck = ""  # what SIGKILL did not end, in words
@@ -4828,6 +4808,8 @@ class Process:
 
     def signal(self, signum: int, stacks: str = "") -> None:
         """Send a signal to the group, if there is one still; before it, the stacks of its Pythons go into the log."""
+        if self.has_ended and not self.sent:
+            return  # what it has left is ended anyway
         if stacks and self.pid and not self.is_gone:
             with suppress(OSError):
                 self.dump_stacks(stacks, signum)
@@ -4873,6 +4855,7 @@ class Process:
         What it has left may run on.
         """
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self.has_ended = True
 
     def sweep(self) -> List[ProcessInfo]:
         """End what the shell has left, after its grace period if it has one; returns what nobody had told to end."""
@@ -4896,7 +4879,6 @@ class Process:
             left = self.reaper.members(self)
         if left:
             self.stuck = f"{left[0]} cannot be killed"
-        self.signal(signal.SIGKILL)  # what /proc does not show
         return leaked
 
     def close(self) -> int:
@@ -5018,7 +5000,6 @@ class Host:
     ) -> None:
         """Prepare for so many attempts of a run at once, whose events go to `post`; the guard holds locks in `kept`."""
         self.run = run
-        self.null = os.open(os.devnull, os.O_RDWR)  # the standard input of all tests
         self.kept = [*kept]
         if self.locks:
             self.kept += self.locks.files.values()
@@ -5067,10 +5048,7 @@ class Host:
             self.post(Broken(time.monotonic(), attempt.test, why))
 
     def run_attempt(self, attempt: Attempt, log: str) -> None:
-        """Run one attempt and post what happens: Exited, before it ShellEnded if that may take long; or Broken.
-
-        Never raises. Called in its thread, as are the next two.
-        """
+        """Run one attempt and post how it has ended. Never raises. Called in its thread, as are the next two."""
         test = attempt.test
         try:
             self.post(self.run_process(attempt, log))
@@ -5096,7 +5074,6 @@ class Host:
         ended = time.monotonic()
         leaked = []
         if self.reaper.has_orphans():
-            self.post(ShellEnded(ended, test))
             leaked = process.sweep()
         status = process.close()
         fault, failures, skipped_all = junit_fault(test.junit, before)
@@ -5110,7 +5087,6 @@ class Host:
             Sick(device, process.stuck) for device in attempt.lease.devices if process.stuck
         ]
         if self.health.used and (status or failures or leaked):
-            self.post(ShellEnded(ended, test, is_gone=True))
             sick += self.health.examine(attempt.lease)
         now = time.monotonic()
         return Exited(
@@ -5157,7 +5133,7 @@ class Host:
             environment,
             log,
             directory,
-            None if test.shell.has_stdin else self.null,
+            None if test.shell.has_stdin else subprocess.DEVNULL,
         )
 
     def abandon(self) -> None:
@@ -5170,7 +5146,6 @@ class Host:
         """End what attempts have left, and say so."""
         self.health.over.set()
         self.workers.shutdown(wait=not self.has_stuck)
-        os.close(self.null)
         left = self.reaper.close()
         if left and not self.has_stuck:
             warn(f"ended what some tests had left behind: {first_of(list(map(str, left)))}")
