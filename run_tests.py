@@ -3433,24 +3433,23 @@ def find_machine(gpus: str | None, environ: Environ) -> Machine:
     if gpus is None:
         return outer or probe(environ)
     asked = gpus.strip(",").split(",")
-    if gpus.isdigit():
-        asked = list(map(str, range(int(gpus))))
     if outer is None:
+        if gpus.isdigit():
+            asked = list(map(str, range(int(gpus))))
         if read_mask(CUDA, ",".join(asked)) != asked:
             raise UsageError(
                 f"--gpus {gpus}: CUDA cannot read these ids together; without an outer mask it has to"
             )
         return machine_of(asked, CUDA)
     shown = outer.tokens
-    hidden = ",".join(token for token in asked if token not in shown)
+    is_hidden = not set(asked) <= set(shown)
     if gpus.isdigit():  # the first ones, whatever their ids are
-        more = len(asked) - len(shown)
-        hidden = f"{more} of them" * (more > 0)
-        asked = shown[: len(asked)]
-    if hidden:
+        asked = shown[: int(gpus)]
+        is_hidden = len(asked) < int(gpus)
+    if is_hidden:
         raise UsageError(
-            f"--gpus {gpus}: the outer mask hides {hidden}; it shows {','.join(shown) or 'none'}, and is never "
-            "widened: leave --gpus out to use what it shows"
+            f"--gpus {gpus}: the outer mask shows {','.join(shown) or 'none'} alone, and is never widened; leave "
+            "--gpus out to use what it shows"
         )
     return outer._replace(devices=tuple(map(Device, count(), asked)))
 
@@ -3462,9 +3461,6 @@ class Sick(NamedTuple):
     reason: str
 
 
-Held = Union[int, str]  # MiB of a GPU, or what is said of one that is not well
-
-
 class Health:
     """What nvidia-smi says of the GPUs' memory: before the run, while tests run, and after one that did not pass.
 
@@ -3472,8 +3468,9 @@ class Health:
     """
 
     SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
-    # The temperature of a GPU that is well: a number, or why there is none. A broken one `[GPU requires reset]`.
-    WELL = r"\d+|\[(?:N/A|Not Supported|Insufficient Permissions)\]"
+    QUERY = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
+    # The row of a GPU that is well: its temperature is a number, or why there is none.
+    WELL = r"\d+, \S+, (\d+), (?:\d+|\[(?:N/A|Not Supported|Insufficient Permissions)\])(?:, (\d+)|, .*)?"
     BROKEN = r"\[GPU (?:requires reset|is lost)\]"
     least = 0  # MiB of the smallest GPU; 0: not known of each
 
@@ -3482,56 +3479,58 @@ class Health:
         self.sick: List[Sick] = []  # from the start
         # MiB in use on each GPU that is watched when no test runs there.
         self.used: Dict[Device, int] = {}
-        self.total: Dict[str, int] = {}  # MiB, by index and by UUID
         # By GPU, the process that has it alone now, or was the last to have it alone.
         self.alone: Dict[Device, Process] = {}
         if CUDA.variable not in machine.variables or not machine.devices:
             return
-        known = self.ask(tool=ask_tool)
+        rows = self.ask(tool=ask_tool)
+        sizes = {}
         for device in machine.devices:
-            used = known.get(device.token, "")
-            if isinstance(used, int):
-                self.used[device] = used
-            elif re.search(self.BROKEN, used):
-                self.sick.append(Sick(device, f"nvidia-smi {used}"))
-        self.least = least_of(machine.devices, self.total)
+            row = rows.get(device.token, "")
+            found = re.fullmatch(self.WELL, row)
+            if found:
+                self.used[device] = int(found.group(1))
+                sizes[device.token] = int(found.group(2) or 0)
+            elif re.search(self.BROKEN, row):
+                self.sick.append(Sick(device, f"nvidia-smi: {row}"))
+        self.least = least_of(machine.devices, sizes)
 
-    def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, Held]:
-        """By index and by UUID, what GPUs hold. Raises ToolError."""
-        known = {}
-        query = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
-        for line in tool(*self.SMI, query, *which, over=self.over).splitlines():
-            index, uuid, used, temperature, total, *_ = line.split(", ") + [""] * 4
-            if total.isdecimal():
-                self.total[index] = self.total[uuid] = int(total)
-            held: Held = f"says {line}"
-            if used.isdecimal() and re.fullmatch(self.WELL, temperature):
-                held = int(used)
-            known[index] = known[uuid] = held
-        return known
+    def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, str]:
+        """By index and by UUID, the rows of GPUs. Raises ToolError."""
+        rows = {}
+        for row in tool(*self.SMI, self.QUERY, *which, over=self.over).splitlines():
+            index, uuid, *_ = f"{row}, ".split(", ")
+            rows[index] = rows[uuid] = row
+        return rows
 
-    def read(self, devices: Sequence[Device]) -> Dict[Device, Held]:
-        """The same for these GPUs. Where nvidia-smi fails because of one GPU, each is asked about by itself."""
-        known = {}
+    def read(self, devices: Sequence[Device]) -> Dict[Device, str]:
+        """The rows of these GPUs. Where nvidia-smi fails because of one GPU, each is asked about by itself."""
+        rows = {}
         with suppress(ToolError):
-            known = self.ask()
+            rows = self.ask()
         for device in devices:
-            if device.token not in known:
+            if device.token not in rows:
                 try:
-                    known.update(self.ask("-i", device.token))
+                    rows.update(self.ask("-i", device.token))
                 except ToolError as error:
-                    known[device.token] = str(error)
-        return {device: known.get(device.token, "says nothing") for device in devices}
+                    rows[device.token] = str(error)
+        return {device: rows.get(device.token, "says nothing") for device in devices}
+
+    def more(self, device: Device, row: str) -> int | None:
+        """MiB that a GPU holds beyond what it did before the run; None if it is not well, or not watched."""
+        found = re.fullmatch(self.WELL, row)
+        if not found or device not in self.used:
+            return None
+        return int(found.group(1)) - self.used[device]
 
     def watch(self) -> None:
         """Until it is over, or nvidia-smi fails, note what tests hold of their GPUs beyond what was there before."""
         with suppress(ToolError):
             while self.used and not self.over.wait(MEASURE_S):
-                alone, known = dict(self.alone), self.ask()
+                alone, rows = dict(self.alone), self.ask()
                 for device, process in alone.items():
-                    used = known.get(device.token)
-                    if device in self.used and isinstance(used, int):
-                        process.peak = max(process.peak, used - self.used[device])
+                    more = self.more(device, rows.get(device.token, ""))
+                    process.peak = max(process.peak, more or 0)
 
     def examine(self, lease: Lease) -> Iterator[Sick]:
         """Wait, in bounded time, until a test's GPUs have their memory back; yields those that do not answer.
@@ -3539,26 +3538,23 @@ class Health:
         A GPU that others have a share of is not waited for.
         """
         watched = [device for device in lease.devices if device in self.used]
-        if not watched or lease.shares < SHARES:
-            return
         give_up = time.monotonic() + MEMORY_S
-        while True:
-            found = self.read(watched)
-            held = {
-                device: used - self.used[device]
-                for device, used in found.items()
-                if isinstance(used, int) and used > self.used[device] + MEMORY_MIB
-            }
-            if not held or time.monotonic() >= give_up or self.over.wait(FOLLOW_S):
-                break
+        is_held = bool(watched) and lease.shares == SHARES
+        rows: Mapping[Device, str] = {}
+        while is_held and time.monotonic() < give_up and not self.over.wait(FOLLOW_S):
+            rows = self.read(watched)
+            is_held = any(
+                (self.more(device, row) or 0) > MEMORY_MIB for device, row in rows.items()
+            )
         if self.over.is_set():
             return
-        for device, more in held.items():
-            warn(f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}")
-            self.used[device] += more  # whosever it is, the next test need not wait for it
-        for device, used in found.items():
-            if isinstance(used, str):
-                yield Sick(device, f"nvidia-smi {used}")
+        for device, row in rows.items():
+            more = self.more(device, row)
+            if more is None:
+                yield Sick(device, f"nvidia-smi: {row}")
+            elif more > MEMORY_MIB:
+                warn(f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}")
+                self.used[device] += more  # whosever it is, the next test need not wait for it
 
     def holders(self, device: Device) -> str:
         """Who holds a GPU's memory, in words."""
@@ -3596,19 +3592,12 @@ class GpuLocks:
 
     def __init__(self, folder: str, machine: Machine) -> None:
         self.files: Dict[Device, int] = {}
-        # By index, or empty for an instance of MIG.
-        known = re.findall(
-            r"(?m)^(?:GPU (\d+):)?.*\(UUID: ([^)]+)\)", ask_tool("nvidia-smi", "-L")
-        )
+        said = ask_tool("nvidia-smi", "-L")
+        uuids = dict(re.findall(r"(?m)^GPU (\d+):.*\(UUID: ([^)]+)\)", said))
         try:
             os.makedirs(folder, exist_ok=True)
             for device in machine.devices:
-                name = token = device.token
-                for index, uuid in known:
-                    # CUDA takes the beginning of a UUID, in any case.
-                    if token == index or uuid.lower().startswith(token.lower()):
-                        name = uuid
-                name = re.sub(r"[^\w.-]", "_", name)
+                name = uuids.get(device.token, device.token).replace("/", "_")
                 path = os.path.join(folder, f"gpu-{name}.lock")
                 self.files[device] = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
         except OSError as error:
@@ -3619,11 +3608,10 @@ class GpuLocks:
 
     def take(self, device: Device) -> bool:
         """Lock a GPU, unless another runner holds it."""
-        try:
+        with suppress(BlockingIOError):
             fcntl.flock(self.files[device], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+            return True
+        return False
 
     def give(self, device: Device) -> None:
         fcntl.flock(self.files[device], fcntl.LOCK_UN)
@@ -3667,18 +3655,10 @@ class Pool:
         """How `more GPUs than …` ends."""
         return "are left" if self.quarantined else "there are"
 
-    def has_room(self, need: float) -> bool:
-        """Whether anything is free that such a need could use, if not enough of it: a quick look before `take`."""
-        if self.is_alone:
-            return False
-        if need == 0:
-            return self.cpus > 0
-        return max(self.room) > 0
-
     def take(self, need: float, avoid: Container[int] = ()) -> Lease | None:
         """A lease on what a test needs, without the devices whose indices are in `avoid`; None if that is not free."""
         alone = self.sequential or need == ALL_GPUS
-        if not self.has_room(need) or (alone and self.slots):
+        if self.is_alone or (alone and self.slots) or (need == 0 and not self.cpus):
             return None
         count, shares = demand(need, self.size)
         chosen = self.choose(count, shares, avoid)
@@ -3955,7 +3935,7 @@ class Schedule:
         self.results: Dict[Test, List[Result]] = {}
         # Tests of which one attempt does not count, since the GPU was at fault.
         self.spared: Set[Test] = set()
-        # The latest results of GPU tests, while all are failures by one cause, which is the machine's.
+        # The latest results of GPU tests, while all are failures that are the machine's.
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
         self.sick: List[Sick] = []  # devices in quarantine
@@ -4021,7 +4001,7 @@ class Schedule:
         self.quarantine(sick)
         if self.is_machine_wide(result):
             self.fail(f"{result.cause.text}, on every GPU")
-        if self.stopped or not self.can_run(test) or attempt.number >= self.tries_of(result):
+        if self.stopped or self.lack(test) or attempt.number >= self.tries_of(result):
             self.conclude(result)
             return
         self.results.setdefault(test, []).append(result)
@@ -4083,14 +4063,12 @@ class Schedule:
             self.fail("no usable GPU is left")
 
     def is_machine_wide(self, result: Result) -> bool:
-        """Whether one cause, the machine's, has now ended two tests in a row or more, and one on every GPU."""
+        """Whether failures of the machine have now ended two tests in a row or more, and one on every GPU."""
         if not result.gpus:
             return False
-        alike = [each for each in self.struck if each.cause.text == result.cause.text]
-        self.struck = [*alike, result]
+        self.struck.append(result)
         if result.cause.blame is not Blame.MACHINE:
             self.struck.clear()
-            return False
         on = frozenset().union(*(each.gpus for each in self.struck))
         is_everywhere = len(on - self.pool.quarantined) == self.pool.size
         return is_everywhere and len({each.test for each in self.struck}) > 1
@@ -4107,27 +4085,26 @@ class Schedule:
             return tries + result.test.attributes.retries
         return tries + self.options.retries
 
-    def can_run(self, test: Test) -> bool:
-        return test.gpus != TOO_LARGE and self.pool.holds(test.gpus)
-
-    def refuse_unrunnable(self) -> None:
-        """Conclude the tests that need more GPUs than there are, or are left."""
-        refused = sorted(test for test in self.waiting if not self.can_run(test))
-        self.conclude(
-            *(self.unrun(test, Outcome.UNRUNNABLE, self.lack(test)) for test in refused)
-        )
-
     def lack(self, test: Test) -> str:
-        """What a test needs that is not there."""
+        """What a test needs that is not there, in words; empty if it can run."""
         if test.gpus == TOO_LARGE:
             size = show_memory(test.attributes.mem)
             return f"needs {size} of a GPU, more than the smallest has"
+        if self.pool.holds(test.gpus):
+            return ""
         return f"needs {test.gpus:g} GPUs, more than {self.pool.most()}"
 
-    def unrun(self, test: Test, outcome: Outcome, reason: str = "") -> Result:
-        """The end of a test that does not start any more: how its last attempt has ended, if it had one."""
-        ended = self.results.get(test) or [Result(test, outcome, reason=reason)]
-        return ended[-1]
+    def refuse_unrunnable(self) -> None:
+        """Conclude the tests that need more GPUs than there are, or are left."""
+        self.give_up(filter(self.lack, self.waiting), Outcome.UNRUNNABLE)
+
+    def give_up(self, tests: Iterable[Test], outcome: Outcome) -> None:
+        """Conclude tests that do not start any more: as their last attempts have ended, if there were any."""
+        ends = []
+        for test in sorted(tests):
+            never = Result(test, outcome, reason=self.lack(test))
+            ends.append(self.results.get(test, [never])[-1])
+        self.conclude(*ends)
 
     def conclude(self, *ends: Result) -> None:
         """Give outcomes to tests, and to those that now wait in vain; with --fail-fast a failure stops the run."""
@@ -4164,7 +4141,7 @@ class Schedule:
     def stop(self) -> None:
         """Start nothing more: what waits is not run, or has failed if it waits for a retry."""
         self.stopped = True
-        self.conclude(*(self.unrun(test, Outcome.NOT_RUN) for test in sorted(self.waiting)))
+        self.give_up(self.waiting, Outcome.NOT_RUN)
 
     def end_running(self, signum: int, stacks: str = "") -> None:
         """Start nothing more, and end what runs."""
@@ -4272,10 +4249,10 @@ class Schedule:
 
 def in_vain(test: Test, leader: Result) -> Result:
     """The end of a test that waits for one which has ended without a pass."""
-    outcome, why = Outcome.BLOCKED, "did not pass"
+    outcome = Outcome.BLOCKED
     if leader.outcome is Outcome.SKIPPED:
-        outcome, why = Outcome.SKIPPED, "was skipped"
-    return Result(test, outcome, reason=f"waits for {leader.test.label}, which {why}")
+        outcome = Outcome.SKIPPED
+    return Result(test, outcome, reason=f"waits for {leader.test.label}, which did not pass")
 
 
 class Outlook:
@@ -4333,10 +4310,10 @@ def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
     return total_s
 
 
-def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Result:
+def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) -> Result:
     """What the end of an attempt means. Exit status 0 is a pass only if nothing that the test left speaks against it.
 
-    `spared`: so many earlier attempts do not count; if one was its GPU's fault, a pass at attempt 2 is no flaky one.
+    With `is_spared`, its first attempt does not count, since the GPU was at fault: a pass at the second is no flaky one.
     """
     test = event.test
     ended = event.ended or event.at
@@ -4346,7 +4323,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     cause, fault = event.cause, event.junit_fault
     reason = ""
     passed = outcome is Outcome.PASSED
-    is_first = attempt.number <= 1 + spared
+    is_first = attempt.number <= 1 + is_spared
     has_died = test.is_pytest and fault  # or pytest's JUnit file would be whole
     is_skip = event.status == options.skip_code and not event.junit_failures and not has_died
     if outcome is Outcome.TIMEOUT:
@@ -4359,15 +4336,15 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     elif passed and has_died:
         reason = f"its JUnit file is {fault}"
     elif passed and event.leaked and options.leaks == "fail":
-        cause = Cause("leaked processes")
         reason = told_leaks(event.leaked)
+        cause = Cause("leaked processes")
+    if passed and reason:
+        outcome = Outcome.FAILED
     elif passed and not is_first:
         outcome = Outcome.FLAKY
     elif outcome is Outcome.FAILED and is_skip and is_first:
         outcome = Outcome.SKIPPED
         cause = NO_CAUSE
-    if passed and reason:
-        outcome = Outcome.FAILED
     if not outcome.is_ok() and test.junit and not fault and not event.junit_failures:
         fault = "without a failure"  # written before it died: CI would show green
     return attempt.result(
@@ -4779,7 +4756,7 @@ class Process:
     def spawn(self, job: Job, output: int) -> None:
         """Start a job. What it prints goes to this descriptor, which is ours from now on. Raises OSError."""
         self.output = output
-        if job.directory is not None and not os.path.isdir(job.directory):
+        if job.directory and not os.path.isdir(job.directory):
             self.log(f"{job.directory}, where this test is to run, is gone")
             job = job._replace(arguments=[b"-c", b"exit 1"], directory=None)
         self.popen = subprocess.Popen(
@@ -4792,10 +4769,6 @@ class Process:
             start_new_session=True,
             close_fds=False,  # as under bash, a test has the descriptors that we have
         )
-        if self.mark:
-            with suppress(OSError):  # it has ended
-                limits = self.mark, resource.RLIM_INFINITY
-                resource.prlimit(self.popen.pid, resource.RLIMIT_RTTIME, limits)
         self.pid = self.popen.pid
         if self.sent:
             self.signal(self.sent)
@@ -4909,7 +4882,7 @@ def bash_text(
     after what BASH_ENV and the shell state may have set; `defaults` only where these have not set them.
     """
     start = []
-    if mark:  # from bash 5.1; an older one is marked by us, a moment later
+    if mark:  # bash before 5.1 knows no such limit
         start.append(f"ulimit -SR {mark}")
     if test.shell.prelude:
         prelude = shlex.quote(test.shell.prelude)
@@ -4935,10 +4908,8 @@ def free_port(slot: int, slots: int) -> int:
     """A TCP port on which nobody listens now, from a sequence that is this slot's alone."""
     import socket
 
-    # Containers that share a network have process numbers of their own.
-    number = os.getpid()
-    with suppress(OSError):
-        number += os.stat("/proc/self/ns/pid").st_ino
+    # Containers that share a network have process numbers of their own, each with a /proc of its own.
+    number = os.getpid() + os.stat("/proc").st_dev
     first = PORT_FIRST + number * 16 % PORT_BASES + slot
     for port in range(first, PORT_LAST + 1, slots):
         with socket.socket() as listener, suppress(OSError):
@@ -5178,12 +5149,10 @@ def junit_fault(path: str | None, before: str | None) -> Tuple[str, int, bool]:
     def on_start(name: str, attributes: Mapping[str, str]) -> None:
         tag = name.rpartition("}")[2]
         found[tag] += 1
-        if attributes.get("type") == "pytest.xfail":  # a `skipped` that has run
-            found["skipped"] -= 1
-        if tag in ("testsuite", "testsuites"):
-            counts = [attributes.get(key, "") for key in ("failures", "errors")]
-            failures = sum(int(count) for count in counts if count.isdigit())
-            found["by suites"] = max(found["by suites"], failures)
+        found["skipped"] -= attributes.get("type") == "pytest.xfail"  # it has run
+        counts = [attributes.get(key, "") for key in ("failures", "errors")]  # of a suite
+        failures = sum(int(count) for count in counts if count.isdigit())
+        found["by suites"] = max(found["by suites"], failures)
 
     parser.StartElementHandler = on_start
     fault = ""

@@ -759,10 +759,6 @@ class ClusterPool(Pool):
     def most(self) -> str:
         return f"{super().most()} on one node, or on as many as its nodes= says"
 
-    def has_room(self, need: float) -> bool:
-        nodes, need = spread(need)
-        return sum(node.pool.has_room(need) for node in self.there()) >= nodes
-
     def take(self, need: float, avoid: Container[int] = ()) -> Optional[Lease]:
         """A lease on the node with the fewest GPUs free, so that large tests find room; on the CPU, the most cores."""
         count, share = spread(need)

@@ -341,7 +341,7 @@ class Excuses(CommandLineCase):
             self.check(ran, 0, {"a": "skipped", "b": "skipped", "c": "passed", "d": "skipped"})
             self.assertEqual(ran.text.splitlines()[-1], "All tests passed; 3 skipped")
             if gpus == "0,1":
-                self.assertIn(">>> Skipped: b [waits for a, which was skipped, ", ran.text)
+                self.assertIn(">>> Skipped: b [waits for a, which did not pass, ", ran.text)
             for name, count in (("logs/b.xml", 1), ("logs/d.xml", 1), ("all.xml", 3)):
                 self.assertEqual((ran.read(name).count("<skipped "), 'failures="0" errors="0"' in ran.read(name)),
                                  (count, True), name)

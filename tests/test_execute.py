@@ -49,7 +49,8 @@ class ProcessCase(RunnerCase):
 
     def process(self, script: str, log: str = "test.log") -> Process:
         """The process of a script; killed if the test fails meanwhile."""
-        process, job = Process(self.reaper, log, 3), self.job(script, log)
+        process = Process(self.reaper, log, 3)
+        job = self.job(f"ulimit -SR {process.mark or 'unlimited'}; {script}", log)
         self.threads.submit(process.spawn, job, run_tests.fresh_file(job.log)).result()
         self.addCleanup(lambda: process.is_gone or self.end(process))
         self.addCleanup(process.signal, signal.SIGKILL)
