@@ -175,8 +175,8 @@ LONGEST_S = 1e9  # a pass of thirty years is a torn or foreign record
 ASSUMED_S = 60.0  # the expected duration where nothing is known of any test; only ratios matter
 # Below the ephemeral ports of Linux, which start at 32768.
 PORT_FIRST = 20_000
-PORT_LAST = 32_767
 PORT_BASES = 8_000  # first ports are spread over this many, so that two runners seldom meet
+PORT_STEP = 521  # from one process number to the next: a prime, and more than there are slots
 # The variables in which CI services tell a job which commit it tests.
 COMMIT_VARIABLES = (
     "GITHUB_SHA CI_COMMIT_SHA CIRCLE_SHA1 BUILDKITE_COMMIT SEMAPHORE_GIT_SHA "
@@ -3188,19 +3188,12 @@ READERS = (CUDA, HIP, ROCR, INTEL)
 MASKS_OF_NONE = ("-1", "NoDevFiles", "none", "void")  # they are meant to hide
 
 
-class VendorTool(NamedTuple):
-    """A tool that lists GPUs. `pattern` finds each GPU's number, or the UUID of a MIG instance of the one before."""
-
-    command: Words
-    pattern: str
-    reader: MaskReader
-
-
+# Tools that list GPUs, and what finds each GPU's number, or the UUID of a MIG instance of the one before.
 NVIDIA = r"(?m)^GPU (\d+):|^[ \t]+MIG .*\(UUID: (MIG-[^)]+)\)"
 TOOLS = (
-    VendorTool(("nvidia-smi", "-L"), NVIDIA, CUDA),
-    VendorTool(("amd-smi", "list", "--json"), r'"gpu": *(\d+)()\b', HIP),
-    VendorTool(("rocm-smi", "--showid", "--json"), r'"card(\d+)"()', HIP),
+    (("nvidia-smi", "-L"), NVIDIA, CUDA),
+    (("amd-smi", "list", "--json"), r'"gpu": *(\d+)()\b', HIP),
+    (("rocm-smi", "--showid", "--json"), r'"card(\d+)"()', HIP),
 )
 # A Python that says what NVIDIA's library knows, as `nvidia-smi -L` does, and how large each device is. It may hang,
 # as its driver does.
@@ -3240,7 +3233,7 @@ except pynvml.NVMLError as error:
 SOURCES = (
     "mask",
     "pynvml",
-    *(tool.command[0] for tool in TOOLS),
+    *(command[0] for command, _, _ in TOOLS),
 )  # that are asked for GPUs, in this order
 
 
@@ -3409,10 +3402,10 @@ def probe(environ: Environ) -> Machine:
     """Ask the vendors' tools in turn. No answer is an empty Machine."""
     tokens = listed_tokens(NVIDIA, ask_pynvml())
     reader = CUDA
-    for tool in TOOLS:
+    for command, pattern, its_reader in TOOLS:
         if not tokens:
-            tokens = listed_tokens(tool.pattern, ask_tool(*tool.command))
-            reader = tool.reader
+            tokens = listed_tokens(pattern, ask_tool(*command))
+            reader = its_reader
     if not tokens:
         return Machine()
     if reader is not CUDA:  # the numbers of AMD's tools have gaps that HIP does not have
@@ -3553,7 +3546,9 @@ class Health:
             if more is None:
                 yield Sick(device, f"nvidia-smi: {row}")
             elif more > MEMORY_MIB:
-                warn(f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}")
+                warn(
+                    f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}"
+                )
                 self.used[device] += more  # whosever it is, the next test need not wait for it
 
     def holders(self, device: Device) -> str:
@@ -3933,8 +3928,8 @@ class Schedule:
         self.running: Dict[Test, Attempt] = {}
         # Of each test all attempts, in order; one result also if none ran.
         self.results: Dict[Test, List[Result]] = {}
-        # Tests of which one attempt does not count, since the GPU was at fault.
-        self.spared: Set[Test] = set()
+        # By test, how many of its attempts do not count, since the GPU was at fault.
+        self.spared: Dict[Test, int] = collections.Counter()
         # The latest results of GPU tests, while all are failures that are the machine's.
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
@@ -3990,12 +3985,12 @@ class Schedule:
     def on_exited(self, event: Exited) -> None:
         test = event.test
         attempt = self.free(test)
-        result = judge(event, attempt, self.options, test in self.spared)
+        result = judge(event, attempt, self.options, self.spared[test])
         sick = [*self.accused(result), *event.sick]
-        if not sick:
+        if attempt.number > self.spared[test] and not sick:
             result = as_known(result, self.options.known_failures.get(test.origin, ""))
         elif not result.outcome.is_pass():
-            self.spared.add(test)
+            self.spared.setdefault(test, 1)
             if result.outcome.is_excused():  # a skip on a broken GPU says nothing
                 result = result._replace(outcome=Outcome.FAILED)
         self.quarantine(sick)
@@ -4075,7 +4070,7 @@ class Schedule:
 
     def tries_of(self, result: Result) -> int:
         """How many attempts a test may have that has ended so."""
-        tries = 1 + (result.test in self.spared)
+        tries = 1 + self.spared[result.test]
         text = f"{result.cause.text}\n{result.why()}"
         if not result.outcome.can_be_retried():
             return 0
@@ -4310,20 +4305,22 @@ def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
     return total_s
 
 
-def judge(event: Exited, attempt: Attempt, options: Options, is_spared: bool) -> Result:
+def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Result:
     """What the end of an attempt means. Exit status 0 is a pass only if nothing that the test left speaks against it.
 
-    With `is_spared`, its first attempt does not count, since the GPU was at fault: a pass at the second is no flaky one.
+    `spared`: so many earlier attempts do not count; if one was its GPU's fault, a pass at attempt 2 is no flaky one.
     """
     test = event.test
     ended = event.ended or event.at
     outcome = outcome_of(event.status)
-    if attempt.ending and attempt.ending_at <= ended:  # later, it was for what the test has left
+    if (
+        attempt.ending and attempt.ending_at <= ended
+    ):  # later, it was for what the test has left
         outcome = attempt.ending
     cause, fault = event.cause, event.junit_fault
     reason = ""
     passed = outcome is Outcome.PASSED
-    is_first = attempt.number <= 1 + is_spared
+    is_first = attempt.number <= 1 + spared
     has_died = test.is_pytest and fault  # or pytest's JUnit file would be whole
     is_skip = event.status == options.skip_code and not event.junit_failures and not has_died
     if outcome is Outcome.TIMEOUT:
@@ -4462,7 +4459,6 @@ class ProcessInfo(NamedTuple):
 
     pid: int
     name: str
-    parent: int
     group: int
     session: int
 
@@ -4480,29 +4476,17 @@ def read_proc(path: str) -> bytes:
 def process_info(pid: int) -> ProcessInfo | None:
     """What /proc says of a process, if it lives. Zombies live only in their threads."""
     head, _, rest = read_proc(f"{pid}/stat").rpartition(b") ")
-    numbers = rest.split()[1:]  # parent, group, session; the 17th says how many threads
-    if not numbers or (rest[:1] in b"ZX" and numbers[16] == b"1"):
+    numbers = rest.split()[2:]  # group, session; the 16th says how many threads
+    if not numbers or (rest[:1] in b"ZX" and numbers[15] == b"1"):
         return None
     name = head.partition(b"(")[2].decode("utf-8", "replace")
-    return ProcessInfo(pid, re.sub(CONTROL, "?", name), *map(int, numbers[:3]))
+    return ProcessInfo(pid, re.sub(CONTROL, "?", name), *map(int, numbers[:2]))
 
 
-def process_table() -> Dict[int, ProcessInfo]:
-    """The live processes of the machine by pid."""
+def process_table() -> List[ProcessInfo]:
+    """The live processes of the machine."""
     pids = filter(str.isdigit, os.listdir("/proc"))
-    found = map(process_info, map(int, pids))
-    return {info.pid: info for info in found if info}
-
-
-def with_descendants(
-    table: Mapping[int, ProcessInfo], pids: Iterable[int]
-) -> List[ProcessInfo]:
-    """These processes and all that they have started, as far as they live, sorted by pid."""
-    children = collections.defaultdict(list)
-    for info in table.values():
-        children[info.parent].append(info.pid)
-    reached = reach(table.keys() & pids, children)
-    return [table[pid] for pid in sorted(reached)]
+    return list(filter(None, map(process_info, map(int, pids))))
 
 
 def proc_number(path: str, pattern: bytes, base: int = 10) -> int:
@@ -4591,7 +4575,9 @@ class Reaper:
 
     def __init__(self) -> None:
         if not os.path.isdir("/proc/self"):
-            raise MachineError("there is no /proc, which shows what tests leave behind; mount it")
+            raise MachineError(
+                "there is no /proc, which shows what tests leave behind; mount it"
+            )
         self.scratch = Scratch()
         self.mark = run_mark()  # that of the run; 0 where there are no marks
         self.path = f"/proc/self/task/{os.getpid()}/children"
@@ -4660,16 +4646,12 @@ class Reaper:
         return not self.sees_orphans or bool(self.orphans())
 
     def members(self, process: Process) -> List[ProcessInfo]:
-        """The live processes of an attempt: its group, its session, its orphans, and what has come from them."""
-        me = os.getpid()
-        table = process_table()
-        mine = [
-            info.pid
-            for info in table.values()
-            if process.pid in (info.group, info.session)
-            or ((info.parent == me or not self.sees_orphans) and process.has_marked(info.pid))
+        """The live processes of an attempt: its group, its session, and all that bears its mark."""
+        return [
+            info
+            for info in process_table()
+            if process.pid in (info.group, info.session) or process.has_marked(info.pid)
         ]
-        return with_descendants(table, mine)
 
     def left(self) -> List[int]:
         """The orphans that come from the run: what ran before it may have left some, too, and keeps them."""
@@ -4686,7 +4668,7 @@ class Reaper:
         left = set()
         give_up = time.monotonic() + KILLED_S
         while self.left() and time.monotonic() < give_up:
-            found = with_descendants(process_table(), self.left())
+            found = list(filter(None, map(process_info, self.left())))
             left.update(found)
             send(signal.SIGKILL, found)
             self.collect()
@@ -4904,18 +4886,11 @@ def bash_text(
     )
 
 
-def free_port(slot: int, slots: int) -> int:
-    """A TCP port on which nobody listens now, from a sequence that is this slot's alone."""
-    import socket
-
+def port_of(slot: int) -> int:
+    """The TCP port that is a slot's own. Another runner's are others, unless chance will have it."""
     # Containers that share a network have process numbers of their own, each with a /proc of its own.
     number = os.getpid() + os.stat("/proc").st_dev
-    first = PORT_FIRST + number * 16 % PORT_BASES + slot
-    for port in range(first, PORT_LAST + 1, slots):
-        with socket.socket() as listener, suppress(OSError):
-            listener.bind(("", port))
-            return port
-    return first
+    return PORT_FIRST + number * PORT_STEP % PORT_BASES + slot
 
 
 def test_environment(run: str) -> Dict[bytes, bytes]:
@@ -4955,8 +4930,6 @@ class Host:
         self.locks = locks
         self.bash = find_program("bash") or "bash"
         self.health = Health(machine)
-        # To look for a free port takes as long as to start a test: each slot keeps its own for the whole run.
-        self.port_of = functools.lru_cache(maxsize=None)(free_port)
 
     def make_pool(self, tests: Tests, options: Options) -> Pool:
         """What there is to lease."""
@@ -5057,7 +5030,7 @@ class Host:
         sick = [
             Sick(device, process.stuck) for device in attempt.lease.devices if process.stuck
         ]
-        if self.health.used and (status or failures or leaked):
+        if status or failures or leaked:
             sick += self.health.examine(attempt.lease)
         now = time.monotonic()
         return Exited(
@@ -5093,7 +5066,7 @@ class Host:
             directory = test.shell.directory
             if b"BASH_ENV" in environment:  # the list's bash has read it, and this one need not
                 own["BASH_ENV"] = to_text(environment.pop(b"BASH_ENV"))
-        port = str(self.port_of(slot, self.slots))
+        port = str(port_of(slot))
         defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
         if self.has_line_0:
             test = test._replace(line=test.line + 1)

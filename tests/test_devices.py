@@ -11,7 +11,6 @@ import shlex
 import shutil
 import sys
 import tempfile
-import threading
 import time
 import unittest
 from typing import Container, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple

@@ -796,7 +796,7 @@ class JudgeTest(unittest.TestCase):
     """What the end of an attempt means."""
 
     def judged(self, number: int = 1, ending: Optional[Outcome] = None, leaks: str = "report",
-               spared: bool = False, junit: Optional[str] = "x.xml", **event: Any) -> Result:
+               spared: int = 0, junit: Optional[str] = "x.xml", **event: Any) -> Result:
         attempt = Attempt(a_test(junit=junit, timeout=5.0), Lease((), 0), number, at=2.0)
         attempt.ending, attempt.ending_at = ending, 5.0
         options = run_tests.Options((), leaks=leaks, skip_code=77)
@@ -809,7 +809,7 @@ class JudgeTest(unittest.TestCase):
         for is_pytest, status, outcome in cases:
             attempt = Attempt(test._replace(is_pytest=is_pytest), Lease((), 0), 1, at=2.0)
             event = Exited(5.0, attempt.test, status, junit_fault="missing")
-            result = judge(event, attempt, run_tests.Options((), skip_code=77), False)
+            result = judge(event, attempt, run_tests.Options((), skip_code=77), spared=0)
             reason = "its JUnit file is missing" * (is_pytest and status == 0)
             self.assertEqual((result.outcome, result.reason), (outcome, reason))
 
@@ -837,8 +837,8 @@ class JudgeTest(unittest.TestCase):
             ("a second that fails", {"status": 1, "number": 2}, (failed, "", "")),
             ("a second with failures behind exit 0", {"status": 0, "number": 2, "junit_failures": 2},
              (failed, "", shows)),
-            ("the first that counts", {"status": 0, "number": 2, "spared": True}, (passed, "", "")),
-            ("the second that counts", {"status": 0, "number": 3, "spared": True}, (flaky, "", "")),
+            ("the first that counts", {"status": 0, "number": 2, "spared": 1}, (passed, "", "")),
+            ("the second that counts", {"status": 0, "number": 3, "spared": 1}, (flaky, "", "")),
             ("skips alone", {"status": 0, "skipped_all": True}, (passed, "", "skipped all its cases")),
             ("a leak", {"status": 0, "leaked": leak}, (passed, "", "")),
             ("a leak that fails", {"status": 0, "leaked": leak, "leaks": "fail"},
@@ -846,7 +846,7 @@ class JudgeTest(unittest.TestCase):
             ("two leaks at a retry", {"status": 0, "leaked": leak * 2, "leaks": "fail", "number": 2},
              (failed, "leaked processes", "leaked: 2 processes")),
             ("a skip", {"status": 77, "cause": why}, (Outcome.SKIPPED, "", "")),
-            ("the first skip that counts", {"status": 77, "number": 2, "spared": True}, (Outcome.SKIPPED, "", "")),
+            ("the first skip that counts", {"status": 77, "number": 2, "spared": 1}, (Outcome.SKIPPED, "", "")),
             ("a skip after a failure", {"status": 77, "number": 2, "cause": why}, (failed, "why", "")),
             ("a skip with failures", {"status": 77, "junit_failures": 1, "cause": why}, (failed, "why", "")),
             ("a skip by an interrupt", {"status": 77, "ending": interrupted}, (interrupted, "", "")),
