@@ -145,6 +145,7 @@ MEASURE_S = 2.0
 MEMORY_MARGIN = 1.2  # from a peak that was seen to a `mem=`: the looks may miss the highest
 # Without persistence mode nvidia-smi takes seconds; with a hung driver it never answers.
 PROBE_S = 30.0
+# between two looks whether its answer is still wanted
 TOOL_POLL_S = 0.25  # between two looks whether its answer is still wanted
 # A log dir may be held so long: by the guard of a killed run, until it has ended all tests.
 HELD_S = 5.0
@@ -2836,11 +2837,13 @@ class History:
 
     is_here = False  # the runs that are known are of this directory
 
-    def __init__(self, lists: Sequence[str] = (), flaky: str = "pass") -> None:
-        # Outcomes after which a test owes nothing; pytest's --lf has skips and xfails among them, too.
-        self.settles = {Outcome.PASSED, Outcome.SKIPPED, Outcome.KNOWN}
-        if flaky == "pass":
-            self.settles.add(Outcome.FLAKY)
+    def __init__(
+        self,
+        lists: Sequence[str] = (),
+        accepts: Callable[[Outcome], bool] = Outcome.is_ok,
+    ) -> None:
+        """`accepts` says after which outcomes a test owes nothing; pytest's --lf has skips and xfails among them."""
+        self.accepts = accepts
         self.lists = frozenset(map(os.path.normpath, lists))
         # By shard (`2/4`; empty: there was none), names of the tests that its runs selected.
         self.shards: Dict[str, Set[str]] = collections.defaultdict(set)
@@ -2872,7 +2875,7 @@ class History:
                 self.passes[key].append(passed)
                 self.passes[key, label].append(passed)
             name = name_of(key, record.get("origin", label))
-            if self.last.get(name) == run and outcome in self.settles:
+            if self.last.get(name) == run and self.accepts(outcome):
                 self.owed[name] -= 1
 
     def add_run(self, record: Mapping[str, Any]) -> None:
@@ -4006,8 +4009,8 @@ class Schedule:
 
     def on_broken(self, event: Broken) -> None:
         attempt = self.free(event.test)
-        self.conclude(attempt.result(Outcome.NOT_RUN, reason=event.reason))
         self.fail(event.reason)
+        self.conclude(attempt.result(Outcome.NOT_RUN, reason=event.reason))
 
     def on_interrupt(self, event: Interrupt) -> None:
         """The first signal goes to the tests, a further one kills them."""
@@ -4115,7 +4118,7 @@ class Schedule:
             self.actions.append(Conclude(ended, is_news))
             self.unfinished[test.barrier] -= 1
             for follower in self.followers.get(test, ()):
-                if follower not in self.waiting or ended.outcome.is_unfinished():
+                if follower not in self.waiting:
                     continue
                 self.waiting[follower] -= 1
                 if ended.outcome.is_pass():
@@ -4172,8 +4175,7 @@ class Schedule:
             why = f"did not end in {test.timeout:g}s"
             self.end(attempt, Outcome.TIMEOUT, signal.SIGTERM, why)
         else:
-            why = f"did not end by SIGTERM in {self.grace:g}s"
-            why *= attempt.ending is Outcome.TIMEOUT
+            why = f"did not end by a signal in {self.grace:g}s"
             self.end(attempt, Outcome.TIMEOUT, signal.SIGKILL, why)
 
     def abandon(self, attempt: Attempt) -> None:
@@ -4259,19 +4261,18 @@ class Outlook:
     def __init__(self, schedule: Schedule, estimates: Estimates) -> None:
         self.schedule = schedule
         self.estimates = estimates
+        self.known_s = {
+            test: seconds
+            for test, seconds in estimates.seconds.items()
+            if test not in estimates.unknown
+        }
         self.cpus = schedule.pool.cpus  # CPU slots, all of them: nothing runs yet
         # Where most durations are guessed, a forecast would be one too.
-        self.is_known = 2 * len(estimates.unknown) < len(estimates.seconds)
+        self.is_known = 2 * len(self.known_s) > len(estimates.seconds)
 
     def running(self) -> List[Attempt]:
         """What runs, by slot."""
         return sorted(self.schedule.running.values(), key=lambda attempt: attempt.lease.slot)
-
-    def expected_s(self, test: Test) -> float | None:
-        """How long a test takes, if that is known."""
-        if test in self.estimates.unknown:
-            return None
-        return self.estimates.seconds.get(test)
 
     def left_s(self, now: float) -> float | None:
         """How long the rest takes at least, if most of it is known. It is computed once a second."""
@@ -4280,8 +4281,8 @@ class Outlook:
         if now >= self.looked_at + 1:
             seconds = {test: self.estimates.seconds[test] for test in self.schedule.waiting}
             for attempt in self.schedule.running.values():
-                expected_s = self.estimates.seconds[attempt.test]
-                seconds[attempt.test] = max(expected_s - (now - attempt.began), 0.0)
+                end_s = attempt.began + self.estimates.seconds[attempt.test]
+                seconds[attempt.test] = max(end_s - now, 0.0)
             self.last_s = shortest(seconds, self.schedule.pool.size, self.cpus)
             self.looked_at = now
         return self.last_s
@@ -4864,11 +4865,11 @@ def bash_text(
     after what BASH_ENV and the shell state may have set; `defaults` only where these have not set them.
     """
     start = []
-    if mark:  # bash before 5.1 knows no such limit
-        start.append(f"ulimit -SR {mark}")
+    if mark:
+        start.append(f"ulimit -SR {mark}")  # which bash knows from 5.1 on
     if test.shell.prelude:
         prelude = shlex.quote(test.shell.prelude)
-        start += [f'. {prelude}; eval "${{_rt_late-}}"; unset _rt_late']
+        start.append(f'. {prelude}; eval "${{_rt_late-}}"; unset _rt_late')
     exports = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     unset = " ".join(f'"${{{name}={value}}}"' for name, value in defaults.items())
     start.append(f": {unset}; export {' '.join([*exports, *defaults])}")  # one may be readonly
@@ -5330,7 +5331,7 @@ class Appender:
 
 def read_history(options: Options) -> History:
     """What the run's own journal and those of `--history` say. Raises UsageError for one that cannot be read."""
-    history = History(options.lists, options.flaky)
+    history = History(options.lists, options.accepts)
     own = os.path.realpath(journal_path(options))
     paths = {os.path.realpath(path): path for path in options.history}
     if os.path.isfile(own):
@@ -6236,7 +6237,7 @@ class Console:
         now = time.monotonic()
         lines = [f"[{clock(self.age())}] {self.progress()}"]
         for attempt in self.outlook.running():
-            expected_s = self.outlook.expected_s(attempt.test)
+            expected_s = self.outlook.known_s.get(attempt.test)
             of = f" of {clock(expected_s)}" if expected_s else ""
             lines.append(
                 f"{attempt.lease.place}  {clock(now - attempt.began)}{of}  {attempt.test.label}"
