@@ -4314,10 +4314,8 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     test = event.test
     ended = event.ended or event.at
     outcome = outcome_of(event.status)
-    if (
-        attempt.ending and attempt.ending_at <= ended
-    ):  # later, it was for what the test has left
-        outcome = attempt.ending
+    if attempt.ending_at <= ended:  # a later signal was for what the test has left
+        outcome = attempt.ending or outcome
     cause, fault = event.cause, event.junit_fault
     reason = ""
     passed = outcome is Outcome.PASSED
@@ -5236,7 +5234,7 @@ def find_cause(status: int, log: str, kills: int) -> Cause:
 def diagnose(status: int, log: str) -> Cause:
     """The cause that a log's end shows: a known one, else its last error line without what differs between runs."""
     lines = [plain(line[: LINE_CHARS * 5]) for line in reversed(log.splitlines())]
-    lines = [line for line in lines if not re.search(QUOTING_LINE, line)]
+    lines = [line for line in lines if line and not re.search(QUOTING_LINE, line)]
     for blame, known in SIGNATURES.items():
         for text, pattern in known.items():
             for line in filter(re.compile(pattern).search, lines):
@@ -5250,7 +5248,7 @@ def diagnose(status: int, log: str) -> Cause:
         for match in filter(None, map(re.compile(pattern).search, lines)):
             line = match.group(1)[:LINE_CHARS]
             return Cause(normalise(line), line=line)
-    for line in filter(None, lines):
+    for line in lines:
         last = line[:LINE_CHARS]
         return Cause(f"exit status {status}, last line: {normalise(last)}", line=last)
     return Cause(f"exit status {status}, without output")
