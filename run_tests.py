@@ -2989,12 +2989,10 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
         while widest not in order:
             while long[-1] in order:
                 long.pop()
-            test = widest
-            if (
-                chains[long[-1]][1] * SLACK * gpus >= left
-                and long[-1].gpus + widest.gpus <= gpus
-            ):
-                test = long[-1]
+            test, longest = widest, long[-1]
+            is_late = chains[longest][1] * SLACK * gpus >= left
+            if is_late and longest.gpus + widest.gpus <= gpus:
+                test = longest
             left -= work_of(test, estimates.seconds, gpus)
             order[test] = None
     return list(order)
@@ -4327,13 +4325,8 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         reason = f"did not end in {test.timeout:g}s"
     elif cause == OOM_KILLED:
         reason = "OOM killer"
-    elif passed and event.junit_failures:
-        reason = f"its JUnit file shows failures: {event.junit_failures}"
-    elif passed and has_died:
-        reason = f"its JUnit file is {fault}"
-    elif passed and event.leaked and options.leaks == "fail":
-        reason = told_leaks(event.leaked)
-        cause = Cause("leaked processes")
+    elif passed:
+        reason, cause = fault_in_pass(event, options)
     if passed and reason:
         outcome = Outcome.FAILED
     elif passed and not is_first:
@@ -4354,6 +4347,17 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         memory=event.memory,
         peak=event.peak,
     )
+
+
+def fault_in_pass(event: Exited, options: Options) -> Tuple[str, Cause]:
+    """What speaks against a pass, and its cause; empty if nothing does."""
+    if event.junit_failures:
+        return f"its JUnit file shows failures: {event.junit_failures}", event.cause
+    if event.test.is_pytest and event.junit_fault:
+        return f"its JUnit file is {event.junit_fault}", event.cause
+    if event.leaked and options.leaks == "fail":
+        return told_leaks(event.leaked), Cause("leaked processes")
+    return "", event.cause
 
 
 def as_known(result: Result, why: str) -> Result:
@@ -4921,7 +4925,6 @@ class Host:
 
     heeds: Container[str] = ()  # keys of lines that only companions know
     has_stuck = False  # a pool thread waits for a process that cannot be killed
-    least: int | None = None  # MiB of the smallest GPU, once it has been asked for
 
     def __init__(self, machine: Machine, reaper: Reaper, locks: GpuLocks | None = None) -> None:
         self.machine = machine
@@ -4961,12 +4964,10 @@ class Host:
             return test
         return by_memory(test, options.gpu_memory or self.memory)
 
-    @property
+    @functools.cached_property
     def memory(self) -> int:
         """MiB of the smallest GPU; 0 where no tool says it of each."""
-        if self.least is None:
-            self.least = self.health.least or nvml_least(self.machine.devices)
-        return self.least
+        return self.health.least or nvml_least(self.machine.devices)
 
     def allow(self, slots: int) -> None:
         """Let so many attempts run at once."""
