@@ -4577,16 +4577,11 @@ class Reaper:
     run = b"RUN_TESTS_RUN"  # its name, once it has one
 
     def __init__(self) -> None:
-        if not os.path.isdir("/proc/self"):
-            raise MachineError(
-                "there is no /proc, which shows what tests leave behind; mount it"
-            )
         self.scratch = Scratch()
         self.mark = run_mark()  # that of the run; 0 where there are no marks
         self.path = f"/proc/self/task/{os.getpid()}/children"
-        adopts = adopt_orphans() or os.getpid() == 1
         # Orphans come to us, and are listed.
-        self.sees_orphans = adopts and os.path.isfile(self.path)
+        self.sees_orphans = adopt_orphans() and os.path.isfile(self.path)
         self.own = self.orphans()  # children from before the runner was exec'ed
         self.has_inherited = bool(self.own)
 
@@ -4640,7 +4635,7 @@ class Reaper:
 
     def collect(self) -> None:
         """Let ended orphans go. Main thread only."""
-        with suppress(OSError):  # none are left, or this is no Linux
+        with suppress(OSError):  # none are left
             while os.waitpid(-1, os.WNOHANG | self.ONLY_MINE)[0]:
                 pass
 
@@ -4658,12 +4653,13 @@ class Reaper:
 
     def left(self) -> List[int]:
         """The orphans that come from the run: what ran before it may have left some, too, and keeps them."""
+        orphans = list(self.orphans())
+        if not self.has_inherited:
+            return orphans
         return [
             pid
-            for pid in self.orphans()
-            if not self.has_inherited
-            or limit_of(pid) >> 20 == self.mark >> 20
-            or self.run in read_proc(f"{pid}/environ")
+            for pid in orphans
+            if limit_of(pid) >> 20 == self.mark >> 20 or self.run in read_proc(f"{pid}/environ")
         ]
 
     def close(self) -> List[ProcessInfo]:
@@ -4702,7 +4698,7 @@ def run_mark() -> int:
 
 
 def adopt_orphans() -> bool:
-    """Become a child subreaper; False if this is no Linux, or a Python without ctypes."""
+    """Become a child subreaper; False for a Python without ctypes."""
     with suppress(ImportError, OSError, AttributeError):
         import ctypes
 
