@@ -4921,6 +4921,7 @@ class Host:
 
     heeds: Container[str] = ()  # keys of lines that only companions know
     has_stuck = False  # a pool thread waits for a process that cannot be killed
+    least: int | None = None  # MiB of the smallest GPU, once it has been asked for
 
     def __init__(self, machine: Machine, reaper: Reaper, locks: GpuLocks | None = None) -> None:
         self.machine = machine
@@ -4960,10 +4961,12 @@ class Host:
             return test
         return by_memory(test, options.gpu_memory or self.memory)
 
-    @functools.cached_property
+    @property
     def memory(self) -> int:
         """MiB of the smallest GPU; 0 where no tool says it of each."""
-        return self.health.least or nvml_least(self.machine.devices)
+        if self.least is None:
+            self.least = self.health.least or nvml_least(self.machine.devices)
+        return self.least
 
     def allow(self, slots: int) -> None:
         """Let so many attempts run at once."""
