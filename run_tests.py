@@ -145,6 +145,7 @@ MEASURE_S = 2.0
 MEMORY_MARGIN = 1.2  # from a peak that was seen to a `mem=`: the looks may miss the highest
 # Without persistence mode nvidia-smi takes seconds; with a hung driver it never answers.
 PROBE_S = 30.0
+# between two looks whether its answer is still wanted
 TOOL_POLL_S = 0.25  # between two looks whether its answer is still wanted
 # A log dir may be held so long: by the guard of a killed run, until it has ended all tests.
 HELD_S = 5.0
@@ -174,8 +175,8 @@ LONGEST_S = 1e9  # a pass of thirty years is a torn or foreign record
 ASSUMED_S = 60.0  # the expected duration where nothing is known of any test; only ratios matter
 # Below the ephemeral ports of Linux, which start at 32768.
 PORT_FIRST = 20_000
-PORT_LAST = 32_767
 PORT_BASES = 8_000  # first ports are spread over this many, so that two runners seldom meet
+PORT_STEP = 521  # from one process number to the next: a prime, and more than there are slots
 # The variables in which CI services tell a job which commit it tests.
 COMMIT_VARIABLES = (
     "GITHUB_SHA CI_COMMIT_SHA CIRCLE_SHA1 BUILDKITE_COMMIT SEMAPHORE_GIT_SHA "
@@ -432,8 +433,8 @@ class Test(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A hash of key and label: labels are unique in a list, keys are not."""
-        return key_of([self.key, self.origin])
+        """A hash of key and label, the same for all lines with the same command (`label`, `label #2`)."""
+        return name_of(self.key, self.origin)
 
     @property
     def need(self) -> int | float | str:
@@ -594,6 +595,11 @@ def hash_function() -> Callable[[bytes], Any]:
         with suppress(ImportError):
             return importlib.import_module(name).sha256
     raise MachineError("this Python has no SHA-256; name another interpreter")
+
+
+def name_of(key: str, origin: str) -> str:
+    """What a run's start in journals calls a test, by its key and its label without the number of its run."""
+    return key_of([key, re.sub(r" #\d+$", "", origin)])
 
 
 def key_of(words: Iterable[str]) -> str:
@@ -2325,24 +2331,23 @@ Ties = Dict[Test, List[Test]]
 class History:
     """What journals say: how long each test takes when it passes, and which tests of these lists still owe a pass."""
 
-    def __init__(self, lists: Sequence[str] = (), flaky: str = "pass") -> None:
-        # Outcomes after which a test owes nothing; pytest's --lf has skips and xfails among them, too.
-        self.counts = {Outcome.PASSED, Outcome.SKIPPED, Outcome.KNOWN}
-        if flaky == "pass":
-            self.counts.add(Outcome.FLAKY)
+    is_here = False  # the runs that are known are of this directory
+
+    def __init__(
+        self,
+        lists: Sequence[str] = (),
+        accepts: Callable[[Outcome], bool] = Outcome.is_ok,
+    ) -> None:
+        """`accepts` says after which outcomes a test owes nothing; pytest's --lf has skips and xfails among them."""
+        self.accepts = accepts
         self.lists = frozenset(map(os.path.normpath, lists))
-        # The runs of these lists from this directory, which tell more than others.
-        self.here: Set[str] = set()
         # By shard (`2/4`; empty: there was none), names of the tests that its runs selected.
         self.shards: Dict[str, Set[str]] = collections.defaultdict(set)
-        # Names of the tests that were in their lists, selected or not.
-        self.seen: Set[str] = set()
-        # By name of a test, the last run that selected it, and how often it did not pass there; with --repeat it runs
-        # often.
+        # By name, how many tests had it in their lists, selected or not.
+        self.seen: Dict[str, int] = {}
+        # By name, the last run that selected such tests, and how many of them did not pass there.
         self.last: Dict[str, str] = {}
-        self.owed: Dict[str, int] = collections.Counter()
-        # By key and label, whether a test with that label, or one with a number behind it, owes a pass.
-        self.owing: Dict[Tuple[str, str], bool] = {}
+        self.owed: Dict[str, int] = {}
         # By key, and by key and label: when it passed, and how many seconds it took.
         self.passes: Dict[Any, List[Tuple[float, float]]] = collections.defaultdict(list)
 
@@ -2363,45 +2368,36 @@ class History:
                 passed = record["time"] + 0.0, record["seconds"] + 0.0
                 if not 0 <= passed[1] <= LONGEST_S:
                     raise ValueError("not a duration")
-                for known_as in (key, (key, label)):
-                    self.passes[known_as].append(passed)
-            name = key_of([key, record.get("origin", label)])
-            if self.last.get(name) == run and outcome in self.counts:
+                self.passes[key].append(passed)
+                self.passes[key, label].append(passed)
+            name = name_of(key, record.get("origin", label))
+            if self.last.get(name) == run and self.accepts(outcome):
                 self.owed[name] -= 1
 
     def add_run(self, record: Mapping[str, Any]) -> None:
-        """Take in the start of a run, if it is one of these lists."""
-        if self.lists.isdisjoint(map(os.path.normpath, record["lists"])):
-            return
-        selected = record["selected"]
-        self.shards[record["shard"] or ""].update(selected)
-        run = record["run"]
+        """Take in the start of a run, if it is one of these lists. Runs from this directory count before others."""
         is_here = record.get("directory") == os.getcwd()
-        if is_here and not self.here:
-            self.seen.clear()  # those of another directory with a list of this name
-        if is_here:
-            self.here.add(run)
-        if is_here or not self.here:
-            self.seen.update(selected, record["left_out"])
-        for name, times in collections.Counter(selected).items():
-            if is_here or self.last.get(name) not in self.here:
-                self.last[name] = run
-                self.owed[name] = times
+        is_ours = not self.lists.isdisjoint(map(os.path.normpath, record["lists"]))
+        if not is_ours or is_here < self.is_here:
+            return
+        selected = collections.Counter(record["selected"])
+        in_list = selected + collections.Counter(record["left_out"])
+        if is_here > self.is_here:
+            self.is_here = True
+            for known in (self.shards, self.seen, self.last, self.owed):
+                known.clear()
+        self.shards[record["shard"] or ""].update(selected)
+        self.seen.update(in_list)
+        self.owed.update(selected)
+        self.last.update(dict.fromkeys(selected, record["run"]))
 
-    def owes(self, test: Test) -> bool:
+    def owes(self, test: Test, copies: int) -> bool:
         """Whether a test has not passed in its last run, or was in none: new ones owe too.
 
-        Which of several tests with the same command it was then, nobody knows; it owes if any of them does.
+        Which of several tests with the same command it was then, nobody knows; it owes if any of them does, or if
+        there are more `copies` now.
         """
-        label = re.sub(r" #\d+$", "", test.origin)
-        alike = test.key, label
-        if alike not in self.owing:
-            names = [key_of(alike)]
-            while names[-1] in self.seen:
-                names.append(key_of([test.key, f"{label} #{len(names) + 1}"]))
-            self.owing[alike] = any(self.owed[name] > 0 for name in names)
-        is_new = test.name not in self.seen
-        return is_new or self.owing[alike] or self.owed[test.name] > 0
+        return self.owed.get(test.name, 0) > 0 or self.seen.get(test.name, 0) < copies
 
     def duration(self, test: Test) -> float | None:
         """Seconds: the median of the last passes, else what the list says, else None."""
@@ -2489,12 +2485,10 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
         while widest not in order:
             while long[-1] in order:
                 long.pop()
-            test = widest
-            if (
-                chains[long[-1]][1] * SLACK * gpus >= left
-                and long[-1].gpus + widest.gpus <= gpus
-            ):
-                test = long[-1]
+            test, longest = widest, long[-1]
+            is_late = chains[longest][1] * SLACK * gpus >= left
+            if is_late and longest.gpus + widest.gpus <= gpus:
+                test = longest
             left -= work_of(test, estimates.seconds, gpus)
             order[test] = None
     return list(order)
@@ -2599,12 +2593,12 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
             group = sorted(reach([test], ties))
             groups.append((-sum(weights[test] for test in group), group))
             placed.update(group)
-    shards = [(0.0, number) for number in range(1, total + 1)]
+    loads = [0.0] * total
     numbers = {}
     for lightness, group in sorted(groups):
-        weight, number = shards[0]
-        heapq.heapreplace(shards, (weight - lightness, number))
-        numbers.update(dict.fromkeys(group, number))
+        lightest = loads.index(min(loads))
+        loads[lightest] -= lightness
+        numbers.update(dict.fromkeys(group, lightest + 1))
     return numbers
 
 
@@ -2630,20 +2624,26 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         )
     elif options.shard:
         number, total = options.shard
-        numbers = {}
-        for put_off in (False, True):
-            part = [test for test in chosen if (test in deferred) == put_off]
-            numbers.update(shard_of(part, total, estimates.seconds))
-        plan = key_of(f"{test.key} {numbers[test]}" for test in chosen)[:6]
-        keep(f"--shard {options.shard} (plan {plan})", lambda test: numbers[test] == number)
+        to_run = [test for test in chosen if test not in deferred]
+        numbers = shard_of(to_run, total, estimates.seconds)
+        plan = key_of(f"{test.key} {numbers.get(test)}" for test in chosen)[:6]
+        # The first shard names what is deferred.
+        keep(
+            f"--shard {options.shard} (plan {plan})",
+            lambda test: numbers.get(test, 1) == number,
+        )
     if options.rerun_failed:
-        keep("--rerun-failed", lambda test: test in deferred or history.owes(test))
+        copies = collections.Counter(test.name for test in tests if test.label == test.origin)
+        keep(
+            "--rerun-failed",
+            lambda test: test in deferred or history.owes(test, copies[test.name]),
+        )
     return Selection(
         chosen,
         {test: deferred[test] for test in chosen if test in deferred},
         left_out,
         estimates,
-        frozenset(test for test in chosen if history.owed[test.name] > 0),
+        frozenset(test for test in chosen if history.owed.get(test.name, 0) > 0),
     )
 
 
@@ -2682,31 +2682,55 @@ INTEL = MaskReader(
     no_mask=("", "default"),
 )
 READERS = (CUDA, HIP, ROCR, INTEL)
-MASKS_OF_NONE = ("", "-1", "NoDevFiles", "none", "void")  # they are meant to hide
+MASKS_OF_NONE = ("-1", "NoDevFiles", "none", "void")  # they are meant to hide
 
 
-class VendorTool(NamedTuple):
-    """A tool that lists GPUs. `pattern` finds each GPU's number, or the UUID of a MIG instance of the one before."""
-
-    command: Words
-    pattern: str
-    reader: MaskReader
-    counts: bool = False  # its numbers have gaps that the vendor's runtime does not have
-
-
+# Tools that list GPUs, and what finds each GPU's number, or the UUID of a MIG instance of the one before.
+NVIDIA = r"(?m)^GPU (\d+):|^[ \t]+MIG .*\(UUID: (MIG-[^)]+)\)"
 TOOLS = (
-    VendorTool(
-        ("nvidia-smi", "-L"), r"(?m)^GPU (\d+):|^[ \t]+MIG .*\(UUID: (MIG-[^)]+)\)", CUDA
-    ),
-    VendorTool(("amd-smi", "list", "--json"), r'"gpu": *(\d+)()\b', HIP),
-    VendorTool(("rocm-smi", "--showid", "--json"), r'"card(\d+)"()', HIP, counts=True),
+    (("nvidia-smi", "-L"), NVIDIA, CUDA),
+    (("amd-smi", "list", "--json"), r'"gpu": *(\d+)()\b', HIP),
+    (("rocm-smi", "--showid", "--json"), r'"card(\d+)"()', HIP),
 )
+# A Python that says what NVIDIA's library knows, as `nvidia-smi -L` does, and how large each device is. It may hang,
+# as its driver does.
+NVML = r"""
+import sys
+try:
+    import pynvml
+    pynvml.nvmlInit()
+except Exception:
+    sys.exit()  # no driver, or a broken package: the next tool may know more
+
+def text(get, handle):
+    try:
+        found = get(handle)
+    except (pynvml.NVMLError, AttributeError):
+        return 0
+    return getattr(found, "decode", lambda: found)()
+
+def show(name, handle):
+    size = text(lambda handle: pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20, handle)
+    print(f"{name}: (UUID: {text(pynvml.nvmlDeviceGetUUID, handle)}) {size} MiB")
+
+try:
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        show(f"GPU {index}", gpu)
+        # Bindings from before MIG do not know it; not every place is taken.
+        for place in range(text(lambda gpu: pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu), gpu)):
+            instance = text(lambda gpu: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place), gpu)
+            if instance:
+                show(f"  MIG {place}", instance)
+except pynvml.NVMLError as error:
+    sys.exit(f"pynvml: {error}")
+"""
 
 
 SOURCES = (
     "mask",
     "pynvml",
-    *(tool.command[0] for tool in TOOLS),
+    *(command[0] for command, _, _ in TOOLS),
 )  # that are asked for GPUs, in this order
 
 
@@ -2745,36 +2769,24 @@ def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
         return None
     visible = []
     kinds: Set[int | None] = set()  # the groups that have matched
-    for entry in value.split(","):
+    for entry in value.rstrip(",").split(","):
         found = re.fullmatch(reader.token, entry)
+        word = entry.strip()
         if found and kinds <= {found.lastindex}:
             kinds.add(found.lastindex)
-            visible.append(entry.strip())
+            visible.append(word)
         elif reader.stops:
-            is_gap = entry.strip() == "" != value.strip(", ")  # 0,,1
-            if entry.strip() not in MASKS_OF_NONE or (is_gap and not value.endswith(",")):
+            if value.strip() and word not in MASKS_OF_NONE:
                 warn(
-                    f"{reader.variable}={value}: {entry.strip()!r} is no id, and hides itself and all after it"
+                    f"{reader.variable}={value}: {word!r} is no id, and hides itself and all after it"
                 )
             break
-    near = sorted(visible, key=device_name)
-    for one, other in zip(near, near[1:]):
-        if device_name(other).startswith(device_name(one)):
+    for token, times in collections.Counter(map(str.casefold, visible)).items():
+        if times > 1:
             raise UsageError(
-                f"{reader.variable}={value} names {other} twice; name each GPU once"
+                f"{reader.variable}={value} names {token} twice; name each GPU once"
             )
     return visible
-
-
-def device_name(token: str) -> str:
-    """A token as one name, with which the names of its tiles begin: `1.` for `01`, `1.0.` for a tile of it.
-
-    The case of a UUID is nothing, and CUDA takes the beginning of one for the whole.
-    """
-    name = re.sub(r"(?<![^.])0+(?=\d)", "", token.casefold())
-    if "-" in name and "/" not in name:
-        return name
-    return f"{name}."
 
 
 def outer_machine(environ: Environ) -> Machine | None:
@@ -2820,15 +2832,14 @@ def call_tool(*command: str, over: threading.Event | None = None) -> str:
     except OSError as error:
         raise ToolError(f"cannot be run ({error.strerror})") from None
     with tool.stdout, tool.stderr:
-        out = None
         try:
-            while out is None:
+            while tool.returncode is None:
+                if over and over.is_set():
+                    raise ToolError("was not waited for, since the run ends")
+                if time.monotonic() >= give_up:
+                    raise ToolError(f"did not answer in {PROBE_S:.0f} s")
                 with suppress(subprocess.TimeoutExpired):
                     out, err = tool.communicate(timeout=TOOL_POLL_S)
-                if out is None and over and over.is_set():
-                    raise ToolError("was not waited for, since the run ends")
-                if out is None and time.monotonic() >= give_up:
-                    raise ToolError(f"did not answer in {PROBE_S:.0f} s")
         finally:  # Ctrl-C too
             if tool.poll() is None:
                 os.killpg(tool.pid, signal.SIGKILL)
@@ -2851,106 +2862,51 @@ def ask_tool(*command: str, over: threading.Event | None = None) -> str:
         return ""
 
 
-@contextmanager
-def nvml() -> Iterator[Any]:
-    """The module `pynvml`, ready; None without it or a driver."""
-    try:
-        import warnings
+def ask_pynvml() -> str:
+    """What NVIDIA's library says, by the program NVML; empty where there is no module for it."""
+    from importlib.machinery import PathFinder
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the old package of that name warns that it is old
-            import pynvml  # type: ignore[import-not-found]
-        pynvml.nvmlInit()
-    except Exception:  # no package, no driver, a broken one: the next probe may know more
-        yield None
-        return
-    try:
-        yield pynvml
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+    if not PathFinder.find_spec("pynvml"):
+        return ""
+    return ask_tool(sys.executable, "-c", NVML)
 
 
-Said = TypeVar("Said")
-
-
-def in_time(ask: Callable[[], Said], default: Said) -> Said:
-    """What a library says. One that hangs, as its driver does, is left behind in its thread, with a warning."""
-    answers = []
-
-    def answer() -> None:
-        try:
-            answers.append(ask())
-        except Exception as error:
-            warn(f"pynvml failed ({error}); going on without it")
-
-    asking = threading.Thread(target=answer, daemon=True)
-    asking.start()
-    asking.join(PROBE_S)
-    if asking.is_alive():
-        warn(f"pynvml did not answer in {PROBE_S:.0f} s; going on without it")
-    if answers:
-        return answers[0]
-    return default
-
-
-def pynvml_tokens() -> List[str]:
-    """Indices of the GPUs that NVML shows; the UUIDs of MIG instances where a GPU has them."""
-    tokens = []
-    with nvml() as pynvml:
-        for index in range(pynvml.nvmlDeviceGetCount() if pynvml else 0):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            tokens += nvml_instances(pynvml, handle) or [str(index)]
-    return tokens
-
-
-def nvml_least(devices: Iterable[Device]) -> int:
+def nvml_least(devices: Sequence[Device]) -> int:
     """MiB of the smallest of these GPUs and MIG instances; 0 where NVML does not say it."""
-    sizes = []
-    with nvml() as pynvml:
-        for device in devices if pynvml else ():
-            if device.token.isdigit():
-                handle = pynvml.nvmlDeviceGetHandleByIndex(int(device.token))
-            else:
-                handle = pynvml.nvmlDeviceGetHandleByUUID(device.token)
-            sizes.append(pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20)
-    return min(sizes, default=0)
+    sizes = {}
+    said = re.findall(r"(?m)^(?:GPU (\d+))?.*\(UUID: (.*)\) (\d+) MiB", ask_pynvml())
+    for index, uuid, mib in said:
+        sizes[index] = sizes[uuid] = int(mib)
+    return least_of(devices, sizes)
 
 
-def nvml_instances(pynvml: Any, handle: Any) -> List[str]:
-    """The UUIDs of a GPU's MIG instances; empty where MIG is off or unknown."""
-    uuids = []
-    # Bindings from before MIG. Where it is off, the count is 0.
-    with suppress(pynvml.NVMLError, AttributeError):
-        for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            with suppress(pynvml.NVMLError):  # not every place is taken
-                instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-                uuids.append(os.fsdecode(pynvml.nvmlDeviceGetUUID(instance)))
-    return uuids
+def least_of(devices: Sequence[Device], sizes: Mapping[str, int]) -> int:
+    """The smallest of these devices, by the sizes of tokens; 0 where one is not known."""
+    return min((sizes.get(device.token, 0) for device in devices), default=0)
 
 
-def tool_tokens(tool: VendorTool) -> List[str]:
-    """What a vendor's tool lists: GPU indices, or the UUIDs of MIG instances in place of the GPU that has them."""
+def listed_tokens(pattern: str, said: str) -> List[str]:
+    """What a tool lists: GPU indices, or the UUIDs of MIG instances in place of the GPU that has them."""
     tokens: List[str] = []
-    for gpu, instance in re.findall(tool.pattern, ask_tool(*tool.command)):
+    for gpu, instance in re.findall(pattern, said):
         if instance and tokens and tokens[-1].isdigit():
             tokens.pop()
         tokens.append(gpu or instance)
-    if tool.counts:
-        return [str(number) for number in range(len(tokens))]
     return tokens
 
 
 def probe(environ: Environ) -> Machine:
     """Ask the vendors' tools in turn. No answer is an empty Machine."""
-    tokens: List[str] = in_time(pynvml_tokens, [])
+    tokens = listed_tokens(NVIDIA, ask_pynvml())
     reader = CUDA
-    for tool in TOOLS:
+    for command, pattern, its_reader in TOOLS:
         if not tokens:
-            tokens = tool_tokens(tool)
-            reader = tool.reader
+            tokens = listed_tokens(pattern, ask_tool(*command))
+            reader = its_reader
     if not tokens:
         return Machine()
+    if reader is not CUDA:  # the numbers of AMD's tools have gaps that HIP does not have
+        tokens = [str(number) for number in range(len(tokens))]
     machine = machine_of(tokens, reader)
     if reader is CUDA and "CUDA_DEVICE_ORDER" not in environ:
         return machine._replace(extra={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
@@ -2967,24 +2923,23 @@ def find_machine(gpus: str | None, environ: Environ) -> Machine:
     if gpus is None:
         return outer or probe(environ)
     asked = gpus.strip(",").split(",")
-    if gpus.isdigit():
-        asked = list(map(str, range(int(gpus))))
     if outer is None:
+        if gpus.isdigit():
+            asked = list(map(str, range(int(gpus))))
         if read_mask(CUDA, ",".join(asked)) != asked:
             raise UsageError(
                 f"--gpus {gpus}: CUDA cannot read these ids together; without an outer mask it has to"
             )
         return machine_of(asked, CUDA)
     shown = outer.tokens
-    hidden = ",".join(token for token in asked if token not in shown)
+    is_hidden = not set(asked) <= set(shown)
     if gpus.isdigit():  # the first ones, whatever their ids are
-        more = len(asked) - len(shown)
-        hidden = f"{more} of them" * (more > 0)
-        asked = shown[: len(asked)]
-    if hidden:
+        asked = shown[: int(gpus)]
+        is_hidden = len(asked) < int(gpus)
+    if is_hidden:
         raise UsageError(
-            f"--gpus {gpus}: the outer mask hides {hidden}; it shows {','.join(shown) or 'none'}, and is never "
-            "widened: leave --gpus out to use what it shows"
+            f"--gpus {gpus}: the outer mask shows {','.join(shown) or 'none'} alone, and is never widened; leave "
+            "--gpus out to use what it shows"
         )
     return outer._replace(devices=tuple(map(Device, count(), asked)))
 
@@ -2996,9 +2951,6 @@ class Sick(NamedTuple):
     reason: str
 
 
-Held = Union[int, str]  # MiB of a GPU, or what is said of one that is not well
-
-
 class Health:
     """What nvidia-smi says of the GPUs' memory: before the run, while tests run, and after one that did not pass.
 
@@ -3006,8 +2958,9 @@ class Health:
     """
 
     SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
-    # The temperature of a GPU that is well: a number, or why there is none. A broken one `[GPU requires reset]`.
-    WELL = r"\d+|\[(?:N/A|Not Supported|Insufficient Permissions)\]"
+    QUERY = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
+    # The row of a GPU that is well: its temperature is a number, or why there is none.
+    WELL = r"\d+, \S+, (\d+), (?:\d+|\[(?:N/A|Not Supported|Insufficient Permissions)\])(?:, (\d+)|, .*)?"
     BROKEN = r"\[GPU (?:requires reset|is lost)\]"
     least = 0  # MiB of the smallest GPU; 0: not known of each
 
@@ -3016,56 +2969,58 @@ class Health:
         self.sick: List[Sick] = []  # from the start
         # MiB in use on each GPU that is watched when no test runs there.
         self.used: Dict[Device, int] = {}
-        self.total: Dict[str, int] = {}  # MiB, by index and by UUID
         # By GPU, the process that has it alone now, or was the last to have it alone.
         self.alone: Dict[Device, Process] = {}
         if CUDA.variable not in machine.variables or not machine.devices:
             return
-        known = self.ask(tool=ask_tool)
+        rows = self.ask(tool=ask_tool)
+        sizes = {}
         for device in machine.devices:
-            used = known.get(device.token, "")
-            if isinstance(used, int):
-                self.used[device] = used
-            elif re.search(self.BROKEN, used):
-                self.sick.append(Sick(device, f"nvidia-smi {used}"))
-        self.least = min(self.total.get(device.token, 0) for device in machine.devices)
+            row = rows.get(device.token, "")
+            found = re.fullmatch(self.WELL, row)
+            if found:
+                self.used[device] = int(found.group(1))
+                sizes[device.token] = int(found.group(2) or 0)
+            elif re.search(self.BROKEN, row):
+                self.sick.append(Sick(device, f"nvidia-smi: {row}"))
+        self.least = least_of(machine.devices, sizes)
 
-    def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, Held]:
-        """By index and by UUID, what GPUs hold. Raises ToolError."""
-        known = {}
-        query = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
-        for line in tool(*self.SMI, query, *which, over=self.over).splitlines():
-            index, uuid, used, temperature, total, *_ = line.split(", ") + [""] * 4
-            if total.isdecimal():
-                self.total[index] = self.total[uuid] = int(total)
-            held: Held = f"says {line}"
-            if used.isdecimal() and re.fullmatch(self.WELL, temperature):
-                held = int(used)
-            known[index] = known[uuid] = held
-        return known
+    def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, str]:
+        """By index and by UUID, the rows of GPUs. Raises ToolError."""
+        rows = {}
+        for row in tool(*self.SMI, self.QUERY, *which, over=self.over).splitlines():
+            index, uuid, *_ = f"{row}, ".split(", ")
+            rows[index] = rows[uuid] = row
+        return rows
 
-    def read(self, devices: Sequence[Device]) -> Dict[Device, Held]:
-        """The same for these GPUs. Where nvidia-smi fails because of one GPU, each is asked about by itself."""
-        known = {}
+    def read(self, devices: Sequence[Device]) -> Dict[Device, str]:
+        """The rows of these GPUs. Where nvidia-smi fails because of one GPU, each is asked about by itself."""
+        rows = {}
         with suppress(ToolError):
-            known = self.ask()
+            rows = self.ask()
         for device in devices:
-            if device.token not in known:
+            if device.token not in rows:
                 try:
-                    known.update(self.ask("-i", device.token))
+                    rows.update(self.ask("-i", device.token))
                 except ToolError as error:
-                    known[device.token] = str(error)
-        return {device: known.get(device.token, "says nothing") for device in devices}
+                    rows[device.token] = str(error)
+        return {device: rows.get(device.token, "says nothing") for device in devices}
+
+    def more(self, device: Device, row: str) -> int | None:
+        """MiB that a GPU holds beyond what it did before the run; None if it is not well, or not watched."""
+        found = re.fullmatch(self.WELL, row)
+        if not found or device not in self.used:
+            return None
+        return int(found.group(1)) - self.used[device]
 
     def watch(self) -> None:
         """Until it is over, or nvidia-smi fails, note what tests hold of their GPUs beyond what was there before."""
         with suppress(ToolError):
             while self.used and not self.over.wait(MEASURE_S):
-                alone, known = dict(self.alone), self.ask()
+                alone, rows = dict(self.alone), self.ask()
                 for device, process in alone.items():
-                    used = known.get(device.token)
-                    if device in self.used and isinstance(used, int):
-                        process.peak = max(process.peak, used - self.used[device])
+                    more = self.more(device, rows.get(device.token, ""))
+                    process.peak = max(process.peak, more or 0)
 
     def examine(self, lease: Lease) -> Iterator[Sick]:
         """Wait, in bounded time, until a test's GPUs have their memory back; yields those that do not answer.
@@ -3073,26 +3028,25 @@ class Health:
         A GPU that others have a share of is not waited for.
         """
         watched = [device for device in lease.devices if device in self.used]
-        if not watched or lease.shares < SHARES or self.over.is_set():
-            return
         give_up = time.monotonic() + MEMORY_S
-        while True:
-            found = self.read(watched)
-            held = {
-                device: used - self.used[device]
-                for device, used in found.items()
-                if isinstance(used, int) and used > self.used[device] + MEMORY_MIB
-            }
-            if not held or time.monotonic() >= give_up or self.over.wait(FOLLOW_S):
-                break
+        is_held = bool(watched) and lease.shares == SHARES
+        rows: Mapping[Device, str] = {}
+        while is_held and time.monotonic() < give_up and not self.over.wait(FOLLOW_S):
+            rows = self.read(watched)
+            is_held = any(
+                (self.more(device, row) or 0) > MEMORY_MIB for device, row in rows.items()
+            )
         if self.over.is_set():
             return
-        for device, more in held.items():
-            warn(f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}")
-            self.used[device] += more  # whosever it is, the next test need not wait for it
-        for device, used in found.items():
-            if isinstance(used, str):
-                yield Sick(device, f"nvidia-smi {used}")
+        for device, row in rows.items():
+            more = self.more(device, row)
+            if more is None:
+                yield Sick(device, f"nvidia-smi: {row}")
+            elif more > MEMORY_MIB:
+                warn(
+                    f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}"
+                )
+                self.used[device] += more  # whosever it is, the next test need not wait for it
 
     def holders(self, device: Device) -> str:
         """Who holds a GPU's memory, in words."""
@@ -3130,22 +3084,12 @@ class GpuLocks:
 
     def __init__(self, folder: str, machine: Machine) -> None:
         self.files: Dict[Device, int] = {}
-        said = ""
-        if CUDA.variable in machine.variables:
-            said = ask_tool("nvidia-smi", "-L")
-        # By index, or empty for an instance of MIG.
-        known = re.findall(r"(?m)^(?:GPU (\d+):)?.*\(UUID: ([^)]+)\)", said)
+        said = ask_tool("nvidia-smi", "-L")
+        uuids = dict(re.findall(r"(?m)^GPU (\d+):.*\(UUID: ([^)]+)\)", said))
         try:
             os.makedirs(folder, exist_ok=True)
             for device in machine.devices:
-                token = device.token
-                # CUDA takes the beginning of a UUID, in any case.
-                uuids = [
-                    uuid
-                    for index, uuid in known
-                    if token == index or uuid.lower().startswith(token.lower())
-                ]
-                name = re.sub(r"[^\w.-]", "_", [*uuids, token][0])
+                name = uuids.get(device.token, device.token).replace("/", "_")
                 path = os.path.join(folder, f"gpu-{name}.lock")
                 self.files[device] = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
         except OSError as error:
@@ -3156,11 +3100,10 @@ class GpuLocks:
 
     def take(self, device: Device) -> bool:
         """Lock a GPU, unless another runner holds it."""
-        try:
+        with suppress(BlockingIOError):
             fcntl.flock(self.files[device], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+            return True
+        return False
 
     def give(self, device: Device) -> None:
         fcntl.flock(self.files[device], fcntl.LOCK_UN)
@@ -3204,18 +3147,10 @@ class Pool:
         """How `more GPUs than …` ends."""
         return "are left" if self.quarantined else "there are"
 
-    def has_room(self, need: float) -> bool:
-        """Whether anything is free that such a need could use, if not enough of it: a quick look before `take`."""
-        if self.is_alone:
-            return False
-        if need == 0:
-            return self.cpus > 0
-        return max(self.room) > 0
-
     def take(self, need: float, avoid: Container[int] = ()) -> Lease | None:
         """A lease on what a test needs, without the devices whose indices are in `avoid`; None if that is not free."""
         alone = self.sequential or need == ALL_GPUS
-        if not self.has_room(need) or (alone and self.slots):
+        if self.is_alone or (alone and self.slots) or (need == 0 and not self.cpus):
             return None
         count, shares = demand(need, self.size)
         chosen = self.choose(count, shares, avoid)
@@ -3237,8 +3172,7 @@ class Pool:
     def choose(self, count: int, shares: int, avoid: Container[int]) -> Sequence[int]:
         """The devices to take shares of: fewer than `count` if there are not as many.
 
-        A fraction goes where the least room is left for others; whole devices are neighbours where they can be,
-        from the smallest gap that holds them (best fit).
+        A fraction goes where the least room is left for others; whole devices are neighbours where they can be.
         """
         free = [
             index
@@ -3248,15 +3182,13 @@ class Pool:
         shared = [index for index in free if self.room[index] < SHARES]
         if shared:
             return [min(shared, key=lambda index: self.room[index])]
-        if len(free) < count:
-            return []
-        if not self.locks or not count:
+        if len(free) < count or not count:
+            return ()
+        if not self.locks:
             return best_block(free, count)
         locked = [index for index in free if self.locks.take(self.devices[index])]
         chosen = best_block(locked, count)
-        if len(chosen) < count:
-            self.was_locked_out = True
-            chosen = []
+        self.was_locked_out |= not chosen
         for index in set(locked).difference(chosen):
             self.locks.give(self.devices[index])
         return chosen
@@ -3307,13 +3239,9 @@ def demand(need: float, size: int) -> Tuple[int, int]:
 
 
 def best_block(free: Sequence[int], count: int) -> Sequence[int]:
-    """`count` of the free device indices, neighbours if there are as many in a row; all if there are not as many."""
-    rows = [
-        [index for _, index in row]
-        for _, row in itertools.groupby(enumerate(free), lambda pair: pair[1] - pair[0])
-    ]
-    fitting = (row for row in rows if len(row) >= count)
-    return min(fitting, key=len, default=free)[:count]
+    """`count` of the free device indices, the first that are nearest to each other; none if there are not as many."""
+    blocks = [free[start : start + count] for start in range(len(free) - count + 1)]
+    return min(blocks, key=lambda block: block[-1] - block[0], default=())
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -3337,14 +3265,6 @@ class Submit(NamedTuple):
     order: Tests
 
 
-class ShellEnded(NamedTuple):
-    """The shell of a test has ended; processes that it has left are being ended, or are gone."""
-
-    at: float
-    test: Test
-    is_gone: bool = False  # its GPUs alone are looked at
-
-
 class Exited(NamedTuple):
     """All processes of an attempt have ended. `status` as in subprocess; the rest is what they have left to find."""
 
@@ -3356,7 +3276,7 @@ class Exited(NamedTuple):
     cause: Cause = NO_CAUSE
     leaked: Words = ()
     sick: Sequence[Sick] = ()
-    ended: float | None = None  # when its shell has ended, if that was before
+    ended: float | None = None  # when its shell has, if what it left took longer
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
     peak: int = 0  # the most MiB of one GPU that it was seen to hold
     skipped_all: bool = False  # all cases in its JUnit file
@@ -3372,9 +3292,10 @@ class Broken(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time has passed."""
+    """Time has passed, or devices are gone with the machine that had them: what ran there posts its own end."""
 
     at: float
+    sick: Sequence[Sick] = ()
 
 
 class Interrupt(NamedTuple):
@@ -3384,14 +3305,7 @@ class Interrupt(NamedTuple):
     signum: int
 
 
-class Lost(NamedTuple):
-    """Devices are gone, with the machine that had them. What ran there posts its own end."""
-
-    at: float
-    sick: Sequence[Sick]
-
-
-Event = Union[Begin, Submit, ShellEnded, Exited, Broken, Tick, Interrupt, Lost]
+Event = Union[Begin, Submit, Exited, Broken, Tick, Interrupt]
 
 
 class Look(NamedTuple):
@@ -3405,11 +3319,10 @@ class Attempt:
     """
 
     deadline = math.inf  # when the next signal is due
-    slow_at = math.inf  # when it is to be announced
-    due = math.inf  # the sooner of the two, as the alarms know it
+    due = math.inf  # the same, or when it is to be announced before that
     sent = 0  # the last signal sent to it
     ending: Outcome | None = None  # TIMEOUT or INTERRUPTED, once it is being ended
-    is_gone = False  # none of its processes is left; its GPUs are looked at
+    ending_at = math.inf  # since when it is
     process: Any = None
 
     def __init__(self, test: Test, lease: Lease, number: int, at: float) -> None:
@@ -3499,6 +3412,8 @@ class Schedule:
     def __init__(self, tests: Tests, pool: Pool, options: Options) -> None:
         self.pool = pool
         self.options = options
+        self.grace = options.grace
+        self.actions: Actions = []  # that follow from the event which is looked at
         self.rank = dict(zip(tests, count()))
         self.followers = followers_of(tests)
         # By test that has not started: how many of the tests in its `after` have not passed yet.
@@ -3512,13 +3427,10 @@ class Schedule:
         self.results: Dict[Test, List[Result]] = {}
         # By test, how many of its attempts do not count, since the GPU was at fault.
         self.spared: Dict[Test, int] = collections.Counter()
-        # The latest results of GPU tests, while all are failures by one cause, which is the machine's.
+        # The latest results of GPU tests, while all are failures that are the machine's.
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
         self.sick: List[Sick] = []  # devices in quarantine
-        self.grace = options.grace
-        # A heap. An entry whose time is not its attempt's `due` is an old one.
-        self.alarms: List[Tuple[float, int, Attempt]] = []
 
     @property
     def done(self) -> bool:
@@ -3526,47 +3438,37 @@ class Schedule:
 
     def deadline(self) -> float:
         """When the next Tick is due, on the events' clock; infinity if none is."""
-        while self.alarms and self.alarms[0][0] != self.alarms[0][2].due:
-            heapq.heappop(self.alarms)
-        due = min(self.poll_at, self.end_at)
-        if self.alarms:
-            due = min(due, self.alarms[0][0])
-        return due
-
-    def watch(self, attempt: Attempt) -> None:
-        """Note when something is due for an attempt."""
-        attempt.due = min(attempt.deadline, attempt.slow_at)
-        if attempt.due < math.inf:
-            heapq.heappush(self.alarms, (attempt.due, id(attempt), attempt))
+        due = [attempt.due for attempt in self.running.values()]
+        return min(self.poll_at, self.end_at, *due)
 
     def step(self, event: Event) -> Actions:
         """Take in one event; returns what to do now, in order."""
-        if isinstance(event, (ShellEnded, Exited, Broken)) and event.test not in self.running:
+        if isinstance(event, (Exited, Broken)) and event.test not in self.running:
             return []  # it was abandoned
         self.now = event.at
+        self.actions = []
         respond = getattr(self, "on_" + type(event).__name__.lower())  # `on_exited` to Exited
-        actions = respond(event)
+        respond(event)
         # Open barriers above which all tests have ended.
         while self.waiting and not self.unfinished[self.floor]:
             self.floor += 1
             for test in self.waiting:
                 if test.barrier == self.floor:
                     self.line_up(test)
-        return actions + self.start_waiting()
+        self.start_waiting()
+        return self.actions
 
-    def on_begin(self, event: Begin) -> Actions:
-        actions = []
-        # Where no test wants a GPU, none is missed.
-        is_missed = any(test.gpus for test in self.waiting)
-        has_others = len(event.sick) < self.pool.size
-        if is_missed or has_others:
-            actions = self.quarantine(event.sick)
+    # Events.
+
+    def on_begin(self, event: Begin) -> None:
         if self.options.deadline:  # half of a short one is for the tests
             reserve = min(self.options.grace + STACKS_S + REPORT_S, self.options.deadline / 2)
             self.end_at = self.now + self.options.deadline - reserve
-        return actions + self.refuse_unrunnable()
+        if any(test.gpus for test in self.waiting):  # else no GPU is missed
+            self.quarantine(event.sick)
+        self.refuse_unrunnable()
 
-    def on_submit(self, event: Submit) -> Actions:
+    def on_submit(self, event: Submit) -> None:
         self.rank.update(zip(event.order, count()))
         self.waiting.update(dict.fromkeys(event.tests, 0))
         self.unfinished.update(test.barrier for test in event.tests)
@@ -3574,246 +3476,227 @@ class Schedule:
         for test in self.waiting:
             self.line_up(test)
         if self.stopped:
-            return self.stop()
-        return self.refuse_unrunnable()
+            self.stop()
+        self.refuse_unrunnable()
 
-    def refuse_unrunnable(self) -> Actions:
-        """Conclude the tests that need more GPUs than there are, or are left."""
-        refused = sorted(test for test in self.waiting if not self.can_run(test))
-        return self.conclude(
-            *(self.unrun(test, Outcome.UNRUNNABLE, self.lack(test)) for test in refused)
-        )
-
-    def lack(self, test: Test) -> str:
-        """What a test needs that is not there."""
-        if test.gpus == TOO_LARGE:
-            return (
-                f"needs {show_memory(test.attributes.mem)} of a GPU, more than the smallest has"
-            )
-        return f"needs {test.gpus:g} GPUs, more than {self.pool.most()}"
-
-    def unrun(self, test: Test, outcome: Outcome, reason: str = "") -> Result:
-        """The end of a test that does not start any more: how its last attempt has ended, if it had one."""
-        ended = self.results.get(test)
-        if ended:
-            return ended[-1]
-        return Result(test, outcome, reason=reason)
-
-    def on_shellended(self, event: ShellEnded) -> Actions:
-        attempt = self.running[event.test]
-        attempt.is_gone = event.is_gone
-        if attempt.ending is None or event.is_gone:
-            # What it has left, or its GPUs, are no reason for a timeout.
-            attempt.deadline = attempt.slow_at = math.inf
-            self.watch(attempt)
-        return []
-
-    def on_exited(self, event: Exited) -> Actions:
+    def on_exited(self, event: Exited) -> None:
         test = event.test
         attempt = self.free(test)
         result = judge(event, attempt, self.options, self.spared[test])
-        sick = [*self.accuse(result), *event.sick]
-        if sick and not result.outcome.is_pass():
-            self.spared.setdefault(test, 1)
+        sick = [*self.accused(result), *event.sick]
         if attempt.number > self.spared[test] and not sick:
             result = as_known(result, self.options.known_failures.get(test.origin, ""))
-        elif result.outcome.is_excused():  # a skip on a broken GPU says nothing
-            result = result._replace(outcome=Outcome.FAILED)
-        actions = self.quarantine(sick)
+        elif not result.outcome.is_pass():
+            self.spared.setdefault(test, 1)
+            if result.outcome.is_excused():  # a skip on a broken GPU says nothing
+                result = result._replace(outcome=Outcome.FAILED)
+        self.quarantine(sick)
         if self.is_machine_wide(result):
-            actions += self.fail(f"{result.cause.text}, on every GPU")
-        if (
-            not result.outcome.can_be_retried()
-            or self.stopped
-            or not self.can_run(test)
-            or attempt.number > self.retries_of(result) + self.spared[test]
-        ):
-            return actions + self.conclude(result)
+            self.fail(f"{result.cause.text}, on every GPU")
+        if self.stopped or self.lack(test) or attempt.number >= self.tries_of(result):
+            self.conclude(result)
+            return
         self.results.setdefault(test, []).append(result)
         self.waiting[test] = 0
         self.line_up(test)
-        return [*actions, Retry(result)]
+        self.actions.append(Retry(result))
 
-    def retries_of(self, result: Result) -> int:
-        """How often a test that has ended so may be run again in all."""
-        if not re.search(self.options.retry_on, f"{result.cause.text}\n{result.why()}"):
-            return 0
-        if result.test.attributes.retries is not None:
-            return result.test.attributes.retries
-        return self.options.retries
+    def on_broken(self, event: Broken) -> None:
+        attempt = self.free(event.test)
+        self.fail(event.reason)
+        self.conclude(attempt.result(Outcome.NOT_RUN, reason=event.reason))
 
-    def accuse(self, result: Result) -> Iterator[Sick]:
+    def on_interrupt(self, event: Interrupt) -> None:
+        """The first signal goes to the tests, a further one kills them."""
+        signum = event.signum
+        if self.interrupts:
+            signum = signal.SIGKILL
+        self.interrupts.append(event.signum)
+        self.end_running(signum)
+
+    def on_tick(self, event: Tick) -> None:
+        self.quarantine(event.sick)
+        if self.now >= self.end_at:
+            self.grace = min(self.grace, (self.options.deadline or 0) / 4)
+            self.end_at = math.inf
+            self.is_overdue = True
+            self.end_running(signal.SIGTERM, "--deadline ends the run")
+        for attempt in list(self.running.values()):
+            if attempt.due <= self.now:
+                self.alarm(attempt)
+
+    # What becomes of tests that have run.
+
+    def accused(self, result: Result) -> List[Sick]:
         """The GPU that an attempt's log shows to be broken, if the attempt had no other.
 
         If a test says so a second time, on another GPU, it is the test.
         """
-        if (
-            result.cause.blame is Blame.DEVICE
-            and len(result.gpus) == 1
-            and result.test not in self.spared
-        ):
-            yield Sick(result.lease.devices[0], f"{result.cause.text} in {result.test.label}")
+        is_told = result.cause.blame is Blame.DEVICE and len(result.gpus) == 1
+        if not is_told or result.test in self.spared:
+            return []
+        reason = f"{result.cause.text} in {result.test.label}"
+        return [Sick(result.lease.devices[0], reason)]
 
-    def quarantine(self, sick: Iterable[Sick]) -> Actions:
+    def quarantine(self, sick: Sequence[Sick]) -> None:
         """Put devices in quarantine, and conclude the tests that need more than are left."""
-        actions: Actions = []
+        before = len(self.sick)
         for each in sick:
             device = each.device
             if device.token and device.index not in self.pool.quarantined:
                 self.pool.quarantine(device)
                 self.sick.append(each)
-                actions.append(Quarantine(each))
-        if actions and self.pool.size:
-            actions += self.refuse_unrunnable()
-        elif actions:
-            actions += self.fail("no usable GPU is left")
-        return actions
-
-    def on_lost(self, event: Lost) -> Actions:
-        return self.quarantine(event.sick)
+                self.actions.append(Quarantine(each))
+        if len(self.sick) == before:
+            return
+        if self.pool.size:
+            self.refuse_unrunnable()
+        else:
+            self.fail("no usable GPU is left")
 
     def is_machine_wide(self, result: Result) -> bool:
-        """Whether one cause, the machine's, has now ended two tests in a row or more, and one on every GPU."""
+        """Whether failures of the machine have now ended two tests in a row or more, and one on every GPU."""
         if not result.gpus:
             return False
-        if self.struck and self.struck[0].cause.text != result.cause.text:
-            self.struck.clear()
-        if result.cause.blame is not Blame.MACHINE:
-            return False
         self.struck.append(result)
-        on = frozenset().union(*(struck.gpus for struck in self.struck))
-        return (
-            len({struck.test for struck in self.struck}) > 1
-            and len(on - self.pool.quarantined) == self.pool.size
-        )
+        if result.cause.blame is not Blame.MACHINE:
+            self.struck.clear()
+        on = frozenset().union(*(each.gpus for each in self.struck))
+        is_everywhere = len(on - self.pool.quarantined) == self.pool.size
+        return is_everywhere and len({each.test for each in self.struck}) > 1
 
-    def can_run(self, test: Test) -> bool:
-        return test.gpus != TOO_LARGE and self.pool.holds(test.gpus)
+    def tries_of(self, result: Result) -> int:
+        """How many attempts a test may have that has ended so."""
+        tries = 1 + self.spared[result.test]
+        text = f"{result.cause.text}\n{result.why()}"
+        if not result.outcome.can_be_retried():
+            return 0
+        if not re.search(self.options.retry_on, text):
+            return tries
+        if result.test.attributes.retries is not None:
+            return tries + result.test.attributes.retries
+        return tries + self.options.retries
 
-    def on_broken(self, event: Broken) -> Actions:
-        result = self.free(event.test).result(Outcome.NOT_RUN, reason=event.reason)
-        return self.conclude(result) + self.fail(event.reason)
+    def lack(self, test: Test) -> str:
+        """What a test needs that is not there, in words; empty if it can run."""
+        if test.gpus == TOO_LARGE:
+            size = show_memory(test.attributes.mem)
+            return f"needs {size} of a GPU, more than the smallest has"
+        if self.pool.holds(test.gpus):
+            return ""
+        return f"needs {test.gpus:g} GPUs, more than {self.pool.most()}"
 
-    def fail(self, why: str) -> Actions:
-        """The machine cannot go on: end what runs, start nothing more."""
-        self.failure = self.failure or why
-        return self.end_running(signal.SIGTERM)
+    def refuse_unrunnable(self) -> None:
+        """Conclude the tests that need more GPUs than there are, or are left."""
+        self.give_up(filter(self.lack, self.waiting), Outcome.UNRUNNABLE)
 
-    def on_interrupt(self, event: Interrupt) -> Actions:
-        """The first signal goes to the tests, a further one kills them."""
-        self.interrupts.append(event.signum)
-        signum = signal.SIGKILL if len(self.interrupts) > 1 else event.signum
-        return self.end_running(signum)
+    def give_up(self, tests: Iterable[Test], outcome: Outcome) -> None:
+        """Conclude tests that do not start any more: as their last attempts have ended, if there were any."""
+        ends = []
+        for test in sorted(tests):
+            never = Result(test, outcome, reason=self.lack(test))
+            ends.append(self.results.get(test, [never])[-1])
+        self.conclude(*ends)
 
-    def on_tick(self, _event: Tick) -> Actions:
-        if self.now >= self.end_at:
-            self.grace = min(self.grace, (self.options.deadline or 0) / 4)
-            self.end_at = math.inf
-            self.is_overdue = True
-            return self.end_running(signal.SIGTERM, "--deadline ends the run")
-        actions = []
-        while self.deadline() <= self.now and self.alarms and self.alarms[0][0] <= self.now:
-            actions += self.on_alarm(heapq.heappop(self.alarms)[2])
-        return actions
-
-    def on_alarm(self, attempt: Attempt) -> Actions:
-        """An attempt has to be announced, or has had its time."""
-        test = attempt.test
-        if attempt.deadline > self.now:
-            attempt.slow_at = self.now + (self.options.slow or math.inf)
-            self.watch(attempt)
-            return [Announce(test, self.now - attempt.began)]
-        if attempt.sent == signal.SIGKILL:
-            return self.abandon(attempt)
-        signum = signal.SIGKILL
-        why = ""
-        if attempt.ending is None:
-            signum = signal.SIGTERM
-            why = f"did not end in {test.timeout:g}s"
-        elif attempt.ending is Outcome.TIMEOUT:
-            why = f"did not end by SIGTERM in {self.grace:g}s"
-        return [self.end(attempt, Outcome.TIMEOUT, signum, why)]
-
-    def abandon(self, attempt: Attempt) -> Actions:
-        """Go on without the GPUs of a test that cannot be killed."""
-        self.free(attempt.test)
-        result = attempt.result(
-            attempt.ending or Outcome.TIMEOUT,
-            seconds=self.now - attempt.began,
-            status=-signal.SIGKILL,
-            reason="cannot be killed",
-            junit_fault="left open",
-            cause=Cause("cannot be killed"),
-        )
-        sick = [
-            Sick(device, f"{attempt.test.label} cannot be killed")
-            for device in attempt.lease.devices
-        ]
-        return [Abandon(attempt), *self.quarantine(sick), *self.conclude(result)]
-
-    def end_running(self, signum: int, stacks: str = "") -> Actions:
-        """Start nothing more, and end what runs."""
-        return self.stop() + [
-            self.end(attempt, Outcome.INTERRUPTED, signum, stacks)
-            for attempt in self.running.values()
-            if not attempt.is_gone
-        ]
-
-    def end(self, attempt: Attempt, outcome: Outcome, signum: int, stacks: str = "") -> Action:
-        """One signal to one test, whose first outcome counts; SIGKILL follows after the grace period."""
-        attempt.ending = attempt.ending or outcome
-        attempt.sent = signum
-        attempt.deadline = self.now + STUCK_S
-        if signum != signal.SIGKILL:
-            attempt.deadline = self.now + self.grace + STACKS_S * bool(stacks)
-        attempt.slow_at = math.inf
-        self.watch(attempt)
-        return Kill(attempt, signum, stacks)
-
-    def stop(self) -> Actions:
-        """Start nothing more: what waits is not run, or has failed if it waits for a retry."""
-        self.stopped = True
-        return self.conclude(
-            *(self.unrun(test, Outcome.NOT_RUN) for test in sorted(self.waiting))
-        )
-
-    def conclude(self, *ends: Result) -> Actions:
+    def conclude(self, *ends: Result) -> None:
         """Give outcomes to tests, and to those that now wait in vain; with --fail-fast a failure stops the run."""
         results = list(ends)
-        actions: Actions = []
         for ended in ends:
             self.waiting.pop(ended.test, None)
         for ended in results:  # it grows
             test = ended.test
-            is_news = ended not in self.results.setdefault(test, [])
+            known = self.results.setdefault(test, [])
+            is_news = ended not in known
             if is_news:
-                self.results[test].append(ended)
-            actions.append(Conclude(ended, is_news))
+                known.append(ended)
+            self.actions.append(Conclude(ended, is_news))
             self.unfinished[test.barrier] -= 1
             for follower in self.followers.get(test, ()):
-                if follower not in self.waiting or ended.outcome.is_unfinished():
+                if follower not in self.waiting:
                     continue
                 self.waiting[follower] -= 1
                 if ended.outcome.is_pass():
                     self.line_up(follower)
                 else:
                     del self.waiting[follower]
-                    outcome, why = Outcome.BLOCKED, "did not pass"
-                    if ended.outcome is Outcome.SKIPPED:
-                        outcome, why = Outcome.SKIPPED, "was skipped"
-                    reason = f"waits for {test.label}, which {why}"
-                    results.append(Result(follower, outcome, reason=reason))
+                    results.append(in_vain(follower, ended))
         if self.options.fail_fast and any(self.options.fails(ended.outcome) for ended in ends):
-            actions += self.stop()
-        return actions
+            self.stop()
+
+    # How running tests are ended.
+
+    def fail(self, why: str) -> None:
+        """The machine cannot go on: end what runs, start nothing more."""
+        self.failure = self.failure or why
+        self.end_running(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """Start nothing more: what waits is not run, or has failed if it waits for a retry."""
+        self.stopped = True
+        self.give_up(self.waiting, Outcome.NOT_RUN)
+
+    def end_running(self, signum: int, stacks: str = "") -> None:
+        """Start nothing more, and end what runs."""
+        self.stop()
+        for attempt in self.running.values():
+            self.end(attempt, Outcome.INTERRUPTED, signum, stacks)
+
+    def end(self, attempt: Attempt, outcome: Outcome, signum: int, stacks: str) -> None:
+        """One signal to one test, whose first outcome counts; SIGKILL follows after the grace period."""
+        attempt.ending = attempt.ending or outcome
+        attempt.ending_at = min(attempt.ending_at, self.now)
+        attempt.sent = signum
+        attempt.deadline = self.now + STUCK_S
+        if signum != signal.SIGKILL:
+            attempt.deadline = self.now + self.grace + STACKS_S * bool(stacks)
+        attempt.due = attempt.deadline
+        self.actions.append(Kill(attempt, signum, stacks))
+
+    def watch(self, attempt: Attempt) -> None:
+        """Note when something is due for an attempt that nobody ends."""
+        slow_at = self.now + (self.options.slow or math.inf)
+        attempt.due = min(attempt.deadline, slow_at)
+
+    def alarm(self, attempt: Attempt) -> None:
+        """An attempt has to be announced, or has had its time."""
+        test = attempt.test
+        if attempt.deadline > self.now:
+            self.watch(attempt)
+            self.actions.append(Announce(test, self.now - attempt.began))
+        elif attempt.sent == signal.SIGKILL:
+            self.abandon(attempt)
+        elif attempt.ending is None:
+            why = f"did not end in {test.timeout:g}s"
+            self.end(attempt, Outcome.TIMEOUT, signal.SIGTERM, why)
+        else:
+            why = f"did not end by a signal in {self.grace:g}s"
+            self.end(attempt, Outcome.TIMEOUT, signal.SIGKILL, why)
+
+    def abandon(self, attempt: Attempt) -> None:
+        """Go on without the GPUs of a test that cannot be killed."""
+        why = "cannot be killed"
+        self.free(attempt.test)
+        self.actions.append(Abandon(attempt))
+        reason = f"{attempt.test.label} {why}"
+        self.quarantine([Sick(device, reason) for device in attempt.lease.devices])
+        result = attempt.result(
+            attempt.ending or Outcome.TIMEOUT,
+            seconds=self.now - attempt.began,
+            status=-signal.SIGKILL,
+            reason=why,
+            junit_fault="left open",
+            cause=Cause(why),
+        )
+        self.conclude(result)
 
     def free(self, test: Test) -> Attempt:
         """Take back what a running test holds."""
         attempt = self.running.pop(test)
-        attempt.due = -math.inf  # so that its alarms are old ones
         self.pool.give(attempt.lease)
         self.locked.difference_update(test.attributes.lock)
         return attempt
+
+    # How tests start.
 
     def line_up(self, test: Test) -> None:
         """Put a test into its line, if nothing but room keeps it from starting."""
@@ -3821,28 +3704,24 @@ class Schedule:
             line = self.lines.setdefault((test.gpus, test.attributes.lock), [])
             heapq.heappush(line, (self.rank[test], test))
 
-    def start_waiting(self) -> Actions:
+    def start_waiting(self) -> None:
         """Start every test that may start now, the first in starting order first."""
-        actions = []
         self.pool.was_locked_out = False
-        first = [(line[0][0], need) for need, line in self.lines.items() if line]
+        first = [(line[0], line) for line in self.lines.values() if line]
         heapq.heapify(first)
         while first:
-            need = heapq.heappop(first)[1]
-            line = self.lines[need]
-            test = line[0][1]
-            if not self.pool.has_room(need[0]) or not self.locked.isdisjoint(need[1]):
-                continue
-            if test in self.waiting:
-                actions += self.start(test)
+            (_, test), line = heapq.heappop(first)
+            if test in self.waiting and self.locked.isdisjoint(test.attributes.lock):
+                self.start(test)
             if test not in self.waiting:  # it has started, or been concluded
                 heapq.heappop(line)
                 if line:
-                    heapq.heappush(first, (line[0][0], need))
-        self.poll_at = self.now + LOCK_POLL_S if self.pool.was_locked_out else math.inf
-        return actions
+                    heapq.heappush(first, (line[0], line))
+        self.poll_at = math.inf
+        if self.pool.was_locked_out:
+            self.poll_at = self.now + LOCK_POLL_S
 
-    def start(self, test: Test) -> Actions:
+    def start(self, test: Test) -> None:
         """Start a test, if there is room for it: a retry on other GPUs than before, if it can."""
         before = self.results.get(test, [])
         lease = None
@@ -3850,14 +3729,21 @@ class Schedule:
             lease = self.pool.take(test.gpus, before[-1].gpus)
         lease = lease or self.pool.take(test.gpus)
         if lease is None:
-            return []
+            return
         del self.waiting[test]
         self.locked.update(test.attributes.lock)
         attempt = self.running[test] = Attempt(test, lease, len(before) + 1, self.now)
         attempt.deadline = self.now + (test.timeout or math.inf)
-        attempt.slow_at = self.now + (self.options.slow or math.inf)
         self.watch(attempt)
-        return [Launch(attempt)]
+        self.actions.append(Launch(attempt))
+
+
+def in_vain(test: Test, leader: Result) -> Result:
+    """The end of a test that waits for one which has ended without a pass."""
+    outcome = Outcome.BLOCKED
+    if leader.outcome is Outcome.SKIPPED:
+        outcome = Outcome.SKIPPED
+    return Result(test, outcome, reason=f"waits for {leader.test.label}, which did not pass")
 
 
 class Outlook:
@@ -3869,19 +3755,18 @@ class Outlook:
     def __init__(self, schedule: Schedule, estimates: Estimates) -> None:
         self.schedule = schedule
         self.estimates = estimates
+        self.known_s = {
+            test: seconds
+            for test, seconds in estimates.seconds.items()
+            if test not in estimates.unknown
+        }
         self.cpus = schedule.pool.cpus  # CPU slots, all of them: nothing runs yet
         # Where most durations are guessed, a forecast would be one too.
-        self.is_known = 2 * len(estimates.unknown) < len(estimates.seconds)
+        self.is_known = 2 * len(self.known_s) > len(estimates.seconds)
 
     def running(self) -> List[Attempt]:
         """What runs, by slot."""
         return sorted(self.schedule.running.values(), key=lambda attempt: attempt.lease.slot)
-
-    def expected_s(self, test: Test) -> float | None:
-        """How long a test takes, if that is known."""
-        if test in self.estimates.unknown:
-            return None
-        return self.estimates.seconds.get(test)
 
     def left_s(self, now: float) -> float | None:
         """How long the rest takes at least, if most of it is known. It is computed once a second."""
@@ -3890,8 +3775,8 @@ class Outlook:
         if now >= self.looked_at + 1:
             seconds = {test: self.estimates.seconds[test] for test in self.schedule.waiting}
             for attempt in self.schedule.running.values():
-                expected_s = self.estimates.seconds[attempt.test]
-                seconds[attempt.test] = max(expected_s - (now - attempt.began), 0.0)
+                end_s = attempt.began + self.estimates.seconds[attempt.test]
+                seconds[attempt.test] = max(end_s - now, 0.0)
             self.last_s = shortest(seconds, self.schedule.pool.size, self.cpus)
             self.looked_at = now
         return self.last_s
@@ -3921,7 +3806,10 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     `spared`: so many earlier attempts do not count; if one was its GPU's fault, a pass at attempt 2 is no flaky one.
     """
     test = event.test
-    outcome = attempt.ending or outcome_of(event.status)
+    ended = event.ended or event.at
+    outcome = outcome_of(event.status)
+    if attempt.ending_at <= ended:  # a later signal was for what the test has left
+        outcome = attempt.ending or outcome
     cause, fault = event.cause, event.junit_fault
     reason = ""
     passed = outcome is Outcome.PASSED
@@ -3933,25 +3821,20 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         reason = f"did not end in {test.timeout:g}s"
     elif cause == OOM_KILLED:
         reason = "OOM killer"
-    elif passed and event.junit_failures:
-        reason = f"its JUnit file shows failures: {event.junit_failures}"
-    elif passed and has_died:
-        reason = f"its JUnit file is {fault}"
-    elif passed and event.leaked and options.leaks == "fail":
-        cause = Cause("leaked processes")
-        reason = told_leaks(event.leaked)
+    elif passed:
+        reason, cause = fault_in_pass(event, options)
+    if passed and reason:
+        outcome = Outcome.FAILED
     elif passed and not is_first:
         outcome = Outcome.FLAKY
     elif outcome is Outcome.FAILED and is_skip and is_first:
         outcome = Outcome.SKIPPED
         cause = NO_CAUSE
-    if passed and reason:
-        outcome = Outcome.FAILED
     if not outcome.is_ok() and test.junit and not fault and not event.junit_failures:
         fault = "without a failure"  # written before it died: CI would show green
     return attempt.result(
         outcome,
-        seconds=(event.ended or event.at) - attempt.began,
+        seconds=ended - attempt.began,
         status=event.status,
         reason=reason or "skipped all its cases" * event.skipped_all,
         junit_fault=fault,
@@ -3960,6 +3843,17 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         memory=event.memory,
         peak=event.peak,
     )
+
+
+def fault_in_pass(event: Exited, options: Options) -> Tuple[str, Cause]:
+    """What speaks against a pass, and its cause; empty if nothing does."""
+    if event.junit_failures:
+        return f"its JUnit file shows failures: {event.junit_failures}", event.cause
+    if event.test.is_pytest and event.junit_fault:
+        return f"its JUnit file is {event.junit_fault}", event.cause
+    if event.leaked and options.leaks == "fail":
+        return told_leaks(event.leaked), Cause("leaked processes")
+    return "", event.cause
 
 
 def as_known(result: Result, why: str) -> Result:
@@ -4035,14 +3929,9 @@ def clear_name(path: str) -> None:
 
 def fresh_file(path: str, access: int = os.O_WRONLY) -> int:
     """A descriptor of a new file, in place of one that had its name. What a link pointed to stays. Raises OSError."""
-    flags = access | os.O_CREAT | os.O_EXCL | os.O_APPEND
-    try:
-        return os.open(path, flags, 0o666)
-    except FileExistsError:
-        clear_name(path)
-    except FileNotFoundError:  # a test has taken its folder away
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    return os.open(path, flags, 0o666)
+    clear_name(path)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # a test may have taken it away
+    return os.open(path, access | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
 
 
 def file_signature(path: str) -> str:
@@ -4069,7 +3958,6 @@ class ProcessInfo(NamedTuple):
 
     pid: int
     name: str
-    parent: int
     group: int
     session: int
 
@@ -4087,31 +3975,17 @@ def read_proc(path: str) -> bytes:
 def process_info(pid: int) -> ProcessInfo | None:
     """What /proc says of a process, if it lives. Zombies live only in their threads."""
     head, _, rest = read_proc(f"{pid}/stat").rpartition(b") ")
-    numbers = rest.split()[1:]  # parent, group, session; the 17th says how many threads
-    if not numbers or (rest[:1] in b"ZX" and numbers[16] == b"1"):
+    numbers = rest.split()[2:]  # group, session; the 16th says how many threads
+    if not numbers or (rest[:1] in b"ZX" and numbers[15] == b"1"):
         return None
     name = head.partition(b"(")[2].decode("utf-8", "replace")
-    return ProcessInfo(pid, re.sub(CONTROL, "?", name), *map(int, numbers[:3]))
+    return ProcessInfo(pid, re.sub(CONTROL, "?", name), *map(int, numbers[:2]))
 
 
-def process_table() -> Dict[int, ProcessInfo]:
-    """The live processes of the machine by pid; none where there is no /proc."""
-    if not os.path.isdir("/proc"):
-        return {}
-    pids = map(int, filter(str.isdigit, os.listdir("/proc")))
-    found = map(process_info, pids)
-    return {info.pid: info for info in found if info}
-
-
-def with_descendants(
-    table: Mapping[int, ProcessInfo], pids: Iterable[int]
-) -> List[ProcessInfo]:
-    """These processes and all that they have started, as far as they live, sorted by pid."""
-    children = collections.defaultdict(list)
-    for info in table.values():
-        children[info.parent].append(info.pid)
-    reached = reach(table.keys() & pids, children)
-    return [table[pid] for pid in sorted(reached)]
+def process_table() -> List[ProcessInfo]:
+    """The live processes of the machine."""
+    pids = filter(str.isdigit, os.listdir("/proc"))
+    return list(filter(None, map(process_info, map(int, pids))))
 
 
 def proc_number(path: str, pattern: bytes, base: int = 10) -> int:
@@ -4160,7 +4034,7 @@ main() {
       variables=()  # those of others cannot be read: nothing may stay here from the process before
       mapfile -d '' -t variables <"$folder/environ"
       for variable in "${variables[@]}"; do
-        [[ $variable == RUN_TESTS_@(RUN|OUTER)=*"$run"* ]] && ours[$pid]=1
+        [[ $variable == RUN_TESTS_@(RUN|PLACES)=*"$run"* ]] && ours[$pid]=1
       done
     done
     found=1
@@ -4195,7 +4069,6 @@ class Reaper:
     ONLY_MINE = 0x20000000  # __WNOTHREAD of waitpid: not the children of other threads
     guard: subprocess.Popen[bytes] | None = None
     own: FrozenSet[int] = frozenset()  # children that the run must not end
-    shared: FrozenSet[int] = frozenset()  # what shell state has left, for all tests
     count = 0  # of attempts
     run = b"RUN_TESTS_RUN"  # its name, once it has one
 
@@ -4203,15 +4076,10 @@ class Reaper:
         self.scratch = Scratch()
         self.mark = run_mark()  # that of the run; 0 where there are no marks
         self.path = f"/proc/self/task/{os.getpid()}/children"
-        adopts = adopt_orphans() or os.getpid() == 1
         # Orphans come to us, and are listed.
-        self.sees_orphans = adopts and os.path.isfile(self.path)
+        self.sees_orphans = adopt_orphans() and os.path.isfile(self.path)
         self.own = self.orphans()  # children from before the runner was exec'ed
         self.has_inherited = bool(self.own)
-        if not os.path.isdir("/proc/self"):
-            warn(
-                "there is no /proc: processes that leave the process group of their test are not found"
-            )
 
     def post_guard(self, bash: str, run: str, kept: Collection[int]) -> None:
         """Start the guard, or another one for one that has been killed. Raises OSError.
@@ -4259,15 +4127,11 @@ class Reaper:
         if not self.sees_orphans:
             return frozenset()
         with open(self.path, "rb", buffering=0) as file:
-            return frozenset(map(int, file.read().split())) - self.own - self.shared
-
-    def share(self) -> None:
-        """The orphans of now are of no test: those of shell state serve all tests, until the run ends."""
-        self.shared |= self.orphans()
+            return frozenset(map(int, file.read().split())) - self.own
 
     def collect(self) -> None:
         """Let ended orphans go. Main thread only."""
-        with suppress(OSError):  # none are left, or this is no Linux
+        with suppress(OSError):  # none are left
             while os.waitpid(-1, os.WNOHANG | self.ONLY_MINE)[0]:
                 pass
 
@@ -4276,37 +4140,30 @@ class Reaper:
         return not self.sees_orphans or bool(self.orphans())
 
     def members(self, process: Process) -> List[ProcessInfo]:
-        """The live processes of an attempt: its group, its session, its orphans, and what has come from them."""
-        table = process_table()
-        orphans = self.orphans()
-        for info in filter(None, map(process_info, orphans - table.keys())):
-            table[info.pid] = info  # it came, and its parent went, while we looked
-        mine = [
-            info.pid
-            for info in table.values()
-            if process.pid in (info.group, info.session)
-            or ((info.pid in orphans or not self.sees_orphans) and process.has_marked(info.pid))
+        """The live processes of an attempt: its group, its session, and all that bears its mark."""
+        return [
+            info
+            for info in process_table()
+            if process.pid in (info.group, info.session) or process.has_marked(info.pid)
         ]
-        return with_descendants(table, mine)
 
-    def left(self) -> FrozenSet[int]:
+    def left(self) -> List[int]:
         """The orphans that come from the run: what ran before it may have left some, too, and keeps them."""
-        orphans = self.orphans()
-        if self.mark and self.has_inherited:
-            orphans = frozenset(filter(self.has_started, orphans))
-        return orphans
-
-    def has_started(self, pid: int) -> bool:
-        """Whether a process comes from the run, by its limit, or else by its environment (in a runner inside)."""
-        return limit_of(pid) >> 20 == self.mark >> 20 or self.run in read_proc(f"{pid}/environ")
+        orphans = list(self.orphans())
+        if not self.has_inherited:
+            return orphans
+        return [
+            pid
+            for pid in orphans
+            if limit_of(pid) >> 20 == self.mark >> 20 or self.run in read_proc(f"{pid}/environ")
+        ]
 
     def close(self) -> List[ProcessInfo]:
         """When all tests have ended, kill what they have left, and the guard; returns what was left."""
-        self.shared = frozenset()
         left = set()
         give_up = time.monotonic() + KILLED_S
         while self.left() and time.monotonic() < give_up:
-            found = with_descendants(process_table(), self.left())
+            found = list(filter(None, map(process_info, self.left())))
             left.update(found)
             send(signal.SIGKILL, found)
             self.collect()
@@ -4331,13 +4188,13 @@ def run_mark() -> int:
     mark = (1 << 62) + (number << 20)
     try:
         resource.setrlimit(resource.RLIMIT_RTTIME, (mark, resource.RLIM_INFINITY))
-    except (AttributeError, OSError, ValueError):  # AttributeError: no Linux
+    except (OSError, ValueError):  # the machine has set a limit of its own, or knows none
         return 0
     return mark
 
 
 def adopt_orphans() -> bool:
-    """Become a child subreaper; False if this is no Linux, or a Python without ctypes."""
+    """Become a child subreaper; False for a Python without ctypes."""
     with suppress(ImportError, OSError, AttributeError):
         import ctypes
 
@@ -4364,6 +4221,7 @@ class Process:
 
     pid = 0  # of the shell, once it has started
     sent = 0  # the last signal; one that came before the process was there waits for it
+    has_ended = False
     is_gone = False
     peak = 0  # MiB that it was seen to hold of a GPU
     stuck = ""  # what SIGKILL did not end, in words
@@ -4371,9 +4229,8 @@ class Process:
     def __init__(self, reaper: Reaper, run: str = "", slot: int = 0) -> None:
         self.reaper = reaper
         self.mark = reaper.next_mark()
-        # Environment that no other attempt has, and what a runner in it adds to that of its tests.
-        self.variables = {f"RUN_TESTS_RUN={run}".encode(), f"RUN_TESTS_SLOT={slot}".encode()}
-        self.inner = f" {run}/{slot} ".encode()
+        # In the environment of its processes, and of those of a runner in it (RUN_TESTS_PLACES).
+        self.place = f" {run}/{slot} "
         self.lock = threading.Lock()
 
     def spawn(self, job: Job, output: int) -> None:
@@ -4388,7 +4245,7 @@ class Process:
         if isinstance(stdin, str):
             stdin = os.open(stdin, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe waits for a writer
             os.set_blocking(stdin, True)
-        if job.directory is not None and not os.path.isdir(job.directory):
+        if job.directory and not os.path.isdir(job.directory):
             self.log(f"{job.directory}, where this test is to run, is gone")
             job = job._replace(arguments=[b"-c", b"exit 1"], directory=None)
         self.popen = subprocess.Popen(
@@ -4419,11 +4276,12 @@ class Process:
         """Whether a process comes from this attempt, by its limit, or else by its environment."""
         if self.mark and limit_of(pid) == self.mark:
             return True
-        said = read_proc(f"{pid}/environ")
-        return self.inner in said or self.variables.issubset(said.split(b"\0"))
+        return self.place.encode() in read_proc(f"{pid}/environ")
 
     def signal(self, signum: int, stacks: str = "") -> None:
         """Send a signal to the group, if there is one still; before it, the stacks of its Pythons go into the log."""
+        if self.has_ended and not self.sent:
+            return  # what it has left is ended anyway
         if stacks and self.pid and not self.is_gone:
             with suppress(OSError):
                 self.dump_stacks(stacks, signum)
@@ -4446,12 +4304,10 @@ class Process:
         self.log(why)
         for info in self.reaper.members(self):
             with suppress(OSError):  # it has ended, or we may not see it
-                if "python" not in os.path.basename(os.readlink(f"/proc/{info.pid}/exe")):
+                program = os.readlink(f"/proc/{info.pid}/exe")
+                if "python" not in os.path.basename(program):
                     continue
-                if signum != signal.SIGKILL and catches(info.pid, signum):
-                    continue
-                if not catches(info.pid, signal.SIGABRT):
-                    self.log(f"there is no faulthandler in {info}")
+                if not catches(info.pid, signal.SIGABRT) or catches(info.pid, signum):
                     continue
                 self.log(f"the stacks of {info}")
                 resource.prlimit(info.pid, resource.RLIMIT_CORE, (0, 0))
@@ -4470,40 +4326,31 @@ class Process:
 
         What it has left may run on.
         """
-        if hasattr(os, "waitid"):
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        else:
-            self.popen.wait()  # macOS before Python 3.13
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self.has_ended = True
 
     def sweep(self) -> List[ProcessInfo]:
         """End what the shell has left, after its grace period if it has one; returns what nobody had told to end."""
         if self.sent == signal.SIGINT:  # which the shell's background jobs ignore
             self.signal(signal.SIGTERM)
         linger = time.monotonic() + LINGER_S
-        told: Set[int] = set()
-        members = functools.partial(self.reaper.members, self)
-        left = members()
-        if not (left or self.mark):  # what is just being executed shows no environment
-            time.sleep(SWEEP_POLL_S)
-            left = members()
+        told: List[ProcessInfo] = []
+        left = self.reaper.members(self)
         while left and self.sent != signal.SIGKILL and (self.sent or time.monotonic() < linger):
             if self.sent:  # those that have left the group have not heard of it
-                send(
-                    signal.SIGTERM,
-                    (info for info in left if info.group != self.pid and info.pid not in told),
-                )
-                told.update(info.pid for info in left)
+                deaf = [info for info in left if info.group != self.pid and info not in told]
+                send(signal.SIGTERM, deaf)
+                told += deaf
             time.sleep(SWEEP_POLL_S)
-            left = members()
-        leaked = [] if self.sent else left
+            left = self.reaper.members(self)
+        leaked = left * (not self.sent)
         give_up = time.monotonic() + KILLED_S
         while left and time.monotonic() < give_up:
             send(signal.SIGKILL, left)
             time.sleep(SWEEP_POLL_S)
-            left = members()
+            left = self.reaper.members(self)
         if left:
             self.stuck = f"{left[0]} cannot be killed"
-        self.signal(signal.SIGKILL)  # what /proc does not show
         return leaked
 
     def close(self) -> int:
@@ -4534,11 +4381,11 @@ def bash_text(
     after what BASH_ENV and the shell state may have set; `defaults` only where these have not set them.
     """
     start = []
-    if mark:  # from bash 5.1; an older one is marked by us, a moment later
-        start.append(f"ulimit -SR {mark}")
+    if mark:
+        start.append(f"ulimit -SR {mark}")  # which bash knows from 5.1 on
     if test.shell.prelude:
         prelude = shlex.quote(test.shell.prelude)
-        start += [f'. {prelude}; eval "${{_rt_late-}}"; unset _rt_late']
+        start.append(f'. {prelude}; eval "${{_rt_late-}}"; unset _rt_late')
     exports = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     unset = " ".join(f'"${{{name}={value}}}"' for name, value in defaults.items())
     start.append(f": {unset}; export {' '.join([*exports, *defaults])}")  # one may be readonly
@@ -4556,39 +4403,23 @@ def bash_text(
     )
 
 
-def free_port(slot: int, slots: int) -> int:
-    """A TCP port on which nobody listens now, from a sequence that is this slot's alone."""
-    import socket
-
-    # Containers that share a network have process numbers of their own.
-    number = os.getpid()
-    with suppress(OSError):
-        number += os.stat("/proc/self/ns/pid").st_ino
-    first = PORT_FIRST + number * 16 % PORT_BASES + slot
-    for port in range(first, PORT_LAST + 1, slots):
-        with socket.socket() as listener, suppress(OSError):
-            listener.bind(("", port))
-            return port
-    return first
+def port_of(slot: int) -> int:
+    """The TCP port that is a slot's own. Another runner's are others, unless chance will have it."""
+    # Containers that share a network have process numbers of their own, each with a /proc of its own.
+    number = os.getpid() + os.stat("/proc").st_dev
+    return PORT_FIRST + number * PORT_STEP % PORT_BASES + slot
 
 
-def test_environment(outer: Mapping[bytes, bytes], run: str) -> Dict[bytes, bytes]:
-    """What all tests of a run have in their environment besides `outer`, whatever that says."""
-    environment = {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
-    if b"RUN_TESTS_RUN" in outer:  # a runner in a runner: the outer one's mark must not be lost
-        place = outer[b"RUN_TESTS_RUN"] + b"/" + outer.get(b"RUN_TESTS_SLOT", b"")
-        places = outer.get(b"RUN_TESTS_OUTER", b" ")
-        environment[b"RUN_TESTS_OUTER"] = places + place + b" "
-    return environment
+def test_environment(run: str) -> Dict[bytes, bytes]:
+    """What all tests of a run have in their environment, whatever they had there before."""
+    return {b"PYTHONUNBUFFERED": b"1", b"RUN_TESTS_RUN": run.encode()}
 
 
 def test_defaults(slots: int) -> Environ:
     """Variables that tests get unless they are set."""
     defaults = {"PYTHONFAULTHANDLER": "1"}
     if slots > 1:
-        cores = os.cpu_count() or 1
-        if hasattr(os, "sched_getaffinity"):
-            cores = len(os.sched_getaffinity(0))  # those that this process may use
+        cores = len(os.sched_getaffinity(0))  # those that this process may use
         defaults["OMP_NUM_THREADS"] = str(max(1, cores // slots))
     return defaults
 
@@ -4623,8 +4454,6 @@ class Host:
         self.locks = locks
         self.bash = find_program("bash") or "bash"
         self.health = Health(machine)
-        # To look for a free port takes as long as to start a test: each slot keeps its own for the whole run.
-        self.port_of = functools.lru_cache(maxsize=None)(free_port)
 
     def make_pool(self, tests: Tests, options: Options) -> Pool:
         """What there is to lease."""
@@ -4639,7 +4468,6 @@ class Host:
     ) -> None:
         """Prepare for so many attempts of a run at once, whose events go to `post`; the guard holds locks in `kept`."""
         self.run = run
-        self.null = os.open(os.devnull, os.O_RDWR)  # the standard input of all tests
         self.kept = [*kept]
         if self.locks:
             self.kept += self.locks.files.values()
@@ -4648,7 +4476,7 @@ class Host:
         with suppress(RuntimeError):  # of threading; then nothing is measured
             self.workers.submit(self.health.watch)
         self.has_line_0 = has_line_0(self.bash)
-        self.environment = test_environment(os.environb, run)
+        self.environment = test_environment(run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
         self.defaults = test_defaults(slots)
 
@@ -4662,9 +4490,7 @@ class Host:
     def memory(self) -> int:
         """MiB of the smallest GPU; 0 where no tool says it of each."""
         if self.least is None:
-            self.least = self.health.least or in_time(
-                lambda: nvml_least(self.machine.devices), 0
-            )
+            self.least = self.health.least or nvml_least(self.machine.devices)
         return self.least
 
     def allow(self, slots: int) -> None:
@@ -4690,10 +4516,7 @@ class Host:
             self.post(Broken(time.monotonic(), attempt.test, why))
 
     def run_attempt(self, attempt: Attempt, log: str) -> None:
-        """Run one attempt and post what happens: Exited, before it ShellEnded if that may take long; or Broken.
-
-        Never raises. Called in its thread, as are the next two.
-        """
+        """Run one attempt and post how it has ended. Never raises. Called in its thread, as are the next two."""
         test = attempt.test
         try:
             self.post(self.run_process(attempt, log))
@@ -4713,14 +4536,12 @@ class Host:
         kills = self.oom_kills
         before = test.junit and file_signature(test.junit)
         output = fresh_file(log)
-        if test.preface:
-            os.write(output, test.preface)
+        os.write(output, test.preface)
         process.spawn(self.job(attempt, log), output)
         process.wait()
         ended = time.monotonic()
         leaked = []
         if self.reaper.has_orphans():
-            self.post(ShellEnded(ended, test))
             leaked = process.sweep()
         status = process.close()
         fault, failures, skipped_all = junit_fault(test.junit, before)
@@ -4733,8 +4554,7 @@ class Host:
         sick = [
             Sick(device, process.stuck) for device in attempt.lease.devices if process.stuck
         ]
-        if self.health.used and (status or failures or leaked):
-            self.post(ShellEnded(ended, test, is_gone=True))
+        if status or failures or leaked:
             sick += self.health.examine(attempt.lease)
         now = time.monotonic()
         return Exited(
@@ -4744,12 +4564,12 @@ class Host:
             fault,
             failures,
             cause,
-            leaked=tuple(map(str, leaked)),
-            sick=sick,
-            ended=ended,
-            memory=now - asked,
-            peak=process.peak,
-            skipped_all=skipped_all,
+            tuple(map(str, leaked)),
+            sick,
+            ended,
+            now - asked,
+            process.peak,
+            skipped_all,
         )
 
     def job(self, attempt: Attempt, log: str) -> Job:
@@ -4761,6 +4581,7 @@ class Host:
             "RUN_TESTS_LABEL": test.label,
             "RUN_TESTS_SLOT": str(slot),
             "RUN_TESTS_ATTEMPT": str(attempt.number),
+            "RUN_TESTS_PLACES": os.environ.get("RUN_TESTS_PLACES", "") + attempt.process.place,
         }
         exported = test.shell.environment
         environment = directory = None
@@ -4769,7 +4590,7 @@ class Host:
             directory = test.shell.directory
             if b"BASH_ENV" in environment:  # the list's bash has read it, and this one need not
                 own["BASH_ENV"] = to_text(environment.pop(b"BASH_ENV"))
-        port = str(self.port_of(slot, self.slots))
+        port = str(port_of(slot))
         defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
         if test.words:
             return self.program_job(test, own, defaults, log)
@@ -4782,7 +4603,6 @@ class Host:
             environment,
             log,
             directory,
-            self.null,
         )
 
     def program_job(self, test: Test, own: Environ, defaults: Environ, log: str) -> Job:
@@ -4799,7 +4619,7 @@ class Host:
             arguments.insert(0, to_bytes(path))
             path = name = self.bash
         errors = f"{log}.err" * test.splits
-        stdin: int | str | None = test.stdin or self.null
+        stdin: int | str | None = test.stdin or subprocess.DEVNULL
         if stdin == "-":
             stdin = None
         return Job(
@@ -4816,7 +4636,6 @@ class Host:
         """End what attempts have left, and say so."""
         self.health.over.set()
         self.workers.shutdown(wait=not self.has_stuck)
-        os.close(self.null)
         left = self.reaper.close()
         if left and not self.has_stuck:
             warn(f"ended what some tests had left behind: {first_of(list(map(str, left)))}")
@@ -4849,12 +4668,10 @@ def junit_fault(path: str | None, before: str | None) -> Tuple[str, int, bool]:
     def on_start(name: str, attributes: Mapping[str, str]) -> None:
         tag = name.rpartition("}")[2]
         found[tag] += 1
-        if attributes.get("type") == "pytest.xfail":  # a `skipped` that has run
-            found["skipped"] -= 1
-        if tag in ("testsuite", "testsuites"):
-            counts = [attributes.get(key, "") for key in ("failures", "errors")]
-            failures = sum(int(count) for count in counts if count.isdigit())
-            found["by suites"] = max(found["by suites"], failures)
+        found["skipped"] -= attributes.get("type") == "pytest.xfail"  # it has run
+        counts = [attributes.get(key, "") for key in ("failures", "errors")]  # of a suite
+        failures = sum(int(count) for count in counts if count.isdigit())
+        found["by suites"] = max(found["by suites"], failures)
 
     parser.StartElementHandler = on_start
     fault = ""
@@ -4964,7 +4781,7 @@ def find_cause(status: int, log: str, kills: int) -> Cause:
 def diagnose(status: int, log: str) -> Cause:
     """The cause that a log's end shows: a known one, else its last error line without what differs between runs."""
     lines = [plain(line[: LINE_CHARS * 5]) for line in reversed(log.splitlines())]
-    lines = [line for line in lines if not re.search(QUOTING_LINE, line)]
+    lines = [line for line in lines if line and not re.search(QUOTING_LINE, line)]
     for blame, known in SIGNATURES.items():
         for text, pattern in known.items():
             for line in filter(re.compile(pattern).search, lines):
@@ -4978,7 +4795,7 @@ def diagnose(status: int, log: str) -> Cause:
         for match in filter(None, map(re.compile(pattern).search, lines)):
             line = match.group(1)[:LINE_CHARS]
             return Cause(normalise(line), line=line)
-    for line in filter(None, lines):
+    for line in lines:
         last = line[:LINE_CHARS]
         return Cause(f"exit status {status}, last line: {normalise(last)}", line=last)
     return Cause(f"exit status {status}, without output")
@@ -5008,10 +4825,7 @@ def check_room(path: str) -> None:
         status = os.statvfs(os.path.dirname(path) or ".")
     except FileNotFoundError:
         return
-    free = status.f_bfree
-    if os.geteuid():
-        free = status.f_bavail
-    if status.f_blocks and not free:
+    if status.f_blocks and not status.f_bfree:
         raise OSError(errno.ENOSPC, "No space left on device", path)
 
 
@@ -5062,7 +4876,7 @@ class Appender:
 
 def read_history(options: Options) -> History:
     """What the run's own journal and those of `--history` say. Raises UsageError for one that cannot be read."""
-    history = History(options.lists, options.flaky)
+    history = History(options.lists, options.accepts)
     own = os.path.realpath(journal_path(options))
     paths = {os.path.realpath(path): path for path in options.history}
     if os.path.isfile(own):
@@ -5968,7 +5782,7 @@ class Console:
         now = time.monotonic()
         lines = [f"[{clock(self.age())}] {self.progress()}"]
         for attempt in self.outlook.running():
-            expected_s = self.outlook.expected_s(attempt.test)
+            expected_s = self.outlook.known_s.get(attempt.test)
             of = f" of {clock(expected_s)}" if expected_s else ""
             lines.append(
                 f"{attempt.lease.place}  {clock(now - attempt.began)}{of}  {attempt.test.label}"
@@ -7302,7 +7116,6 @@ def run_lists(
         tests, said = parse_lists(options, reaper.scratch)
         for hint in said:
             tell(hint)
-        reaper.share()  # daemons of shell state
         if not tests:
             warn(f"no tests in {', '.join(options.lists)}")
             return EXIT_NOTHING

@@ -67,7 +67,6 @@ from run_tests import (
     Attempt,
     Broken,
     Device,
-    ShellEnded,
     Exited,
     Host,
     Lease,
@@ -110,7 +109,6 @@ MESSAGE_BYTES = 1 << 16  # read at once
 #   ready   host; tokens, of its GPUs; variables, of masks; cores; memory, MiB of its smallest GPU, 0 if not known;
 #           sick, places of GPUs that are broken already, and reasons
 #   refuse  why
-#   ended   id; ago; is_gone, as ShellEnded has it
 #   exited  id; ago; and what Exited has, with the cause as a list, and of what is sick places and reasons
 #   broken  id; why
 #   beat    the agent is there
@@ -416,9 +414,6 @@ class Agent:
         """Tell the runner what has happened to an attempt. Called in threads."""
         id = self.ids[event.test]
         now = time.monotonic()
-        if isinstance(event, ShellEnded):
-            self.writer.send("ended", id=id, ago=now - event.at, is_gone=event.is_gone)
-            return
         del self.ids[event.test], self.attempts[id]
         if self.is_ending:
             return  # that we have ended it ourselves says nothing about it
@@ -633,9 +628,6 @@ class Node:
         attempt = self.attempts.get(id)
         if attempt is None:
             return  # it was abandoned, or this is no word of an attempt
-        if say == "ended":
-            self.post(ShellEnded(at, attempt.test, **fields))
-            return
         if say == "broken":  # by the node: another may be able to
             self.lose(fields["why"])
             return
@@ -689,7 +681,7 @@ class Node:
             process.signal(signal.SIGKILL)
         now = time.monotonic()
         sick = tuple(self.loss())
-        self.post(run_tests.Lost(now, sick))
+        self.post(run_tests.Tick(now, sick))
         for attempt in lost:
             end = Exited(now, attempt.test, -signal.SIGKILL, "left open", cause=self.cause())
             self.post(end._replace(sick=sick))
@@ -766,10 +758,6 @@ class ClusterPool(Pool):
 
     def most(self) -> str:
         return f"{super().most()} on one node, or on as many as its nodes= says"
-
-    def has_room(self, need: float) -> bool:
-        nodes, need = spread(need)
-        return sum(node.pool.has_room(need) for node in self.there()) >= nodes
 
     def take(self, need: float, avoid: Container[int] = ()) -> Optional[Lease]:
         """A lease on the node with the fewest GPUs free, so that large tests find room; on the CPU, the most cores."""
@@ -884,7 +872,7 @@ class Cluster(Host):
     ) -> None:
         self.run = run
         self.kept = [*kept]
-        self.environment = run_tests.test_environment(os.environb, run)
+        self.environment = run_tests.test_environment(run)
         os.environb.update(self.environment)  # for a script's shell, which runs here
         share = math.ceil(slots / len(self.nodes))
         for node in self.nodes:

@@ -203,7 +203,7 @@ class RefusalTest(ClusterCase):
             ({"nonces": {self.folder + "/gone": "text"}}, "gone: No such file"),
             ({"nonces": {self.write("other", "other"): "text"}}, "is another file here"),
             ({"directory": self.folder + "/nowhere"}, "nowhere: No such file"),
-            ({"gpus": "9"}, "the outer mask hides 8"),
+            ({"gpus": "9"}, "the outer mask shows 0 alone"),
         ]
         self.addCleanup(os.chdir, os.getcwd())       # an agent goes to the folder of its runner
         for changes, why in cases:

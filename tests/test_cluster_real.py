@@ -213,7 +213,7 @@ class LabCase(GatedCase):
     def naps(self) -> Set[int]:
         """The processes that tests have started and that live."""
         found = set()
-        for pid in run_tests.process_table():
+        for pid, *_ in run_tests.process_table():
             try:
                 with open(f"/proc/{pid}/cmdline", "rb") as file:
                     if file.read().rstrip(b"\0").replace(b"\0", b" ") == self.nap.encode():
@@ -225,7 +225,7 @@ class LabCase(GatedCase):
     def agents(self, *node: bytes) -> List[int]:
         """The processes of agents of this test's folder, of a node or of all."""
         found = []
-        for pid in run_tests.process_table():
+        for pid, *_ in run_tests.process_table():
             try:
                 with open(f"/proc/{pid}/cmdline", "rb") as file:
                     is_agent = file.read().rstrip(b"\0").endswith(b"cluster.py\0--agent")
@@ -384,8 +384,9 @@ class SlurmTest(LabCase):
 
     def runner(self, process: "subprocess.Popen[bytes]") -> int:
         """The process of qa/cluster.py below salloc."""
-        return wait_for(lambda: [info.pid for info in run_tests.process_table().values()
-                                 if info.parent == process.pid], "the runner runs")[0]
+        parent = f"PPid:\t{process.pid}\n".encode()
+        return wait_for(lambda: [pid for pid, *_ in run_tests.process_table()
+                                 if parent in run_tests.read_proc(f"{pid}/status")], "the runner runs")[0]
 
     def test_the_job_is_cancelled(self) -> None:
         self.check_rest(self.suffer(lambda _: [self.lab.ask("scancel", job) for job in

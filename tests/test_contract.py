@@ -28,7 +28,6 @@ LINE_CHARACTERS = 120
 TOKENS = 64_000
 TOKENS_A_LINE = 8.5
 CONDITIONAL_EXPRESSIONS = 1.5    # per 100 code lines
-OPTIONAL = {"pynvml"}
 LATE = {"ast", "ctypes", "pynvml", "socket", "statistics", "tempfile", "traceback", "xml"}      # slow to import
 
 SECTIONS = ["Constants", "Model", "Parse", "Select", "Devices", "Schedule", "Execute", "Record", "Report",
@@ -115,9 +114,9 @@ class OneFile(unittest.TestCase):
             elif isinstance(node, ast.ImportFrom):
                 self.assertEqual(node.level, 0, f"line {node.lineno}: a relative import")
                 imported[str(node.module).partition(".")[0]] = node
-        self.assertLessEqual(OPTIONAL | {"argparse", "xml"}, imported.keys())
+        self.assertLessEqual({"argparse", "xml"}, imported.keys())
         if hasattr(sys, "stdlib_module_names"):
-            self.assertEqual(imported.keys() - sys.stdlib_module_names, OPTIONAL)
+            self.assertEqual(imported.keys() - sys.stdlib_module_names, set())
         self.assertEqual({name for name, node in imported.items() if node in TREE.body} & LATE, set())
 
     def test_compiles_for_3_8(self) -> None:

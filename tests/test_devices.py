@@ -11,7 +11,6 @@ import shlex
 import shutil
 import sys
 import tempfile
-import threading
 import time
 import unittest
 from typing import Container, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -65,7 +64,7 @@ READ: Dict[str, Dict[str, Optional[str]]] = {       # values of masks, and the t
         " 0 , 1 ": "0 1", f"{GPU_A}, {GPU_B}": f"{GPU_A} {GPU_B}", "0 1": "",
         f"0,{GPU_A},1": "0", f"{GPU_A},0": GPU_A, f"{GPU_A},{MIG_A}": GPU_A, f"{MIG_A},{GPU_A}": MIG_A,  # kinds differ
         "0,-1,0": "0", "0,x,0": "0",     # one that is hidden is no duplicate
-        "0,0": TWICE, "0,1,0": TWICE, "1, 1": TWICE, "0,00": TWICE, "1,01": TWICE, f"{GPU_A},{GPU_A}": TWICE,
+        "0,0": TWICE, "0,1,0": TWICE, "1, 1": TWICE, f"{GPU_A},{GPU_A}": TWICE,
         f"{MIG_A},{MIG_B},{MIG_A}": TWICE, f"{MIG_OLD}/1/0,{MIG_OLD}/1/0": TWICE},
     "HIP_VISIBLE_DEVICES": {             # as Device::init of ROCm's clr reads it: valid if it prints as its number
         "": None, "0": "0", "2,3": "2 3", "3,2": "3 2", "1,": "1", "-1": "", "0,-1,1": "0", "-1,0": "",
@@ -81,7 +80,7 @@ READ: Dict[str, Dict[str, Optional[str]]] = {       # values of masks, and the t
     "ZE_AFFINITY_MASK": {                # as parseAffinityMask of Intel's compute runtime reads it: devices and tiles
         "": None, "default": None, "0": "0", "0,1": "0 1", "0.0,0.1": "0.0 0.1", "1.0,0": "1.0 0", "0.1.2": "0.1.2",
         "x,1": "1", "0,,1": "0 1", "0,x,2": "0 2", "-1,1": "1", "-1": "", "x": "", ",": "",
-        "0,0": TWICE, "1.0,1.0": TWICE, "0,x,0": TWICE, "0,0.1": TWICE, "0.1,0": TWICE},
+        "0,0": TWICE, "1.0,1.0": TWICE, "0,x,0": TWICE},
 }
 HIDES = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "-1"}
 
@@ -170,15 +169,15 @@ class MaskTest(unittest.TestCase):
                 self.assertEqual(found.mask(run_tests.Lease(found.devices, 0)), seen)
 
     def test_a_mask_is_never_widened(self) -> None:
-        for gpus, visible, hidden in (("5", "4,5,6,7", "1 of them"), ("3,", "4,5,6,7", "3"), ("4,3,9", "4,5", "3,9"),
-                                      ("1", "", "1 of them"), ("0,", "-1", "0"), ("2", "0,-1,1", "1 of them"),
-                                      ("0,", GPU_A, "0"), (GPU_B, GPU_A, GPU_B)):
+        for gpus, visible, shown in (("5", "4,5,6,7", "4,5,6,7"), ("3,", "4,5", "4,5"), ("4,3,9", "4,5", "4,5"),
+                                     ("1", "", "none"), ("0,", "-1", "none"), ("2", "0,-1,1", "0"),
+                                     ("0,", GPU_A, GPU_A), (GPU_B, GPU_A, GPU_A)):
             with self.subTest(gpus=gpus, visible=visible), self.assertRaises(run_tests.UsageError) as caught:
                 machine(gpus, CUDA_VISIBLE_DEVICES=visible)
-            self.assertIn(f"--gpus {gpus}: the outer mask hides {hidden};", str(caught.exception))
+            self.assertIn(f"--gpus {gpus}: the outer mask shows {shown} alone, and is", str(caught.exception))
 
     def test_bad_values_of_gpus(self) -> None:
-        for text in ("", "x", "-1", "1,,2", ",", "2,,", "0,0", "1,0,1", "1 2", "0, 1", "4x", "0.5", "1,01",
+        for text in ("", "x", "-1", "1,,2", ",", "2,,", "0,0", "1,0,1", "1 2", "0, 1", "4x", "0.5",
                      f"{GPU_A},{GPU_A}"):
             with self.subTest(text), self.assertRaises((run_tests.BadValue, run_tests.UsageError)) as caught:
                 machine(run_tests.parse_gpu_option(text))
@@ -220,10 +219,9 @@ class PoolTest(PoolCase):
             with self.subTest(number, expected=expected):
                 self.assertEqual(self.tokens(pool, *needs), expected)
 
-    def test_neighbours_come_from_the_smallest_gap_that_holds_them(self) -> None:
-        """Where none are free, others do; of whole devices a fraction takes one that is alone."""
-        cases = [((0, 1, 2, 4, 5), 2, "8,9"), ((0, 1, 3, 4, 5), 2, "4,5"), ((0, 1, 2, 4, 5), 1, "8"),
-                 ((0, 1, 2, 4, 5), 3, "4,5,6"), ((0, 2, 4), 2, "4,6"), ((0, 2, 3, 5), 3, "4,6,7"), ((0, 1, 3), .5, "7")]
+    def test_neighbours_go_first_and_then_those_that_are_near(self) -> None:
+        cases = [((0, 1, 2, 4, 5), 2, "4,5"), ((0, 2, 3, 4, 5), 2, "6,7"), ((0, 1, 2, 4, 5), 1, "4"),
+                 ((0, 1, 2, 4, 5), 3, "4,5,6"), ((0, 3, 5), 2, "7,9"), ((0, 2, 3, 5), 3, "4,6,7"), ((0, 1, 3), .5, "4")]
         for free, need, expected in cases:
             with self.subTest(free=free, need=need):
                 pool = self.pool(6)
@@ -308,22 +306,18 @@ def room_of(size: int, held: Iterable[run_tests.Lease], lost: Container[int]) ->
 
 
 def place_of(room: Sequence[int], need: float) -> Optional[List[int]]:
-    """The devices of a lease, by the shares that are free of each: neighbours from the smallest gap that holds them,
-    of a fraction the fullest device that others share."""
+    """The devices of a lease, by the shares that are free of each: the first that are nearest to each other, of a
+    fraction the fullest device that others share."""
     shares = round(need * run_tests.SHARES)
     shared = [(free, index) for index, free in enumerate(room) if shares <= free < run_tests.SHARES]
     if 0 < need < 1 and shared:
         return [min(shared)[1]]
     count = 1 if 0 < need < 1 else int(need)
     whole = [index for index, free in enumerate(room) if free == run_tests.SHARES]
-    gaps: List[List[int]] = []
-    for index in whole:
-        if gaps and gaps[-1][-1] == index - 1:
-            gaps[-1].append(index)
-        else:
-            gaps.append([index])
-    gap = min((gap for gap in gaps if len(gap) >= count), key=len, default=whole)
-    return gap[:count] if len(whole) >= count else None
+    if len(whole) < count or not count:
+        return None if count else []
+    return min(([last - first, first], whole[place:place + count]) for place, (first, last) in
+               enumerate(zip(whole, whole[count - 1:])))[1]
 
 
 class DeviceCase(RunnerCase):
@@ -442,12 +436,10 @@ class ProbeTest(DeviceCase):
             with self.subTest(**options):
                 self.assertEqual(self.found(self.tools(gpus, options)), expected.split())
 
-    def test_a_library_that_hangs_is_left_behind(self) -> None:
-        gate = threading.Event()
-        self.addCleanup(gate.set)
-        with mock.patch.object(run_tests, "PROBE_S", 0.01), contextlib.redirect_stderr(io.StringIO()) as err:
-            self.assertEqual(run_tests.in_time(gate.wait, False), False)
-        self.assertEqual(err.getvalue(), "run_tests.py: pynvml did not answer in 0 s; going on without it\n")
+    def test_a_library_that_hangs_is_ended(self) -> None:
+        environ = self.tools([None], {"hangs": True}, rocm_smi=self.prints("rocm-smi-showid.json"))
+        with mock.patch.object(run_tests, "PROBE_S", 0.2):
+            self.assertEqual(len(self.found(environ, "did not answer in 0 s; going on without it")), 3)
 
     def test_what_does_not_answer_is_passed_over(self) -> None:
         last = {"rocm_smi": self.prints("rocm-smi-showid.json")}
@@ -456,7 +448,7 @@ class ProbeTest(DeviceCase):
                 self.assertEqual(len(self.found(self.tools([None] * 2, options, **last))), 3)
         for name in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):        # it fails half way
             environ = self.tools([None] * 2, {"fails": [name]}, **last)
-            self.assertEqual(len(self.found(environ, f"pynvml failed ({name}: Uninitialized); going on without it")), 3)
+            self.assertEqual(len(self.found(environ, f"(pynvml: {name}: Uninitialized); going on without it")), 3)
         failed = "nvidia-smi failed with status 9 (NVIDIA-SMI has failed because it couldn't communicate"
         cases = {self.prints("nvidia-smi-failed.txt") + "; exit 9": failed,
                  "\0not a program": "nvidia-smi cannot be run (",
@@ -538,11 +530,11 @@ class MemoryTest(DeviceCase):
 
     def test_pynvml_says_it_where_nvidia_smi_does_not(self) -> None:
         """Of GPUs and of MIG instances; the smallest counts."""
-        mib = {"0": 81920, "1": 40960, MIG_A: 20480}
+        mib = {"0": 81920, "1": 40960, "2": 40960, MIG_A: 20480}
         cases = (("0,1", {"mib": mib}, 40960), ("0", {"mib": mib}, 81920), (MIG_A, {"mib": mib}, 20480),
                  ("0", {"mib": mib, "fails": ["nvmlDeviceGetMemoryInfo"]}, 0), ("0", {"fails": ["nvmlInit"]}, 0))
         for mask, options, expected in cases:
-            with self.subTest(mask, **options), self.see(self.tools([None] * 2, options)):
+            with self.subTest(mask, **options), self.see(self.tools([None, None, [MIG_A]], options)):
                 host = run_tests.Host(machine(CUDA_VISIBLE_DEVICES=mask), run_tests.Reaper())
                 self.addCleanup(host.reaper.close)
                 self.assertEqual(host.memory, expected)
@@ -640,11 +632,11 @@ class GpuLocksTest(DeviceCase, GatedCase):
         """An index and its UUID are one GPU, where nvidia-smi knows them; MIG instances have a file each."""
         listed, mig = (self.prints(f"nvidia-smi-list{name}.txt") for name in ("", "-mig"))
         cases: Sequence[Tuple[str, str, Sequence[str], str]] = (     # nvidia-smi, variable, masks, files
-            (listed, MASKS[0], ["0,1", f"{GPU_B},{GPU_A}", f"{GPU_B[:9]},{GPU_A[:12].upper()}"], f"{GPU_A} {GPU_B}"),
+            (listed, MASKS[0], ["0,1", f"{GPU_B},{GPU_A}"], f"{GPU_A} {GPU_B}"),
             ("", MASKS[0], ["3,4", GPU_A], f"3 4 {GPU_A}"), ("exit 9", MASKS[0], ["3"], "3"),
             ("echo No devices were found", MASKS[0], ["3"], "3"),
-            (mig, MASKS[0], [f"{MIG_A},{MIG_B}", f"{MIG_OLD}/1/0", MIG_B[:9]], f"{MIG_A} {MIG_OLD}_1_0 {MIG_B}"),
-            (listed, "HIP_VISIBLE_DEVICES", ["0"], "0"), (listed, "ZE_AFFINITY_MASK", ["0.1"], "0.1"))
+            (mig, MASKS[0], [f"{MIG_A},{MIG_B}", f"{MIG_OLD}/1/0"], f"{MIG_A} {MIG_OLD}_1_0 {MIG_B}"),
+            (listed, "ZE_AFFINITY_MASK", ["0.1"], "0.1"))
         for script, variable, masks, names in cases:
             with self.subTest(script, masks=masks):
                 self.smi = {"nvidia_smi": script} if script else {}
@@ -800,10 +792,10 @@ class HealthTest(DeviceCase):
         with open(os.path.join(FIXTURES, "nvidia-smi-failed.txt"), encoding="utf-8") as file:
             failed = file.read().strip()
         cases = {                        # what GPU 0 says, and what is said of it
-            'echo "$row 0, [GPU requires reset]"': f"says {row} 0, [GPU requires reset]",    # an H100: 0 MiB!
-            'echo "$row 6, [Unknown Error]"': f"says {row} 6, [Unknown Error]",      # an RTX A6000 whose sensors fail
-            'echo "$row [GPU is lost], [GPU is lost]"': f"says {row} [GPU is lost], [GPU is lost]",
-            'echo "$row [Unknown Error], 35"': f"says {row} [Unknown Error], 35",
+            'echo "$row 0, [GPU requires reset]"': f"{row} 0, [GPU requires reset]",    # an H100: 0 MiB!
+            'echo "$row 6, [Unknown Error]"': f"{row} 6, [Unknown Error]",      # an RTX A6000 whose sensors fail
+            'echo "$row [GPU is lost], [GPU is lost]"': f"{row} [GPU is lost], [GPU is lost]",
+            'echo "$row [Unknown Error], 35"': f"{row} [Unknown Error], 35",
             f"echo '{lost}'; exit 15": f"failed with status 15 ({lost})",    # pdbear/syno_nvidia_gpu_driver#22
             f"echo '{lost}'": "says nothing",
             self.prints("nvidia-smi-failed.txt") + "; exit 9": f"failed with status 9 ({failed})",
@@ -817,7 +809,7 @@ class HealthTest(DeviceCase):
             with self.subTest(says):
                 health = self.health()
                 self.say(say_0=says)
-                self.assertEqual(self.examined(health), [f"0: nvidia-smi {reason}"])
+                self.assertEqual(self.examined(health), [f"0: nvidia-smi: {reason}"])
                 self.assertEqual(self.examined(health, "1"), [])
                 self.assertEqual(self.asked(), [QUERY] if "$row" in says or says.endswith(f"{lost}'") else
                                  [QUERY, f"{QUERY} -i 1"])
@@ -826,7 +818,7 @@ class HealthTest(DeviceCase):
         health = self.health()
         self.say(say="exit 3")
         self.assertEqual(self.examined(health, "0,1,2"),
-                         [f"{token}: nvidia-smi failed with status 3 (nothing)" for token in "01"])
+                         [f"{token}: nvidia-smi: failed with status 3 (nothing)" for token in "01"])
 
     def test_one_that_hangs_is_sick(self) -> None:
         os.mkfifo(os.path.join(self.folder, "never"))
@@ -834,7 +826,7 @@ class HealthTest(DeviceCase):
         self.say(say="read -r _ <never")
         with self.see(self.environ), mock.patch.object(run_tests, "PROBE_S", 0.2):
             reasons = [sick.reason for sick in health.examine(run_tests.Lease((*health.used,)[:1], 0))]
-        self.assertEqual(reasons, ["nvidia-smi did not answer in 0 s"])
+        self.assertEqual(reasons, ["nvidia-smi: did not answer in 0 s"])
 
     def test_what_is_not_watched_is_not_asked_for(self) -> None:
         """A share of a GPU, a MIG instance, an unknown GPU, no GPU; all, where there was no answer before the run."""
@@ -859,13 +851,12 @@ class RefusalTest(DeviceCase):
         cases: Sequence[Tuple[Sequence[str], Optional[str], Dict[str, str], str]] = (
             ([], "0,1,0", {}, "CUDA_VISIBLE_DEVICES=0,1,0 names 0 twice; name each GPU once"),
             ([], "0,1", {"HIP_VISIBLE_DEVICES": "1,2"}, "0,1 and HIP_VISIBLE_DEVICES=1,2 disagree"),
-            (["--gpus", "5"], "4,5,6,7", {}, "--gpus 5: the outer mask hides 1 of them; it shows 4,5,6,7, and is "
-                                            "never widened: leave --gpus out to use what it shows"),
-            (["--gpus", "0,5"], "4,5", {}, "--gpus 0,5: the outer mask hides 0; it shows 4,5"),
-            (["--gpus", "1"], "", {}, "it shows none"),
+            (["--gpus", "5"], "4,5,6,7", {}, "--gpus 5: the outer mask shows 4,5,6,7 alone, and is never widened; "
+                                            "leave --gpus out to use what it shows"),
+            (["--gpus", "0,5"], "4,5", {}, "--gpus 0,5: the outer mask shows 4,5 alone"),
+            (["--gpus", "1"], "", {}, "shows none"),
             ([], ",".join(map(str, [*range(20_000), 7])), {}, "7 names 7 twice"),           # not each beside each
-            ([], "GPU-004F,GPU-1,GPU-004f693d", {}, "names GPU-004f693d twice"),      # CUDA takes a beginning
-            ([], None, {"ZE_AFFINITY_MASK": "0.1,1,0"}, "names 0.1 twice"))
+            ([], None, {"ZE_AFFINITY_MASK": "0.1,1,0.1"}, "names 0.1 twice"))
         for arguments, gpus, masks, words in cases:
             with self.subTest(arguments, gpus=gpus and gpus[:9]):
                 ran = self.run_list("echo >started\n", *arguments, gpus=gpus, env={**self.tools(), **masks})

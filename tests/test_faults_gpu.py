@@ -20,10 +20,10 @@ from tests.test_faults import Ended, FaultCase
 
 ONCE = "[ -e seen ] || {{ touch seen; {}; }}"          # a test that does so at its first attempt
 LOST: Dict[str, str] = {       # what a GPU that is gone may say, with the words of its quarantine; others: HealthTest
-    'echo "$row 0, [GPU requires reset]"': "nvidia-smi says {gpu}, {uuid}, 0, [GPU requires reset]",
+    'echo "$row 0, [GPU requires reset]"': "nvidia-smi: {gpu}, {uuid}, 0, [GPU requires reset]",
     "echo 'Unable to determine the device handle for GPU0000:02:00.0: Unknown Error'; exit 15":
-        "nvidia-smi failed with status 15 (Unable to determine the device handle for GPU0000:02:00.0: Unknown Error)",
-    "kill -SEGV $$": "nvidia-smi failed with status -11 (nothing)",
+        "nvidia-smi: failed with status 15 (Unable to determine the device handle for GPU0000:02:00.0: Unknown Error)",
+    "kill -SEGV $$": "nvidia-smi: failed with status -11 (nothing)",
 }
 
 
@@ -88,7 +88,7 @@ class LostTest(GpuCase):
                 self.assertEqual(list(*(end["quarantined"] for end in ran.journal("run_end"))), gpus.split(","))
                 self.assertIn("Stopped, the machine failed: no usable GPU is left: 2 not run\n", ran.text)
                 self.clean()
-        self.assertIn("Quarantined: GPU 0 [nvidia-smi failed with status 9 (no driver)]", ran.err)
+        self.assertIn("Quarantined: GPU 0 [nvidia-smi: failed with status 9 (no driver)]", ran.err)
 
     def test_memory_that_comes_back_late(self) -> None:
         """The next test starts only then."""

@@ -14,8 +14,8 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 import run_tests
 from run_tests import (ALL_GPUS, SHARES, STACKS_S, STUCK_S, Abandon, Announce, Attempt, Begin, Blame, Broken, Cause,
-                       Conclude, Exited, Interrupt, Kill, Launch, Lease, Outcome, Quarantine, Result, Retry, ShellEnded,
-                       Sick, Submit, Test, Tick, death_of, judge, outcome_of)
+                       Conclude, Exited, Interrupt, Kill, Launch, Lease, Outcome, Quarantine, Result, Retry, Sick,
+                       Submit, Test, Tick, death_of, judge, outcome_of)
 from tests.support import a_test, listed
 
 SEEDS = 1000     # random schedules, a millisecond each
@@ -30,9 +30,10 @@ def devices_of(gpus: int) -> List[run_tests.Device]:
 class Play:
     """A schedule fed by words, whose actions are told in words.
 
-    Events: `begin`, `submit a b` (of those in `later`; named are then all that wait, in starting order), `end a`,
-    `gone a`, `exit a [status [cause]]`, `break a`, `tick`, `SIGINT` and other signals; `@5` before one is its time; a
-    cause is a word of CAUSES, any other word the test's own, or `sick:0`, what nvidia-smi finds.
+    Events: `begin`, `submit a b` (of those in `later`; named are then all that wait, in starting order),
+    `exit a [status [cause]]`, `break a`, `tick`, `SIGINT` and other signals; `@5` before one is its time; a
+    cause is a word of CAUSES, any other word the test's own, `sick:0`, what nvidia-smi finds, or `ended:4`,
+    when its shell has.
     Actions: `a on GPU 0,1`, `SIGTERM a`, `a passed`, `a failed, again`, `a failed (known)` where that is no news,
     `quarantine 0`, `abandon a`, `a runs 60s`.
     `order` are labels in starting order; empty: list order.
@@ -63,14 +64,14 @@ class Play:
             return Submit(self.at, [test for test in named if test not in self.schedule.waiting], named)
         if name in ("begin", "tick"):
             return {"begin": Begin, "tick": Tick}[name](self.at)
-        if name in ("end", "gone"):
-            return ShellEnded(self.at, named[0], is_gone=name == "gone")
         return Broken(self.at, named[0], "no log")
 
     def exited(self, test: Test, status: str = "0", word: str = "") -> Exited:
-        _, is_sick, index = word.partition("sick:")
-        if is_sick:
-            return Exited(self.at, test, int(status), sick=(Sick(devices_of(9)[int(index)], "no answer"),))
+        kind, _, value = word.partition(":")
+        if kind == "sick":
+            return Exited(self.at, test, int(status), sick=(Sick(devices_of(9)[int(value)], "no answer"),))
+        if kind == "ended":
+            return Exited(self.at, test, int(status), ended=float(value))
         return Exited(self.at, test, int(status), cause=CAUSES.get(word, Cause(word)))
 
     def step(self, text: str) -> List[str]:
@@ -310,7 +311,7 @@ class AfterTest(ScheduleCase):
     def test_a_run_that_ends_blocks_nobody(self) -> None:
         self.plays({"a signal": ("a b+after=a", "begin > a on GPU 0\nSIGINT > b not run; SIGINT a\n"
                                                 "exit a -2 > a interrupted"),
-                    "a broken machine": ("a b+after=a", "begin > a on GPU 0\nbreak a > a not run; b not run")})
+                    "a broken machine": ("a b+after=a", "begin > a on GPU 0\nbreak a > b not run; a not run")})
 
     def test_the_same_name_twice_is_one(self) -> None:
         self.play("a b+after=a,a", "begin > a on GPU 0\nexit a > a passed; b on GPU 0\nexit b > b passed")
@@ -498,7 +499,7 @@ class RetryTest(ScheduleCase):
             exit e 1   > e failed, again; e on GPU 0
             exit e     > e flaky
         """, retries=1, skip_code=77, fail_fast=True)
-        self.assertEqual(play.reasons()["c"], "waits for b, which was skipped")
+        self.assertEqual(play.reasons()["c"], "waits for b, which did not pass")
 
     def test_a_known_failure_is_final_and_a_pass_is_told(self) -> None:
         """As for pytest's xfail. A crash or a timeout may be another fault."""
@@ -720,7 +721,7 @@ class QuarantineTest(ScheduleCase):
 
 
 class MachineWideTest(ScheduleCase):
-    """One cause that no test can pass, on every GPU: the run ends."""
+    """Causes that no test can pass, on every GPU: the run ends."""
 
     def ends(self, tests: str, script: str, failure: str = "", **values: Any) -> None:
         play = self.play(tests, script, done=None, **values)
@@ -762,7 +763,7 @@ class MachineWideTest(ScheduleCase):
         """)
 
     def test_any_other_end_on_a_gpu_starts_anew(self) -> None:
-        for end in ("exit b", "exit b 1 assert", "exit b 1 none", "exit b -9"):
+        for end in ("exit b", "exit b 1 assert", "exit b -9"):
             with self.subTest(end):
                 play = Play("a b c d e")
                 for event in ("begin", "exit a 1 old", end, "exit c 1 old", "exit c 1 old"):
@@ -797,7 +798,7 @@ class JudgeTest(unittest.TestCase):
     def judged(self, number: int = 1, ending: Optional[Outcome] = None, leaks: str = "report",
                spared: int = 0, junit: Optional[str] = "x.xml", **event: Any) -> Result:
         attempt = Attempt(a_test(junit=junit, timeout=5.0), Lease((), 0), number, at=2.0)
-        attempt.ending = ending
+        attempt.ending, attempt.ending_at = ending, 5.0
         options = run_tests.Options((), leaks=leaks, skip_code=77)
         return judge(Exited(5.0, attempt.test, **event), attempt, options, spared)
 
@@ -971,7 +972,7 @@ class TimeoutTest(ScheduleCase):
         """, grace=10.0)
         result = play.results["a"]
         self.assertEqual((result.seconds, result.status, result.verdict()), (51.0, -9, "timeout"))
-        self.assertEqual(play.stacks, {"a": ["did not end in 30s", "did not end by SIGTERM in 10s"]})
+        self.assertEqual(play.stacks, {"a": ["did not end in 30s", "did not end by a signal in 10s"]})
 
     def test_none_means_none(self) -> None:
         self.play("a b:1:0", "begin > a on GPU 0; b on GPU 1\n@1e9 tick >", done=False)
@@ -1021,7 +1022,7 @@ class TimeoutTest(ScheduleCase):
 
     def test_whatever_an_abandoned_test_posts_is_ignored(self) -> None:
         """Its thread may come back from the kernel at any time; an interrupt does not wait for it for ever."""
-        for event in ("end a", "exit a -9", "break a"):
+        for event in ("exit a -9", "break a"):
             with self.subTest(event):
                 self.play("a b", f"""
                     begin                > a on GPU 0; b on GPU 1
@@ -1037,34 +1038,17 @@ class EndedTest(ScheduleCase):
     """A shell has ended, and what it has left is being ended."""
 
     def test_what_a_test_leaves_does_not_count_against_its_timeout(self) -> None:
-        for ended in ("@4.9 end a", "@5 end a"):         # the clocks of threads may be a little late
-            play = self.play("a:1:5 b", f"""
-                begin     > a on GPU 0
-                {ended}   >
-                @5 tick   >
-                @60 tick  >
-                exit a    > a passed; b on GPU 0
-            """, gpus=1, slow=3.0, done=False)
-            self.assertEqual(play.schedule.deadline(), 63.0)
+        for ended, outcome in ((4.9, "passed"), (5, "timeout"), (5.1, "timeout")):
+            play = self.play("a:1:5", f"""
+                begin                     > a on GPU 0
+                @5 tick                   > SIGTERM a
+                @6 exit a 0 ended:{ended} > a {outcome}
+            """)
+            self.assertEqual(play.results["a"].seconds, ended)
 
-    def test_nor_is_it_announced(self) -> None:
-        play = self.play("a", "begin > a on GPU 0\n@4 end a >\n@9 tick >", slow=5.0, done=False)
-        self.assertEqual(play.schedule.deadline(), math.inf)
-
-    def test_what_is_being_ended_goes_on_to_be(self) -> None:
-        """It may have left what does not listen either."""
-        self.play("a:1:5", f"""
-            begin                 > a on GPU 0
-            @5 tick               > SIGTERM a
-            @6 end a              >
-            @16 tick              > SIGKILL a
-            @{16 + STUCK_S} tick  > abandon a; quarantine 0; a timeout
-        """, gpus=2)
-
-    def test_a_signal_ends_it_too(self) -> None:
-        self.play("a:1:5", "begin > a on GPU 0\n@4 end a >\n@5 SIGINT > SIGINT a\n@15 tick > SIGKILL a", done=False)
-        for ending in ("", "@5 tick > SIGTERM a\n"):       # its GPU alone is looked at, for long
-            self.play("a:1:5", f"begin > a on GPU 0\n{ending}@6 gone a >\n@900 tick >\n@901 SIGINT >", done=False)
+    def test_a_signal_that_comes_later_does_not_interrupt_it(self) -> None:
+        for ended, outcome in ((4.9, "failed"), (5.1, "interrupted")):
+            self.play("a", f"begin > a on GPU 0\n@5 SIGINT > SIGINT a\n@6 exit a 1 ended:{ended} > a {outcome}")
 
 
 class AlarmsTest(ScheduleCase):
@@ -1150,7 +1134,8 @@ class DeadlineTest(ScheduleCase):
             exit c -9        > c interrupted
         """, deadline=100.0, grace=10.0)
         self.assertTrue(play.schedule.is_overdue)
-        self.assertEqual(play.stacks, dict.fromkeys("bxc", ["--deadline ends the run"]))
+        self.assertEqual({label: stacks[0] for label, stacks in play.stacks.items()},
+                         dict.fromkeys("bxc", "--deadline ends the run"))
         self.assertEqual((play.schedule.failure, play.schedule.interrupts), ("", []))
 
     def test_of_a_short_one_half_is_for_the_tests(self) -> None:
@@ -1247,7 +1232,7 @@ class StopTest(ScheduleCase):
     def test_a_broken_machine_stops_the_run(self) -> None:
         play = self.play("a b c", """
             @1 begin      > a on GPU 0; b on GPU 1
-            @2 break b    > b not run; c not run; SIGTERM a
+            @2 break b    > c not run; SIGTERM a; b not run
             @11 tick      >
             @12 tick      > SIGKILL a
             exit a -9     > a interrupted
@@ -1331,6 +1316,7 @@ class Simulation:
         self.running: Dict[Test, Attempt] = {}
         self.exits: Dict[Test, Tuple[float, Exited]] = {}    # when and how a shell ends as things stand
         self.swept: Set[Attempt] = set()                     # those whose shell has ended
+        self.told: Dict[Attempt, float] = {}                 # and since when
         self.ending: Dict[Attempt, Outcome] = {}             # why they are being ended
         self.killed: Dict[Attempt, float] = {}               # when SIGKILL was sent
         self.results: Dict[Test, List[Result]] = {test: [] for test in self.tests}
@@ -1392,9 +1378,11 @@ class Simulation:
                 return
             attempt = self.running.get(event.test)
             if attempt and attempt not in self.swept and self.random.random() < 0.2:     # it has left something
-                self.feed(ShellEnded(self.now, event.test))
+                event = event._replace(ended=self.now)
                 self.swept.add(attempt)
-                self.later(self.random.choice([0.0, 1.5, 3.5]), event)
+                seconds = self.random.choice([0.0, 1.5, 3.5])
+                self.exits[event.test] = self.now + seconds, event
+                self.later(seconds, event)
                 return
         self.feed(event._replace(at=self.now))
 
@@ -1484,10 +1472,11 @@ class Simulation:
         self.require(not action.stacks or isinstance(event, Tick), "stacks are asked for")
         if action.stacks.startswith("did not end in"):
             late = test.timeout is not None and self.now >= attempt.began + test.timeout
-            self.require(late and attempt not in self.swept, f"{test.label} is killed too soon")
+            self.require(late, f"{test.label} is killed too soon")
             self.require(attempt not in self.ending, f"{test.label} is told twice")
             self.ending[attempt] = Outcome.TIMEOUT
         self.ending.setdefault(attempt, Outcome.INTERRUPTED)
+        self.told.setdefault(attempt, self.now)
         if action.signum != signal.SIGKILL:
             if self.random.random() < 0.5:       # the others do not listen
                 self.end_in(test, self.random.choice([0.0, 1.0, 4.0]), self.random.choice([0, 1, -15]))
@@ -1505,7 +1494,7 @@ class Simulation:
 
     def on_announce(self, action: Announce, _event: Any) -> None:
         attempt = self.running[action.test]
-        self.require(attempt not in self.ending and attempt not in self.swept, f"{action.test.label} is announced")
+        self.require(attempt not in self.ending, f"{action.test.label} is announced")
         self.require(action.seconds == self.now - attempt.began >= self.options.slow, "it is not slow")
 
     def on_quarantine(self, action: Quarantine, _event: Any) -> None:
@@ -1546,7 +1535,7 @@ class Simulation:
         self.require((result.lease, result.attempt) == (attempt.lease, attempt.number), "it is of another attempt")
         if isinstance(event, Broken):
             expected = {Outcome.NOT_RUN}
-        elif attempt in self.ending:
+        elif self.told.get(attempt, math.inf) <= (getattr(event, "ended", None) or event.at):
             expected = {self.ending[attempt]}
         elif event.status:
             expected = {{1: Outcome.FAILED}.get(event.status, Outcome.CRASHED)}

@@ -164,8 +164,8 @@ class Durations(HistoryCase):
         path = self.journal(start("ab"), end("a", 3), end("b", 9, outcome="failed"), '{"torn', path="other.jsonl")
         before = os.stat(path)
         history = self.history("other.jsonl")
-        self.assertEqual((history.duration(named("a")), history.owed, history.seen), (3, {}, set()))
-        self.assertTrue(history.owes(named("a")), "this machine has not run it")
+        self.assertEqual((history.duration(named("a")), history.owed, history.seen), (3, {}, {}))
+        self.assertTrue(history.owes(named("a"), 1), "this machine has not run it")
         self.assertEqual((os.stat(path).st_mtime_ns, os.stat(path).st_size), (before.st_mtime_ns, before.st_size))
 
 
@@ -216,8 +216,8 @@ class Owing(HistoryCase):
         """The keys of the tests that owe a pass after these records; those that have failed in capitals."""
         self.journal(*records)
         history = self.history(lists=lists)
-        return "".join(key.upper() if named(key).name in history.owed else key for key in keys
-                       if history.owes(named(key)))
+        return "".join(key.upper() if history.owed.get(named(key).name) else key for key in keys
+                       if history.owes(named(key), 1))
 
     def test_all_that_did_not_pass_and_what_is_new(self) -> None:
         outcomes = {"a": "passed", "b": "flaky", "s": "skipped", "c": "failed", "d": "crashed", "e": "timeout",
@@ -255,7 +255,7 @@ class Owing(HistoryCase):
             with self.subTest(passed):
                 run = {**start(), "selected": [test.name for test in tests[:2]]}
                 self.journal(run, *({**end("a"), "label": label, "origin": "x"} for label in passed))
-                self.assertEqual({self.history().owes(test) for test in tests}, {len(passed) < 2})
+                self.assertEqual({self.history().owes(test, 1) for test in tests}, {len(passed) < 2})
 
     def test_equal_lines_owe_together(self) -> None:
         """Their numbers are others when a line is taken out, or one of two lists runs alone."""
@@ -264,10 +264,11 @@ class Owing(HistoryCase):
         for passed in ([], ["x"], ["x #2"], ["x", "x #2"]):
             with self.subTest(passed):
                 self.journal(run, *({**end("a"), "label": label} for label in passed))
-                self.assertEqual([self.history().owes(test) for test in tests], [len(passed) < 2] * 2)
+                self.assertEqual([self.history().owes(test, 2) for test in tests], [len(passed) < 2] * 2)
+        self.assertTrue(self.history().owes(tests[0], 3), "one is new")
         other = a_test(2, "x #2", key="b")       # the second by its label alone
         self.journal({**start(), "selected": [test.name for test in (tests[0], other)]}, {**end("a"), "label": "x"})
-        self.assertEqual([self.history().owes(test) for test in (tests[0], other)], [False, True])
+        self.assertEqual([self.history().owes(test, 1) for test in (tests[0], other)], [False, True])
 
     def test_another_directory_with_a_list_of_that_name(self) -> None:
         """It counts only as long as nothing ran here: a checkout may have moved."""
@@ -279,8 +280,7 @@ class Owing(HistoryCase):
             self.assertEqual(self.owing(*records, keys="ab"), "A")
         shard = [start("a", "b", run="3", directory=os.getcwd()), end("a", run="3")]
         for records in ([*shard, *there], [*there, *shard], [there[0], *shard, *there[1:]]):
-            self.assertEqual(self.owing(*records, keys="ab"), "B", "which never ran here")
-        self.assertEqual(self.owing(*shard, *there, keys="abc"), "Bc")
+            self.assertEqual(self.owing(*records, keys="abc"), "c", "b has not been selected here")
 
     def test_passes_of_other_lists_settle_nothing(self) -> None:
         """Whichever run comes first, or at the same time; a run of two lists is one of each."""
@@ -536,7 +536,7 @@ class Shards(unittest.TestCase):
                 ("a b c:1:1:a,b d:1:1:c e f:1:1:e g h", 2, {}, ["a b c d", "e f g h"]),
                 ("a:4:10 b:1:10 c:1:10 d:1:10 e:1:10", 2, {}, ["a", "b c d e"]),
                 ("a b c", 1, {}, ["a b c"]), ("a b c", 5, {}, ["a", "b", "c", "", ""]),
-                ("a:1:10 b:4:9 c:1:8 d:4:7 e:4:6 f:1:5 g:all:1", 2, {"max_gpus": 2}, ["a b g", "c d e f"])):
+                ("a:1:10 b:4:9 c:1:8 d:4:7 e:4:6 f:1:5 g:all:1", 2, {"max_gpus": 2}, ["a b d e g", "c f"])):
             with self.subTest(text):
                 self.assertEqual([labels(part.tests) for part in self.parts(many(text), total, **options)], expected)
 
