@@ -159,8 +159,6 @@ JUNIT_BYTES = 16 << 20
 HISTORY_BYTES = 16 << 20  # the end of a journal: some hundred thousand tests, read in 0.3 s
 LINE_CHARS = 200  # of a log's line or of a label, shown or compared
 SLOWEST = 5  # tests that the summary names
-CHART_BARS = 100  # of a chart on GitHub: Mermaid refuses texts of more than 50,000 characters
-PAGE_BYTES_MOST = 1 << 20  # of a job's page on GitHub, which drops a larger one whole
 SHOWN = 10  # tests that the summary names for one cause, processes for one test
 STEM_BYTES = 120  # of a file name: far below the 255 that file systems allow, suffixes included
 ARGUMENT_BYTES = 100_000  # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
@@ -509,7 +507,6 @@ class Result(NamedTuple):
     junit_fault: str = ""  # why its JUnit file cannot be used as it is, if it cannot
     cause: Cause = NO_CAUSE
     leaked: Words = ()  # processes that it left, `python3 (pid 12)`
-    began: float = 0.0  # seconds on the clock of events
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
     peak: int = 0  # the most MiB of one GPU that it was seen to hold; 0: not known
 
@@ -3929,7 +3926,6 @@ class Attempt:
             outcome,
             lease=self.lease,
             attempt=self.number,
-            began=self.began,
             **values,
         )
 
@@ -6741,56 +6737,6 @@ def github_errors(results: Results, environ: Environ) -> Iterator[str]:
         yield f"::error {words}::{result.told().replace('%', '%25')}"
 
 
-def github_page(
-    attempts: Attempts, title: str, lines: Sequence[str], record: Record
-) -> Iterator[str]:
-    """Parts of a job's page on GitHub: the verdict as its title, the summary, failed logs' ends."""
-    from html import escape
-
-    yield f"### {escape(title)}\n\n" + fenced("\n".join(lines))
-    for result in results_of(attempts):
-        if result.outcome.is_failure() and result.status is not None:
-            said = escape(f"{result.test.label}: {result.told()}")
-            tail = fenced(xml_text(record.tail(result)))
-            yield f"<details><summary>{said}</summary>\n\n{tail}\n</details>\n\n"
-
-
-def fenced(text: str) -> str:
-    """A text as it stands, in Markdown: its fence is longer than any in it."""
-    longest = max(["``", *re.findall("`+", text)], key=len)
-    fence = f"{longest}`"
-    return f"{fence}text\n{text}\n{fence}\n"
-
-
-def gantt(results: Iterable[Result]) -> str:
-    """What ran where and when, in the words of Mermaid, which GitHub draws: the longest hundred attempts."""
-    bars = sorted(slowest(results, CHART_BARS), key=lambda result: result.began)
-    lanes: Dict[str, str] = collections.defaultdict(str)
-    for result in bars:
-        start = int(result.began - bars[0].began)
-        end = start + max(1, round(result.seconds))
-        name = re.sub(r"[^\w ./=-]", " ", result.test.label)
-        mark = "crit, " * result.outcome.is_failure()
-        for place in [f"GPU {token}" for token in result.lease.tokens] or ["CPU"]:
-            lanes[place] += f"    {name} :{mark}{start}, {end}\n"
-    if not lanes:
-        return ""
-    in_order = sorted(lanes, key=lambda place: (len(place), place))  # GPU 2 before GPU 10
-    sections = "".join(f"  section {place}\n{lanes[place]}" for place in in_order)
-    return f"```mermaid\ngantt\n  dateFormat X\n  axisFormat %H:%M:%S\n{sections}```\n"
-
-
-def fitting(parts: Iterable[str], limit: int) -> bytes:
-    """The first parts that fit into so many bytes together, and a word of those that do not."""
-    rest = b"\nMore does not fit: see the logs.\n"
-    page = b""
-    for part in map(to_bytes, parts):
-        if len(page) + len(part) + len(rest) > limit:
-            return (page + rest)[: max(limit, 0)]
-        page += part
-    return page
-
-
 def first_of(names: Sequence[str]) -> str:
     """The first ten of many names, and how many more there are."""
     shown = " ".join(names[:SHOWN])
@@ -7521,7 +7467,7 @@ class Run:
             self.record.run_end(results, code, self.schedule.sick)
         send_signals_to(stop)
         try:
-            self.console.finish(results, self.sum_up(attempts, seconds, last))
+            self.console.finish(results, self.sum_up(attempts, seconds))
         except SystemExit as cut:  # enough of the logs; not of the verdict
             code = cast(int, cut.code)
         colour = GREEN if code == EXIT_OK else RED
@@ -7534,20 +7480,12 @@ class Run:
             self.trace.line(line, colour)
         return self.trace.exit_code(code)
 
-    def sum_up(self, attempts: Attempts, seconds: float, last: Sequence[str]) -> List[str]:
-        """The summary; a job's page on GitHub gets it too."""
-        schedule = self.schedule
-        lines = summary(attempts, seconds, schedule, self.record)
-        title = [*lines, *last][-1]
+    def sum_up(self, attempts: Attempts, seconds: float) -> List[str]:
+        """The summary."""
+        lines = summary(attempts, seconds, self.schedule, self.record)
         if self.sums_up:
             lines += proposals(attempts, self.options.gpu_memory or self.host.health.least)
             lines += again(results_of(attempts), self.options)
-        page = os.environ.get("GITHUB_STEP_SUMMARY")
-        if page:
-            with suppress(OSError), open(page, "ab") as file:
-                parts = github_page(attempts, title, lines, self.record)
-                chart = gantt(chain.from_iterable(schedule.results.values()))
-                file.write(fitting([*parts, chart], PAGE_BYTES_MOST - file.tell()))
         return lines
 
     def verdict(self, results: Results) -> Verdict:

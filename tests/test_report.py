@@ -401,21 +401,6 @@ class GitHubTest(ConsoleCase):
             "::error title=t|1%25::failed, exit 1: assert 1 == 2",
             "::error title=t|3%25::failed, exit 1: assert 1 == 2"])
 
-    def test_the_page_fits_and_nothing_in_a_log_ends_its_fence(self) -> None:
-        self.parallel()
-        result = self.failed(0)
-        self.append(result.test, b"<b>\n```\nend\n")
-        attempts = [[result], [self.passed(a_test(1))]]
-        parts = [*run_tests.github_page(attempts, "2 tests <so>", ["the <verdict>"], self.record),
-                 run_tests.gantt(end for ends in attempts for end in ends)]
-        page = "".join(parts)
-        self.assertIn("### 2 tests &lt;so&gt;\n\n```text\nthe <verdict>\n```\n", page)
-        self.assertIn("\n````text\n<b>\n```\nend\n\n````\n", page)
-        self.assertIn("<details><summary>t|0%: failed, exit 1: assert 1 == 2</summary>\n", page)
-        self.assertIn("  section GPU 0\n    t 0  :crit, 0, 1\n    t1 :0, 1\n", page)
-        self.assertLessEqual(len(run_tests.fitting(parts, 200)), 200)
-        self.assertEqual(run_tests.fitting(["a"], 0), b"")
-
 
 class LiveTest(ConsoleCase):
     """Without markers: logs as they grow, and what neither they nor the status tell on stderr."""
