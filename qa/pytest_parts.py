@@ -727,7 +727,6 @@ class PartsRun(run_tests.Run):
             memory=sum(each.result.memory for each in told),
             peak=max(each.result.peak for each in told),
             leaked=tuple(name for each in told for name in each.result.leaked),
-            began=min((each.result.began for each in ran), default=0.0),
             attempt=number,
             lease=places if len(whole.parts) > 1 else result.lease,
         )
