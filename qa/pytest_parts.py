@@ -466,7 +466,7 @@ class PartsRun(run_tests.Run):
         ]
         run_tests.tell_unheeded(selection.tests, heeded)
         said: Dict[str, List[str]] = {}  # what was not done, to the places in lists
-        indices = itertools.count(max(test.index for test in selection.tests) + 1)
+        indices = itertools.count(max((test.index for test in selection.tests), default=0) + 1)
         seconds = dict(selection.estimates.seconds)
         unknown = set(selection.estimates.unknown)
         tests: List[Test] = []
