@@ -163,7 +163,6 @@ STEM_BYTES = 120  # of a file name: far below the 255 that file systems allow, s
 ARGUMENT_BYTES = 100_000  # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
 # A command of a list has no more lines: bash reads all of it again at each.
 COMMAND_LINES = 1000
-PAGE_BYTES = 4096  # read at once of what keys have sent
 SHARES = 1_000_000  # of a device: `gpus=` takes six digits after the point
 PASSES = 5  # the median of a test's last passes is its expected duration: two bad days do not move it
 # The longest test may take so many times its estimate before the run ends with it alone.
@@ -6085,7 +6084,7 @@ class Screen(Trace):
         from select import select as ready_of
 
         if self.modes and self.is_ours() and ready_of([0], [], [], 0)[0]:
-            return os.read(0, PAGE_BYTES)
+            return os.read(0, COPY_BYTES)
         return b""
 
 
@@ -6493,8 +6492,7 @@ def again(results: Results, options: Options) -> Iterator[str]:
     program, *words = options.command
     if not owed or any(word == "-" or word.startswith("/dev/fd/") for word in words):
         return
-    if program.endswith((".py", ".pyc")):  # else pip's command
-        program = f"python3 {shlex.quote(program)}"
+    program = f"python3 {shlex.quote(program)}"
     said = shlex.join(word for word in words if word != "--rerun-failed")
     yield f"Rerun: {program} --rerun-failed {said}"
     shard = " --shard 1/1" * bool(options.shard)
@@ -7338,9 +7336,6 @@ def run_lists(
         for hint in said:
             tell(hint)
         reaper.share()  # daemons of shell state
-        if not tests:
-            warn(f"no tests in {', '.join(options.lists)}")
-            return EXIT_NOTHING
         if not options.list:
             host = find_host(options, reaper)
             tests = [host.fitted(test, options) for test in tests]
@@ -7349,7 +7344,9 @@ def run_lists(
             tests for why, tests in selection.left_out.items() if why.startswith("--shard")
         )
         if not selection.tests and not is_empty_shard:
-            warn(f"nothing to run: {'; '.join(account(selection, options))}")
+            for line in account(selection, options):
+                warn(line)
+            warn(f"nothing to run in {', '.join(options.lists)}")
             return EXIT_NOTHING
         if options.list:
             return list_tests(selection, options, trace)

@@ -71,7 +71,7 @@ EXIT_CODES: Mapping[str, Ends] = {
                                          env={"RUN_TESTS_OPTS": "--jobs none"}),
     "fewer GPUs than required": Ends("true\n", ["--require-gpus", "3"], 3, r"--require-gpus 3: there are 2 \(0 1\); "),
     "no bash": Ends("true\n", [], 3, r"bash", env={"PATH": "/nonexistent"}),
-    "an empty list": Ends("", [], 5, r"^run_tests\.py: no tests in tests\.txt$"),
+    "an empty list": Ends("", [], 5, r"^run_tests\.py: nothing to run in tests\.txt$"),
     "only comments and state": Ends("# one\n\n   # two\n#: gpus=0\nA=1\nexport B=2\nwait\n", [], 5, r"tests\.txt"),
 }
 

@@ -87,8 +87,8 @@ class RerunFailed(SelectionCase):
         ran = self.run_list(self.FAULTS.format("10m"), "--rerun-failed")
         self.assertEqual((ran.code, self.last_outcomes(ran)), (0, dict.fromkeys(owing, "passed")))
         ran = self.run_list(self.FAULTS.format("10m"), "--rerun-failed")
-        self.assertEqual((ran.code, ran.out, ran.err), (5, b"", "run_tests.py: nothing to run: Selected 0 of 6 tests "
-                                                                "(0.0%); left out 6 by --rerun-failed\n"))
+        self.assertEqual((ran.code, ran.out, ran.err), (5, b"", "run_tests.py: Selected 0 of 6 tests (0.0%); "
+                         "left out 6 by --rerun-failed\nrun_tests.py: nothing to run in tests.txt\n"))
 
     def test_one_gpu_too(self) -> None:
         text = "true #: label=a\ntest -e fixed #: label=b\ntest -e fixed #: label=c\n"
@@ -135,8 +135,9 @@ class Keep(SelectionCase):
             with self.subTest(arguments):
                 ran = self.run_list(self.TEXT, "-k", "fp16", *arguments)
                 self.assertEqual((ran.code, ran.out), (5, b""))
-                self.assertRegex(ran.err, r"^run_tests.py: nothing to run: Selected 0 of 3 tests \(0.0%\); "
-                                          r"left out 3 by -k(, 0 by --shard 1/2 \(plan \w+\))?\n$")
+                self.assertRegex(ran.err, r"^run_tests.py: Selected 0 of 3 tests \(0.0%\); "
+                                          r"left out 3 by -k(, 0 by --shard 1/2 \(plan \w+\))?\n"
+                                          r"run_tests.py: nothing to run in tests.txt\n$")
 
 
 # In which order.
