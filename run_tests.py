@@ -7160,17 +7160,19 @@ class Run:
             self.record.run_end(results, code, self.schedule.sick)
         send_signals_to(stop)
         try:
+            self.record.summarise(attempts, seconds)
+        finally:  # where it cannot be written, the verdict is told all the same
             memory = self.options.gpu_memory or self.host.health.least
             lines = summary(attempts, seconds, self.schedule, self.record, memory)
-            self.console.finish(results, lines)
-        except SystemExit as cut:  # enough of the logs; not of the verdict
-            code = cast(int, cut.code)
-        for line in github_errors(results, self.record):
-            tell_ci(line)
-        for line in last:
-            self.trace.line(line, RED if code else GREEN)
-        self.trace.flush()
-        self.record.summarise(attempts, seconds)
+            try:
+                self.console.finish(results, lines)
+            except SystemExit as cut:  # enough of the logs; not of the verdict
+                code = cast(int, cut.code)
+            for line in github_errors(results, self.record):
+                tell_ci(line)
+            for line in last:
+                self.trace.line(line, RED if code else GREEN)
+            self.trace.flush()
         return self.trace.exit_code(code)
 
     def verdict(self, results: Results) -> Verdict:
@@ -7206,9 +7208,9 @@ def slot_count(pool: Pool, tests: Tests) -> int:
 
 
 def send_signals_to(post: Callable[[Interrupt], None]) -> None:
-    """From now on SIGINT, SIGTERM and SIGHUP are Interrupt events, unless they are ignored, as `nohup` lets them be."""
+    """From now on SIGINT, SIGTERM and SIGHUP are Interrupt events. `nohup` keeps its meaning."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(signum) != signal.SIG_IGN:
+        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, lambda number, _: post(Interrupt(time.monotonic(), number)))
 
 
