@@ -80,7 +80,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import (
-    ExitStack,
     closing,
     contextmanager,
     nullcontext,
@@ -156,17 +155,14 @@ TAIL_BYTES = 8192  # of a log, for a JUnit file: the last error and its tracebac
 CAUSE_BYTES = 1 << 16  # the end of a failed test's log, in which its cause is looked for
 # A torn JUnit file above this size is kept aside: it would cost 5 times as much.
 JUNIT_BYTES = 16 << 20
-HISTORY_BYTES = 16 << 20  # the end of a journal: some hundred thousand tests, read in 0.3 s
+HISTORY_BYTES = 64 << 20  # the end of a journal: some hundred thousand tests, read in 0.5 s
 LINE_CHARS = 200  # of a log's line or of a label, shown or compared
 SLOWEST = 5  # tests that the summary names
-CHART_BARS = 100  # of a chart on GitHub: Mermaid refuses texts of more than 50,000 characters
-PAGE_BYTES_MOST = 1 << 20  # of a job's page on GitHub, which drops a larger one whole
 SHOWN = 10  # tests that the summary names for one cause, processes for one test
 STEM_BYTES = 120  # of a file name: far below the 255 that file systems allow, suffixes included
 ARGUMENT_BYTES = 100_000  # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
 # A command of a list has no more lines: bash reads all of it again at each.
 COMMAND_LINES = 1000
-PAGE_BYTES = 4096  # read at once of what keys have sent
 SHARES = 1_000_000  # of a device: `gpus=` takes six digits after the point
 PASSES = 5  # the median of a test's last passes is its expected duration: two bad days do not move it
 # The longest test may take so many times its estimate before the run ends with it alone.
@@ -183,10 +179,12 @@ COMMIT_VARIABLES = (
     "BUILD_SOURCEVERSION GIT_COMMIT"
 ).split()
 
+RUN = r" \(run \d+\)$"  # the end of the label of a run by --repeat
 RULE = "\u2500" * 56
 RED = "31"  # colours of a terminal, as ECMA-48 numbers them
 GREEN = "32"
-YELLOW = "33"
+NO_WRAP = "\x1b[?7l"  # lines that are too long are cut off, not broken (DECAWM)
+WRAP = "\x1b[?7h"
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -341,14 +339,6 @@ class LabelFile(NamedTuple):
 
     path: str
     labels: FrozenSet[str]
-
-    def named(self, tests: Tests) -> Set[str]:
-        """The labels, without the number of a run by `--repeat` where that is the label of no test."""
-        known = {test.origin for test in tests}
-        return {
-            label if label in known else re.sub(r" \(run \d+\)$", "", label)
-            for label in self.labels
-        }
 
     def news(self, tests: Tests) -> Tests:
         """The tests that the file names neither as labels nor in comments, if its comments say what it leaves out.
@@ -512,7 +502,6 @@ class Result(NamedTuple):
     junit_fault: str = ""  # why its JUnit file cannot be used as it is, if it cannot
     cause: Cause = NO_CAUSE
     leaked: Words = ()  # processes that it left, `python3 (pid 12)`
-    began: float = 0.0  # seconds on the clock of events
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
     peak: int = 0  # the most MiB of one GPU that it was seen to hold; 0: not known
 
@@ -522,7 +511,11 @@ class Result(NamedTuple):
 
     def told(self) -> str:
         """`failed, exit 1: assert 2 == 3`: how it ended, and why."""
-        return ": ".join(dict.fromkeys([self.verdict(), self.why()]))
+        verdict = self.verdict()
+        why = self.why()
+        if why in verdict:
+            return verdict
+        return f"{verdict}: {why}"
 
     def verdict(self) -> str:
         """`failed, exit 1`, `crashed (SIGSEGV)`, `passed`: what the markers and the summary say."""
@@ -558,7 +551,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 def told_leaks(leaked: Words) -> str:
     """`leaked: 2 processes`."""
-    return "leaked: " + counted(len(leaked), "process", "processes")
+    return f"leaked: {counted(len(leaked), 'process', 'processes')}"
 
 
 def show_memory(mib: float) -> str:
@@ -2562,11 +2555,11 @@ def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
         wide = [test for test in tests if options.max_gpus + 1 <= test.gpus < ALL_GPUS]
         deferred.update(dict.fromkeys(reach(wide, followers_of(tests)), "--max-gpus"))
     if options.only and "all" not in options.message:
-        named = options.only.named(tests)
         asked = [
             test
             for test in tests
-            if test.origin in named or any(has_word(test, word) for word in options.message)
+            if test.origin in options.only.labels
+            or any(has_word(test, word) for word in options.message)
         ]
         asked += options.only.news(tests)
         needed = reach(asked, leaders_of(tests))
@@ -3338,7 +3331,6 @@ class Attempt:
             outcome,
             lease=self.lease,
             attempt=self.number,
-            began=self.began,
             **values,
         )
 
@@ -4834,46 +4826,6 @@ def check_room(path: str) -> None:
 # ---------------------------------------------------------------------------------------------------
 
 
-class Appender:
-    """A file that grows line by line and comes back whole if a test deletes it. Raises OSError.
-
-    It is no link unless the user has named it (`is_named`), and never a device.
-    """
-
-    end = 0  # where our last line has ended
-
-    def __init__(self, path: str, is_named: bool) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-        if not is_named:
-            flags |= os.O_NOFOLLOW
-        self.path = path
-        self.descriptor = regular_file(path, flags)
-
-    def write(self, line: bytes) -> None:
-        """Append a line, below one that a dying run has torn or a test has left open: it must not swallow ours."""
-        try:
-            size = os.fstat(self.descriptor).st_size
-            if size not in (0, self.end) and os.pread(self.descriptor, 1, size - 1) != b"\n":
-                line = b"\n" + line
-            written = os.write(self.descriptor, line)
-            if written != len(line):
-                raise OSError(errno.ENOSPC, "No space left on device")
-        except OSError as error:  # it does not say which file
-            error.filename = self.path
-            raise
-        self.end = size + written
-
-    def restore(self) -> None:
-        """Put the file back if it has been deleted: we hold it open still."""
-        if os.fstat(self.descriptor).st_nlink == 0:
-            new = fresh_file(self.path, os.O_RDWR)
-            with open(self.descriptor, "rb") as lost:
-                self.descriptor = new
-                lost.seek(0)
-                for line in lost:
-                    self.write(line)
-
-
 def read_history(options: Options) -> History:
     """What the run's own journal and those of `--history` say. Raises UsageError for one that cannot be read."""
     history = History(options.lists, options.accepts)
@@ -4881,14 +4833,11 @@ def read_history(options: Options) -> History:
     paths = {os.path.realpath(path): path for path in options.history}
     if os.path.isfile(own):
         paths[own] = journal_path(options)
-    size = HISTORY_BYTES
-    if options.rerun_failed or options.shard:
-        size *= 4  # what a run owes may stand far above the ends of tests
     for real, path in paths.items():
         try:
             with open(path, "rb") as file:
                 if file.seekable():
-                    file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - HISTORY_BYTES))
                 learnt = [
                     learn(history, line, is_own=real == own)
                     for line in file
@@ -4923,66 +4872,83 @@ def write_labels(path: str, labels: Collection[str]) -> None:
 
 def failures_path(options: Options) -> str:
     """The file that names the tests which failed."""
-    return os.path.join(options.fail_dir or options.log_dir, "failures")
+    return f"{options.fail_dir or options.log_dir}/failures"
 
 
 def journal_path(options: Options) -> str:
     """The run's own journal."""
-    return options.journal or os.path.join(options.log_dir, "run_tests.jsonl")
+    return options.journal or f"{options.log_dir}/run_tests.jsonl"
+
+
+def deferred_path(options: Options) -> str:
+    """The file in which a run names the deferred tests; empty if it defers none, or reads that very file."""
+    path = f"{options.log_dir}/deferred.txt"
+    may_defer = options.only or options.max_gpus is not None
+    if may_defer and not options.reads(path):
+        return path
+    return ""
 
 
 class Record:
-    """All that the run writes: the log dir, the journal, `failures`, JUnit files for tests that left none."""
+    """All that the run writes: the log dir, the journal, `failures`, JUnit files for tests that left none.
 
-    failed: Appender | None = None  # `failures`, once there is one
-    is_read = False
+    Raises OSError where it cannot write.
+    """
 
     def __init__(self, options: Options, run: str) -> None:
         self.options = options
         self.run = run
         self.log_dir = options.log_dir
-        self.folder = os.path.abspath(options.log_dir)
         self.failures = failures_path(options)
-        try:
-            make_log_dir(options.log_dir)
-            self.lock = lock_directory(options.log_dir)
-            os.makedirs(os.path.dirname(self.failures), exist_ok=True)
-            if not os.access(os.path.dirname(self.failures), os.W_OK):
-                raise PermissionError(errno.EACCES, "no file can be written", self.failures)
-            with suppress(FileNotFoundError):
-                os.close(regular_file(self.failures, os.O_WRONLY))
-            check_kind(journal_path(options), b"{\n", "journal")
-            self.journal = Appender(journal_path(options), is_named=options.journal is not None)
-            if options.junit:
-                check_kind(options.junit, b"<", "XML file")
-                # Try whether it can be written, and take an older one away.
-                write_xml(options.junit, xml_element("testsuites"))
-                os.unlink(options.junit)
-            # Where `--only` reads it, it has the old labels, too, until this run has come to its end.
-            if options.fail_dir is None:
-                self.is_read = options.reads(self.failures)
-                if not self.is_read:
-                    clear_name(self.failures)
-        except OSError as error:
-            raise MachineError(
-                f"cannot write {error.filename} ({error.strerror}); "
-                "name a place with --log-dir, --fail-dir, --journal or --junit"
-            ) from None
+        self.journal = journal_path(options)
+        self.lines: Dict[str, List[bytes]] = {}  # that this run has appended, by file
+        make_log_dir(self.log_dir)
+        self.lock = lock_directory(self.log_dir)
+        folder = os.path.dirname(self.failures)
+        os.makedirs(folder, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "no file can be written", self.failures)
+        check_kind(self.journal, b"{\n", "journal")
+        self.append(self.journal, b"")
+        if options.junit:
+            check_kind(options.junit, b"<", "XML file")
+            # Try whether it can be written, and take an older one away.
+            write_xml(options.junit, xml_element("testsuites"))
+            os.unlink(options.junit)
+        if not options.fail_dir and not options.reads(self.failures):
+            clear_name(self.failures)
+
+    def append(self, path: str, line: bytes) -> None:
+        """Append a line to a file, below one that a dying run has torn or a test has left open. Raises OSError.
+
+        It is never a device, and in the log dir no link. If a test has deleted it, all lines of ours come back.
+        """
+        lines = self.lines.setdefault(path, [])
+        lines.append(line)
+        if not os.path.exists(path):
+            line = b"".join(lines)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        real = os.path.abspath(path)
+        if self.is_ours(real):
+            flags |= os.O_NOFOLLOW
+        os.makedirs(os.path.dirname(real), exist_ok=True)
+        with open(regular_file(path, flags), "rb+", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                line = b"\n" + line
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, "No space left on device", path)
 
     def note(self, event: str, **values: Any) -> None:
         """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
-        record = {
-            "event": event,
-            "run": self.run,
-            "time": round(time.time(), 3),
-            **values,
-        }
-        self.journal.write(to_bytes(f"{json.dumps(record)}\n"))
+        now = round(time.time(), 3)
+        record = {"event": event, "run": self.run, "time": now, **values}
+        self.append(self.journal, to_bytes(f"{json.dumps(record)}\n"))
 
     def log_path(self, test: Test, attempt: int = 0) -> str:
         """The log of a test's last attempt, or of an earlier one."""
         middle = f".attempt{attempt}" * bool(attempt)
-        return os.path.join(self.log_dir, f"{test.stem}{middle}.log")
+        return f"{self.log_dir}/{test.stem}{middle}.log"
 
     def run_start(self, selection: Selection, machine: Machine) -> None:
         """Journal what is to run and what is not; a run that starts the tests again has to know."""
@@ -5010,9 +4976,10 @@ class Record:
 
     def is_ours(self, path: str) -> bool:
         """Whether a file lies in the log dir, where nothing is a user's."""
-        return os.path.dirname(path) == self.folder
+        return os.path.dirname(path) == os.path.abspath(self.log_dir)
 
     def test_start(self, attempt: Attempt) -> None:
+        """Journal the start of an attempt."""
         test = attempt.test
         lease = attempt.lease
         self.note(
@@ -5055,35 +5022,38 @@ class Record:
     def put_away(self, result: Result) -> None:
         """Keep the log and the JUnit file of an attempt from the next one (`x.attempt1.log`)."""
         test = result.test
-        junit = test.junit
         with suppress(FileNotFoundError):
             # Also a folder or a link that a test has put into the place of its log.
             os.rename(self.log_path(test), self.log_path(test, result.attempt))
-        if junit and result.junit_fault not in (MISSING, STALE):
+        if test.junit and result.junit_fault not in (MISSING, STALE):
             # Without `.xml` at its end, since CI is to read the last attempt's alone.
-            put_aside(junit, f"{junit}.attempt{result.attempt}")
+            put_aside(test.junit, f"{test.junit}.attempt{result.attempt}")
 
     def test_end(self, result: Result) -> None:
         """Note a failure, mend the JUnit file."""
-        test = result.test
         if self.options.fails(result.outcome):
-            if self.failed is None:
-                os.makedirs(os.path.dirname(self.failures), exist_ok=True)
-                self.failed = Appender(
-                    self.failures, is_named=self.options.fail_dir is not None
-                )
-            self.failed.write(to_bytes(f"{test.label}\n"))
+            self.append(self.failures, to_bytes(f"{result.test.label}\n"))
+        path = result.test.junit
         never_ran = result.status is None and result.outcome is not Outcome.DEFERRED
-        if test.junit and (result.junit_fault or never_ran):
-            is_ours = self.is_ours(test.junit)
+        if path and (result.junit_fault or never_ran):
             try:
-                if not is_ours and (never_ran or result.junit_fault == STALE):
-                    check_kind(test.junit, b"<\xef", "XML file")
-                write_xml(test.junit, stand_in_junit(result, self.tail(result)), is_ours)
+                self.stand_in(path, result)
             except OSError as error:  # the verdict is in the journal already
-                warn(
-                    f"cannot write {test.junit} ({error.strerror}); the test has no JUnit file"
-                )
+                warn(f"cannot write {path} ({error.strerror}); the test has no JUnit file")
+
+    def stand_in(self, path: str, result: Result) -> None:
+        """Write a JUnit file in place of one that is missing, stale, truncated, or without its test's failure.
+
+        It has the complete cases of the attempt's own file, and one that says how the test ended. Raises OSError.
+        """
+        is_ours = self.is_ours(path)
+        cases: List[Any] = []
+        if result.status is not None and result.junit_fault not in (MISSING, STALE):
+            cases += complete_cases(path)
+        elif not is_ours:
+            check_kind(path, b"<\xef", "XML file")
+        cases.append(case_of([result], self))
+        write_xml(path, junit_of(result.test.label, result.seconds, cases), is_ours)
 
     def tail(self, result: Result, attempt: int = 0) -> str:
         """The end of the log of an attempt; empty if it has not run."""
@@ -5092,28 +5062,27 @@ class Record:
         return tail_of(self.log_path(result.test, attempt))
 
     def restore(self) -> None:
-        """Put back what a test has deleted. Raises OSError, and MachineError if another run has the log dir now."""
+        """Put back the log dir if a test has deleted it. Raises OSError, MachineError if another run has it now."""
         make_log_dir(self.log_dir)
-        for file in filter(None, (self.journal, self.failed)):
-            file.restore()
-        folder = os.stat(self.log_dir)
-        if folder.st_ino != os.fstat(self.lock).st_ino:  # it is another, and so is its lock
+        if os.stat(self.log_dir).st_ino != os.fstat(self.lock).st_ino:
             os.close(self.lock)
             self.lock = lock_directory(self.log_dir)
 
-    def note_crash(self, details: str) -> str:
-        """Keep the traceback of an internal error beside the logs; returns its path."""
-        path = os.path.join(self.log_dir, "run_tests.traceback")
+    def note_crash(self, why: str, details: str) -> str:
+        """Keep the traceback of an internal error beside the logs; returns what to say of it."""
+        path = f"{self.log_dir}/run_tests.traceback"
         with suppress(OSError), open(fresh_file(path), "wb") as file:
             file.write(to_bytes(details))
-        return path
+        return f"{why}; details are in {path}"
 
     def run_end(self, results: Results, code: int, quarantined: Iterable[Sick]) -> None:
         """Journal how the run has ended, and leave only its own labels in `failures`. Raises OSError."""
         is_whole = not any(result.outcome.is_unfinished() for result in results)
-        if self.is_read and is_whole:
+        if is_whole and not self.options.fail_dir and self.options.reads(self.failures):
             failed = [each.test.label for each in results if self.options.fails(each.outcome)]
             write_labels(self.failures, failed)
+        elif self.failures in self.lines:
+            self.append(self.failures, b"")  # a test may have deleted it
         self.note(
             "run_end",
             exit=code,
@@ -5124,57 +5093,37 @@ class Record:
     def summarise(self, attempts: Attempts, seconds: float) -> None:
         """Write the JUnit file of the run, if one is asked for. Raises OSError."""
         path = self.options.junit
-        if not path:
-            return
-        root = junit_of(PROGRAM, seconds, [summary_case(ends, self) for ends in attempts])
-        began = time.localtime(time.time() - seconds)
-        root[0].set("timestamp", time.strftime("%Y-%m-%dT%H:%M:%S", began))
-        write_xml(path, root)
-        folder = os.path.dirname(os.path.abspath(path))
-        if any(os.path.dirname(ends[-1].test.junit or "") == folder for ends in attempts):
-            warn(
-                f"--junit {path} is beside the tests' own JUnit files: who reads them all counts each test twice"
+        if path:
+            write_xml(
+                path, junit_of(PROGRAM, seconds, [case_of(ends, self) for ends in attempts])
             )
-
-
-def deferred_path(options: Options) -> str:
-    """The file in which a run names the deferred tests; empty if it defers none, or reads that very file."""
-    path = os.path.join(options.log_dir, "deferred.txt")
-    if not options.only and options.max_gpus is None:
-        return ""
-    if options.reads(path):
-        return ""
-    return path
 
 
 def make_log_dir(path: str) -> None:
     """Make the folder of the logs, if there is none; git is to ignore what we have made. Raises OSError."""
-    if not os.path.isdir(path):
-        os.makedirs(path, exist_ok=True)  # another run may be faster
-        with suppress(FileExistsError), open(os.path.join(path, ".gitignore"), "xb") as file:
+    with suppress(FileExistsError):
+        os.makedirs(path)
+        with open(f"{path}/.gitignore", "xb") as file:
             file.write(b"*\n")
 
 
 def lock_directory(path: str) -> int:
     """A descriptor that holds a directory until it is closed. Raises MachineError if another process holds it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    for look in count():
+    give_up_at = time.monotonic() + HELD_S
+    while time.monotonic() < give_up_at:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
         except BlockingIOError:
-            # To wait for one's own parent is in vain.
-            if "RUN_TESTS_RUN" in os.environ or look * FOLLOW_S >= HELD_S:
-                raise MachineError(
-                    f"another run, or the one that has started this one, is writing to {path}; "
-                    "give this one a --log-dir of its own"
-                ) from None
-            if look == 0:
-                warn(f"another run is writing to {path}; waiting {HELD_S:.0f} s for its end")
             time.sleep(FOLLOW_S)
+            continue
         except OSError:  # a file system without locks
-            break
-    return descriptor
+            pass
+        return descriptor
+    raise MachineError(
+        f"another run, or the one that has started this one, is writing to {path}; "
+        "give this one a --log-dir of its own"
+    )
 
 
 # JUnit files.
@@ -5203,23 +5152,13 @@ def xml_element(
     return element
 
 
-def case_of(result: Result, file: str, parts: Iterable[Any]) -> Any:
-    """The case of a test, in a class that is named after a file: dots would make packages of it."""
-    return xml_element(
-        "testcase",
-        parts=parts,
-        classname=os.path.splitext(file)[0].replace(".", "_"),
-        name=result.test.label,
-        time=f"{result.seconds:.3f}",
-    )
-
-
 def junit_of(name: str, seconds: float, cases: Sequence[Any]) -> Any:
-    """A JUnit file with these cases in one suite."""
+    """A JUnit file with these cases in one suite, which has ended now."""
     counts = {
         kind: str(sum(case.find(tag) is not None for case in cases))
         for kind, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
     }
+    began = time.localtime(time.time() - seconds)
     suite = xml_element(
         "testsuite",
         parts=cases,
@@ -5227,6 +5166,7 @@ def junit_of(name: str, seconds: float, cases: Sequence[Any]) -> Any:
         **counts,
         tests=str(len(cases)),
         time=f"{seconds:.3f}",
+        timestamp=time.strftime("%Y-%m-%dT%H:%M:%S", began),
     )
     return xml_element("testsuites", parts=[suite])
 
@@ -5247,70 +5187,49 @@ def complete_cases(path: str) -> Iterator[Any]:
                     yield element
 
 
-def stand_in_junit(result: Result, tail: str) -> Any:
-    """The stand-in for a JUnit file that is missing, stale, truncated, or without the failure of its test.
-
-    It has the complete cases of the attempt's own file, and one that says how the test ended, with its log's tail.
-    """
-    cases: List[Any] = []
-    why = result.reason or "it was not started"
-    if result.junit_fault:
-        why = f"its JUnit file is {result.junit_fault}"
-    if result.status is not None and result.junit_fault not in (MISSING, STALE):
-        cases += complete_cases(result.test.junit or "")
-    message = f"{result.verdict()}; {why}"
-    if result.outcome.is_excused():
-        end = xml_element("skipped", message=message)
-    elif result.outcome.is_ok():
-        end = xml_element("system-out", message)
-    else:
-        end = xml_element("error", tail, message=message, type=result.outcome.value)
-    cases.append(case_of(result, PROGRAM, [end]))
-    return junit_of(result.test.label, result.seconds, cases)
-
-
-CASE_ORDER = (  # in which Maven's schema wants the parts of a case
-    "failure rerunFailure flakyFailure skipped error rerunError flakyError system-out"
-).split()
-
-
-def summary_case(attempts: Results, record: Record) -> Any:
-    """One test's case in the summary of the run, its attempts as Maven's surefire has them.
+def case_of(attempts: Results, record: Record) -> Any:
+    """The case of a test, with its attempts as Maven's surefire has them.
 
     A test that is flaky has a `flakyFailure` (or `flakyError`) for each attempt before, one that did not pass has
     its first failure, and a `rerunFailure` for each that followed. An attempt that a GPU has spoilt is none.
     """
     last = attempts[-1]
-    is_ok = last.outcome.is_ok()
-    parts = []
-    if last.outcome is Outcome.DEFERRED:
-        parts.append(xml_element("skipped", message=f"deferred by {last.reason}"))
-    elif last.outcome.is_excused():
-        parts.append(xml_element("skipped", message=last.verdict()))
     failed = attempts
     if last.outcome is Outcome.FLAKY:
         failed = attempts[:-1]
-    elif is_ok:
+    elif last.outcome.is_ok():
         failed = []
+    parts = []
+    if last.outcome.is_excused() or last.outcome is Outcome.DEFERRED:
+        parts.append(xml_element("skipped", message=last.told()))
     for result in failed:
         tag = "failure" if result.outcome is Outcome.FAILED else "error"  # JUnit's words
         said = {"message": result.told(), "type": result.outcome.value}
         tail = record.tail(result, 0 if result is last else result.attempt)
-        if result is failed[0] and not is_ok:
+        if result is failed[0] and not last.outcome.is_ok():
             parts.append(xml_element(tag, tail, **said))
         else:
-            kind = "flaky" if is_ok else "rerun"
-            logs = [xml_element("stackTrace", result.told()), xml_element("system-out", tail)]
-            parts.append(xml_element(f"{kind}{tag.capitalize()}", parts=logs, **said))
+            kind = "flaky" if last.outcome.is_ok() else "rerun"
+            trace = xml_element("stackTrace", tail)
+            parts.append(xml_element(f"{kind}{tag.capitalize()}", parts=[trace], **said))
+    parts.sort(key=lambda part: "rror" in part.tag)  # Maven's schema wants failures first
     if last.status is not None:
         # The schemas of Jenkins and Maven have no properties of a case; GitLab and Jenkins link the attachment.
-        log = os.path.abspath(record.log_path(last.test))
-        text = f"place: {last.lease.place}\nattempt: {last.attempt}\n"
-        if last.cause.text:
-            text += f"cause: {last.cause.text}\n"
-        parts.append(xml_element("system-out", f"{text}[[ATTACHMENT|{log}]]"))
-    parts.sort(key=lambda part: CASE_ORDER.index(part.tag))
-    return case_of(last, last.test.file, parts)
+        text = f"""
+place: {last.lease.place}
+attempt: {last.attempt}
+cause: {last.cause.text or "none"}
+JUnit file: {last.junit_fault or "as it is"}
+[[ATTACHMENT|{os.path.abspath(record.log_path(last.test))}]]
+"""
+        parts.append(xml_element("system-out", text))
+    return xml_element(
+        "testcase",
+        parts=parts,
+        classname=os.path.splitext(last.test.file)[0].replace(".", "_"),  # a dot makes packages
+        name=last.test.label,
+        time=f"{last.seconds:.3f}",
+    )
 
 
 def write_xml(path: str, root: Any, is_ours: bool = False) -> None:
@@ -5323,17 +5242,13 @@ def write_xml(path: str, root: Any, is_ours: bool = False) -> None:
     temporary = f"{path}.{os.urandom(8).hex()}.tmp"
     try:
         with open(fresh_file(temporary), "wb") as file:
-            file.write(
-                b'<?xml version="1.0" encoding="utf-8"?>\n'
-                + ElementTree.tostring(root, encoding="utf-8")
-            )
+            ElementTree.ElementTree(root).write(file, "utf-8", xml_declaration=True)
         with suppress(FileNotFoundError):
             check_name(path, has_links=is_ours)
         os.replace(temporary, path)
-    except OSError as error:
+    except OSError:
         with suppress(OSError):
             os.unlink(temporary)
-        error.filename = path
         raise
 
 
@@ -5369,10 +5284,8 @@ def tell(line: str) -> None:
 def tell_ci(line: str) -> None:
     """A line on stderr that a CI service may obey, if stderr can be written."""
     if sys.stderr is not None:
-        try:
+        with suppress(OSError):
             print(line, file=sys.stderr, flush=True)
-        except OSError:
-            silence(sys.stderr)
 
 
 def silence(stream: Any) -> None:
@@ -5385,7 +5298,6 @@ class Trace:
     """The runner's standard output. When its reader goes away (`| head`), the run goes on without it."""
 
     at_line_start = True
-    has_escapes = False  # in what has been copied since the last calm
     is_lost = False  # for want of room, say; a reader that goes away does so on purpose
 
     def __init__(self, stream: BinaryIO, has_colour: bool = False) -> None:
@@ -5400,12 +5312,6 @@ class Trace:
             self.guarded(self.stream.write, data)
             self.at_line_start = data.endswith(b"\n")
             self.wrote_at = time.monotonic()
-
-    def end_escapes(self) -> None:
-        """After a log, end what it has begun (a title, a colour), for the lines to come."""
-        if self.has_escapes:
-            self.write(b"\x1b\\\x1b[0m")
-        self.has_escapes = False
 
     def flush(self) -> None:
         self.guarded(self.stream.flush)
@@ -5440,24 +5346,23 @@ class Trace:
         self.write(to_bytes(f"{text}\n"))
 
     def copy(
-        self, path: str, offset: int = 0, end: float = math.inf, forged: bytes = b""
+        self, path: str, offset: int = 0, end: float = math.inf, is_tamed: bool = False
     ) -> int:
         """Copy a file from `offset` on, up to `end`; returns where it ended. Raises OSError if it cannot be read.
 
-        What `forged` matches in a line gets a space between its two groups.
+        Where it is tamed, no CI service finds a fold in it.
         """
-        with open_regular(path) as file:
+        with open(regular_file(path), "rb") as file:
+            file.seek(offset)
             while True:
-                file.seek(offset)
                 data = file.read(int(max(min(COPY_BYTES, end - offset), 0)))
+                if is_tamed:  # whole lines, unless one is of no sensible length
+                    data += file.readline(COPY_BYTES)
                 if not data:
                     return offset
-                if len(data) == COPY_BYTES:  # whole lines, unless one is of no sensible length
-                    data = data[: data.rfind(b"\n") + 1] or data
                 offset += len(data)
-                if forged:
-                    data = re.sub(forged, rb"\1 \2", data)
-                self.has_escapes |= b"\x1b" in data
+                if is_tamed:
+                    data = re.sub(FORGED, rb"\g<0> ", data)
                 self.write(data)
 
 
@@ -5468,7 +5373,7 @@ class Screen(Trace):
     """
 
     is_live = False  # the block may stand
-    has_keys = False  # what is typed is read
+    modes: Sequence[Any] = ()  # of the terminal before the run, if what is typed is read
     block: Sequence[str] = ()  # as it stands on the screen
     drawn_at = -math.inf
 
@@ -5478,14 +5383,10 @@ class Screen(Trace):
             return os.tcgetpgrp(self.stream.fileno()) == os.getpgrp()
         return False
 
-    def size(self) -> Tuple[int, int]:
-        """Columns and lines, as they are now."""
-        columns = rows = 0  # some pseudo-terminals say so, too
-        with suppress(OSError):
-            columns, rows = os.get_terminal_size(self.stream.fileno())
-        return max(columns or 80, 3), max(rows or 24, 3)  # for three dots
-
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | str) -> None:
+        """Print bytes, or a text that was to go to stderr."""
+        if isinstance(data, str):
+            data = to_bytes(data)
         self.erase()
         super().write(data)
 
@@ -5494,32 +5395,24 @@ class Screen(Trace):
             super().flush()
 
     def erase(self) -> None:
-        """Take the block away; a narrower window has broken its lines into more."""
-        if not self.block:
-            return
-        columns, _ = self.size()
-        rows = sum(math.ceil(width_of(line) / columns) for line in self.block)
+        """Take the block away."""
+        if self.block:
+            self.guarded(self.stream.write, b"\r\x1b[%dA\x1b[J" % len(self.block))
         self.block = ()
-        if self.is_ours():  # else a shell has written below it
-            self.guarded(self.stream.write, b"\r\x1b[%dA\x1b[J" % rows)
 
     def draw(self, lines: List[str]) -> None:
-        """Show these lines below all others, in place of those before."""
+        """Show these lines below all others, in place of those before; the terminal cuts off what is too long."""
         now = time.monotonic()
         if now < self.drawn_at + REDRAW_S:
             return
-        columns, rows = self.size()
-        if len(lines) >= rows:
-            room = rows - 2
-            lines = [*lines[:room], f"\u2026 and {len(lines) - room} more"]
-        shown = [cut_to(line, columns - 1) for line in lines]
-        if shown != self.block:
+        self.drawn_at = now
+        lines = lines[: shutil.get_terminal_size().lines - 1]
+        if lines != self.block:
             self.erase()
             if self.at_line_start and self.is_ours():
-                drawn = "".join(f"{line}\r\n" for line in shown)
-                self.guarded(self.stream.write, to_bytes(drawn))
-                self.block = shown
-            self.drawn_at = now
+                drawn = "".join(f"{line}\r\n" for line in lines)
+                self.guarded(self.stream.write, to_bytes(f"{NO_WRAP}{drawn}{WRAP}"))
+                self.block = lines
         super().flush()
 
     @contextmanager
@@ -5528,70 +5421,29 @@ class Screen(Trace):
         import termios
         import tty
 
-        with ExitStack() as stack:
-            self.is_live = True
-            stack.callback(self.settle)
-            if os.isatty(2):
-                stack.enter_context(redirect_stderr(cast(Any, Aside(self))))
-            self.has_keys = has_keys and os.isatty(0) and self.is_ours()
-            if self.has_keys:
-                stack.callback(self.restore_keyboard, termios.tcgetattr(0))
-                tty.setcbreak(0, termios.TCSADRAIN)  # each key at once, and not shown
-            yield
-
-    def restore_keyboard(self, modes: List[Any]) -> None:
-        """Let the terminal treat keys as before: one that has gone, or is another job's, is left alone."""
-        import termios
-
-        if self.is_ours():
-            with suppress(termios.error):
-                termios.tcsetattr(0, termios.TCSADRAIN, modes)
-
-    def settle(self) -> None:
-        """The block goes for good, and what was held back is shown."""
-        self.erase()
-        self.is_live = False
-        self.flush()
+        if has_keys and os.isatty(0) and self.is_ours():
+            self.modes = termios.tcgetattr(0)
+            tty.setcbreak(0, termios.TCSADRAIN)  # each key at once, and not shown
+        errors: Any = self if os.isatty(2) else sys.stderr
+        self.is_live = True
+        try:
+            with redirect_stderr(errors):
+                yield
+        finally:
+            self.erase()
+            self.is_live = False
+            self.flush()
+            if self.modes and self.is_ours():  # it may have gone, or be another job's
+                with suppress(termios.error):
+                    termios.tcsetattr(0, termios.TCSADRAIN, list(self.modes))
 
     def typed(self) -> bytes:
         """What has been typed since the last look."""
         from select import select as ready_of
 
-        if self.has_keys and self.is_ours():
-            ready, _, _ = ready_of([0], [], [], 0)
-            if ready:
-                return os.read(0, PAGE_BYTES)
+        if self.modes and self.is_ours() and ready_of([0], [], [], 0)[0]:
+            return os.read(0, COPY_BYTES)
         return b""
-
-
-class Aside(NamedTuple):
-    """Standard error while a block stands on the same terminal."""
-
-    screen: Screen
-
-    def write(self, text: str) -> None:
-        self.screen.write(to_bytes(text))
-
-    def flush(self) -> None:
-        """The next drawing shows it."""
-
-
-def width_of(text: str) -> int:
-    """How many columns of a terminal a text takes: Chinese characters take two, accents none."""
-    import unicodedata
-
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    accents = sum(unicodedata.combining(character) > 0 for character in text)
-    return len(text) + wide - accents
-
-
-def cut_to(text: str, columns: int) -> str:
-    """The beginning of a text, as much as so many columns of a terminal hold."""
-    if width_of(text) <= columns:
-        return text
-    while width_of(text) >= columns:
-        text = text[:-1]
-    return f"{text}\u2026"
 
 
 def open_trace(color: str) -> Trace:
@@ -5602,65 +5454,45 @@ def open_trace(color: str) -> Trace:
     stream = open_stdout()
     is_dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
     is_watched = stream.isatty() and not is_dumb and not os.environ.get("CI")
-    has_colour = is_watched and not os.environ.get("NO_COLOR")
-    if color != "auto":
-        has_colour = color == "always"
+    if color == "auto" and (os.environ.get("NO_COLOR") or not is_watched):
+        color = "never"
     kind = Screen if is_watched else Trace
-    return kind(stream, has_colour)
+    return kind(stream, color != "never")
 
 
 class Fold(NamedTuple):
-    """How a CI service folds a part of its page away.
-
-    `{title}` is a line, `{name}` a word, `{time}` in seconds, `{open}` before a heading that is not folded.
-    """
+    """How a CI service folds a part of its page away: `{title}` is a line, `{name}` a word."""
 
     variable: str  # of the environment, set by the service alone
     begin: str
     end: str
-    # What in a log would begin or end a fold: a space between its two groups breaks it. All else in it still acts.
-    forged: bytes
-    stands_open: str = ""
+    opens: str = ""  # begins a heading that is not folded
 
 
-NO_FOLD = Fold("", f"\n{RULE}\n{{open}}>>> {{title}}\n{RULE}", "", b"")
-# GitHub obeys `::group::` at the start of a line and `##[group]` anywhere in it, GitLab and TeamCity anywhere.
-# In Buildkite's pages a heading ends where the next begins; only the last kind of them stands open.
+NO_FOLD = Fold("", f"\n{RULE}\n{{opens}}>>> {{title}}\n{RULE}", "")
 FOLDS = (
-    Fold(
-        "GITHUB_ACTIONS",
-        "::group::{title}",
-        "::endgroup::",
-        rb"(?i)([:#])(:(?<=::)(?:(?:end)?group|stop-commands)\b|#(?<=##)\[(?:end)?group\b)",
-    ),
+    Fold("GITHUB_ACTIONS", "::group::{title}", "::endgroup::"),
     Fold(
         "GITLAB_CI",
-        "\x1b[0Ksection_start:{time}:{name}[collapsed=true]\r\x1b[0K{title}",
-        "\x1b[0Ksection_end:{time}:{name}\r\x1b[0K",
-        rb"(section_(?:start|end))(:\d)",
+        "\x1b[0Ksection_start:0:{name}[collapsed=true]\r\x1b[0K{title}",
+        "\x1b[0Ksection_end:0:{name}\r\x1b[0K",
     ),
-    Fold("BUILDKITE", "--- {title}", "", rb"(?m)^()((?:---|\+\+\+|~~~|\^\^\^)[ \r\n])", "+++ "),
-    Fold(
-        "TF_BUILD",
-        "##[group]{title}",
-        "##[endgroup]",
-        rb"(?i)(#)(#\[(?:end)?(?:group|section)\b)",
-    ),
+    # In Buildkite's pages a heading ends where the next begins; only the last kind of them stands open.
+    Fold("BUILDKITE", "--- {title}", "", "+++ "),
+    Fold("TF_BUILD", "##[group]{title}", "##[endgroup]"),
     Fold(
         "TEAMCITY_VERSION",
         "##teamcity[blockOpened name='{name}']",
         "##teamcity[blockClosed name='{name}']",
-        rb"(#)(#teamcity\[block(?:Opened|Closed))",
     ),
 )
-
-
-def find_fold(environ: Environ) -> Fold:
-    """How the CI service folds that this run is a part of."""
-    for fold in FOLDS:
-        if environ.get(fold.variable, "").lower() not in ("", "0", "false"):
-            return fold
-    return NO_FOLD
+# What in a log would begin or end a fold: a space behind it breaks it. All else in it still acts.
+FORGED = (
+    rb"(?im):(?=:(?:end)?group\b|:stop-commands\b)"
+    rb"|#(?=#\[(?:end)?(?:group|section)\b|#teamcity\[block)"
+    rb"|section_(?:start|end)(?=:\d)"
+    rb"|^(?=(?:---|\+\+\+|~~~|\^\^\^)[ \r\n])"
+)
 
 
 class Console:
@@ -5693,7 +5525,8 @@ class Console:
         if self.replays and isinstance(trace, Screen):
             default = "failures"
         self.output = self.options.output or default
-        self.fold = find_fold(os.environ)  # of the replayed logs
+        found = [fold for fold in FOLDS if os.environ.get(fold.variable)]
+        self.fold = [*found, NO_FOLD][0]  # of the replayed logs
         self.began = time.monotonic()
         # Whose logs are still to be shown in list order.
         self.turns = collections.deque(selection.tests)
@@ -5712,22 +5545,19 @@ class Console:
 
     def remark(self, text: str) -> None:
         """A line about something other than a test's start or end."""
-        self.mark(f">>> {text}")
-        if not self.has_markers:
+        if self.has_markers:
+            self.trace.line(f">>> {text}")
+        else:
             warn(text)
 
     def begin(self, machine: Machine) -> None:
         """The run starts."""
         tokens = machine.tokens
         if not tokens and (not self.turns or any(test.gpus for test in self.turns)):
-            why = f"no GPU found (asked: {', '.join(SOURCES)})"
-            if machine.variables:
-                why = "the outer mask shows no GPU"
-            if self.options.gpus:
-                why = f"--gpus {self.options.gpus} is no GPU (write `--gpus 0,` for GPU 0)"
-            warn(why + ": tests run one by one" * (not self.has_markers))
-        given = " [as given]" if self.options.gpus else ""
-        self.mark(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + given)
+            how = ": tests run one by one" * (not self.has_markers)
+            warn(f"no GPU found (asked: {', '.join(SOURCES)}){how}")
+        how = " [as given]" * bool(self.options.gpus)
+        self.mark(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + how)
         left_s = self.outlook.left_s(self.began)
         if left_s is not None:
             self.mark(f"{counted(self.total, 'test')}, {about(left_s)} by earlier runs")
@@ -5782,11 +5612,11 @@ class Console:
         now = time.monotonic()
         lines = [f"[{clock(self.age())}] {self.progress()}"]
         for attempt in self.outlook.running():
+            ran = clock(now - attempt.began)
             expected_s = self.outlook.known_s.get(attempt.test)
-            of = f" of {clock(expected_s)}" if expected_s else ""
-            lines.append(
-                f"{attempt.lease.place}  {clock(now - attempt.began)}{of}  {attempt.test.label}"
-            )
+            if expected_s:
+                ran += f" of {clock(expected_s)}"
+            lines.append(f"{attempt.lease.place}  {ran}  {attempt.test.label}")
         return lines
 
     def tell_running(self) -> None:
@@ -5800,18 +5630,12 @@ class Console:
 
     def announced(self, test: Test, seconds: float, how: str = "Slow") -> None:
         """It runs for long."""
-        said = last_line(tail_of(self.record.log_path(test)))
-        self.remark(
-            f"{how}: {test.label} [{show_duration(seconds)}; {said or 'its log is empty'}]"
-        )
+        said = last_line(tail_of(self.record.log_path(test))) or "its log is empty"
+        self.remark(f"{how}: {test.label} [{show_duration(seconds)}; {said}]")
 
     def ended(self, result: Result, progress: str, attempt: int = 0) -> None:
         """An attempt has run to its end. Its log will be that of `attempt`, or else the test's."""
-        colour = RED
-        if result.outcome.is_ok():
-            colour = YELLOW
-        if result.outcome is Outcome.PASSED:
-            colour = GREEN
+        colour = GREEN if result.outcome.is_ok() else RED
         self.mark(
             f">>> Finished: {result.test.label} on {result.lease.place} "
             f"[{result.verdict()}, {result.seconds:.1f}s, {progress}, at {clock(self.age())}]",
@@ -5832,37 +5656,30 @@ class Console:
         self.finished += has_ended
         self.failed += fails
         progress = f"{self.finished}/{self.total}"
-        announcement = f"Error: sub-test failed: {result.test.label}"
-        if fails and self.sums_up:
-            self.mark(announcement, RED)
+        error = f"Error: sub-test failed: {result.test.label}"
+        if fails and self.replays:
+            self.mark(error, RED)
         if result.status is not None:
             self.ended(result, progress)
         elif has_ended:
-            what = outcome.value.capitalize()
-            self.mark(f">>> {what}: {result.test.label} [{result.reason}, {progress}]")
-        if not self.sums_up:
-            if not self.has_markers:
-                self.explain(result)
-        elif not self.has_markers:
-            if fails and (result.test.announces or result.status is None):
-                self.trace.write(to_bytes(f"{announcement}\n"))  # as `echo` prints it
-        elif self.output == "ordered":
+            self.mark(
+                f">>> {outcome.value.capitalize()}: {result.test.label} [{result.reason}, {progress}]"
+            )
+        if self.replays:
+            self.replay_early(result)
+        elif self.sums_up and fails and (result.test.announces or result.status is None):
+            self.trace.write(to_bytes(f"{error}\n"))  # as `echo` prints it
+        elif result.reason and not self.has_markers and not self.sums_up:
+            tell(f"{result.test.where}: {result.test.label} {result.told()}")
+
+    def replay_early(self, result: Result) -> None:
+        """Show the log of a test that has ended, if it is not to be shown at the end of the run."""
+        if self.output == "ordered":
             self.ready[result.test] = result
             while self.turns and self.turns[0] in self.ready:
                 self.replay(self.ready.pop(self.turns.popleft()))
-        elif self.output == "immediate" and fails:
-            self.replay(result, TAIL_BYTES)
-
-    def explain(self, result: Result) -> None:
-        """Of a script on one GPU, say on stderr what neither the log nor the status tells: it has no summary."""
-        said = [result.reason]
-        if result.leaked:
-            said.append(f"left {first_of(result.leaked)}")
-        if result.outcome is Outcome.FLAKY:
-            said.append(f"passed at attempt {result.attempt}")
-        for what in filter(None, said):
-            if not result.outcome.is_unfinished():
-                tell(f"{result.test.where}: {result.test.label} {what}")
+        elif self.output == "immediate" and self.options.fails(result.outcome):
+            self.replay(result)
 
     def shows(self, result: Result) -> bool:
         """Whether its log is to be shown: of a test that passed, an empty one is not."""
@@ -5870,60 +5687,49 @@ class Console:
             return False
         if self.outlook.schedule.interrupts:
             return self.options.fails(result.outcome)
-        if not self.options.accepts(result.outcome):
-            return True
-        path = self.record.log_path(result.test)
-        is_empty = os.path.isfile(path) and not os.path.getsize(path)
-        return self.output in ("replay", "ordered") and not is_empty
+        shows_all = self.output in ("replay", "ordered") and self.record.tail(result)
+        return bool(shows_all) or not self.options.accepts(result.outcome)
 
-    def replay(self, result: Result, tail_bytes: float = math.inf) -> None:
+    def replay(self, result: Result) -> None:
         """One log, byte for byte, below a banner or in a fold; a last line without an end gets one.
 
-        What fails is never folded away.
+        What fails is never folded away. Of a log that is shown at once, there is the end.
         """
         if not self.shows(result):
             return
-        path = self.record.log_path(result.test)
+        fold = self.fold if self.options.accepts(result.outcome) else NO_FOLD
         stem = result.test.stem
         title = f"{stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
-        names = {
-            "title": without_ci_commands(title),
-            "name": stem,
-            "time": int(time.time()),
-            "open": self.fold.stands_open,
-        }
-        fold = self.fold
-        if not self.options.accepts(result.outcome):
-            fold = NO_FOLD
-        self.trace.command(fold.begin.format(**names))
+        title = without_ci_commands(title)
+        self.trace.command(fold.begin.format(title=title, name=stem, opens=self.fold.opens))
+        path = self.record.log_path(result.test)
         try:
-            start = int(max(os.path.getsize(path) - tail_bytes, 0))
-            self.trace.copy(path, start, forged=self.fold.forged)
+            start = 0
+            if self.output == "immediate":
+                start = max(os.path.getsize(path) - TAIL_BYTES, 0)
+            self.trace.copy(path, start, is_tamed=self.fold is not NO_FOLD)
         except OSError as error:
             self.trace.line(f"(its log cannot be read: {error.strerror})")
-        self.trace.end_escapes()
+        if "\x1b" in self.record.tail(result):
+            self.trace.write(b"\x1b\\\x1b[0m")  # ends a title or a colour that it has begun
         if fold.end:
-            self.trace.command(fold.end.format(**names))
-
-    def replay_all(self, results: Results) -> None:
-        """The logs of a run that has ended, in list order; where passed ones are folded, failed ones come last."""
-        shown = list(filter(self.shows, results))
-        if self.fold is not NO_FOLD:
-            shown.sort(key=lambda result: not self.options.accepts(result.outcome))
-        if not shown:
-            return
-        self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
-        for result in shown:
-            self.replay(result)
-        self.trace.line(f"\n{self.fold.stands_open}=== End of per-test output ===")
+            self.trace.command(fold.end.format(name=stem))
 
     def finish(self, results: Results, lines: Sequence[str]) -> None:
-        """All tests have ended; these lines sum up, the last ones follow.
+        """All tests have ended: show logs in list order, failed ones last where others are folded; sum up.
 
-        One by one, they go to stderr: standard output is what the script would have printed.
+        One by one, the lines go to stderr: standard output is what the script would have printed.
         """
+        shown = []
         if self.replays and self.output in ("replay", "failures"):
-            self.replay_all(results)
+            shown = list(filter(self.shows, results))
+        if self.fold is not NO_FOLD:
+            shown.sort(key=lambda result: not self.options.accepts(result.outcome))
+        if shown:
+            self.trace.line("\n=== Per-test output (replayed from parallel execution) ===")
+            for result in shown:
+                self.replay(result)
+            self.trace.line(f"\n{self.fold.opens}=== End of per-test output ===")
         self.trace.flush()
         for line in lines:
             if self.replays:
@@ -5933,9 +5739,12 @@ class Console:
 
 
 def summary(
-    attempts: Attempts, seconds: float, schedule: Schedule, record: Record
+    attempts: Attempts, seconds: float, schedule: Schedule, record: Record, memory: float
 ) -> List[str]:
-    """What did not pass, where its log is, why; what a run took, and how to run again what failed."""
+    """What did not pass, where its log is, why; what a run took, and how to run again what failed.
+
+    `memory`: MiB of the smallest GPU, if that is known.
+    """
     results = results_of(attempts)
     return [
         *troubles(attempts, record),
@@ -5943,85 +5752,72 @@ def summary(
         *(f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in schedule.sick),
         *figures(list(schedule.results.values()), seconds, schedule.pool),
         total_line(results, seconds, schedule.pool),
+        *proposals(attempts, memory),
+        *again(results, schedule.options),
     ]
 
 
 def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
-    """What did not simply pass, where its log is and the line of it that says why; then what else there is to say."""
+    """What did not simply pass, where its log is and what says why; what else there is to say of a test."""
     for ends in attempts:
         result = ends[-1]
-        if result.outcome in (Outcome.PASSED, Outcome.DEFERRED, Outcome.NOT_RUN):
-            continue
         label = result.test.label
-        line = f"{result.verdict()}, {result.seconds:.1f}s: {label}"
-        detail = result.reason
-        cause = result.cause
-        if result.outcome is Outcome.FLAKY:
-            line = f"flaky, passed at attempt {result.attempt}: {label}"
-            detail = record.log_path(result.test, 1)
-            cause = ends[0].cause
-        elif result.status is not None:
-            detail = record.log_path(result.test)
-        if detail not in line:
-            line += f" ({detail})"
-        yield line
-        if cause.line:
-            yield f"    {cause.line}"
-    for result in results_of(attempts):
-        label = result.test.label
-        has_passed = result.outcome.is_pass()
+        is_flaky = result.outcome is Outcome.FLAKY
+        if result.outcome not in (Outcome.PASSED, Outcome.DEFERRED, Outcome.NOT_RUN):
+            line = f"{result.verdict()}, {result.seconds:.1f}s: {label}"
+            if result.status is not None:
+                line += f" ({record.log_path(result.test, int(is_flaky))})"
+            yield line
+            why = ends[0 if is_flaky else -1].why()
+            if why not in line:
+                yield f"    {why}"
         if result.leaked:
             yield f"{told_leaks(result.leaked)}: {label} left {first_of(result.leaked)}"
-        if has_passed and result.junit_fault:
+        if result.outcome.is_pass() and result.junit_fault:
             yield f"passed without its JUnit file ({result.junit_fault}): {label}"
-        if has_passed and result.reason:
+        if result.outcome.is_pass() and result.reason:
             yield f"{result.reason}: {label}"
 
 
 def causes(results: Results) -> Iterator[str]:
     """The failures by their causes, the most frequent first."""
-    failed = [result for result in results if result.outcome.is_failure()]
     labels = collections.defaultdict(list)
-    for result in failed:
-        cause = result.cause.text or result.reason
-        labels[cause].append(result.test.label)
-    if len(labels) == len(failed):
-        return  # their own lines say it
-    yield f"{counted(len(failed), 'failure')} by cause:"
-    for cause in sorted(labels, key=lambda cause: -len(labels[cause])):
-        yield f"{len(labels[cause]):5} x {cause}: {first_of(labels[cause])}"
+    for result in results:
+        if result.outcome.is_failure():
+            labels[result.cause.text or result.reason].append(result.test.label)
+    total = sum(map(len, labels.values()))
+    if len(labels) < total:  # else their own lines say it
+        yield f"{counted(total, 'failure')} by cause:"
+        for cause, alike in sorted(labels.items(), key=lambda item: -len(item[1])):
+            yield f"{len(alike):5} x {cause}: {first_of(alike)}"
 
 
-def slowest(results: Iterable[Result], most: int = SLOWEST) -> Results:
+def slowest(results: Iterable[Result]) -> Results:
     """What took longest."""
     ran = [result for result in results if result.status is not None]
-    return sorted(ran, key=lambda result: -result.seconds)[:most]
+    return sorted(ran, key=lambda result: -result.seconds)[:SLOWEST]
 
 
 def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     """What took longest, what had all GPUs, and how much the GPUs have gained."""
     results = results_of(attempts)
-    longest = slowest(results)
+    longest = [
+        f"{result.test.label} {show_duration(result.seconds)}" for result in slowest(results)
+    ]
     if len(longest) < 2:
         return
-    yield "slowest: " + ", ".join(
-        f"{result.test.label} {show_duration(result.seconds)}" for result in longest
-    )
+    yield f"slowest: {', '.join(longest)}"
     if pool.sequential or any(result.outcome.is_unfinished() for result in results):
         return
-    alone = [
-        result.test.label
-        for result in results
-        if pool.size > 1 and len(result.gpus) == pool.size
-    ]
+    alone = [result.test.label for result in results if 1 < len(result.gpus) == pool.size]
     if alone:
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
     if not pool.quarantined:  # those have worked too, and would be missing in the figure
         each_s = {ends[-1].test: math.fsum(end.seconds for end in ends) for ends in attempts}
-        one_by_one_s = math.fsum(each_s.values())
+        all_s = math.fsum(each_s.values())
         best_s = shortest(each_s, pool.size, pool.cpus)
         yield (
-            f"{one_by_one_s / seconds:.1f} times as fast as one by one ({show_duration(one_by_one_s)}); "
+            f"{all_s / seconds:.1f} times as fast as one by one ({show_duration(all_s)}); "
             f"no order takes less than {show_duration(best_s)}"
         )
 
@@ -6035,10 +5831,9 @@ def proposals(attempts: Attempts, memory: float) -> Iterator[str]:
         and result.test.gpus == 1
         and 0 < result.peak * MEMORY_MARGIN <= memory / 2
     )
-    if len(fit) > 1:
-        yield "mem= could be: " + ", ".join(
-            f"{result.test.label} {show_memory(result.peak * MEMORY_MARGIN)}" for result in fit
-        )
+    said = [f"{each.test.label} {show_memory(each.peak * MEMORY_MARGIN)}" for each in fit]
+    if len(said) > 1:
+        yield f"mem= could be: {', '.join(said)}"
 
 
 def total_line(results: Results, seconds: float, pool: Pool) -> str:
@@ -6053,108 +5848,39 @@ def again(results: Results, options: Options) -> Iterator[str]:
     """The commands that run again what did not pass, and one failure alone. A list from a pipe cannot be had again."""
     owed = [result for result in results if not options.accepts(result.outcome)]
     program, *words = options.command
-    from_pipe = any(word == "-" or word.startswith("/dev/fd/") for word in words)
-    if not owed or from_pipe:
+    if not owed or any(word == "-" or word.startswith("/dev/fd/") for word in words):
         return
-    start = [program]
-    if program.endswith((".py", ".pyc")):  # else pip's command
-        start = ["python3", program]
-    words = [word for word in words if word != "--rerun-failed"]
-    yield f"Rerun: {shlex.join([*start, '--rerun-failed', *words])}"
-    for result in owed:
-        if result.status is not None:
-            only = f"--only <(echo {shlex.quote(result.test.origin)})"
-            shard = " --shard 1/1" * bool(options.shard)
-            yield f"Alone: {shlex.join([*start, *words])} {only}{shard}"
-            return
+    program = f"python3 {shlex.quote(program)}"
+    said = shlex.join(word for word in words if word != "--rerun-failed")
+    yield f"Rerun: {program} --rerun-failed {said}"
+    shard = " --shard 1/1" * bool(options.shard)
+    ran = [result.test.origin for result in owed if result.status is not None]
+    for label in ran[:1]:
+        yield f"Alone: {program} {said} --only <(echo {shlex.quote(label)}){shard}"
 
 
-def failed_place(result: Result, top: str) -> Dict[str, str]:
-    """File (below `top`) and line of the first failed case in a test's JUnit file, if it tells them."""
-    path = result.test.junit
-    if not path or not os.path.isfile(path) or os.path.getsize(path) > JUNIT_BYTES:
-        return {}
-    for case in complete_cases(path):
-        for problem in (*case.iter("failure"), *case.iter("error")):
-            # As pytest ends a traceback: `tests/test_x.py:12: AssertionError`.
-            places = re.findall(r"(?m)^([^\s:]+):(\d+): ", problem.text or "")
-            for name, line in places[-1:]:
-                source = os.path.join(result.test.shell.directory, name)
-                path = os.path.relpath(source, top or ".")
-                # GitHub shows nothing of a file that is not in the repository.
-                return {} if path.startswith("../") else {"file": path, "line": line}
-    return {}
-
-
-def github_errors(results: Results, environ: Environ) -> Iterator[str]:
+def github_errors(results: Results, record: Record) -> Iterator[str]:
     """GitHub's annotations of the failed tests, where it has started the run; it shows ten of a step."""
-    if find_fold(environ) is not FOLDS[0]:
-        return
-    top = environ.get("GITHUB_WORKSPACE", "")
-    escapes = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
+    top = os.environ.get("GITHUB_WORKSPACE")
     failed = [result for result in results if result.outcome.is_failure()]
-    for result in failed[:SHOWN]:
-        where = {**failed_place(result, top), "title": result.test.label}
-        words = ",".join(f"{name}={text.translate(escapes)}" for name, text in where.items())
-        yield f"::error {words}::{result.told().replace('%', '%25')}"
-
-
-def github_page(
-    attempts: Attempts, title: str, lines: Sequence[str], record: Record
-) -> Iterator[str]:
-    """Parts of a job's page on GitHub: the verdict as its title, the summary, failed logs' ends."""
-    from html import escape
-
-    yield f"### {escape(title)}\n\n" + fenced("\n".join(lines))
-    for result in results_of(attempts):
-        if result.outcome.is_failure() and result.status is not None:
-            said = escape(f"{result.test.label}: {result.told()}")
-            tail = fenced(xml_text(record.tail(result)))
-            yield f"<details><summary>{said}</summary>\n\n{tail}\n</details>\n\n"
-
-
-def fenced(text: str) -> str:
-    """A text as it stands, in Markdown: its fence is longer than any in it."""
-    longest = max(["``", *re.findall("`+", text)], key=len)
-    fence = f"{longest}`"
-    return f"{fence}text\n{text}\n{fence}\n"
-
-
-def gantt(results: Iterable[Result]) -> str:
-    """What ran where and when, in the words of Mermaid, which GitHub draws: the longest hundred attempts."""
-    bars = sorted(slowest(results, CHART_BARS), key=lambda result: result.began)
-    lanes: Dict[str, str] = collections.defaultdict(str)
-    for result in bars:
-        start = int(result.began - bars[0].began)
-        end = start + max(1, round(result.seconds))
-        name = re.sub(r"[^\w ./=-]", " ", result.test.label)
-        mark = "crit, " * result.outcome.is_failure()
-        for place in [f"GPU {token}" for token in result.lease.tokens] or ["CPU"]:
-            lanes[place] += f"    {name} :{mark}{start}, {end}\n"
-    if not lanes:
-        return ""
-    in_order = sorted(lanes, key=lambda place: (len(place), place))  # GPU 2 before GPU 10
-    sections = "".join(f"  section {place}\n{lanes[place]}" for place in in_order)
-    return f"```mermaid\ngantt\n  dateFormat X\n  axisFormat %H:%M:%S\n{sections}```\n"
-
-
-def fitting(parts: Iterable[str], limit: int) -> bytes:
-    """The first parts that fit into so many bytes together, and a word of those that do not."""
-    rest = b"\nMore does not fit: see the logs.\n"
-    page = b""
-    for part in map(to_bytes, parts):
-        if len(page) + len(part) + len(rest) > limit:
-            return (page + rest)[: max(limit, 0)]
-        page += part
-    return page
+    escapes = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
+    for result in failed[: SHOWN * bool(top)]:
+        place = ""
+        # As pytest ends a traceback: `tests/test_x.py:12: AssertionError`.
+        places = re.findall(r"(?m)^([^\s:]+):(\d+): (?:in )?\w+$", record.tail(result))
+        for name, line in places[-1:]:
+            path = os.path.relpath(f"{result.test.shell.directory}/{name}", top)
+            place = f"file={path},line={line},"
+        title = result.test.label.translate(escapes)
+        yield f"::error {place}title={title}::{result.told().replace('%', '%25')}"
 
 
 def first_of(names: Sequence[str]) -> str:
     """The first ten of many names, and how many more there are."""
     shown = " ".join(names[:SHOWN])
-    if len(names) <= SHOWN:
-        return shown
-    return f"{shown} \u2026 with {len(names) - SHOWN} more"
+    if len(names) > SHOWN:
+        shown += f" \u2026 with {len(names) - SHOWN} more"
+    return shown
 
 
 def last_line(text: str) -> str:
@@ -6173,28 +5899,21 @@ def tally(results: Iterable[Result]) -> str:
 
 
 def account(selection: Selection, options: Options) -> Iterator[str]:
-    """What of the lists was selected and where the rest is, if there is a rest."""
+    """What of the lists was selected and which options keep the rest from running, if there is a rest."""
+    deferred = collections.Counter(selection.deferred.values())
     left_out = {why: len(tests) for why, tests in selection.left_out.items()}
-    if not left_out and options.max_gpus is None and not options.only:
+    if not (deferred or left_out):
         return
-    selected = len(selection.selected)
     total = len(selection.tests) + sum(left_out.values())
-    line = f"Selected {selected} of {counted(total, 'test')} ({100 * selected / total:.1f} %)"
-    most = counted(options.max_gpus or 0, "GPU")
-    reasons = {
-        "--max-gpus": f"need more than {most}, or wait for one that does",
-        "--only": f"{options.only and options.only.path} does not name",
-    }
-    counts = collections.Counter(selection.deferred.values()).most_common()
-    deferred = [f"{number} that {reasons[option]}" for option, number in counts]
-    if deferred:
-        line += f"; deferred {', '.join(deferred)}"
-        if deferred_path(options) and not options.list:  # else nothing is written
-            line += f": {deferred_path(options)}"
-    if left_out:
-        line += "; left out " + ", ".join(
-            f"{count} by {why}" for why, count in left_out.items()
-        )
+    share = len(selection.selected) / total
+    line = f"Selected {len(selection.selected)} of {counted(total, 'test')} ({share:.1%})"
+    for what, counts in (("deferred", deferred), ("left out", left_out)):
+        if counts:
+            said = ", ".join(f"{each} by {why}" for why, each in counts.items())
+            line += f"; {what} {said}"
+    path = deferred_path(options)
+    if deferred and path and not options.list:  # else nothing is written
+        line += f"; see {path}"
     yield line
 
 
@@ -6208,22 +5927,14 @@ def clock(seconds: float) -> str:
 
 def about(seconds: float) -> str:
     """`about 12 min`: as exact as a forecast can be."""
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return "less than a minute"
-    if minutes < 60:
-        return f"about {minutes} min"
-    return f"about {minutes // 60} h {minutes % 60} min"
+    return f"about {math.ceil(seconds / 60)} min"
 
 
 def show_duration(seconds: float) -> str:
-    """`4.2s`, `12m30s`, `9h34m`."""
+    """`4.2s`, `12:30`."""
     if seconds < 59.95:
         return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m{rest:02d}s"
-    return f"{minutes // 60}h{minutes % 60:02d}m"
+    return clock(round(seconds))
 
 
 Verdict = Tuple[int, List[str]]  # the exit code of a run, and the last lines of its trace
@@ -6248,9 +5959,8 @@ def verdict_of(results: Results, schedule: Schedule) -> Verdict:
         code = EXIT_MACHINE
         why = f"Stopped, the machine failed: {schedule.failure.splitlines()[0]}"
     elif schedule.interrupts:
-        signum = schedule.interrupts[0]
-        code = EXIT_SIGNAL + signum
-        why = f"Interrupted by {signal.Signals(signum).name}"
+        code = EXIT_SIGNAL + schedule.interrupts[0]
+        why = f"Interrupted by {signal.Signals(schedule.interrupts[0]).name}"
     elif schedule.is_overdue:
         why = "Ended by --deadline"
     elif schedule.stopped and unfinished:
@@ -6259,12 +5969,12 @@ def verdict_of(results: Results, schedule: Schedule) -> Verdict:
     if why:
         lines.append(f"{why}: {unfinished or 'no test was running or waiting'}")
     failed = [result.test.label for result in results if options.fails(result.outcome)]
+    excused = tally(result for result in results if result.outcome.is_excused())
     if failed:
         lines.append(f"Error in the following test cases: {' '.join(failed)}")
     elif not why:
         said = "No test ran" if is_empty else "All tests passed"
-        excused = tally(result for result in results if result.outcome.is_excused())
-        lines.append("; ".join(filter(None, [said, excused])))
+        lines.append(said + f"; {excused}" * bool(excused))
     return code, lines
 
 
@@ -6296,11 +6006,7 @@ def parse_gpu_option(text: str) -> str:
     """`4`, or ids such as `0,2`, `2,`, `GPU-…`. Raises BadValue."""
     token = "|".join(reader.token for reader in READERS)
     valid = rf"\d{{1,4}}|(?!\d+$)((?:{token})(,|$))+"
-    parse_word(valid, "a count, or ids such as 0,2 (one id: 2,)", text)
-    ids = text.strip(",").split(",")
-    if len(set(ids)) < len(ids):
-        raise BadValue(f"{text!r} names a GPU twice")
-    return text
+    return parse_word(valid, "a count, or ids such as 0,2 (one id: 2,)", text)
 
 
 def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
@@ -6310,28 +6016,23 @@ def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
     Raises BadValue.
     """
 
-    def is_match(names: Sequence[str]) -> bool:
-        folded = "\0".join(names).casefold()
+    def as_python(match: re.Match[str]) -> str:
+        word = match.group()
+        if word == "(":
+            return " not not(0 or"  # so that `a (b)` is no call, and `()` is nothing
+        if word in ("and", "or", "not", ")"):
+            return word
+        part = word.strip("'\"").casefold()
+        return f" names.count({part!r}) "
 
-        def as_python(match: re.Match[str]) -> str:
-            word = match.group()
-            if word in ("and", "or", "not", "(", ")"):
-                return word
-            part = word.strip("'\"").casefold()
-            return f" {part in folded} "
-
-        python = re.sub(r"""'[^']+'|"[^"]+"|[()]|[^\s()'"]+""", as_python, text).strip()
-        if re.search(r"(True|False|\)) *\(|\( *\)", python):
-            raise SyntaxError  # `a (b)` would be a call
-        return eval(python)
-
+    python = re.sub(r"""'[^']+'|"[^"]+"|[()]|[^\s()'"]+""", as_python, text).strip()
     try:
-        is_match([])
+        code = compile(python, "-k", "eval")
     except (SyntaxError, RecursionError, MemoryError):
         raise BadValue(
             f"{text!r} is not names joined by and, or, not and parentheses, such as 'fp8 and not (slow or h100)'"
         ) from None
-    return is_match
+    return lambda names: bool(eval(code, {"names": "\0".join(names).casefold()}))
 
 
 def read_labels(path: str) -> List[str]:
@@ -6347,89 +6048,74 @@ def read_labels(path: str) -> List[str]:
 
 def parse_only(path: str) -> LabelFile:
     """A file of labels, one a line; blank lines aside, `# comments` may be labels. Raises BadValue."""
-    labels = frozenset(filter(None, read_labels(path)))
-    if not labels:
+    lines = list(filter(None, read_labels(path)))
+    if not lines:
         raise BadValue(f"{path}: names no test; one label per line")
-    return LabelFile(path, labels)
+    tests = [re.sub(RUN, "", line) for line in lines]  # of which `failures` names runs
+    return LabelFile(path, frozenset([*lines, *tests]))
 
 
 def parse_known(path: str) -> Mapping[str, str]:
-    """Why tests are known to fail, by label, from lines `label # reason`. Raises BadValue, ListError for mistakes."""
+    """Why tests are known to fail, by label, from lines `label # reason`. Raises BadValue."""
     known = {}
-    mistakes = []
     for number, line in enumerate(read_labels(path), 1):
         label, _, reason = map(str.strip, line.partition(" # "))
-        if not line or line.startswith("#"):
-            continue
-        known[label] = f"{reason}, {path}:{number}"
-        if not reason:
-            mistakes.append(f"{path}:{number}: {label} has no reason; write `label # reason`")
-    if mistakes:
-        raise ListError(*mistakes)
+        if line and not line.startswith("#"):
+            known[label] = f"{reason}, {path}:{number}"
+            if not reason:
+                raise BadValue(
+                    f"{path}:{number}: {label} has no reason; write `label # reason`"
+                )
     return known
 
 
 def parse_message(text: str) -> Words:
     """The words of all `[ci WORDS]` in a commit's message, case folded; `skip` is for the CI itself."""
-    marked = re.findall(r"\[ci[\s:-]([^][]*)\]", text, re.IGNORECASE)
-    words = re.split(r"[\s,]+", " ".join(marked).casefold())
-    return tuple(word for word in words if word not in ("", "skip"))
+    marked = re.findall(r"\[ci[\s:-]([^][]*)\]", text.casefold())
+    words = " ".join(marked).replace(",", " ").split()
+    return tuple(word for word in words if word != "skip")
 
 
 def parse_shard(text: str) -> Shard | str:
     """`2/4`, or `auto`. Raises BadValue, also for more parts than any CI has jobs."""
     if text == "auto":
         return text
-    match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
-    if match:
-        shard = Shard(*map(int, match.groups()))
-        if shard.number <= shard.total:
-            return shard
-    raise BadValue(f"{text!r} is not K/N, K from 1 to N, such as 2/4, nor auto")
+    what = "K/N, K from 1 to N, such as 2/4, nor auto"
+    parse_word(r"[1-9][0-9]{0,3}/[1-9][0-9]{0,3}", what, text)
+    shard = Shard(*map(int, text.split("/")))
+    if shard.number > shard.total:
+        raise BadValue(f"{text!r} is not {what}")
+    return shard
 
 
-# How CI services tell a job its number among equal ones: the variables of number and total, the first number, and
-# a variable without which they mean something else. Azure counts from 1.
+# How CI services tell a job its number among equal ones: the variables of number and total, the first number (or the
+# variable that has it), and a variable without which they mean something else. Azure counts from 1.
 SHARD_VARIABLES = (
-    ("CI_NODE_INDEX", "CI_NODE_TOTAL", "1", "GITLAB_CI"),
-    ("CIRCLE_NODE_INDEX", "CIRCLE_NODE_TOTAL", "0", ""),
-    ("BUILDKITE_PARALLEL_JOB", "BUILDKITE_PARALLEL_JOB_COUNT", "0", ""),
-    ("SEMAPHORE_JOB_INDEX", "SEMAPHORE_JOB_COUNT", "1", ""),
-    ("SYSTEM_JOBPOSITIONINPHASE", "SYSTEM_TOTALJOBSINPHASE", "1", ""),
-    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", ""),
-    ("SLURM_PROCID", "SLURM_NTASKS", "0", "SLURM_STEP_ID"),  # a batch script has them, too
-    ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", "0", ""),  # which the manifest has to set
+    "CI_NODE_INDEX CI_NODE_TOTAL 1 GITLAB_CI",
+    "CIRCLE_NODE_INDEX CIRCLE_NODE_TOTAL 0",
+    "BUILDKITE_PARALLEL_JOB BUILDKITE_PARALLEL_JOB_COUNT 0",
+    "SEMAPHORE_JOB_INDEX SEMAPHORE_JOB_COUNT 1",
+    "SYSTEM_JOBPOSITIONINPHASE SYSTEM_TOTALJOBSINPHASE 1",
+    "SLURM_ARRAY_TASK_ID SLURM_ARRAY_TASK_COUNT SLURM_ARRAY_TASK_MIN",
+    "SLURM_PROCID SLURM_NTASKS 0 SLURM_STEP_ID",  # a batch script has them, too
+    "JOB_COMPLETION_INDEX JOB_COMPLETIONS 0",  # which the manifest has to set
 )
 
 
 def find_shard(environ: Environ) -> Shard | str | None:
     """The shard that the CI's variables name; None, with a warning, if there are none. Raises UsageError."""
-    why = "no CI says which shard this is"
-    only = None
-    for index, total, first, required in SHARD_VARIABLES:
-        if index in environ and total not in environ:
-            why = f"{index} is set, and {total} is not"
-        if not environ.keys() >= {index, total, required or index}:
-            continue
-        step = "1"
-        if first.isupper():
-            first = environ.get(first, "0")
-            step = environ.get("SLURM_ARRAY_TASK_STEP", "1")
-        try:
-            number, rest = divmod(int(environ[index]) - int(first), int(step))
-            if rest:
-                raise BadValue("between two steps")
-            shard = parse_shard(f"{number + 1}/{int(environ[total])}")
-        except (ValueError, ZeroDivisionError):
-            raise UsageError(
-                f"--shard auto: {index}={environ[index]} is not one of {total}={environ[total]}; write --shard K/N"
-            ) from None
-        if shard != Shard(1, 1):
-            return shard
-        only = shard  # it may have started one of several, and have handed its environment down
-    if only is None:
-        warn(f"--shard auto: {why}; all tests run")
-    return only
+    for variables in SHARD_VARIABLES:
+        index, total, first, *required = variables.split()
+        if environ.keys() >= {index, total, *required}:
+            try:
+                number = int(environ[index]) - int(environ.get(first, first)) + 1
+                return parse_shard(f"{number}/{int(environ[total])}")
+            except ValueError:
+                raise UsageError(
+                    f"--shard auto: {index}={environ[index]} is not one of {total}={environ[total]}; write --shard K/N"
+                ) from None
+    warn("--shard auto: no CI says which shard this is; all tests run")
+    return None
 
 
 def parse_pattern(text: str) -> str:
@@ -6475,91 +6161,63 @@ LIST_OPTIONS = (  # which want to know all tests before the first one runs
 ).split()
 SCRIPT_OPTIONS = "--fail-function --tests --one-by-one --verbose".split()
 # By group, as `--help` shows them.
-OPTIONS: Mapping[str, Mapping[str, str]] = {
-    "what runs": {
-        "lists LIST": "bash, one test per command; `-` is standard input; or one script (.sh or #!), as it is",
-        "-k EXPR": "tests whose label or tags contain these names: 'fp8 and not (slow or h100)'",
-        "--rerun-failed": "tests that did not pass in this list's last run, or were not reached by it",
-        "--repeat N": (
-            "run each test N times, as tests of their own: `label`, `label (run 2)`; with --fail-fast until one fails"
-        ),
-        "--max-gpus N": "defer tests that need more: deferred.txt in the log dir names them, for --only",
-        "--shard K/N|auto": (
-            "part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure, Slurm or Kubernetes says"
-        ),
-        "--only FILE": "run the tests whose labels FILE names, one a line, and what they wait for; defer the rest",
-        "--message TEXT": (
-            "a commit's message: `[ci WORDS]` adds to --only the tests whose label or tags contain one of the words, "
-            "`[ci all]` runs all"
-        ),
-    },
-    "in which order": {
-        "--order {auto,file,failed-first}": (
-            "auto: widest first, then longest, as earlier runs took; one by one on one GPU: file"
-        ),
-        "--history FILE": "a journal of another run or machine to learn durations from; may be repeated",
-    },
-    "where tests run": {
-        "--gpus N|IDS": "how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are",
-        "--gpus-per-test N|all": "for tests that do not say gpus=; default: 1",
-        "--jobs N": "slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs",
-        "--require-gpus N": "end with exit code 3 if there are fewer, rather than run on those",
-        "--gpu-memory SIZE": "of each GPU (80G), for mem=; default: what nvidia-smi or pynvml says",
-        "--gpu-locks DIR": "lock files, one per GPU, so that runners on this machine never share a GPU",
-        "--python EXE": "interpreter for pytest targets (python3)",
-        "--pytest-args ARGS": "further arguments for pytest targets, in one word: --pytest-args=\"-x -m 'not slow'\"",
-    },
-    "when tests are stopped": {
-        "--timeout TIME": "for each test (90s, 10m, 1h30m), unless its line says timeout=; default: none",
-        "--slow TIME": (
-            "announce a test each time that it has run on for so long, with the last line of its log; default: "
-            f"{SLOW_S / 60:.0f}m"
-        ),
-        "--deadline TIME": "end the whole run so early that by then all is reported; what did not run is `not run`",
-        "--grace TIME": f"from SIGTERM to SIGKILL; default: {GRACE_S:.0f}s",
-        "--fail-fast": "start no more tests after the first failure",
-    },
-    "what counts as a failure": {
-        "--retries N": "run a test that did not pass up to N times more, unless its line says retries=",
-        "--retry-on REGEX": (
-            "retry only failures whose cause, by name or in the log, matches: 'NCCL timeout|port already in use'"
-        ),
-        "--flaky {pass,fail}": "whether a test that passes at a retry fails the run",
-        "--skip-code N": (
-            "a test that exits so, often 77, cannot run here: it is `skipped`, and so is what waits for it"
-        ),
-        "--known-failures FILE": (
-            "lines `label # reason`: where such a test fails, the run does not; where it passes, that is told"
-        ),
-        "--leaks {report,fail}": "whether a test fails that leaves processes behind; they are ended and named anyway",
-        "--fail-function NAME": "in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated",
-        "--tests REGEX": (
-            "in a script, commands that begin so are tests; default, where it has no such NAME: pytest, ctest, mpirun, "
-            "torchrun, files with test in their path"
-        ),
-        "--calm REGEX": "in a script, programs that may run beside tests; default: rapids-logger, log, logger, banner",
-        "--one-by-one": "let a script wait for each test",
-    },
-    "what is written": {
-        "--log-dir DIR": "logs and JUnit files; default: $XML_LOG_DIR, else logs",
-        "--fail-dir DIR": "its file `failures` gets one label per failed test; default: $FAIL_DIR, else the log dir",
-        "--journal FILE": "default: run_tests.jsonl in the log dir",
-        "--junit FILE": "a JUnit file that sums up the run, with flaky tests as surefire has them",
-        "--output {replay,ordered,failures,immediate,none}": (
-            "logs in the trace: all at the end (default), each as soon as its turn comes, failures only (default on a "
-            "terminal), the end of a failed one at once, none"
-        ),
-        "--color {auto,always,never}": "auto: on a terminal, unless $NO_COLOR is set",
-    },
-    "information": {
-        "--list": (
-            "print label, GPUs, log name and place of each test, tab-separated, of a script's label, place and "
-            "whether it runs ahead; run nothing"
-        ),
-        "--verbose": "say why tests of a script do not run beside others",
-        "--version": "print version and hash of this file; exit",
-    },
-}
+OPTIONS = """\
+what runs
+  lists LIST: bash, one test per command; `-` is standard input; or one script (.sh or #!), as it is
+  -k EXPR: tests whose label or tags contain these names: 'fp8 and not (slow or h100)'
+  --rerun-failed: tests that did not pass in this list's last run, or were not reached by it
+  --repeat N: run each test N times, as tests of their own: `label`, `label (run 2)`; with --fail-fast until one fails
+  --max-gpus N: defer tests that need more: deferred.txt in the log dir names them, for --only
+  --shard K/N|auto: part K of N, balanced; auto: as GitLab, CircleCI, Buildkite, Semaphore, Azure, Slurm or \
+Kubernetes says
+  --only FILE: run the tests whose labels FILE names, one a line, and what they wait for; defer the rest
+  --message TEXT: a commit's message: `[ci WORDS]` adds to --only the tests whose label or tags contain one of the \
+words, `[ci all]` runs all
+in which order
+  --order {auto,file,failed-first}: auto: widest first, then longest, as earlier runs took; one by one on one GPU: file
+  --history FILE: a journal of another run or machine to learn durations from; may be repeated
+where tests run
+  --gpus N|IDS: how many GPUs, or which (0,2; one: 2,); default: the outer mask, else all there are
+  --gpus-per-test N|all: for tests that do not say gpus=; default: 1
+  --jobs N: slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs
+  --require-gpus N: end with exit code 3 if there are fewer, rather than run on those
+  --gpu-memory SIZE: of each GPU (80G), for mem=; default: what nvidia-smi or pynvml says
+  --gpu-locks DIR: lock files, one per GPU, so that runners on this machine never share a GPU
+  --python EXE: interpreter for pytest targets (python3)
+  --pytest-args ARGS: further arguments for pytest targets, in one word: --pytest-args="-x -m 'not slow'"
+when tests are stopped
+  --timeout TIME: for each test (90s, 10m, 1h30m), unless its line says timeout=; default: none
+  --slow TIME: announce a test each time that it has run on for so long, with the last line of its log; default: 5m
+  --deadline TIME: end the whole run so early that by then all is reported; what did not run is `not run`
+  --grace TIME: from SIGTERM to SIGKILL; default: 10s
+  --fail-fast: start no more tests after the first failure
+what counts as a failure
+  --retries N: run a test that did not pass up to N times more, unless its line says retries=
+  --retry-on REGEX: retry only failures whose cause, by name or in the log, matches: 'NCCL timeout|port already in use'
+  --flaky {pass,fail}: whether a test that passes at a retry fails the run
+  --skip-code N: a test that exits so, often 77, cannot run here: it is `skipped`, and so is what waits for it
+  --known-failures FILE: lines `label # reason`: where such a test fails, the run does not; where it passes, that is \
+told
+  --leaks {report,fail}: whether a test fails that leaves processes behind; they are ended and named anyway
+  --fail-function NAME: in a script, `command || NAME ...` is a test too, as with test_fail; may be repeated
+  --tests REGEX: in a script, commands that begin so are tests; default, where it has no such NAME: pytest, ctest, \
+mpirun, torchrun, files with test in their path
+  --calm REGEX: in a script, programs that may run beside tests; default: rapids-logger, log, logger, banner
+  --one-by-one: let a script wait for each test
+what is written
+  --log-dir DIR: logs and JUnit files; default: $XML_LOG_DIR, else logs
+  --fail-dir DIR: its file `failures` gets one label per failed test; default: $FAIL_DIR, else the log dir
+  --journal FILE: default: run_tests.jsonl in the log dir
+  --junit FILE: a JUnit file that sums up the run, with flaky tests as surefire has them
+  --output {replay,ordered,failures,immediate,none}: logs in the trace: all at the end (default), each as soon as its \
+turn comes, failures only (default on a terminal), the end of a failed one at once, none
+  --color {auto,always,never}: auto: on a terminal, unless $NO_COLOR is set
+information
+  --list: print label, GPUs, log name and place of each test, tab-separated, of a script's label, place and whether it \
+runs ahead; run nothing
+  --verbose: say why tests of a script do not run beside others
+  --version: print version and hash of this file; exit
+"""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -6574,19 +6232,21 @@ def build_parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
         description="Run a list of test commands on all GPUs, and report as if they had run one by one.",
     )
-    for title, options in OPTIONS.items():
-        group = parser.add_argument_group(title)
-        for written, text in options.items():
-            name, _, value = written.partition(" ")
-            how = {"help": text, **KEYWORDS.get(name, {})}
-            if value.startswith("{"):
-                how["choices"] = value.strip("{}").split(",")
-            elif value:
-                how["metavar"] = value
-                how["type"] = KINDS.get(name, KINDS.get(value, str))
-            else:
-                how.setdefault("action", "store_true")
-            group.add_argument(name, **how)
+    for line in OPTIONS.splitlines():
+        written, _, text = line.strip().partition(": ")
+        if not text:
+            group = parser.add_argument_group(written)
+            continue
+        name, _, value = written.partition(" ")
+        how = {"help": text, **KEYWORDS.get(name, {})}
+        if value.startswith("{"):
+            how["choices"] = value.strip("{}").split(",")
+        elif value:
+            how["metavar"] = value
+            how["type"] = KINDS.get(name, KINDS.get(value, str))
+        else:
+            how.setdefault("action", "store_true")
+        group.add_argument(name, **how)
     group.add_argument("-h", "--help", action="help", help="print this; exit")
     return parser
 
@@ -6627,18 +6287,11 @@ class Parser(argparse.ArgumentParser):
         return f"{PROGRAM} {VERSION}"
 
     def error(self, message: str) -> NoReturn:
-        import difflib
-
-        known = sorted({*re.findall(r"--[\w-]+", self.format_help())})
         for word in re.findall(r" (--[\w-]+|-[a-zA-Z])", message):
-            near = difflib.get_close_matches(word, known, n=2, cutoff=0.7)
             for group in FOREIGN_OPTIONS:
                 names, _, ours = group.partition(": ")
                 if word in names.split():
                     message += f"; {word} is {ours} here"
-                    near = []
-            if near and word not in known:
-                message += f"; did you mean {' or '.join(near)}?"
         super().error(without_ci_commands(message))
 
 
@@ -6662,10 +6315,7 @@ def parse_command_line(argv: Sequence[str], environ: Environ) -> Options:
 
 
 class Inbox:
-    """What pool threads and the signal handler have to tell the main thread: in order, but signals come first.
-
-    Ctrl-C on a terminal also hits a test that is not yet in a session of its own. Where its end is posted before the
-    signal, the signal still goes first, so that the end is no failure.
+    """What pool threads and the signal handler have to tell the main thread, in order.
 
     No SimpleQueue: its `get` may wait for ever where its timeout passes before it begins to wait, at least in Python
     3.8 to 3.12. A lock, too, can be released by a signal handler.
@@ -6676,10 +6326,7 @@ class Inbox:
         self.events: Deque[Any] = collections.deque()
 
     def put(self, event: Any) -> None:
-        if isinstance(event, Interrupt):
-            self.events.appendleft(event)
-        else:
-            self.events.append(event)
+        self.events.append(event)
         with suppress(RuntimeError):  # it has rung before
             self.bell.release()
 
@@ -6708,8 +6355,8 @@ class Run:
         self.machine = host.machine
         self.options = options
         self.trace = trace
-        now = time.strftime("%Y%m%dT%H%M%S")
-        self.record = Record(options, f"{now}-{os.getpid()}-{os.urandom(3).hex()}")
+        run = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}"
+        self.record = Record(options, run)
         pool = host.make_pool(self.tests, options)
         planned = self.plan(selection, pool)
         order = planned.to_run(options.order, pool)
@@ -6717,8 +6364,7 @@ class Run:
         outlook = Outlook(self.schedule, planned.estimates)
         self.console = Console(trace, self.record, selection, outlook, self.sums_up)
         self.inbox = Inbox()
-        slots = slot_count(pool, order)
-        host.open(self.record.run, slots, [self.record.lock], self.inbox.put)
+        host.open(run, slot_count(pool, order), [self.record.lock], self.inbox.put)
 
     def plan(self, selection: Selection, _pool: Pool) -> Selection:
         """What the schedule is to run. A companion may put other tests in the place of some."""
@@ -6751,12 +6397,13 @@ class Run:
             while not self.is_over():
                 self.take(self.next_event())
         except OSError as error:
-            self.give_up(f"{error.filename or 'a file'} cannot be written ({error.strerror})")
+            self.give_up(
+                f"{error.filename or self.record.journal} cannot be written ({error.strerror})"
+            )
         except MachineError as error:
             self.give_up(str(error))
         except Exception as error:
-            details = self.record.note_crash(traceback_text())
-            self.give_up(f"internal error, {error!r}; details are in {details}")
+            self.give_up(self.record.note_crash(f"internal error, {error!r}", traceback_text()))
         finally:
             self.host.close()
 
@@ -6775,13 +6422,11 @@ class Run:
             self.do_chores()
         if not self.inbox.events:  # under load, many lines go out in one write
             self.trace.flush()
-        pause_s = min(pause_s, self.deadline() - now)
-        event = self.inbox.get(max(pause_s, 0))
+        event = self.inbox.get(max(min(pause_s, self.deadline() - now), 0))
         if isinstance(event, Look):
             self.console.tell_running()
-        elif event is not None:
-            return event
-        return Tick(time.monotonic())
+            event = None
+        return event or Tick(time.monotonic())
 
     def tick(self) -> float:
         """Show what is new. Returns the seconds up to the next look, if nothing happens."""
@@ -6797,8 +6442,7 @@ class Run:
         """Let the schedule decide on what has happened, and do what it says."""
         schedule = self.schedule
         if isinstance(event, Broken) and event.details:
-            path = self.record.note_crash(event.details)
-            event = event._replace(reason=f"{event.reason}; details are in {path}")
+            event = event._replace(reason=self.record.note_crash(event.reason, event.details))
         elif isinstance(event, Interrupt) and schedule.running and not schedule.interrupts:
             warn(
                 f"{signal.Signals(event.signum).name}: ending the running tests; once more kills them"
@@ -6851,25 +6495,25 @@ class Run:
         """The last resort when the runner itself cannot go on: kill all tests, keep what is known."""
         schedule = self.schedule
         schedule.failure = schedule.failure or why
-        give_up_at = time.monotonic() + STUCK_S
-        running = set()
+        left = {}
         for test, attempt in schedule.running.items():
             if attempt.process and not attempt.process.is_gone:
                 attempt.process.signal(signal.SIGKILL)
-                running.add(test)
+                left[test] = attempt
         for test in self.tests:
-            was_running = test in schedule.running
-            if was_running or test in schedule.waiting or test not in schedule.results:
-                outcome = Outcome.INTERRUPTED if was_running else Outcome.NOT_RUN
-                result = Result(test, outcome, reason=why)
-                schedule.results.setdefault(test, []).append(result)
+            ends = schedule.results.setdefault(test, [])
+            is_running = test in schedule.running
+            if is_running or test in schedule.waiting or not ends:
+                outcome = Outcome.INTERRUPTED if is_running else Outcome.NOT_RUN
+                ends.append(Result(test, outcome, reason=why))
                 with suppress(OSError):  # it may be the journal that cannot be written
-                    self.record.attempt_end(result)
-        while running and time.monotonic() < give_up_at:
+                    self.record.attempt_end(ends[-1])
+        give_up_at = time.monotonic() + STUCK_S
+        while left and time.monotonic() < give_up_at:
             event = self.inbox.get(FOLLOW_S)
             if isinstance(event, (Exited, Broken)):
-                running.discard(event.test)
-        if running:
+                left.pop(event.test, None)
+        if left:
             self.host.abandon()
 
     def report(self) -> int:
@@ -6877,45 +6521,26 @@ class Run:
         seconds = self.console.age()
         attempts = self.attempts()
         results = results_of(attempts)
-        try:
-            self.record.summarise(attempts, seconds)
-        except OSError as error:
-            why = f"--junit {self.options.junit}: {error.strerror}"
-            self.schedule.failure = self.schedule.failure or why
         code, last = self.verdict(results)
         with suppress(OSError, MachineError):  # the trace still gets its last lines
             self.record.restore()
             self.record.run_end(results, code, self.schedule.sick)
         send_signals_to(stop)
         try:
-            self.console.finish(results, self.sum_up(attempts, seconds, last))
-        except SystemExit as cut:  # enough of the logs; not of the verdict
-            code = cast(int, cut.code)
-        colour = GREEN if code == EXIT_OK else RED
-        for line in github_errors(results, os.environ):
-            if self.console.replays:
-                self.trace.command(line)
-            else:
+            self.record.summarise(attempts, seconds)
+        finally:  # where it cannot be written, the verdict is told all the same
+            memory = self.options.gpu_memory or self.host.health.least
+            lines = summary(attempts, seconds, self.schedule, self.record, memory)
+            try:
+                self.console.finish(results, lines)
+            except SystemExit as cut:  # enough of the logs; not of the verdict
+                code = cast(int, cut.code)
+            for line in github_errors(results, self.record):
                 tell_ci(line)
-        for line in last:
-            self.trace.line(line, colour)
+            for line in last:
+                self.trace.line(line, RED if code else GREEN)
+            self.trace.flush()
         return self.trace.exit_code(code)
-
-    def sum_up(self, attempts: Attempts, seconds: float, last: Sequence[str]) -> List[str]:
-        """The summary; a job's page on GitHub gets it too."""
-        schedule = self.schedule
-        lines = summary(attempts, seconds, schedule, self.record)
-        title = [*lines, *last][-1]
-        if self.sums_up:
-            lines += proposals(attempts, self.options.gpu_memory or self.host.health.least)
-            lines += again(results_of(attempts), self.options)
-        page = os.environ.get("GITHUB_STEP_SUMMARY")
-        if page:
-            with suppress(OSError), open(page, "ab") as file:
-                parts = github_page(attempts, title, lines, self.record)
-                chart = gantt(chain.from_iterable(schedule.results.values()))
-                file.write(fitting([*parts, chart], PAGE_BYTES_MOST - file.tell()))
-        return lines
 
     def verdict(self, results: Results) -> Verdict:
         """The exit code and the last lines of the trace."""
@@ -6943,35 +6568,17 @@ def slot_count(pool: Pool, tests: Tests) -> int:
     """How many tests may run at once."""
     if pool.sequential:
         return 1
-    shares = [demand(test.gpus, pool.size)[1] for test in tests if 0 < test.gpus < 1]
-    more_on_each = SHARES // min(shares, default=SHARES) - 1
-    fractions = min(len(shares), pool.size * more_on_each)
+    shares = [test.gpus for test in tests if 0 < test.gpus < 1]
+    on_each = int(1 / min(shares, default=1))
     on_cpu = sum(test.gpus == 0 for test in tests)
-    return pool.size + fractions + min(on_cpu, pool.cpus)
+    return min(pool.size * on_each, pool.size + len(shares)) + min(on_cpu, pool.cpus)
 
 
 def send_signals_to(post: Callable[[Interrupt], None]) -> None:
     """From now on SIGINT, SIGTERM and SIGHUP are Interrupt events. `nohup` keeps its meaning."""
-
-    caught = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        caught.append(signal.SIGHUP)
-    for signum in caught:
-        signal.signal(signum, lambda number, _: post(Interrupt(time.monotonic(), number)))
-
-
-def report_nothing(selection: Selection, options: Options, trace: Trace) -> int:
-    """Say why no test runs; returns the exit code."""
-    why = "; ".join(account(selection, options))
-    if not any(
-        tests for reason, tests in selection.left_out.items() if reason.startswith("--shard")
-    ):
-        warn(f"nothing to run: {why}")
-        return EXIT_NOTHING
-    if not options.list:  # `failures` and --junit are not those of a run before
-        Record(options, "").summarise((), 0.0)
-    trace.line(f"Shard {options.shard} is empty: {why}")
-    return trace.exit_code(EXIT_OK)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, lambda number, _: post(Interrupt(time.monotonic(), number)))
 
 
 def open_stdout() -> BinaryIO:
@@ -6995,61 +6602,41 @@ def choose(tests: Tests, options: Options) -> Selection:
             "their parts overlap or miss tests: give all the same by --history and start with an empty log dir"
         )
     check_outputs(tests, options)
-    warn_of_unknown("--known-failures", options.known_failures, tests)
+    lost = {*options.known_failures}
     if options.only:
-        warn_of_strangers(tests, options.only, options.message)
+        lost |= {label for label in options.only.labels if not re.search(f"^# |{RUN}", label)}
+        new = [test.label for test in options.only.news(tests)]
+        if new and "all" not in options.message:
+            warn(
+                f"--only: {counted(len(new), 'test')} new to the file, which run too: {first_of(new)}"
+            )
     elif options.message:
         warn("--message adds to what --only names; without --only, all tests run")
-    has_retries = options.retries or any(test.attributes.retries for test in tests)
-    if options.retry_on and not has_retries:
-        warn("--retry-on retries nothing without --retries N, or retries= on a line")
+    lost -= {test.origin for test in tests}
+    if lost:
+        warn(
+            f"{counted(len(lost), 'label')} of --only or --known-failures without a test here: {first_of(sorted(lost))}"
+        )
     return select(tests, options, history)
 
 
 def check_outputs(tests: Tests, options: Options) -> None:
     """Raises UsageError where --junit, --journal or a list is what the run, or one of its tests, writes besides."""
-    log_dir = os.path.realpath(options.log_dir)
-    names = [failures_path(options), deferred_path(options), *(test.junit for test in tests)]
+    own = {test.junit for test in tests if test.junit}
+    logs = [f"{options.log_dir}/{test.stem}.log" for test in tests]
+    names = [*own, *logs, failures_path(options), deferred_path(options)]
     written = set(map(os.path.realpath, filter(None, names)))
-    written.update(os.path.join(log_dir, f"{test.stem}.log") for test in tests)
-    asked = {
-        "--journal": [journal_path(options)],
-        "--junit": [options.junit or ""],
-        "list": options.lists,
-    }
-    for option, paths in asked.items():
-        reals = {os.path.realpath(path): path for path in paths if path}
-        for real in written & reals.keys():
-            raise UsageError(
-                f"{option} {reals[real]}: the run writes this file besides; name another one"
-            )
-        written.update(reals)
-
-
-def warn_of_unknown(option: str, labels: Iterable[str], tests: Tests) -> None:
-    """Say which labels in the file of an option name no test here."""
-    lost = sorted(set(labels) - {test.origin for test in tests})
-    if lost:
-        warn(f"{option}: {len(lost)} of its labels name no test here: {first_of(lost)}")
-
-
-def warn_of_strangers(tests: Tests, only: LabelFile, words: Iterable[str]) -> None:
-    """Say which names of `--only` and of `--message` mean no test here, and which tests such a file does not know.
-
-    A file may name in comments what it leaves out: then a test that it names nowhere is new.
-    """
-    named = [label for label in only.named(tests) if not label.startswith("# ")]
-    warn_of_unknown(f"--only {only.path}", named, tests)
-    new = [test.label for test in only.news(tests)]
-    if new and "all" not in words:
+    lists = set(map(os.path.realpath, options.lists))
+    for path in filter(None, [journal_path(options), options.junit, *lists]):
+        real = os.path.realpath(path)
+        if real in written:
+            raise UsageError(f"{path}: the run writes this file besides; name another one")
+        written.add(real)
+    folder = os.path.dirname(os.path.abspath(options.junit or ""))
+    if options.junit and folder in map(os.path.dirname, own):
         warn(
-            f"--only {only.path}: {counted(len(new), 'test')} new to it, which run too: {first_of(new)}"
+            f"--junit {options.junit} is beside the tests' own JUnit files: who reads them all counts each test twice"
         )
-    for word in words:
-        if word != "all" and not any(has_word(test, word) for test in tests):
-            warn(
-                f"--message: `[ci {word}]` names no test; its words are parts of labels or tags"
-            )
 
 
 def fill_standard_descriptors() -> None:
@@ -7074,9 +6661,10 @@ def find_host(options: Options, reaper: Reaper) -> Host:
     """This machine and its devices. Raises UsageError, MachineError."""
     machine = find_machine(options.gpus, os.environ)
     check_gpus(machine, options)
+    locks = None
     if options.gpu_locks and machine.devices:
-        return Host(machine, reaper, GpuLocks(options.gpu_locks, machine))
-    return Host(machine, reaper)
+        locks = GpuLocks(options.gpu_locks, machine)
+    return Host(machine, reaper, locks)
 
 
 def check_gpus(machine: Machine, options: Options) -> None:
@@ -7116,15 +6704,18 @@ def run_lists(
         tests, said = parse_lists(options, reaper.scratch)
         for hint in said:
             tell(hint)
-        if not tests:
-            warn(f"no tests in {', '.join(options.lists)}")
-            return EXIT_NOTHING
         if not options.list:
             host = find_host(options, reaper)
             tests = [host.fitted(test, options) for test in tests]
         selection = choose(tests, options)
-        if not selection.tests:
-            return report_nothing(selection, options, trace)
+        is_empty_shard = any(
+            tests for why, tests in selection.left_out.items() if why.startswith("--shard")
+        )
+        if not selection.tests and not is_empty_shard:
+            for line in account(selection, options):
+                warn(line)
+            warn(f"nothing to run in {', '.join(options.lists)}")
+            return EXIT_NOTHING
         if options.list:
             return list_tests(selection, options, trace)
         return make_run(selection, host, options, trace).perform()
@@ -7156,8 +6747,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
         return EXIT_MACHINE
-    arguments = sys.argv[1:] if argv is None else argv
-    return exit_code_of(lambda: run_lists(parse_command_line(arguments, os.environ)))
+    words = argv or sys.argv[1:]
+    return exit_code_of(lambda: run_lists(parse_command_line(words, os.environ)))
 
 
 def exit_code_of(action: Callable[[], int]) -> int:
@@ -7171,7 +6762,11 @@ def exit_code_of(action: Callable[[], int]) -> int:
         warn(f"error: {error}")
         return error.code
     except OSError as error:
-        warn(f"error: {error}; start from a folder that is there, with room in TMPDIR")
+        warn(
+            f"error: cannot write {error.filename or 'a file'} ({error.strerror}); "
+            "name a place with --log-dir, --fail-dir, --journal or "
+            "--junit; make room in TMPDIR; start from a folder that is there"
+        )
         return EXIT_MACHINE
     except KeyboardInterrupt:
         return EXIT_SIGNAL + signal.SIGINT

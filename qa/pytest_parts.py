@@ -466,7 +466,7 @@ class PartsRun(run_tests.Run):
         ]
         run_tests.tell_unheeded(selection.tests, heeded)
         said: Dict[str, List[str]] = {}  # what was not done, to the places in lists
-        indices = itertools.count(max(test.index for test in selection.tests) + 1)
+        indices = itertools.count(max((test.index for test in selection.tests), default=0) + 1)
         seconds = dict(selection.estimates.seconds)
         unknown = set(selection.estimates.unknown)
         tests: List[Test] = []
@@ -727,7 +727,6 @@ class PartsRun(run_tests.Run):
             memory=sum(each.result.memory for each in told),
             peak=max(each.result.peak for each in told),
             leaked=tuple(name for each in told for name in each.result.leaked),
-            began=min((each.result.began for each in ran), default=0.0),
             attempt=number,
             lease=places if len(whole.parts) > 1 else result.lease,
         )

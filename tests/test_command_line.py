@@ -71,7 +71,7 @@ EXIT_CODES: Mapping[str, Ends] = {
                                          env={"RUN_TESTS_OPTS": "--jobs none"}),
     "fewer GPUs than required": Ends("true\n", ["--require-gpus", "3"], 3, r"--require-gpus 3: there are 2 \(0 1\); "),
     "no bash": Ends("true\n", [], 3, r"bash", env={"PATH": "/nonexistent"}),
-    "an empty list": Ends("", [], 5, r"^run_tests\.py: no tests in tests\.txt$"),
+    "an empty list": Ends("", [], 5, r"^run_tests\.py: nothing to run in tests\.txt$"),
     "only comments and state": Ends("# one\n\n   # two\n#: gpus=0\nA=1\nexport B=2\nwait\n", [], 5, r"tests\.txt"),
 }
 
@@ -143,7 +143,7 @@ OPTIONS: Sequence[Tuple[str, str, Mapping[str, Any]]] = (     # $RUN_TESTS_OPTS,
     ("--history a", "--history b b.txt", {"history": ["a", "b"], "lists": ["b.txt", "tests.txt"]}),
 )
 BAD_OPTIONS: Mapping[Tuple[str, ...], str] = {
-    ("--gpus", "x"): r"--gpus.*'x'", ("--gpus", "0,0"): r"--gpus.*'0,0'", ("--gpus", ""): r"--gpus.*''",
+    ("--gpus", "x"): r"--gpus.*'x'", ("--gpus", ""): r"--gpus.*''",
     ("--gpus", ","): r"--gpus.*','", ("--gpus", "-1"): r"--gpus", ("--gpus", "0 1"): r"--gpus.*'0 1'",
     ("--gpus-per-test", "1.5"): r"--gpus-per-test.*'1\.5'", ("--jobs", "0"): r"--jobs.*'0'",
     ("--jobs", "two"): r"--jobs.*'two'", ("--jobs", "-3"): r"--jobs", ("--gpu-memory", "0.0G"): r"'0.0G'",
@@ -157,7 +157,7 @@ BAD_OPTIONS: Mapping[Tuple[str, ...], str] = {
     ("--max-gpus", "all"): r"--max-gpus.*'all'", ("--order", "size"): r"--order.*'size'.*failed-first",
     ("-k", "a b"): r"-k.*'a b' is not names", ("--only", "none"): r"--only: none: cannot be read",
     ("--bogus",): r"--bogus",
-    ("--retry", "2"): r"--retry; did you mean --retry-on or --retries\?", ("-x",): r"-x", ("--plan",): r"--plan",
+    ("--retry", "2"): r"--retry", ("-x",): r"-x", ("--plan",): r"--plan",
     # An abbreviation would change its meaning with the next option of a similar name.
     ("--gpu", "2"): r"--gpu\b", ("--time", "3"): r"--time\b", ("--lis",): r"--lis\b", ("--rerun",): r"--rerun\b",
 }
@@ -229,14 +229,13 @@ class Information(CommandLineCase):
         self.write("garbage", "one\n\xff\n{}\n")
         self.write("empty", "")
         ran = self.run_list("true\n", "--list", "--history", "garbage", "--history", "empty", "--message", "[ci x]",
-                            "--retry-on", "NCCL", env={"RUN_TESTS_OPTS": "--fail-function my_fail --one-by-one"})
+                            env={"RUN_TESTS_OPTS": "--fail-function my_fail --one-by-one"})
         self.assertEqual((ran.code, ran.text.count("\n")), (0, 1))
         self.assertEqual(ran.err.replace("run_tests.py: ", "").splitlines(), [
             "--fail-function is for scripts (.sh or #!); for a list it does nothing",
             "--one-by-one is for scripts (.sh or #!); for a list it does nothing",
             "--history garbage: no line of it is a journal's; name a run_tests.jsonl",
-            "--message adds to what --only names; without --only, all tests run",
-            "--retry-on retries nothing without --retries N, or retries= on a line"])
+            "--message adds to what --only names; without --only, all tests run"])
 
 
 # Golden output.
@@ -301,14 +300,9 @@ class Golden(CommandLineCase):
 
 
 class Annotated(CommandLineCase):
-    def test_github_gets_errors_and_a_page(self) -> None:
-        page = self.write("page", "of another step\n")
-        ran = self.run_list("false #: label=a\ntrue\n", env={"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": page})
-        self.assertEqual(ran.text.splitlines()[-2:], [
-            "::error title=a::failed, exit 1: exit status 1, without output",
-            "Error in the following test cases: a"])
-        for part in ("of another step\n### Error in the following test cases: a\n", "gantt\n"):
-            self.assertIn(part, ran.read("page"))
+    def test_github_gets_errors(self) -> None:
+        ran = self.run_list("false #: label=a\ntrue\n", env={"GITHUB_WORKSPACE": self.folder})
+        self.assertEqual(ran.err, "::error title=a::failed, exit 1: exit status 1, without output\n")
 
 
 class Repeated(CommandLineCase):
@@ -357,7 +351,7 @@ class Excuses(CommandLineCase):
         text = "false #: label='a b'\ntrue #: label=c\nfalse --junitxml=logs/d.xml #: label=d\n"
         ran = self.run_list(text, "--known-failures", "known.txt")
         self.check(ran, 1, {"a b": "failed as known", "c": "passed", "d": "failed"})
-        self.assertEqual(ran.err, "run_tests.py: --known-failures: 1 of its labels name no test here: gone\n")
+        self.assertEqual(ran.err, "run_tests.py: 1 label of --only or --known-failures without a test here: gone\n")
         self.assertIn("a b on GPU 0 [failed as known, exit 1, issue 7 # of ours, known.txt:3, ", ran.text)
         self.assertIn("\npasses, though known to fail (issue 8, known.txt:4): c\n", ran.text)
         self.write("known.txt", "a b # issue 7\nd # issue 8\n")
@@ -370,9 +364,8 @@ class Excuses(CommandLineCase):
     def test_a_known_failure_without_a_reason_is_a_mistake(self) -> None:
         self.write("known.txt", "a\nb # x\nc #\n")
         ran = self.run_list("true\n", "--known-failures", "known.txt")
-        self.assertEqual((ran.code, ran.err.splitlines()), (2, [
-            "known.txt:1: a has no reason; write `label # reason`",
-            "known.txt:3: c # has no reason; write `label # reason`"]))
+        self.assertEqual((ran.code, ran.err.splitlines()[-1]), (
+            2, "run_tests.py: error: argument --known-failures: known.txt:1: a has no reason; write `label # reason`"))
         self.assertEqual(self.run_list("true\n", "--known-failures", "none").code, 2)
 
 
@@ -540,15 +533,6 @@ class Signals(CommandLineCase):
 # Streams.
 
 class InboxTest(unittest.TestCase):
-    def test_a_signal_comes_before_what_it_may_have_caused(self) -> None:
-        inbox = run_tests.Inbox()
-        first = run_tests.Tick(1.0)
-        signalled = run_tests.Interrupt(2.0, signal.SIGINT)
-        for event in (first, signalled):
-            inbox.put(event)
-        self.assertEqual([inbox.get(0), inbox.get(0)], [signalled, first])
-        self.assertFalse(inbox.events)
-
     def test_a_timeout_that_passes_at_once(self) -> None:
         """A SimpleQueue may then wait for ever."""
         inbox = run_tests.Inbox()

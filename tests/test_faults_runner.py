@@ -149,7 +149,7 @@ class OutputTest(FaultCase):
     def test_no_room_for_the_state_of_the_shell(self) -> None:
         self.head = ["env", f"TMPDIR={self.folder}/logs", *self.head]
         ran = self.on_small_disk("A=$(printf %0200000d 1)\nset -u\necho $none\n")
-        self.assertRegex(ran.err, r"^run_tests\.py: error: .* No space left on device.* in TMPDIR")
+        self.assertRegex(ran.err, r"^run_tests\.py: error: .*No space left on device.* in TMPDIR")
 
     def test_a_limit_of_file_size(self) -> None:
         self.write("logs/run_tests.jsonl", "{}\n" * 21840)

@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import unittest
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 from unittest import mock
 from xml.etree import ElementTree
 
@@ -48,7 +48,6 @@ class RecordCase(RunnerCase):
     def new_record(self, **options: Any) -> run_tests.Record:
         options = {"log_dir": os.path.join(self.folder, "logs"), **options}
         record = run_tests.Record(run_tests.Options(("tests.txt",), **options), "a run")
-        self.addCleanup(lambda: os.close(record.journal.descriptor))
         self.addCleanup(lambda: os.close(record.lock))
         return record
 
@@ -132,33 +131,24 @@ class JournalTest(RecordCase):
 
 WRITE_TWICE = """
 import resource, sys, run_tests
-file = run_tests.Appender(sys.argv[1], is_named=False)
+record = run_tests.Record(run_tests.Options((), log_dir=sys.argv[1]), "a run")
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 for line in (b"whole\\n", b"torn line\\n", b"no room at all\\n"):
     try:
-        file.write(line)
+        record.append(sys.argv[2], line)
         print("written")
     except OSError as error:
         print(error.strerror)
 """
 
 
-class AppenderTest(RecordCase):
+class AppendTest(RecordCase):
     """A file that grows line by line, whatever becomes of its name."""
 
     def setUp(self) -> None:
         super().setUp()
         self.path = os.path.join(self.folder, "logs", "x.jsonl")
-        self.start_with("")
-
-    def start_with(self, text: str) -> None:
-        self.write("logs/x.jsonl", text)
-        self.appender = self.opened(self.path)
-
-    def opened(self, path: str, is_named: bool = False) -> run_tests.Appender:
-        appender = run_tests.Appender(path, is_named)
-        self.addCleanup(lambda: os.close(appender.descriptor))
-        return appender
+        self.record = self.new_record()
 
     def read(self) -> str:
         with open(self.path, encoding="ascii") as file:
@@ -167,53 +157,38 @@ class AppenderTest(RecordCase):
     def test_lines_are_there_at_once_behind_a_torn_one(self) -> None:
         for before, after in (("", ""), ("old\n", "old\n"), ("old\ntorn", "old\ntorn\n")):
             with self.subTest(before):
-                self.start_with(before)
+                self.write("logs/x.jsonl", before)
                 for number in range(3):
-                    self.appender.write(b"%d\n" % number)
+                    self.record.append(self.path, b"%d\n" % number)
                     self.assertEqual(self.read(), after + "0\n1\n2\n"[:2 * number + 2])
 
     def test_what_a_test_deletes_comes_back(self) -> None:
-        cases: Dict[str, Callable[[], Any]] = {
-            "nothing": lambda: None, "the file": lambda: os.unlink(self.path),
-            "its folder": lambda: shutil.rmtree(os.path.dirname(self.path)),
-            "the file, for a link": lambda: [os.unlink(self.path), self.place("logs/x.jsonl", "../other")],
-        }
-        for name, delete in cases.items():
-            with self.subTest(name):
-                self.start_with("before\n")
-                self.appender.write(b"one\n")
-                delete()
-                self.appender.write(b"two\n")
-                self.appender.restore()
-                self.assertEqual((self.read(), self.kinds("logs/x.jsonl")), ("before\none\ntwo\n", "-"))
-                self.appender.write(b"three\n")
-                self.appender.restore()
-                self.assertEqual(self.read(), "before\none\ntwo\nthree\n")
-        self.assertFalse(os.path.exists(os.path.join(self.folder, "other")))
+        self.record.append(self.path, b"one\n")
+        shutil.rmtree(os.path.dirname(self.path))
+        self.record.append(self.path, b"two\n")
+        self.assertEqual(self.read(), "one\ntwo\n")
 
     def test_a_place_that_is_gone_for_good_raises(self) -> None:
         shutil.rmtree(os.path.dirname(self.path))
         self.write("logs", "a file")
         with self.assertRaises(OSError):
-            self.appender.restore()
+            self.record.append(self.path, b"line\n")
 
     def test_a_line_that_is_written_in_part_raises(self) -> None:
-        command = [sys.executable, "-c", WRITE_TWICE, self.path]
+        command = [sys.executable, "-c", WRITE_TWICE, os.path.join(self.folder, "other"), self.path]
         ran = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
         self.assertEqual(ran.stdout.decode().splitlines(), ["written", "No space left on device", "File too large"])
         self.assertEqual(self.read(), "whole\ntorn")
 
-    def test_links_are_followed_only_where_the_user_names_them_and_devices_never(self) -> None:
-        self.write("other", "theirs\n")
-        places = [self.place("link", "other"), self.place("pipe"), self.place("device", device=True),
-                  self.place("link to it", "device"), self.folder]
-        self.opened(places[0], is_named=True).write(b"ours\n")
-        for path in places:
-            for is_named in (True, False)[path == places[0]:]:
-                with self.subTest(path, is_named=is_named), self.assertRaises(OSError):
-                    self.opened(path, is_named)
-        self.assertEqual(self.kinds("link", "pipe", "device", "link to it"), "lpcl")
-        with open(os.path.join(self.folder, "other"), encoding="ascii") as file:
+    def test_links_are_followed_only_outside_the_log_dir_and_devices_never(self) -> None:
+        other = self.write("other", "theirs\n")
+        self.record.append(self.place("link", "other"), b"ours\n")
+        for path in (self.place("pipe"), self.place("device", device=True), self.place("link to it", "device"),
+                     self.place("logs/link", "../other"), self.folder):
+            with self.subTest(path), self.assertRaises(OSError):
+                self.record.append(path, b"line\n")
+        self.assertEqual(self.kinds("link", "pipe", "device", "link to it", "logs/link"), "lpcll")
+        with open(other, encoding="ascii") as file:
             self.assertEqual(file.read(), "theirs\nours\n")
 
 
@@ -265,7 +240,6 @@ class PlacesTest(RecordCase):
         self.write("file", "a file\n")
         self.write("failing/failures/x", "")
         self.place("pipe")
-        self.place("piping/failures")
         self.place("device", device=True)
         self.place("link", "device")
         self.place("logs/run_tests.jsonl", "../file")
@@ -273,9 +247,8 @@ class PlacesTest(RecordCase):
         cases: List[Tuple[List[str], str, str]] = [          # arguments, $XML_LOG_DIR, the place that is named
             (["--log-dir", "file"], "", "file"), ([], "file/logs", "file/logs"), ([], "", "logs/run_tests.jsonl"),
             (["--log-dir", "failing"], "", "failing/failures"), ([*new, "--fail-dir", "file"], "", "file"),
-            ([*new, "--fail-dir", "file/fail"], "", "file/fail"), ([*new, "--junit", "file/j.xml"], "", "file"),
-            ([*new, "--fail-dir", "piping"], "", "piping/failures")]
-        cases += [([*new, "--journal", path], "", path) for path in ("file/j", "none/j", ".", "pipe", "device", "link")]
+            ([*new, "--fail-dir", "file/fail"], "", "file/fail"), ([*new, "--junit", "file/j.xml"], "", "file")]
+        cases += [([*new, "--journal", path], "", path) for path in ("file/j", ".", "pipe", "device", "link")]
         cases += [([*new, "--junit", path], "", path)
                   for path in ("new", "pipe", "device", "link", "file", "/proc/x.xml")]
         for arguments, log_dir, path in cases:
@@ -283,7 +256,7 @@ class PlacesTest(RecordCase):
                 ran = self.run_list("touch ran; false\n", *arguments, env={"XML_LOG_DIR": log_dir})
                 self.assertEqual((ran.code, ran.out, os.path.exists(ran.path("ran"))), (3, b"", False), ran.err)
                 self.assertRegex(ran.err, rf"^run_tests\.py: error: cannot write {path}\S* \([A-Za-z; ]+\); "
-                                          r"name a place with --log-dir, --fail-dir, --journal or --junit\n$")
+                                          r"name a place with --log-dir, --fail-dir, --journal or --junit; ")
                 self.assertEqual(self.kinds("file", "pipe", "device", "link", "logs/run_tests.jsonl"), "-pcll")
                 self.assertEqual(ran.read("file"), "a file\n")
 
@@ -298,7 +271,7 @@ class PlacesTest(RecordCase):
     def test_a_log_dir_is_one_runs_alone(self) -> None:
         """Also one that has come back after a test has taken it away."""
         record = self.new_record()
-        with mock.patch.dict(os.environ, {"RUN_TESTS_RUN": "outer"}):    # who is nested does not wait
+        with mock.patch.object(run_tests, "HELD_S", 0.1):
             for _ in range(2):
                 with self.assertRaisesRegex(run_tests.MachineError, "is writing to .*/logs; give this one a --log-dir"):
                     run_tests.lock_directory(self.folder + "/logs")
@@ -333,12 +306,13 @@ class PlacesTest(RecordCase):
             with self.subTest(option, path=path):
                 ran = self.run_list("python3 -m pytest --junitxml=own/x.xml #: label=a\n", option, path)
                 self.assertEqual((ran.code, ran.out), (2, b""))
-                self.assertEqual(ran.err, f"run_tests.py: error: {option} {path}: the run writes this file besides; "
+                self.assertEqual(ran.err, f"run_tests.py: error: {path}: the run writes this file besides; "
                                           "name another one\n")
         for name in ("logs/failures", "logs/x.log"):
             ran = self.run_list("true #: label=x\n", name=name)
             self.assertEqual((ran.code, ran.err, ran.read(name)), (
-                2, f"run_tests.py: error: list {name}: the run writes this file besides; name another one\n",
+                2, f"run_tests.py: error: {os.path.realpath(ran.path(name))}: the run writes this file besides; "
+                "name another one\n",
                 "true #: label=x\n"))
 
 
@@ -348,31 +322,32 @@ class StandInTest(RecordCase):
     def case_of(self, ran: Ran, path: str) -> ElementTree.Element:
         """The one case of a JUnit file, whose counts must fit."""
         with open(ran.path(path), "rb") as file:
-            self.assertTrue(file.read().startswith(b'<?xml version="1.0" encoding="utf-8"?>\n<testsuites>'))
+            self.assertTrue(file.read().startswith(b"<?xml version='1.0' encoding='utf-8'?>\n<testsuites>"))
         root = ElementTree.parse(ran.path(path)).getroot()
         suite, = root
         case, = suite
         self.assertEqual((root.tag, suite.tag, case.tag), ("testsuites", "testsuite", "testcase"))
         self.assertEqual([suite.get(name) for name in ("tests", "failures", "skipped", "errors")],
-                         ["1", "0", "0", str(len(case.findall("error")))])
+                         ["1", *(str(len(case.findall(tag))) for tag in ("failure", "skipped", "error"))])
         self.assertEqual((case.get("classname"), case.get("name"), case.get("time")),
-                         ("run_tests", suite.get("name"), suite.get("time")))
+                         ("tests", suite.get("name"), suite.get("time")))
         return case
 
     def test_it_says_how_the_test_ended(self) -> None:
         told = "<a><testcase><error/></testcase></a>"
-        missing, stale = "its JUnit file is missing", "its JUnit file is stale, from an earlier run"
-        cases = (        # file and label, what the test does, attributes, how it ends, why it has this file
-            ("dead.xml", 'printf "\\033[31mlast words\\n"; kill -KILL $$', "", "crashed (SIGKILL)", missing),
-            ("deep/er/x.xml", "exit 3", "", "failed, exit 3", missing),
-            ("cut.xml", 'printf "<testsuites><tests" >cut.xml; exit 1', "", "failed, exit 1",
-             "its JUnit file is truncated"),
-            ("stale.xml", "exit 1", "", "failed, exit 1", stale),
-            ("own.xml", 'echo "<own/>" >own.xml; exit 1', "", "failed, exit 1", "its JUnit file is without a failure"),
-            ("p.xml", "true", "", "passed", missing), ("p_stale.xml", "true", "", "passed", stale),
-            ("p_empty.xml", ": >p_empty.xml", "", "passed", "its JUnit file is truncated"),
-            ("late.xml", "true", "after=dead.xml", "blocked", "waits for dead.xml, which did not pass"),
-            ("wide.xml", "true", "gpus=3", "unrunnable", "needs 3 GPUs, more than there are"))
+        missing, stale, cut = "missing", "stale, from an earlier run", "truncated"
+        no_output = "failed, exit 1: exit status 1, without output"
+        cases = (        # file and label, what the test does, attributes, how it ends, what is wrong with its file
+            ("dead.xml", 'printf "\\033[31mlast words\\n"; kill -KILL $$', "", "crashed (SIGKILL): killed by SIGKILL",
+             missing),
+            ("deep/er/x.xml", "exit 3", "", "failed, exit 3: exit status 3, without output", missing),
+            ("cut.xml", 'printf "<testsuites><tests" >cut.xml; exit 1', "", no_output, cut),
+            ("stale.xml", "exit 1", "", no_output, stale),
+            ("own.xml", 'echo "<own/>" >own.xml; exit 1', "", no_output, "without a failure"),
+            ("p.xml", "true", "", "", missing), ("p_stale.xml", "true", "", "", stale),
+            ("p_empty.xml", ": >p_empty.xml", "", "", cut),
+            ("late.xml", "true", "after=dead.xml", "blocked: waits for dead.xml, which did not pass", ""),
+            ("wide.xml", "true", "gpus=3", "unrunnable: needs 3 GPUs, more than there are", ""))
         for name in ("stale", "p_stale", "late", "wide"):
             self.write(name + ".xml", "<testsuites/>")
         text = "".join(f"bash -c '{does}' --junitxml={path} #: label={path} {attributes}\n"
@@ -383,14 +358,16 @@ class StandInTest(RecordCase):
         self.assertEqual(ran.code, 1)
         self.assertEqual((ran.read("told.xml"), ran.read("fine.xml")), (told + "\n", "<own/>\n"))
         self.assertEqual([name for name in os.listdir(ran.path("logs")) if name.endswith(".xml")], [])
-        for path, _, _, verdict, why in cases:
+        for path, _, _, how, fault in cases:
             with self.subTest(path):
                 case = self.case_of(ran, path)
-                said = [(element.tag, element.get("message", element.text)) for element in case]
-                self.assertEqual(said, [("system-out" if verdict == "passed" else "error", f"{verdict}; {why}")])
-                told = f"\npassed without its JUnit file ({why[18:]}): {path}\n"
-                self.assertEqual((case.get("name"), told in ran.text), (path, verdict == "passed"))
-        self.assertIn(f"gone.xml on GPU 0 [failed, exit 0, {missing}", ran.text.replace("GPU 1", "GPU 0"))
+                said = [element.get("message") for element in case if element.tag in ("failure", "error")]
+                self.assertEqual((case.get("name"), said), (path, [how] * bool(how)))
+                self.assertIn(f"JUnit file: {fault}\n" * bool(fault), case.findtext("system-out") or "")
+                told = f"\npassed without its JUnit file ({fault}): {path}\n"
+                self.assertEqual(told in ran.text, not how)
+        self.assertIn("gone.xml on GPU 0 [failed, exit 0, its JUnit file is missing",
+                      ran.text.replace("GPU 1", "GPU 0"))
         self.assertTrue((self.case_of(ran, "dead.xml").findtext("error") or "").startswith("last words\n"))
 
     def test_what_cannot_be_read_or_replaced_stops_nothing(self) -> None:
@@ -426,17 +403,19 @@ class StandInTest(RecordCase):
             ("\U0001f680 \ufffe\uffff\ud7ff\n".encode(), "\U0001f680 ??\ud7ff\n"),
             (b"first\n" + b"x" * 100_000 + b"\nlast", "x" * (size - 5) + "\nlast"),
             ("é".encode() * 10_000 + b".", "\ufffd" + "é" * (size // 2 - 1) + "."))
-        path, log = os.path.join(self.folder, "x.xml"), os.path.join(self.folder, "x.log")
-        test = a_test(junit=path, label='a <b> & "c" \udcff\x01☃')
-        result = Result(test, Outcome.FAILED, 1.5, 1, junit_fault="missing")
+        path = os.path.join(self.folder, "x.xml")
+        test = a_test(junit=path, label='a <b> & "c" \udcff\x01☃', stem="x")
+        result = Result(test, Outcome.CRASHED, 1.5, -9, junit_fault="missing")
+        record = self.new_record()
+        log = record.log_path(test)
         for text, expected in cases:
             with self.subTest(text[:40]):
                 with open(log, "wb") as file:
                     file.write(text)
-                run_tests.write_xml(path, run_tests.stand_in_junit(result, run_tests.tail_of(log)))
+                record.stand_in(path, result)
                 case = self.case_of(Ran(0, b"", "", self.folder), "x.xml")
                 self.assertEqual((case.findtext("error"), case.get("name")), (expected, 'a <b> & "c" ??☃'))
-        self.assertEqual(sorted(os.listdir(self.folder)), ["x.log", "x.xml"])
+        self.assertEqual(sorted(os.listdir(self.folder)), ["logs", "x.xml"])
         self.assertEqual([run_tests.tail_of(path) for path in (self.folder, self.place("pipe"), "none")], [""] * 3)
 
     def test_a_file_is_written_whole_or_not_at_all(self) -> None:
@@ -455,17 +434,20 @@ class StandInTest(RecordCase):
         self.assertEqual(os.path.getsize(os.path.join(self.folder, "other")), 6)
 
 
-class MendedTest(RunnerCase):
+class MendedTest(RecordCase):
     """A JUnit file whose complete cases are kept, and the one that says how the test ended."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.record = self.new_record()
 
     def mended(self, text: Optional[str], **values: Any) -> ElementTree.Element:
         """What comes in place of a file; it has been written and read once."""
         path = self.write("x.xml", text or "")
         if text is None:
             os.unlink(path)
-        values = {"outcome": Outcome.FAILED, "seconds": 1.5, "status": 1, **values}
-        result = Result(a_test(label="x.py", junit=path), **values)
-        run_tests.write_xml(path, run_tests.stand_in_junit(result, "tail"))
+        values = {"outcome": Outcome.CRASHED, "seconds": 1.5, "status": -9, **values}
+        self.record.stand_in(path, Result(a_test(label="x.py", junit=path), **values))
         return ElementTree.parse(path).getroot()
 
     def names(self, root: ElementTree.Element) -> List[str]:
@@ -508,22 +490,6 @@ class MendedTest(RunnerCase):
         with open(os.path.join(self.folder, "x.xml.torn"), encoding="ascii") as file:
             self.assertEqual(file.read(), text)
 
-    def test_the_new_case_says_how_the_test_ended(self) -> None:
-        cases: List[Tuple[Dict[str, Any], str]] = [
-            ({"junit_fault": "without a failure"}, "failed, exit 1; its JUnit file is without a failure"),
-            ({"outcome": Outcome.CRASHED, "status": -9, "reason": "OOM killer", "junit_fault": "truncated"},
-             "crashed (SIGKILL, OOM killer); its JUnit file is truncated"),
-            ({"outcome": Outcome.TIMEOUT, "status": -15, "reason": "did not end in 5s", "junit_fault": "missing"},
-             "timeout; its JUnit file is missing"),
-            ({"outcome": Outcome.BLOCKED, "status": None, "reason": "waits for y"}, "blocked; waits for y"),
-            ({"outcome": Outcome.NOT_RUN, "status": None}, "not run; it was not started"),
-        ]
-        for values, message in cases:
-            with self.subTest(message):
-                case, = self.mended(None, **values).iter("testcase")
-                error, = case
-                self.assertEqual((error.tag, error.get("message"), error.text), ("error", message, "tail"))
-
 
 class SummaryCaseTest(RecordCase):
     """A test in the summary of the run (`--junit`), its attempts as surefire has them."""
@@ -542,7 +508,7 @@ class SummaryCaseTest(RecordCase):
             name = "x.log" if number == len(outcomes) else f"x.attempt{number}.log"
             self.write(f"logs/{name}", f"log {number}{tail}")
         path = os.path.join(self.folder, "sum.xml")
-        run_tests.write_xml(path, run_tests.junit_of("all", 9.0, [run_tests.summary_case(results, self.record)]))
+        run_tests.write_xml(path, run_tests.junit_of("all", 9.0, [run_tests.case_of(results, self.record)]))
         return next(ElementTree.parse(path).getroot().iter("testcase"))
 
     def test_attempts_as_surefire_has_them(self) -> None:
@@ -563,7 +529,8 @@ class SummaryCaseTest(RecordCase):
                 if words in ("blocked", "unrunnable", "not run", "deferred", "skipped", "failed as known"):
                     parts.append(said)
                 else:
-                    self.assertRegex(said.text or "", r"^place: CPU\nattempt: \d\n\[\[ATTACHMENT\|/.*/logs/x\.log\]\]$")
+                    self.assertRegex(said.text or "", r"^\nplace: CPU\nattempt: \d\ncause: none\nJUnit file: as it is\n"
+                                                      r"\[\[ATTACHMENT\|/.*/logs/x\.log\]\]\n$")
                 self.assertEqual(" ".join(element.tag for element in parts), tags)
                 self.assertEqual(case.attrib, {"name": "x.py", "classname": "qa/L0_a/tests", "time": "2.000"})
                 for element in parts:
@@ -571,9 +538,8 @@ class SummaryCaseTest(RecordCase):
                         log = "" if words in ("blocked", "unrunnable", "not run") else "log 1"
                         self.assertEqual((element.text or "", list(element)), (log, []))
                     elif element.tag != "skipped":
-                        self.assertEqual([child.tag for child in element], ["stackTrace", "system-out"])
-                        self.assertRegex(element.findtext("system-out") or "", r"^log \d$")
-                        self.assertEqual(element.findtext("stackTrace"), element.get("message"))
+                        self.assertEqual([child.tag for child in element], ["stackTrace"])
+                        self.assertRegex(element.findtext("stackTrace") or "", r"^log \d$")
 
     def test_a_message_has_verdict_cause_and_reason(self) -> None:
         cases = [("failed", "CUDA out of memory", "", "failed, exit 3: CUDA out of memory"),

@@ -134,15 +134,13 @@ class Durations(HistoryCase):
                 self.assertEqual(self.duration("a"), 3)
 
     def test_the_end_of_a_long_journal_counts(self) -> None:
-        """Four times as much where a run of a list or a shard must be found in it."""
         line = json.dumps(end("a", 1, 1)) + "\n"
         with unittest.mock.patch.object(run_tests, "HISTORY_BYTES", len(line) * 3 + 10):
-            for lines, options, expected in ((3, {}, None), (3, {"rerun_failed": True}, 7),
-                                             (3, {"shard": Shard(1, 2)}, 7), (13, {"rerun_failed": True}, None)):
-                with self.subTest(lines=lines, **options):
+            for lines, expected in ((2, 7), (3, None)):
+                with self.subTest(lines=lines):
                     self.write(OWN, json.dumps(end("old", 7, 0)) + "\n" + line * lines)
-                    self.assertEqual(self.duration("old", **options), expected)
-                    self.assertEqual(self.duration("a", **options), 1)
+                    self.assertEqual(self.duration("old"), expected)
+                    self.assertEqual(self.duration("a"), 1)
 
     def test_a_journal_that_is_named_must_be_there(self) -> None:
         self.assertEqual((self.history().passes, self.history().owed), ({}, {}), "the run's own need not be")
@@ -202,9 +200,9 @@ class EstimateTest(unittest.TestCase):
         self.assertEqual(list(found.seconds.values()), [1.5, 90, 2])
 
     def test_durations_as_people_read_them(self) -> None:
-        for seconds, expected in ((0, "0.0s"), (4.24, "4.2s"), (59.94, "59.9s"), (59.96, "1m00s"), (60, "1m00s"),
-                                  (750, "12m30s"), (3599.4, "59m59s"), (3599.6, "1h00m"), (34440, "9h34m"),
-                                  (360000, "100h00m")):
+        for seconds, expected in ((0, "0.0s"), (4.24, "4.2s"), (59.94, "59.9s"), (59.96, "1:00"), (60, "1:00"),
+                                  (750, "12:30"), (3599.4, "59:59"), (3599.6, "1:00:00"), (34440, "9:34:00"),
+                                  (360000, "100:00:00")):
             with self.subTest(seconds):
                 self.assertEqual(run_tests.show_duration(seconds), expected)
 
@@ -375,23 +373,23 @@ class OnlyTest(RunnerCase):
 
     def warnings(self, *names: str, words: str = "") -> str:
         """What is said of a file with these labels, where the tests are a, b and c."""
+        options = Options((), only=LabelFile("few.txt", frozenset(names)), message=tuple(words.split()), log_dir="none")
         with contextlib.redirect_stderr(io.StringIO()) as told:
-            run_tests.warn_of_strangers(many("a b c"), LabelFile("few.txt", frozenset(names)), words.split())
+            run_tests.choose(many("a b c"), options)
         return told.getvalue()
 
     def test_what_names_nothing_is_told(self) -> None:
-        self.assertEqual(self.warnings("a", "lost", "gone", "# no label", words="a quux all"), (
-            "run_tests.py: --only few.txt: 2 of its labels name no test here: gone lost\n"
-            "run_tests.py: --message: `[ci quux]` names no test; its words are parts of labels or tags\n"))
+        self.assertEqual(self.warnings("a", "lost", "gone", "# no label", "b (run 2)"), (
+            "run_tests.py: 2 labels of --only or --known-failures without a test here: gone lost\n"))
         lost = [f"x{number}" for number in range(10, 25)]
-        self.assertIn("15 of its labels name no test here: x10 x11 x12 x13 x14 x15 x16 x17 x18 x19 … with 5 more",
-                      self.warnings("a", *lost))
+        self.assertIn("15 labels of --only or --known-failures without a test here: "
+                      "x10 x11 x12 x13 x14 x15 x16 x17 x18 x19 … with 5 more", self.warnings("a", *lost))
         self.assertEqual(self.warnings("a"), "")
 
     def test_a_test_that_the_file_leaves_out_nowhere_is_new_and_runs(self) -> None:
         """ci_dedup.py names in comments what it leaves out; a file without such comments knows no new tests."""
         self.assertEqual(self.warnings("# b", "a"),
-                         "run_tests.py: --only few.txt: 1 test new to it, which run too: c\n")
+                         "run_tests.py: --only: 1 test new to the file, which run too: c\n")
         self.assertEqual(self.warnings("# b", "a", words="all") + self.warnings("# from nightly runs", "a"), "")
         for names, expected in ((["# b", "a"], "b"), (["# from nightly runs", "a"], "b c"), (["# b", "a", "c"], "b")):
             with self.subTest(names):
@@ -560,7 +558,7 @@ class Shards(unittest.TestCase):
             self.assertEqual(str(caught.exception), f"{text!r} is not K/N, K from 1 to N, such as 2/4, nor auto")
 
 
-SLURM = {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "3"}
+SLURM = {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "0"}
 SERVICES: Mapping[str, Tuple[Dict[str, str], str, int]] = {     # variables, the one that counts, and from where
     "GitLab": ({"GITLAB_CI": "true", "CI_NODE_INDEX": "1", "CI_NODE_TOTAL": "3"}, "CI_NODE_INDEX", 1),
     "CircleCI": ({"CIRCLE_NODE_INDEX": "0", "CIRCLE_NODE_TOTAL": "3"}, "CIRCLE_NODE_INDEX", 0),
@@ -602,24 +600,6 @@ class ShardsOfServices(unittest.TestCase):
                     both = {**environ, variable: value}
                     self.assertEqual(str(caught.exception), f"--shard auto: {name}={both[name]} is not one of "
                                                             f"{total}={both[total]}; write --shard K/N")
-
-    def test_slurm_arrays_with_a_step(self) -> None:
-        for numbers, step in (((1, 3, 5), 2), ((10, 20, 30), 10), ((7, 8, 9), 1)):
-            environ = {"SLURM_ARRAY_TASK_MIN": str(numbers[0]), "SLURM_ARRAY_TASK_STEP": str(step),
-                       "SLURM_ARRAY_TASK_COUNT": "3"}
-            found = [self.find({**environ, "SLURM_ARRAY_TASK_ID": str(number)})[0] for number in numbers]
-            self.assertEqual(found, [Shard(1, 3), Shard(2, 3), Shard(3, 3)])
-        for variable, value in (("SLURM_ARRAY_TASK_STEP", "0"), ("SLURM_ARRAY_TASK_STEP", "x"),
-                                ("SLURM_ARRAY_TASK_MIN", "x")):
-            with self.subTest(variable, value=value), self.assertRaises(UsageError):
-                self.find({**SLURM, variable: value})
-        with self.assertRaises(UsageError):      # between two steps
-            self.find({**SLURM, "SLURM_ARRAY_TASK_STEP": "2", "SLURM_ARRAY_TASK_ID": "1"})
-
-    def test_one_part_of_one_may_have_started_several(self) -> None:
-        one = {"CIRCLE_NODE_INDEX": "0", "CIRCLE_NODE_TOTAL": "1"}
-        self.assertEqual(self.find({**one, **SLURM})[0], self.find(SLURM)[0])
-        self.assertEqual(self.find(one), (Shard(1, 1), ""))
 
     def test_gitlabs_variables_are_its_own_only_there(self) -> None:
         """Other tools set CI_NODE_INDEX too, from 0."""
@@ -688,21 +668,20 @@ class Selections(unittest.TestCase):
 
     def test_the_line_of_the_account(self) -> None:
         few = LabelFile("few.txt", frozenset(["a", "b"]))
-        wide, unnamed = "that need more than 2 GPUs, or wait for one that does", "that few.txt does not name"
+        path = "; see some/logs/deferred.txt"
         keep = run_tests.parse_expression("a or b")
         for text, options, expected in (
-                ("a b:9 c:all", {}, ""),
-                ("a b:4 c d:all", {"max_gpus": 2}, f"3 of 4 tests (75.0 %); deferred 1 {wide}: some/logs/deferred.txt"),
-                ("b:4 c:1:1:b", {"max_gpus": 2}, f"0 of 2 tests (0.0 %); deferred 2 {wide}: some/logs/deferred.txt"),
-                ("b:4", {"max_gpus": 2, "list": True}, f"0 of 1 test (0.0 %); deferred 1 {wide}"),
-                ("a b", {"max_gpus": 2}, "2 of 2 tests (100.0 %)"), ("a b", {"only": few}, "2 of 2 tests (100.0 %)"),
-                ("a b c d", {"only": few}, f"2 of 4 tests (50.0 %); deferred 2 {unnamed}: some/logs/deferred.txt"),
-                ("a b:4 c d:4", {"only": few, "max_gpus": 2}, f"1 of 4 tests (25.0 %); deferred 2 {unnamed}, 1 {wide}: "
-                                                              "some/logs/deferred.txt"),
-                ("a b:4 c", {"keep": keep}, "2 of 3 tests (66.7 %); left out 1 by -k"),
-                ("a b:4 c", {"keep": keep, "max_gpus": 2}, f"1 of 3 tests (33.3 %); deferred 1 {wide}: "
-                                                           "some/logs/deferred.txt; left out 1 by -k"),
-                ("a c", {"keep": keep, "rerun_failed": True}, "1 of 2 tests (50.0 %); left out 1 by -k, 0 by "
+                ("a b:9 c:all", {}, ""), ("a b", {"max_gpus": 2}, ""), ("a b", {"only": few}, ""),
+                ("a b:4 c d:all", {"max_gpus": 2}, f"3 of 4 tests (75.0%); deferred 1 by --max-gpus{path}"),
+                ("b:4 c:1:1:b", {"max_gpus": 2}, f"0 of 2 tests (0.0%); deferred 2 by --max-gpus{path}"),
+                ("b:4", {"max_gpus": 2, "list": True}, "0 of 1 test (0.0%); deferred 1 by --max-gpus"),
+                ("a b c d", {"only": few}, f"2 of 4 tests (50.0%); deferred 2 by --only{path}"),
+                ("a b:4 c d:4", {"only": few, "max_gpus": 2},
+                 f"1 of 4 tests (25.0%); deferred 1 by --max-gpus, 2 by --only{path}"),
+                ("a b:4 c", {"keep": keep}, "2 of 3 tests (66.7%); left out 1 by -k"),
+                ("a b:4 c", {"keep": keep, "max_gpus": 2},
+                 f"1 of 3 tests (33.3%); deferred 1 by --max-gpus; left out 1 by -k{path}"),
+                ("a c", {"keep": keep, "rerun_failed": True}, "1 of 2 tests (50.0%); left out 1 by -k, 0 by "
                                                               "--rerun-failed")):
             with self.subTest(text, **options):
                 chosen = Options((LIST,), log_dir="some/logs", **options)

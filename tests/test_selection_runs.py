@@ -82,13 +82,13 @@ class RerunFailed(SelectionCase):
         owing = {label: outcome for label, outcome in everything.items() if outcome != "passed"}
         ran = self.run_list(self.FAULTS.format("0.1s"), "--rerun-failed")
         self.assertEqual((ran.code, self.last_outcomes(ran)), (1, owing))
-        self.assertIn("\nSelected 4 of 6 tests (66.7 %); left out 2 by --rerun-failed\n", ran.text)
+        self.assertIn("\nSelected 4 of 6 tests (66.7%); left out 2 by --rerun-failed\n", ran.text)
         self.write("fixed", "")
         ran = self.run_list(self.FAULTS.format("10m"), "--rerun-failed")
         self.assertEqual((ran.code, self.last_outcomes(ran)), (0, dict.fromkeys(owing, "passed")))
         ran = self.run_list(self.FAULTS.format("10m"), "--rerun-failed")
-        self.assertEqual((ran.code, ran.out, ran.err), (5, b"", "run_tests.py: nothing to run: Selected 0 of 6 tests "
-                                                                "(0.0 %); left out 6 by --rerun-failed\n"))
+        self.assertEqual((ran.code, ran.out, ran.err), (5, b"", "run_tests.py: Selected 0 of 6 tests (0.0%); "
+                         "left out 6 by --rerun-failed\nrun_tests.py: nothing to run in tests.txt\n"))
 
     def test_one_gpu_too(self) -> None:
         text = "true #: label=a\ntest -e fixed #: label=b\ntest -e fixed #: label=c\n"
@@ -96,7 +96,7 @@ class RerunFailed(SelectionCase):
         self.write("fixed", "")
         ran = self.run_list(text, "--rerun-failed", gpus="0")
         self.assertEqual((ran.code, self.started(ran)), (0, ["b", "c"]))
-        self.assertEqual(ran.text, "Selected 2 of 3 tests (66.7 %); left out 1 by --rerun-failed\nAll tests passed\n")
+        self.assertEqual(ran.text, "Selected 2 of 3 tests (66.7%); left out 1 by --rerun-failed\nAll tests passed\n")
 
     def test_a_run_that_was_interrupted_is_resumed(self) -> None:
         up, hold = self.fifos()
@@ -125,18 +125,19 @@ class Keep(SelectionCase):
         ran = self.run_list(self.TEXT, "-k", "slow and not H100 or '-k x'", "--list")
         self.assertEqual((ran.code, [line.split("\t")[0] for line in ran.text.splitlines()], ran.err),
                          (0, ["unit/fp4.py -k x", "true c"],
-                          "run_tests.py: Selected 2 of 3 tests (66.7 %); left out 1 by -k\n"))
+                          "run_tests.py: Selected 2 of 3 tests (66.7%); left out 1 by -k\n"))
         ran = self.run_list(self.TEXT, "-k", "slow", "--output", "none")
         self.check(ran, 0, {"unit/fp8.py": "passed", "true c": "passed"})
-        self.assertIn("\nSelected 2 of 3 tests (66.7 %); left out 1 by -k\nAll tests passed\n", ran.text)
+        self.assertIn("\nSelected 2 of 3 tests (66.7%); left out 1 by -k\nAll tests passed\n", ran.text)
 
     def test_nothing_is_left(self) -> None:
         for arguments in ([], ["--list"], ["--shard", "1/2"]):
             with self.subTest(arguments):
                 ran = self.run_list(self.TEXT, "-k", "fp16", *arguments)
                 self.assertEqual((ran.code, ran.out), (5, b""))
-                self.assertRegex(ran.err, r"^run_tests.py: nothing to run: Selected 0 of 3 tests \(0.0 %\); "
-                                          r"left out 3 by -k(, 0 by --shard 1/2 \(plan \w+\))?\n$")
+                self.assertRegex(ran.err, r"^run_tests.py: Selected 0 of 3 tests \(0.0%\); "
+                                          r"left out 3 by -k(, 0 by --shard 1/2 \(plan \w+\))?\n"
+                                          r"run_tests.py: nothing to run in tests.txt\n$")
 
 
 # In which order.
@@ -210,7 +211,7 @@ class Shards(SelectionCase):
     def test_a_run_says_what_it_is_part_of(self) -> None:
         ran = self.run_list("true a\ntrue b\ntrue c #: gpus=2\n", "--shard", "2/2", "--max-gpus", "1")
         self.check(ran, 0, {"true b": "passed"})
-        self.assertRegex(ran.text, r"\nSelected 1 of 3 tests \(33.3 %\); left out 2 by --shard 2/2 \(plan [0-9a-f]{6}\)"
+        self.assertRegex(ran.text, r"\nSelected 1 of 3 tests \(33.3%\); left out 2 by --shard 2/2 \(plan [0-9a-f]{6}\)"
                                    r"\nAll tests passed\n$")
         start = ran.journal("run_start")[0]
         self.assertEqual((start["shard"], len(start["selected"]), len(start["left_out"])), ("2/2", 1, 2))
@@ -221,9 +222,9 @@ class Shards(SelectionCase):
         for arguments in (["--list"], ["--junit", "sum.xml"]):
             with self.subTest(arguments):
                 ran = self.run_list("true\n", "--shard", "3/5", *arguments)
-                self.assertEqual((ran.code, ran.err), (0, ""))
-                self.assertRegex(ran.text, r"^Shard 3/5 is empty: Selected 0 of 1 test \(0.0 %\); "
-                                           r"left out 1 by --shard 3/5 \(plan [0-9a-f]{6}\)\n$")
+                self.assertEqual(ran.code, 0)
+                self.assertRegex(ran.text + ran.err, r"Selected 0 of 1 test \(0.0%\); "
+                                                     r"left out 1 by --shard 3/5 \(plan [0-9a-f]{6}\)\n")
                 self.assertEqual(ran.failures(), ["old"] * ("--list" in arguments))
         self.assertIn('tests="0"', ran.read("sum.xml"))
 
@@ -301,10 +302,10 @@ class Deferral(SelectionCase):
         self.assertEqual((ran.code, self.passed(ran), len(deferred)), (0, "narrow waits for narrow", 6))
         self.assertEqual(deferred, [label for label, outcome in ran.outcomes().items() if outcome == "deferred"])
         self.assertTrue(ran.text.endswith(
-            "\nSelected 2 of 8 tests (25.0 %); deferred 6 that need more than 2 GPUs, or wait for one that does: "
-            "logs/deferred.txt\nAll tests passed\n"))
+            "\nSelected 2 of 8 tests (25.0%); deferred 6 by --max-gpus; see logs/deferred.txt\n"
+            "All tests passed\n"))
         self.assertIn("\n2 tests in ", ran.text)
-        self.assertIn(": 2 passed\nSelected 2 of 8 tests (25.0 %); deferred 6 ", ran.text)
+        self.assertIn(": 2 passed\nSelected 2 of 8 tests (25.0%); deferred 6 ", ran.text)
         ran = self.run_command("--log-dir", "later", "--only", "logs/deferred.txt", "tests.txt", gpus=FOUR)
         self.assertEqual((ran.code, ran.err), (0, ""), ran.text)
         ends = {record["label"]: record for record in ran.journal("test_end", "later/run_tests.jsonl")}
@@ -376,8 +377,8 @@ class Deferral(SelectionCase):
     def test_one_gpu_too(self) -> None:
         ran = self.run_list("echo one\nfalse #: gpus=2\necho two\n", "--max-gpus", "1", gpus="0")
         self.assertEqual((ran.code, ran.text), (
-            0, "one\ntwo\nSelected 2 of 3 tests (66.7 %); deferred 1 that need more than 1 GPU, or wait for one that "
-            "does: logs/deferred.txt\nAll tests passed\n"))
+            0, "one\ntwo\nSelected 2 of 3 tests (66.7%); deferred 1 by --max-gpus; see logs/deferred.txt\n"
+            "All tests passed\n"))
 
 
 ONLY_LIST = """\
@@ -397,24 +398,22 @@ class Only(SelectionCase):
         ran = self.run_list(ONLY_LIST, "--only", "few.txt", "--junit", "sum.xml")
         self.check(ran, 0, {"build": "passed", "a": "passed", "c": "passed", "b": "deferred",
                             "test_sanity": "deferred"})
-        self.assertIn("\nSelected 3 of 5 tests (60.0 %); deferred 2 that few.txt does not name: logs/deferred.txt\n",
+        self.assertIn("\nSelected 3 of 5 tests (60.0%); deferred 2 by --only; see logs/deferred.txt\n",
                       ran.text)
         reasons = {record["label"]: record["reason"] for record in ran.journal("test_end") if "reason" in record}
         self.assertEqual(reasons, {"b": "--only", "test_sanity": "--only"})
-        self.assertIn('<skipped message="deferred by --only"', ran.read("sum.xml"))
+        self.assertIn('<skipped message="deferred: --only"', ran.read("sum.xml"))
         self.assertEqual((ran.err, ran.read("logs/deferred.txt")), ("", "b\ntest_sanity\n"))
 
     def test_the_message_adds_or_takes_all(self) -> None:
         self.write("few.txt", "c\ngone\n")
         ran = self.run_list(ONLY_LIST, "--only", "few.txt", "--message", "Fix\n\n[ci a_s asan quux]")
-        self.assertEqual((ran.code, self.passed(ran), ran.err.splitlines()), (0, "b c", [
-            "run_tests.py: --only few.txt: 1 of its labels name no test here: gone",
-            "run_tests.py: --message: `[ci a_s]` names no test; its words are parts of labels or tags",
-            "run_tests.py: --message: `[ci quux]` names no test; its words are parts of labels or tags"]))
+        self.assertEqual((ran.code, self.passed(ran), ran.err), (
+            0, "b c", "run_tests.py: 1 label of --only or --known-failures without a test here: gone\n"))
         ran = self.run_list(ONLY_LIST, "--only", "few.txt", "--message", "[ci all]")
         self.assertEqual(self.passed(ran), "a b build c test_sanity")
         self.assertFalse(os.path.exists(ran.path("logs/deferred.txt")))
-        self.assertIn("\nSelected 5 of 5 tests (100.0 %)\n", ran.text)
+        self.assertNotIn("Selected", ran.text)
         ran = self.run_list(ONLY_LIST, "--message", "[ci asan]")
         self.assertEqual(self.passed(ran), "a b build c test_sanity", "without --only it changes nothing")
 
@@ -422,8 +421,7 @@ class Only(SelectionCase):
         self.write("few.txt", "a\n")
         ran = self.run_list(ONLY_LIST, "--only", "few.txt", "--list")
         self.assertEqual([line.partition("\t")[0] for line in ran.text.splitlines()], ["build", "a"])
-        self.assertEqual(ran.err, "run_tests.py: Selected 2 of 5 tests (40.0 %); deferred 3 that few.txt does not "
-                                  "name\n")
+        self.assertEqual(ran.err, "run_tests.py: Selected 2 of 5 tests (40.0%); deferred 3 by --only\n")
 
     def test_one_by_one_nothing_is_said_of_the_deferred_ones(self) -> None:
         self.write("few.txt", "c\n")
@@ -447,7 +445,7 @@ class Only(SelectionCase):
         self.write("few.txt", "gone\n")
         ran = self.run_list(ONLY_LIST, "--only", "few.txt")
         self.assertEqual((ran.code, ran.text.splitlines()[-2:]), (5, [
-            "Selected 0 of 5 tests (0.0 %); deferred 5 that few.txt does not name: logs/deferred.txt", "No test ran"]))
+            "Selected 0 of 5 tests (0.0%); deferred 5 by --only; see logs/deferred.txt", "No test ran"]))
 
     def test_the_journal_knows_the_commit(self) -> None:
         for variables, commit in (({}, None), ({"CI_COMMIT_SHA": "4f2a"}, "4f2a"),

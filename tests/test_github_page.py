@@ -1,0 +1,58 @@
+"""qa/github_page.py: the page that it makes of a run's journal and logs."""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+from tests.support import ROOT, RunnerCase
+
+sys.path.insert(0, os.path.join(ROOT, "qa"))
+
+import github_page
+
+SCRIPT = os.path.join(ROOT, "qa", "github_page.py")
+
+
+class PageTest(RunnerCase):
+    def page(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """What a copy of the program prints in the test's folder."""
+        program = shutil.copy(SCRIPT, os.path.join(self.folder, "alone.py"))
+        return subprocess.run([sys.executable, "-IS", program, *arguments], cwd=self.folder, check=False, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def test_a_run(self) -> None:
+        """The last one alone; nothing in a log ends its fence."""
+        self.run_list("true #: label=old\n")
+        self.run_list("echo '```'; echo '<b>'; exit 3 #: label='t|0% <x>'\nkill -SEGV $$ #: label=dies\n"
+                      "[ $RUN_TESTS_ATTEMPT = 2 ] #: label=shaky retries=1\ntrue #: label=wide gpus=2\n"
+                      "true #: label=waits after=dies\ntrue #: label=cpu gpus=0\n")
+        with open(os.path.join(self.folder, "logs", "run_tests.jsonl"), "a", encoding="utf-8") as file:
+            file.write('[]\n{"event": "torn')
+        ran = self.page()
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        self.assertRegex(ran.stdout, r"^### 6 tests in [\d.]+s: .*\b1 flaky\b.* \(exit code 1\)\n\nFlaky: shaky\n\n"
+                                     r"Slowest: [^\n]*\n\n<details>")
+        self.assertNotIn("old", ran.stdout)
+        for part in ("<summary>t|0% &lt;x&gt;: failed, exit 3: exit status 3, last line: &lt;b&gt;</summary>\n\n"
+                     "````text\n```\n<b>\n\n````\n", "<summary>dies: crashed (SIGSEGV): ",
+                     "<summary>waits: blocked: waits for dies, which did not pass</summary>\n\n\n</details>",
+                     "gantt\n", "  section GPU 0\n", "  section GPU 1\n", "  section CPU\n    cpu :", " :crit, 0, 1\n"):
+            self.assertIn(part, ran.stdout)
+
+    def test_what_is_no_journal(self) -> None:
+        self.write("notes", "a note\n")
+        for path, why in (("notes", "no line of it is a journal's"), ("none", "cannot be read (No such file")):
+            ran = self.page(path)
+            self.assertEqual((ran.returncode, ran.stdout), (2, ""))
+            self.assertTrue(ran.stderr.startswith(f"github_page.py: {path}: {why}"), ran.stderr)
+
+    def test_a_page_fits(self) -> None:
+        self.assertEqual(github_page.fitting(["a", "b" * 100], 60), b"a\nMore does not fit: see the logs.\n")
+        self.assertEqual(github_page.fitting(["a", "b"], 60), b"ab")
+
+
+if __name__ == "__main__":
+    unittest.main()
