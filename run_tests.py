@@ -57,7 +57,6 @@ from __future__ import annotations
 import argparse
 import bisect
 import collections
-import copy
 import enum
 import errno
 import fcntl
@@ -7405,7 +7404,7 @@ class ScriptShell:
                 for pipe in events.keys() & self.questions:
                     asked[pipe] = self.post_whole(asked[pipe] + os.read(pipe, COPY_BYTES))
                 if self.stubs in events:
-                    for line in to_text(os.read(self.stubs, PAGE_BYTES)).splitlines():
+                    for line in to_text(os.read(self.stubs, COPY_BYTES)).splitlines():
                         self.post(Asked(self.size, ["", "", "", "stub", *line.split(" ")]))
             except (OSError, ValueError) as error:  # the script has written what is no question
                 self.fault = error
