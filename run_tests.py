@@ -4234,13 +4234,18 @@ class Process:
         if job.errors:
             errors = fresh_file(job.errors)
         if isinstance(stdin, str):
-            stdin = os.open(stdin, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe waits for a writer
+            stdin = os.open(
+                stdin, os.O_RDONLY | os.O_NONBLOCK
+            )  # else a pipe waits for a writer
             os.set_blocking(stdin, True)
         if job.directory and not os.path.isdir(job.directory):
             self.log(f"{job.directory}, where this test is to run, is gone")
             job = job._replace(arguments=[b"-c", b"exit 1"], directory=None)
         self.popen = subprocess.Popen(
-            [job.name or job.bash, *job.arguments],  # its path, without which bash looks for itself in PATH
+            [
+                job.name or job.bash,
+                *job.arguments,
+            ],  # its path, without which bash looks for itself in PATH
             executable=job.bash,
             env=job.environment,
             stdin=stdin,
@@ -4249,11 +4254,11 @@ class Process:
             stderr=errors,
             start_new_session=True,
             close_fds=False,  # as under bash, a test has the descriptors that we have
-            preexec_fn=before,
+            preexec_fn=before,  # noqa: PLW1509  # os.umask takes no lock
         )
         if job.errors:
             os.close(errors)
-        if isinstance(job.stdin, str):
+        if isinstance(stdin, int) and stdin is not job.stdin:
             os.close(stdin)
         if self.mark:
             with suppress(OSError):  # it has ended
@@ -6826,7 +6831,9 @@ DATA_FILE = (
 )
 # A variable as `expandable` writes it, and what that escapes.
 EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
-MIN_DESCRIPTORS = 200  # of a script's shell: those of the hook begin at 151, where scripts have none
+MIN_DESCRIPTORS = (
+    200  # of a script's shell: those of the hook begin at 151, where scripts have none
+)
 NO_TESTS = (
     "no command has `|| test_fail` or looks like a test; name tests by how they begin (--tests 'make check|\\./run'), "
     "or the function that is called where one fails (--fail-function NAME); if this script calls another one for its "
@@ -6856,8 +6863,12 @@ class Site(NamedTuple):
     label: str  # a bash word: what its handler is called with, or its words
     attributes: Attributes
     splits: bool  # its standard output and its errors go to two places
-    is_own: bool  # only the shell itself can start it: it has an input, or words that do something
-    names: Sequence[str]  # bash words for the files that it writes, or what filters behind it do
+    is_own: (
+        bool  # only the shell itself can start it: it has an input, or words that do something
+    )
+    names: Sequence[
+        str
+    ]  # bash words for the files that it writes, or what filters behind it do
 
 
 def is_file(target: Token) -> bool:
@@ -6869,7 +6880,9 @@ def label_word(text: str) -> str:
     """The bash word for a label: as it is written, or with only its variables expanded where more could happen."""
     if re.search(OWN_VALUES, text):
         return shlex.quote(text.strip("\"'"))
-    if text and re.fullmatch(r"""[\w./:+-]*|"(?:[^"\\`$]|\$\w+|\$\{\w+[^}=?`$]*\})*"|'[^']*'|\$\w+""", text):
+    if text and re.fullmatch(
+        r"""[\w./:+-]*|"(?:[^"\\`$]|\$\w+|\$\{\w+[^}=?`$]*\})*"|'[^']*'|\$\w+""", text
+    ):
         return text
     word = expandable(text.strip("\"'"), is_command=True) * bool(text)
     word = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", word)
@@ -6989,9 +7002,9 @@ class ScriptFile:
             calls = [each for each in walk([node]) if each.name in self.tells.handlers]
             if node.before != "||" or not calls:
                 continue
+            while statement[at - 1].before in PIPES and at > 1:
+                at -= 1
             tested = statement[at - 1]
-            while tested.before in PIPES and tested.left:
-                tested = tested.left
             if not (tested.words or tested.kind):  # assignments alone
                 return None, ""
             words = [token.text for token in calls[0].words[1:2]]
@@ -7010,7 +7023,9 @@ class ScriptFile:
         for operator, target in zip(node.redirects[::2], node.redirects[1::2]):
             if ">" in operator.text and is_file(target):
                 line = self.line_of(node.start)
-                self.obstacle = self.obstacle or f"{self.name}:{line}: a block writes {target.text}"
+                self.obstacle = (
+                    self.obstacle or f"{self.name}:{line}: a block writes {target.text}"
+                )
 
     def add(self, node: Node, label: str) -> None:
         """Note a test."""
@@ -7216,7 +7231,7 @@ _rt_mend_traps() {    # in a trap, bash tells ours the command before it: ours r
 }
 _rt_mend_trap() {
   local _rt_end=$'\n{ trap "$_rt_trap" DEBUG; } 2>/dev/null'
-  case $2:$1 in *:*PIPESTATUS* | *:*_rt_* | *: | DEBUG:* | RETURN:*) return ;; EXIT:*) _rt_end= ;; esac
+  case $2:$1 in *:*PIPESTATUS* | *:*_rt_* | *: | *:- | DEBUG:* | RETURN:*) return ;; EXIT:*) _rt_end= ;; esac
   trap -- "{ _rt_rest \$? && :; } 2>/dev/null; $1$_rt_end" "$2"
 }
 _rt_rest() {
@@ -7275,9 +7290,7 @@ eval "$line"
 """
 OWN_LINES = rb"\{ (?:case \$_rt_name|_rt_rest|shopt -s extdebug; ).*?2>/dev/null(?:\n|; )"  # which `set -v` shows
 # A variable as `declare -p` tells it: its attributes, its name, its value in bash's quotes.
-VARIABLE = (
-    rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
-)
+VARIABLE = rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
 
 
 # The shell of a script, the scout, and what they ask.
@@ -7486,8 +7499,12 @@ class Program(NamedTuple):
     def key(self) -> str:
         """What two runs of a program have in common that do the same."""
         own = (b"_", b"SHLVL", b"OLDPWD")
-        pairs = sorted(b"=".join(pair) for pair in self.environment.items() if pair[0] not in own)
-        return key_of([*self.words, self.directory, str(self.umask), to_text(b"\0".join(pairs))])
+        pairs = sorted(
+            b"=".join(pair) for pair in self.environment.items() if pair[0] not in own
+        )
+        return key_of(
+            [*self.words, self.directory, str(self.umask), to_text(b"\0".join(pairs))]
+        )
 
 
 def read_program(pid: str, first: str) -> Program:
@@ -7570,7 +7587,9 @@ class Script:
         if node.name in self.tells.handlers:
             return f"_rt_failed {label_word(''.join(token.text for token in node.words[1:2]))}"
         if is_function:
-            if any(map(is_file, node.redirects[1::2])):  # which bash opens before its trap sees more
+            if any(
+                map(is_file, node.redirects[1::2])
+            ):  # which bash opens before its trap sees more
                 return "_rt_block"
             return "calm"
         if may_be and node.words and not is_wild and node.name not in CALM:
@@ -7591,7 +7610,9 @@ class Script:
         words *= not site.is_own
         names = " ".join(name for name in site.names if not re.search(SUBSTITUTION, name))
         first = node.words[0].text
-        return f"_rt_test {number} {shlex.quote(words)} {site.label} {shlex.quote(names)} {first}"
+        return (
+            f"_rt_test {number} {shlex.quote(words)} {site.label} {shlex.quote(names)} {first}"
+        )
 
     def other_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
         """Bash for a command that is none: what the scout does about it."""
@@ -7604,7 +7625,12 @@ class Script:
         writes = any(map(is_file, node.redirects[1::2]))
         is_own = re.search(f"{SUBSTITUTION}|{OWN_VALUES}", text) is not None
         is_calm_program = re.match(self.tells.calm, node.name) is not None
-        if tuple(words_of(node)) in file.filters or is_calm_program or node.name == "exec" and len(node.words) == 1:
+        if (
+            tuple(words_of(node)) in file.filters
+            or is_calm_program
+            or node.name == "exec"
+            and len(node.words) == 1
+        ):
             return "_rt_pass"
         if node.name in PRINTS and "-v" not in text and not writes:
             return "_rt_pass"
@@ -7616,7 +7642,11 @@ class Script:
             return "calm"
         if text == "wait" or node.name in ENDS | {"break", "continue"}:
             return "calm"
-        can_fail = node.words and not (node.assigned or writes) and re.fullmatch(r"[\w./+-]+|\[", node.name)
+        can_fail = (
+            node.words
+            and not (node.assigned or writes)
+            and re.fullmatch(r"[\w./+-]+|\[", node.name)
+        )
         changes = node.name in CALM - SETS - CHECKS - {"cd", "pushd", "popd", "unset", "alias"}
         other = Other(f"`{text.splitlines()[0]}` ({file.name}:{line})")
         if node.name in ("[[", "(("):
@@ -7650,11 +7680,15 @@ class ScriptRun(Run):
     killer: threading.Timer | None = None  # it ends a script that goes on without tests
     lost = ""  # why there is no scout, or no more
     scout_call: Call | None = None  # the test whose stub comes next
-    held: Tuple[Call, Program, str] | None = None  # of the scout, whose stub has to wait, and its process
+    held: Tuple[Call, Program, str] | None = (
+        None  # of the scout, whose stub has to wait, and its process
+    )
     # The number of the command for which the scout waits; less than zero for a test that it does not start.
     waits_for: int | None = None
     question = ("", "")  # the path for the answer to the last question, and its number
-    told_failure: str | None = None  # the label of the last test that has failed, until its handler is called
+    told_failure: str | None = (
+        None  # the label of the last test that has failed, until its handler is called
+    )
     found_since = 0  # tests that the scout has found since it last waited
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
@@ -7675,12 +7709,23 @@ class ScriptRun(Run):
         # the shell, and the scout, has come to.
         self.found: Dict[str, List[Test | None]] = collections.defaultdict(list)
         self.counts: Dict[Tuple[str, str], int] = collections.Counter()
-        self.asked: Dict[Test, Tuple[str, str]] = {}  # by test, the stub that waits for it, and its process
+        self.asked: Dict[
+            Test, Tuple[str, str]
+        ] = {}  # by test, the stub that waits for it, and its process
         self.ahead: Dict[Test, None] = {}  # tests to which the shell has not come
-        self.busy: Dict[Test, AbstractSet[str]] = {}  # tests that have not ended, and files that they have to themselves
-        self.written: Dict[str, Test] = {}  # files that the script writes for tests, as for `>log`
-        self.past: Dict[int, List[str]] = collections.defaultdict(list)  # by command, what its ends are to the scout
-        self.waited: Dict[int, int] = collections.Counter()  # how often the scout has waited for each
+        self.busy: Dict[
+            Test, AbstractSet[str]
+        ] = {}  # tests that have not ended, and files that they have to themselves
+        self.written: Dict[
+            str, Test
+        ] = {}  # files that the script writes for tests, as for `>log`
+        self.past: Dict[int, List[str]] = collections.defaultdict(
+            list
+        )  # by command, what its ends are to the scout
+        self.waited: Dict[int, int] = (
+            collections.Counter()
+        )  # how often the scout has waited for each
+        self.beside: Set[Test] = set()  # tests that ran while others did
         self.alone: List[str] = []  # why tests have run alone
         self.fears: List[str] = []  # what may have been seen too early
         self.itself: Set[str] = set()  # stubs of tests that bash runs itself
@@ -7772,6 +7817,8 @@ class ScriptRun(Run):
 
     def launch(self, attempt: Attempt) -> None:
         super().launch(attempt)
+        if len(self.schedule.running) > 1:
+            self.beside.update(self.schedule.running)
         if not self.is_shown(attempt.test):  # its output goes where the script says
             self.console.growing = None
 
@@ -7811,7 +7858,9 @@ class ScriptRun(Run):
             text = ""
             path = os.path.join(self.directory, source)
             with suppress(ListError):
-                if os.path.isfile(path):  # else a pipe, `eval`, or a name from another directory
+                if os.path.isfile(
+                    path
+                ):  # else a pipe, `eval`, or a name from another directory
                     text = list_text(path)
             self.introduce(self.script.read(source, text))
         return self.script.files[source]
@@ -7891,7 +7940,9 @@ class ScriptRun(Run):
             found.append(None)
             self.itself.add(path)
             self.alone.append(f"{call.file}:{call.line}: its input is redirected")
-            self.shell.tell(f"{path}.fifo", f'export _={shlex.quote(program.path)}; exec "$_" "$@"\n')
+            self.shell.tell(
+                f"{path}.fifo", f'export _={shlex.quote(program.path)}; exec "$_" "$@"\n'
+            )
             return
         if number == len(found):
             if self.waits_for is not None and self.waits_for >= 0:
@@ -7921,13 +7972,19 @@ class ScriptRun(Run):
                     f"{call.file}:{call.line}: writes the same JUnit file as an earlier test, {junit}, and waits for it"
                 )
             is_far = len(self.ahead) > 16 * self.schedule.pool.size
-            if is_far or not busy.isdisjoint([*paths, junit]) or self.input_of(pid) not in ("", "-"):
+            if (
+                is_far
+                or not busy.isdisjoint([*paths, junit])
+                or self.input_of(pid) not in ("", "-")
+            ):
                 return
             test = self.add(call, program, pid)
             self.ahead[test] = None
             self.found_since += 1
         written = (os.path.join(program.directory, name) for name in call.names)
-        self.written.update((os.path.normpath(path), self.found[key][number]) for path in written)
+        self.written.update(
+            (os.path.normpath(path), self.found[key][number]) for path in written
+        )
         self.counts["scout", key] += 1
         self.held = None
         self.shell.tell(self.shell.path("ahead.fifo"), "exit 0\n")
@@ -7969,7 +8026,9 @@ class ScriptRun(Run):
             self.question = self.scout_question
             self.answer(ends[at])
 
-    def on_past(self, _role: str, number: str, status: str, directory: str, values: str) -> None:
+    def on_past(
+        self, _role: str, number: str, status: str, directory: str, values: str
+    ) -> None:
         """A command of the shell has ended that is no test."""
         other = self.script.commands[int(number)]
         seen_by = [test.label for test in self.ahead if other.writes in test.command]
@@ -8086,13 +8145,13 @@ class ScriptRun(Run):
         elif self.console.has_markers and self.console.shows(result):
             with suppress(OSError):
                 self.trace.copy(self.record.log_path(test))
-        if not self.console.has_markers:
-            self.console.explain(result)
         status = result.status or 0
         self.told_failure = None
         if self.options.fails(result.outcome) or result.status is None:
             self.told_failure = call.label
-            status = status or EXIT_FAILED  # for one that did not run, or has passed but for the runner
+            status = (
+                status or EXIT_FAILED
+            )  # for one that did not run, or has passed but for the runner
         if status < 0 and not call.dies_aloud:
             self.tell_death(call, -status, pid)
             status = shell_status(status)
@@ -8201,7 +8260,7 @@ class ScriptRun(Run):
             labels = [test.label for test in self.ahead]
             warn(f"the script has not come to tests that ran ahead of it: {first_of(labels)}")
         if not self.sequential and not self.options.one_by_one:
-            self.say_what_ran_alone(results)
+            self.say_what_ran_alone()
         for fear in self.fears[: status == 0]:
             warn(
                 f"{fear}, behind a failure, which may have changed what it saw: this is no pass; run it with "
@@ -8214,16 +8273,11 @@ class ScriptRun(Run):
             status = EXIT_FAILED
         return status
 
-    def say_what_ran_alone(self, results: Results) -> None:
+    def say_what_ran_alone(self) -> None:
         """Say how many tests ran while no other did, and why the first of them."""
         if not self.script.called() and not self.tests:
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
-        ran = [result for result in results if result.began]
-        count = 0
-        for result in ran:
-            end = result.began + result.seconds
-            beside = [each for each in ran if each.began < end and result.began < each.began + each.seconds]
-            count += len(beside) == 1
+        count = sum(test not in self.beside for test in self.tests)
         why = [*self.alone, self.lost]
         if count and len(self.tests) > 1 and why[0]:
             warn(f"{counted(count, 'test')} ran while no other did: {why[0]}")
