@@ -6931,6 +6931,7 @@ class ScriptFile:
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
         self.mistakes: List[str] = []
         self.sites: List[Site] = []
+        self.by_line: Dict[int, List[int]] = collections.defaultdict(list)  # their numbers
         self.filters: Set[Words] = set()  # the words of programs behind a test in a pipeline
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
         # By line, what `#:` says of the tests there, and whether also of those below.
@@ -7033,6 +7034,8 @@ class ScriptFile:
         first = self.line_of(node.start)
         last = self.line_of(max(node.end - 1, node.start))
         label = label_word(label) or label_word(head_of(node))
+        for line in range(first, last + 1):
+            self.by_line[line].append(len(self.sites))
         self.sites.append(
             site_of(node, first, last, label)._replace(
                 attributes=self.attributes_of(first, last)
@@ -7046,11 +7049,8 @@ class ScriptFile:
 
     def find(self, line: int, words: Sequence[str]) -> Site | None:
         """The site of a command to which bash has come; None if there is none, or are several."""
-        sites = [
-            site
-            for site in self.sites
-            if site.words == words and site.line <= line <= site.last
-        ]
+        sites = [self.sites[number] for number in self.by_line[line]]
+        sites = [site for site in sites if site.words == words]
         if len(sites) == 1:
             return sites[0]
         return None
@@ -7158,7 +7158,7 @@ _rt_test() {     # a test: its site, its words as bash, its label, names of file
     (
       exec >/dev/null 2>&1
       trap - DEBUG
-      _rt_stand_in "$_rt_first" "$_rt_folder/ahead"
+      [[ $2 == *'exec "$_rt_ahead"'* ]] || _rt_stand_in "$_rt_first" "$_rt_ahead"
       _rt_code=$2
       shift 4
       eval "$_rt_code"
@@ -7169,7 +7169,7 @@ _rt_test() {     # a test: its site, its words as bash, its label, names of file
     [[ $BASHPID == "$_rt_shell" ]] || _rt_way=
     _rt_ask test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$5" "$_rt_command" "$_rt_way"
     _rt_stand_in "$5" "$_rt_stub"
-    _rt_after=("$BASHPID" ran "$_rt_stub")
+    _rt_after=("$BASHPID" ended "$_rt_stub")
   fi
 }
 _rt_is_program() {    # whether the first word of a command names a program that can be started
@@ -7202,6 +7202,11 @@ _rt_take_away() {
 }
 _rt_tell() {     # how a command has ended
   local _rt_text= IFS=' '
+  if [[ ${_rt_after[1]} == ended ]]; then
+    _rt_after[1]=ran
+    [[ $_rt_piped != 0 ]] || _rt_after=()
+  fi
+  [[ $_rt_after ]] || return
   if ((${#_rt_after[@]} > 3)); then
     declare -p "${_rt_after[@]:3}" >|"$_rt_folder/values"
     IFS= builtin read -r -d '' _rt_text <"$_rt_folder/values"
@@ -7241,6 +7246,7 @@ _rt_rest() {
 _rt_trap='{'
 """
 SCOUT_HOOK = r"""
+_rt_ahead=$_rt_folder/ahead      # its stub
 _rt_skips=1      # it skips each command, but for those of which it is known that it may not
 _rt_other() {
   if [[ $BASHPID != "$_rt_shell" ]]; then
@@ -7458,11 +7464,13 @@ class ScriptShell:
 
     def tell(self, path: str, line: str) -> None:
         """Write to a shell or a stub, which holds the other end open; it may have been killed."""
+        data = to_bytes(line)
         with suppress(OSError):
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
             os.set_blocking(descriptor, True)
-            with open(descriptor, "wb") as file:
-                file.write(to_bytes(line))
+            while data:
+                data = data[os.write(descriptor, data) :]
+            os.close(descriptor)
 
     def end_scout(self) -> None:
         if self.scout:
@@ -7490,10 +7498,19 @@ class Program(NamedTuple):
     """What a program has got from its shell."""
 
     words: Words
-    path: str
     environment: Mapping[bytes, bytes]
     directory: str
     umask: int
+
+    @property
+    def path(self) -> str:
+        """The path of its file."""
+        name = self.words[0]
+        search = to_text(self.environment.get(b"PATH", os.defpath.encode()))
+        places = (os.path.join(self.directory, place) for place in search.split(":"))
+        if "/" in name:
+            return name
+        return shutil.which(name, path=":".join(places)) or name
 
     @property
     def key(self) -> str:
@@ -7515,14 +7532,8 @@ def read_program(pid: str, first: str) -> Program:
     items = read_proc(f"{pid}/environ").split(b"\0")
     environment = dict(item.partition(b"=")[::2] for item in items if item)
     directory = os.readlink(f"/proc/{pid}/cwd")
-    search = to_text(environment.get(b"PATH", os.defpath.encode()))
-    places = (os.path.join(directory, each) for each in search.split(":"))
-    path = first
-    if "/" not in first:
-        path = shutil.which(first, path=":".join(places)) or first
-    environment[b"_"] = to_bytes(path)
     umask = proc_number(f"{pid}/status", rb"\nUmask:\s*(\d+)", 8)
-    return Program(words, path, environment, directory, umask)
+    return Program(words, environment, directory, umask)
 
 
 class Found(NamedTuple):
@@ -7606,10 +7617,14 @@ class Script:
         """Bash for a command that is a test."""
         self.sites.append(site)
         number = len(self.sites) - 1
-        words = " ".join(token.text for token in (*node.assigned, *node.words))
-        words *= not site.is_own
-        names = " ".join(name for name in site.names if not re.search(SUBSTITUTION, name))
         first = node.words[0].text
+        program = first
+        if "$" not in first:  # the scout's stub itself takes its place
+            program = 'exec "$_rt_ahead"'
+        assigned = [token.text for token in node.assigned]
+        arguments = [token.text for token in node.words[1:]]
+        words = " ".join([*assigned, program, *arguments]) * (not site.is_own)
+        names = " ".join(name for name in site.names if not re.search(SUBSTITUTION, name))
         return (
             f"_rt_test {number} {shlex.quote(words)} {site.label} {shlex.quote(names)} {first}"
         )
@@ -7705,6 +7720,8 @@ class ScriptRun(Run):
         self.batch: List[Test] = []  # what the schedule does not know yet
         self.codes: Dict[Words, str] = {}  # by place and words, what a command is
         self.calls: Dict[str, Call] = {}  # of the shell, by stub
+        self.told: Set[str] = set()  # stubs that have been told how to end
+        self.last_stub: Dict[str, str] = {}  # by the path for a shell's answers
         # By the key of a program, the tests that are such, None for one that bash runs itself; and how many of them
         # the shell, and the scout, has come to.
         self.found: Dict[str, List[Test | None]] = collections.defaultdict(list)
@@ -7782,8 +7799,9 @@ class ScriptRun(Run):
 
     def show(self, end: float) -> None:
         """Show what the script has printed, up to an offset."""
-        with suppress(OSError):
-            self.shown = max(self.shown, self.trace.copy(self.source, self.shown, end))
+        if end > self.shown:
+            with suppress(OSError):
+                self.shown = self.trace.copy(self.source, self.shown, end)
 
     def take(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""
@@ -7902,7 +7920,12 @@ class ScriptRun(Run):
         if role == "scout":
             self.scout_call = call
             return None
-        path = self.shell.new_stub(str(len(self.calls)))
+        reply = self.question[0]
+        path = self.last_stub.get(reply, "")
+        if path not in self.told:  # the last one of this shell runs in the background
+            path = self.shell.new_stub(str(len(self.calls)))
+        self.told.discard(path)
+        self.last_stub[reply] = path
         self.calls[path] = call
         return f"_rt_stub={shlex.quote(path)}"
 
@@ -8160,6 +8183,7 @@ class ScriptRun(Run):
         else:
             code += f"exit {status}"
         self.shell.tell(f"{path}.fifo", f"{code}\n")
+        self.told.add(path)
 
     def tell_death(self, call: Call, signum: int, pid: str) -> None:
         """Say how a program has died, as bash would in its place; of these it says nothing."""
@@ -8174,6 +8198,7 @@ class ScriptRun(Run):
         key = " ".join(call.site.words)
         if not ARGUMENTS.isdisjoint(call.site.words):
             key = text
+        environment = {**program.environment, b"_": to_bytes(program.path)}
         variable = next(iter(self.machine.variables), CUDA.variable)
         mask = to_text(program.environment.get(to_bytes(variable), b""))
         line = TestLine(
@@ -8187,7 +8212,7 @@ class ScriptRun(Run):
             has_mask=mask != os.environ.get(variable, ""),
             label=clean_label(call.label.strip() or text),
             junit=junit_word(program.words[1:]),
-            shell=Snapshot(program.directory, program.environment),
+            shell=Snapshot(program.directory, environment),
         )
         label = self.labels(line.label)
         stem = self.stems(stem_of(line, label))
