@@ -6812,6 +6812,7 @@ CALM = names_in(
 )
 # Those of them that set variables, by their words.
 SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
+MOVES = names_in("cd pushd popd")
 # Programs that only look: the scout runs them itself where it needs what they print.
 LOOKERS = names_in(
     "awk basename cat cut date dirname egrep expr find grep head hostname id ls nproc pwd readlink realpath sed seq sort "
@@ -7536,22 +7537,63 @@ def read_program(pid: str, first: str) -> Program:
     return Program(words, environment, directory, umask)
 
 
-class Found(NamedTuple):
-    """A test that a shell has come to."""
-
-    test: Test
-    names: FrozenSet[str]  # files that no other test is to have at the same time
-
-
-class Other(NamedTuple):
+class Step(NamedTuple):
     """A command that is no test, and for whose end in the shell the scout waits."""
 
     told: str  # what it is, and where
-    is_native: bool = False  # the scout runs it too
+    is_native: bool = False  # the scout runs it, too
     is_open: bool = False  # only bash knows what it changes
     can_fail: bool = False  # the scout can let it fail
     looks: bool = False  # it changes nothing
-    writes: str = ""  # a file, where it only prints
+    writes: str = ""  # the file that it writes, where it only prints
+
+
+def step_of(node: Node, text: str, where: str) -> Step:
+    """What the scout has to know of a command for which it waits."""
+    targets = list(filter(is_file, node.redirects[1::2]))
+    step = Step(f"`{text.splitlines()[0]}` ({where})", looks=looks_only(node))
+    if node.name in PRINTS | {"tee"}:
+        words = [token.text for token in [*targets, *node.words[1:]]]
+        files = [word for word in words if word[:1] != "-"]
+        step = step._replace(writes=os.path.basename("".join(files[:1])))
+    if node.name in ("[[", "(("):
+        return step._replace(is_native=True)
+    if node.name in CALM - SETS - CHECKS - MOVES:
+        return step._replace(is_open=bool(node.words))
+    is_plain = re.fullmatch(r"[\w./+-]+|\[", node.name) is not None
+    return step._replace(can_fail=is_plain and not (node.assigned or targets))
+
+
+def looks_only(node: Node) -> bool:
+    """Whether a command is a program that only looks."""
+    return node.name in LOOKERS and not any(map(is_file, node.redirects[1::2]))
+
+
+def is_calm(node: Node, text: str) -> bool:
+    """Whether the scout may run a command at any time: it has to do with the shell alone, and says the same in both."""
+    if text == "wait" or node.name in ENDS | {"break", "continue"}:
+        return True
+    if node.name in ("builtin", "command"):  # which may stand before any other
+        return re.match(r"\w+ -[vV] ", text) is not None
+    if node.name in CHECKS and re.search(FILE_TEST, text):
+        return False
+    if re.search(f"{SUBSTITUTION}|{OWN_VALUES}", text) or any(
+        map(is_file, node.redirects[1::2])
+    ):
+        return False
+    return node.name in CALM or not node.words
+
+
+def variables_of(node: Node) -> List[str]:
+    """The variables that a command sets, by its words."""
+    words = list(node.assigned)
+    if node.name in SETS:
+        words += node.words[1:]
+    names = [re.split(r"\+?=|\[", token.text)[0] for token in words]
+    if node.name in MOVES:
+        names.append("OLDPWD")
+    # To ask for the value of RANDOM changes it.
+    return [name for name in names if re.fullmatch(rf"(?!S?RANDOM$){NAME}", name)]
 
 
 class Script:
@@ -7560,7 +7602,7 @@ class Script:
     def __init__(self, tells: Tells) -> None:
         self.tells = tells
         self.files: Dict[str, ScriptFile] = {}
-        self.commands: List[Other] = []  # by number, those for which the scout waits
+        self.steps: List[Step] = []  # by number, commands for which the scout waits
         self.sites: List[Site] = []  # by number, tests to which bash has come
 
     def read(self, name: str, text: str) -> ScriptFile:
@@ -7572,52 +7614,53 @@ class Script:
         """First words of tests: some may be functions."""
         return frozenset().union(*(file.called for file in self.files.values()))
 
-    def kind(
-        self,
-        file: ScriptFile,
-        line: int,
-        text: str,
-        functions: Collection[str],
-        is_function: bool,
-    ) -> str:
-        """What a command is: `calm`, or bash for each time that it comes."""
+    def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
+        """What a command is: `calm`, or bash for each time that it comes.
+
+        `functions`: those in which it stands; the first is empty, or the command's own name if it is one.
+        """
         nodes = Reader(text).nodes
         if len(nodes) != 1 or nodes[0].kind:  # the head of a loop
             return "calm"
         node = nodes[0]
-        words = words_of(node)
-        site = file.find(line, words)
-        if is_function and self.tells.looks:
-            site = None
-        is_wild = re.search(SUBSTITUTION + r"|\+\+|--\$|:?=", head_of(node).split(" ")[0])
-        may_be = self.tells.looks is not None or not self.called().isdisjoint(functions)
-        if site and not is_wild:
+        is_function = functions[0] != ""
+        site = file.find(line, words_of(node))
+        if site and not (is_function and self.tells.looks):
             return self.test_code(node, site)
         if node.name == "trap":
             return "_rt_trapped"
         if node.name in self.tells.handlers:
-            return f"_rt_failed {label_word(''.join(token.text for token in node.words[1:2]))}"
+            label = "".join(token.text for token in node.words[1:2])
+            return f"_rt_failed {label_word(label)}"
         if is_function:
-            if any(
-                map(is_file, node.redirects[1::2])
-            ):  # which bash opens before its trap sees more
-                return "_rt_block"
-            return "calm"
-        if may_be and node.words and not is_wild and node.name not in CALM:
-            if not ARGUMENTS.isdisjoint(words) or "$" in words_of(node)[len(node.assigned)]:
-                plain = " ".join(token.text for token in node.words)
-                if not re.search(SUBSTITUTION, plain):
-                    return f"_rt_each {plain}"
-            elif self.tells.looks_like_test(head_of(node)):
-                label = expandable(head_of(node), is_command=True)
-                return self.test_code(node, file.site_here(node, line, label))
-        return self.other_code(file, line, node, text)
+            # Bash opens a file for it before its trap sees more.
+            return "_rt_block" if any(map(is_file, node.redirects[1::2])) else "calm"
+        if self.tells.looks is None and self.called().isdisjoint(functions):
+            return self.step_code(file, line, node, text)
+        return self.likely_code(file, line, node, text)
+
+    def likely_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
+        """Bash for a command that is a test if it looks like one, perhaps only with the values of its words."""
+        words = [token.text for token in node.words]
+        plain = " ".join(words)
+        is_test = self.tells.looks_like_test(plain)
+        depends = not ARGUMENTS.isdisjoint(words) or "$" in "".join(words[:1])
+        if node.name in CALM or re.search(SUBSTITUTION, plain) and depends:
+            is_test = depends = False
+        if depends:
+            return f"_rt_each {plain}"
+        if is_test:
+            label = expandable(plain, is_command=True)
+            return self.test_code(node, file.site_here(node, line, label))
+        return self.step_code(file, line, node, text)
 
     def test_code(self, node: Node, site: Site) -> str:
         """Bash for a command that is a test."""
-        self.sites.append(site)
-        number = len(self.sites) - 1
         first = node.words[0].text
+        if re.search(SUBSTITUTION + r"|\+\+|--\$|:?=", first):
+            site = site._replace(is_own=True)
+            first = "''"  # bash runs it itself
+        self.sites.append(site)
         program = first
         if "$" not in first:  # the scout's stub itself takes its place
             program = 'exec "$_rt_ahead"'
@@ -7625,61 +7668,25 @@ class Script:
         arguments = [token.text for token in node.words[1:]]
         words = " ".join([*assigned, program, *arguments]) * (not site.is_own)
         names = " ".join(name for name in site.names if not re.search(SUBSTITUTION, name))
-        return (
-            f"_rt_test {number} {shlex.quote(words)} {site.label} {shlex.quote(names)} {first}"
-        )
+        quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(names)}"
+        return f"_rt_test {len(self.sites) - 1} {quoted} {first}"
 
-    def other_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
-        """Bash for a command that is none: what the scout does about it."""
-        names = [re.split(r"\+?=|\[", token.text)[0] for token in node.assigned]
-        if node.name in ("cd", "pushd", "popd"):
-            names.append("OLDPWD")
-        if node.name in SETS:
-            names += [re.split(r"\+?=|\[", token.text)[0] for token in node.words[1:]]
-        names = [name for name in names if re.fullmatch(rf"(?!S?RANDOM$){NAME}", name)]
-        writes = any(map(is_file, node.redirects[1::2]))
-        is_own = re.search(f"{SUBSTITUTION}|{OWN_VALUES}", text) is not None
-        is_calm_program = re.match(self.tells.calm, node.name) is not None
-        if (
-            tuple(words_of(node)) in file.filters
-            or is_calm_program
-            or node.name == "exec"
-            and len(node.words) == 1
-        ):
-            return "_rt_pass"
-        if node.name in PRINTS and "-v" not in text and not writes:
-            return "_rt_pass"
-        asks_file = node.name in ("[", "[[", "test") and re.search(FILE_TEST, text)
-        is_calm = node.name in CALM or not node.words
-        if node.name in ("builtin", "command"):  # which may stand before any other
-            is_calm = re.match(r"\w+ -[vV] ", text) is not None
-        if is_calm and not (is_own or writes or asks_file):
+    def step_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
+        """Bash for a command that is no test."""
+        prints = node.name in PRINTS and " -v" not in text
+        if is_calm(node, text) and not prints:
             return "calm"
-        if text == "wait" or node.name in ENDS | {"break", "continue"}:
-            return "calm"
-        can_fail = (
-            node.words
-            and not (node.assigned or writes)
-            and re.fullmatch(r"[\w./+-]+|\[", node.name)
-        )
-        changes = node.name in CALM - SETS - CHECKS - {"cd", "pushd", "popd", "unset", "alias"}
-        other = Other(f"`{text.splitlines()[0]}` ({file.name}:{line})")
-        if node.name in ("[[", "(("):
-            other = other._replace(is_native=True)
-        elif changes and node.words:
-            other = other._replace(is_open=True)
-        elif can_fail:
-            other = other._replace(can_fail=True)
-        files = [*filter(is_file, node.redirects[1::2]), *node.words[1:]]
-        if node.name in PRINTS | {"tee"}:
-            names = [token.text for token in files if token.text[:1] != "-"]
-            other = other._replace(writes=os.path.basename("".join(names[:1])))
-        looks = node.name in LOOKERS and not writes
-        self.commands.append(other._replace(looks=looks))
+        if prints and not any(map(is_file, node.redirects[1::2])):
+            return "_rt_pass"
+        if re.match(self.tells.calm, node.name) or tuple(words_of(node)) in file.filters:
+            return "_rt_pass"
+        if node.name == "exec" and len(node.words) == 1:  # of redirections
+            return "_rt_pass"
+        self.steps.append(step_of(node, text, f"{file.name}:{line}"))
         way = "_rt_other"
-        if looks:
+        if looks_only(node):
             way = "_rt_look"
-        return f"{way} {len(self.commands) - 1} {' '.join(names)}"
+        return " ".join([way, str(len(self.steps) - 1), *variables_of(node)])
 
 
 class ScriptRun(Run):
@@ -7892,9 +7899,8 @@ class ScriptRun(Run):
             self.lose_scout(file.obstacle)
         place = source, line, command
         if place not in self.codes:  # the other shell has not come there
-            self.codes[place] = self.script.kind(
-                file, int(line), command, functions.split(), what != ""
-            )
+            within = [what, *functions.split()]
+            self.codes[place] = self.script.kind(file, int(line), command, within)
         return f"_rt_code={shlex.quote(self.codes[place])}"
 
     def on_each(self, _role: str, source: str, line: str, command: str, *words: str) -> str:
@@ -7908,7 +7914,7 @@ class ScriptRun(Run):
                 site = file.site_here(node, int(line), shlex.quote(text))
                 self.codes[place] = self.script.test_code(node, site)
             else:
-                self.codes[place] = self.script.other_code(file, int(line), node, command)
+                self.codes[place] = self.script.step_code(file, int(line), node, command)
         return self.codes[place].replace("calm", "_rt_skip=")
 
     def on_test(self, role: str, site: str, *place: str) -> str | None:
@@ -7969,7 +7975,7 @@ class ScriptRun(Run):
             return
         if number == len(found):
             if self.waits_for is not None and self.waits_for >= 0:
-                told = self.script.commands[self.waits_for].told
+                told = self.script.steps[self.waits_for].told
                 self.lose_scout(f"bash has come to {call.file}:{call.line}, and not to {told}")
             self.add(call, program, pid)
         test = found[number]
@@ -8030,7 +8036,7 @@ class ScriptRun(Run):
         """The scout waits until the shell has run a command."""
         self.waits_for = int(number)
         if self.found_since == 1 and self.waits_for >= 0:
-            told = self.script.commands[self.waits_for].told
+            told = self.script.steps[self.waits_for].told
             self.alone.append(f"{told} waits for it alone")
         self.found_since = 0
         self.scout_question = self.question
@@ -8053,11 +8059,11 @@ class ScriptRun(Run):
         self, _role: str, number: str, status: str, directory: str, values: str
     ) -> None:
         """A command of the shell has ended that is no test."""
-        other = self.script.commands[int(number)]
-        seen_by = [test.label for test in self.ahead if other.writes in test.command]
-        if seen_by and not other.looks:
-            self.fears.append(f"{first_of(seen_by)} went ahead of {other.told}")
-        if other.is_open or (int(status) and not other.can_fail and not other.is_native):
+        step = self.script.steps[int(number)]
+        seen_by = [test.label for test in self.ahead if step.writes in test.command]
+        if seen_by and not step.looks:
+            self.fears.append(f"{first_of(seen_by)} went ahead of {step.told}")
+        if step.is_open or (int(status) and not step.can_fail and not step.is_native):
             self.past[int(number)].append("_rt_lost 'only bash knows what changes by'")
             return
         lines = [f"[[ $PWD == {shlex.quote(directory)} ]] || cd -- {shlex.quote(directory)}"]
@@ -8065,7 +8071,7 @@ class ScriptRun(Run):
             lines.append(f"{name}{value}")
             if "x" in flags:
                 lines.append(f"export {name}")
-        if other.is_native:
+        if step.is_native:
             lines.append("_rt_skip=")
         elif int(status):
             lines.append(f"_rt_fail {status}")
