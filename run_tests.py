@@ -6832,9 +6832,8 @@ DATA_FILE = (
 )
 # A variable as `expandable` writes it, and what that escapes.
 EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
-MIN_DESCRIPTORS = (
-    200  # of a script's shell: those of the hook begin at 151, where scripts have none
-)
+# Of a script's shell: those of the hook begin at 151, where scripts have none.
+MIN_DESCRIPTORS = 200
 NO_TESTS = (
     "no command has `|| test_fail` or looks like a test; name tests by how they begin (--tests 'make check|\\./run'), "
     "or the function that is called where one fails (--fail-function NAME); if this script calls another one for its "
@@ -6864,12 +6863,9 @@ class Site(NamedTuple):
     label: str  # a bash word: what its handler is called with, or its words
     attributes: Attributes
     splits: bool  # its standard output and its errors go to two places
-    is_own: (
-        bool  # only the shell itself can start it: it has an input, or words that do something
-    )
-    names: Sequence[
-        str
-    ]  # bash words for the files that it writes, or what filters behind it do
+    # Only the shell itself can start it: its input is redirected, or its words do something.
+    is_own: bool
+    names: Sequence[str]  # bash words for files that it writes, or that filters behind it do
 
 
 def is_file(target: Token) -> bool:
@@ -7702,15 +7698,13 @@ class ScriptRun(Run):
     killer: threading.Timer | None = None  # it ends a script that goes on without tests
     lost = ""  # why there is no scout, or no more
     scout_call: Call | None = None  # the test whose stub comes next
-    held: Tuple[Call, Program, str] | None = (
-        None  # of the scout, whose stub has to wait, and its process
-    )
+    # The test to which the scout has come, while its stub has to wait; and the stub's process.
+    held: Tuple[Call, Program, str] | None = None
     # The number of the command for which the scout waits; less than zero for a test that it does not start.
     waits_for: int | None = None
     question = ("", "")  # the path for the answer to the last question, and its number
-    told_failure: str | None = (
-        None  # the label of the last test that has failed, until its handler is called
-    )
+    # The label of the last test that has failed, until its handler is called.
+    told_failure: str | None = None
     found_since = 0  # tests that the scout has found since it last waited
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
@@ -7733,22 +7727,16 @@ class ScriptRun(Run):
         # the shell, and the scout, has come to.
         self.found: Dict[str, List[Test | None]] = collections.defaultdict(list)
         self.counts: Dict[Tuple[str, str], int] = collections.Counter()
-        self.asked: Dict[
-            Test, Tuple[str, str]
-        ] = {}  # by test, the stub that waits for it, and its process
+        # By test, the stub that waits for it, and the stub's process.
+        self.asked: Dict[Test, Tuple[str, str]] = {}
         self.ahead: Dict[Test, None] = {}  # tests to which the shell has not come
-        self.busy: Dict[
-            Test, AbstractSet[str]
-        ] = {}  # tests that have not ended, and files that they have to themselves
-        self.written: Dict[
-            str, Test
-        ] = {}  # files that the script writes for tests, as for `>log`
-        self.past: Dict[int, List[str]] = collections.defaultdict(
-            list
-        )  # by command, what its ends are to the scout
-        self.waited: Dict[int, int] = (
-            collections.Counter()
-        )  # how often the scout has waited for each
+        # Tests that have not ended, and the files that they have to themselves.
+        self.busy: Dict[Test, AbstractSet[str]] = {}
+        # Files that the script writes for tests, as for `>log`.
+        self.written: Dict[str, Test | None] = {}
+        # By step, its ends in the shell, as bash for the scout; and how many of them the scout has seen.
+        self.past: Dict[int, List[str]] = collections.defaultdict(list)
+        self.waited: Dict[int, int] = collections.Counter()
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.alone: List[str] = []  # why tests have run alone
         self.fears: List[str] = []  # what may have been seen too early
@@ -7883,9 +7871,7 @@ class ScriptRun(Run):
             text = ""
             path = os.path.join(self.directory, source)
             with suppress(ListError):
-                if os.path.isfile(
-                    path
-                ):  # else a pipe, `eval`, or a name from another directory
+                if os.path.isfile(path):  # else a pipe, `eval`, or a name from elsewhere
                     text = list_text(path)
             self.introduce(self.script.read(source, text))
         return self.script.files[source]
@@ -8178,9 +8164,8 @@ class ScriptRun(Run):
         self.told_failure = None
         if self.options.fails(result.outcome) or result.status is None:
             self.told_failure = call.label
-            status = (
-                status or EXIT_FAILED
-            )  # for one that did not run, or has passed but for the runner
+            # It is 1 for one that did not run, or has passed but for the runner.
+            status = status or EXIT_FAILED
         if status < 0 and not call.dies_aloud:
             self.tell_death(call, -status, pid)
             status = shell_status(status)
@@ -8197,36 +8182,39 @@ class ScriptRun(Run):
             said = f"{call.file}: line {call.line}: {pid:>5} {signal.strsignal(signum):<23} {call.command}\n"
             os.write(self.shell.stream, to_bytes(said))
 
-    def test_of(self, call: Call, program: Program, pid: str) -> Test:
-        """The test that a program is. One by one, it reads what the script reads."""
-        attributes = call.site.attributes
+    def line_of(self, call: Call, program: Program) -> TestLine:
+        """A test as it would stand in a list."""
         text = " ".join(program.words)
         key = " ".join(call.site.words)
         if not ARGUMENTS.isdisjoint(call.site.words):
             key = text
-        environment = {**program.environment, b"_": to_bytes(program.path)}
         variable = next(iter(self.machine.variables), CUDA.variable)
         mask = to_text(program.environment.get(to_bytes(variable), b""))
-        line = TestLine(
+        environment = {**program.environment, b"_": to_bytes(program.path)}
+        return TestLine(
             call.file,
             call.line,
             key,
             program.words[0],
             key_of([key]),
-            attributes,
+            call.site.attributes,
             mask=mask,
             has_mask=mask != os.environ.get(variable, ""),
             label=clean_label(call.label.strip() or text),
             junit=junit_word(program.words[1:]),
             shell=Snapshot(program.directory, environment),
         )
+
+    def test_of(self, call: Call, program: Program, pid: str) -> Test:
+        """The test that a program is. One by one, it reads what the script reads."""
+        line = self.line_of(call, program)
         label = self.labels(line.label)
         stem = self.stems(stem_of(line, label))
         test = make_test(line, len(self.tests), label, stem, self.options)
         tell_unheeded([test], self.host.heeds)
         gpus = test.gpus
-        if attributes.gpus is None:  # CUDA leaves out what is not there
-            gpus = max(gpus, asks_for_several(line, self.options, text))
+        if line.attributes.gpus is None:  # CUDA leaves out what is not there
+            gpus = max(gpus, asks_for_several(line, self.options, " ".join(program.words)))
             gpus = min(gpus, max(len(self.machine.devices), 1))
         splits = call.site.splits
         if call.command:  # the shell itself is there
@@ -8309,9 +8297,11 @@ class ScriptRun(Run):
         if not self.script.called() and not self.tests:
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         count = sum(test not in self.beside for test in self.tests)
-        why = [*self.alone, self.lost]
-        if count and len(self.tests) > 1 and why[0]:
-            warn(f"{counted(count, 'test')} ran while no other did: {why[0]}")
+        reasons = list(filter(None, [*self.alone, self.lost]))
+        if not self.options.verbose:
+            reasons = reasons[:1]
+        for why in reasons * (count > 0 and len(self.tests) > 1):
+            warn(f"{counted(count, 'test')} ran while no other did: {why}")
 
     def verdict(self, results: Results) -> Verdict:
         """The script has said its own; only what ended it is news."""
