@@ -6801,9 +6801,9 @@ def command() -> None:
 # The shell of a script runs all of it, in its order, as bash does. Where it comes to a test, a stub takes the place of
 # the program: it waits until the test has ended on its slot, prints what that has printed, and ends as it has ended.
 # What bash makes of that (a handler, a trap, `set -e`, a pipe) is bash's own, so that the shell cannot be wrong.
-# The scout runs the same script and only has its own variables: tests count as passed, other programs as what they were
-# in the shell, for which it waits. It tells of each test that it comes to, and the runner starts it. Where the scout is
-# wrong, a test has run that nobody asks for; nothing else follows from it.
+# The scout runs the same script and has only its own variables: tests count as passed; a program it skips, when the
+# shell has run it, and takes over its status and the variables that it has set. It tells of each test that it comes to,
+# and the runner starts it. Where the scout is wrong, a test has run that nobody asks for; nothing else follows from it.
 
 # Builtins that change nothing but the shell they run in, and look at nothing else.
 CALM = names_in(
@@ -6815,8 +6815,8 @@ SETS = names_in("local export declare typeset readonly read mapfile readarray ge
 MOVES = names_in("cd pushd popd")
 # Programs that only look: the scout runs them itself where it needs what they print.
 LOOKERS = names_in(
-    "awk basename cat cut date dirname egrep expr find grep head hostname id ls nproc pwd readlink realpath sed seq sort "
-    "tail tr uname uniq wc which whoami"
+    "awk basename cat cut date dirname egrep expr find grep head hostname id ls nproc pwd readlink realpath sed seq "
+    "sort tail tr uname uniq wc which whoami"
 )
 # What looks into a file where it stands in `[`.
 FILE_TEST = r"\s-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
@@ -7054,21 +7054,20 @@ class ScriptFile:
 
 
 # What the shell of a script and the scout do before the script, by BASH_ENV: their DEBUG trap sees each simple command
-# first. Nothing in it may show under `set -x`, nor change what the script sees: `$?`, `$_`, PIPESTATUS, its options, its
-# standard streams. FD_ERR keeps the script's standard error while the trap runs. The questions, and what is answered, in
-# bash; an answer begins with the number of its question, since a signal may keep a shell from reading an earlier one:
+# first. Nothing in it may show under `set -x`, nor change what the script sees: `$?`, `$_`, PIPESTATUS, its options,
+# its standard streams. FD_ERR keeps the script's standard error while the trap runs. An answer is bash; it begins with
+# the number of its question, since a signal may keep a shell from reading an earlier one. Who asks what:
 #
-#   question  of      fields                                answer
-#   kind      both    file, line, command, functions, kind  _rt_code: `calm`, or bash for each time that it comes
-#   each      both    the same, the words as bash has them  bash
-#   test      shell   site, file, line, label, first word, _rt_stub: what is to take the place of the program
-#   test      scout   the same                              none; its stub comes next
-#   wait      scout   number of a command                   what the command has done in the shell, as bash
-#   lost      scout   what it cannot follow                 none: it is ended
-#   past      shell   number, status, folder, variables     none; a command has ended for which the scout waits
-#   ran       shell   stub, status                          none; a test has ended
-#   failed    shell   line, status, label                   none; a handler is called
-#   alone     shell   file, line, command                   none; from here on bash runs the script by itself
+#   both   kind    file, line, command, functions it is in, its own   _rt_code: `calm`, or bash for each time it comes
+#   both   each    file, line, command, its words as they are now     bash for this time
+#   shell  test    number, file, line, label, first word, command     _rt_stub: what is to take the place of the program
+#   scout  test    the same, and the files of its redirections        no answer: its stub comes next
+#   scout  wait    number of a step, or of a test that it has to miss what that has done in the shell
+#   scout  lost    what it cannot go through                          no answer: it is ended
+#   shell  past    number of a step, status, folder, variables        no answer: a command has ended that is no test
+#   shell  ran     stub, or number and label; status                  no answer: a test has failed, or was bash's own
+#   shell  failed  line, status, label                                no answer: a handler is called
+#   shell  alone   file, line, command                                no answer: bash runs the rest by itself
 HOOK = r"""
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "run_tests.py: error: bash $BASH_VERSION is too old to run a script; put bash 4.4 on PATH" >&2
@@ -7100,11 +7099,14 @@ _rt_open() {     # a subshell gets answers of its own
   "$_rt_mkfifo" "$_rt_reply"
   eval "exec $_rt_in<>\"\$_rt_reply\""
 }
-_rt_hook() {     # the status of the command before, traps if it may have set one, the command, its line, the positional parameters, $_, which so stays what it is
+# Its arguments: the status of the command before, traps if that may have set one, the command, its line, the positional
+# parameters, and $_, which so stays what it is.
+_rt_hook() {
   case ${FUNCNAME[1]-main} in _rt_* | "${_rt_name:-_rt_}") return 1 ;; esac      # it is ours
   local - _rt_flags=$- _rt_skip=$_rt_skips
   set +aeuvx
-  local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}") _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
+  local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}")
+  local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
   [[ ! $2 ]] || _rt_mend_traps "$2"
   [[ ! $_rt_name ]] || _rt_take_away
   [[ ! $_rt_after || $_rt_after != "$BASHPID" ]] || _rt_tell
@@ -7274,9 +7276,10 @@ if [[ ${_rt_bash_env+set} ]]; then
   . "$BASH_ENV"
 fi
 # No command may come before our own: it would change PIPESTATUS.
-_rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;; *)'
-_rt_trap+=' if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then ! : "$_";'
-_rt_trap+=' elif [[ $_rt_over ]]; then _rt_last=$_; trap - DEBUG; set +T; : "$_rt_last"; fi ;; esac; } FD_ERR>&2 2>/dev/null'
+_rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;;'
+_rt_trap+=' *) if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then'
+_rt_trap+=' ! : "$_"; elif [[ $_rt_over ]]; then _rt_last=$_; trap - DEBUG; set +T; : "$_rt_last"; fi ;; esac; }'
+_rt_trap+=' FD_ERR>&2 2>/dev/null'
 trap 'set -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
 # Takes the place of a program: tells of itself, and does what it is told.
