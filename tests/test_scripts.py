@@ -10,7 +10,6 @@ import collections
 import contextlib
 import json
 import os
-import pathlib
 import re
 import resource
 import shutil
@@ -112,7 +111,7 @@ class ShapeTest(TrialCase):
             'python3 -m pytest $TE_PATH/tests/test_checkpoint.py || test_fail "test_checkpoint.py"', "") + TAIL)
         self.assertEqual(ran.text.splitlines()[-2:], ["Error in the following test cases: test_recipe.py", "+ exit 1"])
         self.assertCountEqual(starts(ran.text)[:3], ["test_sanity.py", "test_recipe.py", "test_cuda_graphs.py"])
-        self.assertEqual((starts(ran.text)[3:], joins(ran.text)), (["test_checkpoint.py"], 2))
+        self.assertEqual(starts(ran.text)[3:], ["test_checkpoint.py"])
         self.assertEqual(began(ran.events)[0], "pip3 install pytest==8.2.1")
         self.assertEqual(beside(ran.events, "python3 /opt/te/tests/make.py --save all"), [])
 
@@ -133,7 +132,7 @@ class ShapeTest(TrialCase):
         self.assertCountEqual(starts(ran.text), [
             "loop 1", "in_1x", "in_1y", "loop 2", "in_2x", "in_2y", "test_x.py 2", "more x", "no", "piped", "w2", "w3",
             "tests/test_x.py 2", "$N"])
-        self.assertEqual((joins(ran.text), errors(ran.text)), (1, ["no", "loop 2", "tests/test_x.py 2"]))
+        self.assertEqual(errors(ran.text), ["no", "loop 2", "tests/test_x.py 2"])
 
     def test_a_library_of_functions(self) -> None:
         """Bash reads it without a word to its trap, and yet its handlers are known."""
@@ -152,25 +151,26 @@ class ShapeTest(TrialCase):
         self.assertCountEqual(began(ran.events)[:2], ["python3 a --slow --exit=1", "python3 b --slow"])
         self.assertCountEqual((starts(ran.text)[:2], starts(ran.text)[2:]), (["a", "b"], ["c", "d"]))
         ran = self.trial(text.replace("--exit=0", "--exit=2"))
-        self.assertEqual((ran.text.splitlines()[-2:], starts(ran.text)[2:]), (["Error: no x", "+ exit 1"], []))
+        self.assertRegex(ran.text, r"Error: no x\n\+ exit 1\n(run_tests.*\n)?\Z")
+        self.assertEqual(starts(ran.text)[2:], [])
 
-    def test_what_a_loop_goes_through_is_waited_for(self) -> None:
-        """Bash has expanded the words of a `for` when its trap sees the head."""
+    def test_a_loop_goes_through_failures(self) -> None:
+        """Of which the scout knows none."""
         for handler, words in (('FAILED+=("$1")', '"${FAILED[@]}"'), ('FAILED="$FAILED $1"', "$FAILED")):
             ran = self.trial(lines(
                 f"test_fail() {{ {handler}; }}", "python3 a --exit=1 || test_fail a", "python3 b || test_fail b",
                 f"for each in {words}; do echo failed $each; code=1; done", "exit ${code:-0}"))
-            self.assertEqual((ran.code, ran.text.splitlines()[-2]), (1, "failed a"))
+            self.assertEqual((ran.code, lines_of(ran.text, "failed")), (1, ["failed a"]))
 
     def test_input_that_is_redirected_around_a_test(self) -> None:
-        """Bash runs it; but in a loop around `read`, whose lines are not for it, it has none on several slots."""
+        """It reads that on its slot; but in a loop around `read`, whose lines are not for it, nothing."""
         ran = self.trial(HEAD + lines(
             "{ bash -c '! grep ERROR' || test_fail block; } <in.txt", "look() {",
             "  bash -c 'cat; false' || test_fail look", "}", "look <in.txt",
             "while read -r name; do python3 $name || test_fail $name; done <in.txt", "exec <in.txt",
             "bash -c 'cat; false' || test_fail all") + TAIL, files={"in.txt": "ERROR\nother\n"})
         self.assertEqual(errors(ran.text), ["block", "look", "all"])
-        self.assertCountEqual(starts(ran.text), ["ERROR", "other"])
+        self.assertCountEqual(starts(ran.text), ["block", "look", "ERROR", "other", "all"])
 
     def test_what_is_made_where_it_is_missing(self) -> None:
         """A look at files waits too."""
@@ -184,14 +184,14 @@ class ShapeTest(TrialCase):
         self.assertEqual(len(began(self.trial(text, files={"made": ""}).events)), 3)
 
     def test_hand_made_parallelism(self) -> None:
-        """It is left to bash, and no test is on a slot as long as it runs."""
+        """Jobs that are no tests are left to bash, with what it runs beside them."""
         ran = self.trial(HEAD + lines(
             "mkfifo gate", "python3 before --slow || test_fail before", "python3 one --quiet --slow --exit=3 & PID1=$!",
             "python3 two --quiet <gate &", "PID2=$!", "python3 meanwhile --exit=1 || test_fail meanwhile",
             ": >gate; rm gate", 'wait $PID1 || test_fail "one"', "wait $PID2 || test_fail two",
             "python3 after || test_fail after", "python3 later || test_fail later") + TAIL)
         self.assertEqual(errors(ran.text), ["meanwhile", "one"])
-        self.assertCountEqual(starts(ran.text), ["before", "after", "later"])
+        self.assertCountEqual(starts(ran.text), ["before", "meanwhile", "after", "later"])
         together = {"python3 one --quiet --slow --exit=3", "python3 two --quiet", "python3 meanwhile --exit=1"}
         for words in together:
             self.assertLessEqual(set(beside(ran.events, words)), together)
@@ -238,26 +238,21 @@ class ShapeTest(TrialCase):
 
 
 class SnapshotTest(TrialCase):
-    """A test runs in a shell of its own that is like the script's."""
+    """A test gets what its program would get from bash."""
 
     def test_functions_as_tests(self) -> None:
-        """Variables that are not exported count too; what is the runner's own is not there."""
+        """The programs in them that look like tests go to slots; nothing of the runner's own reaches programs."""
         ran = self.trial(lines(
             'test_fail() { echo "Error: sub-test failed: $1"; }',
             "plain=$'a\\nb \"q\" \\'s\\' \\xff \\xc3\\xa9'", "list=(1 'two  words' '' '*')",
-            'declare -A map=(["k v"]=$\'v\\nw\')',
-            "declare -i n=4; readonly FIXED='a b'; declare -n ref=plain; set -- p1 'p  2' ''",
-            "show() {", '    echo "$1 [$plain] ${#list[@]} ${list[1]} ${map[k v]} $n $FIXED [$ref] $#"',
-            '    python3 shown "$@"', '    echo "${UNSET-unset} $0"', "    return 3", "}",
-            "own() { compgen -v _rt_; compgen -A function _rt_; env | grep _rt_; false | true; }",
-            "set -o pipefail; shopt -s nullglob", "own || test_fail own", "show a 'b  c' || test_fail show",
-            "plain=later list=(); set +o pipefail; shopt -u nullglob", "own || test_fail same",
+            "set -- p1 'p  2' ''", "show() {", '    python3 -m pytest "$1" "$plain" "${list[@]}" --exit=$#', "}",
+            "own() { env | grep _rt_; }", "set -o pipefail; shopt -s nullglob",
+            "own || test_fail own", "show a 'b  c' || test_fail show",
             'python3 args "$plain" "${list[@]}" "$@" "$#" none*.x || test_fail args',
             'other() { echo "exported: $*"; }; export -f other', 'bash -c \'other "$@"\' x "$@" || test_fail other',
             "show b || test_fail show2"))
         self.assertEqual(errors(ran.text), ["own", "show", "show2"])
-        self.assertCountEqual(starts(ran.text), ["own", "show", "same", "args", "other", "show2"])
-        self.assertIn(b"'s' \xff \xc3\xa9] 4 two  words v\nw 4 a b [a\n", ran.out)
+        self.assertCountEqual(starts(ran.text), ["show", "args", "other", "show2"])
 
     def test_environment(self) -> None:
         """Byte for byte bash's own: what was unset, what no shell can name, `$_`, SHLVL, PWD, exported functions."""
@@ -389,21 +384,25 @@ class FeatureTest(ScriptCase):
                          {"MASTER_PORT"})
 
     def test_a_command_that_is_no_test_asks_once(self) -> None:
-        """Bash remembers which commands may run beside tests, and asks nothing when none runs."""
-        self.drive("take = run_tests.ScriptRun.take",
+        """Each of the two shells, whatever the number of turns."""
+        self.drive("import json", "take = run_tests.ScriptRun.take",
                    "def told(run, event):",
                    "    if isinstance(event, run_tests.Asked):",
-                   "        print(event.words[1], file=open('asked', 'a'))",
+                   "        print(json.dumps(event.words[2:7]), file=open('asked', 'a'))",
                    "    take(run, event)",
                    "run_tests.ScriptRun.take = told")
         loop = 'for ((i = 0; i < 300; i++)); do x=$((x + i)); [ "$x" != no ] && y="$x"; f; done'
         ran = self.conduct(HEAD + lines("f() { echo $y >/dev/null; }", loop, "python3 a || test_fail a", loop,
                                         "pip3 install x", loop, "python3 b --exit=2 || test_fail b", loop) + TAIL)
         self.assertEqual(ran.code, 1)
-        asked = ran.read("asked").split()
-        self.assertEqual([kind for kind in asked if kind != "look"], [
-            "scan", "site", "site", "test", "join", "site", "test", "join", "react", "react", "end"])
-        self.assertEqual(asked.count("look"), 2 * 9 + 2)      # of a loop eight commands, a beginning, and what waits
+        asked = [json.loads(line) for line in ran.read("asked").splitlines()]
+        kinds = collections.Counter((role, *place) for role, what, *place in asked if what == "kind")
+        self.assertEqual(set(kinds.values()), {1})
+        line = str(HEAD.count("\n") + 2)
+        for role in ("shell", "scout"):
+            for command in ("((i < 300))", "((i++))", "x=$((x + i))", '[ "$x" != no ]', 'y="$x"', "f"):
+                self.assertIn((role, "test.sh", line, command), kinds)
+        self.assertLess(len(asked), 120)
 
     def test_status(self) -> None:
         """`$?` is what the command has left, at the begin of the handler, and in the journal."""
@@ -415,29 +414,24 @@ class FeatureTest(ScriptCase):
         self.assertEqual(errors(ran.text), ["a with 3", "b with 139", "c with 127", "d with 0", "f with 126"])
         self.assertIn("it is 42\n", ran.text)
         self.assertEqual({record["label"]: record["status"] for record in ran.journal("test_end")},
-                         {"a": 3, "b": 139, "c": 127, "d": 42, "f": 126})
+                         {"a": 3, "b": -signal.SIGSEGV, "c": 127, "d": 42, "f": 126})
 
     def test_a_dry_reading(self) -> None:
         """Each test, and why it does not run ahead; what looks like a test is one where no command has a handler."""
         for text, tests in {
             HEAD + lines("a || test_fail x", 'b || { test_fail "$(c)"; }', "d | e || test_fail y", "pytest z",
                          "#: one-by-one", "f || test_fail z"):
-                ["x:12:runs ahead", '$(c):13:its handler calls c', "y:14:it ends a pipeline",
-                 "z:17:`#: one-by-one`"],
+                ["x:12:runs ahead", '$(c):13:runs ahead', "y:14:runs ahead", "z:17:`#: one-by-one`"],
             lines("pytest a", "pip install pytest", "$PYTHON -m pytest b || exit 1", "ctest | tee log",
-                  "if tests/run.sh; then c; fi", "timeout 5m torchrun d", "cd tests", "/x/test_e",
+                  "if tests/run.sh; then c; fi", "timeout 5m torchrun d", "cd tests", "(/x/test_e)",
                   "$py_version -m pytest f", "bin/someTests"): [
-                "pytest a:1:runs ahead", "$PYTHON -m pytest b:3:runs ahead",
-                "ctest:4:runs ahead",
-                "tests/run.sh:5:it follows `if`", "timeout 5m torchrun d:6:runs ahead", "/x/test_e:8:runs ahead",
+                "pytest a:1:runs ahead", "$PYTHON -m pytest b:3:runs ahead", "ctest:4:runs ahead",
+                "tests/run.sh:5:runs ahead", "timeout 5m torchrun d:6:runs ahead", "/x/test_e:8:runs ahead",
                 "$py_version -m pytest f:9:runs ahead", "bin/someTests:10:runs ahead"],
-            lines("set -eu", "test_f() {", '  pytest "${A}/$B" #: timeout=5m', "}", "trap 'R=1' ERR",
-                  "test_f || exit 1"): [
-                'pytest "${A}/$B":3:runs ahead', "test_f:6:`set -eu` may keep it from running ahead"],
-            lines("trap 'date' ERR", "pytest a"): ["pytest a:2:`trap 'date' ERR` may keep it from running ahead"],
-            lines("pytest $D/test_a.py", "pytest $D/test_a.py -k b"): [
-                "pytest $D/test_a.py:1:runs ahead",
-                "pytest $D/test_a.py -k b:2:waits for test.sh:1, which names $D/test_a.py too"],
+            lines("set -eu", "test_f() {", '  pytest "${A}/$B" #: timeout=5m', "}", "test_f || exit 1"): [
+                'pytest "${A}/$B":3:runs ahead', "test_f:5:runs ahead"],
+            lines("pytest a", "{ pytest b; } >log"): [
+                "pytest a:1:test.sh:2: a block writes log", "pytest b:2:test.sh:2: a block writes log"],
         }.items():
             ran = self.conduct(text, "--list")
             told = [line.replace("\ttest.sh:", ":").replace("\t", ":") for line in ran.text.splitlines()]
@@ -454,7 +448,7 @@ class FeatureTest(ScriptCase):
         fails = "--beside=c --exit=4"
         ran = self.conduct(text.replace("--exit=0", fails))
         self.assertEqual((ran.code, ran.text.splitlines()[-1], ran.failures()), (4, "bye 2", [f"pytest b {fails}"]))
-        self.assertIn("a failure has ended the script; ran ahead of that: pytest c\n", ran.err)
+        self.assertIn("the script has not come to tests that ran ahead of it: pytest c\n", ran.err)
         ran = self.conduct(text, "--one-by-one")
         self.assertEqual(beside(self.events(ran), "pytest b --exit=0"), [])
         self.assertEqual(starts(self.conduct(text, "--tests", "pytest b").text), ["pytest b --exit=0"])
@@ -467,13 +461,6 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(f"BIN=python3\n{text}")
         self.assertEqual((ran.code, len(starts(ran.text))), (0, 6))
         self.assertNotIn("could not run beside", ran.err)
-
-    def test_what_exports_a_status_is_waited_for(self) -> None:
-        """Else each test below went ahead of it, also where all have passed."""
-        for first in ("pytest a; export A=$?", "if pytest a; then export A=0; fi", "set -a\npytest a; A=$?"):
-            ran = self.conduct(lines(first, "pytest b; b=$?", "exit $((A + b))"))
-            self.assertEqual((ran.code, starts(ran.text)), (0, ["pytest a", "pytest b"]))
-            self.assertIn("its handler changes A, which is exported", ran.err)
 
     def test_a_script_needs_descriptors(self) -> None:
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -493,25 +480,6 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(lines("bash tests/build.sh", "pytest a --beside=b", "pytest b --beside=a --exit=3"))
         self.assertEqual((ran.code, starts(ran.text)), (3, ["pytest a --beside=b", "pytest b --beside=a --exit=3"]))
         self.assertEqual(beside(self.events(ran), "pytest a --beside=b"), ["pytest b --beside=a --exit=3"])
-
-    def test_functions_at_the_end(self) -> None:
-        """The last test of one ends the script, if nothing is behind its call; in a pipeline none is handed over."""
-        main = ("test_is_on() { [[ $1 = pytest ]]; }", "run() { if ! test_is_on $1; then return; fi; \"$@\"; }",
-                "main() {", "run pytest a --beside=b", "if true; then run pytest b --beside=a --exit=3; fi", "}")
-        ran = self.conduct(lines(*main, "main"))
-        self.assertEqual((ran.code, starts(ran.text)), (3, ["pytest a --beside=b", "pytest b --beside=a --exit=3"]))
-        self.assertNotIn("could not run beside others", ran.err)
-        ran = self.conduct(lines("run_tests() {", "pytest a", "pytest b", "}", "run_tests | tee x"))
-        self.assertIn("test.sh:5: its tests run in a subshell", ran.err)
-        ran = self.conduct(lines("kd() {", "pytest a", "pytest b", "}", "kd | tee x"))
-        self.assertIn("nothing ran in parallel: bash came to none of its tests, or to them in a subshell", ran.err)
-
-    def test_calls_of_one_function(self) -> None:
-        """Bash's stack tells which call it is, also by another name: only one of these looks at the status."""
-        ran = self.conduct(lines("f() { pytest $1; }", "f a", "f b || RET=1", "CMD=f", "$CMD c", "pytest d",
-                                 "exit $RET"), "--verbose")
-        self.assertEqual(starts(ran.text), ["pytest a", "pytest c", "pytest d"])
-        self.assertIn("test.sh:1: does not run beside other tests: what follows may look at its status", ran.err)
 
     def test_a_function_that_is_called_with_a_test(self) -> None:
         """A message that names it has seen no failure; what has died gets a JUnit file by the words of the call."""
@@ -611,7 +579,7 @@ class FeatureTest(ScriptCase):
     def test_fail_fast(self) -> None:
         ran = self.conduct(suite(*(f"python3 {name} --exit=3 || test_fail {name} #: gpus=all" for name in "abc")),
                            "--fail-fast", "--order", "file")
-        self.assertEqual((ran.code, ran.failures(), errors(ran.text)), (1, ["a"], ["a"]))
+        self.assertEqual((ran.code, ran.failures(), len(began(self.events(ran)))), (1, ["a"], 1))
         self.assertEqual(ran.outcomes(), {"a": "failed", "b": "not run", "c": "not run"})
 
     def test_what_did_not_run_is_no_pass(self) -> None:
@@ -636,12 +604,15 @@ class FeatureTest(ScriptCase):
         names = {"a": 2, "b": 6, "c": 4, "d": 5, "e": 1, "f": 0.5}
         text = HEAD + lines(
             "python3 first --gate || test_fail first #: time=99", "python3 pair --gate || test_fail pair #: time=98",
-            *(f"python3 {name} || test_fail {name}" for name in names), "echo all are there") + TAIL
-        up, gate = Fifo(self, "up"), Fifo(self, "gate")
+            *(f"python3 {name} || test_fail {name}" for name in names), "for all in $(ls); do :; done") + TAIL
+        up, gate, there = (Fifo(self, name) for name in ("up", "gate", "there"))
+        # The scout runs it where it has found all tests, the shell where all have ended.
+        self.stub("ls", '#!/bin/sh\necho there >"${0%/*}/../there"\n')
         gate.release()
         gate.release()
         noted = self.conduct(text, gpus="0,1").journal()
         up.lines(2)
+        there.lines(2)
         taught = lines(*(json.dumps({**record, "seconds": names.get(record.get("label", ""), 50)}) for record in noted))
         for folder, options in (("logs", ()), ("other", ("--history", "taught.jsonl", "--log-dir", "other"))):
             with self.subTest(folder):
@@ -649,11 +620,11 @@ class FeatureTest(ScriptCase):
                 self.write("logs/run_tests.jsonl", "" if options else taught)
                 process = self.begin(text, *options, gpus="0,1")
                 up.lines(2)
-                log = pathlib.Path(self.folder, folder, "test.sh.log")
-                self.wait_for(lambda log=log: b"all are there" in log.read_bytes())
+                there.lines()
                 gate.release()
                 gate.release()
                 self.assertEqual(starts(self.end(process).text), ["first", "pair", "b", "d", "c", "a", "e", "f"])
+                there.lines()
 
     def test_what_the_script_leaves(self) -> None:
         """Its daemons end with the run."""
@@ -705,35 +676,23 @@ class FeatureTest(ScriptCase):
         self.assert_swept()
 
     def test_the_script_is_killed_behind_a_test(self) -> None:
-        """The test that it has just handed over still runs, and that nobody has waited for it is said."""
-        self.drive("on_test = run_tests.ScriptRun.on_test", "def killed(run, *fields):",
-                   "    answer = on_test(run, *fields)", "    run.shell.signal(9)", "    return answer",
-                   "run_tests.ScriptRun.on_test = killed")
+        """The test that it waits for still runs."""
+        self.drive("ask = run_tests.ScriptRun.ask", "def killed(run, *fields):", "    ask(run, *fields)",
+                   "    run.shell.signal(9)", "run_tests.ScriptRun.ask = killed")
         ran = self.conduct(HEAD + lines("python3 a || test_fail a", "exit 0"))
         self.assertEqual((ran.code, ran.outcomes()), (137, {"a": "passed", "test.sh": "failed"}))
-        self.assertIn("the end of the script went ahead of its tests", ran.err)
 
     def test_a_signal_between_a_question_and_its_answer(self) -> None:
-        """What the end of the script asks is not answered by what was said of the command before."""
-        self.drive("on_site = run_tests.ScriptRun.on_site", "def ended(run, *fields):",
-                   "    if fields[-2] == 'python3 b':", "        run.shell.signal(15)", "        asked = []",
-                   "        while not isinstance(([None] + asked)[-1], run_tests.Asked):",
-                   "            asked.append(run.inbox.get(60))", "        for each in asked: run.inbox.put(each)",
-                   "    return on_site(run, *fields)", "run_tests.ScriptRun.on_site = ended")
-        ran = self.conduct(HEAD + lines("trap 'echo cleaned' EXIT", "python3 a --exit=1 || test_fail a",
-                                        "python3 b || test_fail b"))
-        self.assertEqual((ran.code, ran.outcomes(), ran.err), (143, {"a": "failed"}, ""))
-        self.assertRegex(ran.text, "sub-test failed: a\n(?s:.*)cleaned\n")
-
-    def test_a_trap_prints_while_the_state_is_kept(self) -> None:
-        """No shell reads that; bash runs the test itself."""
-        self.drive("on_test = run_tests.ScriptRun.on_test", "def torn(run, path, *fields):",
-                   "    with open(path) as file: text = file.read()",
-                   "    with open(path, 'w') as file: file.write(text.replace('umask', 'echo got; exit 0\\numask', 1))",
-                   "    return on_test(run, path, *fields)", "run_tests.ScriptRun.on_test = torn")
-        ran = self.conduct(HEAD + lines("python3 a --exit=1 || test_fail a", "exit $RET"))
-        self.assertEqual((ran.code, starts(ran.text), errors(ran.text)), (1, [], ["a"]))
-        self.assertIn("its state was not kept whole", ran.err)
+        for name, code, outcomes in (("TERM", 143, {"a": "failed"}), ("USR1", 1, {"a": "failed", "b": "passed"})):
+            with self.each(name):
+                self.drive("on_kind = run_tests.ScriptRun.on_kind", "def told(run, role, *fields):",
+                           "    if (role, fields[2]) == ('shell', 'python3 b'):",
+                           f"        run.shell.signal({int(signal.Signals['SIG' + name])})",
+                           "    return on_kind(run, role, *fields)", "run_tests.ScriptRun.on_kind = told")
+                ran = self.conduct(HEAD + lines("trap 'echo cleaned' EXIT USR1", "python3 a --exit=1 || test_fail a",
+                                                "python3 b || test_fail b", "trap - EXIT", "exit $RET"), "--one-by-one")
+                self.assertEqual((ran.code, ran.outcomes(), ran.err), (code, outcomes, ""))
+                self.assertRegex(ran.text, "sub-test failed: a\n(?s:.*)cleaned\n")
 
     def test_the_pipe_of_questions_is_written_to(self) -> None:
         """By a script that does not know what it is: this is told, and nothing waits."""
@@ -813,29 +772,6 @@ class FeatureTest(ScriptCase):
                 self.assertIn("error: cannot write all.xml (is no regular file", ran.text + ran.err)
                 os.rmdir(ran.path("all.xml"))
 
-    def test_verbose(self) -> None:
-        """It says why a test runs as it stands, once and with its line."""
-        reasons = {
-            "python3 a | python3 b || test_fail t": "it ends a pipeline",
-            "( python3 a || test_fail t )": "it runs in a subshell", "cd . || test_fail t": "bash runs it itself",
-            "change || test_fail t": "change changes the script's shell",
-            "python3 a || { test_fail t; return 3; }": "its handler changes the course of the script",
-            "sleep 5 & python3 a || test_fail t; kill $!": "the script has a job in the background",
-            "{ python3 a || test_fail t; } >/dev/null": "its output is redirected",
-            "set -e; python3 a || { test_fail t; date; }; set +e": "its handler may fail"}
-        text = HEAD + lines("change() { N=1; }", *reasons)
-        first = text.split("\n").index("change() { N=1; }") + 2
-        ran = self.conduct(text, "--verbose")
-        *told, last = ran.err.splitlines()
-        told.sort(key=lambda line: int(line.split(":")[1]))
-        self.assertEqual(last, f"run_tests.py: tests of 8 lines could not run beside others; test.sh:{first}: "
-                               "it ends a pipeline")
-        self.assertEqual(len(told), len(reasons), ran.err)
-        for number, (line, why) in enumerate(zip(told, reasons.values())):
-            self.assertTrue(line.startswith(f"test.sh:{first + number}: does not run beside other tests: {why}"), line)
-        self.assertEqual((ran.code, starts(ran.text)), (0, []))
-        self.assertEqual(self.conduct(text).err, last + "\n")
-
     def test_arguments_in_labels(self) -> None:
         """They tell the calls of a function apart; one that is not there stays as written."""
         ran = self.conduct(lines('run() { pytest "tests/$1" ${2} || RET=1; }', "run a x", "run b", "exit $RET"))
@@ -847,7 +783,7 @@ class FeatureTest(ScriptCase):
         for options in ((), ("--list",)):
             self.assertIn("no command has `|| test_fail` or looks like a test;", self.conduct("make\n", *options).err)
         _, err = self.begin(lines("trap 'N=1' DEBUG", "pytest a")).communicate(timeout=WAIT_S)
-        self.assertRegex(err.decode(), r"test.sh:1: behind `trap 'N=1' DEBUG` bash runs all by itself\n"
+        self.assertRegex(err.decode(), r"behind `trap 'N=1' DEBUG` \(test.sh:1\) bash runs all by itself\n"
                                        r"0 tests in \S+ on 4 GPU\(s\): none ran beside others\n$")
 
     def test_refusals(self) -> None:
