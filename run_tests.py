@@ -1102,8 +1102,9 @@ def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
     """Raises BadValue for a test whose status tells no failure, and hints at one whose status hides some."""
     every = reached(nodes, parsed.functions)
     known = NO_PROGRAMS.union(parsed.functions)
-    suspects = [node for node in every if node.name not in known and node.after != "&"]
-    never_passes = re.match(r"exit [1-9]|false\b", nodes[-1].text)
+    suspects = [node for node in every if node.name not in known]
+    last = nodes[-1]
+    never_passes = last.before == ";" and re.match(r"exit [1-9]|false\b", last.text)
     if not suspects or len(every) == 1 or never_passes:
         return
     told = set().union(*heard(nodes, parsed.said, parsed.functions))
@@ -1114,7 +1115,9 @@ def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
             "`set -o pipefail` above, or `|| true` if that is meant"
         )
     for node in suspects:
-        if node not in told and re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
+        if node in told or node.after == "&":
+            continue
+        if re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
             what = (
                 f"a failure of `{node.name}` here is lost, as only the last command counts; join commands by `&&`, "
                 "or write `|| exit 1` behind it"
