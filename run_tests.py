@@ -383,8 +383,7 @@ class Snapshot(NamedTuple):
     directory: str
     environment: Mapping[bytes, bytes] | None  # what is exported; None: the runner's own
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
-    before: str = ""  # bash that runs before the command of the test, and after it
-    after: str = ""
+    before: str = ""  # bash that runs before the command of the test
 
     def __repr__(self) -> str:
         """Without the environment, in which there may be secrets: an internal error may name a test."""
@@ -1655,9 +1654,9 @@ def gpus_named_in(text: str) -> float:
 # Shell state: one bash runs it once, when the list is read, and tells what the tests below it start from.
 
 # Prints bash that makes another shell like this one, except for its options. Left out are variables that bash or the
-# runner sets itself and, where _rt_exports is empty, exported ones. Arguments: the positional parameters.
+# runner sets itself, and exported ones. Arguments: the positional parameters.
 SNAPSHOT = r"""
-_rt_variables=() _rt_known= _rt_outer=()
+_rt_variables=()
 _rt_settings() {
   local _rt_name
   umask -p
@@ -1668,10 +1667,9 @@ _rt_settings() {
   shopt -p
 }
 _rt_snapshot() {
-  local _rt_name _rt_text=
+  local _rt_name
   compgen -v -X '_rt_*' >|"$_rt_folder/names"
-  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/names"
-  [[ $_rt_exports && $_rt_text == "$_rt_known" ]] || _rt_choose
+  _rt_choose
   declare -p "${_rt_variables[@]}"
   _rt_functions
   builtin printf 'set --'
@@ -1679,10 +1677,8 @@ _rt_snapshot() {
   builtin printf '\n'
 }
 _rt_choose() {         # sets _rt_variables to the variables that are kept
-  local _rt_all _rt_line
-  _rt_known=$_rt_text _rt_variables=()
-  local IFS=' '
-  local _rt_outer=" ${_rt_outer[*]} "
+  local _rt_all _rt_line IFS=' '
+  _rt_variables=()
   mapfile -t _rt_all <"$_rt_folder/names"
   declare -p >|"$_rt_folder/variables"
   while builtin read -r _rt_line; do     # `compgen` leaves out what has no value yet, as behind `export NAME`
@@ -1692,14 +1688,13 @@ _rt_choose() {         # sets _rt_variables to the variables that are kept
     esac
   done <"$_rt_folder/variables"
   for _rt_name in "${_rt_all[@]}"; do
-    [[ $_rt_outer != *" $_rt_name "* ]] || continue
     case $_rt_name in
       _|BASH_ARG[CV]|BASH_COMMAND|BASH_LINENO|BASH_MONOSECONDS|BASH_SOURCE|BASH_SUBSHELL|BASH_TRAPSIG) ;;
       BASH_VERSINFO|BASHOPTS|BASHPID|COMP_*) ;;
       DIRSTACK|EPOCH*|EUID|FUNCNAME|GROUPS|HISTCMD|LINENO|PIPESTATUS|PPID|RANDOM|SECONDS|SHELLOPTS|SHLVL|SRANDOM|UID) ;;
       CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK) ;;
       PS4) _rt_variables+=(PS4) ;;     # for root, bash does not read it from the environment
-      *) [[ ! $_rt_exports && ${!_rt_name@a} == x ]] || _rt_variables+=("$_rt_name") ;;
+      *) [[ ${!_rt_name@a} == x ]] || _rt_variables+=("$_rt_name") ;;
     esac
   done
 }
@@ -1751,7 +1746,7 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "bash $BASH_VERSION is too old, 4.4 is needed"
   exit 3
 fi
-_rt_changed= _rt_last= _rt_exports= _rt_count=0
+_rt_changed= _rt_last= _rt_count=0
 _rt_close() {    # behind what it has written to the file
   builtin printf %s%s "$_rt_mark" "$_rt_rest"
   builtin printf %s%s "$_rt_mark" "$_rt_rest" >>"$_rt_folder/answers"
@@ -4396,9 +4391,7 @@ def bash_text(
         command = f". {shlex.quote(scratch.write(command))}"
     lines = "\n" * min(test.line - 1, ARGUMENT_BYTES // 4)
     # With text to come, bash does not exec the command, and tells how it died.
-    return (
-        f"{{ {'; '.join(start)}; }} 2>/dev/null{lines or '; '}{command}\n\n{test.shell.after}"
-    )
+    return f"{{ {'; '.join(start)}; }} 2>/dev/null{lines or '; '}{command}\n\n"
 
 
 def port_of(slot: int) -> int:
