@@ -383,8 +383,7 @@ class Snapshot(NamedTuple):
     directory: str
     environment: Mapping[bytes, bytes] | None  # what is exported; None: the runner's own
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
-    before: str = ""  # bash that runs before the command of the test, and after it
-    after: str = ""
+    before: str = ""  # bash that runs before the command of the test
 
     def __repr__(self) -> str:
         """Without the environment, in which there may be secrets: an internal error may name a test."""
@@ -1655,9 +1654,9 @@ def gpus_named_in(text: str) -> float:
 # Shell state: one bash runs it once, when the list is read, and tells what the tests below it start from.
 
 # Prints bash that makes another shell like this one, except for its options. Left out are variables that bash or the
-# runner sets itself and, where _rt_exports is empty, exported ones. Arguments: the positional parameters.
+# runner sets itself, and exported ones. Arguments: the positional parameters.
 SNAPSHOT = r"""
-_rt_variables=() _rt_known= _rt_outer=()
+_rt_variables=()
 _rt_settings() {
   local _rt_name
   umask -p
@@ -1668,10 +1667,9 @@ _rt_settings() {
   shopt -p
 }
 _rt_snapshot() {
-  local _rt_name _rt_text=
+  local _rt_name
   compgen -v -X '_rt_*' >|"$_rt_folder/names"
-  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/names"
-  [[ $_rt_exports && $_rt_text == "$_rt_known" ]] || _rt_choose
+  _rt_choose
   declare -p "${_rt_variables[@]}"
   _rt_functions
   builtin printf 'set --'
@@ -1679,10 +1677,8 @@ _rt_snapshot() {
   builtin printf '\n'
 }
 _rt_choose() {         # sets _rt_variables to the variables that are kept
-  local _rt_all _rt_line
-  _rt_known=$_rt_text _rt_variables=()
-  local IFS=' '
-  local _rt_outer=" ${_rt_outer[*]} "
+  local _rt_all _rt_line IFS=' '
+  _rt_variables=()
   mapfile -t _rt_all <"$_rt_folder/names"
   declare -p >|"$_rt_folder/variables"
   while builtin read -r _rt_line; do     # `compgen` leaves out what has no value yet, as behind `export NAME`
@@ -1692,14 +1688,13 @@ _rt_choose() {         # sets _rt_variables to the variables that are kept
     esac
   done <"$_rt_folder/variables"
   for _rt_name in "${_rt_all[@]}"; do
-    [[ $_rt_outer != *" $_rt_name "* ]] || continue
     case $_rt_name in
       _|BASH_ARG[CV]|BASH_COMMAND|BASH_LINENO|BASH_MONOSECONDS|BASH_SOURCE|BASH_SUBSHELL|BASH_TRAPSIG) ;;
       BASH_VERSINFO|BASHOPTS|BASHPID|COMP_*) ;;
       DIRSTACK|EPOCH*|EUID|FUNCNAME|GROUPS|HISTCMD|LINENO|PIPESTATUS|PPID|RANDOM|SECONDS|SHELLOPTS|SHLVL|SRANDOM|UID) ;;
       CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK) ;;
       PS4) _rt_variables+=(PS4) ;;     # for root, bash does not read it from the environment
-      *) [[ ! $_rt_exports && ${!_rt_name@a} == x ]] || _rt_variables+=("$_rt_name") ;;
+      *) [[ ${!_rt_name@a} == x ]] || _rt_variables+=("$_rt_name") ;;
     esac
   done
 }
@@ -1751,7 +1746,7 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "bash $BASH_VERSION is too old, 4.4 is needed"
   exit 3
 fi
-_rt_changed= _rt_last= _rt_exports= _rt_count=0
+_rt_changed= _rt_last= _rt_count=0
 _rt_close() {    # behind what it has written to the file
   builtin printf %s%s "$_rt_mark" "$_rt_rest"
   builtin printf %s%s "$_rt_mark" "$_rt_rest" >>"$_rt_folder/answers"
@@ -4396,9 +4391,7 @@ def bash_text(
         command = f". {shlex.quote(scratch.write(command))}"
     lines = "\n" * min(test.line - 1, ARGUMENT_BYTES // 4)
     # With text to come, bash does not exec the command, and tells how it died.
-    return (
-        f"{{ {'; '.join(start)}; }} 2>/dev/null{lines or '; '}{command}\n\n{test.shell.after}"
-    )
+    return f"{{ {'; '.join(start)}; }} 2>/dev/null{lines or '; '}{command}\n\n"
 
 
 def port_of(slot: int) -> int:
@@ -7326,6 +7319,7 @@ class ScriptShell:
     OWN_FDS = range(151, 199)
 
     size = 0
+    count = 0  # of stubs
     status = EXIT_MACHINE  # the exit status
     scout: Process | None = None
     # Why it did not start, or what it has printed or asked was not understood or kept.
@@ -7338,6 +7332,8 @@ class ScriptShell:
         self.folder = reaper.scratch.path()
         os.mkdir(self.folder)
         self.process = Process(reaper)
+        self.last: Dict[str, str] = {}  # by the path for a shell's answers, its last stub
+        self.ended: Set[str] = set()  # stubs that have been told how to end
         self.output, self.stream = os.pipe()
         self.over, self.end = os.pipe()
         os.set_blocking(self.output, False)
@@ -7456,6 +7452,21 @@ class ScriptShell:
         """A descriptor of a new pipe with a name in the folder."""
         os.mkfifo(self.path(name))
         return os.open(self.path(name), os.O_RDWR | os.O_NONBLOCK)
+
+    def stub_for(self, reply: str) -> str:
+        """The path of a stub for the shell that gets its answers there: the last one, unless that still waits."""
+        path = self.last.get(reply, "")
+        if path not in self.ended:
+            self.count += 1
+            path = self.new_stub(str(self.count))
+        self.ended.discard(path)
+        self.last[reply] = path
+        return path
+
+    def end_stub(self, path: str, code: str) -> None:
+        """Let a stub end: by one line of sh."""
+        self.tell(f"{path}.fifo", f"{code}\n")
+        self.ended.add(path)
 
     def new_stub(self, name: str) -> str:
         """The path of a new stub."""
@@ -7690,6 +7701,61 @@ class Script:
         return " ".join([way, str(len(self.steps) - 1), *variables_of(node)])
 
 
+def end_of(step: Step, status: int, directory: str, values: str) -> str:
+    """What the scout is to do where a step has ended so in the shell, as bash. `values` are of its variables."""
+    must_fail = status != 0 and not step.is_native
+    if step.is_open or (must_fail and not step.can_fail):
+        return "_rt_lost 'only bash knows what changes by'"
+    folder = shlex.quote(directory)
+    lines = [f"[[ $PWD == {folder} ]] || cd -- {folder}"]
+    for flags, name, value in re.findall(VARIABLE, values):
+        lines.append(f"{name}{value}")
+        if "x" in flags:
+            lines.append(f"export {name}")
+    if step.is_native:
+        lines.append("_rt_skip=")
+    if must_fail:
+        lines.append(f"_rt_fail {status}")
+    return "\n".join(lines)
+
+
+class Waits:
+    """What the scout waits for: the ends that steps have in the shell, by number; less than zero for a test.
+
+    Such an end is bash that the scout does.
+    """
+
+    number: int | None = None  # for which it waits now
+    question = ("", "")  # its question: the path for the answer, and its number
+
+    def __init__(self, answer: Callable[[Tuple[str, str], str], None]) -> None:
+        self.answer = answer
+        self.ends: Dict[int, List[str]] = collections.defaultdict(list)
+        self.seen: Dict[int, int] = collections.Counter()  # how many of them the scout has got
+
+    def wait(self, number: int, question: Tuple[str, str]) -> None:
+        """The scout waits for the next end."""
+        self.number = number
+        self.question = question
+        self.go_on()
+
+    def end(self, number: int, code: str) -> None:
+        """An end has come."""
+        self.ends[number].append(code)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Let the scout go on, if what it waits for has come."""
+        if self.number is None:
+            return
+        number = self.number
+        at = self.seen[number]
+        if at < len(self.ends[number]):
+            self.seen[number] += 1
+            self.number = None
+            self.answer(self.question, self.ends[number][at])
+
+
 class ScriptRun(Run):
     """The run of a script: its shell gets the results of its tests, and the scout says which to start."""
 
@@ -7705,8 +7771,6 @@ class ScriptRun(Run):
     scout_call: Call | None = None  # the test whose stub comes next
     # The test to which the scout has come, while its stub has to wait; and the stub's process.
     held: Tuple[Call, Program, str] | None = None
-    # The number of the command for which the scout waits; less than zero for a test that it does not start.
-    waits_for: int | None = None
     question = ("", "")  # the path for the answer to the last question, and its number
     # The label of the last test that has failed, until its handler is called.
     told_failure: str | None = None
@@ -7726,8 +7790,6 @@ class ScriptRun(Run):
         self.batch: List[Test] = []  # what the schedule does not know yet
         self.codes: Dict[Words, str] = {}  # by place and words, what a command is
         self.calls: Dict[str, Call] = {}  # of the shell, by stub
-        self.told: Set[str] = set()  # stubs that have been told how to end
-        self.last_stub: Dict[str, str] = {}  # by the path for a shell's answers
         # By the key of a program, the tests that are such, None for one that bash runs itself; and how many of them
         # the shell, and the scout, has come to.
         self.found: Dict[str, List[Test | None]] = collections.defaultdict(list)
@@ -7739,9 +7801,7 @@ class ScriptRun(Run):
         self.busy: Dict[Test, AbstractSet[str]] = {}
         # Files that the script writes for tests, as for `>log`.
         self.written: Dict[str, Test | None] = {}
-        # By step, its ends in the shell, as bash for the scout; and how many of them the scout has seen.
-        self.past: Dict[int, List[str]] = collections.defaultdict(list)
-        self.waited: Dict[int, int] = collections.Counter()
+        self.waits = Waits(self.answer)
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.alone: List[str] = []  # why tests have run alone
         self.fears: List[str] = []  # what may have been seen too early
@@ -7811,7 +7871,7 @@ class ScriptRun(Run):
             self.question = reply, number
             answer = getattr(self, f"on_{kind}")(role, *fields)
             if answer is not None:
-                self.answer(answer)
+                self.answer(self.question, answer)
         else:
             super().take(event)
             if isinstance(event, Begin):
@@ -7820,9 +7880,9 @@ class ScriptRun(Run):
                 self.shell.signal(signal.SIGKILL)
         self.follow_up()
 
-    def answer(self, code: str) -> None:
-        """Let the shell that has asked do this, as bash."""
-        reply, number = self.question
+    def answer(self, question: Tuple[str, str], code: str) -> None:
+        """Let a shell that has asked do this, as bash."""
+        reply, number = question
         self.shell.tell(reply, f"{number} {code}\0")
 
     def conclude(self, result: Result, is_news: bool = True) -> None:
@@ -7917,12 +7977,7 @@ class ScriptRun(Run):
         if role == "scout":
             self.scout_call = call
             return None
-        reply = self.question[0]
-        path = self.last_stub.get(reply, "")
-        if path not in self.told:  # the last one of this shell runs in the background
-            path = self.shell.new_stub(str(len(self.calls)))
-        self.told.discard(path)
-        self.last_stub[reply] = path
+        path = self.shell.stub_for(self.question[0])
         self.calls[path] = call
         return f"_rt_stub={shlex.quote(path)}"
 
@@ -7944,8 +7999,7 @@ class ScriptRun(Run):
     def ask(self, call: Call, program: Program, path: str, pid: str) -> None:
         """The shell waits for a test."""
         self.show(self.offset)
-        self.past[-1 - call.number].append("")
-        self.go_on()
+        self.waits.end(-1 - call.number, "")
         # The shell has gone on behind tests that it has been given.
         self.written = {
             path: test
@@ -7960,13 +8014,13 @@ class ScriptRun(Run):
             found.append(None)
             self.itself.add(path)
             self.alone.append(f"{call.file}:{call.line}: its input is redirected")
-            self.shell.tell(
-                f"{path}.fifo", f'export _={shlex.quote(program.path)}; exec "$_" "$@"\n'
-            )
+            where = shlex.quote(program.path)
+            self.shell.end_stub(path, f'export _={where}; exec "$_" "$@"')
             return
         if number == len(found):
-            if self.waits_for is not None and self.waits_for >= 0:
-                told = self.script.steps[self.waits_for].told
+            awaited = self.waits.number
+            if awaited is not None and awaited >= 0:
+                told = self.script.steps[awaited].told
                 self.lose_scout(f"bash has come to {call.file}:{call.line}, and not to {told}")
             self.add(call, program, pid)
         test = found[number]
@@ -8007,7 +8061,7 @@ class ScriptRun(Run):
         )
         self.counts["scout", key] += 1
         self.held = None
-        self.shell.tell(self.shell.path("ahead.fifo"), "exit 0\n")
+        self.shell.end_stub(self.shell.path("ahead"), "exit 0")
 
     def add(self, call: Call, program: Program, pid: str) -> Test:
         """A new test, which the schedule is to know."""
@@ -8023,63 +8077,34 @@ class ScriptRun(Run):
         self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
         return test
 
-    def on_wait(self, _role: str, number: str) -> str | None:
+    def on_wait(self, _role: str, number: str) -> None:
         """The scout waits until the shell has run a command."""
-        self.waits_for = int(number)
-        if self.found_since == 1 and self.waits_for >= 0:
-            told = self.script.steps[self.waits_for].told
-            self.alone.append(f"{told} waits for it alone")
+        step = int(number)
+        if self.found_since == 1 and step >= 0:
+            self.alone.append(f"{self.script.steps[step].told} waits for it alone")
         self.found_since = 0
-        self.scout_question = self.question
-        self.go_on()
-        return None
+        self.waits.wait(step, self.question)
 
-    def go_on(self) -> None:
-        """Let the scout go on, if what it waits for has been."""
-        if self.waits_for is None:
-            return
-        ends = self.past[self.waits_for]
-        at = self.waited[self.waits_for]
-        if at < len(ends):
-            self.waited[self.waits_for] += 1
-            self.waits_for = None
-            self.question = self.scout_question
-            self.answer(ends[at])
-
-    def on_past(
-        self, _role: str, number: str, status: str, directory: str, values: str
-    ) -> None:
-        """A command of the shell has ended that is no test."""
+    def on_past(self, _role: str, number: str, status: str, *place: str) -> None:
+        """A command of the shell has ended that is no test. Behind a failure, tests below it may have begun."""
         step = self.script.steps[int(number)]
         seen_by = [test.label for test in self.ahead if step.writes in test.command]
         if seen_by and not step.looks:
             self.fears.append(f"{first_of(seen_by)} went ahead of {step.told}")
-        if step.is_open or (int(status) and not step.can_fail and not step.is_native):
-            self.past[int(number)].append("_rt_lost 'only bash knows what changes by'")
-            return
-        lines = [f"[[ $PWD == {shlex.quote(directory)} ]] || cd -- {shlex.quote(directory)}"]
-        for flags, name, value in re.findall(VARIABLE, values):
-            lines.append(f"{name}{value}")
-            if "x" in flags:
-                lines.append(f"export {name}")
-        if step.is_native:
-            lines.append("_rt_skip=")
-        elif int(status):
-            lines.append(f"_rt_fail {status}")
-        self.past[int(number)].append("\n".join(lines))
-        self.go_on()
+        self.waits.end(int(number), end_of(step, int(status), *place))
 
-    def on_ran(self, _role: str, place: str, status: str, *_: str) -> None:
-        """A test has ended: bash may have run it itself, which has no log but the script's."""
-        call = self.calls.get(place)
-        if not call:
-            number = int(place.partition(":")[0])
-            self.past[-1 - number].append("_rt_lost 'a failure of'" * (status != "0"))
-            self.go_on()
-        if call and place not in self.itself:
-            return
-        label = call.label if call else place.partition(":")[2]
-        line = call.line if call else 1
+    def on_ran(self, _role: str, place: str, status: str, *_more: str) -> None:
+        """A test has failed, or bash has run one itself, which has no log but the script's."""
+        number, _, label = place.partition(":")
+        line = 1
+        if place in self.calls:
+            call = self.calls[place]
+            if place not in self.itself:
+                return
+            label = call.label
+            line = call.line
+        else:
+            self.waits.end(-1 - int(number), "_rt_lost 'a failure of'" * (status != "0"))
         if int(status):
             self.note_failure(clean_label(label), line, int(status))
             self.told_failure = label
@@ -8114,7 +8139,7 @@ class ScriptRun(Run):
     def lose_scout(self, why: str) -> None:
         """Go on without the scout."""
         self.lost = self.lost or why
-        self.waits_for = None
+        self.waits.number = None
         self.held = None
         self.shell.end_scout()
 
@@ -8178,8 +8203,7 @@ class ScriptRun(Run):
             code += f"ulimit -c 0; kill -{-status} $$"
         else:
             code += f"exit {status}"
-        self.shell.tell(f"{path}.fifo", f"{code}\n")
-        self.told.add(path)
+        self.shell.end_stub(path, code)
 
     def tell_death(self, call: Call, signum: int, pid: str) -> None:
         """Say how a program has died, as bash would in its place; of these it says nothing."""

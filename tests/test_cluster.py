@@ -328,7 +328,7 @@ class PoolTest(unittest.TestCase):
         self.assertEqual(sorted({self.take(0) for _ in range(5)}), ["", "CPU n1", "CPU n2"])
 
     def test_words_of_a_test_make_the_same_test(self) -> None:
-        shell = run_tests.Snapshot("/d", {b"A": b"\xff", b"KEPT": b"y", b"MORE": b"z"}, "prelude", "before", "after")
+        shell = run_tests.Snapshot("/d", {b"A": b"\xff", b"KEPT": b"y", b"MORE": b"z"}, "prelude", "before")
         test = a_test(0, "a \udcff", shell=shell, command="true", preface=b"\xfe", junit="/x.xml", file="t", line=3)
         with mock.patch.dict(os.environ, {"GONE": "x", "KEPT": "x"}):
             outer = {b"GONE": b"y", b"KEPT": b"y", b"A": b"y"}
