@@ -10,19 +10,22 @@ import collections
 import contextlib
 import json
 import os
+import pathlib
 import re
 import resource
 import shutil
 import signal
 import subprocess
+import tempfile
 import unittest
-from typing import Any, Counter, Dict, List, Mapping, Sequence, Set
+from typing import Any, Counter, Dict, List, Mapping, Sequence, Set, Tuple
 from xml.etree import ElementTree
 
-from run_tests import Reader, ScriptFile, Tells, read_script
+from run_tests import (
+    CALM_PROGRAMS, LOOKS_LIKE_TEST, Script, ScriptFile, Tells, paths_of, read_program)
 from tests.support import SOON, WAIT_S, Fifo, Ran, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
-from tests.test_script_equivalence import BLOCK, PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
+from tests.test_script_equivalence import PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
 
 FOUR = "0,1,2,3"
 
@@ -44,6 +47,24 @@ TAIL = """if [ "$RET" -ne 0 ]; then
 fi
 echo "All tests passed"
 """
+
+# Commands, with the line where they come and what they are in: what they are where handlers tell the tests of
+# ReadingTest.test_kinds_of_commands, and where their looks do so, if that differs.
+KINDS: Mapping[Sequence[Any], Sequence[str]] = {
+    (1, "python3 a"): ["_rt_test"], (1, "test_fail a", "function"): ["_rt_failed"],
+    (2, "pytest b"): ["_rt_other", "_rt_test"], (3, "pytest c"): ["_rt_other", "_rt_test"],
+    (3, "tee log"): ["_rt_pass"],
+    (9, "pytest $(x)"): ["_rt_other", "_rt_test"], (9, '"$@"', "", "f"): ["_rt_each"],
+    (9, '"$@"', "", "g"): ["_rt_other", "_rt_each"], (4, "f d", "function"): ["_rt_test", "calm"],
+    (9, "f d", "function"): ["calm"], (9, "f > log", "function"): ["_rt_block"],
+    (9, "x=1"): ["calm"], (9, "x=$(date)"): ["_rt_other"], (9, "x=$RANDOM"): ["_rt_other"],
+    (9, "echo x"): ["_rt_pass"], (9, "echo x > /dev/null"): ["_rt_pass"], (9, "echo x > f"): ["_rt_other"],
+    (9, '[ "$x" ]'): ["calm"], (9, "[ -e f ]"): ["_rt_other"], (9, "[ $(x) ]"): ["_rt_other"],
+    (9, "ls -l"): ["_rt_look"], (9, "ls > f"): ["_rt_other"], (9, "cd x"): ["calm"], (9, "cd $(pwd)"): ["_rt_other"],
+    (9, "read -r a b < f"): ["_rt_other"], (9, "A=1 make all"): ["_rt_other"], (9, "rapids-logger x"): ["_rt_pass"],
+    (9, "exec > f"): ["_rt_pass"], (9, "exec make"): ["_rt_other"], (9, "trap x EXIT"): ["_rt_trapped"],
+    (9, "wait"): ["calm"], (9, "exit $?"): ["calm"], (9, "for i in a b"): ["calm"], (9, "((i++))"): ["calm"],
+    (9, "command -v x"): ["calm"], (9, "command x"): ["_rt_other"], (9, "eval $(x)"): ["_rt_other"]}
 
 
 def lines(*text: str) -> str:
@@ -822,6 +843,196 @@ class FeatureTest(ScriptCase):
                 told = [line for line in ran.err.splitlines() if not line.startswith("usage:")]
                 self.assertEqual([why in line for why, line in zip(mistakes, told)], [True] * len(told), ran.err)
                 self.assertFalse(os.path.exists(ran.path("logs")))
+
+
+class ScoutTest(TrialCase):
+    """What the scout does, and what the shell of the script makes of it."""
+
+    def test_it_does_nothing_for_real(self) -> None:
+        """Files, programs and traps are the shell's alone, whether tests pass or fail."""
+        text = HEAD + lines(
+            "trap 'echo bye >>f8; pip3 bye; exit $RET' EXIT; trap 'echo err >>f8; pip3 err' ERR",
+            "trap 'echo usr >>f8; pip3 usr' USR1; kill -USR1 $$",
+            "exec 3>third; echo three >&3; echo one >f1; echo two >>f1", '{ echo in block; pip3 b; } 2>&1',
+            'w() { echo "$1" >"$2"; pip3 w "$1" >>"$2"; mkdir "gone_$1"; rmdir "gone_$1"; }', "w x f3",
+            "x=$(pip3 --echo=v >f5; echo val; touch f6)", "mkdir d; cd d; : >here; cd ..",
+            "python3 a $x FIRST || test_fail a", "echo two >>f1; printf '%s' a b | tee f4 >/dev/null",
+            "if pip3 p --exit=3; then echo yes >f7; else echo no >f7; fi",
+            "pip3 q --exit=1 || pip3 r && pip3 s; ! pip3 t", "until pip3 u; do :; done",
+            "for i in 1 2; do pip3 turn $i --exit=$((i % 2)) && break; done", "pip3 fails --exit=2",
+            "python3 b SECOND || test_fail b", "exec >f9", "pip3 x", "python3 c || test_fail c")
+        for first, second in (("", ""), ("--exit=1", ""), ("", "--exit=2"), ("--exit=1", "--exit=1")):
+            with self.subTest(first=first, second=second):
+                ran = self.trial(text.replace("FIRST", first).replace("SECOND", second))
+                self.assertEqual((ran.code, starts(ran.text)), (int(first + second != ""), ["a", "b", "c"]))
+                self.assertNotIn("went ahead", ran.text)
+
+    def test_where_it_is_lost(self) -> None:
+        """One line says where; the rest runs one by one, with bash's status."""
+        for name, where, why in (
+            ("eval", 'eval "$(pip3 --echo=X=3)"', "only bash knows what changes by `eval "),
+            ("a block", "{ python3 x $X || test_fail x; } >log", "a block writes log"),
+            ("a function", 'f() { echo "$1"; }; f 1 >log', "a file is written by all of `f 1 > log`"),
+            ("a subshell", "(pip3 x; exit 3) || X=4", "it cannot run, in a subshell, `pip3 x`"),
+            ("a comment", "#: one-by-one", "`#: one-by-one`"),
+        ):
+            with self.subTest(name):
+                ran = self.trial(HEAD + lines(
+                    "python3 a --slow || test_fail a", where, "python3 b $X --slow || test_fail b",
+                    "python3 c --exit=5 || test_fail c", "exit ${X-$RET}"))
+                told, = lines_of(ran.text, "run_tests.py: ")
+                self.assertRegex(told, "tests ran while no other did: .*" + re.escape(why))
+                words = " ".join(["python3 b", *re.findall("X=(3|4)", where), "--slow"])
+                self.assertEqual(beside(ran.events, words), [])
+
+
+class AheadTest(ScriptCase):
+    """What the scout finds, and what comes of it."""
+
+    def overlap(self, tests: int, *text: str) -> Ended:
+        """Run a script whose tests wait for each other; so many pass."""
+        ran = self.conduct(lines(*text), "--timeout", "9s")
+        self.assertEqual((ran.code, list(ran.outcomes().values())), (0, ["passed"] * tests), ran.text + ran.err)
+        return ran
+
+    def test_what_programs_say_reaches_it(self) -> None:
+        """Output, files, folders, and failures: the tests behind them overlap."""
+        ran = self.overlap(
+            2, HEAD, "X=$(pip3 --echo=sub); mkdir $X; cd $(pip3 --echo=$X)", "pip3 --echo='q r' >../v",
+            "read -r A B <../v; mapfile -t D < <(echo $B)", "if pip3 x --exit=1; then C=then; else C=else; fi",
+            "pip3 y --exit=4 || C+=-or", "[ -e none ] || C+=-no", "export C",
+            "python3 $A $X --beside=r || test_fail $A", "cd ..", "python3 ${D[0]} $C --beside=q || test_fail $B",
+            "exit $RET")
+        self.assertEqual((began(self.events(ran))[-2:], ran.err),
+                         (["python3 q sub --beside=r", "python3 r else-or-no --beside=q"], ""))
+
+    def test_tests_overlap_wherever_they_stand(self) -> None:
+        """In pipelines, subshells, jobs, functions and conditions."""
+        ran = self.overlap(
+            12, "run_tests() {", "pytest a --beside=b", "pytest b --beside=a", "}", "run_tests | tee x",
+            "f() { pytest $1; }", "(pytest c --beside=d)", "(cd . && pytest d --beside=c) || exit 3",
+            "f 'e --beside=f'", "while ! f 'f --beside=e' | cat; do :; done", "echo $(pytest g --beside=h)",
+            "time pytest h --beside=g", "pytest i --beside=j & pytest j --beside=i & wait",
+            'CMD=f; $CMD "k --beside=l"; eval "f l\\ --beside=k"')
+        self.assertEqual(ran.read("x"), "pytest: a --beside=b\npytest: b --beside=a\n")
+        self.assertNotIn("while no other did", ran.err)
+
+    def test_what_a_test_prints_may_be_a_value(self) -> None:
+        """The scout waits for that test, and goes on."""
+        self.overlap(3, "x=$(pytest --echo=c)", "pytest b --beside=$x", "pytest $x --beside=b")
+
+    def test_a_subshell_behind_a_program(self) -> None:
+        """The shell tells of the program's end before it goes into that."""
+        self.overlap(3, "pytest a", "pip3 x", "(pytest b --beside=c)", "pytest c --beside=b")
+
+    def test_a_failure_that_later_tests_see(self) -> None:
+        """They run with what bash gives them, whatever has run ahead, which is named."""
+        Fifo(self, "up")
+        ran = self.conduct(HEAD + lines(
+            "export RET", "bash -c 'read x <>up; exit 1' || test_fail a",
+            "bash -c 'echo x 1<>up; echo it is $RET | tee -a ran' || test_fail b", "python3 c$RET || test_fail c",
+            "exit $RET"), "--timeout", "9s")
+        self.assertEqual((ran.code, errors(ran.text), lines_of(ran.text, "it is")), (1, ["a"], ["it is 1"]))
+        self.assertEqual(ran.read("ran"), "it is 0\nit is 1\n")
+        self.assertIn("python3 c1", began(self.events(ran)))
+        self.assertRegex(ran.err, r"the script has not come to tests that ran ahead of it: b\b")
+
+    def test_a_file_behind_a_failure(self) -> None:
+        """A test that had begun may have missed it: this is no pass."""
+        text = HEAD + lines("python3 a --beside=b --exit=1 || { test_fail a; echo x >file; }",
+                            "python3 b file || test_fail b")
+        ran = self.conduct(text, "--timeout", "9s")
+        self.assertEqual((ran.code, ran.outcomes()), (1, {"a": "failed", "b": "passed"}))
+        self.assertIn(f"b went ahead of `echo x > file` (test.sh:{HEAD.count(chr(10)) + 1}), behind a failure", ran.err)
+        self.assertNotIn("went ahead", self.conduct(text + "exit 4\n").err)      # which is no pass by itself
+
+    def test_one_by_one(self) -> None:
+        """From such a comment on."""
+        ran = self.overlap(4, "pytest a --beside=b", "pytest b --beside=a", "#: one-by-one", "pytest c --slow",
+                           "pytest d")
+        self.assertEqual(beside(self.events(ran), "pytest c --slow"), [])
+        self.assertIn("2 tests ran while no other did: `#: one-by-one`", ran.err)
+
+    def test_files_that_tests_share(self) -> None:
+        """A test waits for the one that writes a file that it names."""
+        for way in (">log", "2>&1 | tee log", "| tail -1 >>$PWD/log", "--out=log", "--junitxml log"):
+            with self.subTest(way):
+                ran = self.conduct(lines(f"pytest a --slow {way}", "cd .", "pytest b --file=log || exit 1", "pytest c"))
+                first, *_ = began(self.events(ran))
+                self.assertEqual((ran.code, beside(self.events(ran), first)), (0, []))
+
+
+class ReadingTest(unittest.TestCase):
+    """What is read of a script before it runs, and of a command as it comes."""
+
+    def read(self, *text: str, looks: bool = False) -> Tuple[Script, ScriptFile]:
+        script = Script(Tells({"test_fail"}, LOOKS_LIKE_TEST if looks else None, CALM_PROGRAMS))
+        return script, script.read("test.sh", lines(*text))
+
+    def test_sites(self) -> None:
+        _, file = self.read(
+            "A=1 python3 a \\", '  "$x" || test_fail "a $x"   #: gpus=2',
+            "(cd d && pytest b) || { test_fail b; exit 3; }", "#: timeout=5m",
+            "pytest c 2>&1 | tee c.log | tail -1 || test_fail c",
+            'run "$@" >log 2>&1 <in || test_fail', "x=$(date) || test_fail no", "pytest d",
+            "pytest e $(make) 2>err || test_fail \"$(make)\"  #: gpus=0")
+        self.assertEqual([(site.line, site.last, " ".join(site.words), site.label) for site in file.sites], [
+            (1, 2, 'A=1 python3 a "$x"', '"a $x"'), (3, 3, "pytest b", "b"), (5, 5, "pytest c", "c"),
+            (6, 6, 'run "$@"', '"run $*"'), (9, 9, "pytest e $(make)", file.sites[4].label)])
+        self.assertNotIn("$(make)", re.sub(r"\\\$", "", file.sites[4].label))          # nothing runs for a label
+        self.assertEqual([site.names for site in file.sites], [[], [], ["c.log"], ["log", "in"], ["err"]])
+        self.assertEqual([(site.splits, site.is_own) for site in file.sites],
+                         [(False, False)] * 3 + [(False, True), (True, True)])
+        self.assertEqual([(site.attributes.gpus, site.attributes.timeout) for site in file.sites],
+                         [(2, None), (None, None), (None, 300), (None, 300), (0, 300)])
+        self.assertEqual(file.filters, {("tee", "c.log"), ("tail", "-1")})
+        self.assertEqual(file.find(2, file.sites[0].words), file.sites[0])
+        self.assertIsNone(file.find(3, file.sites[0].words))
+
+    def test_what_keeps_it_from_running_ahead(self) -> None:
+        _, file = self.read("for x in a; do pytest $x || test_fail $x; done 2>/dev/null", "#: one-by-one",
+                            "{ pytest b || test_fail b; } >log", "pytest c || test_fail c #: gpsu=1",
+                            "pytest d || test_fail d; pytest d || test_fail e")
+        self.assertEqual((file.obstacle, file.one_by_one), ("test.sh:3: a block writes log", 2))
+        self.assertEqual([told.partition(" in ")[0] for told in file.mistakes], ["test.sh:4: unknown key 'gpsu'"])
+        self.assertIsNone(file.find(5, ["pytest", "d"]))       # which of them it is
+
+    def test_kinds_of_commands(self) -> None:
+        """By their words; tests by their place, too, where handlers tell them."""
+        text = "python3 a || test_fail a", "pytest b", "pytest c | tee log", "f d || test_fail d"
+        for looks in (False, True):
+            script, file = self.read(*text, looks=looks)
+            for (line, words, *functions), kind in KINDS.items():
+                with self.subTest(line=line, words=words, looks=looks):
+                    code = script.kind(file, line, words, functions or [""])
+                    self.assertEqual(re.sub(r" .*", "", code, flags=re.DOTALL), kind[looks % len(kind)])
+
+    def test_paths_of(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "test_a.py").touch()
+            pathlib.Path(folder, "old.json").touch()
+            paths = paths_of(folder, "test_a.py::T", "test_no.py", "--out=m", "--out=m.sh", "-o", "n.x", "--log=l.txt",
+                             "old.json", "sub")
+            own = [os.path.relpath(path, folder) for path, is_own in paths.items() if is_own]
+        self.assertEqual(own, ["test_a.py", "m.sh", "n.x", "l.txt"])
+
+    def test_read_program(self) -> None:
+        """As bash shows it to a stub, which a shell runs."""
+        environment = {b"A": b"1\n2", b"_": b"x"}
+        with tempfile.TemporaryDirectory() as folder:
+            stub = pathlib.Path(folder, "stub")
+            stub.write_text("echo\nread x\n:\n")
+            with subprocess.Popen(["/bin/sh", str(stub), "a b", ""], cwd=folder, env=environment,
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+                assert process.stdout is not None
+                process.stdout.readline()
+                program = read_program(str(process.pid), "tool")
+                process.communicate(b"\n")
+            self.assertRaises(OSError, read_program, str(process.pid), "tool")
+        self.assertEqual((program.words, program.directory), (("tool", "a b", ""), os.path.realpath(folder)))
+        self.assertEqual(program.environment[b"A"], b"1\n2")
+        self.assertEqual(program._replace(environment={**program.environment, b"SHLVL": b"9"}).key, program.key)
+        self.assertNotEqual(program._replace(umask=program.umask ^ 2).key, program.key)
 
 
 if __name__ == "__main__":
