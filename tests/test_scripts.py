@@ -468,7 +468,7 @@ class FeatureTest(ScriptCase):
         self.assertEqual(ran.text.splitlines()[-1], "bye 3")
         fails = "--beside=c --exit=4"
         ran = self.conduct(text.replace("--exit=0", fails))
-        self.assertEqual((ran.code, ran.text.splitlines()[-1], ran.failures()), (4, "bye 2", [f"pytest b {fails}"]))
+        self.assertEqual((ran.code, lines_of(ran.text, "bye"), ran.failures()), (4, ["bye 2"], [f"pytest b {fails}"]))
         self.assertIn("the script has not come to tests that ran ahead of it: pytest c\n", ran.err)
         ran = self.conduct(text, "--one-by-one")
         self.assertEqual(beside(self.events(ran), "pytest b --exit=0"), [])
