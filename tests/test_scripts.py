@@ -921,6 +921,15 @@ class AheadTest(ScriptCase):
         """The scout waits for that test, and goes on."""
         self.overlap(3, "x=$(pytest --echo=c)", "pytest b --beside=$x", "pytest $x --beside=b")
 
+    def test_functions_by_other_names(self) -> None:
+        """Their programs are waited for, as is a file; nothing has gone ahead of them where all pass."""
+        for call in ("CMD=f; $CMD", 'run() { "$@"; }; run f', "eval f", "echo x >log"):
+            with self.subTest(call):
+                ran = self.overlap(3, HEAD, "f() { pip3 x; }", "python3 a --slow || test_fail a", call,
+                                   "python3 b --beside=c || test_fail b", "python3 c --beside=b || test_fail c",
+                                   "exit $RET")
+                self.assertEqual(("went ahead" in ran.err, beside(self.events(ran), "python3 a --slow")), (False, []))
+
     def test_a_subshell_behind_a_program(self) -> None:
         """The shell tells of the program's end before it goes into that."""
         self.overlap(3, "pytest a", "pip3 x", "(pytest b --beside=c)", "pytest c --beside=b")
