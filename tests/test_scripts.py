@@ -946,6 +946,14 @@ class AheadTest(ScriptCase):
         self.assertIn("python3 c1", began(self.events(ran)))
         self.assertRegex(ran.err, r"the script has not come to tests that ran ahead of it: b\b")
 
+    def test_the_label_of_what_has_run_ahead(self) -> None:
+        """It stays free for the test that the script comes to; the other is blamed for nothing."""
+        for status, failures in (("$RET", ["a", "b"]), ("$((1 - RET))", ["a"])):
+            with self.each(status):
+                ran = self.conduct(HEAD + lines("export RET", "python3 a --beside=b --exit=1 || test_fail a",
+                                                f"python3 b --exit={status} || test_fail b", "exit $RET"))
+                self.assertEqual((ran.code, ran.failures(), errors(ran.text)), (1, failures, failures))
+
     def test_a_file_behind_a_failure(self) -> None:
         """A test that had begun may have missed it: this is no pass."""
         text = HEAD + lines("python3 a --beside=b --exit=1 || { test_fail a; echo x >file; }",
