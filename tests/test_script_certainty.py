@@ -296,17 +296,19 @@ class ScriptCertainty(EquivalenceCase):
         files = {**{f"work/{name}": text for name, text in script.files.items()},
                  **{f"bin/{name}": STUB for name in PROGRAMS}}
         for name, text in files.items():
-            with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+            with self.lock, open(os.path.join(root, name), "w", encoding="utf-8") as file:
                 file.write(text)
             os.chmod(file.name, 0o755)
         command = ["bash"]
         if slots is not None:            # without `site`, which takes as long as bash and its script
             command = [sys.executable, "-S", compiled_runner(), "--fail-function=note_fail", f"--log-dir={root}/logs"]
-        process = subprocess.Popen(
-            [*command, "test.sh"], cwd=work, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, env={
-                "PATH": f"{root}/bin:/usr/local/bin:/usr/bin:/bin", "HOME": root, "TMPDIR": f"{root}/tmp",
-                "LC_ALL": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(slots or 1)))})
+        environment = {
+            "PATH": f"{root}/bin:/usr/local/bin:/usr/bin:/bin", "HOME": root, "TMPDIR": f"{root}/tmp",
+            "LC_ALL": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(slots or 1)))}
+        with self.lock:
+            process = subprocess.Popen(
+                [*command, "test.sh"], cwd=work, start_new_session=True, stdin=subprocess.DEVNULL, env=environment,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
             out, _ = process.communicate(timeout=HANG_S)
         except subprocess.TimeoutExpired:

@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Counter, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
@@ -518,6 +519,8 @@ class EquivalenceCase(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="run_tests.")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        # Programs are written by one thread while another forks, whose child holds them open: "Text file busy".
+        self.lock = threading.Lock()
         limits = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, limits[1]))
         self.addCleanup(resource.setrlimit, resource.RLIMIT_CORE, limits)
@@ -534,7 +537,7 @@ class EquivalenceCase(unittest.TestCase):
         files = {f"work/{name}": text for name, text in case.files.items()}
         files.update({"bin/mark": "\n@@mark@@\n", "bin/python3": STUB, "calls/events": ""})
         for name, text in files.items():
-            with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+            with self.lock, open(os.path.join(root, name), "w", encoding="utf-8") as file:
                 file.write(text.replace("{root}", work))
             os.chmod(file.name, 0o755 if re.search(r"run_|bin/python3", name) else 0o644)
         for name in PROGRAMS[1:]:
@@ -546,10 +549,11 @@ class EquivalenceCase(unittest.TestCase):
         command = ["bash"]
         if slots is not None:            # without `site`, which takes as long as bash and its script
             command = [sys.executable, "-S", compiled_runner(), "--log-dir", logs]
-        process = subprocess.Popen(
-            [*command, case.name.replace("{root}", work)], cwd=work, start_new_session=True, stdin=subprocess.PIPE,
-            env={name: value for name, value in environment.items() if value is not None},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        with self.lock:
+            process = subprocess.Popen(
+                [*command, case.name.replace("{root}", work)], cwd=work, start_new_session=True, stdin=subprocess.PIPE,
+                env={name: value for name, value in environment.items() if value is not None},
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
             out, _ = process.communicate(LINES_IN, timeout=WAIT_S)
         except subprocess.TimeoutExpired:
