@@ -383,8 +383,7 @@ class Snapshot(NamedTuple):
     directory: str
     environment: Mapping[bytes, bytes] | None  # what is exported; None: the runner's own
     prelude: str = ""  # a file of bash that sets all else; empty: there is nothing else
-    before: str = ""  # bash that runs before the command of the test, and after it
-    after: str = ""
+    before: str = ""  # bash that runs before the command of the test
 
     def __repr__(self) -> str:
         """Without the environment, in which there may be secrets: an internal error may name a test."""
@@ -1103,7 +1102,9 @@ def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
     every = reached(nodes, parsed.functions)
     known = NO_PROGRAMS.union(parsed.functions)
     suspects = [node for node in every if node.name not in known]
-    if not suspects or len(every) == 1:
+    last = nodes[-1]
+    never_passes = last.before == ";" and re.match(r"exit [1-9]|false\b", last.text)
+    if not suspects or len(every) == 1 or never_passes:
         return
     told = set().union(*heard(nodes, parsed.said, parsed.functions))
     others = [node for node in every if node.kind in LOOPS or node.name in UTILITIES]
@@ -1653,9 +1654,9 @@ def gpus_named_in(text: str) -> float:
 # Shell state: one bash runs it once, when the list is read, and tells what the tests below it start from.
 
 # Prints bash that makes another shell like this one, except for its options. Left out are variables that bash or the
-# runner sets itself and, where _rt_exports is empty, exported ones. Arguments: the positional parameters.
+# runner sets itself, and exported ones. Arguments: the positional parameters.
 SNAPSHOT = r"""
-_rt_variables=() _rt_known= _rt_outer=()
+_rt_variables=()
 _rt_settings() {
   local _rt_name
   umask -p
@@ -1666,10 +1667,9 @@ _rt_settings() {
   shopt -p
 }
 _rt_snapshot() {
-  local _rt_name _rt_text=
+  local _rt_name
   compgen -v -X '_rt_*' >|"$_rt_folder/names"
-  IFS= builtin read -r -d '' _rt_text <"$_rt_folder/names"
-  [[ $_rt_exports && $_rt_text == "$_rt_known" ]] || _rt_choose
+  _rt_choose
   declare -p "${_rt_variables[@]}"
   _rt_functions
   builtin printf 'set --'
@@ -1677,10 +1677,8 @@ _rt_snapshot() {
   builtin printf '\n'
 }
 _rt_choose() {         # sets _rt_variables to the variables that are kept
-  local _rt_all _rt_line
-  _rt_known=$_rt_text _rt_variables=()
-  local IFS=' '
-  local _rt_outer=" ${_rt_outer[*]} "
+  local _rt_all _rt_line IFS=' '
+  _rt_variables=()
   mapfile -t _rt_all <"$_rt_folder/names"
   declare -p >|"$_rt_folder/variables"
   while builtin read -r _rt_line; do     # `compgen` leaves out what has no value yet, as behind `export NAME`
@@ -1690,14 +1688,13 @@ _rt_choose() {         # sets _rt_variables to the variables that are kept
     esac
   done <"$_rt_folder/variables"
   for _rt_name in "${_rt_all[@]}"; do
-    [[ $_rt_outer != *" $_rt_name "* ]] || continue
     case $_rt_name in
       _|BASH_ARG[CV]|BASH_COMMAND|BASH_LINENO|BASH_MONOSECONDS|BASH_SOURCE|BASH_SUBSHELL|BASH_TRAPSIG) ;;
       BASH_VERSINFO|BASHOPTS|BASHPID|COMP_*) ;;
       DIRSTACK|EPOCH*|EUID|FUNCNAME|GROUPS|HISTCMD|LINENO|PIPESTATUS|PPID|RANDOM|SECONDS|SHELLOPTS|SHLVL|SRANDOM|UID) ;;
       CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK) ;;
       PS4) _rt_variables+=(PS4) ;;     # for root, bash does not read it from the environment
-      *) [[ ! $_rt_exports && ${!_rt_name@a} == x ]] || _rt_variables+=("$_rt_name") ;;
+      *) [[ ${!_rt_name@a} == x ]] || _rt_variables+=("$_rt_name") ;;
     esac
   done
 }
@@ -1749,7 +1746,7 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "bash $BASH_VERSION is too old, 4.4 is needed"
   exit 3
 fi
-_rt_changed= _rt_last= _rt_exports= _rt_count=0
+_rt_changed= _rt_last= _rt_count=0
 _rt_close() {    # behind what it has written to the file
   builtin printf %s%s "$_rt_mark" "$_rt_rest"
   builtin printf %s%s "$_rt_mark" "$_rt_rest" >>"$_rt_folder/answers"
@@ -4394,9 +4391,7 @@ def bash_text(
         command = f". {shlex.quote(scratch.write(command))}"
     lines = "\n" * min(test.line - 1, ARGUMENT_BYTES // 4)
     # With text to come, bash does not exec the command, and tells how it died.
-    return (
-        f"{{ {'; '.join(start)}; }} 2>/dev/null{lines or '; '}{command}\n\n{test.shell.after}"
-    )
+    return f"{{ {'; '.join(start)}; }} 2>/dev/null{lines or '; '}{command}\n\n"
 
 
 def port_of(slot: int) -> int:
@@ -6801,9 +6796,9 @@ def command() -> None:
 # The shell of a script runs all of it, in its order, as bash does. Where it comes to a test, a stub takes the place of
 # the program: it waits until the test has ended on its slot, prints what that has printed, and ends as it has ended.
 # What bash makes of that (a handler, a trap, `set -e`, a pipe) is bash's own, so that the shell cannot be wrong.
-# The scout runs the same script and only has its own variables: tests count as passed, other programs as what they were
-# in the shell, for which it waits. It tells of each test that it comes to, and the runner starts it. Where the scout is
-# wrong, a test has run that nobody asks for; nothing else follows from it.
+# The scout runs the same script and has only its own variables: tests count as passed; a program it skips, when the
+# shell has run it, and takes over its status and the variables that it has set. It tells of each test that it comes to,
+# and the runner starts it. Where the scout is wrong, a test has run that nobody asks for; nothing else follows from it.
 
 # Builtins that change nothing but the shell they run in, and look at nothing else.
 CALM = names_in(
@@ -6812,10 +6807,11 @@ CALM = names_in(
 )
 # Those of them that set variables, by their words.
 SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
+MOVES = names_in("cd pushd popd")
 # Programs that only look: the scout runs them itself where it needs what they print.
 LOOKERS = names_in(
-    "awk basename cat cut date dirname egrep expr find grep head hostname id ls nproc pwd readlink realpath sed seq sort "
-    "tail tr uname uniq wc which whoami"
+    "awk basename cat cut date dirname egrep expr find grep head hostname id ls nproc pwd readlink realpath sed seq "
+    "sort tail tr uname uniq wc which whoami"
 )
 # What looks into a file where it stands in `[`.
 FILE_TEST = r"\s-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
@@ -6831,9 +6827,8 @@ DATA_FILE = (
 )
 # A variable as `expandable` writes it, and what that escapes.
 EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
-MIN_DESCRIPTORS = (
-    200  # of a script's shell: those of the hook begin at 151, where scripts have none
-)
+# Of a script's shell: those of the hook begin at 151, where scripts have none.
+MIN_DESCRIPTORS = 200
 NO_TESTS = (
     "no command has `|| test_fail` or looks like a test; name tests by how they begin (--tests 'make check|\\./run'), "
     "or the function that is called where one fails (--fail-function NAME); if this script calls another one for its "
@@ -6863,12 +6858,9 @@ class Site(NamedTuple):
     label: str  # a bash word: what its handler is called with, or its words
     attributes: Attributes
     splits: bool  # its standard output and its errors go to two places
-    is_own: (
-        bool  # only the shell itself can start it: it has an input, or words that do something
-    )
-    names: Sequence[
-        str
-    ]  # bash words for the files that it writes, or what filters behind it do
+    # Only the shell itself can start it: its input is redirected, or its words do something.
+    is_own: bool
+    names: Sequence[str]  # bash words for files that it writes, or that filters behind it do
 
 
 def is_file(target: Token) -> bool:
@@ -6931,6 +6923,7 @@ class ScriptFile:
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
         self.mistakes: List[str] = []
         self.sites: List[Site] = []
+        self.by_line: Dict[int, List[int]] = collections.defaultdict(list)  # their numbers
         self.filters: Set[Words] = set()  # the words of programs behind a test in a pipeline
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
         # By line, what `#:` says of the tests there, and whether also of those below.
@@ -7033,6 +7026,8 @@ class ScriptFile:
         first = self.line_of(node.start)
         last = self.line_of(max(node.end - 1, node.start))
         label = label_word(label) or label_word(head_of(node))
+        for line in range(first, last + 1):
+            self.by_line[line].append(len(self.sites))
         self.sites.append(
             site_of(node, first, last, label)._replace(
                 attributes=self.attributes_of(first, last)
@@ -7046,32 +7041,28 @@ class ScriptFile:
 
     def find(self, line: int, words: Sequence[str]) -> Site | None:
         """The site of a command to which bash has come; None if there is none, or are several."""
-        sites = [
-            site
-            for site in self.sites
-            if site.words == words and site.line <= line <= site.last
-        ]
+        sites = [self.sites[number] for number in self.by_line[line]]
+        sites = [site for site in sites if site.words == words]
         if len(sites) == 1:
             return sites[0]
         return None
 
 
 # What the shell of a script and the scout do before the script, by BASH_ENV: their DEBUG trap sees each simple command
-# first. Nothing in it may show under `set -x`, nor change what the script sees: `$?`, `$_`, PIPESTATUS, its options, its
-# standard streams. FD_ERR keeps the script's standard error while the trap runs. The questions, and what is answered, in
-# bash; an answer begins with the number of its question, since a signal may keep a shell from reading an earlier one:
+# first. Nothing in it may show under `set -x`, nor change what the script sees: `$?`, `$_`, PIPESTATUS, its options,
+# its standard streams. FD_ERR keeps the script's standard error while the trap runs. An answer is bash; it begins with
+# the number of its question, since a signal may keep a shell from reading an earlier one. Who asks what:
 #
-#   question  of      fields                                answer
-#   kind      both    file, line, command, functions, kind  _rt_code: `calm`, or bash for each time that it comes
-#   each      both    the same, the words as bash has them  bash
-#   test      shell   site, file, line, label, first word, _rt_stub: what is to take the place of the program
-#   test      scout   the same                              none; its stub comes next
-#   wait      scout   number of a command                   what the command has done in the shell, as bash
-#   lost      scout   what it cannot follow                 none: it is ended
-#   past      shell   number, status, folder, variables     none; a command has ended for which the scout waits
-#   ran       shell   stub, status                          none; a test has ended
-#   failed    shell   line, status, label                   none; a handler is called
-#   alone     shell   file, line, command                   none; from here on bash runs the script by itself
+#   both   kind    file, line, command, functions it is in, its own   _rt_code: `calm`, or bash for each time it comes
+#   both   each    file, line, command, its words as they are now     bash for this time
+#   shell  test    number, file, line, label, first word, command     _rt_stub: what is to take the place of the program
+#   scout  test    the same, and the files of its redirections        no answer: its stub comes next
+#   scout  wait    number of a step, or of a test that it has to miss what that has done in the shell
+#   scout  lost    what it cannot go through                          no answer: it is ended
+#   shell  past    number of a step, status, folder, variables        no answer: a command has ended that is no test
+#   shell  ran     stub, or number and label; status                  no answer: a test has failed, or was bash's own
+#   shell  failed  line, status, label                                no answer: a handler is called
+#   shell  alone   file, line, command                                no answer: bash runs the rest by itself
 HOOK = r"""
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "run_tests.py: error: bash $BASH_VERSION is too old to run a script; put bash 4.4 on PATH" >&2
@@ -7103,11 +7094,14 @@ _rt_open() {     # a subshell gets answers of its own
   "$_rt_mkfifo" "$_rt_reply"
   eval "exec $_rt_in<>\"\$_rt_reply\""
 }
-_rt_hook() {     # the status of the command before, traps if it may have set one, the command, its line, the positional parameters, $_, which so stays what it is
+# Its arguments: the status of the command before, traps if that may have set one, the command, its line, the positional
+# parameters, and $_, which so stays what it is.
+_rt_hook() {
   case ${FUNCNAME[1]-main} in _rt_* | "${_rt_name:-_rt_}") return 1 ;; esac      # it is ours
   local - _rt_flags=$- _rt_skip=$_rt_skips
   set +aeuvx
-  local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}") _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
+  local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}")
+  local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
   [[ ! $2 ]] || _rt_mend_traps "$2"
   [[ ! $_rt_name ]] || _rt_take_away
   [[ ! $_rt_after || $_rt_after != "$BASHPID" ]] || _rt_tell
@@ -7158,7 +7152,7 @@ _rt_test() {     # a test: its site, its words as bash, its label, names of file
     (
       exec >/dev/null 2>&1
       trap - DEBUG
-      _rt_stand_in "$_rt_first" "$_rt_folder/ahead"
+      [[ $2 == *'exec "$_rt_ahead"'* ]] || _rt_stand_in "$_rt_first" "$_rt_ahead"
       _rt_code=$2
       shift 4
       eval "$_rt_code"
@@ -7169,7 +7163,7 @@ _rt_test() {     # a test: its site, its words as bash, its label, names of file
     [[ $BASHPID == "$_rt_shell" ]] || _rt_way=
     _rt_ask test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$5" "$_rt_command" "$_rt_way"
     _rt_stand_in "$5" "$_rt_stub"
-    _rt_after=("$BASHPID" ran "$_rt_stub")
+    _rt_after=("$BASHPID" ended "$_rt_stub")
   fi
 }
 _rt_is_program() {    # whether the first word of a command names a program that can be started
@@ -7202,6 +7196,11 @@ _rt_take_away() {
 }
 _rt_tell() {     # how a command has ended
   local _rt_text= IFS=' '
+  if [[ ${_rt_after[1]} == ended ]]; then
+    _rt_after[1]=ran
+    [[ $_rt_piped != 0 ]] || _rt_after=()
+  fi
+  [[ $_rt_after ]] || return
   if ((${#_rt_after[@]} > 3)); then
     declare -p "${_rt_after[@]:3}" >|"$_rt_folder/values"
     IFS= builtin read -r -d '' _rt_text <"$_rt_folder/values"
@@ -7241,6 +7240,7 @@ _rt_rest() {
 _rt_trap='{'
 """
 SCOUT_HOOK = r"""
+_rt_ahead=$_rt_folder/ahead      # its stub
 _rt_skips=1      # it skips each command, but for those of which it is known that it may not
 _rt_other() {
   if [[ $BASHPID != "$_rt_shell" ]]; then
@@ -7271,9 +7271,10 @@ if [[ ${_rt_bash_env+set} ]]; then
   . "$BASH_ENV"
 fi
 # No command may come before our own: it would change PIPESTATUS.
-_rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;; *)'
-_rt_trap+=' if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then ! : "$_";'
-_rt_trap+=' elif [[ $_rt_over ]]; then _rt_last=$_; trap - DEBUG; set +T; : "$_rt_last"; fi ;; esac; } FD_ERR>&2 2>/dev/null'
+_rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;;'
+_rt_trap+=' *) if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then'
+_rt_trap+=' ! : "$_"; elif [[ $_rt_over ]]; then _rt_last=$_; trap - DEBUG; set +T; : "$_rt_last"; fi ;; esac; }'
+_rt_trap+=' FD_ERR>&2 2>/dev/null'
 trap 'set -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
 """
 # Takes the place of a program: tells of itself, and does what it is told.
@@ -7318,6 +7319,7 @@ class ScriptShell:
     OWN_FDS = range(151, 199)
 
     size = 0
+    count = 0  # of stubs
     status = EXIT_MACHINE  # the exit status
     scout: Process | None = None
     # Why it did not start, or what it has printed or asked was not understood or kept.
@@ -7330,6 +7332,8 @@ class ScriptShell:
         self.folder = reaper.scratch.path()
         os.mkdir(self.folder)
         self.process = Process(reaper)
+        self.last: Dict[str, str] = {}  # by the path for a shell's answers, its last stub
+        self.ended: Set[str] = set()  # stubs that have been told how to end
         self.output, self.stream = os.pipe()
         self.over, self.end = os.pipe()
         os.set_blocking(self.output, False)
@@ -7449,6 +7453,21 @@ class ScriptShell:
         os.mkfifo(self.path(name))
         return os.open(self.path(name), os.O_RDWR | os.O_NONBLOCK)
 
+    def stub_for(self, reply: str) -> str:
+        """The path of a stub for the shell that gets its answers there: the last one, unless that still waits."""
+        path = self.last.get(reply, "")
+        if path not in self.ended:
+            self.count += 1
+            path = self.new_stub(str(self.count))
+        self.ended.discard(path)
+        self.last[reply] = path
+        return path
+
+    def end_stub(self, path: str, code: str) -> None:
+        """Let a stub end: by one line of sh."""
+        self.tell(f"{path}.fifo", f"{code}\n")
+        self.ended.add(path)
+
     def new_stub(self, name: str) -> str:
         """The path of a new stub."""
         path = self.path(name)
@@ -7458,11 +7477,13 @@ class ScriptShell:
 
     def tell(self, path: str, line: str) -> None:
         """Write to a shell or a stub, which holds the other end open; it may have been killed."""
+        data = to_bytes(line)
         with suppress(OSError):
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
             os.set_blocking(descriptor, True)
-            with open(descriptor, "wb") as file:
-                file.write(to_bytes(line))
+            while data:
+                data = data[os.write(descriptor, data) :]
+            os.close(descriptor)
 
     def end_scout(self) -> None:
         if self.scout:
@@ -7490,10 +7511,19 @@ class Program(NamedTuple):
     """What a program has got from its shell."""
 
     words: Words
-    path: str
     environment: Mapping[bytes, bytes]
     directory: str
     umask: int
+
+    @property
+    def path(self) -> str:
+        """The path of its file."""
+        name = self.words[0]
+        search = to_text(self.environment.get(b"PATH", os.defpath.encode()))
+        places = (os.path.join(self.directory, place) for place in search.split(":"))
+        if "/" in name:
+            return name
+        return shutil.which(name, path=":".join(places)) or name
 
     @property
     def key(self) -> str:
@@ -7515,32 +7545,67 @@ def read_program(pid: str, first: str) -> Program:
     items = read_proc(f"{pid}/environ").split(b"\0")
     environment = dict(item.partition(b"=")[::2] for item in items if item)
     directory = os.readlink(f"/proc/{pid}/cwd")
-    search = to_text(environment.get(b"PATH", os.defpath.encode()))
-    places = (os.path.join(directory, each) for each in search.split(":"))
-    path = first
-    if "/" not in first:
-        path = shutil.which(first, path=":".join(places)) or first
-    environment[b"_"] = to_bytes(path)
     umask = proc_number(f"{pid}/status", rb"\nUmask:\s*(\d+)", 8)
-    return Program(words, path, environment, directory, umask)
+    return Program(words, environment, directory, umask)
 
 
-class Found(NamedTuple):
-    """A test that a shell has come to."""
-
-    test: Test
-    names: FrozenSet[str]  # files that no other test is to have at the same time
-
-
-class Other(NamedTuple):
+class Step(NamedTuple):
     """A command that is no test, and for whose end in the shell the scout waits."""
 
     told: str  # what it is, and where
-    is_native: bool = False  # the scout runs it too
+    is_native: bool = False  # the scout runs it, too
     is_open: bool = False  # only bash knows what it changes
     can_fail: bool = False  # the scout can let it fail
     looks: bool = False  # it changes nothing
-    writes: str = ""  # a file, where it only prints
+    writes: str = ""  # the file that it writes, where it only prints
+
+
+def step_of(node: Node, text: str, where: str) -> Step:
+    """What the scout has to know of a command for which it waits."""
+    targets = list(filter(is_file, node.redirects[1::2]))
+    step = Step(f"`{text.splitlines()[0]}` ({where})", looks=looks_only(node))
+    if node.name in PRINTS | {"tee"}:
+        words = [token.text for token in [*targets, *node.words[1:]]]
+        files = [word for word in words if word[:1] != "-"]
+        step = step._replace(writes=os.path.basename("".join(files[:1])))
+    if node.name in ("[[", "(("):
+        return step._replace(is_native=True)
+    if node.name in CALM - SETS - CHECKS - MOVES:
+        return step._replace(is_open=bool(node.words))
+    is_plain = re.fullmatch(r"[\w./+-]+|\[", node.name) is not None
+    return step._replace(can_fail=is_plain and not (node.assigned or targets))
+
+
+def looks_only(node: Node) -> bool:
+    """Whether a command is a program that only looks."""
+    return node.name in LOOKERS and not any(map(is_file, node.redirects[1::2]))
+
+
+def is_calm(node: Node, text: str) -> bool:
+    """Whether the scout may run a command at any time: it has to do with the shell alone, and says the same in both."""
+    if text == "wait" or node.name in ENDS | {"break", "continue"}:
+        return True
+    if node.name in ("builtin", "command"):  # which may stand before any other
+        return re.match(r"\w+ -[vV] ", text) is not None
+    if node.name in CHECKS and re.search(FILE_TEST, text):
+        return False
+    if re.search(f"{SUBSTITUTION}|{OWN_VALUES}", text) or any(
+        map(is_file, node.redirects[1::2])
+    ):
+        return False
+    return node.name in CALM or not node.words
+
+
+def variables_of(node: Node) -> List[str]:
+    """The variables that a command sets, by its words."""
+    words = list(node.assigned)
+    if node.name in SETS:
+        words += node.words[1:]
+    names = [re.split(r"\+?=|\[", token.text)[0] for token in words]
+    if node.name in MOVES:
+        names.append("OLDPWD")
+    # To ask for the value of RANDOM changes it.
+    return [name for name in names if re.fullmatch(rf"(?!S?RANDOM$){NAME}", name)]
 
 
 class Script:
@@ -7549,7 +7614,7 @@ class Script:
     def __init__(self, tells: Tells) -> None:
         self.tells = tells
         self.files: Dict[str, ScriptFile] = {}
-        self.commands: List[Other] = []  # by number, those for which the scout waits
+        self.steps: List[Step] = []  # by number, commands for which the scout waits
         self.sites: List[Site] = []  # by number, tests to which bash has come
 
     def read(self, name: str, text: str) -> ScriptFile:
@@ -7561,110 +7626,134 @@ class Script:
         """First words of tests: some may be functions."""
         return frozenset().union(*(file.called for file in self.files.values()))
 
-    def kind(
-        self,
-        file: ScriptFile,
-        line: int,
-        text: str,
-        functions: Collection[str],
-        is_function: bool,
-    ) -> str:
-        """What a command is: `calm`, or bash for each time that it comes."""
+    def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
+        """What a command is: `calm`, or bash for each time that it comes.
+
+        `functions`: those in which it stands; the first is empty, or the command's own name if it is one.
+        """
         nodes = Reader(text).nodes
         if len(nodes) != 1 or nodes[0].kind:  # the head of a loop
             return "calm"
         node = nodes[0]
-        words = words_of(node)
-        site = file.find(line, words)
-        if is_function and self.tells.looks:
-            site = None
-        is_wild = re.search(SUBSTITUTION + r"|\+\+|--\$|:?=", head_of(node).split(" ")[0])
-        may_be = self.tells.looks is not None or not self.called().isdisjoint(functions)
-        if site and not is_wild:
+        is_function = functions[0] != ""
+        site = file.find(line, words_of(node))
+        if site and not (is_function and self.tells.looks):
             return self.test_code(node, site)
         if node.name == "trap":
             return "_rt_trapped"
         if node.name in self.tells.handlers:
-            return f"_rt_failed {label_word(''.join(token.text for token in node.words[1:2]))}"
+            label = "".join(token.text for token in node.words[1:2])
+            return f"_rt_failed {label_word(label)}"
         if is_function:
-            if any(
-                map(is_file, node.redirects[1::2])
-            ):  # which bash opens before its trap sees more
-                return "_rt_block"
-            return "calm"
-        if may_be and node.words and not is_wild and node.name not in CALM:
-            if not ARGUMENTS.isdisjoint(words) or "$" in words_of(node)[len(node.assigned)]:
-                plain = " ".join(token.text for token in node.words)
-                if not re.search(SUBSTITUTION, plain):
-                    return f"_rt_each {plain}"
-            elif self.tells.looks_like_test(head_of(node)):
-                label = expandable(head_of(node), is_command=True)
-                return self.test_code(node, file.site_here(node, line, label))
-        return self.other_code(file, line, node, text)
+            # Bash opens a file for it before its trap sees more.
+            return "_rt_block" if any(map(is_file, node.redirects[1::2])) else "calm"
+        if self.tells.looks is None and self.called().isdisjoint(functions):
+            return self.step_code(file, line, node, text)
+        return self.likely_code(file, line, node, text)
+
+    def likely_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
+        """Bash for a command that is a test if it looks like one, perhaps only with the values of its words."""
+        words = [token.text for token in node.words]
+        plain = " ".join(words)
+        is_test = self.tells.looks_like_test(plain)
+        depends = not ARGUMENTS.isdisjoint(words) or "$" in "".join(words[:1])
+        if node.name in CALM or re.search(SUBSTITUTION, plain) and depends:
+            is_test = depends = False
+        if depends:
+            return f"_rt_each {plain}"
+        if is_test:
+            label = expandable(plain, is_command=True)
+            return self.test_code(node, file.site_here(node, line, label))
+        return self.step_code(file, line, node, text)
 
     def test_code(self, node: Node, site: Site) -> str:
         """Bash for a command that is a test."""
-        self.sites.append(site)
-        number = len(self.sites) - 1
-        words = " ".join(token.text for token in (*node.assigned, *node.words))
-        words *= not site.is_own
-        names = " ".join(name for name in site.names if not re.search(SUBSTITUTION, name))
         first = node.words[0].text
-        return (
-            f"_rt_test {number} {shlex.quote(words)} {site.label} {shlex.quote(names)} {first}"
-        )
+        if re.search(SUBSTITUTION + r"|\+\+|--\$|:?=", first):
+            site = site._replace(is_own=True)
+            first = "''"  # bash runs it itself
+        self.sites.append(site)
+        program = first
+        if "$" not in first:  # the scout's stub itself takes its place
+            program = 'exec "$_rt_ahead"'
+        assigned = [token.text for token in node.assigned]
+        arguments = [token.text for token in node.words[1:]]
+        words = " ".join([*assigned, program, *arguments]) * (not site.is_own)
+        names = " ".join(name for name in site.names if not re.search(SUBSTITUTION, name))
+        quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(names)}"
+        return f"_rt_test {len(self.sites) - 1} {quoted} {first}"
 
-    def other_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
-        """Bash for a command that is none: what the scout does about it."""
-        names = [re.split(r"\+?=|\[", token.text)[0] for token in node.assigned]
-        if node.name in ("cd", "pushd", "popd"):
-            names.append("OLDPWD")
-        if node.name in SETS:
-            names += [re.split(r"\+?=|\[", token.text)[0] for token in node.words[1:]]
-        names = [name for name in names if re.fullmatch(rf"(?!S?RANDOM$){NAME}", name)]
-        writes = any(map(is_file, node.redirects[1::2]))
-        is_own = re.search(f"{SUBSTITUTION}|{OWN_VALUES}", text) is not None
-        is_calm_program = re.match(self.tells.calm, node.name) is not None
-        if (
-            tuple(words_of(node)) in file.filters
-            or is_calm_program
-            or node.name == "exec"
-            and len(node.words) == 1
-        ):
-            return "_rt_pass"
-        if node.name in PRINTS and "-v" not in text and not writes:
-            return "_rt_pass"
-        asks_file = node.name in ("[", "[[", "test") and re.search(FILE_TEST, text)
-        is_calm = node.name in CALM or not node.words
-        if node.name in ("builtin", "command"):  # which may stand before any other
-            is_calm = re.match(r"\w+ -[vV] ", text) is not None
-        if is_calm and not (is_own or writes or asks_file):
+    def step_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
+        """Bash for a command that is no test."""
+        prints = node.name in PRINTS and " -v" not in text
+        if is_calm(node, text) and not prints:
             return "calm"
-        if text == "wait" or node.name in ENDS | {"break", "continue"}:
-            return "calm"
-        can_fail = (
-            node.words
-            and not (node.assigned or writes)
-            and re.fullmatch(r"[\w./+-]+|\[", node.name)
-        )
-        changes = node.name in CALM - SETS - CHECKS - {"cd", "pushd", "popd", "unset", "alias"}
-        other = Other(f"`{text.splitlines()[0]}` ({file.name}:{line})")
-        if node.name in ("[[", "(("):
-            other = other._replace(is_native=True)
-        elif changes and node.words:
-            other = other._replace(is_open=True)
-        elif can_fail:
-            other = other._replace(can_fail=True)
-        files = [*filter(is_file, node.redirects[1::2]), *node.words[1:]]
-        if node.name in PRINTS | {"tee"}:
-            names = [token.text for token in files if token.text[:1] != "-"]
-            other = other._replace(writes=os.path.basename("".join(names[:1])))
-        looks = node.name in LOOKERS and not writes
-        self.commands.append(other._replace(looks=looks))
+        if prints and not any(map(is_file, node.redirects[1::2])):
+            return "_rt_pass"
+        if re.match(self.tells.calm, node.name) or tuple(words_of(node)) in file.filters:
+            return "_rt_pass"
+        if node.name == "exec" and len(node.words) == 1:  # of redirections
+            return "_rt_pass"
+        self.steps.append(step_of(node, text, f"{file.name}:{line}"))
         way = "_rt_other"
-        if looks:
+        if looks_only(node):
             way = "_rt_look"
-        return f"{way} {len(self.commands) - 1} {' '.join(names)}"
+        return " ".join([way, str(len(self.steps) - 1), *variables_of(node)])
+
+
+def end_of(step: Step, status: int, directory: str, values: str) -> str:
+    """What the scout is to do where a step has ended so in the shell, as bash. `values` are of its variables."""
+    must_fail = status != 0 and not step.is_native
+    if step.is_open or (must_fail and not step.can_fail):
+        return "_rt_lost 'only bash knows what changes by'"
+    folder = shlex.quote(directory)
+    lines = [f"[[ $PWD == {folder} ]] || cd -- {folder}"]
+    for flags, name, value in re.findall(VARIABLE, values):
+        lines.append(f"{name}{value}")
+        if "x" in flags:
+            lines.append(f"export {name}")
+    if step.is_native:
+        lines.append("_rt_skip=")
+    if must_fail:
+        lines.append(f"_rt_fail {status}")
+    return "\n".join(lines)
+
+
+class Waits:
+    """What the scout waits for: the ends that steps have in the shell, by number; less than zero for a test.
+
+    Such an end is bash that the scout does.
+    """
+
+    number: int | None = None  # for which it waits now
+    question = ("", "")  # its question: the path for the answer, and its number
+
+    def __init__(self, answer: Callable[[Tuple[str, str], str], None]) -> None:
+        self.answer = answer
+        self.ends: Dict[int, List[str]] = collections.defaultdict(list)
+        self.seen: Dict[int, int] = collections.Counter()  # how many of them the scout has got
+
+    def wait(self, number: int, question: Tuple[str, str]) -> None:
+        """The scout waits for the next end."""
+        self.number = number
+        self.question = question
+        self.go_on()
+
+    def end(self, number: int, code: str) -> None:
+        """An end has come."""
+        self.ends[number].append(code)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Let the scout go on, if what it waits for has come."""
+        if self.number is None:
+            return
+        number = self.number
+        at = self.seen[number]
+        if at < len(self.ends[number]):
+            self.seen[number] += 1
+            self.number = None
+            self.answer(self.question, self.ends[number][at])
 
 
 class ScriptRun(Run):
@@ -7680,15 +7769,11 @@ class ScriptRun(Run):
     killer: threading.Timer | None = None  # it ends a script that goes on without tests
     lost = ""  # why there is no scout, or no more
     scout_call: Call | None = None  # the test whose stub comes next
-    held: Tuple[Call, Program, str] | None = (
-        None  # of the scout, whose stub has to wait, and its process
-    )
-    # The number of the command for which the scout waits; less than zero for a test that it does not start.
-    waits_for: int | None = None
+    # The test to which the scout has come, while its stub has to wait; and the stub's process.
+    held: Tuple[Call, Program, str] | None = None
     question = ("", "")  # the path for the answer to the last question, and its number
-    told_failure: str | None = (
-        None  # the label of the last test that has failed, until its handler is called
-    )
+    # The label of the last test that has failed, until its handler is called.
+    told_failure: str | None = None
     found_since = 0  # tests that the scout has found since it last waited
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
@@ -7709,22 +7794,14 @@ class ScriptRun(Run):
         # the shell, and the scout, has come to.
         self.found: Dict[str, List[Test | None]] = collections.defaultdict(list)
         self.counts: Dict[Tuple[str, str], int] = collections.Counter()
-        self.asked: Dict[
-            Test, Tuple[str, str]
-        ] = {}  # by test, the stub that waits for it, and its process
+        # By test, the stub that waits for it, and the stub's process.
+        self.asked: Dict[Test, Tuple[str, str]] = {}
         self.ahead: Dict[Test, None] = {}  # tests to which the shell has not come
-        self.busy: Dict[
-            Test, AbstractSet[str]
-        ] = {}  # tests that have not ended, and files that they have to themselves
-        self.written: Dict[
-            str, Test
-        ] = {}  # files that the script writes for tests, as for `>log`
-        self.past: Dict[int, List[str]] = collections.defaultdict(
-            list
-        )  # by command, what its ends are to the scout
-        self.waited: Dict[int, int] = (
-            collections.Counter()
-        )  # how often the scout has waited for each
+        # Tests that have not ended, and the files that they have to themselves.
+        self.busy: Dict[Test, AbstractSet[str]] = {}
+        # Files that the script writes for tests, as for `>log`.
+        self.written: Dict[str, Test | None] = {}
+        self.waits = Waits(self.answer)
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.alone: List[str] = []  # why tests have run alone
         self.fears: List[str] = []  # what may have been seen too early
@@ -7782,8 +7859,9 @@ class ScriptRun(Run):
 
     def show(self, end: float) -> None:
         """Show what the script has printed, up to an offset."""
-        with suppress(OSError):
-            self.shown = max(self.shown, self.trace.copy(self.source, self.shown, end))
+        if end > self.shown:
+            with suppress(OSError):
+                self.shown = self.trace.copy(self.source, self.shown, end)
 
     def take(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""
@@ -7793,7 +7871,7 @@ class ScriptRun(Run):
             self.question = reply, number
             answer = getattr(self, f"on_{kind}")(role, *fields)
             if answer is not None:
-                self.answer(answer)
+                self.answer(self.question, answer)
         else:
             super().take(event)
             if isinstance(event, Begin):
@@ -7802,9 +7880,9 @@ class ScriptRun(Run):
                 self.shell.signal(signal.SIGKILL)
         self.follow_up()
 
-    def answer(self, code: str) -> None:
-        """Let the shell that has asked do this, as bash."""
-        reply, number = self.question
+    def answer(self, question: Tuple[str, str], code: str) -> None:
+        """Let a shell that has asked do this, as bash."""
+        reply, number = question
         self.shell.tell(reply, f"{number} {code}\0")
 
     def conclude(self, result: Result, is_news: bool = True) -> None:
@@ -7858,9 +7936,7 @@ class ScriptRun(Run):
             text = ""
             path = os.path.join(self.directory, source)
             with suppress(ListError):
-                if os.path.isfile(
-                    path
-                ):  # else a pipe, `eval`, or a name from another directory
+                if os.path.isfile(path):  # else a pipe, `eval`, or a name from elsewhere
                     text = list_text(path)
             self.introduce(self.script.read(source, text))
         return self.script.files[source]
@@ -7874,9 +7950,8 @@ class ScriptRun(Run):
             self.lose_scout(file.obstacle)
         place = source, line, command
         if place not in self.codes:  # the other shell has not come there
-            self.codes[place] = self.script.kind(
-                file, int(line), command, functions.split(), what != ""
-            )
+            within = [what, *functions.split()]
+            self.codes[place] = self.script.kind(file, int(line), command, within)
         return f"_rt_code={shlex.quote(self.codes[place])}"
 
     def on_each(self, _role: str, source: str, line: str, command: str, *words: str) -> str:
@@ -7890,7 +7965,7 @@ class ScriptRun(Run):
                 site = file.site_here(node, int(line), shlex.quote(text))
                 self.codes[place] = self.script.test_code(node, site)
             else:
-                self.codes[place] = self.script.other_code(file, int(line), node, command)
+                self.codes[place] = self.script.step_code(file, int(line), node, command)
         return self.codes[place].replace("calm", "_rt_skip=")
 
     def on_test(self, role: str, site: str, *place: str) -> str | None:
@@ -7902,7 +7977,7 @@ class ScriptRun(Run):
         if role == "scout":
             self.scout_call = call
             return None
-        path = self.shell.new_stub(str(len(self.calls)))
+        path = self.shell.stub_for(self.question[0])
         self.calls[path] = call
         return f"_rt_stub={shlex.quote(path)}"
 
@@ -7924,8 +7999,7 @@ class ScriptRun(Run):
     def ask(self, call: Call, program: Program, path: str, pid: str) -> None:
         """The shell waits for a test."""
         self.show(self.offset)
-        self.past[-1 - call.number].append("")
-        self.go_on()
+        self.waits.end(-1 - call.number, "")
         # The shell has gone on behind tests that it has been given.
         self.written = {
             path: test
@@ -7940,13 +8014,13 @@ class ScriptRun(Run):
             found.append(None)
             self.itself.add(path)
             self.alone.append(f"{call.file}:{call.line}: its input is redirected")
-            self.shell.tell(
-                f"{path}.fifo", f'export _={shlex.quote(program.path)}; exec "$_" "$@"\n'
-            )
+            where = shlex.quote(program.path)
+            self.shell.end_stub(path, f'export _={where}; exec "$_" "$@"')
             return
         if number == len(found):
-            if self.waits_for is not None and self.waits_for >= 0:
-                told = self.script.commands[self.waits_for].told
+            awaited = self.waits.number
+            if awaited is not None and awaited >= 0:
+                told = self.script.steps[awaited].told
                 self.lose_scout(f"bash has come to {call.file}:{call.line}, and not to {told}")
             self.add(call, program, pid)
         test = found[number]
@@ -7987,7 +8061,7 @@ class ScriptRun(Run):
         )
         self.counts["scout", key] += 1
         self.held = None
-        self.shell.tell(self.shell.path("ahead.fifo"), "exit 0\n")
+        self.shell.end_stub(self.shell.path("ahead"), "exit 0")
 
     def add(self, call: Call, program: Program, pid: str) -> Test:
         """A new test, which the schedule is to know."""
@@ -8003,63 +8077,34 @@ class ScriptRun(Run):
         self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
         return test
 
-    def on_wait(self, _role: str, number: str) -> str | None:
+    def on_wait(self, _role: str, number: str) -> None:
         """The scout waits until the shell has run a command."""
-        self.waits_for = int(number)
-        if self.found_since == 1 and self.waits_for >= 0:
-            told = self.script.commands[self.waits_for].told
-            self.alone.append(f"{told} waits for it alone")
+        step = int(number)
+        if self.found_since == 1 and step >= 0:
+            self.alone.append(f"{self.script.steps[step].told} waits for it alone")
         self.found_since = 0
-        self.scout_question = self.question
-        self.go_on()
-        return None
+        self.waits.wait(step, self.question)
 
-    def go_on(self) -> None:
-        """Let the scout go on, if what it waits for has been."""
-        if self.waits_for is None:
-            return
-        ends = self.past[self.waits_for]
-        at = self.waited[self.waits_for]
-        if at < len(ends):
-            self.waited[self.waits_for] += 1
-            self.waits_for = None
-            self.question = self.scout_question
-            self.answer(ends[at])
+    def on_past(self, _role: str, number: str, status: str, *place: str) -> None:
+        """A command of the shell has ended that is no test. Behind a failure, tests below it may have begun."""
+        step = self.script.steps[int(number)]
+        seen_by = [test.label for test in self.ahead if step.writes in test.command]
+        if seen_by and not step.looks:
+            self.fears.append(f"{first_of(seen_by)} went ahead of {step.told}")
+        self.waits.end(int(number), end_of(step, int(status), *place))
 
-    def on_past(
-        self, _role: str, number: str, status: str, directory: str, values: str
-    ) -> None:
-        """A command of the shell has ended that is no test."""
-        other = self.script.commands[int(number)]
-        seen_by = [test.label for test in self.ahead if other.writes in test.command]
-        if seen_by and not other.looks:
-            self.fears.append(f"{first_of(seen_by)} went ahead of {other.told}")
-        if other.is_open or (int(status) and not other.can_fail and not other.is_native):
-            self.past[int(number)].append("_rt_lost 'only bash knows what changes by'")
-            return
-        lines = [f"[[ $PWD == {shlex.quote(directory)} ]] || cd -- {shlex.quote(directory)}"]
-        for flags, name, value in re.findall(VARIABLE, values):
-            lines.append(f"{name}{value}")
-            if "x" in flags:
-                lines.append(f"export {name}")
-        if other.is_native:
-            lines.append("_rt_skip=")
-        elif int(status):
-            lines.append(f"_rt_fail {status}")
-        self.past[int(number)].append("\n".join(lines))
-        self.go_on()
-
-    def on_ran(self, _role: str, place: str, status: str, *_: str) -> None:
-        """A test has ended: bash may have run it itself, which has no log but the script's."""
-        call = self.calls.get(place)
-        if not call:
-            number = int(place.partition(":")[0])
-            self.past[-1 - number].append("_rt_lost 'a failure of'" * (status != "0"))
-            self.go_on()
-        if call and place not in self.itself:
-            return
-        label = call.label if call else place.partition(":")[2]
-        line = call.line if call else 1
+    def on_ran(self, _role: str, place: str, status: str, *_more: str) -> None:
+        """A test has failed, or bash has run one itself, which has no log but the script's."""
+        number, _, label = place.partition(":")
+        line = 1
+        if place in self.calls:
+            call = self.calls[place]
+            if place not in self.itself:
+                return
+            label = call.label
+            line = call.line
+        else:
+            self.waits.end(-1 - int(number), "_rt_lost 'a failure of'" * (status != "0"))
         if int(status):
             self.note_failure(clean_label(label), line, int(status))
             self.told_failure = label
@@ -8094,7 +8139,7 @@ class ScriptRun(Run):
     def lose_scout(self, why: str) -> None:
         """Go on without the scout."""
         self.lost = self.lost or why
-        self.waits_for = None
+        self.waits.number = None
         self.held = None
         self.shell.end_scout()
 
@@ -8149,9 +8194,8 @@ class ScriptRun(Run):
         self.told_failure = None
         if self.options.fails(result.outcome) or result.status is None:
             self.told_failure = call.label
-            status = (
-                status or EXIT_FAILED
-            )  # for one that did not run, or has passed but for the runner
+            # It is 1 for one that did not run, or has passed but for the runner.
+            status = status or EXIT_FAILED
         if status < 0 and not call.dies_aloud:
             self.tell_death(call, -status, pid)
             status = shell_status(status)
@@ -8159,7 +8203,7 @@ class ScriptRun(Run):
             code += f"ulimit -c 0; kill -{-status} $$"
         else:
             code += f"exit {status}"
-        self.shell.tell(f"{path}.fifo", f"{code}\n")
+        self.shell.end_stub(path, code)
 
     def tell_death(self, call: Call, signum: int, pid: str) -> None:
         """Say how a program has died, as bash would in its place; of these it says nothing."""
@@ -8167,35 +8211,39 @@ class ScriptRun(Run):
             said = f"{call.file}: line {call.line}: {pid:>5} {signal.strsignal(signum):<23} {call.command}\n"
             os.write(self.shell.stream, to_bytes(said))
 
-    def test_of(self, call: Call, program: Program, pid: str) -> Test:
-        """The test that a program is. One by one, it reads what the script reads."""
-        attributes = call.site.attributes
+    def line_of(self, call: Call, program: Program) -> TestLine:
+        """A test as it would stand in a list."""
         text = " ".join(program.words)
         key = " ".join(call.site.words)
         if not ARGUMENTS.isdisjoint(call.site.words):
             key = text
         variable = next(iter(self.machine.variables), CUDA.variable)
         mask = to_text(program.environment.get(to_bytes(variable), b""))
-        line = TestLine(
+        environment = {**program.environment, b"_": to_bytes(program.path)}
+        return TestLine(
             call.file,
             call.line,
             key,
             program.words[0],
             key_of([key]),
-            attributes,
+            call.site.attributes,
             mask=mask,
             has_mask=mask != os.environ.get(variable, ""),
             label=clean_label(call.label.strip() or text),
             junit=junit_word(program.words[1:]),
-            shell=Snapshot(program.directory, program.environment),
+            shell=Snapshot(program.directory, environment),
         )
+
+    def test_of(self, call: Call, program: Program, pid: str) -> Test:
+        """The test that a program is. One by one, it reads what the script reads."""
+        line = self.line_of(call, program)
         label = self.labels(line.label)
         stem = self.stems(stem_of(line, label))
         test = make_test(line, len(self.tests), label, stem, self.options)
         tell_unheeded([test], self.host.heeds)
         gpus = test.gpus
-        if attributes.gpus is None:  # CUDA leaves out what is not there
-            gpus = max(gpus, asks_for_several(line, self.options, text))
+        if line.attributes.gpus is None:  # CUDA leaves out what is not there
+            gpus = max(gpus, asks_for_several(line, self.options, " ".join(program.words)))
             gpus = min(gpus, max(len(self.machine.devices), 1))
         splits = call.site.splits
         if call.command:  # the shell itself is there
@@ -8278,9 +8326,11 @@ class ScriptRun(Run):
         if not self.script.called() and not self.tests:
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         count = sum(test not in self.beside for test in self.tests)
-        why = [*self.alone, self.lost]
-        if count and len(self.tests) > 1 and why[0]:
-            warn(f"{counted(count, 'test')} ran while no other did: {why[0]}")
+        reasons = list(filter(None, [*self.alone, self.lost]))
+        if not self.options.verbose:
+            reasons = reasons[:1]
+        for why in reasons * (count > 0 and len(self.tests) > 1):
+            warn(f"{counted(count, 'test')} ran while no other did: {why}")
 
     def verdict(self, results: Results) -> Verdict:
         """The script has said its own; only what ended it is news."""

@@ -156,7 +156,6 @@ def words_of(test: Test, before: str, outer: Mapping[bytes, bytes]) -> Dict[str,
         "gone": gone,
         "prelude": test.shell.prelude,
         "before": "; ".join(filter(None, [before, test.shell.before])),
-        "after": test.shell.after,
     }
 
 
@@ -169,7 +168,7 @@ def test_of(words: Mapping[str, Any]) -> Test:
         environment = {name: value for name, value in os.environb.items() if name not in gone}
         environment.update(changed)
     shell = run_tests.Snapshot(
-        words["directory"], environment, words["prelude"], words["before"], words["after"]
+        words["directory"], environment, words["prelude"], words["before"]
     )
     return Test(
         index=0,

@@ -648,7 +648,7 @@ class Breakdown(FaultCase):
     def test_a_limit_of_descriptors(self) -> None:
         """Python itself needs some of them."""
         self.write("tests.txt", "true\nwait\ntouch started\n")
-        for limit in (8, 9):
+        for limit in (7, 8):
             with self.each(str(limit)):
                 self.head = ["bash", "-c", f'ulimit -n {limit}; exec "$@"', "bash", *self.head[-3:]]
                 self.end(self.start("tests.txt"), r"\(Too many open files\)")
