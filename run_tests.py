@@ -6808,11 +6808,22 @@ CALM = names_in(
 # Those of them that set variables, by their words.
 SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
 MOVES = names_in("cd pushd popd")
-# Programs that only look: the scout runs them itself where it needs what they print.
+# Programs that only look: the scout runs them itself where it needs what they print. Then what such a program does more.
 LOOKERS = names_in(
-    "awk basename cat cut date dirname egrep expr find grep head hostname id ls nproc pwd readlink realpath sed seq "
-    "sort tail tr uname uniq wc which whoami"
+    "awk basename cat cut date dirname egrep expr find grep head id ls nproc pwd readlink realpath sed seq sort tail tr "
+    "uname wc which whoami"
 )
+DEEDS: Mapping[str, str] = {
+    "awk": r"system|getline|[>|]|\s-\w*[if]",
+    "date": r"\s-\w*s|--set",
+    "find": r"\s-(?:exec|ok|delete|fprint|fls)",
+    "sed": r"\s-\w*[if]|--in|--file|\b[ew]\b|/\w*[ew]\b",
+    "sort": r"\s-\w*o|--output",
+}
+# In the words of a test: these look at nothing but words.
+WORDS_ALONE = names_in("basename cat dirname echo expr ls nproc printf pwd realpath seq uname")
+# What words do besides: `$((n++))`, `${x:=1}`, `${x@P}`.
+DOES = r"\+\+|--(?=[\w)])|\$\(\([^)]*[^=!<>]=[^=]|\$\{\w+(?:\[[^]]*\])?:?=|@P\}"
 # What looks into a file where it stands in `[`.
 FILE_TEST = r"\s-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
 # What differs between the shell and the scout.
@@ -6870,13 +6881,14 @@ def is_file(target: Token) -> bool:
 
 def label_word(text: str) -> str:
     """The bash word for a label: as it is written, or with only its variables expanded where more could happen."""
+    plain = re.sub(r"""(?s)^(["'])(.*)\1$""", r"\2", text)
     if re.search(OWN_VALUES, text):
-        return shlex.quote(text.strip("\"'"))
+        return shlex.quote(plain)
     if text and re.fullmatch(
         r"""[\w./:+-]*|"(?:[^"\\`$]|\$\w+|\$\{\w+[^}=?`$]*\})*"|'[^']*'|\$\w+""", text
     ):
         return text
-    word = expandable(text.strip("\"'"), is_command=True) * bool(text)
+    word = expandable(plain, is_command=True) * bool(text)
     word = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", word)
     return re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", word)
 
@@ -6903,11 +6915,11 @@ def site_of(node: Node, first: int, last: int, label: str) -> Site:
 
 
 def only_looks(text: str) -> bool:
-    """Whether the commands that some bash substitutes do nothing but look."""
-    if re.search(r"[<>]\(|>", "".join(re.findall(SUBSTITUTION, text)) and text):
+    """Whether the words of a test do nothing, as often as bash has their values."""
+    if re.search(rf"{DOES}|[<>]\(", text):
         return False
-    inner = chain.from_iterable(substituted(text))
-    return all(node.kind or node.name in CALM | LOOKERS for node in walk(inner))
+    inner = list(walk(chain.from_iterable(substituted(text))))
+    return all(node.name in WORDS_ALONE and not node.redirects for node in inner)
 
 
 class ScriptFile:
@@ -7057,9 +7069,12 @@ class ScriptFile:
 #   both   each    file, line, command, its words as they are now     bash for this time
 #   shell  test    number, file, line, label, first word, command     _rt_stub: what is to take the place of the program
 #   scout  test    the same, and the files of its redirections        no answer: its stub comes next
+#   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
 #   scout  wait    number of a step, or of a test that it has to miss what that has done in the shell
 #   scout  lost    what it cannot go through                          no answer: it is ended
 #   shell  past    number of a step, status, folder, variables        no answer: a command has ended that is no test
+#   shell  did     number of a step                                   no answer: a subshell runs it
+#   shell  trapped commands of a trap                                 no answer: it runs
 #   shell  ran     stub, or number and label; status                  no answer: a test has failed, or was bash's own
 #   shell  failed  line, status, label                                no answer: a handler is called
 #   shell  alone   file, line, command                                no answer: bash runs the rest by itself
@@ -7068,14 +7083,14 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "run_tests.py: error: bash $BASH_VERSION is too old to run a script; put bash 4.4 on PATH" >&2
   exit 3
 fi
-unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
-declare -A _rt_known
+builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
+builtin declare -A _rt_known
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
-_rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0 _rt_over= _rt_traps=
-eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
+_rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0 _rt_over= _rt_traps= _rt_told=
+builtin eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
 
 _rt_send() {     # words, to which no answer comes
-  set -- "${@//$'\n'/$'\1'}"     # bash writes line by line, and others may write between
+  builtin set -- "${@//$'\n'/$'\1'}"     # bash writes line by line, and others may write between
   builtin printf '%s\0' "$(($# + 3))" "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" >&"$_rt_out"
 }
 _rt_ask() {      # sends words, does what is answered
@@ -7086,48 +7101,60 @@ _rt_ask() {      # sends words, does what is answered
     builtin mapfile -t -d '' -n 1 -u "$_rt_in" _rt_answer    # which heeds neither IFS nor TMOUT
     [[ $_rt_answer ]] || break
   done
-  set -- "${_rt_arguments[@]}"
-  eval "${_rt_answer#* }"
+  builtin set -- "${_rt_arguments[@]}"
+  builtin eval "${_rt_answer#* }"
 }
 _rt_open() {     # a subshell gets answers of its own
   _rt_owner=$BASHPID _rt_reply=$_rt_folder/$BASHPID
   "$_rt_mkfifo" "$_rt_reply"
-  eval "exec $_rt_in<>\"\$_rt_reply\""
+  builtin eval "exec $_rt_in<>\"\$_rt_reply\""
 }
 # Its arguments: the status of the command before, traps if that may have set one, the command, its line, the positional
 # parameters, and $_, which so stays what it is.
 _rt_hook() {
-  case ${FUNCNAME[1]-main} in _rt_* | "${_rt_name:-_rt_}") return 1 ;; esac      # it is ours
+  case ${FUNCNAME[1]-main} in _rt_* | "${_rt_name:-_rt_}") builtin return 1 ;; esac      # it is ours
   local - _rt_flags=$- _rt_skip=$_rt_skips
-  set +aeuvx
+  builtin set +aEeuvx
   local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}")
   local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
-  [[ ! $2 ]] || _rt_mend_traps "$2"
+  [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
   [[ ! $_rt_name ]] || _rt_take_away
+  _rt_told=
   [[ ! $_rt_after || $_rt_after != "$BASHPID" ]] || _rt_tell
-  case ${_rt_flags//[!T]/}$_rt_command in
-    [!T]* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | *set\ -*k* | *keyword* | \
+  case ${_rt_flags//[!T]/}:$_rt_command in
+    :* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | *set\ -*k* | *keyword* | \
       *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
       [[ ! $_rt_skips ]] || _rt_lost "bash runs all by itself behind"
       _rt_over=1     # behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few
       _rt_send alone "$_rt_file" "$_rt_line" "$_rt_command"
-      return 1 ;;
+      builtin return 1 ;;
   esac
   _rt_place=$_rt_file:$_rt_line:$_rt_command
   _rt_code=${_rt_known[$_rt_place]-}
   [[ $_rt_code ]] || {
-    ! declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null || _rt_code=function
+    ! builtin declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null || _rt_code=function
     _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "${FUNCNAME[*]:1}" "$_rt_code"
     _rt_known[$_rt_place]=$_rt_code
   }
-  set -- "${_rt_arguments[@]}"
+  _rt_do
+  [[ $_rt_skip ]]
+}
+_rt_do() {       # what a command is
+  builtin set -- "${_rt_arguments[@]}"
   if [[ $_rt_code == calm ]]; then
     _rt_skip=
   else
-    eval "$_rt_code"
+    builtin eval "$_rt_code"
   fi
-  [[ $_rt_skip ]]
+}
+_rt_function() { # one, as long as there is one
+  _rt_skip=
+  builtin declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null || {
+    _rt_skip=$_rt_skips
+    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "${FUNCNAME[*]:3}" ''
+    _rt_do
+  }
 }
 _rt_each() {     # a command whose words tell only now whether it is a test
   _rt_ask each "$_rt_file" "$_rt_line" "$_rt_command" "$@"
@@ -7136,9 +7163,9 @@ _rt_test() {     # a test: its site, its words as bash, its label, names of file
   ((${#FUNCNAME[@]} > _rt_level)) || _rt_label=
   if declare -F -- "${5-}" >/dev/null; then      # tests of functions are in them
     _rt_skip=
-    [[ ${FUNCNAME[2]-} != "$5" ]] || return      # bash tells of it again where it begins
+    [[ ${FUNCNAME[2]-} != "$5" ]] || builtin return      # bash tells of it again where it begins
     _rt_label=$3 _rt_level=${#FUNCNAME[@]}
-    return
+    builtin return
   fi
   if ! _rt_is_program "${5-}"; then
     _rt_itself "$1" "$3"
@@ -7146,20 +7173,21 @@ _rt_test() {     # a test: its site, its words as bash, its label, names of file
     _rt_ask wait "-$(($1 + 1))"
   elif [[ $_rt_role == scout ]]; then
     local _rt_names=() _rt_first=$5
-    set -- "${@:1:4}" "${_rt_arguments[@]}"
-    eval "_rt_names=($4)"
+    builtin set -- "${@:1:4}" "${_rt_arguments[@]}"
+    builtin eval "_rt_names=($4)"
     _rt_send test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_first" '' '' "${_rt_names[@]}"
     (
-      exec >/dev/null 2>&1
-      trap - DEBUG
+      builtin exec >/dev/null 2>&1
+      builtin trap - DEBUG
       [[ $2 == *'exec "$_rt_ahead"'* ]] || _rt_stand_in "$_rt_first" "$_rt_ahead"
       _rt_code=$2
       shift 4
-      eval "$_rt_code"
+      builtin eval "$_rt_code"
     )
   else
     local _rt_stub= _rt_way=
-    [[ $5 != */* && $_rt_command != *PATH=* ]] || _rt_way=function
+    _rt_told=
+    [[ $5 != */* && $_rt_command != *PATH=* ]] || _rt_way=function _rt_told=$_rt_command
     [[ $BASHPID == "$_rt_shell" ]] || _rt_way=
     _rt_ask test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$5" "$_rt_command" "$_rt_way"
     _rt_stand_in "$5" "$_rt_stub"
@@ -7167,10 +7195,10 @@ _rt_test() {     # a test: its site, its words as bash, its label, names of file
   fi
 }
 _rt_is_program() {    # whether the first word of a command names a program that can be started
-  case $_rt_builtins in *$'\n'"$1"$'\n'*) return 1 ;; esac
-  [[ $PWD -ef . ]] || return
+  case $_rt_builtins in *$'\n'"$1"$'\n'*) builtin return 1 ;; esac
+  [[ $PWD -ef . ]] || builtin return
   case $1 in
-    '') return 1 ;;
+    '') builtin return 1 ;;
     */*) [[ -f $1 && -x $1 ]] ;;
     *) [[ $_rt_command == *PATH=* ]] || builtin hash -- "$1" ;;
   esac
@@ -7184,13 +7212,14 @@ _rt_look() {     # a program that only looks: the scout runs it where somebody r
 }
 _rt_stand_in() { # lets bash find a stub in the place of a program
   if [[ $1 == */* || $_rt_command == *PATH=* ]] || ! builtin hash -p "$2" "$1"; then
-    [[ $1 =~ ^[a-zA-Z0-9_./+@%:,-]+$ ]] || return
-    eval "function $1 () ( { trap - DEBUG; set +eux; } 2>/dev/null; exec '$2' \"\$@\" )"
+    [[ $1 =~ ^[a-zA-Z0-9_./+@%:,-]+$ ]] || builtin return
+    builtin eval "function $1 () { ( { builtin trap - DEBUG; builtin set +eux; } 2>/dev/null
+      builtin exec '$2' \"\$@\" ) || { return; } 2>/dev/null; }"
   fi
   _rt_name=$1
 }
 _rt_take_away() {
-  unset -f -- "$_rt_name"
+  builtin unset -f -- "$_rt_name"
   builtin hash -d -- "$_rt_name"
   _rt_name=
 }
@@ -7200,9 +7229,9 @@ _rt_tell() {     # how a command has ended
     _rt_after[1]=ran
     [[ $_rt_piped != 0 ]] || _rt_after=()
   fi
-  [[ $_rt_after ]] || return
+  [[ $_rt_after ]] || builtin return
   if ((${#_rt_after[@]} > 3)); then
-    declare -p "${_rt_after[@]:3}" >|"$_rt_folder/values"
+    builtin declare -p "${_rt_after[@]:3}" >|"$_rt_folder/values"
     IFS= builtin read -r -d '' _rt_text <"$_rt_folder/values"
   fi
   _rt_send "${_rt_after[1]}" "${_rt_after[2]}" "$_rt_piped" "$PWD" "$_rt_text"
@@ -7213,7 +7242,12 @@ _rt_tell() {     # how a command has ended
 SHELL_HOOK = r"""
 _rt_skips=       # it skips no command
 _rt_other() {    # a command for which the scout waits: its number, the variables that it may set
-  [[ ! $_rt_scouted || $BASHPID != "$_rt_shell" ]] || _rt_after=("$BASHPID" past "$@")
+  [[ $_rt_scouted ]] || builtin return
+  if [[ $BASHPID == "$_rt_shell" ]]; then
+    _rt_after=("$BASHPID" past "$@")
+  else
+    _rt_send did "$1"
+  fi
 }
 _rt_itself() { _rt_after=("$BASHPID" ran "$1:$2"); }      # bash runs a test
 _rt_failed() {   # a handler is called; bash tells of it again where it begins
@@ -7221,21 +7255,25 @@ _rt_failed() {   # a handler is called; bash tells of it again where it begins
     _rt_send failed "$_rt_line" "$_rt_piped" "${1-$_rt_command}"
 }
 _rt_pass() { :; }
-_rt_block() { :; }
-_rt_trapped() { _rt_traps=1; }    # a trap is set
+_rt_block() { _rt_other "$1"; }
+_rt_trapped() { _rt_traps=$BASHPID; }    # a trap is set
+_rt_reads() { :; }
 _rt_mend_traps() {    # in a trap, bash tells ours the command before it: ours rests meanwhile
   local _rt_text=$'\n'$1
   _rt_traps=
-  eval "${_rt_text//$'\n'trap -- /$'\n'_rt_mend_trap }"
+  builtin eval "${_rt_text//$'\n'trap -- /$'\n'_rt_mend_trap }"
 }
 _rt_mend_trap() {
-  local _rt_end=$'\n{ trap "$_rt_trap" DEBUG; } 2>/dev/null'
-  case $2:$1 in *:*PIPESTATUS* | *:*_rt_* | *: | *:- | DEBUG:* | RETURN:*) return ;; EXIT:*) _rt_end= ;; esac
-  trap -- "{ _rt_rest \$? && :; } 2>/dev/null; $1$_rt_end" "$2"
+  local _rt_end=$'\n{ builtin trap "$_rt_trap" DEBUG; } 2>/dev/null'
+  case $2:$1 in *:*PIPESTATUS* | *:*_rt_* | *: | *:- | DEBUG:* | RETURN:*) builtin return ;; EXIT:*) _rt_end= ;; esac
+  local _rt_text=${1//'$BASH_COMMAND'/'${_rt_told:-$BASH_COMMAND}'}
+  _rt_text=${_rt_text//'${BASH_COMMAND}'/'${_rt_told:-$BASH_COMMAND}'}
+  builtin trap -- "{ _rt_rest \$? ${1@Q} && :; } 2>/dev/null; $_rt_text$_rt_end" "$2"
 }
 _rt_rest() {
-  trap - DEBUG
-  return "$1"
+  builtin trap - DEBUG
+  [[ ! $_rt_scouted ]] || _rt_send trapped "$2"
+  builtin return "$1"
 }
 _rt_trap='{'
 """
@@ -7255,15 +7293,21 @@ _rt_lost() {     # it can go no further
 _rt_itself() { _rt_ask wait "-$(($1 + 1))"; }
 _rt_block() { _rt_lost "a file is written by all of"; }
 _rt_failed() { _rt_skip=; }
+_rt_reads() {    # commands that are read now: `eval` or `source` with its words, as bash
+  local _rt_text=$1
+  builtin set -- "${_rt_arguments[@]}"
+  builtin eval "builtin set -- $_rt_text"
+  _rt_ask reads "$PWD" "$@"
+}
 _rt_trapped() { :; }    # it has no traps
 _rt_pass() { :; }
 _rt_fail() {     # lets the command fail
   local _rt_first=${_rt_command%%[$' \t\n']*}
-  if eval "function $_rt_first () { return $1; }"; then
+  if eval "function $_rt_first () { builtin return $1; }"; then
     _rt_name=$_rt_first _rt_skip=
   fi
 }
-_rt_trap='{ shopt -s extdebug;'
+_rt_trap='{ builtin shopt -s extdebug;'
 """
 LAST_OF_HOOK = r"""
 if [[ ${_rt_bash_env+set} ]]; then
@@ -7273,9 +7317,10 @@ fi
 # No command may come before our own: it would change PIPESTATUS.
 _rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;;'
 _rt_trap+=' *) if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then'
-_rt_trap+=' ! : "$_"; elif [[ $_rt_over ]]; then _rt_last=$_; trap - DEBUG; set +T; : "$_rt_last"; fi ;; esac; }'
+_rt_trap+=' ! : "$_"; elif [[ $_rt_over ]]; then _rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi ;; esac; }'
 _rt_trap+=' FD_ERR>&2 2>/dev/null'
-trap 'set -T; trap "$_rt_trap" DEBUG; '"$_rt_trap" DEBUG
+builtin set -T
+builtin trap "$_rt_trap" DEBUG
 """
 # Takes the place of a program: tells of itself, and does what it is told.
 # Its descriptors, which `echo` and `read` redirect for themselves, are kept as 6, 7 and 8.
@@ -7289,7 +7334,7 @@ read -r line <&9
 exec 6>&- 7>&- 8>&- 9>&-
 eval "$line"
 """
-OWN_LINES = rb"\{ (?:case \$_rt_name|_rt_rest|shopt -s extdebug; ).*?2>/dev/null(?:\n|; )"  # which `set -v` shows
+OWN_LINES = rb"\{ (?:case \$_rt_name|_rt_rest|builtin shopt -s extdebug; ).*?2>/dev/null(?:\n|; )"  # which `set -v` shows
 # A variable as `declare -p` tells it: its attributes, its name, its value in bash's quotes.
 VARIABLE = rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
 
@@ -7342,6 +7387,10 @@ class ScriptShell:
         with open(self.path("stub"), "w") as file:
             file.write(STUB)
         os.chmod(self.path("stub"), 0o755)
+        if not os.access(self.path("stub"), os.X_OK):
+            raise MachineError(
+                f"no program can run in {self.folder}; name another folder by TMPDIR"
+            )
 
     def path(self, name: str) -> str:
         """A name in the folder of the stubs."""
@@ -7556,21 +7605,17 @@ class Step(NamedTuple):
     is_native: bool = False  # the scout runs it, too
     is_open: bool = False  # only bash knows what it changes
     can_fail: bool = False  # the scout can let it fail
-    looks: bool = False  # it changes nothing
-    writes: str = ""  # the file that it writes, where it only prints
+    acts: bool = False  # it may do more than change the shell
 
 
 def step_of(node: Node, text: str, where: str) -> Step:
     """What the scout has to know of a command for which it waits."""
     targets = list(filter(is_file, node.redirects[1::2]))
-    step = Step(f"`{text.splitlines()[0]}` ({where})", looks=looks_only(node))
-    if node.name in PRINTS | {"tee"}:
-        words = [token.text for token in [*targets, *node.words[1:]]]
-        files = [word for word in words if word[:1] != "-"]
-        step = step._replace(writes=os.path.basename("".join(files[:1])))
+    is_program = node.name not in CALM | SETS | {"", "wait"} and not looks_only(node)
+    step = Step(f"`{text.splitlines()[0]}` ({where})", acts=is_program or bool(targets))
     if node.name in ("[[", "(("):
         return step._replace(is_native=True)
-    if node.name in CALM - SETS - CHECKS - MOVES:
+    if node.name in CALM - SETS - CHECKS - MOVES - INFALLIBLE:
         return step._replace(is_open=bool(node.words))
     is_plain = re.fullmatch(r"[\w./+-]+|\[", node.name) is not None
     return step._replace(can_fail=is_plain and not (node.assigned or targets))
@@ -7578,12 +7623,15 @@ def step_of(node: Node, text: str, where: str) -> Step:
 
 def looks_only(node: Node) -> bool:
     """Whether a command is a program that only looks."""
+    deeds = DEEDS.get(node.name)
+    if deeds and re.search(deeds, node.text):
+        return False
     return node.name in LOOKERS and not any(map(is_file, node.redirects[1::2]))
 
 
 def is_calm(node: Node, text: str) -> bool:
     """Whether the scout may run a command at any time: it has to do with the shell alone, and says the same in both."""
-    if text == "wait" or node.name in ENDS | {"break", "continue"}:
+    if node.name in ENDS | {"break", "continue"}:
         return True
     if node.name in ("builtin", "command"):  # which may stand before any other
         return re.match(r"\w+ -[vV] ", text) is not None
@@ -7602,6 +7650,9 @@ def variables_of(node: Node) -> List[str]:
     if node.name in SETS:
         words += node.words[1:]
     names = [re.split(r"\+?=|\[", token.text)[0] for token in words]
+    names += {"read": ["REPLY"], "mapfile": ["MAPFILE"], "readarray": ["MAPFILE"]}.get(
+        node.name, []
+    )
     if node.name in MOVES:
         names.append("OLDPWD")
     # To ask for the value of RANDOM changes it.
@@ -7637,16 +7688,23 @@ class Script:
         node = nodes[0]
         is_function = functions[0] != ""
         site = file.find(line, words_of(node))
-        if site and not (is_function and self.tells.looks):
+        if site and not (self.tells.looks and (is_function or node.name in CALM)):
             return self.test_code(node, site)
         if node.name == "trap":
             return "_rt_trapped"
+        if node.name in ("source", ".", "eval") and not re.search(
+            f"{SUBSTITUTION}|{DOES}", text
+        ):
+            return f"_rt_reads {shlex.quote(head_of(node))}"
         if node.name in self.tells.handlers:
             label = "".join(token.text for token in node.words[1:2])
             return f"_rt_failed {label_word(label)}"
         if is_function:
             # Bash opens a file for it before its trap sees more.
-            return "_rt_block" if any(map(is_file, node.redirects[1::2])) else "calm"
+            if any(map(is_file, node.redirects[1::2])):
+                self.steps.append(step_of(node, text, f"{file.name}:{line}"))
+                return f"_rt_block {len(self.steps) - 1}"
+            return "_rt_function"
         if self.tells.looks is None and self.called().isdisjoint(functions):
             return self.step_code(file, line, node, text)
         return self.likely_code(file, line, node, text)
@@ -7685,14 +7743,13 @@ class Script:
 
     def step_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
         """Bash for a command that is no test."""
-        prints = node.name in PRINTS and " -v" not in text
-        if is_calm(node, text) and not prints:
+        targets = [token.text for token in node.redirects[1::2]]
+        goes_on = all(target in ("1", "2", "&1", "&2", "/dev/null") for target in targets)
+        if is_calm(node, text) and (not targets or node.name not in PRINTS):
             return "calm"
-        if prints and not any(map(is_file, node.redirects[1::2])):
+        if goes_on and node.name in PRINTS and " -v" not in text and not re.search(DOES, text):
             return "_rt_pass"
         if re.match(self.tells.calm, node.name) or tuple(words_of(node)) in file.filters:
-            return "_rt_pass"
-        if node.name == "exec" and len(node.words) == 1:  # of redirections
             return "_rt_pass"
         self.steps.append(step_of(node, text, f"{file.name}:{line}"))
         way = "_rt_other"
@@ -7804,7 +7861,8 @@ class ScriptRun(Run):
         self.waits = Waits(self.answer)
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.alone: List[str] = []  # why tests have run alone
-        self.fears: List[str] = []  # what may have been seen too early
+        self.early: Dict[Test, str] = {}  # tests that began ahead of something, and of what
+        self.fears: List[str] = []  # such tests to which the shell has come
         self.itself: Set[str] = set()  # stubs of tests that bash runs itself
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
         self.shell = self.make_shell()
@@ -7948,7 +8006,7 @@ class ScriptRun(Run):
         file = self.file_of(source)
         if role == "scout" and file.obstacle:
             self.lose_scout(file.obstacle)
-        place = source, line, command
+        place = source, line, command, what
         if place not in self.codes:  # the other shell has not come there
             within = [what, *functions.split()]
             self.codes[place] = self.script.kind(file, int(line), command, within)
@@ -8027,6 +8085,8 @@ class ScriptRun(Run):
         if test is None:
             return
         self.ahead.pop(test, None)
+        if test in self.early:
+            self.fears.append(f"{test.label} went ahead of {self.early[test]}")
         self.asked[test] = path, pid
         if test in self.batch:
             self.batch_at = -math.inf
@@ -8073,6 +8133,7 @@ class ScriptRun(Run):
             own.add(test.junit)
         self.busy[test] = own
         self.tests.append(test)
+        self.console.total = len(self.tests)
         self.batch.append(test)
         self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
         return test
@@ -8088,10 +8149,25 @@ class ScriptRun(Run):
     def on_past(self, _role: str, number: str, status: str, *place: str) -> None:
         """A command of the shell has ended that is no test. Behind a failure, tests below it may have begun."""
         step = self.script.steps[int(number)]
-        seen_by = [test.label for test in self.ahead if step.writes in test.command]
-        if seen_by and not step.looks:
-            self.fears.append(f"{first_of(seen_by)} went ahead of {step.told}")
+        self.fear(step)
         self.waits.end(int(number), end_of(step, int(status), *place))
+
+    def fear(self, step: Step) -> None:
+        """Something is done before which bash would not have started the tests that have begun already."""
+        for test in self.ahead:
+            has_begun = test not in self.schedule.waiting and test not in self.batch
+            if step.acts and has_begun:
+                self.early.setdefault(test, step.told)
+
+    def on_did(self, _role: str, number: str) -> None:
+        """A subshell runs a command that is no test."""
+        self.fear(self.script.steps[int(number)])
+
+    def on_trapped(self, _role: str, text: str) -> None:
+        """A trap runs."""
+        nodes = walk(Reader(text).nodes)
+        acts = any(not (node.kind or is_calm(node, node.text)) for node in nodes)
+        self.fear(Step(f"the trap `{text}`", acts=acts))
 
     def on_ran(self, _role: str, place: str, status: str, *_more: str) -> None:
         """A test has failed, or bash has run one itself, which has no log but the script's."""
@@ -8115,13 +8191,29 @@ class ScriptRun(Run):
             self.note_failure(clean_label(label), int(line), int(status) or EXIT_FAILED)
         self.told_failure = None
 
+    def on_reads(self, _role: str, directory: str, name: str, *words: str) -> str:
+        """The scout is about to read commands: it must not come to a block that writes a file."""
+        text = " ".join(words)
+        if name != "eval":
+            text = ""
+            path = os.path.join(directory, *words[:1])
+            with suppress(ListError):
+                if os.path.isfile(path):
+                    text = list_text(path)
+        obstacle = ScriptFile(name, text, self.script.tells).obstacle
+        if obstacle:
+            return f"_rt_lost {shlex.quote(f'{obstacle}, in')}"
+        return "_rt_skip="
+
     def on_lost(self, _role: str, why: str) -> None:
         """The scout has come to what it cannot go through."""
         self.lose_scout(why)
 
     def on_alone(self, _role: str, source: str, line: str, command: str) -> None:
         """From here on bash runs the script by itself, since its trap would not see all."""
-        self.lose_scout(f"behind `{command}` ({source}:{line}) bash runs all by itself")
+        why = f"behind `{command}` ({source}:{line}) bash runs all by itself"
+        self.lose_scout(why)
+        warn(f"{self.name}: {why}")
 
     def on_end(self, _role: str) -> None:
         """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
@@ -8167,6 +8259,13 @@ class ScriptRun(Run):
             return os.path.samestat(own, os.fstat(self.shell.output))
         return False
 
+    def is_apart(self, pid: str) -> bool:
+        """Whether what a stub prints as errors goes elsewhere than its output."""
+        try:
+            return os.readlink(f"/proc/{pid}/fd/7") != os.readlink(f"/proc/{pid}/fd/8")
+        except OSError:  # one is closed
+            return True
+
     def is_shown(self, test: Test) -> bool:
         """Whether the output of a test is for the trace."""
         _, pid = self.asked.get(test, ("", ""))
@@ -8185,8 +8284,8 @@ class ScriptRun(Run):
         code = ""
         if not is_shown and result.status is not None:
             if test.splits:
-                code = f"cat {log}.err >&2; "
-            code += f"cat {log}; "
+                code = f"[ ! -e /dev/fd/2 ] || cat {log}.err >&2; "
+            code += f"[ ! -e /dev/fd/1 ] || cat {log}; [ $? -ne 141 ] || kill -s PIPE $$; "
         elif self.console.has_markers and self.console.shows(result):
             with suppress(OSError):
                 self.trace.copy(self.record.log_path(test))
@@ -8247,7 +8346,7 @@ class ScriptRun(Run):
             gpus = min(gpus, max(len(self.machine.devices), 1))
         splits = call.site.splits
         if call.command:  # the shell itself is there
-            splits = os.readlink(f"/proc/{pid}/fd/7") != os.readlink(f"/proc/{pid}/fd/8")
+            splits = self.is_apart(pid)
         umask = program.umask
         if umask == self.umask:
             umask = -1
