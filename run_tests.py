@@ -6808,10 +6808,10 @@ CALM = names_in(
 # Those of them that set variables, by their words.
 SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
 MOVES = names_in("cd pushd popd")
-# Programs that only look: the scout runs them itself where it needs what they print. Then what such a program does more.
+# Programs that only look: the scout runs them itself where it needs what they print; and the words by which they do more.
 LOOKERS = names_in(
-    "awk basename cat cut date dirname egrep expr find grep head id ls nproc pwd readlink realpath sed seq sort tail tr "
-    "uname wc which whoami"
+    "awk basename cat cut date dirname egrep expr find grep head id ls nproc pwd readlink realpath sed seq sort tail "
+    "tr uname wc which whoami"
 )
 DEEDS: Mapping[str, str] = {
     "awk": r"system|getline|[>|]|\s-\w*[if]",
@@ -6938,6 +6938,7 @@ class ScriptFile:
         self.by_line: Dict[int, List[int]] = collections.defaultdict(list)  # their numbers
         self.filters: Set[Words] = set()  # the words of programs behind a test in a pipeline
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
+        self.apart = 0  # blocks around whose output and errors go to two places
         # By line, what `#:` says of the tests there, and whether also of those below.
         self.attributes: Dict[int, Tuple[Attributes, bool]] = {}
         reader = Reader(text)
@@ -6990,8 +6991,11 @@ class ScriptFile:
                 own_label = own if node is tested else label
                 if node.kind:
                     self.check_redirects(node)
+                    splits = site_of(node, 0, 0, "").splits
+                    self.apart += splits
                     for part in (*node.conditions, *node.bodies):
                         self.visit(part, own_label)
+                    self.apart -= splits
                 elif node is tested or self.is_test(node, label):
                     self.add(node, own_label)
                 elif node.before in PIPES and node.name in FILTERS and self.sites:
@@ -7040,16 +7044,13 @@ class ScriptFile:
         label = label_word(label) or label_word(head_of(node))
         for line in range(first, last + 1):
             self.by_line[line].append(len(self.sites))
-        self.sites.append(
-            site_of(node, first, last, label)._replace(
-                attributes=self.attributes_of(first, last)
-            )
-        )
+        self.sites.append(self.site_here(node, first, last, label))
 
-    def site_here(self, node: Node, line: int, label: str) -> Site:
-        """The site of a command that is no test by its place, but by its words."""
-        site = site_of(node, line, line, label)
-        return site._replace(attributes=self.attributes_of(line, line))
+    def site_here(self, node: Node, first: int, last: int, label: str) -> Site:
+        """The site of a command on these lines."""
+        site = site_of(node, first, last, label)
+        attributes = self.attributes_of(first, last)
+        return site._replace(attributes=attributes, splits=site.splits or self.apart > 0)
 
     def find(self, line: int, words: Sequence[str]) -> Site | None:
         """The site of a command to which bash has come; None if there is none, or are several."""
@@ -7086,7 +7087,8 @@ fi
 builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
-_rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0 _rt_over= _rt_traps= _rt_told=
+_rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
+_rt_over= _rt_traps= _rt_told=
 builtin eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
 
 _rt_send() {     # words, to which no answer comes
@@ -7317,8 +7319,8 @@ fi
 # No command may come before our own: it would change PIPESTATUS.
 _rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;;'
 _rt_trap+=' *) if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then'
-_rt_trap+=' ! : "$_"; elif [[ $_rt_over ]]; then _rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi ;; esac; }'
-_rt_trap+=' FD_ERR>&2 2>/dev/null'
+_rt_trap+=' ! : "$_"; elif [[ $_rt_over ]]; then _rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last";'
+_rt_trap+=' fi ;; esac; } FD_ERR>&2 2>/dev/null'
 builtin set -T
 builtin trap "$_rt_trap" DEBUG
 """
@@ -7334,7 +7336,10 @@ read -r line <&9
 exec 6>&- 7>&- 8>&- 9>&-
 eval "$line"
 """
-OWN_LINES = rb"\{ (?:case \$_rt_name|_rt_rest|builtin shopt -s extdebug; ).*?2>/dev/null(?:\n|; )"  # which `set -v` shows
+# What `set -v` shows of the traps.
+OWN_LINES = (
+    rb"\{ (?:case \$_rt_name|_rt_rest|builtin shopt -s extdebug; ).*?2>/dev/null(?:\n|; )"
+)
 # A variable as `declare -p` tells it: its attributes, its name, its value in bash's quotes.
 VARIABLE = rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
 
@@ -7721,7 +7726,7 @@ class Script:
             return f"_rt_each {plain}"
         if is_test:
             label = expandable(plain, is_command=True)
-            return self.test_code(node, file.site_here(node, line, label))
+            return self.test_code(node, file.site_here(node, line, line, label))
         return self.step_code(file, line, node, text)
 
     def test_code(self, node: Node, site: Site) -> str:
@@ -7831,6 +7836,7 @@ class ScriptRun(Run):
     question = ("", "")  # the path for the answer to the last question, and its number
     # The label of the last test that has failed, until its handler is called.
     told_failure: str | None = None
+    is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
@@ -8020,7 +8026,7 @@ class ScriptRun(Run):
             node = Reader(command).nodes[0]
             text = " ".join(words)
             if self.script.tells.looks_like_test(text):
-                site = file.site_here(node, int(line), shlex.quote(text))
+                site = file.site_here(node, int(line), int(line), shlex.quote(text))
                 self.codes[place] = self.script.test_code(node, site)
             else:
                 self.codes[place] = self.script.step_code(file, int(line), node, command)
@@ -8085,6 +8091,11 @@ class ScriptRun(Run):
         if test is None:
             return
         self.ahead.pop(test, None)
+        if self.is_apart(pid) and not test.splits:
+            self.is_split = True
+            warn_once(
+                "errors of tests go elsewhere than their output; of those that ran ahead they are shown with it"
+            )
         if test in self.early:
             self.fears.append(f"{test.label} went ahead of {self.early[test]}")
         self.asked[test] = path, pid
@@ -8344,7 +8355,7 @@ class ScriptRun(Run):
         if line.attributes.gpus is None:  # CUDA leaves out what is not there
             gpus = max(gpus, asks_for_several(line, self.options, " ".join(program.words)))
             gpus = min(gpus, max(len(self.machine.devices), 1))
-        splits = call.site.splits
+        splits = call.site.splits or self.is_split
         if call.command:  # the shell itself is there
             splits = self.is_apart(pid)
         umask = program.umask
