@@ -6808,7 +6808,7 @@ CALM = names_in(
 # Those of them that set variables, by their words.
 SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
 MOVES = names_in("cd pushd popd")
-# Programs that only look: the scout runs them itself where it needs what they print; and the words by which they do more.
+# Programs that only look: the scout runs them where it needs what they print. And the words by which they do more.
 LOOKERS = names_in(
     "awk basename cat cut date dirname egrep expr find grep head id ls nproc pwd readlink realpath sed seq sort tail "
     "tr uname wc which whoami"
