@@ -2386,11 +2386,14 @@ class History:
         Which of several tests with the same command it was then, nobody knows; it owes if any of them does, or if
         there are more `copies` now.
         """
-        return self.owed.get(test.name, 0) > 0 or self.seen.get(test.name, 0) < copies
+        owed = self.owed.get(test.name, 0)
+        seen = self.seen.get(test.name, 0)
+        return owed > 0 or seen < copies
 
     def duration(self, test: Test) -> float | None:
         """Seconds: the median of the last passes, else what the list says, else None."""
-        passes = self.passes.get((test.key, test.label)) or self.passes.get(test.key)
+        passes = self.passes.get((test.key, test.label))
+        passes = passes or self.passes.get(test.key)
         if passes is None:
             return test.attributes.time
         seconds = sorted(seconds for _, seconds in sorted(passes)[-PASSES:])
@@ -2467,7 +2470,8 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
     wide = sorted(
         tests, key=lambda test: (-chains[test][0], test not in first, -chains[test][1])
     )
-    long = sorted(wide, key=lambda test: -chains[test][1])[::-1]  # the longest comes last
+    long = sorted(wide, key=lambda test: -chains[test][1])
+    long.reverse()  # the longest comes last
     left = sum(work_of(test, estimates.seconds, gpus) for test in tests)
     order: Dict[Test, None] = {}
     for widest in wide:
@@ -2569,8 +2573,12 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
     The heaviest goes to the lightest shard (Graham's LPT rule); the weight is GPUs times expected seconds, and
     tests that `after` ties together stay together.
     """
-    widest = int(max([1, *(test.gpus for test in tests if test.gpus < ALL_GPUS)]))
-    weights = {test: seconds[test] * int(min(max(test.gpus, 1), widest)) for test in tests}
+    needs = [test.gpus for test in tests if test.gpus < ALL_GPUS]
+    widest = int(max([1, *needs]))
+    weights = {}
+    for test in tests:
+        gpus = min(max(test.gpus, 1), widest)
+        weights[test] = seconds[test] * int(gpus)
     ties = leaders_of(tests)
     for leader, followers in followers_of(tests).items():
         ties[leader] += followers
@@ -2977,7 +2985,8 @@ class Health:
     def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, str]:
         """By index and by UUID, the rows of GPUs. Raises ToolError."""
         rows = {}
-        for row in tool(*self.SMI, self.QUERY, *which, over=self.over).splitlines():
+        answer = tool(*self.SMI, self.QUERY, *which, over=self.over)
+        for row in answer.splitlines():
             index, uuid, *_ = f"{row}, ".split(", ")
             rows[index] = rows[uuid] = row
         return rows
@@ -3229,7 +3238,8 @@ def demand(need: float, size: int) -> Tuple[int, int]:
 
 def best_block(free: Sequence[int], count: int) -> Sequence[int]:
     """`count` of the free device indices, the first that are nearest to each other; none if there are not as many."""
-    blocks = [free[start : start + count] for start in range(len(free) - count + 1)]
+    starts = range(len(free) - count + 1)
+    blocks = [free[start : start + count] for start in starts]
     return min(blocks, key=lambda block: block[-1] - block[0], default=())
 
 
@@ -5700,7 +5710,8 @@ class Console:
         stem = result.test.stem
         title = f"{stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
         title = without_ci_commands(title)
-        self.trace.command(fold.begin.format(title=title, name=stem, opens=self.fold.opens))
+        begin = fold.begin.format(title=title, name=stem, opens=self.fold.opens)
+        self.trace.command(begin)
         path = self.record.log_path(result.test)
         try:
             start = 0
@@ -5812,7 +5823,9 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     if alone:
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
     if not pool.quarantined:  # those have worked too, and would be missing in the figure
-        each_s = {ends[-1].test: math.fsum(end.seconds for end in ends) for ends in attempts}
+        each_s = {}
+        for ends in attempts:
+            each_s[ends[-1].test] = math.fsum(end.seconds for end in ends)
         all_s = math.fsum(each_s.values())
         best_s = shortest(each_s, pool.size, pool.cpus)
         yield (
@@ -7000,7 +7013,9 @@ class ScriptFile:
                     self.add(node, own_label)
                 elif node.before in PIPES and node.name in FILTERS and self.sites:
                     self.filters.add(tuple(words_of(node)))
-                    files = node.words[1:] * (node.name == "tee") + node.redirects[1::2]
+                    files = list(node.redirects[1::2])
+                    if node.name == "tee":
+                        files += node.words[1:]
                     names = [token.text for token in files if is_file(token)]
                     test = self.sites[-1]
                     self.sites[-1] = test._replace(names=[*test.names, *names])
@@ -7318,8 +7333,8 @@ if [[ ${_rt_bash_env+set} ]]; then
 fi
 # No command may come before our own: it would change PIPESTATUS.
 _rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;;'
-_rt_trap+=' *) if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then'
-_rt_trap+=' ! : "$_"; elif [[ $_rt_over ]]; then _rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last";'
+_rt_trap+=' *) if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"'
+_rt_trap+='; then ! : "$_"; elif [[ $_rt_over ]]; then _rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last";'
 _rt_trap+=' fi ;; esac; } FD_ERR>&2 2>/dev/null'
 builtin set -T
 builtin trap "$_rt_trap" DEBUG
@@ -7407,9 +7422,13 @@ class ScriptShell:
         found = re.findall(r"\b(\d+)[<>]|(?:[<>]&|\bflock(?: -\w+)* |/fd/|-u ?)(\d+)", text)
         used = set(chain.from_iterable(found))
         self.numbers = [number for number in self.OWN_FDS if str(number) not in used]
-        words = {"out": self.numbers.pop(0), "in": self.numbers.pop(0), "folder": self.folder}
-        words["mkfifo"] = find_program("mkfifo") or "mkfifo"
-        words["scouted"] = "1" * has_scout
+        words = {
+            "out": self.numbers.pop(0),
+            "in": self.numbers.pop(0),
+            "folder": self.folder,
+            "mkfifo": find_program("mkfifo") or "mkfifo",
+            "scouted": "1" * has_scout,
+        }
         stream = os.dup(self.stream)  # ours stays open, so that poll rests
         jobs = [(self.process, self.job_of("shell", words), stream)]
         if has_scout:
@@ -7475,8 +7494,10 @@ class ScriptShell:
                 for pipe in events.keys() & self.questions:
                     asked[pipe] = self.post_whole(asked[pipe] + os.read(pipe, COPY_BYTES))
                 if self.stubs in events:
-                    for line in to_text(os.read(self.stubs, COPY_BYTES)).splitlines():
-                        self.post(Asked(self.size, ["", "", "", "stub", *line.split(" ")]))
+                    lines = to_text(os.read(self.stubs, COPY_BYTES)).splitlines()
+                    for line in lines:
+                        words = ["", "", "", "stub", *line.split(" ")]
+                        self.post(Asked(self.size, words))
             except (OSError, ValueError) as error:  # the script has written what is no question
                 self.fault = error
                 self.signal(signal.SIGKILL)
@@ -7586,16 +7607,16 @@ class Program(NamedTuple):
         pairs = sorted(
             b"=".join(pair) for pair in self.environment.items() if pair[0] not in own
         )
-        return key_of(
-            [*self.words, self.directory, str(self.umask), to_text(b"\0".join(pairs))]
-        )
+        variables = to_text(b"\0".join(pairs))
+        return key_of([*self.words, self.directory, str(self.umask), variables])
 
 
 def read_program(pid: str, first: str) -> Program:
     """The program for which a stub stands, as /proc shows the stub. Raises OSError if that has gone."""
     if not read_proc(f"{pid}/cmdline"):
         raise OSError(errno.ESRCH, "a stub has gone")
-    words = (first, *map(to_text, read_proc(f"{pid}/cmdline").split(b"\0")[2:-1]))
+    arguments = read_proc(f"{pid}/cmdline").split(b"\0")[2:-1]
+    words = (first, *map(to_text, arguments))
     items = read_proc(f"{pid}/environ").split(b"\0")
     environment = dict(item.partition(b"=")[::2] for item in items if item)
     directory = os.readlink(f"/proc/{pid}/cwd")
@@ -7754,13 +7775,16 @@ class Script:
             return "calm"
         if goes_on and node.name in PRINTS and " -v" not in text and not re.search(DOES, text):
             return "_rt_pass"
-        if re.match(self.tells.calm, node.name) or tuple(words_of(node)) in file.filters:
+        if re.match(self.tells.calm, node.name):
+            return "_rt_pass"
+        if tuple(words_of(node)) in file.filters:
             return "_rt_pass"
         self.steps.append(step_of(node, text, f"{file.name}:{line}"))
         way = "_rt_other"
         if looks_only(node):
             way = "_rt_look"
-        return " ".join([way, str(len(self.steps) - 1), *variables_of(node)])
+        number = len(self.steps) - 1
+        return " ".join([way, str(number), *variables_of(node)])
 
 
 def end_of(step: Step, status: int, directory: str, values: str) -> str:
@@ -8037,7 +8061,8 @@ class ScriptRun(Run):
         source, line, label, first, command, how, *names = place
         where = self.script.sites[int(site)]
         number = int(site)
-        call = Call(where, number, source, int(line), label, first, command, how == "", names)
+        dies_aloud = how == ""
+        call = Call(where, number, source, int(line), label, first, command, dies_aloud, names)
         if role == "scout":
             self.scout_call = call
             return None
