@@ -2386,11 +2386,14 @@ class History:
         Which of several tests with the same command it was then, nobody knows; it owes if any of them does, or if
         there are more `copies` now.
         """
-        return self.owed.get(test.name, 0) > 0 or self.seen.get(test.name, 0) < copies
+        owed = self.owed.get(test.name, 0)
+        seen = self.seen.get(test.name, 0)
+        return owed > 0 or seen < copies
 
     def duration(self, test: Test) -> float | None:
         """Seconds: the median of the last passes, else what the list says, else None."""
-        passes = self.passes.get((test.key, test.label)) or self.passes.get(test.key)
+        passes = self.passes.get((test.key, test.label))
+        passes = passes or self.passes.get(test.key)
         if passes is None:
             return test.attributes.time
         seconds = sorted(seconds for _, seconds in sorted(passes)[-PASSES:])
@@ -2467,7 +2470,8 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
     wide = sorted(
         tests, key=lambda test: (-chains[test][0], test not in first, -chains[test][1])
     )
-    long = sorted(wide, key=lambda test: -chains[test][1])[::-1]  # the longest comes last
+    long = sorted(wide, key=lambda test: -chains[test][1])
+    long.reverse()  # the longest comes last
     left = sum(work_of(test, estimates.seconds, gpus) for test in tests)
     order: Dict[Test, None] = {}
     for widest in wide:
@@ -2569,8 +2573,12 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
     The heaviest goes to the lightest shard (Graham's LPT rule); the weight is GPUs times expected seconds, and
     tests that `after` ties together stay together.
     """
-    widest = int(max([1, *(test.gpus for test in tests if test.gpus < ALL_GPUS)]))
-    weights = {test: seconds[test] * int(min(max(test.gpus, 1), widest)) for test in tests}
+    needs = [test.gpus for test in tests if test.gpus < ALL_GPUS]
+    widest = int(max([1, *needs]))
+    weights = {}
+    for test in tests:
+        gpus = min(max(test.gpus, 1), widest)
+        weights[test] = seconds[test] * int(gpus)
     ties = leaders_of(tests)
     for leader, followers in followers_of(tests).items():
         ties[leader] += followers
@@ -2977,7 +2985,8 @@ class Health:
     def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, str]:
         """By index and by UUID, the rows of GPUs. Raises ToolError."""
         rows = {}
-        for row in tool(*self.SMI, self.QUERY, *which, over=self.over).splitlines():
+        answer = tool(*self.SMI, self.QUERY, *which, over=self.over)
+        for row in answer.splitlines():
             index, uuid, *_ = f"{row}, ".split(", ")
             rows[index] = rows[uuid] = row
         return rows
@@ -3229,7 +3238,8 @@ def demand(need: float, size: int) -> Tuple[int, int]:
 
 def best_block(free: Sequence[int], count: int) -> Sequence[int]:
     """`count` of the free device indices, the first that are nearest to each other; none if there are not as many."""
-    blocks = [free[start : start + count] for start in range(len(free) - count + 1)]
+    starts = range(len(free) - count + 1)
+    blocks = [free[start : start + count] for start in starts]
     return min(blocks, key=lambda block: block[-1] - block[0], default=())
 
 
@@ -5700,7 +5710,8 @@ class Console:
         stem = result.test.stem
         title = f"{stem} [{result.test.label}: {result.verdict()}, {result.seconds:.1f}s]"
         title = without_ci_commands(title)
-        self.trace.command(fold.begin.format(title=title, name=stem, opens=self.fold.opens))
+        begin = fold.begin.format(title=title, name=stem, opens=self.fold.opens)
+        self.trace.command(begin)
         path = self.record.log_path(result.test)
         try:
             start = 0
@@ -5812,7 +5823,9 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     if alone:
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
     if not pool.quarantined:  # those have worked too, and would be missing in the figure
-        each_s = {ends[-1].test: math.fsum(end.seconds for end in ends) for ends in attempts}
+        each_s = {}
+        for ends in attempts:
+            each_s[ends[-1].test] = math.fsum(end.seconds for end in ends)
         all_s = math.fsum(each_s.values())
         best_s = shortest(each_s, pool.size, pool.cpus)
         yield (
@@ -6808,10 +6821,10 @@ CALM = names_in(
 # Those of them that set variables, by their words.
 SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
 MOVES = names_in("cd pushd popd")
-# Programs that only look: the scout runs them itself where it needs what they print. Then what such a program does more.
+# Programs that only look: the scout runs them where it needs what they print. And the words by which they do more.
 LOOKERS = names_in(
-    "awk basename cat cut date dirname egrep expr find grep head id ls nproc pwd readlink realpath sed seq sort tail tr "
-    "uname wc which whoami"
+    "awk basename cat cut date dirname egrep expr find grep head id ls nproc pwd readlink realpath sed seq sort tail "
+    "tr uname wc which whoami"
 )
 DEEDS: Mapping[str, str] = {
     "awk": r"system|getline|[>|]|\s-\w*[if]",
@@ -6938,6 +6951,7 @@ class ScriptFile:
         self.by_line: Dict[int, List[int]] = collections.defaultdict(list)  # their numbers
         self.filters: Set[Words] = set()  # the words of programs behind a test in a pipeline
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
+        self.apart = 0  # blocks around whose output and errors go to two places
         # By line, what `#:` says of the tests there, and whether also of those below.
         self.attributes: Dict[int, Tuple[Attributes, bool]] = {}
         reader = Reader(text)
@@ -6990,13 +7004,18 @@ class ScriptFile:
                 own_label = own if node is tested else label
                 if node.kind:
                     self.check_redirects(node)
+                    splits = site_of(node, 0, 0, "").splits
+                    self.apart += splits
                     for part in (*node.conditions, *node.bodies):
                         self.visit(part, own_label)
+                    self.apart -= splits
                 elif node is tested or self.is_test(node, label):
                     self.add(node, own_label)
                 elif node.before in PIPES and node.name in FILTERS and self.sites:
                     self.filters.add(tuple(words_of(node)))
-                    files = node.words[1:] * (node.name == "tee") + node.redirects[1::2]
+                    files = list(node.redirects[1::2])
+                    if node.name == "tee":
+                        files += node.words[1:]
                     names = [token.text for token in files if is_file(token)]
                     test = self.sites[-1]
                     self.sites[-1] = test._replace(names=[*test.names, *names])
@@ -7040,16 +7059,13 @@ class ScriptFile:
         label = label_word(label) or label_word(head_of(node))
         for line in range(first, last + 1):
             self.by_line[line].append(len(self.sites))
-        self.sites.append(
-            site_of(node, first, last, label)._replace(
-                attributes=self.attributes_of(first, last)
-            )
-        )
+        self.sites.append(self.site_here(node, first, last, label))
 
-    def site_here(self, node: Node, line: int, label: str) -> Site:
-        """The site of a command that is no test by its place, but by its words."""
-        site = site_of(node, line, line, label)
-        return site._replace(attributes=self.attributes_of(line, line))
+    def site_here(self, node: Node, first: int, last: int, label: str) -> Site:
+        """The site of a command on these lines."""
+        site = site_of(node, first, last, label)
+        attributes = self.attributes_of(first, last)
+        return site._replace(attributes=attributes, splits=site.splits or self.apart > 0)
 
     def find(self, line: int, words: Sequence[str]) -> Site | None:
         """The site of a command to which bash has come; None if there is none, or are several."""
@@ -7086,7 +7102,8 @@ fi
 builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
-_rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0 _rt_over= _rt_traps= _rt_told=
+_rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
+_rt_over= _rt_traps= _rt_told=
 builtin eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
 
 _rt_send() {     # words, to which no answer comes
@@ -7316,9 +7333,9 @@ if [[ ${_rt_bash_env+set} ]]; then
 fi
 # No command may come before our own: it would change PIPESTATUS.
 _rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;;'
-_rt_trap+=' *) if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; then'
-_rt_trap+=' ! : "$_"; elif [[ $_rt_over ]]; then _rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi ;; esac; }'
-_rt_trap+=' FD_ERR>&2 2>/dev/null'
+_rt_trap+=' *) if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"'
+_rt_trap+='; then ! : "$_"; elif [[ $_rt_over ]]; then _rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last";'
+_rt_trap+=' fi ;; esac; } FD_ERR>&2 2>/dev/null'
 builtin set -T
 builtin trap "$_rt_trap" DEBUG
 """
@@ -7334,7 +7351,10 @@ read -r line <&9
 exec 6>&- 7>&- 8>&- 9>&-
 eval "$line"
 """
-OWN_LINES = rb"\{ (?:case \$_rt_name|_rt_rest|builtin shopt -s extdebug; ).*?2>/dev/null(?:\n|; )"  # which `set -v` shows
+# What `set -v` shows of the traps.
+OWN_LINES = (
+    rb"\{ (?:case \$_rt_name|_rt_rest|builtin shopt -s extdebug; ).*?2>/dev/null(?:\n|; )"
+)
 # A variable as `declare -p` tells it: its attributes, its name, its value in bash's quotes.
 VARIABLE = rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
 
@@ -7402,9 +7422,13 @@ class ScriptShell:
         found = re.findall(r"\b(\d+)[<>]|(?:[<>]&|\bflock(?: -\w+)* |/fd/|-u ?)(\d+)", text)
         used = set(chain.from_iterable(found))
         self.numbers = [number for number in self.OWN_FDS if str(number) not in used]
-        words = {"out": self.numbers.pop(0), "in": self.numbers.pop(0), "folder": self.folder}
-        words["mkfifo"] = find_program("mkfifo") or "mkfifo"
-        words["scouted"] = "1" * has_scout
+        words = {
+            "out": self.numbers.pop(0),
+            "in": self.numbers.pop(0),
+            "folder": self.folder,
+            "mkfifo": find_program("mkfifo") or "mkfifo",
+            "scouted": "1" * has_scout,
+        }
         stream = os.dup(self.stream)  # ours stays open, so that poll rests
         jobs = [(self.process, self.job_of("shell", words), stream)]
         if has_scout:
@@ -7470,8 +7494,10 @@ class ScriptShell:
                 for pipe in events.keys() & self.questions:
                     asked[pipe] = self.post_whole(asked[pipe] + os.read(pipe, COPY_BYTES))
                 if self.stubs in events:
-                    for line in to_text(os.read(self.stubs, COPY_BYTES)).splitlines():
-                        self.post(Asked(self.size, ["", "", "", "stub", *line.split(" ")]))
+                    lines = to_text(os.read(self.stubs, COPY_BYTES)).splitlines()
+                    for line in lines:
+                        words = ["", "", "", "stub", *line.split(" ")]
+                        self.post(Asked(self.size, words))
             except (OSError, ValueError) as error:  # the script has written what is no question
                 self.fault = error
                 self.signal(signal.SIGKILL)
@@ -7581,16 +7607,16 @@ class Program(NamedTuple):
         pairs = sorted(
             b"=".join(pair) for pair in self.environment.items() if pair[0] not in own
         )
-        return key_of(
-            [*self.words, self.directory, str(self.umask), to_text(b"\0".join(pairs))]
-        )
+        variables = to_text(b"\0".join(pairs))
+        return key_of([*self.words, self.directory, str(self.umask), variables])
 
 
 def read_program(pid: str, first: str) -> Program:
     """The program for which a stub stands, as /proc shows the stub. Raises OSError if that has gone."""
     if not read_proc(f"{pid}/cmdline"):
         raise OSError(errno.ESRCH, "a stub has gone")
-    words = (first, *map(to_text, read_proc(f"{pid}/cmdline").split(b"\0")[2:-1]))
+    arguments = read_proc(f"{pid}/cmdline").split(b"\0")[2:-1]
+    words = (first, *map(to_text, arguments))
     items = read_proc(f"{pid}/environ").split(b"\0")
     environment = dict(item.partition(b"=")[::2] for item in items if item)
     directory = os.readlink(f"/proc/{pid}/cwd")
@@ -7721,7 +7747,7 @@ class Script:
             return f"_rt_each {plain}"
         if is_test:
             label = expandable(plain, is_command=True)
-            return self.test_code(node, file.site_here(node, line, label))
+            return self.test_code(node, file.site_here(node, line, line, label))
         return self.step_code(file, line, node, text)
 
     def test_code(self, node: Node, site: Site) -> str:
@@ -7749,13 +7775,16 @@ class Script:
             return "calm"
         if goes_on and node.name in PRINTS and " -v" not in text and not re.search(DOES, text):
             return "_rt_pass"
-        if re.match(self.tells.calm, node.name) or tuple(words_of(node)) in file.filters:
+        if re.match(self.tells.calm, node.name):
+            return "_rt_pass"
+        if tuple(words_of(node)) in file.filters:
             return "_rt_pass"
         self.steps.append(step_of(node, text, f"{file.name}:{line}"))
         way = "_rt_other"
         if looks_only(node):
             way = "_rt_look"
-        return " ".join([way, str(len(self.steps) - 1), *variables_of(node)])
+        number = len(self.steps) - 1
+        return " ".join([way, str(number), *variables_of(node)])
 
 
 def end_of(step: Step, status: int, directory: str, values: str) -> str:
@@ -7831,6 +7860,7 @@ class ScriptRun(Run):
     question = ("", "")  # the path for the answer to the last question, and its number
     # The label of the last test that has failed, until its handler is called.
     told_failure: str | None = None
+    is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
@@ -8020,7 +8050,7 @@ class ScriptRun(Run):
             node = Reader(command).nodes[0]
             text = " ".join(words)
             if self.script.tells.looks_like_test(text):
-                site = file.site_here(node, int(line), shlex.quote(text))
+                site = file.site_here(node, int(line), int(line), shlex.quote(text))
                 self.codes[place] = self.script.test_code(node, site)
             else:
                 self.codes[place] = self.script.step_code(file, int(line), node, command)
@@ -8031,7 +8061,8 @@ class ScriptRun(Run):
         source, line, label, first, command, how, *names = place
         where = self.script.sites[int(site)]
         number = int(site)
-        call = Call(where, number, source, int(line), label, first, command, how == "", names)
+        dies_aloud = how == ""
+        call = Call(where, number, source, int(line), label, first, command, dies_aloud, names)
         if role == "scout":
             self.scout_call = call
             return None
@@ -8085,6 +8116,11 @@ class ScriptRun(Run):
         if test is None:
             return
         self.ahead.pop(test, None)
+        if self.is_apart(pid) and not test.splits:
+            self.is_split = True
+            warn_once(
+                "errors of tests go elsewhere than their output; of those that ran ahead they are shown with it"
+            )
         if test in self.early:
             self.fears.append(f"{test.label} went ahead of {self.early[test]}")
         self.asked[test] = path, pid
@@ -8344,7 +8380,7 @@ class ScriptRun(Run):
         if line.attributes.gpus is None:  # CUDA leaves out what is not there
             gpus = max(gpus, asks_for_several(line, self.options, " ".join(program.words)))
             gpus = min(gpus, max(len(self.machine.devices), 1))
-        splits = call.site.splits
+        splits = call.site.splits or self.is_split
         if call.command:  # the shell itself is there
             splits = self.is_apart(pid)
         umask = program.umask
