@@ -6835,8 +6835,9 @@ DEEDS: Mapping[str, str] = {
 }
 # In the words of a test: these look at nothing but words.
 WORDS_ALONE = names_in("basename cat dirname echo expr ls nproc printf pwd realpath seq uname")
-# What words do besides: `$((n++))`, `${x:=1}`, `${x@P}`.
-DOES = r"\+\+|--(?=[\w)])|\$\(\([^)]*[^=!<>]=[^=]|\$\{\w+(?:\[[^]]*\])?:?=|@P\}"
+# What words do besides: `$((n++))`, `${a[n = 1]}`, `${x:=1}`, `${x@P}`.
+COUNTS = r"(?:\$\(\((?:(?!\)\))[\s\S])*?|\$\[[^]]*?|\$\{\w+(?:\[[^]]*?|:(?![-+=?])[^}]*?))"
+DOES = rf"\+\+|{COUNTS}(?:--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|@P\}}"
 # What looks into a file where it stands in `[`.
 FILE_TEST = r"\s-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
 # What differs between the shell and the scout.
@@ -6881,6 +6882,7 @@ class Site(NamedTuple):
     words: Sequence[str]
     label: str  # a bash word: what its handler is called with, or its words
     attributes: Attributes
+    is_background: bool
     splits: bool  # its standard output and its errors go to two places
     # Only the shell itself can start it: its input is redirected, or its words do something.
     is_own: bool
@@ -6921,10 +6923,18 @@ def site_of(node: Node, first: int, last: int, label: str) -> Site:
         words,
         label,
         Attributes(),
+        is_background=node.after == "&",
         splits=bool(writes and not joins),
         is_own=bool(is_own),
         names=[token.text for token in node.redirects[1::2] if is_file(token)],
     )
+
+
+def inert(word: str) -> str:
+    """A bash word of which only what does nothing is expanded."""
+    if re.search(f"{SUBSTITUTION}|{DOES}", word):
+        return shlex.quote(word)
+    return word
 
 
 def only_looks(text: str) -> bool:
@@ -7065,6 +7075,8 @@ class ScriptFile:
         """The site of a command on these lines."""
         site = site_of(node, first, last, label)
         attributes = self.attributes_of(first, last)
+        if attributes.label is not None:
+            site = site._replace(label=expandable(attributes.label, is_command=False))
         return site._replace(attributes=attributes, splits=site.splits or self.apart > 0)
 
     def find(self, line: int, words: Sequence[str]) -> Site | None:
@@ -7088,7 +7100,7 @@ class ScriptFile:
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
 #   scout  wait    number of a step, or of a test that it has to miss what that has done in the shell
 #   scout  lost    what it cannot go through                          no answer: it is ended
-#   shell  past    number of a step, status, folder, variables        no answer: a command has ended that is no test
+#   shell  past    step and turn, status, folder, variables           no answer: a command has ended that is no test
 #   shell  did     number of a step                                   no answer: a subshell runs it
 #   shell  trapped commands of a trap                                 no answer: it runs
 #   shell  ran     stub, or number and label; status                  no answer: a test has failed, or was bash's own
@@ -7108,18 +7120,18 @@ builtin eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
 
 _rt_send() {     # words, to which no answer comes
   builtin set -- "${@//$'\n'/$'\1'}"     # bash writes line by line, and others may write between
-  builtin printf '%s\0' "$(($# + 3))" "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" >&"$_rt_out"
+  builtin printf '%s\0' $'\2'"$(($# + 3))" "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" >&"$_rt_out"
 }
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=() _rt_number=$((++_rt_asked))
   [[ $BASHPID == "$_rt_owner" ]] || _rt_open
   _rt_send "$@"
-  until [[ $_rt_answer == "$_rt_number "* ]]; do    # a signal may have come between the question before and its answer
+  until [[ $_rt_answer == *$'\2'"$_rt_number "* ]]; do    # a signal may have come before the answer to another
     builtin mapfile -t -d '' -n 1 -u "$_rt_in" _rt_answer    # which heeds neither IFS nor TMOUT
     [[ $_rt_answer ]] || break
   done
   builtin set -- "${_rt_arguments[@]}"
-  builtin eval "${_rt_answer#* }"
+  builtin eval "${_rt_answer#*$'\2'* }"
 }
 _rt_open() {     # a subshell gets answers of its own
   _rt_owner=$BASHPID _rt_reply=$_rt_folder/$BASHPID
@@ -7137,9 +7149,10 @@ _rt_hook() {
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
   [[ ! $_rt_name ]] || _rt_take_away
   _rt_told=
-  [[ ! $_rt_after || $_rt_after != "$BASHPID" ]] || _rt_tell
+  case $_rt_after in any | "$BASHPID") _rt_tell ;; esac
   case ${_rt_flags//[!T]/}:$_rt_command in
-    :* | *FUNCNEST* | *set\ *+*T* | *functrace* | *extdebug* | *set\ -*k* | *keyword* | \
+    *_rt_rest*) ;;    # a trap as the script has asked for it
+    :* | *FUNCNEST* | T:set\ *+*T* | *functrace* | *extdebug* | T:set\ -*k* | *keyword* | \
       *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
       [[ ! $_rt_skips ]] || _rt_lost "bash runs all by itself behind"
@@ -7147,11 +7160,12 @@ _rt_hook() {
       _rt_send alone "$_rt_file" "$_rt_line" "$_rt_command"
       builtin return 1 ;;
   esac
+  local _rt_functions=("${FUNCNAME[@]:1}")
   _rt_place=$_rt_file:$_rt_line:$_rt_command
   _rt_code=${_rt_known[$_rt_place]-}
   [[ $_rt_code ]] || {
     ! builtin declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null || _rt_code=function
-    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "${FUNCNAME[*]:1}" "$_rt_code"
+    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "${_rt_functions[*]}" "$_rt_code"
     _rt_known[$_rt_place]=$_rt_code
   }
   _rt_do
@@ -7169,7 +7183,7 @@ _rt_function() { # one, as long as there is one
   _rt_skip=
   builtin declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null || {
     _rt_skip=$_rt_skips
-    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "${FUNCNAME[*]:3}" ''
+    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "${_rt_functions[*]}" ''
     _rt_do
   }
 }
@@ -7177,11 +7191,11 @@ _rt_each() {     # a command whose words tell only now whether it is a test
   _rt_ask each "$_rt_file" "$_rt_line" "$_rt_command" "$@"
 }
 _rt_test() {     # a test: its site, its words as bash, its label, names of files as bash, the first of the words
-  ((${#FUNCNAME[@]} > _rt_level)) || _rt_label=
+  ((${#_rt_functions[@]} > _rt_level)) || _rt_label=
   if declare -F -- "${5-}" >/dev/null; then      # tests of functions are in them
     _rt_skip=
-    [[ ${FUNCNAME[2]-} != "$5" ]] || builtin return      # bash tells of it again where it begins
-    _rt_label=$3 _rt_level=${#FUNCNAME[@]}
+    [[ ${_rt_functions-} != "$5" ]] || builtin return      # bash tells of it again where it begins
+    _rt_label=$3 _rt_level=${#_rt_functions[@]}
     builtin return
   fi
   if ! _rt_is_program "${5-}"; then
@@ -7261,14 +7275,15 @@ _rt_skips=       # it skips no command
 _rt_other() {    # a command for which the scout waits: its number, the variables that it may set
   [[ $_rt_scouted ]] || builtin return
   if [[ $BASHPID == "$_rt_shell" ]]; then
-    _rt_after=("$BASHPID" past "$@")
+    _rt_after=(any past "$1:$((++_rt_asked))" "${@:2}")      # a subshell behind it may tell first
+    [[ $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID      # one in it may not
   else
     _rt_send did "$1"
   fi
 }
 _rt_itself() { _rt_after=("$BASHPID" ran "$1:$2"); }      # bash runs a test
 _rt_failed() {   # a handler is called; bash tells of it again where it begins
-  [[ ${FUNCNAME[2]-} == "${_rt_command%%[$' \t\n']*}" ]] ||
+  [[ ${_rt_functions-} == "${_rt_command%%[$' \t\n']*}" ]] ||
     _rt_send failed "$_rt_line" "$_rt_piped" "${1-$_rt_command}"
 }
 _rt_pass() { :; }
@@ -7334,8 +7349,8 @@ fi
 # No command may come before our own: it would change PIPESTATUS.
 _rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;;'
 _rt_trap+=' *) if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"'
-_rt_trap+='; then ! : "$_"; elif [[ $_rt_over ]]; then _rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last";'
-_rt_trap+=' fi ;; esac; } FD_ERR>&2 2>/dev/null'
+_rt_trap+='; then ! : "$_"; elif [[ $_rt_over ]]; then'
+_rt_trap+=' _rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi ;; esac; } FD_ERR>&2 2>/dev/null'
 builtin set -T
 builtin trap "$_rt_trap" DEBUG
 """
@@ -7352,9 +7367,7 @@ exec 6>&- 7>&- 8>&- 9>&-
 eval "$line"
 """
 # What `set -v` shows of the traps.
-OWN_LINES = (
-    rb"\{ (?:case \$_rt_name|_rt_rest|builtin shopt -s extdebug; ).*?2>/dev/null(?:\n|; )"
-)
+OWN_LINES = rb"\{ (?:case \$_rt_name|_rt_rest|builtin (?:shopt -s extdebug; |trap \"\$_rt_)).*?2>/dev/null(?:\n|; )"
 # A variable as `declare -p` tells it: its attributes, its name, its value in bash's quotes.
 VARIABLE = rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
 
@@ -7505,12 +7518,17 @@ class ScriptShell:
 
     def post_whole(self, asked: bytes) -> bytes:
         """Post the questions that have come whole; returns the rest."""
-        count, *words = asked.split(b"\0")
-        while count and len(words) > int(count):
+        first, *words = asked.split(b"\0")
+        while words:
+            printed, _, count = first.partition(b"\2")
+            if len(words) <= int(count):
+                break
+            if printed:  # by a trap that has cut in
+                os.write(self.stream, printed)
             question = [to_text(word).replace("\1", "\n") for word in words[: int(count)]]
             self.post(Asked(self.size, question))
-            count, *words = words[int(count) :]
-        return b"\0".join([count, *words])
+            first, *words = words[int(count) :]
+        return b"\0".join([first, *words])
 
     def keep(self) -> None:
         """Append to the log what has been printed since the last time. Raises OSError."""
@@ -7578,6 +7596,7 @@ class Call(NamedTuple):
     label: str
     first: str  # its first word, as bash has it
     command: str  # bash
+    is_inner: bool  # a subshell has come to it
     dies_aloud: bool  # bash tells by itself how its program dies
     names: Sequence[str]  # the files of its redirections
 
@@ -7641,6 +7660,8 @@ def step_of(node: Node, text: str, where: str) -> Step:
     step = Step(f"`{text.splitlines()[0]}` ({where})", acts=is_program or bool(targets))
     if node.name in ("[[", "(("):
         return step._replace(is_native=True)
+    if re.search(DOES, text):
+        return step._replace(is_open=True)
     if node.name in CALM - SETS - CHECKS - MOVES - INFALLIBLE:
         return step._replace(is_open=bool(node.words))
     is_plain = re.fullmatch(r"[\w./+-]+|\[", node.name) is not None
@@ -7739,12 +7760,10 @@ class Script:
         """Bash for a command that is a test if it looks like one, perhaps only with the values of its words."""
         words = [token.text for token in node.words]
         plain = " ".join(words)
-        is_test = self.tells.looks_like_test(plain)
+        is_test = self.tells.looks_like_test(plain) and node.name not in CALM
         depends = not ARGUMENTS.isdisjoint(words) or "$" in "".join(words[:1])
-        if node.name in CALM or re.search(SUBSTITUTION, plain) and depends:
-            is_test = depends = False
-        if depends:
-            return f"_rt_each {plain}"
+        if depends and node.name not in CALM:
+            return "_rt_each " + " ".join(map(inert, words))
         if is_test:
             label = expandable(plain, is_command=True)
             return self.test_code(node, file.site_here(node, line, line, label))
@@ -7753,7 +7772,7 @@ class Script:
     def test_code(self, node: Node, site: Site) -> str:
         """Bash for a command that is a test."""
         first = node.words[0].text
-        if re.search(SUBSTITUTION + r"|\+\+|--\$|:?=", first):
+        if inert(first) != first:
             site = site._replace(is_own=True)
             first = "''"  # bash runs it itself
         self.sites.append(site)
@@ -7763,7 +7782,7 @@ class Script:
         assigned = [token.text for token in node.assigned]
         arguments = [token.text for token in node.words[1:]]
         words = " ".join([*assigned, program, *arguments]) * (not site.is_own)
-        names = " ".join(name for name in site.names if not re.search(SUBSTITUTION, name))
+        names = " ".join(map(inert, site.names))
         quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(names)}"
         return f"_rt_test {len(self.sites) - 1} {quoted} {first}"
 
@@ -7784,7 +7803,16 @@ class Script:
         if looks_only(node):
             way = "_rt_look"
         number = len(self.steps) - 1
-        return " ".join([way, str(number), *variables_of(node)])
+        code = " ".join([way, str(number), *variables_of(node)])
+        if node.assigned and node.words:
+            code = unless_function(node.name, code)
+        return code
+
+
+def unless_function(name: str, code: str) -> str:
+    """Bash for a command that may be a function, although it does not begin with its name."""
+    name = shlex.quote(name)
+    return f"if builtin declare -F -- {name} >/dev/null; then _rt_skip=; else {code}; fi"
 
 
 def end_of(step: Step, status: int, directory: str, values: str) -> str:
@@ -7889,8 +7917,12 @@ class ScriptRun(Run):
         # Files that the script writes for tests, as for `>log`.
         self.written: Dict[str, Test | None] = {}
         self.waits = Waits(self.answer)
+        self.past: Set[str] = set()  # steps that have ended: a subshell may have told, too
         self.beside: Set[Test] = set()  # tests that ran while others did
-        self.alone: List[str] = []  # why tests have run alone
+        self.reasons: Dict[str, None] = {}  # why tests have run alone
+        self.background: Set[Test] = (
+            set()
+        )  # tests to which the scout has come, and that stand before `&`
         self.early: Dict[Test, str] = {}  # tests that began ahead of something, and of what
         self.fears: List[str] = []  # such tests to which the shell has come
         self.itself: Set[str] = set()  # stubs of tests that bash runs itself
@@ -7971,7 +8003,7 @@ class ScriptRun(Run):
     def answer(self, question: Tuple[str, str], code: str) -> None:
         """Let a shell that has asked do this, as bash."""
         reply, number = question
-        self.shell.tell(reply, f"{number} {code}\0")
+        self.shell.tell(reply, f"\2{number} {code}\0")
 
     def conclude(self, result: Result, is_news: bool = True) -> None:
         if is_news:
@@ -8053,7 +8085,8 @@ class ScriptRun(Run):
                 site = file.site_here(node, int(line), int(line), shlex.quote(text))
                 self.codes[place] = self.script.test_code(node, site)
             else:
-                self.codes[place] = self.script.step_code(file, int(line), node, command)
+                code = self.script.step_code(file, int(line), node, command)
+                self.codes[place] = unless_function("".join(words[:1]), code)
         return self.codes[place].replace("calm", "_rt_skip=")
 
     def on_test(self, role: str, site: str, *place: str) -> str | None:
@@ -8061,8 +8094,18 @@ class ScriptRun(Run):
         source, line, label, first, command, how, *names = place
         where = self.script.sites[int(site)]
         number = int(site)
-        dies_aloud = how == ""
-        call = Call(where, number, source, int(line), label, first, command, dies_aloud, names)
+        call = Call(
+            where,
+            number,
+            source,
+            int(line),
+            label,
+            first,
+            command,
+            is_inner=self.question[0] != self.shell.path("shell"),
+            dies_aloud=how == "",
+            names=names,
+        )
         if role == "scout":
             self.scout_call = call
             return None
@@ -8088,7 +8131,10 @@ class ScriptRun(Run):
     def ask(self, call: Call, program: Program, path: str, pid: str) -> None:
         """The shell waits for a test."""
         self.show(self.offset)
-        self.waits.end(-1 - call.number, "")
+        does = re.search(DOES, " ".join(call.site.words))
+        self.waits.end(
+            -1 - call.number, "_rt_lost 'only bash knows what changes by'" * bool(does)
+        )
         # The shell has gone on behind tests that it has been given.
         self.written = {
             path: test
@@ -8102,13 +8148,13 @@ class ScriptRun(Run):
         if number == len(found) and self.input_of(pid) is None:
             found.append(None)
             self.itself.add(path)
-            self.alone.append(f"{call.file}:{call.line}: its input is redirected")
+            self.reasons.setdefault(f"{call.file}:{call.line}: its input is redirected")
             where = shlex.quote(program.path)
             self.shell.end_stub(path, f'export _={where}; exec "$_" "$@"')
             return
         if number == len(found):
             awaited = self.waits.number
-            if awaited is not None and awaited >= 0:
+            if awaited is not None and awaited >= 0 and not call.is_inner:
                 told = self.script.steps[awaited].told
                 self.lose_scout(f"bash has come to {call.file}:{call.line}, and not to {told}")
             self.add(call, program, pid)
@@ -8141,16 +8187,19 @@ class ScriptRun(Run):
                 warn_once(
                     f"{call.file}:{call.line}: writes the same JUnit file as an earlier test, {junit}, and waits for it"
                 )
+            shared = busy.intersection([*paths, junit])
+            if shared:
+                self.reasons.setdefault(
+                    f"{call.file}:{call.line} waits for a test that has {min(shared)}, too"
+                )
             is_far = len(self.ahead) > 16 * self.schedule.pool.size
-            if (
-                is_far
-                or not busy.isdisjoint([*paths, junit])
-                or self.input_of(pid) not in ("", "-")
-            ):
+            if is_far or shared or self.input_of(pid) not in ("", "-"):
                 return
             test = self.add(call, program, pid)
             self.ahead[test] = None
             self.found_since += 1
+            if call.site.is_background:
+                self.background.add(test)
         written = (os.path.join(program.directory, name) for name in call.names)
         self.written.update(
             (os.path.normpath(path), self.found[key][number]) for path in written
@@ -8177,21 +8226,27 @@ class ScriptRun(Run):
     def on_wait(self, _role: str, number: str) -> None:
         """The scout waits until the shell has run a command."""
         step = int(number)
-        if self.found_since == 1 and step >= 0:
-            self.alone.append(f"{self.script.steps[step].told} waits for it alone")
+        if self.found_since == 1 and step >= 0 and not self.script.steps[step].is_open:
+            self.reasons.setdefault(f"{self.script.steps[step].told} waits for it alone")
         self.found_since = 0
         self.waits.wait(step, self.question)
 
-    def on_past(self, _role: str, number: str, status: str, *place: str) -> None:
+    def on_past(self, _role: str, place: str, status: str, *state: str) -> None:
         """A command of the shell has ended that is no test. Behind a failure, tests below it may have begun."""
-        step = self.script.steps[int(number)]
-        self.fear(step)
-        self.waits.end(int(number), end_of(step, int(status), *place))
+        if place in self.past:
+            return
+        self.past.add(place)
+        number = int(place.partition(":")[0])
+        step = self.script.steps[number]
+        self.fear(step, is_awaited=self.waits.number == number)
+        self.waits.end(number, end_of(step, int(status), *state))
 
-    def fear(self, step: Step) -> None:
+    def fear(self, step: Step, is_awaited: bool = False) -> None:
         """Something is done before which bash would not have started the tests that have begun already."""
         for test in self.ahead:
             has_begun = test not in self.schedule.waiting and test not in self.batch
+            if is_awaited and test in self.background:  # it has begun under bash, too
+                continue
             if step.acts and has_begun:
                 self.early.setdefault(test, step.told)
 
@@ -8461,7 +8516,9 @@ class ScriptRun(Run):
         if not self.script.called() and not self.tests:
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         count = sum(test not in self.beside for test in self.tests)
-        reasons = list(filter(None, [*self.alone, self.lost]))
+        if any(test.gpus > self.schedule.pool.size / 2 for test in self.tests):
+            self.reasons.setdefault("tests need more than half of the GPUs")
+        reasons = list(filter(None, [*self.reasons, self.lost]))
         if not self.options.verbose:
             reasons = reasons[:1]
         for why in reasons * (count > 0 and len(self.tests) > 1):

@@ -45,7 +45,8 @@ MASK = re.compile(rb"(?<= CUDA_VISIBLE_DEVICES=)\d$", re.MULTILINE)
 PROCESS = re.compile(rb"(?<=: line )\d+: *\d+ |\b(wait |P\w+=)\d+")
 # … and, with several slots, in the runner's own lines.
 BLOCK = re.compile(rb"^(?:Detected \d+ GPU\(s\):.*|>>> (?:Starting|Finished): .*(?:\n    .* \xe2\x86\x92 .*)?|"
-                   rb"run_tests\.py: \d+ tests? ran while no other did: .*)\n", re.MULTILINE)
+                   rb"run_tests\.py: \d+ tests? ran while no other did: .*|"
+                   rb"run_tests\.py: errors of tests go elsewhere .*)\n", re.MULTILINE)
 REMARK = re.compile(rb"^\S.*: (?:writes the same JUnit file as an earlier test|this looks like a test of several GPUs)"
                     rb", .*\n", re.MULTILINE)
 TOTAL = re.compile(rb"^\d+ tests? in [\d.]+s on [2-9] GPU.*\n\Z", re.MULTILINE)     # it ends a run on several slots
