@@ -7096,7 +7096,7 @@ class ScriptFile:
 #   both   kind    file, line, command, functions it is in, its own   _rt_code: `calm`, or bash for each time it comes
 #   both   each    file, line, command, its words as they are now     bash for this time
 #   shell  test    number, file, line, label, first word, command     _rt_stub: what is to take the place of the program
-#   scout  test    the same, and the files of its redirections        no answer: its stub comes next
+#   scout  test    the same, and the files of its redirections        _rt_stub: it lets the scout go on
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
 #   scout  wait    number of a step, or of a test that it has to miss what that has done in the shell
 #   scout  lost    what it cannot go through                          no answer: it is ended
@@ -7203,14 +7203,14 @@ _rt_test() {     # a test: its site, its words as bash, its label, names of file
   elif [[ $_rt_role == scout && ! $2 ]]; then
     _rt_ask wait "-$(($1 + 1))"
   elif [[ $_rt_role == scout ]]; then
-    local _rt_names=() _rt_first=$5
+    local _rt_names=() _rt_first=$5 _rt_stub=
     builtin set -- "${@:1:4}" "${_rt_arguments[@]}"
     builtin eval "_rt_names=($4)"
-    _rt_send test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_first" '' '' "${_rt_names[@]}"
+    _rt_ask test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_first" '' '' "${_rt_names[@]}"
     (
       builtin exec >/dev/null 2>&1
       builtin trap - DEBUG
-      [[ $2 == *'exec "$_rt_ahead"'* ]] || _rt_stand_in "$_rt_first" "$_rt_ahead"
+      [[ $2 == *'exec "$_rt_stub"'* ]] || _rt_stand_in "$_rt_first" "$_rt_stub"
       _rt_code=$2
       shift 4
       builtin eval "$_rt_code"
@@ -7310,7 +7310,6 @@ _rt_rest() {
 _rt_trap='{'
 """
 SCOUT_HOOK = r"""
-_rt_ahead=$_rt_folder/ahead      # its stub
 _rt_skips=1      # it skips each command, but for those of which it is known that it may not
 _rt_other() {
   if [[ $BASHPID != "$_rt_shell" ]]; then
@@ -7446,9 +7445,9 @@ class ScriptShell:
         jobs = [(self.process, self.job_of("shell", words), stream)]
         if has_scout:
             self.scout = Process(self.reaper)
-            self.new_stub("ahead")
             scout = self.job_of("scout", words)._replace(stdin=subprocess.DEVNULL)
-            jobs.append((self.scout, scout, os.open(os.devnull, os.O_RDWR)))
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            jobs.append((self.scout, scout, nowhere))
         threading.Thread(target=self.run, args=(jobs,), daemon=True).start()
         threading.Thread(target=self.listen, daemon=True).start()
 
@@ -7596,7 +7595,8 @@ class Call(NamedTuple):
     label: str
     first: str  # its first word, as bash has it
     command: str  # bash
-    is_inner: bool  # a subshell has come to it
+    is_ahead: bool  # the scout has come to it
+    shell: str  # that has come to it: the path for its answers
     dies_aloud: bool  # bash tells by itself how its program dies
     names: Sequence[str]  # the files of its redirections
 
@@ -7697,9 +7697,10 @@ def variables_of(node: Node) -> List[str]:
     if node.name in SETS:
         words += node.words[1:]
     names = [re.split(r"\+?=|\[", token.text)[0] for token in words]
-    names += {"read": ["REPLY"], "mapfile": ["MAPFILE"], "readarray": ["MAPFILE"]}.get(
-        node.name, []
-    )
+    if node.name == "read":
+        names.append("REPLY")
+    if node.name in ("mapfile", "readarray"):
+        names.append("MAPFILE")
     if node.name in MOVES:
         names.append("OLDPWD")
     # To ask for the value of RANDOM changes it.
@@ -7778,7 +7779,7 @@ class Script:
         self.sites.append(site)
         program = first
         if "$" not in first:  # the scout's stub itself takes its place
-            program = 'exec "$_rt_ahead"'
+            program = 'exec "$_rt_stub"'
         assigned = [token.text for token in node.assigned]
         arguments = [token.text for token in node.words[1:]]
         words = " ".join([*assigned, program, *arguments]) * (not site.is_own)
@@ -7882,12 +7883,7 @@ class ScriptRun(Run):
     has_ended = is_ending = False
     killer: threading.Timer | None = None  # it ends a script that goes on without tests
     lost = ""  # why there is no scout, or no more
-    scout_call: Call | None = None  # the test whose stub comes next
-    # The test to which the scout has come, while its stub has to wait; and the stub's process.
-    held: Tuple[Call, Program, str] | None = None
     question = ("", "")  # the path for the answer to the last question, and its number
-    # The label of the last test that has failed, until its handler is called.
-    told_failure: str | None = None
     is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
 
@@ -7904,7 +7900,11 @@ class ScriptRun(Run):
         self.directory = os.getcwd()
         self.batch: List[Test] = []  # what the schedule does not know yet
         self.codes: Dict[Words, str] = {}  # by place and words, what a command is
-        self.calls: Dict[str, Call] = {}  # of the shell, by stub
+        self.calls: Dict[str, Call] = {}  # by stub
+        # By stub, tests to which the scout has come, while these have to wait, and the stubs' processes.
+        self.held: Dict[str, Tuple[Call, Program, str]] = {}
+        # By shell or subshell, the label of its last test, if that has failed, until its handler is called.
+        self.told: Dict[str, str] = {}
         # By the key of a program, the tests that are such, None for one that bash runs itself; and how many of them
         # the shell, and the scout, has come to.
         self.found: Dict[str, List[Test | None]] = collections.defaultdict(list)
@@ -8025,8 +8025,8 @@ class ScriptRun(Run):
         schedule = self.schedule
         if self.batch and (time.monotonic() >= self.batch_at or self.has_ended):
             self.submit()
-        if self.held and not self.has_ended:
-            self.find(*self.held)
+        for path in list(self.held) * (not self.has_ended):
+            self.find(path, *self.held[path])
         if not self.is_ending and (
             schedule.interrupts or schedule.failure or schedule.is_overdue
         ):
@@ -8089,7 +8089,7 @@ class ScriptRun(Run):
                 self.codes[place] = unless_function("".join(words[:1]), code)
         return self.codes[place].replace("calm", "_rt_skip=")
 
-    def on_test(self, role: str, site: str, *place: str) -> str | None:
+    def on_test(self, role: str, site: str, *place: str) -> str:
         """A shell has come to a test; its stub comes next."""
         source, line, label, first, command, how, *names = place
         where = self.script.sites[int(site)]
@@ -8102,31 +8102,28 @@ class ScriptRun(Run):
             label,
             first,
             command,
-            is_inner=self.question[0] != self.shell.path("shell"),
+            is_ahead=role == "scout",
+            shell=self.question[0],
             dies_aloud=how == "",
             names=names,
         )
-        if role == "scout":
-            self.scout_call = call
-            return None
         path = self.shell.stub_for(self.question[0])
         self.calls[path] = call
         return f"_rt_stub={shlex.quote(path)}"
 
     def on_stub(self, _role: str, path: str, pid: str) -> None:
         """A stub waits in the place of a test."""
-        call = self.calls.get(path, self.scout_call)
-        assert call
+        call = self.calls[path]
         try:
             program = read_program(pid, call.first)
         except OSError:  # it has been killed
             return
-        if path in self.calls:
+        if not call.is_ahead:
             self.ask(call, program, path, pid)
         elif call.line >= self.file_of(call.file).one_by_one:
             self.lose_scout("`#: one-by-one`")
         else:
-            self.held = call, program, pid  # follow_up finds it
+            self.held[path] = call, program, pid  # follow_up finds it
 
     def ask(self, call: Call, program: Program, path: str, pid: str) -> None:
         """The shell waits for a test."""
@@ -8153,11 +8150,8 @@ class ScriptRun(Run):
             self.shell.end_stub(path, f'export _={where}; exec "$_" "$@"')
             return
         if number == len(found):
-            awaited = self.waits.number
-            if awaited is not None and awaited >= 0 and not call.is_inner:
-                told = self.script.steps[awaited].told
-                self.lose_scout(f"bash has come to {call.file}:{call.line}, and not to {told}")
             self.add(call, program, pid)
+            self.miss(call)
         test = found[number]
         if test is None:
             return
@@ -8175,7 +8169,16 @@ class ScriptRun(Run):
         if test not in self.busy:
             self.retire(test)
 
-    def find(self, call: Call, program: Program, pid: str) -> None:
+    def miss(self, call: Call) -> None:
+        """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
+        awaited = self.waits.number
+        if awaited is None or call.shell != self.shell.path("shell"):
+            return
+        if awaited >= 0:
+            told = self.script.steps[awaited].told
+            self.lose_scout(f"bash has come to {call.file}:{call.line}, and not to {told}")
+
+    def find(self, path: str, call: Call, program: Program, pid: str) -> None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
         key = program.key
         number = self.counts["scout", key]
@@ -8200,13 +8203,12 @@ class ScriptRun(Run):
             self.found_since += 1
             if call.site.is_background:
                 self.background.add(test)
-        written = (os.path.join(program.directory, name) for name in call.names)
-        self.written.update(
-            (os.path.normpath(path), self.found[key][number]) for path in written
-        )
+        for name in call.names:
+            file = os.path.normpath(os.path.join(program.directory, name))
+            self.written[file] = self.found[key][number]
         self.counts["scout", key] += 1
-        self.held = None
-        self.shell.end_stub(self.shell.path("ahead"), "exit 0")
+        del self.held[path]
+        self.shell.end_stub(path, "exit 0")
 
     def add(self, call: Call, program: Program, pid: str) -> Test:
         """A new test, which the schedule is to know."""
@@ -8238,10 +8240,11 @@ class ScriptRun(Run):
         self.past.add(place)
         number = int(place.partition(":")[0])
         step = self.script.steps[number]
-        self.fear(step, is_awaited=self.waits.number == number)
+        is_awaited = self.waits.number == number
+        self.fear(step, is_awaited)
         self.waits.end(number, end_of(step, int(status), *state))
 
-    def fear(self, step: Step, is_awaited: bool = False) -> None:
+    def fear(self, step: Step, is_awaited: bool) -> None:
         """Something is done before which bash would not have started the tests that have begun already."""
         for test in self.ahead:
             has_begun = test not in self.schedule.waiting and test not in self.batch
@@ -8252,13 +8255,14 @@ class ScriptRun(Run):
 
     def on_did(self, _role: str, number: str) -> None:
         """A subshell runs a command that is no test."""
-        self.fear(self.script.steps[int(number)])
+        self.fear(self.script.steps[int(number)], is_awaited=False)
 
     def on_trapped(self, _role: str, text: str) -> None:
         """A trap runs."""
         nodes = walk(Reader(text).nodes)
         acts = any(not (node.kind or is_calm(node, node.text)) for node in nodes)
-        self.fear(Step(f"the trap `{text}`", acts=acts))
+        step = Step(f"the trap `{text}`", acts=acts)
+        self.fear(step, is_awaited=False)
 
     def on_ran(self, _role: str, place: str, status: str, *_more: str) -> None:
         """A test has failed, or bash has run one itself, which has no log but the script's."""
@@ -8274,13 +8278,15 @@ class ScriptRun(Run):
             self.waits.end(-1 - int(number), "_rt_lost 'a failure of'" * (status != "0"))
         if int(status):
             self.note_failure(clean_label(label), line, int(status))
-            self.told_failure = label
+            self.told[self.question[0]] = label
 
     def on_failed(self, _role: str, line: str, status: str, label: str) -> None:
         """Bash calls a handler: for a test that is known to have failed, or for what it has run itself."""
-        if label != self.told_failure:
-            self.note_failure(clean_label(label), int(line), int(status) or EXIT_FAILED)
-        self.told_failure = None
+        for shell, told in self.told.items():
+            if told == label:
+                del self.told[shell]
+                return
+        self.note_failure(clean_label(label), int(line), int(status) or EXIT_FAILED)
 
     def on_reads(self, _role: str, directory: str, name: str, *words: str) -> str:
         """The scout is about to read commands: it must not come to a block that writes a file."""
@@ -8323,7 +8329,7 @@ class ScriptRun(Run):
         """Go on without the scout."""
         self.lost = self.lost or why
         self.waits.number = None
-        self.held = None
+        self.held.clear()
         self.shell.end_scout()
 
     # What a test is, and what its stub is told.
@@ -8381,9 +8387,9 @@ class ScriptRun(Run):
             with suppress(OSError):
                 self.trace.copy(self.record.log_path(test))
         status = result.status or 0
-        self.told_failure = None
+        self.told.pop(call.shell, None)
         if self.options.fails(result.outcome) or result.status is None:
-            self.told_failure = call.label
+            self.told[call.shell] = call.label
             # It is 1 for one that did not run, or has passed but for the runner.
             status = status or EXIT_FAILED
         if status < 0 and not call.dies_aloud:
@@ -8516,7 +8522,8 @@ class ScriptRun(Run):
         if not self.script.called() and not self.tests:
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         count = sum(test not in self.beside for test in self.tests)
-        if any(test.gpus > self.schedule.pool.size / 2 for test in self.tests):
+        half = self.schedule.pool.size / 2
+        if any(test.gpus > half for test in self.tests):
             self.reasons.setdefault("tests need more than half of the GPUs")
         reasons = list(filter(None, [*self.reasons, self.lost]))
         if not self.options.verbose:

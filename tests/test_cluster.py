@@ -72,7 +72,8 @@ class RunTest(ClusterCase):
 
     def test_a_script_runs_its_tests_on_nodes(self) -> None:
         text = ("RET=0\ntest_fail() { RET=1; echo \"failed: $1\"; }\nshared=yes\n"
-                "for i in 1 2 3; do\n  A=$shared sh -c 'echo $0 $A; [ $0 != 2 ]' $i || test_fail \"t$i\"\ndone\nexit $RET\n")
+                "for i in 1 2 3; do\n  A=$shared sh -c 'echo $0 $A; [ $0 != 2 ]' $i || test_fail \"t$i\"\n"
+                "done\nexit $RET\n")
         expected = self.bash(text, name="test.sh").decode()
         ran = self.run_command("test.sh")
         self.assertEqual(ran.code, 1)

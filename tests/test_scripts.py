@@ -58,7 +58,8 @@ KINDS: Mapping[Sequence[Any], Sequence[str]] = {
     (9, '"$@"', "", "g"): ["_rt_other", "_rt_each"], (4, "f d", "function"): ["_rt_test", "_rt_function"],
     (9, "f d", "function"): ["_rt_function"], (9, "f > log", "function"): ["_rt_block"],
     (9, "x=1"): ["calm"], (9, "x=$(date)"): ["_rt_other"], (9, "x=$RANDOM"): ["_rt_other"],
-    (9, "echo x"): ["calm"], (9, "echo $((x++)) >&2"): ["_rt_other"], (9, "echo x > /dev/null"): ["_rt_pass"], (9, "echo x > f"): ["_rt_other"],
+    (9, "echo x"): ["calm"], (9, "echo $((x++)) >&2"): ["_rt_other"],
+    (9, "echo x > /dev/null"): ["_rt_pass"], (9, "echo x > f"): ["_rt_other"],
     (9, '[ "$x" ]'): ["calm"], (9, "[ -e f ]"): ["_rt_other"], (9, "[ $(x) ]"): ["_rt_other"],
     (9, "ls -l"): ["_rt_look"], (9, "ls > f"): ["_rt_other"], (9, "cd x"): ["calm"], (9, "cd $(pwd)"): ["_rt_other"],
     (9, "read -r a b < f"): ["_rt_other"], (9, "A=1 make all"): ["if"], (9, "rapids-logger x"): ["_rt_pass"],
@@ -915,6 +916,14 @@ class AheadTest(ScriptCase):
             'CMD=f; $CMD "k --beside=l"; eval "f l\\ --beside=k"')
         self.assertEqual(ran.read("x"), "pytest: a --beside=b\npytest: b --beside=a\n")
         self.assertNotIn("while no other did", ran.err)
+
+    def test_jobs_and_their_labels(self) -> None:
+        """Jobs come to their tests at once: each has its own label, and its failure is told once."""
+        names = "abcde"
+        jobs = [f"{each}() {{ python3 {each} --exit=1 || test_fail {each}; }}" for each in names]
+        ran = self.conduct(HEAD + lines(*jobs, " & ".join(names) + " & wait"))
+        self.assertEqual(sorted(ran.failures()), list(names))
+        self.assertEqual(sorted(began(self.events(ran))), [f"python3 {each} --exit=1" for each in names])
 
     def test_what_a_test_prints_may_be_a_value(self) -> None:
         """The scout waits for that test, and goes on."""
