@@ -7192,7 +7192,7 @@ _rt_each() {     # a command whose words tell only now whether it is a test
 }
 _rt_test() {     # a test: its site, its words as bash, its label, names of files as bash, the first of the words
   ((${#_rt_functions[@]} > _rt_level)) || _rt_label=
-  if declare -F -- "${5-}" >/dev/null; then      # tests of functions are in them
+  if builtin declare -F -- "${5-}" >/dev/null; then      # tests of functions are in them
     _rt_skip=
     [[ ${_rt_functions-} != "$5" ]] || builtin return      # bash tells of it again where it begins
     _rt_label=$3 _rt_level=${#_rt_functions[@]}
@@ -7210,9 +7210,9 @@ _rt_test() {     # a test: its site, its words as bash, its label, names of file
     (
       builtin exec >/dev/null 2>&1
       builtin trap - DEBUG
-      [[ $2 == *'exec "$_rt_stub"'* ]] || _rt_stand_in "$_rt_first" "$_rt_stub"
+      [[ $2 == *'builtin exec "$_rt_stub"'* ]] || _rt_stand_in "$_rt_first" "$_rt_stub"
       _rt_code=$2
-      shift 4
+      builtin shift 4
       builtin eval "$_rt_code"
     )
   else
@@ -7334,7 +7334,7 @@ _rt_trapped() { :; }    # it has no traps
 _rt_pass() { :; }
 _rt_fail() {     # lets the command fail
   local _rt_first=${_rt_command%%[$' \t\n']*}
-  if eval "function $_rt_first () { builtin return $1; }"; then
+  if builtin eval "function $_rt_first () { builtin return $1; }"; then
     _rt_name=$_rt_first _rt_skip=
   fi
 }
@@ -7513,6 +7513,10 @@ class ScriptShell:
             except (OSError, ValueError) as error:  # the script has written what is no question
                 self.fault = error
                 self.signal(signal.SIGKILL)
+        for rest in asked.values():
+            os.write(self.stream, rest.rpartition(b"\0")[2])  # by a trap, at the end
+        with suppress(OSError):
+            self.keep()
         self.post(Asked(self.size, ["", "", "", "end"]))
 
     def post_whole(self, asked: bytes) -> bytes:
@@ -7779,7 +7783,7 @@ class Script:
         self.sites.append(site)
         program = first
         if "$" not in first:  # the scout's stub itself takes its place
-            program = 'exec "$_rt_stub"'
+            program = 'builtin exec "$_rt_stub"'
         assigned = [token.text for token in node.assigned]
         arguments = [token.text for token in node.words[1:]]
         words = " ".join([*assigned, program, *arguments]) * (not site.is_own)
@@ -8503,6 +8507,8 @@ class ScriptRun(Run):
         if self.ahead:
             labels = [test.label for test in self.ahead]
             warn(f"the script has not come to tests that ran ahead of it: {first_of(labels)}")
+            if any(map(self.is_bad, results)):  # it may look at what they have left
+                self.fears.append(f"{labels[0]} went ahead of the script's end")
         if not self.sequential and not self.options.one_by_one:
             self.say_what_ran_alone()
         for fear in self.fears[: status == 0]:
