@@ -7514,7 +7514,8 @@ class ScriptShell:
                 self.fault = error
                 self.signal(signal.SIGKILL)
         for rest in asked.values():
-            os.write(self.stream, rest.rpartition(b"\0")[2])  # by a trap, at the end
+            printed = rest.rpartition(b"\0")[2]
+            os.write(self.stream, printed)  # by a trap, at the end
         with suppress(OSError):
             self.keep()
         self.post(Asked(self.size, ["", "", "", "end"]))
@@ -8098,6 +8099,7 @@ class ScriptRun(Run):
         source, line, label, first, command, how, *names = place
         where = self.script.sites[int(site)]
         number = int(site)
+        shell = self.question[0]
         call = Call(
             where,
             number,
@@ -8107,11 +8109,11 @@ class ScriptRun(Run):
             first,
             command,
             is_ahead=role == "scout",
-            shell=self.question[0],
+            shell=shell,
             dies_aloud=how == "",
             names=names,
         )
-        path = self.shell.stub_for(self.question[0])
+        path = self.shell.stub_for(shell)
         self.calls[path] = call
         return f"_rt_stub={shlex.quote(path)}"
 

@@ -308,7 +308,7 @@ class SlurmTest(LabCase):
         self.assertEqual(self.agents(), [])
 
     def test_a_test_on_both_nodes_starts_its_ranks(self) -> None:
-        ran = self.run_list("srun -N2 -w $RUN_TESTS_NODES sh -c 'echo $SLURMD_NODENAME' | sort "
+        ran = self.run_list("set -o pipefail\nsrun -N2 -w $RUN_TESTS_NODES sh -c 'echo $SLURMD_NODENAME' | sort "
                             "#: label=a gpus=8 nodes=2\n")
         self.assertEqual(ran.code, 0, ran.text + ran.err)
         with open(ran.path("logs/a.log")) as log:

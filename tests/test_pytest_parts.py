@@ -382,7 +382,7 @@ class Runs(PartsCase):
             with self.subTest(how):
                 ran = self.run_list("test_two.py #: split=2 label=two\n", gpus="0,1")
                 self.assertEqual((ran.code, ran.outcomes()["two"], ran.read("logs/failures")), (1, "failed", "two\n"))
-                self.assertRegex(ran.read("logs/pytest_two.xml"), "<error ")
+                self.assertRegex(ran.read("logs/pytest_two.xml"), "<failure ")
 
     def test_a_test_that_is_known_to_fail_goes_on_too(self) -> None:
         self.write("test_known.py", FIVE.replace("pass", "i or __import__('os')._exit(0)"))
