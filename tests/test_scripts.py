@@ -867,6 +867,15 @@ class ScoutTest(TrialCase):
                 self.assertEqual((ran.code, starts(ran.text)), (int(first + second != ""), ["a", "b", "c"]))
                 self.assertNotIn("went ahead", ran.text)
 
+    def test_words_that_do_something(self) -> None:
+        """They do it once; and what stands before a function is for that alone."""
+        for text in (lines("CMD=pytest; N=2", "$CMD a --exit=1 --n=$((--N))", "$CMD b --n=$N", "exit $N"),
+                     lines("CMD=pytest; n=1", "pytest a; echo $((n++)) >&2", "$CMD b$n ${x:=y}; $CMD $x"),
+                     lines('run() { pytest "$@"; }', "X=1 run a", "run b", "run c")):
+            with self.subTest(text):
+                ran = self.trial(text)
+                self.assertNotIn("has not come to tests", ran.text)
+
     def test_where_it_is_lost(self) -> None:
         """One line says where; the rest runs one by one, with bash's status."""
         for name, where, why in (
