@@ -8206,13 +8206,13 @@ class ScriptRun(Run):
                 return
             test = self.add(call, program, pid)
             self.ahead[test] = None
-            self.found_since += 1
             if call.site.is_background:
                 self.background.add(test)
         for name in call.names:
             file = os.path.normpath(os.path.join(program.directory, name))
             self.written[file] = self.found[key][number]
         self.counts["scout", key] += 1
+        self.found_since += 1
         del self.held[path]
         self.shell.end_stub(path, "exit 0")
 
