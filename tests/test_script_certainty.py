@@ -375,7 +375,7 @@ class ScriptCertainty(EquivalenceCase):
         if faults:
             self.fail(f"\nat least {len(faults)} scripts differ\n" + "\n\n".join(sum(faults, [])))
         if not ONE_SCRIPT:
-            self.assertLessEqual(len(ahead), max(1, len(checks) // ONE_IN), f"it went ahead in {ahead}")
+            self.assertLessEqual(len(ahead), max(2, len(checks) // ONE_IN), f"it went ahead in {ahead}")
             self.assertGreater(started, len(checks) / 5)     # else there is not much in what has been compared
 
 
