@@ -7745,9 +7745,7 @@ class Script:
             return self.test_code(node, site)
         if node.name == "trap":
             return "_rt_trapped"
-        if node.name in ("source", ".", "eval") and not re.search(
-            f"{SUBSTITUTION}|{DOES}", text
-        ):
+        if node.name in ("source", ".", "eval") and inert(text) == text:
             return f"_rt_reads {shlex.quote(head_of(node))}"
         if node.name in self.tells.handlers:
             label = "".join(token.text for token in node.words[1:2])
@@ -7755,12 +7753,17 @@ class Script:
         if is_function:
             # Bash opens a file for it before its trap sees more.
             if any(map(is_file, node.redirects[1::2])):
-                self.steps.append(step_of(node, text, f"{file.name}:{line}"))
-                return f"_rt_block {len(self.steps) - 1}"
+                number = self.add_step(file, line, node, text)
+                return f"_rt_block {number}"
             return "_rt_function"
         if self.tells.looks is None and self.called().isdisjoint(functions):
             return self.step_code(file, line, node, text)
         return self.likely_code(file, line, node, text)
+
+    def add_step(self, file: ScriptFile, line: int, node: Node, text: str) -> int:
+        """Note a command for which the scout waits; returns its number."""
+        self.steps.append(step_of(node, text, f"{file.name}:{line}"))
+        return len(self.steps) - 1
 
     def likely_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
         """Bash for a command that is a test if it looks like one, perhaps only with the values of its words."""
@@ -7804,11 +7807,10 @@ class Script:
             return "_rt_pass"
         if tuple(words_of(node)) in file.filters:
             return "_rt_pass"
-        self.steps.append(step_of(node, text, f"{file.name}:{line}"))
         way = "_rt_other"
         if looks_only(node):
             way = "_rt_look"
-        number = len(self.steps) - 1
+        number = self.add_step(file, line, node, text)
         code = " ".join([way, str(number), *variables_of(node)])
         if node.assigned and node.words:
             code = unless_function(node.name, code)
@@ -8087,7 +8089,8 @@ class ScriptRun(Run):
             node = Reader(command).nodes[0]
             text = " ".join(words)
             if self.script.tells.looks_like_test(text):
-                site = file.site_here(node, int(line), int(line), shlex.quote(text))
+                label = shlex.quote(text)
+                site = file.site_here(node, int(line), int(line), label)
                 self.codes[place] = self.script.test_code(node, site)
             else:
                 code = self.script.step_code(file, int(line), node, command)
@@ -8134,7 +8137,8 @@ class ScriptRun(Run):
     def ask(self, call: Call, program: Program, path: str, pid: str) -> None:
         """The shell waits for a test."""
         self.show(self.offset)
-        does = re.search(DOES, " ".join(call.site.words))
+        words = " ".join(call.site.words)
+        does = re.search(DOES, words)
         self.waits.end(
             -1 - call.number, "_rt_lost 'only bash knows what changes by'" * bool(does)
         )
@@ -8209,7 +8213,8 @@ class ScriptRun(Run):
             if call.site.is_background:
                 self.background.add(test)
         for name in call.names:
-            file = os.path.normpath(os.path.join(program.directory, name))
+            file = os.path.join(program.directory, name)
+            file = os.path.normpath(file)
             self.written[file] = self.found[key][number]
         self.counts["scout", key] += 1
         self.found_since += 1
@@ -8266,7 +8271,8 @@ class ScriptRun(Run):
     def on_trapped(self, _role: str, text: str) -> None:
         """A trap runs."""
         nodes = walk(Reader(text).nodes)
-        acts = any(not (node.kind or is_calm(node, node.text)) for node in nodes)
+        simple = [node for node in nodes if not node.kind]
+        acts = not all(is_calm(node, node.text) for node in simple)
         step = Step(f"the trap `{text}`", acts=acts)
         self.fear(step, is_awaited=False)
 
@@ -8281,7 +8287,10 @@ class ScriptRun(Run):
             label = call.label
             line = call.line
         else:
-            self.waits.end(-1 - int(number), "_rt_lost 'a failure of'" * (status != "0"))
+            code = ""
+            if status != "0":
+                code = "_rt_lost 'a failure of'"
+            self.waits.end(-1 - int(number), code)
         if int(status):
             self.note_failure(clean_label(label), line, int(status))
             self.told[self.question[0]] = label
