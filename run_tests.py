@@ -4934,13 +4934,13 @@ class Record:
         """
         lines = self.lines.setdefault(path, [])
         lines.append(line)
-        if not os.path.exists(path):
-            line = b"".join(lines)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         real = os.path.abspath(path)
+        if not os.path.exists(real):
+            line = b"".join(lines)
+            os.makedirs(os.path.dirname(real), exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         if self.is_ours(real):
             flags |= os.O_NOFOLLOW
-        os.makedirs(os.path.dirname(real), exist_ok=True)
         with open(regular_file(path, flags), "rb+", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
@@ -6883,6 +6883,7 @@ class Site(NamedTuple):
     label: str  # a bash word: what its handler is called with, or its words
     attributes: Attributes
     is_background: bool
+    is_alone: bool  # bash runs nothing beside it, as in a pipeline
     splits: bool  # its standard output and its errors go to two places
     # Only the shell itself can start it: its input is redirected, or its words do something.
     is_own: bool
@@ -6924,6 +6925,7 @@ def site_of(node: Node, first: int, last: int, label: str) -> Site:
         label,
         Attributes(),
         is_background=node.after == "&",
+        is_alone=node.before not in PIPES and node.after not in ("&", *PIPES),
         splits=bool(writes and not joins),
         is_own=bool(is_own),
         names=[token.text for token in node.redirects[1::2] if is_file(token)],
@@ -7095,10 +7097,11 @@ class ScriptFile:
 #
 #   both   kind    file, line, command, functions it is in, its own   _rt_code: `calm`, or bash for each time it comes
 #   both   each    file, line, command, its words as they are now     bash for this time
-#   shell  test    number, file, line, label, first word, command     _rt_stub: what is to take the place of the program
-#   scout  test    the same, and the files of its redirections        _rt_stub: it lets the scout go on
+#   shell  test    number, file, line, label, first word, command     _rt_stub, if it has none yet
+#   scout  ahead   number, file, line, label, program, files          nothing, once the scout may go on
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
 #   scout  wait    number of a step, or of a test that it has to miss what that has done in the shell
+#   stub   stub    its path, its process                              its process, and a line of sh
 #   scout  lost    what it cannot go through                          no answer: it is ended
 #   shell  past    step and turn, status, folder, variables           no answer: a command has ended that is no test
 #   shell  did     number of a step                                   no answer: a subshell runs it
@@ -7115,7 +7118,7 @@ builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
-_rt_over= _rt_traps= _rt_told=
+_rt_over= _rt_traps= _rt_told= _rt_alone=
 builtin eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
 
 _rt_send() {     # words, to which no answer comes
@@ -7190,6 +7193,10 @@ _rt_function() { # one, as long as there is one
 _rt_each() {     # a command whose words tell only now whether it is a test
   _rt_ask each "$_rt_file" "$_rt_line" "$_rt_command" "$@"
 }
+_rt_test_alone() {
+  local _rt_alone=1
+  _rt_test "$@"
+}
 _rt_test() {     # a test: its site, its words as bash, its label, names of files as bash, the first of the words
   ((${#_rt_functions[@]} > _rt_level)) || _rt_label=
   if builtin declare -F -- "${5-}" >/dev/null; then      # tests of functions are in them
@@ -7200,29 +7207,8 @@ _rt_test() {     # a test: its site, its words as bash, its label, names of file
   fi
   if ! _rt_is_program "${5-}"; then
     _rt_itself "$1" "$3"
-  elif [[ $_rt_role == scout && ! $2 ]]; then
-    _rt_ask wait "-$(($1 + 1))"
-  elif [[ $_rt_role == scout ]]; then
-    local _rt_names=() _rt_first=$5 _rt_stub=
-    builtin set -- "${@:1:4}" "${_rt_arguments[@]}"
-    builtin eval "_rt_names=($4)"
-    _rt_ask test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_first" '' '' "${_rt_names[@]}"
-    (
-      builtin exec >/dev/null 2>&1
-      builtin trap - DEBUG
-      [[ $2 == *'builtin exec "$_rt_stub"'* ]] || _rt_stand_in "$_rt_first" "$_rt_stub"
-      _rt_code=$2
-      builtin shift 4
-      builtin eval "$_rt_code"
-    )
   else
-    local _rt_stub= _rt_way=
-    _rt_told=
-    [[ $5 != */* && $_rt_command != *PATH=* ]] || _rt_way=function _rt_told=$_rt_command
-    [[ $BASHPID == "$_rt_shell" ]] || _rt_way=
-    _rt_ask test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$5" "$_rt_command" "$_rt_way"
-    _rt_stand_in "$5" "$_rt_stub"
-    _rt_after=("$BASHPID" ended "$_rt_stub")
+    _rt_start "$@"
   fi
 }
 _rt_is_program() {    # whether the first word of a command names a program that can be started
@@ -7241,14 +7227,6 @@ _rt_look() {     # a program that only looks: the scout runs it where somebody r
     _rt_other "$@"
   fi
 }
-_rt_stand_in() { # lets bash find a stub in the place of a program
-  if [[ $1 == */* || $_rt_command == *PATH=* ]] || ! builtin hash -p "$2" "$1"; then
-    [[ $1 =~ ^[a-zA-Z0-9_./+@%:,-]+$ ]] || builtin return
-    builtin eval "function $1 () { ( { builtin trap - DEBUG; builtin set +eux; } 2>/dev/null
-      builtin exec '$2' \"\$@\" ) || { return; } 2>/dev/null; }"
-  fi
-  _rt_name=$1
-}
 _rt_take_away() {
   builtin unset -f -- "$_rt_name"
   builtin hash -d -- "$_rt_name"
@@ -7262,8 +7240,9 @@ _rt_tell() {     # how a command has ended
   fi
   [[ $_rt_after ]] || builtin return
   if ((${#_rt_after[@]} > 3)); then
-    builtin declare -p "${_rt_after[@]:3}" >|"$_rt_folder/values"
-    IFS= builtin read -r -d '' _rt_text <"$_rt_folder/values"
+    local _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))    # ext4 takes milliseconds to write a file again
+    builtin declare -p "${_rt_after[@]:3}" >|"$_rt_path"
+    IFS= builtin read -r -d '' _rt_text <"$_rt_path"
   fi
   _rt_send "${_rt_after[1]}" "${_rt_after[2]}" "$_rt_piped" "$PWD" "$_rt_text"
   _rt_after=()
@@ -7282,6 +7261,24 @@ _rt_other() {    # a command for which the scout waits: its number, the variable
   fi
 }
 _rt_itself() { _rt_after=("$BASHPID" ran "$1:$2"); }      # bash runs a test
+_rt_start() {    # a test, as _rt_test has it
+  local _rt_stub=$_rt_reply.stub _rt_way= _rt_how=_rt_ask
+  _rt_told=
+  [[ $5 != */* && $_rt_command != *PATH=* ]] || _rt_way=function _rt_told=$_rt_command
+  [[ $BASHPID == "$_rt_shell" ]] || _rt_way=
+  [[ $BASHPID != "$_rt_shell" || ! $_rt_alone ]] || _rt_how=_rt_send    # nothing runs beside it
+  "$_rt_how" test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$5" "$_rt_command" "$_rt_way"
+  _rt_stand_in "$5" "$_rt_stub"
+  _rt_after=("$BASHPID" ended "$_rt_stub")
+}
+_rt_stand_in() { # lets bash find a stub in the place of a program
+  if [[ $1 == */* || $_rt_command == *PATH=* ]] || ! builtin hash -p "$2" "$1"; then
+    [[ $1 =~ ^[a-zA-Z0-9_./+@%:,-]+$ ]] || builtin return
+    builtin eval "function $1 () { ( { builtin trap - DEBUG; builtin set +eux; } 2>/dev/null
+      builtin exec '$2' \"\$@\" ) || { return; } 2>/dev/null; }"
+  fi
+  _rt_name=$1
+}
 _rt_failed() {   # a handler is called; bash tells of it again where it begins
   [[ ${_rt_functions-} == "${_rt_command%%[$' \t\n']*}" ]] ||
     _rt_send failed "$_rt_line" "$_rt_piped" "${1-$_rt_command}"
@@ -7322,6 +7319,25 @@ _rt_lost() {     # it can go no further
   while :; do _rt_ask lost "$1 \`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line)"; done
 }
 _rt_itself() { _rt_ask wait "-$(($1 + 1))"; }
+_rt_start() {    # a test, as _rt_test has it; its words as bash are none if they are to have their values once
+  [[ $2 ]] || {
+    _rt_itself "$1"
+    builtin return
+  }
+  local _rt_site=$1 _rt_words=$2 _rt_label=${_rt_label:-$3} _rt_names=$4
+  builtin set -- "${_rt_arguments[@]}"
+  builtin eval "_rt_names=($_rt_names)"
+  builtin eval "$_rt_words"
+}
+_rt_ahead() {    # the words of a test, with its environment
+  local _rt_path=$_rt_folder/$BASHPID.$_rt_asked
+  {
+    builtin printf '%s\0' "$@"
+    builtin declare -Fx
+    builtin export -p
+  } >|"$_rt_path"
+  _rt_ask ahead "$_rt_site" "$_rt_file" "$_rt_line" "$_rt_label" "$BASHPID" "$_rt_path" "${_rt_names[@]}"
+}
 _rt_block() { _rt_lost "a file is written by all of"; }
 _rt_failed() { _rt_skip=; }
 _rt_reads() {    # commands that are read now: `eval` or `source` with its words, as bash
@@ -7353,17 +7369,18 @@ _rt_trap+=' _rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi
 builtin set -T
 builtin trap "$_rt_trap" DEBUG
 """
-# Takes the place of a program: tells of itself, and does what it is told.
-# Its descriptors, which `echo` and `read` redirect for themselves, are kept as 6, 7 and 8.
-STUB = """#!/bin/sh
+# Takes the place of a program: tells of itself, and does what it is told. An answer that comes for a stub before it, of
+# the same name, is not for this one. The descriptors, which its own lines redirect, are kept as 6, 7 and 8.
+STUB = r"""#!/bin/sh
 [ ! -e /dev/fd/0 ] || exec 6<&0
 [ ! -e /dev/fd/1 ] || exec 7>&1
 [ ! -e /dev/fd/2 ] || exec 8>&2
 exec 9<>"$0.fifo"
-echo "$0 $$" >"${0%/*}/stubs"
-read -r line <&9
+printf '\0026\0\0\0\0stub\0%s\0%s\0' "$0" $$ >"${0%/*}/shell.ask"
+_rt_pid=
+until [ "$_rt_pid" = $$ ]; do read -r _rt_pid _rt_line <&9; done
 exec 6>&- 7>&- 8>&- 9>&-
-eval "$line"
+eval "$_rt_line"
 """
 # What `set -v` shows of the traps.
 OWN_LINES = rb"\{ (?:case \$_rt_name|_rt_rest|builtin (?:shopt -s extdebug; |trap \"\$_rt_)).*?2>/dev/null(?:\n|; )"
@@ -7414,11 +7431,12 @@ class ScriptShell:
         self.output, self.stream = os.pipe()
         self.over, self.end = os.pipe()
         os.set_blocking(self.output, False)
-        # A pipe for each: what several processes write to one may be mixed up.
-        self.stubs, *self.questions = map(self.new_pipe, ("stubs", "shell.ask", "scout.ask"))
+        # A pipe for each: what both write to one may be mixed up.
+        self.questions = list(map(self.new_pipe, ("shell.ask", "scout.ask")))
         with open(self.path("stub"), "w") as file:
             file.write(STUB)
         os.chmod(self.path("stub"), 0o755)
+        self.new_stub("shell.stub")
         if not os.access(self.path("stub"), os.X_OK):
             raise MachineError(
                 f"no program can run in {self.folder}; name another folder by TMPDIR"
@@ -7494,7 +7512,7 @@ class ScriptShell:
         from select import poll as new_poll
 
         poll = new_poll()
-        for descriptor in (self.output, *self.questions, self.stubs, self.over):
+        for descriptor in (self.output, *self.questions, self.over):
             poll.register(descriptor, 1)  # POLLIN
         asked = dict.fromkeys(self.questions, b"")
         is_over = False
@@ -7505,11 +7523,6 @@ class ScriptShell:
                 self.keep()
                 for pipe in events.keys() & self.questions:
                     asked[pipe] = self.post_whole(asked[pipe] + os.read(pipe, COPY_BYTES))
-                if self.stubs in events:
-                    lines = to_text(os.read(self.stubs, COPY_BYTES)).splitlines()
-                    for line in lines:
-                        words = ["", "", "", "stub", *line.split(" ")]
-                        self.post(Asked(self.size, words))
             except (OSError, ValueError) as error:  # the script has written what is no question
                 self.fault = error
                 self.signal(signal.SIGKILL)
@@ -7560,10 +7573,10 @@ class ScriptShell:
         self.last[reply] = path
         return path
 
-    def end_stub(self, path: str, code: str) -> None:
+    def end_stub(self, call: Call, code: str) -> None:
         """Let a stub end: by one line of sh."""
-        self.tell(f"{path}.fifo", f"{code}\n")
-        self.ended.add(path)
+        self.tell(f"{call.stub}.fifo", f"{call.pid} {code}\n")
+        self.ended.add(call.stub)
 
     def new_stub(self, name: str) -> str:
         """The path of a new stub."""
@@ -7598,12 +7611,14 @@ class Call(NamedTuple):
     file: str
     line: int
     label: str
-    first: str  # its first word, as bash has it
-    command: str  # bash
-    is_ahead: bool  # the scout has come to it
     shell: str  # that has come to it: the path for its answers
-    dies_aloud: bool  # bash tells by itself how its program dies
-    names: Sequence[str]  # the files of its redirections
+    names: Sequence[str] = ()  # the files of its redirections
+    # What the shell alone tells.
+    first: str = ""  # its first word
+    command: str = ""  # bash
+    dies_aloud: bool = False  # bash tells by itself how its program dies
+    stub: str = ""  # its path
+    pid: str = ""  # of the stub
 
 
 class Program(NamedTuple):
@@ -7613,39 +7628,80 @@ class Program(NamedTuple):
     environment: Mapping[bytes, bytes]
     directory: str
     umask: int
+    stdin: str  # the path below /proc of its standard input
+    key: str  # what two runs of a program have in common that do the same
 
     @property
     def path(self) -> str:
         """The path of its file."""
-        name = self.words[0]
         search = to_text(self.environment.get(b"PATH", os.defpath.encode()))
-        places = (os.path.join(self.directory, place) for place in search.split(":"))
-        if "/" in name:
-            return name
-        return shutil.which(name, path=":".join(places)) or name
-
-    @property
-    def key(self) -> str:
-        """What two runs of a program have in common that do the same."""
-        own = (b"_", b"SHLVL", b"OLDPWD")
-        pairs = sorted(
-            b"=".join(pair) for pair in self.environment.items() if pair[0] not in own
-        )
-        variables = to_text(b"\0".join(pairs))
-        return key_of([*self.words, self.directory, str(self.umask), variables])
+        return program_path(self.words[0], self.directory, search)
 
 
-def read_program(pid: str, first: str) -> Program:
-    """The program for which a stub stands, as /proc shows the stub. Raises OSError if that has gone."""
-    if not read_proc(f"{pid}/cmdline"):
-        raise OSError(errno.ESRCH, "a stub has gone")
-    arguments = read_proc(f"{pid}/cmdline").split(b"\0")[2:-1]
-    words = (first, *map(to_text, arguments))
-    items = read_proc(f"{pid}/environ").split(b"\0")
-    environment = dict(item.partition(b"=")[::2] for item in items if item)
+@functools.lru_cache(maxsize=None)
+def program_path(name: str, directory: str, search: str) -> str:
+    """The path of a program's file, as a shell in that directory finds it."""
+    places = (os.path.join(directory, place) for place in search.split(":"))
+    if "/" in name:
+        return name
+    return shutil.which(name, path=":".join(places)) or name
+
+
+def program_of(
+    pid: str, words: Words, environment: Mapping[bytes, bytes], stdin: int
+) -> Program:
+    """The program of a process that has its directory, its umask and, as `stdin`, its input. Raises OSError."""
     directory = os.readlink(f"/proc/{pid}/cwd")
     umask = proc_number(f"{pid}/status", rb"\nUmask:\s*(\d+)", 8)
-    return Program(words, environment, directory, umask)
+    own = (b"_", b"SHLVL", b"OLDPWD")
+    pairs = sorted(b"=".join(pair) for pair in environment.items() if pair[0] not in own)
+    key = key_of([*words, directory, str(umask), to_text(b"\0".join(pairs))])
+    return Program(words, environment, directory, umask, f"{pid}/fd/{stdin}", key)
+
+
+def read_program(call: Call) -> Program:
+    """The program for which a stub stands, as /proc shows the stub. Raises OSError if that has gone."""
+    if not read_proc(f"{call.pid}/cmdline"):
+        raise OSError(errno.ESRCH, "a stub has gone")
+    arguments = read_proc(f"{call.pid}/cmdline").split(b"\0")[2:-1]
+    words = (call.first, *map(to_text, arguments))
+    items = read_proc(f"{call.pid}/environ").split(b"\0")
+    environment = dict(item.partition(b"=")[::2] for item in items if item)
+    return program_of(call.pid, words, environment, stdin=6)
+
+
+def read_ahead(path: str, pid: str) -> Program:
+    """The program that the scout has written to a file. Raises OSError, or ValueError if it cannot tell all of it."""
+    with open(path, "rb") as file:
+        *words, exported = file.read().split(b"\0")
+    os.unlink(path)
+    return program_of(
+        pid, tuple(map(to_text, words)), dict(exported_in(to_text(exported))), stdin=0
+    )
+
+
+@functools.lru_cache(maxsize=2)
+def exported_in(text: str) -> Mapping[bytes, bytes]:
+    """The environment that `declare -Fx; export -p` tell. Raises ValueError if they do not tell all of it."""
+    inherited = {to_text(name) for name in os.environb if not re.fullmatch(NAME.encode(), name)}
+    functions = text.partition("declare -x")[0]
+    for name in re.findall(r" (\S+)\n", functions):
+        if f"BASH_FUNC_{name}%%" not in inherited:
+            raise ValueError(f"the function {name} is exported")
+    environment = {to_bytes(name): os.environb[to_bytes(name)] for name in inherited}
+    for flags, name, value in re.findall(VARIABLE, text):
+        if value and not re.search("[aA]", flags):
+            environment[to_bytes(name)] = plain_value(value[1:])
+    return environment
+
+
+def plain_value(word: str) -> bytes:
+    """The value that `declare -p` shows as this word: in double quotes, or with escapes as in C."""
+    inner = to_bytes(word.strip("$")[1:-1])
+    if word.startswith("$"):
+        inner = re.sub(rb"(\\\\)|\\E", lambda found: found.group(1) or rb"\033", inner)
+        return inner.decode("unicode_escape").encode("latin-1")
+    return re.sub(rb"(?s)\\(.)", rb"\1", inner)
 
 
 class Step(NamedTuple):
@@ -7742,7 +7798,10 @@ class Script:
         is_function = functions[0] != ""
         site = file.find(line, words_of(node))
         if site and not (self.tells.looks and (is_function or node.name in CALM)):
-            return self.test_code(node, site)
+            code = self.test_code(node, site)
+            if site.is_alone:
+                return code.replace("_rt_test", "_rt_test_alone", 1)
+            return code
         if node.name == "trap":
             return "_rt_trapped"
         if node.name in ("source", ".", "eval") and inert(text) == text:
@@ -7785,12 +7844,9 @@ class Script:
             site = site._replace(is_own=True)
             first = "''"  # bash runs it itself
         self.sites.append(site)
-        program = first
-        if "$" not in first:  # the scout's stub itself takes its place
-            program = 'builtin exec "$_rt_stub"'
         assigned = [token.text for token in node.assigned]
-        arguments = [token.text for token in node.words[1:]]
-        words = " ".join([*assigned, program, *arguments]) * (not site.is_own)
+        program = [token.text for token in node.words]
+        words = " ".join([*assigned, "_rt_ahead", *program]) * (not site.is_own)
         names = " ".join(map(inert, site.names))
         quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(names)}"
         return f"_rt_test {len(self.sites) - 1} {quoted} {first}"
@@ -7907,17 +7963,17 @@ class ScriptRun(Run):
         self.directory = os.getcwd()
         self.batch: List[Test] = []  # what the schedule does not know yet
         self.codes: Dict[Words, str] = {}  # by place and words, what a command is
-        self.calls: Dict[str, Call] = {}  # by stub
-        # By stub, tests to which the scout has come, while these have to wait, and the stubs' processes.
-        self.held: Dict[str, Tuple[Call, Program, str]] = {}
+        self.news: List[str] = []  # those that only the scout knows, as bash
+        self.calls: Dict[str, Call] = {}  # by stub, before that tells of itself
+        # By question, tests to which the scout has come, while these have to wait.
+        self.held: Dict[Tuple[str, str], Tuple[Call, Program]] = {}
         # By shell or subshell, the label of its last test, if that has failed, until its handler is called.
         self.told: Dict[str, str] = {}
         # By the key of a program, the tests that are such, None for one that bash runs itself; and how many of them
         # the shell, and the scout, has come to.
         self.found: Dict[str, List[Test | None]] = collections.defaultdict(list)
         self.counts: Dict[Tuple[str, str], int] = collections.Counter()
-        # By test, the stub that waits for it, and the stub's process.
-        self.asked: Dict[Test, Tuple[str, str]] = {}
+        self.asked: Dict[Test, Call] = {}  # for which the shell waits
         self.ahead: Dict[Test, None] = {}  # tests to which the shell has not come
         # Tests that have not ended, and the files that they have to themselves.
         self.busy: Dict[Test, AbstractSet[str]] = {}
@@ -7932,7 +7988,7 @@ class ScriptRun(Run):
         )  # tests to which the scout has come, and that stand before `&`
         self.early: Dict[Test, str] = {}  # tests that began ahead of something, and of what
         self.fears: List[str] = []  # such tests to which the shell has come
-        self.itself: Set[str] = set()  # stubs of tests that bash runs itself
+        self.itself: Dict[str, Call] = {}  # by stub, tests that bash runs itself
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
         self.shell = self.make_shell()
 
@@ -8000,6 +8056,8 @@ class ScriptRun(Run):
             if answer is not None:
                 self.answer(self.question, answer)
         else:
+            if self.batch and isinstance(event, Exited):
+                self.submit()  # a slot becomes free
             super().take(event)
             if isinstance(event, Begin):
                 self.start_script()
@@ -8032,8 +8090,8 @@ class ScriptRun(Run):
         schedule = self.schedule
         if self.batch and (time.monotonic() >= self.batch_at or self.has_ended):
             self.submit()
-        for path in list(self.held) * (not self.has_ended):
-            self.find(path, *self.held[path])
+        for question in list(self.held) * (not self.has_ended):
+            self.find(question, *self.held[question])
         if not self.is_ending and (
             schedule.interrupts or schedule.failure or schedule.is_overdue
         ):
@@ -8079,7 +8137,15 @@ class ScriptRun(Run):
         if place not in self.codes:  # the other shell has not come there
             within = [what, *functions.split()]
             self.codes[place] = self.script.kind(file, int(line), command, within)
-        return f"_rt_code={shlex.quote(self.codes[place])}"
+        code = shlex.quote(self.codes[place])
+        if role == "scout":
+            where = shlex.quote(":".join(place[:3]))
+            self.news.append(f"_rt_news={where}; _rt_known[$_rt_news]={code}\n")
+            return f"_rt_code={code}"
+        news = "".join(self.news)
+        if self.question[0] == self.shell.path("shell"):
+            self.news = []
+        return f"{news}_rt_code={code}"
 
     def on_each(self, _role: str, source: str, line: str, command: str, *words: str) -> str:
         """The words of a command whose text does not tell whether it is a test."""
@@ -8097,44 +8163,52 @@ class ScriptRun(Run):
                 self.codes[place] = unless_function("".join(words[:1]), code)
         return self.codes[place].replace("calm", "_rt_skip=")
 
-    def on_test(self, role: str, site: str, *place: str) -> str:
-        """A shell has come to a test; its stub comes next."""
-        source, line, label, first, command, how, *names = place
-        where = self.script.sites[int(site)]
-        number = int(site)
+    def on_test(
+        self, _role: str, site: str, source: str, line: str, label: str, *own: str
+    ) -> str:
+        """The shell has come to a test; its stub comes next."""
+        first, command, how = own
         shell = self.question[0]
-        call = Call(
-            where,
-            number,
-            source,
-            int(line),
-            label,
-            first,
-            command,
-            is_ahead=role == "scout",
-            shell=shell,
-            dies_aloud=how == "",
-            names=names,
+        call = self.call_of(site, source, line, label)
+        path = f"{shell}.stub"
+        if self.question[1]:
+            path = self.shell.stub_for(shell)
+        self.calls[path] = call._replace(
+            first=first, command=command, dies_aloud=how == "", stub=path
         )
-        path = self.shell.stub_for(shell)
-        self.calls[path] = call
         return f"_rt_stub={shlex.quote(path)}"
+
+    def call_of(self, site: str, source: str, line: str, label: str) -> Call:
+        """A test to which a shell has come."""
+        number = int(site)
+        where = self.script.sites[number]
+        return Call(where, number, source, int(line), label, self.question[0])
 
     def on_stub(self, _role: str, path: str, pid: str) -> None:
         """A stub waits in the place of a test."""
-        call = self.calls[path]
+        call = self.calls.pop(path)._replace(pid=pid)
+        with suppress(OSError):  # it has been killed
+            self.ask(call, read_program(call))
+
+    def on_ahead(
+        self, _role: str, site: str, source: str, line: str, label: str, *own: str
+    ) -> None:
+        """The scout has come to a test."""
+        pid, path, *names = own
+        call = self.call_of(site, source, line, label)
+        if call.line >= self.file_of(source).one_by_one:
+            self.lose_scout("`#: one-by-one`")
+            return
         try:
-            program = read_program(pid, call.first)
+            program = read_ahead(path, pid)
         except OSError:  # it has been killed
             return
-        if not call.is_ahead:
-            self.ask(call, program, path, pid)
-        elif call.line >= self.file_of(call.file).one_by_one:
-            self.lose_scout("`#: one-by-one`")
-        else:
-            self.held[path] = call, program, pid  # follow_up finds it
+        except ValueError as why:
+            self.lose_scout(f"{source}:{line}: {why}")
+            return
+        self.held[self.question] = call._replace(names=names), program  # follow_up finds it
 
-    def ask(self, call: Call, program: Program, path: str, pid: str) -> None:
+    def ask(self, call: Call, program: Program) -> None:
         """The shell waits for a test."""
         self.show(self.offset)
         words = " ".join(call.site.words)
@@ -8152,28 +8226,28 @@ class ScriptRun(Run):
         found = self.found[key]
         number = self.counts["shell", key]
         self.counts["shell", key] += 1
-        if number == len(found) and self.input_of(pid) is None:
+        if number == len(found) and self.input_of(program) is None:
             found.append(None)
-            self.itself.add(path)
+            self.itself[call.stub] = call
             self.reasons.setdefault(f"{call.file}:{call.line}: its input is redirected")
             where = shlex.quote(program.path)
-            self.shell.end_stub(path, f'export _={where}; exec "$_" "$@"')
+            self.shell.end_stub(call, f'export _={where}; exec "$_" "$@"')
             return
         if number == len(found):
-            self.add(call, program, pid)
+            self.add(call, program, self.is_apart(call))
             self.miss(call)
         test = found[number]
         if test is None:
             return
         self.ahead.pop(test, None)
-        if self.is_apart(pid) and not test.splits:
+        if self.is_apart(call) and not test.splits:
             self.is_split = True
             warn_once(
                 "errors of tests go elsewhere than their output; of those that ran ahead they are shown with it"
             )
         if test in self.early:
             self.fears.append(f"{test.label} went ahead of {self.early[test]}")
-        self.asked[test] = path, pid
+        self.asked[test] = call
         if test in self.batch:
             self.batch_at = -math.inf
         if test not in self.busy:
@@ -8188,9 +8262,10 @@ class ScriptRun(Run):
             told = self.script.steps[awaited].told
             self.lose_scout(f"bash has come to {call.file}:{call.line}, and not to {told}")
 
-    def find(self, path: str, call: Call, program: Program, pid: str) -> None:
+    def find(self, question: Tuple[str, str], call: Call, program: Program) -> None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
         key = program.key
+        files = [os.path.normpath(os.path.join(program.directory, name)) for name in call.names]
         number = self.counts["scout", key]
         if number == len(self.found[key]):
             paths = paths_of(program.directory, *program.words[1:])
@@ -8206,24 +8281,23 @@ class ScriptRun(Run):
                     f"{call.file}:{call.line} waits for a test that has {min(shared)}, too"
                 )
             is_far = len(self.ahead) > 16 * self.schedule.pool.size
-            if is_far or shared or self.input_of(pid) not in ("", "-"):
+            if is_far or shared or self.input_of(program) not in ("", "-"):
                 return
-            test = self.add(call, program, pid)
+            text = "".join(f">{file}\n" for file in files)
+            self.stems.reserve(stems_written(text, self.options.log_dir))
+            test = self.add(call, program, call.site.splits or self.is_split)
             self.ahead[test] = None
             if call.site.is_background:
                 self.background.add(test)
-        for name in call.names:
-            file = os.path.join(program.directory, name)
-            file = os.path.normpath(file)
-            self.written[file] = self.found[key][number]
+        self.written.update(dict.fromkeys(files, self.found[key][number]))
         self.counts["scout", key] += 1
         self.found_since += 1
-        del self.held[path]
-        self.shell.end_stub(path, "exit 0")
+        del self.held[question]
+        self.answer(question, "")
 
-    def add(self, call: Call, program: Program, pid: str) -> Test:
+    def add(self, call: Call, program: Program, splits: bool) -> Test:
         """A new test, which the schedule is to know."""
-        test = self.test_of(call, program, pid)
+        test = self.test_of(call, program, splits)
         self.found[program.key].append(test)
         paths = paths_of(program.directory, *program.words[1:])
         own = {path for path, is_own in paths.items() if is_own}
@@ -8280,12 +8354,12 @@ class ScriptRun(Run):
         """A test has failed, or bash has run one itself, which has no log but the script's."""
         number, _, label = place.partition(":")
         line = 1
-        if place in self.calls:
-            call = self.calls[place]
-            if place not in self.itself:
-                return
+        if place in self.itself:
+            call = self.itself.pop(place)
             label = call.label
             line = call.line
+        elif place.startswith("/"):  # a stub, which has told of it
+            return
         else:
             code = ""
             if status != "0":
@@ -8349,9 +8423,9 @@ class ScriptRun(Run):
 
     # What a test is, and what its stub is told.
 
-    def input_of(self, pid: str) -> str | None:
-        """What a test reads, as Test has it, by its stub. None: what a loop reads, too, one by one: bash runs it."""
-        path = f"/proc/{pid}/fd/6"
+    def input_of(self, program: Program) -> str | None:
+        """What a test reads, as Test has it. None: what a loop reads, too, one by one: bash runs it."""
+        path = f"/proc/{program.stdin}"
         try:
             own = os.stat(path)
         except OSError:  # it is closed
@@ -8360,7 +8434,7 @@ class ScriptRun(Run):
             return ""
         if sys.stdin is not None and os.path.samestat(own, os.fstat(0)):
             return "-" * self.sequential
-        if proc_number(f"{pid}/fdinfo/6", rb"pos:\s*(\d+)"):
+        if proc_number(program.stdin.replace("fd", "fdinfo"), rb"pos:\s*(\d+)"):
             return None if self.sequential else ""
         return path
 
@@ -8371,22 +8445,22 @@ class ScriptRun(Run):
             return os.path.samestat(own, os.fstat(self.shell.output))
         return False
 
-    def is_apart(self, pid: str) -> bool:
+    def is_apart(self, call: Call) -> bool:
         """Whether what a stub prints as errors goes elsewhere than its output."""
+        streams = f"/proc/{call.pid}/fd"
         try:
-            return os.readlink(f"/proc/{pid}/fd/7") != os.readlink(f"/proc/{pid}/fd/8")
+            return os.readlink(f"{streams}/7") != os.readlink(f"{streams}/8")
         except OSError:  # one is closed
             return True
 
     def is_shown(self, test: Test) -> bool:
         """Whether the output of a test is for the trace."""
-        _, pid = self.asked.get(test, ("", ""))
+        pid = self.asked[test].pid if test in self.asked else ""
         return self.is_stream(pid, 1) and self.is_stream(pid, 2)
 
     def retire(self, test: Test) -> None:
         """The shell goes on: the stub in the place of a test ends as that has ended."""
-        path, pid = self.asked[test]
-        call = self.calls[path]
+        call = self.asked[test]
         result = self.schedule.results[test][-1]
         is_shown = self.is_shown(test)
         del self.asked[test]
@@ -8408,18 +8482,18 @@ class ScriptRun(Run):
             # It is 1 for one that did not run, or has passed but for the runner.
             status = status or EXIT_FAILED
         if status < 0 and not call.dies_aloud:
-            self.tell_death(call, -status, pid)
+            self.tell_death(call, -status)
             status = shell_status(status)
         if status < 0:
             code += f"ulimit -c 0; kill -{-status} $$"
         else:
             code += f"exit {status}"
-        self.shell.end_stub(path, code)
+        self.shell.end_stub(call, code)
 
-    def tell_death(self, call: Call, signum: int, pid: str) -> None:
+    def tell_death(self, call: Call, signum: int) -> None:
         """Say how a program has died, as bash would in its place; of these it says nothing."""
         if signum not in (signal.SIGINT, signal.SIGPIPE):
-            said = f"{call.file}: line {call.line}: {pid:>5} {signal.strsignal(signum):<23} {call.command}\n"
+            said = f"{call.file}: line {call.line}: {call.pid:>5} {signal.strsignal(signum):<23} {call.command}\n"
             os.write(self.shell.stream, to_bytes(said))
 
     def line_of(self, call: Call, program: Program) -> TestLine:
@@ -8445,7 +8519,7 @@ class ScriptRun(Run):
             shell=Snapshot(program.directory, environment),
         )
 
-    def test_of(self, call: Call, program: Program, pid: str) -> Test:
+    def test_of(self, call: Call, program: Program, splits: bool) -> Test:
         """The test that a program is. One by one, it reads what the script reads."""
         line = self.line_of(call, program)
         label = self.labels(line.label)
@@ -8456,9 +8530,6 @@ class ScriptRun(Run):
         if line.attributes.gpus is None:  # CUDA leaves out what is not there
             gpus = max(gpus, asks_for_several(line, self.options, " ".join(program.words)))
             gpus = min(gpus, max(len(self.machine.devices), 1))
-        splits = call.site.splits or self.is_split
-        if call.command:  # the shell itself is there
-            splits = self.is_apart(pid)
         umask = program.umask
         if umask == self.umask:
             umask = -1
@@ -8469,7 +8540,7 @@ class ScriptRun(Run):
             is_pytest=False,
             command=shlex.join(program.words),
             words=program.words,
-            stdin=self.input_of(pid) or "",
+            stdin=self.input_of(program) or "",
             splits=splits,
             umask=umask,
         )
