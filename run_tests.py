@@ -8053,7 +8053,7 @@ class ScriptRun(Run):
             self.offset = event.offset
             self.question = reply, number
             answer = getattr(self, f"on_{kind}")(role, *fields)
-            if answer is not None:
+            if answer is not None and number:  # else it is not read
                 self.answer(self.question, answer)
         else:
             if self.batch and isinstance(event, Exited):
