@@ -645,7 +645,7 @@ NO_TEST = (
 )
 # A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
 TEST_FILE = (
-    rf"(?!-)(?:\S*/)?(?:tests?/{NO_TEST}\S|test_\S|{NO_TEST}"
+    rf"(?!-)(?:\S*/)?(?:tests?/{NO_TEST}\S|test_\S|test\d+\.|{NO_TEST}"
     r"(?:(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)|\S*/\S*[a-z]Tests?(?: |$)))"
 )
 MODULE = r"-m (?:pytest|unittest|torch\.distributed\.(?:run|launch))(?: |$)"
@@ -6823,8 +6823,8 @@ SETS = names_in("local export declare typeset readonly read mapfile readarray ge
 MOVES = names_in("cd pushd popd")
 # Programs that only look: the scout runs them where it needs what they print. And the words by which they do more.
 LOOKERS = names_in(
-    "awk basename cat cut date dirname egrep expr find grep head id ls nproc pwd readlink realpath sed seq sort tail "
-    "tr uname wc which whoami"
+    "arch awk basename cat cut date dirname egrep expr find grep head hostname id ls nproc printenv pwd readlink "
+    "realpath sed seq sort tail tr uname wc which whoami"
 )
 DEEDS: Mapping[str, str] = {
     "awk": r"system|getline|[>|]|\s-\w*[if]",
@@ -6834,10 +6834,15 @@ DEEDS: Mapping[str, str] = {
     "sort": r"\s-\w*o|--output",
 }
 # In the words of a test: these look at nothing but words.
-WORDS_ALONE = names_in("basename cat dirname echo expr ls nproc printf pwd realpath seq uname")
+WORDS_ALONE = names_in(
+    "basename cat cd dirname echo expr ls nproc printf pwd realpath seq uname"
+)
+READS = names_in("cat ls")  # what a test may change
 # What words do besides: `$((n++))`, `${a[n = 1]}`, `${x:=1}`, `${x@P}`.
 COUNTS = r"(?:\$\(\((?:(?!\)\))[\s\S])*?|\$\[[^]]*?|\$\{\w+(?:\[[^]]*?|:(?![-+=?])[^}]*?))"
 DOES = rf"\+\+|{COUNTS}(?:--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|@P\}}"
+# Words that give a variable a value if it has none.
+DEFAULTS = rf"\$\{{({NAME}):?="
 # What looks into a file where it stands in `[`.
 FILE_TEST = r"\s-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
 # What differs between the shell and the scout.
@@ -6943,8 +6948,13 @@ def only_looks(text: str) -> bool:
     """Whether the words of a test do nothing, as often as bash has their values."""
     if re.search(rf"{DOES}|[<>]\(", text):
         return False
-    inner = list(walk(chain.from_iterable(substituted(text))))
-    return all(node.name in WORDS_ALONE and not node.redirects for node in inner)
+    return substitutes(text, WORDS_ALONE)
+
+
+def substitutes(text: str, names: Container[str]) -> bool:
+    """Whether what is substituted in some words is what these programs print."""
+    inner = walk(chain.from_iterable(substituted(text)))
+    return all(node.name in names and not node.redirects for node in inner)
 
 
 class ScriptFile:
@@ -7104,7 +7114,7 @@ class ScriptFile:
 #   stub   stub    its path, its process                              its process, and a line of sh
 #   scout  lost    what it cannot go through                          no answer: it is ended
 #   shell  past    step and turn, status, folder, variables           no answer: a command has ended that is no test
-#   shell  did     number of a step                                   no answer: a subshell runs it
+#   both   did     number of a step                                   no answer: a subshell runs it
 #   shell  trapped commands of a trap                                 no answer: it runs
 #   shell  ran     stub, or number and label; status                  no answer: a test has failed, or was bash's own
 #   shell  failed  line, status, label                                no answer: a handler is called
@@ -7223,6 +7233,7 @@ _rt_is_program() {    # whether the first word of a command names a program that
 _rt_look() {     # a program that only looks: the scout runs it where somebody reads what it prints
   if [[ $_rt_skips && $BASHPID != "$_rt_shell" ]]; then
     _rt_skip=
+    _rt_send did "$1"
   else
     _rt_other "$@"
   fi
@@ -7341,7 +7352,7 @@ _rt_ahead() {    # the words of a test, with its environment
 _rt_block() { _rt_lost "a file is written by all of"; }
 _rt_failed() { _rt_skip=; }
 _rt_reads() {    # commands that are read now: `eval` or `source` with its words, as bash
-  local _rt_text=$1
+  local _rt_text=${1//BASH_SOURCE/_rt_file}
   builtin set -- "${_rt_arguments[@]}"
   builtin eval "builtin set -- $_rt_text"
   _rt_ask reads "$PWD" "$@"
@@ -7711,17 +7722,18 @@ class Step(NamedTuple):
     is_native: bool = False  # the scout runs it, too
     is_open: bool = False  # only bash knows what it changes
     can_fail: bool = False  # the scout can let it fail
-    acts: bool = False  # it may do more than change the shell
+    acts: bool = False  # it may do more than change the shell, or see what others do
 
 
 def step_of(node: Node, text: str, where: str) -> Step:
     """What the scout has to know of a command for which it waits."""
     targets = list(filter(is_file, node.redirects[1::2]))
-    is_program = node.name not in CALM | SETS | {"", "wait"} and not looks_only(node)
-    step = Step(f"`{text.splitlines()[0]}` ({where})", acts=is_program or bool(targets))
+    is_program = node.name not in CALM | SETS | {"", "wait"}
+    acts = is_program or bool(targets) or looks_out(node)
+    step = Step(f"`{text.splitlines()[0]}` ({where})", acts=acts)
     if node.name in ("[[", "(("):
         return step._replace(is_native=True)
-    if re.search(DOES, text):
+    if re.search(DOES, re.sub(DEFAULTS, "", text)):
         return step._replace(is_open=True)
     if node.name in CALM - SETS - CHECKS - MOVES - INFALLIBLE:
         return step._replace(is_open=bool(node.words))
@@ -7737,6 +7749,16 @@ def looks_only(node: Node) -> bool:
     return node.name in LOOKERS and not any(map(is_file, node.redirects[1::2]))
 
 
+def looks_out(node: Node) -> bool:
+    """Whether what a builtin does depends on which files there are."""
+    if node.name in ("[[", "((", "let"):
+        return re.search(FILE_TEST, node.text) is not None
+    words = " ".join(token.text for token in [*node.words[1:], *node.assigned])
+    words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]", "", words)
+    has_glob = re.search(r"[*?[]", words) is not None
+    return has_glob or node.name in MOVES | CHECKS | {"command", "builtin", "source", "."}
+
+
 def is_calm(node: Node, text: str) -> bool:
     """Whether the scout may run a command at any time: it has to do with the shell alone, and says the same in both."""
     if node.name in ENDS | {"break", "continue"}:
@@ -7745,11 +7767,22 @@ def is_calm(node: Node, text: str) -> bool:
         return re.match(r"\w+ -[vV] ", text) is not None
     if node.name in CHECKS and re.search(FILE_TEST, text):
         return False
-    if re.search(f"{SUBSTITUTION}|{OWN_VALUES}", text) or any(
-        map(is_file, node.redirects[1::2])
-    ):
+    if re.search(rf"{OWN_VALUES}|[<>]\(", text) or any(map(is_file, node.redirects[1::2])):
+        return False
+    if not substitutes(text, WORDS_ALONE - READS | {""}):
         return False
     return node.name in CALM or not node.words
+
+
+def tells_time(node: Node, text: str, times: Iterable[str]) -> bool:
+    """Whether a command does nothing but give variables of the shell the time, or what follows from it."""
+    inner = list(walk(chain.from_iterable(substituted(text))))
+    has_time = any(each.name == "date" for each in inner)
+    names = "|".join(["SECONDS", r"EPOCH\w+", *times])
+    rest = re.sub(rf"\b(?:{names})\b(?!\+?=)", "", text)
+    is_plain = not re.search(rf"{OWN_VALUES}|{DOES}|[<>]\(", rest)
+    has_time = (has_time or rest != text) and is_plain
+    return has_time and node.name in ("", "local") and all(map(looks_only, inner))
 
 
 def variables_of(node: Node) -> List[str]:
@@ -7758,6 +7791,7 @@ def variables_of(node: Node) -> List[str]:
     if node.name in SETS:
         words += node.words[1:]
     names = [re.split(r"\+?=|\[", token.text)[0] for token in words]
+    names += re.findall(DEFAULTS, node.text)
     if node.name == "read":
         names.append("REPLY")
     if node.name in ("mapfile", "readarray"):
@@ -7775,6 +7809,8 @@ class Script:
         self.tells = tells
         self.files: Dict[str, ScriptFile] = {}
         self.steps: List[Step] = []  # by number, commands for which the scout waits
+        # Variables with a time, which is another one in the scout: its tests do not use them.
+        self.times: Set[str] = set()
         self.sites: List[Site] = []  # by number, tests to which bash has come
 
     def read(self, name: str, text: str) -> ScriptFile:
@@ -7786,11 +7822,28 @@ class Script:
         """First words of tests: some may be functions."""
         return frozenset().union(*(file.called for file in self.files.values()))
 
-    def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
+    def kind(
+        self,
+        file: ScriptFile,
+        line: int,
+        text: str,
+        functions: Sequence[str],
+        is_aside: bool = False,
+    ) -> str:
         """What a command is: `calm`, or bash for each time that it comes.
 
-        `functions`: those in which it stands; the first is empty, or the command's own name if it is one.
+        `functions`: those in which it stands; the first is empty, or the command's own name if it is one. `is_aside`:
+        the scout does not come there.
         """
+        code = self.code_of(file, line, text, functions)
+        nodes = Reader(text).nodes
+        is_aside = is_aside and code.startswith(("calm", "_rt_reads"))
+        if is_aside and nodes and not nodes[0].kind and looks_out(nodes[0]):
+            return self.wait_code(file, line, nodes[0], text)
+        return code
+
+    def code_of(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
+        """The same where both come."""
         nodes = Reader(text).nodes
         if len(nodes) != 1 or nodes[0].kind:  # the head of a loop
             return "calm"
@@ -7804,7 +7857,8 @@ class Script:
             return code
         if node.name == "trap":
             return "_rt_trapped"
-        if node.name in ("source", ".", "eval") and inert(text) == text:
+        is_plain = inert(text) == text or only_looks(text)
+        if node.name in ("source", ".", "eval") and is_plain:
             return f"_rt_reads {shlex.quote(head_of(node))}"
         if node.name in self.tells.handlers:
             label = "".join(token.text for token in node.words[1:2])
@@ -7840,6 +7894,9 @@ class Script:
     def test_code(self, node: Node, site: Site) -> str:
         """Bash for a command that is a test."""
         first = node.words[0].text
+        text = " ".join([*words_of(node), site.label])
+        if not self.times.isdisjoint(re.findall(NAME, text)):
+            site = site._replace(is_own=True)
         if inert(first) != first:
             site = site._replace(is_own=True)
             first = "''"  # bash runs it itself
@@ -7854,6 +7911,11 @@ class Script:
     def step_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
         """Bash for a command that is no test."""
         targets = [token.text for token in node.redirects[1::2]]
+        is_time = tells_time(node, text, self.times)
+        if is_time or not self.times.isdisjoint(re.findall(NAME, text)):
+            self.times.update(variables_of(node))
+        if is_time:
+            return "calm"
         goes_on = all(target in ("1", "2", "&1", "&2", "/dev/null") for target in targets)
         if is_calm(node, text) and (not targets or node.name not in PRINTS):
             return "calm"
@@ -7863,6 +7925,10 @@ class Script:
             return "_rt_pass"
         if tuple(words_of(node)) in file.filters:
             return "_rt_pass"
+        return self.wait_code(file, line, node, text)
+
+    def wait_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
+        """Bash for a command for which the scout waits."""
         way = "_rt_other"
         if looks_only(node):
             way = "_rt_look"
@@ -8134,16 +8200,20 @@ class ScriptRun(Run):
         if role == "scout" and file.obstacle:
             self.lose_scout(file.obstacle)
         place = source, line, command, what
+        is_main = self.question[0] == self.shell.path("shell")
         if place not in self.codes:  # the other shell has not come there
             within = [what, *functions.split()]
-            self.codes[place] = self.script.kind(file, int(line), command, within)
+            # The scout has gone another way where it is ahead, and has not come there.
+            is_aside = is_main and len(self.ahead) > 0
+            code = self.script.kind(file, int(line), command, within, is_aside)
+            self.codes[place] = code
         code = shlex.quote(self.codes[place])
         if role == "scout":
             where = shlex.quote(":".join(place[:3]))
             self.news.append(f"_rt_news={where}; _rt_known[$_rt_news]={code}\n")
             return f"_rt_code={code}"
         news = "".join(self.news)
-        if self.question[0] == self.shell.path("shell"):
+        if is_main:
             self.news = []
         return f"{news}_rt_code={code}"
 
@@ -8338,9 +8408,12 @@ class ScriptRun(Run):
             if step.acts and has_begun:
                 self.early.setdefault(test, step.told)
 
-    def on_did(self, _role: str, number: str) -> None:
-        """A subshell runs a command that is no test."""
-        self.fear(self.script.steps[int(number)], is_awaited=False)
+    def on_did(self, role: str, number: str) -> None:
+        """A subshell runs a command that is no test; what the scout runs, too, is where both come."""
+        step = f"step {number}"
+        self.counts[role, step] += 1
+        if self.counts["shell", step] > self.counts["scout", step]:
+            self.fear(self.script.steps[int(number)], is_awaited=False)
 
     def on_trapped(self, _role: str, text: str) -> None:
         """A trap runs."""
@@ -8595,7 +8668,7 @@ class ScriptRun(Run):
             self.say_what_ran_alone()
         for fear in self.fears[: status == 0]:
             warn(
-                f"{fear}, behind a failure, which may have changed what it saw: this is no pass; run it with "
+                f"{fear}, behind a failure, and one may have seen what the other did: this is no pass; run it with "
                 "--one-by-one to be certain"
             )
             status = EXIT_FAILED
@@ -8654,6 +8727,8 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
     paths: Dict[str, bool] = {}
     before = ""
     for word in words:
+        if re.match("--(?:ignore|deselect)=", word):
+            continue
         is_output = re.match("-o=|--out.*=", word) or re.match("-o$|--out[^=]*$", before)
         file = re.sub(r"^[\w-]+=|::.*", "", word, flags=re.DOTALL)
         path = os.path.normpath(os.path.join(directory, file))

@@ -681,6 +681,10 @@ bash -c 'sleep 0.1; echo x >b.err' tests/x⏎f '*.err'⏎exit 0 ¦ F="summary.md
 bash -c 'sleep 0.1; echo x >b.err' tests/x⏎for p in $F; do [ $p = summary.md ] || exit 4; done⏎exit 0
 C="-e made"⏎bash -c 'sleep 0.1; echo x >made' tests/x⏎if [ $C ]; then exit 4; fi
 fail() { [ "$(cat made)" ] || RET=1; }⏎pytest a --exit=1 || fail⏎bash -c 'echo x >made' tests/x || fail⏎exit $RET
+fail() { cd made || RET=1; }⏎pytest a --slow --exit=1 || fail⏎bash -c 'mkdir made' tests/x⏎exit $RET
+fail() { set -- made*; [ "$1" = made1 ] || RET=1; }⏎pytest a --slow --exit=1 || fail⏎
+bash -c 'echo >made1' tests/x⏎exit $RET ¦ fail() { . ./made || RET=1; }⏎pytest a --slow --exit=1 || fail⏎
+bash -c 'echo >made' tests/x⏎exit $RET
 if bash -c 'sleep 0.1' tests/x >log; then [ -f made ] || RET=1; fi⏎bash -c 'echo x >made' tests/y⏎exit $RET
 SECONDS=100⏎pytest --exit=$((SECONDS>=100)) || RET=1⏎exit $RET ¦ set -o pipefail⏎export SHELLOPTS⏎
 bash -c 'false | true' tests/x || RET=1⏎exit $RET ¦ IFS=$'\n\t'⏎unset HOME⏎bash -c '[ "$HOME" ]' tests/x || RET=1⏎
