@@ -7345,7 +7345,7 @@ _rt_ahead() {    # the words of a test, with its environment
   {
     builtin printf '%s\0' "$@"
     builtin declare -Fx
-    builtin export -p
+    builtin declare -px
   } >|"$_rt_path"
   _rt_ask ahead "$_rt_site" "$_rt_file" "$_rt_line" "$_rt_label" "$BASHPID" "$_rt_path" "${_rt_names[@]}"
 }
@@ -7693,7 +7693,7 @@ def read_ahead(path: str, pid: str) -> Program:
 
 @functools.lru_cache(maxsize=2)
 def exported_in(text: str) -> Mapping[bytes, bytes]:
-    """The environment that `declare -Fx; export -p` tell. Raises ValueError if they do not tell all of it."""
+    """The environment that `declare -Fx; declare -px` tell. Raises ValueError if they do not tell all of it."""
     inherited = {to_text(name) for name in os.environb if not re.fullmatch(NAME.encode(), name)}
     functions = text.partition("declare -x")[0]
     for name in re.findall(r" (\S+)\n", functions):

@@ -1060,7 +1060,7 @@ class ReadingTest(unittest.TestCase):
         """As bash shows it to a stub, which a shell runs, and as the scout tells of it."""
         text = r"""
             export A=$'1\n\t\e\\E"\'$`é' B C=" "; unset RUN; umask 027
-            tell() { printf '%s\0' tool "$@"; declare -Fx; export -p; }
+            tell() { printf '%s\0' tool "$@"; declare -Fx; declare -px; }
             tell "a b" "" >ahead
             export -f tell; tell >exports; export -fn tell
             echo $$; ./stub "a b" ""
