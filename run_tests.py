@@ -7276,7 +7276,6 @@ _rt_start() {    # a test, as _rt_test has it
   local _rt_stub=$_rt_reply.stub _rt_way= _rt_how=_rt_ask
   _rt_told=
   [[ $5 != */* && $_rt_command != *PATH=* ]] || _rt_way=function _rt_told=$_rt_command
-  [[ $BASHPID == "$_rt_shell" ]] || _rt_way=
   [[ $BASHPID != "$_rt_shell" || ! $_rt_alone ]] || _rt_how=_rt_send    # nothing runs beside it
   "$_rt_how" test "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$5" "$_rt_command" "$_rt_way"
   _rt_stand_in "$5" "$_rt_stub"
@@ -8300,8 +8299,7 @@ class ScriptRun(Run):
             found.append(None)
             self.itself[call.stub] = call
             self.reasons.setdefault(f"{call.file}:{call.line}: its input is redirected")
-            where = shlex.quote(program.path)
-            self.shell.end_stub(call, f'export _={where}; exec "$_" "$@"')
+            self.shell.end_stub(call, self.code_of_itself(program))
             return
         if number == len(found):
             self.add(call, program, self.is_apart(call))
@@ -8322,6 +8320,19 @@ class ScriptRun(Run):
             self.batch_at = -math.inf
         if test not in self.busy:
             self.retire(test)
+
+    def code_of_itself(self, program: Program) -> str:
+        """A line of sh that becomes the program; what sh does not hand on, as exported functions, `env` does."""
+        lost = [
+            to_text(b"=".join(pair))
+            for pair in program.environment.items()
+            if not re.fullmatch(NAME, to_text(pair[0]))
+        ]
+        code = 'exec "$_" "$@"'
+        if lost:
+            code = f'exec env {shlex.join(lost)} "$_" "$@"'
+        path = self.host.reaper.scratch.write(code)
+        return f"export _={shlex.quote(program.path)}; . {shlex.quote(path)}"
 
     def miss(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
@@ -8555,7 +8566,7 @@ class ScriptRun(Run):
             # It is 1 for one that did not run, or has passed but for the runner.
             status = status or EXIT_FAILED
         if status < 0 and not call.dies_aloud:
-            self.tell_death(call, -status)
+            code += self.told_death(call, -status)
             status = shell_status(status)
         if status < 0:
             code += f"ulimit -c 0; kill -{-status} $$"
@@ -8563,11 +8574,18 @@ class ScriptRun(Run):
             code += f"exit {status}"
         self.shell.end_stub(call, code)
 
-    def tell_death(self, call: Call, signum: int) -> None:
-        """Say how a program has died, as bash would in its place; of these it says nothing."""
-        if signum not in (signal.SIGINT, signal.SIGPIPE):
-            said = f"{call.file}: line {call.line}: {call.pid:>5} {signal.strsignal(signum):<23} {call.command}\n"
-            os.write(self.shell.stream, to_bytes(said))
+    def told_death(self, call: Call, signum: int) -> str:
+        """Say how a program has died, as bash would in its place: in sh, if its errors go where the shell's go."""
+        if signum in (signal.SIGINT, signal.SIGPIPE):  # of which bash says nothing
+            return ""
+        said = f"{call.file}: line {call.line}: {call.pid:>5} {signal.strsignal(signum):<23} {call.command}"
+        shell = proc_number(f"{call.pid}/status", rb"\nPPid:\s*(\d+)")
+        with suppress(OSError):
+            own, its = os.stat(f"/proc/{call.pid}/fd/8"), os.stat(f"/proc/{shell}/fd/2")
+            if os.path.samestat(own, its) and "\n" not in said:
+                return f"echo {shlex.quote(said)} >&2; "
+        os.write(self.shell.stream, to_bytes(f"{said}\n"))
+        return ""
 
     def line_of(self, call: Call, program: Program) -> TestLine:
         """A test as it would stand in a list."""
