@@ -8575,17 +8575,19 @@ class ScriptRun(Run):
         self.shell.end_stub(call, code)
 
     def told_death(self, call: Call, signum: int) -> str:
-        """Say how a program has died, as bash would in its place: in sh, if its errors go where the shell's go."""
+        """Sh that says how a program has died, as its shell would: where the errors of that go, or the script's."""
         if signum in (signal.SIGINT, signal.SIGPIPE):  # of which bash says nothing
             return ""
         said = f"{call.file}: line {call.line}: {call.pid:>5} {signal.strsignal(signum):<23} {call.command}"
+        for plain, escaped in (("\\", r"\\"), ("%", "%%"), ("\n", r"\n")):
+            said = said.replace(plain, escaped)
+        target = f"/proc/{os.getpid()}/fd/{self.shell.stream}"
         shell = proc_number(f"{call.pid}/status", rb"\nPPid:\s*(\d+)")
         with suppress(OSError):
             own, its = os.stat(f"/proc/{call.pid}/fd/8"), os.stat(f"/proc/{shell}/fd/2")
-            if os.path.samestat(own, its) and "\n" not in said:
-                return f"echo {shlex.quote(said)} >&2; "
-        os.write(self.shell.stream, to_bytes(f"{said}\n"))
-        return ""
+            if shell != self.shell.process.pid and os.path.samestat(own, its):
+                target = "&2"
+        return f"printf {shlex.quote(said)}'\\n' >{target}; "
 
     def line_of(self, call: Call, program: Program) -> TestLine:
         """A test as it would stand in a list."""
