@@ -138,9 +138,6 @@ REPORT_S = 10.0  # of `--deadline`, kept for sweeps and reports
 MEMORY_S = 10.0  # a GPU's memory comes back within a second of its process's end
 # A GPU may hold this much more than before a test: drivers keep some; a CUDA context takes 500 MiB.
 MEMORY_MIB = 128
-# Between two looks at what running tests hold of their GPUs: each asks nvidia-smi for all GPUs.
-MEASURE_S = 2.0
-MEMORY_MARGIN = 1.2  # from a peak that was seen to a `mem=`: the looks may miss the highest
 # Without persistence mode nvidia-smi takes seconds; with a hung driver it never answers.
 PROBE_S = 30.0
 # between two looks whether its answer is still wanted
@@ -501,7 +498,6 @@ class Result(NamedTuple):
     cause: Cause = NO_CAUSE
     leaked: Words = ()  # processes that it left, `python3 (pid 12)`
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
-    peak: int = 0  # the most MiB of one GPU that it was seen to hold; 0: not known
 
     def why(self) -> str:
         """Why it has not passed: the line of its log that says it, if there is one."""
@@ -2949,7 +2945,7 @@ class Sick(NamedTuple):
 
 
 class Health:
-    """What nvidia-smi says of the GPUs' memory: before the run, while tests run, and after one that did not pass.
+    """What nvidia-smi says of the GPUs' memory: before the run, and after a test that did not pass.
 
     It knows nothing of MIG instances. A GPU by an index of an outer mask is the one that nvidia-smi gives that number.
     """
@@ -2966,8 +2962,6 @@ class Health:
         self.sick: List[Sick] = []  # from the start
         # MiB in use on each GPU that is watched when no test runs there.
         self.used: Dict[Device, int] = {}
-        # By GPU, the process that has it alone now, or was the last to have it alone.
-        self.alone: Dict[Device, Process] = {}
         if CUDA.variable not in machine.variables or not machine.devices:
             return
         rows = self.ask(tool=ask_tool)
@@ -3010,15 +3004,6 @@ class Health:
         if not found or device not in self.used:
             return None
         return int(found.group(1)) - self.used[device]
-
-    def watch(self) -> None:
-        """Until it is over, or nvidia-smi fails, note what tests hold of their GPUs beyond what was there before."""
-        with suppress(ToolError):
-            while self.used and not self.over.wait(MEASURE_S):
-                alone, rows = dict(self.alone), self.ask()
-                for device, process in alone.items():
-                    more = self.more(device, rows.get(device.token, ""))
-                    process.peak = max(process.peak, more or 0)
 
     def examine(self, lease: Lease) -> Iterator[Sick]:
         """Wait, in bounded time, until a test's GPUs have their memory back; yields those that do not answer.
@@ -3277,7 +3262,6 @@ class Exited(NamedTuple):
     sick: Sequence[Sick] = ()
     ended: float | None = None  # when its shell has, if what it left took longer
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
-    peak: int = 0  # the most MiB of one GPU that it was seen to hold
     skipped_all: bool = False  # all cases in its JUnit file
 
 
@@ -3839,7 +3823,6 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         cause=cause,
         leaked=event.leaked,
         memory=event.memory,
-        peak=event.peak,
     )
 
 
@@ -4221,7 +4204,6 @@ class Process:
     sent = 0  # the last signal; one that came before the process was there waits for it
     has_ended = False
     is_gone = False
-    peak = 0  # MiB that it was seen to hold of a GPU
     stuck = ""  # what SIGKILL did not end, in words
 
     def __init__(self, reaper: Reaper, run: str = "", slot: int = 0) -> None:
@@ -4474,8 +4456,6 @@ class Host:
             self.kept += self.locks.files.values()
         self.post = post
         self.allow(slots)
-        with suppress(RuntimeError):  # of threading; then nothing is measured
-            self.workers.submit(self.health.watch)
         self.has_line_0 = has_line_0(self.bash)
         self.environment = test_environment(run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
@@ -4497,7 +4477,7 @@ class Host:
     def allow(self, slots: int) -> None:
         """Let so many attempts run at once."""
         self.slots = slots
-        self.workers = ThreadPoolExecutor(slots + 1)  # one measures
+        self.workers = ThreadPoolExecutor(slots)
 
     def do_chores(self) -> None:
         """What is to be looked after every second, and first of all. Main thread only. Raises OSError."""
@@ -4508,8 +4488,6 @@ class Host:
     def start(self, attempt: Attempt, log: str) -> None:
         """Let a pool thread run an attempt, whose output goes to the file `log`."""
         attempt.process = Process(self.reaper, self.run, attempt.lease.slot)
-        if attempt.lease.shares == SHARES:
-            self.health.alone.update(dict.fromkeys(attempt.lease.devices, attempt.process))
         try:
             self.workers.submit(self.run_attempt, attempt, log)
         except RuntimeError as error:  # of threading: no word of errno
@@ -4569,7 +4547,6 @@ class Host:
             sick,
             ended,
             now - asked,
-            process.peak,
             skipped_all,
         )
 
@@ -5010,7 +4987,6 @@ class Record:
             "leaked": result.leaked,
             "origin": test.origin if test.origin != test.label else "",
             "memory": round(result.memory, 3),
-            "gpu_memory": result.peak,
             "lock": test.attributes.lock,  # with the next two, what it waited for besides room
             "after": test.attributes.after,
             "barrier": test.barrier,
@@ -5749,12 +5725,9 @@ class Console:
 
 
 def summary(
-    attempts: Attempts, seconds: float, schedule: Schedule, record: Record, memory: float
+    attempts: Attempts, seconds: float, schedule: Schedule, record: Record
 ) -> List[str]:
-    """What did not pass, where its log is, why; what a run took, and how to run again what failed.
-
-    `memory`: MiB of the smallest GPU, if that is known.
-    """
+    """What did not pass, where its log is, why; what a run took, and how to run again what failed."""
     results = results_of(attempts)
     return [
         *troubles(attempts, record),
@@ -5762,7 +5735,6 @@ def summary(
         *(f"quarantined: GPU {sick.device.token} ({sick.reason})" for sick in schedule.sick),
         *figures(list(schedule.results.values()), seconds, schedule.pool),
         total_line(results, seconds, schedule.pool),
-        *proposals(attempts, memory),
         *again(results, schedule.options),
     ]
 
@@ -5802,17 +5774,13 @@ def causes(results: Results) -> Iterator[str]:
             yield f"{len(alike):5} x {cause}: {first_of(alike)}"
 
 
-def slowest(results: Iterable[Result]) -> Results:
-    """What took longest."""
-    ran = [result for result in results if result.status is not None]
-    return sorted(ran, key=lambda result: -result.seconds)[:SLOWEST]
-
-
 def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     """What took longest, what had all GPUs, and how much the GPUs have gained."""
     results = results_of(attempts)
+    ran = [result for result in results if result.status is not None]
+    ran.sort(key=lambda result: -result.seconds)
     longest = [
-        f"{result.test.label} {show_duration(result.seconds)}" for result in slowest(results)
+        f"{result.test.label} {show_duration(result.seconds)}" for result in ran[:SLOWEST]
     ]
     if len(longest) < 2:
         return
@@ -5832,20 +5800,6 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
             f"{all_s / seconds:.1f} times as fast as one by one ({show_duration(all_s)}); "
             f"no order takes less than {show_duration(best_s)}"
         )
-
-
-def proposals(attempts: Attempts, memory: float) -> Iterator[str]:
-    """What `mem=` could be of tests that had a GPU of so many MiB alone, and would leave room for each other."""
-    fit = slowest(
-        result
-        for *_, result in attempts
-        if result.outcome.is_pass()
-        and result.test.gpus == 1
-        and 0 < result.peak * MEMORY_MARGIN <= memory / 2
-    )
-    said = [f"{each.test.label} {show_memory(each.peak * MEMORY_MARGIN)}" for each in fit]
-    if len(said) > 1:
-        yield f"mem= could be: {', '.join(said)}"
 
 
 def total_line(results: Results, seconds: float, pool: Pool) -> str:
@@ -6541,8 +6495,7 @@ class Run:
         try:
             self.record.summarise(attempts, seconds)
         finally:  # where it cannot be written, the verdict is told all the same
-            memory = self.options.gpu_memory or self.host.health.least
-            lines = summary(attempts, seconds, self.schedule, self.record, memory)
+            lines = summary(attempts, seconds, self.schedule, self.record)
             try:
                 self.console.finish(results, lines)
             except SystemExit as cut:  # enough of the logs; not of the verdict

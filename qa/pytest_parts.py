@@ -725,7 +725,6 @@ class PartsRun(run_tests.Run):
         return result._replace(
             seconds=sum(each.result.seconds for each in told),
             memory=sum(each.result.memory for each in told),
-            peak=max(each.result.peak for each in told),
             leaked=tuple(name for each in told for name in each.result.leaked),
             attempt=number,
             lease=places if len(whole.parts) > 1 else result.lease,

@@ -52,8 +52,8 @@ class OutputTest(FaultCase):
 
     def test_a_signal_before_the_first_test(self) -> None:
         """No thread that waits keeps the runner from its end."""
-        self.drive("import os", "def perform(run): os.kill(os.getpid(), 15)", "run_tests.Run.perform = perform",
-                   "run_tests.Health.watch = lambda health: run_tests.time.sleep(86400)")
+        self.drive("import os", "def perform(run):\n    run.host.workers.submit(run_tests.time.sleep, 86400)\n"
+                   "    os.kill(os.getpid(), 15)", "run_tests.Run.perform = perform")
         self.write("tests.txt", "true\n")
         process = self.start("tests.txt")
         _, err = process.communicate(timeout=WAIT_S)

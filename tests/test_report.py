@@ -435,21 +435,6 @@ class LiveTest(ConsoleCase):
         self.assertEqual(self.told(), "")
 
 
-class ProposalsTest(unittest.TestCase):
-    def test_what_would_leave_room_for_another(self) -> None:
-        """Of tests that passed on one GPU which they had alone, the longest first."""
-        cases = (("two", ((5000, 1), (2000, 1)), "b 2.4G, a 5.9G"), ("one", ((5001, 1), (2000, 1)), ""),
-                 ("not seen", ((0, 1), (2000, 1)), ""), ("a share", ((5000, 0.5), (2000, 1)), ""),
-                 ("three", ((5000, 1), (2000, 1), (1, 1)), "c 0.1G, b 2.4G, a 5.9G"))
-        for name, measured, said in cases:
-            with self.subTest(name):
-                ends = [[Result(a_test(at, "abc"[at], gpus=gpus), Outcome.PASSED, float(at), 0, peak=peak)]
-                        for at, (peak, gpus) in enumerate(measured)]
-                self.assertEqual([*run_tests.proposals(ends, 12000.0)], [f"mem= could be: {said}"] * bool(said))
-        ends[1] = [ends[1][0], ends[0][0]._replace(outcome=Outcome.FAILED)]
-        self.assertEqual([*run_tests.proposals(ends, 12000.0)], ["mem= could be: c 0.1G, a 5.9G"])
-
-
 class SummaryTest(ConsoleCase):
     maxDiff = None
 
@@ -479,7 +464,7 @@ class SummaryTest(ConsoleCase):
                                       run_tests.Options(("t",)))
         schedule.results = {result.test: [result] for result in results}
         schedule.sick = [run_tests.Sick(Device(1, "4"), "uncorrectable ECC error in b.py")]
-        lines = run_tests.summary([[result] for result in results], 61.0, schedule, self.record, 0.0)
+        lines = run_tests.summary([[result] for result in results], 61.0, schedule, self.record)
         lines = [line for line in lines if not line.startswith(("Rerun: ", "Alone: "))]
         self.assertEqual("\n".join(lines) + "\n", f"""\
 failed, exit 1, 12.3s: b.py ({self.logs}/b.log)
