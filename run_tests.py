@@ -144,8 +144,6 @@ PROBE_S = 30.0
 TOOL_POLL_S = 0.25  # between two looks whether its answer is still wanted
 # A log dir may be held so long: by the guard of a killed run, until it has ended all tests.
 HELD_S = 5.0
-# Between two looks at a GPU that another runner holds: short beside any GPU test.
-LOCK_POLL_S = 0.2
 COPY_BYTES = 1 << 20  # the buffer through which a log is replayed, so that 1 GB costs no memory
 TAIL_BYTES = 8192  # of a log, for a JUnit file: the last error and its traceback
 CAUSE_BYTES = 1 << 16  # the end of a failed test's log, in which its cause is looked for
@@ -313,7 +311,6 @@ class Options(NamedTuple):
     max_gpus: int | None = None
     gpu_memory: float = 0.0  # MiB of each GPU; 0: what a tool says
     shard: Shard | None = None
-    gpu_locks: str | None = None  # the folder of lock files
 
     def fails(self, outcome: Outcome) -> bool:
         """Whether a test that ends so is named as one that failed."""
@@ -3059,39 +3056,6 @@ def by_memory(test: Test, memory: float) -> Test:
     return test._replace(gpus=max(shares / SHARES, test.gpus % 1))
 
 
-class GpuLocks:
-    """A lock file per GPU, so that the runners of a machine that name the same folder never share a GPU.
-
-    A lock is the kernel's (flock): it ends with the runner that holds it, however that dies. Raises MachineError.
-    """
-
-    def __init__(self, folder: str, machine: Machine) -> None:
-        self.files: Dict[Device, int] = {}
-        said = ask_tool("nvidia-smi", "-L")
-        uuids = dict(re.findall(r"(?m)^GPU (\d+):.*\(UUID: ([^)]+)\)", said))
-        try:
-            os.makedirs(folder, exist_ok=True)
-            for device in machine.devices:
-                name = uuids.get(device.token, device.token).replace("/", "_")
-                path = os.path.join(folder, f"gpu-{name}.lock")
-                self.files[device] = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise MachineError(
-                f"cannot write {error.filename} ({error.strerror}); "
-                "name a folder for lock files with --gpu-locks"
-            ) from None
-
-    def take(self, device: Device) -> bool:
-        """Lock a GPU, unless another runner holds it."""
-        with suppress(BlockingIOError):
-            fcntl.flock(self.files[device], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        return False
-
-    def give(self, device: Device) -> None:
-        fcntl.flock(self.files[device], fcntl.LOCK_UN)
-
-
 class Pool:
     """What is free of a machine: devices, whole or in shares, CPU slots, slot numbers. A lease is taken whole or not.
 
@@ -3100,19 +3064,16 @@ class Pool:
     """
 
     is_alone = False  # the one lease that is out has the machine to itself
-    was_locked_out = False  # another runner's lock was the reason of a refusal
 
     def __init__(
         self,
         devices: Sequence[Device],
         cpus: int = 1,
         sequential: bool = False,
-        locks: GpuLocks | None = None,
     ) -> None:
         self.devices = devices or [Device(0, "")]
         self.cpus = cpus
         self.sequential = sequential
-        self.locks = locks
         # The shares that are free, by device index; so many less of a device in quarantine.
         self.room = [SHARES] * len(self.devices)
         self.slots: Set[int] = set()  # numbers of the leases that are out
@@ -3165,42 +3126,25 @@ class Pool:
         shared = [index for index in free if self.room[index] < SHARES]
         if shared:
             return [min(shared, key=lambda index: self.room[index])]
-        if len(free) < count or not count:
+        if not count:
             return ()
-        if not self.locks:
-            return best_block(free, count)
-        locked = [index for index in free if self.locks.take(self.devices[index])]
-        chosen = best_block(locked, count)
-        self.was_locked_out |= not chosen
-        for index in set(locked).difference(chosen):
-            self.locks.give(self.devices[index])
-        return chosen
+        return best_block(free, count)
 
     def give(self, lease: Lease) -> None:
         """Take a lease back."""
         for device in lease.devices:
             self.room[device.index] += lease.shares
-            is_free = self.room[device.index] % SHARES == 0
-            if self.locks and is_free and device.index not in self.quarantined:
-                self.locks.give(device)
         self.cpus += not lease.devices
         self.is_alone = False
         self.slots.remove(lease.slot)
 
     def quarantine(self, device: Device) -> None:
-        """Lease a device no more; nor does another runner, which may meet there what this one cannot end."""
+        """Lease a device no more."""
         self.quarantined.add(device.index)
         self.room[device.index] -= SHARES
-        if self.locks:
-            self.locks.take(device)
 
 
-def make_pool(
-    devices: Sequence[Device],
-    tests: Tests,
-    options: Options,
-    locks: GpuLocks | None = None,
-) -> Pool:
+def make_pool(devices: Sequence[Device], tests: Tests, options: Options) -> Pool:
     """The pool of a machine with these devices: sequential where there is at most one place to run tests.
 
     One GPU is one place, unless there are tests that say they share it.
@@ -3209,7 +3153,7 @@ def make_pool(
     only_gpu = all(test.gpus > 0 for test in tests)
     shares = sum(0 < test.gpus < 1 for test in tests) > 1
     sequential = len(devices) + shares <= 1 and (jobs <= 1 or only_gpu)
-    return Pool(devices, jobs, sequential, locks)
+    return Pool(devices, jobs, sequential)
 
 
 def demand(need: float, size: int) -> Tuple[int, int]:
@@ -3388,7 +3332,6 @@ class Schedule:
     end_at = math.inf  # when --deadline ends the run
     is_overdue = False  # it has
     stopped = False  # no test starts any more
-    poll_at = math.inf  # when to look again at GPUs that other runners hold
     now = -math.inf  # the time of the last event
 
     def __init__(self, tests: Tests, pool: Pool, options: Options) -> None:
@@ -3421,7 +3364,7 @@ class Schedule:
     def deadline(self) -> float:
         """When the next Tick is due, on the events' clock; infinity if none is."""
         due = [attempt.due for attempt in self.running.values()]
-        return min(self.poll_at, self.end_at, *due)
+        return min([self.end_at, *due])
 
     def step(self, event: Event) -> Actions:
         """Take in one event; returns what to do now, in order."""
@@ -3688,7 +3631,6 @@ class Schedule:
 
     def start_waiting(self) -> None:
         """Start every test that may start now, the first in starting order first."""
-        self.pool.was_locked_out = False
         first = [(line[0], line) for line in self.lines.values() if line]
         heapq.heapify(first)
         while first:
@@ -3699,9 +3641,6 @@ class Schedule:
                 heapq.heappop(line)
                 if line:
                     heapq.heappush(first, (line[0], line))
-        self.poll_at = math.inf
-        if self.pool.was_locked_out:
-            self.poll_at = self.now + LOCK_POLL_S
 
     def start(self, test: Test) -> None:
         """Start a test, if there is room for it: a retry on other GPUs than before, if it can."""
@@ -4431,16 +4370,15 @@ class Host:
     has_stuck = False  # a pool thread waits for a process that cannot be killed
     least: int | None = None  # MiB of the smallest GPU, once it has been asked for
 
-    def __init__(self, machine: Machine, reaper: Reaper, locks: GpuLocks | None = None) -> None:
+    def __init__(self, machine: Machine, reaper: Reaper) -> None:
         self.machine = machine
         self.reaper = reaper
-        self.locks = locks
         self.bash = find_program("bash") or "bash"
         self.health = Health(machine)
 
     def make_pool(self, tests: Tests, options: Options) -> Pool:
         """What there is to lease."""
-        return make_pool(self.machine.devices, tests, options, self.locks)
+        return make_pool(self.machine.devices, tests, options)
 
     def open(
         self,
@@ -4451,9 +4389,7 @@ class Host:
     ) -> None:
         """Prepare for so many attempts of a run at once, whose events go to `post`; the guard holds locks in `kept`."""
         self.run = run
-        self.kept = [*kept]
-        if self.locks:
-            self.kept += self.locks.files.values()
+        self.kept = kept
         self.post = post
         self.allow(slots)
         self.has_line_0 = has_line_0(self.bash)
@@ -6148,7 +6084,6 @@ where tests run
   --jobs N: slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs
   --require-gpus N: end with exit code 3 if there are fewer, rather than run on those
   --gpu-memory SIZE: of each GPU (80G), for mem=; default: what nvidia-smi or pynvml says
-  --gpu-locks DIR: lock files, one per GPU, so that runners on this machine never share a GPU
   --python EXE: interpreter for pytest targets (python3)
   --pytest-args ARGS: further arguments for pytest targets, in one word: --pytest-args="-x -m 'not slow'"
 when tests are stopped
@@ -6416,10 +6351,6 @@ class Run:
         actions = schedule.step(event)
         if schedule.stopped:
             self.host.health.over.set()
-        if schedule.poll_at < math.inf and not schedule.running:
-            warn_once(
-                f"waiting for GPUs that another runner holds, by its locks in {self.options.gpu_locks}"
-            )
         for action in actions:  # ends come first: they are on disk before another test starts
             deed = getattr(self, type(action).__name__.lower())  # `launch` of a Launch
             deed(*action)
@@ -6626,10 +6557,7 @@ def find_host(options: Options, reaper: Reaper) -> Host:
     """This machine and its devices. Raises UsageError, MachineError."""
     machine = find_machine(options.gpus, os.environ)
     check_gpus(machine, options)
-    locks = None
-    if options.gpu_locks and machine.devices:
-        locks = GpuLocks(options.gpu_locks, machine)
-    return Host(machine, reaper, locks)
+    return Host(machine, reaper)
 
 
 def check_gpus(machine: Machine, options: Options) -> None:

@@ -1148,10 +1148,6 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         parser.error("--nodes is missing: slurm, or the names of machines")
     options = run_tests.parse_command_line(rest, environ)
     options = options._replace(command=(sys.argv[0], *argv))
-    if options.gpu_locks:
-        raise UsageError(
-            "--gpu-locks is for the runners of one machine; an allocation is nobody else's"
-        )
     names = own.nodes.split(",")
     prefix = own.launch or SSH
     if own.nodes == "slurm":

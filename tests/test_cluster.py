@@ -242,7 +242,7 @@ class RefusalTest(ClusterCase):
             self.wait_for_end(pid)
 
     def test_a_file_that_was_not_copied_is_named(self) -> None:
-        for name in ("cluster.py", "measure.py", "plan.py", "pytest_parts.py"):
+        for name in ("cluster.py", "gpu_locks.py", "measure.py", "plan.py", "pytest_parts.py"):
             alone = shutil.copy(os.path.join(ROOT, "qa", name), self.folder)
             ran = subprocess.run([sys.executable, "-S", alone], check=False, stderr=subprocess.PIPE)
             self.assertEqual(ran.returncode, 3)

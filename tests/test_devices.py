@@ -11,13 +11,12 @@ import shlex
 import shutil
 import sys
 import tempfile
-import time
 import unittest
 from typing import Container, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 from unittest import mock
 
 import run_tests
-from tests.support import ROOT, WAIT_S, Fifo, GatedCase, Lifeline, Ran, RunnerCase, a_test, lines_of
+from tests.support import ROOT, Ran, RunnerCase, a_test, lines_of
 
 FIXTURES = os.path.join(ROOT, "tests", "fixtures", "devices")
 GPU_A = "GPU-b614723c-e261-4605-066e-79daab4c00ff"
@@ -579,123 +578,6 @@ class MemoryTest(DeviceCase):
                 self.assertEqual([numbers[test] for test in tests], [1, 2, 1, 2])
                 deferred = run_tests.deferred_tests(tests, run_tests.Options((), max_gpus=1))
                 self.assertEqual([*deferred], tests[1:2])
-
-
-class GpuLocksTest(DeviceCase, GatedCase):
-    """Runners of one machine that name the same folder. Two GpuLocks are as good as two: flock is by open file."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.place = os.path.join(self.folder, "a", "locks")
-        self.smi: Dict[str, str] = {}        # the stubs that are there
-
-    def locks(self, mask: str = "0,1", variable: str = "CUDA_VISIBLE_DEVICES") -> run_tests.GpuLocks:
-        with self.see(self.tools(**self.smi)):
-            return run_tests.GpuLocks(self.place, machine(**{variable: mask}))
-
-    def pool(self, mask: str = "0,1") -> run_tests.Pool:
-        return run_tests.Pool(machine(CUDA_VISIBLE_DEVICES=mask).devices, 2, locks=self.locks(mask))
-
-    def takes(self, locks: run_tests.GpuLocks) -> List[bool]:
-        return [locks.take(device) for device in locks.files]
-
-    def tokens(self, lease: Optional[run_tests.Lease]) -> str:
-        return "-" if lease is None else ",".join(lease.tokens)
-
-    def test_a_gpu_has_one_holder(self) -> None:
-        one, other = self.locks(), self.locks()
-        first, second = one.files
-        self.assertTrue(one.take(first))
-        self.assertEqual(self.takes(other), [False, True])
-        self.assertEqual(one.take(second), False)
-        one.give(first)
-        self.assertTrue(other.take(first))
-
-    def test_a_runner_that_is_killed_holds_its_gpu_until_its_test_has_ended(self) -> None:
-        """And no longer. A file that somebody has left is no lock."""
-        up, line = Fifo(self, "up"), Lifeline(self)
-        self.write("a/locks/gpu-0.lock", "pid 1\n")
-        self.write("tests.txt", "setsid sleep 600 & echo up >up; sleep 600 #: label=a\n")
-        runner = self.start("--gpu-locks", self.place, "tests.txt", gpus="0", pass_fds=[line.write_end])
-        line.let_go()
-        up.lines()
-        locks = self.locks("0")
-        self.assertEqual(self.takes(locks), [False])
-        runner.kill()
-        give_up = time.monotonic() + WAIT_S
-        while self.takes(locks) == [False]:
-            self.assertLess(time.monotonic(), give_up)
-            time.sleep(0.01)
-        self.assertTrue(line.is_cut())
-
-    def test_whose_lock_file_is_whose(self) -> None:
-        """An index and its UUID are one GPU, where nvidia-smi knows them; MIG instances have a file each."""
-        listed, mig = (self.prints(f"nvidia-smi-list{name}.txt") for name in ("", "-mig"))
-        cases: Sequence[Tuple[str, str, Sequence[str], str]] = (     # nvidia-smi, variable, masks, files
-            (listed, MASKS[0], ["0,1", f"{GPU_B},{GPU_A}"], f"{GPU_A} {GPU_B}"),
-            ("", MASKS[0], ["3,4", GPU_A], f"3 4 {GPU_A}"), ("exit 9", MASKS[0], ["3"], "3"),
-            ("echo No devices were found", MASKS[0], ["3"], "3"),
-            (mig, MASKS[0], [f"{MIG_A},{MIG_B}", f"{MIG_OLD}/1/0"], f"{MIG_A} {MIG_OLD}_1_0 {MIG_B}"),
-            (listed, "ZE_AFFINITY_MASK", ["0.1"], "0.1"))
-        for script, variable, masks, names in cases:
-            with self.subTest(script, masks=masks):
-                self.smi = {"nvidia_smi": script} if script else {}
-                shutil.rmtree(self.place, ignore_errors=True)
-                for mask in masks:
-                    self.locks(mask, variable)
-                self.assertEqual(sorted(os.listdir(self.place)), sorted(f"gpu-{name}.lock" for name in names.split()))
-
-    def test_a_gpu_in_quarantine_stays_locked(self) -> None:
-        """What could not be ended there would meet another runner's tests."""
-        pool, other = self.pool(), self.locks()
-        for quarantine_first in (True, False):
-            lease = pool.take(1)
-            assert lease is not None
-            steps = [lambda: pool.quarantine(lease.devices[0]), lambda: pool.give(lease)]  # noqa: B023
-            for step in steps[::1 if quarantine_first else -1]:
-                step()
-        self.assertEqual(self.takes(other), [False, False])
-
-    def test_a_place_that_cannot_be(self) -> None:
-        os.makedirs(os.path.join(self.place, "gpu-1.lock"))
-        with self.assertRaisesRegex(run_tests.MachineError, "gpu-1.lock .*--gpu-locks"):
-            self.locks()
-        shutil.rmtree(os.path.dirname(self.place))
-        self.write("a", "a file is in the way")
-        ran = self.run_list("true\n", "--gpu-locks", self.place)
-        self.assertEqual((ran.code, ran.out), (3, b""))
-        self.assertRegex(ran.err, f"^run_tests.py: error: cannot write {self.place} .*--gpu-locks\n$")
-
-    def test_pools(self) -> None:
-        """A pool takes the locks of what it gives and no more, and looks for neighbours among what is not locked."""
-        one, other, third = (self.pool("0,1,2,3") for _ in range(3))
-        held, cpu = one.take(1), one.take(0)
-        assert held is not None and cpu is not None
-        self.assertEqual((self.tokens(other.take(4)), other.was_locked_out), ("-", True))
-        other.was_locked_out = False
-        given = [self.tokens(lease) for lease in (other.take(2), one.take(2), third.take(ALL))]
-        self.assertEqual(given, ["1,2", "-", "-"])
-        self.assertEqual((self.tokens(other.take(3)), other.was_locked_out), ("-", False), "it does not fit anyway")
-        one.give(cpu)
-        self.assertEqual(self.tokens(third.take(1)), "3")
-        one.give(held)
-        self.assertEqual(self.tokens(third.take(1)), "0")
-
-    def test_a_device_that_is_shared_stays_locked_until_the_last_share_is_back(self) -> None:
-        one, other = self.pool("0"), self.pool("0")
-        shares = [one.take(0.5), one.take(0.5)]
-        for share in shares:
-            self.assertIsNone(other.take(0.1))
-            assert share is not None
-            one.give(share)
-        self.assertIsNotNone(other.take(1))
-
-    def test_a_run_keeps_to_the_gpus_that_are_free(self) -> None:
-        locks = self.locks()
-        self.assertTrue(locks.take(list(locks.files)[0]))
-        ran = self.run_list("true #: label=a\ntrue #: label=b\n", "--gpu-locks", self.place)
-        self.check(ran, 0, {"a": "passed", "b": "passed"})
-        self.assertEqual([record["gpus"] for record in ran.journal("test_start")], [["1"], ["1"]])
 
 
 class HealthTest(DeviceCase):

@@ -2,13 +2,9 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
-import os
 import random
-import shutil
 import signal
-import tempfile
 import unittest
 from typing import Any, Dict, List, Optional, Set, Tuple
 
@@ -40,10 +36,10 @@ class Play:
     """
 
     def __init__(self, tests: str, *, gpus: int = 2, jobs: int = 2, sequential: bool = False, order: str = "",
-                 later: str = "", locks: Optional[run_tests.GpuLocks] = None, **options: Any) -> None:
+                 later: str = "", **options: Any) -> None:
         self.tests = {test.label: test for test in listed(tests, has_timeouts=True)}
         ordered = [self.tests[label] for label in order.split() or self.tests if label not in later.split()]
-        pool = run_tests.Pool(devices_of(gpus), jobs, sequential, locks)
+        pool = run_tests.Pool(devices_of(gpus), jobs, sequential)
         self.schedule = run_tests.Schedule(ordered, pool, run_tests.Options((), **{"slow": math.inf, **options}))
         self.at = 0.0
         self.results: Dict[str, Result] = {}
@@ -354,121 +350,6 @@ class LockTest(ScheduleCase):
             exit d    > d passed; c on GPU 0
             exit c    > c passed; e on GPU 0
         """, done=False)
-
-
-class LockedOutTest(ScheduleCase):
-    """Another runner on the machine holds GPUs."""
-
-    def setUp(self) -> None:
-        self.folder = tempfile.mkdtemp(prefix="run_tests.")
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.other = self.locks(3)
-
-    def locks(self, gpus: int) -> run_tests.GpuLocks:
-        locks = run_tests.GpuLocks(self.folder, run_tests.Machine(tuple(devices_of(gpus))))
-        for descriptor in locks.files.values():
-            self.addCleanup(os.close, descriptor)
-        return locks
-
-    def hold(self, *indices: int) -> None:
-        for index in indices:
-            self.assertTrue(self.other.take(devices_of(3)[index]))
-
-    def free(self, *indices: int) -> None:
-        for index in indices:
-            self.other.give(devices_of(3)[index])
-
-    def start(self, tests: str, told: str, gpus: int = 2, **values: Any) -> Play:
-        play = Play(tests, gpus=gpus, locks=self.locks(gpus), **values)
-        self.tell(play, "begin", told)
-        return play
-
-    def tell(self, play: Play, event: str, told: str) -> None:
-        self.assertEqual("; ".join(play.step(event)), told, f"after {event!r}")
-
-    def test_nothing_starts_until_the_other_runner_is_done(self) -> None:
-        self.hold(0, 1)
-        play = self.start("a", "")
-        self.assertEqual(play.schedule.deadline(), run_tests.LOCK_POLL_S)
-        self.tell(play, "@3 tick", "")
-        self.assertEqual(play.schedule.deadline(), 3 + run_tests.LOCK_POLL_S)
-        self.free(1)
-        self.tell(play, "@4 tick", "a on GPU 1")
-        self.assertEqual(play.schedule.deadline(), math.inf)
-
-    def test_the_end_of_an_own_test_is_a_look_too(self) -> None:
-        self.hold(0)
-        play = self.start("a b", "a on GPU 1")
-        self.assertEqual(play.schedule.deadline(), run_tests.LOCK_POLL_S)
-        self.free(0)
-        self.tell(play, "exit a", "a passed; b on GPU 0")
-        self.assertEqual(play.schedule.deadline(), math.inf)
-
-    def test_a_timeout_may_come_before_the_next_look(self) -> None:
-        self.hold(0)
-        self.assertEqual(self.start("a:1:.1 b", "a on GPU 1").schedule.deadline(), .1)
-
-    def test_where_all_own_gpus_are_busy_there_is_nothing_to_look_for(self) -> None:
-        self.assertEqual(self.start("a b c", "a on GPU 0; b on GPU 1").schedule.deadline(), math.inf)
-
-    def test_nor_while_another_test_has_the_machine(self) -> None:
-        """One by one, a test without a GPU runs meanwhile. (Ticks without end once took a whole core.)"""
-        self.hold(0)
-        play = self.start("a x:0", "x on CPU", gpus=1, jobs=1, sequential=True)
-        for event in ("@1 tick", "@2 tick"):
-            self.tell(play, event, "")
-            self.assertGreater(play.schedule.deadline(), play.at)
-        self.free(0)
-        self.tell(play, "@3 exit x", "x passed; a on GPU 0")
-
-    def test_narrower_tests_start_beside_what_is_locked(self) -> None:
-        self.hold(0, 1)
-        play = self.start("w:2 a x:0", "a on GPU 2; x on CPU", gpus=3)
-        self.assertEqual(play.schedule.deadline(), run_tests.LOCK_POLL_S)
-        self.free(0, 1)
-        self.tell(play, "@1 tick", "w on GPU 0,1")
-
-    def test_all_waits_for_every_gpu(self) -> None:
-        self.hold(1)
-        play = self.start("w:all", "")
-        self.free(1)
-        self.tell(play, "@1 tick", "w on GPU 0,1")
-
-    def test_a_test_that_waits_holds_no_gpu_of_its_own(self) -> None:
-        self.hold(1)
-        self.start("w:2", "")
-        self.hold(0)
-
-    def test_an_interrupted_run_looks_no_more(self) -> None:
-        self.hold(0, 1)
-        play = self.start("a", "")
-        self.tell(play, "SIGINT", "a not run")
-        self.assertEqual((play.schedule.deadline(), play.schedule.done), (math.inf, True))
-
-    def test_two_runners_never_share_a_gpu_and_both_come_to_an_end(self) -> None:
-        for seed in range(40):
-            with self.subTest(seed=seed):
-                self.run_two(random.Random(seed))
-
-    def run_two(self, chance: random.Random) -> None:
-        """Two schedules on one virtual clock, a device of each of which may be locked by the other."""
-        needs, numbers = [0.0, 0.5, 0.25, 1.0, 1.0, 2.0, 3.0, ALL_GPUS], itertools.count()
-        tests = [[a_test(index, gpus=chance.choice(needs)) for index in range(8)] for _ in range(2)]
-        runners = [run_tests.Schedule(each, run_tests.Pool(devices_of(3), 2, locks=self.locks(3)),
-                                      run_tests.Options(())) for each in tests]
-        agenda = [(0.0, next(numbers), runner, Begin(0.0)) for runner in runners]
-        while not all(runner.done for runner in runners):
-            at, _, runner, event = heapq.heappop(agenda)
-            for action in runner.step(event):
-                if isinstance(action, Launch):
-                    end = at + chance.uniform(0.0, 9.0)
-                    heapq.heappush(agenda, (end, next(numbers), runner, Exited(end, action.attempt.test, 0)))
-            if runner.deadline() < math.inf:
-                heapq.heappush(agenda, (runner.deadline(), next(numbers), runner, Tick(runner.deadline())))
-            held = [{device for attempt in each.running.values() for device in attempt.lease.devices}
-                    for each in runners]
-            self.assertEqual(held[0] & held[1], set())
-            self.assertLess(next(numbers), 5000, "no end in sight")
 
 
 class RetryTest(ScheduleCase):
