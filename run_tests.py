@@ -5382,12 +5382,11 @@ class Screen(Trace):
     """
 
     is_live = False  # the block may stand
-    modes: Sequence[Any] = ()  # of the terminal before the run, if what is typed is read
     block: Sequence[str] = ()  # as it stands on the screen
     drawn_at = -math.inf
 
     def is_ours(self) -> bool:
-        """Whether the runner has the terminal: behind `&` it neither draws nor reads keys."""
+        """Whether the runner has the terminal: behind `&` it does not draw."""
         with suppress(OSError):
             return os.tcgetpgrp(self.stream.fileno()) == os.getpgrp()
         return False
@@ -5425,14 +5424,8 @@ class Screen(Trace):
         super().flush()
 
     @contextmanager
-    def live(self, has_keys: bool) -> Iterator[None]:
+    def live(self) -> Iterator[None]:
         """While it lasts, the block may stand, and stderr on the same terminal goes above it."""
-        import termios
-        import tty
-
-        if has_keys and os.isatty(0) and self.is_ours():
-            self.modes = termios.tcgetattr(0)
-            tty.setcbreak(0, termios.TCSADRAIN)  # each key at once, and not shown
         errors: Any = self if os.isatty(2) else sys.stderr
         self.is_live = True
         try:
@@ -5442,17 +5435,6 @@ class Screen(Trace):
             self.erase()
             self.is_live = False
             self.flush()
-            if self.modes and self.is_ours():  # it may have gone, or be another job's
-                with suppress(termios.error):
-                    termios.tcsetattr(0, termios.TCSADRAIN, list(self.modes))
-
-    def typed(self) -> bytes:
-        """What has been typed since the last look."""
-        from select import select as ready_of
-
-        if self.modes and self.is_ours() and ready_of([0], [], [], 0)[0]:
-            return os.read(0, COPY_BYTES)
-        return b""
 
 
 def open_trace(color: str) -> Trace:
@@ -5542,9 +5524,9 @@ class Console:
         self.ready: Dict[Test, Result] = {}  # of these, what has ended
 
     def live(self) -> ContextManager[None]:
-        """While it lasts, a terminal shows what runs. A script's tests may want the keys."""
+        """While it lasts, a terminal shows what runs."""
         if self.has_markers and isinstance(self.trace, Screen):
-            return self.trace.live(self.sums_up)
+            return self.trace.live()
         return nullcontext()
 
     def mark(self, text: str, colour: str = "") -> None:
@@ -5584,8 +5566,6 @@ class Console:
                 self.follow()
             return FOLLOW_S
         if isinstance(self.trace, Screen):
-            if b"t" in self.trace.typed():
-                self.tell_running()
             self.trace.draw(self.block())
             return LIVE_S
         if time.monotonic() >= self.trace.wrote_at + SILENCE_S:
@@ -5629,7 +5609,7 @@ class Console:
         return lines
 
     def tell_running(self) -> None:
-        """Say what runs, for how long, and what it has printed last: on SIGUSR1 and at the key t."""
+        """Say what runs, for how long, and what it has printed last: on SIGUSR1."""
         for attempt in self.outlook.running():
             self.announced(attempt.test, time.monotonic() - attempt.began, "Running")
         self.tell_progress()
