@@ -5286,15 +5286,10 @@ def warn_once(message: str) -> None:
 
 
 def tell(line: str) -> None:
-    """One line on stderr, which begins with a place or with another name than the program's."""
-    tell_ci(without_ci_commands(line))
-
-
-def tell_ci(line: str) -> None:
-    """A line on stderr that a CI service may obey, if stderr can be written."""
+    """One line on stderr, if that can be written, which begins with a place or with another name than the program's."""
     if sys.stderr is not None:
         with suppress(OSError):
-            print(line, file=sys.stderr, flush=True)
+            print(without_ci_commands(line), file=sys.stderr, flush=True)
 
 
 def silence(stream: Any) -> None:
@@ -5849,22 +5844,6 @@ def again(results: Results, options: Options) -> Iterator[str]:
     ran = [result.test.origin for result in owed if result.status is not None]
     for label in ran[:1]:
         yield f"Alone: {program} {said} --only <(echo {shlex.quote(label)}){shard}"
-
-
-def github_errors(results: Results, record: Record) -> Iterator[str]:
-    """GitHub's annotations of the failed tests, where it has started the run; it shows ten of a step."""
-    top = os.environ.get("GITHUB_WORKSPACE")
-    failed = [result for result in results if result.outcome.is_failure()]
-    escapes = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
-    for result in failed[: SHOWN * bool(top)]:
-        place = ""
-        # As pytest ends a traceback: `tests/test_x.py:12: AssertionError`.
-        places = re.findall(r"(?m)^([^\s:]+):(\d+): (?:in )?\w+$", record.tail(result))
-        for name, line in places[-1:]:
-            path = os.path.relpath(f"{result.test.shell.directory}/{name}", top)
-            place = f"file={path},line={line},"
-        title = result.test.label.translate(escapes)
-        yield f"::error {place}title={title}::{result.told().replace('%', '%25')}"
 
 
 def first_of(names: Sequence[str]) -> str:
@@ -6527,8 +6506,6 @@ class Run:
                 self.console.finish(results, lines)
             except SystemExit as cut:  # enough of the logs; not of the verdict
                 code = cast(int, cut.code)
-            for line in github_errors(results, self.record):
-                tell_ci(line)
             for line in last:
                 self.trace.line(line, RED if code else GREEN)
             self.trace.flush()
