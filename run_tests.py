@@ -5292,12 +5292,6 @@ def tell(line: str) -> None:
             print(without_ci_commands(line), file=sys.stderr, flush=True)
 
 
-def silence(stream: Any) -> None:
-    """Let a stream that nobody can read end in the null device: else Python flushes it at exit, and complains."""
-    with suppress(OSError), open(os.devnull, "wb") as null:
-        os.dup2(null.fileno(), stream.fileno())
-
-
 class Trace:
     """The runner's standard output. When its reader goes away (`| head`), the run goes on without it."""
 
@@ -5321,6 +5315,10 @@ class Trace:
         self.guarded(self.stream.flush)
 
     def guarded(self, action: Callable[..., Any], *arguments: Any) -> None:
+        """Write or flush; where that fails, the stream ends in the null device from now on.
+
+        Else Python would flush it once more at exit, and complain.
+        """
         try:
             action(*arguments)
         except OSError as error:
@@ -5329,7 +5327,8 @@ class Trace:
                 warn(
                     f"standard output cannot be written ({error.strerror}); going on without it"
                 )
-            silence(self.stream)
+            with suppress(OSError), open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), self.stream.fileno())
 
     def exit_code(self, code: int) -> int:
         """The exit code of what has been printed here, which not all of it may have reached."""
