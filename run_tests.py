@@ -6465,11 +6465,11 @@ class Run:
         """The last resort when the runner itself cannot go on: kill all tests, keep what is known."""
         schedule = self.schedule
         schedule.failure = schedule.failure or why
-        left = {}
+        left = set()
         for test, attempt in schedule.running.items():
             if attempt.process and not attempt.process.is_gone:
                 attempt.process.signal(signal.SIGKILL)
-                left[test] = attempt
+                left.add(test)
         for test in self.tests:
             ends = schedule.results.setdefault(test, [])
             is_running = test in schedule.running
@@ -6482,7 +6482,7 @@ class Run:
         while left and time.monotonic() < give_up_at:
             event = self.inbox.get(FOLLOW_S)
             if isinstance(event, (Exited, Broken)):
-                left.pop(event.test, None)
+                left.discard(event.test)
         if left:
             self.host.abandon()
 
