@@ -5203,9 +5203,12 @@ def case_of(attempts: Results, record: Record) -> Any:
     its first failure, and a `rerunFailure` for each that followed. An attempt that a GPU has spoilt is none.
     """
     last = attempts[-1]
+    is_flaky = last.outcome is Outcome.FLAKY
     failed = attempts
-    if last.outcome is Outcome.FLAKY:
+    repeated = "rerun"
+    if is_flaky:
         failed = attempts[:-1]
+        repeated = "flaky"
     elif last.outcome.is_ok():
         failed = []
     parts = []
@@ -5215,12 +5218,11 @@ def case_of(attempts: Results, record: Record) -> Any:
         tag = "failure" if result.outcome is Outcome.FAILED else "error"  # JUnit's words
         said = {"message": result.told(), "type": result.outcome.value}
         tail = record.tail(result, 0 if result is last else result.attempt)
-        if result is failed[0] and not last.outcome.is_ok():
+        if result is failed[0] and not is_flaky:
             parts.append(xml_element(tag, tail, **said))
         else:
-            kind = "flaky" if last.outcome.is_ok() else "rerun"
             trace = xml_element("stackTrace", tail)
-            parts.append(xml_element(f"{kind}{tag.capitalize()}", parts=[trace], **said))
+            parts.append(xml_element(f"{repeated}{tag.capitalize()}", parts=[trace], **said))
     parts.sort(key=lambda part: "rror" in part.tag)  # Maven's schema wants failures first
     if last.status is not None:
         # The schemas of Jenkins and Maven have no properties of a case; GitLab and Jenkins link the attachment.
