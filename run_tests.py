@@ -5115,9 +5115,12 @@ def case_of(attempts: Results, record: Record) -> Any:
     its first failure, and a `rerunFailure` for each that followed. An attempt that a GPU has spoilt is none.
     """
     last = attempts[-1]
+    is_flaky = last.outcome is Outcome.FLAKY
     failed = attempts
-    if last.outcome is Outcome.FLAKY:
+    repeated = "rerun"
+    if is_flaky:
         failed = attempts[:-1]
+        repeated = "flaky"
     elif last.outcome.is_ok():
         failed = []
     parts = []
@@ -5127,12 +5130,11 @@ def case_of(attempts: Results, record: Record) -> Any:
         tag = "failure" if result.outcome is Outcome.FAILED else "error"  # JUnit's words
         said = {"message": result.told(), "type": result.outcome.value}
         tail = record.tail(result, 0 if result is last else result.attempt)
-        if result is failed[0] and not last.outcome.is_ok():
+        if result is failed[0] and not is_flaky:
             parts.append(xml_element(tag, tail, **said))
         else:
-            kind = "flaky" if last.outcome.is_ok() else "rerun"
             trace = xml_element("stackTrace", tail)
-            parts.append(xml_element(f"{kind}{tag.capitalize()}", parts=[trace], **said))
+            parts.append(xml_element(f"{repeated}{tag.capitalize()}", parts=[trace], **said))
     parts.sort(key=lambda part: "rror" in part.tag)  # Maven's schema wants failures first
     if last.status is not None:
         # The schemas of Jenkins and Maven have no properties of a case; GitLab and Jenkins link the attachment.
@@ -5198,21 +5200,10 @@ def warn_once(message: str) -> None:
 
 
 def tell(line: str) -> None:
-    """One line on stderr, which begins with a place or with another name than the program's."""
-    tell_ci(without_ci_commands(line))
-
-
-def tell_ci(line: str) -> None:
-    """A line on stderr that a CI service may obey, if stderr can be written."""
+    """One line on stderr, if that can be written, which begins with a place or with another name than the program's."""
     if sys.stderr is not None:
         with suppress(OSError):
-            print(line, file=sys.stderr, flush=True)
-
-
-def silence(stream: Any) -> None:
-    """Let a stream that nobody can read end in the null device: else Python flushes it at exit, and complains."""
-    with suppress(OSError), open(os.devnull, "wb") as null:
-        os.dup2(null.fileno(), stream.fileno())
+            print(without_ci_commands(line), file=sys.stderr, flush=True)
 
 
 class Trace:
@@ -5238,6 +5229,10 @@ class Trace:
         self.guarded(self.stream.flush)
 
     def guarded(self, action: Callable[..., Any], *arguments: Any) -> None:
+        """Write or flush; where that fails, the stream ends in the null device from now on.
+
+        Else Python would flush it once more at exit, and complain.
+        """
         try:
             action(*arguments)
         except OSError as error:
@@ -5246,7 +5241,8 @@ class Trace:
                 warn(
                     f"standard output cannot be written ({error.strerror}); going on without it"
                 )
-            silence(self.stream)
+            with suppress(OSError), open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), self.stream.fileno())
 
     def exit_code(self, code: int) -> int:
         """The exit code of what has been printed here, which not all of it may have reached."""
@@ -5294,12 +5290,11 @@ class Screen(Trace):
     """
 
     is_live = False  # the block may stand
-    modes: Sequence[Any] = ()  # of the terminal before the run, if what is typed is read
     block: Sequence[str] = ()  # as it stands on the screen
     drawn_at = -math.inf
 
     def is_ours(self) -> bool:
-        """Whether the runner has the terminal: behind `&` it neither draws nor reads keys."""
+        """Whether the runner has the terminal: behind `&` it does not draw."""
         with suppress(OSError):
             return os.tcgetpgrp(self.stream.fileno()) == os.getpgrp()
         return False
@@ -5337,14 +5332,8 @@ class Screen(Trace):
         super().flush()
 
     @contextmanager
-    def live(self, has_keys: bool) -> Iterator[None]:
+    def live(self) -> Iterator[None]:
         """While it lasts, the block may stand, and stderr on the same terminal goes above it."""
-        import termios
-        import tty
-
-        if has_keys and os.isatty(0) and self.is_ours():
-            self.modes = termios.tcgetattr(0)
-            tty.setcbreak(0, termios.TCSADRAIN)  # each key at once, and not shown
         errors: Any = self if os.isatty(2) else sys.stderr
         self.is_live = True
         try:
@@ -5354,17 +5343,6 @@ class Screen(Trace):
             self.erase()
             self.is_live = False
             self.flush()
-            if self.modes and self.is_ours():  # it may have gone, or be another job's
-                with suppress(termios.error):
-                    termios.tcsetattr(0, termios.TCSADRAIN, list(self.modes))
-
-    def typed(self) -> bytes:
-        """What has been typed since the last look."""
-        from select import select as ready_of
-
-        if self.modes and self.is_ours() and ready_of([0], [], [], 0)[0]:
-            return os.read(0, COPY_BYTES)
-        return b""
 
 
 def open_trace(color: str) -> Trace:
@@ -5454,9 +5432,9 @@ class Console:
         self.ready: Dict[Test, Result] = {}  # of these, what has ended
 
     def live(self) -> ContextManager[None]:
-        """While it lasts, a terminal shows what runs. A script's tests may want the keys."""
+        """While it lasts, a terminal shows what runs."""
         if self.has_markers and isinstance(self.trace, Screen):
-            return self.trace.live(self.sums_up)
+            return self.trace.live()
         return nullcontext()
 
     def mark(self, text: str, colour: str = "") -> None:
@@ -5496,8 +5474,6 @@ class Console:
                 self.follow()
             return FOLLOW_S
         if isinstance(self.trace, Screen):
-            if b"t" in self.trace.typed():
-                self.tell_running()
             self.trace.draw(self.block())
             return LIVE_S
         if time.monotonic() >= self.trace.wrote_at + SILENCE_S:
@@ -5541,7 +5517,7 @@ class Console:
         return lines
 
     def tell_running(self) -> None:
-        """Say what runs, for how long, and what it has printed last: on SIGUSR1 and at the key t."""
+        """Say what runs, for how long, and what it has printed last: on SIGUSR1."""
         for attempt in self.outlook.running():
             self.announced(attempt.test, time.monotonic() - attempt.began, "Running")
         self.tell_progress()
@@ -5759,22 +5735,6 @@ def again(results: Results, options: Options) -> Iterator[str]:
     ran = [result.test.origin for result in owed if result.status is not None]
     for label in ran[:1]:
         yield f"Alone: {program} {said} --only <(echo {shlex.quote(label)}){shard}"
-
-
-def github_errors(results: Results, record: Record) -> Iterator[str]:
-    """GitHub's annotations of the failed tests, where it has started the run; it shows ten of a step."""
-    top = os.environ.get("GITHUB_WORKSPACE")
-    failed = [result for result in results if result.outcome.is_failure()]
-    escapes = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
-    for result in failed[: SHOWN * bool(top)]:
-        place = ""
-        # As pytest ends a traceback: `tests/test_x.py:12: AssertionError`.
-        places = re.findall(r"(?m)^([^\s:]+):(\d+): (?:in )?\w+$", record.tail(result))
-        for name, line in places[-1:]:
-            path = os.path.relpath(f"{result.test.shell.directory}/{name}", top)
-            place = f"file={path},line={line},"
-        title = result.test.label.translate(escapes)
-        yield f"::error {place}title={title}::{result.told().replace('%', '%25')}"
 
 
 def first_of(names: Sequence[str]) -> str:
@@ -6392,11 +6352,11 @@ class Run:
         """The last resort when the runner itself cannot go on: kill all tests, keep what is known."""
         schedule = self.schedule
         schedule.failure = schedule.failure or why
-        left = {}
+        left = set()
         for test, attempt in schedule.running.items():
             if attempt.process and not attempt.process.is_gone:
                 attempt.process.signal(signal.SIGKILL)
-                left[test] = attempt
+                left.add(test)
         for test in self.tests:
             ends = schedule.results.setdefault(test, [])
             is_running = test in schedule.running
@@ -6409,7 +6369,7 @@ class Run:
         while left and time.monotonic() < give_up_at:
             event = self.inbox.get(FOLLOW_S)
             if isinstance(event, (Exited, Broken)):
-                left.pop(event.test, None)
+                left.discard(event.test)
         if left:
             self.host.abandon()
 
@@ -6431,8 +6391,6 @@ class Run:
                 self.console.finish(results, lines)
             except SystemExit as cut:  # enough of the logs; not of the verdict
                 code = cast(int, cut.code)
-            for line in github_errors(results, self.record):
-                tell_ci(line)
             for line in last:
                 self.trace.line(line, RED if code else GREEN)
             self.trace.flush()

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The last run in a journal of run_tests.py as Markdown, for the page of a job on GitHub.
+"""The last run in a journal of run_tests.py as Markdown, for the page of a job on GitHub, and as its annotations.
 
     python3 qa/github_page.py logs/run_tests.jsonl >>"$GITHUB_STEP_SUMMARY"
 
-It has what came of the run, the failed tests with the ends of their logs, what was flaky, the slowest tests, and a
-chart of what ran where. GitHub drops a page of more than 1 MiB whole: what does not fit is left out, as the page says.
+The page has what came of the run, the failed tests with the ends of their logs, what was flaky, the slowest tests, and
+a chart of what ran where. GitHub drops a page of more than 1 MiB whole: what does not fit is left out, as the page
+says. In a job on GitHub the failed tests also go to standard error as annotations, with file and line where pytest's
+traceback at the end of a log tells them.
 
 Exit codes: 0 done; 2 usage, or a journal that is none.
 """
@@ -27,6 +29,10 @@ EXIT_USAGE = 2
 PAGE_BYTES = 1_000_000  # of a page of at most 1 MiB, in which other steps may have written
 TAIL_BYTES = 8192  # of a log: the last error and its traceback
 SLOWEST = 10  # tests that are named
+ANNOTATIONS = 10  # of a step: GitHub shows no more
+# What GitHub's commands cannot hold as it is, in their text and in their properties (see actions/toolkit, command.ts).
+TEXT_ESCAPES: Mapping[int, str] = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+PROPERTY_ESCAPES = {**TEXT_ESCAPES, ord(":"): "%3A", ord(","): "%2C"}
 BARS = 100  # of a chart: Mermaid refuses texts of more than 50,000 characters
 REST = "\nMore does not fit: see the logs.\n"
 FAILURES = frozenset("failed crashed timeout blocked unrunnable".split())
@@ -65,6 +71,17 @@ def verdict(end: Event) -> str:
     return outcome
 
 
+def told(end: Event) -> str:
+    """`failed, exit 1: assert 2 == 3`: how a test ended, and why."""
+    why = end.get("reason") or end.get("cause") or ""
+    return ": ".join(filter(None, [verdict(end), why]))
+
+
+def failures(ends: Mapping[str, Event]) -> Dict[str, Event]:
+    """The ends of the failed tests, by label."""
+    return {label: end for label, end in ends.items() if end["outcome"] in FAILURES}
+
+
 def title(run: Sequence[Event], ends: Mapping[str, Event]) -> str:
     """How many tests had which outcome, in which time, and how the run ended."""
     counts = collections.Counter(end["outcome"] for end in ends.values())
@@ -92,17 +109,23 @@ def tail_of(path: str) -> str:
         return ""
 
 
+def logs_of(run: Sequence[Event], folder: str) -> Dict[str, str]:
+    """The logs of the tests that have run, by label; they lie in this folder now."""
+    starts = of_kind(run, "test_start")
+    return {
+        start["label"]: os.path.join(folder, os.path.basename(start["log"])) for start in starts
+    }
+
+
 def failed(run: Sequence[Event], ends: Mapping[str, Event], folder: str) -> Iterator[str]:
     """Each failed test, with the end of its log folded away."""
-    logs = {start["label"]: start["log"] for start in of_kind(run, "test_start")}
-    for label, end in ends.items():
-        if end["outcome"] in FAILURES:
-            why = end.get("reason") or end.get("cause") or ""
-            said = html.escape(": ".join(filter(None, [label, verdict(end), why])))
-            tail = ""
-            if label in logs:
-                tail = fenced(tail_of(os.path.join(folder, os.path.basename(logs[label]))))
-            yield f"<details><summary>{said}</summary>\n\n{tail}\n</details>\n\n"
+    logs = logs_of(run, folder)
+    for label, end in failures(ends).items():
+        said = html.escape(f"{label}: {told(end)}")
+        tail = ""
+        if label in logs:
+            tail = fenced(tail_of(logs[label]))
+        yield f"<details><summary>{said}</summary>\n\n{tail}\n</details>\n\n"
 
 
 def named(ends: Mapping[str, Event]) -> Iterator[str]:
@@ -140,13 +163,47 @@ def chart(run: Sequence[Event]) -> str:
     return f"```mermaid\ngantt\n  dateFormat X\n  axisFormat %H:%M:%S\n{sections}```\n"
 
 
+def ends_of(run: Iterable[Event]) -> Dict[str, Event]:
+    """How each test has ended, by label: the last attempt counts."""
+    return {end["label"]: end for end in of_kind(run, "test_end")}
+
+
 def page_of(run: Sequence[Event], folder: str) -> Iterator[str]:
     """The parts of the page of a run whose logs are in a folder."""
-    ends = {end["label"]: end for end in of_kind(run, "test_end")}  # the last attempt counts
+    ends = ends_of(run)
     yield f"### {html.escape(title(run, ends))}\n\n"
     yield from named(ends)
     yield from failed(run, ends, folder)
     yield chart(run)
+
+
+def place_of(tail: str, directory: str, top: str) -> str:
+    """`file=tests/test_x.py,line=12,`, from the end of the log of a test that ran in this directory.
+
+    Pytest ends a traceback with `tests/test_x.py:12: AssertionError`. It is empty where there is no such file: a list
+    may have changed its directory, which the journal does not tell.
+    """
+    places = re.findall(r"(?m)^([^\s:]+):(\d+): (?:in )?\w+$", tail)
+    for name, line in places[-1:]:
+        path = os.path.join(directory, name)
+        if os.path.isfile(path):
+            shown = os.path.relpath(path, os.path.realpath(top)).translate(PROPERTY_ESCAPES)
+            return f"file={shown},line={line},"
+    return ""
+
+
+def annotated(run: Sequence[Event], folder: str, top: str) -> Iterator[str]:
+    """GitHub's commands that annotate the first failed tests, with places below the folder of the checkout."""
+    logs = logs_of(run, folder)
+    directory = ""
+    for start in of_kind(run, "run_start"):
+        directory = start["directory"]
+    for label, end in list(failures(ends_of(run)).items())[:ANNOTATIONS]:
+        place = ""
+        if label in logs:
+            place = place_of(tail_of(logs[label]), directory, top)
+        name = label.translate(PROPERTY_ESCAPES)
+        yield f"::error {place}title={name}::{told(end).translate(TEXT_ESCAPES)}"
 
 
 def fitting(parts: Iterable[str], limit: int = PAGE_BYTES) -> bytes:
@@ -179,7 +236,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if not run:
         print(f"{PROGRAM}: {path}: no line of it is a journal's", file=sys.stderr)
         return EXIT_USAGE
-    sys.stdout.buffer.write(fitting(page_of(run, os.path.dirname(path))))
+    folder = os.path.dirname(path)
+    sys.stdout.buffer.write(fitting(page_of(run, folder)))
+    top = os.environ.get("GITHUB_WORKSPACE")
+    if top:
+        for line in annotated(run, folder, top):
+            print(line, file=sys.stderr)
     return EXIT_OK
 
 

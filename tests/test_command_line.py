@@ -299,12 +299,6 @@ class Golden(CommandLineCase):
         self.assertEqual(sorted(os.listdir(GOLDEN)), ["one_gpu.txt", *parallel, "terminal.txt"])
 
 
-class Annotated(CommandLineCase):
-    def test_github_gets_errors(self) -> None:
-        ran = self.run_list("false #: label=a\ntrue\n", env={"GITHUB_WORKSPACE": self.folder})
-        self.assertEqual(ran.err, "::error title=a::failed, exit 1: exit status 1, without output\n")
-
-
 class Repeated(CommandLineCase):
     def test_each_test_runs_so_often(self) -> None:
         text = "echo $RUN_TESTS_LABEL >>ran; ! grep -q 3 ran #: label=a\ntrue #: label=b gpus=5\nfalse #: label=c\n"

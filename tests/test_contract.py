@@ -256,7 +256,7 @@ class Style(unittest.TestCase):
         stdout = {name for name, function in functions() for node in ast.walk(function)
                   if isinstance(node, ast.Attribute) and node.attr == "stdout"
                   and getattr(node.value, "id", "") == "sys"}
-        self.assertEqual((printing, stdout), ({"tell_ci"}, {"open_stdout", "leave"}))       # `leave` flushes it
+        self.assertEqual((printing, stdout), ({"tell"}, {"open_stdout", "leave"}))       # `leave` flushes it
 
 
 class Help(unittest.TestCase):

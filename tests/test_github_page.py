@@ -17,11 +17,12 @@ SCRIPT = os.path.join(ROOT, "qa", "github_page.py")
 
 
 class PageTest(RunnerCase):
-    def page(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """What a copy of the program prints in the test's folder."""
+    def page(self, *arguments: str, workspace: str = "") -> subprocess.CompletedProcess[str]:
+        """What a copy of the program prints in the test's folder; `workspace`: GitHub's, none if empty."""
         program = shutil.copy(SCRIPT, os.path.join(self.folder, "alone.py"))
         return subprocess.run([sys.executable, "-IS", program, *arguments], cwd=self.folder, check=False, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              env={**os.environ, "GITHUB_WORKSPACE": workspace})
 
     def test_a_run(self) -> None:
         """The last one alone; nothing in a log ends its fence."""
@@ -41,6 +42,26 @@ class PageTest(RunnerCase):
                      "<summary>waits: blocked: waits for dies, which did not pass</summary>\n\n\n</details>",
                      "gantt\n", "  section GPU 0\n", "  section GPU 1\n", "  section CPU\n    cpu :", " :crit, 0, 1\n"):
             self.assertIn(part, ran.stdout)
+
+    def test_failed_tests_become_annotations(self) -> None:
+        """With the last place that the log tells, where there is such a file."""
+        self.write("tests/x,y.py", "")
+        trace = "a.py:1: in f\\nlib/y.py:3: Warning: x\\n\\ntests/x,y.py:12: AssertionError\\n=\\n"
+        self.run_list(f"printf '{trace}'; exit 3 #: label='t|0%, a:b'\n"
+                      "echo gone.py:1: KeyError; echo 50%; false #: label=elsewhere\ntrue #: label=passes\n"
+                      "true #: label=waits after=elsewhere\n")
+        ran = self.page(workspace=os.path.dirname(self.folder))
+        top = os.path.basename(self.folder)
+        self.assertTrue(ran.stdout.startswith("### 4 tests in "), ran.stdout)
+        self.assertEqual(sorted(ran.stderr.splitlines()), [
+            f"::error file={top}/tests/x%2Cy.py,line=12,title=t|0%25%2C a%3Ab::"
+            "failed, exit 3: exit status 3, last line: =",
+            "::error title=elsewhere::failed, exit 1: exit status 1, last line: N%25",
+            "::error title=waits::blocked: waits for elsewhere, which did not pass"])
+
+    def test_github_shows_ten_annotations(self) -> None:
+        self.run_list("false\n" * 12)
+        self.assertEqual(len(self.page(workspace=self.folder).stderr.splitlines()), 10)
 
     def test_what_is_no_journal(self) -> None:
         self.write("notes", "a note\n")

@@ -362,25 +362,6 @@ class FoldTest(ConsoleCase):
         self.assertNotIn("\n::group::forged", self.told())
 
 
-class GitHubTest(ConsoleCase):
-    def failed(self, index: int, **values: Any) -> Result:
-        test = a_test(index, f"t|{index}%", **values)
-        return Result(test, Outcome.FAILED, 1.0, 1, lease_on("0"), cause=Cause("x", line="assert 1 == 2"))
-
-    def test_annotations_have_the_place_that_the_log_tells(self) -> None:
-        self.parallel()
-        shell = run_tests.Snapshot("/top/sub", None)
-        results = [self.failed(0, shell=shell), self.failed(1), self.passed(a_test(2))]
-        self.append(results[0].test, b"a.py:1: in f\nlib/y.py:3: Warning: x\n\ntests/x.py:12: AssertionError\n=\n")
-        with mock.patch.dict(os.environ, {"GITHUB_WORKSPACE": "/top"}):
-            self.assertEqual(list(run_tests.github_errors(results, self.record)), [
-                "::error file=sub/tests/x.py,line=12,title=t|0%25::failed, exit 1: assert 1 == 2",
-                "::error title=t|1%25::failed, exit 1: assert 1 == 2"])
-        with mock.patch.dict(os.environ):
-            os.environ.pop("GITHUB_WORKSPACE", None)
-            self.assertEqual(list(run_tests.github_errors(results, self.record)), [])
-
-
 class LiveTest(ConsoleCase):
     """Without markers: logs as they grow, and what neither they nor the status tell on stderr."""
 
