@@ -140,7 +140,6 @@ MEMORY_S = 10.0  # a GPU's memory comes back within a second of its process's en
 MEMORY_MIB = 128
 # Without persistence mode nvidia-smi takes seconds; with a hung driver it never answers.
 PROBE_S = 30.0
-# between two looks whether its answer is still wanted
 TOOL_POLL_S = 0.25  # between two looks whether its answer is still wanted
 # A log dir may be held so long: by the guard of a killed run, until it has ended all tests.
 HELD_S = 5.0
@@ -7649,6 +7648,9 @@ class Script:
         self.steps: List[Step] = []  # by number, commands for which the scout waits
         # Variables with a time, which is another one in the scout: its tests do not use them.
         self.times: Set[str] = set()
+        self.is_aside = (
+            False  # the scout, which is ahead, has not come to the command in question
+        )
         self.sites: List[Site] = []  # by number, tests to which bash has come
 
     def read(self, name: str, text: str) -> ScriptFile:
@@ -7660,28 +7662,11 @@ class Script:
         """First words of tests: some may be functions."""
         return frozenset().union(*(file.called for file in self.files.values()))
 
-    def kind(
-        self,
-        file: ScriptFile,
-        line: int,
-        text: str,
-        functions: Sequence[str],
-        is_aside: bool = False,
-    ) -> str:
+    def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
         """What a command is: `calm`, or bash for each time that it comes.
 
-        `functions`: those in which it stands; the first is empty, or the command's own name if it is one. `is_aside`:
-        the scout does not come there.
+        `functions`: those in which it stands; the first is empty, or the command's own name if it is one.
         """
-        code = self.code_of(file, line, text, functions)
-        nodes = Reader(text).nodes
-        is_aside = is_aside and code.startswith(("calm", "_rt_reads"))
-        if is_aside and nodes and not nodes[0].kind and looks_out(nodes[0]):
-            return self.wait_code(file, line, nodes[0], text)
-        return code
-
-    def code_of(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
-        """The same where both come."""
         nodes = Reader(text).nodes
         if len(nodes) != 1 or nodes[0].kind:  # the head of a loop
             return "calm"
@@ -7696,7 +7681,7 @@ class Script:
         if node.name == "trap":
             return "_rt_trapped"
         is_plain = inert(text) == text or only_looks(text)
-        if node.name in ("source", ".", "eval") and is_plain:
+        if node.name in ("source", ".", "eval") and is_plain and not self.is_aside:
             return f"_rt_reads {shlex.quote(head_of(node))}"
         if node.name in self.tells.handlers:
             label = "".join(token.text for token in node.words[1:2])
@@ -7755,7 +7740,8 @@ class Script:
         if is_time:
             return "calm"
         goes_on = all(target in ("1", "2", "&1", "&2", "/dev/null") for target in targets)
-        if is_calm(node, text) and (not targets or node.name not in PRINTS):
+        looks = self.is_aside and looks_out(node)
+        if is_calm(node, text) and not looks and (not targets or node.name not in PRINTS):
             return "calm"
         if goes_on and node.name in PRINTS and " -v" not in text and not re.search(DOES, text):
             return "_rt_pass"
@@ -7763,10 +7749,6 @@ class Script:
             return "_rt_pass"
         if tuple(words_of(node)) in file.filters:
             return "_rt_pass"
-        return self.wait_code(file, line, node, text)
-
-    def wait_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
-        """Bash for a command for which the scout waits."""
         way = "_rt_other"
         if looks_only(node):
             way = "_rt_look"
@@ -8041,10 +8023,8 @@ class ScriptRun(Run):
         is_main = self.question[0] == self.shell.path("shell")
         if place not in self.codes:  # the other shell has not come there
             within = [what, *functions.split()]
-            # The scout has gone another way where it is ahead, and has not come there.
-            is_aside = is_main and len(self.ahead) > 0
-            code = self.script.kind(file, int(line), command, within, is_aside)
-            self.codes[place] = code
+            self.script.is_aside = is_main and len(self.ahead) > 0
+            self.codes[place] = self.script.kind(file, int(line), command, within)
         code = shlex.quote(self.codes[place])
         if role == "scout":
             where = shlex.quote(":".join(place[:3]))
