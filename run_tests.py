@@ -317,9 +317,9 @@ class Options(NamedTuple):
 
     def reads(self, path: str) -> bool:
         """Whether this is the file of `--only`, over which the run does not write."""
-        return self.only is not None and os.path.realpath(self.only.path) == os.path.realpath(
-            path
-        )
+        if self.only is None:
+            return False
+        return os.path.realpath(self.only.path) == os.path.realpath(path)
 
     def accepts(self, outcome: Outcome) -> bool:
         """Whether a run with a test that ends so may pass."""
@@ -1116,6 +1116,11 @@ def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
             parsed.hint("lost", line, what)
 
 
+def texts(tokens: Iterable[Token]) -> List[str]:
+    """Words as they are written."""
+    return [token.text for token in tokens]
+
+
 def words_of(node: Node) -> List[str]:
     """The words of a simple command with its assignments, without redirections, as bash tells them."""
     tokens = (*node.assigned, *node.words)
@@ -1124,7 +1129,7 @@ def words_of(node: Node) -> List[str]:
 
 def head_of(node: Node) -> str:
     """The words of a command, or of the head of a `for` or `case`."""
-    return " ".join(token.text for token in node.words)
+    return " ".join(texts(node.words))
 
 
 def nested(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
@@ -1250,7 +1255,8 @@ def parse_duration(text: str) -> float:
     what = "a duration such as 90s, 10m, 2h or 1h30m"
     parse_word(rf"\s*(?=\S)({number}|{written})\s*", what, text)
     pairs = re.findall(r"([\d.]+)([a-z]*)", text)
-    return math.fsum(float(count) * units.get(unit, 1) for count, unit in pairs)
+    seconds = [float(count) * units.get(unit, 1) for count, unit in pairs]
+    return math.fsum(seconds)
 
 
 def parse_word(pattern: str, what: str, text: str, convert: Callable[[str], Any] = str) -> Any:
@@ -1273,7 +1279,8 @@ parse_count = functools.partial(parse_word, r"\d{1,6}", "a whole number", conver
 def parse_memory(text: str) -> float:
     """MiB in `512M`, `20G`, `1.5G`. Raises BadValue."""
     parse_word(r"\d{1,6}(\.\d+)?[MG]", "a size such as 20G, 1.5G or 512M", text)
-    return float(text[:-1]) * 1024 ** "MG".index(text[-1])
+    power = "MG".index(text[-1])
+    return float(text[:-1]) * 1024**power
 
 
 def parse_names(text: str) -> Words:
@@ -1351,7 +1358,8 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     every = reached(nodes, parsed.functions)
     words = {node: " ".join([node.kind, *words_of(node)]) for node in every}
     text = "\n".join(words.values())
-    needed = set(chain(*re.findall(ASKS, re.sub(NOT_EXPANDED, r"\1", text))))
+    expanded = re.sub(NOT_EXPANDED, r"\1", text)
+    needed = set(chain(*re.findall(ASKS, expanded)))
     needed.difference_update(*re.findall(GIVES, text))
     if any(node.name in ("source", ".", "eval") for node in every):
         needed.clear()  # that may set it
@@ -1559,16 +1567,17 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     word = "".join(token.text for token in first.words[:1] if not first.kind)
     if re.search(RUNS_INSIDE, word):
         word = ""  # bash is to expand it, and not to run anything
+    told = [token for token in reader.tokens if token.end <= end]
     documents = ["\n" + token.text[:-1] for token in reader.documents if token.start > end]
     test = TestLine(
         parsed.name,
         line,
         reader.text[start:end].strip(" \t") + "".join(documents),
         word,
-        key_of([*(token.text for token in reader.tokens if token.end <= end), *documents]),
+        key_of([*texts(told), *documents]),
         attributes,
         label=label,
-        junit=junit_word([token.text for token in first.words]),
+        junit=junit_word(texts(first.words)),
         is_handled=is_handled,
         is_target=re.search(r"\.py(::|$)", first.name) is not None,
         barrier=parsed.waits,
@@ -1595,7 +1604,8 @@ def check_use(test: TestLine, nodes: Nodes, functions: Functions) -> None:
             f"`{lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
         )
     silent = [node for node in nodes if node.name not in PRINTS]
-    settings = list(chain.from_iterable(functions.get(node.name, [node]) for node in silent))
+    inner = [functions.get(node.name, [node]) for node in silent]
+    settings = list(chain.from_iterable(inner))
     if is_state(settings) and (silent[-1].name or not test.is_handled):
         raise BadValue(
             "this line would be a test, and change nothing for those below; write it without `echo`, "
@@ -1610,7 +1620,7 @@ def check_use(test: TestLine, nodes: Nodes, functions: Functions) -> None:
 
 def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
     """What `run_test "ENV" "xml" "target" "label"` means. Raises BadValue."""
-    words = [token.text for token in nodes[0].words]
+    words = texts(nodes[0].words)
     _, environment, junit, target, label = (words + [""] * 5)[:5]
     body = unquoted(target)
     parse_words(body)
@@ -1845,7 +1855,8 @@ def find_hints(parsed: ListFile, options: Options) -> None:
             )
             parsed.hint("prepares", test.line, what)
         has_one = test.attributes.gpus is None and need_of(test, options) == 1
-        if has_one and gpus_named_in(" ".join([*test.assigned, test.body])) > 1:
+        text = " ".join([*test.assigned, test.body])
+        if has_one and gpus_named_in(text) > 1:
             what = (
                 "this looks like a test of several GPUs, and gets one; write `#: gpus=N` behind it, or `#: gpus=1` "
                 "if that is right"
@@ -2000,7 +2011,8 @@ def read_answers(
             test = waiting.pop(int(fields[0]))
             directory, *values = map(to_text, fields[1:7])
             if len(fields) > 8:  # the state has changed
-                exports = dict(field.partition(b"=")[::2] for field in fields[8:-1])
+                pairs = [field.partition(b"=")[::2] for field in fields[8:-1]]
+                exports = dict(pairs)
                 exports.update(kept)
                 shell = Snapshot("", exports, to_text(fields[7]))
             shell = shell._replace(directory=directory)
@@ -2189,7 +2201,8 @@ def need_of(line: TestLine, options: Options) -> float:
 
 def find_program(name: str, environment: Any = None) -> str | None:
     """The path of a program; None if it is not on PATH, or not there."""
-    return shutil.which(name, path=os.pathsep.join(os.get_exec_path(environment)))
+    folders = os.get_exec_path(environment)
+    return shutil.which(name, path=os.pathsep.join(folders))
 
 
 def check_ties(owners: Mapping[Test, ListFile]) -> None:
@@ -2229,7 +2242,8 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     for (parsed, line), origin in zip(owners, labels):
         line = with_ties(line, parsed, known, options.repeat)
         for label in runs_of(origin, options.repeat):
-            test = make_test(line, len(made), label, stems(stem_of(line, label)), options)
+            stem = stems(stem_of(line, label))
+            test = make_test(line, len(made), label, stem, options)
             made.append(test._replace(origin=origin))
     check_ties(dict(zip(made[:: options.repeat], (parsed for parsed, _ in owners))))
     return made
@@ -2358,7 +2372,8 @@ class History:
     def add_run(self, record: Mapping[str, Any]) -> None:
         """Take in the start of a run, if it is one of these lists. Runs from this directory count before others."""
         is_here = record.get("directory") == os.getcwd()
-        is_ours = not self.lists.isdisjoint(map(os.path.normpath, record["lists"]))
+        lists = map(os.path.normpath, record["lists"])
+        is_ours = not self.lists.isdisjoint(lists)
         if not is_ours or is_here < self.is_here:
             return
         selected = collections.Counter(record["selected"])
@@ -2770,7 +2785,8 @@ def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
                     f"{reader.variable}={value}: {word!r} is no id, and hides itself and all after it"
                 )
             break
-    for token, times in collections.Counter(map(str.casefold, visible)).items():
+    counts = collections.Counter(map(str.casefold, visible))
+    for token, times in counts.items():
         if times > 1:
             raise UsageError(
                 f"{reader.variable}={value} names {token} twice; name each GPU once"
@@ -2871,7 +2887,8 @@ def nvml_least(devices: Sequence[Device]) -> int:
 
 def least_of(devices: Sequence[Device], sizes: Mapping[str, int]) -> int:
     """The smallest of these devices, by the sizes of tokens; 0 where one is not known."""
-    return min((sizes.get(device.token, 0) for device in devices), default=0)
+    known = [sizes.get(device.token, 0) for device in devices]
+    return min(known, default=0)
 
 
 def listed_tokens(pattern: str, said: str) -> List[str]:
@@ -3686,7 +3703,8 @@ class Outlook:
 
     def running(self) -> List[Attempt]:
         """What runs, by slot."""
-        return sorted(self.schedule.running.values(), key=lambda attempt: attempt.lease.slot)
+        attempts = self.schedule.running.values()
+        return sorted(attempts, key=lambda attempt: attempt.lease.slot)
 
     def left_s(self, now: float) -> float | None:
         """How long the rest takes at least, if most of it is known. It is computed once a second."""
@@ -3716,7 +3734,8 @@ def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
         cpu_s = math.fsum(seconds[test] for test in part if not test.gpus)
         chains = chains_of(part, seconds).values()
         longest_s = max(length for _, length in chains)
-        total_s += max(gpu_s / max(gpus, 1), cpu_s / max(cpus, 1), longest_s)
+        bounds = gpu_s / max(gpus, 1), cpu_s / max(cpus, 1), longest_s
+        total_s += max(bounds)
     return total_s
 
 
@@ -3898,7 +3917,8 @@ def process_info(pid: int) -> ProcessInfo | None:
     if not numbers or (rest[:1] in b"ZX" and numbers[15] == b"1"):
         return None
     name = head.partition(b"(")[2].decode("utf-8", "replace")
-    return ProcessInfo(pid, re.sub(CONTROL, "?", name), *map(int, numbers[:2]))
+    name = re.sub(CONTROL, "?", name)
+    return ProcessInfo(pid, name, *map(int, numbers[:2]))
 
 
 def process_table() -> List[ProcessInfo]:
@@ -4523,7 +4543,8 @@ class Host:
         environment = dict(test.shell.environment or {})
         for name, value in defaults.items():
             environment.setdefault(to_bytes(name), to_bytes(value))
-        environment.update((to_bytes(name), to_bytes(value)) for name, value in own.items())
+        for name, value in own.items():
+            environment[to_bytes(name)] = to_bytes(value)
         path = to_text(environment.get(b"_", b""))
         arguments = list(map(to_bytes, test.words[1:]))
         name = test.words[0]
@@ -4693,7 +4714,8 @@ def find_cause(status: int, log: str, kills: int) -> Cause:
 
 def diagnose(status: int, log: str) -> Cause:
     """The cause that a log's end shows: a known one, else its last error line without what differs between runs."""
-    lines = [plain(line[: LINE_CHARS * 5]) for line in reversed(log.splitlines())]
+    lines = [line[: LINE_CHARS * 5] for line in log.splitlines()]
+    lines = list(map(plain, reversed(lines)))
     lines = [line for line in lines if line and not re.search(QUOTING_LINE, line)]
     for blame, known in SIGNATURES.items():
         for text, pattern in known.items():
@@ -4716,7 +4738,8 @@ def diagnose(status: int, log: str) -> Cause:
 
 def plain(text: str) -> str:
     """A line without terminal escapes and control characters."""
-    return re.sub(CONTROL, " ", re.sub(ESCAPES, "", text)).strip()
+    text = re.sub(ESCAPES, "", text)
+    return re.sub(CONTROL, " ", text).strip()
 
 
 def normalise(line: str) -> str:
@@ -4875,12 +4898,13 @@ class Record:
         """Journal what is to run and what is not; a run that starts the tests again has to know."""
         options = self.options
         left_out = [*selection.deferred, *chain.from_iterable(selection.left_out.values())]
+        commits = filter(None, map(os.environ.get, COMMIT_VARIABLES))
         self.note(
             "run_start",
             version=VERSION,
             lists=options.lists,
             tests=len(selection.tests),
-            commit=next(filter(None, map(os.environ.get, COMMIT_VARIABLES)), None),
+            commit=next(commits, None),
             gpus=machine.tokens,
             directory=os.getcwd(),
             shard=options.shard and str(options.shard),
@@ -5271,7 +5295,8 @@ class Trace:
         with open(regular_file(path), "rb") as file:
             file.seek(offset)
             while True:
-                data = file.read(int(max(min(COPY_BYTES, end - offset), 0)))
+                size = min(COPY_BYTES, end - offset)
+                data = file.read(int(max(size, 0)))
                 if is_tamed:  # whole lines, unless one is of no sensible length
                     data += file.readline(COPY_BYTES)
                 if not data:
@@ -5893,7 +5918,12 @@ def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
         raise BadValue(
             f"{text!r} is not names joined by and, or, not and parentheses, such as 'fp8 and not (slow or h100)'"
         ) from None
-    return lambda names: bool(eval(code, {"names": "\0".join(names).casefold()}))
+
+    def keeps(names: Sequence[str]) -> bool:
+        joined = "\0".join(names).casefold()
+        return bool(eval(code, {"names": joined}))
+
+    return keeps
 
 
 def read_labels(path: str) -> List[str]:
@@ -6282,7 +6312,8 @@ class Run:
             self.do_chores()
         if not self.inbox.events:  # under load, many lines go out in one write
             self.trace.flush()
-        event = self.inbox.get(max(min(pause_s, self.deadline() - now), 0))
+        pause_s = min(pause_s, self.deadline() - now)
+        event = self.inbox.get(max(pause_s, 0))
         if isinstance(event, Look):
             self.console.tell_running()
             event = None
@@ -6424,7 +6455,8 @@ def slot_count(pool: Pool, tests: Tests) -> int:
     shares = [test.gpus for test in tests if 0 < test.gpus < 1]
     on_each = int(1 / min(shares, default=1))
     on_cpu = sum(test.gpus == 0 for test in tests)
-    return min(pool.size * on_each, pool.size + len(shares)) + min(on_cpu, pool.cpus)
+    on_gpus = min(pool.size * on_each, pool.size + len(shares))
+    return on_gpus + min(on_cpu, pool.cpus)
 
 
 def send_signals_to(post: Callable[[Interrupt], None]) -> None:
@@ -6738,6 +6770,12 @@ def is_file(target: Token) -> bool:
     return not re.match(r"[0-9]*-?$|/dev/(?:null|stdout|stderr)$", target.text)
 
 
+def files_of(node: Node) -> List[str]:
+    """The words for files that the redirections of a command open."""
+    targets = node.redirects[1::2]
+    return [token.text for token in targets if is_file(token)]
+
+
 def label_word(text: str) -> str:
     """The bash word for a label: as it is written, or with only its variables expanded where more could happen."""
     plain = re.sub(r"""(?s)^(["'])(.*)\1$""", r"\2", text)
@@ -6754,7 +6792,7 @@ def label_word(text: str) -> str:
 
 def site_of(node: Node, first: int, last: int, label: str) -> Site:
     """The site of a command on these lines."""
-    operators = " ".join(token.text for token in node.redirects)
+    operators = " ".join(texts(node.redirects))
     joins = re.search(r"&>|>&|2> ?&1", operators) or node.after == "|&"
     writes = ">" in operators or node.after in PIPES
     words = words_of(node)
@@ -6771,7 +6809,7 @@ def site_of(node: Node, first: int, last: int, label: str) -> Site:
         is_alone=node.before not in PIPES and node.after not in ("&", *PIPES),
         splits=bool(writes and not joins),
         is_own=bool(is_own),
-        names=[token.text for token in node.redirects[1::2] if is_file(token)],
+        names=files_of(node),
     )
 
 
@@ -6873,10 +6911,9 @@ class ScriptFile:
                     self.add(node, own_label)
                 elif node.before in PIPES and node.name in FILTERS and self.sites:
                     self.filters.add(tuple(words_of(node)))
-                    files = list(node.redirects[1::2])
+                    names = files_of(node)
                     if node.name == "tee":
-                        files += node.words[1:]
-                    names = [token.text for token in files if is_file(token)]
+                        names += texts(node.words[1:])
                     test = self.sites[-1]
                     self.sites[-1] = test._replace(names=[*test.names, *names])
 
@@ -6891,7 +6928,7 @@ class ScriptFile:
             tested = statement[at - 1]
             if not (tested.words or tested.kind):  # assignments alone
                 return None, ""
-            words = [token.text for token in calls[0].words[1:2]]
+            words = texts(calls[0].words[1:2])
             return tested, "".join(words)
         return None, ""
 
@@ -6904,7 +6941,9 @@ class ScriptFile:
 
     def check_redirects(self, node: Node) -> None:
         """A file that a block writes is opened without a word to the trap: the scout must not come there."""
-        for operator, target in zip(node.redirects[::2], node.redirects[1::2]):
+        operators = node.redirects[::2]
+        targets = node.redirects[1::2]
+        for operator, target in zip(operators, targets):
             if ">" in operator.text and is_file(target):
                 line = self.line_of(node.start)
                 self.obstacle = (
@@ -7390,8 +7429,9 @@ class ScriptShell:
                 break
             if printed:  # by a trap that has cut in
                 os.write(self.stream, printed)
-            question = [to_text(word).replace("\1", "\n") for word in words[: int(count)]]
-            self.post(Asked(self.size, question))
+            question = map(to_text, words[: int(count)])
+            plain = [word.replace("\1", "\n") for word in question]
+            self.post(Asked(self.size, plain))
             first, *words = words[int(count) :]
         return b"\0".join([first, *words])
 
@@ -7502,8 +7542,9 @@ def program_of(
     directory = os.readlink(f"/proc/{pid}/cwd")
     umask = proc_number(f"{pid}/status", rb"\nUmask:\s*(\d+)", 8)
     own = (b"_", b"SHLVL", b"OLDPWD")
-    pairs = sorted(b"=".join(pair) for pair in environment.items() if pair[0] not in own)
-    key = key_of([*words, directory, str(umask), to_text(b"\0".join(pairs))])
+    pairs = [b"=".join(pair) for pair in environment.items() if pair[0] not in own]
+    told = b"\0".join(sorted(pairs))
+    key = key_of([*words, directory, str(umask), to_text(told)])
     return Program(words, environment, directory, umask, f"{pid}/fd/{stdin}", key)
 
 
@@ -7521,22 +7562,20 @@ def read_program(call: Call) -> Program:
 def read_ahead(path: str, pid: str) -> Program:
     """The program that the scout has written to a file. Raises OSError, or ValueError if it cannot tell all of it."""
     with open(path, "rb") as file:
-        *words, exported = file.read().split(b"\0")
+        *words, exported = map(to_text, file.read().split(b"\0"))
     os.unlink(path)
-    return program_of(
-        pid, tuple(map(to_text, words)), dict(exported_in(to_text(exported))), stdin=0
-    )
+    return program_of(pid, tuple(words), exported_in(exported), stdin=0)
 
 
 @functools.lru_cache(maxsize=2)
 def exported_in(text: str) -> Mapping[bytes, bytes]:
     """The environment that `declare -Fx; declare -px` tell. Raises ValueError if they do not tell all of it."""
-    inherited = {to_text(name) for name in os.environb if not re.fullmatch(NAME.encode(), name)}
+    inherited = {name for name in os.environ if not re.fullmatch(NAME, name)}
     functions = text.partition("declare -x")[0]
     for name in re.findall(r" (\S+)\n", functions):
         if f"BASH_FUNC_{name}%%" not in inherited:
             raise ValueError(f"the function {name} is exported")
-    environment = {to_bytes(name): os.environb[to_bytes(name)] for name in inherited}
+    environment = {to_bytes(name): to_bytes(os.environ[name]) for name in inherited}
     for flags, name, value in re.findall(VARIABLE, text):
         if value and not re.search("[aA]", flags):
             environment[to_bytes(name)] = plain_value(value[1:])
@@ -7564,7 +7603,7 @@ class Step(NamedTuple):
 
 def step_of(node: Node, text: str, where: str) -> Step:
     """What the scout has to know of a command for which it waits."""
-    targets = list(filter(is_file, node.redirects[1::2]))
+    targets = files_of(node)
     is_program = node.name not in CALM | SETS | {"", "wait"}
     acts = is_program or bool(targets) or looks_out(node)
     step = Step(f"`{text.splitlines()[0]}` ({where})", acts=acts)
@@ -7583,17 +7622,20 @@ def looks_only(node: Node) -> bool:
     deeds = DEEDS.get(node.name)
     if deeds and re.search(deeds, node.text):
         return False
-    return node.name in LOOKERS and not any(map(is_file, node.redirects[1::2]))
+    return node.name in LOOKERS and not files_of(node)
 
 
 def looks_out(node: Node) -> bool:
     """Whether what a builtin does depends on which files there are."""
-    if node.name in ("[[", "((", "let"):
-        return re.search(FILE_TEST, node.text) is not None
-    words = " ".join(token.text for token in [*node.words[1:], *node.assigned])
+    if node.name in MOVES | {"command", "builtin", "source", "."}:
+        return True
+    if node.name in CHECKS and re.search(FILE_TEST, node.text):
+        return True
+    tokens = [*node.words[1:], *node.assigned]
+    words = " ".join(texts(tokens))
     words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]", "", words)
     has_glob = re.search(r"[*?[]", words) is not None
-    return has_glob or node.name in MOVES | CHECKS | {"command", "builtin", "source", "."}
+    return has_glob and node.name not in ("[[", "((", "let")
 
 
 def is_calm(node: Node, text: str) -> bool:
@@ -7604,7 +7646,7 @@ def is_calm(node: Node, text: str) -> bool:
         return re.match(r"\w+ -[vV] ", text) is not None
     if node.name in CHECKS and re.search(FILE_TEST, text):
         return False
-    if re.search(rf"{OWN_VALUES}|[<>]\(", text) or any(map(is_file, node.redirects[1::2])):
+    if re.search(rf"{OWN_VALUES}|[<>]\(", text) or files_of(node):
         return False
     if not substitutes(text, WORDS_ALONE - READS | {""}):
         return False
@@ -7668,9 +7710,14 @@ class Script:
         `functions`: those in which it stands; the first is empty, or the command's own name if it is one.
         """
         nodes = Reader(text).nodes
-        if len(nodes) != 1 or nodes[0].kind:  # the head of a loop
+        if len(nodes) != 1:
             return "calm"
         node = nodes[0]
+        if node.kind and self.is_aside and looks_out(node):
+            number = self.add_step(file, line, node, text)
+            return f"_rt_block {number}"
+        if node.kind:  # the head of a loop
+            return "calm"
         is_function = functions[0] != ""
         site = file.find(line, words_of(node))
         if site and not (self.tells.looks and (is_function or node.name in CALM)):
@@ -7684,11 +7731,11 @@ class Script:
         if node.name in ("source", ".", "eval") and is_plain and not self.is_aside:
             return f"_rt_reads {shlex.quote(head_of(node))}"
         if node.name in self.tells.handlers:
-            label = "".join(token.text for token in node.words[1:2])
+            label = "".join(texts(node.words[1:2]))
             return f"_rt_failed {label_word(label)}"
         if is_function:
             # Bash opens a file for it before its trap sees more.
-            if any(map(is_file, node.redirects[1::2])):
+            if files_of(node):
                 number = self.add_step(file, line, node, text)
                 return f"_rt_block {number}"
             return "_rt_function"
@@ -7703,7 +7750,7 @@ class Script:
 
     def likely_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
         """Bash for a command that is a test if it looks like one, perhaps only with the values of its words."""
-        words = [token.text for token in node.words]
+        words = texts(node.words)
         plain = " ".join(words)
         is_test = self.tells.looks_like_test(plain) and node.name not in CALM
         depends = not ARGUMENTS.isdisjoint(words) or "$" in "".join(words[:1])
@@ -7724,8 +7771,8 @@ class Script:
             site = site._replace(is_own=True)
             first = "''"  # bash runs it itself
         self.sites.append(site)
-        assigned = [token.text for token in node.assigned]
-        program = [token.text for token in node.words]
+        assigned = texts(node.assigned)
+        program = texts(node.words)
         words = " ".join([*assigned, "_rt_ahead", *program]) * (not site.is_own)
         names = " ".join(map(inert, site.names))
         quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(names)}"
@@ -7733,7 +7780,7 @@ class Script:
 
     def step_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
         """Bash for a command that is no test."""
-        targets = [token.text for token in node.redirects[1::2]]
+        targets = texts(node.redirects[1::2])
         is_time = tells_time(node, text, self.times)
         if is_time or not self.times.isdisjoint(re.findall(NAME, text)):
             self.times.update(variables_of(node))
@@ -7992,7 +8039,8 @@ class ScriptRun(Run):
 
     def submit(self) -> None:
         """Let the schedule know of new tests: the first ones wait a moment for others, to start the longest first."""
-        selection = select([*self.schedule.waiting, *self.batch], self.options, self.history)
+        tests = [*self.schedule.waiting, *self.batch]
+        selection = select(tests, self.options, self.history)
         order = selection.to_run(self.options.order, self.schedule.pool)
         event = Submit(time.monotonic(), self.batch, order)
         self.batch = []
@@ -8165,7 +8213,10 @@ class ScriptRun(Run):
     def find(self, question: Tuple[str, str], call: Call, program: Program) -> None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
         key = program.key
-        files = [os.path.normpath(os.path.join(program.directory, name)) for name in call.names]
+        files = []
+        for name in call.names:
+            file = os.path.join(program.directory, name)
+            files.append(os.path.normpath(file))
         number = self.counts["scout", key]
         if number == len(self.found[key]):
             paths = paths_of(program.directory, *program.words[1:])

@@ -683,7 +683,9 @@ C="-e made"⏎bash -c 'sleep 0.1; echo x >made' tests/x⏎if [ $C ]; then exit 4
 fail() { [ "$(cat made)" ] || RET=1; }⏎pytest a --exit=1 || fail⏎bash -c 'echo x >made' tests/x || fail⏎exit $RET
 fail() { cd made || RET=1; }⏎pytest a --slow --exit=1 || fail⏎bash -c 'mkdir made' tests/x⏎exit $RET
 fail() { set -- made*; [ "$1" = made1 ] || RET=1; }⏎pytest a --slow --exit=1 || fail⏎
-bash -c 'echo >made1' tests/x⏎exit $RET ¦ fail() { . ./made || RET=1; }⏎pytest a --slow --exit=1 || fail⏎
+bash -c 'echo >made1' tests/x⏎exit $RET ¦ fail() { for f in made*; do [ $f = made1 ] || RET=1; done; }⏎
+pytest a --slow --exit=1 || fail⏎bash -c 'echo >made1' tests/x⏎exit $RET
+fail() { . ./made || RET=1; }⏎pytest a --slow --exit=1 || fail⏎
 bash -c 'echo >made' tests/x⏎exit $RET
 if bash -c 'sleep 0.1' tests/x >log; then [ -f made ] || RET=1; fi⏎bash -c 'echo x >made' tests/y⏎exit $RET
 SECONDS=100⏎pytest --exit=$((SECONDS>=100)) || RET=1⏎exit $RET ¦ set -o pipefail⏎export SHELLOPTS⏎
