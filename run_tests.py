@@ -1255,8 +1255,7 @@ def parse_duration(text: str) -> float:
     what = "a duration such as 90s, 10m, 2h or 1h30m"
     parse_word(rf"\s*(?=\S)({number}|{written})\s*", what, text)
     pairs = re.findall(r"([\d.]+)([a-z]*)", text)
-    seconds = [float(count) * units.get(unit, 1) for count, unit in pairs]
-    return math.fsum(seconds)
+    return math.fsum(float(count) * units.get(unit, 1) for count, unit in pairs)
 
 
 def parse_word(pattern: str, what: str, text: str, convert: Callable[[str], Any] = str) -> Any:
@@ -1279,8 +1278,7 @@ parse_count = functools.partial(parse_word, r"\d{1,6}", "a whole number", conver
 def parse_memory(text: str) -> float:
     """MiB in `512M`, `20G`, `1.5G`. Raises BadValue."""
     parse_word(r"\d{1,6}(\.\d+)?[MG]", "a size such as 20G, 1.5G or 512M", text)
-    power = "MG".index(text[-1])
-    return float(text[:-1]) * 1024**power
+    return float(text[:-1]) * 1024 ** "MG".index(text[-1])
 
 
 def parse_names(text: str) -> Words:
@@ -1562,7 +1560,8 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     end = nodes[-1].end
     prefix = []
     if first.words and reader.tokens[: len(first.assigned)] == first.assigned:
-        prefix, first.assigned = first.assigned, []
+        prefix = first.assigned
+        first.assigned = []
     start = [first.start, *(token.end for token in prefix)][-1]
     word = "".join(token.text for token in first.words[:1] if not first.kind)
     if re.search(RUNS_INSIDE, word):
@@ -2485,7 +2484,8 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
         while widest not in order:
             while long[-1] in order:
                 long.pop()
-            test, longest = widest, long[-1]
+            test = widest
+            longest = long[-1]
             is_late = chains[longest][1] * SLACK * gpus >= left
             if is_late and longest.gpus + widest.gpus <= gpus:
                 test = longest
@@ -3749,7 +3749,8 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     outcome = outcome_of(event.status)
     if attempt.ending_at <= ended:  # a later signal was for what the test has left
         outcome = attempt.ending or outcome
-    cause, fault = event.cause, event.junit_fault
+    cause = event.cause
+    fault = event.junit_fault
     reason = ""
     passed = outcome is Outcome.PASSED
     is_first = attempt.number <= 1 + spared
@@ -5918,12 +5919,7 @@ def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
         raise BadValue(
             f"{text!r} is not names joined by and, or, not and parentheses, such as 'fp8 and not (slow or h100)'"
         ) from None
-
-    def keeps(names: Sequence[str]) -> bool:
-        joined = "\0".join(names).casefold()
-        return bool(eval(code, {"names": joined}))
-
-    return keeps
+    return lambda names: bool(eval(code, {"names": "\0".join(names).casefold()}))
 
 
 def read_labels(path: str) -> List[str]:
@@ -6240,7 +6236,8 @@ class Run:
         options: Options,
         trace: Trace,
     ) -> None:
-        self.selection, self.tests = selection, selection.tests
+        self.selection = selection
+        self.tests = selection.tests
         self.host = host
         self.machine = host.machine
         self.options = options
@@ -7690,9 +7687,7 @@ class Script:
         self.steps: List[Step] = []  # by number, commands for which the scout waits
         # Variables with a time, which is another one in the scout: its tests do not use them.
         self.times: Set[str] = set()
-        self.is_aside = (
-            False  # the scout, which is ahead, has not come to the command in question
-        )
+        self.is_aside = False  # the scout is ahead, and has not come to the command
         self.sites: List[Site] = []  # by number, tests to which bash has come
 
     def read(self, name: str, text: str) -> ScriptFile:
@@ -7727,17 +7722,18 @@ class Script:
             return code
         if node.name == "trap":
             return "_rt_trapped"
-        is_plain = inert(text) == text or only_looks(text)
-        if node.name in ("source", ".", "eval") and is_plain and not self.is_aside:
-            return f"_rt_reads {shlex.quote(head_of(node))}"
         if node.name in self.tells.handlers:
             label = "".join(texts(node.words[1:2]))
             return f"_rt_failed {label_word(label)}"
+        reads = node.name in ("source", ".", "eval")
+        # Bash opens a file for it before its trap sees more.
+        if (reads or is_function) and files_of(node):
+            number = self.add_step(file, line, node, text)
+            return f"_rt_block {number}"
+        is_plain = inert(text) == text or only_looks(text)
+        if reads and is_plain and not self.is_aside:
+            return f"_rt_reads {shlex.quote(head_of(node))}"
         if is_function:
-            # Bash opens a file for it before its trap sees more.
-            if files_of(node):
-                number = self.add_step(file, line, node, text)
-                return f"_rt_block {number}"
             return "_rt_function"
         if self.tells.looks is None and self.called().isdisjoint(functions):
             return self.step_code(file, line, node, text)
@@ -8448,7 +8444,10 @@ class ScriptRun(Run):
         """Sh that says how a program has died, as its shell would: where the errors of that go, or the script's."""
         if signum in (signal.SIGINT, signal.SIGPIPE):  # of which bash says nothing
             return ""
-        said = f"{call.file}: line {call.line}: {call.pid:>5} {signal.strsignal(signum):<23} {call.command}"
+        how = signal.strsignal(signum)
+        said = f"{call.file}: line {call.line}: {call.pid:>5} {how:<23} {call.command}"
+        if signum == signal.SIGTERM:
+            said = str(how)
         for plain, escaped in (("\\", r"\\"), ("%", "%%"), ("\n", r"\n")):
             said = said.replace(plain, escaped)
         target = f"/proc/{os.getpid()}/fd/{self.shell.stream}"

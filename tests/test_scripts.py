@@ -63,6 +63,7 @@ KINDS: Mapping[Sequence[Any], Sequence[str]] = {
     (9, "z=$(awk 1)"): ["_rt_other"], (9, "x=$(date -s 0)"): ["_rt_other"], (9, "export x=$(date)"): ["_rt_other"],
     (9, "x=$(cd y; pwd)"): ["calm"], (9, "x=$(cat f)"): ["_rt_other"], (9, "x=$(pwd >y)"): ["_rt_other"],
     (9, ": ${x:=$(make)}"): ["_rt_other"], (9, ". $(dirname x)/y"): ["_rt_reads"],
+    (9, ". x >y"): ["_rt_block"],
     (9, "echo x"): ["calm"], (9, "echo $((x++)) >&2"): ["_rt_other"],
     (9, "echo x > /dev/null"): ["_rt_pass"], (9, "echo x > f"): ["_rt_other"],
     (9, '[ "$x" ]'): ["calm"], (9, "[ -e f ]"): ["_rt_other"], (9, "[ $(x) ]"): ["_rt_other"],
