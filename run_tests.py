@@ -648,7 +648,7 @@ LOOKS_LIKE_TEST = (
     rf"|(?:deepspeed|accelerate) (?:.* )?(?:{MODULE}|{TEST_FILE})|(?:\S+ )?{MODULE}|{TEST_FILE}"
 )
 RUNS_TESTS = (
-    r"(?:\S*/)?(?:python[\d.]*(?! -[cV]| --version| -m (?:pip|venv|build)\b)"
+    r"(?:\S*/)?(?:python[\d.]*(?! -[cV]| --version| -m (?:pip|venv|build)\b)|(?:ba)?sh(?! -c)"
     r"|pytest|torchrun|mpirun|mpiexec|ctest)(?= |$)|\./|[\"']?\$"
 )
 # One that moves its JUnit file nowhere, and runs here.
@@ -6704,7 +6704,9 @@ DEEDS: Mapping[str, str] = {
 WORDS_ALONE = names_in(
     "basename cat cd dirname echo expr ls nproc printf pwd realpath seq uname"
 )
-READS = names_in("cat ls")  # what a test may change
+PURE = WORDS_ALONE - names_in("cat ls") | {
+    ""
+}  # of those what looks at nothing that a test makes
 # What words do besides: `$((n++))`, `${a[n = 1]}`, `${x:=1}`, `${x@P}`.
 COUNTS = r"(?:\$\(\((?:(?!\)\))[\s\S])*?|\$\[[^]]*?|\$\{\w+(?:\[[^]]*?|:(?![-+=?])[^}]*?))"
 DOES = rf"\+\+|{COUNTS}(?:--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|@P\}}"
@@ -6716,6 +6718,7 @@ FILE_TEST = r"\s-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
 OWN_VALUES = r"\$[$!]|\b(?:BASHPID|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
 # Programs that may stand behind a test in a pipeline, and those that need the whole of it to be a test.
 FILTERS = names_in("tee grep egrep sed awk tail head cat cut tr sort uniq wc ts")
+INTERPRETER = r"(?:\S*/)?(?:(?:ba)?sh|python[\d.]*)$"
 SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 # A file that one test makes for another, unless it is there before.
@@ -6795,7 +6798,8 @@ def site_of(node: Node, first: int, last: int, label: str) -> Site:
     words = words_of(node)
     text = " ".join(words)
     own = rf"{OWN_VALUES}|\$\{{?\?|PIPESTATUS"
-    is_own = "<" in operators or re.search(own, text) or not only_looks(text)
+    reads = re.search("<(?! /dev/null)", operators)
+    is_own = reads or re.search(own, text) or not only_looks(text)
     return Site(
         first,
         last,
@@ -7002,7 +7006,7 @@ builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
-_rt_over= _rt_traps= _rt_told= _rt_alone=
+_rt_over= _rt_traps= _rt_told= _rt_alone= _rt_passing=
 builtin eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
 
 _rt_send() {     # words, to which no answer comes
@@ -7033,6 +7037,7 @@ _rt_hook() {
   builtin set +aEeuvx
   local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}")
   local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
+  [[ $_rt_passing != "$BASHPID" ]] || _rt_passing=
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
   [[ ! $_rt_name ]] || _rt_take_away
   _rt_told=
@@ -7073,6 +7078,9 @@ _rt_function() { # one, as long as there is one
     _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "${_rt_functions[*]}" ''
     _rt_do
   }
+}
+_rt_is_function() {    # whether a command that does not begin with its name is one
+  builtin declare -F -- "$1" >/dev/null && _rt_skip=
 }
 _rt_each() {     # a command whose words tell only now whether it is a test
   _rt_ask each "$_rt_file" "$_rt_line" "$_rt_command" "$@"
@@ -7141,8 +7149,8 @@ _rt_other() {    # a command for which the scout waits: its number, the variable
   if [[ $BASHPID == "$_rt_shell" ]]; then
     _rt_after=(any past "$1:$((++_rt_asked))" "${@:2}")      # a subshell behind it may tell first
     [[ $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID      # one in it may not
-  else
-    _rt_send did "$1"
+  elif [[ ! $_rt_passing || /dev/fd/1 -ef /proc/$_rt_passing/fd/1 ]]; then
+    _rt_send did "$1"    # else it is in the `$(…)` of what the scout has passed
   fi
 }
 _rt_itself() { _rt_after=("$BASHPID" ran "$1:$2"); }      # bash runs a test
@@ -7167,7 +7175,12 @@ _rt_failed() {   # a handler is called; bash tells of it again where it begins
   [[ ${_rt_functions-} == "${_rt_command%%[$' \t\n']*}" ]] ||
     _rt_send failed "$_rt_line" "$_rt_piped" "${1-$_rt_command}"
 }
-_rt_pass() { :; }
+_rt_pass() {     # the scout does not run it; a number, if there is something in its `$(…)`
+  [[ ! ${1-} || ${_rt_passing:-$BASHPID} != "$BASHPID" ]] || {
+    _rt_passing=$BASHPID
+    _rt_send did "$1"
+  }
+}
 _rt_block() { _rt_other "$1"; }
 _rt_trapped() { _rt_traps=$BASHPID; }    # a trap is set
 _rt_reads() { :; }
@@ -7231,7 +7244,7 @@ _rt_reads() {    # commands that are read now: `eval` or `source` with its words
   _rt_ask reads "$PWD" "$@"
 }
 _rt_trapped() { :; }    # it has no traps
-_rt_pass() { :; }
+_rt_pass() { [[ ! ${1-} ]] || _rt_send did "$1"; }
 _rt_fail() {     # lets the command fail
   local _rt_first=${_rt_command%%[$' \t\n']*}
   if builtin eval "function $_rt_first () { builtin return $1; }"; then
@@ -7246,7 +7259,8 @@ if [[ ${_rt_bash_env+set} ]]; then
   . "$BASH_ENV"
 fi
 # No command may come before our own: it would change PIPESTATUS.
-_rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;;'
+_rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps$_rt_passing'
+_rt_trap+='${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;;'
 _rt_trap+=' *) if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"'
 _rt_trap+='; then ! : "$_"; elif [[ $_rt_over ]]; then'
 _rt_trap+=' _rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi ;; esac; } FD_ERR>&2 2>/dev/null'
@@ -7310,8 +7324,6 @@ class ScriptShell:
         self.folder = reaper.scratch.path()
         os.mkdir(self.folder)
         self.process = Process(reaper)
-        self.last: Dict[str, str] = {}  # by the path for a shell's answers, its last stub
-        self.ended: Set[str] = set()  # stubs that have been told how to end
         self.output, self.stream = os.pipe()
         self.over, self.end = os.pipe()
         os.set_blocking(self.output, False)
@@ -7448,20 +7460,9 @@ class ScriptShell:
         os.mkfifo(self.path(name))
         return os.open(self.path(name), os.O_RDWR | os.O_NONBLOCK)
 
-    def stub_for(self, reply: str) -> str:
-        """The path of a stub for the shell that gets its answers there: the last one, unless that still waits."""
-        path = self.last.get(reply, "")
-        if path not in self.ended:
-            self.count += 1
-            path = self.new_stub(str(self.count))
-        self.ended.discard(path)
-        self.last[reply] = path
-        return path
-
     def end_stub(self, call: Call, code: str) -> None:
         """Let a stub end: by one line of sh."""
         self.tell(f"{call.stub}.fifo", f"{call.pid} {code}\n")
-        self.ended.add(call.stub)
 
     def new_stub(self, name: str) -> str:
         """The path of a new stub."""
@@ -7602,7 +7603,8 @@ def step_of(node: Node, text: str, where: str) -> Step:
     """What the scout has to know of a command for which it waits."""
     targets = files_of(node)
     is_program = node.name not in CALM | SETS | {"", "wait"}
-    acts = is_program or bool(targets) or looks_out(node)
+    is_plain = substitutes(text, PURE)
+    acts = is_program or bool(targets) or looks_out(node) or not is_plain
     step = Step(f"`{text.splitlines()[0]}` ({where})", acts=acts)
     if node.name in ("[[", "(("):
         return step._replace(is_native=True)
@@ -7645,7 +7647,7 @@ def is_calm(node: Node, text: str) -> bool:
         return False
     if re.search(rf"{OWN_VALUES}|[<>]\(", text) or files_of(node):
         return False
-    if not substitutes(text, WORDS_ALONE - READS | {""}):
+    if not substitutes(text, PURE):
         return False
     return node.name in CALM or not node.words
 
@@ -7750,6 +7752,8 @@ class Script:
         plain = " ".join(words)
         is_test = self.tells.looks_like_test(plain) and node.name not in CALM
         depends = not ARGUMENTS.isdisjoint(words) or "$" in "".join(words[:1])
+        if re.match(INTERPRETER, node.name) and not is_test:
+            depends |= "$" in plain  # `sh $t`
         if depends and node.name not in CALM:
             return "_rt_each " + " ".join(map(inert, words))
         if is_test:
@@ -7786,26 +7790,21 @@ class Script:
         looks = self.is_aside and looks_out(node)
         if is_calm(node, text) and not looks and (not targets or node.name not in PRINTS):
             return "calm"
-        if goes_on and node.name in PRINTS and " -v" not in text and not re.search(DOES, text):
-            return "_rt_pass"
-        if re.match(self.tells.calm, node.name):
-            return "_rt_pass"
-        if tuple(words_of(node)) in file.filters:
-            return "_rt_pass"
+        shows = goes_on and node.name in PRINTS and " -v" not in text
+        passes = shows and not re.search(DOES, text)
+        passes |= tuple(words_of(node)) in file.filters
+        if passes or re.match(self.tells.calm, node.name):
+            if substitutes(text, PURE):
+                return "_rt_pass"
+            return f"_rt_pass {self.add_step(file, line, node, text)}"
         way = "_rt_other"
         if looks_only(node):
             way = "_rt_look"
         number = self.add_step(file, line, node, text)
         code = " ".join([way, str(number), *variables_of(node)])
         if node.assigned and node.words:
-            code = unless_function(node.name, code)
+            return f"_rt_is_function {shlex.quote(node.name)} || {code}"
         return code
-
-
-def unless_function(name: str, code: str) -> str:
-    """Bash for a command that may be a function, although it does not begin with its name."""
-    name = shlex.quote(name)
-    return f"if builtin declare -F -- {name} >/dev/null; then _rt_skip=; else {code}; fi"
 
 
 def end_of(step: Step, status: int, directory: str, values: str) -> str:
@@ -8092,8 +8091,11 @@ class ScriptRun(Run):
                 self.codes[place] = self.script.test_code(node, site)
             else:
                 code = self.script.step_code(file, int(line), node, command)
-                self.codes[place] = unless_function("".join(words[:1]), code)
-        return self.codes[place].replace("calm", "_rt_skip=")
+                name = shlex.quote("".join(words[:1]))
+                if code == "calm":
+                    code = "_rt_skip="
+                self.codes[place] = f"_rt_is_function {name} || {code}"
+        return self.codes[place]
 
     def on_test(
         self, _role: str, site: str, source: str, line: str, label: str, *own: str
@@ -8103,8 +8105,9 @@ class ScriptRun(Run):
         shell = self.question[0]
         call = self.call_of(site, source, line, label)
         path = f"{shell}.stub"
-        if self.question[1]:
-            path = self.shell.stub_for(shell)
+        if self.question[1]:  # something may run beside it
+            self.shell.count += 1
+            path = self.shell.new_stub(str(self.shell.count))
         self.calls[path] = call._replace(
             first=first, command=command, dies_aloud=how == "", stub=path
         )
@@ -8262,6 +8265,9 @@ class ScriptRun(Run):
         step = int(number)
         if self.found_since == 1 and step >= 0 and not self.script.steps[step].is_open:
             self.reasons.setdefault(f"{self.script.steps[step].told} waits for it alone")
+        if step < 0:
+            words = " ".join(self.script.sites[-1 - step].words)
+            self.reasons.setdefault(f"`{words}` starts when the script comes to it")
         self.found_since = 0
         self.waits.wait(step, self.question)
 
@@ -8388,13 +8394,6 @@ class ScriptRun(Run):
             return None if self.sequential else ""
         return path
 
-    def is_stream(self, pid: str, descriptor: int) -> bool:
-        """Whether what a stub prints there is what the script prints."""
-        with suppress(OSError):
-            own = os.stat(f"/proc/{pid}/fd/{descriptor + 6}")
-            return os.path.samestat(own, os.fstat(self.shell.output))
-        return False
-
     def is_apart(self, call: Call) -> bool:
         """Whether what a stub prints as errors goes elsewhere than its output."""
         streams = f"/proc/{call.pid}/fd"
@@ -8404,9 +8403,15 @@ class ScriptRun(Run):
             return True
 
     def is_shown(self, test: Test) -> bool:
-        """Whether the output of a test is for the trace."""
-        pid = self.asked[test].pid if test in self.asked else ""
-        return self.is_stream(pid, 1) and self.is_stream(pid, 2)
+        """Whether the output and the errors of a test are for the trace."""
+        if test not in self.asked:
+            return False
+        script = os.fstat(self.shell.output)
+        streams = f"/proc/{self.asked[test].pid}/fd"
+        with suppress(OSError):
+            own = os.stat(f"{streams}/7"), os.stat(f"{streams}/8")
+            return all(os.path.samestat(each, script) for each in own)
+        return False
 
     def retire(self, test: Test) -> None:
         """The shell goes on: the stub in the place of a test ends as that has ended."""

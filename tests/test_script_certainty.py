@@ -747,6 +747,36 @@ pytest a --exit=1 || N=`expr ${N:-0} + 1`⏎pytest b⏎for i in `seq 1 $N`; do p
 """
 
 
+# What stands between tests that all pass: nothing has gone ahead of it.
+PASSING = r"""
+echo "v: $(cat v.txt) $(ls | wc -l)" ¦ echo "$(./tool)" ¦ x=$(./tool) ¦ echo "$(for i in 1 2; do cat v.txt; done)"
+gv() { echo "$(date)"; cat v.txt; }⏎echo "v $(gv)"; (ls)
+x=$(cat v.txt) ¦ (cd sub && ls) ¦ ( cat v.txt ) ¦ for f in $(ls); do :; done ¦ for f in *.txt; do echo $f; done
+if [ "$(cat v.txt)" = 1 ]; then echo ok; fi ¦ [ -f v.txt ] && echo yes ¦ f() { cat v.txt; }⏎z=$(f) ¦ cd sub; cd ..
+log() { echo "$(date +%Y): $*"; }⏎log "$(cat v.txt)" ¦ source ./common.sh ¦ . "$(dirname "$0")/common.sh"
+DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) ¦ start=$(date +%s); took=$(($(date +%s) - start + SECONDS))
+while read -r l; do echo $l; done < <(cat v.txt) ¦ : "${JOBS:=$(nproc)}" ¦ a=(*.txt); echo ${#a[@]} ¦ set -- *.txt
+command -v pytest >/dev/null ¦ { cat v.txt; ls; } | wc -l ¦ case $(cat v.txt) in 1) echo l;; esac
+eval "x=1; cat v.txt" ¦ trap 'cat v.txt' EXIT ¦ (cat v.txt) & wait ¦ grep -q nope v.txt || true
+rapids-logger() { echo "$1"; }⏎rapids-logger "$(ls)"
+"""
+
+
+@unittest.skipIf(ONE_SCRIPT, "one of the others is asked for")
+class PassingScripts(ScriptCertainty):
+    """Where no test fails, none is told to have gone ahead."""
+
+    def test_no_failure_is_lost(self) -> None:
+        first = "echo 1 >v.txt⏎mkdir sub⏎echo x=1 >common.sh⏎printf 'echo hi' >tool⏎chmod +x tool⏎pytest a⏎"
+        idioms = PASSING.strip("\n").replace("\n", " ¦ ").split(" ¦ ")
+        texts = [f"{first}{idiom}⏎pytest b⏎pytest c⏎exit 0\n".replace("⏎", "\n") for idiom in idioms]
+        scripts = [Script(number, {"test.sh": text}) for number, text in enumerate(texts, 1)]
+        with ThreadPoolExecutor(WORKERS) as pool:
+            for idiom, ran in zip(idioms, pool.map(lambda script: self.check(script, (4,)), scripts)):
+                with self.subTest(idiom):
+                    self.assertEqual(ran, ([], False, 3))
+
+
 @unittest.skipIf(ONE_SCRIPT, "one of the others is asked for")
 class FixedScripts(ScriptCertainty):
     """Each of them on four slots, and on one, too, where CERTAIN asks for more than the least."""
