@@ -6697,6 +6697,7 @@ DEEDS: Mapping[str, str] = {
     "awk": r"system|getline|[>|]|\s-\w*[if]",
     "date": r"\s-\w*s|--set",
     "find": r"\s-(?:exec|ok|delete|fprint|fls)",
+    "hostname": r"\s(?!-[sfidIA]\b)\S",
     "sed": r"\s-\w*[if]|--in|--file|\b[ew]\b|/\w*[ew]\b",
     "sort": r"\s-\w*o|--output",
 }
@@ -6715,7 +6716,7 @@ DEFAULTS = rf"\$\{{({NAME}):?="
 # What looks into a file where it stands in `[`.
 FILE_TEST = r"\s-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
 # What differs between the shell and the scout.
-OWN_VALUES = r"\$[$!]|\b(?:BASHPID|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
+OWN_VALUES = r"\$[$!]|\$_\b|\b(?:BASHPID|LINENO|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
 # Programs that may stand behind a test in a pipeline, and those that need the whole of it to be a test.
 FILTERS = names_in("tee grep egrep sed awk tail head cat cut tr sort uniq wc ts")
 INTERPRETER = r"(?:\S*/)?(?:(?:ba)?sh|python[\d.]*)$"
@@ -6850,6 +6851,8 @@ class ScriptFile:
         self.by_line: Dict[int, List[int]] = collections.defaultdict(list)  # their numbers
         self.filters: Set[Words] = set()  # the words of programs behind a test in a pipeline
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
+        # By name, the commands that have a variable in their words.
+        self.users: Dict[str, List[Node]] = collections.defaultdict(list)
         self.apart = 0  # blocks around whose output and errors go to two places
         # By line, what `#:` says of the tests there, and whether also of those below.
         self.attributes: Dict[int, Tuple[Attributes, bool]] = {}
@@ -6901,6 +6904,8 @@ class ScriptFile:
             tested, own = self.handled(statement)
             for node in statement:
                 own_label = own if node is tested else label
+                for name in set(re.findall(NAME, node.text * (not node.kind) or head_of(node))):
+                    self.users[name].append(node)
                 if node.kind:
                     self.check_redirects(node)
                     splits = site_of(node, 0, 0, "").splits
@@ -6917,6 +6922,18 @@ class ScriptFile:
                         names += texts(node.words[1:])
                     test = self.sites[-1]
                     self.sites[-1] = test._replace(names=[*test.names, *names])
+
+    def only_shows(self, name: str, known: Sequence[str] = ()) -> bool:
+        """Whether a variable is only shown, looked at, or in what is given to others of which the same is true."""
+        for node in self.users[name]:
+            if node.name in PRINTS or node.name in CHECKS:
+                continue
+            given = set(variables_of(node)).difference(known, [name])
+            if node.kind or node.name not in ("", "local"):
+                return False
+            if not all(self.only_shows(each, (*known, name)) for each in given):
+                return False
+        return True
 
     def handled(self, statement: Sequence[Node]) -> Tuple[Node | None, str]:
         """The command of a statement for which a handler stands, and the word that the handler is called with."""
@@ -6992,7 +7009,7 @@ class ScriptFile:
 #   stub   stub    its path, its process                              its process, and a line of sh
 #   scout  lost    what it cannot go through                          no answer: it is ended
 #   shell  past    step and turn, status, folder, variables           no answer: a command has ended that is no test
-#   both   did     number of a step                                   no answer: a subshell runs it
+#   shell  did     number of a step                                   no answer: a subshell runs it, or it only looks
 #   shell  trapped commands of a trap                                 no answer: it runs
 #   shell  ran     stub, or number and label; status                  no answer: a test has failed, or was bash's own
 #   shell  failed  line, status, label                                no answer: a handler is called
@@ -7006,7 +7023,7 @@ builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
-_rt_over= _rt_traps= _rt_told= _rt_alone= _rt_passing=
+_rt_over= _rt_traps= _rt_told= _rt_alone=
 builtin eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
 
 _rt_send() {     # words, to which no answer comes
@@ -7037,7 +7054,6 @@ _rt_hook() {
   builtin set +aEeuvx
   local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}")
   local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
-  [[ $_rt_passing != "$BASHPID" ]] || _rt_passing=
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
   [[ ! $_rt_name ]] || _rt_take_away
   _rt_told=
@@ -7115,7 +7131,6 @@ _rt_is_program() {    # whether the first word of a command names a program that
 _rt_look() {     # a program that only looks: the scout runs it where somebody reads what it prints
   if [[ $_rt_skips && $BASHPID != "$_rt_shell" ]]; then
     _rt_skip=
-    _rt_send did "$1"
   else
     _rt_other "$@"
   fi
@@ -7135,7 +7150,7 @@ _rt_tell() {     # how a command has ended
   if ((${#_rt_after[@]} > 3)); then
     local _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))    # ext4 takes milliseconds to write a file again
     builtin declare -p "${_rt_after[@]:3}" >|"$_rt_path"
-    IFS= builtin read -r -d '' _rt_text <"$_rt_path"
+    _rt_text=$_rt_path
   fi
   _rt_send "${_rt_after[1]}" "${_rt_after[2]}" "$_rt_piped" "$PWD" "$_rt_text"
   _rt_after=()
@@ -7149,10 +7164,11 @@ _rt_other() {    # a command for which the scout waits: its number, the variable
   if [[ $BASHPID == "$_rt_shell" ]]; then
     _rt_after=(any past "$1:$((++_rt_asked))" "${@:2}")      # a subshell behind it may tell first
     [[ $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID      # one in it may not
-  elif [[ ! $_rt_passing || /dev/fd/1 -ef /proc/$_rt_passing/fd/1 ]]; then
-    _rt_send did "$1"    # else it is in the `$(…)` of what the scout has passed
+  else
+    _rt_send did "$1"
   fi
 }
+_rt_sees() { [[ ! $_rt_scouted ]] || _rt_send did "$1"; }    # both run it
 _rt_itself() { _rt_after=("$BASHPID" ran "$1:$2"); }      # bash runs a test
 _rt_start() {    # a test, as _rt_test has it
   local _rt_stub=$_rt_reply.stub _rt_way= _rt_how=_rt_ask
@@ -7175,15 +7191,10 @@ _rt_failed() {   # a handler is called; bash tells of it again where it begins
   [[ ${_rt_functions-} == "${_rt_command%%[$' \t\n']*}" ]] ||
     _rt_send failed "$_rt_line" "$_rt_piped" "${1-$_rt_command}"
 }
-_rt_pass() {     # the scout does not run it; a number, if there is something in its `$(…)`
-  [[ ! ${1-} || ${_rt_passing:-$BASHPID} != "$BASHPID" ]] || {
-    _rt_passing=$BASHPID
-    _rt_send did "$1"
-  }
-}
+_rt_pass() { :; }
 _rt_block() { _rt_other "$1"; }
 _rt_trapped() { _rt_traps=$BASHPID; }    # a trap is set
-_rt_reads() { :; }
+_rt_reads() { _rt_sees "$1"; }
 _rt_mend_traps() {    # in a trap, bash tells ours the command before it: ours rests meanwhile
   local _rt_text=$'\n'$1
   _rt_traps=
@@ -7229,22 +7240,22 @@ _rt_start() {    # a test, as _rt_test has it; its words as bash are none if the
 _rt_ahead() {    # the words of a test, with its environment
   local _rt_path=$_rt_folder/$BASHPID.$_rt_asked
   {
-    builtin printf '%s\0' "$@"
-    builtin declare -Fx
-    builtin declare -px
+    builtin printf '%s\0' $# "$@"
+    "$_rt_cat" /proc/self/environ
   } >|"$_rt_path"
   _rt_ask ahead "$_rt_site" "$_rt_file" "$_rt_line" "$_rt_label" "$BASHPID" "$_rt_path" "${_rt_names[@]}"
 }
 _rt_block() { _rt_lost "a file is written by all of"; }
 _rt_failed() { _rt_skip=; }
+_rt_sees() { _rt_skip=; }
 _rt_reads() {    # commands that are read now: `eval` or `source` with its words, as bash
-  local _rt_text=${1//BASH_SOURCE/_rt_file}
+  local _rt_text=${2//BASH_SOURCE/_rt_file}
   builtin set -- "${_rt_arguments[@]}"
   builtin eval "builtin set -- $_rt_text"
   _rt_ask reads "$PWD" "$@"
 }
 _rt_trapped() { :; }    # it has no traps
-_rt_pass() { [[ ! ${1-} ]] || _rt_send did "$1"; }
+_rt_pass() { :; }
 _rt_fail() {     # lets the command fail
   local _rt_first=${_rt_command%%[$' \t\n']*}
   if builtin eval "function $_rt_first () { builtin return $1; }"; then
@@ -7259,8 +7270,7 @@ if [[ ${_rt_bash_env+set} ]]; then
   . "$BASH_ENV"
 fi
 # No command may come before our own: it would change PIPESTATUS.
-_rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps$_rt_passing'
-_rt_trap+='${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;;'
+_rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;;'
 _rt_trap+=' *) if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"'
 _rt_trap+='; then ! : "$_"; elif [[ $_rt_over ]]; then'
 _rt_trap+=' _rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi ;; esac; } FD_ERR>&2 2>/dev/null'
@@ -7353,6 +7363,7 @@ class ScriptShell:
             "in": self.numbers.pop(0),
             "folder": self.folder,
             "mkfifo": find_program("mkfifo") or "mkfifo",
+            "cat": find_program("cat") or "cat",
             "scouted": "1" * has_scout,
         }
         stream = os.dup(self.stream)  # ours stays open, so that poll rests
@@ -7533,12 +7544,11 @@ def program_path(name: str, directory: str, search: str) -> str:
     return shutil.which(name, path=":".join(places)) or name
 
 
-def program_of(
-    pid: str, words: Words, environment: Mapping[bytes, bytes], stdin: int
-) -> Program:
+def program_of(pid: str, words: Words, items: Sequence[bytes], stdin: int) -> Program:
     """The program of a process that has its directory, its umask and, as `stdin`, its input. Raises OSError."""
     directory = os.readlink(f"/proc/{pid}/cwd")
     umask = proc_number(f"{pid}/status", rb"\nUmask:\s*(\d+)", 8)
+    environment = dict(item.partition(b"=")[::2] for item in items if item)
     own = (b"_", b"SHLVL", b"OLDPWD")
     pairs = [b"=".join(pair) for pair in environment.items() if pair[0] not in own]
     told = b"\0".join(sorted(pairs))
@@ -7553,40 +7563,16 @@ def read_program(call: Call) -> Program:
     arguments = read_proc(f"{call.pid}/cmdline").split(b"\0")[2:-1]
     words = (call.first, *map(to_text, arguments))
     items = read_proc(f"{call.pid}/environ").split(b"\0")
-    environment = dict(item.partition(b"=")[::2] for item in items if item)
-    return program_of(call.pid, words, environment, stdin=6)
+    return program_of(call.pid, words, items, stdin=6)
 
 
 def read_ahead(path: str, pid: str) -> Program:
-    """The program that the scout has written to a file. Raises OSError, or ValueError if it cannot tell all of it."""
+    """The program that the scout has written to a file. Raises OSError."""
     with open(path, "rb") as file:
-        *words, exported = map(to_text, file.read().split(b"\0"))
+        count, *said = file.read().split(b"\0")
     os.unlink(path)
-    return program_of(pid, tuple(words), exported_in(exported), stdin=0)
-
-
-@functools.lru_cache(maxsize=2)
-def exported_in(text: str) -> Mapping[bytes, bytes]:
-    """The environment that `declare -Fx; declare -px` tell. Raises ValueError if they do not tell all of it."""
-    inherited = {name for name in os.environ if not re.fullmatch(NAME, name)}
-    functions = text.partition("declare -x")[0]
-    for name in re.findall(r" (\S+)\n", functions):
-        if f"BASH_FUNC_{name}%%" not in inherited:
-            raise ValueError(f"the function {name} is exported")
-    environment = {to_bytes(name): to_bytes(os.environ[name]) for name in inherited}
-    for flags, name, value in re.findall(VARIABLE, text):
-        if value and not re.search("[aA]", flags):
-            environment[to_bytes(name)] = plain_value(value[1:])
-    return environment
-
-
-def plain_value(word: str) -> bytes:
-    """The value that `declare -p` shows as this word: in double quotes, or with escapes as in C."""
-    inner = to_bytes(word.strip("$")[1:-1])
-    if word.startswith("$"):
-        inner = re.sub(rb"(\\\\)|\\E", lambda found: found.group(1) or rb"\033", inner)
-        return inner.decode("unicode_escape").encode("latin-1")
-    return re.sub(rb"(?s)\\(.)", rb"\1", inner)
+    words = map(to_text, said[: int(count)])
+    return program_of(pid, tuple(words), said[int(count) :], stdin=0)
 
 
 class Step(NamedTuple):
@@ -7604,7 +7590,8 @@ def step_of(node: Node, text: str, where: str) -> Step:
     targets = files_of(node)
     is_program = node.name not in CALM | SETS | {"", "wait"}
     is_plain = substitutes(text, PURE)
-    acts = is_program or bool(targets) or looks_out(node) or not is_plain
+    has_input = node.name in ("read", "mapfile", "readarray")
+    acts = is_program or bool(targets) or has_input or looks_out(node) or not is_plain
     step = Step(f"`{text.splitlines()[0]}` ({where})", acts=acts)
     if node.name in ("[[", "(("):
         return step._replace(is_native=True)
@@ -7633,7 +7620,7 @@ def looks_out(node: Node) -> bool:
     tokens = [*node.words[1:], *node.assigned]
     words = " ".join(texts(tokens))
     words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]", "", words)
-    has_glob = re.search(r"[*?[]", words) is not None
+    has_glob = re.search(r"[*?]|(?<![\w(])\[", words) is not None
     return has_glob and node.name not in ("[[", "((", "let")
 
 
@@ -7652,15 +7639,14 @@ def is_calm(node: Node, text: str) -> bool:
     return node.name in CALM or not node.words
 
 
-def tells_time(node: Node, text: str, times: Iterable[str]) -> bool:
-    """Whether a command does nothing but give variables of the shell the time, or what follows from it."""
+def tells_time(node: Node, text: str) -> bool:
+    """Whether a command does nothing but give variables of the shell the time."""
     inner = list(walk(chain.from_iterable(substituted(text))))
-    has_time = any(each.name == "date" for each in inner)
-    names = "|".join(["SECONDS", r"EPOCH\w+", *times])
-    rest = re.sub(rf"\b(?:{names})\b(?!\+?=)", "", text)
+    is_clock = all(each.name == "date" and looks_only(each) for each in inner)
+    rest = re.sub(r"\b(?:SECONDS|EPOCH\w+)\b", "", text)
+    has_time = len(inner) > 0 or rest != text
     is_plain = not re.search(rf"{OWN_VALUES}|{DOES}|[<>]\(", rest)
-    has_time = (has_time or rest != text) and is_plain
-    return has_time and node.name in ("", "local") and all(map(looks_only, inner))
+    return node.name in ("", "local") and has_time and is_clock and is_plain
 
 
 def variables_of(node: Node) -> List[str]:
@@ -7687,9 +7673,6 @@ class Script:
         self.tells = tells
         self.files: Dict[str, ScriptFile] = {}
         self.steps: List[Step] = []  # by number, commands for which the scout waits
-        # Variables with a time, which is another one in the scout: its tests do not use them.
-        self.times: Set[str] = set()
-        self.is_aside = False  # the scout is ahead, and has not come to the command
         self.sites: List[Site] = []  # by number, tests to which bash has come
 
     def read(self, name: str, text: str) -> ScriptFile:
@@ -7710,11 +7693,8 @@ class Script:
         if len(nodes) != 1:
             return "calm"
         node = nodes[0]
-        if node.kind and self.is_aside and looks_out(node):
-            number = self.add_step(file, line, node, text)
-            return f"_rt_block {number}"
         if node.kind:  # the head of a loop
-            return "calm"
+            return self.calm_code(file, line, node, text)
         is_function = functions[0] != ""
         site = file.find(line, words_of(node))
         if site and not (self.tells.looks and (is_function or node.name in CALM)):
@@ -7733,13 +7713,20 @@ class Script:
             number = self.add_step(file, line, node, text)
             return f"_rt_block {number}"
         is_plain = inert(text) == text or only_looks(text)
-        if reads and is_plain and not self.is_aside:
-            return f"_rt_reads {shlex.quote(head_of(node))}"
+        if reads and is_plain:
+            number = self.add_step(file, line, node, text)
+            return f"_rt_reads {number} {shlex.quote(head_of(node))}"
         if is_function:
             return "_rt_function"
         if self.tells.looks is None and self.called().isdisjoint(functions):
             return self.step_code(file, line, node, text)
         return self.likely_code(file, line, node, text)
+
+    def calm_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
+        """Bash for a command that both run."""
+        if looks_out(node):
+            return f"_rt_sees {self.add_step(file, line, node, text)}"
+        return "calm"
 
     def add_step(self, file: ScriptFile, line: int, node: Node, text: str) -> int:
         """Note a command for which the scout waits; returns its number."""
@@ -7764,9 +7751,6 @@ class Script:
     def test_code(self, node: Node, site: Site) -> str:
         """Bash for a command that is a test."""
         first = node.words[0].text
-        text = " ".join([*words_of(node), site.label])
-        if not self.times.isdisjoint(re.findall(NAME, text)):
-            site = site._replace(is_own=True)
         if inert(first) != first:
             site = site._replace(is_own=True)
             first = "''"  # bash runs it itself
@@ -7781,22 +7765,16 @@ class Script:
     def step_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
         """Bash for a command that is no test."""
         targets = texts(node.redirects[1::2])
-        is_time = tells_time(node, text, self.times)
-        if is_time or not self.times.isdisjoint(re.findall(NAME, text)):
-            self.times.update(variables_of(node))
-        if is_time:
+        if tells_time(node, text) and all(map(file.only_shows, variables_of(node))):
             return "calm"
         goes_on = all(target in ("1", "2", "&1", "&2", "/dev/null") for target in targets)
-        looks = self.is_aside and looks_out(node)
-        if is_calm(node, text) and not looks and (not targets or node.name not in PRINTS):
-            return "calm"
+        if is_calm(node, text) and (not targets or node.name not in PRINTS):
+            return self.calm_code(file, line, node, text)
         shows = goes_on and node.name in PRINTS and " -v" not in text
         passes = shows and not re.search(DOES, text)
         passes |= tuple(words_of(node)) in file.filters
         if passes or re.match(self.tells.calm, node.name):
-            if substitutes(text, PURE):
-                return "_rt_pass"
-            return f"_rt_pass {self.add_step(file, line, node, text)}"
+            return "_rt_pass"
         way = "_rt_other"
         if looks_only(node):
             way = "_rt_look"
@@ -7875,6 +7853,7 @@ class ScriptRun(Run):
     killer: threading.Timer | None = None  # it ends a script that goes on without tests
     lost = ""  # why there is no scout, or no more
     question = ("", "")  # the path for the answer to the last question, and its number
+    has_failed = False  # a test, of which bash knows
     is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
 
@@ -8066,7 +8045,6 @@ class ScriptRun(Run):
         is_main = self.question[0] == self.shell.path("shell")
         if place not in self.codes:  # the other shell has not come there
             within = [what, *functions.split()]
-            self.script.is_aside = is_main and len(self.ahead) > 0
             self.codes[place] = self.script.kind(file, int(line), command, within)
         code = shlex.quote(self.codes[place])
         if role == "scout":
@@ -8107,7 +8085,8 @@ class ScriptRun(Run):
         path = f"{shell}.stub"
         if self.question[1]:  # something may run beside it
             self.shell.count += 1
-            path = self.shell.new_stub(str(self.shell.count))
+            path = self.shell.new_stub(f"{self.shell.count}.stub")
+        self.itself.pop(path, None)
         self.calls[path] = call._replace(
             first=first, command=command, dies_aloud=how == "", stub=path
         )
@@ -8138,9 +8117,6 @@ class ScriptRun(Run):
             program = read_ahead(path, pid)
         except OSError:  # it has been killed
             return
-        except ValueError as why:
-            self.lose_scout(f"{source}:{line}: {why}")
-            return
         self.held[self.question] = call._replace(names=names), program  # follow_up finds it
 
     def ask(self, call: Call, program: Program) -> None:
@@ -8168,6 +8144,8 @@ class ScriptRun(Run):
             self.shell.end_stub(call, self.code_of_itself(program))
             return
         if number == len(found):
+            words = clean_label(" ".join(call.site.words))
+            self.fear(Step(f"`{words}` ({call.file}:{call.line})", acts=True), is_awaited=False)
             self.add(call, program, self.is_apart(call))
             self.miss(call)
         test = found[number]
@@ -8194,11 +8172,12 @@ class ScriptRun(Run):
             for pair in program.environment.items()
             if not re.fullmatch(NAME, to_text(pair[0]))
         ]
-        code = 'exec "$_" "$@"'
+        program_path = shlex.quote(program.path)
+        code = f'exec {program_path} "$@"'
         if lost:
-            code = f'exec env {shlex.join(lost)} "$_" "$@"'
+            code = f'exec env {shlex.join(lost)} {program_path} "$@"'
         path = self.host.reaper.scratch.write(code)
-        return f"export _={shlex.quote(program.path)}; . {shlex.quote(path)}"
+        return f"export _={program_path}; . {shlex.quote(path)}"
 
     def miss(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
@@ -8266,7 +8245,7 @@ class ScriptRun(Run):
         if self.found_since == 1 and step >= 0 and not self.script.steps[step].is_open:
             self.reasons.setdefault(f"{self.script.steps[step].told} waits for it alone")
         if step < 0:
-            words = " ".join(self.script.sites[-1 - step].words)
+            words = clean_label(" ".join(self.script.sites[-1 - step].words))
             self.reasons.setdefault(f"`{words}` starts when the script comes to it")
         self.found_since = 0
         self.waits.wait(step, self.question)
@@ -8280,23 +8259,29 @@ class ScriptRun(Run):
         step = self.script.steps[number]
         is_awaited = self.waits.number == number
         self.fear(step, is_awaited)
-        self.waits.end(number, end_of(step, int(status), *state))
+        directory, path = state
+        values = ""
+        if path:
+            with open(path, errors="surrogateescape") as file:
+                values = file.read()
+            os.unlink(path)
+        self.waits.end(number, end_of(step, int(status), directory, values))
 
     def fear(self, step: Step, is_awaited: bool) -> None:
-        """Something is done before which bash would not have started the tests that have begun already."""
-        for test in self.ahead:
+        """Something is done before which bash would not have started the tests that have begun already.
+
+        Where no test has failed, the scout has gone the same way.
+        """
+        for test in list(self.ahead) * self.has_failed:
             has_begun = test not in self.schedule.waiting and test not in self.batch
             if is_awaited and test in self.background:  # it has begun under bash, too
                 continue
             if step.acts and has_begun:
                 self.early.setdefault(test, step.told)
 
-    def on_did(self, role: str, number: str) -> None:
-        """A subshell runs a command that is no test; what the scout runs, too, is where both come."""
-        step = f"step {number}"
-        self.counts[role, step] += 1
-        if self.counts["shell", step] > self.counts["scout", step]:
-            self.fear(self.script.steps[int(number)], is_awaited=False)
+    def on_did(self, _role: str, number: str) -> None:
+        """A subshell runs a command that is no test, or the shell one that both run and that looks."""
+        self.fear(self.script.steps[int(number)], is_awaited=False)
 
     def on_trapped(self, _role: str, text: str) -> None:
         """A trap runs."""
@@ -8431,6 +8416,7 @@ class ScriptRun(Run):
             with suppress(OSError):
                 self.trace.copy(self.record.log_path(test))
         status = result.status or 0
+        self.has_failed |= result.status != 0
         self.told.pop(call.shell, None)
         if self.options.fails(result.outcome) or result.status is None:
             self.told[call.shell] = call.label
@@ -8515,6 +8501,7 @@ class ScriptRun(Run):
 
     def note_failure(self, label: str, line: int, status: int | None) -> None:
         """Record what has failed, or was interrupted, in the script's own shell: it has no log but the script's."""
+        self.has_failed = True
         key = key_of([label])
         unique = self.labels(label)
         source = TestLine(self.name, line, "", "", key, Attributes(), label=unique)
