@@ -4944,6 +4944,7 @@ class Record:
         said = {
             "reason": result.reason,
             "cause": result.cause.text,
+            "said": result.cause.line,
             "leaked": result.leaked,
             "origin": test.origin if test.origin != test.label else "",
             "memory": round(result.memory, 3),
@@ -6732,7 +6733,7 @@ EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
 MIN_DESCRIPTORS = 200
 NO_TESTS = (
     "no command has `|| test_fail` or looks like a test; name tests by how they begin (--tests 'make check|\\./run'), "
-    "or the function that is called where one fails (--fail-function NAME); if this script calls another one for its "
+    "or the function NAME of `command || NAME` (--fail-function NAME); if this script calls another one for its "
     "tests, run that one"
 )
 
@@ -6848,6 +6849,9 @@ class ScriptFile:
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
         self.mistakes: List[str] = []
         self.sites: List[Site] = []
+        self.bare: List[
+            int
+        ] = []  # lines of what looks like a test, and has no handler as others have
         self.by_line: Dict[int, List[int]] = collections.defaultdict(list)  # their numbers
         self.filters: Set[Words] = set()  # the words of programs behind a test in a pipeline
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
@@ -6915,6 +6919,8 @@ class ScriptFile:
                     self.apart -= splits
                 elif node is tested or self.is_test(node, label):
                     self.add(node, own_label)
+                elif node.name not in self.tells.handlers and self.is_test(node, "any"):
+                    self.bare.append(self.line_of(node.start))
                 elif node.before in PIPES and node.name in FILTERS and self.sites:
                     self.filters.add(tuple(words_of(node)))
                     names = files_of(node)
@@ -7927,6 +7933,12 @@ class ScriptRun(Run):
             tell(message)
         if file.name != self.name or self.sequential or self.options.one_by_one:
             return
+        if file.bare:
+            count = counted(len(file.bare), "command")
+            warn(
+                f"{file.name}:{file.bare[0]}: {count} without a handler may be tests, too; "
+                "they run in the script's own shell, without slots; --tests REGEX hands them over"
+            )
         if len(file.sites) > 1 and self.script.tells.looks:
             way = "no handlers"
             if re.search(r"(?m)^\s*set -\w*e", file.text) and "set +e" not in file.text:
@@ -8243,7 +8255,9 @@ class ScriptRun(Run):
         """The scout waits until the shell has run a command."""
         step = int(number)
         if self.found_since == 1 and step >= 0 and not self.script.steps[step].is_open:
-            self.reasons.setdefault(f"{self.script.steps[step].told} waits for it alone")
+            self.reasons.setdefault(
+                f"{self.script.steps[step].told} waits for the test before it; --calm REGEX names what need not"
+            )
         if step < 0:
             words = clean_label(" ".join(self.script.sites[-1 - step].words))
             self.reasons.setdefault(f"`{words}` starts when the script comes to it")

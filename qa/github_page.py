@@ -73,7 +73,7 @@ def verdict(end: Event) -> str:
 
 def told(end: Event) -> str:
     """`failed, exit 1: assert 2 == 3`: how a test ended, and why."""
-    why = end.get("reason") or end.get("cause") or ""
+    why = end.get("reason") or end.get("said") or end.get("cause") or ""
     return ": ".join(filter(None, [verdict(end), why]))
 
 

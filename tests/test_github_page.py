@@ -37,7 +37,7 @@ class PageTest(RunnerCase):
         self.assertRegex(ran.stdout, r"^### 6 tests in [\d.]+s: .*\b1 flaky\b.* \(exit code 1\)\n\nFlaky: shaky\n\n"
                                      r"Slowest: [^\n]*\n\n<details>")
         self.assertNotIn("old", ran.stdout)
-        for part in ("<summary>t|0% &lt;x&gt;: failed, exit 3: exit status 3, last line: &lt;b&gt;</summary>\n\n"
+        for part in ("<summary>t|0% &lt;x&gt;: failed, exit 3: &lt;b&gt;</summary>\n\n"
                      "````text\n```\n<b>\n\n````\n", "<summary>dies: crashed (SIGSEGV): ",
                      "<summary>waits: blocked: waits for dies, which did not pass</summary>\n\n\n</details>",
                      "gantt\n", "  section GPU 0\n", "  section GPU 1\n", "  section CPU\n    cpu :", " :crit, 0, 1\n"):
@@ -55,8 +55,8 @@ class PageTest(RunnerCase):
         self.assertTrue(ran.stdout.startswith("### 4 tests in "), ran.stdout)
         self.assertEqual(sorted(ran.stderr.splitlines()), [
             f"::error file={top}/tests/x%2Cy.py,line=12,title=t|0%25%2C a%3Ab::"
-            "failed, exit 3: exit status 3, last line: =",
-            "::error title=elsewhere::failed, exit 1: exit status 1, last line: N%25",
+            "failed, exit 3: =",
+            "::error title=elsewhere::failed, exit 1: 50%25",
             "::error title=waits::blocked: waits for elsewhere, which did not pass"])
 
     def test_github_shows_ten_annotations(self) -> None:

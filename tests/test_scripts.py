@@ -756,6 +756,12 @@ class FeatureTest(ScriptCase):
                 attached = f"[[ATTACHMENT|{ran.path('logs/test.sh.log')}]]" in ran.read("all.xml")
                 self.assertEqual(attached, outcome == "failed")
 
+    def test_what_has_no_handler_is_told(self) -> None:
+        ran = self.conduct(HEAD + lines("pytest a || test_fail a", "pytest b", "pytest c | cat", "test_fail d") + TAIL)
+        line = HEAD.count("\n") + 2
+        self.assertIn(f"test.sh:{line}: 2 commands without a handler may be tests, too; they run in", ran.err)
+        self.assertEqual(starts(ran.text), ["a"])
+
     def test_a_script_that_does_not_mind_a_failure(self) -> None:
         self.assertRegex(self.begin("E=ex\npytest a --${E}it=1\npytest b\n").communicate(timeout=WAIT_S)[1].decode(),
                          r"2 tests in \S+ on 4 GPU\(s\): 1 passed, 1 failed; test.sh ends with 0, as under bash\n$")
