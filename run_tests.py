@@ -6849,9 +6849,8 @@ class ScriptFile:
         self.line_ends = [found.start() for found in re.finditer("\n", text)]
         self.mistakes: List[str] = []
         self.sites: List[Site] = []
-        self.bare: List[
-            int
-        ] = []  # lines of what looks like a test, and has no handler as others have
+        # Lines of what looks like a test, and has no handler as others have. A function's call may have one.
+        self.bare: List[int] = []
         self.by_line: Dict[int, List[int]] = collections.defaultdict(list)  # their numbers
         self.filters: Set[Words] = set()  # the words of programs behind a test in a pipeline
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
@@ -6914,9 +6913,12 @@ class ScriptFile:
                     self.check_redirects(node)
                     splits = site_of(node, 0, 0, "").splits
                     self.apart += splits
+                    bare = list(self.bare)
                     for part in (*node.conditions, *node.bodies):
                         self.visit(part, own_label)
                     self.apart -= splits
+                    if node.kind == "function":
+                        self.bare = bare
                 elif node is tested or self.is_test(node, label):
                     self.add(node, own_label)
                 elif node.name not in self.tells.handlers and self.is_test(node, "any"):

@@ -757,7 +757,8 @@ class FeatureTest(ScriptCase):
                 self.assertEqual(attached, outcome == "failed")
 
     def test_what_has_no_handler_is_told(self) -> None:
-        ran = self.conduct(HEAD + lines("pytest a || test_fail a", "pytest b", "pytest c | cat", "test_fail d") + TAIL)
+        text = lines("f() { pytest $1; }; f a || test_fail a", "pytest b", "pytest c | cat", "test_fail d")
+        ran = self.conduct(HEAD + text + TAIL)
         line = HEAD.count("\n") + 2
         self.assertIn(f"test.sh:{line}: 2 commands without a handler may be tests, too; they run in", ran.err)
         self.assertEqual(starts(ran.text), ["a"])
