@@ -6907,7 +6907,8 @@ class ScriptFile:
             tested, own = self.handled(statement)
             for node in statement:
                 own_label = own if node is tested else label
-                for name in set(re.findall(NAME, node.text * (not node.kind) or head_of(node))):
+                text = node.text * (not node.kind) or head_of(node)
+                for name in re.findall(NAME, text):
                     self.users[name].append(node)
                 if node.kind:
                     self.check_redirects(node)
@@ -7329,7 +7330,6 @@ class ScriptShell:
     OWN_FDS = range(151, 199)
 
     size = 0
-    count = 0  # of stubs
     status = EXIT_MACHINE  # the exit status
     scout: Process | None = None
     # Why it did not start, or what it has printed or asked was not understood or kept.
@@ -7341,6 +7341,7 @@ class ScriptShell:
         self.post = post
         self.folder = reaper.scratch.path()
         os.mkdir(self.folder)
+        self.counter = count()  # of stubs
         self.process = Process(reaper)
         self.output, self.stream = os.pipe()
         self.over, self.end = os.pipe()
@@ -7597,9 +7598,9 @@ def step_of(node: Node, text: str, where: str) -> Step:
     """What the scout has to know of a command for which it waits."""
     targets = files_of(node)
     is_program = node.name not in CALM | SETS | {"", "wait"}
-    is_plain = substitutes(text, PURE)
-    has_input = node.name in ("read", "mapfile", "readarray")
-    acts = is_program or bool(targets) or has_input or looks_out(node) or not is_plain
+    has_input = node.name in ("read", "mapfile", "readarray") and "<<" not in text
+    acts = is_program or bool(targets) or has_input or looks_out(node)
+    acts |= not substitutes(text, PURE)
     step = Step(f"`{text.splitlines()[0]}` ({where})", acts=acts)
     if node.name in ("[[", "(("):
         return step._replace(is_native=True)
@@ -7622,7 +7623,7 @@ def looks_only(node: Node) -> bool:
 def looks_out(node: Node) -> bool:
     """Whether what a builtin does depends on which files there are."""
     if node.name in MOVES | {"command", "builtin", "source", "."}:
-        return True
+        return head_of(node) not in ("cd ..", "cd -", "popd")  # which are there
     if node.name in CHECKS and re.search(FILE_TEST, node.text):
         return True
     tokens = [*node.words[1:], *node.assigned]
@@ -7652,9 +7653,9 @@ def tells_time(node: Node, text: str) -> bool:
     inner = list(walk(chain.from_iterable(substituted(text))))
     is_clock = all(each.name == "date" and looks_only(each) for each in inner)
     rest = re.sub(r"\b(?:SECONDS|EPOCH\w+)\b", "", text)
-    has_time = len(inner) > 0 or rest != text
+    has_time = inner or rest != text
     is_plain = not re.search(rf"{OWN_VALUES}|{DOES}|[<>]\(", rest)
-    return node.name in ("", "local") and has_time and is_clock and is_plain
+    return bool(node.name in ("", "local") and has_time and is_clock and is_plain)
 
 
 def variables_of(node: Node) -> List[str]:
@@ -7779,9 +7780,9 @@ class Script:
         if is_calm(node, text) and (not targets or node.name not in PRINTS):
             return self.calm_code(file, line, node, text)
         shows = goes_on and node.name in PRINTS and " -v" not in text
-        passes = shows and not re.search(DOES, text)
-        passes |= tuple(words_of(node)) in file.filters
-        if passes or re.match(self.tells.calm, node.name):
+        shows = shows and not re.search(DOES, text)
+        passes = tuple(words_of(node)) in file.filters
+        if passes or shows or re.match(self.tells.calm, node.name):
             return "_rt_pass"
         way = "_rt_other"
         if looks_only(node):
@@ -8098,8 +8099,7 @@ class ScriptRun(Run):
         call = self.call_of(site, source, line, label)
         path = f"{shell}.stub"
         if self.question[1]:  # something may run beside it
-            self.shell.count += 1
-            path = self.shell.new_stub(f"{self.shell.count}.stub")
+            path = self.shell.new_stub(f"{next(self.shell.counter)}.stub")
         self.itself.pop(path, None)
         self.calls[path] = call._replace(
             first=first, command=command, dies_aloud=how == "", stub=path
@@ -8186,12 +8186,12 @@ class ScriptRun(Run):
             for pair in program.environment.items()
             if not re.fullmatch(NAME, to_text(pair[0]))
         ]
-        program_path = shlex.quote(program.path)
-        code = f'exec {program_path} "$@"'
+        name = shlex.quote(program.path)
+        code = f'exec {name} "$@"'
         if lost:
-            code = f'exec env {shlex.join(lost)} {program_path} "$@"'
+            code = f'exec env {shlex.join(lost)} {name} "$@"'
         path = self.host.reaper.scratch.write(code)
-        return f"export _={program_path}; . {shlex.quote(path)}"
+        return f"export _={name}; . {shlex.quote(path)}"
 
     def miss(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
@@ -8303,7 +8303,7 @@ class ScriptRun(Run):
         """A trap runs."""
         nodes = walk(Reader(text).nodes)
         simple = [node for node in nodes if not node.kind]
-        acts = not all(is_calm(node, node.text) for node in simple)
+        acts = any(looks_out(node) or not is_calm(node, node.text) for node in simple)
         step = Step(f"the trap `{text}`", acts=acts)
         self.fear(step, is_awaited=False)
 
@@ -8557,10 +8557,10 @@ class ScriptRun(Run):
             tell("")
         status = shell_status(self.shell.status)
         if self.ahead:
-            labels = [test.label for test in self.ahead]
-            warn(f"the script has not come to tests that ran ahead of it: {first_of(labels)}")
-            if any(map(self.is_bad, results)):  # it may look at what they have left
-                self.fears.append(f"{labels[0]} went ahead of the script's end")
+            labels = first_of([test.label for test in self.ahead])
+            warn(f"the script has not come to tests that ran ahead of it: {labels}")
+            for test in self.early.keys() & self.ahead:
+                self.fears.append(f"{test.label} went ahead of {self.early[test]}")
         if not self.sequential and not self.options.one_by_one:
             self.say_what_ran_alone()
         for fear in self.fears[: status == 0]:
@@ -8585,7 +8585,7 @@ class ScriptRun(Run):
             self.reasons.setdefault("tests need more than half of the GPUs")
         reasons = list(filter(None, [*self.reasons, self.lost]))
         if not self.options.verbose:
-            reasons = reasons[:1]
+            del reasons[1:]
         for why in reasons * (count > 0 and len(self.tests) > 1):
             warn(f"{counted(count, 'test')} ran while no other did: {why}")
 

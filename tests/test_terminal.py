@@ -191,10 +191,12 @@ class LiveBlockTest(TerminalCase):
 
     def test_control_c_is_told_where_the_block_stood(self) -> None:
         """The terminal keeps its modes: it shows the key itself, and the runner takes that away with its block."""
+        self.fifo("up")
         self.fifo("go")
-        self.write("t.txt", "cat go >go.out || test_fail waits\n")
+        self.write("t.txt", "cat up go >go.out || test_fail waits\n")
         self.start("t.txt")
         before = termios.tcgetattr(self.terminal)
+        self.open_fifo("up")
         self.read_until("GPU 0  .*waits$")
         self.assertEqual(termios.tcgetattr(self.terminal), before)
         os.write(self.terminal, b"\x03")
