@@ -7623,7 +7623,7 @@ def looks_only(node: Node) -> bool:
 def looks_out(node: Node) -> bool:
     """Whether what a builtin does depends on which files there are."""
     if node.name in MOVES | {"command", "builtin", "source", "."}:
-        return head_of(node) not in ("cd ..", "cd -", "popd")  # which are there
+        return not re.fullmatch(r"cd [-./]+|popd", head_of(node))  # which is there
     if node.name in CHECKS and re.search(FILE_TEST, node.text):
         return True
     tokens = [*node.words[1:], *node.assigned]
