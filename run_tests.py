@@ -7575,11 +7575,17 @@ def read_program(call: Call) -> Program:
     return program_of(call.pid, words, items, stdin=6)
 
 
+def read_once(path: str) -> bytes:
+    """What a shell has written to a file, which goes. Raises OSError."""
+    with open(path, "rb") as file:
+        data = file.read()
+    os.unlink(path)
+    return data
+
+
 def read_ahead(path: str, pid: str) -> Program:
     """The program that the scout has written to a file. Raises OSError."""
-    with open(path, "rb") as file:
-        count, *said = file.read().split(b"\0")
-    os.unlink(path)
+    count, *said = read_once(path).split(b"\0")
     words = map(to_text, said[: int(count)])
     return program_of(pid, tuple(words), said[int(count) :], stdin=0)
 
@@ -8057,7 +8063,6 @@ class ScriptRun(Run):
         if role == "scout" and file.obstacle:
             self.lose_scout(file.obstacle)
         place = source, line, command, what
-        is_main = self.question[0] == self.shell.path("shell")
         if place not in self.codes:  # the other shell has not come there
             within = [what, *functions.split()]
             self.codes[place] = self.script.kind(file, int(line), command, within)
@@ -8065,9 +8070,9 @@ class ScriptRun(Run):
         if role == "scout":
             where = shlex.quote(":".join(place[:3]))
             self.news.append(f"_rt_news={where}; _rt_known[$_rt_news]={code}\n")
-            return f"_rt_code={code}"
-        news = "".join(self.news)
-        if is_main:
+        news = ""
+        if self.question[0] == self.shell.path("shell"):  # a subshell would keep it to itself
+            news = "".join(self.news)
             self.news = []
         return f"{news}_rt_code={code}"
 
@@ -8278,9 +8283,7 @@ class ScriptRun(Run):
         directory, path = state
         values = ""
         if path:
-            with open(path, errors="surrogateescape") as file:
-                values = file.read()
-            os.unlink(path)
+            values = to_text(read_once(path))
         self.waits.end(number, end_of(step, int(status), directory, values))
 
     def fear(self, step: Step, is_awaited: bool) -> None:
