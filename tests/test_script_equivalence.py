@@ -163,7 +163,7 @@ helper() { echo "helper $*"; }; export -f helper
 25× «one»
 «command» || test_fail «label»   # it's || test_fail "no"
 «command» || test_fail «label»;
-«command» <<EOF || test_fail «label»⏎python3 not $x || test_fail "me"⏎EOF
+«command» <<EOF || test_fail «label»⏎python3 not ${x-} || test_fail "me"⏎EOF
 == one
 20× «run» || test_fail «label» ¦ 6× «command» || test_fail «label» ¦ 2× «command» \⏎  || test_fail «label»
 «command» ||⏎  test_fail «label» ¦ «command»||test_fail «label» ¦ «command» || { test_fail «label»; ok=0; }

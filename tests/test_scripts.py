@@ -22,8 +22,7 @@ from typing import Any, Counter, Dict, List, Mapping, Sequence, Set, Tuple
 from xml.etree import ElementTree
 
 from run_tests import (
-    CALM_PROGRAMS, LOOKS_LIKE_TEST, Call, Reader, Script, ScriptFile, Tells, paths_of, read_ahead, read_program,
-    site_of)
+    CALM_PROGRAMS, HOOK, LOOKS_LIKE_TEST, Program, Script, ScriptFile, Tells, paths_of, read_program)
 from tests.support import SOON, WAIT_S, Fifo, Ran, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
@@ -52,12 +51,12 @@ echo "All tests passed"
 # Commands, with the line where they come and what they are in: what they are where handlers tell the tests of
 # ReadingTest.test_kinds_of_commands, and where their looks do so, if that differs.
 KINDS: Mapping[Sequence[Any], Sequence[str]] = {
-    (1, "python3 a"): ["_rt_test_alone"], (1, "test_fail a", "function"): ["_rt_failed"],
-    (2, "pytest b"): ["_rt_other", "_rt_test_alone"], (3, "pytest c"): ["_rt_other", "_rt_test"],
+    (1, "python3 a"): ["_rt_test"], (1, "test_fail a", "function"): ["_rt_failed"],
+    (2, "pytest b"): ["_rt_other", "_rt_test"], (3, "pytest c"): ["_rt_other", "_rt_test"],
     (3, "tee log"): ["_rt_pass"],
     (9, "pytest $(x)"): ["_rt_other", "_rt_test"], (9, "sh $t"): ["_rt_other", "_rt_each"],
     (9, '"$@"', "", "f"): ["_rt_each"],
-    (9, '"$@"', "", "g"): ["_rt_other", "_rt_each"], (4, "f d", "function"): ["_rt_test_alone", "_rt_function"],
+    (9, '"$@"', "", "g"): ["_rt_other", "_rt_each"], (4, "f d", "function"): ["_rt_test", "_rt_function"],
     (9, "f d", "function"): ["_rt_function"], (9, "f > log", "function"): ["_rt_block"],
     (9, "x=1"): ["calm"], (9, "x=$(make)"): ["_rt_other"], (9, "x=$RANDOM"): ["_rt_other"],
     (9, "x=$(date)"): ["calm"], (9, "y=$((SECONDS - x))"): ["calm"], (9, "z=$(awk 1)"): ["_rt_other"],
@@ -1068,29 +1067,34 @@ class ReadingTest(unittest.TestCase):
         self.assertEqual(own, ["test_a.py", "m.sh", "n.x", "l.txt"])
 
     def test_read_program(self) -> None:
-        """As bash shows it to a stub, which a shell runs, and as the scout tells of it."""
-        text = r"""
-            export A=$'1\n\t\e\\E"\'$`é' B C=" "; unset RUN; umask 027
-            tell() { printf '%s\0' $# "$@"; cat /proc/self/environ; }
-            export -f tell; tell tool "a b" "" >ahead
-            echo $$; ./stub "a b" ""
+        """As the hook tells of it: its environment, one only, and where that is the same again, without it."""
+        tells = re.search(r"(?ms)^_rt_program\(\) \{.*?^\}$", HOOK)
+        assert tells is not None
+        text = tells.group() + r"""
+            _rt_folder=. _rt_cat=cat _rt_asked=0 _rt_whole=
+            _rt_ask() { mv "$_rt_path" "$_rt_name"; }
+            export A=$'1\n\t\e\\E"\'$`é' B C=" "; umask 027
+            exported() { echo; }; export -f exported
+            _rt_name=first; _rt_program tool "a b" ""
+            _rt_name=whole _rt_whole=1; D=1 _rt_program tool "a b" ""
+            _rt_name=again _rt_whole=; D=1 _rt_program tool "a b" ""
+            _rt_name=other; D=2 _rt_program tool
+            echo $$; read -r
         """
-        with tempfile.TemporaryDirectory() as folder:
-            stub = pathlib.Path(folder, "stub")
-            stub.write_text("#!/bin/sh\necho $$\nread x\n:\n")
-            stub.chmod(0o755)
-            with subprocess.Popen(["bash", "-c", text], cwd=folder, stdin=subprocess.PIPE,
-                                  stdout=subprocess.PIPE) as process:
-                assert process.stdout is not None
-                shell, pid = (process.stdout.readline().decode().strip() for _ in range(2))
-                call = Call(site_of(Reader("tool").nodes[0], 1, 1, ""), 0, "", 1, "", "", first="tool", pid=pid)
-                program = read_program(call)
-                ahead = read_ahead(f"{folder}/ahead", shell)
-                process.communicate(b"\n")
-            self.assertRaises(OSError, read_program, call)
-        self.assertEqual((program.words, program.directory), (("tool", "a b", ""), os.path.realpath(folder)))
-        self.assertEqual((program.environment[b"A"], program.umask), ("1\n\t\x1b\\E\"'$`é".encode(), 0o27))
-        self.assertEqual((ahead.key, ahead.words), (program.key, program.words))
+        known: Dict[bytes, Program] = {}
+        with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
+                ["bash", "-c", text], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            pid = process.stdout.readline().decode().strip()
+            first, whole, again, other = (
+                read_program(f"{folder}/{name}", pid, known) for name in ("first", "whole", "again", "other"))
+            process.communicate(b"\n")
+        assert whole is not None and first is None and other is None
+        self.assertEqual(whole, again)
+        self.assertEqual((whole.words, whole.directory), (("tool", "a b", ""), os.path.realpath(folder)))
+        told = {name: whole.environment.get(name) for name in (b"A", b"B", b"C", b"D")}
+        self.assertEqual(told, {b"A": "1\n\t\x1b\\E\"'$`é".encode(), b"B": None, b"C": b" ", b"D": b"1"})
+        self.assertEqual((whole.umask, b"BASH_FUNC_exported%%" in whole.environment), (0o27, True))
 
 
 if __name__ == "__main__":
