@@ -4834,6 +4834,46 @@ def deferred_path(options: Options) -> str:
     return ""
 
 
+class LineFile:
+    """A file to which the run appends lines, below one that a dying run has torn or a test has left open.
+
+    It stays open, and is never a device. If a test has deleted it, all lines of ours come back. Raises OSError.
+    """
+
+    descriptor = -1
+    opened: os.stat_result | None = None  # what it was when it was opened
+
+    def __init__(self, path: str, flags: int) -> None:
+        self.path = path
+        self.flags = flags | os.O_RDWR | os.O_CREAT | os.O_APPEND
+        self.lines: List[bytes] = []
+
+    def append(self, line: bytes) -> None:
+        """Write a line at once."""
+        self.lines.append(line)
+        try:
+            now = os.stat(self.path)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+            line = b"".join(self.lines)
+            now = self.open()
+        if self.opened is None or not os.path.samestat(now, self.opened):
+            now = self.open()
+        if now.st_size and os.pread(self.descriptor, 1, now.st_size - 1) != b"\n":
+            line = b"\n" + line
+        if os.write(self.descriptor, line) != len(line):
+            raise OSError(errno.ENOSPC, "No space left on device", self.path)
+
+    def open(self) -> os.stat_result:
+        """Open the file that is there now, or a new one."""
+        descriptor = regular_file(self.path, self.flags)
+        if self.opened:
+            os.close(self.descriptor)
+        self.descriptor = descriptor
+        self.opened = os.fstat(self.descriptor)
+        return self.opened
+
+
 class Record:
     """All that the run writes: the log dir, the journal, `failures`, JUnit files for tests that left none.
 
@@ -4846,7 +4886,8 @@ class Record:
         self.log_dir = options.log_dir
         self.failures = failures_path(options)
         self.journal = journal_path(options)
-        self.lines: Dict[str, List[bytes]] = {}  # that this run has appended, by file
+        self.folder = os.path.abspath(self.log_dir)
+        self.appended: Dict[str, LineFile] = {}  # by path
         make_log_dir(self.log_dir)
         self.lock = lock_directory(self.log_dir)
         folder = os.path.dirname(self.failures)
@@ -4864,25 +4905,11 @@ class Record:
             clear_name(self.failures)
 
     def append(self, path: str, line: bytes) -> None:
-        """Append a line to a file, below one that a dying run has torn or a test has left open. Raises OSError.
-
-        It is never a device, and in the log dir no link. If a test has deleted it, all lines of ours come back.
-        """
-        lines = self.lines.setdefault(path, [])
-        lines.append(line)
-        real = os.path.abspath(path)
-        if not os.path.exists(real):
-            line = b"".join(lines)
-            os.makedirs(os.path.dirname(real), exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-        if self.is_ours(real):
-            flags |= os.O_NOFOLLOW
-        with open(regular_file(path, flags), "rb+", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
-                line = b"\n" + line
-            if file.write(line) != len(line):
-                raise OSError(errno.ENOSPC, "No space left on device", path)
+        """Append a line to a file. In the log dir that is never a link. Raises OSError."""
+        if path not in self.appended:
+            flags = os.O_NOFOLLOW * self.is_ours(os.path.abspath(path))
+            self.appended[path] = LineFile(path, flags)
+        self.appended[path].append(line)
 
     def note(self, event: str, **values: Any) -> None:
         """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
@@ -4922,7 +4949,7 @@ class Record:
 
     def is_ours(self, path: str) -> bool:
         """Whether a file lies in the log dir, where nothing is a user's."""
-        return os.path.dirname(path) == os.path.abspath(self.log_dir)
+        return os.path.dirname(path) == self.folder
 
     def test_start(self, attempt: Attempt) -> None:
         """Journal the start of an attempt."""
@@ -5027,7 +5054,7 @@ class Record:
         if is_whole and not self.options.fail_dir and self.options.reads(self.failures):
             failed = [each.test.label for each in results if self.options.fails(each.outcome)]
             write_labels(self.failures, failed)
-        elif self.failures in self.lines:
+        elif self.failures in self.appended:
             self.append(self.failures, b"")  # a test may have deleted it
         self.note(
             "run_end",
