@@ -6731,18 +6731,19 @@ DEEDS: Mapping[str, str] = {
 }
 # In the words of a test: these look at nothing but words.
 WORDS_ALONE = names_in(
-    "basename cat cd dirname echo expr ls nproc printf pwd realpath seq uname"
+    "basename cat cd dirname echo expr false ls nproc printf pwd realpath seq true uname"
 )
 PURE = WORDS_ALONE - names_in("cat ls") | {
     ""
 }  # of those what looks at nothing that a test makes
+BLIND = PURE | names_in("arch date hostname id printenv wait whoami")  # nor do these
 # What words do besides: `$((n++))`, `${a[n = 1]}`, `${x:=1}`, `${x@P}`.
 COUNTS = r"(?:\$\(\((?:(?!\)\))[\s\S])*?|\$\[[^]]*?|\$\{\w+(?:\[[^]]*?|:(?![-+=?])[^}]*?))"
 DOES = rf"\+\+|{COUNTS}(?:--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|@P\}}"
 # Words that give a variable a value if it has none.
 DEFAULTS = rf"\$\{{({NAME}):?="
-# What looks into a file where it stands in `[`.
-FILE_TEST = r"\s-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
+# A check of a file.
+FILE_TEST = r"(?:\[\[?|test)\s[\s\S]*?(?<=\s)-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
 # What differs between the shell and the scout.
 OWN_VALUES = r"\$[$!]|\$_\b|\b(?:BASHPID|LINENO|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
 # Programs that may stand behind a test in a pipeline, and those that need the whole of it to be a test.
@@ -6800,8 +6801,8 @@ def is_file(target: Token) -> bool:
 
 def files_of(node: Node) -> List[str]:
     """The words for files that the redirections of a command open."""
-    targets = node.redirects[1::2]
-    return [token.text for token in targets if is_file(token)]
+    pairs = zip(node.redirects[::2], node.redirects[1::2])
+    return [target.text for how, target in pairs if "<<" not in how.text and is_file(target)]
 
 
 def label_word(text: str) -> str:
@@ -7605,7 +7606,7 @@ class Step(NamedTuple):
 def step_of(node: Node, text: str, where: str) -> Step:
     """What the scout has to know of a command for which it waits."""
     targets = files_of(node)
-    is_program = node.name not in CALM | SETS | {"", "wait"}
+    is_program = node.name not in CALM | SETS | BLIND and head_of(node) != "cat"
     has_input = node.name in ("read", "mapfile", "readarray") and "<<" not in text
     acts = is_program or bool(targets) or has_input or looks_out(node)
     acts |= not substitutes(text, PURE)
@@ -7632,7 +7633,7 @@ def looks_out(node: Node) -> bool:
     """Whether what a builtin does depends on which files there are."""
     if node.name in MOVES | {"command", "builtin", "source", "."}:
         return not re.fullmatch(r"cd [-./]+|popd", head_of(node))  # which is there
-    if node.name in CHECKS and re.search(FILE_TEST, node.text):
+    if re.match(FILE_TEST, node.text):
         return True
     tokens = [*node.words[1:], *node.assigned]
     words = " ".join(texts(tokens))
@@ -7647,7 +7648,7 @@ def is_calm(node: Node, text: str) -> bool:
         return True
     if node.name in ("builtin", "command"):  # which may stand before any other
         return re.match(r"\w+ -[vV] ", text) is not None
-    if node.name in CHECKS and re.search(FILE_TEST, text):
+    if re.match(FILE_TEST, text):
         return False
     if re.search(rf"{OWN_VALUES}|[<>]\(", text) or files_of(node):
         return False
@@ -7895,7 +7896,7 @@ class ScriptRun(Run):
         self.found: Dict[str, List[Test | None]] = collections.defaultdict(list)
         self.counts: Dict[Tuple[str, str], int] = collections.Counter()
         self.asked: Dict[Test, Call] = {}  # for which the shell waits
-        self.ahead: Dict[Test, None] = {}  # tests to which the shell has not come
+        self.ahead: Dict[Test, Call] = {}  # tests to which only the scout has come
         # Tests that have not ended, and the files that they have to themselves.
         self.busy: Dict[Test, AbstractSet[str]] = {}
         # Files that the script writes for tests, as for `>log`.
@@ -7904,9 +7905,6 @@ class ScriptRun(Run):
         self.past: Set[str] = set()  # steps that have ended: a subshell may have told, too
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.reasons: Dict[str, None] = {}  # why tests have run alone
-        self.background: Set[Test] = (
-            set()
-        )  # tests to which the scout has come, and that stand before `&`
         self.early: Dict[Test, str] = {}  # tests that began ahead of something, and of what
         self.fears: List[str] = []  # such tests to which the shell has come
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
@@ -8147,10 +8145,8 @@ class ScriptRun(Run):
             self.answer(call.question, self.code_of_itself(call))
             return
         if number == len(found):
-            words = clean_label(" ".join(call.site.words))
-            self.fear(Step(f"`{words}` ({call.file}:{call.line})", acts=True), is_awaited=False)
-            self.add(call, program, call.goes == "apart")
             self.miss(call)
+            self.add(call, program, call.goes == "apart")
         test = found[number]
         if test is None:
             return
@@ -8182,6 +8178,10 @@ class ScriptRun(Run):
 
     def miss(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
+        for twin, ahead in self.begun():
+            if ahead.number == call.number:
+                where = f"{call.file}:{call.line}"
+                self.early.setdefault(twin, f"its run in another environment ({where})")
         awaited = self.waits.number
         if awaited is None or call.shell != self.shell.path("shell"):
             return
@@ -8216,9 +8216,7 @@ class ScriptRun(Run):
             text = "".join(f">{file}\n" for file in files)
             self.stems.reserve(stems_written(text, self.options.log_dir))
             test = self.add(call, program, call.site.splits or self.is_split)
-            self.ahead[test] = None
-            if call.site.is_background:
-                self.background.add(test)
+            self.ahead[test] = call
         self.written.update(dict.fromkeys(files, self.found[key][number]))
         self.counts["scout", key] += 1
         self.found_since += 1
@@ -8268,16 +8266,21 @@ class ScriptRun(Run):
             values = to_text(read_once(path))
         self.waits.end(number, end_of(step, int(status), directory, values))
 
-    def fear(self, step: Step, is_awaited: bool) -> None:
-        """Something is done before which bash would not have started the tests that have begun already.
+    def begun(self) -> Iterator[Tuple[Test, Call]]:
+        """The tests that have begun although bash would not have come to them yet.
 
-        Where no test has failed, the scout has gone the same way.
+        Where no test has failed, the scout has gone the same way: it has them all.
         """
-        for test in list(self.ahead) * self.has_failed:
-            has_begun = test not in self.schedule.waiting and test not in self.batch
-            if is_awaited and test in self.background:  # it has begun under bash, too
+        for test, call in list(self.ahead.items()) * self.has_failed:
+            if test not in self.schedule.waiting and test not in self.batch:
+                yield test, call
+
+    def fear(self, step: Step, is_awaited: bool) -> None:
+        """Something is done that bash would have done before it started tests that have begun already."""
+        for test, call in self.begun():
+            if is_awaited and call.site.is_background:  # it has begun under bash, too
                 continue
-            if step.acts and has_begun:
+            if step.acts:
                 self.early.setdefault(test, step.told)
 
     def on_did(self, _role: str, number: str) -> None:
