@@ -2263,10 +2263,11 @@ def with_ties(
         after += runs_of(label, repeat)
         if label not in labels:
             parsed.complain(line.line, f"after={name} names no test; write the label of one")
-    lock = line.attributes.lock
+    attributes = line.attributes
+    if after:
+        attributes = attributes._replace(after=tuple(after))
     if line.junit and repeat > 1:
-        lock += (line.junit,)
-    attributes = line.attributes._replace(after=tuple(after), lock=lock)
+        attributes = attributes._replace(lock=(*attributes.lock, line.junit))
     return line._replace(attributes=attributes)
 
 
@@ -4837,7 +4838,7 @@ def deferred_path(options: Options) -> str:
 class LineFile:
     """A file to which the run appends lines, below one that a dying run has torn or a test has left open.
 
-    It stays open, and is never a device. If a test has deleted it, all lines of ours come back. Raises OSError.
+    It stays open, and is never a device. If a test has deleted it, what it had comes back. Raises OSError.
     """
 
     descriptor = -1
@@ -4846,16 +4847,16 @@ class LineFile:
     def __init__(self, path: str, flags: int) -> None:
         self.path = path
         self.flags = flags | os.O_RDWR | os.O_CREAT | os.O_APPEND
-        self.lines: List[bytes] = []
 
     def append(self, line: bytes) -> None:
         """Write a line at once."""
-        self.lines.append(line)
         try:
             now = os.stat(self.path)
         except FileNotFoundError:
             os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
-            line = b"".join(self.lines)
+            if self.opened:
+                size = os.fstat(self.descriptor).st_size
+                line = os.pread(self.descriptor, size, 0) + line
             now = self.open()
         if self.opened is None or not os.path.samestat(now, self.opened):
             now = self.open()
@@ -5711,9 +5712,10 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
         label = result.test.label
         is_flaky = result.outcome is Outcome.FLAKY
         if result.outcome not in (Outcome.PASSED, Outcome.DEFERRED, Outcome.NOT_RUN):
-            line = f"{result.verdict()}, {result.seconds:.1f}s: {label}"
+            line = f"{result.verdict()}: {label}"
             if result.status is not None:
-                line += f" ({record.log_path(result.test, int(is_flaky))})"
+                log = record.log_path(result.test, int(is_flaky))
+                line = f"{result.verdict()}, {result.seconds:.1f}s: {label} ({log})"
             yield line
             why = ends[0 if is_flaky else -1].why()
             if why not in line:
@@ -5842,6 +5844,8 @@ def clock(seconds: float) -> str:
 
 def about(seconds: float) -> str:
     """`about 12 min`: as exact as a forecast can be."""
+    if seconds < 60:
+        return "less than 1 min"
     return f"about {math.ceil(seconds / 60)} min"
 
 

@@ -48,7 +48,7 @@ class RunTest(ClusterCase):
                     self.assertEqual(gpus.pop(), "yes")
                     shown = [f"{node}:{gpu}" for gpu in "".join(gpus).split(",") if gpu]
                     self.assertEqual(start["gpus"], shown)
-        self.assertRegex(ran.text, r"\nunrunnable, 0.0s: f\n    needs 3 GPUs, more than there are on one node")
+        self.assertRegex(ran.text, r"\nunrunnable: f\n    needs 3 GPUs, more than there are on one node")
         self.assertEqual(os.listdir(os.path.join(self.folder, "logs")).count("failures"), 1)
         self.assertEqual([name for name in os.listdir(os.path.join(self.folder, "logs")) if "run_tests.py" in name], [])
 

@@ -163,7 +163,7 @@ class ParallelTest(ConsoleCase):
     def test_what_history_expects(self) -> None:
         """Above all GPUs' share and the longest test; nothing is guessed where most tests are unknown."""
         for seconds, expected in (("600 1200 30 30", "about 20 min"), ("600 600 600 600", "about 20 min"),
-                                  ("6 6 6 6", "about 1 min"), ("9000 9000 1 1", "about 151 min"),
+                                  ("6 6 6 6", "less than 1 min"), ("9000 9000 1 1", "about 151 min"),
                                   ("600 600 - -", ""), ("600 600 600 -", "about 18 min")):
             times = [None if word == "-" else float(word) for word in seconds.split()]
             tests = [a_test(index, attributes=run_tests.Attributes(time=time)) for index, time in enumerate(times)]
@@ -453,7 +453,7 @@ failed, exit 1, 12.3s: b.py ({self.logs}/b.log)
 crashed (SIGSEGV), 2.0s: c.py ({self.logs}/c.log)
     segmentation fault
 timeout, 60.0s: d.py ({self.logs}/d.log)
-unrunnable, 0.0s: e.py
+unrunnable: e.py
     needs 4 GPUs, more than there are
 interrupted, 0.5s: f.py ({self.logs}/f.log)
 passed without its JUnit file (truncated): h.py
@@ -463,7 +463,7 @@ failed, exit 5, 1.0s: j.py ({self.logs}/j.log)
     CUDA out of memory. Tried to allocate 2 GiB
 leaked: 2 processes: j.py left a (pid 8) b (pid 9)
 crashed (SIGKILL, OOM killer), 1.0s: k.py ({self.logs}/k.log)
-blocked, 0.0s: l.py
+blocked: l.py
     waits for b.py, which did not pass
 failed as known, exit 1, issue 7, k:1, 1.0s: o.py ({self.logs}/o.log)
 passes, though known to fail (so): p.py
