@@ -7053,7 +7053,6 @@ class ScriptFile:
 #   shell  did     number of a step                                   no answer: a subshell runs it, or it only looks
 #   shell  trapped commands of a trap                                 no answer: it runs
 #   shell  ran     number and label, status                           no answer: bash has run a test itself
-#   shell  own     who has come to it, line, status, label            no answer: such a test has failed
 #   shell  failed  line, status, label                                no answer: a handler is called
 #   shell  alone   file, line, command                                no answer: bash runs the rest by itself
 HOOK = r"""
@@ -8128,11 +8127,6 @@ class ScriptRun(Run):
     def ask(self, call: Call, program: Program) -> None:
         """The shell waits for a test."""
         self.show(self.offset)
-        words = " ".join(call.site.words)
-        does = re.search(DOES, words)
-        self.waits.end(
-            -1 - call.number, "_rt_lost 'only bash knows what changes by'" * bool(does)
-        )
         # The shell has gone on behind tests that it has been given.
         self.written = {
             path: test
@@ -8148,6 +8142,7 @@ class ScriptRun(Run):
             self.reasons.setdefault(f"{call.file}:{call.line}: its input is redirected")
             self.answer(call.question, self.code_of_itself(call))
             return
+        self.end_test(call.number)
         if number == len(found):
             self.miss(call)
             self.add(call, program, call.goes == "apart")
@@ -8172,13 +8167,17 @@ class ScriptRun(Run):
         """Bash that runs a test in its place."""
         errors = self.shell.errors
         shut = f"{errors}>&- {self.shell.own}>&-"
-        told = shlex.join([call.shell, str(call.line), call.label])
-        return f'builtin command -- "$@" 2>&{errors} {shut} || {{ _rt_status=$?; _rt_send own $_rt_status {told}; }}'
+        place = shlex.quote(f"{call.number}:{call.label}")
+        return f'builtin command -- "$@" 2>&{errors} {shut}; _rt_status=$?; _rt_send ran {place} $_rt_status'
 
-    def on_own(self, _role: str, status: str, shell: str, line: str, label: str) -> None:
-        """A test that bash runs in its place has failed."""
-        self.note_failure(clean_label(label), int(line), int(status))
-        self.told[shell] = label
+    def end_test(self, number: int, status: int = 0) -> None:
+        """A test is past in the shell, as far as the scout has to know."""
+        code = ""
+        if re.search(DOES, " ".join(self.script.sites[number].words)):
+            code = "_rt_lost 'only bash knows what changes by'"
+        if status:
+            code = "_rt_lost 'a failure of'"
+        self.waits.end(-1 - number, code)
 
     def miss(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
@@ -8301,13 +8300,13 @@ class ScriptRun(Run):
 
     def on_ran(self, _role: str, place: str, status: str, *_more: str) -> None:
         """Bash has run a test itself, which has no log but the script's."""
-        number, _, label = place.partition(":")
-        code = ""
-        if status != "0":
-            code = "_rt_lost 'a failure of'"
-            self.note_failure(clean_label(label), 1, int(status))
+        site, _, label = place.partition(":")
+        number = int(site)
+        if int(status):
+            line = self.script.sites[number].line
+            self.note_failure(clean_label(label), line, int(status))
             self.told[self.question[0]] = label
-        self.waits.end(-1 - int(number), code)
+        self.end_test(number, int(status))
 
     def on_failed(self, _role: str, line: str, status: str, label: str) -> None:
         """Bash calls a handler: for a test that is known to have failed, or for what it has run itself."""
