@@ -7037,9 +7037,9 @@ class ScriptFile:
 
 # What the shell of a script and the scout do before the script, by BASH_ENV: their DEBUG trap sees each simple command
 # first. Nothing in it may show under `set -x`, nor change what the script sees: `$?`, `$_`, PIPESTATUS, its options,
-# its standard streams. FD_ERR keeps the script's standard error while the trap runs, FD_OWN while a test does. An
-# answer is bash; it begins with the number of its question, since a signal may keep a shell from reading an earlier
-# one. Who asks what:
+# its standard streams. FD_ERR keeps the standard error of a command while the trap or a function of ours runs, FD_OWN
+# that of the shell while a test runs: bash tells there how one dies. An answer is bash; it begins with the number of
+# its question, since a signal may keep a shell from reading an earlier one. Who asks what:
 #
 #   both   kind    file, line, command, functions it is in, its own   _rt_code: `calm`, or bash for each time it comes
 #   both   each    file, line, command, its words as they are now     bash for this time
@@ -7074,7 +7074,7 @@ _rt_send() {     # words, to which no answer comes
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=() _rt_number=$((++_rt_asked))
   [[ $BASHPID == "$_rt_owner" ]] || _rt_open
-  _rt_send "$@"
+  _rt_send "$@" 2>/dev/null || builtin return      # the script has closed our descriptors
   until [[ $_rt_answer == *$'\2'"$_rt_number "* ]]; do    # a signal may have come before the answer to another
     builtin mapfile -t -d '' -n 1 -u "$_rt_in" _rt_answer    # which heeds neither IFS nor TMOUT
     [[ $_rt_answer ]] || break
@@ -7084,19 +7084,20 @@ _rt_ask() {      # sends words, does what is answered
 }
 _rt_open() {     # a subshell gets answers of its own
   _rt_owner=$BASHPID _rt_reply=$_rt_folder/$BASHPID
-  "$_rt_mkfifo" "$_rt_reply"
+  builtin command -- "$_rt_mkfifo" "$_rt_reply"
   builtin eval "exec $_rt_in<>\"\$_rt_reply\""
 }
 # Its arguments: the status of the command before, traps if that may have set one, the command, its line, the positional
 # parameters, and $_, which so stays what it is.
 _rt_hook() {
   case ${FUNCNAME[1]-main} in _rt_* | "${_rt_name:-_rt_}") builtin return 1 ;; esac      # it is ours
-  [[ $3 != 'builtin return' ]] || {      # a trap behind a test: bash tells the command before it
+  [[ $3 != 'builtin return' ]] || {      # ours, behind a test: a trap begins, and bash tells the command before
     _rt_take_away
     builtin return 1
   }
   local - _rt_flags=$- _rt_skip=$_rt_skips
   builtin set +aEeuvx
+  builtin export -n _rt_flags _rt_skip     # of `set -a`
   local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}")
   local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
@@ -7106,7 +7107,7 @@ _rt_hook() {
   case ${_rt_flags//[!T]/}:$_rt_command in
     *_rt_rest*) ;;    # a trap as the script has asked for it
     :* | *FUNCNEST* | T:set\ *+*T* | *functrace* | *extdebug* | T:set\ -*k* | *keyword* | \
-      *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | \
+      *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | set\ *posix* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
       [[ ! $_rt_skips ]] || _rt_lost "bash runs all by itself behind"
       _rt_over=1     # behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few
@@ -7176,7 +7177,7 @@ _rt_look() {     # a program that only looks: the scout runs it where somebody r
     _rt_other "$@"
   fi
 }
-_rt_program() {  # tells of a test with its words and what else it gets from its shell, in whole if that is asked for
+_rt_program() {  # tells of a test: its words, folder and variables; all of its environment if that is asked for
   local _rt_arguments=("$@") _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))
   {
     builtin printf '%s\0' "$#" "$@"
@@ -7186,7 +7187,7 @@ _rt_program() {  # tells of a test with its words and what else it gets from its
     builtin export -f
     [[ ! ${_rt_whole-} ]] || {
       builtin printf '\0'
-      "$_rt_cat" /proc/self/environ
+      builtin command -- "$_rt_cat" /proc/self/environ     # `/usr/bin/cat` may be the name of a test
     }
   } >|"$_rt_path"
   _rt_ask test "${_rt_call[@]}" "$BASHPID" "$_rt_path" "${_rt_names[@]}"
@@ -7232,14 +7233,15 @@ _rt_start() {    # a test, as _rt_test has it: a function takes the place of its
   builtin eval "function $5 () { { _rt_stub $5 \"\$@\" || builtin return; } FD_ERR>&2 2>/dev/null; }"
 }
 _rt_stub() {     # the words of a program; ends as that has ended
-  local - _rt_status=0
+  local -
   builtin set +aEeTuvx     # with T, the trap would see each command of ours
+  local _rt_status=1
   _rt_call[0]=apart
   if [[ /dev/fd/1 -ef /dev/fd/FD_ERR ]]; then
     _rt_call[0]=together
     [[ ! /dev/fd/1 -ef $_rt_trace ]] || _rt_call[0]=shown
   fi
-  _rt_program "$@"
+  _rt_program "$@" 2>&FD_ERR     # where a signal's trap may write
   builtin return "$_rt_status"
 }
 _rt_failed() {   # a handler is called; bash tells of it again where it begins
@@ -7264,6 +7266,7 @@ _rt_mend_trap() {
 }
 _rt_rest() {
   builtin trap - DEBUG
+  builtin unset -f -- "$_rt_name"     # the trap's programs are no tests
   [[ ! $_rt_scouted ]] || _rt_send trapped "$2"
   builtin return "$1"
 }
@@ -7510,10 +7513,6 @@ class ScriptShell:
                 data = data[os.write(descriptor, data) :]
             os.close(descriptor)
 
-    def end_scout(self) -> None:
-        if self.scout:
-            self.scout.signal(signal.SIGKILL)
-
 
 # A test as a shell tells of it.
 
@@ -7527,7 +7526,7 @@ class Call(NamedTuple):
     line: int
     label: str
     goes: str  # in the shell, its output and its errors: `shown` in the trace, elsewhere `together`, or `apart`
-    shell: str  # that has come to it: the path for its answers
+    shell: str  # that has come to it, by the path for its answers; a subshell of it may wait
     command: str  # bash
     pid: str  # of the process that tells of it: the shell, or a subshell
     names: Sequence[str]  # the files of its redirections
@@ -7546,18 +7545,11 @@ class Program(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of its file."""
+        """The path of its file, as a shell in its directory finds it."""
+        name = self.words[0]
         search = to_text(self.environment.get(b"PATH", os.defpath.encode()))
-        return program_path(self.words[0], self.directory, search)
-
-
-@functools.lru_cache(maxsize=None)
-def program_path(name: str, directory: str, search: str) -> str:
-    """The path of a program's file, as a shell in that directory finds it."""
-    places = (os.path.join(directory, place) for place in search.split(":"))
-    if "/" in name:
-        return name
-    return shutil.which(name, path=":".join(places)) or name
+        places = (os.path.join(self.directory, place) for place in search.split(":"))
+        return shutil.which(name, path=":".join(places)) or name
 
 
 def read_once(path: str) -> bytes:
@@ -7832,8 +7824,7 @@ class Waits:
 
     def __init__(self, answer: Callable[[Tuple[str, str], str], None]) -> None:
         self.answer = answer
-        self.ends: Dict[int, List[str]] = collections.defaultdict(list)
-        self.seen: Dict[int, int] = collections.Counter()  # how many of them the scout has got
+        self.ends: Dict[int, List[str]] = collections.defaultdict(list)  # not yet waited for
 
     def wait(self, number: int, question: Tuple[str, str]) -> None:
         """The scout waits for the next end."""
@@ -7848,14 +7839,10 @@ class Waits:
 
     def go_on(self) -> None:
         """Let the scout go on, if what it waits for has come."""
-        if self.number is None:
-            return
-        number = self.number
-        at = self.seen[number]
-        if at < len(self.ends[number]):
-            self.seen[number] += 1
+        if self.number is not None and self.ends[self.number]:
+            code = self.ends[self.number].pop(0)
             self.number = None
-            self.answer(self.question, self.ends[number][at])
+            self.answer(self.question, code)
 
 
 class ScriptRun(Run):
@@ -7871,6 +7858,7 @@ class ScriptRun(Run):
     killer: threading.Timer | None = None  # it ends a script that goes on without tests
     lost = ""  # why there is no scout, or no more
     question = ("", "")  # the path for the answer to the last question, and its number
+    role = ""  # which shell has asked it
     has_failed = False  # a test, of which bash knows
     is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
@@ -7979,7 +7967,8 @@ class ScriptRun(Run):
             number, reply, role, kind, *fields = event.words
             self.offset = event.offset
             self.question = reply, number
-            answer = getattr(self, f"on_{kind}")(role, *fields)
+            self.role = role
+            answer = getattr(self, f"on_{kind}")(*fields)
             if answer is not None and number:  # else it is not read
                 self.answer(self.question, answer)
         else:
@@ -7988,7 +7977,7 @@ class ScriptRun(Run):
             super().take(event)
             if isinstance(event, Begin):
                 self.start_script()
-            if isinstance(event, Interrupt) and self.is_ending:
+            if len(self.schedule.interrupts) > 1:
                 self.shell.signal(signal.SIGKILL)
         self.follow_up()
 
@@ -8012,7 +8001,8 @@ class ScriptRun(Run):
         super().launch(attempt)
         if len(self.schedule.running) > 1:
             self.beside.update(self.schedule.running)
-        if not self.is_shown(attempt.test):  # its output goes where the script says
+        call = self.asked.get(attempt.test)
+        if not call or call.goes != "shown":  # its output goes where the script says
             self.console.growing = None
 
     def follow_up(self) -> None:
@@ -8022,17 +8012,22 @@ class ScriptRun(Run):
             self.submit()
         for question in list(self.held) * (not self.has_ended):
             self.find(question, *self.held[question])
-        if not self.is_ending and (
-            schedule.interrupts or schedule.failure or schedule.is_overdue
-        ):
-            self.is_ending = True
-            self.shell.signal([*schedule.interrupts, signal.SIGTERM][0])
+        if not self.asked:
+            self.pass_on_the_end()
         if self.is_ending and schedule.done and not self.killer:
             self.killer = threading.Timer(
                 self.options.grace, self.shell.signal, [signal.SIGKILL]
             )
             self.killer.daemon = True
             self.killer.start()
+
+    def pass_on_the_end(self) -> None:
+        """Tell the script that the run ends, if it does. As under bash, the test at which it stands has ended first."""
+        schedule = self.schedule
+        ends = schedule.interrupts or schedule.failure or schedule.is_overdue
+        if ends and not self.is_ending:
+            self.is_ending = True
+            self.shell.signal([*schedule.interrupts, signal.SIGTERM][0])
 
     def submit(self) -> None:
         """Let the schedule know of new tests: the first ones wait a moment for others, to start the longest first."""
@@ -8057,24 +8052,22 @@ class ScriptRun(Run):
             self.introduce(self.script.read(source, text))
         return self.script.files[source]
 
-    def on_kind(
-        self, role: str, source: str, line: str, command: str, functions: str, what: str
-    ) -> str:
+    def on_kind(self, source: str, line: str, command: str, functions: str, what: str) -> str:
         """A shell has come to a command for the first time; `what` says whether it is a function."""
         file = self.file_of(source)
-        if role == "scout" and file.obstacle:
-            self.lose_scout(file.obstacle)
+        if self.role == "scout" and file.obstacle:
+            self.on_lost(file.obstacle)
         place = source, line, command, what
         if place not in self.codes:  # the other shell has not come there
             within = [what, *functions.split()]
             self.codes[place] = self.script.kind(file, int(line), command, within)
         code = shlex.quote(self.codes[place])
-        if role == "scout":
+        if self.role == "scout":
             where = shlex.quote(":".join(place[:3]))
             self.news.append(f"_rt_news={where}; _rt_known[$_rt_news]={code}\n")
         return f"_rt_code={code}"
 
-    def on_each(self, _role: str, source: str, line: str, command: str, *words: str) -> str:
+    def on_each(self, source: str, line: str, command: str, *words: str) -> str:
         """The words of a command whose text does not tell whether it is a test."""
         place = source, line, *words
         if place not in self.codes:
@@ -8093,7 +8086,7 @@ class ScriptRun(Run):
                 self.codes[place] = f"_rt_is_function {name} || {code}"
         return self.codes[place]
 
-    def on_test(self, role: str, goes: str, shell: str, site: str, *told: str) -> str | None:
+    def on_test(self, goes: str, shell: str, site: str, *told: str) -> str | None:
         """A shell has come to a test: in the script's own, the test's place waits until it has ended."""
         source, line, label, command, pid, path, *names = told
         number = int(site)
@@ -8112,14 +8105,14 @@ class ScriptRun(Run):
         )
         try:
             program = read_program(path, pid, self.programs)
-        except OSError:  # it has been killed
-            return None
+        except (OSError, ValueError):  # it has been killed, or cannot write
+            return ""
         if program is None:
             return 'local _rt_whole=1; _rt_program "$@"'
-        if role == "shell":
+        if self.role == "shell":
             self.ask(call, program)
         elif call.line >= self.file_of(source).one_by_one:
-            self.lose_scout("`#: one-by-one`")
+            self.on_lost("`#: one-by-one`")
         else:
             self.held[self.question] = call, program  # follow_up finds it
         return None
@@ -8146,9 +8139,7 @@ class ScriptRun(Run):
         if number == len(found):
             self.miss(call)
             self.add(call, program, call.goes == "apart")
-        test = found[number]
-        if test is None:
-            return
+        test = cast(Test, found[number])
         self.ahead.pop(test, None)
         if call.goes == "apart" and not test.splits:
             self.is_split = True
@@ -8165,10 +8156,11 @@ class ScriptRun(Run):
 
     def code_of_itself(self, call: Call) -> str:
         """Bash that runs a test in its place."""
-        errors = self.shell.errors
-        shut = f"{errors}>&- {self.shell.own}>&-"
+        shut = f"{self.shell.errors}>&- {self.shell.own}>&-"
         place = shlex.quote(f"{call.number}:{call.label}")
-        return f'builtin command -- "$@" 2>&{errors} {shut}; _rt_status=$?; _rt_send ran {place} $_rt_status'
+        return (
+            f'builtin command -- "$@" {shut}; _rt_status=$?; _rt_send ran {place} $_rt_status'
+        )
 
     def end_test(self, number: int, status: int = 0) -> None:
         """A test is past in the shell, as far as the scout has to know."""
@@ -8190,7 +8182,7 @@ class ScriptRun(Run):
             return
         if awaited >= 0:
             told = self.script.steps[awaited].told
-            self.lose_scout(f"bash has come to {call.file}:{call.line}, and not to {told}")
+            self.on_lost(f"bash has come to {call.file}:{call.line}, and not to {told}")
 
     def find(self, question: Tuple[str, str], call: Call, program: Program) -> None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
@@ -8241,7 +8233,7 @@ class ScriptRun(Run):
         self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
         return test
 
-    def on_wait(self, _role: str, number: str) -> None:
+    def on_wait(self, number: str) -> None:
         """The scout waits until the shell has run a command."""
         step = int(number)
         if self.found_since == 1 and step >= 0 and not self.script.steps[step].is_open:
@@ -8254,7 +8246,7 @@ class ScriptRun(Run):
         self.found_since = 0
         self.waits.wait(step, self.question)
 
-    def on_past(self, _role: str, place: str, status: str, *state: str) -> None:
+    def on_past(self, place: str, status: str, *state: str) -> None:
         """A command of the shell has ended that is no test. Behind a failure, tests below it may have begun."""
         if place in self.past:
             return
@@ -8278,7 +8270,7 @@ class ScriptRun(Run):
             if test not in self.schedule.waiting and test not in self.batch:
                 yield test, call
 
-    def fear(self, step: Step, is_awaited: bool) -> None:
+    def fear(self, step: Step, is_awaited: bool = False) -> None:
         """Something is done that bash would have done before it started tests that have begun already."""
         for test, call in self.begun():
             if is_awaited and call.site.is_background:  # it has begun under bash, too
@@ -8286,19 +8278,19 @@ class ScriptRun(Run):
             if step.acts:
                 self.early.setdefault(test, step.told)
 
-    def on_did(self, _role: str, number: str) -> None:
+    def on_did(self, number: str) -> None:
         """A subshell runs a command that is no test, or the shell one that both run and that looks."""
-        self.fear(self.script.steps[int(number)], is_awaited=False)
+        self.fear(self.script.steps[int(number)])
 
-    def on_trapped(self, _role: str, text: str) -> None:
+    def on_trapped(self, text: str) -> None:
         """A trap runs."""
         nodes = walk(Reader(text).nodes)
         simple = [node for node in nodes if not node.kind]
         acts = any(looks_out(node) or not is_calm(node, node.text) for node in simple)
         step = Step(f"the trap `{text}`", acts=acts)
-        self.fear(step, is_awaited=False)
+        self.fear(step)
 
-    def on_ran(self, _role: str, place: str, status: str, *_more: str) -> None:
+    def on_ran(self, place: str, status: str, *_more: str) -> None:
         """Bash has run a test itself, which has no log but the script's."""
         site, _, label = place.partition(":")
         number = int(site)
@@ -8308,7 +8300,7 @@ class ScriptRun(Run):
             self.told[self.question[0]] = label
         self.end_test(number, int(status))
 
-    def on_failed(self, _role: str, line: str, status: str, label: str) -> None:
+    def on_failed(self, line: str, status: str, label: str) -> None:
         """Bash calls a handler: for a test that is known to have failed, or for what it has run itself."""
         for shell, told in self.told.items():
             if told == label:
@@ -8316,7 +8308,7 @@ class ScriptRun(Run):
                 return
         self.note_failure(clean_label(label), int(line), int(status) or EXIT_FAILED)
 
-    def on_reads(self, _role: str, directory: str, name: str, *words: str) -> str:
+    def on_reads(self, directory: str, name: str, *words: str) -> str:
         """The scout is about to read commands: it must not come to a block that writes a file."""
         text = " ".join(words)
         if name != "eval":
@@ -8330,17 +8322,13 @@ class ScriptRun(Run):
             return f"_rt_lost {shlex.quote(f'{obstacle}, in')}"
         return "_rt_skip="
 
-    def on_lost(self, _role: str, why: str) -> None:
-        """The scout has come to what it cannot go through."""
-        self.lose_scout(why)
-
-    def on_alone(self, _role: str, source: str, line: str, command: str) -> None:
+    def on_alone(self, source: str, line: str, command: str) -> None:
         """From here on bash runs the script by itself, since its trap would not see all."""
         why = f"behind `{command}` ({source}:{line}) bash runs all by itself"
-        self.lose_scout(why)
+        self.on_lost(why)
         warn(f"{self.name}: {why}")
 
-    def on_end(self, _role: str) -> None:
+    def on_end(self) -> None:
         """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
         self.has_ended = True
         for test in list(self.ahead):  # nobody asks for those that have not started
@@ -8353,12 +8341,13 @@ class ScriptRun(Run):
         if self.shell.fault:
             raise self.shell.fault
 
-    def lose_scout(self, why: str) -> None:
-        """Go on without the scout."""
+    def on_lost(self, why: str) -> None:
+        """Go on without the scout: it has come to what it cannot go through."""
         self.lost = self.lost or why
         self.waits.number = None
         self.held.clear()
-        self.shell.end_scout()
+        if self.shell.scout:
+            self.shell.scout.signal(signal.SIGKILL)
 
     # What a test is, and what its shell is told.
 
@@ -8377,16 +8366,10 @@ class ScriptRun(Run):
             return None if self.sequential else ""
         return path
 
-    def is_shown(self, test: Test) -> bool:
-        """Whether the output and the errors of a test are for the trace."""
-        return test in self.asked and self.asked[test].goes == "shown"
-
     def retire(self, test: Test) -> None:
         """The shell goes on: it has what the test has printed, and how it has ended."""
-        call = self.asked[test]
+        call = self.asked.pop(test)
         result = self.schedule.results[test][-1]
-        is_shown = self.is_shown(test)
-        del self.asked[test]
         self.record.test_end(result)
         self.show(self.shell.size)
         log = shlex.quote(os.path.abspath(self.record.log_path(test)))
@@ -8398,24 +8381,23 @@ class ScriptRun(Run):
             # It is 1 for one that did not run, or has passed but for the runner.
             status = status or EXIT_FAILED
         code = f"_rt_status={shell_status(status)}; "
-        if not is_shown and result.status is not None:
+        if call.goes != "shown" and result.status is not None:
             code += self.copying_code(test, log)
         elif self.console.has_markers and self.console.shows(result):
             with suppress(OSError):
                 self.trace.copy(self.record.log_path(test))
         if status < 0:
             code += self.told_death(call, -status)
+        self.pass_on_the_end()
         self.answer(call.question, code)
 
     def copying_code(self, test: Test, log: str) -> str:
         """Bash that prints what a test has printed. Where nobody reads it, that ends as the test would."""
         code = ""
         if test.splits:
-            code = f'"$_rt_cat" {log}.err >&{self.shell.errors}; '
-        return (
-            code
-            + f'[[ ! -e /dev/fd/1 ]] || "$_rt_cat" {log} || [[ $? != 141 ]] || _rt_status=141; '
-        )
+            code = f'builtin command -- "$_rt_cat" {log}.err >&2; '
+        code += f'[[ ! -e /dev/fd/1 ]] || builtin command -- "$_rt_cat" {log} 2>/dev/null'
+        return f"{code} || [[ $? != 141 ]] || _rt_status=141; "
 
     def told_death(self, call: Call, signum: int) -> str:
         """Bash that says how a program has died, as its shell would."""

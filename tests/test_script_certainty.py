@@ -742,6 +742,7 @@ export X⏎f() { local X=$1; bash -c '[ "$X" != bad ]' tests/x; }⏎«H»f bad |
 mkdir d⏎cd d⏎printf '[ ! -e d ]' >../test_x⏎chmod +x ../test_x⏎rm -r ../d⏎../test_x || R=1⏎exit $R
 mkdir d e⏎ln -s d f⏎cd f⏎printf 'exit 1' >test_x⏎: >../e/test_x⏎chmod +x test_x ../e/*⏎ln -sfn e ../f⏎
 ./test_x || R=1⏎exit $R
+«H»/usr/bin/cat none || test_fail a⏎exit $RET ¦ «H»set -a⏎pytest a || test_fail a⏎env >env⏎! grep _rt_ env⏎exit $RET
 trap 'kill 0' EXIT⏎pytest a || R=1⏎exit $R ¦ trap 'kill -HUP $$; echo "@ x"' EXIT⏎pytest a⏎pytest b --exit=1
 pytest a --exit=1 || N=`expr ${N:-0} + 1`⏎pytest b⏎for i in `seq 1 $N`; do pytest c --exit=1 || N=$((N+2)); done⏎exit $N
 """

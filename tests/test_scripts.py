@@ -711,13 +711,20 @@ class FeatureTest(ScriptCase):
         ran = self.conduct(HEAD + lines("python3 a || test_fail a", "exit 0"))
         self.assertEqual((ran.code, ran.outcomes()), (137, {"a": "passed", "test.sh": "failed"}))
 
+    def test_a_trap_while_the_shell_waits_for_a_test(self) -> None:
+        """Its programs are no tests, not even one of the same name."""
+        self.drive("ask = run_tests.ScriptRun.ask", "def told(run, *fields):", "    ask(run, *fields)",
+                   f"    run.shell.signal({int(signal.SIGUSR1)})", "run_tests.ScriptRun.ask = told")
+        ran = self.conduct(HEAD + lines("trap 'python3 x' USR1", "python3 a --exit=1 || test_fail a", "exit $RET"))
+        self.assertEqual((ran.code, ran.outcomes(), ran.text.count("python3: x\n")), (1, {"a": "failed"}, 1))
+
     def test_a_signal_between_a_question_and_its_answer(self) -> None:
         for name, code, outcomes in (("TERM", 143, {"a": "failed"}), ("USR1", 1, {"a": "failed", "b": "passed"})):
             with self.each(name):
-                self.drive("on_kind = run_tests.ScriptRun.on_kind", "def told(run, role, *fields):",
-                           "    if (role, fields[2]) == ('shell', 'python3 b'):",
+                self.drive("on_kind = run_tests.ScriptRun.on_kind", "def told(run, *fields):",
+                           "    if (run.role, fields[2]) == ('shell', 'python3 b'):",
                            f"        run.shell.signal({int(signal.Signals['SIG' + name])})",
-                           "    return on_kind(run, role, *fields)", "run_tests.ScriptRun.on_kind = told")
+                           "    return on_kind(run, *fields)", "run_tests.ScriptRun.on_kind = told")
                 ran = self.conduct(HEAD + lines("trap 'echo cleaned' EXIT USR1", "python3 a --exit=1 || test_fail a",
                                                 "python3 b || test_fail b", "trap - EXIT", "exit $RET"), "--one-by-one")
                 self.assertEqual((ran.code, ran.outcomes(), ran.err), (code, outcomes, ""))
