@@ -4374,6 +4374,10 @@ def has_line_0(bash: str) -> bool:
     return False
 
 
+# Why a program cannot be started, by itself or by what it has got from its shell.
+UNSTARTABLE = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.E2BIG)
+
+
 def has_interpreter(path: str) -> bool:
     """Whether the kernel can start a file; bash runs one itself that has no `#!`."""
     with suppress(OSError), open(path, "rb") as file:
@@ -4471,9 +4475,7 @@ class Host:
         process = attempt.process
         kills = self.oom_kills
         before = test.junit and file_signature(test.junit)
-        output = fresh_file(log)
-        os.write(output, test.preface)
-        process.spawn(self.job(attempt, log), output)
+        self.spawn(attempt, log)
         process.wait()
         ended = time.monotonic()
         leaked = []
@@ -4506,6 +4508,26 @@ class Host:
             now - asked,
             skipped_all,
         )
+
+    def spawn(self, attempt: Attempt, log: str) -> None:
+        """Start the process of an attempt; in the place of a program that cannot be, one that ends as bash would say.
+
+        Raises OSError.
+        """
+        test = attempt.test
+        output = fresh_file(log)
+        os.write(output, test.preface)
+        job = self.job(attempt, log)
+        try:
+            attempt.process.spawn(job, output)
+        except OSError as error:
+            if not test.words or error.errno not in UNSTARTABLE:
+                raise
+            attempt.process.log(f"{test.words[0]}: {error.strerror}")
+            code = b"exit 126"
+            if error.errno == errno.ENOENT:
+                code = b"exit 127"
+            attempt.process.spawn(Job(self.bash, [b"-c", code], None, log), output)
 
     def job(self, attempt: Attempt, log: str) -> Job:
         """The shell of one attempt. Raises OSError."""
@@ -6795,6 +6817,7 @@ class Site(NamedTuple):
     splits: bool  # its standard output and its errors go to two places
     # Only the shell itself can start it: its input is redirected, or its words do something.
     is_own: bool
+    is_native: bool  # bash itself runs it, without a slot
     names: Sequence[str]  # bash words for files that it writes, or that filters behind it do
 
 
@@ -6842,6 +6865,8 @@ def site_of(node: Node, first: int, last: int, label: str) -> Site:
         is_background=node.after == "&",
         splits=bool(writes and not joins),
         is_own=bool(is_own),
+        # No function could have a descriptor of its own, or none where bash has one.
+        is_native=bool(re.search(r"\}[<>]", operators)) or "-" in texts(node.redirects),
         names=files_of(node),
     )
 
@@ -6887,10 +6912,13 @@ class ScriptFile:
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
         # By name, the commands that have a variable in their words.
         self.users: Dict[str, List[Node]] = collections.defaultdict(list)
+        self.piped: Set[Words] = set()  # the words of commands behind a pipe
         self.apart = 0  # blocks around whose output and errors go to two places
         # By line, what `#:` says of the tests there, and whether also of those below.
         self.attributes: Dict[int, Tuple[Attributes, bool]] = {}
         reader = Reader(text)
+        found = re.findall(r"([^\s;&|(){}]+)\s*\(\)|\bfunction\s+([^\s(]+)", text)
+        self.defines = set(chain.from_iterable(found))  # names of functions
         self.read_attributes(reader)
         self.visit(reader.nodes)
 
@@ -6936,7 +6964,12 @@ class ScriptFile:
         """Note the tests in a list of commands. With a label, all that look like tests in it are tests."""
         for statement in statements_of(nodes):
             tested, own = self.handled(statement)
+            reads_test = False  # in a pipeline
             for node in statement:
+                known = len(self.sites)
+                reads_test = reads_test and node.before in PIPES
+                if node.before in PIPES:
+                    self.piped.add(tuple(words_of(node)))
                 own_label = own if node is tested else label
                 text = node.text * (not node.kind) or head_of(node)
                 for name in re.findall(NAME, text):
@@ -6952,7 +6985,7 @@ class ScriptFile:
                     if node.kind == "function":
                         self.bare = bare
                 elif node is tested or self.is_test(node, label):
-                    self.add(node, own_label)
+                    self.add(node, own_label, reads_test)
                 elif node.name not in self.tells.handlers and self.is_test(node, "any"):
                     self.bare.append(self.line_of(node.start))
                 elif node.before in PIPES and node.name in FILTERS and self.sites:
@@ -6962,6 +6995,7 @@ class ScriptFile:
                         names += texts(node.words[1:])
                     test = self.sites[-1]
                     self.sites[-1] = test._replace(names=[*test.names, *names])
+                reads_test = reads_test or len(self.sites) > known
 
     def only_shows(self, name: str, known: Sequence[str] = ()) -> bool:
         """Whether a variable is only shown, looked at, or in what is given to others of which the same is true."""
@@ -7008,15 +7042,16 @@ class ScriptFile:
                     self.obstacle or f"{self.name}:{line}: a block writes {target.text}"
                 )
 
-    def add(self, node: Node, label: str) -> None:
-        """Note a test."""
+    def add(self, node: Node, label: str, reads_test: bool) -> None:
+        """Note a test. One that reads what another prints can have no slot, for which that may wait."""
         self.called.add(node.name)
         first = self.line_of(node.start)
         last = self.line_of(max(node.end - 1, node.start))
         label = label_word(label) or label_word(head_of(node))
         for line in range(first, last + 1):
             self.by_line[line].append(len(self.sites))
-        self.sites.append(self.site_here(node, first, last, label))
+        site = self.site_here(node, first, last, label)
+        self.sites.append(site._replace(is_native=site.is_native or reads_test))
 
     def site_here(self, node: Node, first: int, last: int, label: str) -> Site:
         """The site of a command on these lines."""
@@ -7024,7 +7059,13 @@ class ScriptFile:
         attributes = self.attributes_of(first, last)
         if attributes.label is not None:
             site = site._replace(label=expandable(attributes.label, is_command=False))
-        return site._replace(attributes=attributes, splits=site.splits or self.apart > 0)
+        return site._replace(
+            attributes=attributes,
+            splits=site.splits or self.apart > 0,
+            is_own=site.is_own or tuple(site.words) in self.piped,
+            # The function in its place could be taken for the script's, which no trap tells of.
+            is_native=site.is_native or node.name in self.defines,
+        )
 
     def find(self, line: int, words: Sequence[str]) -> Site | None:
         """The site of a command to which bash has come; None if there is none, or are several."""
@@ -7055,18 +7096,7 @@ class ScriptFile:
 #   shell  ran     number and label, status                           no answer: bash has run a test itself
 #   shell  failed  line, status, label                                no answer: a handler is called
 #   shell  alone   file, line, command                                no answer: bash runs the rest by itself
-HOOK = r"""
-if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
-  echo "run_tests.py: error: bash $BASH_VERSION is too old to run a script; put bash 4.4 on PATH" >&2
-  exit 3
-fi
-builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
-builtin declare -A _rt_known
-_rt_builtins=$'\n'$(compgen -bk)$'\n'
-_rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
-_rt_over= _rt_traps= _rt_told= _rt_names=()
-builtin eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
-
+ASK = r"""
 _rt_send() {     # words, to which no answer comes
   builtin set -- "${@//$'\n'/$'\1'}"     # bash writes line by line, and others may write between
   builtin printf '%s\0' $'\2'"$(($# + 3))" "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" >&"$_rt_out"
@@ -7087,6 +7117,55 @@ _rt_open() {     # a subshell gets answers of its own
   builtin command -- "$_rt_mkfifo" "$_rt_reply"
   builtin eval "exec $_rt_in<>\"\$_rt_reply\""
 }
+_rt_program() {  # tells of a test: its words, folder and variables; its environment if that is asked for, or in a
+  # function, where a local variable without a value hides another one here, and not in the environment
+  local _rt_arguments=("$@") _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))
+  {
+    builtin printf '%s\0' "$#" "$@"
+    builtin umask
+    builtin pwd -P
+    builtin declare -px
+    builtin export -f
+    [[ ! ${_rt_whole-} ]] || {
+      builtin printf '\0'
+      builtin command -- "$_rt_cat" /proc/self/environ     # `/usr/bin/cat` may be the name of a test
+    }
+  } >|"$_rt_path"
+  _rt_ask test "${_rt_call[@]}" "$BASHPID" "$_rt_path" "${_rt_names[@]}"
+}
+_rt_stub() {     # the words of a program; ends as that has ended
+  local -
+  builtin set +aEeTuvx     # with T, the trap would see each command of ours
+  local _rt_status=1
+  _rt_call[0]=apart
+  if [[ /dev/fd/1 -ef /dev/fd/FD_ERR ]]; then
+    _rt_call[0]=together
+    [[ ! /dev/fd/1 -ef $_rt_trace ]] || _rt_call[0]=shown
+  fi
+  _rt_program "$@" 2>&FD_ERR     # where a signal's trap may write
+  builtin return "$_rt_status"
+}
+"""
+# An executable in a test's place: bash runs a trap for a signal behind it, and not while it waits.
+STUB = r"""
+builtin eval "_rt_call=($_rt_called)"
+builtin unset _rt_called
+builtin set -- "${_rt_call[0]}" "$@"
+_rt_call=("${_rt_call[@]:1}")
+{ _rt_stub "$@"; } FD_ERR>&2 2>/dev/null
+"""
+HOOK = r"""
+if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
+  echo "run_tests.py: error: bash $BASH_VERSION is too old to run a script; put bash 4.4 on PATH" >&2
+  exit 3
+fi
+builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
+builtin declare -A _rt_known
+_rt_builtins=$'\n'$(compgen -bk)$'\n'
+_rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
+_rt_over= _rt_traps= _rt_told= _rt_names=() _rt_signals=
+builtin eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
+
 # Its arguments: the status of the command before, traps if that may have set one, the command, its line, the positional
 # parameters, and $_, which so stays what it is.
 _rt_hook() {
@@ -7107,7 +7186,7 @@ _rt_hook() {
   case ${_rt_flags//[!T]/}:$_rt_command in
     *_rt_rest*) ;;    # a trap as the script has asked for it
     :* | *FUNCNEST* | T:set\ *+*T* | *functrace* | *extdebug* | T:set\ -*k* | *keyword* | \
-      *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | set\ *posix* | \
+      *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | *:set\ *posix* | *:ulimit\ *-f* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
       [[ ! $_rt_skips ]] || _rt_lost "bash runs all by itself behind"
       _rt_over=1     # behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few
@@ -7147,16 +7226,16 @@ _rt_is_function() {    # whether a command that does not begin with its name is 
 _rt_each() {     # a command whose words tell only now whether it is a test
   _rt_ask each "$_rt_file" "$_rt_line" "$_rt_command" "$@"
 }
-_rt_test() {     # a test: its site, its words as bash, its label, names of files as bash, the first of the words
+_rt_test() {     # a test: site, words as bash, label, files as bash, `native` or nothing, the first of the words
   ((${#_rt_functions[@]} > _rt_level)) || _rt_label=
-  if builtin declare -F -- "${5-}" >/dev/null; then      # tests of functions are in them
+  if builtin declare -F -- "${6-}" >/dev/null; then      # tests of functions are in them
     _rt_skip=
-    [[ ${_rt_functions-} != "$5" ]] || builtin return      # bash tells of it again where it begins
+    [[ ${_rt_functions-} != "$6" ]] || builtin return      # bash tells of it again where it begins
     _rt_label=$3 _rt_level=${#_rt_functions[@]}
     builtin return
   fi
-  if ! _rt_is_program "${5-}"; then
-    _rt_itself "$1" "$3"
+  if [[ $5 || ${SHELLOPTS@a}${BASHOPTS@a} == *x* ]] || ! _rt_is_program "${6-}"; then
+    _rt_itself "$1" "$3"     # options that are exported are the shell's, not the hook's
   else
     _rt_start "$@"
   fi
@@ -7177,23 +7256,10 @@ _rt_look() {     # a program that only looks: the scout runs it where somebody r
     _rt_other "$@"
   fi
 }
-_rt_program() {  # tells of a test: its words, folder and variables; all of its environment if that is asked for
-  local _rt_arguments=("$@") _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))
-  {
-    builtin printf '%s\0' "$#" "$@"
-    builtin umask
-    builtin pwd -P
-    builtin declare -px
-    builtin export -f
-    [[ ! ${_rt_whole-} ]] || {
-      builtin printf '\0'
-      builtin command -- "$_rt_cat" /proc/self/environ     # `/usr/bin/cat` may be the name of a test
-    }
-  } >|"$_rt_path"
-  _rt_ask test "${_rt_call[@]}" "$BASHPID" "$_rt_path" "${_rt_names[@]}"
-}
 _rt_take_away() {
   builtin unset -f -- "$_rt_name"
+  builtin hash -d -- "$_rt_name"
+  builtin unset _rt_called
   builtin eval "exec FD_OWN>&-"
   _rt_name=
 }
@@ -7223,26 +7289,20 @@ _rt_other() {    # a command for which the scout waits: its number, the variable
 _rt_sees() { [[ ! $_rt_scouted ]] || _rt_send did "$1"; }    # both run it
 _rt_itself() { _rt_after=("$BASHPID" ran "$1:$2"); }      # bash runs a test
 _rt_start() {    # a test, as _rt_test has it: a function takes the place of its program
-  case $5 in *[!a-zA-Z0-9_./+@%:,-]*)
+  case $6 in *[!a-zA-Z0-9_./+@%:,-]*)
     _rt_itself "$1" "$3"
     builtin return ;;
   esac
-  _rt_name=$5 _rt_told=$_rt_command
+  _rt_name=$6 _rt_whole=${_rt_functions[1]+1}
   _rt_call=('' "$_rt_reply" "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_command")
   builtin eval "exec FD_OWN>&FD_ERR"     # to which bash itself would say how it died
-  builtin eval "function $5 () { { _rt_stub $5 \"\$@\" || builtin return; } FD_ERR>&2 2>/dev/null; }"
-}
-_rt_stub() {     # the words of a program; ends as that has ended
-  local -
-  builtin set +aEeTuvx     # with T, the trap would see each command of ours
-  local _rt_status=1
-  _rt_call[0]=apart
-  if [[ /dev/fd/1 -ef /dev/fd/FD_ERR ]]; then
-    _rt_call[0]=together
-    [[ ! /dev/fd/1 -ef $_rt_trace ]] || _rt_call[0]=shown
+  if [[ $_rt_signals && $6 != */* && $_rt_command != *PATH=* ]] && builtin hash -p "$_rt_stub" "$6"; then
+    builtin printf -v _rt_called '%q ' "$6" "${_rt_call[@]}"
+    builtin export _rt_called
+    builtin return
   fi
-  _rt_program "$@" 2>&FD_ERR     # where a signal's trap may write
-  builtin return "$_rt_status"
+  _rt_told=$_rt_command
+  builtin eval "function $6 () { { _rt_stub $6 \"\$@\" || builtin return; } FD_ERR>&2 2>/dev/null; }"
 }
 _rt_failed() {   # a handler is called; bash tells of it again where it begins
   [[ ${_rt_functions-} == "${_rt_command%%[$' \t\n']*}" ]] ||
@@ -7254,12 +7314,14 @@ _rt_trapped() { _rt_traps=$BASHPID; }    # a trap is set
 _rt_reads() { _rt_sees "$1"; }
 _rt_mend_traps() {    # in a trap, bash tells ours the command before it: ours rests meanwhile
   local _rt_text=$'\n'$1
-  _rt_traps=
+  _rt_traps= _rt_signals=
   builtin eval "${_rt_text//$'\n'trap -- /$'\n'_rt_mend_trap }"
 }
 _rt_mend_trap() {
   local _rt_end=$'\n{ builtin trap "$_rt_trap" DEBUG; } 2>/dev/null'
-  case $2:$1 in *:*PIPESTATUS* | *:*_rt_* | *: | *:- | DEBUG:* | RETURN:*) builtin return ;; EXIT:*) _rt_end= ;; esac
+  [[ $1 ]] || builtin return
+  case $2:$1 in SIG*) _rt_signals=$_rt_stub ;; esac
+  case $2:$1 in *:*PIPESTATUS* | *:*_rt_* | DEBUG:* | RETURN:*) builtin return ;; EXIT:*) _rt_end= ;; esac
   local _rt_text=${1//'$BASH_COMMAND'/'${_rt_told:-$BASH_COMMAND}'}
   _rt_text=${_rt_text//'${BASH_COMMAND}'/'${_rt_told:-$BASH_COMMAND}'}
   builtin trap -- "{ _rt_rest \$? ${1@Q} && :; } 2>/dev/null; $_rt_text$_rt_end" "$2"
@@ -7290,7 +7352,7 @@ _rt_start() {    # a test, as _rt_test has it; its words as bash are none if the
     _rt_itself "$1"
     builtin return
   }
-  local _rt_words=$2 _rt_names=$4
+  local _rt_words=$2 _rt_names=$4 _rt_whole=${_rt_functions[1]+1}
   local _rt_call=('' "$_rt_reply" "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_command")
   builtin set -- "${_rt_arguments[@]}"
   builtin eval "_rt_names=($_rt_names)"
@@ -7348,6 +7410,11 @@ class Asked(NamedTuple):
     words: Sequence[str]
 
 
+def own_variables(words: Mapping[str, Any]) -> str:
+    """Bash that gives the hook's variables their values."""
+    return "".join(f"_rt_{name}={shlex.quote(str(word))}\n" for name, word in words.items())
+
+
 class ScriptShell:
     """The bash that runs a script, the log that keeps what it prints, and the pipes by which both shells ask.
 
@@ -7381,10 +7448,10 @@ class ScriptShell:
         """A name in the folder of the pipes."""
         return os.path.join(self.folder, name)
 
-    def start(self, text: str, has_scout: bool) -> None:
-        """Start the shells; `text` is the script's. Raises OSError."""
+    def start(self, script: str, has_scout: bool) -> None:
+        """Start the shells; `script` is the script's text. Raises OSError."""
         self.kept = fresh_file(self.job.log)
-        found = re.findall(r"\b(\d+)[<>]|(?:[<>]&|\bflock(?: -\w+)* |/fd/|-u ?)(\d+)", text)
+        found = re.findall(r"\b(\d+)[<>]|(?:[<>]&|\bflock(?: -\w+)* |/fd/|-u ?)(\d+)", script)
         used = set(chain.from_iterable(found))
         out, into, self.errors, self.own, *_ = (
             each for each in self.OWN_FDS if str(each) not in used
@@ -7398,6 +7465,10 @@ class ScriptShell:
             "scouted": "1" * has_scout,
             "trace": f"/proc/{os.getpid()}/fd/{self.stream}",
         }
+        text = f"#!{self.job.bash} -p\n{own_variables({**words, 'role': 'shell'})}{ASK}{STUB}"
+        stub = self.reaper.scratch.write(self.with_descriptors(text))
+        os.chmod(stub, 0o755)
+        words["stub"] = stub * os.access(stub, os.X_OK)
         stream = os.dup(self.stream)  # ours stays open, so that poll rests
         jobs = [(self.process, self.job_of("shell", words), stream)]
         if has_scout:
@@ -7416,12 +7487,15 @@ class ScriptShell:
         first = "unset BASH_ENV\n"
         if "BASH_ENV" in os.environ:
             own["bash_env"] = os.environ["BASH_ENV"]
-        first += "".join(f"_rt_{name}={shlex.quote(str(word))}\n" for name, word in own.items())
-        hook = HOOK + {"shell": SHELL_HOOK, "scout": SCOUT_HOOK}[role] + LAST_OF_HOOK
-        hook = hook.replace("FD_ERR", str(self.errors)).replace("FD_OWN", str(self.own))
-        path = self.reaper.scratch.write(first + hook)
+        first += own_variables(own)
+        hook = ASK + HOOK + {"shell": SHELL_HOOK, "scout": SCOUT_HOOK}[role] + LAST_OF_HOOK
+        path = self.reaper.scratch.write(self.with_descriptors(first + hook))
         environment = {**(self.job.environment or {}), b"BASH_ENV": path.encode()}
         return self.job._replace(environment=environment)
+
+    def with_descriptors(self, text: str) -> str:
+        """Bash with our numbers in the place of their names."""
+        return text.replace("FD_ERR", str(self.errors)).replace("FD_OWN", str(self.own))
 
     def run(self, jobs: Sequence[Tuple[Process, Job, int]]) -> None:
         """Run the shells until all that they have started has ended. Children of the main thread would be orphans."""
@@ -7568,6 +7642,8 @@ def read_program(path: str, pid: str, known: Dict[bytes, Program]) -> Program | 
     count, *said = read_once(path).split(b"\0")
     state, *whole = said[int(count) :]
     if whole:
+        if not whole[0]:
+            raise ValueError("no program can start with such an environment")
         known[state] = program_from(pid, whole)
     if state not in known:
         return None
@@ -7761,16 +7837,17 @@ class Script:
     def test_code(self, node: Node, site: Site) -> str:
         """Bash for a command that is a test."""
         first = node.words[0].text
-        if inert(first) != first or "-" in texts(node.redirects):
+        if inert(first) != first:
             site = site._replace(is_own=True)
-            first = "''"  # bash runs it itself
+            first = "''"  # no name
         self.sites.append(site)
         assigned = texts(node.assigned)
         program = texts(node.words)
         words = " ".join([*assigned, "_rt_program", *program]) * (not site.is_own)
         names = " ".join(map(inert, site.names))
         quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(names)}"
-        return f"_rt_test {len(self.sites) - 1} {quoted} {first}"
+        native = "native" * site.is_native
+        return f"_rt_test {len(self.sites) - 1} {quoted} '{native}' {first}"
 
     def step_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
         """Bash for a command that is no test."""
@@ -8159,7 +8236,7 @@ class ScriptRun(Run):
         shut = f"{self.shell.errors}>&- {self.shell.own}>&-"
         place = shlex.quote(f"{call.number}:{call.label}")
         return (
-            f'builtin command -- "$@" {shut}; _rt_status=$?; _rt_send ran {place} $_rt_status'
+            f'builtin command -- "$@" {shut}; _rt_status=$?; _rt_send ran {place} "$_rt_status"'
         )
 
     def end_test(self, number: int, status: int = 0) -> None:
@@ -8173,10 +8250,12 @@ class ScriptRun(Run):
 
     def miss(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
-        for twin, ahead in self.begun():
-            if ahead.number == call.number:
-                where = f"{call.file}:{call.line}"
-                self.early.setdefault(twin, f"its run in another environment ({where})")
+        words = clean_label(" ".join(call.site.words))
+        has_twin = any(ahead.number == call.number for ahead in self.ahead.values())
+        for test, ahead in self.begun():
+            # A twin, with other words or another environment, runs beside tests below it if all pass, too.
+            if ahead.number == call.number or not has_twin:
+                self.early.setdefault(test, f"`{words}` ({call.file}:{call.line})")
         awaited = self.waits.number
         if awaited is None or call.shell != self.shell.path("shell"):
             return
@@ -8294,6 +8373,8 @@ class ScriptRun(Run):
         """Bash has run a test itself, which has no log but the script's."""
         site, _, label = place.partition(":")
         number = int(site)
+        words = " ".join(self.script.sites[number].words)
+        self.fear(Step(f"`{clean_label(words)}`", acts=True))
         if int(status):
             line = self.script.sites[number].line
             self.note_failure(clean_label(label), line, int(status))

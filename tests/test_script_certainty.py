@@ -742,6 +742,14 @@ export X⏎f() { local X=$1; bash -c '[ "$X" != bad ]' tests/x; }⏎«H»f bad |
 mkdir d⏎cd d⏎printf '[ ! -e d ]' >../test_x⏎chmod +x ../test_x⏎rm -r ../d⏎../test_x || R=1⏎exit $R
 mkdir d e⏎ln -s d f⏎cd f⏎printf 'exit 1' >test_x⏎: >../e/test_x⏎chmod +x test_x ../e/*⏎ln -sfn e ../f⏎
 ./test_x || R=1⏎exit $R
+printf '[ -e made ]' >test_f⏎chmod +x test_f⏎/bin/true⏎pytest a --exit=1 --slow || ./test_f || exit 3⏎
+bash -c ': >made' tests/c⏎exit 0
+printf '[ "$M" != b ]' >test_e⏎chmod +x test_e⏎f() { local M; ./test_e; }⏎export M=a⏎f || exit 1⏎M=b⏎f || exit 4⏎exit 0
+pytest a⏎pytest() { return 3; }⏎pytest b || exit 4⏎exit 0 ¦ pytest a {fd}>f⏎[ "$fd" ] || exit 4⏎exit 0
+printf 'grep -q pytest && exit 7; exit 0' >test_c⏎chmod +x test_c⏎pytest a | ./test_c || exit 4⏎exit 0
+printf '#!/bin/bash\nfalse; exit 0' >test_e⏎chmod +x test_e⏎set -e⏎export SHELLOPTS⏎./test_e || exit 4⏎exit 0
+set -e⏎trap 'false' USR1⏎(sleep 0.1; kill -USR1 $$) &⏎pytest a --slow⏎wait⏎exit 0
+set -o pipefail⏎echo x | bash -c 'read -r x && [ "$x" = x ] && exit 3' tests/x || exit 4⏎exit 0
 «H»/usr/bin/cat none || test_fail a⏎exit $RET ¦ «H»set -a⏎pytest a || test_fail a⏎env >env⏎! grep _rt_ env⏎exit $RET
 trap 'kill 0' EXIT⏎pytest a || R=1⏎exit $R ¦ trap 'kill -HUP $$; echo "@ x"' EXIT⏎pytest a⏎pytest b --exit=1
 pytest a --exit=1 || N=`expr ${N:-0} + 1`⏎pytest b⏎for i in `seq 1 $N`; do pytest c --exit=1 || N=$((N+2)); done⏎exit $N

@@ -22,7 +22,7 @@ from typing import Any, Counter, Dict, List, Mapping, Sequence, Set, Tuple
 from xml.etree import ElementTree
 
 from run_tests import (
-    CALM_PROGRAMS, HOOK, LOOKS_LIKE_TEST, Program, Script, ScriptFile, Tells, paths_of, read_program)
+    ASK, CALM_PROGRAMS, LOOKS_LIKE_TEST, Program, Script, ScriptFile, Tells, paths_of, read_program)
 from tests.support import SOON, WAIT_S, Fifo, Ran, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
@@ -1075,7 +1075,7 @@ class ReadingTest(unittest.TestCase):
 
     def test_read_program(self) -> None:
         """As the hook tells of it: its environment, one only, and where that is the same again, without it."""
-        tells = re.search(r"(?ms)^_rt_program\(\) \{.*?^\}$", HOOK)
+        tells = re.search(r"(?ms)^_rt_program\(\) \{.*?^\}$", ASK)
         assert tells is not None
         text = tells.group() + r"""
             _rt_folder=. _rt_cat=cat _rt_asked=0 _rt_whole=
