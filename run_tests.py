@@ -6781,6 +6781,8 @@ ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 DATA_FILE = (
     r"\.(?:bin|ckpt|csv|db|jsonl?|log|np[yz]|onnx|out|pkl|pth?|safetensors|txt|xml|ya?ml)$"
 )
+# A variable without a value, or one that is no longer exported.
+HIDES = rf"(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:\s|$)|[-+]\w*x)|export -\w*n"
 # A variable as `expandable` writes it, and what that escapes.
 EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
 # Of a script's shell: those of the hook begin at 151, where scripts have none.
@@ -6895,6 +6897,7 @@ class ScriptFile:
     """What is read of a script, or of a file that it sources, before it runs."""
 
     obstacle = ""  # why the scout cannot go through it
+    hides = False  # it has a variable of a function that may hide one of the environment
     one_by_one = math.inf  # the line of `#: one-by-one`
 
     def __init__(self, name: str, text: str, tells: Tells) -> None:
@@ -6970,6 +6973,7 @@ class ScriptFile:
                 reads_test = reads_test and node.before in PIPES
                 if node.before in PIPES:
                     self.piped.add(tuple(words_of(node)))
+                self.hides = self.hides or re.match(HIDES, node.text) is not None
                 own_label = own if node is tested else label
                 text = node.text * (not node.kind) or head_of(node)
                 for name in re.findall(NAME, text):
@@ -7118,7 +7122,7 @@ _rt_open() {     # a subshell gets answers of its own
   builtin eval "exec $_rt_in<>\"\$_rt_reply\""
 }
 _rt_program() {  # tells of a test: its words, folder and variables; its environment if that is asked for, or in a
-  # function, where a local variable without a value hides another one here, and not in the environment
+  # function, where a local variable may hide another one here, and not in the environment
   local _rt_arguments=("$@") _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))
   {
     builtin printf '%s\0' "$#" "$@"
@@ -7163,7 +7167,7 @@ builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
-_rt_over= _rt_traps= _rt_told= _rt_names=() _rt_signals=
+_rt_over= _rt_traps= _rt_told= _rt_names=() _rt_signals= _rt_hides=
 builtin eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
 
 # Its arguments: the status of the command before, traps if that may have set one, the command, its line, the positional
@@ -7293,7 +7297,7 @@ _rt_start() {    # a test, as _rt_test has it: a function takes the place of its
     _rt_itself "$1" "$3"
     builtin return ;;
   esac
-  _rt_name=$6 _rt_whole=${_rt_functions[1]+1}
+  _rt_name=$6 _rt_whole=${_rt_hides:+${_rt_functions[1]+1}}
   _rt_call=('' "$_rt_reply" "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_command")
   builtin eval "exec FD_OWN>&FD_ERR"     # to which bash itself would say how it died
   if [[ $_rt_signals && $6 != */* && $_rt_command != *PATH=* ]] && builtin hash -p "$_rt_stub" "$6"; then
@@ -7352,7 +7356,7 @@ _rt_start() {    # a test, as _rt_test has it; its words as bash are none if the
     _rt_itself "$1"
     builtin return
   }
-  local _rt_words=$2 _rt_names=$4 _rt_whole=${_rt_functions[1]+1}
+  local _rt_words=$2 _rt_names=$4 _rt_whole=${_rt_hides:+${_rt_functions[1]+1}}
   local _rt_call=('' "$_rt_reply" "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_command")
   builtin set -- "${_rt_arguments[@]}"
   builtin eval "_rt_names=($_rt_names)"
@@ -8064,6 +8068,8 @@ class ScriptRun(Run):
         if reply == self.shell.path("shell"):  # a subshell would keep it to itself
             code = "".join([*self.news, code])
             self.news = []
+        if any(file.hides for file in self.script.files.values()):
+            code = f"_rt_hides=1; {code}"
         self.shell.tell(reply, f"\2{number} {code}\0")
 
     def conclude(self, result: Result, is_news: bool = True) -> None:
@@ -8182,8 +8188,10 @@ class ScriptRun(Run):
         )
         try:
             program = read_program(path, pid, self.programs)
-        except (OSError, ValueError):  # it has been killed, or cannot write
+        except OSError:  # it has been killed, or cannot write
             return ""
+        except ValueError:  # `cat` could not start: neither could the test
+            return "_rt_status=126"
         if program is None:
             return 'local _rt_whole=1; _rt_program "$@"'
         if self.role == "shell":

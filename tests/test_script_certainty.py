@@ -742,8 +742,8 @@ export X⏎f() { local X=$1; bash -c '[ "$X" != bad ]' tests/x; }⏎«H»f bad |
 mkdir d⏎cd d⏎printf '[ ! -e d ]' >../test_x⏎chmod +x ../test_x⏎rm -r ../d⏎../test_x || R=1⏎exit $R
 mkdir d e⏎ln -s d f⏎cd f⏎printf 'exit 1' >test_x⏎: >../e/test_x⏎chmod +x test_x ../e/*⏎ln -sfn e ../f⏎
 ./test_x || R=1⏎exit $R
-printf '[ -e made ]' >test_f⏎chmod +x test_f⏎/bin/true⏎bash -c 'for i in {1..25}; do [ ! -e made ] || break; sleep 0.02; done; exit 1' tests/a ||⏎
-./test_f || exit 3⏎bash -c ': >made' tests/c⏎exit 0
+printf '[ -e made ]' >test_f⏎printf 'for i in {1..25}; do [ ! -e made ] || break; sleep 0.02; done; exit 1' >test_a⏎
+chmod +x test_?⏎/bin/true⏎./test_a || ./test_f || exit 3⏎bash -c ': >made' tests/c⏎exit 0
 printf '[ "$M" != b ]' >test_e⏎chmod +x test_e⏎f() { local M; ./test_e; }⏎export M=a⏎f || exit 1⏎M=b⏎f || exit 4⏎exit 0
 pytest a⏎pytest() { return 3; }⏎pytest b || exit 4⏎exit 0 ¦ pytest a {fd}>f⏎[ "$fd" ] || exit 4⏎exit 0
 printf 'grep -q pytest && exit 7; exit 0' >test_c⏎chmod +x test_c⏎pytest a | ./test_c || exit 4⏎exit 0
