@@ -6781,7 +6781,7 @@ ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 DATA_FILE = (
     r"\.(?:bin|ckpt|csv|db|jsonl?|log|np[yz]|onnx|out|pkl|pth?|safetensors|txt|xml|ya?ml)$"
 )
-# A variable without a value, or one that is no longer exported.
+# What may hide a variable of the environment from a function: one without a value, or that is not exported.
 HIDES = rf"(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:\s|$)|[-+]\w*x)|export -\w*n"
 # A variable as `expandable` writes it, and what that escapes.
 EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
@@ -7100,6 +7100,8 @@ class ScriptFile:
 #   shell  ran     number and label, status                           no answer: bash has run a test itself
 #   shell  failed  line, status, label                                no answer: a handler is called
 #   shell  alone   file, line, command                                no answer: bash runs the rest by itself
+#
+# First, how to ask.
 ASK = r"""
 _rt_send() {     # words, to which no answer comes
   builtin set -- "${@//$'\n'/$'\1'}"     # bash writes line by line, and others may write between
@@ -7333,6 +7335,8 @@ _rt_mend_trap() {
 _rt_rest() {
   builtin trap - DEBUG
   builtin unset -f -- "$_rt_name"     # the trap's programs are no tests
+  builtin hash -d -- "$_rt_name"
+  builtin unset _rt_called
   [[ ! $_rt_scouted ]] || _rt_send trapped "$2"
   builtin return "$1"
 }
