@@ -7302,6 +7302,8 @@ _rt_start() {    # a test, as _rt_test has it: a function takes the place of its
   _rt_name=$6 _rt_whole=${_rt_hides:+${_rt_functions[1]+1}}
   _rt_call=('' "$_rt_reply" "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_command")
   builtin eval "exec FD_OWN>&FD_ERR"     # to which bash itself would say how it died
+  # In bash 4.4, `local -` in a function of ours would end the expansion of aliases.
+  [[ ${BASH_VERSINFO[0]}:$BASHOPTS != 4:*expand_aliases* ]] || _rt_signals=$_rt_stub
   if [[ $_rt_signals && $6 != */* && $_rt_command != *PATH=* ]] && builtin hash -p "$_rt_stub" "$6"; then
     builtin printf -v _rt_called '%q ' "$6" "${_rt_call[@]}"
     builtin export _rt_called
@@ -7330,9 +7332,11 @@ _rt_mend_trap() {
   case $2:$1 in *:*PIPESTATUS* | *:*_rt_* | DEBUG:* | RETURN:*) builtin return ;; EXIT:*) _rt_end= ;; esac
   local _rt_text=${1//'$BASH_COMMAND'/'${_rt_told:-$BASH_COMMAND}'}
   _rt_text=${_rt_text//'${BASH_COMMAND}'/'${_rt_told:-$BASH_COMMAND}'}
+  [[ $2:$1 != EXIT:*exit ]] || _rt_text+=' "$_rt_was"'     # which bash 4.4 and 5.0 forget by a `trap` in a trap
   builtin trap -- "{ _rt_rest \$? ${1@Q} && :; } 2>/dev/null; $_rt_text$_rt_end" "$2"
 }
 _rt_rest() {
+  _rt_was=$1
   builtin trap - DEBUG
   builtin unset -f -- "$_rt_name"     # the trap's programs are no tests
   builtin hash -d -- "$_rt_name"
