@@ -695,6 +695,16 @@ class FeatureTest(ScriptCase):
         ran = self.end(process)
         self.assertEqual((ran.code, ran.outcomes()), (143, {"a": "interrupted"}))
 
+    def test_a_signal_comes_to_the_script_behind_the_test(self) -> None:
+        """As under bash, which waits for the test before it runs the trap."""
+        up = Fifo(self, "up")
+        test = "bash -c 'trap \"echo ended; exit 1\" TERM; echo up >up; $NAP & wait' || test_fail a"
+        process = self.begin(HEAD + lines("trap 'cp logs/a.log seen; exit 3' TERM", test), gpus="0")
+        up.lines()
+        process.send_signal(signal.SIGTERM)
+        ran = self.end(process)
+        self.assertEqual((ran.code, ran.read("seen")), (143, "ended\n"))
+
     def test_the_runner_is_killed(self) -> None:
         """Then the script is, and all that it and its tests have started."""
         up = Fifo(self, "up")
