@@ -7156,7 +7156,7 @@ _rt_stub() {     # the words of a program; ends as that has ended
 STUB = r"""
 builtin eval "_rt_call=($_rt_called)"
 builtin unset _rt_called
-builtin trap : HUP INT TERM     # which are for the shell, behind the test
+builtin trap : HUP INT TERM USR1 USR2     # which are for the shell, behind the test
 builtin set -- "${_rt_call[0]}" "$@"
 _rt_call=("${_rt_call[@]:1}")
 { _rt_stub "$@"; } FD_ERR>&2 2>/dev/null

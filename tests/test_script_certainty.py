@@ -748,7 +748,7 @@ printf '[ "$M" != b ]' >test_e⏎chmod +x test_e⏎f() { local M; ./test_e; }⏎
 pytest a⏎pytest() { return 3; }⏎pytest b || exit 4⏎exit 0 ¦ pytest a {fd}>f⏎[ "$fd" ] || exit 4⏎exit 0
 printf 'grep -q pytest && exit 7; exit 0' >test_c⏎chmod +x test_c⏎pytest a | ./test_c || exit 4⏎exit 0
 printf '#!/bin/bash\nfalse; exit 0' >test_e⏎chmod +x test_e⏎set -e⏎export SHELLOPTS⏎./test_e || exit 4⏎exit 0
-set -e⏎trap 'false' USR1⏎(sleep 0.1; kill -USR1 $$) &⏎pytest a --slow⏎wait⏎exit 0
+set -e⏎trap 'false' USR1⏎export P=$$⏎bash -c 'kill -USR1 $P; sleep 0.1' tests/a⏎exit 0
 trap 'pytest c --exit=3; exit' EXIT⏎trap : TERM⏎pytest a || R=1⏎exit $R
 set -o pipefail⏎echo x | bash -c 'read -r x && [ "$x" = x ] && exit 3' tests/x || exit 4⏎exit 0
 «H»/usr/bin/cat none || test_fail a⏎exit $RET ¦ «H»set -a⏎pytest a || test_fail a⏎env >env⏎! grep _rt_ env⏎exit $RET
