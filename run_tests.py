@@ -6759,10 +6759,9 @@ DEEDS: Mapping[str, str] = {
 WORDS_ALONE = names_in(
     "basename cat cd dirname echo expr false ls nproc printf pwd realpath seq true uname"
 )
-PURE = WORDS_ALONE - names_in("cat ls") | {
-    ""
-}  # of those what looks at nothing that a test makes
-BLIND = PURE | names_in("arch date hostname id printenv wait whoami")  # nor do these
+# Of those what looks at nothing that a test makes; and programs that do not, either.
+PURE = (WORDS_ALONE | {""}) - names_in("cat ls")
+BLIND = PURE | names_in("arch date hostname id printenv wait whoami")
 # What words do besides: `$((n++))`, `${a[n = 1]}`, `${x:=1}`, `${x@P}`.
 COUNTS = r"(?:\$\(\((?:(?!\)\))[\s\S])*?|\$\[[^]]*?|\$\{\w+(?:\[[^]]*?|:(?![-+=?])[^}]*?))"
 DOES = rf"\+\+|{COUNTS}(?:--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|@P\}}"
@@ -6821,6 +6820,16 @@ class Site(NamedTuple):
     is_own: bool
     is_native: bool  # bash itself runs it, without a slot
     names: Sequence[str]  # bash words for files that it writes, or that filters behind it do
+
+    @property
+    def text(self) -> str:
+        """The command without its redirections."""
+        return " ".join(self.words)
+
+    @property
+    def told(self) -> str:
+        """The same as a message has it."""
+        return f"`{clean_label(self.text)}`"
 
 
 def is_file(target: Token) -> bool:
@@ -7244,6 +7253,8 @@ _rt_test() {     # a test: site, words as bash, label, files as bash, `native` o
   if [[ $5 || ${SHELLOPTS@a}${BASHOPTS@a} == *x* ]] || ! _rt_is_program "${6-}"; then
     _rt_itself "$1" "$3"     # options that are exported are the shell's, not the hook's
   else
+    _rt_whole=${_rt_hides:+${_rt_functions[1]+1}}
+    _rt_call=('' "$_rt_reply" "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_command")
     _rt_start "$@"
   fi
 }
@@ -7263,10 +7274,13 @@ _rt_look() {     # a program that only looks: the scout runs it where somebody r
     _rt_other "$@"
   fi
 }
-_rt_take_away() {
+_rt_uncover() {  # lets bash find the program in whose place something of ours stands
   builtin unset -f -- "$_rt_name"
   builtin hash -d -- "$_rt_name"
   builtin unset _rt_called
+}
+_rt_take_away() {
+  _rt_uncover
   builtin eval "exec FD_OWN>&-"
   _rt_name=
 }
@@ -7300,8 +7314,7 @@ _rt_start() {    # a test, as _rt_test has it: a function takes the place of its
     _rt_itself "$1" "$3"
     builtin return ;;
   esac
-  _rt_name=$6 _rt_whole=${_rt_hides:+${_rt_functions[1]+1}}
-  _rt_call=('' "$_rt_reply" "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_command")
+  _rt_name=$6
   builtin eval "exec FD_OWN>&FD_ERR"     # to which bash itself would say how it died
   # In bash 4.4, `local -` in a function of ours would end the expansion of aliases.
   [[ ${BASH_VERSINFO[0]}:$BASHOPTS != 4:*expand_aliases* ]] || _rt_signals=$_rt_stub
@@ -7339,9 +7352,7 @@ _rt_mend_trap() {
 _rt_rest() {
   _rt_was=$1
   builtin trap - DEBUG
-  builtin unset -f -- "$_rt_name"     # the trap's programs are no tests
-  builtin hash -d -- "$_rt_name"
-  builtin unset _rt_called
+  _rt_uncover      # the trap's programs are no tests
   [[ ! $_rt_scouted ]] || _rt_send trapped "$2"
   builtin return "$1"
 }
@@ -7365,8 +7376,7 @@ _rt_start() {    # a test, as _rt_test has it; its words as bash are none if the
     _rt_itself "$1"
     builtin return
   }
-  local _rt_words=$2 _rt_names=$4 _rt_whole=${_rt_hides:+${_rt_functions[1]+1}}
-  local _rt_call=('' "$_rt_reply" "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_command")
+  local _rt_words=$2 _rt_names=$4
   builtin set -- "${_rt_arguments[@]}"
   builtin eval "_rt_names=($_rt_names)"
   builtin eval "$_rt_words"
@@ -8259,7 +8269,7 @@ class ScriptRun(Run):
     def end_test(self, number: int, status: int = 0) -> None:
         """A test is past in the shell, as far as the scout has to know."""
         code = ""
-        if re.search(DOES, " ".join(self.script.sites[number].words)):
+        if re.search(DOES, self.script.sites[number].text):
             code = "_rt_lost 'only bash knows what changes by'"
         if status:
             code = "_rt_lost 'a failure of'"
@@ -8267,12 +8277,12 @@ class ScriptRun(Run):
 
     def miss(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
-        words = clean_label(" ".join(call.site.words))
+        told = f"{call.site.told} ({call.file}:{call.line})"
         has_twin = any(ahead.number == call.number for ahead in self.ahead.values())
         for test, ahead in self.begun():
             # A twin, with other words or another environment, runs beside tests below it if all pass, too.
             if ahead.number == call.number or not has_twin:
-                self.early.setdefault(test, f"`{words}` ({call.file}:{call.line})")
+                self.early.setdefault(test, told)
         awaited = self.waits.number
         if awaited is None or call.shell != self.shell.path("shell"):
             return
@@ -8337,8 +8347,8 @@ class ScriptRun(Run):
                 f"{self.script.steps[step].told} waits for the test before it; --calm REGEX names what need not"
             )
         if step < 0:
-            words = clean_label(" ".join(self.script.sites[-1 - step].words))
-            self.reasons.setdefault(f"`{words}` starts when the script comes to it")
+            test = self.script.sites[-1 - step]
+            self.reasons.setdefault(f"{test.told} starts when the script comes to it")
         self.found_since = 0
         self.waits.wait(step, self.question)
 
@@ -8390,11 +8400,10 @@ class ScriptRun(Run):
         """Bash has run a test itself, which has no log but the script's."""
         site, _, label = place.partition(":")
         number = int(site)
-        words = " ".join(self.script.sites[number].words)
-        self.fear(Step(f"`{clean_label(words)}`", acts=True))
+        where = self.script.sites[number]
+        self.fear(Step(where.told, acts=True))
         if int(status):
-            line = self.script.sites[number].line
-            self.note_failure(clean_label(label), line, int(status))
+            self.note_failure(clean_label(label), where.line, int(status))
             self.told[self.question[0]] = label
         self.end_test(number, int(status))
 
@@ -8510,7 +8519,7 @@ class ScriptRun(Run):
     def line_of(self, call: Call, program: Program) -> TestLine:
         """A test as it would stand in a list."""
         text = " ".join(program.words)
-        key = " ".join(call.site.words)
+        key = call.site.text
         if not ARGUMENTS.isdisjoint(call.site.words):
             key = text
         variable = next(iter(self.machine.variables), CUDA.variable)
