@@ -4190,25 +4190,27 @@ class Process:
         if job.directory and not os.path.isdir(job.directory):
             self.log(f"{job.directory}, where this test is to run, is gone")
             job = job._replace(arguments=[b"-c", b"exit 1"], directory=None)
-        self.popen = subprocess.Popen(
-            [
-                job.name or job.bash,
-                *job.arguments,
-            ],  # its path, without which bash looks for itself in PATH
-            executable=job.bash,
-            env=job.environment,
-            stdin=stdin,
-            cwd=job.directory,
-            stdout=output,
-            stderr=errors,
-            start_new_session=True,
-            close_fds=False,  # as under bash, a test has the descriptors that we have
-            preexec_fn=before,  # noqa: PLW1509  # os.umask takes no lock
-        )
-        if job.errors:
-            os.close(errors)
-        if isinstance(stdin, int) and stdin is not job.stdin:
-            os.close(stdin)
+        try:
+            self.popen = subprocess.Popen(
+                [
+                    job.name or job.bash,
+                    *job.arguments,
+                ],  # its path, without which bash looks for itself in PATH
+                executable=job.bash,
+                env=job.environment,
+                stdin=stdin,
+                cwd=job.directory,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+                close_fds=False,  # as under bash, a test has the descriptors that we have
+                preexec_fn=before,  # noqa: PLW1509  # os.umask takes no lock
+            )
+        finally:  # a program may not be there
+            if job.errors:
+                os.close(errors)
+            if isinstance(stdin, int) and stdin is not job.stdin:
+                os.close(stdin)
         if self.mark:
             with suppress(OSError):  # it has ended
                 limits = self.mark, resource.RLIM_INFINITY
