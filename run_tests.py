@@ -2660,11 +2660,11 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
 class MaskReader(NamedTuple):
     """How a vendor's runtime reads its mask variable, and the value that hides all devices from a test.
 
-    `token` matches one valid entry; those that match different groups of it do not stand side by side. Where
-    `stops`, an entry that is not valid hides itself and all after it; else only itself. `no_mask`: the values
-    that are no mask at all. Sources: the CUDA programming guide on CUDA_VISIBLE_DEVICES; for HIP and ROCR,
-    Device::init of ROCm's clr and the RvdFilter of its ROCR runtime; for Intel, parseAffinityMask of its
-    compute runtime.
+    `token` matches one valid entry; its group is the id, if it has one, and ids of different groups do not stand side
+    by side. Where `stops`, an entry that is not valid hides itself and all after it; else only itself. `no_mask`: the
+    values that are no mask at all. Sources: for CUDA, what a driver does (tests/fixtures/devices), which reads a number
+    as C's `atoi`; for HIP and ROCR, Device::init of ROCm's clr and the RvdFilter of its ROCR runtime; for Intel,
+    parseAffinityMask of its compute runtime.
     """
 
     variable: str
@@ -2675,7 +2675,9 @@ class MaskReader(NamedTuple):
 
 
 CUDA = MaskReader(
-    "CUDA_VISIBLE_DEVICES", r"(?a:\s*(?:(\d+)|(GPU-[\w-]+)|(MIG-[\w/-]+))\s*)", hide=""
+    "CUDA_VISIBLE_DEVICES",
+    r"(?as:\s*\+?0*(\d+)(?:\D.*)?|(GPU-[\w-]+)\s*|\s*(MIG-[\w/-]+)\s*)",
+    hide="",
 )
 HIP = MaskReader("HIP_VISIBLE_DEVICES", r"(?a:0|[1-9]\d*|GPU-\w+)", hide="-1", no_mask=("",))
 ROCR = MaskReader("ROCR_VISIBLE_DEVICES", r"(?ai:\s*(?:\d+|GPU-\w+)\s*)", hide="")
@@ -2779,7 +2781,10 @@ def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
         word = entry.strip()
         if found and kinds <= {found.lastindex}:
             kinds.add(found.lastindex)
-            visible.append(word)
+            token = found.group(found.lastindex or 0).strip()
+            visible.append(token)
+            if token != word:
+                warn(f"{reader.variable}={value}: {word!r} is read as {token}")
         elif reader.stops:
             if value.strip() and word not in MASKS_OF_NONE:
                 warn(
@@ -2961,7 +2966,8 @@ class Sick(NamedTuple):
 class Health:
     """What nvidia-smi says of the GPUs' memory: before the run, and after a test that did not pass.
 
-    It knows nothing of MIG instances. A GPU by an index of an outer mask is the one that nvidia-smi gives that number.
+    It knows nothing of MIG instances. A GPU by an index of an outer mask is the one that nvidia-smi gives that number;
+    where that lists GPUs and not this one, a test would see none there, and could skip itself.
     """
 
     SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
@@ -2980,10 +2986,17 @@ class Health:
             return
         rows = self.ask(tool=ask_tool)
         sizes = {}
+        absent = ""
         for device in machine.devices:
             row = rows.get(device.token, "")
             found = re.fullmatch(self.WELL, row)
-            if found:
+            if rows and not row and device.token.isdigit() and not absent:
+                absent = (
+                    f"nvidia-smi lists no GPU {device.token}; CUDA hides it and all after it"
+                )
+            if absent:
+                self.sick.append(Sick(device, absent))
+            elif found:
                 self.used[device] = int(found.group(1))
                 sizes[device.token] = int(found.group(2) or 0)
             elif re.search(self.BROKEN, row):
@@ -5947,8 +5960,7 @@ exit codes:
 
 def parse_gpu_option(text: str) -> str:
     """`4`, or ids such as `0,2`, `2,`, `GPU-…`. Raises BadValue."""
-    token = "|".join(reader.token for reader in READERS)
-    valid = rf"\d{{1,4}}|(?!\d+$)((?:{token})(,|$))+"
+    valid = r"(?a)\d{1,4}|(?!\d+$)((\d+(\.\d+)*|(GPU|gpu|MIG)-[\w/-]+)(,|$))+"
     return parse_word(valid, "a count, or ids such as 0,2 (one id: 2,)", text)
 
 

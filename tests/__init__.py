@@ -12,4 +12,7 @@ sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = BYTE_CODE
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+if shutil.which("nvidia-smi"):                       # ids are names in tests, also where there are GPUs
+    os.symlink(shutil.which("true") or "", os.path.join(BYTE_CODE, "nvidia-smi"))
+    os.environ["PATH"] = BYTE_CODE + os.pathsep + os.environ["PATH"]
 signal.signal(signal.SIGHUP, signal.SIG_DFL)         # under nohup, too

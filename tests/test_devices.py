@@ -25,6 +25,7 @@ MIG_A = "MIG-dc34c2fd-4bd7-52ad-a6d0-645dcd1794e4"
 MIG_B = "MIG-ec4c3916-65fa-5948-b9b5-9f21a2ddfcc0"
 MIG_C = "MIG-000d40d3-5924-5906-9879-8b69bf58689b"
 MIG_OLD = "MIG-GPU-b614723c-e261-4605-066e-79daab4c00ff"      # before driver 470: …/GPU instance/compute instance
+H200 = "GPU-8e16d300-43f3-b681-83b5-d531d31288ed"
 AMD_A, AMD_B = "GPU-e8d1c3ec8e0ab3d5", "GPU-151c3ec8e0ab3d77"     # AMD's are `GPU-` and 16 hex digits
 MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 ALL = run_tests.ALL_GPUS
@@ -53,14 +54,14 @@ QUERY = "--format=csv,noheader,nounits --query-gpu=index,uuid,memory.used,temper
 
 TWICE = "a device is named twice"
 READ: Dict[str, Dict[str, Optional[str]]] = {       # values of masks, and the tokens left visible; None: no mask
-    "CUDA_VISIBLE_DEVICES": {            # as the CUDA programming guide has it
+    "CUDA_VISIBLE_DEVICES": {            # as the CUDA programming guide has it, and `cuda-masks-h200.tsv`
         "": "", " ": "", "0": "0", "2,3": "2 3", "3,2": "3 2", "10,9,11": "10 9 11",
         "0,-1,2": "0", "-1": "", "-1,0": "", "0,2,-1,1": "0 2", "NoDevFiles": "", "none": "",        # hide all after
-        "0,x,1": "0", "0,,1": "0", ",0": "", "1,": "1", "-2,0": "", "all": "", "0-3": "",
+        "0,x,1": "0", "0,,1": "0", ",0": "", "1,": "1", "-2,0": "", "all": "", "0-3": "0",
         GPU_A: GPU_A, f"{GPU_B},{GPU_A}": f"{GPU_B} {GPU_A}", "GPU-b614": "GPU-b614",
         MIG_A: MIG_A, f"{MIG_B},{MIG_C}": f"{MIG_B} {MIG_C}",
         f"{MIG_OLD}/1/0,{MIG_OLD}/2/0": f"{MIG_OLD}/1/0 {MIG_OLD}/2/0",
-        " 0 , 1 ": "0 1", f"{GPU_A}, {GPU_B}": f"{GPU_A} {GPU_B}", "0 1": "",
+        " 0 , 1 ": "0 1", f"{GPU_A}, {GPU_B}": GPU_A, "0 1": "0", "07,+1": "7 1",
         f"0,{GPU_A},1": "0", f"{GPU_A},0": GPU_A, f"{GPU_A},{MIG_A}": GPU_A, f"{MIG_A},{GPU_A}": MIG_A,  # kinds differ
         "0,-1,0": "0", "0,x,0": "0",     # one that is hidden is no duplicate
         "0,0": TWICE, "0,1,0": TWICE, "1, 1": TWICE, f"{GPU_A},{GPU_A}": TWICE,
@@ -122,12 +123,32 @@ class MaskTest(unittest.TestCase):
 
     def test_a_word_that_is_no_id_is_told(self) -> None:
         """`all` hides every GPU: a green run on none of them should not go unnoticed."""
-        for value, word in {"all": "'all'", "0,x,1": "'x'", "0-3": "'0-3'", "0,,1": "''", ",0": "''", "": "", "0,": "",
-                            "-1": "", "NoDevFiles": ""}.items():
+        hides = " is no id, and hides itself and all after it\n"
+        for value, what in {"all": f"'all'{hides}", "0,x,1": f"'x'{hides}", "0,,1": f"''{hides}", ",0": f"''{hides}",
+                            "": "", "0,": "", "-1": "", "NoDevFiles": "", "0-3": "'0-3' is read as 0\n",
+                            "1 2": "'1 2' is read as 1\n"}.items():
             with self.subTest(value), contextlib.redirect_stderr(io.StringIO()) as stderr:
                 run_tests.outer_machine({"CUDA_VISIBLE_DEVICES": value})
-                self.assertEqual(stderr.getvalue(), word and f"run_tests.py: CUDA_VISIBLE_DEVICES={value}: {word} "
-                                 "is no id, and hides itself and all after it\n")
+                self.assertEqual(stderr.getvalue(), what and f"run_tests.py: CUDA_VISIBLE_DEVICES={value}: {what}")
+
+    def test_a_drivers_reading(self) -> None:
+        """What a real driver shows of its one GPU, and what is left of the mask that the runner reads."""
+        odd = {       # not read as by the driver, which overflows, knows two names of one GPU, or wants the whole UUID
+            "-0": "none", "0,-0": "shown", "-0,0": "none", "4294967296": "none", "0,4294967296": "shown",
+            f"{H200},{H200[:8]}": "shown", f"{H200[:8]} ": "shown"}
+        with open(os.path.join(FIXTURES, "cuda-masks-h200.tsv"), encoding="utf-8") as file:
+            recorded = [line.split("\t") for line in file.read().splitlines()]
+        for text, shown in recorded:
+            value = json.loads(text)
+            with self.subTest(value), contextlib.redirect_stderr(io.StringIO()):
+                try:
+                    first = [*(tokens(run_tests.outer_machine({MASKS[0]: value})) or []), "none"][0]
+                    is_there = first == "0" or (first[:4] == "GPU-" and H200.lower().startswith(first.lower()[:40]))
+                    seen = "shown" if is_there else "none"
+                except run_tests.UsageError:
+                    seen = "refused"
+                self.assertEqual(seen, odd.get(value, shown))
+        self.assertEqual(set(odd) - {json.loads(text) for text, _ in recorded}, set())
 
     def test_which_of_several_masks_counts(self) -> None:
         cuda, hip, rocr, intel = MASKS
@@ -559,7 +580,7 @@ class MemoryTest(DeviceCase):
         ran = self.run_list(meet, "--gpu-memory", "24G", *TIMEOUT, gpus="0", env=self.tools(nvidia_smi=SMI))
         self.check(ran, 0, dict.fromkeys("abc", "passed"))
         text = "#: mem=4G\necho a #: label=a\necho b #: label=b\n"
-        for mask in ("2", MIG_A, "0"):
+        for mask in (GPU_A, MIG_A, "0"):
             with self.subTest(mask):
                 env = self.tools(**{"nvidia_smi": SMI} if mask != "0" else {})
                 shutil.rmtree(ran.path("logs"))
@@ -709,6 +730,27 @@ class HealthTest(DeviceCase):
         with self.see(self.environ), mock.patch.object(run_tests, "PROBE_S", 0.2):
             reasons = [sick.reason for sick in health.examine(run_tests.Lease((*health.used,)[:1], 0))]
         self.assertEqual(reasons, ["nvidia-smi: did not answer in 0 s"])
+
+    def test_one_that_is_not_listed_is_sick_from_the_start(self) -> None:
+        """A test that sees no GPU may skip itself. CUDA hides what comes behind it in a mask, too."""
+        absent = "nvidia-smi lists no GPU {}; CUDA hides it and all after it"
+        for mask, sick in {"0,2": "2", "0,9,1": "9 1", "7": "7", f"{SMI_GPUS[0]},{GPU_A}": "", MIG_A: ""}.items():
+            with self.subTest(mask):
+                self.assertEqual([(each.device.token, each.reason) for each in self.health(mask).sick],
+                                 [(token, absent.format(sick.split()[0])) for token in sick.split()])
+        ran = self.run_list("true\ntrue #: gpus=2 label=wide\n", gpus="0,2", env=self.environ)
+        self.check(ran, 1, {"true": "passed", "wide": "unrunnable"})
+        self.assertIn(f"Quarantined: GPU 2 [{absent.format(2)}]\n", ran.err + ran.text)
+
+    def test_what_a_real_gpu_says(self) -> None:
+        """An H200 (`fixtures/devices/README.md`), by index and by UUID."""
+        tools = self.tools(nvidia_smi=f'case $1 in -L) {self.prints("nvidia-smi-list-h200.txt")} ;; '
+                                      f'*) {self.prints("nvidia-smi-query-h200.txt")} ;; esac')
+        with self.see(tools):
+            self.assertEqual(tokens(run_tests.probe({})), ["0"])
+            for token in ("0", H200):
+                health = run_tests.Health(machine(CUDA_VISIBLE_DEVICES=token))
+                self.assertEqual(([*health.used.values()], health.least, health.sick), ([0], 143771, []))
 
     def test_what_is_not_watched_is_not_asked_for(self) -> None:
         """A share of a GPU, a MIG instance, an unknown GPU, no GPU; all, where there was no answer before the run."""
