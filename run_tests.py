@@ -1460,7 +1460,8 @@ def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, s
     words = [SPLITTER, PROGRAM, str(COMMAND_LINES), path]
     said = to_text(run_bash(words, scratch, environment)[1])
     end = 0
-    for first, last, why in re.findall(r"(?m)^(\d+) (\d+) (.*)", said):
+    for found in re.finditer(r"(?m)^(\d+) (\d+) (.*)", said):
+        first, last, why = found.groups()
         start = int(first)
         end = int(last) + 1
         if why:
@@ -2216,11 +2217,12 @@ def check_ties(owners: Mapping[Test, ListFile]) -> None:
                 f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its own"
             )
         after = "after=" + ",".join(test.attributes.after)
-        if any(leader.barrier > test.barrier for leader in leaders[test]):
+        own = leaders.get(test, [])
+        if any(leader.barrier > test.barrier for leader in own):
             complain(
                 f"{after} waits for a test below a `wait`, which waits for this one; move one of them across it"
             )
-        if test in reach(leaders[test], leaders):
+        if test in reach(own, leaders):
             complain(f"{after} goes in a circle; take one of them out")
 
 
@@ -2501,11 +2503,12 @@ def work_of(test: Test, seconds: Seconds, gpus: int) -> float:
 
 
 def leaders_of(tests: Tests) -> Ties:
-    """For each test those that its `after` names. Names of tests that are not here hold up nobody."""
+    """For each test with an `after` the tests that it names. Names of tests that are not here hold up nobody."""
     named = {test.label: test for test in tests}
     return {
         test: [named[label] for label in test.attributes.after if label in named]
         for test in tests
+        if test.attributes.after
     }
 
 
@@ -2587,9 +2590,9 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
     for test in tests:
         gpus = min(max(test.gpus, 1), widest)
         weights[test] = seconds[test] * int(gpus)
-    ties = leaders_of(tests)
-    for leader, followers in followers_of(tests).items():
-        ties[leader] += followers
+    ties = followers_of(tests)
+    for follower, leaders in leaders_of(tests).items():
+        ties[follower] = leaders + ties.get(follower, [])
     # The weights are less than zero, so that the heaviest sorts first.
     groups = []
     placed = set()
@@ -3372,7 +3375,9 @@ class Schedule:
         self.rank = dict(zip(tests, count()))
         self.followers = followers_of(tests)
         # By test that has not started: how many of the tests in its `after` have not passed yet.
-        self.waiting = {test: len(leaders) for test, leaders in leaders_of(tests).items()}
+        self.waiting = dict.fromkeys(tests, 0)
+        for test, leaders in leaders_of(tests).items():
+            self.waiting[test] = len(leaders)
         # Heaps of tests that room alone keeps from starting, by need and locks.
         self.lines: Dict[Tuple[float, Words], List[Tuple[int, Test]]] = {}
         self.unfinished = collections.Counter(test.barrier for test in tests)
@@ -3746,8 +3751,9 @@ def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
     for part in parts.values():
         gpu_s = math.fsum(work_of(test, seconds, gpus) for test in part)
         cpu_s = math.fsum(seconds[test] for test in part if not test.gpus)
-        chains = chains_of(part, seconds).values()
-        longest_s = max(length for _, length in chains)
+        longest_s = max(seconds[test] for test in part)
+        if followers_of(part):
+            longest_s = max(length for _, length in chains_of(part, seconds).values())
         bounds = gpu_s / max(gpus, 1), cpu_s / max(cpus, 1), longest_s
         total_s += max(bounds)
     return total_s
@@ -3920,7 +3926,7 @@ class ProcessInfo(NamedTuple):
 
 def read_proc(path: str) -> bytes:
     """A file below /proc; empty if it is not there, or we may not see it."""
-    with suppress(OSError), open(os.path.join("/proc", path), "rb") as file:
+    with suppress(OSError), open(f"/proc/{path}", "rb") as file:
         return file.read()
     return b""
 
@@ -6796,6 +6802,7 @@ DATA_FILE = (
 )
 # What may hide a variable of the environment from a function: one without a value, or that is not exported.
 HIDES = rf"(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:\s|$)|[-+]\w*x)|export -\w*n"
+SHOWS_TRAPS = r"set\s.*[vx$]|xtrace|verbose"
 # A variable as `expandable` writes it, and what that escapes.
 EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
 # Of a script's shell: those of the hook begin at 151, where scripts have none.
@@ -7253,7 +7260,13 @@ _rt_function() { # one, as long as there is one
 _rt_is_function() {    # whether a command that does not begin with its name is one
   builtin declare -F -- "$1" >/dev/null && _rt_skip=
 }
+_rt_hide() {     # our trap, which `set -x` would show; the redirection takes its time
+  _rt_skip=
+  _rt_trap=$_rt_hidden
+  builtin trap "$_rt_trap" DEBUG
+}
 _rt_each() {     # a command whose words tell only now whether it is a test
+  [[ $1 != set ]] || _rt_hide
   _rt_ask each "$_rt_file" "$_rt_line" "$_rt_command" "$@"
 }
 _rt_test() {     # a test: site, words as bash, label, files as bash, `native` or nothing, the first of the words
@@ -7370,7 +7383,7 @@ _rt_rest() {
   [[ ! $_rt_scouted ]] || _rt_send trapped "$2"
   builtin return "$1"
 }
-_rt_trap='{'
+_rt_trap=
 """
 SCOUT_HOOK = r"""
 _rt_skips=1      # it skips each command, but for those of which it is known that it may not
@@ -7412,7 +7425,7 @@ _rt_fail() {     # lets the command fail
     _rt_name=$_rt_first _rt_skip=
   fi
 }
-_rt_trap='{ builtin shopt -s extdebug;'
+_rt_trap='builtin shopt -s extdebug; '
 """
 LAST_OF_HOOK = r"""
 if [[ ${_rt_bash_env+set} ]]; then
@@ -7420,10 +7433,15 @@ if [[ ${_rt_bash_env+set} ]]; then
   . "$BASH_ENV"
 fi
 # No command may come before our own: it would change PIPESTATUS.
-_rt_trap+=' case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;;'
-_rt_trap+=' *) if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"'
-_rt_trap+='; then ! : "$_"; elif [[ $_rt_over ]]; then'
-_rt_trap+=' _rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi ;; esac; } FD_ERR>&2 2>/dev/null'
+_rt_trap+='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; '
+_rt_trap+='then ! : "$_"; elif [[ $_rt_over ]]; then '
+_rt_trap+='_rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi;'
+_rt_own='} FD_ERR>&2 2>/dev/null'
+_rt_case='case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in '
+_rt_case+='calm) ;; *) '
+_rt_hidden="{ $_rt_case$_rt_trap esac; $_rt_own"
+_rt_trap="$_rt_case{ $_rt_trap $_rt_own; esac"
+case $- in *[vx]*) _rt_trap=$_rt_hidden ;; esac
 builtin set -T
 builtin trap "$_rt_trap" DEBUG
 """
@@ -7553,10 +7571,6 @@ class ScriptShell:
         finally:
             os.close(self.end)
 
-    def signal(self, signum: int) -> None:
-        """Send a signal to the script."""
-        self.process.signal(signum)
-
     def listen(self) -> None:
         """Keep what is printed, post what is asked."""
         from select import poll as new_poll
@@ -7575,7 +7589,7 @@ class ScriptShell:
                     asked[pipe] = self.post_whole(asked[pipe] + os.read(pipe, COPY_BYTES))
             except (OSError, ValueError) as error:  # the script has written what is no question
                 self.fault = error
-                self.signal(signal.SIGKILL)
+                self.process.signal(signal.SIGKILL)
         for rest in asked.values():
             printed = rest.rpartition(b"\0")[2]
             os.write(self.stream, printed)  # by a trap, at the end
@@ -7849,6 +7863,8 @@ class Script:
         """Bash for a command that both run."""
         if looks_out(node):
             return f"_rt_sees {self.add_step(file, line, node, text)}"
+        if re.search(SHOWS_TRAPS, text):
+            return "_rt_hide"
         return "calm"
 
     def add_step(self, file: ScriptFile, line: int, node: Node, text: str) -> int:
@@ -8092,7 +8108,7 @@ class ScriptRun(Run):
             if isinstance(event, Begin):
                 self.start_script()
             if len(self.schedule.interrupts) > 1:
-                self.shell.signal(signal.SIGKILL)
+                self.shell.process.signal(signal.SIGKILL)
         self.follow_up()
 
     def answer(self, question: Tuple[str, str], code: str) -> None:
@@ -8132,7 +8148,7 @@ class ScriptRun(Run):
             self.pass_on_the_end()
         if self.is_ending and schedule.done and not self.killer:
             self.killer = threading.Timer(
-                self.options.grace, self.shell.signal, [signal.SIGKILL]
+                self.options.grace, self.shell.process.signal, [signal.SIGKILL]
             )
             self.killer.daemon = True
             self.killer.start()
@@ -8143,7 +8159,7 @@ class ScriptRun(Run):
         ends = schedule.interrupts or schedule.failure or schedule.is_overdue
         if ends and not self.is_ending:
             self.is_ending = True
-            self.shell.signal([*schedule.interrupts, signal.SIGTERM][0])
+            self.shell.process.signal([*schedule.interrupts, signal.SIGTERM][0])
 
     def submit(self) -> None:
         """Let the schedule know of new tests: the first ones wait a moment for others, to start the longest first."""
@@ -8597,7 +8613,7 @@ class ScriptRun(Run):
     # The end.
 
     def give_up(self, why: str) -> None:
-        self.shell.signal(signal.SIGKILL)
+        self.shell.process.signal(signal.SIGKILL)
         super().give_up(why)
 
     def is_bad(self, result: Result) -> bool:
