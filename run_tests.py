@@ -317,9 +317,8 @@ class Options(NamedTuple):
 
     def reads(self, path: str) -> bool:
         """Whether this is the file of `--only`, over which the run does not write."""
-        if self.only is None:
-            return False
-        return os.path.realpath(self.only.path) == os.path.realpath(path)
+        only = self.only
+        return only is not None and os.path.realpath(only.path) == os.path.realpath(path)
 
     def accepts(self, outcome: Outcome) -> bool:
         """Whether a run with a test that ends so may pass."""
@@ -6220,20 +6219,20 @@ def said_of(options: Options, names: Iterable[str]) -> Iterator[str]:
             yield name
 
 
-# What other runners (pytest, its xdist, CTest, make) call an option, in groups: the last one of each is ours.
-FOREIGN_OPTIONS = (
-    "--lf --last-failed --rerun: --rerun-failed",
-    "--ff --failed-first: --order failed-first",
-    "-n -j --numprocesses --parallel --workers: --gpus N (CPU tests: --jobs N)",
-    "-N --dry-run --collect-only --co --show-only: --list",
-    "-x --exitfirst --maxfail --stop-on-failure: --fail-fast",
-    "--junitxml --output-junit: --junit FILE",
-    "--output-on-failure: --output failures",
-    "-m -L -E -R --exclude --deselect --tests-regex: -k EXPR",
-    "--repeat-until-fail: --repeat N --fail-fast",
-    "--reruns: --retries N",
-    "--count: --repeat N",
-)
+# What other runners (pytest, its xdist, CTest, make) call an option, a line for each of ours, which comes last.
+FOREIGN_OPTIONS = """\
+--lf --last-failed --rerun: --rerun-failed
+--ff --failed-first: --order failed-first
+-n -j --numprocesses --parallel --workers: --gpus N (CPU tests: --jobs N)
+-N --dry-run --collect-only --co --show-only: --list
+-x --exitfirst --maxfail --stop-on-failure: --fail-fast
+--junitxml --output-junit: --junit FILE
+--output-on-failure: --output failures
+-m -L -E -R --exclude --deselect --tests-regex: -k EXPR
+--repeat-until-fail: --repeat N --fail-fast
+--reruns: --retries N
+--count: --repeat N
+"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -6248,8 +6247,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         for word in re.findall(r" (--[\w-]+|-[a-zA-Z])", message):
-            for group in FOREIGN_OPTIONS:
-                names, _, ours = group.partition(": ")
+            for line in FOREIGN_OPTIONS.splitlines():
+                names, _, ours = line.partition(": ")
                 if word in names.split():
                     message += f"; {word} is {ours} here"
         super().error(without_ci_commands(message))
@@ -6615,18 +6614,19 @@ def drop_coerced_locale() -> None:
 
 def find_host(options: Options, reaper: Reaper) -> Host:
     """This machine and its devices. Raises UsageError, MachineError."""
-    machine = find_machine(options.gpus, os.environ)
-    check_gpus(machine, options)
-    return Host(machine, reaper)
+    host = Host(find_machine(options.gpus, os.environ), reaper)
+    check_gpus(host, options)
+    return host
 
 
-def check_gpus(machine: Machine, options: Options) -> None:
-    """Raises MachineError where there are fewer devices than demanded."""
-    if len(machine.devices) < options.require_gpus:
-        found = " ".join(machine.tokens) or "none"
+def check_gpus(host: Host, options: Options) -> None:
+    """Raises MachineError where there are fewer devices that can be used than demanded."""
+    sick = {each.device: each.reason for each in host.health.sick}
+    found = [device.token for device in host.machine.devices if device not in sick]
+    if len(found) < options.require_gpus:
+        said = "; ".join([" ".join(found) or "none", *dict.fromkeys(sick.values())])
         raise MachineError(
-            f"--require-gpus {options.require_gpus}: there are {len(machine.devices)} ({found}); "
-            "mend the machine or its mask"
+            f"--require-gpus {options.require_gpus}: there are {len(found)} ({said}); mend the machine or its mask"
         )
 
 
@@ -6858,10 +6858,10 @@ def is_file(target: Token) -> bool:
     return not re.match(r"[0-9]*-?$|/dev/(?:null|stdout|stderr)$", target.text)
 
 
-def files_of(node: Node) -> List[str]:
-    """The words for files that the redirections of a command open."""
+def files_of(node: Node, operators: str = "[^<]*[<>](?!<)") -> List[str]:
+    """The words for files that the redirections of a command open, by operators that match a pattern."""
     pairs = zip(node.redirects[::2], node.redirects[1::2])
-    return [target.text for how, target in pairs if "<<" not in how.text and is_file(target)]
+    return [word.text for how, word in pairs if re.match(operators, how.text) and is_file(word)]
 
 
 def label_word(text: str) -> str:
@@ -7067,14 +7067,9 @@ class ScriptFile:
 
     def check_redirects(self, node: Node) -> None:
         """A file that a block writes is opened without a word to the trap: the scout must not come there."""
-        operators = node.redirects[::2]
-        targets = node.redirects[1::2]
-        for operator, target in zip(operators, targets):
-            if ">" in operator.text and is_file(target):
-                line = self.line_of(node.start)
-                self.obstacle = (
-                    self.obstacle or f"{self.name}:{line}: a block writes {target.text}"
-                )
+        for target in files_of(node, ".*>"):
+            where = f"{self.name}:{self.line_of(node.start)}"
+            self.obstacle = self.obstacle or f"{where}: a block writes {target}"
 
     def add(self, node: Node, label: str, reads_test: bool) -> None:
         """Note a test. One that reads what another prints can have no slot, for which that may wait."""
@@ -7200,7 +7195,7 @@ builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
-_rt_over= _rt_traps= _rt_told= _rt_names=() _rt_signals= _rt_hides=
+_rt_over= _rt_traps= _rt_told= _rt_names=() _rt_signals= _rt_hides= _rt_enters=
 builtin eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
 
 # Its arguments: the status of the command before, traps if that may have set one, the command, its line, the positional
@@ -7215,6 +7210,10 @@ _rt_hook() {
   builtin set +aEeuvx
   builtin export -n _rt_flags _rt_skip     # of `set -a`
   local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}")
+  [[ $_rt_enters != "${FUNCNAME[1]-}:$_rt_command" ]] || {      # bash tells of a call again where its function begins
+    _rt_enters=
+    builtin return 1
+  }
   local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
   [[ ! $_rt_name ]] || _rt_take_away
@@ -7258,7 +7257,7 @@ _rt_function() { # one, as long as there is one
   }
 }
 _rt_is_function() {    # whether a command that does not begin with its name is one
-  builtin declare -F -- "$1" >/dev/null && _rt_skip=
+  builtin declare -F -- "$1" >/dev/null && _rt_skip= _rt_enters=$1:$_rt_command
 }
 _rt_hide() {     # our trap, which `set -x` would show; the redirection takes its time
   _rt_skip=
@@ -7545,7 +7544,7 @@ class ScriptShell:
         first += own_variables(own)
         hook = ASK + HOOK + {"shell": SHELL_HOOK, "scout": SCOUT_HOOK}[role] + LAST_OF_HOOK
         path = self.reaper.scratch.write(self.with_descriptors(first + hook))
-        environment = {**(self.job.environment or {}), b"BASH_ENV": path.encode()}
+        environment = {**os.environb, b"BASH_ENV": path.encode()}
         return self.job._replace(environment=environment)
 
     def with_descriptors(self, text: str) -> str:
@@ -8033,14 +8032,9 @@ class ScriptRun(Run):
 
     def make_shell(self) -> ScriptShell:
         """The shell that is to run the script."""
-        environment = {
-            **os.environb,
-            b"RUN_TESTS_LABEL": to_bytes(self.name),
-            b"RUN_TESTS_ATTEMPT": b"1",
-        }
         log = os.path.join(self.record.log_dir, f"{self.stem}.log")
         arguments = list(map(to_bytes, [self.name, *self.options.arguments]))
-        job = Job(self.host.bash, arguments, environment, log, stdin=None)
+        job = Job(self.host.bash, arguments, None, log, stdin=None)
         return ScriptShell(job, self.host.reaper, self.inbox.put)
 
     def start_script(self) -> None:
@@ -8323,10 +8317,7 @@ class ScriptRun(Run):
     def find(self, question: Tuple[str, str], call: Call, program: Program) -> None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
         key = program.key
-        files = []
-        for name in call.names:
-            file = os.path.join(program.directory, name)
-            files.append(os.path.normpath(file))
+        files = [os.path.normpath(os.path.join(program.directory, name)) for name in call.names]
         number = self.counts["scout", key]
         if number == len(self.found[key]):
             paths = paths_of(program.directory, *program.words[1:])
@@ -8389,8 +8380,7 @@ class ScriptRun(Run):
         self.past.add(place)
         number = int(place.partition(":")[0])
         step = self.script.steps[number]
-        is_awaited = self.waits.number == number
-        self.fear(step, is_awaited)
+        self.fear(step, is_awaited=self.waits.number == number)
         directory, path = state
         values = ""
         if path:
@@ -8733,11 +8723,11 @@ def list_script(script: Script, trace: Trace) -> int:
     """Print what a dry reading finds: each test, and why it does not run ahead; returns the exit code."""
     for file in script.files.values():
         for site in file.sites:
-            why = file.obstacle
+            why = file.obstacle or "runs ahead"
             if site.line >= file.one_by_one:
                 why = "`#: one-by-one`"
             label = clean_label(re.sub(EXPANDABLE, r"\1\2", unquoted(site.label)))
-            trace.line(f"{label}\t{file.name}:{site.line}\t{why or 'runs ahead'}")
+            trace.line(f"{label}\t{file.name}:{site.line}\t{why}")
         if not file.sites:
             warn(NO_TESTS)
     return trace.exit_code(EXIT_OK)

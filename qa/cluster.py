@@ -1069,8 +1069,9 @@ def find_cluster(
     tell_twins(nodes)
     devices = tuple(device for node in nodes for device in node.places if has_gpus)
     machine = Machine(devices, tuple(nodes[0].facts["variables"]))
-    run_tests.check_gpus(machine, options)
-    return Cluster(nodes, machine, reaper)
+    cluster = Cluster(nodes, machine, reaper)
+    run_tests.check_gpus(cluster, options)
+    return cluster
 
 
 def share_scratch(log_dir: str) -> None:

@@ -155,10 +155,11 @@ def run(argv: Sequence[str]) -> int:
 
     def find_host(options: Options, reaper: Reaper) -> Host:
         machine = run_tests.find_machine(options.gpus, os.environ)
-        run_tests.check_gpus(machine, options)
         if not machine.devices:
-            return Host(machine, reaper)
-        return LockedHost(machine, reaper, GpuLocks(own.folder, machine))
+            return run_tests.find_host(options, reaper)
+        host = LockedHost(machine, reaper, GpuLocks(own.folder, machine))
+        run_tests.check_gpus(host, options)
+        return host
 
     if importlib.util.find_spec("pytest_parts"):  # which may not have been copied
         import pytest_parts

@@ -192,7 +192,7 @@ class OptionsTest(unittest.TestCase):
                          "run_tests.py: error: unrecognized arguments: --lf -n4 --maxfail=1; --lf is --rerun-failed "
                          "here; -n is --gpus N (CPU tests: --jobs N) here; --maxfail is --fail-fast here")
         own = {option for action in run_tests.build_parser()._actions for option in action.option_strings}
-        for group in run_tests.FOREIGN_OPTIONS:
+        for group in run_tests.FOREIGN_OPTIONS.splitlines():
             names, _, ours = group.partition(": ")
             self.assertEqual((own & {*names.split()}, ours.split()[0] in own), (set(), True), group)
 

@@ -717,14 +717,14 @@ class FeatureTest(ScriptCase):
     def test_the_script_is_killed_behind_a_test(self) -> None:
         """The test that it waits for still runs."""
         self.drive("ask = run_tests.ScriptRun.ask", "def killed(run, *fields):", "    ask(run, *fields)",
-                   "    run.shell.signal(9)", "run_tests.ScriptRun.ask = killed")
+                   "    run.shell.process.signal(9)", "run_tests.ScriptRun.ask = killed")
         ran = self.conduct(HEAD + lines("python3 a || test_fail a", "exit 0"))
         self.assertEqual((ran.code, ran.outcomes()), (137, {"a": "passed", "test.sh": "failed"}))
 
     def test_a_trap_while_the_shell_waits_for_a_test(self) -> None:
         """Its programs are no tests, not even one of the same name."""
         self.drive("ask = run_tests.ScriptRun.ask", "def told(run, *fields):", "    ask(run, *fields)",
-                   f"    run.shell.signal({int(signal.SIGUSR1)})", "run_tests.ScriptRun.ask = told")
+                   f"    run.shell.process.signal({int(signal.SIGUSR1)})", "run_tests.ScriptRun.ask = told")
         ran = self.conduct(HEAD + lines("trap 'python3 x' USR1", "python3 a --exit=1 || test_fail a", "exit $RET"))
         self.assertEqual((ran.code, ran.outcomes(), ran.text.count("python3: x\n")), (1, {"a": "failed"}, 1))
 
@@ -733,7 +733,7 @@ class FeatureTest(ScriptCase):
             with self.each(name):
                 self.drive("on_kind = run_tests.ScriptRun.on_kind", "def told(run, *fields):",
                            "    if (run.role, fields[2]) == ('shell', 'python3 b'):",
-                           f"        run.shell.signal({int(signal.Signals['SIG' + name])})",
+                           f"        run.shell.process.signal({int(signal.Signals['SIG' + name])})",
                            "    return on_kind(run, *fields)", "run_tests.ScriptRun.on_kind = told")
                 ran = self.conduct(HEAD + lines("trap 'echo cleaned' EXIT USR1", "python3 a --exit=1 || test_fail a",
                                                 "python3 b || test_fail b", "trap - EXIT", "exit $RET"), "--one-by-one")
