@@ -637,7 +637,7 @@ NO_TEST = (
 # A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
 TEST_FILE = (
     rf"(?!-)(?:\S*/)?(?:tests?/{NO_TEST}\S|test_\S|test\d+\.|{NO_TEST}"
-    r"(?:(?:run|smoke)_test|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)|\S*/\S*[a-z]Tests?(?: |$)))"
+    r"(?:(?:run|smoke)_test|\S*_pytest_|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)|\S*/\S*[a-z]Tests?(?: |$)))"
 )
 MODULE = r"-m (?:pytest|unittest|torch\.distributed\.(?:run|launch))(?: |$)"
 LOOKS_LIKE_TEST = (
@@ -661,7 +661,7 @@ SEVERAL_GPUS = (
     r"|\bmpi(?:run|exec)\b.*? -n?p? ?(\d+)|(?<!not )(?:distributed|(?<![a-z])m(?:ulti)?[-_]?gpu)"
 )
 MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
-WINDOWS = "Windows line ends; mend them with `sed -i 's/\\r$//'`"
+WINDOWS = "Windows line ends; fix them with `sed -i 's/\\r$//'`"
 COMPANION_KEYS = "split after-crash nodes".split()
 
 SUBSHELL = r"[$<>]\((?!\()"
@@ -2003,7 +2003,7 @@ def read_answers(
         if kind == b"failed":
             parsed.complain(
                 int(fields[0]),
-                f"this shell state fails with status {int(fields[1])}{said_last(preface)}; mend it, "
+                f"this shell state fails with status {int(fields[1])}{said_last(preface)}; fix it, "
                 "or let it end in `|| true`",
             )
         elif kind == b"test" and len(fields) > 7:  # else a word of it has ended bash
@@ -2136,7 +2136,7 @@ def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
     if not os.path.exists(path):
         parsed.complain(
             test.line,
-            f"{path} is not there; mend the path (instead of a pattern, name the folder), or the shell state above it",
+            f"{path} is not there; fix the path (instead of a pattern, name the folder), or the shell state above it",
         )
     elif not find_program(python, test.shell.environment):
         parsed.complain(
@@ -2734,13 +2734,6 @@ try:
 except pynvml.NVMLError as error:
     sys.exit(f"pynvml: {error}")
 """
-
-
-SOURCES = (
-    "mask",
-    "pynvml",
-    *(command[0] for command, _, _ in TOOLS),
-)  # that are asked for GPUs, in this order
 
 
 class Machine(NamedTuple):
@@ -5046,7 +5039,7 @@ class Record:
             put_aside(test.junit, f"{test.junit}.attempt{result.attempt}")
 
     def test_end(self, result: Result) -> None:
-        """Note a failure, mend the JUnit file."""
+        """Note a failure, fix the JUnit file."""
         if self.options.fails(result.outcome):
             self.append(self.failures, to_bytes(f"{result.test.label}\n"))
         path = result.test.junit
@@ -5550,7 +5543,10 @@ class Console:
         tokens = machine.tokens
         if not tokens and (not self.turns or any(test.gpus for test in self.turns)):
             how = ": tests run one by one" * (not self.has_markers)
-            warn(f"no GPU found (asked: {', '.join(SOURCES)}){how}")
+            why = "no GPU found (asked: pynvml, nvidia-smi, amd-smi, rocm-smi)"
+            if machine.variables:
+                why = f"{machine.variables[0]} or --gpus shows no GPU"
+            warn(f"{why}{how}")
         how = " [as given]" * bool(self.options.gpus)
         self.mark(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + how)
         left_s = self.outlook.left_s(self.began)
@@ -5829,6 +5825,7 @@ def again(results: Results, options: Options) -> Iterator[str]:
     said = shlex.join(word for word in words if word != "--rerun-failed")
     yield f"Rerun: {program} --rerun-failed {said}"
     shard = " --shard 1/1" * bool(options.shard)
+    said += " --message ''" * bool(options.message)  # the last of equal options counts
     ran = [result.test.origin for result in owed if result.status is not None]
     for label in ran[:1]:
         yield f"Alone: {program} {said} --only <(echo {shlex.quote(label)}){shard}"
@@ -6626,7 +6623,7 @@ def check_gpus(host: Host, options: Options) -> None:
     if len(found) < options.require_gpus:
         said = "; ".join([" ".join(found) or "none", *dict.fromkeys(sick.values())])
         raise MachineError(
-            f"--require-gpus {options.require_gpus}: there are {len(found)} ({said}); mend the machine or its mask"
+            f"--require-gpus {options.require_gpus}: there are {len(found)} ({said}); fix the machine or its mask"
         )
 
 
@@ -7997,6 +7994,7 @@ class ScriptRun(Run):
         self.history = read_history(options)
         self.name = options.lists[0]
         self.sequential = self.schedule.pool.sequential
+        self.runs_ahead = not (self.sequential or options.one_by_one)
         host.allow(self.schedule.pool.size * 8 + self.schedule.pool.cpus)  # with fractions
         self.labels = Unique("{} #{}", str)
         self.stems = stems_beside(script.files[self.name].text, options.log_dir)
@@ -8041,7 +8039,7 @@ class ScriptRun(Run):
         """Let bash begin, and say what there is to say of the script. Raises OSError."""
         file = self.script.files[self.name]
         self.introduce(file)
-        if self.sequential or self.options.one_by_one:
+        if not self.runs_ahead:
             self.lost = "--one-by-one"
         self.lost = self.lost or file.obstacle
         self.shell.start(file.text, has_scout=not self.lost)
@@ -8051,7 +8049,7 @@ class ScriptRun(Run):
         """Say of a file its mistakes, and how many commands only look like tests."""
         for message in file.mistakes:
             tell(message)
-        if file.name != self.name or self.sequential or self.options.one_by_one:
+        if file.name != self.name or not self.runs_ahead:
             return
         if file.bare:
             count = counted(len(file.bare), "command")
@@ -8613,17 +8611,18 @@ class ScriptRun(Run):
     def report(self) -> int:
         self.show(self.shell.size)  # the script has the last word
         self.trace.flush()
-        results = results_of(self.attempts())
+        self.ends = results_of(self.attempts())
         if not (self.is_ending or self.schedule.failure):
-            self.status = self.judge(results)
-        if self.status != EXIT_OK and not any(map(self.is_bad, results)):
+            self.status = self.own_status()
+        self.has_bad = any(map(self.is_bad, self.ends))
+        if self.status != EXIT_OK and not self.has_bad:
             # Else who reads the JUnit file, and not the exit code, takes the run for passed.
             with suppress(OSError):  # the log dir is full, perhaps
                 self.note_failure(self.name, 1, self.status)
         return super().report()
 
-    def judge(self, results: Results) -> int:
-        """The exit code of a script that has come to its end, and what there is to say of it."""
+    def own_status(self) -> int:
+        """The exit code of a script that has come to its end; says what there is to say of it."""
         if not self.sequential and not self.trace.at_line_start:
             tell("")
         status = shell_status(self.shell.status)
@@ -8632,7 +8631,7 @@ class ScriptRun(Run):
             warn(f"the script has not come to tests that ran ahead of it: {labels}")
             for test in self.early.keys() & self.ahead:
                 self.fears.append(f"{test.label} went ahead of {self.early[test]}")
-        if not self.sequential and not self.options.one_by_one:
+        if self.runs_ahead:
             self.say_what_ran_alone()
         for fear in self.fears[: status == 0]:
             warn(
@@ -8640,7 +8639,7 @@ class ScriptRun(Run):
                 "--one-by-one to be certain"
             )
             status = EXIT_FAILED
-        unrun = [result for result in results if result.status is None]
+        unrun = [result for result in self.ends if result.status is None]
         if not status and any(map(self.is_bad, unrun)):
             warn(f"{self.name}: not all tests have run: this is no pass")
             status = EXIT_FAILED
@@ -8655,10 +8654,10 @@ class ScriptRun(Run):
         if any(test.gpus > half for test in self.tests):
             self.reasons.setdefault("tests need more than half of the GPUs")
         reasons = list(filter(None, [*self.reasons, self.lost]))
-        if not self.options.verbose:
-            del reasons[1:]
-        for why in reasons * (count > 0 and len(self.tests) > 1):
-            warn(f"{counted(count, 'test')} ran while no other did: {why}")
+        if reasons and count and len(self.tests) > 1:
+            warn(f"{counted(count, 'test')} ran while no other did: {reasons[0]}")
+            for why in reasons[1:] * self.options.verbose:
+                tell(f"    {why}")
 
     def verdict(self, results: Results) -> Verdict:
         """The script has said its own; only what ended it is news."""
@@ -8669,9 +8668,10 @@ class ScriptRun(Run):
                     tell(line)
                 lines = []
             return max(code, EXIT_FAILED), lines
-        total = total_line(results, self.console.age(), self.schedule.pool)
-        if self.status == EXIT_OK and any(map(self.is_bad, results)):
-            total += f"; {self.name} ends with 0, as under bash"
+        total = total_line(self.ends, self.console.age(), self.schedule.pool)
+        has_passed = self.status == EXIT_OK
+        if has_passed == self.has_bad:
+            total += f"; {self.name} ends with {self.status}{', as under bash' * has_passed}"
         if not self.sequential:
             tell(total)
         return self.status, []

@@ -79,7 +79,7 @@ SHORT_S = 1000  # what costs less is told in seconds, else in hours
 LISTED = 40  # lines of a list that are shown
 
 UNFIT = re.compile(r"^# |^\s|\s$|[\r\n]")  # to be a line of the file of labels
-MEND = f"To mend, red for {RED_RUNS} runs or more, and left out until they pass:"
+TO_FIX = f"To fix, red for {RED_RUNS} runs or more, and left out until they pass:"
 LEFT_OUT = "Left out (what is named nowhere here is new, and runs):"
 Bits = Dict[str, int]  # by job, a bit for each commit
 
@@ -601,18 +601,18 @@ class Report:
         self.line = self.line_of(asked)  # of what is recommended
         # What catches enough, and what any such costs at least.
         self.choice, self.bound = final_choice(plan, asked)
-        # What becomes of the jobs; no two sets share one, but that of those to mend and others.
-        self.mend = {name for name in jobs if jobs[name].red >> count}
+        # What becomes of the jobs; no two sets share one, but that of those to fix and others.
+        self.to_fix = {name for name in jobs if jobs[name].red >> count}
         self.gone = every - plan.costs.keys()
         self.chosen = history.closed(self.choice)
-        self.chosen -= self.mend - keep
+        self.chosen -= self.to_fix - keep
         if not plan.breakages:
             self.chosen = frozenset()
         self.new = every - history.old(count) - self.chosen
-        lately = history.recent - self.mend - self.gone
+        lately = history.recent - self.to_fix - self.gone
         self.again = lately - self.chosen - self.new
         self.ours = self.chosen | self.new | self.again  # they run
-        others = self.ours | self.mend | self.gone
+        others = self.ours | self.to_fix | self.gone
         self.rest = every - others  # they tell nothing new
 
     def line_of(self, policy: Policy) -> Line:
@@ -761,8 +761,8 @@ def detail_lines(report: Report) -> Iterator[str]:
     columns = "    cost  catches  alone   phi  job | the recommended one most like it"
     clusters = report.clusters
     jobs = report.history.jobs
-    mend = sorted(report.mend)
-    mend.sort(key=lambda name: -jobs[name].failures())
+    to_fix = sorted(report.to_fix)
+    to_fix.sort(key=lambda name: -jobs[name].failures())
     alike = [group for group in clusters.groups if len(group) > 1]
     silent = report.rest - report.plan.breakages.keys()
     rest = report.rest - silent
@@ -770,7 +770,7 @@ def detail_lines(report: Report) -> Iterator[str]:
     others = [job for job in clusters.jobs if job in rest]
     ahead = report.line.ahead
     missed = places_of(ahead.failing & ~ahead.caught)
-    yield from block(report, MEND, mend, mend_line)
+    yield from block(report, TO_FIX, to_fix, fix_line)
     title = f"{counted(len(clusters.groups), 'cluster')}, {len(alike)} of more than one job (* recommended):"
     yield from block(report, title, alike, group_line)
     yield from block(report, f"Chosen:\n{columns}", chosen, job_line)
@@ -793,7 +793,7 @@ def block(
         yield f"  \u2026 with {len(items) - LISTED:,} more"
 
 
-def mend_line(report: Report, name: str) -> str:
+def fix_line(report: Report, name: str) -> str:
     """Since when a job is red, and how often it failed."""
     job = report.history.jobs[name]
     since = report.history.commits[job.red_since()]
@@ -846,7 +846,7 @@ def labels_text(report: Report, summary: Iterable[str]) -> str:
     for line in summary:
         if line.startswith(("Recommended:", "Walked")):
             lines.append(f"# {line}")
-    idle = report.mend - report.ours
+    idle = report.to_fix - report.ours
     for title, mark, jobs in (
         (LEFT_OUT, "# ", report.rest | idle),
         ("Chosen:", "", report.chosen),

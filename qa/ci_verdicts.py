@@ -67,7 +67,7 @@ FIRST = operator.itemgetter(0)
 PART = r" \(part \d+ of \d+\)$"  # how the label of a part of a split test ends
 
 COMPLETE_PERCENT = 90.0  # of the jobs have to run, or a commit is left aside
-RED_RUNS = 10  # verdicts in a row: who failed in all catches nothing until mended
+RED_RUNS = 10  # verdicts in a row: who failed in all catches nothing until fixed
 # Of the commits, and at least: a job that is in none so new is gone.
 GONE_SHARE, GONE_RUNS = 0.1, 3
 NEW_RUNS = 2  # newest commits: a job that is in none before is new
@@ -208,7 +208,7 @@ def count_in(path: str, suite: Any, kind: str) -> int:
     except (ValueError, OverflowError):
         name = suite.get("name", "")
         why = f"{kind} of the test suite {name!r} is {text!r}, and no number"
-        raise Mistake(f"{path}: {why}; mend or remove the file") from None
+        raise Mistake(f"{path}: {why}; fix or remove the file") from None
 
 
 def json_values(text: str) -> Iterator[Any]:
@@ -374,7 +374,7 @@ class Reader:
                     cost = cost_of(seconds, gpus)
                     self.add(commit, job, sign, cost)
                 except ValueError as error:
-                    mistake = f"{path}:{rows.line_num}: {error}; mend the row"
+                    mistake = f"{path}:{rows.line_num}: {error}; fix the row"
         self.skipped += filter(None, [mistake])
 
     def read_journal(self, path: str, _: str) -> None:
@@ -430,7 +430,7 @@ class Reader:
         except UNREADABLE as error:
             raise Mistake(
                 f'{path}: neither {{job: {{"status": "success", …}}}} nor jobs as GitHub, GitLab or '
-                f"Buildkite print them ({error}); mend or remove the file"
+                f"Buildkite print them ({error}); fix or remove the file"
             ) from None
 
     def add_statuses(self, commit: str, statuses: Mapping[str, Any]) -> None:
@@ -470,7 +470,7 @@ class Reader:
         if pattern:
             match = pattern.search(path)
             if not match:
-                why = f"--commit {pattern.pattern} finds nothing in this path; mend it"
+                why = f"--commit {pattern.pattern} finds nothing in this path; fix it"
                 raise Mistake(f"{path}: {why}")
             commit = match.group(match.lastindex or 0)
             job = os.path.basename(below)
@@ -478,7 +478,7 @@ class Reader:
         try:
             tree = xml.etree.ElementTree.parse(path)
         except (LookupError, ValueError) as error:  # of its encoding
-            raise Mistake(f"{path}: cannot be read ({error}); mend or remove the file") from None
+            raise Mistake(f"{path}: cannot be read ({error}); fix or remove the file") from None
         for element in tree.iter():
             element.tag = element.tag.rpartition("}")[2]  # without its namespace
         for suite in [*tree.iter("testsuites"), *tree.iter("testsuite")]:
@@ -522,7 +522,7 @@ class Job(NamedTuple):
     ran: int
     passed: int
     anew: int  # where it failed such that it is to be caught
-    red: int  # where it had been red for long before: it does not run for a change until it is mended
+    red: int  # where it had been red for long before: it does not run for a change until it is fixed
     cost: float  # seconds times GPUs a commit; where none are known, 1
 
     def failures(self) -> int:

@@ -34,6 +34,9 @@ ANNOTATIONS = 10  # of a step: GitHub shows no more
 TEXT_ESCAPES: Mapping[int, str] = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 PROPERTY_ESCAPES = {**TEXT_ESCAPES, ord(":"): "%3A", ord(","): "%2C"}
 BARS = 100  # of a chart: Mermaid refuses texts of more than 50,000 characters
+DESCRIPTION = (
+    "A run as a page on GitHub; annotations go to stderr, where $GITHUB_WORKSPACE is set."
+)
 REST = "\nMore does not fit: see the logs.\n"
 FAILURES = frozenset("failed crashed timeout blocked unrunnable".split())
 ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])"
@@ -90,7 +93,8 @@ def title(run: Sequence[Event], ends: Mapping[str, Event]) -> str:
     code = "no end in the journal"
     for end in of_kind(run, "run_end"):
         code = f"exit code {end['exit']}"
-    return f"{len(ends)} tests in {seconds:.1f}s: {outcomes or 'none'} ({code})"
+    tests = "1 test" if len(ends) == 1 else f"{len(ends)} tests"
+    return f"{tests} in {seconds:.1f}s: {outcomes or 'none'} ({code})"
 
 
 def fenced(text: str) -> str:
@@ -110,11 +114,15 @@ def tail_of(path: str) -> str:
 
 
 def logs_of(run: Sequence[Event], folder: str) -> Dict[str, str]:
-    """The logs of the tests that have run, by label; they lie in this folder now."""
-    starts = of_kind(run, "test_start")
-    return {
-        start["label"]: os.path.join(folder, os.path.basename(start["log"])) for start in starts
-    }
+    """The logs of the tests that have run, by label; they lie in this folder now.
+
+    A script that failed by itself has one, too, in its own name, and no start in the journal.
+    """
+    logs = {label: f"{os.path.basename(label)}.log" for label in ends_of(run)}
+    for start in of_kind(run, "test_start"):
+        logs[start["label"]] = os.path.basename(start["log"])
+    paths = {label: os.path.join(folder, name) for label, name in logs.items()}
+    return {label: path for label, path in paths.items() if os.path.isfile(path)}
 
 
 def failed(run: Sequence[Event], ends: Mapping[str, Event], folder: str) -> Iterator[str]:
@@ -122,18 +130,23 @@ def failed(run: Sequence[Event], ends: Mapping[str, Event], folder: str) -> Iter
     logs = logs_of(run, folder)
     for label, end in failures(ends).items():
         said = html.escape(f"{label}: {told(end)}")
-        tail = ""
-        if label in logs:
+        if label in logs and end["status"] is not None:
             tail = fenced(tail_of(logs[label]))
-        yield f"<details><summary>{said}</summary>\n\n{tail}\n</details>\n\n"
+            yield f"<details><summary>{said}</summary>\n\n{tail}\n</details>\n\n"
+        else:
+            yield f"{said}\n\n"
 
 
 def named(ends: Mapping[str, Event]) -> Iterator[str]:
-    """What was flaky, and what took longest."""
+    """What was flaky, what a pass says besides, and what took longest."""
     flaky = [label for label, end in ends.items() if end["outcome"] == "flaky"]
     if flaky:
         yield f"Flaky: {html.escape(', '.join(flaky))}\n\n"
-    slowest = sorted(ends, key=lambda label: -ends[label]["seconds"])[:SLOWEST]
+    for label, end in ends.items():
+        if end["outcome"] == "passed" and end.get("reason"):
+            yield f"{html.escape(told(end))}: {html.escape(label)}\n\n"
+    ran = [label for label, end in ends.items() if end["seconds"]]
+    slowest = sorted(ran, key=lambda label: -ends[label]["seconds"])[:SLOWEST]
     said = ", ".join(f"{label} {ends[label]['seconds']:.1f}s" for label in slowest)
     yield f"Slowest: {html.escape(said)}\n\n"
 
@@ -219,15 +232,17 @@ def fitting(parts: Iterable[str], limit: int = PAGE_BYTES) -> bytes:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line: returns the exit code."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description="A run as a page on GitHub.")
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION)
     parser.add_argument(
         "journal",
         nargs="?",
         default=os.path.join("logs", "run_tests.jsonl"),
         metavar="JOURNAL",
-        help="of run_tests.py, beside the logs of its last run; default: logs/run_tests.jsonl",
+        help="of run_tests.py, beside the logs of its last run, or its folder; default: logs/run_tests.jsonl",
     )
     path = parser.parse_args(argv).journal
+    if os.path.isdir(path):
+        path = os.path.join(path, "run_tests.jsonl")
     try:
         run = read_run(path)
     except OSError as error:

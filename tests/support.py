@@ -31,7 +31,7 @@ ENDS = "failed|crashed|timeout|interrupted|blocked|unrunnable|skipped|flaky"
 SUMMARY = re.compile(
     rf"(?m)^(?:(?:{ENDS})\b[^\n]*: [^\n]*(?:\n    .*)?|slowest: .*|passed without its JUnit file .*"
     r"|leaked: .* left .*|quarantined: .*|\d+ failures? by cause:(?:\n +\d+ x .*)*|\d+ tests? in [\d.]+s on .*"
-    r"|Rerun: .*|Alone: .*|run_tests\.py: (?:no GPU found|the outer mask shows no GPU).*)\n")
+    r"|Rerun: .*|Alone: .*|run_tests\.py: (?:no GPU found|\w+ or --gpus shows no GPU).*)\n")
 
 
 def compiled_runner() -> str:

@@ -352,7 +352,7 @@ class Folders(DedupCase):
         for text in ("7", '"text"', "null", '[{"a": {"status": "success"}}]', "{} {}"):
             with self.subTest(text):
                 self.write("s/c1.json", text)
-                self.assertRegex(self.refused("s"), r"^s/c1\.json: neither \{job: .*; mend or remove the file$")
+                self.assertRegex(self.refused("s"), r"^s/c1\.json: neither \{job: .*; fix or remove the file$")
 
     def test_jobs_of_another_form_are_mistakes(self) -> None:
         for said in ('"success"', "null", "3", "[]", "{}", '{"state": "success"}',
@@ -364,8 +364,8 @@ class Folders(DedupCase):
                      '{"status": "success", "seconds": 1, "gpus": {}}'):
             with self.subTest(said):
                 self.write("s/c1", f'{{"good": {{"status": "success"}}, "bad one": {said}}}')
-                self.assertRegex(self.refused("s"), r"^s/c1: neither .*'bad one'.*; mend or remove the file$")
-        self.dedup("s", code=2, err=r"ci_dedup\.py: error: s/c1: neither [^\n]+; mend or remove the file")
+                self.assertRegex(self.refused("s"), r"^s/c1: neither .*'bad one'.*; fix or remove the file$")
+        self.dedup("s", code=2, err=r"ci_dedup\.py: error: s/c1: neither [^\n]+; fix or remove the file")
 
     def test_the_cost_is_seconds_times_gpus_of_all_parts(self) -> None:
         for build, test, expected in (
@@ -489,12 +489,12 @@ class Junit(DedupCase):
         for count in ("some", "inf"):
             self.write("r/c1/one.xml", suite.format(f"errors='{count}'", "", ""))
             self.assertEqual(self.refused("r"), f"r/c1/one.xml: errors of the test suite 's' is {count!r}, and no "
-                             "number; mend or remove the file")
+                             "number; fix or remove the file")
 
     def test_an_encoding_that_python_does_not_know(self) -> None:
         for name, why in ("klingon", "unknown encoding: klingon"), ("gbk", "multi-byte encodings are not supported"):
             self.write("r/c1/one.xml", f'<?xml version="1.0" encoding="{name}"?><testsuite/>')
-            self.assertEqual(self.refused("r"), f"r/c1/one.xml: cannot be read ({why}); mend or remove the file")
+            self.assertEqual(self.refused("r"), f"r/c1/one.xml: cannot be read ({why}); fix or remove the file")
 
     def test_a_torn_file_is_skipped_and_told(self) -> None:
         self.xml("r/c1/one.xml", a="")
@@ -619,14 +619,14 @@ class RealJournals(DedupCase):
         return self.run_list(text, *arguments, env={**NO_COMMIT, "GITHUB_SHA": commit})
 
     def test_two_runs_of_one_commit(self) -> None:
-        text = ('true  #: label="all good"\ntest -e mended  #: label=broken\ntrue  #: label=later after=broken\n'
+        text = ('true  #: label="all good"\ntest -e fixed  #: label=broken\ntrue  #: label=later after=broken\n'
                 "test -e once || { touch once; false; }  #: label=shaky retries=1\n"
                 f"'{sys.executable}' -c pass  #: label=wide gpus=all\n")
         self.assertEqual(self.run_at("abc", text).code, 1)
         reader = self.read_from("logs/run_tests.jsonl")
         self.assertEqual((told(reader), {job: others for job, others in reader.waits.items() if others}),
                          (["abc: all good+ broken- shaky+ wide+"], {"later": {"broken"}}))
-        self.write("mended", "")
+        self.write("fixed", "")
         ran = self.run_at("abc", text)
         self.assertEqual(ran.code, 0, ran.text)
         reader = self.read_from("logs/run_tests.jsonl")
@@ -715,8 +715,8 @@ class Tables(DedupCase):
                          (",a,1", "commit, job or ok is missing"), ("c2,,1", "commit, job or ok is missing")):
             with self.subTest(row):
                 self.write("h.csv", f"commit,job,ok,seconds,gpus\nc1,a,1,1,1\n\n{row}\nc3,a,1,1,1\n")
-                self.assertRegex(self.refused("h.csv"), rf"^h\.csv:4: {why}; mend the row$")
-        self.dedup("h.csv", code=2, err=r"ci_dedup\.py: error: h\.csv:4: commit, job or ok is missing; mend the row")
+                self.assertRegex(self.refused("h.csv"), rf"^h\.csv:4: {why}; fix the row$")
+        self.dedup("h.csv", code=2, err=r"ci_dedup\.py: error: h\.csv:4: commit, job or ok is missing; fix the row")
 
     def test_a_torn_last_row_is_skipped_and_told(self) -> None:
         whole = "commit,job,ok,seconds,gpus\nc1,a,0,1,1\nc1,b,1,1,1\n"
@@ -1182,7 +1182,7 @@ class Walking(DedupCase):
                  for number in range(20)]
         self.write("h.csv", table_of(*lines))
         out = self.inside("h.csv", "--catch", "100", "--complete", "0", "--write", self.path("w"))
-        self.assertIn("\nTo mend, red for 10 runs or more, and left out until they pass:\n"
+        self.assertIn("\nTo fix, red for 10 runs or more, and left out until they pass:\n"
                       "  a: since c5, 15 of 19 runs\n", out)
         self.assertIn("\nRecommended: 1 of 2 jobs, 1 job of 2 jobs a commit (50.0 %); with 1 red for long, ",
                       out)

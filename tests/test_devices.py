@@ -743,7 +743,7 @@ class HealthTest(DeviceCase):
         self.assertIn(f"Quarantined: GPU 2 [{absent.format(2)}]\n", ran.err + ran.text)
         ran = self.run_list("true\n", "--require-gpus", "2", gpus="0,2", env=self.environ)
         self.assertEqual((ran.code, ran.err), (3, "run_tests.py: error: --require-gpus 2: there are 1 (0; "
-                                                  f"{absent.format(2)}); mend the machine or its mask\n"))
+                                                  f"{absent.format(2)}); fix the machine or its mask\n"))
 
     def test_what_a_real_gpu_says(self) -> None:
         """An H200 (`fixtures/devices/README.md`), by index and by UUID."""

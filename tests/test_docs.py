@@ -158,8 +158,8 @@ class Pages(unittest.TestCase):
             self.assertIn(f"`{key}`", read(README))
         for fold in run_tests.FOLDS:
             self.assertIn(f"`{fold.variable}`", read("docs/output.md"))
-        for source in run_tests.SOURCES:
-            self.assertIn(source.replace("mask", "CUDA_VISIBLE_DEVICES"), read("docs/gpus.md"))
+        for command, *_ in run_tests.TOOLS:
+            self.assertIn(f"`{command[0]}`", read("docs/gpus.md"))
 
     def test_changes_name_this_version(self) -> None:
         self.assertIn(f"## {run_tests.VERSION}\n", read("CHANGELOG.md"))

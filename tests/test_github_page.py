@@ -39,9 +39,17 @@ class PageTest(RunnerCase):
         self.assertNotIn("old", ran.stdout)
         for part in ("<summary>t|0% &lt;x&gt;: failed, exit 3: &lt;b&gt;</summary>\n\n"
                      "````text\n```\n<b>\n\n````\n", "<summary>dies: crashed (SIGSEGV): ",
-                     "<summary>waits: blocked: waits for dies, which did not pass</summary>\n\n\n</details>",
+                     "\n\nwaits: blocked: waits for dies, which did not pass\n\n",
                      "gantt\n", "  section GPU 0\n", "  section GPU 1\n", "  section CPU\n    cpu :", " :crit, 0, 1\n"):
             self.assertIn(part, ran.stdout)
+
+    def test_a_script_that_fails_by_itself(self) -> None:
+        """Its log is its own; it is no test, and takes no time. The log dir stands for the journal."""
+        self.write("test.sh", "test_fail() { :; }\ntrue || test_fail a\necho 'no room'; exit 4\n")
+        self.run_command("test.sh")
+        ran = self.page("logs")
+        self.assertIn("<summary>test.sh: failed, exit 4</summary>\n\n```text\nno room\n", ran.stdout)
+        self.assertIn("### 1 test in ", ran.stdout)
 
     def test_failed_tests_become_annotations(self) -> None:
         """With the last place that the log tells, where there is such a file."""

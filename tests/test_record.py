@@ -441,7 +441,7 @@ class MendedTest(RecordCase):
         super().setUp()
         self.record = self.new_record()
 
-    def mended(self, text: Optional[str], **values: Any) -> ElementTree.Element:
+    def fixed(self, text: Optional[str], **values: Any) -> ElementTree.Element:
         """What comes in place of a file; it has been written and read once."""
         path = self.write("x.xml", text or "")
         if text is None:
@@ -466,7 +466,7 @@ class MendedTest(RecordCase):
                  "with what pytest writes for the test in which it was ended": whole[:-25] + '<testcase time="0.0"/>'}
         for name, text in texts.items():
             with self.subTest(name):
-                root = self.mended(text, junit_fault="truncated")
+                root = self.fixed(text, junit_fault="truncated")
                 self.assertEqual(self.names(root), ["a", "b", "c", "d", "e", "x.py"])
                 suite, = root
                 self.assertEqual([suite.get(name) for name in ("tests", "failures", "errors", "skipped", "time")],
@@ -480,13 +480,13 @@ class MendedTest(RecordCase):
                             ("", "truncated"), ("<testsuites/>", "without a failure"),
                             ('<?xml version="1.0" encoding="none"?>' + whole, "unreadable")):
             with self.subTest(fault, text=text):
-                self.assertEqual(self.names(self.mended(text, junit_fault=fault)), ["x.py"])
-        self.assertEqual(self.names(self.mended(whole, outcome=Outcome.BLOCKED, status=None)), ["x.py"])
+                self.assertEqual(self.names(self.fixed(text, junit_fault=fault)), ["x.py"])
+        self.assertEqual(self.names(self.fixed(whole, outcome=Outcome.BLOCKED, status=None)), ["x.py"])
 
     def test_a_large_one_is_kept_aside(self) -> None:
         text = "<testsuites><testsuite><testcase name='a'/>"
         with mock.patch.object(run_tests, "JUNIT_BYTES", len(text) - 1):
-            self.assertEqual(self.names(self.mended(text, junit_fault="truncated")), ["x.py"])
+            self.assertEqual(self.names(self.fixed(text, junit_fault="truncated")), ["x.py"])
         with open(os.path.join(self.folder, "x.xml.torn"), encoding="ascii") as file:
             self.assertEqual(file.read(), text)
 

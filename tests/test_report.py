@@ -179,7 +179,7 @@ class ParallelTest(ConsoleCase):
         self.assertEqual(self.told(), "Detected 2 GPU(s): 0 1 [as given]\n")
 
     def test_no_gpu_is_told_where_a_test_may_want_one(self) -> None:
-        asked = "no GPU found (asked: mask, pynvml, nvidia-smi, amd-smi, rocm-smi)"
+        asked = "no GPU found (asked: pynvml, nvidia-smi, amd-smi, rocm-smi)"
         for gpus, expected in ((1.0, asked), (0.0, "")):
             for has_markers, how in ((True, ""), (False, ": tests run one by one")):
                 console = self.console("replay", [a_test(gpus=gpus)], 1, has_markers=has_markers)
@@ -187,6 +187,10 @@ class ParallelTest(ConsoleCase):
                         contextlib.redirect_stderr(io.StringIO()) as errors:
                     console.begin(run_tests.Machine())
                     self.assertEqual(errors.getvalue(), expected and f"run_tests.py: {expected}{how}\n")
+        console = self.console("replay", [a_test()], 1, has_markers=True)
+        with contextlib.redirect_stderr(io.StringIO()) as errors:
+            console.begin(run_tests.Machine(variables=("CUDA_VISIBLE_DEVICES",)))
+        self.assertIn("CUDA_VISIBLE_DEVICES or --gpus shows no GPU", errors.getvalue())
 
     def test_a_silent_run_says_that_it_is_alive(self) -> None:
         console = self.parallel()

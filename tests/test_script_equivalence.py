@@ -493,7 +493,7 @@ def calls_of(folder: str, root: bytes) -> Iterator[bytes]:
 
 
 def tree_of(folder: str) -> Dict[str, bytes]:
-    """The files in a folder; JUnit files and their folder are the runner's to mend."""
+    """The files in a folder; JUnit files and their folder are the runner's to fix."""
     paths = [os.path.join(at, name) for at, folders, names in os.walk(folder) for name in [*folders, *names]]
     return {os.path.relpath(path, folder): b"(folder)" if os.path.isdir(path) else read(path)
             for path in paths if not path.endswith("xml")}

@@ -860,7 +860,7 @@ class FeatureTest(ScriptCase):
             ("test.sh", "list.txt"): ["error: test.sh is a script; it runs alone"],
             ("list.txt", "test.sh"): ["error: test.sh is a script; it runs alone"],
             ("python",): ["python:1: this is a script, but none for bash"],
-            ("windows.sh",): ["windows.sh:1: Windows line ends; mend them with `sed -i 's/\\r$//'`"],
+            ("windows.sh",): ["windows.sh:1: Windows line ends; fix them with `sed -i 's/\\r$//'`"],
             ("nothing.sh",): ["nothing.sh: cannot read this list"],
             ("-",): ["-:1: a script cannot come from standard input"],
             ("bad.sh",): [f"bad.sh:{line}: unknown key 'gpsu'", f"bad.sh:{line + 1}: after= means nothing",
