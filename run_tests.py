@@ -600,14 +600,14 @@ def names_in(words: str) -> FrozenSet[str]:
 
 
 STATE_WORDS = names_in(
-    "export unset : cd source . set shopt ulimit umask declare typeset readonly alias unalias pushd popd "
+    "export unset : cd source . set shift shopt ulimit umask declare typeset readonly alias unalias pushd popd "
     "mapfile readarray"
 )
 # What may stand beside them: `[ -d build ] || exit 1; cd build || { echo no; exit 1; }` is state.
 CHECKS = names_in("[ [[ (( test false true read")
 ENDS = names_in("exit return")
 PRINTS = names_in("echo printf")
-BESIDE_STATE = CHECKS | ENDS | PRINTS | names_in("mkdir getopts shift")
+BESIDE_STATE = CHECKS | ENDS | PRINTS | names_in("mkdir getopts")
 LOOKUP = r"(?:command\s+-[vV]|type|hash|which)\s"
 WISH = r"\|\|(?:true|:)$"  # behind its operator
 # Commands that always end with status 0, so that `test || echo no` always passes.
@@ -616,8 +616,8 @@ INFALLIBLE = PRINTS | names_in(
 )
 # Programs that look after something, and whose own failure is none of a test.
 UTILITIES = names_in(
-    "awk basename cat cp cut date df dirname du expr free head hostname id kill ln ls mkdir mv nvidia-smi ps pwd rm "
-    "sed seq sleep sort sync tail tee touch tput tr uname wait wc yes"
+    "awk basename cat cp cut date df dirname du expr free head hostname id kill ln ls mkdir mv nproc nvidia-smi ps pwd "
+    "rm sed seq sleep sort sync tail tee touch tput tr uname wait wc yes"
 )
 NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 # A command, behind its operator, whose status is also that of the failure before it.
@@ -677,10 +677,12 @@ GIVES = (
     rf"|(?m:^| )(?:for|select|read|mapfile|readarray|local)(?: -\S+)* ({NAME})"
 )
 NOT_EXPANDED = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")"""
+# Variables of bash's own, which have another value each time, or none that is the list's.
+CHANGING = r"(?:S?RANDOM|SECONDS|EPOCH\w+|BASH\w*|PPID|LINENO)\b"
 # What prepares for other tests, rather than being one.
 PREPARES = (
-    r"(pip3?|conda|mamba|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip|mkdir|git clone|wget|cmake)"
-    r"([\s;]|$)"
+    r"(pip3?|(?:conda|mamba)(?! run)|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip|mkdir"
+    r"|git clone|wget|cmake)([\s;]|$)"
 )
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
@@ -976,7 +978,8 @@ def is_state(nodes: Nodes) -> bool:
         if is_forked(node):
             return False
     prints = any(node.name in PRINTS for node in nodes)
-    return changes and not prints and not ends_in_check(nodes)
+    ends = any(node.name in ENDS and node.before == ";" for node in nodes)
+    return changes and not prints and not ends and not ends_in_check(nodes)
 
 
 def ends_in_check(nodes: Nodes) -> bool:
@@ -1095,6 +1098,11 @@ def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
     suspects = [node for node in every if node.name not in known]
     last = nodes[-1]
     never_passes = last.before == ";" and re.match(r"exit [1-9]|false\b", last.text)
+    inside = walk(chain.from_iterable(substituted("\n".join(node.text for node in every))))
+    lost = [node.name for node in inside if node.name not in known]
+    if lost and all(map(is_infallible, every)):
+        what = f"a failure of `{lost[0]}` here is lost; write `X=$(…) || exit 1` first"
+        parsed.hint("lost", line, what)
     if not suspects or len(every) == 1 or never_passes:
         return
     told = set().union(*heard(nodes, parsed.said, parsed.functions))
@@ -1223,14 +1231,16 @@ def with_words(test: TestLine) -> TestLine:
 def expandable(text: str, is_command: bool) -> str:
     """Plain text as a bash word in which only `$NAME` and `${NAME}` expand.
 
-    A variable that is not set stays as written, so that a label keeps the `$i` of an inner script; in a
-    command so does all that bash would not expand: what is escaped, or in single quotes.
+    A variable that is not set stays as written, so that a label keeps the `$i` of an inner script, and so does one of
+    bash's own that changes; in a command all that bash would not expand does: what is escaped, or in single quotes.
     """
     if "$" not in text:
         return shlex.quote(text)
     word = ""
     quote = ""
-    for found in re.finditer(r"(?as)\$(\{)?([A-Za-z_]\w*)(?(1)\})|\\.|.", text):
+    for found in re.finditer(
+        rf"(?as)\$(\{{)?(?!{CHANGING})([A-Za-z_]\w*)(?(1)\}})|\\.|.", text
+    ):
         piece, _, name = found.group(0, 1, 2)
         if piece == quote:
             quote = ""
@@ -1463,6 +1473,8 @@ def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, s
         first, last, why = found.groups()
         start = int(first)
         end = int(last) + 1
+        if why and end - start > COMMAND_LINES:
+            why += f", unless it has more than {COMMAND_LINES} lines: put it into a file"
         if why:
             parsed.complain(start + 1, f"{why} (in the command that begins here)")
         else:
@@ -1548,9 +1560,9 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     nodes = list(reader.nodes)
     label = ""
     last = nodes[-1]
-    if last.after == "&":
+    if last.after == "&" or last.name == "coproc":
         raise BadValue(
-            "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
+            "a test in the background (`&`, `coproc`) has no verdict; leave that out, tests run in parallel anyway"
         )
     is_handled = last.name == "test_fail" and last.before == "||"
     if is_handled:
@@ -1585,14 +1597,23 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.name == "run_test" and "run_test" not in parsed.functions:
         test = read_run_test(test, nodes)
     else:
-        check_use(test, nodes, parsed.functions)
+        check_use(parsed, test, nodes)
         check_status(parsed, nodes, line)
     parsed.tests.append(with_words(test))
 
 
-def check_use(test: TestLine, nodes: Nodes, functions: Functions) -> None:
-    """Raises BadValue if a test, behind its environment prefix, would not do what it says."""
+def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
+    """Raises BadValue if a test, behind its environment prefix, would not do what it says; hints where it may not."""
     lead = nodes[0].lead
+    last = nodes[-1]
+    changes = is_state([last]) or (last.name == "exec" and len(last.words) == 1)
+    if (
+        changes
+        and not is_forked(last)
+        and not re.match(r"cd (\.\.|-)|popd|unset|set \+", last.text)
+    ):
+        what = f"what `{last.text}` changes is gone with this line; put it on a line without programs"
+        parsed.hint("changes", test.line, what)
     if any(node.name == "test_fail" for node in walk(nodes)):
         raise BadValue(
             '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
@@ -1603,9 +1624,11 @@ def check_use(test: TestLine, nodes: Nodes, functions: Functions) -> None:
             f"`{lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
         )
     silent = [node for node in nodes if node.name not in PRINTS]
-    inner = [functions.get(node.name, [node]) for node in silent]
+    inner = [parsed.functions.get(node.name, [node]) for node in silent]
     settings = list(chain.from_iterable(inner))
-    if is_state(settings) and (silent[-1].name or not test.is_handled):
+    joints = {node.before for node in nodes[1:]}
+    joined = joints == {"&&"} and re.search(RUNS_INSIDE, nodes[0].text)
+    if is_state(settings) and not joined and (silent[-1].name or not test.is_handled):
         raise BadValue(
             "this line would be a test, and change nothing for those below; write it without `echo`, "
             "`|| test_fail` or a function of the list, or as `bash FILE`"
@@ -2133,7 +2156,13 @@ def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
     python = options.python
     if "/" in python:
         python = os.path.join(directory, python)
-    if not os.path.exists(path):
+    if os.access(path, os.X_OK) and re.search(r"(?:^|/)(?!test_)\w+(?<!_test)\.py$", path):
+        parsed.complain(
+            test.line,
+            f"{first} is a program by its mode, and no test file by its name; write `python3 {first}`, or "
+            f"`python3 -m pytest {first}`",
+        )
+    elif not os.path.exists(path):
         parsed.complain(
             test.line,
             f"{path} is not there; fix the path (instead of a pattern, name the folder), or the shell state above it",
@@ -2367,7 +2396,8 @@ class History:
                 self.passes[key].append(passed)
                 self.passes[key, label].append(passed)
             name = name_of(key, record.get("origin", label))
-            if self.last.get(name) == run and self.accepts(outcome):
+            has_run = outcome is not Outcome.DEFERRED
+            if self.last.get(name) == run and has_run and self.accepts(outcome):
                 self.owed[name] -= 1
 
     def add_run(self, record: Mapping[str, Any]) -> None:
@@ -2385,7 +2415,9 @@ class History:
                 known.clear()
         self.shards[record["shard"] or ""].update(selected)
         self.seen.update(in_list)
-        self.owed.update(selected)
+        for name, copies in selected.items():
+            others = in_list[name] - copies  # which owe as before, for all that is known
+            self.owed[name] = copies + min(self.owed.get(name, 0), others)
         self.last.update(dict.fromkeys(selected, record["run"]))
 
     def owes(self, test: Test, copies: int) -> bool:
@@ -4534,9 +4566,9 @@ class Host:
         try:
             attempt.process.spawn(job, output)
         except OSError as error:
-            if not test.words or error.errno not in UNSTARTABLE:
+            if error.errno != errno.E2BIG and not (test.words and error.errno in UNSTARTABLE):
                 raise
-            attempt.process.log(f"{test.words[0]}: {error.strerror}")
+            attempt.process.log(f"{[*test.words, test.label][0]}: {error.strerror}")
             code = b"exit 126"
             if error.errno == errno.ENOENT:
                 code = b"exit 127"
@@ -5044,7 +5076,9 @@ class Record:
             self.append(self.failures, to_bytes(f"{result.test.label}\n"))
         path = result.test.junit
         never_ran = result.status is None and result.outcome is not Outcome.DEFERRED
-        if path and (result.junit_fault or never_ran):
+        # What a test that passes has not written, it may have read.
+        is_input = result.outcome.is_pass() and result.junit_fault == STALE
+        if path and not is_input and (result.junit_fault or never_ran):
             try:
                 self.stand_in(path, result)
             except OSError as error:  # the verdict is in the journal already

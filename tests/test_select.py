@@ -264,6 +264,15 @@ class Owing(HistoryCase):
                 self.journal(run, *({**end("a"), "label": label} for label in passed))
                 self.assertEqual([self.history().owes(test, 2) for test in tests], [len(passed) < 2] * 2)
         self.assertTrue(self.history().owes(tests[0], 3), "one is new")
+        both = [test.name for test in tests]         # one fails; then one is run again, or put off
+        first = [{**start(run="1"), "selected": both}, *({**end("a", outcome="failed", run="1"), "label": label}
+                                                         for label in ("x", "x #2"))]
+        again = {**start(run="2"), "selected": both[:1], "left_out": both[1:]}
+        for runs in ([*first, again, {**end("a", run="2"), "label": "x #2"}],
+                     [again, {**end("a", outcome="deferred", run="2"), "label": "x #2"},
+                      {**end("a", outcome="failed", run="2"), "label": "x"}]):
+            self.journal(*runs)
+            self.assertEqual([self.history().owes(test, 2) for test in tests], [True, True])
         other = a_test(2, "x #2", key="b")       # the second by its label alone
         self.journal({**start(), "selected": [test.name for test in (tests[0], other)]}, {**end("a"), "label": "x"})
         self.assertEqual([self.history().owes(test, 1) for test in (tests[0], other)], [False, True])
