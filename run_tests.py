@@ -3950,7 +3950,7 @@ class ProcessInfo(NamedTuple):
 
 def read_proc(path: str) -> bytes:
     """A file below /proc; empty if it is not there, or we may not see it."""
-    with suppress(OSError), open(f"/proc/{path}", "rb") as file:
+    with suppress(OSError), open(os.path.join("/proc", path), "rb") as file:
         return file.read()
     return b""
 

@@ -72,7 +72,7 @@ RED_RUNS = 10  # verdicts in a row: who failed in all catches nothing until fixe
 GONE_SHARE, GONE_RUNS = 0.1, 3
 NEW_RUNS = 2  # newest commits: a job that is in none before is new
 NAMED = 10  # names of a line that are shown
-FORMS = "name journals of run_tests.py, CSV files, or folders of JSON or JUnit files"
+FORMS = "journals of run_tests.py, CSV files, or folders of JSON or JUnit files"
 
 Jobs = FrozenSet[str]
 
@@ -277,7 +277,7 @@ class Reader:
                 files += self.files_of(path)
             kinds = {read for *_, read in files}
             if len(kinds) > 1:
-                raise Mistake("sources are of different kinds; " + FORMS)
+                raise Mistake(f"sources are of different kinds; name {FORMS}")
             files.sort(key=FIRST)
             self.files = [path for _, path, *_ in files]
             for _, path, below, read in files:
@@ -287,7 +287,7 @@ class Reader:
                     self.skipped.append(path)
         except (OSError, csv.Error) as error:
             why = getattr(error, "strerror", error)
-            raise Mistake(f"{path}: cannot be read ({why}); {FORMS}") from None
+            raise Mistake(f"{path}: cannot be read ({why}); name {FORMS}") from None
         self.add_runs()
         jobs = sorted(self.jobs)
         for job in matching("--drop", self.options.drop, jobs):
@@ -571,7 +571,7 @@ class History:
         if any(full):
             self.notes += told("left out, since they never passed", broken)
         if not signs:
-            why = f"{', '.join(options.sources)}: no job passed in a commit that counts; {FORMS}"
+            why = f"{', '.join(options.sources)}: no job passed in a commit that counts; name {FORMS}"
             raise Mistake("; ".join([why, *self.notes]))
         costs = costs_of(reader, signs, full)
         self.is_timed = bool(costs)  # so that costs are seconds
@@ -860,7 +860,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         reader.read()
         if not reader.commits:
-            raise Mistake(f"{', '.join(options.sources)}: no verdicts; {FORMS}")
+            raise Mistake(f"{', '.join(options.sources)}: no verdicts; name {FORMS}")
         table = csv_text(table_of(reader))
         show(table.rstrip("\n"))
     except Mistake as mistake:

@@ -571,7 +571,7 @@ class Journals(DedupCase):
 
     def test_a_journal_must_be_there_and_say_something(self) -> None:
         self.assertEqual(self.refused("none.jsonl"),
-                         f"none.jsonl: cannot be read (No such file or directory); {ci_verdicts.FORMS}")
+                         f"none.jsonl: cannot be read (No such file or directory); name {ci_verdicts.FORMS}")
         self.journal(started("r"), ended("a", "deferred"), "torn\n")
         self.assertRegex(self.refused("j.jsonl"), r"^j\.jsonl: no job passed in a commit that counts; .*; skipped, "
                          r"not whole: 1: j\.jsonl \(1 line\)$")

@@ -45,7 +45,7 @@ SHAPES: Mapping[str, Shape] = {
                 "echo $((1 +))", "eval 'if'"]),
     "bash names the right line in long commands": shape(
         "echo 'two", "lines'; no_such_a", "echo \\", "  x; no_such_b", "for i in 1 2; do", "no_such_c", "done", "(",
-        "no_such_d)", "if true", "then", "no_such_e", "fi", "! no_such_f", "echo $(no_such_g", ") $LINENO #: label=l",
+        "no_such_d)", "if true", "then", "no_such_e", "fi", "! no_such_f", "[ $(no_such_g", ") $LINENO ] #: label=l",
         "no_such_h | cat || true", "echo \"${UNSET_VARIABLE:?says bash}\" #: label=unset",
         failed=["echo 'two lines'; no_such_a", "echo x; no_such_b", "for i in 1 2; do no_such_c done",
                 "( no_such_d)", "if true then no_such_e fi", "unset"]),
