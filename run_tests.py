@@ -3036,7 +3036,8 @@ class Health:
         answer = tool(*self.SMI, self.QUERY, *which, over=self.over)
         for row in answer.splitlines():
             index, uuid, *_ = f"{row}, ".split(", ")
-            rows[index] = rows[uuid] = row
+            if uuid and index.isdigit():
+                rows[index] = rows[uuid] = row
         return rows
 
     def read(self, devices: Sequence[Device]) -> Dict[Device, str]:

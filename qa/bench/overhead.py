@@ -87,9 +87,14 @@ def scratch(lines: Sequence[str] = ()) -> Iterator[str]:
         yield folder
 
 
+def names_of(gpus: int) -> str:
+    """Ids of so many GPUs, of which no nvidia-smi here says that they are not there."""
+    return ",".join(f"GPU-{number}" for number in range(gpus))
+
+
 def run_list(folder: str, gpus: int) -> Ran:
     """The runner on `tests.txt` of a directory; its logs go there too."""
-    return run([sys.executable, RUNNER, "--gpus", str(gpus), "tests.txt"], folder)
+    return run([sys.executable, RUNNER, "--gpus", names_of(gpus), "tests.txt"], folder)
 
 
 def pairs(repeats: int, ours: Measure, theirs: Measure) -> Tuple[List[float], List[float]]:

@@ -39,7 +39,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
-from overhead import BASH, RUNNER, SLOTS, Broken, Measure, is_installed, machine, run, scratch, spread
+from overhead import BASH, RUNNER, SLOTS, Broken, Measure, is_installed, machine, names_of, run, scratch, spread
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 DURATIONS = os.path.join(FOLDER, "durations")
@@ -160,7 +160,8 @@ def prepare_runner(is_warm: bool) -> Callable[[Work, str], Measure]:
     def prepare(work: Work, folder: str) -> Measure:
         lines = write(folder, "tests.txt", [
             f"{command_of(row)}  #: {shlex.quote('label=' + row.name)} gpus={row.gpus}" for row in work.rows])
-        command = [sys.executable, RUNNER, "--gpus", str(SLOTS), "--jobs", str(CPU_SLOTS), "--output", "none", lines]
+        command = [sys.executable, RUNNER, "--gpus", names_of(SLOTS), "--jobs", str(CPU_SLOTS), "--output", "none",
+                   lines]
         return cold_or_warm(is_warm, command, folder, "logs")
     return prepare
 
