@@ -6,7 +6,7 @@
 
 A list may then say `#: split=8` (eight parts, each a test with its share of the cases), `#: split=auto` (as many parts
 as help, once the cases have been measured) or `#: after-crash=go-on` (a crash or a hang costs the case that ran, and
-not the others). What each part does is in the hands of a plugin; what parts are put back together to is a test as any.
+not the others). What each part does is in the hands of a plugin; parts put together again are an ordinary test.
 
 Copy it next to run_tests.py, or into a folder beside or below it, with pytest_parts_plugin.py, which pytest loads.
 """

@@ -1808,7 +1808,7 @@ class Page:
             for outcome, count in outcomes.items()
         )
         return (
-            '<div class="controls"><label>at least <input id="least" size="6" placeholder="1m30s"></label>'
+            '<div class="controls"><label>ran at least <input id="least" size="6" placeholder="1m30s"></label>'
             f'<label>outcome <select id="outcome"><option value="">all</option>{options}</select></label>'
             '<label>name has <input id="word" type="search"></label>'
             '<label>zoom <input id="zoom" type="range" min="0" max="6" step="0.25" value="0"></label>'
@@ -1878,7 +1878,7 @@ class Page:
             groups.items(), key=lambda group: -math.fsum(each[0] for each in group[1])
         )
         rows = [wait_row(*group, spent) for group, spent in longest[: 2 * SLOWEST]]
-        about = "Of a barrier and an after, the test that ended last is named. What tests wait together adds up."
+        about = "Of a barrier and an after, the test that ended last is named. Times of tests waiting at once add up."
         heads = "Waited for|Tests|Together|Longest|by"
         return table("What tests waited for", about, heads, rows, "waits")
 
@@ -2409,7 +2409,8 @@ def summary(stories: Sequence[Story]) -> Iterator[str]:
         total = math.fsum(idle.values())
         for reason, seconds in idle.items():
             if seconds >= max(BLINK_S, total / 100):
-                yield f"  idle {show_seconds(seconds):>8} ({share(seconds, total)}): {IDLE[reason]}"
+                part = f"{show_seconds(seconds):>8} ({share(seconds, total)} of it)"
+                yield f"  idle GPU time {part}: {IDLE[reason]}"
 
 
 def write(path: str, text: str) -> None:
