@@ -1098,11 +1098,12 @@ def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
     suspects = [node for node in every if node.name not in known]
     last = nodes[-1]
     never_passes = last.before == ";" and re.match(r"exit [1-9]|false\b", last.text)
-    inside = walk(chain.from_iterable(substituted("\n".join(node.text for node in every))))
-    lost = [node.name for node in inside if node.name not in known]
-    if lost and all(map(is_infallible, every)):
-        what = f"a failure of `{lost[0]}` here is lost; write `X=$(…) || exit 1` first"
-        parsed.hint("lost", line, what)
+    if all(map(is_infallible, every)):
+        text = re.sub(NOT_EXPANDED, r"\1", "\n".join(node.text for node in every))
+        for node in reached(chain.from_iterable(substituted(text)), parsed.functions):
+            if node.name not in known:
+                what = f'a failure of `{node.name}` here is lost; write `X=$(…) && echo "$X"`'
+                parsed.hint("inside", line, what)
     if not suspects or len(every) == 1 or never_passes:
         return
     told = set().union(*heard(nodes, parsed.said, parsed.functions))
@@ -1231,8 +1232,8 @@ def with_words(test: TestLine) -> TestLine:
 def expandable(text: str, is_command: bool) -> str:
     """Plain text as a bash word in which only `$NAME` and `${NAME}` expand.
 
-    A variable that is not set stays as written, so that a label keeps the `$i` of an inner script, and so does one of
-    bash's own that changes; in a command all that bash would not expand does: what is escaped, or in single quotes.
+    A variable that is not set, or one of bash's own that changes, stays as written, so that a label keeps the `$i` of
+    an inner script; in a command so does all that bash would not expand: what is escaped, or in single quotes.
     """
     if "$" not in text:
         return shlex.quote(text)
@@ -1560,9 +1561,9 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     nodes = list(reader.nodes)
     label = ""
     last = nodes[-1]
-    if last.after == "&" or last.name == "coproc":
+    if last.after == "&":
         raise BadValue(
-            "a test in the background (`&`, `coproc`) has no verdict; leave that out, tests run in parallel anyway"
+            "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
         )
     is_handled = last.name == "test_fail" and last.before == "||"
     if is_handled:
@@ -1607,11 +1608,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
     lead = nodes[0].lead
     last = nodes[-1]
     changes = is_state([last]) or (last.name == "exec" and len(last.words) == 1)
-    if (
-        changes
-        and not is_forked(last)
-        and not re.match(r"cd (\.\.|-)|popd|unset|set \+", last.text)
-    ):
+    if changes and not re.match(r"cd (\.\.|-)|popd|unset|set \+|:", last.text):
         what = f"what `{last.text}` changes is gone with this line; put it on a line without programs"
         parsed.hint("changes", test.line, what)
     if any(node.name == "test_fail" for node in walk(nodes)):
@@ -1627,8 +1624,10 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
     inner = [parsed.functions.get(node.name, [node]) for node in silent]
     settings = list(chain.from_iterable(inner))
     joints = {node.before for node in nodes[1:]}
-    joined = joints == {"&&"} and re.search(RUNS_INSIDE, nodes[0].text)
-    if is_state(settings) and not joined and (silent[-1].name or not test.is_handled):
+    captures = re.search(RUNS_INSIDE, nodes[0].text)  # and prints it
+    if joints != {"&&"} or any(node.name for node in settings):
+        captures = None
+    if is_state(settings) and not captures and (silent[-1].name or not test.is_handled):
         raise BadValue(
             "this line would be a test, and change nothing for those below; write it without `echo`, "
             "`|| test_fail` or a function of the list, or as `bash FILE`"
@@ -2156,7 +2155,7 @@ def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
     python = options.python
     if "/" in python:
         python = os.path.join(directory, python)
-    if os.access(path, os.X_OK) and re.search(r"(?:^|/)(?!test_)\w+(?<!_test)\.py$", path):
+    if os.access(path, os.X_OK) and re.search(r"(?:^|/)(?!test_)[^/]+(?<!_test)\.py$", first):
         parsed.complain(
             test.line,
             f"{first} is a program by its mode, and no test file by its name; write `python3 {first}`, or "
@@ -2815,7 +2814,7 @@ def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
         elif reader.stops:
             if value.strip() and word not in MASKS_OF_NONE:
                 warn(
-                    f"{reader.variable}={value}: {word!r} is no id, and hides itself and all after it"
+                    f"{reader.variable}={value}: {entry!r} is no id, and hides itself and all after it"
                 )
             break
     counts = collections.Counter(map(str.casefold, visible))
@@ -3017,10 +3016,9 @@ class Health:
         for device in machine.devices:
             row = rows.get(device.token, "")
             found = re.fullmatch(self.WELL, row)
-            if rows and not row and device.token.isdigit() and not absent:
-                absent = (
-                    f"nvidia-smi lists no GPU {device.token}; CUDA hides it and all after it"
-                )
+            if rows and not row and device.token.isdigit():
+                what = f"nvidia-smi lists no GPU {device.token}; CUDA hides it and all after it"
+                absent = absent or what
             if absent:
                 self.sick.append(Sick(device, absent))
             elif found:
@@ -3400,9 +3398,8 @@ class Schedule:
         self.rank = dict(zip(tests, count()))
         self.followers = followers_of(tests)
         # By test that has not started: how many of the tests in its `after` have not passed yet.
-        self.waiting = dict.fromkeys(tests, 0)
-        for test, leaders in leaders_of(tests).items():
-            self.waiting[test] = len(leaders)
+        leaders = leaders_of(tests)
+        self.waiting = {test: len(leaders.get(test, [])) for test in tests}
         # Heaps of tests that room alone keeps from starting, by need and locks.
         self.lines: Dict[Tuple[float, Words], List[Tuple[int, Test]]] = {}
         self.unfinished = collections.Counter(test.barrier for test in tests)
@@ -6653,7 +6650,7 @@ def find_host(options: Options, reaper: Reaper) -> Host:
 
 def check_gpus(host: Host, options: Options) -> None:
     """Raises MachineError where there are fewer devices that can be used than demanded."""
-    sick = {each.device: each.reason for each in host.health.sick}
+    sick = dict(host.health.sick)
     found = [device.token for device in host.machine.devices if device not in sick]
     if len(found) < options.require_gpus:
         said = "; ".join([" ".join(found) or "none", *dict.fromkeys(sick.values())])
@@ -6834,7 +6831,8 @@ DATA_FILE = (
 )
 # What may hide a variable of the environment from a function: one without a value, or that is not exported.
 HIDES = rf"(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:\s|$)|[-+]\w*x)|export -\w*n"
-SHOWS_TRAPS = r"set\s.*[vx$]|xtrace|verbose"
+# What may let bash show what it runs, and so our trap.
+SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 # A variable as `expandable` writes it, and what that escapes.
 EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
 # Of a script's shell: those of the hook begin at 151, where scripts have none.
@@ -7242,10 +7240,9 @@ _rt_hook() {
   builtin set +aEeuvx
   builtin export -n _rt_flags _rt_skip     # of `set -a`
   local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}")
-  [[ $_rt_enters != "${FUNCNAME[1]-}:$_rt_command" ]] || {      # bash tells of a call again where its function begins
-    _rt_enters=
-    builtin return 1
-  }
+  local _rt_begins=$_rt_enters     # where a function begins right behind its call, bash tells of the call again
+  _rt_enters=
+  [[ $_rt_begins != "${FUNCNAME[1]-}:$_rt_command" ]] || builtin return 1
   local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
   [[ ! $_rt_name ]] || _rt_take_away
@@ -7291,13 +7288,16 @@ _rt_function() { # one, as long as there is one
 _rt_is_function() {    # whether a command that does not begin with its name is one
   builtin declare -F -- "$1" >/dev/null && _rt_skip= _rt_enters=$1:$_rt_command
 }
-_rt_hide() {     # our trap, which `set -x` would show; the redirection takes its time
-  _rt_skip=
+_rt_hide() {     # keeps our trap out of what `set -x` shows, by a redirection around all of it, which takes time
   _rt_trap=$_rt_hidden
   builtin trap "$_rt_trap" DEBUG
 }
+_rt_shows() {    # a command that both run, and that may let bash show what it runs
+  _rt_hide
+  _rt_skip=
+}
 _rt_each() {     # a command whose words tell only now whether it is a test
-  [[ $1 != set ]] || _rt_hide
+  case " $* " in *\ set\ * | *\ shopt\ *) _rt_hide ;; esac
   _rt_ask each "$_rt_file" "$_rt_line" "$_rt_command" "$@"
 }
 _rt_test() {     # a test: site, words as bash, label, files as bash, `native` or nothing, the first of the words
@@ -7468,7 +7468,7 @@ _rt_trap+='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$
 _rt_trap+='then ! : "$_"; elif [[ $_rt_over ]]; then '
 _rt_trap+='_rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi;'
 _rt_own='} FD_ERR>&2 2>/dev/null'
-_rt_case='case $_rt_name${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in '
+_rt_case='case $_rt_name$_rt_enters${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in '
 _rt_case+='calm) ;; *) '
 _rt_hidden="{ $_rt_case$_rt_trap esac; $_rt_own"
 _rt_trap="$_rt_case{ $_rt_trap $_rt_own; esac"
@@ -7800,7 +7800,7 @@ def is_calm(node: Node, text: str) -> bool:
     if node.name in ENDS | {"break", "continue"}:
         return True
     if node.name in ("builtin", "command"):  # which may stand before any other
-        return re.match(r"\w+ -[vV] ", text) is not None
+        return re.match(r"\w+ (?:-[vV] |set [-+]\w+$)", text) is not None
     if re.match(FILE_TEST, text):
         return False
     if re.search(rf"{OWN_VALUES}|[<>]\(", text) or files_of(node):
@@ -7892,10 +7892,10 @@ class Script:
 
     def calm_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
         """Bash for a command that both run."""
+        if re.search(SHOWS_TRAPS, text):
+            return "_rt_shows"
         if looks_out(node):
             return f"_rt_sees {self.add_step(file, line, node, text)}"
-        if re.search(SHOWS_TRAPS, text):
-            return "_rt_hide"
         return "calm"
 
     def add_step(self, file: ScriptFile, line: int, node: Node, text: str) -> int:
@@ -8350,7 +8350,10 @@ class ScriptRun(Run):
     def find(self, question: Tuple[str, str], call: Call, program: Program) -> None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
         key = program.key
-        files = [os.path.normpath(os.path.join(program.directory, name)) for name in call.names]
+        files = []
+        for name in call.names:
+            file = os.path.join(program.directory, name)
+            files.append(os.path.normpath(file))
         number = self.counts["scout", key]
         if number == len(self.found[key]):
             paths = paths_of(program.directory, *program.words[1:])
@@ -8704,9 +8707,9 @@ class ScriptRun(Run):
                 lines = []
             return max(code, EXIT_FAILED), lines
         total = total_line(self.ends, self.console.age(), self.schedule.pool)
-        has_passed = self.status == EXIT_OK
-        if has_passed == self.has_bad:
-            total += f"; {self.name} ends with {self.status}{', as under bash' * has_passed}"
+        status = shell_status(self.shell.status)
+        if (status == EXIT_OK) == self.has_bad:  # the script and its tests do not agree
+            total += f"; {self.name} ends with {status}, as under bash"
         if not self.sequential:
             tell(total)
         return self.status, []

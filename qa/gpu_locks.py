@@ -155,9 +155,9 @@ def run(argv: Sequence[str]) -> int:
 
     def find_host(options: Options, reaper: Reaper) -> Host:
         machine = run_tests.find_machine(options.gpus, os.environ)
-        if not machine.devices:
-            return run_tests.find_host(options, reaper)
-        host = LockedHost(machine, reaper, GpuLocks(own.folder, machine))
+        host = Host(machine, reaper)
+        if machine.devices:
+            host = LockedHost(machine, reaper, GpuLocks(own.folder, machine))
         run_tests.check_gpus(host, options)
         return host
 

@@ -1151,12 +1151,15 @@ class Hints(ParseCase):
         fine = ("read A <x; [ \"$A\" ]\nexec ./x\n((B == 1))\nx & wait $!\nwaits\nprintf x | y\nread -r A <x && a $A\n"
                 "pytest a -k 'not (wait or sleep)'\necho 'a; wait'\nexec >x ./prog\nwait-for-it.sh db:80\n"
                 "read-model <x\nshift/test_x.py\ncd x && a && cd -\na && unset A\na ${A:=b}\n"
-                "(a && cd x)\na && cd ..\nexec 3>f a\nout=$(a 2>&1); rc=$?; echo $out; exit $rc\nB=$(a) && echo $B\n")
+                "(a && cd x)\na && cd ..\nexec 3>f a\nout=$(a 2>&1); rc=$?; echo $out; exit $rc\n"
+                "B=$(a) && echo $B\na || :\n")
         self.assertEqual(self.hints(fine), [])
         for state in ("a && cd sub", "rm -r d; mkdir d; cd d", "a && export B=1", "ls x && set -o pipefail", "exec 3>f",
                       "a && . env.sh"):
             (hint,) = self.hints(f"true\n{state}\n")
             self.assertRegex(hint, rf"\A{NAME}:2: what `.*` changes is gone with this line; put it on a line without")
+        for state in ("export C=$(a) && echo $C", 'cd "$(a)" && echo there'):
+            self.assert_mistake(f"{state}\n", 1, "this line would be a test, and change nothing for those below")
         for state in ("cd sub", "source env.sh", "pushd x", "[ -d x ] && cd x", "f", "A=$(a)"):
             texts = [f"{state}; echo x"] + [f"{state} || test_fail x"] * (state[0] != "A")
             for text in texts + ["f"] * (state == "f"):
@@ -1188,8 +1191,9 @@ class Hints(ParseCase):
                 (hint,) = self.hints(f"true\n{command}\npytest c; pytest d\n")
                 self.assertRegex(hint, rf"\A{NAME}:2: a failure of `(pytest|\./prog)` here is lost, as only the last")
                 self.assertEqual(self.hints(f"set -e\n{command}\n"), [])
-        (hint,) = self.hints('echo "$(date) $(nproc)" x\necho "version $(python3 -c pass)"\n[ "$(git log)" ]\n')
-        self.assertEqual(hint, f"{NAME}:2: a failure of `python3` here is lost; write `X=$(…) || exit 1` first")
+        (hint,) = self.hints('echo "$(date) $(nproc)" x\necho "version $(python3 -c pass)"\n[ "$(git log)" ]\n'
+                             "echo '$(python3 -c pass)'\n")
+        self.assertEqual(hint, f"{NAME}:2: a failure of `python3` here is lost; write `X=$(…) && echo \"$X\"`")
         fine = "pytest a && pytest b\nfor t in a b; do pytest $t || exit 1; done\nrm x; pytest a\n"
         self.assertEqual(self.hints(fine), [])
 

@@ -390,6 +390,8 @@ RET=0; test_fail() { local -n r=RET; r=1; }⏎«T»⏎[ $RET -eq 0 ] || exit 4�
 RET=0 v=RET; test_fail() { printf -v "$v" 1; }⏎«T»⏎[ $RET -eq 0 ] || exit 4⏎exit 0
 export RET=0; test_fail() { RET=1; }⏎«T»⏎bash -c 'exit $RET' || test_fail b⏎exit $RET
 test_fail() { ((F++)); }⏎«T»
+f() { [ "$1" ] || return 0; "$@"; }⏎run() { "$@" | cat; }⏎run f ""⏎f pytest b --exit=1⏎RET=$?⏎f pytest c⏎exit $RET
+bg() { "$@" & wait; }⏎try() { "$@" || "$@"; }⏎bg try true⏎try pytest b --exit=1⏎RET=$?⏎try pytest c⏎exit $RET
 test_fail() { ((F++)); }⏎main() { «T»; }⏎main || exit 5
 test_fail() { ((F++)); }⏎«T»⏎exit
 test_fail() { [ "$CI" ] && echo ci; }⏎f() { «T»; }⏎if f; then echo "@ fine"; else exit 3; fi
