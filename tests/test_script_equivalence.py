@@ -226,7 +226,8 @@ x=`python3 --echo=back§ «how»` ¦ y+=" more" ¦ n=$((n + 1)) ¦ ((n++)) ¦ le
 export x ¦ export -n x ¦ unset y; y= ¦ declare -x DX§="a b" ¦ list+=("§ §") ¦ list=() ¦ set -- "arg §" b ¦ set -f
 set +f ¦ set -x ¦ builtin set -x ¦ { set +x; } 2>/dev/null ¦ set +x ¦ set -e ¦ set +e ¦ set +u ¦ set -o pipefail
 shopt -s nullglob ¦ shopt -s extglob ¦ umask 077 ¦ IFS=$' \t\n' ¦ true ¦ false || true ¦ : ¦ ! true ¦ ! false
-mkdir -p dir_§ ¦ touch file_§ ¦ ls ¦ ls nowhere_§ ¦ ls nowhere_§ || true ¦ date > /dev/null ¦ cat failures.txt 2>/dev/null || true
+mkdir -p dir_§ ¦ touch file_§ ¦ ls ¦ ls nowhere_§ ¦ ls nowhere_§ || true ¦ date > /dev/null
+cat failures.txt 2>/dev/null || true
 cat out_*.txt 2>/dev/null ¦ echo * ¦ [ -d dir_1 ] && echo "there" ¦ test -e file_2 || echo "no file" ¦ cd sub
 cd .. ¦ cd sub && echo "in sub" && cd .. ¦ cd "$(dirname "$0")" ¦ cd - > /dev/null ¦ pushd sub
 pushd sub > /dev/null ¦ popd > /dev/null ¦ popd ¦ wait ¦ sleep 0.01 ¦ read -r line; echo "read $line"
