@@ -2506,9 +2506,12 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
     """
     chains = chains_of(tests, estimates.seconds)
     first = estimates.unknown if estimates.unknown_first else ()
-    wide = sorted(
-        tests, key=lambda test: (-chains[test][0], test not in first, -chains[test][1])
-    )
+
+    def by_width(test: Test) -> Tuple[float, bool, float]:
+        width, length = chains[test]
+        return -width, test not in first, -length
+
+    wide = sorted(tests, key=by_width)
     long = sorted(wide, key=lambda test: -chains[test][1])
     long.reverse()  # the longest comes last
     left = sum(work_of(test, estimates.seconds, gpus) for test in tests)
@@ -6653,9 +6656,11 @@ def check_gpus(host: Host, options: Options) -> None:
     sick = dict(host.health.sick)
     found = [device.token for device in host.machine.devices if device not in sick]
     if len(found) < options.require_gpus:
-        said = "; ".join([" ".join(found) or "none", *dict.fromkeys(sick.values())])
+        said = [" ".join(found) or "none"]
+        said += dict.fromkeys(sick.values())
         raise MachineError(
-            f"--require-gpus {options.require_gpus}: there are {len(found)} ({said}); fix the machine or its mask"
+            f"--require-gpus {options.require_gpus}: there are {len(found)} ({'; '.join(said)}); "
+            "fix the machine or its mask"
         )
 
 
@@ -8291,7 +8296,10 @@ class ScriptRun(Run):
         found = self.found[key]
         number = self.counts["shell", key]
         self.counts["shell", key] += 1
-        if number == len(found) and self.input_of(program) is None:
+        # What one test reads another may print, which cannot wait for its slot.
+        is_read = any(test.stdin.startswith("/") for test in self.asked)
+        runs_itself = (is_read and self.sequential) or self.input_of(program) is None
+        if number == len(found) and runs_itself:
             found.append(None)
             self.reasons.setdefault(f"{call.file}:{call.line}: its input is redirected")
             self.answer(call.question, self.code_of_itself(call))

@@ -695,6 +695,13 @@ class FeatureTest(ScriptCase):
         ran = self.end(process)
         self.assertEqual((ran.code, ran.outcomes()), (143, {"a": "interrupted"}))
 
+    def test_what_one_test_reads_another_prints(self) -> None:
+        """The first has the only slot when the other comes."""
+        self.write("tests/count.sh", "#!/bin/sh\n: >up\ngrep -c ''\n", 0o755)
+        ran = self.conduct(lines("x=$({ until [ -e up ]; do :; done; python3 -m pytest a; } | tests/count.sh)",
+                                 'echo "lines: $x"'), gpus="0")
+        self.assertEqual((ran.code, ran.text.splitlines()[:1]), (0, ["lines: 1"]))
+
     def test_a_signal_comes_to_the_script_behind_the_test(self) -> None:
         """As under bash, which waits for the test before it runs the trap."""
         up = Fifo(self, "up")
