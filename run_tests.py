@@ -6562,8 +6562,8 @@ def slot_count(pool: Pool, tests: Tests) -> int:
 
 
 def send_signals_to(post: Callable[[Interrupt], None]) -> None:
-    """From now on SIGINT, SIGTERM and SIGHUP are Interrupt events. `nohup` keeps its meaning."""
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    """From now on these are Interrupt events: batch systems announce an end by SIGUSR2. `nohup` keeps its meaning."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, lambda number, _: post(Interrupt(time.monotonic(), number)))
 

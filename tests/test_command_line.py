@@ -471,7 +471,7 @@ class PytestTargets(CommandLineCase):
 # A shell that waits for a signal: it runs its traps between two commands. In `read` or `wait` it can miss one that
 # comes just before it blocks.
 TRAPS = """\
-for name in INT TERM HUP; do trap "echo $name >trapped; exit 0" $name; done
+for name in INT TERM HUP USR2; do trap "echo $name >trapped; exit 0" $name; done
 echo up >up
 while :; do sleep 0.01; done 2>/dev/null
 """
@@ -488,7 +488,7 @@ class Signals(CommandLineCase):
     def test_each_reaches_the_tests(self) -> None:
         up = Fifo(self, "up")
         self.write("traps.sh", TRAPS)
-        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR2, 140)):
             with self.subTest(number):
                 self.clean()
                 process = self.begin("bash traps.sh #: label=traps\necho up >up; sleep 1000 #: label='does not'\n"
