@@ -3449,7 +3449,8 @@ class Schedule:
         if self.options.deadline:  # half of a short one is for the tests
             reserve = min(self.options.grace + STACKS_S + REPORT_S, self.options.deadline / 2)
             self.end_at = self.now + self.options.deadline - reserve
-        if any(test.gpus for test in self.waiting):  # else no GPU is missed
+        # Else no GPU is missed. A script's tests are still to come.
+        if not self.waiting or any(test.gpus for test in self.waiting):
             self.quarantine(event.sick)
         self.refuse_unrunnable()
 

@@ -741,6 +741,10 @@ class HealthTest(DeviceCase):
         ran = self.run_list("true\ntrue #: gpus=2 label=wide\n", gpus="0,2", env=self.environ)
         self.check(ran, 1, {"true": "passed", "wide": "unrunnable"})
         self.assertIn(f"Quarantined: GPU 2 [{absent.format(2)}]\n", ran.err + ran.text)
+        self.write("test.sh", "env true || test_fail a\nenv true || test_fail b\n")
+        ran = self.run_command("test.sh", gpus="0,2", env=self.environ)
+        self.assertIn(f"Quarantined: GPU 2 [{absent.format(2)}]\n", ran.text)
+        self.assertNotIn("on GPU 2", ran.text)
         ran = self.run_list("true\n", "--require-gpus", "2", gpus="0,2", env=self.environ)
         self.assertEqual((ran.code, ran.err), (3, "run_tests.py: error: --require-gpus 2: there are 1 (0; "
                                                   f"{absent.format(2)}); fix the machine or its mask\n"))
