@@ -1624,9 +1624,9 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
     inner = [parsed.functions.get(node.name, [node]) for node in silent]
     settings = list(chain.from_iterable(inner))
     joints = {node.before for node in nodes[1:]}
-    captures = re.search(RUNS_INSIDE, nodes[0].text)  # and prints it
-    if joints != {"&&"} or any(node.name for node in settings):
-        captures = None
+    captures = False
+    if joints == {"&&"} and not any(node.name for node in settings):
+        captures = re.search(RUNS_INSIDE, nodes[0].text) is not None  # and prints it
     if is_state(settings) and not captures and (silent[-1].name or not test.is_handled):
         raise BadValue(
             "this line would be a test, and change nothing for those below; write it without `echo`, "
@@ -7846,6 +7846,8 @@ def variables_of(node: Node) -> List[str]:
 class Script:
     """What has been read of a script's files, and what each of its commands is to the two shells."""
 
+    hides = False  # one of the files does
+
     def __init__(self, tells: Tells) -> None:
         self.tells = tells
         self.files: Dict[str, ScriptFile] = {}
@@ -7854,8 +7856,9 @@ class Script:
 
     def read(self, name: str, text: str) -> ScriptFile:
         """Read one of its files."""
-        self.files[name] = ScriptFile(name, text, self.tells)
-        return self.files[name]
+        file = self.files[name] = ScriptFile(name, text, self.tells)
+        self.hides |= file.hides
+        return file
 
     def called(self) -> FrozenSet[str]:
         """First words of tests: some may be functions."""
@@ -8150,7 +8153,7 @@ class ScriptRun(Run):
         if reply == self.shell.path("shell"):  # a subshell would keep it to itself
             code = "".join([*self.news, code])
             self.news = []
-        if any(file.hides for file in self.script.files.values()):
+        if self.script.hides:
             code = f"_rt_hides=1; {code}"
         self.shell.tell(reply, f"\2{number} {code}\0")
 

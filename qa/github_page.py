@@ -113,12 +113,12 @@ def tail_of(path: str) -> str:
         return ""
 
 
-def logs_of(run: Sequence[Event], folder: str) -> Dict[str, str]:
+def logs_of(run: Sequence[Event], ends: Iterable[str], folder: str) -> Dict[str, str]:
     """The logs of the tests that have run, by label; they lie in this folder now.
 
     A script that failed by itself has one, too, in its own name, and no start in the journal.
     """
-    logs = {label: f"{os.path.basename(label)}.log" for label in ends_of(run)}
+    logs = {label: f"{os.path.basename(label)}.log" for label in ends}
     for start in of_kind(run, "test_start"):
         logs[start["label"]] = os.path.basename(start["log"])
     paths = {label: os.path.join(folder, name) for label, name in logs.items()}
@@ -127,7 +127,7 @@ def logs_of(run: Sequence[Event], folder: str) -> Dict[str, str]:
 
 def failed(run: Sequence[Event], ends: Mapping[str, Event], folder: str) -> Iterator[str]:
     """Each failed test, with the end of its log folded away."""
-    logs = logs_of(run, folder)
+    logs = logs_of(run, ends, folder)
     for label, end in failures(ends).items():
         said = html.escape(f"{label}: {told(end)}")
         if label in logs and end["status"] is not None:
@@ -207,11 +207,12 @@ def place_of(tail: str, directory: str, top: str) -> str:
 
 def annotated(run: Sequence[Event], folder: str, top: str) -> Iterator[str]:
     """GitHub's commands that annotate the first failed tests, with places below the folder of the checkout."""
-    logs = logs_of(run, folder)
+    ends = ends_of(run)
+    logs = logs_of(run, ends, folder)
     directory = ""
     for start in of_kind(run, "run_start"):
         directory = start["directory"]
-    for label, end in list(failures(ends_of(run)).items())[:ANNOTATIONS]:
+    for label, end in list(failures(ends).items())[:ANNOTATIONS]:
         place = ""
         if label in logs:
             place = place_of(tail_of(logs[label]), directory, top)

@@ -155,9 +155,12 @@ def run(argv: Sequence[str]) -> int:
 
     def find_host(options: Options, reaper: Reaper) -> Host:
         machine = run_tests.find_machine(options.gpus, os.environ)
-        host = Host(machine, reaper)
+        host: Host
         if machine.devices:
-            host = LockedHost(machine, reaper, GpuLocks(own.folder, machine))
+            locks = GpuLocks(own.folder, machine)
+            host = LockedHost(machine, reaper, locks)
+        else:
+            host = Host(machine, reaper)
         run_tests.check_gpus(host, options)
         return host
 

@@ -13,8 +13,9 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
 if shutil.which("nvidia-smi"):                       # ids are names in tests, also where there are GPUs
-    with open(os.path.join(BYTE_CODE, "nvidia-smi"), "w", opener=lambda path, flags: os.open(path, flags, 0o755),
-              encoding="ascii") as stub:
-        stub.write("#!/bin/sh\n")
+    STUB = os.path.join(BYTE_CODE, "nvidia-smi")
+    with open(STUB, "w", encoding="ascii") as file:
+        file.write("#!/bin/sh\n")
+    os.chmod(STUB, 0o755)
     os.environ["PATH"] = BYTE_CODE + os.pathsep + os.environ["PATH"]
 signal.signal(signal.SIGHUP, signal.SIG_DFL)         # under nohup, too

@@ -435,7 +435,7 @@ class StandInTest(RecordCase):
         self.assertEqual(os.path.getsize(os.path.join(self.folder, "other")), 6)
 
 
-class MendedTest(RecordCase):
+class FixedTest(RecordCase):
     """A JUnit file whose complete cases are kept, and the one that says how the test ended."""
 
     def setUp(self) -> None:

@@ -179,7 +179,8 @@ class ParallelTest(ConsoleCase):
         self.assertEqual(self.told(), "Detected 2 GPU(s): 0 1 [as given]\n")
 
     def test_no_gpu_is_told_where_a_test_may_want_one(self) -> None:
-        asked = "no GPU found (asked: pynvml, nvidia-smi, amd-smi, rocm-smi)"
+        tools = ", ".join(command[0] for command, *_ in run_tests.TOOLS)
+        asked = f"no GPU found (asked: pynvml, {tools})"
         for gpus, expected in ((1.0, asked), (0.0, "")):
             for has_markers, how in ((True, ""), (False, ": tests run one by one")):
                 console = self.console("replay", [a_test(gpus=gpus)], 1, has_markers=has_markers)
