@@ -15,7 +15,7 @@ test:
 
 lint: $(LINT)/installed
 	$(LINT)/bin/ruff check .
-	$(LINT)/bin/ruff format --check run_tests.py qa/cluster.py qa/gpu_locks.py qa/measure.py qa/plan.py qa/pytest_parts*.py qa/timeline.py qa/github_page.py
+	$(LINT)/bin/ruff format --check run_tests.py qa/cluster.py qa/gpu_locks.py qa/memory.py qa/plan.py qa/pytest_parts*.py qa/timeline.py qa/github_page.py
 	$(LINT)/bin/mypy
 
 bench:

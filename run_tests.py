@@ -192,9 +192,6 @@ EXIT_SIGNAL = 128
 Words = Tuple[str, ...]
 Environ = Mapping[str, str]
 ALL_GPUS = math.inf  # the value of `gpus=all`
-# The value of `gpus` where no GPU here is as large as `mem=`. Shards and --max-gpus, which must be the same everywhere,
-# take it for 1.
-TOO_LARGE = 1.5
 
 
 class UsageError(Exception):
@@ -308,7 +305,6 @@ class Options(NamedTuple):
     only: LabelFile | None = None
     message: Words = ()  # the words of `[ci WORDS]` in it, case folded
     max_gpus: int | None = None
-    gpu_memory: float = 0.0  # MiB of each GPU; 0: what a tool says
     shard: Shard | None = None
 
     def fails(self, outcome: Outcome) -> bool:
@@ -363,8 +359,8 @@ class Attributes(NamedTuple):
     lock: Words = ()
     after: Words = ()  # labels
     tags: Words = ()
-    mem: float = 0.0  # MiB of one GPU
-    split: str = ""  # a number of parts, or `auto`; this and the next two are for companions
+    mem: float = 0.0  # MiB of one GPU; this and what follows is for companions
+    split: str = ""  # a number of parts, or `auto`
     after_crash: str = ""  # `go-on`
     nodes: int = 0  # of a cluster
 
@@ -543,11 +539,6 @@ def told_leaks(leaked: Words) -> str:
     return f"leaked: {counted(len(leaked), 'process', 'processes')}"
 
 
-def show_memory(mib: float) -> str:
-    """`20G`, `3.2G`: MiB as `mem=` takes them, never less."""
-    return f"{math.ceil(mib / 102.4) / 10:g}G"
-
-
 def to_bytes(text: str) -> bytes:
     """Text of a list as the bytes that it was read from."""
     return text.encode("utf-8", "surrogateescape")
@@ -662,7 +653,7 @@ SEVERAL_GPUS = (
 )
 MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
 WINDOWS = "Windows line ends; fix them with `sed -i 's/\\r$//'`"
-COMPANION_KEYS = "split after-crash nodes".split()
+COMPANION_KEYS = "mem split after-crash nodes".split()
 
 SUBSHELL = r"[$<>]\((?!\()"
 RUNS_INSIDE = rf"{SUBSHELL}|`"
@@ -1346,13 +1337,7 @@ def parse_attributes(
                 values[name] = ATTRIBUTES[key](value)
             except BadValue as error:
                 complain(f"{key}: {error}")
-    said = base._replace(**values)
-    if said.mem and said.gpus is not None and not 0 < said.gpus <= 1:
-        complain(
-            "mem= is a part of one GPU, and gpus= asks for another number; take one of them out"
-        )
-        return base
-    return said
+    return base._replace(**values)
 
 
 # Lists: text to tests and shell state.
@@ -2911,21 +2896,6 @@ def ask_pynvml() -> str:
     return ask_tool(sys.executable, "-c", NVML)
 
 
-def nvml_least(devices: Sequence[Device]) -> int:
-    """MiB of the smallest of these GPUs and MIG instances; 0 where NVML does not say it."""
-    sizes = {}
-    said = re.findall(r"(?m)^(?:GPU (\d+))?.*\(UUID: (.*)\) (\d+) MiB", ask_pynvml())
-    for index, uuid, mib in said:
-        sizes[index] = sizes[uuid] = int(mib)
-    return least_of(devices, sizes)
-
-
-def least_of(devices: Sequence[Device], sizes: Mapping[str, int]) -> int:
-    """The smallest of these devices, by the sizes of tokens; 0 where one is not known."""
-    known = [sizes.get(device.token, 0) for device in devices]
-    return min(known, default=0)
-
-
 def listed_tokens(pattern: str, said: str) -> List[str]:
     """What a tool lists: GPU indices, or the UUIDs of MIG instances in place of the GPU that has them."""
     tokens: List[str] = []
@@ -3002,9 +2972,10 @@ class Health:
     SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
     QUERY = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
     # The row of a GPU that is well: its temperature is a number, or why there is none.
-    WELL = r"\d+, \S+, (\d+), (?:\d+|\[(?:N/A|Not Supported|Insufficient Permissions)\])(?:, (\d+)|, .*)?"
+    WELL = (
+        r"\d+, \S+, (\d+), (?:\d+|\[(?:N/A|Not Supported|Insufficient Permissions)\])(?:, .*)?"
+    )
     BROKEN = r"\[GPU (?:requires reset|is lost)\]"
-    least = 0  # MiB of the smallest GPU; 0: not known of each
 
     def __init__(self, machine: Machine) -> None:
         self.over = threading.Event()  # nobody needs an answer any more
@@ -3014,7 +2985,6 @@ class Health:
         if CUDA.variable not in machine.variables or not machine.devices:
             return
         rows = self.ask(tool=ask_tool)
-        sizes = {}
         absent = ""
         for device in machine.devices:
             row = rows.get(device.token, "")
@@ -3026,10 +2996,8 @@ class Health:
                 self.sick.append(Sick(device, absent))
             elif found:
                 self.used[device] = int(found.group(1))
-                sizes[device.token] = int(found.group(2) or 0)
             elif re.search(self.BROKEN, row):
                 self.sick.append(Sick(device, f"nvidia-smi: {row}"))
-        self.least = least_of(machine.devices, sizes)
 
     def ask(self, *which: str, tool: Callable[..., str] = call_tool) -> Dict[str, str]:
         """By index and by UUID, the rows of GPUs. Raises ToolError."""
@@ -3097,22 +3065,6 @@ class Health:
         if not holders:
             return "nvidia-smi sees no process there"
         return f"held by {', '.join(holders)}"
-
-
-def by_memory(test: Test, memory: float) -> Test:
-    """A test with its `mem=` as a share of a GPU with so many MiB (0: not known), unless `gpus=` is a larger one."""
-    mem = test.attributes.mem
-    if not mem or not 0 < test.gpus <= 1:
-        return test
-    if not memory:
-        warn_once(
-            "no tool says what memory each GPU has: tests with mem= get a whole one; say it by --gpu-memory"
-        )
-        memory = mem
-    if mem > memory:
-        return test._replace(gpus=TOO_LARGE)
-    shares = int(mem / memory * SHARES) or 1  # down, so that three thirds fit
-    return test._replace(gpus=max(shares / SHARES, test.gpus % 1))
 
 
 class Pool:
@@ -3565,9 +3517,6 @@ class Schedule:
 
     def lack(self, test: Test) -> str:
         """What a test needs that is not there, in words; empty if it can run."""
-        if test.gpus == TOO_LARGE:
-            size = show_memory(test.attributes.mem)
-            return f"needs {size} of a GPU, more than the smallest has"
         if self.pool.holds(test.gpus):
             return ""
         return f"needs {test.gpus:g} GPUs, more than {self.pool.most()}"
@@ -4440,7 +4389,6 @@ class Host:
 
     heeds: Container[str] = ()  # keys of lines that only companions know
     has_stuck = False  # a pool thread waits for a process that cannot be killed
-    least: int | None = None  # MiB of the smallest GPU, once it has been asked for
 
     def __init__(self, machine: Machine, reaper: Reaper) -> None:
         self.machine = machine
@@ -4469,18 +4417,9 @@ class Host:
         os.environb.update(self.environment)  # Popen passes it on at no cost
         self.defaults = test_defaults(slots)
 
-    def fitted(self, test: Test, options: Options) -> Test:
-        """The test, with the share of a GPU that its `mem=` comes to on these devices."""
-        if not test.attributes.mem:
-            return test
-        return by_memory(test, options.gpu_memory or self.memory)
-
-    @property
-    def memory(self) -> int:
-        """MiB of the smallest GPU; 0 where no tool says it of each."""
-        if self.least is None:
-            self.least = self.health.least or nvml_least(self.machine.devices)
-        return self.least
+    def fitted(self, test: Test) -> Test:
+        """A test with what it needs of these devices, which its line may not say in GPUs."""
+        return test
 
     def allow(self, slots: int) -> None:
         """Let so many attempts run at once."""
@@ -6137,7 +6076,6 @@ KINDS: Mapping[str, Callable[[str], Any]] = {
     "N|IDS": parse_gpu_option,
     "N|all": parse_gpus,
     "REGEX": parse_pattern,
-    "SIZE": lambda text: parse_memory(parse_word(".*[1-9].*", "a size above 0", text)),
     "TEXT": parse_message,
     "TIME": parse_duration,
 }
@@ -6174,7 +6112,6 @@ where tests run
   --gpus-per-test N|all: for tests that do not say gpus=; default: 1
   --jobs N: slots for `gpus=0` tests beside the GPU tests; default: as many as GPUs
   --require-gpus N: end with exit code 3 if there are fewer, rather than run on those
-  --gpu-memory SIZE: of each GPU (80G), for mem=; default: what nvidia-smi or pynvml says
   --python EXE: interpreter for pytest targets (python3)
   --pytest-args ARGS: further arguments for pytest targets, in one word: --pytest-args="-x -m 'not slow'"
 when tests are stopped
@@ -6694,7 +6631,7 @@ def run_lists(
             tell(hint)
         if not options.list:
             host = find_host(options, reaper)
-            tests = [host.fitted(test, options) for test in tests]
+            tests = [host.fitted(test) for test in tests]
         selection = choose(tests, options)
         is_empty_shard = any(
             tests for why, tests in selection.left_out.items() if why.startswith("--shard")
@@ -8632,7 +8569,7 @@ class ScriptRun(Run):
             splits=splits,
             umask=umask,
         )
-        return self.host.fitted(test, self.options)
+        return self.host.fitted(test)
 
     def note_failure(self, label: str, line: int, status: int | None) -> None:
         """Record what has failed, or was interrupted, in the script's own shell: it has no log but the script's."""

@@ -106,7 +106,7 @@ MESSAGE_BYTES = 1 << 16  # read at once
 #   end     sweep, and go
 #
 #   from the agent
-#   ready   host; tokens, of its GPUs; variables, of masks; cores; memory, MiB of its smallest GPU, 0 if not known;
+#   ready   host; tokens, of its GPUs; variables, of masks; cores;
 #           sick, places of GPUs that are broken already, and reasons
 #   refuse  why
 #   exited  id; ago; and what Exited has, with the cause as a list, and of what is sick places and reasons
@@ -342,7 +342,6 @@ class Agent:
             tokens=self.machine.tokens,
             variables=self.machine.variables,
             cores=self.cores,
-            memory=self.host.memory,
             sick=[[sick.device.index, sick.reason] for sick in self.host.health.sick],
         )
 
@@ -839,7 +838,6 @@ class Cluster(Host):
             for node in has_gpus
             for place, reason in node.facts["sick"]
         ]
-        self.health.least = min((node.facts["memory"] for node in has_gpus), default=0)
         self.outer = dict(os.environb)  # what the agents know
         self.over = threading.Event()
         self.nodes = nodes
@@ -851,14 +849,10 @@ class Cluster(Host):
             node.pool = Pool(own, options.jobs or node.facts["cores"])
         return ClusterPool(self.nodes)
 
-    @property
-    def memory(self) -> int:
-        return self.health.least
-
-    def fitted(self, test: Test, options: Options) -> Test:
+    def fitted(self, test: Test) -> Test:
         count = test.attributes.nodes
         if count < 2:
-            return super().fitted(test, options)
+            return test
         if test.gpus % count or test.gpus == run_tests.ALL_GPUS:
             raise run_tests.ListError(
                 f"{test.where}: gpus={test.need} cannot be spread evenly over nodes={count}; write gpus=N, N a "

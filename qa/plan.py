@@ -5,8 +5,8 @@
     python3 qa/plan.py tests.txt                            # expected durations: the journal in ./logs, and `time=`
     python3 qa/plan.py --history nightly.jsonl --gpus 6 tests.txt
 
-It takes the runner's options, and selects tests as the runner would. `--gpus` adds a line to the table. Copy it next
-to run_tests.py, or into a folder beside or below it.
+It takes the runner's options, and selects tests as the runner would. `--gpus` adds a line to the table; a test with
+`mem=` counts for a whole GPU. Copy it next to run_tests.py, or into a folder beside or below it.
 
 Exit codes are the runner's: 2 for a bad list, 5 if nothing is selected.
 """
@@ -120,7 +120,6 @@ def plan(options: Options) -> int:
         tests, _ = run_tests.parse_lists(options, reaper.scratch)
     finally:
         reaper.close()
-    tests = [run_tests.by_memory(test, options.gpu_memory) for test in tests]
     selection = run_tests.choose(tests, options)
     if not selection.tests:
         run_tests.warn(f"nothing to plan in {', '.join(options.lists)}")

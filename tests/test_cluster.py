@@ -242,7 +242,7 @@ class RefusalTest(ClusterCase):
             self.wait_for_end(pid)
 
     def test_a_file_that_was_not_copied_is_named(self) -> None:
-        for name in ("cluster.py", "gpu_locks.py", "measure.py", "plan.py", "pytest_parts.py"):
+        for name in ("cluster.py", "gpu_locks.py", "memory.py", "plan.py", "pytest_parts.py"):
             alone = shutil.copy(os.path.join(ROOT, "qa", name), self.folder)
             ran = subprocess.run([sys.executable, "-S", alone], check=False, stderr=subprocess.PIPE)
             self.assertEqual(ran.returncode, 3)
@@ -276,7 +276,7 @@ class PoolTest(unittest.TestCase):
         self.nodes = [cluster.Node(f"n{rank}", rank, launch) for rank in (0, 1, 2)]
         for rank, node in enumerate(self.nodes):
             tokens = ["0", "1", "2", "3"][:4 - 4 * (rank == 2)]       # the last one has no GPU
-            node.facts = {"tokens": tokens, "cores": 2, "memory": 0, "sick": [[1, "no answer"]] * (rank == 1)}
+            node.facts = {"tokens": tokens, "cores": 2, "sick": [[1, "no answer"]] * (rank == 1)}
             node.first = 4 * rank
             node.places = tuple(run_tests.Device(node.first + place, f"{node.name}:{token}")
                                 for place, token in enumerate(tokens))
@@ -307,7 +307,7 @@ class PoolTest(unittest.TestCase):
 
     def test_several_nodes_are_held_together(self) -> None:
         test = a_test(0, gpus=8, attributes=run_tests.Attributes(nodes=2))
-        span = self.cluster.fitted(test, run_tests.Options(lists=())).gpus
+        span = self.cluster.fitted(test).gpus
         lease = self.pool.take(span)
         assert lease is not None
         self.assertEqual(len(lease.devices), 8)

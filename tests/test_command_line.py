@@ -146,7 +146,7 @@ BAD_OPTIONS: Mapping[Tuple[str, ...], str] = {
     ("--gpus", "x"): r"--gpus.*'x'", ("--gpus", ""): r"--gpus.*''",
     ("--gpus", ","): r"--gpus.*','", ("--gpus", "-1"): r"--gpus", ("--gpus", "0 1"): r"--gpus.*'0 1'",
     ("--gpus-per-test", "1.5"): r"--gpus-per-test.*'1\.5'", ("--jobs", "0"): r"--jobs.*'0'",
-    ("--jobs", "two"): r"--jobs.*'two'", ("--jobs", "-3"): r"--jobs", ("--gpu-memory", "0.0G"): r"'0.0G'",
+    ("--jobs", "two"): r"--jobs.*'two'", ("--jobs", "-3"): r"--jobs",
     ("--timeout", "5x"): r"--timeout.*'5x'",
     ("--timeout", "-5"): r"--timeout", ("--timeout", "inf"): r"--timeout.*'inf'", ("--grace", ""): r"--grace.*''",
     ("--slow", "often"): r"--slow.*'often' is not a duration", ("--deadline", "-1"): r"--deadline",

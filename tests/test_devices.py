@@ -16,7 +16,7 @@ from typing import Container, Dict, Iterable, Iterator, List, Mapping, Optional,
 from unittest import mock
 
 import run_tests
-from tests.support import ROOT, Ran, RunnerCase, a_test, lines_of
+from tests.support import ROOT, Ran, RunnerCase, lines_of
 
 FIXTURES = os.path.join(ROOT, "tests", "fixtures", "devices")
 GPU_A = "GPU-b614723c-e261-4605-066e-79daab4c00ff"
@@ -527,80 +527,6 @@ class ProbeTest(DeviceCase):
                 self.assertEqual((ran.code, ran.err, self.asked()), (0, "", asked))
 
 
-class MemoryTest(DeviceCase):
-    """Tests that say `mem=` share a GPU."""
-
-    WHOLE = ("run_tests.py: no tool says what memory each GPU has: tests with mem= get a whole one; "
-             "say it by --gpu-memory\n")
-
-    def need(self, mem: str, memory: str, gpus: float = 1) -> float:
-        attributes = run_tests.Attributes(mem=run_tests.parse_memory(mem))
-        test = a_test(attributes=attributes, gpus=gpus)
-        return run_tests.by_memory(test, run_tests.parse_memory(memory)).gpus
-
-    def test_a_part_of_the_memory_is_a_share_of_the_gpu(self) -> None:
-        cases: Sequence[Tuple[str, str, float, float]] = (
-            ("20G", "80G", 1, 0.25), ("512M", "1G", 1, 0.5), ("80G", "80G", 1, 1), ("1M", "9999G", 1, 0.000001),
-            ("8G", "24G", 1, 0.333333), ("20G", "80G", 0.5, 0.5), ("60G", "80G", 0.5, 0.75),
-            ("81G", "80G", 0.5, run_tests.TOO_LARGE), ("160G", "80G", 1, run_tests.TOO_LARGE),
-            ("0G", "80G", 1, 1), ("20G", "80G", 0, 0), ("20G", "80G", 2, 2), ("20G", "80G", ALL, ALL))
-        for mem, memory, gpus, expected in cases:
-            with self.subTest(mem, memory=memory, gpus=gpus):
-                self.assertEqual(self.need(mem, memory, gpus), expected)
-
-    def test_pynvml_says_it_where_nvidia_smi_does_not(self) -> None:
-        """Of GPUs and of MIG instances; the smallest counts."""
-        mib = {"0": 81920, "1": 40960, "2": 40960, MIG_A: 20480}
-        cases = (("0,1", {"mib": mib}, 40960), ("0", {"mib": mib}, 81920), (MIG_A, {"mib": mib}, 20480),
-                 ("0", {"mib": mib, "fails": ["nvmlDeviceGetMemoryInfo"]}, 0), ("0", {"fails": ["nvmlInit"]}, 0))
-        for mask, options, expected in cases:
-            with self.subTest(mask, **options), self.see(self.tools([None, None, [MIG_A]], options)):
-                host = run_tests.Host(machine(CUDA_VISIBLE_DEVICES=mask), run_tests.Reaper())
-                self.addCleanup(host.reaper.close)
-                self.assertEqual(host.memory, expected)
-
-    def test_one_gpu(self) -> None:
-        """With shares of it come the markers of a parallel run. One test alone shares it with nobody."""
-        env = self.tools(nvidia_smi=SMI)
-        first, second, third = self.meet(3)
-        ran = self.run_list(f"#: mem=4G\n{first} #: label=a\n{second} #: label=b\n{third} #: label=c mem=0G gpus=0.25\n"
-                            "true #: label=d gpus=1 mem=0G\ntrue #: label=e mem=12G after=d\n", *TIMEOUT, gpus="0",
-                            env=env)
-        self.check(ran, 1, {**dict.fromkeys("abcd", "passed"), "e": "unrunnable"})
-        self.assertIn(">>> Unrunnable: e [needs 12G of a GPU, more than the smallest has", ran.text)
-        for label in "abcd":
-            self.assertIn(f">>> Starting: {label} on GPU 0\n", ran.text)
-        shutil.rmtree(ran.path("logs"))
-        ran = self.run_list("echo a #: mem=4G\necho b\n", gpus="0", env=env)
-        self.assertEqual((ran.code, ran.text), (0, "a\nb\nAll tests passed\n"))
-
-    def test_whole_gpus_where_it_is_not_known_how_large_each_is(self) -> None:
-        """It is said once; --gpu-memory goes before what a tool says."""
-        meet = "".join(f"{each}#: mem=8G label={label}\n" for label, each in zip("abc", self.meet(3)))
-        ran = self.run_list(meet, "--gpu-memory", "24G", *TIMEOUT, gpus="0", env=self.tools(nvidia_smi=SMI))
-        self.check(ran, 0, dict.fromkeys("abc", "passed"))
-        text = "#: mem=4G\necho a #: label=a\necho b #: label=b\n"
-        for mask in (GPU_A, MIG_A, "0"):
-            with self.subTest(mask):
-                env = self.tools(**{"nvidia_smi": SMI} if mask != "0" else {})
-                shutil.rmtree(ran.path("logs"))
-                ran = self.run_list(text, gpus=mask, env=env)
-                self.assertEqual((ran.code, ran.text, ran.err), (0, "a\nb\nAll tests passed\n", self.WHOLE))
-        self.write("script.sh", f"test_fail() {{ :; }}\n{text.replace(' #:', ' || test_fail #:')}")
-        ran = self.run_command("script.sh", env=self.tools(nvidia_smi=SMI))
-        self.assertEqual([record["gpus"] for record in ran.journal("test_start")][-2:], [["0"], ["0"]])
-
-    def test_a_shard_is_the_same_whatever_gpus_a_machine_has(self) -> None:
-        for gpus in (0.25, 1.0, run_tests.TOO_LARGE):
-            with self.subTest(gpus=gpus):
-                tests = [a_test(0, gpus=gpus), a_test(1, gpus=4.0), a_test(2), a_test(3)]
-                seconds = dict(zip(tests, (9.0, 2.0, 3.0, 4.0)))
-                numbers = run_tests.shard_of(tests, 2, seconds)
-                self.assertEqual([numbers[test] for test in tests], [1, 2, 1, 2])
-                deferred = run_tests.deferred_tests(tests, run_tests.Options((), max_gpus=1))
-                self.assertEqual([*deferred], tests[1:2])
-
-
 class HealthTest(DeviceCase):
     """What nvidia-smi says of a GPU before the run and after a test."""
 
@@ -757,7 +683,7 @@ class HealthTest(DeviceCase):
             self.assertEqual(tokens(run_tests.probe({})), ["0"])
             for token in ("0", H200):
                 health = run_tests.Health(machine(CUDA_VISIBLE_DEVICES=token))
-                self.assertEqual(([*health.used.values()], health.least, health.sick), ([0], 143771, []))
+                self.assertEqual(([*health.used.values()], health.sick), ([0], []))
 
     def test_what_is_not_watched_is_not_asked_for(self) -> None:
         """A share of a GPU, a MIG instance, an unknown GPU, no GPU; all, where there was no answer before the run."""

@@ -26,7 +26,7 @@ PAGE_BYTES = 16_000              # a page is short, but for the help of all opti
 OUTER = re.compile("CUDA_|HIP_|ROCR_|ZE_|XML_LOG|FAIL_DIR|RUN_TESTS|GITHUB_|GITLAB_|BUILDKITE|TF_BUILD|TEAMCITY")
 PROGRAMS = ("run_tests.py", "qa/timeline.py", "qa/ci_dedup.py", "qa/ci_verdicts.py", "qa/bench/picture.py",
             "qa/bench/ci_history.py", "qa/bench/schedules.py", "qa/bench/planning.py", "qa/bench/overhead.py",
-            "qa/bench/nodes.py", "qa/cluster.py", "qa/pytest_parts.py")
+            "qa/bench/nodes.py", "qa/cluster.py", "qa/memory.py", "qa/pytest_parts.py")
 SHELL = ("sh", "console", "yaml", "groovy")
 # Options of other programs that the pages name.
 FOREIGN = {"--junitxml", "--tb", "--nproc-per-node", "--rm", "--gpus", "--stop-timeout", "--init", "--format", "--from",
