@@ -1390,7 +1390,7 @@ class ListFile:
         self.setters: Dict[
             str, int
         ] = {}  # by variable, the line of the test that has set it; 0: state has
-        self.labels: Dict[str, str] = {}  # as written, and of the first test so called
+        self.labels: Dict[str, List[str]] = {}  # as written, and of the tests so called
         self.mistakes: List[Tuple[int, str]] = []
         self.hints: Dict[str, str] = {}  # by kind, the first
 
@@ -1534,6 +1534,8 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     parsed.script[end] += f'{{ _rt_check "$?" {line}; }} 2>/dev/null; '
     for node in nodes:
         parsed.said = said_with(node, parsed.said)
+        if is_on("k|o keyword", said_with(node, "")):
+            raise BadValue("`set -k` makes other words of `export`; take it out")
     for node in walk(nodes):
         if node.kind == "function":
             parsed.functions[node.words[0].text] = node.parts()
@@ -2247,7 +2249,7 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         owners += [(parsed, test) for test in parsed.tests]
     labels = labels_of([line for _, line in owners])
     for (parsed, line), label in zip(owners, labels):
-        parsed.labels.setdefault(line.label, label)
+        parsed.labels.setdefault(line.label, []).append(label)
     text = "\n".join(chain.from_iterable(parsed.lines for parsed in lists))
     stems = stems_beside(text, options.log_dir)
     known = frozenset(labels)
@@ -2273,10 +2275,12 @@ def with_ties(
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
     after: List[str] = []
     for name in line.attributes.after:
-        label = parsed.labels.get(name, name)
-        after += runs_of(label, repeat)
-        if label not in labels:
-            parsed.complain(line.line, f"after={name} names no test; write the label of one")
+        for label in parsed.labels.get(name, [name]):
+            after += runs_of(label, repeat)
+            if label not in labels:
+                parsed.complain(
+                    line.line, f"after={name} names no test; write the label of one"
+                )
     attributes = line.attributes
     if after:
         attributes = attributes._replace(after=tuple(after))

@@ -478,6 +478,7 @@ class Kinds(ParseCase):
         self.assert_mistakes((command.format(name), f"{name}=") for name in MASKS for command in (
             "export {}=0", "{}=0", "cd x; export {}=0", "export A=1 {}=", "{}=0 A=1",
             "if true; then\n  export {}=0\nfi"))
+        self.assert_mistakes((command, "`set -k`") for command in ("set -ek", "set -o keyword"))
         text = "unset CUDA_VISIBLE_DEVICES\nexport CUDA_VISIBLE_DEVICES\necho $CUDA_VISIBLE_DEVICES\n"
         self.assertEqual([test.gpus for test in self.parse(text)], [1])
 
@@ -884,7 +885,8 @@ class Repeat(ParseCase):
             (0, "x", "x", "x", 0), (1, "x (run 2)", "x", "x_run_2", 0), (2, "x #2", "x #2", "x_2", 0),
             (3, "x #2 (run 2)", "x #2", "x_2_run_2", 0), (4, "false", "false", "false", 1),
             (5, "false (run 2)", "false", "false_run_2", 1)])
-        self.assertEqual([test.attributes.after for test in tests[-3:]], [(), *[("x", "x (run 2)")] * 2])
+        every = ("x", "x (run 2)", "x #2", "x #2 (run 2)")
+        self.assertEqual([test.attributes.after for test in tests[-3:]], [(), every, every])
         self.assertEqual({test.key for test in tests[:4]}, {tests[0].key})
         self.assertEqual([test.label for test in self.parse("true\n", repeat=1)], ["true"])
 
