@@ -603,7 +603,7 @@ LOOKUP = r"(?:command\s+-[vV]|type|hash|which)\s"
 WISH = r"\|\|(?:true|:)$"  # behind its operator
 # Commands that always end with status 0, so that `test || echo no` always passes.
 INFALLIBLE = PRINTS | names_in(
-    ": true export local declare typeset readonly unset let set shopt break continue trap disown"
+    ": true export local declare typeset readonly unset let set shopt break continue trap disown hash jobs dirs times"
 )
 # Programs that look after something, and whose own failure is none of a test.
 UTILITIES = names_in(
@@ -612,7 +612,7 @@ UTILITIES = names_in(
 )
 NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 # A command, behind its operator, whose status is also that of the failure before it.
-ANSWERS = r"\|\|(?!(?:exit|return) 0)|;(?:exit|return)(?! 0)"
+ANSWERS = r"\|\|(?!(?:exit|return)\s+0)|;(?:exit|return)(?!\s+0)"
 # A command that may look at the status of all before it.
 LOOKS_BACK = r"\[|\(\(|test\s|false$|\(?(?:exit|return) \"?\$\{?\w"
 # Commands in front of another one.
@@ -983,6 +983,12 @@ def ends_in_check(nodes: Nodes) -> bool:
     return any(map(ends_in_check, last.bodies))
 
 
+def functions_in(nodes: Iterable[Node]) -> Dict[str, Nodes]:
+    """The functions that commands define."""
+    defined = (node for node in walk(nodes) if node.kind == "function")
+    return {node.words[0].text: node.parts() for node in defined}
+
+
 def reached(nodes: Iterable[Node], functions: Functions) -> List[Node]:
     """All commands in these, and in the functions that they call."""
     found = list(walk(nodes))
@@ -998,9 +1004,10 @@ def reached(nodes: Iterable[Node], functions: Functions) -> List[Node]:
 
 
 def said_with(node: Node, said: str) -> str:
-    """What `set` has said so far, and says in a command, where no `&&` or `||` may keep it from running."""
-    if node.name == "set" and node.before == ";":
-        return f"{said} {node.text}"
+    """What `set` has said so far, and says in a command. Where that may not run, it switches off alone."""
+    options = node.text.partition(" --")[0]
+    if node.name == "set" and (node.before == ";" or "+" in options):
+        return f"{said} {options}"
     return said
 
 
@@ -1076,28 +1083,29 @@ def heard_by(node: Node, said: str, functions: Functions) -> Set[Node]:
             left = {node}
         own |= ends | left
     if node.kind in LOOPS or own:
-        own.update(reached(chain(*node.conditions), functions))
+        for condition in node.conditions:
+            own = own.union(*heard(condition, f"{said} +e", functions))
     if own and (node.name or node.kind == "("):
         own = {each for each in own if each.name != "return"} | {node}
     return own
 
 
-def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
+def check_status(parsed: ListFile, nodes: Nodes, line: int, functions: Functions) -> None:
     """Raises BadValue for a test whose status tells no failure, and hints at one whose status hides some."""
-    every = reached(nodes, parsed.functions)
-    known = NO_PROGRAMS.union(parsed.functions)
+    every = reached(nodes, functions)
+    known = NO_PROGRAMS.union(functions)
     suspects = [node for node in every if node.name not in known]
     last = nodes[-1]
     never_passes = last.before == ";" and re.match(r"exit [1-9]|false\b", last.text)
     if all(map(is_infallible, every)):
         text = re.sub(NOT_EXPANDED, r"\1", "\n".join(node.text for node in every))
-        for node in reached(chain.from_iterable(substituted(text)), parsed.functions):
+        for node in reached(chain.from_iterable(substituted(text)), functions):
             if node.name not in known:
                 what = f'a failure of `{node.name}` here is lost; write `X=$(…) && echo "$X"`'
                 parsed.hint("inside", line, what)
     if not suspects or len(every) == 1 or never_passes:
         return
-    told = set().union(*heard(nodes, parsed.said, parsed.functions))
+    told = set().union(*heard(nodes, parsed.said, functions))
     others = [node for node in every if node.kind in LOOPS or node.name in UTILITIES]
     if told.isdisjoint([*suspects, *others]):
         raise BadValue(
@@ -1348,7 +1356,8 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
 
     Notes the variables that this command sets: `setter` is the line of a test, or 0 for shell state.
     """
-    every = reached(nodes, parsed.functions)
+    functions = {**parsed.functions, "test_fail": ()}  # a call of that is the runner's
+    every = reached(nodes, functions)
     words = {node: " ".join([node.kind, *words_of(node)]) for node in every}
     text = "\n".join(words.values())
     expanded = re.sub(NOT_EXPANDED, r"\1", text)
@@ -1365,7 +1374,7 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
                 "in a line that neither runs a program nor calls a function, put both into one `{ …; }`, or run the "
                 "file as a script (`#!` in its first line), which keeps it"
             )
-    for node in reached(filter(is_forked, every), parsed.functions):
+    for node in reached(filter(is_forked, every), functions):
         words.pop(node, None)
     for node, own in words.items():
         if node.name in ASSIGNING and not node.kind:
@@ -1536,10 +1545,7 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
         parsed.said = said_with(node, parsed.said)
         if is_on("k|o keyword", said_with(node, "")):
             raise BadValue("`set -k` makes other words of `export`; take it out")
-    for node in walk(nodes):
-        if node.kind == "function":
-            parsed.functions[node.words[0].text] = node.parts()
-    parsed.functions.pop("test_fail", None)  # that is the runner's
+    parsed.functions.update(functions_in(nodes))
     return True
 
 
@@ -1548,7 +1554,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     nodes = list(reader.nodes)
     label = ""
     last = nodes[-1]
-    if last.after == "&":
+    if last.after == "&" or last.name == "coproc":
         raise BadValue(
             "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
         )
@@ -1585,12 +1591,13 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.name == "run_test" and "run_test" not in parsed.functions:
         test = read_run_test(test, nodes)
     else:
-        check_use(parsed, test, nodes)
-        check_status(parsed, nodes, line)
+        functions = {**parsed.functions, **functions_in(nodes)}
+        check_use(parsed, test, nodes, functions)
+        check_status(parsed, nodes, line, functions)
     parsed.tests.append(with_words(test))
 
 
-def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
+def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Functions) -> None:
     """Raises BadValue if a test, behind its environment prefix, would not do what it says; hints where it may not."""
     lead = nodes[0].lead
     last = nodes[-1]
@@ -1598,17 +1605,21 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
     if changes and not re.match(r"cd (\.\.|-)|popd|unset|set \+|:", last.text):
         what = f"what `{last.text}` changes is gone with this line; put it on a line without programs"
         parsed.hint("changes", test.line, what)
-    if any(node.name == "test_fail" for node in walk(nodes)):
+    every = reached(nodes, functions)
+    calls = every
+    if "test_fail" in functions:  # in another function it is that of the list
+        calls = list(walk(nodes))
+    if any(node.name == "test_fail" for node in calls):
         raise BadValue(
             '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
-            "of a loop or an `if` that is behind its `done` or `fi`"
+            "of a loop or an `if` that is behind its `done` or `fi`, of a function behind its call"
         )
     if test.is_target and lead:
         raise BadValue(
             f"`{lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
         )
     silent = [node for node in nodes if node.name not in PRINTS]
-    inner = [parsed.functions.get(node.name, [node]) for node in silent]
+    inner = [functions.get(node.name, [node]) for node in silent]
     settings = list(chain.from_iterable(inner))
     joints = {node.before for node in nodes[1:]}
     captures = False
@@ -1619,7 +1630,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
             "this line would be a test, and change nothing for those below; write it without `echo`, "
             "`|| test_fail` or a function of the list, or as `bash FILE`"
         )
-    for token in masks_in(nodes):
+    for token in masks_in(every):
         raise BadValue(
             f"{token.text} inside a line would pin the test; put it first on the line, or write "
             "`#: gpus=N`"
@@ -1636,7 +1647,8 @@ def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
     pairs = read_tokens(unquoted(environment))
     is_plain = {token.kind for token in tokens} == {"word"}
     is_plain = is_plain and all(re.match(ASSIGNMENT, pair.text) for pair in pairs)
-    if not is_plain or len(words) != 5 or len(nodes) > 1 or nodes[0].redirects:
+    stands_alone = len(nodes) == 1 and not nodes[0].redirects and not nodes[0].lead
+    if not is_plain or len(words) != 5 or not stands_alone:
         raise BadValue(
             'run_test takes 4 words, "ENV" "xml" "target" "label", and stands alone; ENV is VAR=value pairs, or empty, '
             "and target has no `;`, `|` or `>` but in quotes; the name is that of the script which this replaces, "

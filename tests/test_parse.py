@@ -68,7 +68,7 @@ ALWAYS_PASS = [
     "a || { echo no; RET=1; }", "a ||\n  RET=1", "a || let RET=1", "a || printf no", "a; true", "a; echo done",
     "a && echo yes || echo no", "(a || RET=1)", "for i in 1 2; do\n  a $i || RET=1\ndone", "a || exit 0", "a; set +x",
     "if a; then echo yes; else echo no; fi", "case $A in b) a || RET=1;; esac",
-    "a || if true; then RET=1; fi", "f() { a; }; f || RET=1", "a || b || RET=1", "a && b || RET=1", "a & wait",
+    "a || if true; then RET=1; fi", "f() { a; }; f || RET=1", "a || b || RET=1", "a && b || RET=1", "a & wait", "a; exit  0", "a; hash -r",
     "a & echo b", "cd b && { a || RET=1; }", "a || cat log",
     "which a; echo b", "pushd b; a; popd", "a || { cat log; RET=1; }", "[ -f x ] && a || echo no",
     "while read A; do a $A || RET=1; done", "while getopts ab c; do a || RET=1; done",
@@ -420,6 +420,8 @@ class Kinds(ParseCase):
                      "note", "f; a || f", "stop a; stop b; note", '[ "$1" ] || return 1; note',
                      "a || true", "a || ((n++)); ((n == 0))"):
             self.assertEqual(len(self.parse(f"{functions}\nf() {{ {body}; }}\nf\nb || true\n")), 2)
+        for call in ("if g; then :; else exit 1; fi", "f() { a; echo; }; f", "(f() {\n a; echo\n}; f)"):
+            self.assert_mistake(f"g() {{ a; echo; }}\n{call}\n", 2, "this line passes even if `a`")
         self.assertEqual(len(self.parse("echo() { printf x; }\na && echo b\necho c\n")), 2)
 
     def test_failures_that_a_function_only_notes(self) -> None:
@@ -450,13 +452,14 @@ class Kinds(ParseCase):
         self.assert_mistakes((command, "fails; write `command || test_fail \"label\"`, for a pipe `set -o pipefail`")
                              for command in commands)
         self.assertEqual(len(self.parse(lines(["set -euo pipefail", *commands]))), len(commands))
-        for elsewhere in ("# pipefail", "set -o pipefail\nset +o pipefail"):
+        for elsewhere in ("# pipefail", "set -o pipefail\nset +o pipefail", "set -o pipefail\n[ 1 ] && set +o pipefail",
+                          "set -- -o pipefail"):
             self.assertEqual(len(read(lines([elsewhere, *commands])).mistakes), len(commands))
 
     def test_background_commands_have_no_verdict(self) -> None:
         self.assert_mistakes((command, "in the background") for command in (
             "a &", "a && b &", "a 2>&1 &", 'a || test_fail "b" &', "a & # b", "export A=1 &", "test_x.py &",
-            "run_test '' x.xml t.py l &"))
+            "run_test '' x.xml t.py l &", "coproc a"))
         self.assert_kind("test", ["a 2>&1", "a &> b", "a >& b", "a && b", "a '&'", "a \\&", "a |& b", "a >&-"])
 
     def test_a_handler_stands_at_the_end(self) -> None:
@@ -464,6 +467,11 @@ class Kinds(ParseCase):
             "test_fail a", "a; test_fail b", "a && test_fail b", "if ! a; then test_fail b; fi", "! test_fail a",
             "{ a || test_fail b; }", "(a || test_fail b)", "a || test_fail b; c", "a || test_fail b || c",
             "a || test_fail b | c", "for i in 1; do\n  test_fail a\ndone"))
+        # In a function of the list it is another one of the list, if that has one.
+        text = 'run() {{ "$@" || test_fail "$1"; }}; test_fail() {{ echo "$1"; {}; }}\nrun a || test_fail b\n'
+        self.assertEqual(len(self.parse(text.format("exit 1"))), 1)
+        self.assert_mistake(text.format("RET=1"), 2, "this line passes even if `$@` fails")
+        self.assert_mistake('. x.sh; run() { "$@" || test_fail a; }\nrun a\n', 2, "of a function behind its call")
         self.assertEqual(self.labels("echo test_fail\ngrep 'a || test_fail b' c\n"),
                          ["echo test_fail", "grep 'a || test_fail b' c"])
 
@@ -474,7 +482,7 @@ class Kinds(ParseCase):
             "a && CUDA_VISIBLE_DEVICES=0 b", "env CUDA_VISIBLE_DEVICES=0 b", "a; HIP_VISIBLE_DEVICES=0 b",
             "(CUDA_VISIBLE_DEVICES=0 b)", "CUDA_VISIBLE_DEVICES=0 && b", "export CUDA_VISIBLE_DEVICES=0 && b",
             "time CUDA_VISIBLE_DEVICES=0 b", "! CUDA_VISIBLE_DEVICES=0 b",
-            "for i in 0 1; do\n  CUDA_VISIBLE_DEVICES=$i b\ndone"))
+            "for i in 0 1; do\n  CUDA_VISIBLE_DEVICES=$i b\ndone", "f() { CUDA_VISIBLE_DEVICES=0 a; }; f"))
         self.assert_mistakes((command.format(name), f"{name}=") for name in MASKS for command in (
             "export {}=0", "{}=0", "cd x; export {}=0", "export A=1 {}=", "{}=0 A=1",
             "if true; then\n  export {}=0\nfi"))
@@ -709,7 +717,7 @@ class RunTestCalls(ParseCase):
         self.assertEqual([test.junit for test in tests], [self.path("out", "a.xml"), "/x/b.xml"])
 
     def test_mistakes(self) -> None:
-        commands = ["run_test"] + [f"run_test {words}" for words in (
+        commands = ["run_test", "! run_test '' x.xml t.py l"] + [f"run_test {words}" for words in (
             '""', "'' x.xml t.py", "'' x.xml t.py l more", "'' x.xml t.py l && echo more", "'' x.xml t.py l >log",
             "A x.xml t.py l", '"A=1 b" x.xml t.py l', '"A=1; B=2" x.xml t.py l', '"A=1 # b" x.xml t.py l',
             "'' x.xml 't.py ; a' l", "'' x.xml 't.py | a' l", "'' x.xml 't.py >a' l")]
