@@ -143,6 +143,7 @@ PROBE_S = 30.0
 TOOL_POLL_S = 0.25  # between two looks whether its answer is still wanted
 # A log dir may be held so long: by the guard of a killed run, until it has ended all tests.
 HELD_S = 5.0
+ROOM_BYTES = 1 << 20  # to be free where bash has told its state: no file of that is as large
 COPY_BYTES = 1 << 20  # the buffer through which a log is replayed, so that 1 GB costs no memory
 TAIL_BYTES = 8192  # of a log, for a JUnit file: the last error and its traceback
 CAUSE_BYTES = 1 << 16  # the end of a failed test's log, in which its cause is looked for
@@ -1169,6 +1170,17 @@ def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
     return test
 
 
+def words_in_place(nodes: Nodes) -> List[str]:
+    """The words of all commands of a line; of the first alone where others may run elsewhere, or with other values."""
+    every = list(walk(nodes))
+    changes = any(
+        node.assigned or node.name in STATE_WORDS | {"read", "eval"} for node in every
+    )
+    if changes or not {node.kind for node in every} <= {"", "{", "("}:
+        every = list(nodes[:1])
+    return texts(chain.from_iterable(node.words for node in every))
+
+
 def junit_word(words: Sequence[str]) -> str:
     """The word that names a command's own JUnit file, if it names one (the last wins, as for pytest)."""
     # In "--junitxml=$DIR/x.xml" the quote moves to the value.
@@ -1582,7 +1594,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         key_of([*texts(told), *documents]),
         attributes,
         label=label,
-        junit=junit_word(texts(first.words)),
+        junit=junit_word(words_in_place(nodes)),
         is_handled=is_handled,
         is_target=re.search(r"\.py(::|$)", first.name) is not None,
         barrier=parsed.waits,
@@ -1768,22 +1780,25 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "bash $BASH_VERSION is too old, 4.4 is needed"
   exit 3
 fi
-_rt_changed= _rt_last= _rt_count=0
+_rt_changed= _rt_last= _rt_failed= _rt_count=0
 _rt_close() {    # behind what it has written to the file
   builtin printf %s%s "$_rt_mark" "$_rt_rest"
   builtin printf %s%s "$_rt_mark" "$_rt_rest" >>"$_rt_folder/answers"
 }
+_rt_note() {     # the status of a command, its text, and how deep it is: in a function it may be meant to fail
+  case $2 in
+    '['* | '(('* | 'test '* | 'read '* | 'read' | 'false' | 'true') ;;
+    'command -v '* | 'type '* | 'hash '* | 'which '*) ;;
+    *) [[ $1 == 0 || $3 != 1 ]] || _rt_failed=$1 ;;
+  esac
+}
 _rt_check() {    # the status of a line of state, and its number
-  if [[ $1 != 0 ]]; then
-    case $_rt_last in
-      '['* | '(('* | 'test '* | 'read '* | 'read' | 'false' | 'true') ;;
-      'command -v '* | 'type '* | 'hash '* | 'which '*) ;;
-      *)
-        builtin printf 'failed\0%s\0%s' "$2" "$1" >>"$_rt_folder/answers"
-        _rt_close ;;
-    esac
+  _rt_note "$1" "$_rt_last" 1
+  if [[ $_rt_failed ]]; then
+    builtin printf 'failed\0%s\0%s' "$2" "$_rt_failed" >>"$_rt_folder/answers"
+    _rt_close
   fi
-  _rt_changed=1 _rt_last=
+  _rt_changed=1 _rt_last= _rt_failed=
   disown -a      # a `wait` of the list is not for what its state has started
   [[ ${PS4-} == $'\1'* ]] || PS4=$'\1'${PS4-}
 }
@@ -1841,7 +1856,7 @@ _rt_test() {     # its line, its words as bash has them, the positional paramete
   _rt_close
 }
 _rt_end() {
-  builtin trap - EXIT DEBUG
+  builtin trap - EXIT DEBUG ERR
   builtin printf end >>"$_rt_folder/answers"
 }
 _rt_begin() {
@@ -1857,6 +1872,7 @@ _rt_begin() {
 PS4=$'\1'$PS4
 _rt_begin
 _rt_trap='{ [[ $BASH_COMMAND == _rt_* ]] || _rt_last=$BASH_COMMAND; } 2>/dev/null'
+_rt_on_failure='{ _rt_note "$?" "$BASH_COMMAND" "${#BASH_SOURCE[@]}"; } 2>/dev/null'
 """
 # What `set -v` shows of the runner's own text in the copy of a list.
 OWN_TEXT = rb'(?m)^(?:\{ _rt_check "\$\?" \d+; \} 2>/dev/null; )?(?:\{ _rt_(?:test|end) .*\n)?'
@@ -1927,8 +1943,9 @@ def reading_script(parsed: ListFile) -> str:
         words = words.replace("\n", "'$'\\n''")
         lines[test.line - 1] += f'{{ _rt_test {test.line} {words} "$@"; }} 2>/dev/null'
     lines[-1] += "{ _rt_end ; } 2>/dev/null"
-    # In the file itself, since one that is sourced does not inherit a DEBUG trap.
-    lines[0] = f'{{ trap "$_rt_trap" DEBUG; }} 2>/dev/null; {lines[0]}'
+    # In the file itself, since one that is sourced does not inherit a DEBUG trap. ERR is for what nothing guards.
+    traps = 'trap "$_rt_trap" DEBUG; trap "$_rt_on_failure" ERR'
+    lines[0] = f"{{ {traps}; }} 2>/dev/null; {lines[0]}"
     return with_source("\n".join(lines) + "\n")
 
 
@@ -1959,7 +1976,8 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         mark[16:],
     ]
     status, printed = run_bash(called, scratch)
-    check_room(copy)  # else what bash has written of the state is not all of it
+    # Else what bash has written of the state may not be all of it.
+    os.unlink(scratch.write(" " * ROOM_BYTES))
     printed = printed.replace(copy.encode(), to_bytes(parsed.name))
     pieces = printed.split(mark.encode())
     with open(os.path.join(folder, "answers"), "rb") as file:
@@ -4342,6 +4360,8 @@ def bash_text(
         start.append(f"ulimit -SR {mark}")  # which bash knows from 5.1 on
     if test.shell.prelude:
         prelude = shlex.quote(test.shell.prelude)
+        gone = f"{PROGRAM}: the shell state for this test is gone; let no test clean TMPDIR"
+        start.append(f"[[ -f {prelude} ]] || {{ echo {shlex.quote(gone)}; exit 1; }}")
         start.append(f'. {prelude}; eval "${{_rt_late-}}"; unset _rt_late')
     exports = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     unset = " ".join(f'"${{{name}={value}}}"' for name, value in defaults.items())

@@ -68,7 +68,8 @@ ALWAYS_PASS = [
     "a || { echo no; RET=1; }", "a ||\n  RET=1", "a || let RET=1", "a || printf no", "a; true", "a; echo done",
     "a && echo yes || echo no", "(a || RET=1)", "for i in 1 2; do\n  a $i || RET=1\ndone", "a || exit 0", "a; set +x",
     "if a; then echo yes; else echo no; fi", "case $A in b) a || RET=1;; esac",
-    "a || if true; then RET=1; fi", "f() { a; }; f || RET=1", "a || b || RET=1", "a && b || RET=1", "a & wait", "a; exit  0", "a; hash -r",
+    "a || if true; then RET=1; fi", "f() { a; }; f || RET=1", "a || b || RET=1", "a && b || RET=1", "a & wait",
+    "a; exit  0", "a; hash -r",
     "a & echo b", "cd b && { a || RET=1; }", "a || cat log",
     "which a; echo b", "pushd b; a; popd", "a || { cat log; RET=1; }", "[ -f x ] && a || echo no",
     "while read A; do a $A || RET=1; done", "while getopts ab c; do a || RET=1; done",
@@ -860,6 +861,12 @@ class JunitFiles(ParseCase):
 
     def test_a_command_that_names_none_has_none(self) -> None:
         os.mkfifo("fifo")
+        for command in ("mkdir -p d && a --junitxml=d/x.xml || true", "{ a --junitxml=d/x.xml; }",
+                        "a | b --junitxml=d/x.xml"):
+            self.assertEqual(self.parse_one(command).junit, self.path("d/x.xml"))
+        for command in ("mkdir d && cd d && a --junitxml=x.xml", "N=1; a --junitxml=$N.xml",
+                        "a; read N; a --junitxml=$N.xml", "for i in 1 2; do a --junitxml=$i.xml; done"):
+            self.assertIsNone(self.parse_one(command).junit)
         commands = ["python3 -m pytest t.py", "a --junitxml=", "a --junitxml", "a --junit=b.xml", "a '' junitxml=b",
                     "a --junitxml=$UNSET", *["a --junitxml=/dev/null"] * 2, "a --junitxml=fifo"]
         self.assertEqual([test.junit for test in self.parse(lines(commands))], [None] * len(commands))
@@ -1042,6 +1049,11 @@ class State(ParseCase):
             self.assert_mistake(f"{text}true\ntrue\n", line, "this shell state fails with status ")
         self.assertIn("cd: nowhere: No such file", self.mistakes("cd nowhere\ntrue\n")[0])
         self.assert_mistake("true\ncd nowhere\n", 2, "this shell state fails")
+        for state in ("cd nowhere; export A=1", ". missing.sh; A=1", "if :; then cd nowhere; A=1; fi",
+                      "A=$(false); B=1"):
+            self.assert_mistake(f"{state}\ntrue\n", 1, "this shell state fails with status 1")
+        self.write("x.sh", "ls nowhere; :")     # where it fails, it may be meant
+        self.assertEqual(len(self.parse("set -E; . ./x.sh; cd nowhere || true; [ -d nowhere ]; A=1\ntrue\n")), 1)
         self.assert_like_bash(lines((
             "cd nowhere || true", "cd nowhere 2>/dev/null || :", ". ./missing || export A=1",
             "[ -d nowhere ] && cd nowhere",
