@@ -2747,7 +2747,8 @@ READERS = (CUDA, HIP, ROCR, INTEL)
 MASKS_OF_NONE = ("-1", "NoDevFiles", "none", "void")  # they are meant to hide
 
 
-# Tools that list GPUs, and what finds each GPU's number, or the UUID of a MIG instance of the one before.
+# Tools that list GPUs, and what finds each GPU's number, or the UUID of a MIG instance of the one before. NVML's
+# answer is like that of the first.
 NVIDIA = r"(?m)^GPU (\d+):|^[ \t]+MIG .*\(UUID: (MIG-[^)]+)\)"
 TOOLS = (
     (("nvidia-smi", "-L"), NVIDIA, CUDA),
@@ -2822,7 +2823,7 @@ def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
     """The tokens that a mask leaves visible; None if it is no mask. Raises UsageError for duplicates."""
     if value is None or value in reader.no_mask:
         return None
-    visible = []
+    visible: List[str] = []
     kinds: Set[int | None] = set()  # the groups that have matched
     for entry in value.rstrip(",").split(","):
         found = re.fullmatch(reader.token, entry)
@@ -2830,6 +2831,10 @@ def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
         if found and kinds <= {found.lastindex}:
             kinds.add(found.lastindex)
             token = found.group(found.lastindex or 0).strip()
+            if token.casefold() in map(str.casefold, visible):
+                raise UsageError(
+                    f"{reader.variable}={value} names {token} twice; name each GPU once"
+                )
             visible.append(token)
             if token != word:
                 warn(f"{reader.variable}={value}: {word!r} is read as {token}")
@@ -2839,12 +2844,6 @@ def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
                     f"{reader.variable}={value}: {entry!r} is no id, and hides itself and all after it"
                 )
             break
-    counts = collections.Counter(map(str.casefold, visible))
-    for token, times in counts.items():
-        if times > 1:
-            raise UsageError(
-                f"{reader.variable}={value} names {token} twice; name each GPU once"
-            )
     return visible
 
 
@@ -2943,19 +2942,17 @@ def listed_tokens(pattern: str, said: str) -> List[str]:
 def probe(environ: Environ) -> Machine:
     """Ask the vendors' tools in turn. No answer is an empty Machine."""
     tokens = listed_tokens(NVIDIA, ask_pynvml())
-    reader = CUDA
-    for command, pattern, its_reader in TOOLS:
+    for command, pattern, reader in TOOLS:
+        tokens = tokens or listed_tokens(pattern, ask_tool(*command))
         if not tokens:
-            tokens = listed_tokens(pattern, ask_tool(*command))
-            reader = its_reader
-    if not tokens:
-        return Machine()
-    if reader is not CUDA:  # the numbers of AMD's tools have gaps that HIP does not have
-        tokens = [str(number) for number in range(len(tokens))]
-    machine = machine_of(tokens, reader)
-    if reader is CUDA and "CUDA_DEVICE_ORDER" not in environ:
+            continue
+        if reader is not CUDA:  # the numbers of AMD's tools have gaps that HIP does not have
+            return machine_of([str(number) for number in range(len(tokens))], reader)
+        machine = machine_of(tokens, reader)
+        if "CUDA_DEVICE_ORDER" in environ:
+            return machine
         return machine._replace(extra={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-    return machine
+    return Machine()
 
 
 def find_machine(gpus: str | None, environ: Environ) -> Machine:
@@ -3023,9 +3020,10 @@ class Health:
         for device in machine.devices:
             row = rows.get(device.token, "")
             found = re.fullmatch(self.WELL, row)
-            if rows and not row and device.token.isdigit():
-                what = f"nvidia-smi lists no GPU {device.token}; CUDA hides it and all after it"
-                absent = absent or what
+            if rows and not row and device.token.isdigit() and not absent:
+                absent = (
+                    f"nvidia-smi lists no GPU {device.token}; CUDA hides it and all after it"
+                )
             if absent:
                 self.sick.append(Sick(device, absent))
             elif found:
