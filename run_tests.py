@@ -3139,7 +3139,10 @@ class Pool:
         alone = self.sequential or need == ALL_GPUS
         if self.is_alone or (alone and self.slots) or (need == 0 and not self.cpus):
             return None
-        count, shares = demand(need, self.size)
+        count = self.size
+        if need < ALL_GPUS:
+            count = math.ceil(need)
+        shares = round(min(need, 1) * SHARES)
         chosen = self.choose(count, shares, avoid)
         if len(chosen) < count:
             return None
@@ -3157,21 +3160,22 @@ class Pool:
         return slot
 
     def choose(self, count: int, shares: int, avoid: Container[int]) -> Sequence[int]:
-        """The devices to take shares of: fewer than `count` if there are not as many.
+        """The devices to take shares of; none if there are not as many.
 
-        A fraction goes where the least room is left for others; whole devices are neighbours where they can be.
+        A fraction goes where the least room is left for others; whole devices, all of the same room, are the first
+        that are nearest to each other.
         """
+        if not count:
+            return ()
         free = [
             index
             for index, room in enumerate(self.room)
             if room >= shares and index not in avoid
         ]
-        shared = [index for index in free if self.room[index] < SHARES]
-        if shared:
-            return [min(shared, key=lambda index: self.room[index])]
-        if not count:
-            return ()
-        return best_block(free, count)
+        free.sort(key=lambda index: self.room[index])
+        starts = range(len(free) - count + 1)
+        blocks = [free[start : start + count] for start in starts]
+        return min(blocks, key=lambda block: block[-1] - block[0], default=())
 
     def give(self, lease: Lease) -> None:
         """Take a lease back."""
@@ -3197,22 +3201,6 @@ def make_pool(devices: Sequence[Device], tests: Tests, options: Options) -> Pool
     shares = sum(0 < test.gpus < 1 for test in tests) > 1
     sequential = len(devices) + shares <= 1 and (jobs <= 1 or only_gpu)
     return Pool(devices, jobs, sequential)
-
-
-def demand(need: float, size: int) -> Tuple[int, int]:
-    """How many devices of a machine with `size` a need takes, and how many shares of each."""
-    if 0 < need < 1:
-        return 1, round(need * SHARES)
-    if need == ALL_GPUS:
-        return size, SHARES
-    return int(need), SHARES
-
-
-def best_block(free: Sequence[int], count: int) -> Sequence[int]:
-    """`count` of the free device indices, the first that are nearest to each other; none if there are not as many."""
-    starts = range(len(free) - count + 1)
-    blocks = [free[start : start + count] for start in starts]
-    return min(blocks, key=lambda block: block[-1] - block[0], default=())
 
 
 # ---------------------------------------------------------------------------------------------------
