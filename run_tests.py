@@ -300,7 +300,7 @@ class Options(NamedTuple):
     list: bool = False
     history: Sequence[str] = ()  # more journals to learn durations from
     order: str = "auto"
-    keep: Callable[[Sequence[str]], bool] | None = None  # of `-k`: takes label and tags
+    keep: Callable[[str], bool] | None = None  # of `-k`: takes `Test.names`
     rerun_failed: bool = False
     repeat: int = 1
     only: LabelFile | None = None
@@ -412,6 +412,11 @@ class Test(NamedTuple):
     def name(self) -> str:
         """A hash of key and label, the same for all lines with the same command (`label`, `label #2`)."""
         return name_of(self.key, self.origin)
+
+    @property
+    def names(self) -> str:
+        """Its label and tags, case folded: options ask for parts of them."""
+        return "\0".join((self.label, *self.attributes.tags)).casefold()
 
     @property
     def need(self) -> int | float | str:
@@ -2602,12 +2607,6 @@ def reach(start: Iterable[Graph], edges: Mapping[Graph, Sequence[Graph]]) -> Fro
     return frozenset(found)
 
 
-def has_word(test: Test, word: str) -> bool:
-    """Whether a word, case folded, is a part of a test's label or tags."""
-    names = (test.label, *test.attributes.tags)
-    return any(word in name.casefold() for name in names)
-
-
 def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
     """The tests that `--max-gpus` and `--only` put off, to the option: also those that would wait for one of them.
 
@@ -2622,7 +2621,7 @@ def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
             test
             for test in tests
             if test.origin in options.only.labels
-            or any(has_word(test, word) for word in options.message)
+            or any(word in test.names for word in options.message)
         ]
         asked += options.only.news(tests)
         needed = reach(asked, leaders_of(tests))
@@ -2674,7 +2673,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
 
     if options.keep:
         by_name = options.keep
-        keep("-k", lambda test: by_name((test.label, *test.attributes.tags)))
+        keep("-k", lambda test: by_name(test.names))
     deferred = deferred_tests(chosen, options)
     begun = options.rerun_failed and history.shards.get(str(options.shard))
     if options.shard and begun:
@@ -5963,8 +5962,8 @@ def parse_gpu_option(text: str) -> str:
     return parse_word(valid, "a count, or ids such as 0,2 (one id: 2,)", text)
 
 
-def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
-    """What `-k` asks of a test's names: names, parts of which are enough, joined by and, or, not and parentheses.
+def parse_expression(text: str) -> Callable[[str], bool]:
+    """What `-k` asks of `Test.names`: names, parts of which are enough, joined by and, or, not and parentheses.
 
     Case does not count, as for pytest's `-k`, whose source is the idea of letting Python's own parser do the work.
     Raises BadValue.
@@ -5986,7 +5985,7 @@ def parse_expression(text: str) -> Callable[[Sequence[str]], bool]:
         raise BadValue(
             f"{text!r} is not names joined by and, or, not and parentheses, such as 'fp8 and not (slow or h100)'"
         ) from None
-    return lambda names: bool(eval(code, {"names": "\0".join(names).casefold()}))
+    return lambda names: bool(eval(code, {"names": names}))
 
 
 def read_labels(path: str) -> List[str]:
