@@ -936,10 +936,13 @@ def unquoted(word: str) -> str:
         return word
 
 
-def substituted(text: str) -> Iterator[Nodes]:
-    """The commands in each `$(…)`, `<(…)` and `>(…)` of some bash, and between backticks."""
-    for inner in [*nested(text, SUBSHELL), *re.findall("`([^`]*)`", text)]:
-        yield Reader(inner).nodes
+def substituted(text: str) -> Iterator[Node]:
+    """The commands in all `$(…)`, `<(…)` and `>(…)` of some bash, and between backticks."""
+    texts = re.findall("`([^`]*)`", text)
+    for found in re.finditer(SUBSHELL, text):
+        texts.append(text[found.end() : end_of_nest(text, found.end(), ")")])
+    for inner in texts:
+        yield from Reader(inner).nodes
 
 
 def statements_of(
@@ -1105,7 +1108,7 @@ def check_status(parsed: ListFile, nodes: Nodes, line: int, functions: Functions
     never_passes = last.before == ";" and re.match(r"exit [1-9]|false\b", last.text)
     if all(map(is_infallible, every)):
         text = re.sub(NOT_EXPANDED, r"\1", "\n".join(node.text for node in every))
-        for node in reached(chain.from_iterable(substituted(text)), functions):
+        for node in reached(substituted(text), functions):
             if node.name not in known:
                 what = f'a failure of `{node.name}` here is lost; write `X=$(…) && echo "$X"`'
                 parsed.hint("inside", line, what)
@@ -1143,12 +1146,6 @@ def words_of(node: Node) -> List[str]:
 def head_of(node: Node) -> str:
     """The words of a command, or of the head of a `for` or `case`."""
     return " ".join(texts(node.words))
-
-
-def nested(text: str, opener: str = r"\$\(\(") -> Iterator[str]:
-    """What stands in each `$((…))` of some bash, or behind another bracket, up to the one that ends it."""
-    for found in re.finditer(opener, text):
-        yield text[found.end() : end_of_nest(text, found.end(), ")")]
 
 
 def is_mask(token: Token) -> bool:
@@ -1284,11 +1281,11 @@ def parse_duration(text: str) -> float:
     return math.fsum(float(count) * units.get(unit, 1) for count, unit in pairs)
 
 
-def parse_word(pattern: str, what: str, text: str, convert: Callable[[str], Any] = str) -> Any:
+def parse_word(pattern: str, what: str, text: str) -> str:
     """A value that matches a pattern. Raises BadValue."""
     if not re.fullmatch(pattern, text):
         raise BadValue(f"{text!r} is not {what}")
-    return convert(text)
+    return text
 
 
 def parse_gpus(text: str) -> float:
@@ -1298,7 +1295,9 @@ def parse_gpus(text: str) -> float:
     return float(text.replace("all", "inf"))
 
 
-parse_count = functools.partial(parse_word, r"\d{1,6}", "a whole number", convert=int)
+def parse_count(text: str) -> int:
+    """The number in `0`, `2`. Raises BadValue."""
+    return int(parse_word(r"\d{1,6}", "a whole number", text))
 
 
 def parse_memory(text: str) -> float:
@@ -6913,7 +6912,7 @@ def only_looks(text: str) -> bool:
 
 def substitutes(text: str, names: Container[str]) -> bool:
     """Whether what is substituted in some words is what these programs print."""
-    inner = walk(chain.from_iterable(substituted(text)))
+    inner = walk(substituted(text))
     return all(node.name in names and not node.redirects for node in inner)
 
 
@@ -7776,7 +7775,7 @@ def is_calm(node: Node, text: str) -> bool:
 
 def tells_time(node: Node, text: str) -> bool:
     """Whether a command does nothing but give variables of the shell the time."""
-    inner = list(walk(chain.from_iterable(substituted(text))))
+    inner = list(walk(substituted(text)))
     is_clock = all(each.name == "date" and looks_only(each) for each in inner)
     rest = re.sub(r"\b(?:SECONDS|EPOCH\w+)\b", "", text)
     has_time = inner or rest != text
