@@ -2002,28 +2002,23 @@ def run_bash(
 ) -> Tuple[int, bytes]:
     """Run bash with a command and its arguments; its status and what it has printed. Raises MachineError.
 
-    A file takes what it prints: a background job that it leaves would hold a pipe open.
+    A file takes what it prints: a background job that it leaves would hold a pipe open. Where we end before it does, as
+    by Ctrl-C, it is killed, and what it has started is left to the Reaper.
     """
     with open(scratch.path(), "ab+") as printed:
         try:
-            bash = subprocess.Popen(
+            bash = subprocess.run(
                 ["bash", "-c", *words],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=printed,
                 start_new_session=True,
+                check=False,
             )
         except OSError as error:
             why = f"bash cannot be run ({error.strerror}); put it on PATH, with room in `ulimit -n` and `-u`"
             raise MachineError(why) from None
-        with bash:
-            try:
-                bash.wait()
-            except BaseException:  # Ctrl-C
-                with suppress(ProcessLookupError):  # it may have ended just before
-                    os.killpg(bash.pid, signal.SIGKILL)
-                raise
         printed.seek(0)
         return bash.returncode, printed.read()
 
