@@ -1405,6 +1405,7 @@ class ListFile:
 
     def __init__(self, name: str, text: str, waits: int) -> None:
         self.name = name
+        self.text = text
         self.lines = text.split("\n")
         self.waits = waits  # number of `wait` lines so far, those of the lists before included
         self.tests: List[TestLine] = []
@@ -1475,13 +1476,12 @@ def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, s
 
     The bash that reads them knows nothing of ours, and runs none of it. Raises OSError.
     """
-    path = scratch.write("\n".join(parsed.lines))
+    path = scratch.write(parsed.text)
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
     words = [SPLITTER, PROGRAM, str(COMMAND_LINES), path]
     said = to_text(run_bash(words, scratch, environment)[1])
     end = 0
-    for found in re.finditer(r"(?m)^(\d+) (\d+) (.*)", said):
-        first, last, why = found.groups()
+    for first, last, why in re.findall(r"(?m)^(\d+) (\d+) (.*)", said):
         start = int(first)
         end = int(last) + 1
         if why and end - start > COMMAND_LINES:
@@ -1585,9 +1585,9 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         prefix = first.assigned
         first.assigned = []
     start = [first.start, *(token.end for token in prefix)][-1]
-    word = "".join(token.text for token in first.words[:1] if not first.kind)
-    if re.search(RUNS_INSIDE, word):
-        word = ""  # bash is to expand it, and not to run anything
+    word = ""
+    if first.name and not re.search(RUNS_INSIDE, first.words[0].text):
+        word = first.words[0].text  # bash is to expand it, and not to run anything
     told = [token for token in reader.tokens if token.end <= end]
     documents = ["\n" + token.text[:-1] for token in reader.documents if token.start > end]
     test = TestLine(
@@ -1925,11 +1925,11 @@ class Scratch:
         return path
 
 
-def unshifted(data: bytes, shift: int) -> bytes:
-    """What `set -x` shows, `shift` levels higher: PS4 begins with \\1 there, which bash repeats for each level."""
+def unshifted(data: bytes) -> bytes:
+    """What `set -x` shows, a level higher: PS4 begins with \\1 there, which bash repeats for each level."""
     return re.sub(
         rb"(\x01+)([^\x01])",
-        lambda match: match.group(2) * max(len(match.group(1)) - shift, 1),
+        lambda match: match.group(2) * max(len(match.group(1)) - 1, 1),
         data,
     )
 
@@ -2033,11 +2033,14 @@ def read_answers(
     shell = Snapshot("", None)
     preface = b""
     # What is no variable to bash, as a function, it passes on as it came; and SHLVL.
-    is_variable = re.compile(rb"(?as)(?!SHLVL$)[A-Za-z_]\w*").fullmatch
-    kept = {name: value for name, value in os.environb.items() if not is_variable(name)}
+    kept = {
+        name: value
+        for name, value in os.environb.items()
+        if not re.fullmatch(rb"(?as)(?!SHLVL$)[A-Za-z_]\w*", name)
+    }
     for answer, piece in itertools.zip_longest(answers, printed, fillvalue=b""):
         kind, *fields = answer.split(b"\0")
-        preface += unshifted(re.sub(OWN_TEXT, b"", piece), 1)
+        preface += unshifted(re.sub(OWN_TEXT, b"", piece))
         if kind == b"failed":
             parsed.complain(
                 int(fields[0]),
@@ -3028,10 +3031,8 @@ class Health:
         """By index and by UUID, the rows of GPUs. Raises ToolError."""
         rows = {}
         answer = tool(*self.SMI, self.QUERY, *which, over=self.over)
-        for row in answer.splitlines():
-            index, uuid, *_ = f"{row}, ".split(", ")
-            if uuid and index.isdigit():
-                rows[index] = rows[uuid] = row
+        for row, index, uuid in re.findall(r"(?m)^((\d+), ([^,\n]+).*)", answer):
+            rows[index] = rows[uuid] = row
         return rows
 
     def read(self, devices: Sequence[Device]) -> Dict[Device, str]:
