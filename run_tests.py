@@ -2263,7 +2263,7 @@ def check_ties(owners: Mapping[Test, ListFile]) -> None:
                 f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its own"
             )
         after = "after=" + ",".join(test.attributes.after)
-        own = leaders.get(test, [])
+        own = leaders[test]
         if any(leader.barrier > test.barrier for leader in own):
             complain(
                 f"{after} waits for a test below a `wait`, which waits for this one; move one of them across it"
@@ -2274,25 +2274,27 @@ def check_ties(owners: Mapping[Test, ListFile]) -> None:
 
 def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) -> List[Test]:
     """The tests of all lists, each as often as `--repeat` says. Mistakes are added to the lists."""
-    owners = []
+    lines = []
+    owners = []  # the list of each line
     for parsed in lists:
         tests = expand(parsed, scratch)
         parsed.tests = [with_target(test, parsed, options) for test in tests]
-        owners += [(parsed, test) for test in parsed.tests]
-    labels = labels_of([line for _, line in owners])
-    for (parsed, line), label in zip(owners, labels):
+        lines += parsed.tests
+        owners += [parsed] * len(tests)
+    labels = labels_of(lines)
+    for parsed, line, label in zip(owners, lines, labels):
         parsed.labels.setdefault(line.label, []).append(label)
-    text = "\n".join(chain.from_iterable(parsed.lines for parsed in lists))
+    text = "\n".join(parsed.text for parsed in lists)
     stems = stems_beside(text, options.log_dir)
     known = frozenset(labels)
     made: List[Test] = []
-    for (parsed, line), origin in zip(owners, labels):
+    for parsed, line, origin in zip(owners, lines, labels):
         line = with_ties(line, parsed, known, options.repeat)
         for label in runs_of(origin, options.repeat):
             stem = stems(stem_of(line, label))
             test = make_test(line, len(made), label, stem, options)
             made.append(test._replace(origin=origin))
-    check_ties(dict(zip(made[:: options.repeat], (parsed for parsed, _ in owners))))
+    check_ties(dict(zip(made[:: options.repeat], owners)))
     return made
 
 
@@ -2305,7 +2307,7 @@ def with_ties(
     line: TestLine, parsed: ListFile, labels: Container[str], repeat: int
 ) -> TestLine:
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
-    after: List[str] = []
+    after = []
     for name in line.attributes.after:
         for label in parsed.labels.get(name, [name]):
             after += runs_of(label, repeat)
@@ -2313,9 +2315,7 @@ def with_ties(
                 parsed.complain(
                     line.line, f"after={name} names no test; write the label of one"
                 )
-    attributes = line.attributes
-    if after:
-        attributes = attributes._replace(after=tuple(after))
+    attributes = line.attributes._replace(after=tuple(after))
     if line.junit and repeat > 1:
         attributes = attributes._replace(lock=(*attributes.lock, line.junit))
     return line._replace(attributes=attributes)
@@ -2557,12 +2557,11 @@ def work_of(test: Test, seconds: Seconds, gpus: int) -> float:
 
 
 def leaders_of(tests: Tests) -> Ties:
-    """For each test with an `after` the tests that it names. Names of tests that are not here hold up nobody."""
+    """For each test those that its `after` names. Names of tests that are not here hold up nobody."""
     named = {test.label: test for test in tests}
     return {
         test: [named[label] for label in test.attributes.after if label in named]
         for test in tests
-        if test.attributes.after
     }
 
 
@@ -3367,8 +3366,7 @@ class Schedule:
         self.rank = dict(zip(tests, count()))
         self.followers = followers_of(tests)
         # By test that has not started: how many of the tests in its `after` have not passed yet.
-        leaders = leaders_of(tests)
-        self.waiting = {test: len(leaders.get(test, [])) for test in tests}
+        self.waiting = {test: len(leaders) for test, leaders in leaders_of(tests).items()}
         # Heaps of tests that room alone keeps from starting, by need and locks.
         self.lines: Dict[Tuple[float, Words], List[Tuple[int, Test]]] = {}
         self.unfinished = collections.Counter(test.barrier for test in tests)
