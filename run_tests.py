@@ -2392,7 +2392,7 @@ class History:
         self.seen: Dict[str, int] = {}
         # By name, the last run that selected such tests, and how many of them did not pass there.
         self.last: Dict[str, str] = {}
-        self.owed: Dict[str, int] = {}
+        self.owed: Dict[str, int] = collections.Counter()
         # By key, and by key and label: when it passed, and how many seconds it took.
         self.passes: Dict[Any, List[Tuple[float, float]]] = collections.defaultdict(list)
 
@@ -2437,7 +2437,7 @@ class History:
         self.seen.update(in_list)
         for name, copies in selected.items():
             others = in_list[name] - copies  # which owe as before, for all that is known
-            self.owed[name] = copies + min(self.owed.get(name, 0), others)
+            self.owed[name] = copies + min(self.owed[name], others)
         self.last.update(dict.fromkeys(selected, record["run"]))
 
     def owes(self, test: Test, copies: int) -> bool:
@@ -2446,9 +2446,7 @@ class History:
         Which of several tests with the same command it was then, nobody knows; it owes if any of them does, or if
         there are more `copies` now.
         """
-        owed = self.owed.get(test.name, 0)
-        seen = self.seen.get(test.name, 0)
-        return owed > 0 or seen < copies
+        return self.owed[test.name] > 0 or self.seen.get(test.name, 0) < copies
 
     def duration(self, test: Test) -> float | None:
         """Seconds: the median of the last passes, else what the list says, else None."""
@@ -2698,7 +2696,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         {test: deferred[test] for test in chosen if test in deferred},
         left_out,
         estimates,
-        frozenset(test for test in chosen if history.owed.get(test.name, 0) > 0),
+        frozenset(test for test in chosen if history.owed[test.name] > 0),
     )
 
 
