@@ -812,7 +812,7 @@ def walk(nodes: Iterable[Node]) -> Iterator[Node]:
     """Commands and all that are in them, but for the bodies of functions."""
     for node in nodes:
         yield node
-        if node.kind not in ("", "function"):
+        if node.kind != "function":
             yield from walk(node.parts())
 
 
@@ -853,7 +853,7 @@ class Reader:
 
     def read_list(self) -> List[Node]:
         """The commands up to a word that closes their list."""
-        nodes: List[Node] = []
+        nodes = []
         before = ";"
         while self.next and self.next not in LIST_CLOSERS:
             if self.next not in SEPARATORS:
@@ -969,7 +969,7 @@ def is_state(nodes: Nodes) -> bool:
     """Whether a command only changes the shell: state words, assignments, functions, and what guards them."""
     changes = False
     for node in walk(nodes):
-        assigns = bool(node.assigned and not node.words)
+        assigns = node.assigned and not node.words
         is_beside = node.kind or node.name in BESIDE_STATE or re.match(LOOKUP, node.text)
         if assigns or node.kind == "function" or node.name in STATE_WORDS:
             changes = True
@@ -1001,7 +1001,7 @@ def functions_in(nodes: Iterable[Node]) -> Dict[str, Nodes]:
 def reached(nodes: Iterable[Node], functions: Functions) -> List[Node]:
     """All commands in these, and in the functions that they call."""
     found = list(walk(nodes))
-    called: Set[str] = set()
+    called = set()
     for node in found:  # it grows
         if node.name in functions and node.name not in called:
             called.add(node.name)
@@ -1039,7 +1039,7 @@ def heard(nodes: Nodes, said: str, functions: Functions) -> Tuple[Set[Node], Set
 
     `said` is by `set`. A check is taken to look at all that has been before it.
     """
-    ends: Set[Node] = set()
+    ends = set()
     left: Set[Node] = set()
     for statement in statements_of(nodes):
         for pipeline in statements_of(statement, PIPES):
@@ -1085,7 +1085,7 @@ def heard_by(node: Node, said: str, functions: Functions) -> Set[Node]:
         functions = {name: body for name, body in functions.items() if name != node.name}
     elif not node.kind and not is_infallible(node):
         return {node}
-    own: Set[Node] = set()
+    own = set()
     for body in bodies:
         ends, left = heard(body, said, functions)
         if node.kind in LOOPS and left:
@@ -1148,24 +1148,20 @@ def head_of(node: Node) -> str:
     return " ".join(texts(node.words))
 
 
-def is_mask(token: Token) -> bool:
-    """Whether a word assigns a device mask."""
-    return re.match(MASK, token.text) is not None
-
-
 def masks_in(nodes: Nodes) -> Iterator[Token]:
     """The words of commands that assign a device mask, other than what it is."""
     for node in walk(nodes):
-        for token in filter(is_mask, [*node.assigned, *node.words]):
+        for token in (*node.assigned, *node.words):
             name, _, value = token.text.partition("=")
-            if unquoted(value) not in (f"${name}", f"${{{name}}}"):
+            is_mask = re.match(MASK, token.text)
+            if is_mask and unquoted(value) not in (f"${name}", f"${{{name}}}"):
                 yield token
 
 
 def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
     """A test with these words in its environment prefix; it asks for as many GPUs as the last mask among them names."""
     for token in words:
-        if is_mask(token):
+        if re.match(MASK, token.text):
             test = test._replace(mask=token.text.partition("=")[2], has_mask=True)
         else:
             test = test._replace(assigned=(*test.assigned, token.text))
@@ -2344,7 +2340,7 @@ def list_text(name: str) -> str:
 
 def parse_lists(options: Options, scratch: Scratch) -> Tuple[Tests, List[str]]:
     """The tests of all lists, in order, and what may be a mistake. Raises ListError with one message per mistake."""
-    lists: List[ListFile] = []
+    lists = []
     waits = 0
     for name in options.lists:
         parsed = ListFile(name, list_text(name), waits)
@@ -3060,7 +3056,7 @@ class Health:
         watched = [device for device in lease.devices if device in self.used]
         give_up = time.monotonic() + MEMORY_S
         is_held = bool(watched) and lease.shares == SHARES
-        rows: Mapping[Device, str] = {}
+        rows = {}
         while is_held and time.monotonic() < give_up and not self.over.wait(FOLLOW_S):
             rows = self.read(watched)
             is_held = any(
