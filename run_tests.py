@@ -1827,7 +1827,8 @@ _rt_environment() {    # what is exported; no program is asked, since it may be 
   [[ ${PS4@a} != *x* ]] || builtin printf 'PS4=%s\0' "${PS4#?}"
 }
 _rt_test() {     # its line, its words as bash has them, the positional parameters
-  local - _rt_line=$1 _rt_words=("${@:2:5}") _rt_text _rt_value _rt_path=
+  local - _rt_line=$1 _rt_text _rt_path= _rt_label _rt_prefix _rt_junit _rt_first _rt_mask
+  local _rt_words="_rt_label=$2 _rt_prefix=$3 _rt_junit=$4 _rt_first=$5 _rt_mask=$6"
   [[ ! $_rt_changed ]] || set +o >|"$_rt_folder/options"
   set +aefnuvx
   shift 6
@@ -1841,12 +1842,8 @@ _rt_test() {     # its line, its words as bash has them, the positional paramete
     fi
   fi
   {
-    builtin printf 'test\0%s\0%s\0' "$_rt_line" "$PWD"
-    for _rt_text in "${_rt_words[@]}"; do
-      _rt_value=
-      eval "_rt_value=$_rt_text"
-      builtin printf '%s\0' "$_rt_value"
-    done
+    eval "$_rt_words"
+    builtin printf '%s\0' test "$_rt_line" "$PWD" "$_rt_label" "$_rt_prefix" "$_rt_junit" "$_rt_first" "$_rt_mask"
     if [[ $_rt_changed ]]; then    # since the last test
       builtin printf '%s\0' "$_rt_path"
       _rt_environment
