@@ -1110,8 +1110,11 @@ def check_status(parsed: ListFile, nodes: Nodes, line: int, functions: Functions
         text = re.sub(NOT_EXPANDED, r"\1", "\n".join(node.text for node in every))
         for node in reached(substituted(text), functions):
             if node.name not in known:
-                what = f'a failure of `{node.name}` here is lost; write `X=$(…) && echo "$X"`'
-                parsed.hint("inside", line, what)
+                parsed.hint(
+                    "inside",
+                    line,
+                    f'a failure of `{node.name}` here is lost; write `X=$(…) && echo "$X"`',
+                )
     if not suspects or len(every) == 1 or never_passes:
         return
     told = set().union(*heard(nodes, parsed.said, functions))
@@ -1125,11 +1128,12 @@ def check_status(parsed: ListFile, nodes: Nodes, line: int, functions: Functions
         if node in told or node.after == "&":
             continue
         if re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
-            what = (
+            parsed.hint(
+                "lost",
+                line,
                 f"a failure of `{node.name}` here is lost, as only the last command counts; join commands by `&&`, "
-                "or write `|| exit 1` behind it"
+                "or write `|| exit 1` behind it",
             )
-            parsed.hint("lost", line, what)
 
 
 def texts(tokens: Iterable[Token]) -> List[str]:
@@ -1271,8 +1275,11 @@ def parse_duration(text: str) -> float:
     units = {"d": 86400, "h": 3600, "m": 60, "min": 60, "ms": 0.001}  # others are seconds
     number = r"\d{1,9}(\.\d+)?"
     written = rf"({number}d)?({number}h)?({number}m(in)?)?({number}s(ec)?)?({number}ms)?"
-    what = "a duration such as 90s, 10m, 2h or 1h30m"
-    parse_word(rf"\s*(?=\S)({number}|{written})\s*", what, text)
+    parse_word(
+        rf"\s*(?=\S)({number}|{written})\s*",
+        "a duration such as 90s, 10m, 2h or 1h30m",
+        text,
+    )
     pairs = re.findall(r"([\d.]+)([a-z]*)", text)
     return math.fsum(float(count) * units.get(unit, 1) for count, unit in pairs)
 
@@ -1286,8 +1293,11 @@ def parse_word(pattern: str, what: str, text: str) -> str:
 
 def parse_gpus(text: str) -> float:
     """The need in `0`, `0.25`, `2`, `all` (math.inf). Raises BadValue."""
-    what = "0, a fraction below 1, a whole number or all"
-    parse_word(r"\d{1,6}|0?\.(?!0+$)\d{1,6}|all", what, text)
+    parse_word(
+        r"\d{1,6}|0?\.(?!0+$)\d{1,6}|all",
+        "0, a fraction below 1, a whole number or all",
+        text,
+    )
     return float(text.replace("all", "inf"))
 
 
@@ -1472,9 +1482,8 @@ def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, s
 
     The bash that reads them knows nothing of ours, and runs none of it. Raises OSError.
     """
-    path = scratch.write(parsed.text)
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
-    words = [SPLITTER, PROGRAM, str(COMMAND_LINES), path]
+    words = [SPLITTER, PROGRAM, str(COMMAND_LINES), scratch.write(parsed.text)]
     said = to_text(run_bash(words, scratch, environment)[1])
     end = 0
     for first, last, why in re.findall(r"(?m)^(\d+) (\d+) (.*)", said):
@@ -1615,8 +1624,11 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Functio
     last = nodes[-1]
     changes = is_state([last]) or (last.name == "exec" and len(last.words) == 1)
     if changes and not re.match(r"cd (\.\.|-)|popd|unset|set \+|:", last.text):
-        what = f"what `{last.text}` changes is gone with this line; put it on a line without programs"
-        parsed.hint("changes", test.line, what)
+        parsed.hint(
+            "changes",
+            test.line,
+            f"what `{last.text}` changes is gone with this line; put it on a line without programs",
+        )
     every = reached(nodes, functions)
     calls = every
     if "test_fail" in functions:  # in another function it is that of the list
@@ -1881,20 +1893,22 @@ def find_hints(parsed: ListFile, options: Options) -> None:
     for test, barrier in zip(parsed.tests, barriers[1:]):
         prepares = re.match(PREPARES, test.body)
         if prepares and barrier == test.barrier:
-            what = (
+            parsed.hint(
+                "prepares",
+                test.line,
                 f"`{prepares.group(1)}` is a test here and runs beside those below; put it into the script that calls "
                 "the runner, or write `wait` below it; a whole script is to be a file that ends in .sh, or begins "
-                "with #!"
+                "with #!",
             )
-            parsed.hint("prepares", test.line, what)
         has_one = test.attributes.gpus is None and need_of(test, options) == 1
         text = " ".join([*test.assigned, test.body])
         if has_one and gpus_named_in(text) > 1:
-            what = (
+            parsed.hint(
+                "asks",
+                test.line,
                 "this looks like a test of several GPUs, and gets one; write `#: gpus=N` behind it, or `#: gpus=1` "
-                "if that is right"
+                "if that is right",
             )
-            parsed.hint("asks", test.line, what)
 
 
 class Scratch:
@@ -2010,8 +2024,9 @@ def run_bash(
                 check=False,
             )
         except OSError as error:
-            why = f"bash cannot be run ({error.strerror}); put it on PATH, with room in `ulimit -n` and `-u`"
-            raise MachineError(why) from None
+            raise MachineError(
+                f"bash cannot be run ({error.strerror}); put it on PATH, with room in `ulimit -n` and `-u`"
+            ) from None
         printed.seek(0)
         return bash.returncode, printed.read()
 
