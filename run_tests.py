@@ -1099,8 +1099,14 @@ def heard_by(node: Node, said: str, functions: Functions) -> Set[Node]:
     return own
 
 
-def check_status(parsed: ListFile, nodes: Nodes, line: int, functions: Functions) -> None:
+def known_functions(parsed: ListFile, nodes: Nodes) -> Functions:
+    """The functions of a list, and those that a line defines itself."""
+    return {**parsed.functions, **functions_in(nodes)}
+
+
+def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
     """Raises BadValue for a test whose status tells no failure, and hints at one whose status hides some."""
+    functions = known_functions(parsed, nodes)
     every = reached(nodes, functions)
     known = NO_PROGRAMS.union(functions)
     suspects = [node for node in every if node.name not in known]
@@ -1612,14 +1618,14 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.name == "run_test" and "run_test" not in parsed.functions:
         test = read_run_test(test, nodes)
     else:
-        functions = {**parsed.functions, **functions_in(nodes)}
-        check_use(parsed, test, nodes, functions)
-        check_status(parsed, nodes, line, functions)
+        check_use(parsed, test, nodes)
+        check_status(parsed, nodes, line)
     parsed.tests.append(with_words(test))
 
 
-def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Functions) -> None:
+def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
     """Raises BadValue if a test, behind its environment prefix, would not do what it says; hints where it may not."""
+    functions = known_functions(parsed, nodes)
     lead = nodes[0].lead
     last = nodes[-1]
     changes = is_state([last]) or (last.name == "exec" and len(last.words) == 1)
