@@ -7993,6 +7993,7 @@ class ScriptRun(Run):
     question = ("", "")  # the path for the answer to the last question, and its number
     role = ""  # which shell has asked it
     has_failed = False  # a test, of which bash knows
+    fear = ""  # the first test that began ahead of something behind a failure, and of what
     is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
 
@@ -8030,8 +8031,6 @@ class ScriptRun(Run):
         self.past: Set[str] = set()  # steps that have ended: a subshell may have told, too
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.reasons: Dict[str, None] = {}  # why tests have run alone
-        self.early: Dict[Test, str] = {}  # tests that began ahead of something, and of what
-        self.fears: List[str] = []  # such tests to which the shell has come
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
         self.shell = self.make_shell()
 
@@ -8282,8 +8281,6 @@ class ScriptRun(Run):
             warn_once(
                 "errors of tests go elsewhere than their output; of those that ran ahead they are shown with it"
             )
-        if test in self.early:
-            self.fears.append(f"{test.label} went ahead of {self.early[test]}")
         self.asked[test] = call
         if test in self.batch:
             self.batch_at = -math.inf
@@ -8311,10 +8308,8 @@ class ScriptRun(Run):
         """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
         told = f"{call.site.told} ({call.file}:{call.line})"
         has_twin = any(ahead.number == call.number for ahead in self.ahead.values())
-        for test, ahead in self.begun():
-            # A twin, with other words or another environment, runs beside tests below it if all pass, too.
-            if ahead.number == call.number or not has_twin:
-                self.early.setdefault(test, told)
+        # A twin, with other words or another environment, runs beside tests below it if all pass, too.
+        self.note_ahead(told, lambda ahead: has_twin and ahead.number != call.number)
         awaited = self.waits.number
         if awaited is None or call.shell != self.shell.path("shell"):
             return
@@ -8391,48 +8386,47 @@ class ScriptRun(Run):
         self.past.add(place)
         number = int(place.partition(":")[0])
         step = self.script.steps[number]
-        self.fear(step, is_awaited=self.waits.number == number)
+        is_awaited = self.waits.number == number
+        if step.acts:  # what runs in the background has begun under bash, too
+            self.note_ahead(step.told, lambda ahead: is_awaited and ahead.site.is_background)
         directory, path = state
         values = ""
         if path:
             values = to_text(read_once(path))
         self.waits.end(number, end_of(step, int(status), directory, values))
 
-    def begun(self) -> Iterator[Tuple[Test, Call]]:
-        """The tests that have begun although bash would not have come to them yet.
+    def note_ahead(
+        self, told: str, is_beside: Callable[[Call], bool] = lambda _ahead: False
+    ) -> None:
+        """Something is done that bash would have done before it started tests that have begun already.
 
-        Where no test has failed, the scout has gone the same way: it has them all.
+        Where no test has failed, the scout has gone the same way: it has them all. `is_beside`: whether a test may run
+        beside it under bash, too.
         """
-        for test, call in list(self.ahead.items()) * self.has_failed:
-            if test not in self.schedule.waiting and test not in self.batch:
-                yield test, call
-
-    def fear(self, step: Step, is_awaited: bool = False) -> None:
-        """Something is done that bash would have done before it started tests that have begun already."""
-        for test, call in self.begun():
-            if is_awaited and call.site.is_background:  # it has begun under bash, too
-                continue
-            if step.acts:
-                self.early.setdefault(test, step.told)
+        for test, ahead in self.ahead.items():
+            has_begun = test not in self.schedule.waiting and test not in self.batch
+            if self.has_failed and has_begun and not is_beside(ahead):
+                self.fear = self.fear or f"{test.label} went ahead of {told}"
 
     def on_did(self, number: str) -> None:
         """A subshell runs a command that is no test, or the shell one that both run and that looks."""
-        self.fear(self.script.steps[int(number)])
+        step = self.script.steps[int(number)]
+        if step.acts:
+            self.note_ahead(step.told)
 
     def on_trapped(self, text: str) -> None:
         """A trap runs."""
         nodes = walk(Reader(text).nodes)
         simple = [node for node in nodes if not node.kind]
-        acts = any(looks_out(node) or not is_calm(node, node.text) for node in simple)
-        step = Step(f"the trap `{text}`", acts=acts)
-        self.fear(step)
+        if any(looks_out(node) or not is_calm(node, node.text) for node in simple):
+            self.note_ahead(f"the trap `{text}`")
 
     def on_ran(self, place: str, status: str, *_more: str) -> None:
         """Bash has run a test itself, which has no log but the script's."""
         site, _, label = place.partition(":")
         number = int(site)
         where = self.script.sites[number]
-        self.fear(Step(where.told, acts=True))
+        self.note_ahead(where.told)
         if int(status):
             self.note_failure(clean_label(label), where.line, int(status))
             self.told[self.question[0]] = label
@@ -8642,14 +8636,12 @@ class ScriptRun(Run):
         if self.ahead:
             labels = first_of([test.label for test in self.ahead])
             warn(f"the script has not come to tests that ran ahead of it: {labels}")
-            for test in self.early.keys() & self.ahead:
-                self.fears.append(f"{test.label} went ahead of {self.early[test]}")
         if self.runs_ahead:
             self.say_what_ran_alone()
-        for fear in self.fears[: status == 0]:
+        if self.fear and not status:
             warn(
-                f"{fear}, behind a failure, and one may have seen what the other did: this is no pass; run it with "
-                "--one-by-one to be certain"
+                f"{self.fear}, behind a failure, and one may have seen what the other did: this is no pass; run it "
+                "with --one-by-one to be certain"
             )
             status = EXIT_FAILED
         unrun = [result for result in self.ends if result.status is None]
