@@ -7655,6 +7655,10 @@ class Call(NamedTuple):
     command: str  # bash
     pid: str  # of the process that tells of it: the shell, or a subshell
     names: Sequence[str]  # the files of its redirections
+    program: Program
+    stdin: (
+        str | None
+    )  # what it reads, as Test has it; None: what a loop reads, too, one by one: bash runs it
     question: Tuple[str, str]  # the path for the answer, and its number
 
 
@@ -7665,15 +7669,14 @@ class Program(NamedTuple):
     environment: Mapping[bytes, bytes]
     directory: str
     umask: int
-    stdin: str  # the path below /proc of its standard input
     key: str  # what two runs of a program have in common that do the same
 
     @property
     def path(self) -> str:
         """The path of its file, as a shell in its directory finds it."""
         name = self.words[0]
-        search = to_text(self.environment.get(b"PATH", os.defpath.encode()))
-        places = (os.path.join(self.directory, place) for place in search.split(":"))
+        folders = os.get_exec_path(cast(Any, self.environment))
+        places = (os.path.join(self.directory, place) for place in folders)
         return shutil.which(name, path=":".join(places)) or name
 
 
@@ -7700,7 +7703,7 @@ def read_program(path: str, pid: str, known: Dict[bytes, Program]) -> Program | 
         return None
     words = tuple(map(to_text, said[: int(count)]))
     key = key_of([*words, known[state].key])
-    return known[state]._replace(words=words, stdin=f"{pid}/fd/0", key=key)
+    return known[state]._replace(words=words, key=key)
 
 
 def program_from(pid: str, items: Sequence[bytes]) -> Program:
@@ -7712,7 +7715,7 @@ def program_from(pid: str, items: Sequence[bytes]) -> Program:
     pairs = [b"=".join(pair) for pair in environment.items() if pair[0] not in own]
     told = b"\0".join(sorted(pairs))
     key = key_of([directory, str(umask), to_text(told)])
-    return Program((), environment, directory, umask, "", key)
+    return Program((), environment, directory, umask, key)
 
 
 class Step(NamedTuple):
@@ -7946,38 +7949,6 @@ def end_of(step: Step, status: int, directory: str, values: str) -> str:
     return "\n".join(lines)
 
 
-class Waits:
-    """What the scout waits for: the ends that steps have in the shell, by number; less than zero for a test.
-
-    Such an end is bash that the scout does.
-    """
-
-    number: int | None = None  # for which it waits now
-    question = ("", "")  # its question: the path for the answer, and its number
-
-    def __init__(self, answer: Callable[[Tuple[str, str], str], None]) -> None:
-        self.answer = answer
-        self.ends: Dict[int, List[str]] = collections.defaultdict(list)  # not yet waited for
-
-    def wait(self, number: int, question: Tuple[str, str]) -> None:
-        """The scout waits for the next end."""
-        self.number = number
-        self.question = question
-        self.go_on()
-
-    def end(self, number: int, code: str) -> None:
-        """An end has come."""
-        self.ends[number].append(code)
-        self.go_on()
-
-    def go_on(self) -> None:
-        """Let the scout go on, if what it waits for has come."""
-        if self.number is not None and self.ends[self.number]:
-            code = self.ends[self.number].pop(0)
-            self.number = None
-            self.answer(self.question, code)
-
-
 class ScriptRun(Run):
     """The run of a script: its shell gets the results of its tests, and the scout says which to start."""
 
@@ -7996,6 +7967,7 @@ class ScriptRun(Run):
     fear = ""  # the first test that began ahead of something behind a failure, and of what
     is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
+    awaited: int | None = None  # number of the step for whose end it waits now
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
         super().__init__(select([], options, History()), host, options, trace)
@@ -8013,8 +7985,11 @@ class ScriptRun(Run):
         self.codes: Dict[Words, str] = {}  # by place and words, what a command is
         self.news: List[str] = []  # those that only the scout knows, as bash
         self.programs: Dict[bytes, Program] = {}  # as `read_program` knows them
-        # By question, tests to which the scout has come, while these have to wait.
-        self.held: Dict[Tuple[str, str], Tuple[Call, Program]] = {}
+        # By question of the scout that has to wait, what looks whether it may go on, and returns how, as bash.
+        self.held: Dict[Tuple[str, str], Callable[[], str | None]] = {}
+        # By number, what the scout does where a step has ended in the shell, as often as that was; less than zero for a
+        # test.
+        self.step_ends: Dict[int, List[str]] = collections.defaultdict(list)
         # By shell or subshell, the label of its last test, if that has failed, until its handler is called.
         self.told: Dict[str, str] = {}
         # By the key of a program, the tests that are such, None for one that bash runs itself; and how many of them
@@ -8027,7 +8002,6 @@ class ScriptRun(Run):
         self.busy: Dict[Test, AbstractSet[str]] = {}
         # Files that the script writes for tests, as for `>log`.
         self.written: Dict[str, Test | None] = {}
-        self.waits = Waits(self.answer)
         self.past: Set[str] = set()  # steps that have ended: a subshell may have told, too
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.reasons: Dict[str, None] = {}  # why tests have run alone
@@ -8140,8 +8114,11 @@ class ScriptRun(Run):
         schedule = self.schedule
         if self.batch and (time.monotonic() >= self.batch_at or self.has_ended):
             self.submit()
-        for question in list(self.held) * (not self.has_ended):
-            self.find(question, *self.held[question])
+        for question, look in list(self.held.items()):
+            code = look()
+            if code is not None:
+                del self.held[question]
+                self.answer(question, code)
         if not self.asked:
             self.pass_on_the_end()
         if self.is_ending and schedule.done and not self.killer:
@@ -8219,6 +8196,14 @@ class ScriptRun(Run):
     def on_test(self, goes: str, shell: str, site: str, *told: str) -> str | None:
         """A shell has come to a test: in the script's own, the test's place waits until it has ended."""
         source, line, label, command, pid, path, *names = told
+        try:
+            program = read_program(path, pid, self.programs)
+        except OSError:  # it has been killed, or cannot write
+            return ""
+        except ValueError:  # `cat` could not start: neither could the test
+            return "_rt_status=126"
+        if program is None:
+            return 'local _rt_whole=1; _rt_program "$@"'
         number = int(site)
         call = Call(
             self.script.sites[number],
@@ -8231,25 +8216,19 @@ class ScriptRun(Run):
             command,
             pid,
             names,
+            program,
+            self.input_of(pid),
             self.question,
         )
-        try:
-            program = read_program(path, pid, self.programs)
-        except OSError:  # it has been killed, or cannot write
-            return ""
-        except ValueError:  # `cat` could not start: neither could the test
-            return "_rt_status=126"
-        if program is None:
-            return 'local _rt_whole=1; _rt_program "$@"'
         if self.role == "shell":
-            self.ask(call, program)
+            self.ask(call)
         elif call.line >= self.file_of(source).one_by_one:
             self.on_lost("`#: one-by-one`")
         else:
-            self.held[self.question] = call, program  # follow_up finds it
+            self.held[self.question] = functools.partial(self.find, call)
         return None
 
-    def ask(self, call: Call, program: Program) -> None:
+    def ask(self, call: Call) -> None:
         """The shell waits for a test."""
         self.show(self.offset)
         # The shell has gone on behind tests that it has been given.
@@ -8258,13 +8237,13 @@ class ScriptRun(Run):
             for path, test in self.written.items()
             if test in self.ahead or test in self.asked
         }
-        key = program.key
+        key = call.program.key
         found = self.found[key]
         number = self.counts["shell", key]
         self.counts["shell", key] += 1
         # What one test reads another may print, which cannot wait for its slot.
         is_read = any(test.stdin.startswith("/") for test in self.asked)
-        runs_itself = (is_read and self.sequential) or self.input_of(program) is None
+        runs_itself = (is_read and self.sequential) or call.stdin is None
         if number == len(found) and runs_itself:
             found.append(None)
             self.reasons.setdefault(f"{call.file}:{call.line}: its input is redirected")
@@ -8273,7 +8252,7 @@ class ScriptRun(Run):
         self.end_test(call.number)
         if number == len(found):
             self.miss(call)
-            self.add(call, program, call.goes == "apart")
+            self.add(call, call.goes == "apart")
         test = cast(Test, found[number])
         self.ahead.pop(test, None)
         if call.goes == "apart" and not test.splits:
@@ -8302,7 +8281,7 @@ class ScriptRun(Run):
             code = "_rt_lost 'only bash knows what changes by'"
         if status:
             code = "_rt_lost 'a failure of'"
-        self.waits.end(-1 - number, code)
+        self.step_ends[-1 - number].append(code)
 
     def miss(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
@@ -8310,15 +8289,16 @@ class ScriptRun(Run):
         has_twin = any(ahead.number == call.number for ahead in self.ahead.values())
         # A twin, with other words or another environment, runs beside tests below it if all pass, too.
         self.note_ahead(told, lambda ahead: has_twin and ahead.number != call.number)
-        awaited = self.waits.number
+        awaited = self.awaited
         if awaited is None or call.shell != self.shell.path("shell"):
             return
         if awaited >= 0:
             told = self.script.steps[awaited].told
             self.on_lost(f"bash has come to {call.file}:{call.line}, and not to {told}")
 
-    def find(self, question: Tuple[str, str], call: Call, program: Program) -> None:
+    def find(self, call: Call) -> str | None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
+        program = call.program
         key = program.key
         files = []
         for name in call.names:
@@ -8339,21 +8319,21 @@ class ScriptRun(Run):
                     f"{call.file}:{call.line} waits for a test that has {min(shared)}, too"
                 )
             is_far = len(self.ahead) > 16 * self.schedule.pool.size
-            if is_far or shared or self.input_of(program) not in ("", "-"):
-                return
+            if is_far or shared or call.stdin != "":
+                return None
             text = "".join(f">{file}\n" for file in files)
             self.stems.reserve(stems_written(text, self.options.log_dir))
-            test = self.add(call, program, call.site.splits or self.is_split)
+            test = self.add(call, call.site.splits or self.is_split)
             self.ahead[test] = call
         self.written.update(dict.fromkeys(files, self.found[key][number]))
         self.counts["scout", key] += 1
         self.found_since += 1
-        del self.held[question]
-        self.answer(question, "")
+        return ""
 
-    def add(self, call: Call, program: Program, splits: bool) -> Test:
+    def add(self, call: Call, splits: bool) -> Test:
         """A new test, which the schedule is to know."""
-        test = self.test_of(call, program, splits)
+        program = call.program
+        test = self.test_of(call, splits)
         self.found[program.key].append(test)
         paths = paths_of(program.directory, *program.words[1:])
         own = {path for path, is_own in paths.items() if is_own}
@@ -8377,7 +8357,16 @@ class ScriptRun(Run):
             test = self.script.sites[-1 - step]
             self.reasons.setdefault(f"{test.told} starts when the script comes to it")
         self.found_since = 0
-        self.waits.wait(step, self.question)
+        self.awaited = step
+        self.held[self.question] = functools.partial(self.pass_on, step)
+
+    def pass_on(self, step: int) -> str | None:
+        """What the scout does behind a step, if that has ended in the shell."""
+        ends = self.step_ends[step]
+        if not ends:
+            return None
+        self.awaited = None
+        return ends.pop(0)
 
     def on_past(self, place: str, status: str, *state: str) -> None:
         """A command of the shell has ended that is no test. Behind a failure, tests below it may have begun."""
@@ -8386,14 +8375,15 @@ class ScriptRun(Run):
         self.past.add(place)
         number = int(place.partition(":")[0])
         step = self.script.steps[number]
-        is_awaited = self.waits.number == number
+        is_awaited = self.awaited == number
         if step.acts:  # what runs in the background has begun under bash, too
             self.note_ahead(step.told, lambda ahead: is_awaited and ahead.site.is_background)
         directory, path = state
         values = ""
         if path:
             values = to_text(read_once(path))
-        self.waits.end(number, end_of(step, int(status), directory, values))
+        code = end_of(step, int(status), directory, values)
+        self.step_ends[number].append(code)
 
     def note_ahead(
         self, told: str, is_beside: Callable[[Call], bool] = lambda _ahead: False
@@ -8463,6 +8453,7 @@ class ScriptRun(Run):
     def on_end(self) -> None:
         """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
         self.has_ended = True
+        self.held.clear()
         for test in list(self.ahead):  # nobody asks for those that have not started
             if test in self.batch or test in self.schedule.waiting:
                 self.tests.remove(test)
@@ -8476,16 +8467,16 @@ class ScriptRun(Run):
     def on_lost(self, why: str) -> None:
         """Go on without the scout: it has come to what it cannot go through."""
         self.lost = self.lost or why
-        self.waits.number = None
+        self.awaited = None
         self.held.clear()
         if self.shell.scout:
             self.shell.scout.signal(signal.SIGKILL)
 
     # What a test is, and what its shell is told.
 
-    def input_of(self, program: Program) -> str | None:
-        """What a test reads, as Test has it. None: what a loop reads, too, one by one: bash runs it."""
-        path = f"/proc/{program.stdin}"
+    def input_of(self, pid: str) -> str | None:
+        """What a test reads that this process starts, as Call has it."""
+        path = f"/proc/{pid}/fd/0"
         try:
             own = os.stat(path)
         except OSError:  # it is closed
@@ -8494,7 +8485,7 @@ class ScriptRun(Run):
             return ""
         if sys.stdin is not None and os.path.samestat(own, os.fstat(0)):
             return "-" * self.sequential
-        if proc_number(program.stdin.replace("fd", "fdinfo"), rb"pos:\s*(\d+)"):
+        if proc_number(f"{pid}/fdinfo/0", rb"pos:\s*(\d+)"):
             return None if self.sequential else ""
         return path
 
@@ -8541,8 +8532,9 @@ class ScriptRun(Run):
             said = str(how)
         return f"builtin printf '%s\\n' {shlex.quote(said)} >&{self.shell.own}; "
 
-    def line_of(self, call: Call, program: Program) -> TestLine:
+    def line_of(self, call: Call) -> TestLine:
         """A test as it would stand in a list."""
+        program = call.program
         text = " ".join(program.words)
         key = call.site.text
         if not ARGUMENTS.isdisjoint(call.site.words):
@@ -8564,9 +8556,10 @@ class ScriptRun(Run):
             shell=Snapshot(program.directory, environment),
         )
 
-    def test_of(self, call: Call, program: Program, splits: bool) -> Test:
+    def test_of(self, call: Call, splits: bool) -> Test:
         """The test that a program is. One by one, it reads what the script reads."""
-        line = self.line_of(call, program)
+        program = call.program
+        line = self.line_of(call)
         label = self.labels(line.label)
         stem = self.stems(stem_of(line, label))
         test = make_test(line, len(self.tests), label, stem, self.options)
@@ -8585,7 +8578,7 @@ class ScriptRun(Run):
             is_pytest=False,
             command=shlex.join(program.words),
             words=program.words,
-            stdin=self.input_of(program) or "",
+            stdin=call.stdin or "",
             splits=splits,
             umask=umask,
         )
