@@ -6798,6 +6798,8 @@ ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 DATA_FILE = (
     r"\.(?:bin|ckpt|csv|db|jsonl?|log|np[yz]|onnx|out|pkl|pth?|safetensors|txt|xml|ya?ml)$"
 )
+# What a test writes: a file that it names as its output, or for its results.
+OUTPUT = r"(?s)(?:-o|--out[^=]*)=.*\.\w+$|--junit-?xml=(?!/dev/)"
 # What may hide a variable of the environment from a function: one without a value, or that is not exported.
 HIDES = rf"(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:\s|$)|[-+]\w*x)|export -\w*n"
 # What may let bash show what it runs, and so our trap.
@@ -7654,7 +7656,7 @@ class Call(NamedTuple):
     shell: str  # that has come to it, by the path for its answers; a subshell of it may wait
     command: str  # bash
     pid: str  # of the process that tells of it: the shell, or a subshell
-    names: Sequence[str]  # the files of its redirections
+    files: Sequence[str]  # the paths of its redirections, as far as the scout tells them
     program: Program
     stdin: (
         str | None
@@ -7992,12 +7994,10 @@ class ScriptRun(Run):
         self.step_ends: Dict[int, List[str]] = collections.defaultdict(list)
         # By shell or subshell, the label of its last test, if that has failed, until its handler is called.
         self.told: Dict[str, str] = {}
-        # By the key of a program, the tests that are such, None for one that bash runs itself; and how many of them
-        # the shell, and the scout, has come to.
-        self.found: Dict[str, List[Test | None]] = collections.defaultdict(list)
-        self.counts: Dict[Tuple[str, str], int] = collections.Counter()
-        self.asked: Dict[Test, Call] = {}  # for which the shell waits
-        self.ahead: Dict[Test, Call] = {}  # tests to which only the scout has come
+        self.asked: Dict[Test, Call] = {}  # tests for which the shell waits
+        self.ahead: Dict[Test, Call] = {}  # those to which only the scout has come
+        # And those to which only the shell has come, by the key of the program; None for one that bash runs itself.
+        self.behind: Dict[str, List[Test | None]] = collections.defaultdict(list)
         # Tests that have not ended, and the files that they have to themselves.
         self.busy: Dict[Test, AbstractSet[str]] = {}
         # Files that the script writes for tests, as for `>log`.
@@ -8215,7 +8215,7 @@ class ScriptRun(Run):
             shell,
             command,
             pid,
-            names,
+            [os.path.normpath(os.path.join(program.directory, name)) for name in names],
             program,
             self.input_of(pid),
             self.question,
@@ -8238,23 +8238,23 @@ class ScriptRun(Run):
             if test in self.ahead or test in self.asked
         }
         key = call.program.key
-        found = self.found[key]
-        number = self.counts["shell", key]
-        self.counts["shell", key] += 1
+        found = [test for test, ahead in self.ahead.items() if ahead.program.key == key]
         # What one test reads another may print, which cannot wait for its slot.
         is_read = any(test.stdin.startswith("/") for test in self.asked)
         runs_itself = (is_read and self.sequential) or call.stdin is None
-        if number == len(found) and runs_itself:
-            found.append(None)
+        if runs_itself and not found:
+            self.behind[key].append(None)
             self.reasons.setdefault(f"{call.file}:{call.line}: its input is redirected")
             self.answer(call.question, self.code_of_itself(call))
             return
         self.end_test(call.number)
-        if number == len(found):
+        if found:
+            test = found[0]
+            del self.ahead[test]
+        else:
             self.miss(call)
-            self.add(call, call.goes == "apart")
-        test = cast(Test, found[number])
-        self.ahead.pop(test, None)
+            test = self.add(call, call.goes == "apart")
+            self.behind[key].append(test)
         if call.goes == "apart" and not test.splits:
             self.is_split = True
             warn_once(
@@ -8299,21 +8299,18 @@ class ScriptRun(Run):
     def find(self, call: Call) -> str | None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
         program = call.program
-        key = program.key
-        files = []
-        for name in call.names:
-            file = os.path.join(program.directory, name)
-            files.append(os.path.normpath(file))
-        number = self.counts["scout", key]
-        if number == len(self.found[key]):
+        behind = self.behind[program.key]
+        if behind:
+            test = behind.pop(0)
+        else:
             paths = paths_of(program.directory, *program.words[1:])
             busy = frozenset(self.written).union(*self.busy.values())
+            shared = busy.intersection(paths)
             junit = os.path.join(program.directory, junit_word(program.words[1:]))
-            if junit in busy:
+            if junit in shared:
                 warn_once(
                     f"{call.file}:{call.line}: writes the same JUnit file as an earlier test, {junit}, and waits for it"
                 )
-            shared = busy.intersection([*paths, junit])
             if shared:
                 self.reasons.setdefault(
                     f"{call.file}:{call.line} waits for a test that has {min(shared)}, too"
@@ -8321,12 +8318,11 @@ class ScriptRun(Run):
             is_far = len(self.ahead) > 16 * self.schedule.pool.size
             if is_far or shared or call.stdin != "":
                 return None
-            text = "".join(f">{file}\n" for file in files)
+            text = "".join(f">{file}\n" for file in call.files)
             self.stems.reserve(stems_written(text, self.options.log_dir))
             test = self.add(call, call.site.splits or self.is_split)
             self.ahead[test] = call
-        self.written.update(dict.fromkeys(files, self.found[key][number]))
-        self.counts["scout", key] += 1
+        self.written.update(dict.fromkeys(call.files, test))
         self.found_since += 1
         return ""
 
@@ -8334,12 +8330,8 @@ class ScriptRun(Run):
         """A new test, which the schedule is to know."""
         program = call.program
         test = self.test_of(call, splits)
-        self.found[program.key].append(test)
         paths = paths_of(program.directory, *program.words[1:])
-        own = {path for path, is_own in paths.items() if is_own}
-        if test.junit:
-            own.add(test.junit)
-        self.busy[test] = own
+        self.busy[test] = {path for path, is_own in paths.items() if is_own}
         self.tests.append(test)
         self.console.total = len(self.tests)
         self.batch.append(test)
@@ -8693,20 +8685,19 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
     paths: Dict[str, bool] = {}
     before = ""
     for word in words:
-        if re.match("--(?:ignore|deselect)=", word):
-            continue
-        is_output = re.match("-o=|--out.*=", word) or re.match("-o$|--out[^=]*$", before)
-        file = re.sub(r"^[\w-]+=|::.*", "", word, flags=re.DOTALL)
-        path = os.path.normpath(os.path.join(directory, file))
-        if is_output and re.search(r"\.\w+$", path):
-            is_own = True
-        elif re.search(DATA_FILE, path):
-            is_own = not os.path.exists(path)
-        else:
-            is_test_file = re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path)
-            is_own = bool(is_test_file) and os.path.exists(path)
-        paths[path] = is_own or paths.get(path, False)
+        named = word
+        if re.match(r"(?:-o|--[\w-]*) [^-]", f"{before} {word}"):
+            named = f"{before}={word}"
         before = word
+        if re.match("--(?:ignore|deselect)=", named):
+            continue
+        file = re.sub(r"^(?:[\w-]+=)+|::.*", "", named, flags=re.DOTALL)
+        path = os.path.normpath(os.path.join(directory, file))
+        is_there = os.path.exists(path)
+        is_new = re.search(DATA_FILE, path) and not is_there
+        is_test = re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path) and is_there
+        is_own = re.match(OUTPUT, named) or is_new or is_test
+        paths[path] = bool(is_own) or paths.get(path, False)
     return paths
 
 
