@@ -6773,13 +6773,16 @@ DEEDS: Mapping[str, str] = {
     "sed": r"\s-\w*[if]|--in|--file|\b[ew]\b|/\w*[ew]\b",
     "sort": r"\s-\w*o|--output",
 }
-# In the words of a test: these look at nothing but words.
-WORDS_ALONE = names_in(
-    "basename cat cd dirname echo expr false ls nproc printf pwd realpath seq true uname"
-)
-# Of those what looks at nothing that a test makes; and programs that do not, either.
-PURE = (WORDS_ALONE | {""}) - names_in("cat ls")
+# What looks at nothing that a test makes, but perhaps at words; then with what looks at other things; and what the
+# words of a test may do.
+PURE = names_in(
+    "basename cd dirname echo expr false nproc printf pwd realpath seq true uname"
+) | {""}
 BLIND = PURE | names_in("arch date hostname id printenv wait whoami")
+LOOKING = PURE | names_in("cat ls")
+# Builtins that set variables by what they read, and those that the scout runs with the shell.
+READS = names_in("read mapfile readarray")
+NATIVE = names_in("[[ ((")
 # What words do besides: `$((n++))`, `${a[n = 1]}`, `${x:=1}`, `${x@P}`.
 COUNTS = r"(?:\$\(\((?:(?!\)\))[\s\S])*?|\$\[[^]]*?|\$\{\w+(?:\[[^]]*?|:(?![-+=?])[^}]*?))"
 DOES = rf"\+\+|{COUNTS}(?:--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|@P\}}"
@@ -6829,29 +6832,28 @@ class Tells(NamedTuple):
 
 
 class Site(NamedTuple):
-    """A test of a script, as it is written."""
+    """A command of a script; with a label, it is a test."""
 
+    file: ScriptFile
     line: int  # its first
-    last: int
-    words: Sequence[str]
-    label: str  # a bash word: what its handler is called with, or its words
-    attributes: Attributes
-    is_background: bool
-    splits: bool  # its standard output and its errors go to two places
+    node: Node
+    number: int = -1  # where bash has come to it: its place among such commands
+    last: int = 0  # its last line; this and all below are of tests
+    label: str = ""  # a bash word: what its handler is called with, or its words
+    attributes: Attributes = Attributes()
+    is_background: bool = False
+    splits: bool = False  # its standard output and its errors go to two places
     # Only the shell itself can start it: its input is redirected, or its words do something.
-    is_own: bool
-    is_native: bool  # bash itself runs it, without a slot
-    names: Sequence[str]  # bash words for files that it writes, or that filters behind it do
-
-    @property
-    def text(self) -> str:
-        """The command without its redirections."""
-        return " ".join(self.words)
+    is_own: bool = False
+    is_native: bool = False  # bash itself runs it, without a slot
+    names: Sequence[
+        str
+    ] = ()  # bash words for files that it writes, or that filters behind it do
 
     @property
     def told(self) -> str:
-        """The same as a message has it."""
-        return f"`{clean_label(self.text)}`"
+        """What it is and where, as a message has it."""
+        return f"`{clean_label(self.node.text.splitlines()[0])}` ({self.file.name}:{self.line})"
 
 
 def is_file(target: Token) -> bool:
@@ -6879,29 +6881,12 @@ def label_word(text: str) -> str:
     return re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", word)
 
 
-def site_of(node: Node, first: int, last: int, label: str) -> Site:
-    """The site of a command on these lines."""
+def is_split(node: Node) -> bool:
+    """Whether the output of a command and its errors go to two places."""
     operators = " ".join(texts(node.redirects))
     joins = re.search(r"&>|>&|2> ?&1", operators) or node.after == "|&"
     writes = ">" in operators or node.after in PIPES
-    words = words_of(node)
-    text = " ".join(words)
-    own = rf"{OWN_VALUES}|\$\{{?\?|PIPESTATUS"
-    reads = re.search("<(?! /dev/null)", operators)
-    is_own = reads or re.search(own, text) or not only_looks(text)
-    return Site(
-        first,
-        last,
-        words,
-        label,
-        Attributes(),
-        is_background=node.after == "&",
-        splits=bool(writes and not joins),
-        is_own=bool(is_own),
-        # No function could have a descriptor of its own, or none where bash has one.
-        is_native=bool(re.search(r"\}[<>]", operators)) or "-" in texts(node.redirects),
-        names=files_of(node),
-    )
+    return bool(writes and not joins)
 
 
 def inert(word: str) -> str:
@@ -6915,7 +6900,7 @@ def only_looks(text: str) -> bool:
     """Whether the words of a test do nothing, as often as bash has their values."""
     if re.search(rf"{DOES}|[<>]\(", text):
         return False
-    return substitutes(text, WORDS_ALONE)
+    return substitutes(text, LOOKING)
 
 
 def substitutes(text: str, names: Container[str]) -> bool:
@@ -6940,10 +6925,8 @@ class ScriptFile:
         self.sites: List[Site] = []
         # Lines of what looks like a test, and has no handler as others have. A function's call may have one.
         self.bare: List[int] = []
-        self.by_line: Dict[int, List[int]] = collections.defaultdict(list)  # their numbers
         # The words, and files, of programs behind a test in a pipeline.
         self.filters: Set[Words] = set()
-        self.called: Set[str] = set()  # the first words of tests: functions, perhaps
         # By name, the commands that have a variable in their words.
         self.users: Dict[str, List[Node]] = collections.defaultdict(list)
         self.piped: Set[Words] = set()  # the words of commands behind a pipe
@@ -6996,41 +6979,49 @@ class ScriptFile:
 
     def visit(self, nodes: Nodes, label: str = "") -> None:
         """Note the tests in a list of commands. With a label, all that look like tests in it are tests."""
+        known = 0
         for statement in statements_of(nodes):
             tested, own = self.handled(statement)
-            reads_test = False  # in a pipeline
             for node in statement:
-                known = len(self.sites)
-                reads_test = reads_test and node.before in PIPES
                 if node.before in PIPES:
                     self.piped.add(tuple(words_of(node)))
+                else:
+                    known = len(self.sites)  # so many tests stand before its pipeline
                 self.hides = self.hides or re.match(HIDES, node.text) is not None
                 own_label = own if node is tested else label
                 text = node.text * (not node.kind) or head_of(node)
                 for name in re.findall(NAME, text):
                     self.users[name].append(node)
                 if node.kind:
-                    self.check_redirects(node)
-                    splits = site_of(node, 0, 0, "").splits
-                    self.apart += splits
-                    bare = list(self.bare)
-                    for part in (*node.conditions, *node.bodies):
-                        self.visit(part, own_label)
-                    self.apart -= splits
-                    if node.kind == "function":
-                        self.bare = bare
+                    self.visit_block(node, own_label)
                 elif node is tested or self.is_test(node, label):
-                    self.add(node, own_label, reads_test)
+                    self.add(node, own_label, reads_test=len(self.sites) > known)
                 elif node.name not in self.tells.handlers and self.is_test(node, "any"):
                     self.bare.append(self.line_of(node.start))
                 elif node.before in PIPES and node.name in FILTERS and self.sites:
-                    self.filters.add((*words_of(node), *files_of(node)))
                     names = files_of(node)
+                    self.filters.add((*words_of(node), *names))
                     if node.name == "tee":
                         names += texts(node.words[1:])
                     test = self.sites[-1]
                     self.sites[-1] = test._replace(names=[*test.names, *names])
-                reads_test = reads_test or len(self.sites) > known
+
+    def visit_block(self, node: Node, label: str) -> None:
+        """Note the tests in a compound command.
+
+        A file that it writes is opened without a word to the trap: the scout must not come there.
+        """
+        for target in files_of(node, ".*>"):
+            where = f"{self.name}:{self.line_of(node.start)}"
+            self.obstacle = self.obstacle or f"{where}: a block writes {target}"
+        bare = len(self.bare)
+        splits = is_split(node)
+        self.apart += splits
+        for part in (*node.conditions, *node.bodies):
+            self.visit(part, label)
+        self.apart -= splits
+        if node.kind == "function":
+            del self.bare[bare:]
 
     def only_shows(self, name: str, known: Sequence[str] = ()) -> bool:
         """Whether a variable is only shown, looked at, or in what is given to others of which the same is true."""
@@ -7066,41 +7057,46 @@ class ScriptFile:
         words = " ".join(token.text.strip("\"'") for token in node.words)
         return self.tells.looks_like_test(words)
 
-    def check_redirects(self, node: Node) -> None:
-        """A file that a block writes is opened without a word to the trap: the scout must not come there."""
-        for target in files_of(node, ".*>"):
-            where = f"{self.name}:{self.line_of(node.start)}"
-            self.obstacle = self.obstacle or f"{where}: a block writes {target}"
-
     def add(self, node: Node, label: str, reads_test: bool) -> None:
         """Note a test. One that reads what another prints can have no slot, for which that may wait."""
-        self.called.add(node.name)
         first = self.line_of(node.start)
         last = self.line_of(max(node.end - 1, node.start))
         label = label_word(label) or label_word(head_of(node))
-        for line in range(first, last + 1):
-            self.by_line[line].append(len(self.sites))
-        site = self.site_here(node, first, last, label)
+        site = self.site_of(node, first, last, label)
         self.sites.append(site._replace(is_native=site.is_native or reads_test))
 
-    def site_here(self, node: Node, first: int, last: int, label: str) -> Site:
-        """The site of a command on these lines."""
-        site = site_of(node, first, last, label)
+    def site_of(self, node: Node, first: int, last: int, label: str) -> Site:
+        """A test on these lines, so called unless `#:` says otherwise."""
         attributes = self.attributes_of(first, last)
         if attributes.label is not None:
-            site = site._replace(label=expandable(attributes.label, is_command=False))
-        return site._replace(
+            label = expandable(attributes.label, is_command=False)
+        operators = " ".join(texts(node.redirects))
+        words = words_of(node)
+        text = " ".join(words)
+        reads = re.search("<(?! /dev/null)", operators) or tuple(words) in self.piped
+        has_own = re.search(rf"{OWN_VALUES}|\$\{{?\?|PIPESTATUS", text)
+        # No function could have a descriptor of its own, or none where bash has one.
+        has_descriptor = re.search(r"\}[<>]|& -(?!\S)", operators)
+        return Site(
+            self,
+            first,
+            node,
+            last=last,
+            label=label,
             attributes=attributes,
-            splits=site.splits or self.apart > 0,
-            is_own=site.is_own or tuple(site.words) in self.piped,
+            is_background=node.after == "&",
+            splits=self.apart > 0 or is_split(node),
+            is_own=bool(reads or has_own or not only_looks(text)),
             # The function in its place could be taken for the script's, which no trap tells of.
-            is_native=site.is_native or node.name in self.defines,
+            is_native=bool(has_descriptor) or node.name in self.defines,
+            names=files_of(node),
         )
 
-    def find(self, line: int, words: Sequence[str]) -> Site | None:
-        """The site of a command to which bash has come; None if there is none, or are several."""
-        sites = [self.sites[number] for number in self.by_line[line]]
-        sites = [site for site in sites if site.words == words]
+    def find(self, line: int, node: Node) -> Site | None:
+        """The test that is a command to which bash has come; None if there is none, or are several."""
+        words = words_of(node)
+        sites = [site for site in self.sites if site.line <= line <= site.last]
+        sites = [site for site in sites if words_of(site.node) == words]
         if len(sites) == 1:
             return sites[0]
         return None
@@ -7113,15 +7109,14 @@ class ScriptFile:
 # its question, since a signal may keep a shell from reading an earlier one. Who asks what:
 #
 #   both   kind    file, line, command, functions it is in, its own   _rt_code: `calm`, or bash for each time it comes
-#   both   each    file, line, command, its words as they are now     bash for this time
+#   both   each    number of a command, its words as they are now     bash for this time
 #   both   test    where its output and its errors go, who comes to   shell: sets _rt_status, once the test has ended;
-#                  it, number, file, line, label, command, process,   scout: nothing, once it may go on
-#                  its program, its files
+#                  it, number, label, process, program, files         scout: nothing, once it may go on
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
-#   scout  wait    number of a step, or of a test that it has to miss what that has done in the shell
+#   scout  wait    number, also of a test that it has to miss         what that has done in the shell
 #   scout  lost    what it cannot go through                          no answer: it is ended
-#   shell  past    step and turn, status, folder, variables           no answer: a command has ended that is no test
-#   shell  did     number of a step                                   no answer: a subshell runs it, or it only looks
+#   shell  past    number and turn, status, folder, variables         no answer: a command has ended that is no test
+#   shell  did     number                                             no answer: a subshell runs it, or it only looks
 #   shell  trapped commands of a trap                                 no answer: it runs
 #   shell  ran     number and label, status                           no answer: bash has run a test itself
 #   shell  failed  line, status, label                                no answer: a handler is called
@@ -7164,6 +7159,11 @@ _rt_program() {  # tells of a test: its words, folder and variables; its environ
     }
   } >|"$_rt_path"
   _rt_ask test "${_rt_call[@]}" "$BASHPID" "$_rt_path" "${_rt_names[@]}"
+}
+_rt_run() {      # the words of a program, which bash itself runs
+  builtin command -- "$@" FD_ERR>&- FD_OWN>&-
+  _rt_status=$?
+  _rt_send ran "${_rt_call[2]}:${_rt_call[3]}" "$_rt_status"
 }
 _rt_stub() {     # the words of a program; ends as that has ended
   local -
@@ -7267,9 +7267,9 @@ _rt_shows() {    # a command that both run, and that may let bash show what it r
   _rt_hide
   _rt_skip=
 }
-_rt_each() {     # a command whose words tell only now whether it is a test
+_rt_each() {     # a command whose words tell only now whether it is a test: its number, and these
   case " $* " in *\ set\ * | *\ shopt\ *) _rt_hide ;; esac
-  _rt_ask each "$_rt_file" "$_rt_line" "$_rt_command" "$@"
+  _rt_ask each "$@"
 }
 _rt_test() {     # a test: site, words as bash, label, files as bash, `native` or nothing, the first of the words
   ((${#_rt_functions[@]} > _rt_level)) || _rt_label=
@@ -7283,7 +7283,7 @@ _rt_test() {     # a test: site, words as bash, label, files as bash, `native` o
     _rt_itself "$1" "$3"     # options that are exported are the shell's, not the hook's
   else
     _rt_whole=${_rt_hides:+${_rt_functions[1]+1}}
-    _rt_call=('' "$_rt_reply" "$1" "$_rt_file" "$_rt_line" "${_rt_label:-$3}" "$_rt_command")
+    _rt_call=('' "$_rt_reply" "$1" "${_rt_label:-$3}")
     _rt_start "$@"
   fi
 }
@@ -7399,7 +7399,7 @@ _rt_other() {
 _rt_lost() {     # it can go no further
   while :; do _rt_ask lost "$1 \`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line)"; done
 }
-_rt_itself() { _rt_ask wait "-$(($1 + 1))"; }
+_rt_itself() { _rt_ask wait "$1"; }
 _rt_start() {    # a test, as _rt_test has it; its words as bash are none if they are to have their values once
   [[ $2 ]] || {
     _rt_itself "$1"
@@ -7648,13 +7648,9 @@ class Call(NamedTuple):
     """A test to which a shell has come."""
 
     site: Site
-    number: int  # of the site
-    file: str
-    line: int
     label: str
     goes: str  # in the shell, its output and its errors: `shown` in the trace, elsewhere `together`, or `apart`
     shell: str  # that has come to it, by the path for its answers; a subshell of it may wait
-    command: str  # bash
     pid: str  # of the process that tells of it: the shell, or a subshell
     files: Sequence[str]  # the paths of its redirections, as far as the scout tells them
     program: Program
@@ -7720,32 +7716,21 @@ def program_from(pid: str, items: Sequence[bytes]) -> Program:
     return Program((), environment, directory, umask, key)
 
 
-class Step(NamedTuple):
-    """A command that is no test, and for whose end in the shell the scout waits."""
+def is_open(node: Node) -> bool:
+    """Whether only bash knows what a command changes."""
+    if node.name in NATIVE:
+        return False
+    if re.search(DOES, re.sub(DEFAULTS, "", node.text)):
+        return True
+    return node.name in CALM - SETS - CHECKS - MOVES - INFALLIBLE
 
-    told: str  # what it is, and where
-    is_native: bool = False  # the scout runs it, too
-    is_open: bool = False  # only bash knows what it changes
-    can_fail: bool = False  # the scout can let it fail
-    acts: bool = False  # it may do more than change the shell, or see what others do
 
-
-def step_of(node: Node, text: str, where: str) -> Step:
-    """What the scout has to know of a command for which it waits."""
-    targets = files_of(node)
+def acts(node: Node) -> bool:
+    """Whether a command may do more than change the shell, or see what others do."""
     is_program = node.name not in CALM | SETS | BLIND and head_of(node) != "cat"
-    has_input = node.name in ("read", "mapfile", "readarray") and "<<" not in text
-    acts = is_program or bool(targets) or has_input or looks_out(node)
-    acts |= not substitutes(text, PURE)
-    step = Step(f"`{text.splitlines()[0]}` ({where})", acts=acts)
-    if node.name in ("[[", "(("):
-        return step._replace(is_native=True)
-    if re.search(DOES, re.sub(DEFAULTS, "", text)):
-        return step._replace(is_open=True)
-    if node.name in CALM - SETS - CHECKS - MOVES - INFALLIBLE:
-        return step._replace(is_open=bool(node.words))
-    is_plain = re.fullmatch(r"[\w./+-]+|\[", node.name) is not None
-    return step._replace(can_fail=is_plain and not (node.assigned or targets))
+    has_input = node.name in READS and "<<" not in node.text
+    is_pure = substitutes(node.text, PURE) and not files_of(node)
+    return is_program or has_input or not is_pure or looks_out(node)
 
 
 def looks_only(node: Node) -> bool:
@@ -7766,30 +7751,28 @@ def looks_out(node: Node) -> bool:
     words = " ".join(texts(tokens))
     words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]", "", words)
     has_glob = re.search(r"[*?]|(?<![\w(])\[", words) is not None
-    return has_glob and node.name not in ("[[", "((", "let")
+    return has_glob and node.name not in NATIVE | {"let"}
 
 
-def is_calm(node: Node, text: str) -> bool:
+def is_calm(node: Node) -> bool:
     """Whether the scout may run a command at any time: it has to do with the shell alone, and says the same in both."""
     if node.name in ENDS | {"break", "continue"}:
         return True
     if node.name in ("builtin", "command"):  # which may stand before any other
-        return re.match(r"\w+ (?:-[vV] |set [-+]\w+$)", text) is not None
-    if re.match(FILE_TEST, text):
+        return re.match(r"\w+ (?:-[vV] |set [-+]\w+$)", node.text) is not None
+    if re.search(rf"^{FILE_TEST}|{OWN_VALUES}|[<>]\(", node.text) or files_of(node):
         return False
-    if re.search(rf"{OWN_VALUES}|[<>]\(", text) or files_of(node):
-        return False
-    if not substitutes(text, PURE):
+    if not substitutes(node.text, PURE):
         return False
     return node.name in CALM or not node.words
 
 
-def tells_time(node: Node, text: str) -> bool:
+def tells_time(node: Node) -> bool:
     """Whether a command does nothing but give variables of the shell the time."""
-    inner = list(walk(substituted(text)))
+    inner = list(walk(substituted(node.text)))
     is_clock = all(each.name == "date" and looks_only(each) for each in inner)
-    rest = re.sub(r"\b(?:SECONDS|EPOCH\w+)\b", "", text)
-    has_time = inner or rest != text
+    rest = re.sub(r"\b(?:SECONDS|EPOCH\w+)\b", "", node.text)
+    has_time = inner or rest != node.text
     is_plain = not re.search(rf"{OWN_VALUES}|{DOES}|[<>]\(", rest)
     return bool(node.name in ("", "local") and has_time and is_clock and is_plain)
 
@@ -7801,12 +7784,8 @@ def variables_of(node: Node) -> List[str]:
         words += node.words[1:]
     names = [re.split(r"\+?=|\[", token.text)[0] for token in words]
     names += re.findall(DEFAULTS, node.text)
-    if node.name == "read":
-        names.append("REPLY")
-    if node.name in ("mapfile", "readarray"):
-        names.append("MAPFILE")
-    if node.name in MOVES:
-        names.append("OLDPWD")
+    if node.name in READS | MOVES:
+        names += ["REPLY", "MAPFILE", "OLDPWD"]  # one of them
     # To ask for the value of RANDOM changes it.
     return [name for name in names if re.fullmatch(rf"(?!S?RANDOM$){NAME}", name)]
 
@@ -7819,18 +7798,21 @@ class Script:
     def __init__(self, tells: Tells) -> None:
         self.tells = tells
         self.files: Dict[str, ScriptFile] = {}
-        self.steps: List[Step] = []  # by number, commands for which the scout waits
-        self.sites: List[Site] = []  # by number, tests to which bash has come
+        self.sites: List[Site] = []  # by number, commands to which bash has come
+        self.called: Set[str] = set()  # the first words of tests: functions, perhaps
 
     def read(self, name: str, text: str) -> ScriptFile:
         """Read one of its files."""
         file = self.files[name] = ScriptFile(name, text, self.tells)
         self.hides |= file.hides
+        self.called.update(site.node.name for site in file.sites)
         return file
 
-    def called(self) -> FrozenSet[str]:
-        """First words of tests: some may be functions."""
-        return frozenset().union(*(file.called for file in self.files.values()))
+    def add(self, site: Site) -> Site:
+        """Note a command to which bash has come; returns it with its number."""
+        site = site._replace(number=len(self.sites))
+        self.sites.append(site)
+        return site
 
     def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
         """What a command is: `calm`, or bash for each time that it comes.
@@ -7841,12 +7823,14 @@ class Script:
         if len(nodes) != 1:
             return "calm"
         node = nodes[0]
+        node.text = text  # with its here-document
+        command = self.add(Site(file, line, node))
         if node.kind:  # the head of a loop
-            return self.calm_code(file, line, node, text)
+            return self.calm_code(command)
         is_function = functions[0] != ""
-        site = file.find(line, words_of(node))
+        site = file.find(line, node)
         if site and not (self.tells.looks and (is_function or node.name in CALM)):
-            return self.test_code(node, site)
+            return self.test_code(site._replace(line=line, node=node))
         if node.name == "trap":
             return "_rt_trapped"
         if node.name in self.tells.handlers:
@@ -7855,88 +7839,87 @@ class Script:
         reads = node.name in ("source", ".", "eval")
         # Bash opens a file for it before its trap sees more.
         if (reads or is_function) and files_of(node):
-            number = self.add_step(file, line, node, text)
-            return f"_rt_block {number}"
+            return f"_rt_block {command.number}"
         is_plain = inert(text) == text or only_looks(text)
         if reads and is_plain:
-            number = self.add_step(file, line, node, text)
-            return f"_rt_reads {number} {shlex.quote(head_of(node))}"
+            return f"_rt_reads {command.number} {shlex.quote(head_of(node))}"
         if is_function:
             return "_rt_function"
-        if self.tells.looks is None and self.called().isdisjoint(functions):
-            return self.step_code(file, line, node, text)
-        return self.likely_code(file, line, node, text)
+        if self.tells.looks is None and self.called.isdisjoint(functions):
+            return self.step_code(command)
+        return self.likely_code(command)
 
-    def calm_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
+    def calm_code(self, command: Site) -> str:
         """Bash for a command that both run."""
-        if re.search(SHOWS_TRAPS, text):
+        if re.search(SHOWS_TRAPS, command.node.text):
             return "_rt_shows"
-        if looks_out(node):
-            return f"_rt_sees {self.add_step(file, line, node, text)}"
+        if looks_out(command.node):
+            return f"_rt_sees {command.number}"
         return "calm"
 
-    def add_step(self, file: ScriptFile, line: int, node: Node, text: str) -> int:
-        """Note a command for which the scout waits; returns its number."""
-        self.steps.append(step_of(node, text, f"{file.name}:{line}"))
-        return len(self.steps) - 1
-
-    def likely_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
+    def likely_code(self, command: Site) -> str:
         """Bash for a command that is a test if it looks like one, perhaps only with the values of its words."""
+        node = command.node
+        if node.name in CALM:
+            return self.step_code(command)
         words = texts(node.words)
         plain = " ".join(words)
-        is_test = self.tells.looks_like_test(plain) and node.name not in CALM
+        is_test = self.tells.looks_like_test(plain)
         depends = not ARGUMENTS.isdisjoint(words) or "$" in "".join(words[:1])
         if re.match(INTERPRETER, node.name) and not is_test:
             depends |= "$" in plain  # `sh $t`
-        if depends and node.name not in CALM:
-            return "_rt_each " + " ".join(map(inert, words))
+        if depends:
+            return f"_rt_each {command.number} " + " ".join(map(inert, words))
         if is_test:
             label = expandable(plain, is_command=True)
-            return self.test_code(node, file.site_here(node, line, line, label))
-        return self.step_code(file, line, node, text)
+            site = command.file.site_of(node, command.line, command.line, label)
+            return self.test_code(site)
+        return self.step_code(command)
 
-    def test_code(self, node: Node, site: Site) -> str:
+    def test_code(self, site: Site) -> str:
         """Bash for a command that is a test."""
+        node = site.node
         first = node.words[0].text
         if inert(first) != first:
             site = site._replace(is_own=True)
             first = "''"  # no name
-        self.sites.append(site)
-        assigned = texts(node.assigned)
-        program = texts(node.words)
-        words = " ".join([*assigned, "_rt_program", *program]) * (not site.is_own)
+        program = [*texts(node.assigned), "_rt_program", *texts(node.words)]
+        words = " ".join(program) * (not site.is_own)
         names = " ".join(map(inert, site.names))
         quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(names)}"
         native = "native" * site.is_native
-        return f"_rt_test {len(self.sites) - 1} {quoted} '{native}' {first}"
+        return f"_rt_test {self.add(site).number} {quoted} '{native}' {first}"
 
-    def step_code(self, file: ScriptFile, line: int, node: Node, text: str) -> str:
+    def step_code(self, command: Site) -> str:
         """Bash for a command that is no test."""
+        node = command.node
+        file = command.file
         targets = texts(node.redirects[1::2])
-        if tells_time(node, text) and all(map(file.only_shows, variables_of(node))):
+        if tells_time(node) and all(map(file.only_shows, variables_of(node))):
             return "calm"
         goes_on = all(target in ("1", "2", "&1", "&2", "/dev/null") for target in targets)
-        if is_calm(node, text) and (not targets or node.name not in PRINTS):
-            return self.calm_code(file, line, node, text)
-        shows = goes_on and node.name in PRINTS and " -v" not in text
-        shows = shows and not re.search(DOES, text)
+        if is_calm(node) and (not targets or node.name not in PRINTS):
+            return self.calm_code(command)
+        shows = goes_on and node.name in PRINTS and not re.search(rf" -v|{DOES}", node.text)
         passes = (*words_of(node), *files_of(node)) in file.filters
         if passes or shows or re.match(self.tells.calm, node.name):
             return "_rt_pass"
         way = "_rt_other"
         if looks_only(node):
             way = "_rt_look"
-        number = self.add_step(file, line, node, text)
-        code = " ".join([way, str(number), *variables_of(node)])
+        code = " ".join([way, str(command.number), *variables_of(node)])
         if node.assigned and node.words:
             return f"_rt_is_function {shlex.quote(node.name)} || {code}"
         return code
 
 
-def end_of(step: Step, status: int, directory: str, values: str) -> str:
-    """What the scout is to do where a step has ended so in the shell, as bash. `values` are of its variables."""
-    must_fail = status != 0 and not step.is_native
-    if step.is_open or (must_fail and not step.can_fail):
+def end_of(node: Node, status: int, directory: str, values: str) -> str:
+    """What the scout is to do where a command has ended so in the shell, as bash. `values` are of its variables."""
+    is_native = node.name in NATIVE
+    must_fail = status != 0 and not is_native
+    is_plain = re.fullmatch(r"[\w./+-]+|\[", node.name) is not None
+    can_fail = is_plain and not (node.assigned or files_of(node))
+    if is_open(node) or (must_fail and not can_fail):
         return "_rt_lost 'only bash knows what changes by'"
     folder = shlex.quote(directory)
     lines = [f"[[ $PWD == {folder} ]] || cd -- {folder}"]
@@ -7944,7 +7927,7 @@ def end_of(step: Step, status: int, directory: str, values: str) -> str:
         lines.append(f"{name}{value}")
         if "x" in flags:
             lines.append(f"export {name}")
-    if step.is_native:
+    if is_native:
         lines.append("_rt_skip=")
     if must_fail:
         lines.append(f"_rt_fail {status}")
@@ -7969,7 +7952,7 @@ class ScriptRun(Run):
     fear = ""  # the first test that began ahead of something behind a failure, and of what
     is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
-    awaited: int | None = None  # number of the step for whose end it waits now
+    awaited: Site | None = None  # the command for whose end it waits now
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
         super().__init__(select([], options, History()), host, options, trace)
@@ -7989,9 +7972,8 @@ class ScriptRun(Run):
         self.programs: Dict[bytes, Program] = {}  # as `read_program` knows them
         # By question of the scout that has to wait, what looks whether it may go on, and returns how, as bash.
         self.held: Dict[Tuple[str, str], Callable[[], str | None]] = {}
-        # By number, what the scout does where a step has ended in the shell, as often as that was; less than zero for a
-        # test.
-        self.step_ends: Dict[int, List[str]] = collections.defaultdict(list)
+        # By number, what the scout does where a command has ended in the shell, as often as that was.
+        self.command_ends: Dict[int, List[str]] = collections.defaultdict(list)
         # By shell or subshell, the label of its last test, if that has failed, until its handler is called.
         self.told: Dict[str, str] = {}
         self.asked: Dict[Test, Call] = {}  # tests for which the shell waits
@@ -8174,28 +8156,28 @@ class ScriptRun(Run):
             self.news.append(f"_rt_news={where}; _rt_known[$_rt_news]={code}\n")
         return f"_rt_code={code}"
 
-    def on_each(self, source: str, line: str, command: str, *words: str) -> str:
+    def on_each(self, number: str, *words: str) -> str:
         """The words of a command whose text does not tell whether it is a test."""
-        place = source, line, *words
+        place = number, *words
         if place not in self.codes:
-            file = self.file_of(source)
-            node = Reader(command).nodes[0]
+            command = self.script.sites[int(number)]
             text = " ".join(words)
             if self.script.tells.looks_like_test(text):
-                label = shlex.quote(text)
-                site = file.site_here(node, int(line), int(line), label)
-                self.codes[place] = self.script.test_code(node, site)
+                line = command.line
+                site = command.file.site_of(command.node, line, line, shlex.quote(text))
+                self.codes[place] = self.script.test_code(site)
             else:
-                code = self.script.step_code(file, int(line), node, command)
+                code = self.script.step_code(command)
                 name = shlex.quote("".join(words[:1]))
                 if code == "calm":
                     code = "_rt_skip="
                 self.codes[place] = f"_rt_is_function {name} || {code}"
         return self.codes[place]
 
-    def on_test(self, goes: str, shell: str, site: str, *told: str) -> str | None:
+    def on_test(
+        self, goes: str, shell: str, number: str, label: str, pid: str, path: str, *names: str
+    ) -> str | None:
         """A shell has come to a test: in the script's own, the test's place waits until it has ended."""
-        source, line, label, command, pid, path, *names = told
         try:
             program = read_program(path, pid, self.programs)
         except OSError:  # it has been killed, or cannot write
@@ -8204,16 +8186,12 @@ class ScriptRun(Run):
             return "_rt_status=126"
         if program is None:
             return 'local _rt_whole=1; _rt_program "$@"'
-        number = int(site)
+        site = self.script.sites[int(number)]
         call = Call(
-            self.script.sites[number],
-            number,
-            source,
-            int(line),
+            site,
             label,
             goes,
             shell,
-            command,
             pid,
             [os.path.normpath(os.path.join(program.directory, name)) for name in names],
             program,
@@ -8222,7 +8200,7 @@ class ScriptRun(Run):
         )
         if self.role == "shell":
             self.ask(call)
-        elif call.line >= self.file_of(source).one_by_one:
+        elif site.line >= site.file.one_by_one:
             self.on_lost("`#: one-by-one`")
         else:
             self.held[self.question] = functools.partial(self.find, call)
@@ -8244,10 +8222,10 @@ class ScriptRun(Run):
         runs_itself = (is_read and self.sequential) or call.stdin is None
         if runs_itself and not found:
             self.behind[key].append(None)
-            self.reasons.setdefault(f"{call.file}:{call.line}: its input is redirected")
-            self.answer(call.question, self.code_of_itself(call))
+            self.reasons.setdefault(f"{call.site.told}: its input is redirected")
+            self.answer(call.question, '_rt_run "$@"')
             return
-        self.end_test(call.number)
+        self.end_test(call.site)
         if found:
             test = found[0]
             del self.ahead[test]
@@ -8266,35 +8244,26 @@ class ScriptRun(Run):
         if test not in self.busy:
             self.retire(test)
 
-    def code_of_itself(self, call: Call) -> str:
-        """Bash that runs a test in its place."""
-        shut = f"{self.shell.errors}>&- {self.shell.own}>&-"
-        place = shlex.quote(f"{call.number}:{call.label}")
-        return (
-            f'builtin command -- "$@" {shut}; _rt_status=$?; _rt_send ran {place} "$_rt_status"'
-        )
-
-    def end_test(self, number: int, status: int = 0) -> None:
+    def end_test(self, site: Site, status: int = 0) -> None:
         """A test is past in the shell, as far as the scout has to know."""
         code = ""
-        if re.search(DOES, self.script.sites[number].text):
+        if re.search(DOES, site.node.text):
             code = "_rt_lost 'only bash knows what changes by'"
         if status:
             code = "_rt_lost 'a failure of'"
-        self.step_ends[-1 - number].append(code)
+        self.command_ends[site.number].append(code)
 
     def miss(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
-        told = f"{call.site.told} ({call.file}:{call.line})"
-        has_twin = any(ahead.number == call.number for ahead in self.ahead.values())
+        site = call.site
+        has_twin = any(ahead.site is site for ahead in self.ahead.values())
         # A twin, with other words or another environment, runs beside tests below it if all pass, too.
-        self.note_ahead(told, lambda ahead: has_twin and ahead.number != call.number)
+        self.note_ahead(site.told, lambda ahead: has_twin and ahead.site is not site)
         awaited = self.awaited
-        if awaited is None or call.shell != self.shell.path("shell"):
+        if awaited is None or awaited.label or call.shell != self.shell.path("shell"):
             return
-        if awaited >= 0:
-            told = self.script.steps[awaited].told
-            self.on_lost(f"bash has come to {call.file}:{call.line}, and not to {told}")
+        where = f"{site.file.name}:{site.line}"
+        self.on_lost(f"bash has come to {where}, and not to {awaited.told}")
 
     def find(self, call: Call) -> str | None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
@@ -8303,18 +8272,17 @@ class ScriptRun(Run):
         if behind:
             test = behind.pop(0)
         else:
+            where = f"{call.site.file.name}:{call.site.line}"
             paths = paths_of(program.directory, *program.words[1:])
             busy = frozenset(self.written).union(*self.busy.values())
             shared = busy.intersection(paths)
             junit = os.path.join(program.directory, junit_word(program.words[1:]))
             if junit in shared:
                 warn_once(
-                    f"{call.file}:{call.line}: writes the same JUnit file as an earlier test, {junit}, and waits for it"
+                    f"{where}: writes the same JUnit file as an earlier test, {junit}, and waits for it"
                 )
             if shared:
-                self.reasons.setdefault(
-                    f"{call.file}:{call.line} waits for a test that has {min(shared)}, too"
-                )
+                self.reasons.setdefault(f"{where} waits for a test that has {min(shared)}, too")
             is_far = len(self.ahead) > 16 * self.schedule.pool.size
             if is_far or shared or call.stdin != "":
                 return None
@@ -8340,21 +8308,20 @@ class ScriptRun(Run):
 
     def on_wait(self, number: str) -> None:
         """The scout waits until the shell has run a command."""
-        step = int(number)
-        if self.found_since == 1 and step >= 0 and not self.script.steps[step].is_open:
+        command = self.script.sites[int(number)]
+        if command.label:
+            self.reasons.setdefault(f"{command.told} starts when the script comes to it")
+        elif self.found_since == 1 and not is_open(command.node):
             self.reasons.setdefault(
-                f"{self.script.steps[step].told} waits for the test before it; --calm REGEX names what need not"
+                f"{command.told} waits for the test before it; --calm REGEX names what need not"
             )
-        if step < 0:
-            test = self.script.sites[-1 - step]
-            self.reasons.setdefault(f"{test.told} starts when the script comes to it")
         self.found_since = 0
-        self.awaited = step
-        self.held[self.question] = functools.partial(self.pass_on, step)
+        self.awaited = command
+        self.held[self.question] = functools.partial(self.pass_on, command)
 
-    def pass_on(self, step: int) -> str | None:
-        """What the scout does behind a step, if that has ended in the shell."""
-        ends = self.step_ends[step]
+    def pass_on(self, command: Site) -> str | None:
+        """What the scout does behind a command, if that has ended in the shell."""
+        ends = self.command_ends[command.number]
         if not ends:
             return None
         self.awaited = None
@@ -8366,16 +8333,16 @@ class ScriptRun(Run):
             return
         self.past.add(place)
         number = int(place.partition(":")[0])
-        step = self.script.steps[number]
-        is_awaited = self.awaited == number
-        if step.acts:  # what runs in the background has begun under bash, too
-            self.note_ahead(step.told, lambda ahead: is_awaited and ahead.site.is_background)
+        command = self.script.sites[number]
+        is_awaited = self.awaited is command
+        if acts(command.node):  # what runs in the background has begun under bash, too
+            self.note_ahead(command.told, lambda ahead: is_awaited and ahead.site.is_background)
         directory, path = state
         values = ""
         if path:
             values = to_text(read_once(path))
-        code = end_of(step, int(status), directory, values)
-        self.step_ends[number].append(code)
+        code = end_of(command.node, int(status), directory, values)
+        self.command_ends[number].append(code)
 
     def note_ahead(
         self, told: str, is_beside: Callable[[Call], bool] = lambda _ahead: False
@@ -8392,27 +8359,24 @@ class ScriptRun(Run):
 
     def on_did(self, number: str) -> None:
         """A subshell runs a command that is no test, or the shell one that both run and that looks."""
-        step = self.script.steps[int(number)]
-        if step.acts:
-            self.note_ahead(step.told)
+        command = self.script.sites[int(number)]
+        if acts(command.node):
+            self.note_ahead(command.told)
 
     def on_trapped(self, text: str) -> None:
         """A trap runs."""
-        nodes = walk(Reader(text).nodes)
-        simple = [node for node in nodes if not node.kind]
-        if any(looks_out(node) or not is_calm(node, node.text) for node in simple):
+        if any(map(acts, walk(Reader(text).nodes))):
             self.note_ahead(f"the trap `{text}`")
 
     def on_ran(self, place: str, status: str, *_more: str) -> None:
         """Bash has run a test itself, which has no log but the script's."""
-        site, _, label = place.partition(":")
-        number = int(site)
-        where = self.script.sites[number]
-        self.note_ahead(where.told)
+        number, _, label = place.partition(":")
+        site = self.script.sites[int(number)]
+        self.note_ahead(site.told)
         if int(status):
-            self.note_failure(clean_label(label), where.line, int(status))
+            self.note_failure(clean_label(label), site.line, int(status))
             self.told[self.question[0]] = label
-        self.end_test(number, int(status))
+        self.end_test(site, int(status))
 
     def on_failed(self, line: str, status: str, label: str) -> None:
         """Bash calls a handler: for a test that is known to have failed, or for what it has run itself."""
@@ -8519,7 +8483,8 @@ class ScriptRun(Run):
         if signum in (signal.SIGINT, signal.SIGPIPE):  # of which bash says nothing
             return ""
         how = signal.strsignal(signum)
-        said = f"{call.file}: line {call.line}: {call.pid:>5} {how:<23} {call.command}"
+        site = call.site
+        said = f"{site.file.name}: line {site.line}: {call.pid:>5} {how:<23} {site.node.text}"
         if signum == signal.SIGTERM:
             said = str(how)
         return f"builtin printf '%s\\n' {shlex.quote(said)} >&{self.shell.own}; "
@@ -8528,19 +8493,21 @@ class ScriptRun(Run):
         """A test as it would stand in a list."""
         program = call.program
         text = " ".join(program.words)
-        key = call.site.text
-        if not ARGUMENTS.isdisjoint(call.site.words):
+        site = call.site
+        words = words_of(site.node)
+        key = " ".join(words)
+        if not ARGUMENTS.isdisjoint(words):
             key = text
         variable = next(iter(self.machine.variables), CUDA.variable)
         mask = to_text(program.environment.get(to_bytes(variable), b""))
         environment = {**program.environment, b"_": to_bytes(program.path)}
         return TestLine(
-            call.file,
-            call.line,
+            site.file.name,
+            site.line,
             key,
             program.words[0],
             key_of([key]),
-            call.site.attributes,
+            site.attributes,
             mask=mask,
             has_mask=mask != os.environ.get(variable, ""),
             label=clean_label(call.label.strip() or text),
@@ -8637,7 +8604,7 @@ class ScriptRun(Run):
 
     def say_what_ran_alone(self) -> None:
         """Say how many tests ran while no other did, and why the first of them."""
-        if not self.script.called() and not self.tests:
+        if not self.script.called and not self.tests:
             warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
         count = sum(test not in self.beside for test in self.tests)
         half = self.schedule.pool.size / 2

@@ -22,7 +22,7 @@ from typing import Any, Counter, Dict, List, Mapping, Sequence, Set, Tuple
 from xml.etree import ElementTree
 
 from run_tests import (
-    ASK, CALM_PROGRAMS, LOOKS_LIKE_TEST, Program, Script, ScriptFile, Tells, paths_of, read_program)
+    ASK, CALM_PROGRAMS, LOOKS_LIKE_TEST, Program, Script, ScriptFile, Tells, paths_of, read_program, words_of)
 from tests.support import SOON, WAIT_S, Fifo, Ran, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
@@ -1050,7 +1050,7 @@ class ReadingTest(unittest.TestCase):
             "pytest c 2>&1 | tee c.log | tail -1 || test_fail c",
             'run "$@" >log 2>&1 <in || test_fail', "x=$(date) || test_fail no", "pytest d",
             "pytest e $(make) 2>err || test_fail \"$(make)\"  #: gpus=0")
-        self.assertEqual([(site.line, site.last, " ".join(site.words), site.label) for site in file.sites], [
+        self.assertEqual([(site.line, site.last, " ".join(words_of(site.node)), site.label) for site in file.sites], [
             (1, 2, 'A=1 python3 a "$x"', '"a $x"'), (3, 3, "pytest b", "b"), (5, 5, "pytest c", "c"),
             (6, 6, 'run "$@"', '"run $*"'), (9, 9, "pytest e $(make)", file.sites[4].label)])
         self.assertNotIn("$(make)", re.sub(r"\\\$", "", file.sites[4].label))          # nothing runs for a label
@@ -1060,8 +1060,8 @@ class ReadingTest(unittest.TestCase):
         self.assertEqual([(site.attributes.gpus, site.attributes.timeout) for site in file.sites],
                          [(2, None), (None, None), (None, 300), (None, 300), (0, 300)])
         self.assertEqual(file.filters, {("tee", "c.log"), ("tail", "-1")})
-        self.assertEqual(file.find(2, file.sites[0].words), file.sites[0])
-        self.assertIsNone(file.find(3, file.sites[0].words))
+        self.assertEqual(file.find(2, file.sites[0].node), file.sites[0])
+        self.assertIsNone(file.find(3, file.sites[0].node))
 
     def test_what_keeps_it_from_running_ahead(self) -> None:
         _, file = self.read("for x in a; do pytest $x || test_fail $x; done 2>/dev/null", "#: one-by-one",
@@ -1069,7 +1069,7 @@ class ReadingTest(unittest.TestCase):
                             "pytest d || test_fail d; pytest d || test_fail e")
         self.assertEqual((file.obstacle, file.one_by_one), ("test.sh:3: a block writes log", 2))
         self.assertEqual([told.partition(" in ")[0] for told in file.mistakes], ["test.sh:4: unknown key 'gpsu'"])
-        self.assertIsNone(file.find(5, ["pytest", "d"]))       # which of them it is
+        self.assertIsNone(file.find(5, file.sites[-1].node))       # which of them it is
 
     def test_kinds_of_commands(self) -> None:
         """By their words; tests by their place, too, where handlers tell them."""
