@@ -55,7 +55,6 @@ queue; so does the signal handler.
 from __future__ import annotations
 
 import argparse
-import bisect
 import collections
 import enum
 import errno
@@ -6804,7 +6803,9 @@ DATA_FILE = (
 # What a test writes: a file that it names as its output, or for its results.
 OUTPUT = r"(?s)(?:-o|--out[^=]*)=.*\.\w+$|--junit-?xml=(?!/dev/)"
 # What may hide a variable of the environment from a function: one without a value, or that is not exported.
-HIDES = rf"(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:\s|$)|[-+]\w*x)|export -\w*n"
+HIDES = (
+    rf"\b(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:[\s;&|)]|$)|[-+]\w*x)|export -\w*n"
+)
 # What may let bash show what it runs, and so our trap.
 SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 # A variable as `expandable` writes it, and what that escapes.
@@ -6856,15 +6857,17 @@ class Site(NamedTuple):
         return f"`{clean_label(self.node.text.splitlines()[0])}` ({self.file.name}:{self.line})"
 
 
-def is_file(target: Token) -> bool:
-    """Whether a word behind a redirection names a file, other than of those that are there for all."""
-    return not re.match(r"[0-9]*-?$|/dev/(?:null|stdout|stderr)$", target.text)
-
-
 def files_of(node: Node, operators: str = "[^<]*[<>](?!<)") -> List[str]:
-    """The words for files that the redirections of a command open, by operators that match a pattern."""
-    pairs = zip(node.redirects[::2], node.redirects[1::2])
-    return [word.text for how, word in pairs if re.match(operators, how.text) and is_file(word)]
+    """The words for files that the redirections of a command open, by operators that match a pattern.
+
+    Those that are there for all are none.
+    """
+    files = []
+    for how, target in zip(node.redirects[::2], node.redirects[1::2]):
+        is_there = re.match(r"[0-9]*-?$|/dev/(?:null|stdout|stderr)$", target.text)
+        if re.match(operators, how.text) and not is_there:
+            files.append(target.text)
+    return files
 
 
 def label_word(text: str) -> str:
@@ -6913,14 +6916,14 @@ class ScriptFile:
     """What is read of a script, or of a file that it sources, before it runs."""
 
     obstacle = ""  # why the scout cannot go through it
-    hides = False  # it has a variable of a function that may hide one of the environment
     one_by_one = math.inf  # the line of `#: one-by-one`
 
     def __init__(self, name: str, text: str, tells: Tells) -> None:
         self.name = name
         self.text = text
         self.tells = tells
-        self.line_ends = [found.start() for found in re.finditer("\n", text)]
+        # It has a variable of a function that may hide one of the environment.
+        self.hides = re.search(HIDES, text) is not None
         self.mistakes: List[str] = []
         self.sites: List[Site] = []
         # Lines of what looks like a test, and has no handler as others have. A function's call may have one.
@@ -6940,7 +6943,7 @@ class ScriptFile:
         self.visit(reader.nodes)
 
     def line_of(self, offset: int) -> int:
-        return bisect.bisect_left(self.line_ends, offset) + 1
+        return self.text.count("\n", 0, offset) + 1
 
     def read_attributes(self, reader: Reader) -> None:
         """Note what each `#:` says of its line, or from its own line on up to the next such line."""
@@ -6987,7 +6990,6 @@ class ScriptFile:
                     self.piped.add(tuple(words_of(node)))
                 else:
                     known = len(self.sites)  # so many tests stand before its pipeline
-                self.hides = self.hides or re.match(HIDES, node.text) is not None
                 own_label = own if node is tested else label
                 text = node.text * (not node.kind) or head_of(node)
                 for name in re.findall(NAME, text):
@@ -7037,15 +7039,15 @@ class ScriptFile:
 
     def handled(self, statement: Sequence[Node]) -> Tuple[Node | None, str]:
         """The command of a statement for which a handler stands, and the word that the handler is called with."""
-        for at, node in enumerate(statement):
+        pipelines = statements_of(statement, PIPES)
+        for before, pipeline in zip(pipelines, pipelines[1:]):
+            node = pipeline[0]
             calls = [each for each in walk([node]) if each.name in self.tells.handlers]
             if node.before != "||" or not calls:
                 continue
-            while statement[at - 1].before in PIPES and at > 1:
-                at -= 1
-            tested = statement[at - 1]
+            tested = before[0]
             if not (tested.words or tested.kind):  # assignments alone
-                return None, ""
+                break
             words = texts(calls[0].words[1:2])
             return tested, "".join(words)
         return None, ""
@@ -7060,9 +7062,8 @@ class ScriptFile:
     def add(self, node: Node, label: str, reads_test: bool) -> None:
         """Note a test. One that reads what another prints can have no slot, for which that may wait."""
         first = self.line_of(node.start)
-        last = self.line_of(max(node.end - 1, node.start))
-        label = label_word(label) or label_word(head_of(node))
-        site = self.site_of(node, first, last, label)
+        last = self.line_of(node.end)
+        site = self.site_of(node, first, last, label_word(label or head_of(node)))
         self.sites.append(site._replace(is_native=site.is_native or reads_test))
 
     def site_of(self, node: Node, first: int, last: int, label: str) -> Site:
@@ -7126,14 +7127,14 @@ class ScriptFile:
 ASK = r"""
 _rt_send() {     # words, to which no answer comes
   builtin set -- "${@//$'\n'/$'\1'}"     # bash writes line by line, and others may write between
-  builtin printf '%s\0' $'\2'"$(($# + 3))" "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" >&"$_rt_out"
+  builtin printf '%s\0' $'\2'"$(($# + 3))" "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" >&FD_OUT
 }
 _rt_ask() {      # sends words, does what is answered
   local _rt_answer=() _rt_number=$((++_rt_asked))
   [[ $BASHPID == "$_rt_owner" ]] || _rt_open
   _rt_send "$@" 2>/dev/null || builtin return      # the script has closed our descriptors
   until [[ $_rt_answer == *$'\2'"$_rt_number "* ]]; do    # a signal may have come before the answer to another
-    builtin mapfile -t -d '' -n 1 -u "$_rt_in" _rt_answer    # which heeds neither IFS nor TMOUT
+    builtin mapfile -t -d '' -n 1 -u FD_IN _rt_answer    # which heeds neither IFS nor TMOUT
     [[ $_rt_answer ]] || break
   done
   builtin set -- "${_rt_arguments[@]}"
@@ -7142,7 +7143,7 @@ _rt_ask() {      # sends words, does what is answered
 _rt_open() {     # a subshell gets answers of its own
   _rt_owner=$BASHPID _rt_reply=$_rt_folder/$BASHPID
   builtin command -- "$_rt_mkfifo" "$_rt_reply"
-  builtin eval "exec $_rt_in<>\"\$_rt_reply\""
+  builtin eval 'exec FD_IN<>"$_rt_reply"'
 }
 _rt_program() {  # tells of a test: its words, folder and variables; its environment if that is asked for, or in a
   # function, where a local variable may hide another one here, and not in the environment
@@ -7164,6 +7165,9 @@ _rt_run() {      # the words of a program, which bash itself runs
   builtin command -- "$@" FD_ERR>&- FD_OWN>&-
   _rt_status=$?
   _rt_send ran "${_rt_call[2]}:${_rt_call[3]}" "$_rt_status"
+}
+_rt_died() {     # what bash itself would say of a program's death
+  builtin printf '%s\n' "$1" >&FD_OWN
 }
 _rt_stub() {     # the words of a program; ends as that has ended
   local -
@@ -7197,7 +7201,7 @@ builtin declare -A _rt_known
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
 _rt_over= _rt_traps= _rt_told= _rt_names=() _rt_signals= _rt_hides= _rt_enters=
-builtin eval "exec $_rt_in<>\"\$_rt_reply\" $_rt_out>\"\$_rt_reply.ask\""
+builtin eval 'exec FD_IN<>"$_rt_reply" FD_OUT>"$_rt_reply.ask"'
 
 # Its arguments: the status of the command before, traps if that may have set one, the command, its line, the positional
 # parameters, and $_, which so stays what it is.
@@ -7510,20 +7514,19 @@ class ScriptShell:
         self.kept = fresh_file(self.job.log)
         found = re.findall(r"\b(\d+)[<>]|(?:[<>]&|\bflock(?: -\w+)* |/fd/|-u ?)(\d+)", script)
         used = set(chain.from_iterable(found))
-        out, into, self.errors, self.own, *_ = (
-            each for each in self.OWN_FDS if str(each) not in used
-        )
+        free = (each for each in self.OWN_FDS if str(each) not in used)
+        self.descriptors = dict(zip(("FD_OUT", "FD_IN", "FD_ERR", "FD_OWN"), free))
         words = {
-            "out": out,
-            "in": into,
             "folder": self.folder,
             "mkfifo": find_program("mkfifo") or "mkfifo",
             "cat": find_program("cat") or "cat",
             "scouted": "1" * has_scout,
             "trace": f"/proc/{os.getpid()}/fd/{self.stream}",
         }
+        if "BASH_ENV" in os.environ:
+            words["bash_env"] = os.environ["BASH_ENV"]
         text = f"#!{self.job.bash} -p\n{own_variables({**words, 'role': 'shell'})}{ASK}{STUB}"
-        stub = self.reaper.scratch.write(self.with_descriptors(text))
+        stub = self.write(text)
         os.chmod(stub, 0o755)
         words["stub"] = stub * os.access(stub, os.X_OK)
         stream = os.dup(self.stream)  # ours stays open, so that poll rests
@@ -7540,19 +7543,17 @@ class ScriptShell:
         """The job of one of the shells, with its hook."""
         reply = self.path(role)
         os.mkfifo(reply)
-        own = {**words, "role": role, "reply": reply}
-        first = "unset BASH_ENV\n"
-        if "BASH_ENV" in os.environ:
-            own["bash_env"] = os.environ["BASH_ENV"]
-        first += own_variables(own)
-        hook = ASK + HOOK + {"shell": SHELL_HOOK, "scout": SCOUT_HOOK}[role] + LAST_OF_HOOK
-        path = self.reaper.scratch.write(self.with_descriptors(first + hook))
+        own = own_variables({**words, "role": role, "reply": reply})
+        hook = {"shell": SHELL_HOOK, "scout": SCOUT_HOOK}[role]
+        path = self.write(f"unset BASH_ENV\n{own}{ASK}{HOOK}{hook}{LAST_OF_HOOK}")
         environment = {**os.environb, b"BASH_ENV": path.encode()}
         return self.job._replace(environment=environment)
 
-    def with_descriptors(self, text: str) -> str:
-        """Bash with our numbers in the place of their names."""
-        return text.replace("FD_ERR", str(self.errors)).replace("FD_OWN", str(self.own))
+    def write(self, bash: str) -> str:
+        """A file of bash, with our numbers in the place of their names; returns its path."""
+        for name, number in self.descriptors.items():
+            bash = bash.replace(name, str(number))
+        return self.reaper.scratch.write(bash)
 
     def run(self, jobs: Sequence[Tuple[Process, Job, int]]) -> None:
         """Run the shells until all that they have started has ended. Children of the main thread would be orphans."""
@@ -7632,13 +7633,11 @@ class ScriptShell:
 
     def tell(self, path: str, line: str) -> None:
         """Write to a shell, which holds the other end open; it may have been killed."""
-        data = to_bytes(line)
         with suppress(OSError):
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
             os.set_blocking(descriptor, True)
-            while data:
-                data = data[os.write(descriptor, data) :]
-            os.close(descriptor)
+            with open(descriptor, "wb") as pipe:
+                pipe.write(to_bytes(line))
 
 
 # A test as a shell tells of it.
@@ -8053,7 +8052,7 @@ class ScriptRun(Run):
             self.question = reply, number
             self.role = role
             answer = getattr(self, f"on_{kind}")(*fields)
-            if answer is not None and number:  # else it is not read
+            if answer is not None:
                 self.answer(self.question, answer)
         else:
             if self.batch and isinstance(event, Exited):
@@ -8487,7 +8486,7 @@ class ScriptRun(Run):
         said = f"{site.file.name}: line {site.line}: {call.pid:>5} {how:<23} {site.node.text}"
         if signum == signal.SIGTERM:
             said = str(how)
-        return f"builtin printf '%s\\n' {shlex.quote(said)} >&{self.shell.own}; "
+        return f"_rt_died {shlex.quote(said)}; "
 
     def line_of(self, call: Call) -> TestLine:
         """A test as it would stand in a list."""
