@@ -6884,7 +6884,7 @@ def label_word(text: str) -> str:
     return re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", word)
 
 
-def is_split(node: Node) -> bool:
+def splits_output(node: Node) -> bool:
     """Whether the output of a command and its errors go to two places."""
     operators = " ".join(texts(node.redirects))
     joins = re.search(r"&>|>&|2> ?&1", operators) or node.after == "|&"
@@ -7017,7 +7017,7 @@ class ScriptFile:
             where = f"{self.name}:{self.line_of(node.start)}"
             self.obstacle = self.obstacle or f"{where}: a block writes {target}"
         bare = len(self.bare)
-        splits = is_split(node)
+        splits = splits_output(node)
         self.apart += splits
         for part in (*node.conditions, *node.bodies):
             self.visit(part, label)
@@ -7086,7 +7086,7 @@ class ScriptFile:
             label=label,
             attributes=attributes,
             is_background=node.after == "&",
-            splits=self.apart > 0 or is_split(node),
+            splits=self.apart > 0 or splits_output(node),
             is_own=bool(reads or has_own or not only_looks(text)),
             # The function in its place could be taken for the script's, which no trap tells of.
             is_native=bool(has_descriptor) or node.name in self.defines,
@@ -7165,6 +7165,10 @@ _rt_run() {      # the words of a program, which bash itself runs
   builtin command -- "$@" FD_ERR>&- FD_OWN>&-
   _rt_status=$?
   _rt_send ran "${_rt_call[2]}:${_rt_call[3]}" "$_rt_status"
+}
+_rt_print() {    # what a test has printed, a file and one of errors; where nobody reads it, as the test would end
+  [[ ! ${2-} ]] || builtin command -- "$_rt_cat" "$2" >&2
+  [[ ! -e /dev/fd/1 ]] || builtin command -- "$_rt_cat" "$1" 2>/dev/null || [[ $? != 141 ]] || _rt_status=141
 }
 _rt_died() {     # what bash itself would say of a program's death
   builtin printf '%s\n' "$1" >&FD_OWN
@@ -7768,12 +7772,11 @@ def is_calm(node: Node) -> bool:
 
 def tells_time(node: Node) -> bool:
     """Whether a command does nothing but give variables of the shell the time."""
-    inner = list(walk(substituted(node.text)))
+    inner = walk(substituted(node.text))
     is_clock = all(each.name == "date" and looks_only(each) for each in inner)
-    rest = re.sub(r"\b(?:SECONDS|EPOCH\w+)\b", "", node.text)
-    has_time = inner or rest != node.text
+    rest = re.sub(r"\b(?:SECONDS|EPOCH\w+)\b|[(`]\s*date\b", "", node.text)
     is_plain = not re.search(rf"{OWN_VALUES}|{DOES}|[<>]\(", rest)
-    return bool(node.name in ("", "local") and has_time and is_clock and is_plain)
+    return node.name in ("", "local") and rest != node.text and is_clock and is_plain
 
 
 def variables_of(node: Node) -> List[str]:
@@ -7787,6 +7790,14 @@ def variables_of(node: Node) -> List[str]:
         names += ["REPLY", "MAPFILE", "OLDPWD"]  # one of them
     # To ask for the value of RANDOM changes it.
     return [name for name in names if re.fullmatch(rf"(?!S?RANDOM$){NAME}", name)]
+
+
+def text_of(path: str) -> str:
+    """The text of a file; empty where it cannot be read, or is a pipe, `eval`, or a name from elsewhere."""
+    with suppress(ListError):
+        if os.path.isfile(path):
+            return list_text(path)
+    return ""
 
 
 class Script:
@@ -7839,8 +7850,7 @@ class Script:
         # Bash opens a file for it before its trap sees more.
         if (reads or is_function) and files_of(node):
             return f"_rt_block {command.number}"
-        is_plain = inert(text) == text or only_looks(text)
-        if reads and is_plain:
+        if reads and only_looks(text):
             return f"_rt_reads {command.number} {shlex.quote(head_of(node))}"
         if is_function:
             return "_rt_function"
@@ -7964,7 +7974,6 @@ class ScriptRun(Run):
         self.stems = stems_beside(script.files[self.name].text, options.log_dir)
         self.stem = self.stems(os.path.basename(self.name))
         self.script = script
-        self.directory = os.getcwd()
         self.batch: List[Test] = []  # what the schedule does not know yet
         self.codes: Dict[Words, str] = {}  # by place and words, what a command is
         self.news: List[str] = []  # those that only the scout knows, as bash
@@ -8132,12 +8141,7 @@ class ScriptRun(Run):
     def file_of(self, source: str) -> ScriptFile:
         """What is read of a file to which bash has come. One that cannot be read has nothing in it."""
         if source not in self.script.files:
-            text = ""
-            path = os.path.join(self.directory, source)
-            with suppress(ListError):
-                if os.path.isfile(path):  # else a pipe, `eval`, or a name from elsewhere
-                    text = list_text(path)
-            self.introduce(self.script.read(source, text))
+            self.introduce(self.script.read(source, text_of(source)))
         return self.script.files[source]
 
     def on_kind(self, source: str, line: str, command: str, functions: str, what: str) -> str:
@@ -8389,11 +8393,7 @@ class ScriptRun(Run):
         """The scout is about to read commands: it must not come to a block that writes a file."""
         text = " ".join(words)
         if name != "eval":
-            text = ""
-            path = os.path.join(directory, *words[:1])
-            with suppress(ListError):
-                if os.path.isfile(path):
-                    text = list_text(path)
+            text = text_of(os.path.join(directory, *words[:1]))
         obstacle = ScriptFile(name, text, self.script.tells).obstacle
         if obstacle:
             return f"_rt_lost {shlex.quote(f'{obstacle}, in')}"
@@ -8415,7 +8415,7 @@ class ScriptRun(Run):
                 del self.ahead[test]
                 if self.schedule.waiting.pop(test, None) is not None:
                     self.schedule.unfinished[test.barrier] -= 1
-        self.batch = [test for test in self.batch if test in self.ahead]
+        self.batch = []
         if self.shell.fault:
             raise self.shell.fault
 
@@ -8460,7 +8460,7 @@ class ScriptRun(Run):
             status = status or EXIT_FAILED
         code = f"_rt_status={shell_status(status)}; "
         if call.goes != "shown" and result.status is not None:
-            code += self.copying_code(test, log)
+            code += f"_rt_print {log} " + f"{log}.err" * test.splits + "; "
         elif self.console.has_markers and self.console.shows(result):
             with suppress(OSError):
                 self.trace.copy(self.record.log_path(test))
@@ -8468,14 +8468,6 @@ class ScriptRun(Run):
             code += self.told_death(call, -status)
         self.pass_on_the_end()
         self.answer(call.question, code)
-
-    def copying_code(self, test: Test, log: str) -> str:
-        """Bash that prints what a test has printed. Where nobody reads it, that ends as the test would."""
-        code = ""
-        if test.splits:
-            code = f'builtin command -- "$_rt_cat" {log}.err >&2; '
-        code += f'[[ ! -e /dev/fd/1 ]] || builtin command -- "$_rt_cat" {log} 2>/dev/null'
-        return f"{code} || [[ $? != 141 ]] || _rt_status=141; "
 
     def told_death(self, call: Call, signum: int) -> str:
         """Bash that says how a program has died, as its shell would."""
@@ -8532,7 +8524,6 @@ class ScriptRun(Run):
         # As under bash, one passes by its status alone.
         test = test._replace(
             gpus=gpus,
-            announces=False,
             is_pytest=False,
             command=shlex.join(program.words),
             words=program.words,
@@ -8550,9 +8541,9 @@ class ScriptRun(Run):
         source = TestLine(self.name, line, "", "", key, Attributes(), label=unique)
         test = make_test(source, len(self.tests), unique, self.stem, self.options)
         outcome = Outcome.INTERRUPTED if status is None else Outcome.FAILED
-        result = Result(test._replace(announces=False), outcome, status=status)
-        self.tests.append(result.test)
-        self.schedule.results[result.test] = [result]
+        result = Result(test, outcome, status=status)
+        self.tests.append(test)
+        self.schedule.results[test] = [result]
         self.record.attempt_end(result)
         self.record.test_end(result)
 
@@ -8633,9 +8624,9 @@ class ScriptRun(Run):
         return self.status, []
 
 
-def asks_for_several(line: TestLine, options: Options, words: str = "") -> float:
+def asks_for_several(line: TestLine, options: Options, words: str) -> float:
     """How many GPUs a line seems to ask for, by its text or the values of its words; 0 where it says so itself."""
-    if line.has_mask or line.attributes.gpus is not None or options.gpus_per_test != 1:
+    if line.has_mask or options.gpus_per_test != 1:
         return 0
     said = gpus_named_in(words)
     if 1 < said < ALL_GPUS:  # a folder may be called `distributed`
