@@ -6932,7 +6932,6 @@ class ScriptFile:
         self.filters: Set[Words] = set()
         # By name, the commands that have a variable in their words.
         self.users: Dict[str, List[Node]] = collections.defaultdict(list)
-        self.piped: Set[Words] = set()  # the words of commands behind a pipe
         self.apart = 0  # blocks around whose output and errors go to two places
         # By line, what `#:` says of the tests there, and whether also of those below.
         self.attributes: Dict[int, Tuple[Attributes, bool]] = {}
@@ -6986,9 +6985,7 @@ class ScriptFile:
         for statement in statements_of(nodes):
             tested, own = self.handled(statement)
             for node in statement:
-                if node.before in PIPES:
-                    self.piped.add(tuple(words_of(node)))
-                else:
+                if node.before not in PIPES:
                     known = len(self.sites)  # so many tests stand before its pipeline
                 own_label = own if node is tested else label
                 text = node.text * (not node.kind) or head_of(node)
@@ -7072,9 +7069,8 @@ class ScriptFile:
         if attributes.label is not None:
             label = expandable(attributes.label, is_command=False)
         operators = " ".join(texts(node.redirects))
-        words = words_of(node)
-        text = " ".join(words)
-        reads = re.search("<(?! /dev/null)", operators) or tuple(words) in self.piped
+        text = " ".join(words_of(node))
+        reads = re.search("<(?! /dev/null)", operators) or node.before in PIPES
         has_own = re.search(rf"{OWN_VALUES}|\$\{{?\?|PIPESTATUS", text)
         # No function could have a descriptor of its own, or none where bash has one.
         has_descriptor = re.search(r"\}[<>]|& -(?!\S)", operators)
@@ -7516,9 +7512,8 @@ class ScriptShell:
     def start(self, script: str, has_scout: bool) -> None:
         """Start the shells; `script` is the script's text. Raises OSError."""
         self.kept = fresh_file(self.job.log)
-        found = re.findall(r"\b(\d+)[<>]|(?:[<>]&|\bflock(?: -\w+)* |/fd/|-u ?)(\d+)", script)
-        used = set(chain.from_iterable(found))
-        free = (each for each in self.OWN_FDS if str(each) not in used)
+        uses = r"\b{0}[<>]|(?:[<>]&|\bflock(?: -\w+)* |/fd/|-u ?){0}\b"
+        free = (each for each in self.OWN_FDS if not re.search(uses.format(each), script))
         self.descriptors = dict(zip(("FD_OUT", "FD_IN", "FD_ERR", "FD_OWN"), free))
         words = {
             "folder": self.folder,
@@ -7808,7 +7803,7 @@ class Script:
     def __init__(self, tells: Tells) -> None:
         self.tells = tells
         self.files: Dict[str, ScriptFile] = {}
-        self.sites: List[Site] = []  # by number, commands to which bash has come
+        self.commands: List[Site] = []  # by number, those to which bash has come
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
 
     def read(self, name: str, text: str) -> ScriptFile:
@@ -7820,8 +7815,8 @@ class Script:
 
     def add(self, site: Site) -> Site:
         """Note a command to which bash has come; returns it with its number."""
-        site = site._replace(number=len(self.sites))
-        self.sites.append(site)
+        site = site._replace(number=len(self.commands))
+        self.commands.append(site)
         return site
 
     def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
@@ -8163,7 +8158,7 @@ class ScriptRun(Run):
         """The words of a command whose text does not tell whether it is a test."""
         place = number, *words
         if place not in self.codes:
-            command = self.script.sites[int(number)]
+            command = self.script.commands[int(number)]
             text = " ".join(words)
             if self.script.tells.looks_like_test(text):
                 line = command.line
@@ -8189,7 +8184,7 @@ class ScriptRun(Run):
             return "_rt_status=126"
         if program is None:
             return 'local _rt_whole=1; _rt_program "$@"'
-        site = self.script.sites[int(number)]
+        site = self.script.commands[int(number)]
         call = Call(
             site,
             label,
@@ -8311,7 +8306,7 @@ class ScriptRun(Run):
 
     def on_wait(self, number: str) -> None:
         """The scout waits until the shell has run a command."""
-        command = self.script.sites[int(number)]
+        command = self.script.commands[int(number)]
         if command.label:
             self.reasons.setdefault(f"{command.told} starts when the script comes to it")
         elif self.found_since == 1 and not is_open(command.node):
@@ -8336,7 +8331,7 @@ class ScriptRun(Run):
             return
         self.past.add(place)
         number = int(place.partition(":")[0])
-        command = self.script.sites[number]
+        command = self.script.commands[number]
         is_awaited = self.awaited is command
         if acts(command.node):  # what runs in the background has begun under bash, too
             self.note_ahead(command.told, lambda ahead: is_awaited and ahead.site.is_background)
@@ -8362,7 +8357,7 @@ class ScriptRun(Run):
 
     def on_did(self, number: str) -> None:
         """A subshell runs a command that is no test, or the shell one that both run and that looks."""
-        command = self.script.sites[int(number)]
+        command = self.script.commands[int(number)]
         if acts(command.node):
             self.note_ahead(command.told)
 
@@ -8374,7 +8369,7 @@ class ScriptRun(Run):
     def on_ran(self, place: str, status: str, *_more: str) -> None:
         """Bash has run a test itself, which has no log but the script's."""
         number, _, label = place.partition(":")
-        site = self.script.sites[int(number)]
+        site = self.script.commands[int(number)]
         self.note_ahead(site.told)
         if int(status):
             self.note_failure(clean_label(label), site.line, int(status))
@@ -8438,7 +8433,7 @@ class ScriptRun(Run):
             return ""
         if os.path.samestat(own, os.stat(os.devnull)):
             return ""
-        if sys.stdin is not None and os.path.samestat(own, os.fstat(0)):
+        if os.path.samestat(own, os.fstat(0)):
             return "-" * self.sequential
         if proc_number(f"{pid}/fdinfo/0", rb"pos:\s*(\d+)"):
             return None if self.sequential else ""
@@ -8553,17 +8548,14 @@ class ScriptRun(Run):
         self.shell.process.signal(signal.SIGKILL)
         super().give_up(why)
 
-    def is_bad(self, result: Result) -> bool:
-        """Whether a run with this in it would not pass, were it one of a list."""
-        return not self.options.accepts(result.outcome)
-
     def report(self) -> int:
         self.show(self.shell.size)  # the script has the last word
         self.trace.flush()
         self.ends = results_of(self.attempts())
         if not (self.is_ending or self.schedule.failure):
             self.status = self.own_status()
-        self.has_bad = any(map(self.is_bad, self.ends))
+        # Whether a run with these in it would not pass, were it one of a list.
+        self.has_bad = not all(self.options.accepts(end.outcome) for end in self.ends)
         if self.status != EXIT_OK and not self.has_bad:
             # Else who reads the JUnit file, and not the exit code, takes the run for passed.
             with suppress(OSError):  # the log dir is full, perhaps
@@ -8586,8 +8578,8 @@ class ScriptRun(Run):
                 "with --one-by-one to be certain"
             )
             status = EXIT_FAILED
-        unrun = [result for result in self.ends if result.status is None]
-        if not status and any(map(self.is_bad, unrun)):
+        unrun = [end for end in self.ends if end.status is None]
+        if not status and not all(self.options.accepts(end.outcome) for end in unrun):
             warn(f"{self.name}: not all tests have run: this is no pass")
             status = EXIT_FAILED
         return status
