@@ -7253,14 +7253,12 @@ _rt_do() {       # what a command is
   fi
 }
 _rt_function() { # one, as long as there is one
-  _rt_skip=
-  builtin declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null || {
-    _rt_skip=$_rt_skips
+  _rt_is_function "${_rt_command%%[$' \t\n']*}" || {
     _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "${_rt_functions[*]}" ''
     _rt_do
   }
 }
-_rt_is_function() {    # whether a command that does not begin with its name is one
+_rt_is_function() {    # whether a command is one, of this name, whose beginning is no call
   builtin declare -F -- "$1" >/dev/null && _rt_skip= _rt_enters=$1:$_rt_command
 }
 _rt_hide() {     # keeps our trap out of what `set -x` shows, by a redirection around all of it, which takes time
@@ -7277,9 +7275,7 @@ _rt_each() {     # a command whose words tell only now whether it is a test: its
 }
 _rt_test() {     # a test: site, words as bash, label, files as bash, `native` or nothing, the first of the words
   ((${#_rt_functions[@]} > _rt_level)) || _rt_label=
-  if builtin declare -F -- "${6-}" >/dev/null; then      # tests of functions are in them
-    _rt_skip=
-    [[ ${_rt_functions-} != "$6" ]] || builtin return      # bash tells of it again where it begins
+  if _rt_is_function "${6-}"; then      # tests of functions are in them
     _rt_label=$3 _rt_level=${#_rt_functions[@]}
     builtin return
   fi
@@ -7359,9 +7355,9 @@ _rt_start() {    # a test, as _rt_test has it: a function takes the place of its
   _rt_told=$_rt_command
   builtin eval "function $6 () { { _rt_stub $6 \"\$@\" || builtin return; } FD_ERR>&2 2>/dev/null; }"
 }
-_rt_failed() {   # a handler is called; bash tells of it again where it begins
-  [[ ${_rt_functions-} == "${_rt_command%%[$' \t\n']*}" ]] ||
-    _rt_send failed "$_rt_line" "$_rt_piped" "${1-$_rt_command}"
+_rt_failed() {   # a handler is called
+  _rt_is_function "${_rt_command%%[$' \t\n']*}"
+  _rt_send failed "$_rt_line" "$_rt_piped" "${1-$_rt_command}"
 }
 _rt_pass() { :; }
 _rt_block() { _rt_other "$1"; }
