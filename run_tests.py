@@ -8441,7 +8441,10 @@ class ScriptRun(Run):
         result = self.schedule.results[test][-1]
         self.record.test_end(result)
         self.show(self.shell.size)
-        log = shlex.quote(os.path.abspath(self.record.log_path(test)))
+        log = os.path.abspath(self.record.log_path(test))
+        logs = [log]
+        if test.splits:
+            logs.append(f"{log}.err")
         status = result.status or 0
         self.has_failed |= result.status != 0
         self.told.pop(call.shell, None)
@@ -8451,10 +8454,11 @@ class ScriptRun(Run):
             status = status or EXIT_FAILED
         code = f"_rt_status={shell_status(status)}; "
         if call.goes != "shown" and result.status is not None:
-            code += f"_rt_print {log} " + f"{log}.err" * test.splits + "; "
+            code += f"_rt_print {shlex.join(logs)}; "
         elif self.console.has_markers and self.console.shows(result):
-            with suppress(OSError):
-                self.trace.copy(self.record.log_path(test))
+            for path in logs:
+                with suppress(OSError):
+                    self.trace.copy(path)
         if status < 0:
             code += self.told_death(call, -status)
         self.pass_on_the_end()

@@ -822,6 +822,13 @@ class FeatureTest(ScriptCase):
                            env={"BASH_ENV": "aliases.sh"})
         self.assertEqual(ran.code, 1)
 
+    def test_errors_that_are_kept_apart(self) -> None:
+        """Those of a test behind one that needed it are shown where the script wants them with the output."""
+        ran = self.conduct(HEAD + lines(
+            "exec >rest.txt", "python3 a --beside=b || test_fail a", "python3 b --beside=a || test_fail b", "exec >&2",
+            "python3 c --both || test_fail c", "exit $RET"))
+        self.assertEqual((ran.code, ran.text.count("python3 complains\n")), (0, 1))
+
     def test_a_summary_that_cannot_be_written(self) -> None:
         for gpus in ("0", FOUR):
             with self.each(gpus):
