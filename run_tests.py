@@ -6772,8 +6772,7 @@ DEEDS: Mapping[str, str] = {
     "sed": r"\s-\w*[if]|--in|--file|\b[ew]\b|/\w*[ew]\b",
     "sort": r"\s-\w*o|--output",
 }
-# What looks at nothing that a test makes, but perhaps at words; then with what looks at other things; and what the
-# words of a test may do.
+# What looks at nothing but words, what looks at nothing that a test makes, and what the words of a test may run.
 PURE = names_in(
     "basename cd dirname echo expr false nproc printf pwd realpath seq true uname"
 ) | {""}
@@ -7106,7 +7105,7 @@ class ScriptFile:
 # its question, since a signal may keep a shell from reading an earlier one. Who asks what:
 #
 #   both   kind    file, line, command, functions it is in, its own   _rt_code: `calm`, or bash for each time it comes
-#   both   each    number of a command, its words as they are now     bash for this time
+#   both   each    number of a command, its words as they are now    bash for this time
 #   both   test    where its output and its errors go, who comes to   shell: sets _rt_status, once the test has ended;
 #                  it, number, label, process, program, files         scout: nothing, once it may go on
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
@@ -7483,7 +7482,7 @@ class ScriptShell:
     OWN_FDS = range(151, 199)
 
     size = 0
-    status = EXIT_MACHINE  # the exit status
+    status = EXIT_MACHINE  # the exit status, as `$?` has it
     scout: Process | None = None
     # Why it did not start, or what it has printed or asked was not understood or kept.
     fault: Exception | None = None
@@ -7563,7 +7562,7 @@ class ScriptShell:
                 if self.reaper.has_orphans():
                     process.sweep()
                 status = process.close()
-            self.status = status
+            self.status = shell_status(status)
         except OSError as error:
             self.fault = error
         finally:
@@ -7602,8 +7601,7 @@ class ScriptShell:
             printed, _, count = first.partition(b"\2")
             if len(words) <= int(count):
                 break
-            if printed:  # by a trap that has cut in
-                os.write(self.stream, printed)
+            os.write(self.stream, printed)  # by a trap that has cut in
             question = map(to_text, words[: int(count)])
             plain = [word.replace("\1", "\n") for word in question]
             self.post(Asked(self.size, plain))
@@ -7846,7 +7844,7 @@ class Script:
         if is_function:
             return "_rt_function"
         if self.tells.looks is None and self.called.isdisjoint(functions):
-            return self.step_code(command)
+            return self.other_code(command)
         return self.likely_code(command)
 
     def calm_code(self, command: Site) -> str:
@@ -7861,7 +7859,7 @@ class Script:
         """Bash for a command that is a test if it looks like one, perhaps only with the values of its words."""
         node = command.node
         if node.name in CALM:
-            return self.step_code(command)
+            return self.other_code(command)
         words = texts(node.words)
         plain = " ".join(words)
         is_test = self.tells.looks_like_test(plain)
@@ -7874,7 +7872,7 @@ class Script:
             label = expandable(plain, is_command=True)
             site = command.file.site_of(node, command.line, command.line, label)
             return self.test_code(site)
-        return self.step_code(command)
+        return self.other_code(command)
 
     def test_code(self, site: Site) -> str:
         """Bash for a command that is a test."""
@@ -7890,7 +7888,7 @@ class Script:
         native = "native" * site.is_native
         return f"_rt_test {self.add(site).number} {quoted} '{native}' {first}"
 
-    def step_code(self, command: Site) -> str:
+    def other_code(self, command: Site) -> str:
         """Bash for a command that is no test."""
         node = command.node
         file = command.file
@@ -7983,7 +7981,9 @@ class ScriptRun(Run):
         self.busy: Dict[Test, AbstractSet[str]] = {}
         # Files that the script writes for tests, as for `>log`.
         self.written: Dict[str, Test | None] = {}
-        self.past: Set[str] = set()  # steps that have ended: a subshell may have told, too
+        self.past: Set[str] = (
+            set()
+        )  # those that have ended, and their turns: a subshell may have told, too
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.reasons: Dict[str, None] = {}  # why tests have run alone
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
@@ -8156,16 +8156,13 @@ class ScriptRun(Run):
         if place not in self.codes:
             command = self.script.commands[int(number)]
             text = " ".join(words)
+            name = shlex.quote("".join(words[:1]))
+            code = f"_rt_is_function {name} || {self.script.other_code(command)}"
             if self.script.tells.looks_like_test(text):
                 line = command.line
                 site = command.file.site_of(command.node, line, line, shlex.quote(text))
-                self.codes[place] = self.script.test_code(site)
-            else:
-                code = self.script.step_code(command)
-                name = shlex.quote("".join(words[:1]))
-                if code == "calm":
-                    code = "_rt_skip="
-                self.codes[place] = f"_rt_is_function {name} || {code}"
+                code = self.script.test_code(site)
+            self.codes[place] = code
         return self.codes[place]
 
     def on_test(
@@ -8509,16 +8506,12 @@ class ScriptRun(Run):
         stem = self.stems(stem_of(line, label))
         test = make_test(line, len(self.tests), label, stem, self.options)
         tell_unheeded([test], self.host.heeds)
-        gpus = test.gpus
-        if line.attributes.gpus is None:  # CUDA leaves out what is not there
-            gpus = max(gpus, asks_for_several(line, self.options, " ".join(program.words)))
-            gpus = min(gpus, max(len(self.machine.devices), 1))
         umask = program.umask
         if umask == self.umask:
             umask = -1
         # As under bash, one passes by its status alone.
         test = test._replace(
-            gpus=gpus,
+            gpus=self.gpus_of(line, " ".join(program.words)),
             is_pytest=False,
             command=shlex.join(program.words),
             words=program.words,
@@ -8528,12 +8521,24 @@ class ScriptRun(Run):
         )
         return self.host.fitted(test)
 
+    def gpus_of(self, line: TestLine, words: str) -> float:
+        """How many GPUs a test takes. One that does not say it seems to, by its text or the values of its words."""
+        need = need_of(line, self.options)
+        if line.attributes.gpus is not None:
+            return need
+        if not line.has_mask and self.options.gpus_per_test == 1:
+            said = gpus_named_in(words)
+            if not 1 < said < ALL_GPUS:  # a folder may be called `distributed`
+                said = gpus_named_in(line.body)
+            need = max(need, said)
+        # CUDA leaves out what is not there.
+        return min(need, max(len(self.machine.devices), 1))
+
     def note_failure(self, label: str, line: int, status: int | None) -> None:
         """Record what has failed, or was interrupted, in the script's own shell: it has no log but the script's."""
         self.has_failed = True
-        key = key_of([label])
         unique = self.labels(label)
-        source = TestLine(self.name, line, "", "", key, Attributes(), label=unique)
+        source = TestLine(self.name, line, "", "", key_of([label]), Attributes())
         test = make_test(source, len(self.tests), unique, self.stem, self.options)
         outcome = Outcome.INTERRUPTED if status is None else Outcome.FAILED
         result = Result(test, outcome, status=status)
@@ -8566,7 +8571,7 @@ class ScriptRun(Run):
         """The exit code of a script that has come to its end; says what there is to say of it."""
         if not self.sequential and not self.trace.at_line_start:
             tell("")
-        status = shell_status(self.shell.status)
+        status = self.shell.status
         if self.ahead:
             labels = first_of([test.label for test in self.ahead])
             warn(f"the script has not come to tests that ran ahead of it: {labels}")
@@ -8608,22 +8613,12 @@ class ScriptRun(Run):
                 lines = []
             return max(code, EXIT_FAILED), lines
         total = total_line(self.ends, self.console.age(), self.schedule.pool)
-        status = shell_status(self.shell.status)
+        status = self.shell.status
         if (status == EXIT_OK) == self.has_bad:  # the script and its tests do not agree
             total += f"; {self.name} ends with {status}, as under bash"
         if not self.sequential:
             tell(total)
         return self.status, []
-
-
-def asks_for_several(line: TestLine, options: Options, words: str) -> float:
-    """How many GPUs a line seems to ask for, by its text or the values of its words; 0 where it says so itself."""
-    if line.has_mask or options.gpus_per_test != 1:
-        return 0
-    said = gpus_named_in(words)
-    if 1 < said < ALL_GPUS:  # a folder may be called `distributed`
-        return said
-    return gpus_named_in(line.body)
 
 
 def paths_of(directory: str, *words: str) -> Dict[str, bool]:
