@@ -6921,8 +6921,6 @@ class ScriptFile:
         self.name = name
         self.text = text
         self.tells = tells
-        # It has a variable of a function that may hide one of the environment.
-        self.hides = re.search(HIDES, text) is not None
         self.mistakes: List[str] = []
         self.sites: List[Site] = []
         # Lines of what looks like a test, and has no handler as others have. A function's call may have one.
@@ -7792,7 +7790,7 @@ def text_of(path: str) -> str:
 class Script:
     """What has been read of a script's files, and what each of its commands is to the two shells."""
 
-    hides = False  # one of the files does
+    hides = False  # it has a variable of a function that may hide one of the environment
 
     def __init__(self, tells: Tells) -> None:
         self.tells = tells
@@ -7803,7 +7801,7 @@ class Script:
     def read(self, name: str, text: str) -> ScriptFile:
         """Read one of its files."""
         file = self.files[name] = ScriptFile(name, text, self.tells)
-        self.hides |= file.hides
+        self.hides |= re.search(HIDES, text) is not None
         self.called.update(site.node.name for site in file.sites)
         return file
 
@@ -7987,14 +7985,10 @@ class ScriptRun(Run):
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.reasons: Dict[str, None] = {}  # why tests have run alone
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
-        self.shell = self.make_shell()
-
-    def make_shell(self) -> ScriptShell:
-        """The shell that is to run the script."""
         log = os.path.join(self.record.log_dir, f"{self.stem}.log")
-        arguments = list(map(to_bytes, [self.name, *self.options.arguments]))
-        job = Job(self.host.bash, arguments, None, log, stdin=None)
-        return ScriptShell(job, self.host.reaper, self.inbox.put)
+        arguments = list(map(to_bytes, [self.name, *options.arguments]))
+        job = Job(host.bash, arguments, None, log, stdin=None)
+        self.shell = ScriptShell(job, host.reaper, self.inbox.put)
 
     def start_script(self) -> None:
         """Let bash begin, and say what there is to say of the script. Raises OSError."""
@@ -8093,7 +8087,7 @@ class ScriptRun(Run):
     def follow_up(self) -> None:
         """What any event may have made possible or necessary."""
         schedule = self.schedule
-        if self.batch and (time.monotonic() >= self.batch_at or self.has_ended):
+        if time.monotonic() >= self.batch_at:
             self.submit()
         for question, look in list(self.held.items()):
             code = look()
@@ -8318,7 +8312,7 @@ class ScriptRun(Run):
         self.awaited = None
         return ends.pop(0)
 
-    def on_past(self, place: str, status: str, *state: str) -> None:
+    def on_past(self, place: str, status: str, directory: str, path: str) -> None:
         """A command of the shell has ended that is no test. Behind a failure, tests below it may have begun."""
         if place in self.past:
             return
@@ -8328,7 +8322,6 @@ class ScriptRun(Run):
         is_awaited = self.awaited is command
         if acts(command.node):  # what runs in the background has begun under bash, too
             self.note_ahead(command.told, lambda ahead: is_awaited and ahead.site.is_background)
-        directory, path = state
         values = ""
         if path:
             values = to_text(read_once(path))
@@ -8404,6 +8397,7 @@ class ScriptRun(Run):
                 if self.schedule.waiting.pop(test, None) is not None:
                     self.schedule.unfinished[test.barrier] -= 1
         self.batch = []
+        self.batch_at = math.inf
         if self.shell.fault:
             raise self.shell.fault
 
