@@ -7086,11 +7086,19 @@ class ScriptFile:
             names=files_of(node),
         )
 
+    @functools.cached_property
+    def by_line(self) -> Mapping[int, List[Site]]:
+        """The tests on each line."""
+        by_line = collections.defaultdict(list)
+        for site in self.sites:
+            for line in range(site.line, site.last + 1):
+                by_line[line].append(site)
+        return by_line
+
     def find(self, line: int, node: Node) -> Site | None:
         """The test that is a command to which bash has come; None if there is none, or are several."""
         words = words_of(node)
-        sites = [site for site in self.sites if site.line <= line <= site.last]
-        sites = [site for site in sites if words_of(site.node) == words]
+        sites = [site for site in self.by_line[line] if words_of(site.node) == words]
         if len(sites) == 1:
             return sites[0]
         return None
