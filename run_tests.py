@@ -3324,12 +3324,6 @@ class Kill(NamedTuple):
     stacks: str = ""
 
 
-class Abandon(NamedTuple):
-    """Wait no longer for a test's shell, which SIGKILL does not end."""
-
-    attempt: Attempt
-
-
 class Announce(NamedTuple):
     """A test runs for long."""
 
@@ -3350,7 +3344,7 @@ class Conclude(NamedTuple):
     is_news: bool = True
 
 
-Action = Union[Launch, Retry, Kill, Abandon, Announce, Quarantine, Conclude]
+Action = Union[Launch, Retry, Kill, Announce, Quarantine, Conclude]
 Actions = List[Action]
 
 
@@ -3634,7 +3628,6 @@ class Schedule:
         """Go on without the GPUs of a test that cannot be killed."""
         why = "cannot be killed"
         self.free(attempt.test)
-        self.actions.append(Abandon(attempt))
         reason = f"{attempt.test.label} {why}"
         self.quarantine([Sick(device, reason) for device in attempt.lease.devices])
         result = attempt.result(
@@ -4117,7 +4110,7 @@ class Reaper:
         ]
 
     def close(self) -> List[ProcessInfo]:
-        """When all tests have ended, kill what they have left, and the guard; returns what was left."""
+        """When all tests have ended, kill what they have left, and the guard; returns what has ended by that."""
         left = set()
         give_up = time.monotonic() + KILLED_S
         while self.left() and time.monotonic() < give_up:
@@ -4129,7 +4122,7 @@ class Reaper:
         self.dismiss_guard()
         if self.scratch.folder:
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
-        return sorted(left)
+        return sorted(left.difference(map(process_info, self.left())))
 
 
 def limit_of(pid: int) -> int:
@@ -4413,7 +4406,6 @@ class Host:
     """
 
     heeds: Container[str] = ()  # keys of lines that only companions know
-    has_stuck = False  # a pool thread waits for a process that cannot be killed
 
     def __init__(self, machine: Machine, reaper: Reaper) -> None:
         self.machine = machine
@@ -4436,7 +4428,8 @@ class Host:
         self.run = run
         self.kept = kept
         self.post = post
-        self.allow(slots)
+        # The schedule bounds them. One that waits for what cannot be killed takes no place.
+        self.workers = ThreadPoolExecutor(sys.maxsize)
         self.has_line_0 = has_line_0(self.bash)
         self.environment = test_environment(run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
@@ -4445,11 +4438,6 @@ class Host:
     def fitted(self, test: Test) -> Test:
         """A test with what it needs of these devices, which its line may not say in GPUs."""
         return test
-
-    def allow(self, slots: int) -> None:
-        """Let so many attempts run at once."""
-        self.slots = slots
-        self.workers = ThreadPoolExecutor(slots)
 
     def do_chores(self) -> None:
         """What is to be looked after every second, and first of all. Main thread only. Raises OSError."""
@@ -4595,18 +4583,12 @@ class Host:
             path, arguments, environment, log, directory, stdin, name, errors, test.umask
         )
 
-    def abandon(self) -> None:
-        """The thread of an attempt is lost, and others must not wait for it."""
-        self.has_stuck = True
-        self.workers.shutdown(wait=False)
-        self.allow(self.slots)
-
     def close(self) -> None:
         """End what attempts have left, and say so."""
         self.health.over.set()
-        self.workers.shutdown(wait=not self.has_stuck)
+        self.workers.shutdown(wait=False)
         left = self.reaper.close()
-        if left and not self.has_stuck:
+        if left:
             warn(f"ended what some tests had left behind: {first_of(list(map(str, left)))}")
 
 
@@ -6434,9 +6416,6 @@ class Run:
     def quarantine(self, sick: Sick) -> None:
         self.console.remark(f"Quarantined: GPU {sick.device.token} [{sick.reason}]")
 
-    def abandon(self, _attempt: Attempt) -> None:
-        self.host.abandon()
-
     def conclude(self, result: Result, is_news: bool = True) -> None:
         if is_news:
             self.record.attempt_end(result)
@@ -6465,8 +6444,6 @@ class Run:
             event = self.inbox.get(FOLLOW_S)
             if isinstance(event, (Exited, Broken)):
                 left.discard(event.test)
-        if left:
-            self.host.abandon()
 
     def report(self) -> int:
         """Close the journal, print what there is to print; returns the exit code."""
@@ -7964,7 +7941,6 @@ class ScriptRun(Run):
         self.name = options.lists[0]
         self.sequential = self.schedule.pool.sequential
         self.runs_ahead = not (self.sequential or options.one_by_one)
-        host.allow(self.schedule.pool.size * 8 + self.schedule.pool.cpus)  # with fractions
         self.labels = Unique("{} #{}", str)
         self.stems = stems_beside(script.files[self.name].text, options.log_dir)
         self.stem = self.stems(os.path.basename(self.name))

@@ -99,7 +99,6 @@ MESSAGE_BYTES = 1 << 16  # read at once
 #   to the agent
 #   hello   version; directory; nonces, paths of files and what stands in them; environment; gpus, those of --gpus
 #   open    run, its id; slots, of all nodes; share, the slots of this node; lost, in seconds: see LOST_SHARE
-#   allow   slots: so many attempts may run at once
 #   start   id, of the attempt; number; test, see `words_of`; slot; devices, by place; shares; log
 #   signal  id; signum; stacks, why the stacks of its Pythons are wanted, if they are
 #   beat    the runner is there; is_over, nothing more will start
@@ -373,9 +372,6 @@ class Agent:
         self.host.do_chores()
         self.is_open = True
 
-    def on_allow(self, slots: int) -> None:
-        self.host.allow(slots)
-
     def on_start(
         self,
         id: int,
@@ -437,7 +433,6 @@ class Agent:
         give_up = time.monotonic() + run_tests.STUCK_S
         while self.attempts and time.monotonic() < give_up:
             time.sleep(run_tests.SWEEP_POLL_S)
-        self.host.has_stuck = bool(self.attempts)
         self.host.close()
 
 
@@ -884,10 +879,6 @@ class Cluster(Host):
                 if not node.fault:
                     node.writer.send("beat", is_over=self.health.over.is_set())
 
-    def allow(self, slots: int) -> None:
-        for node in self.nodes:
-            node.writer.send("allow", slots=slots)
-
     def do_chores(self) -> None:
         super().do_chores()
         for node in self.nodes:
@@ -916,9 +907,6 @@ class Cluster(Host):
         return "export " + " ".join(
             f"{name}={shlex.quote(value)}" for name, value in variables.items()
         )
-
-    def abandon(self) -> None:
-        """An agent has threads for others."""
 
     def close(self) -> None:
         self.over.set()

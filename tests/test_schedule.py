@@ -9,7 +9,7 @@ import unittest
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 import run_tests
-from run_tests import (ALL_GPUS, SHARES, STACKS_S, STUCK_S, Abandon, Announce, Attempt, Begin, Blame, Broken, Cause,
+from run_tests import (ALL_GPUS, SHARES, STACKS_S, STUCK_S, Announce, Attempt, Begin, Blame, Broken, Cause,
                        Conclude, Exited, Interrupt, Kill, Launch, Lease, Outcome, Quarantine, Result, Retry, Sick,
                        Submit, Test, Tick, death_of, judge, outcome_of)
 from tests.support import a_test, listed
@@ -31,7 +31,7 @@ class Play:
     cause is a word of CAUSES, any other word the test's own, `sick:0`, what nvidia-smi finds, or `ended:4`,
     when its shell has.
     Actions: `a on GPU 0,1`, `SIGTERM a`, `a passed`, `a failed, again`, `a failed (known)` where that is no news,
-    `quarantine 0`, `abandon a`, `a runs 60s`.
+    `quarantine 0`, `a runs 60s`.
     `order` are labels in starting order; empty: list order.
     """
 
@@ -75,7 +75,7 @@ class Play:
         return [self.words_of(action) for action in self.schedule.step(self.event(text))]
 
     def words_of(self, action: run_tests.Action) -> str:
-        if isinstance(action, (Launch, Kill, Abandon)):
+        if isinstance(action, (Launch, Kill)):
             return self.of_attempt(action, action.attempt.test.label, action.attempt.lease)
         if isinstance(action, Quarantine):
             self.quarantined.append(action.sick.reason)
@@ -89,8 +89,6 @@ class Play:
         return told + " (known)" * (not action.is_news)
 
     def of_attempt(self, action: run_tests.Action, label: str, lease: Lease) -> str:
-        if isinstance(action, Abandon):
-            return f"abandon {label}"
         if isinstance(action, Kill):
             if action.stacks:
                 self.stacks.setdefault(label, []).append(action.stacks)
@@ -873,7 +871,7 @@ class TimeoutTest(ScheduleCase):
             @5 tick                 > SIGTERM a
             @16 tick                > SIGKILL a
             @{15.9 + STUCK_S} tick  >
-            @{16 + STUCK_S} tick    > abandon a; quarantine 0; quarantine 1; a timeout
+            @{16 + STUCK_S} tick    > quarantine 0; quarantine 1; a timeout
             @99 exit a -9           >
             exit b                  > b passed; c on GPU 2
             exit c                  > c passed
@@ -885,11 +883,11 @@ class TimeoutTest(ScheduleCase):
 
     def test_an_abandoned_test_is_not_retried_and_blocks_others(self) -> None:
         self.play("a:0:5 b+after=a", f"begin > a on CPU\n@5 tick > SIGTERM a\n@16 tick > SIGKILL a\n"
-                  f"@{16 + STUCK_S} tick > abandon a; a timeout; b blocked", retries=3)
+                  f"@{16 + STUCK_S} tick > a timeout; b blocked", retries=3)
 
     def test_the_last_gpu_may_be_abandoned_too(self) -> None:
         play = self.play("a:1:5 b", f"begin > a on GPU 0\n@5 tick > SIGTERM a\n@16 tick > SIGKILL a\n"
-                         f"@{16 + STUCK_S} tick > abandon a; quarantine 0; b not run; a timeout", gpus=1)
+                         f"@{16 + STUCK_S} tick > quarantine 0; b not run; a timeout", gpus=1)
         self.assertEqual(play.schedule.failure, "no usable GPU is left")
 
     def test_a_machine_without_gpus_loses_none(self) -> None:
@@ -898,7 +896,7 @@ class TimeoutTest(ScheduleCase):
                 begin                 > a on CPU
                 @5 tick               > SIGTERM a
                 @16 tick              > SIGKILL a
-                @{16 + STUCK_S} tick  > abandon a; a timeout; b on CPU
+                @{16 + STUCK_S} tick  > a timeout; b on CPU
             """, gpus=0, jobs=jobs, sequential=sequential, done=False)
 
     def test_whatever_an_abandoned_test_posts_is_ignored(self) -> None:
@@ -910,7 +908,7 @@ class TimeoutTest(ScheduleCase):
                     @1 SIGINT            > SIGINT a; SIGINT b
                     @2 SIGINT            > SIGKILL a; SIGKILL b
                     @2 exit b -9         > b interrupted
-                    @{2 + STUCK_S} tick  > abandon a; quarantine 0; a interrupted
+                    @{2 + STUCK_S} tick  > quarantine 0; a interrupted
                     {event}              >
                 """)
 
@@ -1370,9 +1368,6 @@ class Simulation:
             if self.random.random() < 0.5:
                 self.end_in(test, STUCK_S * 2, -9)
 
-    def on_abandon(self, action: Abandon, _event: Any) -> None:
-        self.require(self.now >= self.killed[action.attempt] + STUCK_S, "a test is abandoned too soon")
-
     def on_announce(self, action: Announce, _event: Any) -> None:
         attempt = self.running[action.test]
         self.require(attempt not in self.ending, f"{action.test.label} is announced")
@@ -1397,6 +1392,9 @@ class Simulation:
             self.require(result is self.results[test][-1], f"{test.label} is known, but not so")
             self.require(stopped or test.gpus > self.gpus - len(self.lost), f"{test.label} is not retried")
         elif test in self.running:
+            if "cannot be killed" in result.reason:
+                is_due = self.now >= self.killed[self.running[test]] + STUCK_S
+                self.require(is_due, "a test is abandoned too soon")
             self.check_result(result, event)
             left = result.outcome.can_be_retried() and result.attempt <= self.options.retries
             forced = stopped or "cannot be killed" in result.reason or test.gpus > self.gpus - len(self.lost)
@@ -1456,7 +1454,7 @@ class PropertyTest(unittest.TestCase):
             outcomes.update(simulation.outcomes.values())
             seen |= simulation.seen
         self.assertEqual(outcomes, {outcome for outcome in Outcome if not outcome.is_excused()} - {Outcome.DEFERRED})
-        self.assertEqual(seen, {"Launch", "Retry", "Kill", "Abandon", "Announce", "Quarantine", "Conclude", "failure",
+        self.assertEqual(seen, {"Launch", "Retry", "Kill", "Announce", "Quarantine", "Conclude", "failure",
                                 "overdue"})
 
 
