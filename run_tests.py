@@ -4388,15 +4388,8 @@ def has_line_0(bash: str) -> bool:
     return False
 
 
-# Why a program cannot be started, by itself or by what it has got from its shell.
-UNSTARTABLE = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.E2BIG)
-
-
-def has_interpreter(path: str) -> bool:
-    """Whether the kernel can start a file; bash runs one itself that has no `#!`."""
-    with suppress(OSError), open(path, "rb") as file:
-        return file.read(2) in (b"#!", b"\x7fE")
-    return True
+# How bash ends in the place of a program that cannot be started, by why it cannot.
+UNSTARTABLE = {errno.ENOENT: b"exit 127", errno.EACCES: b"exit 126", errno.E2BIG: b"exit 126"}
 
 
 class Host:
@@ -4520,13 +4513,15 @@ class Host:
         try:
             attempt.process.spawn(job, output)
         except OSError as error:
-            if error.errno != errno.E2BIG and not (test.words and error.errno in UNSTARTABLE):
+            if error.errno == errno.ENOEXEC:  # it has no `#!`: bash reads it itself
+                words = [to_bytes(job.bash), *job.arguments]
+                job = job._replace(bash=self.bash, name="", arguments=words)
+            elif error.errno == errno.E2BIG or (test.words and error.errno in UNSTARTABLE):
+                attempt.process.log(f"{[*test.words, test.label][0]}: {error.strerror}")
+                job = Job(self.bash, [b"-c", UNSTARTABLE[error.errno]], None, log)
+            else:
                 raise
-            attempt.process.log(f"{[*test.words, test.label][0]}: {error.strerror}")
-            code = b"exit 126"
-            if error.errno == errno.ENOENT:
-                code = b"exit 127"
-            attempt.process.spawn(Job(self.bash, [b"-c", code], None, log), output)
+            attempt.process.spawn(job, output)
 
     def job(self, attempt: Attempt, log: str) -> Job:
         """The shell of one attempt. Raises OSError."""
@@ -4570,17 +4565,20 @@ class Host:
             environment[to_bytes(name)] = to_bytes(value)
         path = to_text(environment.get(b"_", b""))
         arguments = list(map(to_bytes, test.words[1:]))
-        name = test.words[0]
-        directory = test.shell.directory
-        if not has_interpreter(os.path.join(directory, path)):  # a script without `#!`
-            arguments.insert(0, to_bytes(path))
-            path = name = self.bash
         errors = f"{log}.err" * test.splits
         stdin: int | str | None = test.stdin or subprocess.DEVNULL
         if stdin == "-":
             stdin = None
         return Job(
-            path, arguments, environment, log, directory, stdin, name, errors, test.umask
+            path,
+            arguments,
+            environment,
+            log,
+            test.shell.directory,
+            stdin,
+            test.words[0],
+            errors,
+            test.umask,
         )
 
     def close(self) -> None:
