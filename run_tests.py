@@ -4848,46 +4848,6 @@ def deferred_path(options: Options) -> str:
     return ""
 
 
-class LineFile:
-    """A file to which the run appends lines, below one that a dying run has torn or a test has left open.
-
-    It stays open, and is never a device. If a test has deleted it, what it had comes back. Raises OSError.
-    """
-
-    descriptor = -1
-    opened: os.stat_result | None = None  # what it was when it was opened
-
-    def __init__(self, path: str, flags: int) -> None:
-        self.path = path
-        self.flags = flags | os.O_RDWR | os.O_CREAT | os.O_APPEND
-
-    def append(self, line: bytes) -> None:
-        """Write a line at once."""
-        try:
-            now = os.stat(self.path)
-        except FileNotFoundError:
-            os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
-            if self.opened:
-                size = os.fstat(self.descriptor).st_size
-                line = os.pread(self.descriptor, size, 0) + line
-            now = self.open()
-        if self.opened is None or not os.path.samestat(now, self.opened):
-            now = self.open()
-        if now.st_size and os.pread(self.descriptor, 1, now.st_size - 1) != b"\n":
-            line = b"\n" + line
-        if os.write(self.descriptor, line) != len(line):
-            raise OSError(errno.ENOSPC, "No space left on device", self.path)
-
-    def open(self) -> os.stat_result:
-        """Open the file that is there now, or a new one."""
-        descriptor = regular_file(self.path, self.flags)
-        if self.opened:
-            os.close(self.descriptor)
-        self.descriptor = descriptor
-        self.opened = os.fstat(self.descriptor)
-        return self.opened
-
-
 class Record:
     """All that the run writes: the log dir, the journal, `failures`, JUnit files for tests that left none.
 
@@ -4901,7 +4861,7 @@ class Record:
         self.failures = failures_path(options)
         self.journal = journal_path(options)
         self.folder = os.path.abspath(self.log_dir)
-        self.appended: Dict[str, LineFile] = {}  # by path
+        self.appended: Dict[str, int] = {}  # by path, the descriptors of files that get lines
         make_log_dir(self.log_dir)
         self.lock = lock_directory(self.log_dir)
         folder = os.path.dirname(self.failures)
@@ -4919,11 +4879,36 @@ class Record:
             clear_name(self.failures)
 
     def append(self, path: str, line: bytes) -> None:
-        """Append a line to a file. In the log dir that is never a link. Raises OSError."""
-        if path not in self.appended:
-            flags = os.O_NOFOLLOW * self.is_ours(os.path.abspath(path))
-            self.appended[path] = LineFile(path, flags)
-        self.appended[path].append(line)
+        """Append a line to a file at once, below one that a dying run has torn or a test has left open.
+
+        It stays open, and is never a device, nor in the log dir a link. Raises OSError.
+        """
+        is_open = False
+        with suppress(KeyError, OSError):  # it is not open yet, or has been deleted
+            is_open = os.path.samestat(os.stat(path), os.fstat(self.appended[path]))
+        if not is_open:
+            line = self.open(path) + line
+        descriptor = self.appended[path]
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        if os.write(descriptor, line) != len(line):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    def open(self, path: str) -> bytes:
+        """Open the file that is there now, or a new one; returns what one had that a test has deleted."""
+        lost = b""
+        before = self.appended.get(path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        if self.is_ours(path):
+            flags |= os.O_NOFOLLOW
+        if before is not None and not os.path.exists(path):
+            lost = os.pread(before, os.fstat(before).st_size, 0)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        self.appended[path] = regular_file(path, flags)
+        if before is not None:
+            os.close(before)
+        return lost
 
     def note(self, event: str, **values: Any) -> None:
         """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
@@ -4963,7 +4948,7 @@ class Record:
 
     def is_ours(self, path: str) -> bool:
         """Whether a file lies in the log dir, where nothing is a user's."""
-        return os.path.dirname(path) == self.folder
+        return os.path.dirname(os.path.abspath(path)) == self.folder
 
     def test_start(self, attempt: Attempt) -> None:
         """Journal the start of an attempt."""
