@@ -3373,12 +3373,13 @@ class Schedule:
         # By test that has not started: how many of the tests in its `after` have not passed yet.
         self.waiting = {test: len(leaders) for test, leaders in leaders_of(tests).items()}
         # Heaps of tests that room alone keeps from starting, by need and locks.
-        self.lines: Dict[Tuple[float, Words], List[Tuple[int, Test]]] = {}
+        self.lines: Dict[Tuple[float, Words], List[Tuple[int, Test]]]
+        self.lines = collections.defaultdict(list)
         self.unfinished = collections.Counter(test.barrier for test in tests)
         self.locked: Set[str] = set()  # names of `lock` that running tests hold
         self.running: Dict[Test, Attempt] = {}
         # Of each test all attempts, in order; one result also if none ran.
-        self.results: Dict[Test, List[Result]] = {}
+        self.results: Dict[Test, List[Result]] = collections.defaultdict(list)
         # By test, how many of its attempts do not count, since the GPU was at fault.
         self.spared: Dict[Test, int] = collections.Counter()
         # The latest results of GPU tests, while all are failures that are the machine's.
@@ -3451,7 +3452,7 @@ class Schedule:
         if self.stopped or self.lack(test) or attempt.number >= self.tries_of(result):
             self.conclude(result)
             return
-        self.results.setdefault(test, []).append(result)
+        self.results[test].append(result)
         self.waiting[test] = 0
         self.line_up(test)
         self.actions.append(Retry(result))
@@ -3557,10 +3558,9 @@ class Schedule:
             self.waiting.pop(ended.test, None)
         for ended in results:  # it grows
             test = ended.test
-            known = self.results.setdefault(test, [])
-            is_news = ended not in known
+            is_news = ended not in self.results[test]
             if is_news:
-                known.append(ended)
+                self.results[test].append(ended)
             self.actions.append(Conclude(ended, is_news))
             self.unfinished[test.barrier] -= 1
             for follower in self.followers.get(test, ()):
@@ -3652,7 +3652,7 @@ class Schedule:
     def line_up(self, test: Test) -> None:
         """Put a test into its line, if nothing but room keeps it from starting."""
         if self.waiting.get(test) == 0 and test.barrier <= self.floor:
-            line = self.lines.setdefault((test.gpus, test.attributes.lock), [])
+            line = self.lines[test.gpus, test.attributes.lock]
             heapq.heappush(line, (self.rank[test], test))
 
     def start_waiting(self) -> None:
@@ -3702,14 +3702,9 @@ class Outlook:
     def __init__(self, schedule: Schedule, estimates: Estimates) -> None:
         self.schedule = schedule
         self.estimates = estimates
-        self.known_s = {
-            test: seconds
-            for test, seconds in estimates.seconds.items()
-            if test not in estimates.unknown
-        }
         self.cpus = schedule.pool.cpus  # CPU slots, all of them: nothing runs yet
         # Where most durations are guessed, a forecast would be one too.
-        self.is_known = 2 * len(self.known_s) > len(estimates.seconds)
+        self.is_known = 2 * len(estimates.unknown) < len(estimates.seconds)
 
     def running(self) -> List[Attempt]:
         """What runs, by slot."""
@@ -5564,11 +5559,12 @@ class Console:
     def block(self) -> List[str]:
         """The live lines: the run, then each running test."""
         now = time.monotonic()
+        estimates = self.outlook.estimates
         lines = [f"[{clock(self.age())}] {self.progress()}"]
         for attempt in self.outlook.running():
             ran = clock(now - attempt.began)
-            expected_s = self.outlook.known_s.get(attempt.test)
-            if expected_s:
+            expected_s = estimates.seconds.get(attempt.test)
+            if expected_s and attempt.test not in estimates.unknown:
                 ran += f" of {clock(expected_s)}"
             lines.append(f"{attempt.lease.place}  {ran}  {attempt.test.label}")
         return lines
@@ -6415,7 +6411,7 @@ class Run:
                 attempt.process.signal(signal.SIGKILL)
                 left.add(test)
         for test in self.tests:
-            ends = schedule.results.setdefault(test, [])
+            ends = schedule.results[test]
             is_running = test in schedule.running
             if is_running or test in schedule.waiting or not ends:
                 outcome = Outcome.INTERRUPTED if is_running else Outcome.NOT_RUN
