@@ -3327,8 +3327,7 @@ class Kill(NamedTuple):
 class Announce(NamedTuple):
     """A test runs for long."""
 
-    test: Test
-    seconds: float
+    attempt: Attempt
 
 
 class Quarantine(NamedTuple):
@@ -3362,12 +3361,12 @@ class Schedule:
     is_overdue = False  # it has
     stopped = False  # no test starts any more
     now = -math.inf  # the time of the last event
+    actions: Actions  # that follow from the event which is looked at
 
     def __init__(self, tests: Tests, pool: Pool, options: Options) -> None:
         self.pool = pool
         self.options = options
         self.grace = options.grace
-        self.actions: Actions = []  # that follow from the event which is looked at
         self.rank = dict(zip(tests, count()))
         self.followers = followers_of(tests)
         # By test that has not started: how many of the tests in its `after` have not passed yet.
@@ -3614,7 +3613,7 @@ class Schedule:
         test = attempt.test
         if attempt.deadline > self.now:
             self.watch(attempt)
-            self.actions.append(Announce(test, self.now - attempt.began))
+            self.actions.append(Announce(attempt))
         elif attempt.sent == signal.SIGKILL:
             self.abandon(attempt)
         elif attempt.ending is None:
@@ -4015,12 +4014,12 @@ class Reaper:
     ONLY_MINE = 0x20000000  # __WNOTHREAD of waitpid: not the children of other threads
     guard: subprocess.Popen[bytes] | None = None
     own: FrozenSet[int] = frozenset()  # children that the run must not end
-    count = 0  # of attempts
     run = b"RUN_TESTS_RUN"  # its name, once it has one
 
     def __init__(self) -> None:
         self.scratch = Scratch()
         self.mark = run_mark()  # that of the run; 0 where there are no marks
+        self.marks = count(self.mark + 1)  # those of its attempts
         self.path = f"/proc/self/task/{os.getpid()}/children"
         # Orphans come to us, and are listed.
         self.sees_orphans = adopt_orphans() and os.path.isfile(self.path)
@@ -4063,11 +4062,6 @@ class Reaper:
                 self.guard.kill()
             self.guard = None
 
-    def next_mark(self) -> int:
-        """The mark of another attempt; 0 where there are none."""
-        self.count += 1
-        return self.mark and self.mark + self.count
-
     def orphans(self) -> FrozenSet[int]:
         """The pids of the orphans, some perhaps dead, as the kernel lists them. Raises OSError."""
         if not self.sees_orphans:
@@ -4095,13 +4089,12 @@ class Reaper:
 
     def left(self) -> List[int]:
         """The orphans that come from the run: what ran before it may have left some, too, and keeps them."""
-        orphans = list(self.orphans())
-        if not self.has_inherited:
-            return orphans
         return [
             pid
-            for pid in orphans
-            if limit_of(pid) >> 20 == self.mark >> 20 or self.run in read_proc(f"{pid}/environ")
+            for pid in self.orphans()
+            if not self.has_inherited
+            or limit_of(pid) >> 20 == self.mark >> 20
+            or self.run in read_proc(f"{pid}/environ")
         ]
 
     def close(self) -> List[ProcessInfo]:
@@ -4173,7 +4166,7 @@ class Process:
 
     def __init__(self, reaper: Reaper, run: str = "", slot: int = 0) -> None:
         self.reaper = reaper
-        self.mark = reaper.next_mark()
+        self.mark = reaper.mark and next(reaper.marks)
         # In the environment of its processes, and of those of a runner in it (RUN_TESTS_PLACES).
         self.place = f" {run}/{slot} "
         self.lock = threading.Lock()
@@ -4384,7 +4377,11 @@ def has_line_0(bash: str) -> bool:
 
 
 # How bash ends in the place of a program that cannot be started, by why it cannot.
-UNSTARTABLE = {errno.ENOENT: b"exit 127", errno.EACCES: b"exit 126", errno.E2BIG: b"exit 126"}
+UNSTARTABLE: Mapping[Any, bytes] = {
+    errno.ENOENT: b"exit 127",
+    errno.EACCES: b"exit 126",
+    errno.E2BIG: b"exit 126",
+}
 
 
 class Host:
@@ -5473,8 +5470,8 @@ class Console:
         if self.replays and isinstance(trace, Screen):
             default = "failures"
         self.output = self.options.output or default
-        found = [fold for fold in FOLDS if os.environ.get(fold.variable)]
-        self.fold = [*found, NO_FOLD][0]  # of the replayed logs
+        found = (fold for fold in FOLDS if os.environ.get(fold.variable))
+        self.fold = next(found, NO_FOLD)  # of the replayed logs
         self.began = time.monotonic()
         # Whose logs are still to be shown in list order.
         self.turns = collections.deque(selection.tests)
@@ -5572,16 +5569,17 @@ class Console:
     def tell_running(self) -> None:
         """Say what runs, for how long, and what it has printed last: on SIGUSR1."""
         for attempt in self.outlook.running():
-            self.announced(attempt.test, time.monotonic() - attempt.began, "Running")
+            self.announced(attempt, "Running")
         self.tell_progress()
 
     def tell_progress(self) -> None:
         self.remark(f"Running: {self.progress()}, at {clock(self.age())}")
 
-    def announced(self, test: Test, seconds: float, how: str = "Slow") -> None:
+    def announced(self, attempt: Attempt, how: str = "Slow") -> None:
         """It runs for long."""
-        said = last_line(tail_of(self.record.log_path(test))) or "its log is empty"
-        self.remark(f"{how}: {test.label} [{show_duration(seconds)}; {said}]")
+        said = last_line(tail_of(self.record.log_path(attempt.test))) or "its log is empty"
+        ran = show_duration(time.monotonic() - attempt.began)
+        self.remark(f"{how}: {attempt.test.label} [{ran}; {said}]")
 
     def ended(self, result: Result, progress: str, attempt: int = 0) -> None:
         """An attempt has run to its end. Its log will be that of `attempt`, or else the test's."""
@@ -6389,8 +6387,8 @@ class Run:
         self.record.attempt_end(result)
         self.console.ended(result, "to be retried", result.attempt)
 
-    def announce(self, test: Test, seconds: float) -> None:
-        self.console.announced(test, seconds)
+    def announce(self, attempt: Attempt) -> None:
+        self.console.announced(attempt)
 
     def quarantine(self, sick: Sick) -> None:
         self.console.remark(f"Quarantined: GPU {sick.device.token} [{sick.reason}]")
@@ -6547,13 +6545,12 @@ def check_outputs(tests: Tests, options: Options) -> None:
 
 def fill_standard_descriptors() -> None:
     """Open the null device for each that is closed (`<&-`): else the next file that is opened has its number."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            # To read it fails, as before.
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.set_inheritable(null, True)
+    null = 0
+    while null < 3:
+        # The first number that is free. To read it fails, as before.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.set_inheritable(null, null < 3)
+    os.close(null)
 
 
 def drop_coerced_locale() -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import unittest
 from typing import Any, List, Optional, Sequence
 from unittest import mock
@@ -250,7 +251,7 @@ class ParallelTest(ConsoleCase):
                                          cause=cause))
                 self.assertEqual(self.told(), expected)
         console.ended(Result(a_test(9), Outcome.FAILED, 1.0, 1, lease_on("1")), "to be retried")
-        console.announced(self.slow_test(), 90.0)
+        console.announced(run_tests.Attempt(self.slow_test(), lease_on("0"), 1, time.monotonic() - 90.0))
         console.remark("Quarantined: GPU 1 [lost]")
         self.assertEqual(self.told(), ">>> Finished: t9 on GPU 1 [failed, exit 1, 1.0s, to be retried, at M:SS]\n"
                          "    failed, exit 1 \u2192 logs/t9.log\n"
@@ -415,9 +416,9 @@ class LiveTest(ConsoleCase):
         with contextlib.redirect_stderr(io.StringIO()) as errors:
             console.concluded(Result(a_test(1), Outcome.UNRUNNABLE, reason="needs 3 GPUs"))
             console.concluded(Result(a_test(3), Outcome.FAILED, 1.0, 1))
-            console.announced(a_test(5), 0.1)
+            console.announced(run_tests.Attempt(a_test(5), lease_on("0"), 1, time.monotonic() - 5.0))
         self.assertEqual(re.sub("(?m)^run_tests.py: ", "", errors.getvalue()), (
-            "tests.txt:2: t1 unrunnable: needs 3 GPUs\nSlow: t5 [0.1s; its log is empty]\n"))
+            "tests.txt:2: t1 unrunnable: needs 3 GPUs\nSlow: t5 [5.0s; its log is empty]\n"))
         self.assertEqual(self.told(), "")
 
 

@@ -81,7 +81,7 @@ class Play:
             self.quarantined.append(action.sick.reason)
             return f"quarantine {action.sick.device.token}"
         if isinstance(action, Announce):
-            return f"{action.test.label} runs {action.seconds:g}s"
+            return f"{action.attempt.test.label} runs {self.at - action.attempt.began:g}s"
         told = f"{action.result.test.label} {action.result.outcome.value}"
         if isinstance(action, Retry):
             return f"{told}, again"
@@ -957,8 +957,7 @@ class AlarmsTest(ScheduleCase):
                     expected.append((0, test))
                     due[test] = at + 7.0, end, 0
             told = schedule.step(Tick(at))
-            self.assertCountEqual([(action.signum, action.attempt.test) if isinstance(action, Kill)
-                                   else (0, action.test) for action in told], expected)
+            self.assertCountEqual([(getattr(action, "signum", 0), action.attempt.test) for action in told], expected)
             for test, (_, _, sent) in list(due.items()):
                 if sent == signal.SIGKILL or (not test.timeout and at > 40) or chance.random() < 0.02:
                     schedule.step(Exited(at, test, 0))
@@ -1369,9 +1368,10 @@ class Simulation:
                 self.end_in(test, STUCK_S * 2, -9)
 
     def on_announce(self, action: Announce, _event: Any) -> None:
-        attempt = self.running[action.test]
-        self.require(attempt not in self.ending, f"{action.test.label} is announced")
-        self.require(action.seconds == self.now - attempt.began >= self.options.slow, "it is not slow")
+        attempt = action.attempt
+        self.require(self.running[attempt.test] is attempt, f"{attempt.test.label} does not run")
+        self.require(attempt not in self.ending, f"{attempt.test.label} is announced")
+        self.require(self.now - attempt.began >= self.options.slow, "it is not slow")
 
     def on_quarantine(self, action: Quarantine, _event: Any) -> None:
         self.require(action.sick.device.index not in self.lost and bool(action.sick.device.token), "no GPU is lost")
