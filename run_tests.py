@@ -6486,13 +6486,9 @@ def send_signals_to(post: Callable[[Interrupt], None]) -> None:
 
 
 def open_stdout() -> BinaryIO:
-    """Standard output as bytes, buffered also under PYTHONUNBUFFERED; the null device if it is closed."""
-    if sys.stdout is None:
-        return open(os.devnull, "wb")
-    with suppress(OSError):
-        # Some CIs hand down a pipe that does not block.
-        os.set_blocking(sys.stdout.fileno(), True)
-    return open(sys.stdout.fileno(), "wb", closefd=False)
+    """Standard output as bytes, buffered also under PYTHONUNBUFFERED. It is open: `fill_standard_descriptors`."""
+    os.set_blocking(1, True)  # some CIs hand down a pipe that does not block
+    return open(1, "wb", closefd=False)
 
 
 def choose(tests: Tests, options: Options) -> Selection:

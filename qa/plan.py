@@ -115,6 +115,7 @@ def plan(options: Options) -> int:
             "a script cannot be planned: its tests show only as it runs; put its test commands "
             "into a list"
         )
+    run_tests.fill_standard_descriptors()
     reaper = run_tests.Reaper()
     try:
         tests, _ = run_tests.parse_lists(options, reaper.scratch)

@@ -256,7 +256,10 @@ class Style(unittest.TestCase):
         stdout = {name for name, function in functions() for node in ast.walk(function)
                   if isinstance(node, ast.Attribute) and node.attr == "stdout"
                   and getattr(node.value, "id", "") == "sys"}
-        self.assertEqual((printing, stdout), ({"tell"}, {"open_stdout", "leave"}))       # `leave` flushes it
+        opening = {name for name, function in functions() for node in ast.walk(function)
+                   if isinstance(node, ast.Call) and [getattr(value, "value", 0) for value in node.args[:1]] == [1]
+                   and getattr(node.func, "id", "") in ("open", "fdopen")}
+        self.assertEqual((printing, opening, stdout), ({"tell"}, {"open_stdout"}, {"leave"}))    # which flushes it
 
 
 class Help(unittest.TestCase):
