@@ -3522,15 +3522,14 @@ class Schedule:
 
     def tries_of(self, result: Result) -> int:
         """How many attempts a test may have that has ended so."""
-        tries = 1 + self.spared[result.test]
-        text = f"{result.cause.text}\n{result.why()}"
         if not result.outcome.can_be_retried():
             return 0
-        if not re.search(self.options.retry_on, text):
-            return tries
-        if result.test.attributes.retries is not None:
-            return tries + result.test.attributes.retries
-        return tries + self.options.retries
+        retries = result.test.attributes.retries
+        if retries is None:
+            retries = self.options.retries
+        if not re.search(self.options.retry_on, f"{result.cause.text}\n{result.why()}"):
+            retries = 0
+        return 1 + self.spared[result.test] + retries
 
     def lack(self, test: Test) -> str:
         """What a test needs that is not there, in words; empty if it can run."""
@@ -5919,10 +5918,12 @@ exit codes:
 """
 
 
-def parse_gpu_option(text: str) -> str:
-    """`4`, or ids such as `0,2`, `2,`, `GPU-…`. Raises BadValue."""
-    valid = r"(?a)\d{1,4}|(?!\d+$)((\d+(\.\d+)*|(GPU|gpu|MIG)-[\w/-]+)(,|$))+"
-    return parse_word(valid, "a count, or ids such as 0,2 (one id: 2,)", text)
+# `4`, or ids such as `0,2`, `2,`, `GPU-…`.
+parse_gpu_option = functools.partial(
+    parse_word,
+    r"(?a)\d{1,4}|(?!\d+$)((\d+(\.\d+)*|(GPU|gpu|MIG)-[\w/-]+)(,|$))+",
+    "a count, or ids such as 0,2 (one id: 2,)",
+)
 
 
 def parse_expression(text: str) -> Callable[[str], bool]:
@@ -6526,7 +6527,7 @@ def check_outputs(tests: Tests, options: Options) -> None:
     logs = [f"{options.log_dir}/{test.stem}.log" for test in tests]
     names = [*own, *logs, failures_path(options), deferred_path(options)]
     written = set(map(os.path.realpath, filter(None, names)))
-    lists = set(map(os.path.realpath, options.lists))
+    lists = set(map(os.path.realpath, options.lists))  # one may be given twice
     for path in filter(None, [journal_path(options), options.junit, *lists]):
         real = os.path.realpath(path)
         if real in written:
