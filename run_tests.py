@@ -4375,14 +4375,6 @@ def has_line_0(bash: str) -> bool:
     return False
 
 
-# How bash ends in the place of a program that cannot be started, by why it cannot.
-UNSTARTABLE: Mapping[Any, bytes] = {
-    errno.ENOENT: b"exit 127",
-    errno.EACCES: b"exit 126",
-    errno.E2BIG: b"exit 126",
-}
-
-
 class Host:
     """This machine, where attempts run. For each of them a thread of the pool waits.
 
@@ -4493,7 +4485,7 @@ class Host:
         )
 
     def spawn(self, attempt: Attempt, log: str) -> None:
-        """Start the process of an attempt; in the place of a program that cannot be, one that ends as bash would say.
+        """Start the process of an attempt; in the place of a program that cannot be, a bash that ends as bash would.
 
         Raises OSError.
         """
@@ -4504,12 +4496,12 @@ class Host:
         try:
             attempt.process.spawn(job, output)
         except OSError as error:
-            if error.errno == errno.ENOEXEC:  # it has no `#!`: bash reads it itself
-                words = [to_bytes(job.bash), *job.arguments]
-                job = job._replace(bash=self.bash, name="", arguments=words)
-            elif error.errno == errno.E2BIG or (test.words and error.errno in UNSTARTABLE):
+            if error.errno == errno.E2BIG:
                 attempt.process.log(f"{[*test.words, test.label][0]}: {error.strerror}")
-                job = Job(self.bash, [b"-c", UNSTARTABLE[error.errno]], None, log)
+                job = Job(self.bash, [b"-c", b"exit 126"], None, log)
+            elif test.words:  # bash tells what is wrong with it, or reads it if it has no `#!`
+                words = [b"-c", b'"$@"', *map(to_bytes, (test.file, job.bash)), *job.arguments]
+                job = job._replace(bash=self.bash, name="", arguments=words)
             else:
                 raise
             attempt.process.spawn(job, output)
