@@ -4275,6 +4275,8 @@ class Process:
 
     def sweep(self) -> List[ProcessInfo]:
         """End what the shell has left, after its grace period if it has one; returns what nobody had told to end."""
+        if not self.reaper.has_orphans():
+            return []
         if self.sent == signal.SIGINT:  # which the shell's background jobs ignore
             self.signal(signal.SIGTERM)
         linger = time.monotonic() + LINGER_S
@@ -4453,9 +4455,7 @@ class Host:
         self.spawn(attempt, log)
         process.wait()
         ended = time.monotonic()
-        leaked = []
-        if self.reaper.has_orphans():
-            leaked = process.sweep()
+        leaked = process.sweep()
         status = process.close()
         fault, failures, skipped_all = junit_fault(test.junit, before)
         cause = NO_CAUSE
@@ -7507,8 +7507,7 @@ class ScriptShell:
                 if process is self.scout:
                     process.signal(signal.SIGKILL)
                     process.wait()
-                if self.reaper.has_orphans():
-                    process.sweep()
+                process.sweep()
                 status = process.close()
             self.status = shell_status(status)
         except OSError as error:
