@@ -4843,7 +4843,6 @@ class Record:
         self.log_dir = options.log_dir
         self.failures = failures_path(options)
         self.journal = journal_path(options)
-        self.folder = os.path.abspath(self.log_dir)
         self.appended: Dict[str, int] = {}  # by path, the descriptors of files that get lines
         make_log_dir(self.log_dir)
         self.lock = lock_directory(self.log_dir)
@@ -4931,7 +4930,7 @@ class Record:
 
     def is_ours(self, path: str) -> bool:
         """Whether a file lies in the log dir, where nothing is a user's."""
-        return os.path.dirname(os.path.abspath(path)) == self.folder
+        return os.path.dirname(os.path.abspath(path)) == os.path.abspath(self.log_dir)
 
     def test_start(self, attempt: Attempt) -> None:
         """Journal the start of an attempt."""
