@@ -6543,9 +6543,9 @@ def fill_standard_descriptors() -> None:
 
 def drop_coerced_locale() -> None:
     """Take out of the environment what Python itself has put there where the locale was C (PEP 538)."""
-    with suppress(OSError), open("/proc/self/environ", "rb") as file:
-        if not re.search(rb"(^|\0)LC_CTYPE=", file.read()):
-            os.environ.pop("LC_CTYPE", None)
+    variables = read_proc("self/environ")
+    if variables and not re.search(rb"(^|\0)LC_CTYPE=", variables):
+        os.environ.pop("LC_CTYPE", None)
 
 
 def find_host(options: Options, reaper: Reaper) -> Host:
