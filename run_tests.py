@@ -3277,7 +3277,7 @@ class Look(NamedTuple):
 class Attempt:
     """A running attempt, from Launch until its result: the one register of what runs has these.
 
-    `process` is for those who act, not for those who decide.
+    `process` and `log`, the path of what it prints, are for those who act, not for those who decide.
     """
 
     deadline = math.inf  # when the next signal is due
@@ -3286,6 +3286,7 @@ class Attempt:
     ending: Outcome | None = None  # TIMEOUT or INTERRUPTED, once it is being ended
     ending_at = math.inf  # since when it is
     process: Any = None
+    log = ""
 
     def __init__(self, test: Test, lease: Lease, number: int, at: float) -> None:
         self.test = test
@@ -4423,20 +4424,20 @@ class Host:
         self.reaper.post_guard(self.bash, self.run, self.kept)
         self.oom_kills = oom_kills()
 
-    def start(self, attempt: Attempt, log: str) -> None:
-        """Let a pool thread run an attempt, whose output goes to the file `log`."""
+    def start(self, attempt: Attempt) -> None:
+        """Let a pool thread run an attempt."""
         attempt.process = Process(self.reaper, self.run, attempt.lease.slot)
         try:
-            self.workers.submit(self.run_attempt, attempt, log)
+            self.workers.submit(self.run_attempt, attempt)
         except RuntimeError as error:  # of threading: no word of errno
             why = f"cannot run {attempt.test.label}: {error}; raise `ulimit -u`"
             self.post(Broken(time.monotonic(), attempt.test, why))
 
-    def run_attempt(self, attempt: Attempt, log: str) -> None:
+    def run_attempt(self, attempt: Attempt) -> None:
         """Run one attempt and post how it has ended. Never raises. Called in its thread, as are the next two."""
         test = attempt.test
         try:
-            self.post(self.run_process(attempt, log))
+            self.post(self.run_process(attempt))
         except BaseException as error:  # a thread that dies in silence would hang the run
             attempt.process.signal(signal.SIGKILL)
             why = f"cannot run {test.label}: {error}"
@@ -4446,13 +4447,13 @@ class Host:
                 details = traceback_text()
             self.post(Broken(time.monotonic(), test, why, details))
 
-    def run_process(self, attempt: Attempt, log: str) -> Exited:
+    def run_process(self, attempt: Attempt) -> Exited:
         """Run one attempt, from spawn to the look at what it leaves. Raises OSError."""
         test = attempt.test
         process = attempt.process
         kills = self.oom_kills
         before = test.junit and file_signature(test.junit)
-        self.spawn(attempt, log)
+        self.spawn(attempt)
         process.wait()
         ended = time.monotonic()
         leaked = process.sweep()
@@ -4460,7 +4461,7 @@ class Host:
         fault, failures, skipped_all = junit_fault(test.junit, before)
         cause = NO_CAUSE
         if status or failures:
-            cause = find_cause(status, log, kills)
+            cause = find_cause(status, attempt.log, kills)
         if cause == OOM_KILLED:
             self.oom_kills = oom_kills()  # the next one is another
         asked = time.monotonic()
@@ -4484,21 +4485,21 @@ class Host:
             skipped_all,
         )
 
-    def spawn(self, attempt: Attempt, log: str) -> None:
+    def spawn(self, attempt: Attempt) -> None:
         """Start the process of an attempt; in the place of a program that cannot be, a bash that ends as bash would.
 
         Raises OSError.
         """
         test = attempt.test
-        output = fresh_file(log)
+        output = fresh_file(attempt.log)
         os.write(output, test.preface)
-        job = self.job(attempt, log)
+        job = self.job(attempt)
         try:
             attempt.process.spawn(job, output)
         except OSError as error:
             if error.errno == errno.E2BIG:
                 attempt.process.log(f"{[*test.words, test.label][0]}: {error.strerror}")
-                job = Job(self.bash, [b"-c", b"exit 126"], None, log)
+                job = Job(self.bash, [b"-c", b"exit 126"], None, attempt.log)
             elif test.words:  # bash tells what is wrong with it, or reads it if it has no `#!`
                 words = [b"-c", b'"$@"', *map(to_bytes, (test.file, job.bash)), *job.arguments]
                 job = job._replace(bash=self.bash, name="", arguments=words)
@@ -4506,7 +4507,7 @@ class Host:
                 raise
             attempt.process.spawn(job, output)
 
-    def job(self, attempt: Attempt, log: str) -> Job:
+    def job(self, attempt: Attempt) -> Job:
         """The shell of one attempt. Raises OSError."""
         test = attempt.test
         slot = attempt.lease.slot
@@ -4527,7 +4528,7 @@ class Host:
         port = str(port_of(slot))
         defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
         if test.words:
-            return self.program_job(test, own, defaults, log)
+            return self.program_job(test, own, defaults, attempt.log)
         if self.has_line_0:
             test = test._replace(line=test.line + 1)
         text = bash_text(test, own, defaults, self.reaper.scratch, attempt.process.mark)
@@ -4535,7 +4536,7 @@ class Host:
             self.bash,
             [b"-c", to_bytes(text), to_bytes(test.file)],
             environment,
-            log,
+            attempt.log,
             directory,
         )
 
@@ -4943,7 +4944,7 @@ class Record:
             attempt=attempt.number,
             slot=lease.slot,
             gpus=lease.tokens,
-            log=self.log_path(test),
+            log=attempt.log,
         )
 
     def attempt_end(self, result: Result) -> None:
@@ -5523,7 +5524,7 @@ class Console:
         """Show what has come since the last look."""
         if not self.growing or not self.growing.process.pid:
             return  # its log is of an earlier run
-        path = self.record.log_path(self.growing.test)
+        path = self.growing.log
         with suppress(OSError):  # a test may take its log away
             if os.path.getsize(path) < self.offset:
                 self.offset = 0  # `>/dev/stderr` has cut it
@@ -5567,7 +5568,7 @@ class Console:
 
     def announced(self, attempt: Attempt, how: str = "Slow") -> None:
         """It runs for long."""
-        said = last_line(tail_of(self.record.log_path(attempt.test))) or "its log is empty"
+        said = last_line(tail_of(attempt.log)) or "its log is empty"
         ran = show_duration(time.monotonic() - attempt.began)
         self.remark(f"{how}: {attempt.test.label} [{ran}; {said}]")
 
@@ -6362,10 +6363,11 @@ class Run:
             deed(*action)
 
     def launch(self, attempt: Attempt) -> None:
+        attempt.log = self.record.log_path(attempt.test)
         self.record.test_start(attempt)
         if attempt.number > 1:
             self.record.put_away(self.schedule.results[attempt.test][-1])
-        self.host.start(attempt, self.record.log_path(attempt.test))
+        self.host.start(attempt)
         self.console.launched(attempt)
 
     def kill(self, attempt: Attempt, signum: int, stacks: str) -> None:

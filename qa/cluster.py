@@ -387,7 +387,8 @@ class Agent:
         attempt = Attempt(test_of(test), lease, number, time.monotonic())
         self.attempts[id] = attempt
         self.ids[attempt.test] = id
-        self.host.start(attempt, log)
+        attempt.log = log
+        self.host.start(attempt)
 
     def on_signal(self, id: int, signum: int, stacks: str) -> None:
         attempt = self.attempts.get(id)
@@ -579,7 +580,7 @@ class Node:
             how = run_tests.death_of(status)
         return ": ".join([f"its agent has ended ({how})", *said])
 
-    def start(self, id: int, attempt: Attempt, log: str, test: Mapping[str, Any]) -> None:
+    def start(self, id: int, attempt: Attempt, test: Mapping[str, Any]) -> None:
         """Let the agent run an attempt; if the node is lost, so is the attempt."""
         lease = attempt.lease
         assert isinstance(lease, NodeLease)
@@ -600,7 +601,7 @@ class Node:
             slot=lease.slot,
             devices=[device.index for device in mine.devices],
             shares=lease.shares,
-            log=os.path.abspath(log),
+            log=os.path.abspath(attempt.log),
         )
 
     def listen(self, agent: "subprocess.Popen[bytes]") -> str:
@@ -884,12 +885,12 @@ class Cluster(Host):
         for node in self.nodes:
             node.tell_errors()
 
-    def start(self, attempt: Attempt, log: str) -> None:
+    def start(self, attempt: Attempt) -> None:
         lease = attempt.lease
         assert isinstance(lease, NodeLease)
         self.count += 1
         test = words_of(attempt.test, self.introduction(lease), self.outer)
-        lease.parts[0][0].start(self.count, attempt, log, test)
+        lease.parts[0][0].start(self.count, attempt, test)
 
     def introduction(self, lease: NodeLease) -> str:
         """Bash that tells a test on several nodes which they are."""

@@ -150,13 +150,13 @@ class MemoryHost(Host):
         super().open(run, slots, kept, post)
         self.watcher.start()
 
-    def start(self, attempt: Attempt, log: str) -> None:
+    def start(self, attempt: Attempt) -> None:
         self.latest.update(dict.fromkeys(attempt.lease.devices, attempt))
-        super().start(attempt, log)
+        super().start(attempt)
 
-    def run_process(self, attempt: Attempt, log: str) -> Exited:
+    def run_process(self, attempt: Attempt) -> Exited:
         """Run one attempt, and keep whether it has passed. Called in its thread. Raises OSError."""
-        event = super().run_process(attempt, log)
+        event = super().run_process(attempt)
         result = run_tests.judge(event, attempt, self.options, 0)
         if result.outcome.is_pass() and attempt.test.gpus == 1:
             self.passed.append(attempt)

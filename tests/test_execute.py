@@ -65,11 +65,11 @@ class ProcessCase(RunnerCase):
         """What an attempt posts."""
         posted: List[Any] = []
         attempt = Attempt(a_test(**values), Lease((), 0), 1, 0.0)
-        attempt.process = Process(self.reaper)
+        attempt.process, attempt.log = Process(self.reaper), job.log
         host = run_tests.Host(run_tests.Machine(), self.reaper)
         host.post, host.oom_kills = posted.append, run_tests.oom_kills()
         with mock.patch.object(host, "job", lambda *_: job):
-            self.threads.submit(host.run_attempt, attempt, job.log).result()
+            self.threads.submit(host.run_attempt, attempt).result()
         return posted
 
     def read(self, name: str = "test.log") -> bytes:

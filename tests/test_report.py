@@ -140,9 +140,13 @@ class ConsoleCase(RunnerCase):
 
     def launch(self, console: run_tests.Console, test: Test, *tokens: str) -> None:
         """A test starts; its process is there."""
-        attempt = run_tests.Attempt(test, lease_on(*tokens), 1, 0.0)
-        attempt.process = mock.Mock(pid=7)
-        console.launched(attempt)
+        console.launched(self.attempt(test, *tokens))
+
+    def attempt(self, test: Test, *tokens: str, seconds: float = 0.0) -> run_tests.Attempt:
+        """One that has run for so long."""
+        attempt = run_tests.Attempt(test, lease_on(*tokens), 1, time.monotonic() - seconds)
+        attempt.process, attempt.log = mock.Mock(pid=7), self.record.log_path(test)
+        return attempt
 
     def append(self, test: Test, data: bytes) -> None:
         """A running test writes to its log."""
@@ -251,7 +255,7 @@ class ParallelTest(ConsoleCase):
                                          cause=cause))
                 self.assertEqual(self.told(), expected)
         console.ended(Result(a_test(9), Outcome.FAILED, 1.0, 1, lease_on("1")), "to be retried")
-        console.announced(run_tests.Attempt(self.slow_test(), lease_on("0"), 1, time.monotonic() - 90.0))
+        console.announced(self.attempt(self.slow_test(), "0", seconds=90.0))
         console.remark("Quarantined: GPU 1 [lost]")
         self.assertEqual(self.told(), ">>> Finished: t9 on GPU 1 [failed, exit 1, 1.0s, to be retried, at M:SS]\n"
                          "    failed, exit 1 \u2192 logs/t9.log\n"
@@ -416,7 +420,7 @@ class LiveTest(ConsoleCase):
         with contextlib.redirect_stderr(io.StringIO()) as errors:
             console.concluded(Result(a_test(1), Outcome.UNRUNNABLE, reason="needs 3 GPUs"))
             console.concluded(Result(a_test(3), Outcome.FAILED, 1.0, 1))
-            console.announced(run_tests.Attempt(a_test(5), lease_on("0"), 1, time.monotonic() - 5.0))
+            console.announced(self.attempt(a_test(5), "0", seconds=5.0))
         self.assertEqual(re.sub("(?m)^run_tests.py: ", "", errors.getvalue()), (
             "tests.txt:2: t1 unrunnable: needs 3 GPUs\nSlow: t5 [5.0s; its log is empty]\n"))
         self.assertEqual(self.told(), "")
