@@ -4550,9 +4550,11 @@ class Host:
         path = to_text(environment.get(b"_", b""))
         arguments = list(map(to_bytes, test.words[1:]))
         errors = f"{log}.err" * test.splits
-        stdin: int | str | None = test.stdin or subprocess.DEVNULL
-        if stdin == "-":
+        stdin: int | str | None = subprocess.DEVNULL
+        if test.stdin == "-":
             stdin = None
+        elif os.path.exists(test.stdin):  # its shell may have gone
+            stdin = test.stdin
         return Job(
             path,
             arguments,
