@@ -1648,7 +1648,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
             f"`{lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
         )
     silent = [node for node in nodes if node.name not in PRINTS]
-    inner = [functions.get(node.name, [node]) for node in silent]
+    inner = [parsed.functions.get(node.name, [node]) for node in silent]
     settings = list(chain.from_iterable(inner))
     joints = {node.before for node in nodes[1:]}
     captures = False
@@ -1936,6 +1936,14 @@ class Scratch:
             file.write(to_bytes(text))
         return path
 
+    def check_room(self) -> None:
+        """See that there is room left, also for one who may not have the last blocks of a disk."""
+        try:
+            os.unlink(self.write(" " * ROOM_BYTES))
+        except OSError as error:
+            if error.errno != errno.EFBIG:  # at a limit of files' sizes, bash dies
+                raise
+
 
 def unshifted(data: bytes) -> bytes:
     """What `set -x` shows, a level higher: PS4 begins with \\1 there, which bash repeats for each level."""
@@ -1992,8 +2000,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         mark[16:],
     ]
     status, printed = run_bash(called, scratch)
-    # Else what bash has written of the state may not be all of it.
-    os.unlink(scratch.write(" " * ROOM_BYTES))
+    scratch.check_room()  # else what bash has written of the state may not be all of it
     printed = printed.replace(copy.encode(), to_bytes(parsed.name))
     pieces = printed.split(mark.encode())
     with open(os.path.join(folder, "answers"), "rb") as file:
@@ -4868,10 +4875,10 @@ class Record:
 
         It stays open, and is never a device, nor in the log dir a link. Raises OSError.
         """
-        is_open = False
+        is_same = False
         with suppress(KeyError, OSError):  # it is not open yet, or has been deleted
-            is_open = os.path.samestat(os.stat(path), os.fstat(self.appended[path]))
-        if not is_open:
+            is_same = os.path.samestat(os.stat(path), os.fstat(self.appended[path]))
+        if not is_same:
             line = self.open(path) + line
         descriptor = self.appended[path]
         size = os.fstat(descriptor).st_size
@@ -6882,6 +6889,10 @@ class ScriptFile:
         self.defines = set(chain.from_iterable(found))  # names of functions
         self.read_attributes(reader)
         self.visit(reader.nodes)
+        self.by_line: Dict[int, List[Site]] = collections.defaultdict(list)
+        for site in self.sites:
+            for line in range(site.line, site.last + 1):
+                self.by_line[line].append(site)
 
     def line_of(self, offset: int) -> int:
         return self.text.count("\n", 0, offset) + 1
@@ -7030,15 +7041,6 @@ class ScriptFile:
             is_native=bool(has_descriptor) or node.name in self.defines,
             names=files_of(node),
         )
-
-    @functools.cached_property
-    def by_line(self) -> Mapping[int, List[Site]]:
-        """The tests on each line."""
-        by_line = collections.defaultdict(list)
-        for site in self.sites:
-            for line in range(site.line, site.last + 1):
-                by_line[line].append(site)
-        return by_line
 
     def find(self, line: int, node: Node) -> Site | None:
         """The test that is a command to which bash has come; None if there is none, or are several."""
