@@ -6364,8 +6364,11 @@ class Run:
             warn(
                 f"{signal.Signals(event.signum).name}: ending the running tests; once more kills them"
             )
-        actions = schedule.step(event)
-        if schedule.stopped:
+        self.carry_out(schedule.step(event))
+
+    def carry_out(self, actions: Actions) -> None:
+        """Do what the schedule says."""
+        if self.schedule.stopped:
             self.host.health.over.set()
         for action in actions:  # ends come first: they are on disk before another test starts
             deed = getattr(self, type(action).__name__.lower())  # `launch` of a Launch
@@ -6725,9 +6728,7 @@ DEEDS: Mapping[str, str] = {
     "sort": r"\s-\w*o|--output",
 }
 # What looks at nothing but words, what looks at nothing that a test makes, and what the words of a test may run.
-PURE = names_in(
-    "basename cd dirname echo expr false nproc printf pwd realpath seq true uname"
-) | {""}
+PURE = names_in("basename cd dirname echo expr false nproc printf pwd seq true uname") | {""}
 BLIND = PURE | names_in("arch date hostname id printenv wait whoami")
 LOOKING = PURE | names_in("cat ls")
 # Builtins that set variables by what they read, and those that the scout runs with the shell.
@@ -6794,7 +6795,8 @@ class Site(NamedTuple):
     label: str = ""  # a bash word: what its handler is called with, or its words
     attributes: Attributes = Attributes()
     is_background: bool = False
-    splits: bool = False  # its standard output and its errors go to two places
+    # Whether its standard output and its errors go to two places; None: where it stands tells it.
+    splits: bool | None = None
     # Only the shell itself can start it: its input is redirected, or its words do something.
     is_own: bool = False
     is_native: bool = False  # bash itself runs it, without a slot
@@ -6835,12 +6837,17 @@ def label_word(text: str) -> str:
     return re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", word)
 
 
-def splits_output(node: Node) -> bool:
-    """Whether the output of a command and its errors go to two places."""
-    operators = " ".join(texts(node.redirects))
-    joins = re.search(r"&>|>&|2> ?&1", operators) or node.after == "|&"
-    writes = ">" in operators or node.after in PIPES
-    return bool(writes and not joins)
+def splits_output(node: Node) -> bool | None:
+    """Whether the output of a command and its errors go to two places; None if its redirections do not tell it.
+
+    The last of them counts: `2>&1 >log` parts them. So may what goes by another descriptor.
+    """
+    pairs = zip(texts(node.redirects[::2]), texts(node.redirects[1::2]))
+    said = " ".join(f"{how} {target}" for how, target in pairs if not re.match("[3-9]", how))
+    joins = re.search(r"(?:&>>?|>&) \S+(?: < \S+)?$", said) or node.after == "|&"
+    if joins and not re.search(r" [3-9]\b", said):
+        return False
+    return ">" in said or None
 
 
 def inert(word: str) -> str:
@@ -6881,7 +6888,6 @@ class ScriptFile:
         self.filters: Set[Words] = set()
         # By name, the commands that have a variable in their words.
         self.users: Dict[str, List[Node]] = collections.defaultdict(list)
-        self.apart = 0  # blocks around whose output and errors go to two places
         # By line, what `#:` says of the tests there, and whether also of those below.
         self.attributes: Dict[int, Tuple[Attributes, bool]] = {}
         reader = Reader(text)
@@ -6961,17 +6967,18 @@ class ScriptFile:
     def visit_block(self, node: Node, label: str) -> None:
         """Note the tests in a compound command.
 
-        A file that it writes is opened without a word to the trap: the scout must not come there.
+        Its files are opened without a word to the trap: the scout must not come to one that it writes, or that is to
+        come.
         """
+        where = f"{self.name}:{self.line_of(node.start)}"
         for target in files_of(node, ".*>"):
-            where = f"{self.name}:{self.line_of(node.start)}"
             self.obstacle = self.obstacle or f"{where}: a block writes {target}"
+        for source in files_of(node, "<$"):
+            if not ("$" in source or os.path.exists(unquoted(source))):
+                self.obstacle = self.obstacle or f"{where}: a block reads {source}"
         bare = len(self.bare)
-        splits = splits_output(node)
-        self.apart += splits
         for part in (*node.conditions, *node.bodies):
             self.visit(part, label)
-        self.apart -= splits
         if node.kind == "function":
             del self.bare[bare:]
 
@@ -7035,7 +7042,7 @@ class ScriptFile:
             label=label,
             attributes=attributes,
             is_background=node.after == "&",
-            splits=self.apart > 0 or splits_output(node),
+            splits=splits_output(node),
             is_own=bool(reads or has_own or not only_looks(text)),
             # The function in its place could be taken for the script's, which no trap tells of.
             is_native=bool(has_descriptor) or node.name in self.defines,
@@ -7065,8 +7072,9 @@ class ScriptFile:
 #   scout  wait    number, also of a test that it has to miss         what that has done in the shell
 #   scout  lost    what it cannot go through                          no answer: it is ended
 #   shell  past    number and turn, status, folder, variables         no answer: a command has ended that is no test
-#   shell  did     number                                             no answer: a subshell runs it, or it only looks
-#   shell  trapped commands of a trap                                 no answer: it runs
+#   shell  did     number                                             no answer: it begins
+#   shell  met     number                                             no answer: it begins, and the scout may run it
+#   shell  trapped name of a trap, its commands                       no answer: it runs
 #   shell  ran     number and label, status                           no answer: bash has run a test itself
 #   shell  failed  line, status, label                                no answer: a handler is called
 #   shell  alone   file, line, command                                no answer: bash runs the rest by itself
@@ -7149,7 +7157,7 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   exit 3
 fi
 builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
-builtin declare -A _rt_known
+builtin declare -A _rt_known _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
 _rt_over= _rt_traps= _rt_told= _rt_names=() _rt_signals= _rt_hides= _rt_enters=
@@ -7248,12 +7256,16 @@ _rt_is_program() {    # whether the first word of a command names a program that
     *) [[ $_rt_command == *PATH=* ]] || builtin hash -- "$1" ;;
   esac
 }
-_rt_look() {     # a program that only looks: the scout runs it where somebody reads what it prints
-  if [[ $_rt_skips && $BASHPID != "$_rt_shell" ]]; then
-    _rt_skip=
-  else
+_rt_peek() {     # a program that changes nothing: the scout runs it where somebody reads what it prints
+  if [[ $BASHPID == "$_rt_shell" ]]; then
     _rt_other "$@"
+  else
+    _rt_skip=
   fi
+}
+_rt_look() {     # one that may find what tests have made
+  [[ $BASHPID == "$_rt_shell" ]] || _rt_meets "$1"
+  _rt_peek "$@"
 }
 _rt_uncover() {  # lets bash find the program in whose place something of ours stands
   builtin unset -f -- "$_rt_name"
@@ -7281,15 +7293,17 @@ SHELL_HOOK = r"""
 _rt_skips=       # it skips no command
 _rt_other() {    # a command for which the scout waits: its number, the variables that it may set
   [[ $_rt_scouted ]] || builtin return
-  if [[ $BASHPID == "$_rt_shell" ]]; then
-    _rt_after=(any past "$1:$((++_rt_asked))" "${@:2}")      # a subshell behind it may tell first
-    [[ $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID      # one in it may not
-  else
-    _rt_send did "$1"
-  fi
+  _rt_send did "$1"      # there may be no next command, which tells of its end
+  [[ $BASHPID == "$_rt_shell" ]] || builtin return
+  _rt_after=(any past "$1:$((++_rt_asked))" "${@:2}")      # a subshell behind it may tell first
+  [[ $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID      # one in it may not
 }
 _rt_sees() { [[ ! $_rt_scouted ]] || _rt_send did "$1"; }    # both run it
-_rt_itself() { _rt_after=("$BASHPID" ran "$1:$2"); }      # bash runs a test
+_rt_meets() { [[ ! $_rt_scouted ]] || _rt_send met "$1"; }    # both run it, the scout when the shell has come to it
+_rt_itself() {   # bash runs a test
+  _rt_sees "$1"
+  _rt_after=("$BASHPID" ran "$1:$2")
+}
 _rt_start() {    # a test, as _rt_test has it: a function takes the place of its program
   case $6 in *[!a-zA-Z0-9_./+@%:,-]*)
     _rt_itself "$1" "$3"
@@ -7323,18 +7337,20 @@ _rt_mend_traps() {    # in a trap, bash tells ours the command before it: ours r
 _rt_mend_trap() {
   local _rt_end=$'\n{ builtin trap "$_rt_trap" DEBUG; } 2>/dev/null'
   [[ $1 ]] || builtin return
+  _rt_texts[$2]=$1
   case $2:$1 in SIG*) _rt_signals=$_rt_stub ;; esac
   case $2:$1 in *:*PIPESTATUS* | *:*_rt_* | DEBUG:* | RETURN:*) builtin return ;; EXIT:*) _rt_end= ;; esac
   local _rt_text=${1//'$BASH_COMMAND'/'${_rt_told:-$BASH_COMMAND}'}
   _rt_text=${_rt_text//'${BASH_COMMAND}'/'${_rt_told:-$BASH_COMMAND}'}
-  [[ $2:$1 != EXIT:*exit ]] || _rt_text+=' "$_rt_was"'     # which bash 4.4 and 5.0 forget by a `trap` in a trap
-  builtin trap -- "{ _rt_rest \$? ${1@Q} && :; } 2>/dev/null; $_rt_text$_rt_end" "$2"
+  # Bash 4.4 and 5.0 forget the status by a `trap` in a trap.
+  [[ $2:$1 != EXIT:?(*[';&|{'$'\n'])*([[:space:]])exit ]] || _rt_text+=' "$_rt_was"'
+  builtin trap -- "{ _rt_rest \$? $2 && :; } 2>/dev/null; $_rt_text$_rt_end" "$2"
 }
 _rt_rest() {
   _rt_was=$1
   builtin trap - DEBUG
   _rt_uncover      # the trap's programs are no tests
-  [[ ! $_rt_scouted ]] || _rt_send trapped "$2"
+  [[ ! $_rt_scouted ]] || _rt_send trapped "$2" "${_rt_texts[$2]}"
   builtin return "$1"
 }
 _rt_trap=
@@ -7351,6 +7367,7 @@ _rt_other() {
 _rt_lost() {     # it can go no further
   while :; do _rt_ask lost "$1 \`${_rt_command%%$'\n'*}\` ($_rt_file:$_rt_line)"; done
 }
+_rt_meets() { _rt_ask wait "$1"; }
 _rt_itself() { _rt_ask wait "$1"; }
 _rt_start() {    # a test, as _rt_test has it; its words as bash are none if they are to have their values once
   [[ $2 ]] || {
@@ -7360,6 +7377,7 @@ _rt_start() {    # a test, as _rt_test has it; its words as bash are none if the
   local _rt_words=$2 _rt_names=$4
   builtin set -- "${_rt_arguments[@]}"
   builtin eval "_rt_names=($_rt_names)"
+  [[ /dev/fd/1 -ef /dev/fd/FD_ERR ]] || _rt_call[0]=apart
   builtin eval "$_rt_words"
 }
 _rt_block() { _rt_lost "a file is written by all of"; }
@@ -7578,11 +7596,17 @@ class ScriptShell:
 
     def tell(self, path: str, line: str) -> None:
         """Write to a shell, which holds the other end open; it may have been killed."""
-        with suppress(OSError):
+        try:
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
             os.set_blocking(descriptor, True)
             with open(descriptor, "wb") as pipe:
                 pipe.write(to_bytes(line))
+        except FileNotFoundError:
+            why = f"the pipes to the script's shell are gone from {self.folder}; let nothing clean TMPDIR"
+            self.fault = MachineError(why)
+            self.process.signal(signal.SIGKILL)
+        except OSError:
+            pass
 
 
 # A test as a shell tells of it.
@@ -7689,13 +7713,16 @@ def looks_out(node: Node) -> bool:
     """Whether what a builtin does depends on which files there are."""
     if node.name in MOVES | {"command", "builtin", "source", "."}:
         return not re.fullmatch(r"cd [-./]+|popd", head_of(node))  # which is there
-    if re.match(FILE_TEST, node.text):
-        return True
+    return re.match(FILE_TEST, node.text) is not None or has_glob(node)
+
+
+def has_glob(node: Node) -> bool:
+    """Whether a word of a command stands for files."""
     tokens = [*node.words[1:], *node.assigned]
     words = " ".join(texts(tokens))
     words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]", "", words)
-    has_glob = re.search(r"[*?]|(?<![\w(])\[", words) is not None
-    return has_glob and node.name not in NATIVE | {"let"}
+    is_glob = re.search(r"[*?]|(?<![\w(])\[", words) is not None
+    return is_glob and node.name not in NATIVE | {"let"}
 
 
 def is_calm(node: Node) -> bool:
@@ -7793,6 +7820,8 @@ class Script:
             return f"_rt_block {command.number}"
         if reads and only_looks(text):
             return f"_rt_reads {command.number} {shlex.quote(head_of(node))}"
+        if is_function and has_glob(node):
+            return f"_rt_meets {command.number}; _rt_function"
         if is_function:
             return "_rt_function"
         if self.tells.looks is None and self.called.isdisjoint(functions):
@@ -7803,7 +7832,10 @@ class Script:
         """Bash for a command that both run."""
         if re.search(SHOWS_TRAPS, command.node.text):
             return "_rt_shows"
-        if looks_out(command.node):
+        node = command.node
+        if has_glob(node) and not node.kind:  # bash has expanded the words of a `for` already
+            return f"_rt_meets {command.number}; _rt_skip="
+        if looks_out(node) or not substitutes(node.text, PURE):
             return f"_rt_sees {command.number}"
         return "calm"
 
@@ -7857,6 +7889,8 @@ class Script:
         way = "_rt_other"
         if looks_only(node):
             way = "_rt_look"
+        if way == "_rt_look" and node.name in BLIND:
+            way = "_rt_peek"
         code = " ".join([way, str(command.number), *variables_of(node)])
         if node.assigned and node.words:
             return f"_rt_is_function {shlex.quote(node.name)} || {code}"
@@ -8155,18 +8189,19 @@ class ScriptRun(Run):
         }
         key = call.program.key
         found = [test for test, ahead in self.ahead.items() if ahead.program.key == key]
-        # What one test reads another may print, which cannot wait for its slot.
-        is_read = any(test.stdin.startswith("/") for test in self.asked)
-        runs_itself = (is_read and self.sequential) or call.stdin is None
-        if runs_itself and not found:
+        # Another test, in a job or a pipeline, may need this one to end.
+        is_beside = self.sequential and self.asked
+        if (is_beside or call.stdin is None) and not found:
             self.behind[key].append(None)
-            self.reasons.setdefault(f"{call.site.told}: its input is redirected")
             self.answer(call.question, '_rt_run "$@"')
             return
         self.end_test(call.site)
         if found:
             test = found[0]
             del self.ahead[test]
+            self.note_ahead(  # the script has gone around these
+                test.label, lambda other, ahead: other > test or ahead.site.is_background
+            )
         else:
             self.miss(call)
             test = self.add(call, call.goes == "apart")
@@ -8196,9 +8231,14 @@ class ScriptRun(Run):
         site = call.site
         has_twin = any(ahead.site is site for ahead in self.ahead.values())
         # A twin, with other words or another environment, runs beside tests below it if all pass, too.
-        self.note_ahead(site.told, lambda ahead: has_twin and ahead.site is not site)
+        is_main = call.shell == self.shell.path("shell")
+        self.note_ahead(
+            site.told,
+            lambda _test, ahead: has_twin and ahead.site is not site,
+            has_parted=is_main,
+        )
         awaited = self.awaited
-        if awaited is None or awaited.label or call.shell != self.shell.path("shell"):
+        if awaited is None or awaited.label or not is_main:
             return
         where = f"{site.file.name}:{site.line}"
         self.on_lost(f"bash has come to {where}, and not to {awaited.told}")
@@ -8226,7 +8266,10 @@ class ScriptRun(Run):
                 return None
             text = "".join(f">{file}\n" for file in call.files)
             self.stems.reserve(stems_written(text, self.options.log_dir))
-            test = self.add(call, call.site.splits or self.is_split)
+            splits = call.site.splits
+            if splits is None:
+                splits = call.goes == "apart" or self.is_split
+            test = self.add(call, splits)
             self.ahead[test] = call
         self.written.update(dict.fromkeys(call.files, test))
         self.found_since += 1
@@ -8250,9 +8293,10 @@ class ScriptRun(Run):
         if command.label:
             self.reasons.setdefault(f"{command.told} starts when the script comes to it")
         elif self.found_since == 1 and not is_open(command.node):
-            self.reasons.setdefault(
-                f"{command.told} waits for the test before it; --calm REGEX names what need not"
-            )
+            why = f"{command.told} waits for the test before it"
+            if not command.node.kind:
+                why += "; --calm REGEX names what need not"
+            self.reasons.setdefault(why)
         self.found_since = 0
         self.awaited = command
         self.held[self.question] = functools.partial(self.pass_on, command)
@@ -8273,37 +8317,55 @@ class ScriptRun(Run):
         number = int(place.partition(":")[0])
         command = self.script.commands[number]
         is_awaited = self.awaited is command
-        if acts(command.node):  # what runs in the background has begun under bash, too
-            self.note_ahead(command.told, lambda ahead: is_awaited and ahead.site.is_background)
+        self.note_action(command, is_awaited, has_parted=not (is_awaited or self.lost))
+        if command.node.name == "exec":  # for all tests behind it
+            self.is_split = bool(splits_output(command.node))
         values = ""
         if path:
             values = to_text(read_once(path))
         code = end_of(command.node, int(status), directory, values)
         self.command_ends[number].append(code)
 
+    def note_action(self, command: Site, is_awaited: bool, has_parted: bool = False) -> None:
+        """The shell runs a command that is no test. What runs in the background has begun under bash, too."""
+        if acts(command.node):
+            self.note_ahead(
+                command.told,
+                lambda _test, ahead: is_awaited and ahead.site.is_background,
+                has_parted,
+            )
+
     def note_ahead(
-        self, told: str, is_beside: Callable[[Call], bool] = lambda _ahead: False
+        self,
+        told: str,
+        is_beside: Callable[[Test, Call], bool] = lambda _test, _ahead: False,
+        has_parted: bool = False,
     ) -> None:
         """Something is done that bash would have done before it started tests that have begun already.
 
-        Where no test has failed, the scout has gone the same way: it has them all. `is_beside`: whether a test may run
-        beside it under bash, too.
+        Where no test has failed and the shells have not parted, the scout has gone the same way: it has them all.
+        `is_beside`: whether a test may run beside it under bash, too.
         """
         for test, ahead in self.ahead.items():
             has_begun = test not in self.schedule.waiting and test not in self.batch
-            if self.has_failed and has_begun and not is_beside(ahead):
+            counts = self.has_failed or (has_parted and not ahead.site.is_background)
+            if counts and has_begun and not is_beside(test, ahead):
                 self.fear = self.fear or f"{test.label} went ahead of {told}"
 
     def on_did(self, number: str) -> None:
-        """A subshell runs a command that is no test, or the shell one that both run and that looks."""
+        """The shell begins a command that is no test."""
         command = self.script.commands[int(number)]
-        if acts(command.node):
-            self.note_ahead(command.told)
+        self.note_action(command, self.awaited is command)
 
-    def on_trapped(self, text: str) -> None:
-        """A trap runs."""
+    def on_met(self, number: str) -> None:
+        """The shell begins one, and the scout is to see the same."""
+        self.on_did(number)
+        self.command_ends[int(number)].append("")
+
+    def on_trapped(self, name: str, text: str) -> None:
+        """A trap runs. The script comes to no test behind that for EXIT."""
         if any(map(acts, walk(Reader(text).nodes))):
-            self.note_ahead(f"the trap `{text}`")
+            self.note_ahead(f"the trap `{text}`", has_parted=name == "EXIT")
 
     def on_ran(self, place: str, status: str, *_more: str) -> None:
         """Bash has run a test itself, which has no log but the script's."""
@@ -8343,6 +8405,7 @@ class ScriptRun(Run):
         """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
         self.has_ended = True
         self.held.clear()
+        self.end_jobs()
         for test in list(self.ahead):  # nobody asks for those that have not started
             if test in self.batch or test in self.schedule.waiting:
                 self.tests.remove(test)
@@ -8353,6 +8416,17 @@ class ScriptRun(Run):
         self.batch_at = math.inf
         if self.shell.fault:
             raise self.shell.fault
+
+    def end_jobs(self) -> None:
+        """End the tests that the script has left as jobs."""
+        schedule = self.schedule
+        schedule.actions = []
+        schedule.give_up(
+            [test for test in self.asked if test in schedule.waiting], Outcome.NOT_RUN
+        )
+        for test in self.asked.keys() & schedule.running:
+            schedule.end(schedule.running[test], Outcome.INTERRUPTED, signal.SIGTERM, "")
+        self.carry_out(schedule.actions)
 
     def on_lost(self, why: str) -> None:
         """Go on without the scout: it has come to what it cannot go through."""
