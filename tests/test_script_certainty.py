@@ -381,6 +381,19 @@ class ScriptCertainty(EquivalenceCase):
 
 # Scripts in which some version of the runner went wrong; «H» is a plain handler, «T» a test that fails.
 FIXED = r"""
+on_exit() { echo "@ $# $?"; }⏎trap on_exit EXIT⏎pytest a --exit=3
+bye_exit() { exit ${1:-4}; }⏎trap bye_exit EXIT⏎pytest a
+add() { local o=$(trap -p EXIT | sed "s/^trap -- '\(.*\)' EXIT$/\1/"); trap "${o:+$o; }$1" EXIT; }⏎add 'echo "@ bye"'⏎
+pytest a --exit=1 || F=1⏎add '[ -z "$F" ] || exit 1'⏎pytest b
+«F»pytest a --slow --exit=1 && tests/make.sh⏎echo 'sleep 0.1; [ -e made ]' >tests/look.sh⏎bash tests/look.sh || exit 6
+«F»if pytest a --slow --exit=1; then tests/make.sh; else test -e made; fi
+«F»pytest a --slow --exit=1 || exec bash -c '[ -e made ]'⏎tests/make.sh
+«F»if pytest a --slow | grep -q no; then tests/make.sh; else test -e made; exit $?; fi
+«F»set -e -o pipefail⏎trap '[ -e made ] && exit 0' EXIT⏎pytest a --slow | grep no⏎tests/make.sh
+«F»pytest a --slow --exit=1 || { x=$(realpath -e made) || exit 6; }⏎tests/make.sh
+«F»pytest a --slow --exit=1 || for x in $(<made); do exit 6; done⏎tests/make.sh
+«F»pytest a⏎tests/err.sh 2>&1 >/dev/null | grep -q no && exit 4⏎exit 0
+«F»exec 2>err.log⏎pytest a⏎tests/err.sh⏎[ -s err.log ] && exit 4⏎exit 0
 «H»declare -n r=RET⏎«T»⏎exit $r ¦ «H»v=RET⏎«T»⏎exit ${!v} ¦ «H»v=RET⏎«T»⏎if ((v)); then exit 4; fi
 «H»v=RET x=01⏎«T»⏎y=${x:v:1}⏎exit $y ¦ v=F; test_fail() { : ${F:=1}; }⏎«T»⏎[[ -v $v ]] && exit 4⏎exit 0
 N=0; test_fail() { : $((++N)); }⏎«T»⏎[ $N -eq 0 ] || exit 4⏎exit 0 ¦ «H»RES=0⏎«T»⏎RES=$RET; RET=0⏎exit $((RES+RET))
@@ -770,7 +783,8 @@ DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) ¦ start=$(date +%s); took=$((
 while read -r l; do echo $l; done < <(cat v.txt) ¦ : "${JOBS:=$(nproc)}" ¦ a=(*.txt); echo ${#a[@]} ¦ set -- *.txt
 command -v pytest >/dev/null ¦ { cat v.txt; ls; } | wc -l ¦ case $(cat v.txt) in 1) echo l;; esac
 eval "x=1; cat v.txt" ¦ trap 'cat v.txt' EXIT ¦ (cat v.txt) & wait ¦ grep -q nope v.txt || true
-rapids-logger() { echo "$1"; }⏎rapids-logger "$(ls)"
+rapids-logger() { echo "$1"; }⏎rapids-logger "$(ls)" ¦ f() { :; }⏎f v* "$(cat v.txt)" ¦ for i in $(seq 2); do :; done
+exec 3>x; exec 2>err.log
 """
 
 
@@ -794,7 +808,8 @@ class FixedScripts(ScriptCertainty):
     """Each of them on four slots, and on one, too, where CERTAIN asks for more than the least."""
 
     def test_no_failure_is_lost(self) -> None:
-        plain = {"«T»": "pytest a --exit=1 || test_fail a", "⏎": "\n",
+        files = "mkdir tests\necho 'echo x >made' >tests/make.sh\necho 'echo no >&2' >tests/err.sh\nchmod +x tests/*\n"
+        plain = {"«T»": "pytest a --exit=1 || test_fail a", "⏎": "\n", "«F»": files,
                  "«H»": 'test_fail() { echo "@ $1"; RET=1; }\nRET=0\n'}
         text = FIXED.strip("\n").replace("⏎\n", "⏎").replace("\n", " ¦ ")
         for short, meant in plain.items():

@@ -702,6 +702,30 @@ class FeatureTest(ScriptCase):
                                  'echo "lines: $x"'), gpus="0")
         self.assertEqual((ran.code, ran.text.splitlines()[:1]), (0, ["lines: 1"]))
 
+    def test_jobs_that_need_each_other(self) -> None:
+        """On one GPU they run at the same time, as under bash."""
+        for name, does in (("reads", "read -r _ <pipe"), ("writes", "echo >pipe")):
+            self.write(f"tests/{name}.sh", f"#!/bin/sh\n{does}\n", 0o755)
+        ran = self.conduct(lines("mkfifo pipe", "tests/reads.sh & tests/writes.sh & wait", "echo end"), gpus="0")
+        self.assertEqual((ran.code, ran.text.splitlines()[0]), (0, "end"))
+
+    def test_a_job_that_the_script_leaves(self) -> None:
+        """It ends with the script, as what its shell has started does."""
+        self.write("tests/serve.sh", "#!/bin/sh\necho up >up; exec $NAP\n", 0o755)
+        up = Fifo(self, "up")
+        process = self.begin(lines("tests/serve.sh & python3 -m pytest --gate", "kill $!; exit 0"))
+        up.lines()
+        Fifo(self, "gate").release()
+        ran = self.end(process)
+        self.assertEqual((ran.code, sorted(ran.outcomes().values())), (0, ["interrupted", "passed"]))
+
+    def test_tmpdir_is_cleaned(self) -> None:
+        self.write("tmp/x", "")
+        ran = self.conduct(HEAD + lines("rm -rf tmp/*", "python3 a || test_fail a"), env={"TMPDIR": "tmp"})
+        self.assertEqual(ran.code, 3)
+        self.assertIn("are gone from", ran.text)
+        self.assertIn("let nothing clean TMPDIR", ran.text)
+
     def test_a_signal_comes_to_the_script_behind_the_test(self) -> None:
         """As under bash, which waits for the test before it runs the trap."""
         up = Fifo(self, "up")
