@@ -44,6 +44,8 @@ STUB = r"""#!/bin/sh
 status=0 quiet=
 for word; do
   case $word in --exit=*) status=${word#*=} ;; --slow) sleep 0.03 ;; --quiet) quiet=1 ;; esac
+  # For as long as it takes that one ahead of it has begun.
+  for i in 1 2 3 4 5 6 7 8; do [ "$word" != --late ] || [ -e made ] || sleep 0.05; done
 done
 [ "$quiet" ] || echo "${0##*/}: $*"
 exit "$status"
@@ -385,13 +387,13 @@ on_exit() { echo "@ $# $?"; }⏎trap on_exit EXIT⏎pytest a --exit=3
 bye_exit() { exit ${1:-4}; }⏎trap bye_exit EXIT⏎pytest a
 add() { local o=$(trap -p EXIT | sed "s/^trap -- '\(.*\)' EXIT$/\1/"); trap "${o:+$o; }$1" EXIT; }⏎add 'echo "@ bye"'⏎
 pytest a --exit=1 || F=1⏎add '[ -z "$F" ] || exit 1'⏎pytest b
-«F»pytest a --slow --exit=1 && tests/make.sh⏎echo 'sleep 0.1; [ -e made ]' >tests/look.sh⏎bash tests/look.sh || exit 6
-«F»if pytest a --slow --exit=1; then tests/make.sh; else test -e made; fi
-«F»pytest a --slow --exit=1 || exec bash -c '[ -e made ]'⏎tests/make.sh
-«F»if pytest a --slow | grep -q no; then tests/make.sh; else test -e made; exit $?; fi
-«F»set -e -o pipefail⏎trap '[ -e made ] && exit 0' EXIT⏎pytest a --slow | grep no⏎tests/make.sh
-«F»pytest a --slow --exit=1 || { x=$(realpath -e made) || exit 6; }⏎tests/make.sh
-«F»pytest a --slow --exit=1 || for x in $(<made); do exit 6; done⏎tests/make.sh
+«F»pytest a --late --exit=1 && tests/one.sh⏎echo '[ -e made ]' >tests/look.sh⏎bash tests/look.sh || exit 6
+«F»if pytest a --late --exit=1; then tests/one.sh; else test -e made; fi
+«F»pytest a --late --exit=1 || exec bash -c '[ -e made ]'⏎tests/one.sh
+«F»if pytest a --late | grep -q no; then tests/one.sh; else test -e made; exit $?; fi
+«F»set -e -o pipefail⏎trap '[ -e made ] && exit 0' EXIT⏎pytest a --late | grep no⏎tests/one.sh
+«F»pytest a --late --exit=1 || { x=$(realpath -e made) || exit 6; }⏎tests/one.sh
+«F»pytest a --late --exit=1 || { for x in $(<made); do Y=1; done; [ $Y ] || exit 6; }⏎tests/one.sh
 «F»pytest a⏎tests/err.sh 2>&1 >/dev/null | grep -q no && exit 4⏎exit 0
 «F»exec 2>err.log⏎pytest a⏎tests/err.sh⏎[ -s err.log ] && exit 4⏎exit 0
 «H»declare -n r=RET⏎«T»⏎exit $r ¦ «H»v=RET⏎«T»⏎exit ${!v} ¦ «H»v=RET⏎«T»⏎if ((v)); then exit 4; fi
@@ -808,7 +810,7 @@ class FixedScripts(ScriptCertainty):
     """Each of them on four slots, and on one, too, where CERTAIN asks for more than the least."""
 
     def test_no_failure_is_lost(self) -> None:
-        files = "mkdir tests\necho 'echo x >made' >tests/make.sh\necho 'echo no >&2' >tests/err.sh\nchmod +x tests/*\n"
+        files = "mkdir tests\necho 'echo x >made' >tests/one.sh\necho 'echo no >&2' >tests/err.sh\nchmod +x tests/*\n"
         plain = {"«T»": "pytest a --exit=1 || test_fail a", "⏎": "\n", "«F»": files,
                  "«H»": 'test_fail() { echo "@ $1"; RET=1; }\nRET=0\n'}
         text = FIXED.strip("\n").replace("⏎\n", "⏎").replace("\n", " ¦ ")
