@@ -7637,13 +7637,12 @@ class Program(NamedTuple):
     umask: int
     key: str  # what two runs of a program have in common that do the same
 
-    @property
-    def path(self) -> str:
-        """The path of its file, as a shell in its directory finds it."""
-        name = self.words[0]
-        folders = os.get_exec_path(cast(Any, self.environment))
-        places = (os.path.join(self.directory, place) for place in folders)
-        return shutil.which(name, path=":".join(places)) or name
+
+@functools.lru_cache(maxsize=None)
+def program_path(name: str, search: str, directory: str) -> str:
+    """The path of a program's file, as a shell in a directory finds it by its PATH, and remembers it, too."""
+    places = (os.path.join(directory, place) for place in search.split(":"))
+    return shutil.which(name, path=":".join(places)) or name
 
 
 def read_once(path: str) -> bytes:
@@ -7887,10 +7886,10 @@ class Script:
         if passes or shows or re.match(self.tells.calm, node.name):
             return "_rt_pass"
         way = "_rt_other"
-        if looks_only(node):
-            way = "_rt_look"
-        if way == "_rt_look" and node.name in BLIND:
+        if looks_only(node) and node.name in BLIND:
             way = "_rt_peek"
+        elif looks_only(node):
+            way = "_rt_look"
         code = " ".join([way, str(command.number), *variables_of(node)])
         if node.assigned and node.words:
             return f"_rt_is_function {shlex.quote(node.name)} || {code}"
@@ -8504,7 +8503,9 @@ class ScriptRun(Run):
             key = text
         variable = next(iter(self.machine.variables), CUDA.variable)
         mask = to_text(program.environment.get(to_bytes(variable), b""))
-        environment = {**program.environment, b"_": to_bytes(program.path)}
+        search = to_text(program.environment.get(b"PATH", os.defpath.encode()))
+        path = program_path(program.words[0], search, program.directory)
+        environment = {**program.environment, b"_": to_bytes(path)}
         return TestLine(
             site.file.name,
             site.line,
