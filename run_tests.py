@@ -4816,10 +4816,11 @@ def learn(history: History, line: bytes, is_own: bool) -> bool:
 
 def write_labels(path: str, labels: Collection[str]) -> None:
     """Write a file of labels anew, as `--only` reads it; without labels there is none. Raises OSError."""
-    clear_name(path)
-    if labels:
-        with open(fresh_file(path), "wb") as file:
-            file.writelines(to_bytes(f"{label}\n") for label in labels)
+    if not labels:
+        clear_name(path)
+        return
+    with whole_file(path, is_ours=True) as file:
+        file.writelines(to_bytes(f"{label}\n") for label in labels)
 
 
 def failures_path(options: Options) -> str:
@@ -5201,16 +5202,23 @@ JUnit file: {last.junit_fault or "as it is"}
 
 
 def write_xml(path: str, root: Any, is_ours: bool = False) -> None:
-    """Write an XML file whole or not at all, in place of a file of that name. Raises OSError.
+    """Write an XML file. Raises OSError."""
+    from xml.etree import ElementTree
+
+    with whole_file(path, is_ours) as file:
+        ElementTree.ElementTree(root).write(file, "utf-8", xml_declaration=True)
+
+
+@contextmanager
+def whole_file(path: str, is_ours: bool) -> Iterator[BinaryIO]:
+    """A file that takes the place of one of that name once it has been written whole. Raises OSError.
 
     A link stays, unless it stands in a folder of ours.
     """
-    from xml.etree import ElementTree
-
     temporary = f"{path}.{os.urandom(8).hex()}.tmp"
     try:
         with open(fresh_file(temporary), "wb") as file:
-            ElementTree.ElementTree(root).write(file, "utf-8", xml_declaration=True)
+            yield file
         with suppress(FileNotFoundError):
             check_name(path, has_links=is_ours)
         os.replace(temporary, path)
