@@ -6855,7 +6855,7 @@ def splits_output(node: Node) -> bool | None:
     joins = re.search(r"(?:&>>?|>&) \S+(?: < \S+)?$", said) or node.after == "|&"
     if joins and not re.search(r" [3-9]\b", said):
         return False
-    return ">" in said or None
+    return ">" in said or node.after in PIPES or None
 
 
 def inert(word: str) -> str:
