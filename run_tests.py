@@ -1372,7 +1372,13 @@ def parse_attributes(
                 values[name] = ATTRIBUTES[key](value)
             except BadValue as error:
                 complain(f"{key}: {error}")
-    return base._replace(**values)
+    said = base._replace(**values)
+    if said.mem and said.gpus is not None and not 0 < said.gpus <= 1:
+        complain(
+            "mem= is a part of one GPU, and gpus= asks for another number; take one of them out"
+        )
+        return base
+    return said
 
 
 # Lists: text to tests and shell state.
@@ -1566,7 +1572,8 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     parsed.states.append(line)
     for number in range(line - 1, end):
         parsed.script[number] += parsed.lines[number]
-    parsed.script[end] += f'{{ _rt_check "$?" {line}; }} 2>/dev/null; '
+    reads = " reads" * any("$?" in node.text for node in nodes)
+    parsed.script[end] += f'{{ _rt_check "$?" {line}{reads}; }} 2>/dev/null; '
     for node in nodes:
         parsed.said = said_with(node, parsed.said)
         if is_on("k|o keyword", said_with(node, "")):
@@ -1809,7 +1816,8 @@ _rt_note() {     # the status of a command, its text, and how deep it is: in a f
     *) [[ $1 == 0 || $3 != 1 ]] || _rt_failed=$1 ;;
   esac
 }
-_rt_check() {    # the status of a line of state, and its number
+_rt_check() {    # the status of a line of state, its number, and whether it looks at `$?` itself
+  [[ ! ${3-} ]] || _rt_failed=
   _rt_note "$1" "$_rt_last" 1
   if [[ $_rt_failed ]]; then
     builtin printf 'failed\0%s\0%s' "$2" "$_rt_failed" >>"$_rt_folder/answers"
@@ -1889,7 +1897,7 @@ _rt_trap='{ [[ $BASH_COMMAND == _rt_* ]] || _rt_last=$BASH_COMMAND; } 2>/dev/nul
 _rt_on_failure='{ _rt_note "$?" "$BASH_COMMAND" "${#BASH_SOURCE[@]}"; } 2>/dev/null'
 """
 # What `set -v` shows of the runner's own text in the copy of a list.
-OWN_TEXT = rb'(?m)^(?:\{ _rt_check "\$\?" \d+; \} 2>/dev/null; )?(?:\{ _rt_(?:test|end) .*\n)?'
+OWN_TEXT = rb'(?m)^(?:\{ _rt_check "\$\?" \d+(?: reads)?; \} 2>/dev/null; )?(?:\{ _rt_(?:test|end) .*\n)?'
 
 
 def find_hints(parsed: ListFile, options: Options) -> None:
@@ -4508,7 +4516,9 @@ class Host:
                 attempt.process.log(f"{[*test.words, test.label][0]}: {error.strerror}")
                 job = Job(self.bash, [b"-c", b"exit 126"], None, attempt.log)
             elif test.words:  # bash tells what is wrong with it, or reads it if it has no `#!`
-                words = [b"-c", b'"$@"', *map(to_bytes, (test.file, job.bash)), *job.arguments]
+                lines = "\n" * (test.line - 1)  # so that it names the line
+                own = ["-c", f'{lines}"$@"', test.file, job.bash]
+                words = [*map(to_bytes, own), *job.arguments]
                 job = job._replace(bash=self.bash, name="", arguments=words)
             else:
                 raise
@@ -6324,7 +6334,10 @@ class Run:
             self.give_up(
                 f"{error.filename or self.record.journal} cannot be written ({error.strerror})"
             )
-        except MachineError as error:
+        except (
+            MachineError,
+            ListError,
+        ) as error:  # the latter of a companion, for a script's test
             self.give_up(str(error))
         except Exception as error:
             self.give_up(self.record.note_crash(f"internal error, {error!r}", traceback_text()))
@@ -7635,6 +7648,11 @@ class Call(NamedTuple):
     )  # what it reads, as Test has it; None: what a loop reads, too, one by one: bash runs it
     question: Tuple[str, str]  # the path for the answer, and its number
 
+    @property
+    def key(self) -> Tuple[int, str]:
+        """What the calls of both shells have in common for one test."""
+        return self.site.number, self.program.key
+
 
 class Program(NamedTuple):
     """What a program has got from its shell."""
@@ -7646,9 +7664,8 @@ class Program(NamedTuple):
     key: str  # what two runs of a program have in common that do the same
 
 
-@functools.lru_cache(maxsize=None)
 def program_path(name: str, search: str, directory: str) -> str:
-    """The path of a program's file, as a shell in a directory finds it by its PATH, and remembers it, too."""
+    """The path of a program's file, as a shell in a directory finds it by its PATH."""
     places = (os.path.join(directory, place) for place in search.split(":"))
     return shutil.which(name, path=":".join(places)) or name
 
@@ -7967,8 +7984,8 @@ class ScriptRun(Run):
         self.told: Dict[str, str] = {}
         self.asked: Dict[Test, Call] = {}  # tests for which the shell waits
         self.ahead: Dict[Test, Call] = {}  # those to which only the scout has come
-        # And those to which only the shell has come, by the key of the program; None for one that bash runs itself.
-        self.behind: Dict[str, List[Test | None]] = collections.defaultdict(list)
+        # And those to which only the shell has come, by the keys of calls; None for one that bash runs itself.
+        self.behind: Dict[Any, List[Test | None]] = collections.defaultdict(list)
         # Tests that have not ended, and the files that they have to themselves.
         self.busy: Dict[Test, AbstractSet[str]] = {}
         # Files that the script writes for tests, as for `>log`.
@@ -8194,12 +8211,12 @@ class ScriptRun(Run):
             for path, test in self.written.items()
             if test in self.ahead or test in self.asked
         }
-        key = call.program.key
-        found = [test for test, ahead in self.ahead.items() if ahead.program.key == key]
-        # Another test, in a job or a pipeline, may need this one to end.
-        is_beside = self.sequential and self.asked
-        if (is_beside or call.stdin is None) and not found:
-            self.behind[key].append(None)
+        found = [test for test, ahead in self.ahead.items() if ahead.key == call.key]
+        # What one test reads another may print, which cannot wait for its slot.
+        is_read = any(test.stdin.startswith("/") for test in self.asked)
+        runs_itself = (is_read and self.sequential) or call.stdin is None
+        if runs_itself and not found:
+            self.behind[call.key].append(None)
             self.answer(call.question, '_rt_run "$@"')
             return
         self.end_test(call.site)
@@ -8212,7 +8229,7 @@ class ScriptRun(Run):
         else:
             self.miss(call)
             test = self.add(call, call.goes == "apart")
-            self.behind[key].append(test)
+            self.behind[call.key].append(test)
         if call.goes == "apart" and not test.splits:
             self.is_split = True
             warn_once(
@@ -8253,7 +8270,7 @@ class ScriptRun(Run):
     def find(self, call: Call) -> str | None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
         program = call.program
-        behind = self.behind[program.key]
+        behind = self.behind[call.key]
         if behind:
             test = behind.pop(0)
         else:
@@ -8431,6 +8448,10 @@ class ScriptRun(Run):
         schedule.give_up(
             [test for test in self.asked if test in schedule.waiting], Outcome.NOT_RUN
         )
+        if self.asked:
+            warn(
+                f"the script has ended before its jobs: {first_of([test.label for test in self.asked])}"
+            )
         for test in self.asked.keys() & schedule.running:
             schedule.end(schedule.running[test], Outcome.INTERRUPTED, signal.SIGTERM, "")
         self.carry_out(schedule.actions)
@@ -8471,6 +8492,9 @@ class ScriptRun(Run):
         if test.splits:
             logs.append(f"{log}.err")
         status = result.status or 0
+        is_missed = test in self.behind[call.key] and not call.site.is_own
+        if is_missed and self.has_failed:  # others may have begun since it has
+            self.miss(call)
         self.has_failed |= result.status != 0
         self.told.pop(call.shell, None)
         if self.options.fails(result.outcome) or result.status is None:

@@ -38,7 +38,7 @@ except ImportError:
         file=sys.stderr,
     )
     sys.exit(3)
-from run_tests import SHARES, Attempt, Device, Exited, Host, ListError, Options, Reaper, Test
+from run_tests import SHARES, Attempt, Device, Exited, Host, Options, Reaper, Test
 
 LOOK_S = 2.0  # between two looks: each asks nvidia-smi for all GPUs
 MARGIN = 1.2  # from a peak that was seen to a `mem=`: the looks may miss the highest
@@ -86,16 +86,8 @@ def nvml_least(devices: Sequence[Device]) -> int:
 
 
 def by_memory(test: Test, memory: float) -> Test:
-    """A test with its `mem=` as a share of a GPU with so many MiB (0: not known), unless `gpus=` is a larger one.
-
-    Raises ListError where the line asks for another number of GPUs.
-    """
+    """A test with its `mem=` as a share of a GPU with so many MiB (0: not known), unless `gpus=` is a larger one."""
     mem = test.attributes.mem
-    gpus = test.attributes.gpus
-    if mem and gpus is not None and not 0 < gpus <= 1:
-        raise ListError(
-            f"{test.where}: mem= is a part of one GPU, and gpus= asks for another number; take one of them out"
-        )
     if not mem or not 0 < test.gpus <= 1:
         return test
     if not memory:

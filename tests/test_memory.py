@@ -54,12 +54,6 @@ class SharingTest(DeviceCase):
             with self.subTest(mem, size=size, gpus=gpus):
                 self.assertEqual(self.need(mem, size, gpus), expected)
 
-    def test_what_is_no_part_of_one_gpu(self) -> None:
-        for gpus in ("0", "2", "all"):
-            ran = self.run_list(f"true #: mem=2G gpus={gpus}\n")
-            said = "mem= is a part of one GPU, and gpus= asks for another number; take one of them out"
-            self.assertEqual((ran.code, ran.text, ran.err), (2, "", f"tests.txt:1: {said}\n"))
-
     def test_pynvml_says_it_where_nvidia_smi_does_not(self) -> None:
         """Of GPUs and of MIG instances; the smallest counts."""
         mib = {"0": 81920, "1": 40960, "2": 40960, MIG_A: 20480}

@@ -702,13 +702,6 @@ class FeatureTest(ScriptCase):
                                  'echo "lines: $x"'), gpus="0")
         self.assertEqual((ran.code, ran.text.splitlines()[:1]), (0, ["lines: 1"]))
 
-    def test_jobs_that_need_each_other(self) -> None:
-        """On one GPU they run at the same time, as under bash."""
-        for name, does in (("reads", "read -r _ <pipe"), ("writes", "echo >pipe")):
-            self.write(f"tests/{name}.sh", f"#!/bin/sh\n{does}\n", 0o755)
-        ran = self.conduct(lines("mkfifo pipe", "tests/reads.sh & tests/writes.sh & wait", "echo end"), gpus="0")
-        self.assertEqual((ran.code, ran.text.splitlines()[0]), (0, "end"))
-
     def test_a_job_that_the_script_leaves(self) -> None:
         """It ends with the script, as what its shell has started does."""
         self.write("tests/serve.sh", "#!/bin/sh\necho up >up; exec $NAP\n", 0o755)
