@@ -7520,7 +7520,7 @@ class ScriptShell:
         if has_scout:
             self.scout = Process(self.reaper)
             scout = self.job_of("scout", words)._replace(stdin=subprocess.DEVNULL)
-            nowhere = os.open(os.devnull, os.O_RDWR)
+            nowhere = os.open("/dev/zero", os.O_RDWR)  # not where a script's `>/dev/null` leads
             jobs.append((self.scout, scout, nowhere))
         threading.Thread(target=self.run, args=(jobs,), daemon=True).start()
         threading.Thread(target=self.listen, daemon=True).start()

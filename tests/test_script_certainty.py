@@ -395,6 +395,9 @@ pytest a --exit=1 || F=1⏎add '[ -z "$F" ] || exit 1'⏎pytest b
 «F»pytest a --late --exit=1 || { x=$(realpath -e made) || exit 6; }⏎tests/one.sh
 «F»pytest a --late --exit=1 || { for x in $(<made); do Y=1; done; [ $Y ] || exit 6; }⏎tests/one.sh
 «F»pytest a⏎tests/err.sh 2>&1 >/dev/null | grep -q no && exit 4⏎exit 0
+«F»f() { tests/err.sh; } >/dev/null⏎pytest a⏎f 2>&1 | grep -q no && exit 4⏎exit 0
+«F»echo 'sleep 0.3; echo >made' >tests/fix.sh; echo '[ ! -e made ]' >tests/look.sh; chmod +x tests/*; : >test_f.py⏎
+pytest test_f.py --slow --exit=1 || tests/fix.sh⏎tests/look.sh test_f.py || exit 6
 «F»exec 2>err.log⏎pytest a⏎tests/err.sh⏎[ -s err.log ] && exit 4⏎exit 0
 «H»declare -n r=RET⏎«T»⏎exit $r ¦ «H»v=RET⏎«T»⏎exit ${!v} ¦ «H»v=RET⏎«T»⏎if ((v)); then exit 4; fi
 «H»v=RET x=01⏎«T»⏎y=${x:v:1}⏎exit $y ¦ v=F; test_fail() { : ${F:=1}; }⏎«T»⏎[[ -v $v ]] && exit 4⏎exit 0
