@@ -1430,9 +1430,8 @@ class ListFile:
         # What bash is to read for the list: its shell state with a check behind each piece, at the same lines.
         self.script = [""] * (len(self.lines) + 1)
         self.functions: Dict[str, Nodes] = {}  # the bodies of those that it defines
-        self.setters: Dict[
-            str, int
-        ] = {}  # by variable, the line of the test that has set it; 0: state has
+        # By variable, the line of the test that has set it; 0: state has.
+        self.setters: Dict[str, int] = {}
         self.labels: Dict[str, List[str]] = {}  # as written, and of the tests so called
         self.mistakes: List[Tuple[int, str]] = []
         self.hints: Dict[str, str] = {}  # by kind, the first
@@ -4196,19 +4195,17 @@ class Process:
         if job.errors:
             errors = fresh_file(job.errors)
         if isinstance(stdin, str):
-            stdin = os.open(
-                stdin, os.O_RDONLY | os.O_NONBLOCK
-            )  # else a pipe waits for a writer
+            # Else a pipe waits for a writer.
+            stdin = os.open(stdin, os.O_RDONLY | os.O_NONBLOCK)
             os.set_blocking(stdin, True)
         if job.directory and not os.path.isdir(job.directory):
             self.log(f"{job.directory}, where this test is to run, is gone")
-            job = job._replace(arguments=[b"-c", b"exit 1"], directory=None)
+            bash = find_program("bash") or "bash"
+            job = job._replace(bash=bash, name="", arguments=[b"-c", b"exit 1"], directory=None)
         try:
             self.popen = subprocess.Popen(
-                [
-                    job.name or job.bash,
-                    *job.arguments,
-                ],  # its path, without which bash looks for itself in PATH
+                # Its path, without which bash looks for itself in PATH.
+                [job.name or job.bash, *job.arguments],
                 executable=job.bash,
                 env=job.environment,
                 stdin=stdin,
@@ -6334,10 +6331,8 @@ class Run:
             self.give_up(
                 f"{error.filename or self.record.journal} cannot be written ({error.strerror})"
             )
-        except (
-            MachineError,
-            ListError,
-        ) as error:  # the latter of a companion, for a script's test
+        except (MachineError, ListError) as error:
+            # The latter is a companion's, for a script's test.
             self.give_up(str(error))
         except Exception as error:
             self.give_up(self.record.note_crash(f"internal error, {error!r}", traceback_text()))
@@ -6821,9 +6816,8 @@ class Site(NamedTuple):
     # Only the shell itself can start it: its input is redirected, or its words do something.
     is_own: bool = False
     is_native: bool = False  # bash itself runs it, without a slot
-    names: Sequence[
-        str
-    ] = ()  # bash words for files that it writes, or that filters behind it do
+    # Bash words for files that it writes, or that filters behind it do.
+    names: Sequence[str] = ()
 
     @property
     def told(self) -> str:
@@ -7643,9 +7637,8 @@ class Call(NamedTuple):
     pid: str  # of the process that tells of it: the shell, or a subshell
     files: Sequence[str]  # the paths of its redirections, as far as the scout tells them
     program: Program
-    stdin: (
-        str | None
-    )  # what it reads, as Test has it; None: what a loop reads, too, one by one: bash runs it
+    # What it reads, as Test has it; None: what a loop reads, too, one by one: bash runs it.
+    stdin: str | None
     question: Tuple[str, str]  # the path for the answer, and its number
 
     @property
@@ -7990,9 +7983,8 @@ class ScriptRun(Run):
         self.busy: Dict[Test, AbstractSet[str]] = {}
         # Files that the script writes for tests, as for `>log`.
         self.written: Dict[str, Test | None] = {}
-        self.past: Set[str] = (
-            set()
-        )  # those that have ended, and their turns: a subshell may have told, too
+        # Those that have ended, and their turns: a subshell may have told, too.
+        self.past: Set[str] = set()
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.reasons: Dict[str, None] = {}  # why tests have run alone
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
