@@ -151,6 +151,14 @@ class OutputTest(FaultCase):
         ran = self.on_small_disk("A=$(printf %0200000d 1)\nset -u\necho $none\n")
         self.assertRegex(ran.err, r"^run_tests\.py: error: .*No space left on device.* in TMPDIR")
 
+    def test_a_test_that_cleans_tmpdir(self) -> None:
+        """Those below have lost their shell state, and fail, with a word why."""
+        self.write("tmp/x", "")
+        ran = self.run_list("set -o pipefail\nrm -rf tmp/* #: label=a\nwait\nfalse | true #: label=b\n",
+                            env={"TMPDIR": "tmp"})
+        self.check(ran, 1, {"a": "passed", "b": "failed"})
+        self.assertIn("the shell state for this test is gone", ran.read("logs", "b.log"))
+
     def test_a_limit_of_file_size(self) -> None:
         self.write("logs/run_tests.jsonl", "{}\n" * 21840)
         self.write("tests.txt", "setsid $NAP & wait $!\n")
