@@ -105,8 +105,8 @@ MESSAGE_BYTES = 1 << 16  # read at once
 #   end     sweep, and go
 #
 #   from the agent
-#   ready   host; tokens, of its GPUs; variables, of masks; cores;
-#           sick, places of GPUs that are broken already, and reasons
+#   ready   host; tokens, of its GPUs; variables, of masks; cores; sick, places of GPUs that are broken already, and
+#           reasons
 #   refuse  why
 #   exited  id; ago; and what Exited has, with the cause as a list, and of what is sick places and reasons
 #   broken  id; why

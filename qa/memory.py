@@ -42,8 +42,8 @@ from run_tests import SHARES, Attempt, Device, Exited, Host, Options, Reaper, Te
 
 LOOK_S = 2.0  # between two looks: each asks nvidia-smi for all GPUs
 MARGIN = 1.2  # from a peak that was seen to a `mem=`: the looks may miss the highest
-# The value of `gpus` where no GPU here is as large as `mem=`. Shards and --max-gpus, which must
-# be the same everywhere, take it for 1.
+# The value of `gpus` where no GPU here is as large as `mem=`. Shards and --max-gpus, which must be the same everywhere,
+# take it for 1.
 TOO_LARGE = 1.5
 
 
@@ -94,7 +94,7 @@ def by_memory(test: Test, memory: float) -> Test:
         run_tests.warn_once(
             "no tool says what memory each GPU has: tests with mem= get a whole one; say it by --gpu-memory"
         )
-        return test
+        return test._replace(gpus=1.0)
     if mem > memory:
         run_tests.warn(
             f"{test.where}: {test.label} needs {show_memory(mem)} of a GPU, more than the smallest has"

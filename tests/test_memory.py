@@ -49,7 +49,8 @@ class SharingTest(DeviceCase):
             ("20G", "80G", 1, 0.25), ("512M", "1G", 1, 0.5), ("80G", "80G", 1, 1), ("1M", "9999G", 1, 0.000001),
             ("8G", "24G", 1, 0.333333), ("20G", "80G", 0.5, 0.5), ("60G", "80G", 0.5, 0.75),
             ("81G", "80G", 0.5, memory.TOO_LARGE), ("160G", "80G", 1, memory.TOO_LARGE),
-            ("0G", "80G", 1, 1), ("20G", "80G", 0, 0), ("20G", "80G", 2, 2), ("20G", "80G", ALL, ALL))
+            ("20G", "0G", 0.5, 1), ("0G", "80G", 1, 1),
+            ("20G", "80G", 0, 0), ("20G", "80G", 2, 2), ("20G", "80G", ALL, ALL))
         for mem, size, gpus, expected in cases:
             with self.subTest(mem, size=size, gpus=gpus):
                 self.assertEqual(self.need(mem, size, gpus), expected)
