@@ -6820,9 +6820,13 @@ class Site(NamedTuple):
     names: Sequence[str] = ()
 
     @property
+    def where(self) -> str:
+        return f"{self.file.name}:{self.line}"
+
+    @property
     def told(self) -> str:
         """What it is and where, as a message has it."""
-        return f"`{clean_label(self.node.text.splitlines()[0])}` ({self.file.name}:{self.line})"
+        return f"`{clean_label(self.node.text.splitlines()[0])}` ({self.where})"
 
 
 def files_of(node: Node, operators: str = "[^<]*[<>](?!<)") -> List[str]:
@@ -7080,7 +7084,7 @@ class ScriptFile:
 # its question, since a signal may keep a shell from reading an earlier one. Who asks what:
 #
 #   both   kind    file, line, command, functions it is in, its own   _rt_code: `calm`, or bash for each time it comes
-#   both   each    number of a command, its words as they are now    bash for this time
+#   both   each    number of a command, its words as they are now     bash for this time
 #   both   test    where its output and its errors go, who comes to   shell: sets _rt_status, once the test has ended;
 #                  it, number, label, process, program, files         scout: nothing, once it may go on
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
@@ -8220,7 +8224,9 @@ class ScriptRun(Run):
             )
         else:
             self.miss(call)
-            test = self.add(call, call.goes == "apart")
+            program = call.program
+            paths = paths_of(program.directory, *program.words[1:])
+            test = self.add(call, call.goes == "apart", paths)
             self.behind[call.key].append(test)
         if call.goes == "apart" and not test.splits:
             self.is_split = True
@@ -8256,8 +8262,7 @@ class ScriptRun(Run):
         awaited = self.awaited
         if awaited is None or awaited.label or not is_main:
             return
-        where = f"{site.file.name}:{site.line}"
-        self.on_lost(f"bash has come to {where}, and not to {awaited.told}")
+        self.on_lost(f"bash has come to {site.where}, and not to {awaited.told}")
 
     def find(self, call: Call) -> str | None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
@@ -8266,7 +8271,7 @@ class ScriptRun(Run):
         if behind:
             test = behind.pop(0)
         else:
-            where = f"{call.site.file.name}:{call.site.line}"
+            where = call.site.where
             paths = paths_of(program.directory, *program.words[1:])
             busy = frozenset(self.written).union(*self.busy.values())
             shared = busy.intersection(paths)
@@ -8285,17 +8290,15 @@ class ScriptRun(Run):
             splits = call.site.splits
             if splits is None:
                 splits = call.goes == "apart" or self.is_split
-            test = self.add(call, splits)
+            test = self.add(call, splits, paths)
             self.ahead[test] = call
         self.written.update(dict.fromkeys(call.files, test))
         self.found_since += 1
         return ""
 
-    def add(self, call: Call, splits: bool) -> Test:
-        """A new test, which the schedule is to know."""
-        program = call.program
+    def add(self, call: Call, splits: bool, paths: Mapping[str, bool]) -> Test:
+        """A new test, which the schedule is to know, with what `paths_of` says of its words."""
         test = self.test_of(call, splits)
-        paths = paths_of(program.directory, *program.words[1:])
         self.busy[test] = {path for path, is_own in paths.items() if is_own}
         self.tests.append(test)
         self.console.total = len(self.tests)
