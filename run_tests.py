@@ -6774,6 +6774,8 @@ OUTPUT = r"(?s)(?:-o|--out[^=]*)=.*\.\w+$|--junit-?xml=(?!/dev/)"
 HIDES = (
     rf"\b(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:[\s;&|)]|$)|[-+]\w*x)|export -\w*n"
 )
+# What makes all variables exported that are set below.
+EXPORTS_ALL = r"\bset -\w*a\b(?![\s\S]*\bset \+a)|\bset -o allexport"
 # What may let bash show what it runs, and so our trap.
 SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 # A variable as `expandable` writes it, and what that escapes.
@@ -6901,6 +6903,7 @@ class ScriptFile:
         self.tells = tells
         self.mistakes: List[str] = []
         self.sites: List[Site] = []
+        self.reactions: List[Node] = []  # what stands behind a test's `||`
         # Lines of what looks like a test, and has no handler as others have. A function's call may have one.
         self.bare: List[int] = []
         # The words, and files, of programs behind a test in a pipeline.
@@ -6914,6 +6917,7 @@ class ScriptFile:
         self.defines = set(chain.from_iterable(found))  # names of functions
         self.read_attributes(reader)
         self.visit(reader.nodes)
+        self.functions = functions_in(reader.nodes)
         self.by_line: Dict[int, List[Site]] = collections.defaultdict(list)
         for site in self.sites:
             for line in range(site.line, site.last + 1):
@@ -6962,6 +6966,7 @@ class ScriptFile:
         known = 0
         for statement in statements_of(nodes):
             tested, own = self.handled(statement)
+            before = len(self.sites)
             for node in statement:
                 if node.before not in PIPES:
                     known = len(self.sites)  # so many tests stand before its pipeline
@@ -6982,6 +6987,8 @@ class ScriptFile:
                         names += texts(node.words[1:])
                     test = self.sites[-1]
                     self.sites[-1] = test._replace(names=[*test.names, *names])
+            if len(self.sites) > before:
+                self.reactions += [node for node in statement if node.before == "||"]
 
     def visit_block(self, node: Node, label: str) -> None:
         """Note the tests in a compound command.
@@ -7793,18 +7800,28 @@ class Script:
     """What has been read of a script's files, and what each of its commands is to the two shells."""
 
     hides = False  # it has a variable of a function that may hide one of the environment
+    exports = False  # what it sets from some place on
 
     def __init__(self, tells: Tells) -> None:
         self.tells = tells
         self.files: Dict[str, ScriptFile] = {}
         self.commands: List[Site] = []  # by number, those to which bash has come
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
+        self.functions: Dict[str, Nodes] = {}  # their bodies
+        self.reactions: List[Node] = []  # what stands behind a test's `||`
+        self.changed: Set[str] = set()  # words of these, the variables that they set among them
 
     def read(self, name: str, text: str) -> ScriptFile:
         """Read one of its files."""
         file = self.files[name] = ScriptFile(name, text, self.tells)
         self.hides |= re.search(HIDES, text) is not None
         self.called.update(site.node.name for site in file.sites)
+        self.functions.update(file.functions)
+        self.reactions += file.reactions
+        self.exports |= re.search(EXPORTS_ALL, text) is not None
+        for node in reached(self.reactions, self.functions):
+            plain = re.sub(NOT_EXPANDED, "", node.text)
+            self.changed.update(re.findall(rf"(?<![\w$-])(?<!\$\{{){NAME}", plain))
         return file
 
     def add(self, site: Site) -> Site:
@@ -7812,6 +7829,13 @@ class Script:
         site = site._replace(number=len(self.commands))
         self.commands.append(site)
         return site
+
+    def changed_for(self, node: Node, environment: Container[bytes]) -> Set[str]:
+        """What a test gets, by its environment or its words, that may have another value where one has failed."""
+        if self.exports:
+            return self.changed
+        asked = self.changed.intersection(chain(*re.findall(ASKS, node.text)))
+        return asked.union(name for name in self.changed if to_bytes(name) in environment)
 
     def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
         """What a command is: `calm`, or bash for each time that it comes.
@@ -7989,6 +8013,8 @@ class ScriptRun(Run):
         self.written: Dict[str, Test | None] = {}
         # Those that have ended, and their turns: a subshell may have told, too.
         self.past: Set[str] = set()
+        # How often the scout has come to a command, by its number.
+        self.turns: Dict[int, Iterator[int]] = collections.defaultdict(count)
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.reasons: Dict[str, None] = {}  # why tests have run alone
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
@@ -8195,7 +8221,8 @@ class ScriptRun(Run):
         elif site.line >= site.file.one_by_one:
             self.on_lost("`#: one-by-one`")
         else:
-            self.held[self.question] = functools.partial(self.find, call)
+            turn = next(self.turns[site.number])
+            self.held[self.question] = functools.partial(self.find, call, turn)
         return None
 
     def ask(self, call: Call) -> None:
@@ -8264,14 +8291,19 @@ class ScriptRun(Run):
             return
         self.on_lost(f"bash has come to {site.where}, and not to {awaited.told}")
 
-    def find(self, call: Call) -> str | None:
+    def find(self, call: Call, turn: int) -> str | None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
         program = call.program
         behind = self.behind[call.key]
+        where = call.site.where
+        seen = self.script.changed_for(call.site.node, program.environment)
         if behind:
             test = behind.pop(0)
+        elif seen:  # the shell has to come to it, with the value that it gets from there
+            why = f"{where} gets {min(seen)}, which is set where a test fails"
+            self.reasons.setdefault(why)
+            return self.pass_on(call.site.number, turn)
         else:
-            where = call.site.where
             paths = paths_of(program.directory, *program.words[1:])
             busy = frozenset(self.written).union(*self.busy.values())
             shared = busy.intersection(paths)
@@ -8318,15 +8350,15 @@ class ScriptRun(Run):
             self.reasons.setdefault(why)
         self.found_since = 0
         self.awaited = command
-        self.held[self.question] = functools.partial(self.pass_on, command)
+        turn = next(self.turns[command.number])
+        self.held[self.question] = functools.partial(self.pass_on, command.number, turn)
 
-    def pass_on(self, command: Site) -> str | None:
-        """What the scout does behind a command, if that has ended in the shell."""
-        ends = self.command_ends[command.number]
-        if not ends:
-            return None
-        self.awaited = None
-        return ends.pop(0)
+    def pass_on(self, number: int, turn: int) -> str | None:
+        """What the scout does behind a command, if that has ended in the shell so often."""
+        for end in self.command_ends[number][turn:]:
+            self.awaited = None
+            return end
+        return None
 
     def on_past(self, place: str, status: str, directory: str, path: str) -> None:
         """A command of the shell has ended that is no test. Behind a failure, tests below it may have begun."""

@@ -30,7 +30,7 @@ SEED = int(os.environ.get("CERTAIN_SEED", "20250101"))
 SLOTS = (4, 2, 4, 1)                     # each script on one of these
 HANG_S = 60.0                            # a script takes milliseconds
 AHEAD = b"went ahead of"
-ONE_IN = 30                              # scripts in which a test may go ahead of such a command
+ONE_IN = 50                              # scripts in which a test may go ahead of such a command
 REACTION = re.compile(rb"@.*")
 # What the runner says besides: of `#!/bin/bash -e`, of what it took for tests, of what ran alone or too early.
 REMARK = re.compile(

@@ -1017,19 +1017,29 @@ class AheadTest(ScriptCase):
         """They run with what bash gives them, whatever has run ahead, which is named."""
         Fifo(self, "up")
         ran = self.conduct(HEAD + lines(
-            "export RET", "bash -c 'read x <>up; exit 1' || test_fail a",
-            "bash -c 'echo x 1<>up; echo it is $RET | tee -a ran' || test_fail b", "python3 c$RET || test_fail c",
+            "export SEEN=0", "bash -c 'read x <>up; exit 1' || { eval 'SEEN=1'; test_fail a; }",
+            "bash -c 'echo x 1<>up; echo it is $SEEN | tee -a ran' || test_fail b", "python3 c$SEEN || test_fail c",
             "exit $RET"), "--timeout", "9s")
         self.assertEqual((ran.code, errors(ran.text), lines_of(ran.text, "it is")), (1, ["a"], ["it is 1"]))
         self.assertEqual(ran.read("ran"), "it is 0\nit is 1\n")
         self.assertIn("python3 c1", began(self.events(ran)))
         self.assertRegex(ran.err, r"the script has not come to tests that ran ahead of it: b\b")
 
+    def test_a_variable_that_a_failure_sets(self) -> None:
+        """A test that gets it, exported or in its words, starts when the script comes to it; so nothing goes ahead."""
+        for export, word in (("export RET", ""), ("set -a", ""), ("", "$RET"), ("export i=0", "")):
+            with self.each(export + word):
+                ran = self.conduct(HEAD + lines(export, "python3 a --exit=1 || { test_fail a; i=1; }",
+                                                f"python3 b{word} || test_fail b", "exit 0"))
+                self.assertEqual((ran.code, began(self.events(ran))[1:]), (0, [f"python3 b{word and 1}"]))
+                self.assertRegex(ran.err, r"test.sh:\d+ gets \w+, which is set where a test fails")
+
     def test_the_label_of_what_has_run_ahead(self) -> None:
         """One that the script does not come to is blamed for nothing, and has its label first."""
-        for status, told in (("$RET", ["b"]), ("$((1 - RET))", [])):
+        for status, told in (("$SEEN", ["b"]), ("$((1 - SEEN))", [])):
             with self.each(status):
-                ran = self.conduct(HEAD + lines("export RET", "python3 a --beside=b --exit=1 || test_fail a",
+                ran = self.conduct(HEAD + lines("export SEEN=0",
+                                                "python3 a --beside=b --exit=1 || { eval 'SEEN=1'; test_fail a; }",
                                                 f"python3 b --exit={status} || test_fail b", "exit $RET"))
                 self.assertEqual((ran.code, errors(ran.text)), (1, ["a", *told]))
                 self.assertEqual(ran.failures(), ["a", *(f"{label} #2" for label in told)])
