@@ -4383,11 +4383,14 @@ def test_defaults(slots: int) -> Environ:
     return defaults
 
 
-def has_line_0(bash: str) -> bool:
-    """Whether a bash counts the lines of `bash -c` from 0, as it did before 5.1."""
-    with suppress(OSError):
-        return subprocess.check_output([bash, "-c", "echo $LINENO"], env={}) == b"0\n"
-    return False
+def has_line_0(scratch: Scratch) -> bool:
+    """Whether bash counts the lines of `bash -c` from 0, as it did before 5.1. Raises MachineError, OSError."""
+    said = run_bash(["echo $LINENO"], scratch)[1]
+    if said[-2:] not in (b"0\n", b"1\n"):
+        raise MachineError(
+            "bash runs no commands here; look at SHELLOPTS and BASH_ENV in the environment"
+        )
+    return said.endswith(b"0\n")
 
 
 class Host:
@@ -4421,7 +4424,7 @@ class Host:
         self.post = post
         # The schedule bounds them. One that waits for what cannot be killed takes no place.
         self.workers = ThreadPoolExecutor(sys.maxsize)
-        self.has_line_0 = has_line_0(self.bash)
+        self.has_line_0 = has_line_0(self.reaper.scratch)
         self.environment = test_environment(run)
         os.environb.update(self.environment)  # Popen passes it on at no cost
         self.defaults = test_defaults(slots)

@@ -453,6 +453,15 @@ class MachineTest(FaultCase):
         self.verify(ran, code, outcomes)
         return ran
 
+    def test_a_bash_that_runs_nothing(self) -> None:
+        """All would pass."""
+        self.write("ends.sh", "exit 0\n")
+        for env in ({"BASH_ENV": "ends.sh"}, {"SHELLOPTS": "noexec"}, {"PATH": self.folder}):
+            for name in ("tests.txt", "test.sh"):
+                ran = self.run_list("false\n", name=name, env=env)
+                self.assertEqual((ran.code, ran.text), (3, ""))
+                self.assertRegex(ran.err, "error: bash (runs no commands here; look at|cannot be run .*; put it on PATH)")
+
     def test_a_shell_that_cannot_be_killed(self) -> None:
         ran = self.outlive(f"{self.frozen()} #: label=a timeout=100ms retries=2\ntrue #: label=b\nwait\n"
                            "true #: label=c gpus=2\ntrue #: label=d\n", 1,
