@@ -7096,7 +7096,8 @@ class ScriptFile:
 #   both   kind    file, line, command, functions it is in, its own   _rt_code: `calm`, or bash for each time it comes
 #   both   each    number of a command, its words as they are now     bash for this time
 #   both   test    where its output and its errors go, who comes to   shell: sets _rt_status, once the test has ended;
-#                  it, number, label, process, program, files         scout: nothing, once it may go on
+#                  it, number, label, ends of each `cd`, process,     scout: nothing, once it may go on
+#                  program, files
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
 #   scout  wait    number, also of a test that it has to miss         what that has done in the shell
 #   scout  lost    what it cannot go through                          no answer: it is ended
@@ -7190,6 +7191,7 @@ builtin declare -A _rt_known _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
 _rt_over= _rt_traps= _rt_told= _rt_names=() _rt_signals= _rt_hides= _rt_enters=
+_rt_moved= _rt_moves=    # whether the last command was a `cd`, and how all have ended
 builtin eval 'exec FD_IN<>"$_rt_reply" FD_OUT>"$_rt_reply.ask"'
 
 # Its arguments: the status of the command before, traps if that may have set one, the command, its line, the positional
@@ -7211,6 +7213,7 @@ _rt_hook() {
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
   [[ ! $_rt_name ]] || _rt_take_away
   _rt_told=
+  [[ ! $_rt_moved ]] || _rt_moves+=$_rt_piped _rt_moved=
   case $_rt_after in any | "$BASHPID") _rt_tell ;; esac
   case ${_rt_flags//[!T]/}:$_rt_command in
     *_rt_rest*) ;;    # a trap as the script has asked for it
@@ -7231,6 +7234,7 @@ _rt_hook() {
     _rt_known[$_rt_place]=$_rt_code
   }
   _rt_do
+  [[ ! $_rt_skip ]] || builtin shopt -s extdebug
   [[ $_rt_skip ]]
 }
 _rt_do() {       # what a command is
@@ -7258,6 +7262,7 @@ _rt_shows() {    # a command that both run, and that may let bash show what it r
   _rt_hide
   _rt_skip=
 }
+_rt_move() { _rt_moved=1 _rt_skip=; }    # both go to a folder; where one cannot, its tests are others from then on
 _rt_each() {     # a command whose words tell only now whether it is a test: its number, and these
   case " $* " in *\ set\ * | *\ shopt\ *) _rt_hide ;; esac
   _rt_ask each "$@"
@@ -7272,7 +7277,7 @@ _rt_test() {     # a test: site, words as bash, label, files as bash, `native` o
     _rt_itself "$1" "$3"     # options that are exported are the shell's, not the hook's
   else
     _rt_whole=${_rt_hides:+${_rt_functions[1]+1}}
-    _rt_call=('' "$_rt_reply" "$1" "${_rt_label:-$3}")
+    _rt_call=('' "$_rt_reply" "$1" "${_rt_label:-$3}" "$_rt_moves")
     _rt_start "$@"
   fi
 }
@@ -7382,7 +7387,6 @@ _rt_rest() {
   [[ ! $_rt_scouted ]] || _rt_send trapped "$2" "${_rt_texts[$2]}"
   builtin return "$1"
 }
-_rt_trap=
 """
 SCOUT_HOOK = r"""
 _rt_skips=1      # it skips each command, but for those of which it is known that it may not
@@ -7426,7 +7430,6 @@ _rt_fail() {     # lets the command fail
     _rt_name=$_rt_first _rt_skip=
   fi
 }
-_rt_trap='builtin shopt -s extdebug; '
 """
 LAST_OF_HOOK = r"""
 if [[ ${_rt_bash_env+set} ]]; then
@@ -7434,12 +7437,12 @@ if [[ ${_rt_bash_env+set} ]]; then
   . "$BASH_ENV"
 fi
 # No command may come before our own: it would change PIPESTATUS.
-_rt_trap+='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; '
+_rt_trap='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; '
 _rt_trap+='then ! : "$_"; elif [[ $_rt_over ]]; then '
 _rt_trap+='_rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi;'
 _rt_own='} FD_ERR>&2 2>/dev/null'
-_rt_case='case $_rt_name$_rt_enters${_rt_after-}$_rt_traps${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in '
-_rt_case+='calm) ;; *) '
+_rt_case='case $_rt_name$_rt_enters$_rt_moved${_rt_after-}$_rt_traps'
+_rt_case+='${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;; *) '
 _rt_hidden="{ $_rt_case$_rt_trap esac; $_rt_own"
 _rt_trap="$_rt_case{ $_rt_trap $_rt_own; esac"
 case $- in *[vx]*) _rt_trap=$_rt_hidden ;; esac
@@ -7447,7 +7450,7 @@ builtin set -T
 builtin trap "$_rt_trap" DEBUG
 """
 # What `set -v` shows of the traps.
-OWN_LINES = rb"\{ (?:case \$_rt_name|_rt_rest|builtin (?:shopt -s extdebug; |trap \"\$_rt_)).*?2>/dev/null(?:\n|; )"
+OWN_LINES = rb"\{ (?:case \$_rt_name|_rt_rest|builtin trap \"\$_rt_).*?2>/dev/null(?:\n|; )"
 # A variable as `declare -p` tells it: its attributes, its name, its value in bash's quotes.
 VARIABLE = rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
 
@@ -7648,6 +7651,7 @@ class Call(NamedTuple):
     label: str
     goes: str  # in the shell, its output and its errors: `shown` in the trace, elsewhere `together`, or `apart`
     shell: str  # that has come to it, by the path for its answers; a subshell of it may wait
+    moves: str  # how each `cd` before it has ended
     pid: str  # of the process that tells of it: the shell, or a subshell
     files: Sequence[str]  # the paths of its redirections, as far as the scout tells them
     program: Program
@@ -7656,9 +7660,9 @@ class Call(NamedTuple):
     question: Tuple[str, str]  # the path for the answer, and its number
 
     @property
-    def key(self) -> Tuple[int, str]:
+    def key(self) -> Tuple[int, str, str]:
         """What the calls of both shells have in common for one test."""
-        return self.site.number, self.program.key
+        return self.site.number, self.moves, self.program.key
 
 
 class Program(NamedTuple):
@@ -7883,7 +7887,11 @@ class Script:
         node = command.node
         if has_glob(node) and not node.kind:  # bash has expanded the words of a `for` already
             return f"_rt_meets {command.number}; _rt_skip="
-        if looks_out(node) or not substitutes(node.text, PURE):
+        if not substitutes(node.text, PURE):
+            return f"_rt_sees {command.number}"
+        if looks_out(node) and node.name in MOVES:
+            return "_rt_move"
+        if looks_out(node):
             return f"_rt_sees {command.number}"
         return "calm"
 
@@ -8196,7 +8204,15 @@ class ScriptRun(Run):
         return self.codes[place]
 
     def on_test(
-        self, goes: str, shell: str, number: str, label: str, pid: str, path: str, *names: str
+        self,
+        goes: str,
+        shell: str,
+        number: str,
+        label: str,
+        moves: str,
+        pid: str,
+        path: str,
+        *names: str,
     ) -> str | None:
         """A shell has come to a test: in the script's own, the test's place waits until it has ended."""
         try:
@@ -8213,6 +8229,7 @@ class ScriptRun(Run):
             label,
             goes,
             shell,
+            moves,
             pid,
             [os.path.normpath(os.path.join(program.directory, name)) for name in names],
             program,

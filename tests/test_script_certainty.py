@@ -654,6 +654,7 @@ pytest a --exit=1 || BAD=1⏎pytest b
 o=-f⏎bash -c 'sleep 0.1; echo x >made' tests/x || RET=1⏎[ $o made ] || exit 4⏎rm made⏎
 bash -c 'sleep 0.1; echo x >made' tests/x || RET=1⏎[ "-f" made ] || exit 5
 code=$'x=1\npytest a --exit=$x || exit 4'⏎x=0⏎eval "$code"⏎pytest a --exit=$x || RET=1⏎exit 0
+D=$PWD⏎bash -c 'sleep 0.3; exit 1' tests/a⏎cd made || BAD=1⏎cd $D⏎bash -c 'mkdir made' tests/b⏎exit $BAD
 if ! pytest a --exit=1; then RET=1; else RET=0; fi⏎exit $RET ¦ if pytest a --exit=1; then :; else :; fi && exit 4⏎exit 0
 pytest a --exit=1⏎exit $CODE ¦ f() { pytest a --exit=3; return $rc; }⏎f || exit 4 ¦ code() { echo $?; }⏎
 pytest a --exit=3⏎rc=$(code)⏎exit $rc ¦ if pytest a; then :; else rc=1; fi⏎exit $rc

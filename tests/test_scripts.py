@@ -67,7 +67,7 @@ KINDS: Mapping[Sequence[Any], Sequence[str]] = {
     (9, "echo x"): ["calm"], (9, "echo $((x++)) >&2"): ["_rt_other"],
     (9, "echo x > /dev/null"): ["_rt_pass"], (9, "echo x > f"): ["_rt_other"],
     (9, '[ "$x" ]'): ["calm"], (9, "[ -e f ]"): ["_rt_other"], (9, "[ $(x) ]"): ["_rt_other"],
-    (9, "ls -l"): ["_rt_look"], (9, "ls > f"): ["_rt_other"], (9, "cd x"): ["_rt_sees"], (9, "echo x*"): ["_rt_meets"],
+    (9, "ls -l"): ["_rt_look"], (9, "ls > f"): ["_rt_other"], (9, "cd x"): ["_rt_move"], (9, "echo x*"): ["_rt_meets"],
     (9, "read -r a b < f"): ["_rt_other"], (9, "A=1 make all"): ["_rt_is_function"],
     (9, "rapids-logger x"): ["_rt_pass"],
     (9, "exec > f"): ["_rt_other"], (9, "exec make"): ["_rt_other"], (9, "trap x EXIT"): ["_rt_trapped"],
