@@ -409,8 +409,8 @@ class Test(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A hash of key and label, the same for all lines with the same command (`label`, `label #2`)."""
-        return name_of(self.key, self.origin)
+        """A hash of list, key and label, the same for all lines with the same command (`label`, `label #2`)."""
+        return name_of(self.file, self.key, self.origin)
 
     @property
     def names(self) -> str:
@@ -575,9 +575,9 @@ def hash_function() -> Callable[[bytes], Any]:
     raise MachineError("this Python has no SHA-256; name another interpreter")
 
 
-def name_of(key: str, origin: str) -> str:
-    """What a run's start in journals calls a test, by its key and its label without the number of its run."""
-    return key_of([key, re.sub(r" #\d+$", "", origin)])
+def name_of(file: str, key: str, origin: str) -> str:
+    """What a run's start in journals calls a test, by its list, key and label without the number of its run."""
+    return key_of([os.path.normpath(file), key, re.sub(r" #\d+$", "", origin)])
 
 
 def key_of(words: Iterable[str]) -> str:
@@ -657,6 +657,7 @@ SEVERAL_GPUS = (
     r"|\bmpi(?:run|exec)\b.*? -n?p? ?(\d+)|(?<!not )(?:distributed|(?<![a-z])m(?:ulti)?[-_]?gpu)"
 )
 MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
+BASH_IS_IDLE = "bash runs no commands here; look at SHELLOPTS and BASH_ENV in the environment"
 WINDOWS = "Windows line ends; fix them with `sed -i 's/\\r$//'`"
 COMPANION_KEYS = "mem split after-crash nodes".split()
 
@@ -675,6 +676,8 @@ GIVES = (
 NOT_EXPANDED = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")"""
 # Variables of bash's own, which have another value each time, or none that is the list's.
 CHANGING = r"(?:S?RANDOM|SECONDS|EPOCH\w+|BASH\w*|PPID|LINENO)\b"
+# A part of a file's name that is another one each time, or that a test alone knows.
+PASSING_NAME = rf"\$\$|\$\{{?(?:{CHANGING}|RUN_TESTS_|\w+_VISIBLE_DEVICES)|[(`].*\b(?:date|mktemp|uuidgen)\b"
 # What prepares for other tests, rather than being one.
 PREPARES = (
     r"(pip3?|(?:conda|mamba)(?! run)|apt(-get)?|yum|dnf|module|exit|trap|eval|\S*python[\d.]* -m pip|mkdir"
@@ -969,7 +972,7 @@ def is_state(nodes: Nodes) -> bool:
     changes = False
     for node in walk(nodes):
         assigns = node.assigned and not node.words
-        is_beside = node.kind or node.name in BESIDE_STATE or re.match(LOOKUP, node.text)
+        is_beside = node.kind or node.name in BESIDE_STATE or looks_up(node)
         if assigns or node.kind == "function" or node.name in STATE_WORDS:
             changes = True
         elif not is_beside:
@@ -981,12 +984,17 @@ def is_state(nodes: Nodes) -> bool:
     return changes and not prints and not ends and not ends_in_check(nodes)
 
 
+def looks_up(node: Node) -> bool:
+    """Whether a command looks whether there is a program."""
+    return re.match(LOOKUP, f"{head_of(node)} ") is not None
+
+
 def ends_in_check(nodes: Nodes) -> bool:
     """Whether the last thing that a command does is to look: `export A=1; test -e F`."""
     if not nodes or nodes[-1].kind == "function":
         return False
     last = nodes[-1]
-    if last.name in CHECKS - {"true"} or re.match(LOOKUP, last.text):
+    if last.name in CHECKS - {"true"} or looks_up(last):
         return True
     return any(map(ends_in_check, last.bodies))
 
@@ -1123,11 +1131,15 @@ def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
     if not suspects or len(every) == 1 or never_passes:
         return
     told = set().union(*heard(nodes, parsed.said, functions))
-    others = [node for node in every if node.kind in LOOPS or node.name in UTILITIES]
+    tellers = {"wait"}
+    if all(node.after == "&" for node in suspects):
+        tellers.update(UTILITIES)
+    others = [node for node in every if node.kind in LOOPS or node.name in tellers]
     if told.isdisjoint([*suspects, *others]):
         raise BadValue(
             f'this line passes even if `{suspects[0].name}` fails; write `command || test_fail "label"`, for a pipe '
-            "`set -o pipefail` above, or `|| true` if that is meant"
+            "`set -o pipefail` above, or `|| true` if that is meant; what it sets is gone with it: let a file that is "
+            "sourced set that"
         )
     for node in suspects:
         if node in told or node.after == "&":
@@ -1189,10 +1201,14 @@ def words_in_place(nodes: Nodes) -> List[str]:
 
 
 def junit_word(words: Sequence[str]) -> str:
-    """The word that names a command's own JUnit file, if it names one (the last wins, as for pytest)."""
+    """The word that names a command's own JUnit file, if it names one (the last wins, as for pytest).
+
+    A name that the test has in another way than we would is none.
+    """
     # In "--junitxml=$DIR/x.xml" the quote moves to the value.
     named = re.findall(r"(?:^|\0)([\"']?)--junit-?xml[=\0]([^\0]*)", "\0".join(words))
-    return "".join(chain(*named[-1:]))
+    word = "".join(chain(*named[-1:]))
+    return word * (not re.search(PASSING_NAME, word))
 
 
 # The fields of a TestLine that bash has yet to expand.
@@ -1867,6 +1883,8 @@ _rt_test() {     # its line, its words as bash has them, the positional paramete
   fi
   {
     eval "$_rt_words"
+    # What bash itself knows is no folder for pytest.
+    [[ $_rt_first == */* ]] || ! builtin type -t -- "$_rt_first" >/dev/null || _rt_first=
     builtin printf '%s\0' test "$_rt_line" "$PWD" "$_rt_label" "$_rt_prefix" "$_rt_junit" "$_rt_first" "$_rt_mask"
     if [[ $_rt_changed ]]; then    # since the last test
       builtin printf '%s\0' "$_rt_path"
@@ -1988,7 +2006,8 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     """
     words = chain.from_iterable(test.to_expand() for test in parsed.tests)
     plain = r"""(?:[\w@%+=:,./-]|'[^']*'|"[^"$`\\]*")*"""
-    if not parsed.states and all(map(re.compile(plain).fullmatch, words)):
+    folders = [test for test in parsed.tests if os.path.isdir(test.first)]
+    if not (parsed.states or folders) and all(map(re.compile(plain).fullmatch, words)):
         here = Snapshot(os.getcwd(), None)
         return [
             test.expanded(here, b"", map(unquoted, test.to_expand())) for test in parsed.tests
@@ -2007,6 +2026,8 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         mark[16:],
     ]
     status, printed = run_bash(called, scratch)
+    if not os.path.exists(os.path.join(folder, "answers")):
+        raise MachineError(BASH_IS_IDLE)
     scratch.check_room()  # else what bash has written of the state may not be all of it
     printed = printed.replace(copy.encode(), to_bytes(parsed.name))
     pieces = printed.split(mark.encode())
@@ -2186,15 +2207,14 @@ def clean_label(label: str) -> str:
 
 
 def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
-    """A test for pytest, where its first word is a folder and no command or function; else the same.
+    """A test for pytest, where its first word is a folder and nothing that bash knows; else the same.
 
     Tells before anything starts which test files are not there, and which interpreters for them are not.
     """
     first = test.first
     directory = test.shell.directory
     path = os.path.join(directory, first.partition("::")[0])
-    is_folder = first not in ("", ".", *parsed.functions) and os.path.isdir(path)
-    if is_folder and ("/" in first or not find_program(first)):
+    if first and os.path.isdir(path):
         test = test._replace(is_target=True)
     if not test.is_target or options.list:
         return test
@@ -2442,7 +2462,7 @@ class History:
                     raise ValueError("not a duration")
                 self.passes[key].append(passed)
                 self.passes[key, label].append(passed)
-            name = name_of(key, record.get("origin", label))
+            name = name_of(record.get("list", ""), key, record.get("origin", label))
             has_run = outcome is not Outcome.DEFERRED
             if self.last.get(name) == run and has_run and self.accepts(outcome):
                 self.owed[name] -= 1
@@ -2466,6 +2486,10 @@ class History:
             others = in_list[name] - copies  # which owe as before, for all that is known
             self.owed[name] = copies + min(self.owed[name], others)
         self.last.update(dict.fromkeys(selected, record["run"]))
+
+    def knows(self, shard: Shard | None) -> bool:
+        """Whether it has a run in which the tests of this shard may have been selected, if there is a shard."""
+        return shard is None or not self.shards.keys().isdisjoint(["", str(shard)])
 
     def owes(self, test: Test, copies: int) -> bool:
         """Whether a test has not passed in its last run, or was in none: new ones owe too.
@@ -2712,7 +2736,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
             f"--shard {options.shard} (plan {plan})",
             lambda test: numbers.get(test, 1) == number,
         )
-    if options.rerun_failed:
+    if options.rerun_failed and history.knows(options.shard):
         copies = collections.Counter(test.name for test in tests if test.label == test.origin)
         keep(
             "--rerun-failed",
@@ -3861,13 +3885,14 @@ def check_name(path: str, has_links: bool = True) -> None:
         raise OSError(errno.EEXIST, "is no regular file; move it away", path)
 
 
-def check_kind(path: str, first: bytes, kind: str) -> None:
-    """Raises OSError for a file that begins with none of `first`.
+def check_kind(path: str, pattern: bytes, kind: str) -> None:
+    """Raises OSError for a file whose beginning does not match a pattern; an empty one does.
 
     It may be a list behind an option that somebody took for a switch (`--junit tests.txt`): it stays as it is.
     """
     with suppress(FileNotFoundError), open_regular(path) as file:
-        if file.read(1) not in first:
+        beginning = file.read(TAIL_BYTES).strip()
+        if beginning and not re.match(pattern, beginning):
             raise OSError(errno.EEXIST, f"is no {kind}; move it away", path)
 
 
@@ -4387,9 +4412,7 @@ def has_line_0(scratch: Scratch) -> bool:
     """Whether bash counts the lines of `bash -c` from 0, as it did before 5.1. Raises MachineError, OSError."""
     said = run_bash(["echo $LINENO"], scratch)[1]
     if said[-2:] not in (b"0\n", b"1\n"):
-        raise MachineError(
-            "bash runs no commands here; look at SHELLOPTS and BASH_ENV in the environment"
-        )
+        raise MachineError(BASH_IS_IDLE)
     return said.endswith(b"0\n")
 
 
@@ -4595,6 +4618,8 @@ class Host:
 
 # What a test's JUnit file says of its end.
 
+# How such a file begins, also a torn one.
+JUNIT = rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*>?\s*)?(?:<testsuite|$)"
 # Faults of a file in which nothing is this attempt's.
 MISSING = "missing"
 STALE = "stale, from an earlier run"
@@ -4871,10 +4896,10 @@ class Record:
         os.makedirs(folder, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, "no file can be written", self.failures)
-        check_kind(self.journal, b"{\n", "journal")
+        check_kind(self.journal, rb'\{"event"|\{"[a-z]*$', "journal")
         self.append(self.journal, b"")
         if options.junit:
-            check_kind(options.junit, b"<", "XML file")
+            check_kind(options.junit, JUNIT, "JUnit file")
             # Try whether it can be written, and take an older one away.
             write_xml(options.junit, xml_element("testsuites"))
             os.unlink(options.junit)
@@ -4975,6 +5000,7 @@ class Record:
             "cause": result.cause.text,
             "said": result.cause.line,
             "leaked": result.leaked,
+            "list": test.file,
             "origin": test.origin if test.origin != test.label else "",
             "memory": round(result.memory, 3),
             "lock": test.attributes.lock,  # with the next two, what it waited for besides room
@@ -5028,7 +5054,7 @@ class Record:
         if result.status is not None and result.junit_fault not in (MISSING, STALE):
             cases += complete_cases(path)
         elif not is_ours:
-            check_kind(path, b"<\xef", "XML file")
+            check_kind(path, JUNIT, "JUnit file")
         cases.append(case_of([result], self))
         write_xml(path, junit_of(result.test.label, result.seconds, cases), is_ours)
 
@@ -5940,7 +5966,7 @@ exit codes:
 # `4`, or ids such as `0,2`, `2,`, `GPU-…`.
 parse_gpu_option = functools.partial(
     parse_word,
-    r"(?a)\d{1,4}|(?!\d+$)((\d+(\.\d+)*|(GPU|gpu|MIG)-[\w/-]+)(,|$))+",
+    r"(?a)(?!0+$)\d{1,4}|(?!\d+$)((\d+(\.\d+)*|(GPU|gpu|MIG)-[\w/-]+)(,|$))+",
     "a count, or ids such as 0,2 (one id: 2,)",
 )
 
@@ -6519,8 +6545,12 @@ def open_stdout() -> BinaryIO:
 def choose(tests: Tests, options: Options) -> Selection:
     """What runs, by the journals; warns where they are not what an option needs. Raises UsageError."""
     history = read_history(options)
-    if options.rerun_failed and not history.shards:
-        warn(f"--rerun-failed: {journal_path(options)} has no run of this list; all of it runs")
+    is_known = history.shards and history.knows(options.shard)
+    if options.rerun_failed and not is_known:
+        what = "this shard of " * bool(options.shard)
+        warn(
+            f"--rerun-failed: {journal_path(options)} has no run of {what}this list; all of it runs"
+        )
     if options.shard and any(history.shards):
         warn(
             f"--shard: {journal_path(options)} has runs of single shards; if each shard has a journal of its own, "

@@ -143,7 +143,7 @@ OPTIONS: Sequence[Tuple[str, str, Mapping[str, Any]]] = (     # $RUN_TESTS_OPTS,
     ("--history a", "--history b b.txt", {"history": ["a", "b"], "lists": ["b.txt", "tests.txt"]}),
 )
 BAD_OPTIONS: Mapping[Tuple[str, ...], str] = {
-    ("--gpus", "x"): r"--gpus.*'x'", ("--gpus", ""): r"--gpus.*''",
+    ("--gpus", "x"): r"--gpus.*'x'", ("--gpus", ""): r"--gpus.*''", ("--gpus", "0"): r"--gpus.*'0'",
     ("--gpus", ","): r"--gpus.*','", ("--gpus", "-1"): r"--gpus", ("--gpus", "0 1"): r"--gpus.*'0 1'",
     ("--gpus-per-test", "1.5"): r"--gpus-per-test.*'1\.5'", ("--jobs", "0"): r"--jobs.*'0'",
     ("--jobs", "two"): r"--jobs.*'two'", ("--jobs", "-3"): r"--jobs",

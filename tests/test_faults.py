@@ -318,8 +318,9 @@ STUCK: Dict[str, Fault] = {              # those end by a timeout
     "no_ear_for_SIGTERM": Fault("trap '' TERM; bash tool.sh tell; while :; do $NAP; done", "timeout", -9, "timeout"),
     "a_child_without_ear": Fault("(trap '' TERM; bash tool.sh tell; while :; do $NAP; done) & wait $!", "timeout", -15,
                                  "timeout"),
-    "stopped": Fault("bash tool.sh tell; kill -STOP $$", "timeout", -15, "timeout"),
-    "a_pipe_that_nobody_ends": Fault(f"mkfifo p; {ALONE} <>p >p & bash tool.sh tell; cat p", "timeout", -15, "timeout"),
+    "stopped": Fault("bash tool.sh tell && kill -STOP $$", "timeout", -15, "timeout"),
+    "a_pipe_that_nobody_ends": Fault(f"mkfifo p; {ALONE} <>p >p & bash tool.sh tell && cat p", "timeout", -15,
+                                     "timeout"),
 }
 
 

@@ -208,7 +208,7 @@ class RunTest(GatedCase):
     def test_a_runner_that_is_killed_holds_its_gpu_until_its_test_has_ended(self) -> None:
         """And no longer. A file that somebody has left is no lock."""
         self.write("locks/gpu-0.lock", "pid 1\n")
-        self.write("tests.txt", "setsid sleep 600 & echo up >up; sleep 600 #: label=a\n")
+        self.write("tests.txt", "setsid sleep 600 & echo up >up; exec sleep 600 #: label=a\n")
         up, line = Fifo(self, "up"), Lifeline(self)
         runner = self.start("locks", "tests.txt", gpus="0", pass_fds=[line.write_end])
         line.let_go()

@@ -42,6 +42,7 @@ STATE = [
     "X=$(case $A in a) echo 1;; *) echo 2;; esac)", "if [ -d x ]; then\n  cd x\nfi", "[ -d x ] || exit 1; cd x",
     "A=1; case x in a) ;; esac",
     "if command -v a; then export A=1; fi", "type a && export A=1", "mkdir -p x && cd x",
+    "if ! command -v a >f; then export A=1; fi", "! type a && export A=1",
     "mkdir x; cd x", "cd x || mkdir x",
 ]
 TESTS = [
@@ -70,7 +71,7 @@ ALWAYS_PASS = [
     "if a; then echo yes; else echo no; fi", "case $A in b) a || RET=1;; esac",
     "a || if true; then RET=1; fi", "f() { a; }; f || RET=1", "a || b || RET=1", "a && b || RET=1", "a & wait",
     "a; exit  0", "a; hash -r",
-    "a & echo b", "cd b && { a || RET=1; }", "a || cat log",
+    "a & echo b", "a; rm b", "a >x; cat x", "sleep 9 & P=$!; a; kill $P", "cd b && { a || RET=1; }", "a || cat log",
     "which a; echo b", "pushd b; a; popd", "a || { cat log; RET=1; }", "[ -f x ] && a || echo no",
     "while read A; do a $A || RET=1; done", "while getopts ab c; do a || RET=1; done",
 ]
@@ -84,7 +85,6 @@ MAY_FAIL = [
     "a; false",
     "if a; then echo yes; exit 0; fi; exit 1", "for i in 1 2; do a && exit 0; sleep 1; done; exit 1",
     "RET=0; for i in 1 2; do a || RET=1; done; exit $RET", "while ! a; do sleep 1; done", "[ -d x ] || mkdir x",
-    "a; rm b",
     "b || exit 0; a", "[ $Z ] && exit 0; a", "if b; then a; else echo no; fi",
     "docker run a; rc=$?; docker rm b; exit $rc",
     "! a", "if a; then b; fi", "for i in 1 2; do a $i; done", "echo a", "a | b", "a & wait $!",
@@ -664,6 +664,16 @@ class Commands(ParseCase):
         tests = self.parse(lines(text for text, _ in rows))
         self.assertEqual([(text, "pytest" in test.command) for (text, _), test in zip(rows, tests)], rows)
 
+    def test_a_folder_is_no_target_where_bash_knows_the_name(self) -> None:
+        self.write("bin/tool", "", mode=0o755)
+        self.write("f.sh", "tool() { :; }\n")
+        for name in ("tool", "eval", "exec"):
+            os.mkdir(name)
+        for text in ("PATH=$PWD/bin:$PATH\ntool", ". ./f.sh\ntool", "shopt -s expand_aliases; alias tool=a\ntool",
+                     "eval a", "exec a"):
+            with self.subTest(text):
+                self.assertNotIn("pytest", self.parse_one(text).command)
+
     def test_what_a_target_needs_is_there_before_anything_starts(self) -> None:
         os.mkdir("a b")
         for name in ("test_a.py", "a b/test_b.py"):
@@ -870,7 +880,8 @@ class JunitFiles(ParseCase):
                         "a; read N; a --junitxml=$N.xml", "for i in 1 2; do a --junitxml=$i.xml; done"):
             self.assertIsNone(self.parse_one(command).junit)
         commands = ["python3 -m pytest t.py", "a --junitxml=", "a --junitxml", "a --junit=b.xml", "a '' junitxml=b",
-                    "a --junitxml=$UNSET", *["a --junitxml=/dev/null"] * 2, "a --junitxml=fifo"]
+                    "a --junitxml=$UNSET", "a --junitxml=$(date +%s).xml", "a --junitxml=$$.xml",
+                    "a --junitxml=r${RANDOM}.xml", "a --junitxml=g$CUDA_VISIBLE_DEVICES.xml", *["a --junitxml=/dev/null"] * 2, "a --junitxml=fifo"]
         self.assertEqual([test.junit for test in self.parse(lines(commands))], [None] * len(commands))
 
     def test_a_path_is_relative_to_where_the_test_starts(self) -> None:

@@ -59,7 +59,7 @@ class JournalTest(RecordCase):
         self.check(ran, 1, {"one": "passed", "two": "failed", "none": "crashed", "all": "passed", "wide": "unrunnable"})
         start, *middle, end = ran.journal()
         self.assertEqual(list(start), START_KEYS)
-        names = {record["label"]: run_tests.key_of([record["test"], record["label"]]) for record in middle}
+        names = {record["label"]: run_tests.key_of(["tests.txt", record["test"], record["label"]]) for record in middle}
         self.assertEqual([start[key] for key in START_KEYS if key not in ("run", "time", "commit")],
                          ["run_start", run_tests.VERSION, ["tests.txt"], 5, ["4", "7"], os.path.realpath(self.folder),
                           None, [names[label] for label in ("one", "two", "none", "all", "wide")], []])
@@ -238,6 +238,8 @@ class PlacesTest(RecordCase):
     def test_a_place_that_cannot_be_is_told_at_the_start(self) -> None:
         """And what is there stays: a file, a folder, a FIFO, a device, a link to one."""
         self.write("file", "a file\n")
+        self.write("pom.xml", "<?xml version='1.0'?>\n<project><testsuites/></project>\n")
+        self.write("package.json", '{"name": "x"}\n')
         self.write("failing/failures/x", "")
         self.place("pipe")
         self.place("device", device=True)
@@ -248,9 +250,10 @@ class PlacesTest(RecordCase):
             (["--log-dir", "file"], "", "file"), ([], "file/logs", "file/logs"), ([], "", "logs/run_tests.jsonl"),
             (["--log-dir", "failing"], "", "failing/failures"), ([*new, "--fail-dir", "file"], "", "file"),
             ([*new, "--fail-dir", "file/fail"], "", "file/fail"), ([*new, "--junit", "file/j.xml"], "", "file")]
-        cases += [([*new, "--journal", path], "", path) for path in ("file/j", ".", "pipe", "device", "link")]
+        cases += [([*new, "--journal", path], "", path)
+                  for path in ("file/j", ".", "pipe", "device", "link", "package.json")]
         cases += [([*new, "--junit", path], "", path)
-                  for path in ("new", "pipe", "device", "link", "file", "/proc/x.xml")]
+                  for path in ("new", "pipe", "device", "link", "file", "pom.xml", "/proc/x.xml")]
         for arguments, log_dir, path in cases:
             with self.subTest(arguments):
                 ran = self.run_list("touch ran; false\n", *arguments, env={"XML_LOG_DIR": log_dir})
@@ -258,7 +261,7 @@ class PlacesTest(RecordCase):
                 self.assertRegex(ran.err, rf"^run_tests\.py: error: cannot write {path}\S* \([A-Za-z; ]+\); "
                                           r"name a place with --log-dir, --fail-dir, --journal or --junit; ")
                 self.assertEqual(self.kinds("file", "pipe", "device", "link", "logs/run_tests.jsonl"), "-pcll")
-                self.assertEqual(ran.read("file"), "a file\n")
+                self.assertEqual([len(ran.read(name)) for name in ("file", "pom.xml", "package.json")], [7, 55, 14])
 
     def test_git_ignores_the_folders_that_the_runner_has_made_and_no_others(self) -> None:
         self.write("mine/.gitignore", "my own\n")

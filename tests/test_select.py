@@ -28,7 +28,7 @@ def start(selected: Sequence[str] = (), left_out: Sequence[str] = (), run: str =
 def end(key: str, seconds: Any = 1.0, at: Any = 0.0, outcome: str = "passed", run: str = "r") -> Dict[str, Any]:
     """A `test_end` record."""
     return {"event": "test_end", "run": run, "time": at, "test": key, "label": key, "outcome": outcome,
-            "seconds": seconds}
+            "seconds": seconds, "list": "tests.txt"}
 
 
 def named(key: str, index: int = 0, **attributes: Any) -> Test:
@@ -276,6 +276,13 @@ class Owing(HistoryCase):
         other = a_test(2, "x #2", key="b")       # the second by its label alone
         self.journal({**start(), "selected": [test.name for test in (tests[0], other)]}, {**end("a"), "label": "x"})
         self.assertEqual([self.history().owes(test, 1) for test in (tests[0], other)], [False, True])
+
+    def test_an_equal_line_of_another_list(self) -> None:
+        """It is another test, whose shell state may be another."""
+        ours, theirs = named("a"), a_test(0, "a", key="a", file="other.txt")
+        self.journal({**start(), "lists": [LIST, "other.txt"], "selected": [ours.name, theirs.name]},
+                     end("a", outcome="failed"), {**end("a"), "list": "./other.txt"})
+        self.assertEqual([self.history().owes(test, 1) for test in (ours, theirs)], [True, False])
 
     def test_another_directory_with_a_list_of_that_name(self) -> None:
         """It counts only as long as nothing ran here: a checkout may have moved."""
@@ -721,7 +728,7 @@ class Selections(unittest.TestCase):
         """Machines with other failures, but the same durations, cut the same shards."""
         text, failures = "a:1:40 b:1:30 c:1:20 d:1:10", [end(key, outcome="failed") for key in "abcd"]
         other = self.select(text, [start("ad", "bc", shard="1/2"), *failures], shard=Shard(2, 2), rerun_failed=True)
-        self.assertEqual([labels(other.tests), *map(labels, other.left_out.values())], ["", "a d", "b c"])
+        self.assertEqual([labels(other.tests), *map(labels, other.left_out.values())], ["b c", "a d"], "all of it")
         for number, expected in ((1, "a d"), (2, "b c")):
             again = self.select(text, [start("abcd"), *failures], shard=Shard(number, 2))
             self.assertEqual(labels(again.tests), expected)
