@@ -627,15 +627,15 @@ PREFIXES = (
 )
 # What lies among tests, and prepares them or looks at what they have left.
 NO_TEST = (
-    r"(?!\S*(?:build|clean|creat|download|generat|install|(?<![a-z])make|prepar|server|setup|start_"
+    r"(?!\S*(?:build|clean|creat|download|generat(?!ion)|install|(?<![a-z])make|prepar|server|setup|start_"
     r"|aggregat|compare|merge_|report|summar|verify_)[^/\s]*(?: |$))"
 )
 # A program that runs tests, or a file whose path says test, behind the interpreter that runs it.
 TEST_FILE = (
     rf"(?!-)(?:\S*/)?(?:tests?/{NO_TEST}\S|test_\S|test\d+\.|{NO_TEST}"
-    r"(?:(?:run|smoke)_test|\S*_pytest_|(?:\S*[_/-])?(?:py)?tests?(?:\.\w+)?(?: |$)|\S*/\S*[a-z]Tests?(?: |$)))"
+    r"(?:(?:run|smoke)_test|\S*_pytest_|(?:\S*[_/-])?(?:py|c)?tests?(?:\.\w+)?(?: |$)|\S*/\S*[a-z]Tests?(?: |$)))"
 )
-MODULE = r"-m (?:pytest|unittest|torch\.distributed\.(?:run|launch))(?: |$)"
+MODULE = r"-m (?:pytest|unittest|torch\.distributed\.(?:run|launch)|[\w.]*\btest_\w+)(?: |$)"
 LOOKS_LIKE_TEST = (
     r"(?:(?:\S*/)?(?:pytest|py\.test|ctest|torchrun|mpirun|mpiexec)|\$\{?(?:PYTEST|TORCHRUN|MPIRUN)\}?)(?: |$)"
     rf"|(?:\S*/)?(?:python[\d.]*|\$\{{?(?:PY|py)\S*|bash|sh) (?:(?:.* )?{MODULE}"
@@ -654,7 +654,7 @@ PYTEST = (
 SEVERAL_GPUS = (
     r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|accelerate\b.* --num_processes)[= ]"
     r"(?:(\d+)|gpu|auto)"
-    r"|\bmpi(?:run|exec)\b.*? -n?p? ?(\d+)|(?<!not )(?:distributed|(?<![a-z])m(?:ulti)?[-_]?gpu)"
+    r"|\bmpi(?:run|exec)\b.*? -n?p? ?(\d+)|(?<!not[ _])(?:distributed|(?<![a-z])m(?:ulti)?[-_]?gpu)"
 )
 MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
 BASH_IS_IDLE = "bash runs no commands here; look at SHELLOPTS and BASH_ENV in the environment"
@@ -1719,6 +1719,7 @@ def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
 
 def gpus_named_in(text: str) -> float:
     """How many GPUs a command seems to ask for: ALL_GPUS where it does not say how many, 1 where it asks for none."""
+    text = re.sub(r"--(?:ignore|deselect|junit-?xml)[= ]\S+", "", text)  # which it does not run
     found = re.findall(SEVERAL_GPUS, text)
     said: List[float] = [int(each) for groups in found for each in groups if each]
     return max(said or [ALL_GPUS] * len(found), default=1)
@@ -6778,14 +6779,14 @@ DEEDS: Mapping[str, str] = {
 }
 # What looks at nothing but words, what looks at nothing that a test makes, and what the words of a test may run.
 PURE = names_in("basename cd dirname echo expr false nproc printf pwd seq true uname") | {""}
-BLIND = PURE | names_in("arch date hostname id printenv wait whoami")
+BLIND = PURE | names_in("arch date hostname id printenv sleep wait whoami")
 LOOKING = PURE | names_in("cat ls")
 # Builtins that set variables by what they read, and those that the scout runs with the shell.
 READS = names_in("read mapfile readarray")
 NATIVE = names_in("[[ ((")
 # What words do besides: `$((n++))`, `${a[n = 1]}`, `${x:=1}`, `${x@P}`.
 COUNTS = r"(?:\$\(\((?:(?!\)\))[\s\S])*?|\$\[[^]]*?|\$\{\w+(?:\[[^]]*?|:(?![-+=?])[^}]*?))"
-DOES = rf"\+\+|{COUNTS}(?:--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|@P\}}"
+DOES = rf"{COUNTS}(?:\+\+|--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|@P\}}"
 # Words that give a variable a value if it has none.
 DEFAULTS = rf"\$\{{({NAME}):?="
 # A check of a file.
@@ -7042,9 +7043,9 @@ class ScriptFile:
             del self.bare[bare:]
 
     def only_shows(self, name: str, known: Sequence[str] = ()) -> bool:
-        """Whether a variable is only shown, looked at, or in what is given to others of which the same is true."""
+        """Whether a variable is only shown, or in what is given to others of which the same is true."""
         for node in self.users[name]:
-            if node.name in PRINTS or node.name in CHECKS:
+            if node.name in PRINTS:
                 continue
             given = set(variables_of(node)).difference(known, [name])
             if node.kind or node.name not in ("", "local"):
@@ -7158,7 +7159,7 @@ _rt_ask() {      # sends words, does what is answered
 }
 _rt_open() {     # a subshell gets answers of its own
   _rt_owner=$BASHPID _rt_reply=$_rt_folder/$BASHPID
-  builtin command -- "$_rt_mkfifo" "$_rt_reply"
+  [[ -p $_rt_reply ]] || builtin command -- "$_rt_mkfifo" "$_rt_reply"     # a stub may follow its subshell
   builtin eval 'exec FD_IN<>"$_rt_reply"'
 }
 _rt_program() {  # tells of a test: its words, folder and variables; its environment if that is asked for, or in a
@@ -7221,6 +7222,7 @@ builtin declare -A _rt_known _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
 _rt_over= _rt_traps= _rt_told= _rt_names=() _rt_signals= _rt_hides= _rt_enters=
+_rt_replay=      # what the scout is to declare where it stands, in a function perhaps
 _rt_moved= _rt_moves=    # whether the last command was a `cd`, and how all have ended
 builtin eval 'exec FD_IN<>"$_rt_reply" FD_OUT>"$_rt_reply.ask"'
 
@@ -7242,7 +7244,7 @@ _rt_hook() {
   local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
   [[ ! $_rt_name ]] || _rt_take_away
-  _rt_told=
+  _rt_told= _rt_replay=
   [[ ! $_rt_moved ]] || _rt_moves+=$_rt_piped _rt_moved=
   case $_rt_after in any | "$BASHPID") _rt_tell ;; esac
   case ${_rt_flags//[!T]/}:$_rt_command in
@@ -7391,7 +7393,10 @@ _rt_failed() {   # a handler is called
 }
 _rt_pass() { :; }
 _rt_block() { _rt_other "$1"; }
-_rt_trapped() { _rt_traps=$BASHPID; }    # a trap is set
+_rt_trapped() {  # a trap is set
+  _rt_traps=$BASHPID
+  [[ $_rt_command != *ERR* ]] || _rt_signals=$_rt_stub
+}
 _rt_reads() { _rt_sees "$1"; }
 _rt_mend_traps() {    # in a trap, bash tells ours the command before it: ours rests meanwhile
   local _rt_text=$'\n'$1
@@ -7402,7 +7407,8 @@ _rt_mend_trap() {
   local _rt_end=$'\n{ builtin trap "$_rt_trap" DEBUG; } 2>/dev/null'
   [[ $1 ]] || builtin return
   _rt_texts[$2]=$1
-  case $2:$1 in SIG*) _rt_signals=$_rt_stub ;; esac
+  case $2 in SIG* | ERR) _rt_signals=$_rt_stub ;; esac
+  [[ $2 != ERR || ! $_rt_scouted ]] || _rt_send trapped "$2" "$1"     # in a subshell it may have run
   case $2:$1 in *:*PIPESTATUS* | *:*_rt_* | DEBUG:* | RETURN:*) builtin return ;; EXIT:*) _rt_end= ;; esac
   local _rt_text=${1//'$BASH_COMMAND'/'${_rt_told:-$BASH_COMMAND}'}
   _rt_text=${_rt_text//'${BASH_COMMAND}'/'${_rt_told:-$BASH_COMMAND}'}
@@ -7468,7 +7474,7 @@ if [[ ${_rt_bash_env+set} ]]; then
 fi
 # No command may come before our own: it would change PIPESTATUS.
 _rt_trap='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; '
-_rt_trap+='then ! : "$_"; elif [[ $_rt_over ]]; then '
+_rt_trap+='then builtin eval "$_rt_replay"; ! : "$_"; elif [[ $_rt_over ]]; then '
 _rt_trap+='_rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi;'
 _rt_own='} FD_ERR>&2 2>/dev/null'
 _rt_case='case $_rt_name$_rt_enters$_rt_moved${_rt_after-}$_rt_traps'
@@ -7993,9 +7999,12 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
         return "_rt_lost 'only bash knows what changes by'"
     folder = shlex.quote(directory)
     lines = [f"[[ $PWD == {folder} ]] || cd -- {folder}"]
+    is_local = node.name in ("local", "declare", "typeset") and " -g" not in node.text
     for flags, name, value in re.findall(VARIABLE, values):
         lines.append(f"{name}{value}")
-        if "x" in flags:
+        if is_local:
+            lines[-1] = f"_rt_replay+={shlex.quote(f'declare -{flags} {name}{value};')}"
+        elif "x" in flags:
             lines.append(f"export {name}")
     if is_native:
         lines.append("_rt_skip=")
@@ -8054,6 +8063,7 @@ class ScriptRun(Run):
         self.written: Dict[str, Test | None] = {}
         # Those that have ended, and their turns: a subshell may have told, too.
         self.past: Set[str] = set()
+        self.ended: Set[str] = set()  # keys of the programs of tests that have
         # How often the scout has come to a command, by its number.
         self.turns: Dict[int, Iterator[int]] = collections.defaultdict(count)
         self.beside: Set[Test] = set()  # tests that ran while others did
@@ -8083,8 +8093,8 @@ class ScriptRun(Run):
         if file.bare:
             count = counted(len(file.bare), "command")
             warn(
-                f"{file.name}:{file.bare[0]}: {count} without a handler may be tests, too; "
-                "they run in the script's own shell, without slots; --tests REGEX hands them over"
+                f"{file.name}:{file.bare[0]}: {count} without a handler may test something, too; --tests REGEX gives "
+                "slots to what now runs in the script's own shell"
             )
         if len(file.sites) > 1 and self.script.tells.looks:
             way = "no handlers"
@@ -8328,12 +8338,14 @@ class ScriptRun(Run):
     def miss(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
         site = call.site
-        has_twin = any(ahead.site is site for ahead in self.ahead.values())
-        # A twin, with other words or another environment, runs beside tests below it if all pass, too.
+        # A twin, with other words or another environment, runs beside tests below it if all pass, too; so does a test
+        # that the script tries again.
+        may_run = call.program.key in self.ended
+        may_run |= any(ahead.site is site for ahead in self.ahead.values())
         is_main = call.shell == self.shell.path("shell")
         self.note_ahead(
             site.told,
-            lambda _test, ahead: has_twin and ahead.site is not site,
+            lambda _test, ahead: may_run and ahead.site is not site,
             has_parted=is_main,
         )
         awaited = self.awaited
@@ -8395,7 +8407,7 @@ class ScriptRun(Run):
             self.reasons.setdefault(f"{command.told} starts when the script comes to it")
         elif self.found_since == 1 and not is_open(command.node):
             why = f"{command.told} waits for the test before it"
-            if not command.node.kind:
+            if command.node.name:
                 why += "; --calm REGEX names what need not"
             self.reasons.setdefault(why)
         self.found_since = 0
@@ -8418,7 +8430,7 @@ class ScriptRun(Run):
         number = int(place.partition(":")[0])
         command = self.script.commands[number]
         is_awaited = self.awaited is command
-        self.note_action(command, is_awaited, has_parted=not (is_awaited or self.lost))
+        self.note_action(command, is_awaited, has_parted=not is_awaited)
         if command.node.name == "exec":  # for all tests behind it
             self.is_split = bool(splits_output(command.node))
         values = ""
@@ -8572,6 +8584,7 @@ class ScriptRun(Run):
         is_missed = test in self.behind[call.key] and not call.site.is_own
         if is_missed and self.has_failed:  # others may have begun since it has
             self.miss(call)
+        self.ended.add(call.program.key)
         self.has_failed |= result.status != 0
         self.told.pop(call.shell, None)
         if self.options.fails(result.outcome) or result.status is None:
@@ -8722,8 +8735,11 @@ class ScriptRun(Run):
 
     def say_what_ran_alone(self) -> None:
         """Say how many tests ran while no other did, and why the first of them."""
-        if not self.script.called and not self.tests:
-            warn(f"{self.name}: nothing ran in parallel: {NO_TESTS}")
+        if not (self.tests or self.lost):
+            why = NO_TESTS
+            if self.script.called:
+                why = "the script has come to no test, or tests begin in another way (--tests REGEX)"
+            warn(f"{self.name}: nothing ran in parallel: {why}")
         count = sum(test not in self.beside for test in self.tests)
         half = self.schedule.pool.size / 2
         if any(test.gpus > half for test in self.tests):

@@ -881,7 +881,8 @@ class JunitFiles(ParseCase):
             self.assertIsNone(self.parse_one(command).junit)
         commands = ["python3 -m pytest t.py", "a --junitxml=", "a --junitxml", "a --junit=b.xml", "a '' junitxml=b",
                     "a --junitxml=$UNSET", "a --junitxml=$(date +%s).xml", "a --junitxml=$$.xml",
-                    "a --junitxml=r${RANDOM}.xml", "a --junitxml=g$CUDA_VISIBLE_DEVICES.xml", *["a --junitxml=/dev/null"] * 2, "a --junitxml=fifo"]
+                    "a --junitxml=r${RANDOM}.xml", "a --junitxml=g$CUDA_VISIBLE_DEVICES.xml",
+                    *["a --junitxml=/dev/null"] * 2, "a --junitxml=fifo"]
         self.assertEqual([test.junit for test in self.parse(lines(commands))], [None] * len(commands))
 
     def test_a_path_is_relative_to_where_the_test_starts(self) -> None:

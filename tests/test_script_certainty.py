@@ -35,7 +35,7 @@ REACTION = re.compile(rb"@.*")
 # What the runner says besides: of `#!/bin/bash -e`, of what it took for tests, of what ran alone or too early.
 REMARK = re.compile(
     rb"^run_tests\.py: .*(?:does not count, as under|looks? like (?:tests|a test of)|has not come to tests|"
-    rb"without a handler may be tests|ran while no other did|nothing ran in parallel|runs all by itself).*\n|"
+    rb"without a handler may test something|ran while no other did|nothing ran in parallel|runs all by itself).*\n|"
     rb"^\d+ tests? in [\d.]+s on .*\n", re.MULTILINE)
 
 # All the programs: they say how they were called, and end as they are told to.
@@ -654,6 +654,11 @@ pytest a --exit=1 || BAD=1⏎pytest b
 o=-f⏎bash -c 'sleep 0.1; echo x >made' tests/x || RET=1⏎[ $o made ] || exit 4⏎rm made⏎
 bash -c 'sleep 0.1; echo x >made' tests/x || RET=1⏎[ "-f" made ] || exit 5
 code=$'x=1\npytest a --exit=$x || exit 4'⏎x=0⏎eval "$code"⏎pytest a --exit=$x || RET=1⏎exit 0
+shopt -s nullglob⏎bash -c 'sleep 0.3; echo x >a.xml' tests/a || exit 1⏎for f in *.xml; do cp $f last; done⏎
+bash -c '[ ! -e last ]' tests/b || exit 1⏎(mkdir z; pytest c)
+touch x⏎trap 'rm -f x' ERR⏎(bash -c 'sleep 0.3; exit 1' tests/a)⏎bash -c '[ -e x ]' tests/b⏎exit $?
+trap 'exit 130' INT TERM⏎(cd sub && pytest a)⏎x=$(pytest b) ¦ set -E⏎trap 'echo "@ err"' ERR⏎(pytest a --exit=1)⏎exit 0
+set -Ee⏎on() { echo "@ $BASH_COMMAND"; }⏎trap on ERR⏎pytest a --exit=1
 D=$PWD⏎bash -c 'sleep 0.3; exit 1' tests/a⏎cd made || BAD=1⏎cd $D⏎bash -c 'mkdir made' tests/b⏎exit $BAD
 if ! pytest a --exit=1; then RET=1; else RET=0; fi⏎exit $RET ¦ if pytest a --exit=1; then :; else :; fi && exit 4⏎exit 0
 pytest a --exit=1⏎exit $CODE ¦ f() { pytest a --exit=3; return $rc; }⏎f || exit 4 ¦ code() { echo $?; }⏎

@@ -800,7 +800,7 @@ class FeatureTest(ScriptCase):
         text = lines("f() { pytest $1; }; f a || test_fail a", "pytest b", "pytest c | cat", "test_fail d")
         ran = self.conduct(HEAD + text + TAIL)
         line = HEAD.count("\n") + 2
-        self.assertIn(f"test.sh:{line}: 2 commands without a handler may be tests, too; they run in", ran.err)
+        self.assertIn(f"test.sh:{line}: 2 commands without a handler may test something, too; ", ran.err)
         self.assertEqual(starts(ran.text), ["a"])
 
     def test_a_script_that_does_not_mind_a_failure(self) -> None:
@@ -1024,6 +1024,23 @@ class AheadTest(ScriptCase):
         self.assertEqual(ran.read("ran"), "it is 0\nit is 1\n")
         self.assertIn("python3 c1", began(self.events(ran)))
         self.assertRegex(ran.err, r"the script has not come to tests that ran ahead of it: b\b")
+
+    def test_a_test_that_is_tried_again(self) -> None:
+        """What runs beside it the first time does so the second time."""
+        Fifo(self, "up")
+        ran = self.conduct(lines('retry() { "$@" || { sleep 0.1; "$@"; }; }',
+                                 "retry bash -c '[ -e t ] || { read x <>up; >t; exit 1; }' tests/a || exit 1",
+                                 "bash -c 'echo x 1<>up' tests/b"))
+        self.assertEqual((ran.code, len(starts(ran.text)), "went ahead" in ran.err), (0, 3, False))
+
+    def test_variables_that_a_program_has_set(self) -> None:
+        """The scout declares them as the script does: with their attributes, and in their function alone."""
+        for text, words in (("n=x; f() { local n=$(pip3 --echo=v); }; f", "$n"),
+                            ("declare -A n=([a]=$(pip3 --echo=v) [b]=x)", "${n[b]}"),
+                            ("declare -i n=$(pip3 --echo=1); n+=2", "$n")):
+            with self.each(text):
+                ran = self.conduct(lines("pytest a", text, f"pytest b {words}", "pytest c"))
+                self.assertEqual((ran.code, len(starts(ran.text)), "went ahead" in ran.err), (0, 3, False))
 
     def test_a_variable_that_a_failure_sets(self) -> None:
         """A test that gets it, exported or in its words, starts when the script comes to it; so nothing goes ahead."""
