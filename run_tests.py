@@ -2002,17 +2002,8 @@ def reading_script(parsed: ListFile) -> str:
 def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     """The tests with the values of their words, and the shells that they start from.
 
-    The list's shell state runs here. A line of it that fails, or that ends the shell, is a mistake. Bash is not asked
-    where nothing depends on it. Raises OSError.
+    The list's shell state runs here. A line of it that fails, or that ends the shell, is a mistake. Raises OSError.
     """
-    words = chain.from_iterable(test.to_expand() for test in parsed.tests)
-    plain = r"""(?:[\w@%+=:,./-]|'[^']*'|"[^"$`\\]*")*"""
-    folders = [test for test in parsed.tests if os.path.isdir(test.first)]
-    if not (parsed.states or folders) and all(map(re.compile(plain).fullmatch, words)):
-        here = Snapshot(os.getcwd(), None)
-        return [
-            test.expanded(here, b"", map(unquoted, test.to_expand())) for test in parsed.tests
-        ]
     mark = os.urandom(16).hex()
     copy = scratch.write(reading_script(parsed))
     folder = scratch.path()
@@ -2103,7 +2094,10 @@ def read_answers(
                 pairs = [field.partition(b"=")[::2] for field in fields[8:-1]]
                 exports = dict(pairs)
                 exports.update(kept)
-                shell = Snapshot("", exports, to_text(fields[7]))
+                own = None  # which costs a start least
+                if exports != dict(os.environb) or directory != os.getcwd():
+                    own = exports
+                shell = Snapshot("", own, to_text(fields[7]))
             shell = shell._replace(directory=directory)
             yield test.expanded(shell, preface, values)
             preface = b""
