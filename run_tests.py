@@ -2672,12 +2672,7 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
     The heaviest goes to the lightest shard (Graham's LPT rule); the weight is GPUs times expected seconds, and
     tests that `after` ties together stay together.
     """
-    needs = [test.gpus for test in tests if test.gpus < ALL_GPUS]
-    widest = int(max([1, *needs]))
-    weights = {}
-    for test in tests:
-        gpus = min(max(test.gpus, 1), widest)
-        weights[test] = seconds[test] * int(gpus)
+    widest = max([1.0, *(test.gpus for test in tests if test.gpus < ALL_GPUS)])
     ties = followers_of(tests)
     for follower, leaders in leaders_of(tests).items():
         ties[follower] = leaders + ties.get(follower, [])
@@ -2687,7 +2682,8 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
     for test in tests:
         if test not in placed:
             group = sorted(reach([test], ties))
-            groups.append((-sum(weights[test] for test in group), group))
+            weights = (seconds[each] * max(int(min(each.gpus, widest)), 1) for each in group)
+            groups.append((-sum(weights), group))
             placed.update(group)
     loads = [0.0] * total
     numbers = {}
