@@ -2493,9 +2493,8 @@ class History:
 
     def duration(self, test: Test) -> float | None:
         """Seconds: the median of the last passes, else what the list says, else None."""
-        passes = self.passes.get((test.key, test.label))
-        passes = passes or self.passes.get(test.key)
-        if passes is None:
+        passes = self.passes[test.key, test.label] or self.passes[test.key]
+        if not passes:
             return test.attributes.time
         seconds = sorted(seconds for _, seconds in sorted(passes)[-PASSES:])
         middle = len(seconds) // 2
