@@ -105,7 +105,6 @@ from typing import (
     Sequence,
     Set,
     Tuple,
-    TypeVar,
     Union,
     cast,
 )
@@ -2408,7 +2407,6 @@ def parse_lists(options: Options, scratch: Scratch) -> Tuple[Tests, List[str]]:
 # 4. Select: what past runs say of the tests, which of them run, and in which order they start.
 # ---------------------------------------------------------------------------------------------------
 
-Graph = TypeVar("Graph")  # a node of one
 Ties = Dict[Test, List[Test]]
 
 
@@ -2631,15 +2629,15 @@ def chains_of(tests: Tests, seconds: Seconds) -> Dict[Test, Tuple[float, float]]
     return chains
 
 
-def reach(start: Iterable[Graph], edges: Mapping[Graph, Sequence[Graph]]) -> FrozenSet[Graph]:
-    """Some tests or other things, and all that their edges lead to."""
+def reach(start: Iterable[Test], ties: Ties) -> FrozenSet[Test]:
+    """Some tests, and all that their ties lead to."""
     found = set()
     stack = list(start)
     while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack += edges.get(node, [])
+        test = stack.pop()
+        if test not in found:
+            found.add(test)
+            stack += ties.get(test, [])
     return frozenset(found)
 
 
