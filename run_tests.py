@@ -2706,7 +2706,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         keep("-k", lambda test: by_name(test.names))
     deferred = deferred_tests(chosen, options)
     begun = options.rerun_failed and history.shards.get(str(options.shard))
-    if options.shard and begun:
+    if begun:
         keep(
             f"--shard {options.shard}",
             lambda test: test.name in begun or test.name not in history.seen,
