@@ -231,33 +231,29 @@ class Outcome(enum.Enum):
 
     def is_ok(self) -> bool:
         """It does not fail the run (a flaky one does with `--flaky fail`: see `Options.accepts`)."""
-        return self in PASSING or self in EXCUSED or self is Outcome.DEFERRED
+        return not self.is_failure() and not self.is_unfinished()
 
     def is_pass(self) -> bool:
         """What waits for the test may start."""
-        return self in PASSING
+        return self in (Outcome.PASSED, Outcome.FLAKY)
 
     def is_excused(self) -> bool:
         """It did not pass, and does not fail the run either."""
-        return self in EXCUSED
+        return self in (Outcome.SKIPPED, Outcome.KNOWN)
 
     def is_failure(self) -> bool:
         """It is the test's own failure. `Options.fails` says what the run counts as one."""
-        return self in FAILING
+        return self.can_be_retried() or self in (Outcome.BLOCKED, Outcome.UNRUNNABLE)
 
     def can_be_retried(self) -> bool:
         """The test ran and did not pass."""
-        return self in RETRIABLE
+        return self in (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMEOUT)
 
     def is_unfinished(self) -> bool:
         """The run ended before the test did; it says nothing about the test."""
         return self in (Outcome.INTERRUPTED, Outcome.NOT_RUN)
 
 
-PASSING = (Outcome.PASSED, Outcome.FLAKY)
-EXCUSED = (Outcome.SKIPPED, Outcome.KNOWN)
-RETRIABLE = (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMEOUT)
-FAILING = (*RETRIABLE, Outcome.BLOCKED, Outcome.UNRUNNABLE)
 CALM_PROGRAMS = r"(?:\S*/)?(?:rapids-logger|log|logger|banner)$"  # of scripts
 
 
