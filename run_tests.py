@@ -1268,7 +1268,7 @@ def expandable(text: str, is_command: bool) -> str:
     for found in re.finditer(
         rf"(?as)\$(\{{)?(?!{CHANGING})([A-Za-z_]\w*)(?(1)\}})|\\.|.", text
     ):
-        piece, _, name = found.group(0, 1, 2)
+        piece, name = found.group(0, 2)
         if piece == quote:
             quote = ""
         elif is_command and not quote and piece in ("'", '"'):
