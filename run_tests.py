@@ -656,7 +656,7 @@ BASH_IS_IDLE = "bash runs no commands here; look at SHELLOPTS and BASH_ENV in th
 WINDOWS = "Windows line ends; fix them with `sed -i 's/\\r$//'`"
 COMPANION_KEYS = "mem split after-crash nodes".split()
 
-SUBSHELL = r"[$<>]\((?!\()"
+SUBSHELL = r"(?:\$\((?!\()|[<>]\()"
 RUNS_INSIDE = rf"{SUBSHELL}|`"
 CHANGES_IN_SUM = r"\+\+|--|<<=|>>=|(?<![=!<>])=(?!=)"
 ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
@@ -6776,7 +6776,6 @@ OWN_VALUES = r"\$[$!]|\$_\b|\b(?:BASHPID|LINENO|PPID|S?RANDOM|SECONDS|EPOCH\w+|F
 # Programs that may stand behind a test in a pipeline, and those that need the whole of it to be a test.
 FILTERS = names_in("tee grep egrep sed awk tail head cat cut tr sort uniq wc ts")
 INTERPRETER = r"(?:\S*/)?(?:(?:ba)?sh|python[\d.]*)$"
-SUBSTITUTION = r"\$\((?!\()|`|[<>]\("
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
 # A file that one test makes for another, unless it is there before.
 DATA_FILE = (
@@ -6887,7 +6886,7 @@ def splits_output(node: Node) -> bool | None:
 
 def inert(word: str) -> str:
     """A bash word of which only what does nothing is expanded."""
-    if re.search(f"{SUBSTITUTION}|{DOES}", word):
+    if re.search(f"{RUNS_INSIDE}|{DOES}", word):
         return shlex.quote(word)
     return word
 
