@@ -1098,14 +1098,8 @@ def heard_by(node: Node, said: str, functions: Functions) -> Set[Node]:
     return own
 
 
-def known_functions(parsed: ListFile, nodes: Nodes) -> Functions:
-    """The functions of a list, and those that a line defines itself."""
-    return {**parsed.functions, **functions_in(nodes)}
-
-
-def check_status(parsed: ListFile, nodes: Nodes, line: int) -> None:
+def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions) -> None:
     """Raises BadValue for a test whose status tells no failure, and hints at one whose status hides some."""
-    functions = known_functions(parsed, nodes)
     every = reached(nodes, functions)
     known = NO_PROGRAMS.union(functions)
     suspects = [node for node in every if node.name not in known]
@@ -1600,8 +1594,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         )
     is_handled = last.name == "test_fail" and last.before == "||"
     if is_handled:
-        for token in nodes.pop().words[1:2]:  # `test_fail >&2` has no label
-            label = token.text
+        label = "".join(texts(nodes.pop().words[1:2]))  # `test_fail >&2` has none
     first = nodes[0]
     end = nodes[-1].end
     prefix = []
@@ -1631,14 +1624,14 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.name == "run_test" and "run_test" not in parsed.functions:
         test = read_run_test(test, nodes)
     else:
-        check_use(parsed, test, nodes)
-        check_status(parsed, nodes, line)
+        functions = {**parsed.functions, **functions_in(nodes)}
+        check_use(parsed, test, nodes, functions)
+        check_status(parsed, line, nodes, functions)
     parsed.tests.append(with_words(test))
 
 
-def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
+def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Functions) -> None:
     """Raises BadValue if a test, behind its environment prefix, would not do what it says; hints where it may not."""
-    functions = known_functions(parsed, nodes)
     lead = nodes[0].lead
     last = nodes[-1]
     changes = is_state([last]) or (last.name == "exec" and len(last.words) == 1)
