@@ -1224,17 +1224,6 @@ class TestLine(NamedTuple):
     shell: Snapshot = Snapshot("", None)  # from which it starts
     preface: bytes = b""  # what the shell state above it has printed
 
-    def to_expand(self) -> List[str]:
-        """The bash words whose values are needed."""
-        return [getattr(self, name) for name in EXPANDED]
-
-    def expanded(self, shell: Snapshot, preface: bytes, values: Iterable[str]) -> TestLine:
-        """The same with the values of these words."""
-        fields: Any = dict(zip(EXPANDED, values))
-        test = self._replace(shell=shell, preface=preface, **fields)
-        label = test.label.strip() or self.body  # `test_fail ""` says none
-        return test._replace(label=clean_label(label))
-
 
 def with_words(test: TestLine) -> TestLine:
     """A test with the bash words of its label and prefix, where it does not have them yet."""
@@ -1974,7 +1963,7 @@ def reading_script(parsed: ListFile) -> str:
     """The list's shell state, with a call of _rt_test in place of each test."""
     lines = list(parsed.script)
     for test in parsed.tests:
-        words = " ".join(map(shlex.quote, test.to_expand()))
+        words = " ".join(shlex.quote(getattr(test, name)) for name in EXPANDED)
         words = words.replace("\n", "'$'\\n''")
         lines[test.line - 1] += f'{{ _rt_test {test.line} {words} "$@"; }} 2>/dev/null'
     lines[-1] += "{ _rt_end ; } 2>/dev/null"
@@ -2083,8 +2072,10 @@ def read_answers(
                 if exports != dict(os.environb) or directory != os.getcwd():
                     own = exports
                 shell = Snapshot("", own, to_text(fields[7]))
+            told: Any = dict(zip(EXPANDED, values))
+            told["label"] = clean_label(told["label"].strip() or test.body)  # `test_fail ""`
             shell = shell._replace(directory=directory)
-            yield test.expanded(shell, preface, values)
+            yield test._replace(shell=shell, preface=preface, **told)
             preface = b""
 
 
