@@ -1114,7 +1114,7 @@ def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions
                     line,
                     f'a failure of `{node.name}` here is lost; write `X=$(…) && echo "$X"`',
                 )
-    if not suspects or len(every) == 1 or never_passes:
+    if not suspects or never_passes:
         return
     told = set().union(*heard(nodes, parsed.said, functions))
     tellers = {"wait"}
