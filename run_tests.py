@@ -2154,15 +2154,15 @@ def stems_beside(text: str, log_dir: str) -> Unique:
 
 def labels_of(tests: Sequence[TestLine]) -> List[str]:
     """The labels, unique. Tests that differ in nothing but their environment prefix get what differs."""
-    prefixes = [test.prefix.split("\n") for test in tests]
     shared: Dict[str, Set[str]] = {}  # of the tests with a label, the assignments that all have
-    for test, prefix in zip(tests, prefixes):
+    for test in tests:
+        prefix = test.prefix.split("\n")
         shared.setdefault(test.label, set(prefix)).intersection_update(prefix)
     unique = Unique("{} #{}", str)
     labels = []
-    for test, prefix in zip(tests, prefixes):
+    for test in tests:
         label = test.label
-        own = " ".join(word for word in prefix if word not in shared[label])
+        own = " ".join(word for word in test.prefix.split("\n") if word not in shared[label])
         if own:
             label = clean_label(f"{label} ({own})")
         labels.append(unique(label))
