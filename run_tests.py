@@ -2455,7 +2455,7 @@ class History:
         for name, copies in selected.items():
             others = in_list[name] - copies  # which owe as before, for all that is known
             self.owed[name] = copies + min(self.owed[name], others)
-        self.last.update(dict.fromkeys(selected, record["run"]))
+            self.last[name] = record["run"]
 
     def knows(self, shard: Shard | None) -> bool:
         """Whether it has a run in which the tests of this shard may have been selected, if there is a shard."""
