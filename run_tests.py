@@ -2395,14 +2395,10 @@ class History:
 
     is_here = False  # the runs that are known are of this directory
 
-    def __init__(
-        self,
-        lists: Sequence[str] = (),
-        accepts: Callable[[Outcome], bool] = Outcome.is_ok,
-    ) -> None:
-        """`accepts` says after which outcomes a test owes nothing; pytest's --lf has skips and xfails among them."""
-        self.accepts = accepts
-        self.lists = frozenset(map(os.path.normpath, lists))
+    def __init__(self, options: Options) -> None:
+        # After what `options.accepts` a test owes nothing; pytest's --lf has skips and xfails among them.
+        self.options = options
+        self.lists = frozenset(map(os.path.normpath, options.lists))
         # By shard (`2/4`; empty: there was none), names of the tests that its runs selected.
         self.shards: Dict[str, Set[str]] = collections.defaultdict(set)
         # By name, how many tests had it in their lists, selected or not.
@@ -2434,7 +2430,7 @@ class History:
                 self.passes[key, label].append(passed)
             name = name_of(record.get("list", ""), key, record.get("origin", label))
             has_run = outcome is not Outcome.DEFERRED
-            if self.last.get(name) == run and has_run and self.accepts(outcome):
+            if self.last.get(name) == run and has_run and self.options.accepts(outcome):
                 self.owed[name] -= 1
 
     def add_run(self, record: Mapping[str, Any]) -> None:
@@ -4780,7 +4776,7 @@ def check_room(path: str) -> None:
 
 def read_history(options: Options) -> History:
     """What the run's own journal and those of `--history` say. Raises UsageError for one that cannot be read."""
-    history = History(options.lists, options.accepts)
+    history = History(options)
     own = os.path.realpath(journal_path(options))
     paths = {os.path.realpath(path): path for path in options.history}
     if os.path.isfile(own):
@@ -7997,7 +7993,7 @@ class ScriptRun(Run):
     awaited: Site | None = None  # the command for whose end it waits now
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
-        super().__init__(select([], options, History()), host, options, trace)
+        super().__init__(select([], options, History(options)), host, options, trace)
         self.history = read_history(options)
         self.name = options.lists[0]
         self.sequential = self.schedule.pool.sequential

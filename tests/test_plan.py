@@ -54,7 +54,7 @@ class SimulateTest(unittest.TestCase):
 
     def makespan(self, tests: Sequence[Test], gpus: int, actual: Optional[Mapping[Test, float]] = None) -> float:
         """How long a run in default order takes, if each test takes what is expected or these seconds."""
-        selection = run_tests.select(tests, Options(()), History())
+        selection = run_tests.select(tests, Options(()), History(Options(())))
         ordered = selection.to_run("auto", pool_of(gpus))
         return plan.simulate(ordered, actual or selection.estimates.seconds, pool_of(gpus), Options(()))[-1][0]
 
@@ -106,7 +106,7 @@ class TableTest(unittest.TestCase):
 
     def table(self, text: str, **options: object) -> List[str]:
         chosen = Options(("tests.txt",), list=True, **options)     # type: ignore[arg-type]
-        return list(plan.plan_lines(run_tests.select(listed(text), chosen, History()), chosen))
+        return list(plan.plan_lines(run_tests.select(listed(text), chosen, History(chosen)), chosen))
 
     def test_the_table(self) -> None:
         """On one GPU b, c, e, f and g come one by one; `to bound` is to max(GPU-seconds / GPUs, longest)."""

@@ -136,7 +136,7 @@ class Counts(unittest.TestCase):
     def best(self, cases_s: float, startup: float, others: Sequence[Tuple[float, str]], gpus: int = 8) -> int:
         tests = [a_test(index, attributes=run_tests.Attributes(time=seconds, split=split))
                  for index, (seconds, split) in enumerate([(cases_s + startup, "auto"), *others])]
-        selection = run_tests.select(tests, run_tests.Options(()), run_tests.History())
+        selection = run_tests.select(tests, run_tests.Options(()), run_tests.History(run_tests.Options(())))
         pool = run_tests.Pool([run_tests.Device(index, str(index)) for index in range(gpus)], 2)
         return pytest_parts.best_count(tests[0], cases_s, startup, 1000, selection, pool)
 

@@ -15,6 +15,7 @@ from run_tests import ALL_GPUS, Attributes, BadValue, History, LabelFile, Option
 from tests.support import RunnerCase, a_test
 
 LIST = "tests.txt"
+OF_LIST = Options((LIST,))
 OWN = "logs/run_tests.jsonl"
 
 
@@ -172,7 +173,7 @@ class EstimateTest(unittest.TestCase):
 
     def estimate(self, known: Sequence[Tuple[str, str, float]], *tests: Test) -> run_tests.Estimates:
         """With passes in the history: key, label, seconds."""
-        history = History([LIST])
+        history = History(OF_LIST)
         for key, label, seconds in known:
             history.add({**end(key, seconds), "label": label}, is_own=True)
         return run_tests.estimate(tests, history)
@@ -462,12 +463,13 @@ class Order(unittest.TestCase):
                                      ("a:2:10 b:1:10:a c:1:19 d:0:30", 4, "d a c b"), ("a:all:5 b:1:50", 4, "a b")):
             with self.subTest(text, gpus=gpus):
                 tests = many(text)
-                estimates = run_tests.estimate(tests, History())
+                estimates = run_tests.estimate(tests, History(OF_LIST))
                 self.assertEqual(labels(run_tests.widest_first(tests, estimates, gpus)), expected)
 
     def test_auto_is_the_order_of_the_list_where_tests_run_one_by_one(self) -> None:
         tests = many("a:1:1 b:2:9 c:1:7:b d:all:1")
-        selection = run_tests.Selection(tests, {}, {}, run_tests.estimate(tests, History()), frozenset(tests[2:3]))
+        estimates = run_tests.estimate(tests, History(OF_LIST))
+        selection = run_tests.Selection(tests, {}, {}, estimates, frozenset(tests[2:3]))
         for order, expected in (("auto", "a b c d"), ("file", "a b c d"), ("failed-first", "c a b d")):
             with self.subTest(order):
                 self.assertEqual(labels(selection.to_run(order, pool_of(1, sequential=True))), expected)
@@ -513,7 +515,7 @@ class Shards(unittest.TestCase):
     """`--shard K/N`."""
 
     def parts(self, tests: Sequence[Test], total: int, **options: Any) -> List[run_tests.Selection]:
-        return [run_tests.select(tests, Options((LIST,), shard=Shard(number, total), **options), History([LIST]))
+        return [run_tests.select(tests, Options((LIST,), shard=Shard(number, total), **options), History(OF_LIST))
                 for number in range(1, total + 1)]
 
     def test_they_are_a_partition(self) -> None:
@@ -522,7 +524,7 @@ class Shards(unittest.TestCase):
             tests = generated(rng, rng.randrange(1, 60))
             options: Dict[str, Any] = rng.choice([{}, {"max_gpus": 2}, {"keep": run_tests.parse_expression("not 3")},
                                                   {"max_gpus": 4, "keep": run_tests.parse_expression("1 or 2 or 3")}])
-            whole = run_tests.select(tests, Options((LIST,), **options), History([LIST]))
+            whole = run_tests.select(tests, Options((LIST,), **options), History(OF_LIST))
             with self.subTest(seed=seed, options=options):
                 parts = self.parts(tests, rng.randrange(1, 12), **options)
                 self.assertEqual(sorted(test.index for part in parts for test in part.tests),
@@ -651,7 +653,7 @@ class Selections(unittest.TestCase):
     """What runs, what is deferred, what is left out and by what, and the line that says so."""
 
     def select(self, text: str, history: Sequence[Dict[str, Any]] = (), **options: Any) -> run_tests.Selection:
-        known = History([LIST])
+        known = History(OF_LIST)
         for record in history:
             known.add(record, is_own=True)
         return run_tests.select(many(text), Options((LIST,), **options), known)
