@@ -294,7 +294,7 @@ class Options(NamedTuple):
     list: bool = False
     history: Sequence[str] = ()  # more journals to learn durations from
     order: str = "auto"
-    keep: Callable[[str], bool] | None = None  # of `-k`: takes `Test.names`
+    keep: Callable[[Test], bool] | None = None  # of `-k`
     rerun_failed: bool = False
     repeat: int = 1
     only: LabelFile | None = None
@@ -2678,8 +2678,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         chosen[:] = [test for test in chosen if keeps(test)]
 
     if options.keep:
-        by_name = options.keep
-        keep("-k", lambda test: by_name(test.names))
+        keep("-k", options.keep)
     deferred = deferred_tests(chosen, options)
     begun = options.rerun_failed and history.shards.get(str(options.shard))
     if begun:
@@ -5932,8 +5931,8 @@ parse_gpu_option = functools.partial(
 )
 
 
-def parse_expression(text: str) -> Callable[[str], bool]:
-    """What `-k` asks of `Test.names`: names, parts of which are enough, joined by and, or, not and parentheses.
+def parse_expression(text: str) -> Callable[[Test], bool]:
+    """What `-k` asks of a test's names: names, parts of which are enough, joined by and, or, not and parentheses.
 
     Case does not count, as for pytest's `-k`, whose source is the idea of letting Python's own parser do the work.
     Raises BadValue.
@@ -5955,7 +5954,7 @@ def parse_expression(text: str) -> Callable[[str], bool]:
         raise BadValue(
             f"{text!r} is not names joined by and, or, not and parentheses, such as 'fp8 and not (slow or h100)'"
         ) from None
-    return lambda names: bool(eval(code, {"names": names}))
+    return lambda test: bool(eval(code, {"names": test.names}))
 
 
 def read_labels(path: str) -> List[str]:

@@ -315,12 +315,12 @@ class Owing(HistoryCase):
 
 
 
-def names_of(label: str, *tags: str) -> str:
-    """What a test with this label and these tags is looked for by."""
-    return a_test(0, label, attributes=Attributes(tags=tags)).names
+def tagged(label: str, *tags: str) -> Test:
+    """A test with this label and these tags."""
+    return a_test(0, label, attributes=Attributes(tags=tags))
 
 
-NAMES = names_of("unit/test_FP8.py -k a", "Slow", "h100")
+TAGGED = tagged("unit/test_FP8.py -k a", "Slow", "h100")
 
 KEEPS: Mapping[str, bool] = {
     "fp8": True, "SLOW": True, "lo": True, "mi300": False, "unit/test_fp8.py": True, "h100 and slow": True,
@@ -343,14 +343,14 @@ class Expressions(unittest.TestCase):
     def test_what_it_keeps(self) -> None:
         for text, expected in KEEPS.items():
             with self.subTest(text):
-                self.assertIs(run_tests.parse_expression(text)(NAMES), expected)
+                self.assertIs(run_tests.parse_expression(text)(TAGGED), expected)
 
     def test_each_name_may_be_in_another_name_of_the_test(self) -> None:
         keep = run_tests.parse_expression("one and two")
-        self.assertEqual([keep(names_of(*names)) for names in (["one", "two"], ["two one"], ["one"], ["on", "e two"])],
+        self.assertEqual([keep(tagged(*names)) for names in (["one", "two"], ["two one"], ["one"], ["on", "e two"])],
                          [True, True, False, False])
         keep = run_tests.parse_expression(" or ".join(f"n{number}x" for number in range(30)))
-        self.assertEqual([keep(names_of(name)) for name in ("n0x", "n1x", "n29x", "n30x")], [True, True, True, False])
+        self.assertEqual([keep(tagged(name)) for name in ("n0x", "n1x", "n29x", "n30x")], [True, True, True, False])
 
     def test_bad_ones(self) -> None:
         for text in BAD_EXPRESSIONS:
@@ -363,7 +363,7 @@ class Expressions(unittest.TestCase):
                      "not " * 10_000 + "a", " and ".join("a" * 10_000), " or ".join("ab" * 5_000), "a" * 100_000,
                      "a or (b and " * 60 + "c" + ")" * 60, "a or (b and " * 1000 + "c" + ")" * 1000):
             with self.subTest(text[:20], size=len(text)), contextlib.suppress(BadValue):
-                self.assertIs(run_tests.parse_expression(text)(names_of("a", "b", "c", "a" * 100_000)), True)
+                self.assertIs(run_tests.parse_expression(text)(tagged("a", "b", "c", "a" * 100_000)), True)
 
 
 class OnlyTest(RunnerCase):
@@ -391,7 +391,7 @@ class OnlyTest(RunnerCase):
                 self.assertEqual(" ".join(run_tests.parse_message(message)), expected)
 
     def test_a_word_is_a_part_of_label_or_tags(self) -> None:
-        names = names_of("Test_SQRT", "ASAN", "x")
+        names = tagged("Test_SQRT", "ASAN", "x").names
         self.assertEqual([word for word in ("asan", "san", "sq", "test_", "asan2", "tasan") if word in names],
                          ["asan", "san", "sq", "test_"])
 
