@@ -1176,14 +1176,15 @@ def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
 
 
 def words_in_place(nodes: Nodes) -> List[str]:
-    """The words of all commands of a line; of the first alone where others may run elsewhere, or with other values."""
-    every = list(walk(nodes))
-    changes = any(
-        node.assigned or node.name in STATE_WORDS | {"read", "eval"} for node in every
-    )
-    if changes or not {node.kind for node in every} <= {"", "{", "("}:
-        every = list(nodes[:1])
-    return texts(chain.from_iterable(node.words for node in every))
+    """The words of the commands of a line, up to one behind which others may run elsewhere, or with other values."""
+    words: List[str] = []
+    for node in walk(nodes):
+        if node.assigned or node.name in STATE_WORDS | {"read", "eval"}:
+            break
+        if node.kind not in ("", "{", "("):
+            break
+        words += texts(node.words)
+    return words
 
 
 def junit_word(words: Sequence[str]) -> str:

@@ -874,7 +874,7 @@ class JunitFiles(ParseCase):
     def test_a_command_that_names_none_has_none(self) -> None:
         os.mkfifo("fifo")
         for command in ("mkdir -p d && a --junitxml=d/x.xml || true", "{ a --junitxml=d/x.xml; }",
-                        "a | b --junitxml=d/x.xml"):
+                        "a | b --junitxml=d/x.xml", "a && b --junitxml=d/x.xml && cd d"):
             self.assertEqual(self.parse_one(command).junit, self.path("d/x.xml"))
         for command in ("mkdir d && cd d && a --junitxml=x.xml", "N=1; a --junitxml=$N.xml",
                         "a; read N; a --junitxml=$N.xml", "for i in 1 2; do a --junitxml=$i.xml; done"):
