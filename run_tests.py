@@ -1228,15 +1228,13 @@ class TestLine(NamedTuple):
 
 def with_words(test: TestLine) -> TestLine:
     """A test with the bash words of its label and prefix, where it does not have them yet."""
-    label = test.label
-    prefix = ""
     if test.attributes.label is not None:
-        label = expandable(test.attributes.label, is_command=False)
-    elif not label:
-        prefix = expandable("\n".join(test.assigned), is_command=True)
-        body = re.sub(r"(?<![ \t])[ \t]*\\\n[ \t]*", " ", test.body)
-        label = expandable(body, is_command=True)
-    return test._replace(label=label, prefix=prefix)
+        return test._replace(label=expandable(test.attributes.label, is_command=False))
+    if test.label:
+        return test
+    body = re.sub(r"(?<![ \t])[ \t]*\\\n[ \t]*", " ", test.body)
+    prefix = expandable("\n".join(test.assigned), is_command=True)
+    return test._replace(label=expandable(body, is_command=True), prefix=prefix)
 
 
 def expandable(text: str, is_command: bool) -> str:
