@@ -2294,10 +2294,9 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
     lines = []
     owners = []  # the list of each line
     for parsed in lists:
-        tests = expand(parsed, scratch)
-        parsed.tests = [with_target(test, parsed, options) for test in tests]
+        parsed.tests = [with_target(test, parsed, options) for test in expand(parsed, scratch)]
         lines += parsed.tests
-        owners += [parsed] * len(tests)
+        owners += [parsed] * len(parsed.tests)
     labels = labels_of(lines)
     for parsed, line, label in zip(owners, lines, labels):
         parsed.labels.setdefault(line.label, []).append(label)
@@ -2644,7 +2643,7 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
     The heaviest goes to the lightest shard (Graham's LPT rule); the weight is GPUs times expected seconds, and
     tests that `after` ties together stay together.
     """
-    widest = max([1.0, *(test.gpus for test in tests if test.gpus < ALL_GPUS)])
+    widest = max((test.gpus for test in tests if test.gpus < ALL_GPUS), default=1)
     ties = followers_of(tests)
     for follower, leaders in leaders_of(tests).items():
         ties[follower] = leaders + ties.get(follower, [])
