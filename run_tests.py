@@ -3350,12 +3350,11 @@ Actions = List[Action]
 class Schedule:
     """Decides which test starts when, when one is stopped, and what its end means.
 
-    `tests` come in starting order. A test is `waiting` until it starts or is concluded; once `wait` barriers and
-    `after` let it start, it also stands in the line of those that need the same. Whatever fits starts at once, the
-    first in starting order first.
+    `tests` come in starting order. A test is `waiting` until it starts or is concluded; once `after` lets it start, it
+    also stands in the line of those that need the same. Whatever may start and fits starts at once, the first in
+    starting order first.
     """
 
-    floor = -1  # the last barrier that has opened
     failure = ""  # why the machine cannot go on
     end_at = math.inf  # when --deadline ends the run
     is_overdue = False  # it has
@@ -3371,10 +3370,8 @@ class Schedule:
         self.followers = followers_of(tests)
         # By test that has not started: how many of the tests in its `after` have not passed yet.
         self.waiting = {test: len(leaders) for test, leaders in leaders_of(tests).items()}
-        # Heaps of tests that room alone keeps from starting, by need and locks.
-        self.lines: Dict[Tuple[float, Words], List[Tuple[int, Test]]]
-        self.lines = collections.defaultdict(list)
-        self.unfinished = collections.Counter(test.barrier for test in tests)
+        # By need and locks, heaps of tests that nothing in their `after` keeps from starting, by barrier and rank.
+        self.lines: Dict[Any, List[Tuple[int, int, Test]]] = collections.defaultdict(list)
         self.locked: Set[str] = set()  # names of `lock` that running tests hold
         self.running: Dict[Test, Attempt] = {}
         # Of each test all attempts, in order; one result also if none ran.
@@ -3403,12 +3400,6 @@ class Schedule:
         self.actions = []
         respond = getattr(self, "on_" + type(event).__name__.lower())  # `on_exited` to Exited
         respond(event)
-        # Open barriers above which all tests have ended.
-        while self.waiting and not self.unfinished[self.floor]:
-            self.floor += 1
-            for test in self.waiting:
-                if test.barrier == self.floor:
-                    self.line_up(test)
         self.start_waiting()
         return self.actions
 
@@ -3421,15 +3412,14 @@ class Schedule:
         # Else no GPU is missed. A script's tests are still to come.
         if not self.waiting or any(test.gpus for test in self.waiting):
             self.quarantine(event.sick)
+        self.line_up(*self.waiting)
         self.refuse_unrunnable()
 
     def on_submit(self, event: Submit) -> None:
         self.rank.update(zip(event.order, count()))
         self.waiting.update(dict.fromkeys(event.tests, 0))
-        self.unfinished.update(test.barrier for test in event.tests)
         self.lines.clear()
-        for test in self.waiting:
-            self.line_up(test)
+        self.line_up(*self.waiting)
         if self.stopped:
             self.stop()
         self.refuse_unrunnable()
@@ -3560,7 +3550,6 @@ class Schedule:
             if is_news:
                 self.results[test].append(ended)
             self.actions.append(Conclude(ended, is_news))
-            self.unfinished[test.barrier] -= 1
             for follower in self.followers.get(test, ()):
                 if follower not in self.waiting:
                     continue
@@ -3647,24 +3636,32 @@ class Schedule:
 
     # How tests start.
 
-    def line_up(self, test: Test) -> None:
-        """Put a test into its line, if nothing but room keeps it from starting."""
-        if self.waiting.get(test) == 0 and test.barrier <= self.floor:
-            line = self.lines[test.gpus, test.attributes.lock]
-            heapq.heappush(line, (self.rank[test], test))
+    def line_up(self, *tests: Test) -> None:
+        """Put tests into their lines, those that wait for no other one."""
+        for test in tests:
+            if not self.waiting[test]:
+                line = self.lines[test.gpus, test.attributes.lock]
+                heapq.heappush(line, (test.barrier, self.rank[test], test))
 
     def start_waiting(self) -> None:
-        """Start every test that may start now, the first in starting order first."""
-        first = [(line[0], line) for line in self.lines.values() if line]
-        heapq.heapify(first)
-        while first:
-            (_, test), line = heapq.heappop(first)
-            if test in self.waiting and self.locked.isdisjoint(test.attributes.lock):
-                self.start(test)
+        """Start every test that may start now, the first in starting order first, none before one above a barrier.
+
+        Of tests above a barrier that have not ended, at least one runs or stands in a line: `after` names none below.
+        """
+        barriers = {test.barrier for test in self.running}
+        lines = list(filter(None, self.lines.values()))
+        heapq.heapify(lines)
+        while lines:
+            line = heapq.heappop(lines)
+            barrier, _, test = line[0]
+            if test in self.waiting:
+                barriers.add(barrier)
+                if barrier == min(barriers) and self.locked.isdisjoint(test.attributes.lock):
+                    self.start(test)
             if test not in self.waiting:  # it has started, or been concluded
                 heapq.heappop(line)
                 if line:
-                    heapq.heappush(first, (line[0], line))
+                    heapq.heappush(lines, line)
 
     def start(self, test: Test) -> None:
         """Start a test, if there is room for it: a retry on other GPUs than before, if it can."""
@@ -8482,8 +8479,7 @@ class ScriptRun(Run):
             if test in self.batch or test in self.schedule.waiting:
                 self.tests.remove(test)
                 del self.ahead[test]
-                if self.schedule.waiting.pop(test, None) is not None:
-                    self.schedule.unfinished[test.barrier] -= 1
+                self.schedule.waiting.pop(test, None)
         self.batch = []
         self.batch_at = math.inf
         if self.shell.fault:

@@ -172,9 +172,10 @@ class Simulated:
     def look(self, begin: float, end: float) -> None:
         """Note what the waiting tests wait for until the next event."""
         schedule = self.schedule
+        above = min((test.barrier for test in [*schedule.running, *schedule.waiting]), default=0)
         for test, ahead in schedule.waiting.items():
             kind = "room"
-            if test.barrier > schedule.floor:
+            if test.barrier > above:
                 kind = "barrier"
             elif ahead:
                 kind = "after"
