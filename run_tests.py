@@ -3688,38 +3688,6 @@ def in_vain(test: Test, leader: Result) -> Result:
     return Result(test, outcome, reason=f"waits for {leader.test.label}, which did not pass")
 
 
-class Outlook:
-    """What runs, and how long the rest takes by earlier runs. It reads the schedule, and changes nothing."""
-
-    looked_at = -math.inf
-    last_s = 0.0
-
-    def __init__(self, schedule: Schedule, estimates: Estimates) -> None:
-        self.schedule = schedule
-        self.estimates = estimates
-        self.cpus = schedule.pool.cpus  # CPU slots, all of them: nothing runs yet
-        # Where most durations are guessed, a forecast would be one too.
-        self.is_known = 2 * len(estimates.unknown) < len(estimates.seconds)
-
-    def running(self) -> List[Attempt]:
-        """What runs, by slot."""
-        attempts = self.schedule.running.values()
-        return sorted(attempts, key=lambda attempt: attempt.lease.slot)
-
-    def left_s(self, now: float) -> float | None:
-        """How long the rest takes at least, if most of it is known. It is computed once a second."""
-        if not self.is_known:
-            return None
-        if now >= self.looked_at + 1:
-            seconds = {test: self.estimates.seconds[test] for test in self.schedule.waiting}
-            for attempt in self.schedule.running.values():
-                end_s = attempt.began + self.estimates.seconds[attempt.test]
-                seconds[attempt.test] = max(end_s - now, 0.0)
-            self.last_s = shortest(seconds, self.schedule.pool.size, self.cpus)
-            self.looked_at = now
-        return self.last_s
-
-
 def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
     """Seconds that no order of tests beats, by the seconds of each and how many GPUs and CPU slots there are.
 
@@ -5449,24 +5417,32 @@ class Console:
     failed = 0  # of them
     growing: Attempt | None = None  # whose log is shown as it grows
     offset = 0  # up to which it has been shown
+    forecast = ""  # how long the rest takes at least; empty: nobody knows
+    forecast_at = -math.inf  # when that is to be computed again
 
     def __init__(
         self,
         trace: Trace,
         record: Record,
         selection: Selection,
-        outlook: Outlook,
+        schedule: Schedule,
+        estimates: Estimates,
         sums_up: bool,
     ) -> None:
         self.trace = trace
         self.record = record
         self.options = record.options
         self.total = len(selection.selected)
-        self.outlook = outlook
+        self.schedule = schedule
+        self.estimates = estimates
+        self.cpus = schedule.pool.cpus  # CPU slots, all of them: nothing runs yet
+        # Where most durations are guessed, a forecast would be one too.
+        if 2 * len(estimates.unknown) >= len(estimates.seconds):
+            self.forecast_at = math.inf
         # Whether it names what failed, and sums up the run; a script does that itself.
         self.sums_up = sums_up
         # Lines say when tests start and end. Else logs are shown as they grow, and nothing else before the end.
-        self.has_markers = not outlook.schedule.pool.sequential
+        self.has_markers = not schedule.pool.sequential
         self.replays = self.has_markers and sums_up  # logs are shown apart from the markers
         default = "replay"
         if self.replays and isinstance(trace, Screen):
@@ -5508,9 +5484,9 @@ class Console:
             warn(f"{why}{how}")
         how = " [as given]" * bool(self.options.gpus)
         self.mark(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + how)
-        left_s = self.outlook.left_s(self.began)
-        if left_s is not None:
-            self.mark(f"{counted(self.total, 'test')}, {about(left_s)} by earlier runs")
+        left = self.left()
+        if left:
+            self.mark(f"{counted(self.total, 'test')}, {left} by earlier runs")
 
     def launched(self, attempt: Attempt) -> None:
         """An attempt starts; what follows in the log of its test is this attempt's."""
@@ -5550,27 +5526,47 @@ class Console:
         said = f"{self.finished}/{self.total}"
         if self.failed:
             said += f", {self.failed} failed"
-        left_s = self.outlook.left_s(time.monotonic())
-        if left_s is not None:
-            said += f", {about(left_s)} left"
+        left = self.left()
+        if left:
+            said += f", {left} left"
         return said
+
+    def left(self) -> str:
+        """`about 6 min`: how long the rest takes at least, by earlier runs; empty if too little of it is known.
+
+        It is computed once a second.
+        """
+        now = time.monotonic()
+        if now >= self.forecast_at:
+            schedule = self.schedule
+            seconds = {test: self.estimates.seconds[test] for test in schedule.waiting}
+            for attempt in schedule.running.values():
+                end_s = attempt.began + self.estimates.seconds[attempt.test]
+                seconds[attempt.test] = max(end_s - now, 0.0)
+            self.forecast = about(shortest(seconds, schedule.pool.size, self.cpus))
+            self.forecast_at = now + 1
+        return self.forecast
+
+    def running(self) -> List[Attempt]:
+        """What runs, by slot."""
+        attempts = self.schedule.running.values()
+        return sorted(attempts, key=lambda attempt: attempt.lease.slot)
 
     def block(self) -> List[str]:
         """The live lines: the run, then each running test."""
         now = time.monotonic()
-        estimates = self.outlook.estimates
         lines = [f"[{clock(self.age())}] {self.progress()}"]
-        for attempt in self.outlook.running():
+        for attempt in self.running():
             ran = clock(now - attempt.began)
-            expected_s = estimates.seconds.get(attempt.test)
-            if expected_s and attempt.test not in estimates.unknown:
+            expected_s = self.estimates.seconds.get(attempt.test)
+            if expected_s and attempt.test not in self.estimates.unknown:
                 ran += f" of {clock(expected_s)}"
             lines.append(f"{attempt.lease.place}  {ran}  {attempt.test.label}")
         return lines
 
     def tell_running(self) -> None:
         """Say what runs, for how long, and what it has printed last: on SIGUSR1."""
-        for attempt in self.outlook.running():
+        for attempt in self.running():
             self.announced(attempt, "Running")
         self.tell_progress()
 
@@ -5635,7 +5631,7 @@ class Console:
         """Whether its log is to be shown: of a test that passed, an empty one is not."""
         if result.status is None or self.output == "none":
             return False
-        if self.outlook.schedule.interrupts:
+        if self.schedule.interrupts:
             return self.options.fails(result.outcome)
         shows_all = self.output in ("replay", "ordered") and self.record.tail(result)
         return bool(shows_all) or not self.options.accepts(result.outcome)
@@ -6279,8 +6275,9 @@ class Run:
         planned = self.plan(selection, pool)
         order = planned.to_run(options.order, pool)
         self.schedule = Schedule(order, pool, options)
-        outlook = Outlook(self.schedule, planned.estimates)
-        self.console = Console(trace, self.record, selection, outlook, self.sums_up)
+        self.console = Console(
+            trace, self.record, selection, self.schedule, planned.estimates, self.sums_up
+        )
         self.inbox = Inbox()
         host.open(run, slot_count(pool, order), [self.record.lock], self.inbox.put)
 

@@ -122,9 +122,9 @@ class ConsoleCase(RunnerCase):
         self.record = run_tests.Record(options, "a run")
         os.close(self.record.lock)
         schedule = run_tests.Schedule(tests, run_tests.Pool(self.machine.devices, 1, not has_markers), options)
-        outlook = run_tests.Outlook(schedule, run_tests.estimate(tests, run_tests.History(run_tests.Options(()))))
-        selection = run_tests.Selection(list(tests), {}, {}, outlook.estimates)
-        console = run_tests.Console(self.trace, self.record, selection, outlook, sums_up)
+        estimates = run_tests.estimate(tests, run_tests.History(run_tests.Options(())))
+        selection = run_tests.Selection(list(tests), {}, {}, estimates)
+        console = run_tests.Console(self.trace, self.record, selection, schedule, estimates, sums_up)
         console.total, console.fold = total, fold or console.fold
         return console
 
