@@ -78,6 +78,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import (
+    ExitStack,
     closing,
     contextmanager,
     nullcontext,
@@ -4111,10 +4112,9 @@ class Job(NamedTuple):
 
     bash: str  # path: looking it up for every test would cost more than starting it
     arguments: Sequence[bytes]
-    environment: Mapping[bytes, bytes] | None  # None: ours, which costs Popen least
-    log: str  # path
+    environment: Mapping[bytes, bytes] | None = None  # None: ours, which costs Popen least
     directory: str | None = None  # None: ours
-    stdin: int | str | None = subprocess.DEVNULL  # a path may stand for it; None: ours
+    stdin: str = ""  # as in Test
     name: str = ""  # the first of its arguments; empty: its path
     errors: str = ""  # path of the log for standard error, if it is another
     umask: int = -1  # -1: ours
@@ -4139,21 +4139,21 @@ class Process:
     def spawn(self, job: Job, output: int) -> None:
         """Start a job. What it prints goes to this descriptor, which is ours from now on. Raises OSError."""
         self.output = errors = output
-        stdin = job.stdin
+        stdin: int | None = subprocess.DEVNULL
         before = None
         if job.umask >= 0:
             before = functools.partial(os.umask, job.umask)
-        if job.errors:
-            errors = fresh_file(job.errors)
-        if isinstance(stdin, str):
-            # Else a pipe waits for a writer.
-            stdin = os.open(stdin, os.O_RDONLY | os.O_NONBLOCK)
-            os.set_blocking(stdin, True)
-        if job.directory and not os.path.isdir(job.directory):
-            self.log(f"{job.directory}, where this test is to run, is gone")
-            bash = find_program("bash") or "bash"
-            job = job._replace(bash=bash, name="", arguments=[b"-c", b"exit 1"], directory=None)
-        try:
+        with ExitStack() as opened:
+            if job.stdin == "-":
+                stdin = None
+            elif os.path.exists(job.stdin):  # its shell may have gone
+                # Else a pipe waits for a writer.
+                stdin = os.open(job.stdin, os.O_RDONLY | os.O_NONBLOCK)
+                opened.callback(os.close, stdin)
+                os.set_blocking(stdin, True)
+            if job.errors:
+                errors = fresh_file(job.errors)
+                opened.callback(os.close, errors)
             self.popen = subprocess.Popen(
                 # Its path, without which bash looks for itself in PATH.
                 [job.name or job.bash, *job.arguments],
@@ -4167,11 +4167,6 @@ class Process:
                 close_fds=False,  # as under bash, a test has the descriptors that we have
                 preexec_fn=before,  # noqa: PLW1509  # os.umask takes no lock
             )
-        finally:  # a program may not be there
-            if job.errors:
-                os.close(errors)
-            if isinstance(stdin, int) and stdin is not job.stdin:
-                os.close(stdin)
         if self.mark:
             with suppress(OSError):  # it has ended
                 limits = self.mark, resource.RLIM_INFINITY
@@ -4461,9 +4456,12 @@ class Host:
         try:
             attempt.process.spawn(job, output)
         except OSError as error:
-            if error.errno == errno.E2BIG:
+            if job.directory and not os.path.isdir(job.directory):
+                attempt.process.log(f"{job.directory}, where this test is to run, is gone")
+                job = Job(self.bash, [b"-c", b"exit 1"])
+            elif error.errno == errno.E2BIG:
                 attempt.process.log(f"{[*test.words, test.label][0]}: {error.strerror}")
-                job = Job(self.bash, [b"-c", b"exit 126"], None, attempt.log)
+                job = Job(self.bash, [b"-c", b"exit 126"])
             elif test.words:  # bash tells what is wrong with it, or reads it if it has no `#!`
                 lines = "\n" * (test.line - 1)  # so that it names the line
                 own = ["-c", f'{lines}"$@"', test.file, job.bash]
@@ -4502,7 +4500,6 @@ class Host:
             self.bash,
             [b"-c", to_bytes(text), to_bytes(test.file)],
             environment,
-            attempt.log,
             directory,
         )
 
@@ -4516,18 +4513,12 @@ class Host:
         path = to_text(environment.get(b"_", b""))
         arguments = list(map(to_bytes, test.words[1:]))
         errors = f"{log}.err" * test.splits
-        stdin: int | str | None = subprocess.DEVNULL
-        if test.stdin == "-":
-            stdin = None
-        elif os.path.exists(test.stdin):  # its shell may have gone
-            stdin = test.stdin
         return Job(
             path,
             arguments,
             environment,
-            log,
             test.shell.directory,
-            stdin,
+            test.stdin,
             test.words[0],
             errors,
             test.umask,
@@ -7496,9 +7487,9 @@ class ScriptShell:
         """A name in the folder of the pipes."""
         return os.path.join(self.folder, name)
 
-    def start(self, script: str, has_scout: bool) -> None:
-        """Start the shells; `script` is the script's text. Raises OSError."""
-        self.kept = fresh_file(self.job.log)
+    def start(self, script: str, log: str, has_scout: bool) -> None:
+        """Start the shells; `script` is the script's text, `log` the path of its log. Raises OSError."""
+        self.kept = fresh_file(log)
         uses = r"\b{0}[<>]|(?:[<>]&|\bflock(?: -\w+)* |/fd/|-u ?){0}\b"
         free = (each for each in self.OWN_FDS if not re.search(uses.format(each), script))
         self.descriptors = dict(zip(("FD_OUT", "FD_IN", "FD_ERR", "FD_OWN"), free))
@@ -7519,7 +7510,7 @@ class ScriptShell:
         jobs = [(self.process, self.job_of("shell", words), stream)]
         if has_scout:
             self.scout = Process(self.reaper)
-            scout = self.job_of("scout", words)._replace(stdin=subprocess.DEVNULL)
+            scout = self.job_of("scout", words)._replace(stdin="")
             nowhere = os.open("/dev/zero", os.O_RDWR)  # not where a script's `>/dev/null` leads
             jobs.append((self.scout, scout, nowhere))
         threading.Thread(target=self.run, args=(jobs,), daemon=True).start()
@@ -8022,9 +8013,8 @@ class ScriptRun(Run):
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.reasons: Dict[str, None] = {}  # why tests have run alone
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
-        log = os.path.join(self.record.log_dir, f"{self.stem}.log")
         arguments = list(map(to_bytes, [self.name, *options.arguments]))
-        job = Job(host.bash, arguments, None, log, stdin=None)
+        job = Job(host.bash, arguments, stdin="-")
         self.shell = ScriptShell(job, host.reaper, self.inbox.put)
 
     def start_script(self) -> None:
@@ -8034,7 +8024,8 @@ class ScriptRun(Run):
         if not self.runs_ahead:
             self.lost = "--one-by-one"
         self.lost = self.lost or file.obstacle
-        self.shell.start(file.text, has_scout=not self.lost)
+        log = os.path.join(self.record.log_dir, f"{self.stem}.log")
+        self.shell.start(file.text, log, has_scout=not self.lost)
         self.source = f"/dev/fd/{self.shell.kept}"
 
     def introduce(self, file: ScriptFile) -> None:

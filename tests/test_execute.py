@@ -42,15 +42,17 @@ class ProcessCase(RunnerCase):
         """A job in this test's folder, whose environment names it by its log."""
         environment = {**os.environb, b"HERE": os.fsencode(self.folder), b"JOB": log.encode(),
                        b"RUN_TESTS_PLACES": f" {log}/3 ".encode()}
-        job = Job(shutil.which("bash") or "", [b"-c", script.encode() + b"\n\n", b"tests.txt"], environment,
-                  os.path.join(self.folder, log))
+        job = Job(shutil.which("bash") or "", [b"-c", script.encode() + b"\n\n", b"tests.txt"], environment)
         return job._replace(**changes)
+
+    def new_log(self, log: str = "test.log") -> int:
+        return run_tests.fresh_file(os.path.join(self.folder, log))
 
     def process(self, script: str, log: str = "test.log") -> Process:
         """The process of a script; killed if the test fails meanwhile."""
         process = Process(self.reaper, log, 3)
         job = self.job(f"ulimit -SR {process.mark or 'unlimited'}; {script}", log)
-        self.threads.submit(process.spawn, job, run_tests.fresh_file(job.log)).result()
+        self.threads.submit(process.spawn, job, self.new_log(log)).result()
         self.addCleanup(lambda: process.is_gone or self.end(process))
         self.addCleanup(process.signal, signal.SIGKILL)
         return process
@@ -61,11 +63,11 @@ class ProcessCase(RunnerCase):
         leaked = process.sweep()
         return process.close(), sorted(info.name for info in leaked)
 
-    def events(self, job: Job, **values: Any) -> List[Any]:
-        """What an attempt posts."""
+    def events(self, job: Job, log: str = "test.log", **values: Any) -> List[Any]:
+        """What an attempt posts, whose log is there in this test's folder."""
         posted: List[Any] = []
         attempt = Attempt(a_test(**values), Lease((), 0), 1, 0.0)
-        attempt.process, attempt.log = Process(self.reaper), job.log
+        attempt.process, attempt.log = Process(self.reaper), os.path.join(self.folder, log)
         host = run_tests.Host(run_tests.Machine(), self.reaper)
         host.post, host.oom_kills = posted.append, run_tests.oom_kills()
         with mock.patch.object(host, "job", lambda *_: job):
@@ -143,15 +145,15 @@ class AttemptTest(ProcessCase):
     def test_a_job_that_cannot_be_run_is_broken(self) -> None:
         os.mkfifo(os.path.join(self.folder, "fifo"))
         cases = {
-            "no place for the log": ({"log": self.write("file", "") + "/x.log"}, "Not a directory.*/file/x"),
-            "a folder in the log's place": ({"log": self.folder}, "is no regular file.*" + self.folder),
-            "a FIFO in the log's place": ({"log": self.folder + "/fifo"}, "is no regular file.*/fifo"),
-            "no bash": ({"bash": self.folder + "/bash"}, "No such file .*/bash"),
-            "a fault of our own": ({"environment": {b"A": 1}}, "expected str, bytes"),
+            "no place for the log": (self.write("file", "") + "/x.log", {}, "Not a directory.*/file/x"),
+            "a folder in the log's place": (self.folder, {}, "is no regular file.*" + self.folder),
+            "a FIFO in the log's place": ("fifo", {}, "is no regular file.*/fifo"),
+            "no bash": ("test.log", {"bash": self.folder + "/bash"}, "No such file .*/bash"),
+            "a fault of our own": ("test.log", {"environment": {b"A": 1}}, "expected str, bytes"),
         }
-        for name, (changes, reason) in cases.items():
+        for name, (log, changes, reason) in cases.items():
             with self.subTest(name):
-                broken, = self.events(self.job("true", **changes))
+                broken, = self.events(self.job("true", **changes), log)
                 self.assertIsInstance(broken, Broken)
                 self.assertRegex(broken.reason, reason)
                 self.assertEqual("Traceback" in broken.details, name == "a fault of our own")
@@ -212,7 +214,7 @@ class GroupTest(ProcessCase):
     def test_a_signal_that_comes_before_the_process_waits_for_it(self) -> None:
         process, job = Process(self.reaper), self.job("sleep 1000")
         process.signal(signal.SIGKILL)
-        self.threads.submit(process.spawn, job, run_tests.fresh_file(job.log)).result()
+        self.threads.submit(process.spawn, job, self.new_log()).result()
         self.assertEqual(self.end(process), (-9, []))
 
     def test_a_signal_after_the_end_is_sent_to_nobody(self) -> None:
@@ -357,7 +359,7 @@ class StreamsTest(ProcessCase):
         self.assertEqual(self.read(), b"of before\nb\n")
 
     def test_a_folder_for_the_log_that_is_gone_comes_back(self) -> None:
-        exited, = self.events(self.job("echo told", log="gone/far/x.log"))
+        exited, = self.events(self.job("echo told"), "gone/far/x.log")
         self.assertEqual((exited.status, self.read("gone/far/x.log")), (0, b"told\n"))
 
 
