@@ -3837,11 +3837,11 @@ def clear_name(path: str) -> None:
         os.unlink(path)
 
 
-def fresh_file(path: str, access: int = os.O_WRONLY) -> int:
+def fresh_file(path: str) -> int:
     """A descriptor of a new file, in place of one that had its name. What a link pointed to stays. Raises OSError."""
     clear_name(path)
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # a test may have taken it away
-    return os.open(path, access | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
 
 
 def file_signature(path: str) -> str:
@@ -5269,7 +5269,7 @@ class Trace:
         self.write(to_bytes(f"{text}\n"))
 
     def copy(
-        self, path: str, offset: int = 0, end: float = math.inf, is_tamed: bool = False
+        self, path: str, offset: int = 0, end: int = sys.maxsize, is_tamed: bool = False
     ) -> int:
         """Copy a file from `offset` on, up to `end`; returns where it ended. Raises OSError if it cannot be read.
 
@@ -5278,8 +5278,7 @@ class Trace:
         with open(regular_file(path), "rb") as file:
             file.seek(offset)
             while True:
-                size = min(COPY_BYTES, end - offset)
-                data = file.read(int(max(size, 0)))
+                data = file.read(max(min(COPY_BYTES, end - offset), 0))
                 if is_tamed:  # whole lines, unless one is of no sensible length
                     data += file.readline(COPY_BYTES)
                 if not data:
@@ -8060,7 +8059,7 @@ class ScriptRun(Run):
             self.show(self.shell.size)
         return min(super().tick(), FOLLOW_S)
 
-    def show(self, end: float) -> None:
+    def show(self, end: int) -> None:
         """Show what the script has printed, up to an offset."""
         if end > self.shown:
             with suppress(OSError):
