@@ -5213,26 +5213,43 @@ def tell(line: str) -> None:
 
 
 class Trace:
-    """The runner's standard output. When its reader goes away (`| head`), the run goes on without it."""
+    """The runner's standard output. When its reader goes away (`| head`), the run goes on without it.
+
+    On a terminal what is printed scrolls above a block of lines that is drawn again and again. While the block may
+    stand, lines are held back until the next drawing: at most 10 a second reach the terminal.
+    """
 
     at_line_start = True
     is_lost = False  # for want of room, say; a reader that goes away does so on purpose
+    is_live = False  # the block may stand
+    block: Sequence[str] = ()  # as it stands on the screen
+    drawn_at = -math.inf
 
-    def __init__(self, stream: BinaryIO, has_colour: bool = False) -> None:
+    def __init__(
+        self,
+        stream: BinaryIO,
+        has_colour: bool = False,
+        is_watched: bool = False,
+    ) -> None:
         self.stream = stream
         self.has_colour = has_colour
+        self.is_watched = is_watched  # on a terminal
         self.wrote_at = time.monotonic()
 
-    def write(self, data: bytes) -> None:
-        """Print bytes; they are on their way at the next flush."""
+    def write(self, data: bytes | str) -> None:
+        """Print bytes, or a text that was to go to stderr; they are on their way at the next flush."""
+        if isinstance(data, str):
+            data = to_bytes(data)
         if data:
+            self.erase()
             self.at_line_start = False  # so it stays where a signal cuts the writing short
             self.guarded(self.stream.write, data)
             self.at_line_start = data.endswith(b"\n")
             self.wrote_at = time.monotonic()
 
     def flush(self) -> None:
-        self.guarded(self.stream.flush)
+        if not self.is_live:
+            self.guarded(self.stream.flush)
 
     def guarded(self, action: Callable[..., Any], *arguments: Any) -> None:
         """Write or flush; where that fails, the stream ends in the null device from now on.
@@ -5288,33 +5305,11 @@ class Trace:
                     data = re.sub(FORGED, rb"\g<0> ", data)
                 self.write(data)
 
-
-class Screen(Trace):
-    """A trace on a terminal. What is printed scrolls above a block of lines that is drawn again and again.
-
-    While the block stands, lines are held back until the next drawing: at most 10 a second reach the terminal.
-    """
-
-    is_live = False  # the block may stand
-    block: Sequence[str] = ()  # as it stands on the screen
-    drawn_at = -math.inf
-
     def is_ours(self) -> bool:
         """Whether the runner has the terminal: behind `&` it does not draw."""
         with suppress(OSError):
             return os.tcgetpgrp(self.stream.fileno()) == os.getpgrp()
         return False
-
-    def write(self, data: bytes | str) -> None:
-        """Print bytes, or a text that was to go to stderr."""
-        if isinstance(data, str):
-            data = to_bytes(data)
-        self.erase()
-        super().write(data)
-
-    def flush(self) -> None:
-        if not self.is_live:
-            super().flush()
 
     def erase(self) -> None:
         """Take the block away."""
@@ -5335,7 +5330,7 @@ class Screen(Trace):
                 drawn = "".join(f"{line}\r\n" for line in lines)
                 self.guarded(self.stream.write, to_bytes(f"{NO_WRAP}{drawn}{WRAP}"))
                 self.block = lines
-        super().flush()
+        self.guarded(self.stream.flush)
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -5361,8 +5356,7 @@ def open_trace(color: str) -> Trace:
     is_watched = stream.isatty() and not is_dumb and not os.environ.get("CI")
     if color == "auto" and (os.environ.get("NO_COLOR") or not is_watched):
         color = "never"
-    kind = Screen if is_watched else Trace
-    return kind(stream, color != "never")
+    return Trace(stream, color != "never", is_watched)
 
 
 class Fold(NamedTuple):
@@ -5435,7 +5429,7 @@ class Console:
         self.has_markers = not schedule.pool.sequential
         self.replays = self.has_markers and sums_up  # logs are shown apart from the markers
         default = "replay"
-        if self.replays and isinstance(trace, Screen):
+        if self.replays and trace.is_watched:
             default = "failures"
         self.output = self.options.output or default
         found = (fold for fold in FOLDS if os.environ.get(fold.variable))
@@ -5447,7 +5441,7 @@ class Console:
 
     def live(self) -> ContextManager[None]:
         """While it lasts, a terminal shows what runs."""
-        if self.has_markers and isinstance(self.trace, Screen):
+        if self.has_markers and self.trace.is_watched:
             return self.trace.live()
         return nullcontext()
 
@@ -5490,7 +5484,7 @@ class Console:
             if self.output in ("replay", "ordered"):
                 self.follow()
             return FOLLOW_S
-        if isinstance(self.trace, Screen):
+        if self.trace.is_watched:
             self.trace.draw(self.block())
             return LIVE_S
         if time.monotonic() >= self.trace.wrote_at + SILENCE_S:
