@@ -3221,10 +3221,9 @@ class Begin(NamedTuple):
 
 
 class Submit(NamedTuple):
-    """More tests have come. `order` has all that wait now, as they are to start."""
+    """More tests have come, which are `after` no other. `order` has all that wait now, as they are to start."""
 
     at: float
-    tests: Tests
     order: Tests
 
 
@@ -3418,7 +3417,7 @@ class Schedule:
 
     def on_submit(self, event: Submit) -> None:
         self.rank.update(zip(event.order, count()))
-        self.waiting.update(dict.fromkeys(event.tests, 0))
+        self.waiting = dict.fromkeys(event.order, 0)
         self.lines.clear()
         self.line_up(*self.waiting)
         if self.stopped:
@@ -8137,7 +8136,7 @@ class ScriptRun(Run):
         tests = [*self.schedule.waiting, *self.batch]
         selection = select(tests, self.options, self.history)
         order = selection.to_run(self.options.order, self.schedule.pool)
-        event = Submit(time.monotonic(), self.batch, order)
+        event = Submit(time.monotonic(), order)
         self.batch = []
         self.batch_at = math.inf
         super().take(event)
