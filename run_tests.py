@@ -4110,11 +4110,10 @@ class Job(NamedTuple):
     """A shell to be started: that of one attempt, or of a script."""
 
     bash: str  # path: looking it up for every test would cost more than starting it
-    arguments: Sequence[bytes]
+    words: Sequence[str]  # of its call, the name of the program first
     environment: Mapping[bytes, bytes] | None = None  # None: ours, which costs Popen least
     directory: str | None = None  # None: ours
     stdin: str = ""  # as in Test
-    name: str = ""  # the first of its arguments; empty: its path
     errors: str = ""  # path of the log for standard error, if it is another
     umask: int = -1  # -1: ours
 
@@ -4154,8 +4153,7 @@ class Process:
                 errors = fresh_file(job.errors)
                 opened.callback(os.close, errors)
             self.popen = subprocess.Popen(
-                # Its path, without which bash looks for itself in PATH.
-                [job.name or job.bash, *job.arguments],
+                list(map(to_bytes, job.words)),
                 executable=job.bash,
                 env=job.environment,
                 stdin=stdin,
@@ -4457,15 +4455,14 @@ class Host:
         except OSError as error:
             if job.directory and not os.path.isdir(job.directory):
                 attempt.process.log(f"{job.directory}, where this test is to run, is gone")
-                job = Job(self.bash, [b"-c", b"exit 1"])
+                job = Job(self.bash, ["bash", "-c", "exit 1"])
             elif error.errno == errno.E2BIG:
                 attempt.process.log(f"{[*test.words, test.label][0]}: {error.strerror}")
-                job = Job(self.bash, [b"-c", b"exit 126"])
+                job = Job(self.bash, ["bash", "-c", "exit 126"])
             elif test.words:  # bash tells what is wrong with it, or reads it if it has no `#!`
                 lines = "\n" * (test.line - 1)  # so that it names the line
-                own = ["-c", f'{lines}"$@"', test.file, job.bash]
-                words = [*map(to_bytes, own), *job.arguments]
-                job = job._replace(bash=self.bash, name="", arguments=words)
+                words = [self.bash, "-c", f'{lines}"$@"', test.file, job.bash, *job.words[1:]]
+                job = job._replace(bash=self.bash, words=words)
             else:
                 raise
             attempt.process.spawn(job, output)
@@ -4495,12 +4492,9 @@ class Host:
         if self.has_line_0:
             test = test._replace(line=test.line + 1)
         text = bash_text(test, own, defaults, self.reaper.scratch, attempt.process.mark)
-        return Job(
-            self.bash,
-            [b"-c", to_bytes(text), to_bytes(test.file)],
-            environment,
-            directory,
-        )
+        # By its path: else bash looks for itself in PATH.
+        words = [self.bash, "-c", text, test.file]
+        return Job(self.bash, words, environment, directory)
 
     def program_job(self, test: Test, own: Environ, defaults: Environ, log: str) -> Job:
         """The job of a test that is a program, as a script's shell would start it."""
@@ -4510,15 +4504,13 @@ class Host:
         for name, value in own.items():
             environment[to_bytes(name)] = to_bytes(value)
         path = to_text(environment.get(b"_", b""))
-        arguments = list(map(to_bytes, test.words[1:]))
         errors = f"{log}.err" * test.splits
         return Job(
             path,
-            arguments,
+            test.words,
             environment,
             test.shell.directory,
             test.stdin,
-            test.words[0],
             errors,
             test.umask,
         )
@@ -8005,8 +7997,7 @@ class ScriptRun(Run):
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.reasons: Dict[str, None] = {}  # why tests have run alone
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
-        arguments = list(map(to_bytes, [self.name, *options.arguments]))
-        job = Job(host.bash, arguments, stdin="-")
+        job = Job(host.bash, [host.bash, self.name, *options.arguments], stdin="-")
         self.shell = ScriptShell(job, host.reaper, self.inbox.put)
 
     def start_script(self) -> None:

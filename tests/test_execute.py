@@ -42,7 +42,8 @@ class ProcessCase(RunnerCase):
         """A job in this test's folder, whose environment names it by its log."""
         environment = {**os.environb, b"HERE": os.fsencode(self.folder), b"JOB": log.encode(),
                        b"RUN_TESTS_PLACES": f" {log}/3 ".encode()}
-        job = Job(shutil.which("bash") or "", [b"-c", script.encode() + b"\n\n", b"tests.txt"], environment)
+        bash = shutil.which("bash") or ""
+        job = Job(bash, [bash, "-c", f"{script}\n\n", "tests.txt"], environment)
         return job._replace(**changes)
 
     def new_log(self, log: str = "test.log") -> int:
@@ -367,7 +368,7 @@ class BashTextTest(ProcessCase):
     def log(self, scratch: Scratch, **test: Any) -> bytes:
         """What a test prints."""
         text = run_tests.bash_text(a_test(**test), {"OWN": "it's", "B": "own"}, {}, scratch)
-        self.events(self.job("", arguments=[b"-c", text.encode(), b"tests.txt"]))
+        self.events(self.job("", words=[shutil.which("bash") or "", "-c", text, "tests.txt"]))
         return self.read()
 
     def test_bash_names_the_list_and_its_lines(self) -> None:
