@@ -3280,7 +3280,7 @@ class Attempt:
     """
 
     deadline = math.inf  # when the next signal is due
-    due = math.inf  # the same, or when it is to be announced before that
+    slow_at = math.inf  # when it is to be announced, if nobody ends it
     sent = 0  # the last signal sent to it
     ending: Outcome | None = None  # TIMEOUT or INTERRUPTED, once it is being ended
     ending_at = math.inf  # since when it is
@@ -3389,7 +3389,8 @@ class Schedule:
 
     def deadline(self) -> float:
         """When the next Tick is due, on the events' clock; infinity if none is."""
-        due = [attempt.due for attempt in self.running.values()]
+        running = self.running.values()
+        due = [min(attempt.deadline, attempt.slow_at) for attempt in running]
         return min([self.end_at, *due])
 
     def step(self, event: Event) -> Actions:
@@ -3467,8 +3468,11 @@ class Schedule:
             self.is_overdue = True
             self.end_running(signal.SIGTERM, "--deadline ends the run")
         for attempt in list(self.running.values()):
-            if attempt.due <= self.now:
+            if attempt.deadline <= self.now:
                 self.alarm(attempt)
+            elif attempt.slow_at <= self.now:
+                attempt.slow_at = self.now + self.options.slow
+                self.actions.append(Announce(attempt))
 
     # What becomes of tests that have run.
 
@@ -3588,24 +3592,15 @@ class Schedule:
         attempt.deadline = self.now + STUCK_S
         if signum != signal.SIGKILL:
             attempt.deadline = self.now + self.grace + STACKS_S * bool(stacks)
-        attempt.due = attempt.deadline
+        attempt.slow_at = math.inf
         self.actions.append(Kill(attempt, signum, stacks))
 
-    def watch(self, attempt: Attempt) -> None:
-        """Note when something is due for an attempt that nobody ends."""
-        slow_at = self.now + (self.options.slow or math.inf)
-        attempt.due = min(attempt.deadline, slow_at)
-
     def alarm(self, attempt: Attempt) -> None:
-        """An attempt has to be announced, or has had its time."""
-        test = attempt.test
-        if attempt.deadline > self.now:
-            self.watch(attempt)
-            self.actions.append(Announce(attempt))
-        elif attempt.sent == signal.SIGKILL:
+        """An attempt has had its time."""
+        if attempt.sent == signal.SIGKILL:
             self.abandon(attempt)
         elif attempt.ending is None:
-            why = f"did not end in {test.timeout:g}s"
+            why = f"did not end in {attempt.test.timeout:g}s"
             self.end(attempt, Outcome.TIMEOUT, signal.SIGTERM, why)
         else:
             why = f"did not end by a signal in {self.grace:g}s"
@@ -3676,7 +3671,7 @@ class Schedule:
         self.locked.update(test.attributes.lock)
         attempt = self.running[test] = Attempt(test, lease, len(before) + 1, self.now)
         attempt.deadline = self.now + (test.timeout or math.inf)
-        self.watch(attempt)
+        attempt.slow_at = self.now + (self.options.slow or math.inf)
         self.actions.append(Launch(attempt))
 
 
