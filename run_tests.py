@@ -3704,10 +3704,7 @@ def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
 
 
 def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Result:
-    """What the end of an attempt means. Exit status 0 is a pass only if nothing that the test left speaks against it.
-
-    `spared`: so many earlier attempts do not count; if one was its GPU's fault, a pass at attempt 2 is no flaky one.
-    """
+    """What the end of an attempt means. Exit status 0 is a pass only if nothing that it has left speaks against it."""
     test = event.test
     ended = event.ended or event.at
     outcome = outcome_of(event.status)
@@ -3717,7 +3714,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     fault = event.junit_fault
     reason = ""
     passed = outcome is Outcome.PASSED
-    is_first = attempt.number <= 1 + spared
+    is_first = attempt.number <= 1 + spared  # those were their GPU's fault, and do not count
     has_died = test.is_pytest and fault  # or pytest's JUnit file would be whole
     is_skip = event.status == options.skip_code and not event.junit_failures and not has_died
     if outcome is Outcome.TIMEOUT:
@@ -3725,8 +3722,13 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         reason = f"did not end in {test.timeout:g}s"
     elif cause == OOM_KILLED:
         reason = "OOM killer"
-    elif passed:
-        reason, cause = fault_in_pass(event, options)
+    elif passed and event.junit_failures:
+        reason = f"its JUnit file shows failures: {event.junit_failures}"
+    elif passed and has_died:
+        reason = f"its JUnit file is {fault}"
+    elif passed and event.leaked and options.leaks == "fail":
+        reason = told_leaks(event.leaked)
+        cause = Cause("leaked processes")
     if passed and reason:
         outcome = Outcome.FAILED
     elif passed and not is_first:
@@ -3746,17 +3748,6 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
         leaked=event.leaked,
         memory=event.memory,
     )
-
-
-def fault_in_pass(event: Exited, options: Options) -> Tuple[str, Cause]:
-    """What speaks against a pass, and its cause; empty if nothing does."""
-    if event.junit_failures:
-        return f"its JUnit file shows failures: {event.junit_failures}", event.cause
-    if event.test.is_pytest and event.junit_fault:
-        return f"its JUnit file is {event.junit_fault}", event.cause
-    if event.leaked and options.leaks == "fail":
-        return told_leaks(event.leaked), Cause("leaked processes")
-    return "", event.cause
 
 
 def as_known(result: Result, why: str) -> Result:
