@@ -3429,7 +3429,12 @@ class Schedule:
         test = event.test
         attempt = self.free(test)
         result = judge(event, attempt, self.options, self.spared[test])
-        sick = [*self.accused(result), *event.sick]
+        sick = list(event.sick)
+        # The log may show the GPU to be broken, if it was the only one. On a second GPU it is the test that says so.
+        is_told = result.cause.blame is Blame.DEVICE and len(result.gpus) == 1
+        if is_told and test not in self.spared:
+            reason = f"{result.cause.text} in {test.label}"
+            sick.insert(0, Sick(attempt.lease.devices[0], reason))
         if attempt.number > self.spared[test] and not sick:
             result = as_known(result, self.options.known_failures.get(test.origin, ""))
         elif not result.outcome.is_pass():
@@ -3475,17 +3480,6 @@ class Schedule:
                 self.actions.append(Announce(attempt))
 
     # What becomes of tests that have run.
-
-    def accused(self, result: Result) -> List[Sick]:
-        """The GPU that an attempt's log shows to be broken, if the attempt had no other.
-
-        If a test says so a second time, on another GPU, it is the test.
-        """
-        is_told = result.cause.blame is Blame.DEVICE and len(result.gpus) == 1
-        if not is_told or result.test in self.spared:
-            return []
-        reason = f"{result.cause.text} in {result.test.label}"
-        return [Sick(result.lease.devices[0], reason)]
 
     def quarantine(self, sick: Sequence[Sick]) -> None:
         """Put devices in quarantine, and conclude the tests that need more than are left."""
