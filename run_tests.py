@@ -4797,34 +4797,29 @@ class Record:
     def append(self, path: str, line: bytes) -> None:
         """Append a line to a file at once, below one that a dying run has torn or a test has left open.
 
-        It stays open, and is never a device, nor in the log dir a link. Raises OSError.
+        It stays open, and is never a device, nor in the log dir a link. A new one has what a test has deleted. Raises
+        OSError.
         """
+        before = self.appended.get(path, -1)
         is_same = False
-        with suppress(KeyError, OSError):  # it is not open yet, or has been deleted
-            is_same = os.path.samestat(os.stat(path), os.fstat(self.appended[path]))
+        with suppress(OSError):  # it is not open yet, or has been deleted
+            is_same = os.path.samestat(os.stat(path), os.fstat(before))
         if not is_same:
-            line = self.open(path) + line
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+            if self.is_ours(path):
+                flags |= os.O_NOFOLLOW
+            if before >= 0 and not os.path.exists(path):
+                line = os.pread(before, os.fstat(before).st_size, 0) + line
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            self.appended[path] = regular_file(path, flags)
+            if before >= 0:
+                os.close(before)
         descriptor = self.appended[path]
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             line = b"\n" + line
         if os.write(descriptor, line) != len(line):
             raise OSError(errno.ENOSPC, "No space left on device", path)
-
-    def open(self, path: str) -> bytes:
-        """Open the file that is there now, or a new one; returns what one had that a test has deleted."""
-        lost = b""
-        before = self.appended.get(path)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-        if self.is_ours(path):
-            flags |= os.O_NOFOLLOW
-        if before is not None and not os.path.exists(path):
-            lost = os.pread(before, os.fstat(before).st_size, 0)
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        self.appended[path] = regular_file(path, flags)
-        if before is not None:
-            os.close(before)
-        return lost
 
     def note(self, event: str, **values: Any) -> None:
         """Append one event to the journal, one JSON object a line: the only state that there is. Raises OSError."""
