@@ -81,7 +81,6 @@ from contextlib import (
     ExitStack,
     closing,
     contextmanager,
-    nullcontext,
     redirect_stderr,
     suppress,
 )
@@ -93,7 +92,6 @@ from typing import (
     Callable,
     Collection,
     Container,
-    ContextManager,
     Deque,
     Dict,
     FrozenSet,
@@ -5299,10 +5297,12 @@ class Trace:
         self.guarded(self.stream.flush)
 
     @contextmanager
-    def live(self) -> Iterator[None]:
-        """While it lasts, the block may stand, and stderr on the same terminal goes above it."""
-        errors: Any = self if os.isatty(2) else sys.stderr
-        self.is_live = True
+    def live(self, has_block: bool) -> Iterator[None]:
+        """While it lasts, the block may stand on a terminal, and stderr on the same terminal goes above it."""
+        errors: Any = sys.stderr
+        self.is_live = has_block and self.is_watched
+        if self.is_live and os.isatty(2):
+            errors = self
         try:
             with redirect_stderr(errors):
                 yield
@@ -5404,12 +5404,6 @@ class Console:
         # Whose logs are still to be shown in list order.
         self.turns = collections.deque(selection.tests)
         self.ready: Dict[Test, Result] = {}  # of these, what has ended
-
-    def live(self) -> ContextManager[None]:
-        """While it lasts, a terminal shows what runs."""
-        if self.has_markers and self.trace.is_watched:
-            return self.trace.live()
-        return nullcontext()
 
     def mark(self, text: str, colour: str = "") -> None:
         """A line between those of tests, where there are such lines."""
@@ -6244,7 +6238,7 @@ class Run:
         """All of the run; returns the exit code. From now on signals are its events."""
         signal.signal(signal.SIGUSR1, lambda *_: self.inbox.put(Look()))
         send_signals_to(self.inbox.put)
-        with self.console.live():
+        with self.trace.live(self.console.has_markers):
             self.execute()
         return self.report()
 
