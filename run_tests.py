@@ -279,7 +279,7 @@ class Options(NamedTuple):
     leaks: str = "report"
     fail_fast: bool = False
     handlers: Sequence[str] = ["test_fail"]  # of failures, in scripts
-    tests: str | None = None  # in scripts, a pattern of commands
+    tests: str | None = None  # in scripts, a pattern of commands; None: handlers tell them
     calm: str = CALM_PROGRAMS  # in scripts, a pattern of programs
     one_by_one: bool = False
     arguments: Sequence[str] = ()  # of a script
@@ -309,6 +309,11 @@ class Options(NamedTuple):
         """Whether this is the file of `--only`, over which the run does not write."""
         only = self.only
         return only is not None and os.path.realpath(only.path) == os.path.realpath(path)
+
+    def looks_like_test(self, text: str) -> bool:
+        """Whether the words of a script's command look like a test."""
+        pattern = self.tests or LOOKS_LIKE_TEST
+        return re.match(f"{PREFIXES}(?:{pattern})", text) is not None
 
     def accepts(self, outcome: Outcome) -> bool:
         """Whether a run with a test that ends so may pass."""
@@ -6720,19 +6725,6 @@ NO_TESTS = (
 )
 
 
-class Tells(NamedTuple):
-    """By what the tests of a script are known: their handlers or, where it has none, what commands look like."""
-
-    handlers: Collection[str]
-    looks: str | None  # a pattern; None: handlers alone
-    calm: str  # a pattern of programs that change nothing
-
-    def looks_like_test(self, text: str) -> bool:
-        """Whether the words of a command look like a test."""
-        pattern = self.looks or LOOKS_LIKE_TEST
-        return re.match(f"{PREFIXES}(?:{pattern})", text) is not None
-
-
 class Site(NamedTuple):
     """A command of a script; with a label, it is a test."""
 
@@ -6828,10 +6820,10 @@ class ScriptFile:
     obstacle = ""  # why the scout cannot go through it
     one_by_one = math.inf  # the line of `#: one-by-one`
 
-    def __init__(self, name: str, text: str, tells: Tells) -> None:
+    def __init__(self, name: str, text: str, options: Options) -> None:
         self.name = name
         self.text = text
-        self.tells = tells
+        self.options = options
         self.mistakes: List[str] = []
         self.sites: List[Site] = []
         self.reactions: List[Node] = []  # what stands behind a test's `||`
@@ -6909,7 +6901,7 @@ class ScriptFile:
                     self.visit_block(node, own_label)
                 elif node is tested or self.is_test(node, label):
                     self.add(node, own_label, reads_test=len(self.sites) > known)
-                elif node.name not in self.tells.handlers and self.is_test(node, "any"):
+                elif node.name not in self.options.handlers and self.is_test(node, "any"):
                     self.bare.append(self.line_of(node.start))
                 elif node.before in PIPES and node.name in FILTERS and self.sites:
                     names = files_of(node)
@@ -6956,7 +6948,7 @@ class ScriptFile:
         pipelines = statements_of(statement, PIPES)
         for before, pipeline in zip(pipelines, pipelines[1:]):
             node = pipeline[0]
-            calls = [each for each in walk([node]) if each.name in self.tells.handlers]
+            calls = [each for each in walk([node]) if each.name in self.options.handlers]
             if node.before != "||" or not calls:
                 continue
             tested = before[0]
@@ -6968,10 +6960,10 @@ class ScriptFile:
 
     def is_test(self, node: Node, label: str) -> bool:
         """Whether a command looks like a test, where looks count."""
-        if self.tells.looks is None and not label:
+        if self.options.tests is None and not label:
             return False
         words = " ".join(token.text.strip("\"'") for token in node.words)
-        return self.tells.looks_like_test(words)
+        return self.options.looks_like_test(words)
 
     def add(self, node: Node, label: str, reads_test: bool) -> None:
         """Note a test. One that reads what another prints can have no slot, for which that may wait."""
@@ -7742,8 +7734,8 @@ class Script:
     hides = False  # it has a variable of a function that may hide one of the environment
     exports = False  # what it sets from some place on
 
-    def __init__(self, tells: Tells) -> None:
-        self.tells = tells
+    def __init__(self, options: Options) -> None:
+        self.options = options
         self.files: Dict[str, ScriptFile] = {}
         self.commands: List[Site] = []  # by number, those to which bash has come
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
@@ -7753,7 +7745,7 @@ class Script:
 
     def read(self, name: str, text: str) -> ScriptFile:
         """Read one of its files."""
-        file = self.files[name] = ScriptFile(name, text, self.tells)
+        file = self.files[name] = ScriptFile(name, text, self.options)
         self.hides |= re.search(HIDES, text) is not None
         self.called.update(site.node.name for site in file.sites)
         self.functions.update(file.functions)
@@ -7792,11 +7784,11 @@ class Script:
             return self.calm_code(command)
         is_function = functions[0] != ""
         site = file.find(line, node)
-        if site and not (self.tells.looks and (is_function or node.name in CALM)):
+        if site and not (self.options.tests and (is_function or node.name in CALM)):
             return self.test_code(site._replace(line=line, node=node))
         if node.name == "trap":
             return "_rt_trapped"
-        if node.name in self.tells.handlers:
+        if node.name in self.options.handlers:
             label = "".join(texts(node.words[1:2]))
             return f"_rt_failed {label_word(label)}"
         reads = node.name in ("source", ".", "eval")
@@ -7809,7 +7801,7 @@ class Script:
             return f"_rt_meets {command.number}; _rt_function"
         if is_function:
             return "_rt_function"
-        if self.tells.looks is None and self.called.isdisjoint(functions):
+        if self.options.tests is None and self.called.isdisjoint(functions):
             return self.other_code(command)
         return self.likely_code(command)
 
@@ -7835,7 +7827,7 @@ class Script:
             return self.other_code(command)
         words = texts(node.words)
         plain = " ".join(words)
-        is_test = self.tells.looks_like_test(plain)
+        is_test = self.options.looks_like_test(plain)
         depends = not ARGUMENTS.isdisjoint(words) or "$" in "".join(words[:1])
         if re.match(INTERPRETER, node.name) and not is_test:
             depends |= "$" in plain  # `sh $t`
@@ -7873,7 +7865,7 @@ class Script:
             return self.calm_code(command)
         shows = goes_on and node.name in PRINTS and not re.search(rf" -v|{DOES}", node.text)
         passes = (*words_of(node), *files_of(node)) in file.filters
-        if passes or shows or re.match(self.tells.calm, node.name):
+        if passes or shows or re.match(self.options.calm, node.name):
             return "_rt_pass"
         way = "_rt_other"
         if looks_only(node) and node.name in BLIND:
@@ -7992,7 +7984,7 @@ class ScriptRun(Run):
                 f"{file.name}:{file.bare[0]}: {count} without a handler may test something, too; --tests REGEX gives "
                 "slots to what now runs in the script's own shell"
             )
-        if len(file.sites) > 1 and self.script.tells.looks:
+        if len(file.sites) > 1 and self.script.options.tests:
             way = "no handlers"
             if re.search(r"(?m)^\s*set -\w*e", file.text) and "set +e" not in file.text:
                 way = "set -e"
@@ -8132,7 +8124,7 @@ class ScriptRun(Run):
             text = " ".join(words)
             name = shlex.quote("".join(words[:1]))
             code = f"_rt_is_function {name} || {self.script.other_code(command)}"
-            if self.script.tells.looks_like_test(text):
+            if self.script.options.looks_like_test(text):
                 line = command.line
                 site = command.file.site_of(command.node, line, line, shlex.quote(text))
                 code = self.script.test_code(site)
@@ -8399,7 +8391,7 @@ class ScriptRun(Run):
         text = " ".join(words)
         if name != "eval":
             text = text_of(os.path.join(directory, *words[:1]))
-        obstacle = ScriptFile(name, text, self.script.tells).obstacle
+        obstacle = ScriptFile(name, text, self.script.options).obstacle
         if obstacle:
             return f"_rt_lost {shlex.quote(f'{obstacle}, in')}"
         return "_rt_skip="
@@ -8711,9 +8703,9 @@ def list_script(script: Script, trace: Trace) -> int:
 def read_script(name: str, options: Options) -> Script:
     """Read a script. What its tests are tells the most explicit way in which it treats failures. Raises ListError."""
     text = list_text(name)
-    script = Script(Tells(options.handlers, options.tests, options.calm))
+    script = Script(options)
     if not script.read(name, text).sites and options.tests is None:
-        script = Script(script.tells._replace(looks=LOOKS_LIKE_TEST))
+        script = Script(options._replace(tests=LOOKS_LIKE_TEST))
         script.read(name, text)
     mistakes = script.files[name].mistakes
     if mistakes:

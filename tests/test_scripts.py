@@ -22,7 +22,7 @@ from typing import Any, Counter, Dict, List, Mapping, Sequence, Set, Tuple
 from xml.etree import ElementTree
 
 from run_tests import (
-    ASK, CALM_PROGRAMS, LOOKS_LIKE_TEST, Program, Script, ScriptFile, Tells, paths_of, read_program, words_of)
+    ASK, LOOKS_LIKE_TEST, Options, Program, Script, ScriptFile, paths_of, read_program, words_of)
 from tests.support import SOON, WAIT_S, Fifo, Ran, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
@@ -1091,7 +1091,7 @@ class ReadingTest(unittest.TestCase):
     """What is read of a script before it runs, and of a command as it comes."""
 
     def read(self, *text: str, looks: bool = False) -> Tuple[Script, ScriptFile]:
-        script = Script(Tells({"test_fail"}, LOOKS_LIKE_TEST if looks else None, CALM_PROGRAMS))
+        script = Script(Options([], tests=LOOKS_LIKE_TEST if looks else None))
         return script, script.read("test.sh", lines(*text))
 
     def test_sites(self) -> None:
