@@ -6732,8 +6732,8 @@ class Site(NamedTuple):
     line: int  # its first
     node: Node
     number: int = -1  # where bash has come to it: its place among such commands
-    last: int = 0  # its last line; this and all below are of tests
-    label: str = ""  # a bash word: what its handler is called with, or its words
+    # This and all below are of tests. A bash word: what its handler is called with, or its words.
+    label: str = ""
     attributes: Attributes = Attributes()
     is_background: bool = False
     # Whether its standard output and its errors go to two places; None: where it stands tells it.
@@ -6841,10 +6841,6 @@ class ScriptFile:
         self.read_attributes(reader)
         self.visit(reader.nodes)
         self.functions = functions_in(reader.nodes)
-        self.by_line: Dict[int, List[Site]] = collections.defaultdict(list)
-        for site in self.sites:
-            for line in range(site.line, site.last + 1):
-                self.by_line[line].append(site)
 
     def line_of(self, offset: int) -> int:
         return self.text.count("\n", 0, offset) + 1
@@ -6967,14 +6963,12 @@ class ScriptFile:
 
     def add(self, node: Node, label: str, reads_test: bool) -> None:
         """Note a test. One that reads what another prints can have no slot, for which that may wait."""
-        first = self.line_of(node.start)
-        last = self.line_of(node.end)
-        site = self.site_of(node, first, last, label_word(label or head_of(node)))
+        site = self.site_of(node, self.line_of(node.start), label_word(label or head_of(node)))
         self.sites.append(site._replace(is_native=site.is_native or reads_test))
 
-    def site_of(self, node: Node, first: int, last: int, label: str) -> Site:
-        """A test on these lines, so called unless `#:` says otherwise."""
-        attributes = self.attributes_of(first, last)
+    def site_of(self, node: Node, line: int, label: str) -> Site:
+        """A test that begins on this line, so called unless `#:` says otherwise."""
+        attributes = self.attributes_of(line, line + node.text.count("\n"))
         if attributes.label is not None:
             label = expandable(attributes.label, is_command=False)
         operators = " ".join(texts(node.redirects))
@@ -6985,9 +6979,8 @@ class ScriptFile:
         has_descriptor = re.search(r"\}[<>]|& -(?!\S)", operators)
         return Site(
             self,
-            first,
+            line,
             node,
-            last=last,
             label=label,
             attributes=attributes,
             is_background=node.after == "&",
@@ -7001,10 +6994,14 @@ class ScriptFile:
     def find(self, line: int, node: Node) -> Site | None:
         """The test that is a command to which bash has come; None if there is none, or are several."""
         words = words_of(node)
-        sites = [site for site in self.by_line[line] if words_of(site.node) == words]
-        if len(sites) == 1:
-            return sites[0]
-        return None
+        found = None
+        for site in self.sites:
+            last = site.line + site.node.text.count("\n")
+            if site.line <= line <= last and words_of(site.node) == words:
+                if found:
+                    return None
+                found = site
+        return found
 
 
 # What the shell of a script and the scout do before the script, by BASH_ENV: their DEBUG trap sees each simple command
@@ -7835,7 +7832,7 @@ class Script:
             return f"_rt_each {command.number} " + " ".join(map(inert, words))
         if is_test:
             label = expandable(plain, is_command=True)
-            site = command.file.site_of(node, command.line, command.line, label)
+            site = command.file.site_of(node, command.line, label)
             return self.test_code(site)
         return self.other_code(command)
 
@@ -8125,8 +8122,7 @@ class ScriptRun(Run):
             name = shlex.quote("".join(words[:1]))
             code = f"_rt_is_function {name} || {self.script.other_code(command)}"
             if self.script.options.looks_like_test(text):
-                line = command.line
-                site = command.file.site_of(command.node, line, line, shlex.quote(text))
+                site = command.file.site_of(command.node, command.line, shlex.quote(text))
                 code = self.script.test_code(site)
             self.codes[place] = code
         return self.codes[place]
