@@ -7909,7 +7909,7 @@ class ScriptRun(Run):
     source = os.devnull  # the script's log, by descriptor: its name may go
     batch_at = math.inf
     has_ended = is_ending = False
-    killer: threading.Timer | None = None  # it ends a script that goes on without tests
+    kill_at = math.inf  # when a script is ended that goes on without tests
     lost = ""  # why there is no scout, or no more
     question = ("", "")  # the path for the answer to the last question, and its number
     role = ""  # which shell has asked it
@@ -8065,12 +8065,11 @@ class ScriptRun(Run):
                 self.answer(question, code)
         if not self.asked:
             self.pass_on_the_end()
-        if self.is_ending and schedule.done and not self.killer:
-            self.killer = threading.Timer(
-                self.options.grace, self.shell.process.signal, [signal.SIGKILL]
-            )
-            self.killer.daemon = True
-            self.killer.start()
+        now = time.monotonic()
+        if self.is_ending and schedule.done:
+            self.kill_at = min(self.kill_at, now + self.options.grace)
+        if now >= self.kill_at:
+            self.shell.process.signal(signal.SIGKILL)
 
     def pass_on_the_end(self) -> None:
         """Tell the script that the run ends, if it does. As under bash, the test at which it stands has ended first."""
