@@ -7931,7 +7931,6 @@ class ScriptRun(Run):
         self.script = script
         self.batch: List[Test] = []  # what the schedule does not know yet
         self.codes: Dict[Words, str] = {}  # by place and words, what a command is
-        self.news: List[str] = []  # those that only the scout knows, as bash
         self.programs: Dict[bytes, Program] = {}  # as `read_program` knows them
         # By question of the scout that has to wait, what looks whether it may go on, and returns how, as bash.
         self.held: Dict[Tuple[str, str], Callable[[], str | None]] = {}
@@ -8030,9 +8029,6 @@ class ScriptRun(Run):
     def answer(self, question: Tuple[str, str], code: str) -> None:
         """Let a shell that has asked do this, as bash."""
         reply, number = question
-        if reply == self.shell.path("shell"):  # a subshell would keep it to itself
-            code = "".join([*self.news, code])
-            self.news = []
         if self.script.hides:
             code = f"_rt_hides=1; {code}"
         self.shell.tell(reply, f"\2{number} {code}\0")
@@ -8106,11 +8102,7 @@ class ScriptRun(Run):
         if place not in self.codes:  # the other shell has not come there
             within = [what, *functions.split()]
             self.codes[place] = self.script.kind(file, int(line), command, within)
-        code = shlex.quote(self.codes[place])
-        if self.role == "scout":
-            where = shlex.quote(":".join(place[:3]))
-            self.news.append(f"_rt_news={where}; _rt_known[$_rt_news]={code}\n")
-        return f"_rt_code={code}"
+        return f"_rt_code={shlex.quote(self.codes[place])}"
 
     def on_each(self, number: str, *words: str) -> str:
         """The words of a command whose text does not tell whether it is a test."""
