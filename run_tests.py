@@ -7936,8 +7936,7 @@ class ScriptRun(Run):
         self.held: Dict[Tuple[str, str], Callable[[], str | None]] = {}
         # By number, what the scout does where a command has ended in the shell, as often as that was.
         self.command_ends: Dict[int, List[str]] = collections.defaultdict(list)
-        # By shell or subshell, the label of its last test, if that has failed, until its handler is called.
-        self.told: Dict[str, str] = {}
+        self.told: Set[str] = set()  # labels of tests that have failed, until a handler is called
         self.asked: Dict[Test, Call] = {}  # tests for which the shell waits
         self.ahead: Dict[Test, Call] = {}  # those to which only the scout has come
         # And those to which only the shell has come, by the keys of calls; None for one that bash runs itself.
@@ -8362,16 +8361,15 @@ class ScriptRun(Run):
         self.note_ahead(site.told)
         if int(status):
             self.note_failure(clean_label(label), site.line, int(status))
-            self.told[self.question[0]] = label
+            self.told.add(label)
         self.end_test(site, int(status))
 
     def on_failed(self, line: str, status: str, label: str) -> None:
         """Bash calls a handler: for a test that is known to have failed, or for what it has run itself."""
-        for shell, told in self.told.items():
-            if told == label:
-                del self.told[shell]
-                return
-        self.note_failure(clean_label(label), int(line), int(status) or EXIT_FAILED)
+        if label in self.told:
+            self.told.remove(label)
+        else:
+            self.note_failure(clean_label(label), int(line), int(status) or EXIT_FAILED)
 
     def on_reads(self, directory: str, name: str, *words: str) -> str:
         """The scout is about to read commands: it must not come to a block that writes a file."""
@@ -8460,9 +8458,8 @@ class ScriptRun(Run):
             self.miss(call)
         self.ended.add(call.program.key)
         self.has_failed |= result.status != 0
-        self.told.pop(call.shell, None)
         if self.options.fails(result.outcome) or result.status is None:
-            self.told[call.shell] = call.label
+            self.told.add(call.label)
             # It is 1 for one that did not run, or has passed but for the runner.
             status = status or EXIT_FAILED
         code = f"_rt_status={shell_status(status)}; "
