@@ -8572,11 +8572,11 @@ class ScriptRun(Run):
         self.show(self.shell.size)  # the script has the last word
         self.trace.flush()
         self.ends = results_of(self.attempts())
+        # A run with these in it would not pass, were it one of a list.
+        self.bad = [end for end in self.ends if not self.options.accepts(end.outcome)]
         if not (self.is_ending or self.schedule.failure):
             self.status = self.own_status()
-        # Whether a run with these in it would not pass, were it one of a list.
-        self.has_bad = not all(self.options.accepts(end.outcome) for end in self.ends)
-        if self.status != EXIT_OK and not self.has_bad:
+        if self.status != EXIT_OK and not self.bad:
             # Else who reads the JUnit file, and not the exit code, takes the run for passed.
             with suppress(OSError):  # the log dir is full, perhaps
                 self.note_failure(self.name, 1, self.status)
@@ -8598,8 +8598,7 @@ class ScriptRun(Run):
                 "with --one-by-one to be certain"
             )
             status = EXIT_FAILED
-        unrun = [end for end in self.ends if end.status is None]
-        if not status and not all(self.options.accepts(end.outcome) for end in unrun):
+        if not status and any(end.status is None for end in self.bad):
             warn(f"{self.name}: not all tests have run: this is no pass")
             status = EXIT_FAILED
         return status
@@ -8624,7 +8623,7 @@ class ScriptRun(Run):
     def verdict(self, results: Results) -> Verdict:
         """The script has said its own; only what ended it is news."""
         code, lines = super().verdict(results)
-        if self.status is None or self.schedule.failure:
+        if self.status is None:
             if self.sequential:  # its standard output is bash's alone
                 for line in lines:
                     tell(line)
@@ -8632,7 +8631,7 @@ class ScriptRun(Run):
             return max(code, EXIT_FAILED), lines
         total = total_line(self.ends, self.console.age(), self.schedule.pool)
         status = self.shell.status
-        if (status == EXIT_OK) == self.has_bad:  # the script and its tests do not agree
+        if (status == EXIT_OK) == bool(self.bad):  # the script and its tests do not agree
             total += f"; {self.name} ends with {status}, as under bash"
         if not self.sequential:
             tell(total)
