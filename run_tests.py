@@ -7960,11 +7960,9 @@ class ScriptRun(Run):
         """Let bash begin, and say what there is to say of the script. Raises OSError."""
         file = self.script.files[self.name]
         self.introduce(file)
-        if not self.runs_ahead:
-            self.lost = "--one-by-one"
-        self.lost = self.lost or file.obstacle
+        self.lost = file.obstacle
         log = os.path.join(self.record.log_dir, f"{self.stem}.log")
-        self.shell.start(file.text, log, has_scout=not self.lost)
+        self.shell.start(file.text, log, has_scout=self.runs_ahead and not self.lost)
         self.source = f"/dev/fd/{self.shell.kept}"
 
     def introduce(self, file: ScriptFile) -> None:
