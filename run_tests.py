@@ -7960,9 +7960,8 @@ class ScriptRun(Run):
         """Let bash begin, and say what there is to say of the script. Raises OSError."""
         file = self.script.files[self.name]
         self.introduce(file)
-        self.lost = file.obstacle
         log = os.path.join(self.record.log_dir, f"{self.stem}.log")
-        self.shell.start(file.text, log, has_scout=self.runs_ahead and not self.lost)
+        self.shell.start(file.text, log, has_scout=self.runs_ahead)
         self.source = f"/dev/fd/{self.shell.kept}"
 
     def introduce(self, file: ScriptFile) -> None:
