@@ -7596,11 +7596,13 @@ class Program(NamedTuple):
     umask: int
     key: str  # what two runs of a program have in common that do the same
 
-
-def program_path(name: str, search: str, directory: str) -> str:
-    """The path of a program's file, as a shell in a directory finds it by its PATH."""
-    places = (os.path.join(directory, place) for place in search.split(":"))
-    return shutil.which(name, path=":".join(places)) or name
+    @property
+    def path(self) -> str:
+        """The path of its file, as its shell finds it by its PATH."""
+        name = self.words[0]
+        folders = os.get_exec_path(cast(Any, self.environment))  # whose names are bytes
+        places = (os.path.join(self.directory, folder) for folder in folders)
+        return shutil.which(name, path=":".join(places)) or name
 
 
 def read_once(path: str) -> bytes:
@@ -8493,9 +8495,7 @@ class ScriptRun(Run):
             key = text
         variable = next(iter(self.machine.variables), CUDA.variable)
         mask = to_text(program.environment.get(to_bytes(variable), b""))
-        search = to_text(program.environment.get(b"PATH", os.defpath.encode()))
-        path = program_path(program.words[0], search, program.directory)
-        environment = {**program.environment, b"_": to_bytes(path)}
+        environment = {**program.environment, b"_": to_bytes(program.path)}
         return TestLine(
             site.file.name,
             site.line,
