@@ -7636,10 +7636,8 @@ def program_from(pid: str, items: Sequence[bytes]) -> Program:
     directory = os.readlink(f"/proc/{pid}/cwd")
     umask = proc_number(f"{pid}/status", rb"\nUmask:\s*(\d+)", 8)
     environment = dict(item.partition(b"=")[::2] for item in items if item)
-    own = (b"_", b"SHLVL", b"OLDPWD")
-    pairs = [b"=".join(pair) for pair in environment.items() if pair[0] not in own]
-    told = b"\0".join(sorted(pairs))
-    key = key_of([directory, str(umask), to_text(told)])
+    told = sorted(item for item in items if not re.match(b"(?:_|SHLVL|OLDPWD)=", item))
+    key = key_of([directory, str(umask), to_text(b"\0".join(told))])
     return Program((), environment, directory, umask, key)
 
 
@@ -7938,7 +7936,8 @@ class ScriptRun(Run):
         self.held: Dict[Tuple[str, str], Callable[[], str | None]] = {}
         # By number, what the scout does where a command has ended in the shell, as often as that was.
         self.command_ends: Dict[int, List[str]] = collections.defaultdict(list)
-        self.told: Set[str] = set()  # labels of tests that have failed, until a handler is called
+        # Labels of tests that have failed, until a handler is called.
+        self.told: Set[str] = set()
         self.asked: Dict[Test, Call] = {}  # tests for which the shell waits
         self.ahead: Dict[Test, Call] = {}  # those to which only the scout has come
         # And those to which only the shell has come, by the keys of calls; None for one that bash runs itself.
