@@ -8483,46 +8483,36 @@ class ScriptRun(Run):
             said = str(how)
         return f"_rt_died {shlex.quote(said)}; "
 
-    def line_of(self, call: Call) -> TestLine:
-        """A test as it would stand in a list."""
+    def test_of(self, call: Call, splits: bool) -> Test:
+        """The test that a program is. One by one, it reads what the script reads."""
         program = call.program
-        text = " ".join(program.words)
         site = call.site
+        text = " ".join(program.words)
         words = words_of(site.node)
         key = " ".join(words)
         if not ARGUMENTS.isdisjoint(words):
             key = text
-        variable = next(iter(self.machine.variables), CUDA.variable)
-        mask = to_text(program.environment.get(to_bytes(variable), b""))
         environment = {**program.environment, b"_": to_bytes(program.path)}
-        return TestLine(
+        line = TestLine(
             site.file.name,
             site.line,
             key,
             program.words[0],
             key_of([key]),
             site.attributes,
-            mask=mask,
-            has_mask=mask != os.environ.get(variable, ""),
-            label=clean_label(call.label.strip() or text),
+            label=self.labels(clean_label(call.label.strip() or text)),
             junit=junit_word(program.words[1:]),
             shell=Snapshot(program.directory, environment),
         )
-
-    def test_of(self, call: Call, splits: bool) -> Test:
-        """The test that a program is. One by one, it reads what the script reads."""
-        program = call.program
-        line = self.line_of(call)
-        label = self.labels(line.label)
-        stem = self.stems(stem_of(line, label))
-        test = make_test(line, len(self.tests), label, stem, self.options)
+        stem = self.stems(stem_of(line, line.label))
+        test = make_test(line, len(self.tests), line.label, stem, self.options)
         tell_unheeded([test], self.host.heeds)
         umask = program.umask
         if umask == self.umask:
             umask = -1
         # As under bash, one passes by its status alone.
         test = test._replace(
-            gpus=self.gpus_of(line, " ".join(program.words)),
+            gpus=self.gpus_of(line, text),
             is_pytest=False,
             command=shlex.join(program.words),
             words=program.words,
@@ -8534,10 +8524,13 @@ class ScriptRun(Run):
 
     def gpus_of(self, line: TestLine, words: str) -> float:
         """How many GPUs a test takes. One that does not say it seems to, by its text or the values of its words."""
-        need = need_of(line, self.options)
+        variable = next(iter(self.machine.variables), CUDA.variable)
+        mask = to_text((line.shell.environment or {}).get(to_bytes(variable), b""))
+        has_mask = mask != os.environ.get(variable, "")
+        need = need_of(line._replace(mask=mask, has_mask=has_mask), self.options)
         if line.attributes.gpus is not None:
             return need
-        if not line.has_mask and self.options.gpus_per_test == 1:
+        if not has_mask and self.options.gpus_per_test == 1:
             said = gpus_named_in(words)
             if not 1 < said < ALL_GPUS:  # a folder may be called `distributed`
                 said = gpus_named_in(line.body)
