@@ -7548,13 +7548,14 @@ class ScriptShell:
         os.mkfifo(self.path(name))
         return os.open(self.path(name), os.O_RDWR | os.O_NONBLOCK)
 
-    def tell(self, path: str, line: str) -> None:
-        """Write to a shell, which holds the other end open; it may have been killed."""
+    def answer(self, question: Tuple[str, str], code: str) -> None:
+        """Let a shell that has asked do this, as bash. It holds the other end open; it may have been killed."""
+        reply, number = question
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            descriptor = os.open(reply, os.O_WRONLY | os.O_NONBLOCK)
             os.set_blocking(descriptor, True)
             with open(descriptor, "wb") as pipe:
-                pipe.write(to_bytes(line))
+                pipe.write(to_bytes(f"\2{number} {code}\0"))
         except FileNotFoundError:
             why = f"the pipes to the script's shell are gone from {self.folder}; let nothing clean TMPDIR"
             self.fault = MachineError(why)
@@ -8012,7 +8013,7 @@ class ScriptRun(Run):
             self.role = role
             answer = getattr(self, f"on_{kind}")(*fields)
             if answer is not None:
-                self.answer(self.question, answer)
+                self.shell.answer(self.question, answer)
         else:
             if self.batch and isinstance(event, Exited):
                 self.submit()  # a slot becomes free
@@ -8022,13 +8023,6 @@ class ScriptRun(Run):
             if len(self.schedule.interrupts) > 1:
                 self.shell.process.signal(signal.SIGKILL)
         self.follow_up()
-
-    def answer(self, question: Tuple[str, str], code: str) -> None:
-        """Let a shell that has asked do this, as bash."""
-        reply, number = question
-        if self.script.hides:
-            code = f"_rt_hides=1; {code}"
-        self.shell.tell(reply, f"\2{number} {code}\0")
 
     def conclude(self, result: Result, is_news: bool = True) -> None:
         if is_news:
@@ -8055,7 +8049,7 @@ class ScriptRun(Run):
             code = look()
             if code is not None:
                 del self.held[question]
-                self.answer(question, code)
+                self.shell.answer(question, code)
         if not self.asked:
             self.pass_on_the_end()
         now = time.monotonic()
@@ -8099,7 +8093,7 @@ class ScriptRun(Run):
         if place not in self.codes:  # the other shell has not come there
             within = [what, *functions.split()]
             self.codes[place] = self.script.kind(file, int(line), command, within)
-        return f"_rt_code={shlex.quote(self.codes[place])}"
+        return f"_rt_hides={'1' * self.script.hides} _rt_code={shlex.quote(self.codes[place])}"
 
     def on_each(self, number: str, *words: str) -> str:
         """The words of a command whose text does not tell whether it is a test."""
@@ -8172,7 +8166,7 @@ class ScriptRun(Run):
         runs_itself = (is_read and self.sequential) or call.stdin is None
         if runs_itself and not found:
             self.behind[call.key].append(None)
-            self.answer(call.question, '_rt_run "$@"')
+            self.shell.answer(call.question, '_rt_run "$@"')
             return
         self.end_test(call.site)
         if found:
@@ -8470,7 +8464,7 @@ class ScriptRun(Run):
         if status < 0:
             code += self.told_death(call, -status)
         self.pass_on_the_end()
-        self.answer(call.question, code)
+        self.shell.answer(call.question, code)
 
     def told_death(self, call: Call, signum: int) -> str:
         """Bash that says how a program has died, as its shell would."""
