@@ -6731,7 +6731,7 @@ class Site(NamedTuple):
     file: ScriptFile
     line: int  # its first
     node: Node
-    number: int = -1  # where bash has come to it: its place among such commands
+    number: str = ""  # where bash has come to it: how many such commands there were before
     # This and all below are of tests. A bash word: what its handler is called with, or its words.
     label: str = ""
     attributes: Attributes = Attributes()
@@ -7583,7 +7583,7 @@ class Call(NamedTuple):
     question: Tuple[str, str]  # the path for the answer, and its number
 
     @property
-    def key(self) -> Tuple[int, str, str]:
+    def key(self) -> Tuple[str, str, str]:
         """What the calls of both shells have in common for one test."""
         return self.site.number, self.moves, self.program.key
 
@@ -7735,7 +7735,7 @@ class Script:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.files: Dict[str, ScriptFile] = {}
-        self.commands: List[Site] = []  # by number, those to which bash has come
+        self.commands: Dict[str, Site] = {}  # by number, those to which bash has come
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
         self.functions: Dict[str, Nodes] = {}  # their bodies
         self.reactions: List[Node] = []  # what stands behind a test's `||`
@@ -7756,8 +7756,8 @@ class Script:
 
     def add(self, site: Site) -> Site:
         """Note a command to which bash has come; returns it with its number."""
-        site = site._replace(number=len(self.commands))
-        self.commands.append(site)
+        number = str(len(self.commands))
+        site = self.commands[number] = site._replace(number=number)
         return site
 
     def changed_for(self, node: Node, environment: Container[bytes]) -> Set[str]:
@@ -7870,7 +7870,7 @@ class Script:
             way = "_rt_peek"
         elif looks_only(node):
             way = "_rt_look"
-        code = " ".join([way, str(command.number), *variables_of(node)])
+        code = " ".join([way, command.number, *variables_of(node)])
         if node.assigned and node.words:
             return f"_rt_is_function {shlex.quote(node.name)} || {code}"
         return code
@@ -7936,7 +7936,7 @@ class ScriptRun(Run):
         # By question of the scout that has to wait, what looks whether it may go on, and returns how, as bash.
         self.held: Dict[Tuple[str, str], Callable[[], str | None]] = {}
         # By number, what the scout does where a command has ended in the shell, as often as that was.
-        self.command_ends: Dict[int, List[str]] = collections.defaultdict(list)
+        self.command_ends: Dict[str, List[str]] = collections.defaultdict(list)
         # Labels of tests that have failed, until a handler is called.
         self.told: Set[str] = set()
         self.asked: Dict[Test, Call] = {}  # tests for which the shell waits
@@ -7951,7 +7951,7 @@ class ScriptRun(Run):
         self.past: Set[str] = set()
         self.ended: Set[str] = set()  # keys of the programs of tests that have
         # How often the scout has come to a command, by its number.
-        self.turns: Dict[int, Iterator[int]] = collections.defaultdict(count)
+        self.turns: Dict[str, Iterator[int]] = collections.defaultdict(count)
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.reasons: Dict[str, None] = {}  # why tests have run alone
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
@@ -8099,7 +8099,7 @@ class ScriptRun(Run):
         """The words of a command whose text does not tell whether it is a test."""
         place = number, *words
         if place not in self.codes:
-            command = self.script.commands[int(number)]
+            command = self.script.commands[number]
             text = " ".join(words)
             name = shlex.quote("".join(words[:1]))
             code = f"_rt_is_function {name} || {self.script.other_code(command)}"
@@ -8129,7 +8129,7 @@ class ScriptRun(Run):
             return "_rt_status=126"
         if program is None:
             return 'local _rt_whole=1; _rt_program "$@"'
-        site = self.script.commands[int(number)]
+        site = self.script.commands[number]
         call = Call(
             site,
             label,
@@ -8268,7 +8268,7 @@ class ScriptRun(Run):
 
     def on_wait(self, number: str) -> None:
         """The scout waits until the shell has run a command."""
-        command = self.script.commands[int(number)]
+        command = self.script.commands[number]
         if command.label:
             self.reasons.setdefault(f"{command.told} starts when the script comes to it")
         elif self.found_since == 1 and not is_open(command.node):
@@ -8281,7 +8281,7 @@ class ScriptRun(Run):
         turn = next(self.turns[command.number])
         self.held[self.question] = functools.partial(self.pass_on, command.number, turn)
 
-    def pass_on(self, number: int, turn: int) -> str | None:
+    def pass_on(self, number: str, turn: int) -> str | None:
         """What the scout does behind a command, if that has ended in the shell so often."""
         for end in self.command_ends[number][turn:]:
             self.awaited = None
@@ -8293,7 +8293,7 @@ class ScriptRun(Run):
         if place in self.past:
             return
         self.past.add(place)
-        number = int(place.partition(":")[0])
+        number = place.partition(":")[0]
         command = self.script.commands[number]
         is_awaited = self.awaited is command
         self.note_action(command, is_awaited, has_parted=not is_awaited)
@@ -8333,13 +8333,13 @@ class ScriptRun(Run):
 
     def on_did(self, number: str) -> None:
         """The shell begins a command that is no test."""
-        command = self.script.commands[int(number)]
+        command = self.script.commands[number]
         self.note_action(command, self.awaited is command)
 
     def on_met(self, number: str) -> None:
         """The shell begins one, and the scout is to see the same."""
         self.on_did(number)
-        self.command_ends[int(number)].append("")
+        self.command_ends[number].append("")
 
     def on_trapped(self, name: str, text: str) -> None:
         """A trap runs. The script comes to no test behind that for EXIT."""
@@ -8349,7 +8349,7 @@ class ScriptRun(Run):
     def on_ran(self, place: str, status: str, *_more: str) -> None:
         """Bash has run a test itself, which has no log but the script's."""
         number, _, label = place.partition(":")
-        site = self.script.commands[int(number)]
+        site = self.script.commands[number]
         self.note_ahead(site.told)
         if int(status):
             self.note_failure(clean_label(label), site.line, int(status))
