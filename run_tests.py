@@ -6883,6 +6883,7 @@ class ScriptFile:
     def visit(self, nodes: Nodes, label: str = "") -> None:
         """Note the tests in a list of commands. With a label, all that look like tests in it are tests."""
         known = 0
+        looks_count = label or self.options.tests is not None
         for statement in statements_of(nodes):
             tested, own = self.handled(statement)
             before = len(self.sites)
@@ -6895,9 +6896,9 @@ class ScriptFile:
                     self.users[name].append(node)
                 if node.kind:
                     self.visit_block(node, own_label)
-                elif node is tested or self.is_test(node, label):
+                elif node is tested or (looks_count and self.is_test(node)):
                     self.add(node, own_label, reads_test=len(self.sites) > known)
-                elif node.name not in self.options.handlers and self.is_test(node, "any"):
+                elif node.name not in self.options.handlers and self.is_test(node):
                     self.bare.append(self.line_of(node.start))
                 elif node.before in PIPES and node.name in FILTERS and self.sites:
                     names = files_of(node)
@@ -6954,10 +6955,8 @@ class ScriptFile:
             return tested, "".join(words)
         return None, ""
 
-    def is_test(self, node: Node, label: str) -> bool:
-        """Whether a command looks like a test, where looks count."""
-        if self.options.tests is None and not label:
-            return False
+    def is_test(self, node: Node) -> bool:
+        """Whether a command looks like a test."""
         words = " ".join(token.text.strip("\"'") for token in node.words)
         return self.options.looks_like_test(words)
 
