@@ -7854,10 +7854,10 @@ class Script:
         """Bash for a command that is no test."""
         node = command.node
         file = command.file
-        targets = texts(node.redirects[1::2])
+        targets = set(texts(node.redirects[1::2]))
         if tells_time(node) and all(map(file.only_shows, variables_of(node))):
             return "calm"
-        goes_on = all(target in ("1", "2", "&1", "&2", "/dev/null") for target in targets)
+        goes_on = targets <= {"1", "2", "/dev/null"}
         if is_calm(node) and (not targets or node.name not in PRINTS):
             return self.calm_code(command)
         shows = goes_on and node.name in PRINTS and not re.search(rf" -v|{DOES}", node.text)
