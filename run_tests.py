@@ -7798,7 +7798,8 @@ class Script:
             return f"_rt_meets {command.number}; _rt_function"
         if is_function:
             return "_rt_function"
-        if self.options.tests is None and self.called.isdisjoint(functions):
+        is_known = self.options.tests is None and self.called.isdisjoint(functions)
+        if is_known or node.name in CALM:
             return self.other_code(command)
         return self.likely_code(command)
 
@@ -7820,8 +7821,6 @@ class Script:
     def likely_code(self, command: Site) -> str:
         """Bash for a command that is a test if it looks like one, perhaps only with the values of its words."""
         node = command.node
-        if node.name in CALM:
-            return self.other_code(command)
         words = texts(node.words)
         plain = " ".join(words)
         is_test = self.options.looks_like_test(plain)
