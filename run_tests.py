@@ -7577,6 +7577,8 @@ class Call(NamedTuple):
     pid: str  # of the process that tells of it: the shell, or a subshell
     files: Sequence[str]  # the paths of its redirections, as far as the scout tells them
     program: Program
+    # The files that its words name, as `paths_of` has them: before it starts, those that it is to make are not there.
+    paths: Mapping[str, bool]
     # What it reads, as Test has it; None: what a loop reads, too, one by one: bash runs it.
     stdin: str | None
     question: Tuple[str, str]  # the path for the answer, and its number
@@ -8137,6 +8139,7 @@ class ScriptRun(Run):
             pid,
             [os.path.normpath(os.path.join(program.directory, name)) for name in names],
             program,
+            paths_of(program.directory, *program.words[1:]),
             self.input_of(pid),
             self.question,
         )
@@ -8175,9 +8178,7 @@ class ScriptRun(Run):
             )
         else:
             self.miss(call)
-            program = call.program
-            paths = paths_of(program.directory, *program.words[1:])
-            test = self.add(call, call.goes == "apart", paths)
+            test = self.add(call, call.goes == "apart")
             self.behind[call.key].append(test)
         if call.goes == "apart" and not test.splits:
             self.is_split = True
@@ -8230,9 +8231,8 @@ class ScriptRun(Run):
             self.reasons.setdefault(why)
             return self.pass_on(call.site.number, turn)
         else:
-            paths = paths_of(program.directory, *program.words[1:])
             busy = frozenset(self.written).union(*self.busy.values())
-            shared = busy.intersection(paths)
+            shared = busy.intersection(call.paths)
             junit = os.path.join(program.directory, junit_word(program.words[1:]))
             if junit in shared:
                 warn_once(
@@ -8248,16 +8248,16 @@ class ScriptRun(Run):
             splits = call.site.splits
             if splits is None:
                 splits = call.goes == "apart" or self.is_split
-            test = self.add(call, splits, paths)
+            test = self.add(call, splits)
             self.ahead[test] = call
         self.written.update(dict.fromkeys(call.files, test))
         self.found_since += 1
         return ""
 
-    def add(self, call: Call, splits: bool, paths: Mapping[str, bool]) -> Test:
-        """A new test, which the schedule is to know, with what `paths_of` says of its words."""
+    def add(self, call: Call, splits: bool) -> Test:
+        """A new test, which the schedule is to know."""
         test = self.test_of(call, splits)
-        self.busy[test] = {path for path, is_own in paths.items() if is_own}
+        self.busy[test] = {path for path, is_own in call.paths.items() if is_own}
         self.tests.append(test)
         self.console.total = len(self.tests)
         self.batch.append(test)
