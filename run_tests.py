@@ -7907,7 +7907,6 @@ class ScriptRun(Run):
     status: int | None = None  # its exit code, where it has come to its end
     offset = 0  # what it had printed before the event that is being looked at
     shown = 0  # offset up to which that has been shown
-    source = os.devnull  # the script's log, by descriptor: its name may go
     batch_at = math.inf
     has_ended = is_ending = False
     kill_at = math.inf  # when a script is ended that goes on without tests
@@ -7964,7 +7963,6 @@ class ScriptRun(Run):
         self.introduce(file)
         log = os.path.join(self.record.log_dir, f"{self.stem}.log")
         self.shell.start(file.text, log, has_scout=self.runs_ahead)
-        self.source = f"/dev/fd/{self.shell.kept}"
 
     def introduce(self, file: ScriptFile) -> None:
         """Say of a file its mistakes, and how many commands only look like tests."""
@@ -8001,8 +7999,9 @@ class ScriptRun(Run):
     def show(self, end: int) -> None:
         """Show what the script has printed, up to an offset."""
         if end > self.shown:
+            log = f"/dev/fd/{self.shell.kept}"  # its name may go
             with suppress(OSError):
-                self.shown = self.trace.copy(self.source, self.shown, end)
+                self.shown = self.trace.copy(log, self.shown, end)
 
     def take(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""
