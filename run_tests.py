@@ -8173,7 +8173,7 @@ class ScriptRun(Run):
             test = found[0]
             del self.ahead[test]
             self.note_ahead(  # the script has gone around these
-                test.label, lambda other, ahead: other > test or ahead.site.is_background
+                test.label, lambda other, site: other > test or site.is_background
             )
         else:
             self.miss(call)
@@ -8209,13 +8209,12 @@ class ScriptRun(Run):
         is_main = call.shell == self.shell.path("shell")
         self.note_ahead(
             site.told,
-            lambda _test, ahead: may_run and ahead.site is not site,
+            lambda _test, other: may_run and other is not site,
             has_parted=is_main,
         )
         awaited = self.awaited
-        if awaited is None or awaited.label or not is_main:
-            return
-        self.on_lost(f"bash has come to {site.where}, and not to {awaited.told}")
+        if awaited and is_main and not awaited.label:
+            self.on_lost(f"bash has come to {site.where}, and not to {awaited.told}")
 
     def find(self, call: Call, turn: int) -> str | None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
@@ -8307,14 +8306,14 @@ class ScriptRun(Run):
         if acts(command.node):
             self.note_ahead(
                 command.told,
-                lambda _test, ahead: is_awaited and ahead.site.is_background,
+                lambda _test, site: is_awaited and site.is_background,
                 has_parted,
             )
 
     def note_ahead(
         self,
         told: str,
-        is_beside: Callable[[Test, Call], bool] = lambda _test, _ahead: False,
+        is_beside: Callable[[Test, Site], bool] = lambda _test, _site: False,
         has_parted: bool = False,
     ) -> None:
         """Something is done that bash would have done before it started tests that have begun already.
@@ -8325,7 +8324,7 @@ class ScriptRun(Run):
         for test, ahead in self.ahead.items():
             has_begun = test not in self.schedule.waiting and test not in self.batch
             counts = self.has_failed or (has_parted and not ahead.site.is_background)
-            if counts and has_begun and not is_beside(test, ahead):
+            if counts and has_begun and not is_beside(test, ahead.site):
                 self.fear = self.fear or f"{test.label} went ahead of {told}"
 
     def on_did(self, number: str) -> None:
