@@ -8077,15 +8077,12 @@ class ScriptRun(Run):
 
     # What the shells ask.
 
-    def file_of(self, source: str) -> ScriptFile:
-        """What is read of a file to which bash has come. One that cannot be read has nothing in it."""
-        if source not in self.script.files:
-            self.introduce(self.script.read(source, text_of(source)))
-        return self.script.files[source]
-
     def on_kind(self, source: str, line: str, command: str, functions: str, what: str) -> str:
         """A shell has come to a command for the first time; `what` says whether it is a function."""
-        file = self.file_of(source)
+        files = self.script.files
+        if source not in files:
+            self.introduce(self.script.read(source, text_of(source)))
+        file = files[source]
         if self.role == "scout" and file.obstacle:
             self.on_lost(file.obstacle)
         place = source, line, command, what
