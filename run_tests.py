@@ -7422,11 +7422,11 @@ class ScriptShell:
         self.over, self.end = os.pipe()
         os.set_blocking(self.output, False)
         # A pipe for each: what both write to one may be mixed up.
-        self.questions = list(map(self.new_pipe, ("shell.ask", "scout.ask")))
-
-    def path(self, name: str) -> str:
-        """A name in the folder of the pipes."""
-        return os.path.join(self.folder, name)
+        self.questions: List[int] = []
+        for role in ("shell", "scout"):
+            pipe = f"{self.folder}/{role}.ask"
+            os.mkfifo(pipe)
+            self.questions.append(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
 
     def start(self, script: str, log: str, has_scout: bool) -> None:
         """Start the shells; `script` is the script's text, `log` the path of its log. Raises OSError."""
@@ -7459,7 +7459,7 @@ class ScriptShell:
 
     def job_of(self, role: str, words: Mapping[str, Any]) -> Job:
         """The job of one of the shells, with its hook."""
-        reply = self.path(role)
+        reply = f"{self.folder}/{role}"
         os.mkfifo(reply)
         own = own_variables({**words, "role": role, "reply": reply})
         hook = {"shell": SHELL_HOOK, "scout": SCOUT_HOOK}[role]
@@ -7541,11 +7541,6 @@ class ScriptShell:
                     written = os.write(self.kept, data)
                     data = data[written:]
                     self.size += written
-
-    def new_pipe(self, name: str) -> int:
-        """A descriptor of a new pipe with a name in the folder."""
-        os.mkfifo(self.path(name))
-        return os.open(self.path(name), os.O_RDWR | os.O_NONBLOCK)
 
     def answer(self, question: Tuple[str, str], code: str) -> None:
         """Let a shell that has asked do this, as bash. It holds the other end open; it may have been killed."""
@@ -8203,7 +8198,7 @@ class ScriptRun(Run):
         # that the script tries again.
         may_run = call.program.key in self.ended
         may_run |= any(ahead.site is site for ahead in self.ahead.values())
-        is_main = call.shell == self.shell.path("shell")
+        is_main = call.shell == f"{self.shell.folder}/shell"
         self.note_ahead(
             site.told,
             lambda _test, other: may_run and other is not site,
