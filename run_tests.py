@@ -8623,12 +8623,12 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
         before = word
         if re.match("--(?:ignore|deselect)=", named):
             continue
-        file = re.sub(r"^(?:[\w-]+=)+|::.*", "", named, flags=re.DOTALL)
+        file = re.sub(r"(?s)^(?:[\w-]+=)+|::.*", "", named)
         path = os.path.normpath(os.path.join(directory, file))
-        is_there = os.path.exists(path)
-        is_new = re.search(DATA_FILE, path) and not is_there
-        is_test = re.search(r"/(?:test_[^/]*|[^/]*_test)\.py$", path) and is_there
-        is_own = re.match(OUTPUT, named) or is_new or is_test
+        owned = DATA_FILE
+        if os.path.exists(path):
+            owned = r"/(?:test_[^/]*|[^/]*_test)\.py$"
+        is_own = re.match(OUTPUT, named) or re.search(owned, path)
         paths[path] = bool(is_own) or paths.get(path, False)
     return paths
 
