@@ -7837,8 +7837,7 @@ class Script:
         node = site.node
         first = node.words[0].text
         if inert(first) != first:
-            site = site._replace(is_own=True)
-            first = "''"  # no name
+            first = "''"  # no name: bash runs it
         program = [*texts(node.assigned), "_rt_program", *texts(node.words)]
         words = " ".join(program) * (not site.is_own)
         names = " ".join(map(inert, site.names))
