@@ -8282,8 +8282,7 @@ class ScriptRun(Run):
         self.past.add(place)
         number = place.partition(":")[0]
         command = self.script.commands[number]
-        is_awaited = self.awaited is command
-        self.note_action(command, is_awaited, has_parted=not is_awaited)
+        self.note_action(command, is_over=True)
         if command.node.name == "exec":  # for all tests behind it
             self.is_split = bool(splits_output(command.node))
         values = ""
@@ -8292,8 +8291,10 @@ class ScriptRun(Run):
         code = end_of(command.node, int(status), directory, values)
         self.command_ends[number].append(code)
 
-    def note_action(self, command: Site, is_awaited: bool, has_parted: bool = False) -> None:
+    def note_action(self, command: Site, is_over: bool = False) -> None:
         """The shell runs a command that is no test. What runs in the background has begun under bash, too."""
+        is_awaited = self.awaited is command
+        has_parted = is_over and not is_awaited
         if acts(command.node):
             self.note_ahead(
                 command.told,
@@ -8320,8 +8321,7 @@ class ScriptRun(Run):
 
     def on_did(self, number: str) -> None:
         """The shell begins a command that is no test."""
-        command = self.script.commands[number]
-        self.note_action(command, self.awaited is command)
+        self.note_action(self.script.commands[number])
 
     def on_met(self, number: str) -> None:
         """The shell begins one, and the scout is to see the same."""
