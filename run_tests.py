@@ -8077,7 +8077,7 @@ class ScriptRun(Run):
         if source not in files:
             self.introduce(self.script.read(source, text_of(source)))
         file = files[source]
-        if self.role == "scout" and file.obstacle:
+        if file.obstacle:
             self.on_lost(file.obstacle)
         place = source, line, command, what
         if place not in self.codes:  # the other shell has not come there
