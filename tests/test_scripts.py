@@ -742,7 +742,7 @@ class FeatureTest(ScriptCase):
         """The test that it waits for is ended, too."""
         self.drive("ask = run_tests.ScriptRun.ask", "def killed(run, *fields):", "    ask(run, *fields)",
                    "    run.shell.process.signal(9)", "run_tests.ScriptRun.ask = killed")
-        ran = self.conduct(HEAD + lines("python3 a || test_fail a", "exit 0"))
+        ran = self.conduct(HEAD + lines("bash -c 'exec $NAP' || test_fail a", "exit 0"))
         self.assertEqual((ran.code, ran.outcomes()), (137, {"a": "interrupted"}))
 
     def test_a_trap_while_the_shell_waits_for_a_test(self) -> None:
