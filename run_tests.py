@@ -55,11 +55,9 @@ queue; so does the signal handler.
 from __future__ import annotations
 
 import argparse
-import collections
 import enum
 import errno
 import fcntl
-import functools
 import heapq
 import importlib
 import itertools
@@ -76,6 +74,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter, defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import (
     ExitStack,
@@ -84,6 +83,7 @@ from contextlib import (
     redirect_stderr,
     suppress,
 )
+from functools import lru_cache, partial
 from itertools import chain, count
 from typing import (
     AbstractSet,
@@ -565,7 +565,7 @@ def death_of(status: int | None) -> str:
     return f"signal {number}" * (status < 0)
 
 
-@functools.lru_cache(maxsize=None)
+@lru_cache(maxsize=None)
 def hash_function() -> Callable[[bytes], Any]:
     """SHA-256. hashlib loads OpenSSL, which takes 10 ms; CPython's own module does not (as `random` uses it)."""
     for name in ("_sha2", "_sha256", "hashlib"):
@@ -1332,16 +1332,14 @@ ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
     "gpus": parse_gpus,
     "timeout": parse_duration,
     "retries": parse_count,
-    "label": functools.partial(parse_word, r"(?s).*\S.*", "a label, which cannot be empty"),
+    "label": partial(parse_word, r"(?s).*\S.*", "a label, which cannot be empty"),
     "time": parse_duration,
     "lock": parse_names,
     "after": parse_names,
     "tags": parse_names,
     "mem": parse_memory,
-    "split": functools.partial(
-        parse_word, r"auto|[1-9]\d{0,2}", "auto or a whole number from 1 to 999"
-    ),
-    "after-crash": functools.partial(parse_word, "go-on", "go-on"),
+    "split": partial(parse_word, r"auto|[1-9]\d{0,2}", "auto or a whole number from 1 to 999"),
+    "after-crash": partial(parse_word, "go-on", "go-on"),
     "nodes": parse_count,
 }
 
@@ -1540,7 +1538,7 @@ def read_attributes(
 ) -> Attributes:
     """What `#:` comments behind a command say of it, or one on a line of its own of the tests below."""
     attributes = defaults
-    complain = functools.partial(parsed.complain, line)
+    complain = partial(parsed.complain, line)
     for comment in reader.comments:
         if re.match(rf"#\s+:\s*({'|'.join(ATTRIBUTES)})=", comment.text):
             complain(f"`{comment.text}` is a comment; write `#:` first, without a space")
@@ -2280,7 +2278,7 @@ def check_ties(owners: Mapping[Test, ListFile]) -> None:
     leaders = leaders_of(list(owners))
     writers: Dict[Any, Test] = {}
     for test, parsed in owners.items():
-        complain = functools.partial(parsed.complain, test.line)
+        complain = partial(parsed.complain, test.line)
         writer = writers.setdefault(test.junit or test.index, test)
         if writer is not test:
             complain(
@@ -2405,14 +2403,14 @@ class History:
         self.options = options
         self.lists = frozenset(map(os.path.normpath, options.lists))
         # By shard (`2/4`; empty: there was none), names of the tests that its runs selected.
-        self.shards: Dict[str, Set[str]] = collections.defaultdict(set)
+        self.shards: Dict[str, Set[str]] = defaultdict(set)
         # By name, how many tests had it in their lists, selected or not.
         self.seen: Dict[str, int] = {}
         # By name, the last run that selected such tests, and how many of them did not pass there.
         self.last: Dict[str, str] = {}
-        self.owed: Dict[str, int] = collections.Counter()
+        self.owed: Dict[str, int] = Counter()
         # By key, and by key and label: when it passed, and how many seconds it took.
-        self.passes: Dict[Any, List[Tuple[float, float]]] = collections.defaultdict(list)
+        self.passes: Dict[Any, List[Tuple[float, float]]] = defaultdict(list)
 
     def add(self, record: Mapping[str, Any], is_own: bool) -> None:
         """Take in one record of a journal; of one that is not this run's own, only durations.
@@ -2445,8 +2443,8 @@ class History:
         is_ours = not self.lists.isdisjoint(lists)
         if not is_ours or is_here < self.is_here:
             return
-        selected = collections.Counter(record["selected"])
-        in_list = selected + collections.Counter(record["left_out"])
+        selected = Counter(record["selected"])
+        in_list = selected + Counter(record["left_out"])
         if is_here > self.is_here:
             self.is_here = True
             for known in (self.shards, self.seen, self.last, self.owed):
@@ -2702,7 +2700,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
             lambda test: numbers.get(test, 1) == number,
         )
     if options.rerun_failed and history.knows(options.shard):
-        copies = collections.Counter(test.name for test in tests if test.label == test.origin)
+        copies = Counter(test.name for test in tests if test.label == test.origin)
         keep(
             "--rerun-failed",
             lambda test: test in deferred or history.owes(test, copies[test.name]),
@@ -3374,13 +3372,13 @@ class Schedule:
         # By test that has not started: how many of the tests in its `after` have not passed yet.
         self.waiting = {test: len(leaders) for test, leaders in leaders_of(tests).items()}
         # By need and locks, heaps of tests that nothing in their `after` keeps from starting, by barrier and rank.
-        self.lines: Dict[Any, List[Tuple[int, int, Test]]] = collections.defaultdict(list)
+        self.lines: Dict[Any, List[Tuple[int, int, Test]]] = defaultdict(list)
         self.locked: Set[str] = set()  # names of `lock` that running tests hold
         self.running: Dict[Test, Attempt] = {}
         # Of each test all attempts, in order; one result also if none ran.
-        self.results: Dict[Test, List[Result]] = collections.defaultdict(list)
+        self.results: Dict[Test, List[Result]] = defaultdict(list)
         # By test, how many of its attempts do not count, since the GPU was at fault.
-        self.spared: Dict[Test, int] = collections.Counter()
+        self.spared: Dict[Test, int] = Counter()
         # The latest results of GPU tests, while all are failures that are the machine's.
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
@@ -3685,7 +3683,7 @@ def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
 
     Between two barriers all GPUs are busy all the time, or there is one chain of `after`.
     """
-    parts = collections.defaultdict(list)
+    parts = defaultdict(list)
     for test in seconds:
         parts[test.barrier].append(test)
     total_s = 0.0
@@ -4123,7 +4121,7 @@ class Process:
         stdin: int | None = subprocess.DEVNULL
         before = None
         if job.umask >= 0:
-            before = functools.partial(os.umask, job.umask)
+            before = partial(os.umask, job.umask)
         with ExitStack() as opened:
             if job.stdin == "-":
                 stdin = None
@@ -4531,7 +4529,7 @@ def junit_fault(path: str | None, before: str | None) -> Tuple[str, int, bool]:
     from xml.parsers import expat
 
     parser = expat.ParserCreate(namespace_separator="}")
-    found: Dict[str, int] = collections.Counter()  # by tag, and what a suite counts at most
+    found: Dict[str, int] = Counter()  # by tag, and what a suite counts at most
 
     def on_start(name: str, attributes: Mapping[str, str]) -> None:
         tag = name.rpartition("}")[2]
@@ -4975,7 +4973,7 @@ class Record:
         self.note(
             "run_end",
             exit=code,
-            outcomes=collections.Counter(result.outcome.value for result in results),
+            outcomes=Counter(result.outcome.value for result in results),
             quarantined={sick.device.token: sick.reason for sick in quarantined},
         )
 
@@ -5168,7 +5166,7 @@ def warn(message: str) -> None:
     tell(f"{PROGRAM}: {message}")
 
 
-@functools.lru_cache(maxsize=None)
+@lru_cache(maxsize=None)
 def warn_once(message: str) -> None:
     """The same, however often there is reason to say it."""
     warn(message)
@@ -5407,7 +5405,7 @@ class Console:
         self.fold = next(found, NO_FOLD)  # of the replayed logs
         self.began = time.monotonic()
         # Whose logs are still to be shown in list order.
-        self.turns = collections.deque(selection.tests)
+        self.turns = deque(selection.tests)
         self.ready: Dict[Test, Result] = {}  # of these, what has ended
 
     def mark(self, text: str, colour: str = "") -> None:
@@ -5674,7 +5672,7 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
 
 def causes(results: Results) -> Iterator[str]:
     """The failures by their causes, the most frequent first."""
-    labels = collections.defaultdict(list)
+    labels = defaultdict(list)
     for result in results:
         if result.outcome.is_failure():
             labels[result.cause.text or result.reason].append(result.test.label)
@@ -5754,7 +5752,7 @@ def last_line(text: str) -> str:
 
 def tally(results: Iterable[Result]) -> str:
     """`3 passed, 1 failed`: how many tests had which outcome."""
-    counts = collections.Counter(result.outcome for result in results)
+    counts = Counter(result.outcome for result in results)
     return ", ".join(
         f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome]
     )
@@ -5762,7 +5760,7 @@ def tally(results: Iterable[Result]) -> str:
 
 def account(selection: Selection, options: Options) -> Iterator[str]:
     """What of the lists was selected and which options keep the rest from running, if there is a rest."""
-    deferred = collections.Counter(selection.deferred.values())
+    deferred = Counter(selection.deferred.values())
     left_out = {why: len(tests) for why, tests in selection.left_out.items()}
     if not (deferred or left_out):
         return
@@ -5867,7 +5865,7 @@ exit codes:
 
 
 # `4`, or ids such as `0,2`, `2,`, `GPU-…`.
-parse_gpu_option = functools.partial(
+parse_gpu_option = partial(
     parse_word,
     r"(?a)(?!0+$)\d{1,4}|(?!\d+$)((\d+(\.\d+)*|(GPU|gpu|MIG)-[\w/-]+)(,|$))+",
     "a count, or ids such as 0,2 (one id: 2,)",
@@ -6185,7 +6183,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self.bell = threading.Lock()  # held while nothing has come
-        self.events: Deque[Any] = collections.deque()
+        self.events: Deque[Any] = deque()
 
     def put(self, event: Any) -> None:
         self.events.append(event)
@@ -6332,7 +6330,7 @@ class Run:
         self.console.launched(attempt)
 
     def kill(self, attempt: Attempt, signum: int, stacks: str) -> None:
-        end = functools.partial(attempt.process.signal, signum, stacks)
+        end = partial(attempt.process.signal, signum, stacks)
         if stacks:  # this takes time
             threading.Thread(target=end, daemon=True).start()
         else:
@@ -6832,7 +6830,7 @@ class ScriptFile:
         # The words, and files, of programs behind a test in a pipeline.
         self.filters: Set[Words] = set()
         # By name, the commands that have a variable in their words.
-        self.users: Dict[str, List[Node]] = collections.defaultdict(list)
+        self.users: Dict[str, List[Node]] = defaultdict(list)
         # By line, what `#:` says of the tests there, and whether also of those below.
         self.attributes: Dict[int, Tuple[Attributes, bool]] = {}
         reader = Reader(text)
@@ -7929,13 +7927,13 @@ class ScriptRun(Run):
         # By question of the scout that has to wait, what looks whether it may go on, and returns how, as bash.
         self.held: Dict[Tuple[str, str], Callable[[], str | None]] = {}
         # By number, what the scout does where a command has ended in the shell, as often as that was.
-        self.command_ends: Dict[str, List[str]] = collections.defaultdict(list)
+        self.command_ends: Dict[str, List[str]] = defaultdict(list)
         # Labels of tests that have failed, until a handler is called.
         self.told: Set[str] = set()
         self.asked: Dict[Test, Call] = {}  # tests for which the shell waits
         self.ahead: Dict[Test, Call] = {}  # those to which only the scout has come
         # And those to which only the shell has come, by the keys of calls; None for one that bash runs itself.
-        self.behind: Dict[Any, List[Test | None]] = collections.defaultdict(list)
+        self.behind: Dict[Any, List[Test | None]] = defaultdict(list)
         # Tests that have not ended, and the files that they have to themselves.
         self.busy: Dict[Test, AbstractSet[str]] = {}
         # Files that the script writes for tests, as for `>log`.
@@ -7944,7 +7942,7 @@ class ScriptRun(Run):
         self.past: Set[str] = set()
         self.ended: Set[str] = set()  # keys of the programs of tests that have
         # How often the scout has come to a command, by its number.
-        self.turns: Dict[str, Iterator[int]] = collections.defaultdict(count)
+        self.turns: Dict[str, Iterator[int]] = defaultdict(count)
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.reasons: Dict[str, None] = {}  # why tests have run alone
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
@@ -8139,7 +8137,7 @@ class ScriptRun(Run):
             self.on_lost("`#: one-by-one`")
         else:
             turn = next(self.turns[site.number])
-            self.held[self.question] = functools.partial(self.find, call, turn)
+            self.held[self.question] = partial(self.find, call, turn)
         return None
 
     def ask(self, call: Call) -> None:
@@ -8266,7 +8264,7 @@ class ScriptRun(Run):
         self.found_since = 0
         self.awaited = command
         turn = next(self.turns[command.number])
-        self.held[self.question] = functools.partial(self.pass_on, command.number, turn)
+        self.held[self.question] = partial(self.pass_on, command.number, turn)
 
     def pass_on(self, number: str, turn: int) -> str | None:
         """What the scout does behind a command, if that has ended in the shell so often."""
