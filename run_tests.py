@@ -6667,7 +6667,7 @@ SETS = names_in("local export declare typeset readonly read mapfile readarray ge
 MOVES = names_in("cd pushd popd")
 # Programs that only look: the scout runs them where it needs what they print. And the words by which they do more.
 LOOKERS = names_in(
-    "arch awk basename cat cut date dirname egrep expr find grep head hostname id ls nproc printenv pwd readlink "
+    "arch awk basename bc cat cut date dirname egrep expr find grep head hostname id ls nproc printenv pwd readlink "
     "realpath sed seq sort tail tr uname wc which whoami"
 )
 DEEDS: Mapping[str, str] = {
@@ -6679,7 +6679,7 @@ DEEDS: Mapping[str, str] = {
     "sort": r"\s-\w*o|--output",
 }
 # What looks at nothing but words, what looks at nothing that a test makes, and what the words of a test may run.
-PURE = names_in("basename cd dirname echo expr false nproc printf pwd seq true uname") | {""}
+PURE = names_in("basename bc cd dirname echo expr false nproc printf pwd seq true uname") | {""}
 BLIND = PURE | names_in("arch date hostname id printenv sleep wait whoami")
 LOOKING = PURE | names_in("cat ls")
 # Builtins that set variables by what they read, and those that the scout runs with the shell.
@@ -6809,7 +6809,13 @@ def only_looks(text: str) -> bool:
 def substitutes(text: str, names: Container[str]) -> bool:
     """Whether what is substituted in some words is what these programs print."""
     inner = walk(substituted(text))
-    return all(node.name in names and not node.redirects for node in inner)
+    return all(is_among(node, names) and not node.redirects for node in inner)
+
+
+def is_among(node: Node, names: Container[str]) -> bool:
+    """Whether a command is one of these, or an awk that reads and does nothing."""
+    reckons = re.match(r"awk [\"']BEGIN\b", node.text) is not None
+    return node.name in names or (reckons and looks_only(node))
 
 
 class ScriptFile:
@@ -7858,7 +7864,7 @@ class Script:
         if passes or shows or re.match(self.options.calm, node.name):
             return "_rt_pass"
         way = "_rt_other"
-        if looks_only(node) and node.name in BLIND:
+        if looks_only(node) and is_among(node, BLIND):
             way = "_rt_peek"
         elif looks_only(node):
             way = "_rt_look"
@@ -8091,6 +8097,8 @@ class ScriptRun(Run):
             text = " ".join(words)
             name = shlex.quote("".join(words[:1]))
             code = f"_rt_is_function {name} || {self.script.other_code(command)}"
+            if text in ("true", "false"):  # `if $VERBOSE; then`
+                code = "_rt_skip="
             if self.script.options.looks_like_test(text):
                 site = command.file.site_of(command.node, command.line, shlex.quote(text))
                 code = self.script.test_code(site)

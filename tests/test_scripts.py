@@ -1000,6 +1000,10 @@ class AheadTest(ScriptCase):
         """The scout waits for that test, and goes on."""
         self.overlap(3, "x=$(pytest --echo=c)", "pytest b --beside=$x", "pytest $x --beside=b")
 
+    def test_what_holds_nothing_up(self) -> None:
+        self.overlap(2, "V=false", "CXX=g++ pytest a --beside=b", "if $V; then echo x; fi",
+                     'x=$(awk "BEGIN{print 1 + 2}"); export CXX=g++', "pytest b --beside=a")
+
     def test_functions_by_other_names(self) -> None:
         """Their programs are waited for, as is a file; nothing has gone ahead of them where all pass."""
         for call in ("CMD=f; $CMD", 'run() { "$@"; }; run f', "eval f", "echo x >log"):
