@@ -7097,6 +7097,10 @@ STUB = r"""
 builtin eval "_rt_call=($_rt_called)"
 builtin unset _rt_called
 builtin trap : HUP INT TERM USR1 USR2     # which are for the shell, behind the test
+builtin mapfile -d '' -t _rt_items </proc/$$/environ     # bash takes no IFS from there
+for _rt_item in "${_rt_items[@]}"; do
+  [[ $_rt_item != IFS=* ]] || builtin export "$_rt_item"
+done
 builtin set -- "${_rt_call[0]}" "$@"
 _rt_call=("${_rt_call[@]:1}")
 { _rt_stub "$@"; } FD_ERR>&2 2>/dev/null

@@ -658,6 +658,7 @@ shopt -s nullglob⏎bash -c 'sleep 0.3; echo x >a.xml' tests/a || exit 1⏎for f
 bash -c '[ ! -e last ]' tests/b || exit 1⏎(mkdir z; pytest c)
 touch x⏎trap 'rm -f x' ERR⏎(bash -c 'sleep 0.3; exit 1' tests/a)⏎bash -c '[ -e x ]' tests/b⏎exit $?
 trap 'exit 130' INT TERM⏎(cd sub && pytest a)⏎x=$(pytest b) ¦ set -E⏎trap 'echo "@ err"' ERR⏎(pytest a --exit=1)⏎exit 0
+mkdir tests⏎ln -s $(command -v env) tests⏎trap 'echo "@ err"' ERR⏎IFS=: tests/env | grep -q ^IFS=: || exit 4⏎exit 0
 set -Ee⏎on() { echo "@ $BASH_COMMAND"; }⏎trap on ERR⏎pytest a --exit=1
 D=$PWD⏎bash -c 'sleep 0.3; exit 1' tests/a⏎cd made || BAD=1⏎cd $D⏎bash -c 'mkdir made' tests/b⏎exit $BAD
 if ! pytest a --exit=1; then RET=1; else RET=0; fi⏎exit $RET ¦ if pytest a --exit=1; then :; else :; fi && exit 4⏎exit 0
