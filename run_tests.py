@@ -1124,8 +1124,9 @@ def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions
     if not suspects or never_passes:
         return
     told = set().union(*heard(nodes, parsed.said, functions))
+    suspects.sort(key=lambda node: node.after == "&")
     tellers = {"wait"}
-    if all(node.after == "&" for node in suspects):
+    if suspects[0].after == "&":
         tellers.update(UTILITIES)
     others = [node for node in every if node.kind in LOOPS or node.name in tellers]
     if told.isdisjoint([*suspects, *others]):
@@ -2073,7 +2074,8 @@ def read_answers(
                 exports = dict(pairs)
                 exports.update(kept)
                 own = None  # which costs a start least
-                if exports != dict(os.environb) or directory != os.getcwd():
+                is_same = exports == dict(os.environb) and directory == os.getcwd()
+                if not is_same or b"BASH_ENV" in exports:  # which is read once
                     own = exports
                 shell = Snapshot("", own, to_text(fields[7]))
             told: Any = dict(zip(EXPANDED, values))
@@ -2216,7 +2218,10 @@ def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
 
 def make_test(line: TestLine, index: int, label: str, stem: str, options: Options) -> Test:
     """The test of a line of a list or script."""
-    if line.is_target and not line.junit:
+    names_own = re.search(
+        r"\s--junit-?xml[=\s]", line.body
+    )  # perhaps one that only the test knows
+    if line.is_target and not (line.junit or names_own):
         line = line._replace(junit=f"{stem}.xml", in_log_dir=True)
     folder = line.shell.directory
     if line.in_log_dir and "/" not in line.junit:
@@ -2683,7 +2688,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
     if options.keep:
         keep("-k", options.keep)
     deferred = deferred_tests(chosen, options)
-    begun = options.rerun_failed and history.shards.get(str(options.shard))
+    begun = options.shard and options.rerun_failed and history.shards.get(str(options.shard))
     if begun:
         keep(
             f"--shard {options.shard}",
@@ -4309,10 +4314,10 @@ def test_defaults(slots: int) -> Environ:
 
 def has_line_0(scratch: Scratch) -> bool:
     """Whether bash counts the lines of `bash -c` from 0, as it did before 5.1. Raises MachineError, OSError."""
-    said = run_bash(["echo $LINENO"], scratch)[1]
-    if said[-2:] not in (b"0\n", b"1\n"):
+    said = run_bash(["echo line=$LINENO"], scratch)[1]
+    if b"line=" not in said:
         raise MachineError(BASH_IS_IDLE)
-    return said.endswith(b"0\n")
+    return b"line=0" in said
 
 
 class Host:
@@ -4463,7 +4468,7 @@ class Host:
         environment = directory = None
         if exported is not None:
             environment = {**exported, **self.environment}
-            directory = test.shell.directory
+            directory = test.shell.directory or None
             if b"BASH_ENV" in environment:  # the list's bash has read it, and this one need not
                 own["BASH_ENV"] = to_text(environment.pop(b"BASH_ENV"))
         port = str(port_of(slot))
@@ -4508,7 +4513,7 @@ class Host:
 # What a test's JUnit file says of its end.
 
 # How such a file begins, also a torn one.
-JUNIT = rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*>?\s*)?(?:<testsuite|$)"
+JUNIT = rb"(?:\xef\xbb\xbf)?\s*(?:<[?!][^>]*>?\s*)*(?:<testsuite|(?:<\w*)?$)"
 # Faults of a file in which nothing is this attempt's.
 MISSING = "missing"
 STALE = "stale, from an earlier run"
@@ -4785,7 +4790,7 @@ class Record:
         os.makedirs(folder, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, "no file can be written", self.failures)
-        check_kind(self.journal, rb'\{"event"|\{"[a-z]*$', "journal")
+        check_kind(self.journal, rb'\{"event"|\{(?:"[a-z]*)?(?:\n|$)', "journal")
         self.append(self.journal, b"")
         if options.junit:
             check_kind(options.junit, JUNIT, "JUnit file")
@@ -6664,6 +6669,7 @@ CALM = names_in(
 )
 # Those of them that set variables, by their words.
 SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
+SETTERS = SETS - {"printf"} | {"let", "(("}
 MOVES = names_in("cd pushd popd")
 # Programs that only look: the scout runs them where it needs what they print. And the words by which they do more.
 LOOKERS = names_in(
@@ -6709,7 +6715,7 @@ HIDES = (
     rf"\b(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:[\s;&|)]|$)|[-+]\w*x)|export -\w*n"
 )
 # What makes all variables exported that are set below.
-EXPORTS_ALL = r"\bset -\w*a\b(?![\s\S]*\bset \+a)|\bset -o allexport"
+EXPORTS_ALL = r"\bset -\w*a\w*(?![\s\S]*\bset \+a)|\bset -o allexport"
 # What may let bash show what it runs, and so our trap.
 SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 # A variable as `expandable` writes it, and what that escapes.
@@ -7016,8 +7022,8 @@ class ScriptFile:
 #   both   kind    file, line, command, functions it is in, its own   _rt_code: `calm`, or bash for each time it comes
 #   both   each    number of a command, its words as they are now     bash for this time
 #   both   test    where its output and its errors go, who comes to   shell: sets _rt_status, once the test has ended;
-#                  it, number, label, ends of each `cd`, process,     scout: nothing, once it may go on
-#                  program, files
+#                  it, number, label, process, program, files         scout: nothing, once it may go on
+#   both   moved   number of a `cd`, folder                           no answer: it has ended
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
 #   scout  wait    number, also of a test that it has to miss         what that has done in the shell
 #   scout  lost    what it cannot go through                          no answer: it is ended
@@ -7116,7 +7122,7 @@ _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
 _rt_over= _rt_traps= _rt_told= _rt_names=() _rt_signals= _rt_hides= _rt_enters=
 _rt_replay=      # what the scout is to declare where it stands, in a function perhaps
-_rt_moved= _rt_moves=    # whether the last command was a `cd`, and how all have ended
+_rt_moved=       # the number of the last command, if it was a `cd`
 builtin eval 'exec FD_IN<>"$_rt_reply" FD_OUT>"$_rt_reply.ask"'
 
 # Its arguments: the status of the command before, traps if that may have set one, the command, its line, the positional
@@ -7138,7 +7144,10 @@ _rt_hook() {
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
   [[ ! $_rt_name ]] || _rt_take_away
   _rt_told= _rt_replay=
-  [[ ! $_rt_moved ]] || _rt_moves+=$_rt_piped _rt_moved=
+  [[ ! $_rt_moved || $BASHPID != "$_rt_shell" ]] || {
+    _rt_send moved "$_rt_moved" "$PWD"
+    _rt_moved=
+  }
   case $_rt_after in any | "$BASHPID") _rt_tell ;; esac
   case ${_rt_flags//[!T]/}:$_rt_command in
     *_rt_rest*) ;;    # a trap as the script has asked for it
@@ -7187,7 +7196,13 @@ _rt_shows() {    # a command that both run, and that may let bash show what it r
   _rt_hide
   _rt_skip=
 }
-_rt_move() { _rt_moved=1 _rt_skip=; }    # both go to a folder; where one cannot, its tests are others from then on
+_rt_move() {     # both go to a folder, and tell where they are then
+  if [[ $BASHPID == "$_rt_shell" ]]; then
+    _rt_moved=${_rt_scouted:+$1} _rt_skip=
+  else
+    _rt_sees "$1"
+  fi
+}
 _rt_each() {     # a command whose words tell only now whether it is a test: its number, and these
   case " $* " in *\ set\ * | *\ shopt\ *) _rt_hide ;; esac
   _rt_ask each "$@"
@@ -7202,7 +7217,7 @@ _rt_test() {     # a test: site, words as bash, label, files as bash, `native` o
     _rt_itself "$1" "$3"     # options that are exported are the shell's, not the hook's
   else
     _rt_whole=${_rt_hides:+${_rt_functions[1]+1}}
-    _rt_call=('' "$_rt_reply" "$1" "${_rt_label:-$3}" "$_rt_moves")
+    _rt_call=('' "$_rt_reply" "$1" "${_rt_label:-$3}")
     _rt_start "$@"
   fi
 }
@@ -7299,10 +7314,12 @@ _rt_mend_traps() {    # in a trap, bash tells ours the command before it: ours r
 _rt_mend_trap() {
   local _rt_end=$'\n{ builtin trap "$_rt_trap" DEBUG; } 2>/dev/null'
   [[ $1 ]] || builtin return
-  _rt_texts[$2]=$1
   case $2 in SIG* | ERR) _rt_signals=$_rt_stub ;; esac
-  [[ $2 != ERR || ! $_rt_scouted ]] || _rt_send trapped "$2" "$1"     # in a subshell it may have run
-  case $2:$1 in *:*PIPESTATUS* | *:*_rt_* | DEBUG:* | RETURN:*) builtin return ;; EXIT:*) _rt_end= ;; esac
+  case $1 in *_rt_*) builtin return ;; esac
+  _rt_texts[$2]=$1
+  # Behind a subshell that has failed, it may have run.
+  [[ $2 != ERR || $_rt_piped == 0 || ! $_rt_scouted ]] || _rt_send trapped "$2" "$1"
+  case $2:$1 in *:*PIPESTATUS* | DEBUG:* | RETURN:*) builtin return ;; EXIT:*) _rt_end= ;; esac
   local _rt_text=${1//'$BASH_COMMAND'/'${_rt_told:-$BASH_COMMAND}'}
   _rt_text=${_rt_text//'${BASH_COMMAND}'/'${_rt_told:-$BASH_COMMAND}'}
   # Bash 4.4 and 5.0 forget the status by a `trap` in a trap.
@@ -7576,7 +7593,6 @@ class Call(NamedTuple):
     label: str
     goes: str  # in the shell, its output and its errors: `shown` in the trace, elsewhere `together`, or `apart`
     shell: str  # that has come to it, by the path for its answers; a subshell of it may wait
-    moves: str  # how each `cd` before it has ended
     pid: str  # of the process that tells of it: the shell, or a subshell
     files: Sequence[str]  # the paths of its redirections, as far as the scout tells them
     program: Program
@@ -7587,9 +7603,9 @@ class Call(NamedTuple):
     question: Tuple[str, str]  # the path for the answer, and its number
 
     @property
-    def key(self) -> Tuple[str, str, str]:
+    def key(self) -> Tuple[str, str]:
         """What the calls of both shells have in common for one test."""
-        return self.site.number, self.moves, self.program.key
+        return self.site.number, self.program.key
 
 
 class Program(NamedTuple):
@@ -7743,7 +7759,8 @@ class Script:
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
         self.functions: Dict[str, Nodes] = {}  # their bodies
         self.reactions: List[Node] = []  # what stands behind a test's `||`
-        self.changed: Set[str] = set()  # words of these, the variables that they set among them
+        # The variables that these may set, and other words of the same commands.
+        self.changed: Set[str] = set()
 
     def read(self, name: str, text: str) -> ScriptFile:
         """Read one of its files."""
@@ -7754,8 +7771,15 @@ class Script:
         self.reactions += file.reactions
         self.exports |= re.search(EXPORTS_ALL, text) is not None
         for node in reached(self.reactions, self.functions):
-            plain = re.sub(NOT_EXPANDED, "", node.text)
-            self.changed.update(re.findall(rf"(?<![\w$-])(?<!\$\{{){NAME}", plain))
+            sets = (
+                not node.words
+                or node.name in SETTERS
+                or re.search(f"{DOES}|printf -v", node.text)
+            )
+            if sets and not node.kind:
+                plain = re.sub(NOT_EXPANDED, "", node.text)
+                self.changed.update(re.findall(rf"(?<![\w$-])(?<!\$\{{){NAME}", plain))
+                self.changed.update(re.findall(DEFAULTS, node.text))
         return file
 
     def add(self, site: Site) -> Site:
@@ -7818,7 +7842,7 @@ class Script:
         if not substitutes(node.text, PURE):
             return f"_rt_sees {command.number}"
         if looks_out(node) and node.name in MOVES:
-            return "_rt_move"
+            return f"_rt_move {command.number}"
         if looks_out(node):
             return f"_rt_sees {command.number}"
         return "calm"
@@ -7939,7 +7963,7 @@ class ScriptRun(Run):
         # By number, what the scout does where a command has ended in the shell, as often as that was.
         self.command_ends: Dict[str, List[str]] = defaultdict(list)
         # Labels of tests that have failed, until a handler is called.
-        self.told: Set[str] = set()
+        self.told: Dict[str, int] = Counter()
         self.asked: Dict[Test, Call] = {}  # tests for which the shell waits
         self.ahead: Dict[Test, Call] = {}  # those to which only the scout has come
         # And those to which only the shell has come, by the keys of calls; None for one that bash runs itself.
@@ -7950,9 +7974,12 @@ class ScriptRun(Run):
         self.written: Dict[str, Test | None] = {}
         # Those that have ended, and their turns: a subshell may have told, too.
         self.past: Set[str] = set()
-        self.ended: Set[str] = set()  # keys of the programs of tests that have
-        # How often the scout has come to a command, by its number.
+        # By number of a `cd`, the folders in which the scout was behind it.
+        self.moves: Dict[str, List[str]] = defaultdict(list)
+        # By number, how often the scout has come to a command, or the shell to a `cd`.
         self.turns: Dict[str, Iterator[int]] = defaultdict(count)
+        # By key of a program, how many tests were known when it had ended, with no failure before.
+        self.tried: Dict[str, int] = {}
         self.beside: Set[Test] = set()  # tests that ran while others did
         self.reasons: Dict[str, None] = {}  # why tests have run alone
         self.umask = proc_number("self/status", rb"\nUmask:\s*(\d+)", 8)
@@ -8115,7 +8142,6 @@ class ScriptRun(Run):
         shell: str,
         number: str,
         label: str,
-        moves: str,
         pid: str,
         path: str,
         *names: str,
@@ -8135,7 +8161,6 @@ class ScriptRun(Run):
             label,
             goes,
             shell,
-            moves,
             pid,
             [os.path.normpath(os.path.join(program.directory, name)) for name in names],
             program,
@@ -8204,13 +8229,13 @@ class ScriptRun(Run):
         """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
         site = call.site
         # A twin, with other words or another environment, runs beside tests below it if all pass, too; so does a test
-        # that the script tries again.
-        may_run = call.program.key in self.ended
-        may_run |= any(ahead.site is site for ahead in self.ahead.values())
+        # that is tried again, beside those that were known by then.
+        has_twin = any(ahead.site is site for ahead in self.ahead.values())
+        known = self.tried.get(call.program.key, 0)
         is_main = call.shell == f"{self.shell.folder}/shell"
         self.note_ahead(
             site.told,
-            lambda _test, other: may_run and other is not site,
+            lambda test, other: other is not site and (has_twin or test.index < known),
             has_parted=is_main,
         )
         awaited = self.awaited
@@ -8280,10 +8305,11 @@ class ScriptRun(Run):
 
     def pass_on(self, number: str, turn: int) -> str | None:
         """What the scout does behind a command, if that has ended in the shell so often."""
-        for end in self.command_ends[number][turn:]:
-            self.awaited = None
-            return end
-        return None
+        ends = self.command_ends[number]
+        if len(ends) <= turn:
+            return None
+        self.awaited = None
+        return ends[turn]
 
     def on_past(self, place: str, status: str, directory: str, path: str) -> None:
         """A command of the shell has ended that is no test. Behind a failure, tests below it may have begun."""
@@ -8292,7 +8318,7 @@ class ScriptRun(Run):
         self.past.add(place)
         number = place.partition(":")[0]
         command = self.script.commands[number]
-        self.note_action(command, is_over=True)
+        self.note_action(command, is_past=True)
         if command.node.name == "exec":  # for all tests behind it
             self.is_split = bool(splits_output(command.node))
         values = ""
@@ -8301,10 +8327,10 @@ class ScriptRun(Run):
         code = end_of(command.node, int(status), directory, values)
         self.command_ends[number].append(code)
 
-    def note_action(self, command: Site, is_over: bool = False) -> None:
+    def note_action(self, command: Site, is_past: bool = False) -> None:
         """The shell runs a command that is no test. What runs in the background has begun under bash, too."""
         is_awaited = self.awaited is command
-        has_parted = is_over and not is_awaited
+        has_parted = is_past and not is_awaited
         if acts(command.node):
             self.note_ahead(
                 command.told,
@@ -8338,6 +8364,15 @@ class ScriptRun(Run):
         self.on_did(number)
         self.command_ends[number].append("")
 
+    def on_moved(self, number: str, directory: str) -> None:
+        """A shell has come through a `cd`. Where the scout was elsewhere behind that, a test may have made a folder."""
+        if self.role == "scout":
+            self.moves[number].append(directory)
+            return
+        turn = next(self.turns[number])
+        if self.moves[number][turn : turn + 1] != [directory]:
+            self.note_ahead(self.script.commands[number].told)
+
     def on_trapped(self, name: str, text: str) -> None:
         """A trap runs. The script comes to no test behind that for EXIT."""
         if any(map(acts, walk(Reader(text).nodes))):
@@ -8350,13 +8385,13 @@ class ScriptRun(Run):
         self.note_ahead(site.told)
         if int(status):
             self.note_failure(clean_label(label), site.line, int(status))
-            self.told.add(label)
+            self.told[label] += 1
         self.end_test(site, int(status))
 
     def on_failed(self, line: str, status: str, label: str) -> None:
         """Bash calls a handler: for a test that is known to have failed, or for what it has run itself."""
-        if label in self.told:
-            self.told.remove(label)
+        if self.told[label]:
+            self.told[label] -= 1
         else:
             self.note_failure(clean_label(label), int(line), int(status) or EXIT_FAILED)
 
@@ -8445,10 +8480,11 @@ class ScriptRun(Run):
         is_missed = test in self.behind[call.key] and not call.site.is_own
         if is_missed and self.has_failed:  # others may have begun since it has
             self.miss(call)
-        self.ended.add(call.program.key)
+        if not self.has_failed:
+            self.tried.setdefault(call.program.key, len(self.tests))
         self.has_failed |= result.status != 0
         if self.options.fails(result.outcome) or result.status is None:
-            self.told.add(call.label)
+            self.told[call.label] += 1
             # It is 1 for one that did not run, or has passed but for the runner.
             status = status or EXIT_FAILED
         code = f"_rt_status={shell_status(status)}; "

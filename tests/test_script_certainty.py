@@ -660,6 +660,12 @@ touch x⏎trap 'rm -f x' ERR⏎(bash -c 'sleep 0.3; exit 1' tests/a)⏎bash -c '
 trap 'exit 130' INT TERM⏎(cd sub && pytest a)⏎x=$(pytest b) ¦ set -E⏎trap 'echo "@ err"' ERR⏎(pytest a --exit=1)⏎exit 0
 mkdir tests⏎ln -s $(command -v env) tests⏎trap 'echo "@ err"' ERR⏎IFS=: tests/env | grep -q ^IFS=: || exit 4⏎exit 0
 set -Ee⏎on() { echo "@ $BASH_COMMAND"; }⏎trap on ERR⏎pytest a --exit=1
+bash -c 'sleep 0.3; exit 1' tests/a⏎cd made && exit 0⏎bash -c 'mkdir made' tests/b⏎exit 1
+f() { cd made; }⏎bash -c 'sleep 0.3; exit 1' tests/a⏎f && exit 0⏎bash -c 'mkdir made' tests/b⏎exit 1
+bash -c 'sleep 0.3; exit 1' tests/a⏎(cd made) || BAD=1⏎bash -c 'mkdir made' tests/b⏎exit $BAD
+bash -c 'sleep 0.3; exit 1' tests/a⏎X=$(cd made && echo y)⏎bash -c 'mkdir made' tests/b⏎[ "$X" = y ] || exit 4
+«H»one() { bash -c 'echo x >>n' tests/r; }⏎two() { bash -c '[ -e t ] || { >t; sleep 0.3; exit 1; }' tests/a; }⏎one⏎
+mkdir out⏎two || { one; two; } || test_fail a⏎bash -c '[ $(wc -l <n) -lt 2 ]' tests/b || test_fail b⏎exit $RET
 D=$PWD⏎bash -c 'sleep 0.3; exit 1' tests/a⏎cd made || BAD=1⏎cd $D⏎bash -c 'mkdir made' tests/b⏎exit $BAD
 if ! pytest a --exit=1; then RET=1; else RET=0; fi⏎exit $RET ¦ if pytest a --exit=1; then :; else :; fi && exit 4⏎exit 0
 pytest a --exit=1⏎exit $CODE ¦ f() { pytest a --exit=3; return $rc; }⏎f || exit 4 ¦ code() { echo $?; }⏎

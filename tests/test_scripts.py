@@ -1037,6 +1037,14 @@ class AheadTest(ScriptCase):
                                  "bash -c 'echo x 1<>up' tests/b"))
         self.assertEqual((ran.code, len(starts(ran.text)), "went ahead" in ran.err), (0, 3, False))
 
+    def test_what_only_a_failure_does(self) -> None:
+        """A handler that goes elsewhere and back lets no test run twice; a trap that is mended has not run again."""
+        for handler in ("pushd / >/dev/null; popd >/dev/null", "trap 'rm -f x' EXIT"):
+            with self.each(handler):
+                ran = self.conduct(lines("trap 'echo err; ls none' ERR", f"test_fail() {{ {handler}; RET=1; }}",
+                                         "pytest a --exit=1 || test_fail a", "pytest b || test_fail b", "exit $RET"))
+                self.assertEqual((ran.code, len(starts(ran.text)), ran.err.count("has not come")), (1, 2, 0))
+
     def test_variables_that_a_program_has_set(self) -> None:
         """The scout declares them as the script does: with their attributes, and in their function alone."""
         for text, words in (("n=x; f() { local n=$(pip3 --echo=v); }; f", "$n"),
@@ -1048,12 +1056,13 @@ class AheadTest(ScriptCase):
 
     def test_a_variable_that_a_failure_sets(self) -> None:
         """A test that gets it, exported or in its words, starts when the script comes to it; so nothing goes ahead."""
-        for export, word in (("export RET", ""), ("set -a", ""), ("", "$RET"), ("export i=0", "")):
+        for export, word, name in (("export RET", "", "RET"), ("set -euao pipefail", "", "FAILED_CASES"),
+                                   ("", "$RET", "RET"), ("export i=0", "", "i")):
             with self.each(export + word):
                 ran = self.conduct(HEAD + lines(export, "python3 a --exit=1 || { test_fail a; i=1; }",
                                                 f"python3 b{word} || test_fail b", "exit 0"))
                 self.assertEqual((ran.code, began(self.events(ran))[1:]), (0, [f"python3 b{word and 1}"]))
-                self.assertRegex(ran.err, r"test.sh:\d+ gets \w+, which is set where a test fails")
+                self.assertRegex(ran.err, rf"test.sh:\d+ gets {name}, which is set where a test fails")
 
     def test_the_label_of_what_has_run_ahead(self) -> None:
         """One that the script does not come to is blamed for nothing, and has its label first."""
