@@ -78,7 +78,7 @@ def make_suite(name: str, rows: Sequence[Row], gpus: int = SLOTS) -> Suite:
 
 def learn(tests: Sequence[Test], durations: Durations) -> run_tests.Estimates:
     """What the runner expects of tests when its journal has one pass of each that is in `durations`."""
-    history = run_tests.History()
+    history = run_tests.History(run_tests.Options(()))
     for test, seconds in durations.items():
         history.add({"event": "test_end", "run": "", "test": test.key, "label": test.label,
                      "outcome": run_tests.Outcome.PASSED.value, "seconds": seconds, "time": 0.0}, is_own=True)
