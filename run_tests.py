@@ -4031,12 +4031,20 @@ class Reaper:
         return not self.sees_orphans or bool(self.orphans())
 
     def members(self, process: Process) -> List[ProcessInfo]:
-        """The live processes of an attempt: its group, its session, and all that bears its mark."""
-        return [
-            info
-            for info in process_table()
-            if process.pid in (info.group, info.session) or process.has_marked(info.pid)
-        ]
+        """The live processes of an attempt: its group, its session, and all that bears its mark.
+
+        One that forks, and ends, while the table is read may be in it no more, and its child not yet: a look that finds
+        none is followed by another.
+        """
+        for _ in range(2):
+            found = [
+                info
+                for info in process_table()
+                if process.pid in (info.group, info.session) or process.has_marked(info.pid)
+            ]
+            if found:
+                break
+        return found
 
     def left(self) -> List[int]:
         """The orphans that come from the run: what ran before it may have left some, too, and keeps them."""

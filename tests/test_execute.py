@@ -41,17 +41,21 @@ class ProcessCase(RunnerCase):
     def job(self, script: str, log: str = "test.log", **changes: Any) -> Job:
         """A job in this test's folder, whose environment names it by its log."""
         environment = {**os.environb, b"HERE": os.fsencode(self.folder), b"JOB": log.encode(),
-                       b"RUN_TESTS_PLACES": f" {log}/3 ".encode()}
+                       b"RUN_TESTS_PLACES": f" {self.run_of(log)}/3 ".encode()}
         bash = shutil.which("bash") or ""
         job = Job(bash, [bash, "-c", f"{script}\n\n", "tests.txt"], environment)
         return job._replace(**changes)
+
+    def run_of(self, log: str) -> str:
+        """The name of a job's run: that of no other test case, which may run at the same time."""
+        return f"{os.path.basename(self.folder)}-{log}"
 
     def new_log(self, log: str = "test.log") -> int:
         return run_tests.fresh_file(os.path.join(self.folder, log))
 
     def process(self, script: str, log: str = "test.log") -> Process:
         """The process of a script; killed if the test fails meanwhile."""
-        process = Process(self.reaper, log, 3)
+        process = Process(self.reaper, self.run_of(log), 3)
         job = self.job(f"ulimit -SR {process.mark or 'unlimited'}; {script}", log)
         self.threads.submit(process.spawn, job, self.new_log(log)).result()
         self.addCleanup(lambda: process.is_gone or self.end(process))
@@ -133,7 +137,7 @@ class AttemptTest(ProcessCase):
     def test_without_marks_the_environment_tells_whose_it_is(self) -> None:
         self.reaper.mark = 0
         processes = [self.process(f"setsid sleep {number} & exit", log=number) for number in ("1000", "1001")]
-        inner = "env RUN_TESTS_PLACES=' 1002/3  inner/0 '"
+        inner = f"env RUN_TESTS_PLACES=' {self.run_of('1002')}/3  inner/0 '"
         processes.append(self.process(f"{inner} setsid sleep 1002 & exit", log="1002"))
         self.assertEqual(list(self.threads.map(self.end, processes)), [(0, ["sleep"])] * 3)
 
