@@ -1997,12 +1997,13 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         mark[16:],
     ]
     status, printed = run_bash(called, scratch)
-    if not os.path.exists(os.path.join(folder, "answers")):
+    told = os.path.join(folder, "answers")
+    if not os.path.exists(told):
         raise MachineError(BASH_IS_IDLE)
     scratch.check_room()  # else what bash has written of the state may not be all of it
     printed = printed.replace(copy.encode(), to_bytes(parsed.name))
     pieces = printed.split(mark.encode())
-    with open(os.path.join(folder, "answers"), "rb") as file:
+    with open(told, "rb") as file:
         answers = file.read().split(mark.encode())
     waiting = {test.line: test for test in parsed.tests}
     tests = list(read_answers(parsed, waiting, answers, pieces))
@@ -2218,10 +2219,8 @@ def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
 
 def make_test(line: TestLine, index: int, label: str, stem: str, options: Options) -> Test:
     """The test of a line of a list or script."""
-    names_own = re.search(
-        r"\s--junit-?xml[=\s]", line.body
-    )  # perhaps one that only the test knows
-    if line.is_target and not (line.junit or names_own):
+    own = r"\s--junit-?xml[=\s]"  # perhaps with a name that the test alone knows
+    if line.is_target and not line.junit and not re.search(own, line.body):
         line = line._replace(junit=f"{stem}.xml", in_log_dir=True)
     folder = line.shell.directory
     if line.in_log_dir and "/" not in line.junit:
@@ -6859,6 +6858,10 @@ class ScriptFile:
         self.read_attributes(reader)
         self.visit(reader.nodes)
         self.functions = functions_in(reader.nodes)
+        self.by_line: Dict[int, List[Site]] = defaultdict(list)
+        for site in self.sites:
+            for place in range(site.node.text.count("\n") + 1):
+                self.by_line[site.line + place].append(site)
 
     def line_of(self, offset: int) -> int:
         return self.text.count("\n", 0, offset) + 1
@@ -7011,14 +7014,10 @@ class ScriptFile:
     def find(self, line: int, node: Node) -> Site | None:
         """The test that is a command to which bash has come; None if there is none, or are several."""
         words = words_of(node)
-        found = None
-        for site in self.sites:
-            last = site.line + site.node.text.count("\n")
-            if site.line <= line <= last and words_of(site.node) == words:
-                if found:
-                    return None
-                found = site
-        return found
+        sites = [site for site in self.by_line[line] if words_of(site.node) == words]
+        if len(sites) == 1:
+            return sites[0]
+        return None
 
 
 # What the shell of a script and the scout do before the script, by BASH_ENV: their DEBUG trap sees each simple command
@@ -7849,11 +7848,11 @@ class Script:
             return f"_rt_meets {command.number}; _rt_skip="
         if not substitutes(node.text, PURE):
             return f"_rt_sees {command.number}"
-        if looks_out(node) and node.name in MOVES:
+        if not looks_out(node):
+            return "calm"
+        if node.name in MOVES:
             return f"_rt_move {command.number}"
-        if looks_out(node):
-            return f"_rt_sees {command.number}"
-        return "calm"
+        return f"_rt_sees {command.number}"
 
     def likely_code(self, command: Site) -> str:
         """Bash for a command that is a test if it looks like one, perhaps only with the values of its words."""
