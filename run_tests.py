@@ -119,7 +119,7 @@ OLDEST_PYTHON = (3, 8)
 BATCH_S = 0.05  # a script hands over the tests of one batch within milliseconds
 GRACE_S = 10.0  # from SIGTERM to SIGKILL: enough for pytest to write its JUnit file
 FOLLOW_S = 0.05  # between two looks at a growing log: no eye sees a shorter time
-LINGER_S = 1.5  # some helpers look for their parent once a second, and then go by themselves
+LINGER_S = 1.5  # for what a test leaves to end by itself: some helpers check for their parent once a second
 KILLED_S = 2.0  # a killed process is gone in milliseconds, or is stuck in the kernel
 LIVE_S = 0.25  # between two looks at the keys; a clock that counts seconds needs no more
 REDRAW_S = 0.1  # between two drawings of the live block: more is flicker
@@ -137,33 +137,33 @@ MEMORY_S = 10.0  # a GPU's memory comes back within a second of its process's en
 MEMORY_MIB = 128
 # Without persistence mode nvidia-smi takes seconds; with a hung driver it never answers.
 PROBE_S = 30.0
-TOOL_POLL_S = 0.25  # between two looks whether its answer is still wanted
-# A log dir may be held so long: by the guard of a killed run, until it has ended all tests.
+TOOL_POLL_S = 0.25  # between two checks whether the run still wants nvidia-smi's answer
+# The longest wait for a locked log dir: the guard of a killed run locks it until it has ended all tests.
 HELD_S = 5.0
-ROOM_BYTES = 1 << 20  # to be free where bash has told its state: no file of that is as large
+ROOM_BYTES = 1 << 20  # must be free when bash has written its state, else one of its files, all smaller, may be torn
 COPY_BYTES = 1 << 20  # the buffer through which a log is replayed, so that 1 GB costs no memory
 TAIL_BYTES = 8192  # of a log, for a JUnit file: the last error and its traceback
 CAUSE_BYTES = 1 << 16  # the end of a failed test's log, in which its cause is looked for
-# A torn JUnit file above this size is kept aside: it would cost 5 times as much.
+# A torn JUnit file above this size is put aside: reading its cases would take 5 times as much memory.
 JUNIT_BYTES = 16 << 20
 HISTORY_BYTES = 64 << 20  # the end of a journal: some hundred thousand tests, read in 0.5 s
-LINE_CHARS = 200  # of a log's line or of a label, shown or compared
+LINE_CHARS = 200  # a label, and a line of a log that is shown or compared, is cut to this length
 SLOWEST = 5  # tests that the summary names
-SHOWN = 10  # tests that the summary names for one cause, processes for one test
+SHOWN = 10  # names (of tests, processes, labels) that one line of output lists; the others are counted
 STEM_BYTES = 120  # of a file name: far below the 255 that file systems allow, suffixes included
 ARGUMENT_BYTES = 100_000  # Linux refuses one argument of 128 KiB or more (MAX_ARG_STRLEN)
-# A command of a list has no more lines: bash reads all of it again at each.
+# The most lines of one command of a list: bash reads the command from its start again at each line.
 COMMAND_LINES = 1000
 SHARES = 1_000_000  # of a device: `gpus=` takes six digits after the point
 PASSES = 5  # the median of a test's last passes is its expected duration: two bad days do not move it
-# The longest test may take so many times its estimate before the run ends with it alone.
+# The longest test starts so early that it may take this many times its estimate without prolonging the run.
 SLACK = 1.1
 LONGEST_S = 1e9  # a pass of thirty years is a torn or foreign record
 ASSUMED_S = 60.0  # the expected duration where nothing is known of any test; only ratios matter
 # Below the ephemeral ports of Linux, which start at 32768.
 PORT_FIRST = 20_000
 PORT_BASES = 8_000  # first ports are spread over this many, so that two runners seldom meet
-PORT_STEP = 521  # from one process number to the next: a prime, and more than there are slots
+PORT_STEP = 521  # between the first ports of successive process numbers: a prime, and more than there are slots
 # The variables in which CI services tell a job which commit it tests.
 COMMIT_VARIABLES = (
     "GITHUB_SHA CI_COMMIT_SHA CIRCLE_SHA1 BUILDKITE_COMMIT SEMAPHORE_GIT_SHA "
@@ -209,7 +209,7 @@ class MachineError(Exception):
 
 
 class BadValue(argparse.ArgumentTypeError, ValueError):
-    """What an option's or an attribute's value should be. argparse shows it as it stands."""
+    """A wrong option, attribute or line, with a text that says what is expected. argparse shows that unchanged."""
 
 
 class Outcome(enum.Enum):
@@ -241,7 +241,7 @@ class Outcome(enum.Enum):
         return self in (Outcome.SKIPPED, Outcome.KNOWN)
 
     def is_failure(self) -> bool:
-        """It is the test's own failure. `Options.fails` says what the run counts as one."""
+        """The test counts as failed. With `--flaky fail` a flaky test does, too: see `Options.fails`."""
         return self.can_be_retried() or self in (Outcome.BLOCKED, Outcome.UNRUNNABLE)
 
     def can_be_retried(self) -> bool:
@@ -253,7 +253,7 @@ class Outcome(enum.Enum):
         return self in (Outcome.INTERRUPTED, Outcome.NOT_RUN)
 
 
-CALM_PROGRAMS = r"(?:\S*/)?(?:rapids-logger|log|logger|banner)$"  # of scripts
+CALM_PROGRAMS = r"(?:\S*/)?(?:rapids-logger|log|logger|banner)$"  # the default of `--calm`
 
 
 class Options(NamedTuple):
@@ -272,15 +272,15 @@ class Options(NamedTuple):
     deadline: float | None = None
     grace: float = GRACE_S
     retries: int = 0
-    retry_on: str = ""  # a pattern of causes
+    retry_on: str = ""  # a pattern: only failures whose cause or log line matches are retried
     flaky: str = "pass"
     skip_code: int | None = None  # the exit code of a test that cannot run here
     known_failures: Mapping[str, str] = {}  # why tests are known to fail, by label
     leaks: str = "report"
     fail_fast: bool = False
-    handlers: Sequence[str] = ["test_fail"]  # of failures, in scripts
-    tests: str | None = None  # in scripts, a pattern of commands; None: handlers tell them
-    calm: str = CALM_PROGRAMS  # in scripts, a pattern of programs
+    handlers: Sequence[str] = ["test_fail"]  # in scripts, functions whose call behind `||` marks a test
+    tests: str | None = None  # in scripts, a pattern of commands that are tests; None: those with a handler
+    calm: str = CALM_PROGRAMS  # in scripts, a pattern of programs that may run beside tests
     one_by_one: bool = False
     arguments: Sequence[str] = ()  # of a script
     verbose: bool = False
@@ -288,7 +288,7 @@ class Options(NamedTuple):
     fail_dir: str | None = None  # None: the log dir, and `failures` starts fresh
     journal: str | None = None
     junit: str | None = None  # the summary of the run
-    output: str | None = None  # None: failures on a terminal, else replay; one by one all
+    output: str | None = None  # None: `failures` for a list on a terminal with several slots, else `replay`
     color: str = "auto"
     list: bool = False
     history: Sequence[str] = ()  # more journals to learn durations from
@@ -302,11 +302,11 @@ class Options(NamedTuple):
     shard: Shard | None = None
 
     def fails(self, outcome: Outcome) -> bool:
-        """Whether a test that ends so is named as one that failed."""
+        """Whether a test with this outcome is reported as failed, and named in `failures`."""
         return outcome.is_failure() or (outcome is Outcome.FLAKY and self.flaky == "fail")
 
     def reads(self, path: str) -> bool:
-        """Whether this is the file of `--only`, over which the run does not write."""
+        """Whether this path is the file of `--only`, which the run must not clear when it starts."""
         only = self.only
         return only is not None and os.path.realpath(only.path) == os.path.realpath(path)
 
@@ -321,15 +321,15 @@ class Options(NamedTuple):
 
 
 class LabelFile(NamedTuple):
-    """The labels in a file of `--only`, which was chosen from runs of this list and others."""
+    """The lines of a file of `--only`: labels, and comments `# label` that name tests which it leaves out."""
 
     path: str
     labels: FrozenSet[str]
 
     def news(self, tests: Tests) -> Tests:
-        """The tests that the file names neither as labels nor in comments, if its comments say what it leaves out.
+        """The tests that are new to the file: neither a label nor a comment in it names them.
 
-        They do if one of them is the label of a test.
+        There are none if no comment is the label of a test: then the file does not say what it leaves out.
         """
         left_out = {label[2:] for label in self.labels if label.startswith("# ")}
         if not any(test.origin in left_out for test in tests):
@@ -388,18 +388,18 @@ class Test(NamedTuple):
     line: int
     command: str  # bash
     shell: Snapshot
-    preface: bytes  # what the shell state above it has printed
+    preface: bytes  # output of the shell state between the test above and this one: its log begins with that
     attributes: Attributes
     barrier: int  # number of `wait` lines above it
     gpus: float  # 0, a fraction below 1, a whole number, ALL_GPUS
     timeout: float | None  # seconds; None or 0: no limit
     junit: str | None  # absolute path of the JUnit file that it writes
-    announces: bool  # `Error: sub-test failed` is part of what its line prints
-    is_pytest: bool = False  # it writes its JUnit file, or has died
+    announces: bool  # when it fails, its line prints `Error: sub-test failed`, as `test_fail` would
+    is_pytest: bool = False  # it is pytest: if it leaves no good JUnit file, it has died, whatever its status
     origin: str = ""  # its label without the number of its run
-    words: Words = ()  # where it is a program that needs no bash: its arguments, the name first
-    stdin: str = ""  # the file that it reads; `-` is what the runner reads; empty: nothing
-    splits: bool = False  # its errors are kept apart, in `<log>.err`
+    words: Words = ()  # arguments of a program that starts without bash, its name first; empty: bash runs `command`
+    stdin: str = ""  # path of its standard input; `-`: the runner's own; empty: nothing to read
+    splits: bool = False  # its standard error goes to a file of its own, `<log>.err`
     umask: int = -1  # -1: the runner's
 
     @property
@@ -523,7 +523,7 @@ class Result(NamedTuple):
 
 
 Results = Sequence[Result]
-Attempts = Sequence[Results]  # of each test all attempts, in list order
+Attempts = Sequence[Results]  # the attempts of each test; tests are in list order
 
 
 def results_of(attempts: Attempts) -> Results:
@@ -538,7 +538,7 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count} {many or one + 's'}"
 
 
-def told_leaks(leaked: Words) -> str:
+def count_leaks(leaked: Words) -> str:
     """`leaked: 2 processes`."""
     return f"leaked: {counted(len(leaked), 'process', 'processes')}"
 
@@ -554,7 +554,7 @@ def to_text(data: bytes) -> str:
 
 
 def death_of(status: int | None) -> str:
-    """`SIGSEGV` if a status means death by it: -N from the kernel, 128+N as a shell passes it on. Else empty."""
+    """The signal that a process died of (`SIGSEGV`), else empty: its status is -N, or 128+N if a shell passes it on."""
     if not status:
         return ""
     number = -status
@@ -575,12 +575,12 @@ def hash_function() -> Callable[[bytes], Any]:
 
 
 def name_of(file: str, key: str, origin: str) -> str:
-    """What a run's start in journals calls a test, by its list, key and label without the number of its run."""
+    """A test's name in a journal's `run_start`: a hash of list, key and label, without the ` #2` of the label."""
     return key_of([os.path.normpath(file), key, re.sub(r" #\d+$", "", origin)])
 
 
 def key_of(words: Iterable[str]) -> str:
-    """A test's name in journals: 12 hex digits of the hash of its command and environment prefix."""
+    """12 hex digits of a hash of words. The key of a test is that of its environment prefix and command."""
     return hash_function()(to_bytes(" ".join(words))).hexdigest()[:12]
 
 
@@ -598,13 +598,13 @@ STATE_WORDS = names_in(
     "export unset : cd source . set shift shopt ulimit umask declare typeset readonly alias unalias pushd popd "
     "mapfile readarray"
 )
-# What may stand beside them: `[ -d build ] || exit 1; cd build || { echo no; exit 1; }` is state.
+# Checks that may guard state words: `[ -d build ] || exit 1; cd build || { echo no; exit 1; }` is state.
 CHECKS = names_in("[ [[ (( test false true read")
 ENDS = names_in("exit return")
 PRINTS = names_in("echo printf")
 BESIDE_STATE = CHECKS | ENDS | PRINTS | names_in("mkdir getopts")
 LOOKUP = r"(?:command\s+-[vV]|type|hash|which)\s"
-WISH = r"\|\|(?:true|:)$"  # behind its operator
+WISH = r"\|\|(?:true|:)$"  # operator and command: the failure before them is waived
 # Commands that always end with status 0, so that `test || echo no` always passes.
 INFALLIBLE = PRINTS | names_in(
     ": true export local declare typeset readonly unset let set shopt break continue trap disown hash jobs dirs times"
@@ -615,16 +615,16 @@ UTILITIES = names_in(
     "rm sed seq sleep sort sync tail tee touch tput tr uname wait wc yes"
 )
 NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
-# A command, behind its operator, whose status is also that of the failure before it.
+# An operator and a command that are taken to pass on the failure before them, as `|| exit 1` and `; exit` do.
 ANSWERS = r"\|\|(?!(?:exit|return)\s+0)|;(?:exit|return)(?!\s+0)"
-# A command that may look at the status of all before it.
+# A command whose status may depend on all commands before it, as `[ $RET = 0 ]` or `exit $RET`.
 LOOKS_BACK = r"\[|\(\(|test\s|false$|\(?(?:exit|return) \"?\$\{?\w"
 # Commands in front of another one.
 PREFIXES = (
     r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?"
     r"|(?:uv|coverage|poetry) run(?: -\S+)*) )*"
 )
-# What lies among tests, and prepares them or looks at what they have left.
+# Not the name of a program that stands among tests but prepares them or evaluates their results.
 NO_TEST = (
     r"(?!\S*(?:build|clean|creat|download|generat(?!ion)|install|(?<![a-z])make|prepar|server|setup|start_"
     r"|aggregat|compare|merge_|report|summar|verify_)[^/\s]*(?: |$))"
@@ -645,7 +645,7 @@ RUNS_TESTS = (
     r"(?:\S*/)?(?:python[\d.]*(?! -[cV]| --version| -m (?:pip|venv|build)\b)|(?:ba)?sh(?! -c)"
     r"|pytest|torchrun|mpirun|mpiexec|ctest)(?= |$)|\./|[\"']?\$"
 )
-# One that moves its JUnit file nowhere, and runs here.
+# One call of pytest on this machine, with no command behind it that could move its JUnit file.
 PYTEST = (
     r"(?:timeout \S+ )?(?:\S*/)?(?:(?:python[\d.]*|\$\S+) (?:-\S+ )*-m )?(?:pytest|py\.test)\s"
     r"(?!.*(?:&&|;))"
@@ -675,7 +675,7 @@ GIVES = (
 NOT_EXPANDED = r"""(?s)\\.|'[^']*'|("(?:[^"\\]|\\.)*")"""
 # Variables of bash's own, which have another value each time, or none that is the list's.
 CHANGING = r"(?:S?RANDOM|SECONDS|EPOCH\w+|BASH\w*|PPID|LINENO)\b"
-# A part of a file's name that is another one each time, or that a test alone knows.
+# A part of a file's name that changes each time, or that only the test's own shell can expand.
 PASSING_NAME = rf"\$\$|\$\{{?(?:{CHANGING}|RUN_TESTS_|\w+_VISIBLE_DEVICES)|[(`].*\b(?:date|mktemp|uuidgen)\b"
 # What prepares for other tests, rather than being one.
 PREPARES = (
@@ -686,7 +686,7 @@ CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 
 # Words. The text is known to be whole, since bash has read it. Escaped and quoted pieces in which nothing nests:
 FLAT = r"""(?s)\\.?|'[^']*'|\$'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`"""
-# With the bracket of an array, A=(1 2), and that of a pattern, !(a|b).
+# All pieces of a word. A bracket is one where it opens an array, A=(1 2), or a pattern, !(a|b).
 WORD_PIECE = FLAT + r"""|[^ \t\n;&|()<>'"\\$`]+|\$\(|\$\{|[<>]\(|\$?"|\$|(?<=[=!@?*+])\("""
 NESTED = (
     FLAT + r"""|[$<>]\(|\$\{|["(){}]|(?<![^\s;&|()])\#[^\n]*|\bcase\s[^\n;]*?\sin\b|\besac\b"""
@@ -704,7 +704,7 @@ LOOPS = ("while", "until", "for", "select")
 COMPOUNDS = names_in("if while until for select case { (")
 # The words that end the head of a compound command.
 HEADS: Mapping[str, str] = {"for": "do {", "select": "do {", "case": "in"}
-# What ends a compound command, and what a list of commands, where a command may begin.
+# The words that end a compound command, and those that end a list of commands: only where a command may begin.
 CLOSERS = names_in("fi done } ) esac")
 LIST_CLOSERS = CLOSERS | names_in("then elif else do ;; ;& ;;& ()")
 # What no word of a simple command is.
@@ -714,7 +714,7 @@ STOPS = SEPARATORS | names_in(";; ;& ;;& ( ) ()") | {""}
 class Token(NamedTuple):
     """A piece of a command. `start` and `end` are offsets in its text."""
 
-    kind: str  # word, operator, comment, or document: all that begin behind one newline
+    kind: str  # word, operator, comment, end, or document: all here-documents behind one newline
     text: str
     start: int
     end: int
@@ -768,7 +768,7 @@ def read_tokens(text: str) -> Tokens:
             at = found.end()
         else:
             at = max(end_of_nest(text, at, ""), at + 1)
-            if tokens and re.fullmatch(r"\d*<<-?", tokens[-1].text):
+            if tokens and re.fullmatch(r"(?:\d*|\{\w+\})<<-?", tokens[-1].text):
                 indent = r"\t*" * tokens[-1].text.endswith("-")
                 documents.append(indent + re.escape(unquoted(text[start:at])))
         if kind != "blank":
@@ -818,7 +818,7 @@ def walk(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 class Reader:
-    """Reads the text of commands into Nodes. If bash would not read it, as may be in a script, they may be odd."""
+    """Parses commands into Nodes. In a script, bash may be unable to read the text: then the Nodes may be wrong."""
 
     at = 0  # the place of the next token
 
@@ -949,7 +949,7 @@ def substituted(text: str) -> Iterator[Node]:
 def statements_of(
     nodes: Nodes, joints: Collection[str] = ("&&", "||", *PIPES)
 ) -> List[List[Node]]:
-    """A list of commands, cut where neither `&&` nor `||` nor a pipe joins them, or none of some joints."""
+    """Splits commands into statements: between two of them stands an operator that is not in `joints`."""
     statements: List[List[Node]] = []
     for node in nodes:
         if node.before not in joints or not statements:
@@ -984,7 +984,7 @@ def is_state(nodes: Nodes) -> bool:
 
 
 def looks_up(node: Node) -> bool:
-    """Whether a command looks whether there is a program."""
+    """Whether a command only looks up whether a program exists, as `command -v` does."""
     return re.match(LOOKUP, f"{head_of(node)} ") is not None
 
 
@@ -1015,20 +1015,20 @@ def reached(nodes: Iterable[Node], functions: Functions) -> List[Node]:
     return found
 
 
-# Which failures the status of a line tells.
+# Which failures show in the exit status of a line.
 
 
-def said_with(node: Node, said: str) -> str:
-    """What `set` has said so far, and says in a command. Where that may not run, it switches off alone."""
+def switched_by(node: Node, switches: str) -> str:
+    """The switches of `set` so far and in a command. A `set` that may not run counts only if it switches off."""
     options = node.text.partition(" --")[0]
     if node.name == "set" and (node.before == ";" or "+" in options):
-        return f"{said} {options}"
-    return said
+        return f"{switches} {options}"
+    return switches
 
 
-def is_on(option: str, said: str) -> bool:
-    """Whether a shell option is on after what `set` has said; the option is a pattern of its letter or name."""
-    return re.findall(rf" ([-+])\w*(?:{option})", said)[-1:] == ["-"]
+def is_on(option: str, switches: str) -> bool:
+    """Whether a shell option is on behind the switches of `set`; the option is a pattern of its letter or name."""
+    return re.findall(rf" ([-+])\w*(?:{option})", switches)[-1:] == ["-"]
 
 
 def is_infallible(node: Node) -> bool:
@@ -1040,10 +1040,11 @@ def is_infallible(node: Node) -> bool:
     return node.name in INFALLIBLE or node.text == "wait"
 
 
-def heard(nodes: Nodes, said: str, functions: Functions) -> Tuple[Set[Node], Set[Node]]:
-    """The commands in a list of commands whose failure ends the shell, and those whose failure its status tells.
+def heard(nodes: Nodes, switches: str, functions: Functions) -> Tuple[Set[Node], Set[Node]]:
+    """Of a list of commands, those whose failure ends the shell, and those whose failure shows in its exit status.
 
-    `said` is by `set`. A check is taken to look at all that has been before it.
+    `switches` are those of `set` so far. A check such as `[ … ]` is assumed to depend on all commands before it. What
+    `|| true` waives counts as a failure that ends the shell.
     """
     ends = set()
     left: Set[Node] = set()
@@ -1051,8 +1052,8 @@ def heard(nodes: Nodes, said: str, functions: Functions) -> Tuple[Set[Node], Set
         for pipeline in statements_of(statement, PIPES):
             first = pipeline[0]
             joint = first.before + first.text
-            said = said_with(first, said)
-            own = heard_in(pipeline, said, functions)
+            switches = switched_by(first, switches)
+            own = heard_in(pipeline, switches, functions)
             if re.match(WISH, joint):
                 ends.update(reached(statement, functions))
             elif first.before == "&&" or (own and re.match(ANSWERS, joint)):
@@ -1063,28 +1064,28 @@ def heard(nodes: Nodes, said: str, functions: Functions) -> Tuple[Set[Node], Set
                 left = left.union(reached(nodes[: nodes.index(first)], functions))
         if not ENDS.isdisjoint(node.name for node in left):
             ends |= left
-        elif is_on("e|o errexit", said) and first.lead != "!":
+        elif is_on("e|o errexit", switches) and first.lead != "!":
             ends |= own
     return ends, left
 
 
-def heard_in(pipeline: Nodes, said: str, functions: Functions) -> Set[Node]:
-    """The commands whose failure the status of a pipeline tells."""
+def heard_in(pipeline: Nodes, switches: str, functions: Functions) -> Set[Node]:
+    """The commands whose failure shows in the exit status of a pipeline."""
     first = pipeline[0]
     last = pipeline[-1]
     is_answer = first is not last or first.before == "||"  # `test || cat log`, `test | tee log`
     if last.after in ("&&", "||") or first.lead == "!":
-        said += " +e"
-    own = heard_by(last, said, functions)
-    if is_on("o pipefail", said):
-        own = own.union(*(heard_by(node, said, functions) for node in pipeline))
+        switches += " +e"
+    own = heard_by(last, switches, functions)
+    if is_on("o pipefail", switches):
+        own = own.union(*(heard_by(node, switches, functions) for node in pipeline))
     if last.after == "&" or (is_answer and UTILITIES.issuperset(node.name for node in own)):
         return set()
     return own
 
 
-def heard_by(node: Node, said: str, functions: Functions) -> Set[Node]:
-    """The same of one command. A loop stands for what its last turn alone tells."""
+def heard_by(node: Node, switches: str, functions: Functions) -> Set[Node]:
+    """The same for one command. A loop stands for the commands in it whose failure only its last turn shows."""
     bodies = node.bodies
     if node.name in functions:
         bodies = [functions[node.name]]
@@ -1093,13 +1094,13 @@ def heard_by(node: Node, said: str, functions: Functions) -> Set[Node]:
         return {node}
     own = set()
     for body in bodies:
-        ends, left = heard(body, said, functions)
+        ends, left = heard(body, switches, functions)
         if node.kind in LOOPS and left:
             left = {node}
         own |= ends | left
     if node.kind in LOOPS or own:
         for condition in node.conditions:
-            own = own.union(*heard(condition, f"{said} +e", functions))
+            own = own.union(*heard(condition, f"{switches} +e", functions))
     if own and (node.name or node.kind == "("):
         own = {each for each in own if each.name != "return"} | {node}
     return own
@@ -1123,20 +1124,20 @@ def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions
                 )
     if not suspects or never_passes:
         return
-    told = set().union(*heard(nodes, parsed.said, functions))
+    reported = set().union(*heard(nodes, parsed.switches, functions))
     suspects.sort(key=lambda node: node.after == "&")
     tellers = {"wait"}
     if suspects[0].after == "&":
         tellers.update(UTILITIES)
     others = [node for node in every if node.kind in LOOPS or node.name in tellers]
-    if told.isdisjoint([*suspects, *others]):
+    if reported.isdisjoint([*suspects, *others]):
         raise BadValue(
             f'this line passes even if `{suspects[0].name}` fails; write `command || test_fail "label"`, for a pipe '
             "`set -o pipefail` above, or `|| true` if that is meant; what it sets is gone with it: let a file that is "
             "sourced set that"
         )
     for node in suspects:
-        if node in told or node.after == "&":
+        if node in reported or node.after == "&":
             continue
         if re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
             parsed.hint(
@@ -1153,7 +1154,7 @@ def texts(tokens: Iterable[Token]) -> List[str]:
 
 
 def words_of(node: Node) -> List[str]:
-    """The words of a simple command with its assignments, without redirections, as bash tells them."""
+    """The words of a simple command with its assignments, without redirections, as BASH_COMMAND has them."""
     tokens = (*node.assigned, *node.words)
     return [token.text.replace("\\\n", "").replace("$'", "'") for token in tokens]
 
@@ -1164,7 +1165,7 @@ def head_of(node: Node) -> str:
 
 
 def masks_in(nodes: Nodes) -> Iterator[Token]:
-    """The words of commands that assign a device mask, other than what it is."""
+    """The words of commands that assign a device mask, but for those that assign it to itself (`M=$M`)."""
     for node in walk(nodes):
         for token in (*node.assigned, *node.words):
             name, _, value = token.text.partition("=")
@@ -1174,7 +1175,7 @@ def masks_in(nodes: Nodes) -> Iterator[Token]:
 
 
 def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
-    """A test with these words in its environment prefix; it asks for as many GPUs as the last mask among them names."""
+    """A test with these assignments in its prefix, but for masks: the last mask says how many GPUs it takes."""
     for token in words:
         if re.match(MASK, token.text):
             test = test._replace(mask=token.text.partition("=")[2], has_mask=True)
@@ -1184,7 +1185,7 @@ def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
 
 
 def words_in_place(nodes: Nodes) -> List[str]:
-    """The words of the commands of a line, up to one behind which others may run elsewhere, or with other values."""
+    """The words of a line's commands, up to one that may change the directory or variables of those behind it."""
     words: List[str] = []
     for node in walk(nodes):
         if node.assigned or node.name in STATE_WORDS | {"read", "eval"}:
@@ -1198,7 +1199,7 @@ def words_in_place(nodes: Nodes) -> List[str]:
 def junit_word(words: Sequence[str]) -> str:
     """The word that names a command's own JUnit file, if it names one (the last wins, as for pytest).
 
-    A name that the test has in another way than we would is none.
+    A name that changes each time, or that only the test's own shell can expand, does not count.
     """
     # In "--junitxml=$DIR/x.xml" the quote moves to the value.
     named = re.findall(r"(?:^|\0)([\"']?)--junit-?xml[=\0]([^\0]*)", "\0".join(words))
@@ -1220,14 +1221,14 @@ class TestLine(NamedTuple):
     key: str
     attributes: Attributes
     assigned: Words = ()  # the environment prefix, without masks
-    prefix: str = ""  # the same, one a line, where it has no label of its own
+    prefix: str = ""  # the same, one a line, where the label is the command: `labels_of` tells such tests apart by it
     mask: str = ""  # the value of a leading CUDA_VISIBLE_DEVICES=…
     has_mask: bool = False
     label: str = ""  # the word after `test_fail`, or run_test's fourth
     junit: str = ""  # the word after `--junitxml=`, or run_test's second
     is_handled: bool = False  # it says `|| test_fail`, or is a call of run_test
-    is_target: bool = False  # pytest runs it
-    # The runner says the name to pytest, and one without a folder is in the log dir, as run_test has it.
+    is_target: bool = False  # it is a bare test file or folder, for which the runner calls pytest
+    # The runner passes `junit` to pytest. A name without a folder is in the log dir, as for run_test.
     in_log_dir: bool = False
     barrier: int = 0  # how many `wait` stand above it
     shell: Snapshot = Snapshot("", None)  # from which it starts
@@ -1368,13 +1369,13 @@ def parse_attributes(
                 values[name] = ATTRIBUTES[key](value)
             except BadValue as error:
                 complain(f"{key}: {error}")
-    said = base._replace(**values)
-    if said.mem and said.gpus is not None and not 0 < said.gpus <= 1:
+    attributes = base._replace(**values)
+    if attributes.mem and attributes.gpus is not None and not 0 < attributes.gpus <= 1:
         complain(
             "mem= is a part of one GPU, and gpus= asks for another number; take one of them out"
         )
         return base
-    return said
+    return attributes
 
 
 # Lists: text to tests and shell state.
@@ -1385,7 +1386,7 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
 
     Notes the variables that this command sets: `setter` is the line of a test, or 0 for shell state.
     """
-    functions = {**parsed.functions, "test_fail": ()}  # a call of that is the runner's
+    functions = {**parsed.functions, "test_fail": ()}  # its body is the runner's, not the list's
     every = reached(nodes, functions)
     words = {node: " ".join([node.kind, *words_of(node)]) for node in every}
     text = "\n".join(words.values())
@@ -1414,7 +1415,7 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
 class ListFile:
     """One list: its tests and its shell state, and the mistakes found in it."""
 
-    said = ""  # by `set`, so far
+    switches = ""  # of `set`, so far
 
     def __init__(self, name: str, text: str, waits: int) -> None:
         self.name = name
@@ -1428,7 +1429,7 @@ class ListFile:
         self.functions: Dict[str, Nodes] = {}  # the bodies of those that it defines
         # By variable, the line of the test that has set it; 0: state has.
         self.setters: Dict[str, int] = {}
-        self.labels: Dict[str, List[str]] = {}  # as written, and of the tests so called
+        self.labels: Dict[str, List[str]] = {}  # by a label as written, the unique labels of its tests
         self.mistakes: List[Tuple[int, str]] = []
         self.hints: Dict[str, str] = {}  # by kind, the first
 
@@ -1441,19 +1442,19 @@ class ListFile:
         self.hints.setdefault(kind, f"{self.name}:{line}: {what}")
 
 
-# Says for each whole command of the file $2 its first and last line, from 0, and what is wrong with it. A command
-# is whole if bash can read it both in { ( ) } and in ( { } ): text like `a; } || { b` ends one of these early, but not
-# the other. A backslash at its end joins the bracket to it, which `done \` is whole with, and a word is not. $1 is the
-# most lines of one.
+# Prints the first and last line, from 0, of each command of the file $2, and what is wrong with it. $1 is the most
+# lines of one command. Lines are a whole command if bash can read them both in { ( ) } and in ( { } ): text like
+# `a; } || { b` ends one of these early, but not the other. A backslash at the end joins the closing bracket to the last
+# line, and `done \` could be read so: such text is whole only if bash can also read it with a word in that place.
 SPLITTER = r"""
 shopt -s extglob
 newline=$'\n'
-fits() { eval "return 0; $1"; }      # bash reads all of it, and ends before it would run what it has read
+fits() { eval "return 0; $1"; }      # bash parses all of $1, and returns before it would run any of it
 both() {
   fits "{ ( :$newline$1)$newline}" && fits "( { :$newline$1}$newline)" &&
     { [[ $1 != *\\$newline ]] || fits "{ ( :$newline${1}x)$newline}"; }
 }
-is_whole() {     # bash 5.2 ends where it cannot read a substitution, and dies of what is nested too deep
+is_whole() {     # in a subshell where bash may end: 5.2 does at a bad substitution, and nesting too deep kills it
   if [[ ${#1} -gt 1000 || $1 == *@([\$\<\>]\(|\[\[)* ]]; then (both "$1"); else both "$1"; fi
 } 2>/dev/null
 why() {
@@ -1461,7 +1462,7 @@ why() {
   error=${error%%$newline*} error=${error#*: line +([0-9]): }
 }
 main() {         # read as a whole, since an eval that fails confuses the parser
-  local lines i text= first=0 said= error
+  local lines i text= first=0 spans= error
   mapfile -t lines <"$2"
   for ((i = 0; i < ${#lines[@]} && i - first < $1; i++)); do
     text+=${lines[i]}$newline error=
@@ -1470,29 +1471,29 @@ main() {         # read as a whole, since an eval that fails confuses the parser
       why
       [[ $error != *@(EOF|unexpected end|end-of-file)* ]] || continue
     fi
-    said+="$first $i $error"$newline
+    spans+="$first $i $error"$newline
     text= first=$((i + 1))
   done
   if [[ $text ]]; then
     is_whole "$text$newline" && error= || why
-    said+="$first $i $error"$newline
+    spans+="$first $i $error"$newline
   fi
-  printf '%s%s\n' "$said" "end"
+  printf '%s%s\n' "$spans" "end"
 }
 main "$@"
 """
 
 
 def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, str]]:
-    """The first line of each command, from 0, the line behind it, and its text. Mistakes are added to the list.
+    """For each command its first line, from 0, the line behind it, and its text. Mistakes are added to the list.
 
-    The bash that reads them knows nothing of ours, and runs none of it. Raises OSError.
+    A bash with an environment of its own reads the list, and runs none of it. Raises OSError.
     """
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
     words = [SPLITTER, PROGRAM, str(COMMAND_LINES), scratch.write(parsed.text)]
-    said = to_text(run_bash(words, scratch, environment)[1])
+    spans = to_text(run_bash(words, scratch, environment)[1])
     end = 0
-    for first, last, why in re.findall(r"(?m)^(\d+) (\d+) (.*)", said):
+    for first, last, why in re.findall(r"(?m)^(\d+) (\d+) (.*)", spans):
         start = int(first)
         end = int(last) + 1
         if why and end - start > COMMAND_LINES:
@@ -1501,7 +1502,7 @@ def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, s
             parsed.complain(start + 1, f"{why} (in the command that begins here)")
         else:
             yield start, end, "\n".join(parsed.lines[start:end]) + "\n"
-    if not said.endswith("end\n"):
+    if not spans.endswith("end\n"):
         parsed.complain(end + 1, "bash dies of this command, or of one of those below")
 
 
@@ -1570,8 +1571,8 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     reads = " reads" * any("$?" in node.text for node in nodes)
     parsed.script[end] += f'{{ _rt_check "$?" {line}{reads}; }} 2>/dev/null; '
     for node in nodes:
-        parsed.said = said_with(node, parsed.said)
-        if is_on("k|o keyword", said_with(node, "")):
+        parsed.switches = switched_by(node, parsed.switches)
+        if is_on("k|o keyword", switched_by(node, "")):
             raise BadValue("`set -k` makes other words of `export`; take it out")
     parsed.functions.update(functions_in(nodes))
     return True
@@ -1599,14 +1600,14 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     word = ""
     if first.name and not re.search(RUNS_INSIDE, first.words[0].text):
         word = first.words[0].text  # bash is to expand it, and not to run anything
-    told = [token for token in reader.tokens if token.end <= end]
+    own = [token for token in reader.tokens if token.end <= end]
     documents = ["\n" + token.text[:-1] for token in reader.documents if token.start > end]
     test = TestLine(
         parsed.name,
         line,
         reader.text[start:end].strip(" \t") + "".join(documents),
         word,
-        key_of([*texts(told), *documents]),
+        key_of([*texts(own), *documents]),
         attributes,
         label=label,
         junit=junit_word(words_in_place(nodes)),
@@ -1637,7 +1638,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Functio
         )
     every = reached(nodes, functions)
     calls = every
-    if "test_fail" in functions:  # in another function it is that of the list
+    if "test_fail" in functions:  # inside functions, a call of it reaches the list's own
         calls = list(walk(nodes))
     if any(node.name == "test_fail" for node in calls):
         raise BadValue(
@@ -1654,7 +1655,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Functio
     joints = {node.before for node in nodes[1:]}
     captures = False
     if joints == {"&&"} and not any(node.name for node in settings):
-        captures = re.search(RUNS_INSIDE, nodes[0].text) is not None  # and prints it
+        captures = re.search(RUNS_INSIDE, nodes[0].text) is not None  # as `X=$(prog) && echo "$X"`, which is a test
     if is_state(settings) and not captures and (silent[-1].name or not test.is_handled):
         raise BadValue(
             "this line would be a test, and change nothing for those below; write it without `echo`, "
@@ -1700,8 +1701,8 @@ def gpus_named_in(text: str) -> float:
     """How many GPUs a command seems to ask for: ALL_GPUS where it does not say how many, 1 where it asks for none."""
     text = re.sub(r"--(?:ignore|deselect|junit-?xml)[= ]\S+", "", text)  # which it does not run
     found = re.findall(SEVERAL_GPUS, text)
-    said: List[float] = [int(each) for groups in found for each in groups if each]
-    return max(said or [ALL_GPUS] * len(found), default=1)
+    counts: List[float] = [int(each) for groups in found for each in groups if each]
+    return max(counts or [ALL_GPUS] * len(found), default=1)
 
 
 # Shell state: one bash runs it once, when the list is read, and tells what the tests below it start from.
@@ -1751,7 +1752,7 @@ _rt_choose() {         # sets _rt_variables to the variables that are kept
     esac
   done
 }
-_rt_functions() {      # sets _rt_late to all, those of the file $_rt_home at their lines
+_rt_functions() {      # prints an assignment to _rt_late: all functions, those of the file $_rt_home at their lines
   local _rt_name _rt_line _rt_file _rt_text _rt_at=1 _rt_own=() _rt_other=() _rt_debug=-u
   compgen -A function -X '_rt_*' >|"$_rt_folder/functions"
   mapfile -t _rt_own <"$_rt_folder/functions"
@@ -1788,9 +1789,10 @@ _rt_functions() {      # sets _rt_late to all, those of the file $_rt_home at th
 }
 """
 
-# Runs before the copy of a list in which each test is a call of _rt_test. What it tells is in a file of its own; a mark
-# behind each answer, and in what the state prints, shows where that belongs. No variable has all of the mark, which
-# `set` would print. PS4 begins with \1, since `set -x` shows a sourced file one level deeper.
+# Is sourced before a copy of the list that calls _rt_test in place of each test. Its functions write answers into the
+# file `answers`. Behind each answer a mark goes there and to standard output, so that the runner knows what the state
+# had printed by then. Two variables hold half of the mark each, lest a list's `set` print all of it. PS4 begins with
+# \1, since `set -x` shows a sourced file one level deeper.
 STATE_READER = r"""
 _rt_source=$0 _rt_home=$1 _rt_folder=$2 _rt_mark=$3 _rt_rest=$4
 set --
@@ -1800,7 +1802,7 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   exit 3
 fi
 _rt_changed= _rt_last= _rt_failed= _rt_count=0
-_rt_close() {    # behind what it has written to the file
+_rt_close() {    # ends an answer: writes the mark to standard output and behind the answer
   builtin printf %s%s "$_rt_mark" "$_rt_rest"
   builtin printf %s%s "$_rt_mark" "$_rt_rest" >>"$_rt_folder/answers"
 }
@@ -1825,7 +1827,7 @@ _rt_check() {    # the status of a line of state, its number, and whether it loo
 _rt_state() {    # the positional parameters; sets _rt_text to the whole state, options last
   local _rt_options
   {
-    # Those that came with the environment come again, and the snapshot has what has become of them.
+    # Unset the functions that a test's bash gets from the environment: the snapshot has those that there are now.
     builtin printf '%s' "$_rt_unset"
     _rt_settings
     _rt_snapshot "$@"
@@ -1942,16 +1944,16 @@ class Scratch:
         return path
 
     def check_room(self) -> None:
-        """See that there is room left, also for one who may not have the last blocks of a disk."""
+        """Raises OSError if the disk is almost full, or has only blocks left that are kept for root."""
         try:
             os.unlink(self.write(" " * ROOM_BYTES))
         except OSError as error:
-            if error.errno != errno.EFBIG:  # at a limit of files' sizes, bash dies
+            if error.errno != errno.EFBIG:  # `ulimit -f` is smaller, and bash would have died of it
                 raise
 
 
 def unshifted(data: bytes) -> bytes:
-    """What `set -x` shows, a level higher: PS4 begins with \\1 there, which bash repeats for each level."""
+    """The output of `set -x`, one level less deep. PS4 begins with \\1, which bash repeats once for each level."""
     return re.sub(
         rb"(\x01+)([^\x01])",
         lambda match: match.group(2) * max(len(match.group(1)) - 1, 1),
@@ -1997,13 +1999,13 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         mark[16:],
     ]
     status, printed = run_bash(called, scratch)
-    told = os.path.join(folder, "answers")
-    if not os.path.exists(told):
+    answers_path = os.path.join(folder, "answers")
+    if not os.path.exists(answers_path):
         raise MachineError(BASH_IS_IDLE)
     scratch.check_room()  # else what bash has written of the state may not be all of it
-    printed = printed.replace(copy.encode(), to_bytes(parsed.name))
+    printed = printed.replace(to_bytes(copy), to_bytes(parsed.name))
     pieces = printed.split(mark.encode())
-    with open(told, "rb") as file:
+    with open(answers_path, "rb") as file:
         answers = file.read().split(mark.encode())
     waiting = {test.line: test for test in parsed.tests}
     tests = list(read_answers(parsed, waiting, answers, pieces))
@@ -2011,7 +2013,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         parsed.complain(
             [*waiting, *parsed.states[-1:], 1][0],
             f"the shell state down to here, or a word of this line, ends bash with status {status}"
-            f"{said_last(pieces[-1])}; run `bash -x {parsed.name}` to see where",
+            f"{last_printed(pieces[-1])}; run `bash -x {parsed.name}` to see where",
         )
     return tests
 
@@ -2021,8 +2023,8 @@ def run_bash(
 ) -> Tuple[int, bytes]:
     """Run bash with a command and its arguments; its status and what it has printed. Raises MachineError.
 
-    A file takes what it prints: a background job that it leaves would hold a pipe open. Where we end before it does, as
-    by Ctrl-C, it is killed, and what it has started is left to the Reaper.
+    Its output goes to a file, since a background job that it leaves would hold a pipe open. If Ctrl-C ends the wait,
+    bash is killed, and the Reaper ends what bash has started.
     """
     with open(scratch.path(), "ab+") as printed:
         try:
@@ -2049,10 +2051,10 @@ def read_answers(
     answers: Iterable[bytes],
     printed: Iterable[bytes],
 ) -> Iterator[TestLine]:
-    """The waiting tests in what bash has told, and printed before it told that. Adds mistakes to the list."""
+    """The waiting tests, completed from bash's answers and what it printed before each. Adds mistakes to the list."""
     shell = Snapshot("", None)
     preface = b""
-    # What is no variable to bash, as a function, it passes on as it came; and SHLVL.
+    # Tests get these from the runner unchanged: SHLVL, and what is no variable to bash, such as exported functions.
     kept = {
         name: value
         for name, value in os.environb.items()
@@ -2064,7 +2066,7 @@ def read_answers(
         if kind == b"failed":
             parsed.complain(
                 int(fields[0]),
-                f"this shell state fails with status {int(fields[1])}{said_last(preface)}; fix it, "
+                f"this shell state fails with status {int(fields[1])}{last_printed(preface)}; fix it, "
                 "or let it end in `|| true`",
             )
         elif kind == b"test" and len(fields) > 7:  # else a word of it has ended bash
@@ -2074,19 +2076,21 @@ def read_answers(
                 pairs = [field.partition(b"=")[::2] for field in fields[8:-1]]
                 exports = dict(pairs)
                 exports.update(kept)
-                own = None  # which costs a start least
+                own = None  # the runner's own, with which a test starts fastest
                 is_same = exports == dict(os.environb) and directory == os.getcwd()
-                if not is_same or b"BASH_ENV" in exports:  # which is read once
+                if not is_same or b"BASH_ENV" in exports:  # which tests are not to read again
                     own = exports
                 shell = Snapshot("", own, to_text(fields[7]))
-            told: Any = dict(zip(EXPANDED, values))
-            told["label"] = clean_label(told["label"].strip() or test.body)  # `test_fail ""`
+            expanded: Any = dict(zip(EXPANDED, values))
+            expanded["label"] = clean_label(
+                expanded["label"].strip() or test.body
+            )  # `test_fail ""`
             shell = shell._replace(directory=directory)
-            yield test._replace(shell=shell, preface=preface, **told)
+            yield test._replace(shell=shell, preface=preface, **expanded)
             preface = b""
 
 
-def said_last(printed: bytes) -> str:
+def last_printed(printed: bytes) -> str:
     """The last line that a command has printed, in parentheses; empty if it has printed nothing."""
     line = last_line(to_text(printed))
     return line and f" ({line})"
@@ -2138,7 +2142,7 @@ class Unique:
 
 
 def stems_written(text: str, log_dir: str) -> Iterator[str]:
-    """Names that no test's log may have, since bash writes such a log in the log dir."""
+    """Names that no test's log may have: this bash text itself writes `NAME.log`, perhaps in the log dir."""
     writes = r"(?:>|\btee\s(?:\s*-\S+\s)*)\s*['\"]?([^\s'\"`<>|;&()]+)\.log\b"
     for path in re.findall(writes, text):
         folder, name = os.path.split(path)
@@ -2185,9 +2189,9 @@ def clean_label(label: str) -> str:
 
 
 def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
-    """A test for pytest, where its first word is a folder and nothing that bash knows; else the same.
+    """The test, made a pytest target if its first word is a folder and no command.
 
-    Tells before anything starts which test files are not there, and which interpreters for them are not.
+    A test file or an interpreter that does not exist becomes a mistake in the list, before any test starts.
     """
     first = test.first
     directory = test.shell.directory
@@ -2278,7 +2282,7 @@ def find_program(name: str, environment: Any = None) -> str | None:
 
 
 def check_ties(owners: Mapping[Test, ListFile]) -> None:
-    """No two tests write one JUnit file, and none waits for itself, or for a test below a `wait`."""
+    """Complains of two tests that write one JUnit file, and of one that waits for itself or a test below a `wait`."""
     leaders = leaders_of(list(owners))
     writers: Dict[Any, Test] = {}
     for test, parsed in owners.items():
@@ -2400,24 +2404,24 @@ Ties = Dict[Test, List[Test]]
 class History:
     """What journals say: how long each test takes when it passes, and which tests of these lists still owe a pass."""
 
-    is_here = False  # the runs that are known are of this directory
+    is_here = False  # True once a run from this directory is known: then no other runs count
 
     def __init__(self, options: Options) -> None:
-        # After what `options.accepts` a test owes nothing; pytest's --lf has skips and xfails among them.
+        # A test owes nothing after an outcome that `options.accepts`: as with pytest's --lf, also a skip or an xfail.
         self.options = options
         self.lists = frozenset(map(os.path.normpath, options.lists))
         # By shard (`2/4`; empty: there was none), names of the tests that its runs selected.
         self.shards: Dict[str, Set[str]] = defaultdict(set)
-        # By name, how many tests had it in their lists, selected or not.
+        # By name, how many tests of this name the lists of the last run had, selected or not.
         self.seen: Dict[str, int] = {}
-        # By name, the last run that selected such tests, and how many of them did not pass there.
+        # By name, the last run that selected a test of this name, and how many tests of this name still owe a pass.
         self.last: Dict[str, str] = {}
         self.owed: Dict[str, int] = Counter()
         # By key, and by key and label: when it passed, and how many seconds it took.
         self.passes: Dict[Any, List[Tuple[float, float]]] = defaultdict(list)
 
     def add(self, record: Mapping[str, Any], is_own: bool) -> None:
-        """Take in one record of a journal; of one that is not this run's own, only durations.
+        """Take in one record of a journal. A journal that is not the run's own (--history) gives durations alone.
 
         Raises ValueError, TypeError, AttributeError, KeyError or OverflowError for a record that no runner has written.
         """
@@ -2441,7 +2445,7 @@ class History:
                 self.owed[name] -= 1
 
     def add_run(self, record: Mapping[str, Any]) -> None:
-        """Take in the start of a run, if it is one of these lists. Runs from this directory count before others."""
+        """Take in the start of a run of one of these lists. Once this directory has had one, others do not count."""
         is_here = record.get("directory") == os.getcwd()
         lists = map(os.path.normpath, record["lists"])
         is_ours = not self.lists.isdisjoint(lists)
@@ -2456,19 +2460,19 @@ class History:
         self.shards[record["shard"] or ""].update(selected)
         self.seen.update(in_list)
         for name, copies in selected.items():
-            others = in_list[name] - copies  # which owe as before, for all that is known
+            others = in_list[name] - copies  # tests of this name that the run left out: they owe as before
             self.owed[name] = copies + min(self.owed[name], others)
             self.last[name] = record["run"]
 
     def knows(self, shard: Shard | None) -> bool:
-        """Whether it has a run in which the tests of this shard may have been selected, if there is a shard."""
+        """Whether a known run may have selected the tests of this shard; True if there is no shard."""
         return shard is None or not self.shards.keys().isdisjoint(["", str(shard)])
 
     def owes(self, test: Test, copies: int) -> bool:
-        """Whether a test has not passed in its last run, or was in none: new ones owe too.
+        """Whether a test is new, or did not pass when it was last selected.
 
-        Which of several tests with the same command it was then, nobody knows; it owes if any of them does, or if
-        there are more `copies` now.
+        Tests with the same command and label share a name, and no journal tells them apart: all owe if one of them
+        does, or if the lists now have more `copies` than before.
         """
         return self.owed[test.name] > 0 or self.seen.get(test.name, 0) < copies
 
@@ -2493,34 +2497,34 @@ class Estimates(NamedTuple):
 def estimate(tests: Tests, history: History) -> Estimates:
     """The expected seconds of the tests.
 
-    A test of which nothing is known counts as the mean of the others. (It starts first of its width, as if it
-    were the longest: measured on the suites in qa/bench, that ends soonest. See qa/bench/README.md.) Where lines
-    carry `time=`, they are the long ones, and a test without it counts as half of the shortest.
+    A test of unknown duration counts as the mean of the others. (It starts first of its width, as if it were the
+    longest: on the suites in qa/bench, this ends soonest. See qa/bench/README.md.) But if lines carry `time=`, these
+    are taken for the long tests: then it counts as half of the shortest, and does not start first.
     """
     known = {}
     for test in tests:
         seconds = history.duration(test)
         if seconds is not None:
             known[test] = seconds
-    said = [test.attributes.time for test in tests if test.attributes.time is not None]
+    given = [test.attributes.time for test in tests if test.attributes.time is not None]
     assumed = ASSUMED_S
-    if said:
-        assumed = min(said) / 2
+    if given:
+        assumed = min(given) / 2
     elif known:
         assumed = math.fsum(known.values()) / len(known)
     return Estimates(
         {**dict.fromkeys(tests, assumed), **known},
         frozenset(tests).difference(known),
-        not said,
+        not given,
     )
 
 
 class Selection(NamedTuple):
-    """What of the lists runs: every test of them is in `tests` (each ends with an outcome) or in `left_out`."""
+    """Which tests run. Each test of the lists is in `tests`, and ends with an outcome, or in `left_out`."""
 
     tests: List[Test]  # to run or deferred, in list order
-    deferred: Mapping[Test, str]  # to the option that did it
-    left_out: Mapping[str, Tests]  # by the option that did it, in words
+    deferred: Mapping[Test, str]  # with the option that defers the test
+    left_out: Mapping[str, Tests]  # by the option that leaves the tests out, in words
     estimates: Estimates
     owed: FrozenSet[Test] = frozenset()  # selected in their last run, and not passed
 
@@ -2530,7 +2534,7 @@ class Selection(NamedTuple):
         return [test for test in self.tests if test not in self.deferred]
 
     def to_run(self, order: str, pool: Pool) -> Tests:
-        """The tests that are to run, in the order `file`, `auto` or `failed-first`; one by one, sizes do not count."""
+        """The tests that are to run, in the order `file`, `auto` or `failed-first`. One by one, `auto` is as `file`."""
         tests = self.selected
         if order != "file" and not pool.sequential:
             tests = widest_first(tests, self.estimates, pool.size)
@@ -2540,11 +2544,11 @@ class Selection(NamedTuple):
 
 
 def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
-    """Starting order of the shortest run: widest first, then longest, but no test too late.
+    """The starting order for a short run: the widest tests first, then the longest, but no test too late.
 
-    The widest find an empty machine, and the last ones are short. But a test goes first as soon as it takes
-    nearly as long as all that is left would take on all GPUs, if it can run beside the widest: else the run would
-    end with it alone. A test counts for the tests that wait for it too (critical path).
+    So wide tests find the machine empty, and the last tests are short. But the longest test is next as soon as it
+    takes nearly as long as all remaining tests would take on all GPUs, if it can run beside the widest: else it would
+    run on alone at the end. Width and length of a test include the tests that wait for it (critical path).
     """
     chains = chains_of(tests, estimates.seconds)
     first = estimates.unknown if estimates.unknown_first else ()
@@ -2578,7 +2582,7 @@ def work_of(test: Test, seconds: Seconds, gpus: int) -> float:
 
 
 def leaders_of(tests: Tests) -> Ties:
-    """For each test those that its `after` names. Names of tests that are not here hold up nobody."""
+    """For each test, the tests that its `after` names. A name that none of these tests has is ignored."""
     named = {test.label: test for test in tests}
     return {
         test: [named[label] for label in test.attributes.after if label in named]
@@ -2596,7 +2600,7 @@ def followers_of(tests: Tests) -> Ties:
 
 
 def chains_of(tests: Tests, seconds: Seconds) -> Dict[Test, Tuple[float, float]]:
-    """The widest need in the chain of tests that starts with each test, and the chain's expected seconds."""
+    """For each test, the widest need among it and all that wait for it, and the seconds of their longest chain."""
     followers = followers_of(tests)
     chains: Dict[Test, Tuple[float, float]] = {}
     stack = list(tests)
@@ -2625,9 +2629,9 @@ def reach(start: Iterable[Test], ties: Ties) -> FrozenSet[Test]:
 
 
 def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
-    """The tests that `--max-gpus` and `--only` put off, to the option: also those that would wait for one of them.
+    """The tests that `--max-gpus` and `--only` defer, each with the option that defers it.
 
-    A test that others wait for is not put off by `--only`, nor is one that is new to the file (`LabelFile.news`).
+    `--max-gpus` also defers what waits for these. `--only` keeps what its tests wait for, and `LabelFile.news`.
     """
     deferred = {}
     if options.max_gpus is not None:
@@ -2675,7 +2679,7 @@ def shard_of(tests: Tests, total: int, seconds: Seconds) -> Dict[Test, int]:
 
 
 def select(tests: Tests, options: Options, history: History) -> Selection:
-    """What runs, what is deferred and what is left out. A shard is cut before this machine's own past plays a part."""
+    """What runs, what is deferred, what is left out. Shards are cut before `--rerun-failed`: it differs by machine."""
     estimates = estimate(tests, history)
     left_out = {}
     chosen = list(tests)
@@ -2698,7 +2702,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         to_run = [test for test in chosen if test not in deferred]
         numbers = shard_of(to_run, total, estimates.seconds)
         plan = key_of(f"{test.key} {numbers.get(test)}" for test in chosen)[:6]
-        # The first shard names what is deferred.
+        # Deferred tests belong to the first shard, whose deferred.txt names them.
         keep(
             f"--shard {options.shard} (plan {plan})",
             lambda test: numbers.get(test, 1) == number,
@@ -2726,11 +2730,11 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
 class MaskReader(NamedTuple):
     """How a vendor's runtime reads its mask variable, and the value that hides all devices from a test.
 
-    `token` matches one valid entry; its group is the id, if it has one, and ids of different groups do not stand side
-    by side. Where `stops`, an entry that is not valid hides itself and all after it; else only itself. `no_mask`: the
-    values that are no mask at all. Sources: for CUDA, what a driver does (tests/fixtures/devices), which reads a number
-    as C's `atoi`; for HIP and ROCR, Device::init of ROCm's clr and the RvdFilter of its ROCR runtime; for Intel,
-    parseAffinityMask of its compute runtime.
+    `token` is a pattern of one valid entry. The group that matches is the id (without groups, the whole match), and ids
+    of different groups cannot be mixed. If `stops`, an invalid entry hides itself and all after it; else only itself.
+    `no_mask`: values that are no mask at all. Sources: for CUDA, what a driver does (tests/fixtures/devices), which
+    reads a number as C's `atoi`; for HIP and ROCR, Device::init of ROCm's clr and the RvdFilter of its ROCR runtime;
+    for Intel, parseAffinityMask of its compute runtime.
     """
 
     variable: str
@@ -2755,19 +2759,19 @@ INTEL = MaskReader(
     no_mask=("", "default"),
 )
 READERS = (CUDA, HIP, ROCR, INTEL)
-MASKS_OF_NONE = ("-1", "NoDevFiles", "none", "void")  # they are meant to hide
+MASKS_OF_NONE = ("-1", "NoDevFiles", "none", "void")  # invalid entries that hide GPUs on purpose: no warning
 
 
-# Tools that list GPUs, and what finds each GPU's number, or the UUID of a MIG instance of the one before. NVML's
-# answer is like that of the first.
+# Tools that list GPUs. The pattern finds in a tool's answer each GPU's number, or the UUID of a MIG instance of the GPU
+# before it. The program NVML answers as the first tool does.
 NVIDIA = r"(?m)^GPU (\d+):|^[ \t]+MIG .*\(UUID: (MIG-[^)]+)\)"
 TOOLS = (
     (("nvidia-smi", "-L"), NVIDIA, CUDA),
     (("amd-smi", "list", "--json"), r'"gpu": *(\d+)()\b', HIP),
     (("rocm-smi", "--showid", "--json"), r'"card(\d+)"()', HIP),
 )
-# A Python that says what NVIDIA's library knows, as `nvidia-smi -L` does, and how large each device is. It may hang,
-# as its driver does.
+# A Python program that lists what NVIDIA's library knows, as `nvidia-smi -L` does, and adds the memory of each device.
+# It is a process of its own, because it hangs if the driver does.
 NVML = r"""
 import sys
 try:
@@ -2791,7 +2795,7 @@ try:
     for index in range(pynvml.nvmlDeviceGetCount()):
         gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
         show(f"GPU {index}", gpu)
-        # Bindings from before MIG do not know it; not every place is taken.
+        # `text` returns 0 where the bindings are older than MIG, and for a place without an instance.
         for place in range(text(lambda gpu: pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu), gpu)):
             instance = text(lambda gpu: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place), gpu)
             if instance:
@@ -2805,7 +2809,7 @@ class Machine(NamedTuple):
     """The devices that tests may use, and how a test is told which are its own.
 
     `variables` are the mask variables to set, `hide` the value that hides every device, `extra` further
-    variables that the tokens need to mean what they say.
+    variables, without which the tokens could mean other devices (CUDA_DEVICE_ORDER).
     """
 
     devices: Tuple[Device, ...] = ()
@@ -2883,9 +2887,9 @@ class ToolError(Exception):
 
 
 def call_tool(*command: str, over: threading.Event | None = None) -> str:
-    """What a vendor's tool prints. Raises ToolError, also for one that hangs: that is killed, or left in the kernel.
+    """What a vendor's tool prints. Raises ToolError, also if it hangs: it is killed, or left stuck in the kernel.
 
-    It is not waited for any longer once it is `over`.
+    Once the event `over` is set, the tool is killed without an answer.
     """
     give_up = time.monotonic() + PROBE_S
     try:
@@ -2915,8 +2919,8 @@ def call_tool(*command: str, over: threading.Event | None = None) -> str:
                 with suppress(subprocess.TimeoutExpired):
                     tool.wait(KILLED_S)
     if tool.returncode != 0:
-        said = (err + out).strip().splitlines() or ["nothing"]
-        raise ToolError(f"failed with status {tool.returncode} ({said[0]})")
+        lines = (err + out).strip().splitlines() or ["nothing"]
+        raise ToolError(f"failed with status {tool.returncode} ({lines[0]})")
     return str(out)
 
 
@@ -2932,7 +2936,7 @@ def ask_tool(*command: str, over: threading.Event | None = None) -> str:
 
 
 def ask_pynvml() -> str:
-    """What NVIDIA's library says, by the program NVML; empty where there is no module for it."""
+    """What the program NVML prints; empty without the module pynvml."""
     from importlib.machinery import PathFinder
 
     if not PathFinder.find_spec("pynvml"):
@@ -2940,10 +2944,10 @@ def ask_pynvml() -> str:
     return ask_tool(sys.executable, "-c", NVML)
 
 
-def listed_tokens(pattern: str, said: str) -> List[str]:
+def listed_tokens(pattern: str, listing: str) -> List[str]:
     """What a tool lists: GPU indices, or the UUIDs of MIG instances in place of the GPU that has them."""
     tokens: List[str] = []
-    for gpu, instance in re.findall(pattern, said):
+    for gpu, instance in re.findall(pattern, listing):
         if instance and tokens and tokens[-1].isdigit():
             tokens.pop()
         tokens.append(gpu or instance)
@@ -2957,7 +2961,7 @@ def probe(environ: Environ) -> Machine:
         tokens = tokens or listed_tokens(pattern, ask_tool(*command))
         if not tokens:
             continue
-        if reader is not CUDA:  # the numbers of AMD's tools have gaps that HIP does not have
+        if reader is not CUDA:  # AMD's tools may skip numbers; HIP counts without gaps
             return machine_of([str(number) for number in range(len(tokens))], reader)
         machine = machine_of(tokens, reader)
         if "CUDA_DEVICE_ORDER" in environ:
@@ -2969,8 +2973,8 @@ def probe(environ: Environ) -> Machine:
 def find_machine(gpus: str | None, environ: Environ) -> Machine:
     """The devices of `--gpus`, of the outer mask or of the probe, the first that applies. Raises UsageError.
 
-    Without an outer mask `--gpus` is believed as it stands, and told to tests in CUDA's variable, which HIP
-    reads too.
+    Without an outer mask `--gpus` is believed without a look at the machine, and tests get it in CUDA's variable,
+    which HIP reads too.
     """
     outer = outer_machine(environ)
     if gpus is None:
@@ -3007,13 +3011,13 @@ class Sick(NamedTuple):
 class Health:
     """What nvidia-smi says of the GPUs' memory: before the run, and after a test that did not pass.
 
-    It knows nothing of MIG instances. A GPU by an index of an outer mask is the one that nvidia-smi gives that number;
-    where that lists GPUs and not this one, a test would see none there, and could skip itself.
+    It knows nothing of MIG instances. An index in an outer mask is taken for the number that nvidia-smi gives a GPU. If
+    nvidia-smi lists GPUs but not this number, the device is sick: a test would see no GPU there, and could skip itself.
     """
 
     SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
     QUERY = "--query-gpu=index,uuid,memory.used,temperature.gpu,memory.total"
-    # The row of a GPU that is well: its temperature is a number, or why there is none.
+    # The row of a GPU that is well: in place of the temperature it may say why there is none.
     WELL = (
         r"\d+, \S+, (\d+), (?:\d+|\[(?:N/A|Not Supported|Insufficient Permissions)\])(?:, .*)?"
     )
@@ -3021,8 +3025,8 @@ class Health:
 
     def __init__(self, machine: Machine) -> None:
         self.over = threading.Event()  # nobody needs an answer any more
-        self.sick: List[Sick] = []  # from the start
-        # MiB in use on each GPU that is watched when no test runs there.
+        self.sick: List[Sick] = []  # devices that were broken before the run
+        # By watched GPU, the MiB in use there while no test runs on it.
         self.used: Dict[Device, int] = {}
         if CUDA.variable not in machine.variables or not machine.devices:
             return
@@ -3071,17 +3075,18 @@ class Health:
         return int(found.group(1)) - self.used[device]
 
     def examine(self, lease: Lease) -> Iterator[Sick]:
-        """Wait, in bounded time, until a test's GPUs have their memory back; yields those that do not answer.
+        """Wait, at most MEMORY_S, until a test's GPUs have their memory back; yields the GPUs that are not well.
 
-        A GPU that others have a share of is not waited for.
+        The memory of a GPU of which the test had only a share is not waited for: other tests may hold it.
         """
         watched = [device for device in lease.devices if device in self.used]
-        give_up = time.monotonic() + MEMORY_S
-        is_held = bool(watched) and lease.shares == SHARES
+        is_whole = lease.shares == SHARES
+        give_up_at = time.monotonic() + MEMORY_S
+        is_held = bool(watched)
         rows = {}
-        while is_held and time.monotonic() < give_up and not self.over.wait(FOLLOW_S):
+        while is_held and time.monotonic() < give_up_at and not self.over.wait(FOLLOW_S):
             rows = self.read(watched)
-            is_held = any(
+            is_held = is_whole and any(
                 (self.more(device, row) or 0) > MEMORY_MIB for device, row in rows.items()
             )
         if self.over.is_set():
@@ -3090,18 +3095,20 @@ class Health:
             more = self.more(device, row)
             if more is None:
                 yield Sick(device, f"nvidia-smi: {row}")
-            elif more > MEMORY_MIB:
+            elif is_whole and more > MEMORY_MIB:
                 warn(
                     f"GPU {device.token} does not give back {more} MiB; {self.holders(device)}"
                 )
-                self.used[device] += more  # whosever it is, the next test need not wait for it
+                self.used[device] += more  # the next test is not to wait for this memory again
 
     def holders(self, device: Device) -> str:
         """Who holds a GPU's memory, in words."""
-        said = ask_tool(*self.SMI, "--query-compute-apps=pid,process_name", "-i", device.token)
+        listing = ask_tool(
+            *self.SMI, "--query-compute-apps=pid,process_name", "-i", device.token
+        )
         holders = [
             f"{os.path.basename(name)} (pid {pid})"
-            for pid, name in re.findall(r"(\d+), (.*)", said)
+            for pid, name in re.findall(r"(\d+), (.*)", listing)
         ]
         if not holders:
             return "nvidia-smi sees no process there"
@@ -3109,10 +3116,10 @@ class Health:
 
 
 class Pool:
-    """What is free of a machine: devices, whole or in shares, CPU slots, slot numbers. A lease is taken whole or not.
+    """What is free on a machine: devices (whole or in shares), CPU slots and slot numbers.
 
-    Without devices there is one place to run all the same: a device without a token. Where `sequential`,
-    every lease has the machine to itself, as one for ALL_GPUS always has.
+    Without devices there is still one place to run: a device without a token. If `sequential`, every lease has the
+    machine to itself, as a lease for ALL_GPUS always has.
     """
 
     is_alone = False  # the one lease that is out has the machine to itself
@@ -3126,7 +3133,7 @@ class Pool:
         self.devices = devices or [Device(0, "")]
         self.cpus = cpus
         self.sequential = sequential
-        # The shares that are free, by device index; so many less of a device in quarantine.
+        # By device index, the shares that are free; SHARES less for a device in quarantine.
         self.room = [SHARES] * len(self.devices)
         self.slots: Set[int] = set()  # numbers of the leases that are out
         self.quarantined: Set[int] = set()  # indices of the devices in quarantine
@@ -3140,7 +3147,7 @@ class Pool:
         return need <= self.size or need == ALL_GPUS
 
     def most(self) -> str:
-        """How `more GPUs than …` ends."""
+        """The last words of the message `needs 4 GPUs, more than …`."""
         return "are left" if self.quarantined else "there are"
 
     def take(self, need: float, avoid: Container[int] = ()) -> Lease | None:
@@ -3169,10 +3176,10 @@ class Pool:
         return slot
 
     def choose(self, count: int, shares: int, avoid: Container[int]) -> Sequence[int]:
-        """The devices to take shares of; none if there are not as many.
+        """The indices of `count` devices with so many free shares; none if there are too few.
 
-        A fraction goes where the least room is left for others; whole devices, all of the same room, are the first
-        that are nearest to each other.
+        A fraction is taken from the device with the least room that is enough. Whole devices are the first ones with
+        the smallest distance between the lowest and the highest index.
         """
         if not count:
             return ()
@@ -3203,7 +3210,7 @@ class Pool:
 def make_pool(devices: Sequence[Device], tests: Tests, options: Options) -> Pool:
     """The pool of a machine with these devices: sequential where there is at most one place to run tests.
 
-    One GPU is one place, unless there are tests that say they share it.
+    One GPU is one place, unless two tests or more ask for a fraction of a GPU.
     """
     jobs = options.jobs or max(len(devices), 1)
     only_gpu = all(test.gpus > 0 for test in tests)
@@ -3226,14 +3233,14 @@ class Begin(NamedTuple):
 
 
 class Submit(NamedTuple):
-    """More tests have come, which are `after` no other. `order` has all that wait now, as they are to start."""
+    """A script has handed over more tests, all without `after`. `order` has all waiting tests, in starting order."""
 
     at: float
     order: Tests
 
 
 class Exited(NamedTuple):
-    """All processes of an attempt have ended. `status` as in subprocess; the rest is what they have left to find."""
+    """All processes of an attempt have ended. `status` is as in subprocess; the other fields were found afterwards."""
 
     at: float
     test: Test
@@ -3243,13 +3250,13 @@ class Exited(NamedTuple):
     cause: Cause = NO_CAUSE
     leaked: Words = ()
     sick: Sequence[Sick] = ()
-    ended: float | None = None  # when its shell has, if what it left took longer
+    ended: float | None = None  # when its shell ended; processes that it left may have taken longer
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
-    skipped_all: bool = False  # all cases in its JUnit file
+    skipped_all: bool = False  # all cases in its JUnit file were skipped
 
 
 class Broken(NamedTuple):
-    """The runner could not run a test, and stops: its log cannot be opened or written, a process cannot be made."""
+    """The runner could not run a test, and ends the run: the test's log or process could not be made, for example."""
 
     at: float
     test: Test
@@ -3258,7 +3265,7 @@ class Broken(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time has passed, or devices are gone with the machine that had them: what ran there posts its own end."""
+    """Time has passed. `sick` devices are gone with their machine; each attempt there posts an Exited of its own."""
 
     at: float
     sick: Sequence[Sick] = ()
@@ -3279,16 +3286,16 @@ class Look(NamedTuple):
 
 
 class Attempt:
-    """A running attempt, from Launch until its result: the one register of what runs has these.
+    """A running attempt, from Launch until its result. `Schedule.running` has all of them.
 
-    `process` and `log`, the path of what it prints, are for those who act, not for those who decide.
+    `process` and `log`, the path of its output, are for Run and Host; the schedule does not read them.
     """
 
     deadline = math.inf  # when the next signal is due
-    slow_at = math.inf  # when it is to be announced, if nobody ends it
+    slow_at = math.inf  # when to announce next that it still runs; not while it is being ended
     sent = 0  # the last signal sent to it
     ending: Outcome | None = None  # TIMEOUT or INTERRUPTED, once it is being ended
-    ending_at = math.inf  # since when it is
+    ending_at = math.inf  # when its ending began
     process: Any = None
     log = ""
 
@@ -3322,7 +3329,7 @@ class Retry(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """Send a signal to a test's process group; before it, if `stacks` says why, ask for the stacks of its Pythons."""
+    """Send a signal to a test's process group. If `stacks` gives a reason, its Pythons write their stacks before."""
 
     attempt: Attempt
     signum: int
@@ -3342,7 +3349,7 @@ class Quarantine(NamedTuple):
 
 
 class Conclude(NamedTuple):
-    """A test has its outcome, by an attempt that is news or by one that was to be retried."""
+    """A test has its outcome. `is_news` is False if a Retry has already reported its last attempt."""
 
     result: Result
     is_news: bool = True
@@ -3355,17 +3362,17 @@ Actions = List[Action]
 class Schedule:
     """Decides which test starts when, when one is stopped, and what its end means.
 
-    `tests` come in starting order. A test is `waiting` until it starts or is concluded; once `after` lets it start, it
-    also stands in the line of those that need the same. Whatever may start and fits starts at once, the first in
-    starting order first.
+    `tests` come in starting order. A test is `waiting` until it starts or is concluded. Once its `after` lets it start,
+    it also stands in a line with the tests of the same need and locks. Whatever may start and fits starts at once, the
+    first in starting order first.
     """
 
     failure = ""  # why the machine cannot go on
     end_at = math.inf  # when --deadline ends the run
-    is_overdue = False  # it has
+    is_overdue = False  # --deadline has ended the run
     stopped = False  # no test starts any more
     now = -math.inf  # the time of the last event
-    actions: Actions  # that follow from the event which is looked at
+    actions: Actions  # what follows from the current event, so far
 
     def __init__(self, tests: Tests, pool: Pool, options: Options) -> None:
         self.pool = pool
@@ -3375,15 +3382,15 @@ class Schedule:
         self.followers = followers_of(tests)
         # By test that has not started: how many of the tests in its `after` have not passed yet.
         self.waiting = {test: len(leaders) for test, leaders in leaders_of(tests).items()}
-        # By need and locks, heaps of tests that nothing in their `after` keeps from starting, by barrier and rank.
+        # By need and locks, a heap of the tests whose `after` lets them start, ordered by barrier and rank.
         self.lines: Dict[Any, List[Tuple[int, int, Test]]] = defaultdict(list)
         self.locked: Set[str] = set()  # names of `lock` that running tests hold
         self.running: Dict[Test, Attempt] = {}
-        # Of each test all attempts, in order; one result also if none ran.
+        # The results of each test's attempts, in order. A test that never ran ends with one result, too.
         self.results: Dict[Test, List[Result]] = defaultdict(list)
         # By test, how many of its attempts do not count, since the GPU was at fault.
         self.spared: Dict[Test, int] = Counter()
-        # The latest results of GPU tests, while all are failures that are the machine's.
+        # The latest results of GPU tests, as long as the machine is to blame for all of them.
         self.struck: List[Result] = []
         self.interrupts: List[int] = []
         self.sick: List[Sick] = []  # devices in quarantine
@@ -3401,7 +3408,7 @@ class Schedule:
     def step(self, event: Event) -> Actions:
         """Take in one event; returns what to do now, in order."""
         if isinstance(event, (Exited, Broken)) and event.test not in self.running:
-            return []  # it was abandoned
+            return []  # the attempt was abandoned
         self.now = event.at
         self.actions = []
         respond = getattr(self, "on_" + type(event).__name__.lower())  # `on_exited` to Exited
@@ -3412,10 +3419,10 @@ class Schedule:
     # Events.
 
     def on_begin(self, event: Begin) -> None:
-        if self.options.deadline:  # half of a short one is for the tests
+        if self.options.deadline:  # the tests get at least half of it
             reserve = min(self.options.grace + STACKS_S + REPORT_S, self.options.deadline / 2)
             self.end_at = self.now + self.options.deadline - reserve
-        # Else no GPU is missed. A script's tests are still to come.
+        # If no test needs a GPU, sick GPUs do not matter. A script's tests are not known yet.
         if not self.waiting or any(test.gpus for test in self.waiting):
             self.quarantine(event.sick)
         self.line_up(*self.waiting)
@@ -3435,12 +3442,12 @@ class Schedule:
         attempt = self.free(test)
         result = judge(event, attempt, self.options, self.spared[test])
         sick = list(event.sick)
-        # The log may show the GPU to be broken, if it was the only one. On a second GPU it is the test that says so.
-        is_told = result.cause.blame is Blame.DEVICE and len(result.gpus) == 1
-        if is_told and test not in self.spared:
+        # A log may show that the only GPU is broken. If it shows that again on a second GPU, the test is to blame.
+        is_in_log = result.cause.blame is Blame.DEVICE and len(result.gpus) == 1
+        if is_in_log and test not in self.spared:
             reason = f"{result.cause.text} in {test.label}"
             sick.insert(0, Sick(attempt.lease.devices[0], reason))
-        if attempt.number > self.spared[test] and not sick:
+        if not sick:
             result = as_known(result, self.options.known_failures.get(test.origin, ""))
         elif not result.outcome.is_pass():
             self.spared.setdefault(test, 1)
@@ -3503,7 +3510,7 @@ class Schedule:
             self.fail("no usable GPU is left")
 
     def is_machine_wide(self, result: Result) -> bool:
-        """Whether failures of the machine have now ended two tests in a row or more, and one on every GPU."""
+        """Whether the machine is to blame for the latest results: of two tests or more, and of one on every GPU."""
         if not result.gpus:
             return False
         self.struck.append(result)
@@ -3514,7 +3521,7 @@ class Schedule:
         return is_everywhere and len({each.test for each in self.struck}) > 1
 
     def tries_of(self, result: Result) -> int:
-        """How many attempts a test may have that has ended so."""
+        """How many attempts a test may have, given the result of its last one."""
         if not result.outcome.can_be_retried():
             return 0
         retries = result.test.attributes.retries
@@ -3535,7 +3542,7 @@ class Schedule:
         self.give_up(filter(self.lack, self.waiting), Outcome.UNRUNNABLE)
 
     def give_up(self, tests: Iterable[Test], outcome: Outcome) -> None:
-        """Conclude tests that do not start any more: as their last attempts have ended, if there were any."""
+        """Conclude tests that will not start any more: with the result of the last attempt, else with `outcome`."""
         ends = []
         for test in sorted(tests):
             never = Result(test, outcome, reason=self.lack(test))
@@ -3573,7 +3580,7 @@ class Schedule:
         self.end_running(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Start nothing more: what waits is not run, or has failed if it waits for a retry."""
+        """Start nothing more: a waiting test is NOT_RUN, or keeps the result of its last attempt."""
         self.stopped = True
         self.give_up(self.waiting, Outcome.NOT_RUN)
 
@@ -3584,7 +3591,7 @@ class Schedule:
             self.end(attempt, Outcome.INTERRUPTED, signum, stacks)
 
     def end(self, attempt: Attempt, outcome: Outcome, signum: int, stacks: str) -> None:
-        """One signal to one test, whose first outcome counts; SIGKILL follows after the grace period."""
+        """End a test by one signal; SIGKILL follows after the grace period. The first `outcome` given to it counts."""
         attempt.ending = attempt.ending or outcome
         attempt.ending_at = min(attempt.ending_at, self.now)
         attempt.sent = signum
@@ -3595,7 +3602,7 @@ class Schedule:
         self.actions.append(Kill(attempt, signum, stacks))
 
     def alarm(self, attempt: Attempt) -> None:
-        """An attempt has had its time."""
+        """The deadline of an attempt has passed: send SIGTERM, the next time SIGKILL, and after that abandon it."""
         if attempt.sent == signal.SIGKILL:
             self.abandon(attempt)
         elif attempt.ending is None:
@@ -3631,16 +3638,16 @@ class Schedule:
     # How tests start.
 
     def line_up(self, *tests: Test) -> None:
-        """Put tests into their lines, those that wait for no other one."""
+        """Put those of the tests that wait for no other test into their lines."""
         for test in tests:
             if not self.waiting[test]:
                 line = self.lines[test.gpus, test.attributes.lock]
                 heapq.heappush(line, (test.barrier, self.rank[test], test))
 
     def start_waiting(self) -> None:
-        """Start every test that may start now, the first in starting order first, none before one above a barrier.
+        """Start every test that may start now, in starting order; none while a test above its barrier has not ended.
 
-        Of tests above a barrier that have not ended, at least one runs or stands in a line: `after` names none below.
+        To look at running tests and lines is enough: no `after` names a test below, so one above is always among them.
         """
         barriers = {test.barrier for test in self.running}
         lines = list(filter(None, self.lines.values()))
@@ -3683,9 +3690,9 @@ def in_vain(test: Test, leader: Result) -> Result:
 
 
 def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
-    """Seconds that no order of tests beats, by the seconds of each and how many GPUs and CPU slots there are.
+    """The seconds that a run takes at least, in any order, from each test's seconds and the GPUs and CPU slots.
 
-    Between two barriers all GPUs are busy all the time, or there is one chain of `after`.
+    Between two barriers: the most of GPU work over GPUs, CPU work over CPU slots, and the longest chain of `after`.
     """
     parts = defaultdict(list)
     for test in seconds:
@@ -3703,18 +3710,18 @@ def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
 
 
 def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Result:
-    """What the end of an attempt means. Exit status 0 is a pass only if nothing that it has left speaks against it."""
+    """What the end of an attempt means. Status 0 is no pass if its JUnit file or leaked processes speak against it."""
     test = event.test
     ended = event.ended or event.at
     outcome = outcome_of(event.status)
-    if attempt.ending_at <= ended:  # a later signal was for what the test has left
+    if attempt.ending_at <= ended:  # else the signal came when the shell had already ended
         outcome = attempt.ending or outcome
     cause = event.cause
     fault = event.junit_fault
     reason = ""
     passed = outcome is Outcome.PASSED
-    is_first = attempt.number <= 1 + spared  # those were their GPU's fault, and do not count
-    has_died = test.is_pytest and fault  # or pytest's JUnit file would be whole
+    is_first = attempt.number <= 1 + spared  # a spared attempt was its GPU's fault
+    has_died = test.is_pytest and fault  # a pytest that ends by itself leaves a whole JUnit file
     is_skip = event.status == options.skip_code and not event.junit_failures and not has_died
     if outcome is Outcome.TIMEOUT:
         cause = Cause("timeout")
@@ -3726,7 +3733,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     elif passed and has_died:
         reason = f"its JUnit file is {fault}"
     elif passed and event.leaked and options.leaks == "fail":
-        reason = told_leaks(event.leaked)
+        reason = count_leaks(event.leaked)
         cause = Cause("leaked processes")
     if passed and reason:
         outcome = Outcome.FAILED
@@ -3750,7 +3757,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
 
 
 def as_known(result: Result, why: str) -> Result:
-    """The result of a test that is known to fail if `why` says something: what pytest's xfail makes of it.
+    """A result as pytest's xfail would have it, if `why` gives a reason for which the test is known to fail.
 
     A crash or a timeout stays one: xfail does not cover what takes the interpreter down, and it may be a new fault.
     """
@@ -3772,7 +3779,7 @@ def outcome_of(status: int) -> Outcome:
 # 7. Execute: the processes of a test, from spawn to sweep. Most of it runs in pool threads.
 # ---------------------------------------------------------------------------------------------------
 
-# Files, in whose places tests may have put links, pipes or devices.
+# Access to files, where a test may have put a link, a pipe or a device in place of the file.
 
 
 def regular_file(path: str, flags: int = os.O_RDONLY) -> int:
@@ -3790,16 +3797,16 @@ def open_regular(path: str) -> BinaryIO:
 
 
 def check_name(path: str, has_links: bool = True) -> None:
-    """Raises OSError for a name that is anything but a file's (or a link's, where links may stand)."""
+    """Raises OSError unless a name is that of a regular file (or of a link, if `has_links`)."""
     mode = os.lstat(path).st_mode
     if not stat.S_ISREG(mode) and not (has_links and stat.S_ISLNK(mode)):
         raise OSError(errno.EEXIST, "is no regular file; move it away", path)
 
 
 def check_kind(path: str, pattern: bytes, kind: str) -> None:
-    """Raises OSError for a file whose beginning does not match a pattern; an empty one does.
+    """Raises OSError for a file whose beginning does not match a pattern. An empty or missing file is fine.
 
-    It may be a list behind an option that somebody took for a switch (`--junit tests.txt`): it stays as it is.
+    So a list is not overwritten by somebody who takes an option for a switch (`--junit tests.txt`).
     """
     with suppress(FileNotFoundError), open_regular(path) as file:
         beginning = file.read(TAIL_BYTES).strip()
@@ -3867,7 +3874,7 @@ def read_proc(path: str) -> bytes:
 
 
 def process_info(pid: int) -> ProcessInfo | None:
-    """What /proc says of a process, if it lives. Zombies live only in their threads."""
+    """What /proc says of a process; None if it is dead. A zombie lives as long as it has other threads."""
     head, _, rest = read_proc(f"{pid}/stat").rpartition(b") ")
     numbers = rest.split()[2:]  # group, session; the 16th says how many threads
     if not numbers or (rest[:1] in b"ZX" and numbers[15] == b"1"):
@@ -3905,14 +3912,14 @@ def send(signum: int, processes: Iterable[ProcessInfo]) -> None:
             os.kill(info.pid, signum)
 
 
-# The guard waits until its standard input ends, by the runner's death. Then it kills all that bears the run's mark, and
-# what has come from it, until nothing is left. Arguments: the run, the mark, the scratch folder.
+# The guard waits until its standard input ends, by the runner's death. Then it kills all processes that bear the run's
+# mark, and their descendants, until none is left. Arguments: the run, the mark, the scratch folder.
 GUARD = r"""
 main() {
   local run=$1 mark=$2 scratch=$3 calm=0 still=0 newest=0 last folder pid line variable variables found
   trap '' INT TERM HUP QUIT
   read -r
-  # One that forks faster than we look shows in the newest process number, which our own `sleep` raises by 1.
+  # Our `sleep` raises the newest process number by 1. If it rises by more, something may fork faster than we look.
   while ((still < 5 && calm < 30)); do
     last=$newest
     read -r _ _ _ _ newest </proc/loadavg
@@ -3926,7 +3933,7 @@ main() {
       parent[$pid]=$2
       read -r -d '' line <"$folder/limits"
       [[ $line =~ realtime\ timeout\ +([0-9]+) ]] && ((mark && BASH_REMATCH[1] >> 20 == mark >> 20)) && ours[$pid]=1
-      variables=()  # those of others cannot be read: nothing may stay here from the process before
+      variables=()  # if `environ` cannot be read, those of the process before may not stay here
       mapfile -d '' -t variables <"$folder/environ"
       for variable in "${variables[@]}"; do
         [[ $variable == RUN_TESTS_@(RUN|PLACES)=*"$run"* ]] && ours[$pid]=1
@@ -3952,9 +3959,9 @@ main "$@" 2>/dev/null
 class Reaper:
     """Loses no process that a test has started, and ends them all if the runner itself is killed.
 
-    As a child subreaper the runner becomes the parent of those whose parents have ended, wherever they went
-    (setsid, a daemon). Linux gives them to its main thread, and lists them apart from what other threads have
-    started: a look at that list is all that a test costs which leaves nothing. Each attempt has a mark that its
+    As a child subreaper the runner becomes the parent of orphans: processes whose parents have ended, wherever they
+    went (setsid, a daemon). Linux gives them to its main thread, and lists them apart from the children of other
+    threads: if a test leaves nothing, one look at this list is enough. Each attempt has a mark that its
     processes do not lose by a new session or an empty environment: its number as the soft limit of RLIMIT_RTTIME,
     which is inherited by fork and kept by exec (getrlimit(2)), and so large that it limits nothing. Another
     process, the guard, waits for the runner's death; it holds the files in `kept` open, and so their locks, until it
@@ -3964,22 +3971,22 @@ class Reaper:
     ONLY_MINE = 0x20000000  # __WNOTHREAD of waitpid: not the children of other threads
     guard: subprocess.Popen[bytes] | None = None
     own: FrozenSet[int] = frozenset()  # children that the run must not end
-    run = b"RUN_TESTS_RUN"  # its name, once it has one
+    run = b"RUN_TESTS_RUN"  # the run's name; before it has one, the variable that all runs set
 
     def __init__(self) -> None:
         self.scratch = Scratch()
-        self.mark = run_mark()  # that of the run; 0 where there are no marks
-        self.marks = count(self.mark + 1)  # those of its attempts
+        self.mark = run_mark()  # the run's; 0 if marks cannot be set
+        self.marks = count(self.mark + 1)  # for the attempts
         self.path = f"/proc/self/task/{os.getpid()}/children"
-        # Orphans come to us, and are listed.
+        # Whether orphans become our children, in a list that we can read.
         self.sees_orphans = adopt_orphans() and os.path.isfile(self.path)
         self.own = self.orphans()  # children from before the runner was exec'ed
         self.has_inherited = bool(self.own)
 
     def post_guard(self, bash: str, run: str, kept: Collection[int]) -> None:
-        """Start the guard, or another one for one that has been killed. Raises OSError.
+        """Start the guard, or a new guard if it has been killed. Raises OSError.
 
-        It has its text from the start: the runner may be killed in the next moment.
+        The guard gets its program in its environment: the runner may be killed before it could send anything.
         """
         if not self.guard or self.guard.poll() is not None:
             self.run = run.encode()
@@ -4008,7 +4015,7 @@ class Reaper:
     def dismiss_guard(self) -> None:
         """End the guard, if there is one."""
         if self.guard:
-            with self.guard:  # at whose end its pipe is closed
+            with self.guard:  # which closes its pipe and reaps it
                 self.guard.kill()
             self.guard = None
 
@@ -4020,22 +4027,23 @@ class Reaper:
             return frozenset(map(int, file.read().split())) - self.own
 
     def collect(self) -> None:
-        """Let ended orphans go. Main thread only."""
+        """Reap the orphans that have ended. Main thread only."""
         with suppress(OSError):  # none are left
             while os.waitpid(-1, os.WNOHANG | self.ONLY_MINE)[0]:
                 pass
 
     def has_orphans(self) -> bool:
-        """Whether tests have left processes behind; also if that cannot be told."""
+        """Whether tests may have left processes behind: always True if orphans cannot be listed."""
         return not self.sees_orphans or bool(self.orphans())
 
     def members(self, process: Process) -> List[ProcessInfo]:
         """The live processes of an attempt: its group, its session, and all that bears its mark.
 
-        One that forks, and ends, while the table is read may be in it no more, and its child not yet: a look that finds
-        none is followed by another.
+        If a process forks and ends while the table is read, both it and its child may be missing: a look that finds
+        nothing is followed by a second one.
         """
-        for _ in range(2):
+        for pause_s in (0, SWEEP_POLL_S):  # one that is being exec'ed shows no environment
+            time.sleep(pause_s)
             found = [
                 info
                 for info in process_table()
@@ -4046,7 +4054,7 @@ class Reaper:
         return found
 
     def left(self) -> List[int]:
-        """The orphans that come from the run: what ran before it may have left some, too, and keeps them."""
+        """The orphans that come from the run, not those from children that the runner had before it was exec'ed."""
         return [
             pid
             for pid in self.orphans()
@@ -4056,7 +4064,7 @@ class Reaper:
         ]
 
     def close(self) -> List[ProcessInfo]:
-        """When all tests have ended, kill what they have left, and the guard; returns what has ended by that."""
+        """When all tests have ended, kill the processes that they have left, and the guard; returns the killed ones."""
         left = set()
         give_up = time.monotonic() + KILLED_S
         while self.left() and time.monotonic() < give_up:
@@ -4072,7 +4080,7 @@ class Reaper:
 
 
 def limit_of(pid: int) -> int:
-    """The soft limit of a process that is its mark; 0 if it has none."""
+    """The mark of a process, which is one of its soft limits; 0 if it has none."""
     return proc_number(f"{pid}/limits", rb"realtime timeout +(\d+)")
 
 
@@ -4115,7 +4123,7 @@ class Process:
     """One attempt's shell and its group. No signal goes to a group that is gone: others may have its number."""
 
     pid = 0  # of the shell, once it has started
-    sent = 0  # the last signal; one that came before the process was there waits for it
+    sent = 0  # the last signal asked for; `spawn` sends it if it came before there was a process
     has_ended = False
     is_gone = False
     stuck = ""  # what SIGKILL did not end, in words
@@ -4123,7 +4131,7 @@ class Process:
     def __init__(self, reaper: Reaper, run: str = "", slot: int = 0) -> None:
         self.reaper = reaper
         self.mark = reaper.mark and next(reaper.marks)
-        # In the environment of its processes, and of those of a runner in it (RUN_TESTS_PLACES).
+        # Stands in RUN_TESTS_PLACES of its processes; a runner among them passes it on to its own tests.
         self.place = f" {run}/{slot} "
         self.lock = threading.Lock()
 
@@ -4137,8 +4145,8 @@ class Process:
         with ExitStack() as opened:
             if job.stdin == "-":
                 stdin = None
-            elif os.path.exists(job.stdin):  # its shell may have gone
-                # Else a pipe waits for a writer.
+            elif os.path.exists(job.stdin):  # /proc/PID/fd/0: the process may have ended
+                # Without O_NONBLOCK, to open a pipe waits for a writer.
                 stdin = os.open(job.stdin, os.O_RDONLY | os.O_NONBLOCK)
                 opened.callback(os.close, stdin)
                 os.set_blocking(stdin, True)
@@ -4172,9 +4180,9 @@ class Process:
         return self.place.encode() in read_proc(f"{pid}/environ")
 
     def signal(self, signum: int, stacks: str = "") -> None:
-        """Send a signal to the group, if there is one still; before it, the stacks of its Pythons go into the log."""
+        """Send a signal to the group, if it still exists. If `stacks` says why, its Pythons log their stacks before."""
         if self.has_ended and not self.sent:
-            return  # what it has left is ended anyway
+            return  # `sweep` ends what the shell has left
         if stacks and self.pid and not self.is_gone:
             with suppress(OSError):
                 self.dump_stacks(stacks, signum)
@@ -4189,9 +4197,8 @@ class Process:
     def dump_stacks(self, why: str, signum: int) -> None:
         """Let each Python process write the stacks of its threads, one after the other. Raises OSError.
 
-        PYTHONFAULTHANDLER=1 makes Python write them to its standard error on SIGABRT, and end. A process that has a
-        handler for the signal that follows is left to its handler, and asked only before SIGKILL. No core file is
-        written.
+        PYTHONFAULTHANDLER=1 makes Python write them to its standard error on SIGABRT, and end. A process with a handler
+        for `signum` is left to its handler: it is asked for its stacks only before SIGKILL. No core file is written.
         """
         give_up = time.monotonic() + STACKS_S
         self.log(why)
@@ -4215,27 +4222,27 @@ class Process:
                 os.write(self.output, to_bytes(f"\n=== {PROGRAM}: {text} ===\n"))
 
     def wait(self) -> None:
-        """Wait until the shell has ended, and do not reap it yet: its group's number stays ours.
+        """Wait until the shell has ended, without reaping it, so that no other group can get its number.
 
-        What it has left may run on.
+        Processes that it has left may still run.
         """
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self.has_ended = True
 
     def sweep(self) -> List[ProcessInfo]:
-        """End what the shell has left, after its grace period if it has one; returns what nobody had told to end."""
+        """End what the shell has left. Returns what was still there after LINGER_S, though no signal had been sent."""
         if not self.reaper.has_orphans():
             return []
         if self.sent == signal.SIGINT:  # which the shell's background jobs ignore
             self.signal(signal.SIGTERM)
         linger = time.monotonic() + LINGER_S
-        told: List[ProcessInfo] = []
+        warned: List[ProcessInfo] = []
         left = self.reaper.members(self)
         while left and self.sent != signal.SIGKILL and (self.sent or time.monotonic() < linger):
-            if self.sent:  # those that have left the group have not heard of it
-                deaf = [info for info in left if info.group != self.pid and info not in told]
+            if self.sent:  # processes outside the group did not get the signal
+                deaf = [info for info in left if info.group != self.pid and info not in warned]
                 send(signal.SIGTERM, deaf)
-                told += deaf
+                warned += deaf
             time.sleep(SWEEP_POLL_S)
             left = self.reaper.members(self)
         leaked = left * (not self.sent)
@@ -4249,7 +4256,7 @@ class Process:
         return leaked
 
     def close(self) -> int:
-        """Let the shell's process number and its log go; returns its exit status."""
+        """Close the log and reap the shell; returns its exit status."""
         with self.lock:
             self.is_gone = True
             os.close(self.output)
@@ -4270,10 +4277,10 @@ def bash_text(
     scratch: Scratch,
     mark: int = 0,
 ) -> str:
-    """What `bash -c` is to run: what is the test's own, then its command at its own line number.
+    """What `bash -c` is to run: the test's shell state and variables, then its command at its line number in the list.
 
-    Bash then names the same line in its messages as `bash LIST` does. Variables that are the test's own are set here,
-    after what BASH_ENV and the shell state may have set; `defaults` only where these have not set them.
+    So bash names the same line in its messages as `bash LIST` does. `variables` are set after BASH_ENV and the shell
+    state, and override theirs; `defaults` only set what these have not set.
     """
     start = []
     if mark:
@@ -4285,7 +4292,7 @@ def bash_text(
         start.append(f'. {prelude}; eval "${{_rt_late-}}"; unset _rt_late')
     exports = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     unset = " ".join(f'"${{{name}={value}}}"' for name, value in defaults.items())
-    start.append(f": {unset}; export {' '.join([*exports, *defaults])}")  # one may be readonly
+    start.append(f": {unset}; export {' '.join([*exports, *defaults])}")  # `export` goes on past a readonly variable
     if test.shell.before:
         start.append(test.shell.before)
     command = with_source(test.command)
@@ -4294,12 +4301,12 @@ def bash_text(
     if len(command) > ARGUMENT_BYTES:
         command = f". {shlex.quote(scratch.write(command))}"
     lines = "\n" * min(test.line - 1, ARGUMENT_BYTES // 4)
-    # With text to come, bash does not exec the command, and tells how it died.
+    # The newlines behind the command keep bash from exec'ing it, so that bash can tell how it died.
     return f"{{ {'; '.join(start)}; }} 2>/dev/null{lines or '; '}{command}\n\n"
 
 
 def port_of(slot: int) -> int:
-    """The TCP port that is a slot's own. Another runner's are others, unless chance will have it."""
+    """The TCP port of a slot. Another runner's slots most likely have other ports."""
     # Containers that share a network have process numbers of their own, each with a /proc of its own.
     number = os.getpid() + os.stat("/proc").st_dev
     return PORT_FIRST + number * PORT_STEP % PORT_BASES + slot
@@ -4321,19 +4328,19 @@ def test_defaults(slots: int) -> Environ:
 
 def has_line_0(scratch: Scratch) -> bool:
     """Whether bash counts the lines of `bash -c` from 0, as it did before 5.1. Raises MachineError, OSError."""
-    said = run_bash(["echo line=$LINENO"], scratch)[1]
-    if b"line=" not in said:
+    printed = run_bash(["echo line=$LINENO"], scratch)[1]
+    if b"line=" not in printed:
         raise MachineError(BASH_IS_IDLE)
-    return b"line=0" in said
+    return b"line=0" in printed
 
 
 class Host:
     """This machine, where attempts run. For each of them a thread of the pool waits.
 
-    A run knows no more of where its tests run than this class has: a class in its place may run them elsewhere.
+    A run knows of machines only what this class shows: a subclass may run tests elsewhere (qa/cluster.py).
     """
 
-    heeds: Container[str] = ()  # keys of lines that only companions know
+    heeds: Container[str] = ()  # the keys for companions (`mem`, `nodes`) that this host acts on
 
     def __init__(self, machine: Machine, reaper: Reaper) -> None:
         self.machine = machine
@@ -4352,11 +4359,11 @@ class Host:
         kept: Collection[int],
         post: Callable[[Any], None],
     ) -> None:
-        """Prepare for so many attempts of a run at once, whose events go to `post`; the guard holds locks in `kept`."""
+        """Prepare for `slots` attempts at once, whose events go to `post`. The guard holds the files in `kept` open."""
         self.run = run
         self.kept = kept
         self.post = post
-        # The schedule bounds them. One that waits for what cannot be killed takes no place.
+        # The schedule bounds the threads. One that waits for what cannot be killed must not keep others from starting.
         self.workers = ThreadPoolExecutor(sys.maxsize)
         self.has_line_0 = has_line_0(self.reaper.scratch)
         self.environment = test_environment(run)
@@ -4364,11 +4371,11 @@ class Host:
         self.defaults = test_defaults(slots)
 
     def fitted(self, test: Test) -> Test:
-        """A test with what it needs of these devices, which its line may not say in GPUs."""
+        """A test with its `gpus` on this host. Companions work them out from `mem=` or `nodes=`."""
         return test
 
     def do_chores(self) -> None:
-        """What is to be looked after every second, and first of all. Main thread only. Raises OSError."""
+        """The work that is due before the first test, and then every second. Main thread only. Raises OSError."""
         self.reaper.collect()
         self.reaper.post_guard(self.bash, self.run, self.kept)
         self.oom_kills = oom_kills()
@@ -4378,12 +4385,12 @@ class Host:
         attempt.process = Process(self.reaper, self.run, attempt.lease.slot)
         try:
             self.workers.submit(self.run_attempt, attempt)
-        except RuntimeError as error:  # of threading: no word of errno
+        except RuntimeError as error:  # threading cannot start a thread, and gives no errno
             why = f"cannot run {attempt.test.label}: {error}; raise `ulimit -u`"
             self.post(Broken(time.monotonic(), attempt.test, why))
 
     def run_attempt(self, attempt: Attempt) -> None:
-        """Run one attempt and post how it has ended. Never raises. Called in its thread, as are the next two."""
+        """Run one attempt and post how it has ended. Never raises. Called in a pool thread, with all that it calls."""
         test = attempt.test
         try:
             self.post(self.run_process(attempt))
@@ -4412,7 +4419,7 @@ class Host:
         if status or failures:
             cause = find_cause(status, attempt.log, kills)
         if cause == OOM_KILLED:
-            self.oom_kills = oom_kills()  # the next one is another
+            self.oom_kills = oom_kills()  # so that no other test takes this kill for its own
         asked = time.monotonic()
         sick = [
             Sick(device, process.stuck) for device in attempt.lease.devices if process.stuck
@@ -4435,7 +4442,7 @@ class Host:
         )
 
     def spawn(self, attempt: Attempt) -> None:
-        """Start the process of an attempt; in the place of a program that cannot be, a bash that ends as bash would.
+        """Start the process of an attempt, or, if it cannot start, a bash that fails as bash would.
 
         Raises OSError.
         """
@@ -4452,7 +4459,7 @@ class Host:
             elif error.errno == errno.E2BIG:
                 attempt.process.log(f"{[*test.words, test.label][0]}: {error.strerror}")
                 job = Job(self.bash, ["bash", "-c", "exit 126"])
-            elif test.words:  # bash tells what is wrong with it, or reads it if it has no `#!`
+            elif test.words:  # bash says why it cannot start, or reads it as a script without `#!`
                 lines = "\n" * (test.line - 1)  # so that it names the line
                 words = [self.bash, "-c", f'{lines}"$@"', test.file, job.bash, *job.words[1:]]
                 job = job._replace(bash=self.bash, words=words)
@@ -4476,7 +4483,7 @@ class Host:
         if exported is not None:
             environment = {**exported, **self.environment}
             directory = test.shell.directory or None
-            if b"BASH_ENV" in environment:  # the list's bash has read it, and this one need not
+            if b"BASH_ENV" in environment:  # the list's bash has read it; this one gets it too late to read it
                 own["BASH_ENV"] = to_text(environment.pop(b"BASH_ENV"))
         port = str(port_of(slot))
         defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
@@ -4485,7 +4492,7 @@ class Host:
         if self.has_line_0:
             test = test._replace(line=test.line + 1)
         text = bash_text(test, own, defaults, self.reaper.scratch, attempt.process.mark)
-        # By its path: else bash looks for itself in PATH.
+        # The first word is bash's path: else bash looks for itself in PATH.
         words = [self.bash, "-c", text, test.file]
         return Job(self.bash, words, environment, directory)
 
@@ -4519,9 +4526,9 @@ class Host:
 
 # What a test's JUnit file says of its end.
 
-# How such a file begins, also a torn one.
+# How a JUnit file begins, even if it breaks off early.
 JUNIT = rb"(?:\xef\xbb\xbf)?\s*(?:<[?!][^>]*>?\s*)*(?:<testsuite|(?:<\w*)?$)"
-# Faults of a file in which nothing is this attempt's.
+# The faults of a JUnit file that this attempt has not written.
 MISSING = "missing"
 STALE = "stale, from an earlier run"
 
@@ -4529,7 +4536,7 @@ STALE = "stale, from an earlier run"
 def junit_fault(path: str | None, before: str | None) -> Tuple[str, int, bool]:
     """Why a JUnit file cannot be used (`missing`, `stale`, …), how many cases failed, and whether all were skipped.
 
-    The counts of suites are believed too, if they say more. However large the file, no more than a piece is in memory.
+    If a suite counts more failures than its cases show, its count is believed. A large file is never all in memory.
     """
     if path is None:
         return "", 0, False
@@ -4541,12 +4548,12 @@ def junit_fault(path: str | None, before: str | None) -> Tuple[str, int, bool]:
     from xml.parsers import expat
 
     parser = expat.ParserCreate(namespace_separator="}")
-    found: Dict[str, int] = Counter()  # by tag, and what a suite counts at most
+    found: Dict[str, int] = Counter()  # by tag; `by suites`: the most failures that one suite counts
 
     def on_start(name: str, attributes: Mapping[str, str]) -> None:
         tag = name.rpartition("}")[2]
         found[tag] += 1
-        found["skipped"] -= attributes.get("type") == "pytest.xfail"  # it has run
+        found["skipped"] -= attributes.get("type") == "pytest.xfail"  # an xfail has run
         counts = [attributes.get(key, "") for key in ("failures", "errors")]  # of a suite
         failures = sum(int(count) for count in counts if count.isdigit())
         found["by suites"] = max(found["by suites"], failures)
@@ -4569,9 +4576,9 @@ def junit_fault(path: str | None, before: str | None) -> Tuple[str, int, bool]:
 
 OOM_KILLED = Cause("out of memory (the kernel's OOM killer)")
 
-# What a line of a failed test's log says for certain, as patterns; the first that is found counts: broken hardware,
-# then what is wrong with the machine, then what only follows from other errors. The texts are those of CUDA, HIP,
-# PyTorch, JAX, NCCL, pytest and the kernel, as public bug reports show them.
+# Causes that one line of a failed test's log is enough to tell, with patterns of such lines. The first that is found
+# counts: broken hardware, then faults of the machine, then the test's own, last what may only follow from other errors.
+# The texts are those of CUDA, HIP, PyTorch, JAX, NCCL, pytest and the kernel, as public bug reports show them.
 SIGNATURES: Mapping[Blame, Mapping[str, str]] = {
     Blame.DEVICE: {
         "uncorrectable ECC error": (
@@ -4634,8 +4641,8 @@ QUOTING_LINE = (
     r"^(?:>|\+ |[A-Z_]+=|=* ?\d+ (?:failed|passed|errors?)\b.* in [\d.]+s)"
     r"|UserWarning:|\b(?:PASSED|SKIPPED|XFAIL)\b|^\[ +(?:OK|RUN) +\]"
 )
-ERROR_LINES = (  # the first of these that matches a line, from the log's end, is the cause
-    # pytest shows the exception so, and below it, in the same way, what it says on further lines
+ERROR_LINES = (  # the first pattern that matches any line gives the cause: the last line that it matches
+    # pytest puts `E` before the exception, and before each further line of its message
     r"^E +((?:\w+\.)*\w*(?:Error|Exception|Exit|Failed|Failure|Interrupt|Timeout)\b.*)$",
     r"^E +(assert .*)$",
     r"^E +(\S.*)$",
@@ -4741,8 +4748,8 @@ def read_history(options: Options) -> History:
 
 
 def learn(history: History, line: bytes, is_own: bool) -> bool:
-    """Take in a line, and say whether it was a journal's. One that is torn, or another tool's, costs only itself."""
-    start = max(line.rfind(b'{"event"'), 0)  # behind a torn line
+    """Take in a line; returns whether it is a journal's. A line that is torn, or another tool's, is passed over."""
+    start = max(line.rfind(b'{"event"'), 0)  # the rest of a torn line may stand before it
     try:
         history.add(json.loads(line[start:]), is_own)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
@@ -4751,7 +4758,7 @@ def learn(history: History, line: bytes, is_own: bool) -> bool:
 
 
 def write_labels(path: str, labels: Collection[str]) -> None:
-    """Write a file of labels anew, as `--only` reads it; without labels there is none. Raises OSError."""
+    """Write a file of labels anew, as `--only` reads it; remove it if there are no labels. Raises OSError."""
     if not labels:
         clear_name(path)
         return
@@ -4770,7 +4777,7 @@ def journal_path(options: Options) -> str:
 
 
 def deferred_path(options: Options) -> str:
-    """The file in which a run names the deferred tests; empty if it defers none, or reads that very file."""
+    """The file in which a run names the deferred tests; empty if no option defers any, or `--only` reads that file."""
     path = f"{options.log_dir}/deferred.txt"
     may_defer = options.only or options.max_gpus is not None
     if may_defer and not options.reads(path):
@@ -4808,10 +4815,10 @@ class Record:
             clear_name(self.failures)
 
     def append(self, path: str, line: bytes) -> None:
-        """Append a line to a file at once, below one that a dying run has torn or a test has left open.
+        """Append a line to a file at once, behind a newline if the last line in the file has none.
 
-        It stays open, and is never a device, nor in the log dir a link. A new one has what a test has deleted. Raises
-        OSError.
+        The file stays open. It must be a regular file, and in the log dir no link. If a test has deleted it, a new file
+        gets the old content first. Raises OSError.
         """
         before = self.appended.get(path, -1)
         is_same = False
@@ -4846,7 +4853,7 @@ class Record:
         return f"{self.log_dir}/{test.stem}{middle}.log"
 
     def run_start(self, selection: Selection, machine: Machine) -> None:
-        """Journal what is to run and what is not; a run that starts the tests again has to know."""
+        """Journal which tests are selected, for later runs; remove old JUnit files; name the deferred tests."""
         options = self.options
         left_out = [*selection.deferred, *chain.from_iterable(selection.left_out.values())]
         commits = filter(None, map(os.environ.get, COMMIT_VARIABLES))
@@ -4864,7 +4871,7 @@ class Record:
         )
         for test in selection.selected:
             if test.junit and self.is_ours(test.junit):
-                with suppress(OSError):  # were this run killed, it would be green by one before
+                with suppress(OSError):  # if this run is killed, an old file would show a pass
                     os.unlink(test.junit)
         path = deferred_path(options)
         if path:
@@ -4891,7 +4898,7 @@ class Record:
     def attempt_end(self, result: Result) -> None:
         """Journal how an attempt has ended; the last one's outcome is the test's."""
         test = result.test
-        said = {
+        details = {
             "reason": result.reason,
             "cause": result.cause.text,
             "said": result.cause.line,
@@ -4899,7 +4906,7 @@ class Record:
             "list": test.file,
             "origin": test.origin if test.origin != test.label else "",
             "memory": round(result.memory, 3),
-            "lock": test.attributes.lock,  # with the next two, what it waited for besides room
+            "lock": test.attributes.lock,  # with the next two, what it may have waited for, besides GPUs
             "after": test.attributes.after,
             "barrier": test.barrier,
         }
@@ -4913,11 +4920,11 @@ class Record:
             signal=death_of(result.status) or None,
             seconds=round(result.seconds, 3),
             need=test.need,
-            **{name: value for name, value in said.items() if value},
+            **{name: value for name, value in details.items() if value},
         )
 
     def put_away(self, result: Result) -> None:
-        """Keep the log and the JUnit file of an attempt from the next one (`x.attempt1.log`)."""
+        """Rename the log and the JUnit file of an attempt before the next one writes its own (`x.attempt1.log`)."""
         test = result.test
         with suppress(FileNotFoundError):
             # Also a folder or a link that a test has put into the place of its log.
@@ -4927,12 +4934,12 @@ class Record:
             put_aside(test.junit, f"{test.junit}.attempt{result.attempt}")
 
     def test_end(self, result: Result) -> None:
-        """Note a failure, fix the JUnit file."""
+        """Name a failed test in `failures`; write its JUnit file if it has none that can be used."""
         if self.options.fails(result.outcome):
             self.append(self.failures, to_bytes(f"{result.test.label}\n"))
         path = result.test.junit
         never_ran = result.status is None and result.outcome is not Outcome.DEFERRED
-        # What a test that passes has not written, it may have read.
+        # A test that passes and has not written this file may have read it.
         is_input = result.outcome.is_pass() and result.junit_fault == STALE
         if path and not is_input and (result.junit_fault or never_ran):
             try:
@@ -4975,13 +4982,13 @@ class Record:
         return f"{why}; details are in {path}"
 
     def run_end(self, results: Results, code: int, quarantined: Iterable[Sick]) -> None:
-        """Journal how the run has ended, and leave only its own labels in `failures`. Raises OSError."""
+        """Journal how the run has ended. If `--only` read `failures`, it now gets this run's alone. Raises OSError."""
         is_whole = not any(result.outcome.is_unfinished() for result in results)
         if is_whole and not self.options.fail_dir and self.options.reads(self.failures):
             failed = [each.test.label for each in results if self.options.fails(each.outcome)]
             write_labels(self.failures, failed)
         elif self.failures in self.appended:
-            self.append(self.failures, b"")  # a test may have deleted it
+            self.append(self.failures, b"")  # restores it, if a test has deleted it
         self.note(
             "run_end",
             exit=code,
@@ -5029,7 +5036,7 @@ def lock_directory(path: str) -> int:
 
 
 def xml_text(text: str) -> str:
-    """Text without terminal escapes and what XML cannot hold."""
+    """Text without terminal escapes, and with `?` for each character that XML cannot hold."""
     return re.sub(
         "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", re.sub(ESCAPES, "", text)
     )
@@ -5052,7 +5059,7 @@ def xml_element(
 
 
 def junit_of(name: str, seconds: float, cases: Sequence[Any]) -> Any:
-    """A JUnit file with these cases in one suite, which has ended now."""
+    """A JUnit file with these cases in one suite, which has taken so many seconds and ends now."""
     counts = {
         kind: str(sum(case.find(tag) is not None for case in cases))
         for kind, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
@@ -5089,8 +5096,8 @@ def complete_cases(path: str) -> Iterator[Any]:
 def case_of(attempts: Results, record: Record) -> Any:
     """The case of a test, with its attempts as Maven's surefire has them.
 
-    A test that is flaky has a `flakyFailure` (or `flakyError`) for each attempt before, one that did not pass has
-    its first failure, and a `rerunFailure` for each that followed. An attempt that a GPU has spoilt is none.
+    A flaky test has a `flakyFailure` (or `flakyError`) for each attempt before the last. A test that did not pass has a
+    `failure` for its first attempt, and a `rerunFailure` for each further one. Any other test shows only its last one.
     """
     last = attempts[-1]
     is_flaky = last.outcome is Outcome.FLAKY
@@ -5106,13 +5113,13 @@ def case_of(attempts: Results, record: Record) -> Any:
         parts.append(xml_element("skipped", message=last.told()))
     for result in failed:
         tag = "failure" if result.outcome is Outcome.FAILED else "error"  # JUnit's words
-        said = {"message": result.told(), "type": result.outcome.value}
+        facts = {"message": result.told(), "type": result.outcome.value}
         tail = record.tail(result, 0 if result is last else result.attempt)
         if result is failed[0] and not is_flaky:
-            parts.append(xml_element(tag, tail, **said))
+            parts.append(xml_element(tag, tail, **facts))
         else:
             trace = xml_element("stackTrace", tail)
-            parts.append(xml_element(f"{repeated}{tag.capitalize()}", parts=[trace], **said))
+            parts.append(xml_element(f"{repeated}{tag.capitalize()}", parts=[trace], **facts))
     parts.sort(key=lambda part: "rror" in part.tag)  # Maven's schema wants failures first
     if last.status is not None:
         # The schemas of Jenkins and Maven have no properties of a case; GitLab and Jenkins link the attachment.
@@ -5143,9 +5150,9 @@ def write_xml(path: str, root: Any, is_ours: bool = False) -> None:
 
 @contextmanager
 def whole_file(path: str, is_ours: bool) -> Iterator[BinaryIO]:
-    """A file that takes the place of one of that name once it has been written whole. Raises OSError.
+    """A file to write, which takes the place of `path` only once it has been written whole. Raises OSError.
 
-    A link stays, unless it stands in a folder of ours.
+    A link at `path` is replaced if it `is_ours`, else it stays, and that is an OSError.
     """
     temporary = f"{path}.{os.urandom(8).hex()}.tmp"
     try:
@@ -5482,13 +5489,13 @@ class Console:
 
     def progress(self) -> str:
         """`31/49, 2 failed, about 6 min left`."""
-        said = f"{self.finished}/{self.total}"
+        text = f"{self.finished}/{self.total}"
         if self.failed:
-            said += f", {self.failed} failed"
+            text += f", {self.failed} failed"
         left = self.left()
         if left:
-            said += f", {left} left"
-        return said
+            text += f", {left} left"
+        return text
 
     def left(self) -> str:
         """`about 6 min`: how long the rest takes at least, by earlier runs; empty if too little of it is known.
@@ -5534,9 +5541,9 @@ class Console:
 
     def announced(self, attempt: Attempt, how: str = "Slow") -> None:
         """It runs for long."""
-        said = last_line(tail_of(attempt.log)) or "its log is empty"
+        line = last_line(tail_of(attempt.log)) or "its log is empty"
         ran = show_duration(time.monotonic() - attempt.began)
-        self.remark(f"{how}: {attempt.test.label} [{ran}; {said}]")
+        self.remark(f"{how}: {attempt.test.label} [{ran}; {line}]")
 
     def ended(self, result: Result, progress: str, attempt: int = 0) -> None:
         """An attempt has run to its end. Its log will be that of `attempt`, or else the test's."""
@@ -5675,7 +5682,7 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
             if why not in line:
                 yield f"    {why}"
         if result.leaked:
-            yield f"{told_leaks(result.leaked)}: {label} left {first_of(result.leaked)}"
+            yield f"{count_leaks(result.leaked)}: {label} left {first_of(result.leaked)}"
         if result.outcome.is_pass() and result.junit_fault:
             yield f"passed without its JUnit file ({result.junit_fault}): {label}"
         if result.outcome.is_pass() and result.reason:
@@ -5738,13 +5745,13 @@ def again(results: Results, options: Options) -> Iterator[str]:
     if not owed or any(word == "-" or word.startswith("/dev/fd/") for word in words):
         return
     program = f"python3 {shlex.quote(program)}"
-    said = shlex.join(word for word in words if word != "--rerun-failed")
-    yield f"Rerun: {program} --rerun-failed {said}"
+    rest = shlex.join(word for word in words if word != "--rerun-failed")
+    yield f"Rerun: {program} --rerun-failed {rest}"
     shard = " --shard 1/1" * bool(options.shard)
-    said += " --message ''" * bool(options.message)  # the last of equal options counts
+    rest += " --message ''" * bool(options.message)  # the last of equal options counts
     ran = [result.test.origin for result in owed if result.status is not None]
     for label in ran[:1]:
-        yield f"Alone: {program} {said} --only <(echo {shlex.quote(label)}){shard}"
+        yield f"Alone: {program} {rest} --only <(echo {shlex.quote(label)}){shard}"
 
 
 def first_of(names: Sequence[str]) -> str:
@@ -5758,8 +5765,8 @@ def first_of(names: Sequence[str]) -> str:
 def last_line(text: str) -> str:
     """The last line of a log that says anything, short and fit to be shown."""
     lines = [line for line in text.splitlines() if "warning: setlocale:" not in line]
-    said = ["", *filter(None, map(plain, lines))]
-    return said[-1][:LINE_CHARS]
+    shown = ["", *filter(None, map(plain, lines))]
+    return shown[-1][:LINE_CHARS]
 
 
 def tally(results: Iterable[Result]) -> str:
@@ -5781,8 +5788,8 @@ def account(selection: Selection, options: Options) -> Iterator[str]:
     line = f"Selected {len(selection.selected)} of {counted(total, 'test')} ({share:.1%})"
     for what, counts in (("deferred", deferred), ("left out", left_out)):
         if counts:
-            said = ", ".join(f"{each} by {why}" for why, each in counts.items())
-            line += f"; {what} {said}"
+            reasons = ", ".join(f"{each} by {why}" for why, each in counts.items())
+            line += f"; {what} {reasons}"
     path = deferred_path(options)
     if deferred and path and not options.list:  # else nothing is written
         line += f"; see {path}"
@@ -5847,8 +5854,8 @@ def verdict_of(results: Results, schedule: Schedule) -> Verdict:
     if failed:
         lines.append(f"Error in the following test cases: {' '.join(failed)}")
     elif not why:
-        said = "No test ran" if is_empty else "All tests passed"
-        lines.append(said + f"; {excused}" * bool(excused))
+        verdict = "No test ran" if is_empty else "All tests passed"
+        lines.append(verdict + f"; {excused}" * bool(excused))
     return code, lines
 
 
@@ -6123,7 +6130,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def said_of(options: Options, names: Iterable[str]) -> Iterator[str]:
+def changed_options(options: Options, names: Iterable[str]) -> Iterator[str]:
     """Which of these options say something else than their default."""
     for name in names:
         field = name.lstrip("-").replace("-", "_")
@@ -6537,10 +6544,10 @@ def check_gpus(host: Host, options: Options) -> None:
     sick = dict(host.health.sick)
     found = [device.token for device in host.machine.devices if device not in sick]
     if len(found) < options.require_gpus:
-        said = [" ".join(found) or "none"]
-        said += dict.fromkeys(sick.values())
+        facts = [" ".join(found) or "none"]
+        facts += dict.fromkeys(sick.values())
         raise MachineError(
-            f"--require-gpus {options.require_gpus}: there are {len(found)} ({'; '.join(said)}); "
+            f"--require-gpus {options.require_gpus}: there are {len(found)} ({'; '.join(facts)}); "
             "fix the machine or its mask"
         )
 
@@ -6567,10 +6574,10 @@ def run_lists(
             if options.list:
                 return list_script(script, trace)
             return ScriptRun(script, find_host(options, reaper), options, trace).perform()
-        for option in said_of(options, SCRIPT_OPTIONS):
+        for option in changed_options(options, SCRIPT_OPTIONS):
             warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
-        tests, said = parse_lists(options, reaper.scratch)
-        for hint in said:
+        tests, hints = parse_lists(options, reaper.scratch)
+        for hint in hints:
             tell(hint)
         if not options.list:
             host = find_host(options, reaper)
@@ -6798,11 +6805,11 @@ def splits_output(node: Node) -> bool | None:
     The last of them counts: `2>&1 >log` parts them. So may what goes by another descriptor.
     """
     pairs = zip(texts(node.redirects[::2]), texts(node.redirects[1::2]))
-    said = " ".join(f"{how} {target}" for how, target in pairs if not re.match("[3-9]", how))
-    joins = re.search(r"(?:&>>?|>&) \S+(?: < \S+)?$", said) or node.after == "|&"
-    if joins and not re.search(r" [3-9]\b", said):
+    streams = " ".join(f"{how} {target}" for how, target in pairs if not re.match("[3-9]", how))
+    joins = re.search(r"(?:&>>?|>&) \S+(?: < \S+)?$", streams) or node.after == "|&"
+    if joins and not re.search(r" [3-9]\b", streams):
         return False
-    return ">" in said or node.after in PIPES or None
+    return ">" in streams or node.after in PIPES or None
 
 
 def inert(word: str) -> str:
@@ -6877,29 +6884,29 @@ class ScriptFile:
             if text.strip() == "one-by-one":
                 self.one_by_one = min(self.one_by_one, line)
                 continue
-            said: List[str] = []
+            mistakes: List[str] = []
             is_alone = not self.text[: comment.start].rpartition("\n")[2].strip()
             if is_alone:
                 defaults = Attributes()
-            attributes = parse_attributes(text, defaults, said.append)
+            attributes = parse_attributes(text, defaults, mistakes.append)
             if attributes.after:
-                said.append(
+                mistakes.append(
                     "after= means nothing in a script, which has an order of its own; take it out"
                 )
-            self.mistakes += [f"{self.name}:{line}: {what}" for what in said]
+            self.mistakes += [f"{self.name}:{line}: {what}" for what in mistakes]
             self.attributes[line] = attributes, is_alone
             if is_alone:
                 defaults = attributes
 
     def attributes_of(self, first: int, last: int) -> Attributes:
         """What `#:` says of a command on these lines."""
-        said = Attributes()
+        defaults = Attributes()
         for line, (attributes, is_alone) in self.attributes.items():
             if first <= line <= last and not is_alone:
                 return attributes
             if line < first and is_alone:
-                said = attributes
-        return said
+                defaults = attributes
+        return defaults
 
     def visit(self, nodes: Nodes, label: str = "") -> None:
         """Note the tests in a list of commands. With a label, all that look like tests in it are tests."""
@@ -7646,15 +7653,15 @@ def read_program(path: str, pid: str, known: Dict[bytes, Program]) -> Program | 
 
     `known` has, by all that shells have said of their state, a program that starts from there.
     """
-    count, *said = read_once(path).split(b"\0")
-    state, *whole = said[int(count) :]
+    count, *fields = read_once(path).split(b"\0")
+    state, *whole = fields[int(count) :]
     if whole:
         if not whole[0]:
             raise ValueError("no program can start with such an environment")
         known[state] = program_from(pid, whole)
     if state not in known:
         return None
-    words = tuple(map(to_text, said[: int(count)]))
+    words = tuple(map(to_text, fields[: int(count)]))
     key = key_of([*words, known[state].key])
     return known[state]._replace(words=words, key=key)
 
@@ -7664,8 +7671,8 @@ def program_from(pid: str, items: Sequence[bytes]) -> Program:
     directory = os.readlink(f"/proc/{pid}/cwd")
     umask = proc_number(f"{pid}/status", rb"\nUmask:\s*(\d+)", 8)
     environment = dict(item.partition(b"=")[::2] for item in items if item)
-    told = sorted(item for item in items if not re.match(b"(?:_|SHLVL|OLDPWD)=", item))
-    key = key_of([directory, str(umask), to_text(b"\0".join(told))])
+    inherited = sorted(item for item in items if not re.match(b"(?:_|SHLVL|OLDPWD)=", item))
+    key = key_of([directory, str(umask), to_text(b"\0".join(inherited))])
     return Program((), environment, directory, umask, key)
 
 
@@ -8502,11 +8509,11 @@ class ScriptRun(Run):
                 with suppress(OSError):
                     self.trace.copy(path)
         if status < 0:
-            code += self.told_death(call, -status)
+            code += self.death_notice(call, -status)
         self.pass_on_the_end()
         self.shell.answer(call.question, code)
 
-    def told_death(self, call: Call, signum: int) -> str:
+    def death_notice(self, call: Call, signum: int) -> str:
         """Bash that says how a program has died, as its shell would."""
         if signum in (signal.SIGINT, signal.SIGPIPE):  # of which bash says nothing
             return ""
@@ -8725,7 +8732,7 @@ def check_script(name: str, options: Options) -> None:
         raise UsageError(
             f"{name} is a script; it runs alone, in a call of its own; its arguments follow `--`"
         )
-    for option in said_of(options, LIST_OPTIONS):
+    for option in changed_options(options, LIST_OPTIONS):
         raise UsageError(
             f"{option}: {name} is a script, whose tests show only as it runs; leave {option} out, or "
             "put its test commands into a list"
