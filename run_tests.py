@@ -140,14 +140,16 @@ PROBE_S = 30.0
 TOOL_POLL_S = 0.25  # between two checks whether the run still wants nvidia-smi's answer
 # The longest wait for a locked log dir: the guard of a killed run locks it until it has ended all tests.
 HELD_S = 5.0
-ROOM_BYTES = 1 << 20  # must be free when bash has written its state, else one of its files, all smaller, may be torn
+# Must be free when bash has written its state, else one of its files, all smaller, may be torn.
+ROOM_BYTES = 1 << 20
 COPY_BYTES = 1 << 20  # the buffer through which a log is replayed, so that 1 GB costs no memory
 TAIL_BYTES = 8192  # of a log, for a JUnit file: the last error and its traceback
 CAUSE_BYTES = 1 << 16  # the end of a failed test's log, in which its cause is looked for
 # A torn JUnit file above this size is put aside: reading its cases would take 5 times as much memory.
 JUNIT_BYTES = 16 << 20
 HISTORY_BYTES = 64 << 20  # the end of a journal: some hundred thousand tests, read in 0.5 s
-LINE_CHARS = 200  # a label, and a line of a log that is shown or compared, is cut to this length
+# A label, and a line of a log that is shown or compared, is cut to this length.
+LINE_CHARS = 200
 SLOWEST = 5  # tests that the summary names
 SHOWN = 10  # names (of tests, processes, labels) that one line of output lists; the others are counted
 STEM_BYTES = 120  # of a file name: far below the 255 that file systems allow, suffixes included
@@ -278,8 +280,10 @@ class Options(NamedTuple):
     known_failures: Mapping[str, str] = {}  # why tests are known to fail, by label
     leaks: str = "report"
     fail_fast: bool = False
-    handlers: Sequence[str] = ["test_fail"]  # in scripts, functions whose call behind `||` marks a test
-    tests: str | None = None  # in scripts, a pattern of commands that are tests; None: those with a handler
+    # In scripts, functions whose call behind `||` marks a test.
+    handlers: Sequence[str] = ["test_fail"]
+    # In scripts, a pattern of commands that are tests; None: those with a handler.
+    tests: str | None = None
     calm: str = CALM_PROGRAMS  # in scripts, a pattern of programs that may run beside tests
     one_by_one: bool = False
     arguments: Sequence[str] = ()  # of a script
@@ -288,7 +292,8 @@ class Options(NamedTuple):
     fail_dir: str | None = None  # None: the log dir, and `failures` starts fresh
     journal: str | None = None
     junit: str | None = None  # the summary of the run
-    output: str | None = None  # None: `failures` for a list on a terminal with several slots, else `replay`
+    # None: `failures` for a list on a terminal with several slots, else `replay`.
+    output: str | None = None
     color: str = "auto"
     list: bool = False
     history: Sequence[str] = ()  # more journals to learn durations from
@@ -394,8 +399,10 @@ class Test(NamedTuple):
     gpus: float  # 0, a fraction below 1, a whole number, ALL_GPUS
     timeout: float | None  # seconds; None or 0: no limit
     junit: str | None  # absolute path of the JUnit file that it writes
-    announces: bool  # when it fails, its line prints `Error: sub-test failed`, as `test_fail` would
-    is_pytest: bool = False  # it is pytest: if it leaves no good JUnit file, it has died, whatever its status
+    # When it fails, its line prints `Error: sub-test failed`, as `test_fail` would.
+    announces: bool
+    # It is pytest: if it leaves no good JUnit file, it has died, whatever its status.
+    is_pytest: bool = False
     origin: str = ""  # its label without the number of its run
     words: Words = ()  # arguments of a program that starts without bash, its name first; empty: bash runs `command`
     stdin: str = ""  # path of its standard input; `-`: the runner's own; empty: nothing to read
@@ -714,7 +721,8 @@ STOPS = SEPARATORS | names_in(";; ;& ;;& ( ) ()") | {""}
 class Token(NamedTuple):
     """A piece of a command. `start` and `end` are offsets in its text."""
 
-    kind: str  # word, operator, comment, end, or document: all here-documents behind one newline
+    # Word, operator, comment, end, or document: all here-documents behind one newline.
+    kind: str
     text: str
     start: int
     end: int
@@ -1227,7 +1235,8 @@ class TestLine(NamedTuple):
     label: str = ""  # the word after `test_fail`, or run_test's fourth
     junit: str = ""  # the word after `--junitxml=`, or run_test's second
     is_handled: bool = False  # it says `|| test_fail`, or is a call of run_test
-    is_target: bool = False  # it is a bare test file or folder, for which the runner calls pytest
+    # It is a bare test file or folder, for which the runner calls pytest.
+    is_target: bool = False
     # The runner passes `junit` to pytest. A name without a folder is in the log dir, as for run_test.
     in_log_dir: bool = False
     barrier: int = 0  # how many `wait` stand above it
@@ -1386,7 +1395,8 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
 
     Notes the variables that this command sets: `setter` is the line of a test, or 0 for shell state.
     """
-    functions = {**parsed.functions, "test_fail": ()}  # its body is the runner's, not the list's
+    # Its body is the runner's, not the list's.
+    functions = {**parsed.functions, "test_fail": ()}
     every = reached(nodes, functions)
     words = {node: " ".join([node.kind, *words_of(node)]) for node in every}
     text = "\n".join(words.values())
@@ -1429,7 +1439,8 @@ class ListFile:
         self.functions: Dict[str, Nodes] = {}  # the bodies of those that it defines
         # By variable, the line of the test that has set it; 0: state has.
         self.setters: Dict[str, int] = {}
-        self.labels: Dict[str, List[str]] = {}  # by a label as written, the unique labels of its tests
+        # By a label as written, the unique labels of its tests.
+        self.labels: Dict[str, List[str]] = {}
         self.mistakes: List[Tuple[int, str]] = []
         self.hints: Dict[str, str] = {}  # by kind, the first
 
@@ -1655,7 +1666,8 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Functio
     joints = {node.before for node in nodes[1:]}
     captures = False
     if joints == {"&&"} and not any(node.name for node in settings):
-        captures = re.search(RUNS_INSIDE, nodes[0].text) is not None  # as `X=$(prog) && echo "$X"`, which is a test
+        # As `X=$(prog) && echo "$X"`, which is a test.
+        captures = re.search(RUNS_INSIDE, nodes[0].text) is not None
     if is_state(settings) and not captures and (silent[-1].name or not test.is_handled):
         raise BadValue(
             "this line would be a test, and change nothing for those below; write it without `echo`, "
@@ -1948,7 +1960,8 @@ class Scratch:
         try:
             os.unlink(self.write(" " * ROOM_BYTES))
         except OSError as error:
-            if error.errno != errno.EFBIG:  # `ulimit -f` is smaller, and bash would have died of it
+            # `ulimit -f` is smaller, and bash would have died of it.
+            if error.errno != errno.EFBIG:
                 raise
 
 
@@ -2460,7 +2473,8 @@ class History:
         self.shards[record["shard"] or ""].update(selected)
         self.seen.update(in_list)
         for name, copies in selected.items():
-            others = in_list[name] - copies  # tests of this name that the run left out: they owe as before
+            # Tests of this name that the run left out: they owe as before.
+            others = in_list[name] - copies
             self.owed[name] = copies + min(self.owed[name], others)
             self.last[name] = record["run"]
 
@@ -2759,7 +2773,8 @@ INTEL = MaskReader(
     no_mask=("", "default"),
 )
 READERS = (CUDA, HIP, ROCR, INTEL)
-MASKS_OF_NONE = ("-1", "NoDevFiles", "none", "void")  # invalid entries that hide GPUs on purpose: no warning
+# Invalid entries that hide GPUs on purpose: no warning.
+MASKS_OF_NONE = ("-1", "NoDevFiles", "none", "void")
 
 
 # Tools that list GPUs. The pattern finds in a tool's answer each GPU's number, or the UUID of a MIG instance of the GPU
@@ -3250,7 +3265,8 @@ class Exited(NamedTuple):
     cause: Cause = NO_CAUSE
     leaked: Words = ()
     sick: Sequence[Sick] = ()
-    ended: float | None = None  # when its shell ended; processes that it left may have taken longer
+    # When its shell ended; processes that it left may have taken longer.
+    ended: float | None = None
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
     skipped_all: bool = False  # all cases in its JUnit file were skipped
 
@@ -3721,7 +3737,8 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     reason = ""
     passed = outcome is Outcome.PASSED
     is_first = attempt.number <= 1 + spared  # a spared attempt was its GPU's fault
-    has_died = test.is_pytest and fault  # a pytest that ends by itself leaves a whole JUnit file
+    # A pytest that ends by itself leaves a whole JUnit file.
+    has_died = test.is_pytest and fault
     is_skip = event.status == options.skip_code and not event.junit_failures and not has_died
     if outcome is Outcome.TIMEOUT:
         cause = Cause("timeout")
@@ -4123,7 +4140,8 @@ class Process:
     """One attempt's shell and its group. No signal goes to a group that is gone: others may have its number."""
 
     pid = 0  # of the shell, once it has started
-    sent = 0  # the last signal asked for; `spawn` sends it if it came before there was a process
+    # The last signal asked for; `spawn` sends it if it came before there was a process.
+    sent = 0
     has_ended = False
     is_gone = False
     stuck = ""  # what SIGKILL did not end, in words
@@ -4292,7 +4310,8 @@ def bash_text(
         start.append(f'. {prelude}; eval "${{_rt_late-}}"; unset _rt_late')
     exports = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     unset = " ".join(f'"${{{name}={value}}}"' for name, value in defaults.items())
-    start.append(f": {unset}; export {' '.join([*exports, *defaults])}")  # `export` goes on past a readonly variable
+    # `export` goes on past a readonly variable.
+    start.append(f": {unset}; export {' '.join([*exports, *defaults])}")
     if test.shell.before:
         start.append(test.shell.before)
     command = with_source(test.command)
@@ -4340,7 +4359,8 @@ class Host:
     A run knows of machines only what this class shows: a subclass may run tests elsewhere (qa/cluster.py).
     """
 
-    heeds: Container[str] = ()  # the keys for companions (`mem`, `nodes`) that this host acts on
+    # The keys for companions (`mem`, `nodes`) that this host acts on.
+    heeds: Container[str] = ()
 
     def __init__(self, machine: Machine, reaper: Reaper) -> None:
         self.machine = machine
@@ -4459,7 +4479,7 @@ class Host:
             elif error.errno == errno.E2BIG:
                 attempt.process.log(f"{[*test.words, test.label][0]}: {error.strerror}")
                 job = Job(self.bash, ["bash", "-c", "exit 126"])
-            elif test.words:  # bash says why it cannot start, or reads it as a script without `#!`
+            elif test.words:  # bash says why, or reads it as a script without `#!`
                 lines = "\n" * (test.line - 1)  # so that it names the line
                 words = [self.bash, "-c", f'{lines}"$@"', test.file, job.bash, *job.words[1:]]
                 job = job._replace(bash=self.bash, words=words)
@@ -4483,7 +4503,8 @@ class Host:
         if exported is not None:
             environment = {**exported, **self.environment}
             directory = test.shell.directory or None
-            if b"BASH_ENV" in environment:  # the list's bash has read it; this one gets it too late to read it
+            # The list's bash has read it; this one gets it too late to read it.
+            if b"BASH_ENV" in environment:
                 own["BASH_ENV"] = to_text(environment.pop(b"BASH_ENV"))
         port = str(port_of(slot))
         defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
@@ -4548,7 +4569,8 @@ def junit_fault(path: str | None, before: str | None) -> Tuple[str, int, bool]:
     from xml.parsers import expat
 
     parser = expat.ParserCreate(namespace_separator="}")
-    found: Dict[str, int] = Counter()  # by tag; `by suites`: the most failures that one suite counts
+    # By tag; `by suites`: the most failures that one suite counts.
+    found: Dict[str, int] = Counter()
 
     def on_start(name: str, attributes: Mapping[str, str]) -> None:
         tag = name.rpartition("}")[2]
