@@ -5209,12 +5209,12 @@ def warn(message: str) -> None:
 
 @lru_cache(maxsize=None)
 def warn_once(message: str) -> None:
-    """The same, however often there is reason to say it."""
+    """Like `warn`, but each message is printed once in a run."""
     warn(message)
 
 
 def tell(line: str) -> None:
-    """One line on stderr, if that can be written, which begins with a place or with another name than the program's."""
+    """One line on stderr, without the program's name in front. Nothing happens if stderr cannot be written."""
     if sys.stderr is not None:
         with suppress(OSError):
             print(without_ci_commands(line), file=sys.stderr, flush=True)
@@ -5228,7 +5228,7 @@ class Trace:
     """
 
     at_line_start = True
-    is_lost = False  # for want of room, say; a reader that goes away does so on purpose
+    is_lost = False  # it cannot be written (a full disk); not set when only its reader has gone
     is_live = False  # the block may stand
     block: Sequence[str] = ()  # as it stands on the screen
     drawn_at = -math.inf
@@ -5276,7 +5276,7 @@ class Trace:
                 os.dup2(null.fileno(), self.stream.fileno())
 
     def exit_code(self, code: int) -> int:
-        """The exit code of what has been printed here, which not all of it may have reached."""
+        """The given exit code, or EXIT_MACHINE instead of 0 if some output could not be written."""
         self.flush()
         return code or EXIT_MACHINE * self.is_lost
 
@@ -5298,7 +5298,7 @@ class Trace:
     ) -> int:
         """Copy a file from `offset` on, up to `end`; returns where it ended. Raises OSError if it cannot be read.
 
-        Where it is tamed, no CI service finds a fold in it.
+        With `is_tamed`, markers in the file by which a CI service would fold its page lose their effect.
         """
         with open(regular_file(path), "rb") as file:
             file.seek(offset)
@@ -5395,7 +5395,7 @@ FOLDS = (
         "##teamcity[blockClosed name='{name}']",
     ),
 )
-# What in a log would begin or end a fold: a space behind it breaks it. All else in it still acts.
+# A marker in a log that would begin or end a fold; `copy` breaks it by a space. Other CI commands in logs still act.
 FORGED = (
     rb"(?im):(?=:(?:end)?group\b|:stop-commands\b)"
     rb"|#(?=#\[(?:end)?(?:group|section)\b|#teamcity\[block)"
@@ -5435,7 +5435,7 @@ class Console:
             self.forecast_at = math.inf
         # Whether it names what failed, and sums up the run; a script does that itself.
         self.sums_up = sums_up
-        # Lines say when tests start and end. Else logs are shown as they grow, and nothing else before the end.
+        # Marker lines say when tests start and end. One by one there are none: logs are shown as they grow.
         self.has_markers = not schedule.pool.sequential
         self.replays = self.has_markers and sums_up  # logs are shown apart from the markers
         default = "replay"
@@ -5447,10 +5447,10 @@ class Console:
         self.began = time.monotonic()
         # Whose logs are still to be shown in list order.
         self.turns = deque(selection.tests)
-        self.ready: Dict[Test, Result] = {}  # of these, what has ended
+        self.ready: Dict[Test, Result] = {}  # those that have ended, and wait for their turn
 
     def mark(self, text: str, colour: str = "") -> None:
-        """A line between those of tests, where there are such lines."""
+        """Print a marker line, if this run has them."""
         if self.has_markers:
             self.trace.line(text, colour)
 
@@ -5483,7 +5483,7 @@ class Console:
         self.offset = 0
 
     def tick(self) -> float:
-        """Nothing has happened for a while. Returns the seconds up to the next call, if nothing happens."""
+        """Show what is new before the run waits for an event. Returns the seconds it may wait at most."""
         if not self.has_markers:
             if self.output in ("replay", "ordered"):
                 self.follow()
@@ -5498,7 +5498,7 @@ class Console:
     def follow(self) -> None:
         """Show what has come since the last look."""
         if not self.growing or not self.growing.process.pid:
-            return  # its log is of an earlier run
+            return  # it has not started: the log there is that of an earlier run
         path = self.growing.log
         with suppress(OSError):  # a test may take its log away
             if os.path.getsize(path) < self.offset:
@@ -5562,13 +5562,13 @@ class Console:
         self.remark(f"Running: {self.progress()}, at {clock(self.age())}")
 
     def announced(self, attempt: Attempt, how: str = "Slow") -> None:
-        """It runs for long."""
+        """Say how long an attempt has run, and what it has printed last."""
         line = last_line(tail_of(attempt.log)) or "its log is empty"
         ran = show_duration(time.monotonic() - attempt.began)
         self.remark(f"{how}: {attempt.test.label} [{ran}; {line}]")
 
     def ended(self, result: Result, progress: str, attempt: int = 0) -> None:
-        """An attempt has run to its end. Its log will be that of `attempt`, or else the test's."""
+        """An attempt has run to its end. Before a retry its log gets the name of `attempt` (`x.attempt1.log`)."""
         colour = GREEN if result.outcome.is_ok() else RED
         self.mark(
             f">>> Finished: {result.test.label} on {result.lease.place} "
@@ -5627,7 +5627,7 @@ class Console:
     def replay(self, result: Result) -> None:
         """One log, byte for byte, below a banner or in a fold; a last line without an end gets one.
 
-        What fails is never folded away. Of a log that is shown at once, there is the end.
+        A failure is never folded. With `--output immediate` only the end of the log is shown.
         """
         if not self.shows(result):
             return
@@ -5740,7 +5740,7 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     alone = [result.test.label for result in results if 1 < len(result.gpus) == pool.size]
     if alone:
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
-    if not pool.quarantined:  # those have worked too, and would be missing in the figure
+    if not pool.quarantined:  # such a GPU has done work, but `pool.size` does not count it
         each_s = {}
         for ends in attempts:
             each_s[ends[-1].test] = math.fsum(end.seconds for end in ends)
@@ -5955,7 +5955,8 @@ def parse_only(path: str) -> LabelFile:
     lines = list(filter(None, read_labels(path)))
     if not lines:
         raise BadValue(f"{path}: names no test; one label per line")
-    tests = [re.sub(RUN, "", line) for line in lines]  # of which `failures` names runs
+    # With --repeat, `failures` has `label (run 2)`.
+    tests = [re.sub(RUN, "", line) for line in lines]
     return LabelFile(path, frozenset([*lines, *tests]))
 
 
@@ -6031,7 +6032,7 @@ def parse_pattern(text: str) -> str:
     return text
 
 
-# What reads the value of an option, by the option's name or by what its value is called. All others stay text.
+# The parser of an option's value, by the option's name or by what OPTIONS calls the value. Other values stay text.
 KINDS: Mapping[str, Callable[[str], Any]] = {
     "--known-failures": parse_known,
     "--only": parse_only,
@@ -6122,7 +6123,7 @@ runs ahead; run nothing
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line, grouped by task. What it does not say is as Options has it."""
+    """The parser of the command line, grouped by task. Defaults are those of Options."""
     parser = Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} [options] LIST [LIST ...] | SCRIPT [-- ARGUMENTS]",
@@ -6178,7 +6179,7 @@ FOREIGN_OPTIONS = """\
 
 
 class Parser(argparse.ArgumentParser):
-    """Its messages may quote what CI would take for orders."""
+    """The argument parser. Its error messages quote arguments, in which a CI service must not find commands."""
 
     @property
     def version(self) -> str:
@@ -6304,7 +6305,7 @@ class Run:
                 f"{error.filename or self.record.journal} cannot be written ({error.strerror})"
             )
         except (MachineError, ListError) as error:
-            # The latter is a companion's, for a script's test.
+            # A ListError here: a companion has refused a test of a script.
             self.give_up(str(error))
         except Exception as error:
             self.give_up(self.record.note_crash(f"internal error, {error!r}", traceback_text()))
@@ -6428,11 +6429,11 @@ class Run:
         send_signals_to(stop)
         try:
             self.record.summarise(attempts, seconds)
-        finally:  # where it cannot be written, the verdict is told all the same
+        finally:  # the verdict is printed even if --junit cannot be written
             lines = summary(attempts, seconds, self.schedule, self.record)
             try:
                 self.console.finish(results, lines)
-            except SystemExit as cut:  # enough of the logs; not of the verdict
+            except SystemExit as cut:  # a signal ends the logs, not the verdict
                 code = cast(int, cut.code)
             for line in last:
                 self.trace.line(line, RED if code else GREEN)
@@ -6473,7 +6474,7 @@ def slot_count(pool: Pool, tests: Tests) -> int:
 
 
 def send_signals_to(post: Callable[[Interrupt], None]) -> None:
-    """From now on these are Interrupt events: batch systems announce an end by SIGUSR2. `nohup` keeps its meaning."""
+    """Post an Interrupt for each signal that asks for an end (some batch systems send SIGUSR2); `nohup` still works."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, lambda number, _: post(Interrupt(time.monotonic(), number)))
@@ -6519,7 +6520,7 @@ def choose(tests: Tests, options: Options) -> Selection:
 
 
 def check_outputs(tests: Tests, options: Options) -> None:
-    """Raises UsageError where --junit, --journal or a list is what the run, or one of its tests, writes besides."""
+    """Raises UsageError if --junit, --journal or a list is a file that the run or a test also writes."""
     own = {test.junit for test in tests if test.junit}
     logs = [f"{options.log_dir}/{test.stem}.log" for test in tests]
     names = [*own, *logs, failures_path(options), deferred_path(options)]
@@ -6586,7 +6587,7 @@ def run_lists(
     drop_coerced_locale()
     fill_standard_descriptors()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
-    signal.signal(signal.SIGUSR1, lambda *_: None)  # a question, which has no answer yet
+    signal.signal(signal.SIGUSR1, lambda *_: None)  # it asks what runs: nothing does yet
     with closing(Reaper()) as reaper:
         send_signals_to(stop)
         trace = open_trace(options.color)
@@ -6691,23 +6692,24 @@ def command() -> None:
 # 11. Scripts: bash runs one itself, test by test. A second bash, the scout, goes ahead and finds the tests to come.
 # ---------------------------------------------------------------------------------------------------
 
-# The shell of a script runs all of it, in its order, as bash does. Where it comes to a test, a function takes the place
-# of the program: it waits until the test has ended on its slot, prints what that has printed, and ends as it has ended.
-# What bash makes of that (a handler, a trap, `set -e`, a pipe) is bash's own, so that the shell cannot be wrong.
-# The scout runs the same script and has only its own variables: tests count as passed; a program it skips, when the
-# shell has run it, and takes over its status and the variables that it has set. It tells of each test that it comes to,
-# and the runner starts it. Where the scout is wrong, a test has run that nobody asks for; nothing else follows from it.
+# The script's shell is a bash that runs the whole script, in its order. At a test, a bash function stands in for the
+# program: it waits until the runner has run the test on a slot, prints the test's output, and returns its status. What
+# follows from that (a handler, a trap, `set -e`, a pipe) is bash's own doing, so the runner cannot get it wrong.
+# The scout is a second bash that goes through the same script ahead of the shell. It reports the tests that it finds,
+# takes each for passed, and the runner starts them. Other programs it does not run: it waits until the shell has run
+# one, then takes over its status and the variables that the command has set. Where the scout is wrong, a test has run
+# too early, or for nothing: `note_ahead` and `own_status` see to that.
 
 # Builtins that change nothing but the shell they run in, and look at nothing else.
 CALM = names_in(
     "echo printf : true false [ [[ (( test local export declare typeset readonly let unset alias unalias break cd "
     "continue popd pushd return set shift shopt ulimit umask trap exit eval source . getopts builtin command"
 )
-# Those of them that set variables, by their words.
+# SETS: builtins whose words may name variables that they set. SETTERS: these without `printf`, and calculations.
 SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
 SETTERS = SETS - {"printf"} | {"let", "(("}
 MOVES = names_in("cd pushd popd")
-# Programs that only look: the scout runs them where it needs what they print. And the words by which they do more.
+# Programs that only look: the scout runs them where it needs their output. DEEDS: arguments by which some do more.
 LOOKERS = names_in(
     "arch awk basename bc cat cut date dirname egrep expr find grep head hostname id ls nproc printenv pwd readlink "
     "realpath sed seq sort tail tr uname wc which whoami"
@@ -6720,43 +6722,44 @@ DEEDS: Mapping[str, str] = {
     "sed": r"\s-\w*[if]|--in|--file|\b[ew]\b|/\w*[ew]\b",
     "sort": r"\s-\w*o|--output",
 }
-# What looks at nothing but words, what looks at nothing that a test makes, and what the words of a test may run.
+# PURE: commands that look at their words alone. BLIND: commands that see nothing that a test makes. LOOKING: commands
+# that may run ahead in a `$(…)` of a test's words.
 PURE = names_in("basename bc cd dirname echo expr false nproc printf pwd seq true uname") | {""}
 BLIND = PURE | names_in("arch date hostname id printenv sleep wait whoami")
 LOOKING = PURE | names_in("cat ls")
-# Builtins that set variables by what they read, and those that the scout runs with the shell.
+# READS: builtins that set variables to what they read. NATIVE: the scout runs them itself, even if it has to wait.
 READS = names_in("read mapfile readarray")
 NATIVE = names_in("[[ ((")
-# What words do besides: `$((n++))`, `${a[n = 1]}`, `${x:=1}`, `${x@P}`.
+# Expansions that do more than give a value: `$((n++))`, `${a[n = 1]}`, `${x:=1}`, `${x@P}`.
 COUNTS = r"(?:\$\(\((?:(?!\)\))[\s\S])*?|\$\[[^]]*?|\$\{\w+(?:\[[^]]*?|:(?![-+=?])[^}]*?))"
 DOES = rf"{COUNTS}(?:\+\+|--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|@P\}}"
 # Words that give a variable a value if it has none.
 DEFAULTS = rf"\$\{{({NAME}):?="
 # A check of a file.
 FILE_TEST = r"(?:\[\[?|test)\s[\s\S]*?(?<=\s)-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
-# What differs between the shell and the scout.
+# Words that have another value in the scout than in the script's shell.
 OWN_VALUES = r"\$[$!]|\$_\b|\b(?:BASHPID|LINENO|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
-# Programs that may stand behind a test in a pipeline, and those that need the whole of it to be a test.
+# FILTERS: programs that may stand behind a test in a pipeline. INTERPRETER: a test or not by its arguments (`sh $t`).
 FILTERS = names_in("tee grep egrep sed awk tail head cat cut tr sort uniq wc ts")
 INTERPRETER = r"(?:\S*/)?(?:(?:ba)?sh|python[\d.]*)$"
 ARGUMENTS = names_in('"$@" $@ "$*" $*')  # words that stand for all arguments
-# A file that one test makes for another, unless it is there before.
+# A data file. If it does not exist yet, one test may make it for another.
 DATA_FILE = (
     r"\.(?:bin|ckpt|csv|db|jsonl?|log|np[yz]|onnx|out|pkl|pth?|safetensors|txt|xml|ya?ml)$"
 )
-# What a test writes: a file that it names as its output, or for its results.
+# An argument that names a file which the test writes: `--output=x.json`, `--junitxml=x.xml`.
 OUTPUT = r"(?s)(?:-o|--out[^=]*)=.*\.\w+$|--junit-?xml=(?!/dev/)"
-# What may hide a variable of the environment from a function: one without a value, or that is not exported.
+# A declaration in a function that may hide an exported variable from `declare -px`: `local x`, `declare +x x=1`.
 HIDES = (
     rf"\b(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:[\s;&|)]|$)|[-+]\w*x)|export -\w*n"
 )
-# What makes all variables exported that are set below.
+# `set -a` without a later `set +a`: all variables that are set below it are exported.
 EXPORTS_ALL = r"\bset -\w*a\w*(?![\s\S]*\bset \+a)|\bset -o allexport"
-# What may let bash show what it runs, and so our trap.
+# A command that may switch on `set -x` or `set -v`, which would show our DEBUG trap.
 SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 # A variable as `expandable` writes it, and what that escapes.
 EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
-# Of a script's shell: those of the hook begin at 151, where scripts have none.
+# The least `ulimit -n` for a script's shell: the hook takes four numbers of `ScriptShell.OWN_FDS`, all below 200.
 MIN_DESCRIPTORS = 200
 NO_TESTS = (
     "no command has `|| test_fail` or looks like a test; name tests by how they begin (--tests 'make check|\\./run'), "
@@ -6771,14 +6774,14 @@ class Site(NamedTuple):
     file: ScriptFile
     line: int  # its first
     node: Node
-    number: str = ""  # where bash has come to it: how many such commands there were before
-    # This and all below are of tests. A bash word: what its handler is called with, or its words.
+    number: str = ""  # in `Script.commands`, once bash has come to it
+    # From here on for tests alone. The label, a bash word: of its `#:`, else its handler's first argument or its words.
     label: str = ""
     attributes: Attributes = Attributes()
     is_background: bool = False
-    # Whether its standard output and its errors go to two places; None: where it stands tells it.
+    # Whether standard output and standard error go to two places; None: known only when bash has come to it.
     splits: bool | None = None
-    # Only the shell itself can start it: its input is redirected, or its words do something.
+    # It cannot run ahead: its input is redirected, or its words do something or differ in the scout (`$$`).
     is_own: bool = False
     is_native: bool = False  # bash itself runs it, without a slot
     # Bash words for files that it writes, or that filters behind it do.
@@ -6797,7 +6800,7 @@ class Site(NamedTuple):
 def files_of(node: Node, operators: str = "[^<]*[<>](?!<)") -> List[str]:
     """The words for files that the redirections of a command open, by operators that match a pattern.
 
-    Those that are there for all are none.
+    Descriptors, /dev/null, /dev/stdout and /dev/stderr are left out.
     """
     files = []
     for how, target in zip(node.redirects[::2], node.redirects[1::2]):
@@ -6824,7 +6827,7 @@ def label_word(text: str) -> str:
 def splits_output(node: Node) -> bool | None:
     """Whether the output of a command and its errors go to two places; None if its redirections do not tell it.
 
-    The last of them counts: `2>&1 >log` parts them. So may what goes by another descriptor.
+    The last one counts: behind `2>&1 >log` they go to two places. So they may where a descriptor above 2 is used.
     """
     pairs = zip(texts(node.redirects[::2]), texts(node.redirects[1::2]))
     streams = " ".join(f"{how} {target}" for how, target in pairs if not re.match("[3-9]", how))
@@ -6835,27 +6838,27 @@ def splits_output(node: Node) -> bool | None:
 
 
 def inert(word: str) -> str:
-    """A bash word of which only what does nothing is expanded."""
+    """A bash word, quoted as a whole if its expansion would run commands or set variables."""
     if re.search(f"{RUNS_INSIDE}|{DOES}", word):
         return shlex.quote(word)
     return word
 
 
 def only_looks(text: str) -> bool:
-    """Whether the words of a test do nothing, as often as bash has their values."""
+    """Whether a test's words can be expanded more than once: they set nothing, and run only what looks."""
     if re.search(rf"{DOES}|[<>]\(", text):
         return False
     return substitutes(text, LOOKING)
 
 
 def substitutes(text: str, names: Container[str]) -> bool:
-    """Whether what is substituted in some words is what these programs print."""
+    """Whether all commands in the `$(…)` of some words are among `names`, without redirections."""
     inner = walk(substituted(text))
     return all(is_among(node, names) and not node.redirects for node in inner)
 
 
 def is_among(node: Node, names: Container[str]) -> bool:
-    """Whether a command is one of these, or an awk that reads and does nothing."""
+    """Whether a command is one of these, or an `awk "BEGIN…"` that only calculates."""
     reckons = re.match(r"awk [\"']BEGIN\b", node.text) is not None
     return node.name in names or (reckons and looks_only(node))
 
@@ -6873,13 +6876,14 @@ class ScriptFile:
         self.mistakes: List[str] = []
         self.sites: List[Site] = []
         self.reactions: List[Node] = []  # what stands behind a test's `||`
-        # Lines of what looks like a test, and has no handler as others have. A function's call may have one.
+        # Lines of commands that look like tests but have no handler, in a script that has handlers. Those in functions
+        # do not count: the call of a function may have a handler.
         self.bare: List[int] = []
         # The words, and files, of programs behind a test in a pipeline.
         self.filters: Set[Words] = set()
-        # By name, the commands that have a variable in their words.
+        # By name of a variable, the commands that may use it: their text has that name.
         self.users: Dict[str, List[Node]] = defaultdict(list)
-        # By line, what `#:` says of the tests there, and whether also of those below.
+        # By line of a `#:`, its attributes, and whether it stands alone there and so counts for all below.
         self.attributes: Dict[int, Tuple[Attributes, bool]] = {}
         reader = Reader(text)
         found = re.findall(r"([^\s;&|(){}]+)\s*\(\)|\bfunction\s+([^\s(]+)", text)
@@ -6963,8 +6967,8 @@ class ScriptFile:
     def visit_block(self, node: Node, label: str) -> None:
         """Note the tests in a compound command.
 
-        Its files are opened without a word to the trap: the scout must not come to one that it writes, or that is to
-        come.
+        Bash opens its redirections without calling the DEBUG trap, in the scout, too. So the scout must not come to a
+        block that writes a file, or that reads one which does not exist yet.
         """
         where = f"{self.name}:{self.line_of(node.start)}"
         for target in files_of(node, ".*>"):
@@ -6979,7 +6983,7 @@ class ScriptFile:
             del self.bare[bare:]
 
     def only_shows(self, name: str, known: Sequence[str] = ()) -> bool:
-        """Whether a variable is only shown, or in what is given to others of which the same is true."""
+        """Whether a variable is only printed, or used in values of other variables that are only printed."""
         for node in self.users[name]:
             if node.name in PRINTS:
                 continue
@@ -6991,7 +6995,7 @@ class ScriptFile:
         return True
 
     def handled(self, statement: Sequence[Node]) -> Tuple[Node | None, str]:
-        """The command of a statement for which a handler stands, and the word that the handler is called with."""
+        """The command of a statement that has a handler behind its `||`, and the handler's first argument."""
         pipelines = statements_of(statement, PIPES)
         for before, pipeline in zip(pipelines, pipelines[1:]):
             node = pipeline[0]
@@ -7011,7 +7015,7 @@ class ScriptFile:
         return self.options.looks_like_test(words)
 
     def add(self, node: Node, label: str, reads_test: bool) -> None:
-        """Note a test. One that reads what another prints can have no slot, for which that may wait."""
+        """Note a test. One that reads another test's output gets no slot: the other might wait for that slot."""
         site = self.site_of(node, self.line_of(node.start), label_word(label or head_of(node)))
         self.sites.append(site._replace(is_native=site.is_native or reads_test))
 
@@ -7024,7 +7028,7 @@ class ScriptFile:
         text = " ".join(words_of(node))
         reads = re.search("<(?! /dev/null)", operators) or node.before in PIPES
         has_own = re.search(rf"{OWN_VALUES}|\$\{{?\?|PIPESTATUS", text)
-        # No function could have a descriptor of its own, or none where bash has one.
+        # For a function in its place, `{fd}>` and `>&-` would not do what they do for a program.
         has_descriptor = re.search(r"\}[<>]|& -(?!\S)", operators)
         return Site(
             self,
@@ -7035,13 +7039,13 @@ class ScriptFile:
             is_background=node.after == "&",
             splits=splits_output(node),
             is_own=bool(reads or has_own or not only_looks(text)),
-            # The function in its place could be taken for the script's, which no trap tells of.
+            # The script may define a function of this name, of which no trap tells: ours could not be told from it.
             is_native=bool(has_descriptor) or node.name in self.defines,
             names=files_of(node),
         )
 
     def find(self, line: int, node: Node) -> Site | None:
-        """The test that is a command to which bash has come; None if there is none, or are several."""
+        """The test on this line that has a command's words; None if there is no such test, or more than one."""
         words = words_of(node)
         sites = [site for site in self.by_line[line] if words_of(site.node) == words]
         if len(sites) == 1:
@@ -7049,19 +7053,22 @@ class ScriptFile:
         return None
 
 
-# What the shell of a script and the scout do before the script, by BASH_ENV: their DEBUG trap sees each simple command
-# first. Nothing in it may show under `set -x`, nor change what the script sees: `$?`, `$_`, PIPESTATUS, its options,
-# its standard streams. FD_ERR keeps the standard error of a command while the trap or a function of ours runs, FD_OWN
-# that of the shell while a test runs: bash tells there how one dies. An answer is bash; it begins with the number of
-# its question, since a signal may keep a shell from reading an earlier one. Who asks what:
+# The hook: bash code that both shells run before the script, by BASH_ENV. It sets a DEBUG trap, which bash calls before
+# each simple command. The trap must not show under `set -x`, and must not change what the script sees: `$?`, `$_`,
+# PIPESTATUS, its options, its standard streams. FD_IN (answers), FD_OUT (questions), FD_ERR and FD_OWN are replaced
+# by numbers (`ScriptShell.write`). FD_ERR is the standard error of the command for which our trap or function runs,
+# FD_OWN that of the shell while a test runs: bash prints there how a program dies. An answer is bash code behind the
+# number of its question: if a signal has cut off an earlier question, the answer to that comes first. Who asks what:
 #
-#   both   kind    file, line, command, functions it is in, its own   _rt_code: `calm`, or bash for each time it comes
+#   both   kind    file, line, command, functions around it,          _rt_code: `calm`, or bash for each time it comes
+#                  `function` if the command calls one
 #   both   each    number of a command, its words as they are now     bash for this time
 #   both   test    where its output and its errors go, who comes to   shell: sets _rt_status, once the test has ended;
 #                  it, number, label, process, program, files         scout: nothing, once it may go on
 #   both   moved   number of a `cd`, folder                           no answer: it has ended
 #   scout  reads   folder, `eval` or `source` and its words           bash: whether it may go on
-#   scout  wait    number, also of a test that it has to miss         what that has done in the shell
+#   scout  wait    number of a command, or of a test that it          bash: what that has changed in the shell, once
+#                  cannot start                                       it has ended there
 #   scout  lost    what it cannot go through                          no answer: it is ended
 #   shell  past    number and turn, status, folder, variables         no answer: a command has ended that is no test
 #   shell  did     number                                             no answer: it begins
@@ -7071,30 +7078,30 @@ class ScriptFile:
 #   shell  failed  line, status, label                                no answer: a handler is called
 #   shell  alone   file, line, command                                no answer: bash runs the rest by itself
 #
-# First, how to ask.
+# ASK: how a shell asks, and what stands in a test's place.
 ASK = r"""
-_rt_send() {     # words, to which no answer comes
-  builtin set -- "${@//$'\n'/$'\1'}"     # bash writes line by line, and others may write between
+_rt_send() {     # sends words to the runner, and waits for no answer
+  builtin set -- "${@//$'\n'/$'\1'}"     # bash writes line by line; other processes may write between two lines
   builtin printf '%s\0' $'\2'"$(($# + 3))" "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" >&FD_OUT
 }
-_rt_ask() {      # sends words, does what is answered
+_rt_ask() {      # sends a question, and runs the answer
   local _rt_answer=() _rt_number=$((++_rt_asked))
   [[ $BASHPID == "$_rt_owner" ]] || _rt_open
   _rt_send "$@" 2>/dev/null || builtin return      # the script has closed our descriptors
-  until [[ $_rt_answer == *$'\2'"$_rt_number "* ]]; do    # a signal may have come before the answer to another
-    builtin mapfile -t -d '' -n 1 -u FD_IN _rt_answer    # which heeds neither IFS nor TMOUT
+  until [[ $_rt_answer == *$'\2'"$_rt_number "* ]]; do    # first may come the answer to one that a signal has cut off
+    builtin mapfile -t -d '' -n 1 -u FD_IN _rt_answer    # `read` would heed IFS and TMOUT
     [[ $_rt_answer ]] || break
   done
   builtin set -- "${_rt_arguments[@]}"
   builtin eval "${_rt_answer#*$'\2'* }"
 }
-_rt_open() {     # a subshell gets answers of its own
+_rt_open() {     # gives a subshell a pipe of its own for answers
   _rt_owner=$BASHPID _rt_reply=$_rt_folder/$BASHPID
-  [[ -p $_rt_reply ]] || builtin command -- "$_rt_mkfifo" "$_rt_reply"     # a stub may follow its subshell
+  [[ -p $_rt_reply ]] || builtin command -- "$_rt_mkfifo" "$_rt_reply"     # it is there if a subshell has become a stub
   builtin eval 'exec FD_IN<>"$_rt_reply"'
 }
-_rt_program() {  # tells of a test: its words, folder and variables; its environment if that is asked for, or in a
-  # function, where a local variable may hide another one here, and not in the environment
+_rt_program() {  # reports a test: words, umask, folder, exported variables. With _rt_whole its environment, too: if the
+  # runner asks for it, or in a function, where a local variable may hide an exported one from `declare -px`
   local _rt_arguments=("$@") _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))
   {
     builtin printf '%s\0' "$#" "$@"
@@ -7104,24 +7111,24 @@ _rt_program() {  # tells of a test: its words, folder and variables; its environ
     builtin export -f
     [[ ! ${_rt_whole-} ]] || {
       builtin printf '\0'
-      builtin command -- "$_rt_cat" /proc/self/environ     # `/usr/bin/cat` may be the name of a test
+      builtin command -- "$_rt_cat" /proc/self/environ     # if `/usr/bin/cat` is a test, a function has its name
     }
   } >|"$_rt_path"
   _rt_ask test "${_rt_call[@]}" "$BASHPID" "$_rt_path" "${_rt_names[@]}"
 }
-_rt_run() {      # the words of a program, which bash itself runs
+_rt_run() {      # runs a test as bash would, by its words, and reports its status
   builtin command -- "$@" FD_ERR>&- FD_OWN>&-
   _rt_status=$?
   _rt_send ran "${_rt_call[2]}:${_rt_call[3]}" "$_rt_status"
 }
-_rt_print() {    # what a test has printed, a file and one of errors; where nobody reads it, as the test would end
+_rt_print() {    # prints a test's log, and that of its errors; if nobody reads it, the test has died by SIGPIPE (141)
   [[ ! ${2-} ]] || builtin command -- "$_rt_cat" "$2" >&2
   [[ ! -e /dev/fd/1 ]] || builtin command -- "$_rt_cat" "$1" 2>/dev/null || [[ $? != 141 ]] || _rt_status=141
 }
 _rt_died() {     # what bash itself would say of a program's death
   builtin printf '%s\n' "$1" >&FD_OWN
 }
-_rt_stub() {     # the words of a program; ends as that has ended
+_rt_stub() {     # in a test's place: reports its words, waits until it has ended, returns its status
   local -
   builtin set +aEeTuvx     # with T, the trap would see each command of ours
   local _rt_status=1
@@ -7134,12 +7141,13 @@ _rt_stub() {     # the words of a program; ends as that has ended
   builtin return "$_rt_status"
 }
 """
-# An executable in a test's place: bash runs a trap for a signal behind it, and not while it waits.
+# An executable in a test's place, where the script has traps for signals: bash runs such a trap when a program has
+# ended, but would run it at once while a function of ours waits.
 STUB = r"""
 builtin eval "_rt_call=($_rt_called)"
 builtin unset _rt_called
-builtin trap : HUP INT TERM USR1 USR2     # which are for the shell, behind the test
-builtin mapfile -d '' -t _rt_items </proc/$$/environ     # bash takes no IFS from there
+builtin trap : HUP INT TERM USR1 USR2     # these are for the shell, when the test has ended
+builtin mapfile -d '' -t _rt_items </proc/$$/environ     # bash does not import IFS: we do
 for _rt_item in "${_rt_items[@]}"; do
   [[ $_rt_item != IFS=* ]] || builtin export "$_rt_item"
 done
@@ -7157,23 +7165,23 @@ builtin declare -A _rt_known _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
 _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
 _rt_over= _rt_traps= _rt_told= _rt_names=() _rt_signals= _rt_hides= _rt_enters=
-_rt_replay=      # what the scout is to declare where it stands, in a function perhaps
+_rt_replay=      # declarations for the scout; the trap runs them: in _rt_hook they would be local to it
 _rt_moved=       # the number of the last command, if it was a `cd`
 builtin eval 'exec FD_IN<>"$_rt_reply" FD_OUT>"$_rt_reply.ask"'
 
-# Its arguments: the status of the command before, traps if that may have set one, the command, its line, the positional
-# parameters, and $_, which so stays what it is.
+# Its arguments: the status of the command before; `trap -p` if that may have set a trap; the command; its line; the
+# positional parameters; and `$_`, which keeps its value by being the last argument.
 _rt_hook() {
   case ${FUNCNAME[1]-main} in _rt_* | "${_rt_name:-_rt_}") builtin return 1 ;; esac      # it is ours
-  [[ $3 != 'builtin return' ]] || {      # ours, behind a test: a trap begins, and bash tells the command before
+  [[ $3 != 'builtin return' ]] || {      # a trap begins behind a test: BASH_COMMAND is still the last of our function
     _rt_take_away
     builtin return 1
   }
   local - _rt_flags=$- _rt_skip=$_rt_skips
   builtin set +aEeuvx
-  builtin export -n _rt_flags _rt_skip     # of `set -a`
+  builtin export -n _rt_flags _rt_skip     # `set -a` has exported them
   local _rt_piped=$1 _rt_command=$3 _rt_line=$4 _rt_arguments=("${@:5:$#-5}")
-  local _rt_begins=$_rt_enters     # where a function begins right behind its call, bash tells of the call again
+  local _rt_begins=$_rt_enters     # as a function begins, bash calls the trap a second time for its call
   _rt_enters=
   [[ $_rt_begins != "${FUNCNAME[1]-}:$_rt_command" ]] || builtin return 1
   local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
@@ -7186,7 +7194,7 @@ _rt_hook() {
   }
   case $_rt_after in any | "$BASHPID") _rt_tell ;; esac
   case ${_rt_flags//[!T]/}:$_rt_command in
-    *_rt_rest*) ;;    # a trap as the script has asked for it
+    *_rt_rest*) ;;    # the script sets a trap again as `trap -p` has shown it, with our part
     :* | *FUNCNEST* | T:set\ *+*T* | *functrace* | *extdebug* | T:set\ -*k* | *keyword* | \
       *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | *:set\ *posix* | *:ulimit\ *-f* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
@@ -7207,7 +7215,7 @@ _rt_hook() {
   [[ ! $_rt_skip ]] || builtin shopt -s extdebug
   [[ $_rt_skip ]]
 }
-_rt_do() {       # what a command is
+_rt_do() {       # runs the runner's code for a command
   builtin set -- "${_rt_arguments[@]}"
   if [[ $_rt_code == calm ]]; then
     _rt_skip=
@@ -7215,42 +7223,42 @@ _rt_do() {       # what a command is
     builtin eval "$_rt_code"
   fi
 }
-_rt_function() { # one, as long as there is one
+_rt_function() { # a call of a function, if that is still defined
   _rt_is_function "${_rt_command%%[$' \t\n']*}" || {
     _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "${_rt_functions[*]}" ''
     _rt_do
   }
 }
-_rt_is_function() {    # whether a command is one, of this name, whose beginning is no call
+_rt_is_function() {    # whether there is a function of this name; lets it run, and notes that it begins
   builtin declare -F -- "$1" >/dev/null && _rt_skip= _rt_enters=$1:$_rt_command
 }
 _rt_hide() {     # keeps our trap out of what `set -x` shows, by a redirection around all of it, which takes time
   _rt_trap=$_rt_hidden
   builtin trap "$_rt_trap" DEBUG
 }
-_rt_shows() {    # a command that both run, and that may let bash show what it runs
+_rt_shows() {    # a command that both run, and that may switch on `set -x` or `set -v`
   _rt_hide
   _rt_skip=
 }
-_rt_move() {     # both go to a folder, and tell where they are then
+_rt_move() {     # a `cd`: both run it; before its next command each reports where that has led
   if [[ $BASHPID == "$_rt_shell" ]]; then
     _rt_moved=${_rt_scouted:+$1} _rt_skip=
   else
     _rt_sees "$1"
   fi
 }
-_rt_each() {     # a command whose words tell only now whether it is a test: its number, and these
+_rt_each() {     # a command that is a test or not by the values of its words: its number, its words
   case " $* " in *\ set\ * | *\ shopt\ *) _rt_hide ;; esac
   _rt_ask each "$@"
 }
 _rt_test() {     # a test: site, words as bash, label, files as bash, `native` or nothing, the first of the words
   ((${#_rt_functions[@]} > _rt_level)) || _rt_label=
-  if _rt_is_function "${6-}"; then      # tests of functions are in them
+  if _rt_is_function "${6-}"; then      # not itself a test: the tests in it get its label
     _rt_label=$3 _rt_level=${#_rt_functions[@]}
     builtin return
   fi
   if [[ $5 || ${SHELLOPTS@a}${BASHOPTS@a} == *x* ]] || ! _rt_is_program "${6-}"; then
-    _rt_itself "$1" "$3"     # options that are exported are the shell's, not the hook's
+    _rt_itself "$1" "$3"     # an exported SHELLOPTS has the hook's options here, not the script's
   else
     _rt_whole=${_rt_hides:+${_rt_functions[1]+1}}
     _rt_call=('' "$_rt_reply" "$1" "${_rt_label:-$3}")
@@ -7266,18 +7274,18 @@ _rt_is_program() {    # whether the first word of a command names a program that
     *) [[ $_rt_command == *PATH=* ]] || builtin hash -- "$1" ;;
   esac
 }
-_rt_peek() {     # a program that changes nothing: the scout runs it where somebody reads what it prints
+_rt_peek() {     # a program that only looks: the scout runs it in a subshell, where its output may be read
   if [[ $BASHPID == "$_rt_shell" ]]; then
     _rt_other "$@"
   else
     _rt_skip=
   fi
 }
-_rt_look() {     # one that may find what tests have made
+_rt_look() {     # one that may see files of tests: there the scout waits until the shell has come to it
   [[ $BASHPID == "$_rt_shell" ]] || _rt_meets "$1"
   _rt_peek "$@"
 }
-_rt_uncover() {  # lets bash find the program in whose place something of ours stands
+_rt_uncover() {  # removes our function or stub from a test's place, so that bash finds the program again
   builtin unset -f -- "$_rt_name"
   builtin hash -d -- "$_rt_name"
   builtin unset _rt_called
@@ -7287,10 +7295,10 @@ _rt_take_away() {
   builtin eval "exec FD_OWN>&-"
   _rt_name=
 }
-_rt_tell() {     # how a command has ended
+_rt_tell() {     # reports how the command before has ended
   local _rt_text= IFS=' '
   if ((${#_rt_after[@]} > 3)); then
-    local _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))    # ext4 takes milliseconds to write a file again
+    local _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))    # a new file: ext4 takes milliseconds to overwrite one
     builtin declare -p "${_rt_after[@]:3}" >|"$_rt_path"
     _rt_text=$_rt_path
   fi
@@ -7298,19 +7306,19 @@ _rt_tell() {     # how a command has ended
   _rt_after=()
 }
 """
-# What only the one or the other does with a command that is no test.
+# SHELL_HOOK: what the script's shell does with each kind of command. SCOUT_HOOK: what the scout does.
 SHELL_HOOK = r"""
 _rt_skips=       # it skips no command
 _rt_other() {    # a command for which the scout waits: its number, the variables that it may set
   [[ $_rt_scouted ]] || builtin return
-  _rt_send did "$1"      # there may be no next command, which tells of its end
+  _rt_send did "$1"      # its end is reported by the next command, and there may be none
   [[ $BASHPID == "$_rt_shell" ]] || builtin return
-  _rt_after=(any past "$1:$((++_rt_asked))" "${@:2}")      # a subshell behind it may tell first
-  [[ $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID      # one in it may not
+  _rt_after=(any past "$1:$((++_rt_asked))" "${@:2}")      # a subshell behind it may report its end first
+  [[ $_rt_command != *[\`\(]* ]] || _rt_after=$BASHPID      # a `$(…)` inside it must not
 }
 _rt_sees() { [[ ! $_rt_scouted ]] || _rt_send did "$1"; }    # both run it
 _rt_meets() { [[ ! $_rt_scouted ]] || _rt_send met "$1"; }    # both run it, the scout when the shell has come to it
-_rt_itself() {   # bash runs a test
+_rt_itself() {   # a test that bash itself runs: its number, its label
   _rt_sees "$1"
   _rt_after=("$BASHPID" ran "$1:$2")
 }
@@ -7320,7 +7328,7 @@ _rt_start() {    # a test, as _rt_test has it: a function takes the place of its
     builtin return ;;
   esac
   _rt_name=$6
-  builtin eval "exec FD_OWN>&FD_ERR"     # to which bash itself would say how it died
+  builtin eval "exec FD_OWN>&FD_ERR"     # where bash would print how the test died
   # In bash 4.4, `local -` in a function of ours would end the expansion of aliases.
   [[ ${BASH_VERSINFO[0]}:$BASHOPTS != 4:*expand_aliases* ]] || _rt_signals=$_rt_stub
   if [[ $_rt_signals && $6 != */* && $_rt_command != *PATH=* ]] && builtin hash -p "$_rt_stub" "$6"; then
@@ -7342,7 +7350,7 @@ _rt_trapped() {  # a trap is set
   [[ $_rt_command != *ERR* ]] || _rt_signals=$_rt_stub
 }
 _rt_reads() { _rt_sees "$1"; }
-_rt_mend_traps() {    # in a trap, bash tells ours the command before it: ours rests meanwhile
+_rt_mend_traps() {    # adds code to the script's traps that keeps ours off in them: BASH_COMMAND is stale there
   local _rt_text=$'\n'$1
   _rt_traps= _rt_signals=
   builtin eval "${_rt_text//$'\n'trap -- /$'\n'_rt_mend_trap }"
@@ -7353,12 +7361,12 @@ _rt_mend_trap() {
   case $2 in SIG* | ERR) _rt_signals=$_rt_stub ;; esac
   case $1 in *_rt_*) builtin return ;; esac
   _rt_texts[$2]=$1
-  # Behind a subshell that has failed, it may have run.
+  # Behind a subshell that has failed, the ERR trap may run, or have run, without our code.
   [[ $2 != ERR || $_rt_piped == 0 || ! $_rt_scouted ]] || _rt_send trapped "$2" "$1"
   case $2:$1 in *:*PIPESTATUS* | DEBUG:* | RETURN:*) builtin return ;; EXIT:*) _rt_end= ;; esac
   local _rt_text=${1//'$BASH_COMMAND'/'${_rt_told:-$BASH_COMMAND}'}
   _rt_text=${_rt_text//'${BASH_COMMAND}'/'${_rt_told:-$BASH_COMMAND}'}
-  # Bash 4.4 and 5.0 forget the status by a `trap` in a trap.
+  # In bash 4.4 and 5.0 a `trap` inside a trap loses the status: a last `exit` gets it as its argument.
   [[ $2:$1 != EXIT:?(*[';&|{'$'\n'])*([[:space:]])exit ]] || _rt_text+=' "$_rt_was"'
   builtin trap -- "{ _rt_rest \$? $2 && :; } 2>/dev/null; $_rt_text$_rt_end" "$2"
 }
@@ -7371,7 +7379,7 @@ _rt_rest() {
 }
 """
 SCOUT_HOOK = r"""
-_rt_skips=1      # it skips each command, but for those of which it is known that it may not
+_rt_skips=1      # it skips each command, unless the code for the command says that it runs it
 _rt_other() {
   if [[ $BASHPID != "$_rt_shell" ]]; then
     _rt_lost "it cannot run, in a subshell,"
@@ -7384,7 +7392,7 @@ _rt_lost() {     # it can go no further
 }
 _rt_meets() { _rt_ask wait "$1"; }
 _rt_itself() { _rt_ask wait "$1"; }
-_rt_start() {    # a test, as _rt_test has it; its words as bash are none if they are to have their values once
+_rt_start() {    # a test, as _rt_test has it; its words as bash are empty if only the shell may expand them
   [[ $2 ]] || {
     _rt_itself "$1"
     builtin return
@@ -7398,7 +7406,7 @@ _rt_start() {    # a test, as _rt_test has it; its words as bash are none if the
 _rt_block() { _rt_lost "a file is written by all of"; }
 _rt_failed() { _rt_skip=; }
 _rt_sees() { _rt_skip=; }
-_rt_reads() {    # commands that are read now: `eval` or `source` with its words, as bash
+_rt_reads() {    # an `eval` or `source`, which the scout runs, too: its number, its words as bash
   local _rt_text=${2//BASH_SOURCE/_rt_file}
   builtin set -- "${_rt_arguments[@]}"
   builtin eval "builtin set -- $_rt_text"
@@ -7418,7 +7426,7 @@ if [[ ${_rt_bash_env+set} ]]; then
   export BASH_ENV=$_rt_bash_env
   . "$BASH_ENV"
 fi
-# No command may come before our own: it would change PIPESTATUS.
+# No command may run before `_rt_hook` has its arguments: it would change PIPESTATUS.
 _rt_trap='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; '
 _rt_trap+='then builtin eval "$_rt_replay"; ! : "$_"; elif [[ $_rt_over ]]; then '
 _rt_trap+='_rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi;'
@@ -7431,7 +7439,7 @@ case $- in *[vx]*) _rt_trap=$_rt_hidden ;; esac
 builtin set -T
 builtin trap "$_rt_trap" DEBUG
 """
-# What `set -v` shows of the traps.
+# What `set -v` prints of our traps; `ScriptShell.keep` takes it out.
 OWN_LINES = rb"\{ (?:case \$_rt_name|_rt_rest|builtin trap \"\$_rt_).*?2>/dev/null(?:\n|; )"
 # A variable as `declare -p` tells it: its attributes, its name, its value in bash's quotes.
 VARIABLE = rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
@@ -7441,10 +7449,10 @@ VARIABLE = rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[
 
 
 class Asked(NamedTuple):
-    """A shell asks what to do or tells something, or the script has ended; that had printed `offset` bytes before.
+    """A shell asks or reports something, or the script has ended. By then the script had printed `offset` bytes.
 
-    The first words: the number of the question, empty where no answer is awaited, the path for the answer, and which
-    shell it is, `shell` or `scout`.
+    `words`: the number of the question (empty: no answer is awaited), the path of the pipe for the answer, `shell` or
+    `scout`, the kind of question, and what that kind has (see the list above ASK).
     """
 
     offset: int
@@ -7459,8 +7467,8 @@ def own_variables(words: Mapping[str, Any]) -> str:
 class ScriptShell:
     """The bash that runs a script, the log that keeps what it prints, and the pipes by which both shells ask.
 
-    A pipe takes what it prints, so that it can say `echo >/dev/stderr`; it waits where a test stands, so that we know
-    what it had printed before.
+    It prints into a pipe: `echo >/dev/stderr` would truncate a file. At a test it waits for an answer, so by then we
+    have all that it had printed before.
     """
 
     # Scripts use small numbers and round ones, bash those from 255 down.
@@ -7469,7 +7477,7 @@ class ScriptShell:
     size = 0
     status = EXIT_MACHINE  # the exit status, as `$?` has it
     scout: Process | None = None
-    # Why it did not start, or what it has printed or asked was not understood or kept.
+    # The error that ended it: it could not be started, its output not be written, or its question not be read.
     fault: Exception | None = None
 
     def __init__(self, job: Job, reaper: Reaper, post: Callable[[Any], None]) -> None:
@@ -7508,12 +7516,14 @@ class ScriptShell:
         stub = self.write(text)
         os.chmod(stub, 0o755)
         words["stub"] = stub * os.access(stub, os.X_OK)
-        stream = os.dup(self.stream)  # ours stays open, so that poll rests
+        # We keep one end open: else poll would report the pipe's end again and again.
+        stream = os.dup(self.stream)
         jobs = [(self.process, self.job_of("shell", words), stream)]
         if has_scout:
             self.scout = Process(self.reaper)
             scout = self.job_of("scout", words)._replace(stdin="")
-            nowhere = os.open("/dev/zero", os.O_RDWR)  # not where a script's `>/dev/null` leads
+            # Not /dev/null: the hook must see that a script's `2>/dev/null` differs.
+            nowhere = os.open("/dev/zero", os.O_RDWR)
             jobs.append((self.scout, scout, nowhere))
         threading.Thread(target=self.run, args=(jobs,), daemon=True).start()
         threading.Thread(target=self.listen, daemon=True).start()
@@ -7529,13 +7539,13 @@ class ScriptShell:
         return self.job._replace(environment=environment)
 
     def write(self, bash: str) -> str:
-        """A file of bash, with our numbers in the place of their names; returns its path."""
+        """Write bash code to a file, with descriptor numbers for the names `FD_…`; returns its path."""
         for name, number in self.descriptors.items():
             bash = bash.replace(name, str(number))
         return self.reaper.scratch.write(bash)
 
     def run(self, jobs: Sequence[Tuple[Process, Job, int]]) -> None:
-        """Run the shells until all that they have started has ended. Children of the main thread would be orphans."""
+        """Run the shells, until all that they start has ended, in a thread: the main one's children are orphans."""
         try:
             for process, job, output in jobs:
                 process.spawn(job, output)
@@ -7573,7 +7583,8 @@ class ScriptShell:
                 self.process.signal(signal.SIGKILL)
         for rest in asked.values():
             printed = rest.rpartition(b"\0")[2]
-            os.write(self.stream, printed)  # by a trap, at the end
+            # What a trap has printed into a question that never ended.
+            os.write(self.stream, printed)
         with suppress(OSError):
             self.keep()
         self.post(Asked(self.size, ["", "", "", "end"]))
@@ -7585,7 +7596,8 @@ class ScriptShell:
             printed, _, count = first.partition(b"\2")
             if len(words) <= int(count):
                 break
-            os.write(self.stream, printed)  # by a trap that has cut in
+            # What a trap has printed while the question was written.
+            os.write(self.stream, printed)
             question = map(to_text, words[: int(count)])
             plain = [word.replace("\1", "\n") for word in question]
             self.post(Asked(self.size, plain))
@@ -7604,7 +7616,7 @@ class ScriptShell:
                     self.size += written
 
     def answer(self, question: Tuple[str, str], code: str) -> None:
-        """Let a shell that has asked do this, as bash. It holds the other end open; it may have been killed."""
+        """Answer a shell's question with bash code. Nothing happens if the shell has been killed meanwhile."""
         reply, number = question
         try:
             descriptor = os.open(reply, os.O_WRONLY | os.O_NONBLOCK)
@@ -7627,14 +7639,14 @@ class Call(NamedTuple):
 
     site: Site
     label: str
-    goes: str  # in the shell, its output and its errors: `shown` in the trace, elsewhere `together`, or `apart`
-    shell: str  # that has come to it, by the path for its answers; a subshell of it may wait
-    pid: str  # of the process that tells of it: the shell, or a subshell
-    files: Sequence[str]  # the paths of its redirections, as far as the scout tells them
+    goes: str  # where output and errors go: both to the trace (`shown`), both elsewhere (`together`), or `apart`
+    shell: str  # which shell has come to it: the path of its pipe for answers (a subshell of it may ask)
+    pid: str  # of the process that reports it: the shell, or a subshell
+    files: Sequence[str]  # absolute paths of `Site.names`; only the scout reports them
     program: Program
-    # The files that its words name, as `paths_of` has them: before it starts, those that it is to make are not there.
+    # Paths that its words name, as `paths_of` has them; found before it starts, while what it makes does not exist yet.
     paths: Mapping[str, bool]
-    # What it reads, as Test has it; None: what a loop reads, too, one by one: bash runs it.
+    # As `Test.stdin`. None: tests run one by one and it shares its input with a loop around it, so bash runs it.
     stdin: str | None
     question: Tuple[str, str]  # the path for the answer, and its number
 
@@ -7645,13 +7657,13 @@ class Call(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What a program has got from its shell."""
+    """What a program gets from the shell that would start it."""
 
     words: Words
     environment: Mapping[bytes, bytes]
     directory: str
     umask: int
-    key: str  # what two runs of a program have in common that do the same
+    key: str  # equal for the same words, environment, folder and umask
 
     @property
     def path(self) -> str:
@@ -7663,7 +7675,7 @@ class Program(NamedTuple):
 
 
 def read_once(path: str) -> bytes:
-    """What a shell has written to a file, which goes. Raises OSError."""
+    """Read a file that a shell has written, and delete it. Raises OSError."""
     with open(path, "rb") as file:
         data = file.read()
     os.unlink(path)
@@ -7671,9 +7683,9 @@ def read_once(path: str) -> bytes:
 
 
 def read_program(path: str, pid: str, known: Dict[bytes, Program]) -> Program | None:
-    """The program of which a shell tells; None where that has to tell its environment, too. Raises OSError.
+    """The program that a shell reports; None if the shell must report its environment, too. Raises OSError.
 
-    `known` has, by all that shells have said of their state, a program that starts from there.
+    `known`: by state of a shell (umask, folder, exported variables and functions), a Program of it without words.
     """
     count, *fields = read_once(path).split(b"\0")
     state, *whole = fields[int(count) :]
@@ -7699,7 +7711,7 @@ def program_from(pid: str, items: Sequence[bytes]) -> Program:
 
 
 def is_open(node: Node) -> bool:
-    """Whether only bash knows what a command changes."""
+    """Whether a command may change the shell in ways that the scout cannot take over (`eval`, `$((n++))`)."""
     if node.name in NATIVE:
         return False
     if re.search(DOES, re.sub(DEFAULTS, "", node.text)):
@@ -7708,7 +7720,7 @@ def is_open(node: Node) -> bool:
 
 
 def acts(node: Node) -> bool:
-    """Whether a command may do more than change the shell, or see what others do."""
+    """Whether a command may change something outside its shell, or see what other programs have changed there."""
     is_program = node.name not in CALM | SETS | BLIND and head_of(node) != "cat"
     has_input = node.name in READS and "<<" not in node.text
     is_pure = substitutes(node.text, PURE) and not files_of(node)
@@ -7731,7 +7743,7 @@ def looks_out(node: Node) -> bool:
 
 
 def has_glob(node: Node) -> bool:
-    """Whether a word of a command stands for files."""
+    """Whether a word of a command may be a glob."""
     tokens = [*node.words[1:], *node.assigned]
     words = " ".join(texts(tokens))
     words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]", "", words)
@@ -7753,7 +7765,7 @@ def is_calm(node: Node) -> bool:
 
 
 def tells_time(node: Node) -> bool:
-    """Whether a command does nothing but give variables of the shell the time."""
+    """Whether a command only sets variables to a time: `start=$(date +%s)`."""
     inner = walk(substituted(node.text))
     is_clock = all(each.name == "date" and looks_only(each) for each in inner)
     rest = re.sub(r"\b(?:SECONDS|EPOCH\w+)\b|[(`]\s*date\b", "", node.text)
@@ -7785,8 +7797,8 @@ def text_of(path: str) -> str:
 class Script:
     """What has been read of a script's files, and what each of its commands is to the two shells."""
 
-    hides = False  # it has a variable of a function that may hide one of the environment
-    exports = False  # what it sets from some place on
+    hides = False  # a local variable in it may hide an exported one (HIDES)
+    exports = False  # from some line on it exports all that it sets (EXPORTS_ALL)
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -7795,7 +7807,7 @@ class Script:
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
         self.functions: Dict[str, Nodes] = {}  # their bodies
         self.reactions: List[Node] = []  # what stands behind a test's `||`
-        # The variables that these may set, and other words of the same commands.
+        # The variables that reactions may set; also other words of these commands that could be names.
         self.changed: Set[str] = set()
 
     def read(self, name: str, text: str) -> ScriptFile:
@@ -7825,7 +7837,7 @@ class Script:
         return site
 
     def changed_for(self, node: Node, environment: Container[bytes]) -> Set[str]:
-        """What a test gets, by its environment or its words, that may have another value where one has failed."""
+        """The variables in a test's words or environment that may have another value where a test has failed."""
         if self.exports:
             return self.changed
         asked = self.changed.intersection(chain(*re.findall(ASKS, node.text)))
@@ -7834,7 +7846,7 @@ class Script:
     def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
         """What a command is: `calm`, or bash for each time that it comes.
 
-        `functions`: those in which it stands; the first is empty, or the command's own name if it is one.
+        `functions`: first `function` if the command calls one, else an empty string; then those in which it stands.
         """
         nodes = Reader(text).nodes
         if len(nodes) != 1:
@@ -7854,7 +7866,7 @@ class Script:
             label = "".join(texts(node.words[1:2]))
             return f"_rt_failed {label_word(label)}"
         reads = node.name in ("source", ".", "eval")
-        # Bash opens a file for it before its trap sees more.
+        # Bash opens its redirections for all commands in it, before our trap sees the first of these.
         if (reads or is_function) and files_of(node):
             return f"_rt_block {command.number}"
         if reads and only_looks(text):
@@ -7939,7 +7951,7 @@ class Script:
 
 
 def end_of(node: Node, status: int, directory: str, values: str) -> str:
-    """What the scout is to do where a command has ended so in the shell, as bash. `values` are of its variables."""
+    """Bash by which the scout takes over a command's end in the shell: status, folder, variables (by `declare -p`)."""
     is_native = node.name in NATIVE
     must_fail = status != 0 and not is_native
     is_plain = re.fullmatch(r"[\w./+-]+|\[", node.name) is not None
@@ -7967,16 +7979,16 @@ class ScriptRun(Run):
 
     sums_up = False  # the script does
     status: int | None = None  # its exit code, where it has come to its end
-    offset = 0  # what it had printed before the event that is being looked at
-    shown = 0  # offset up to which that has been shown
-    batch_at = math.inf
+    offset = 0  # how many bytes it had printed before the current event
+    shown = 0  # how many of its bytes the trace has shown
+    batch_at = math.inf  # when the schedule gets the batch
     has_ended = is_ending = False
-    kill_at = math.inf  # when a script is ended that goes on without tests
+    kill_at = math.inf  # when the script is killed, if it goes on though the run has been ended
     lost = ""  # why there is no scout, or no more
     question = ("", "")  # the path for the answer to the last question, and its number
     role = ""  # which shell has asked it
-    has_failed = False  # a test, of which bash knows
-    fear = ""  # the first test that began ahead of something behind a failure, and of what
+    has_failed = False  # a test has failed, and the shell knows it
+    fear = ""  # the first test that may have begun too early, and before what (`note_ahead`)
     is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
     awaited: Site | None = None  # the command for whose end it waits now
@@ -7994,11 +8006,11 @@ class ScriptRun(Run):
         self.batch: List[Test] = []  # what the schedule does not know yet
         self.codes: Dict[Words, str] = {}  # by place and words, what a command is
         self.programs: Dict[bytes, Program] = {}  # as `read_program` knows them
-        # By question of the scout that has to wait, what looks whether it may go on, and returns how, as bash.
+        # By question of the scout without an answer yet: a function that returns the answer, or None to let it wait.
         self.held: Dict[Tuple[str, str], Callable[[], str | None]] = {}
-        # By number, what the scout does where a command has ended in the shell, as often as that was.
+        # By number of a command, for each time that it has ended in the shell: what the scout does then, as bash.
         self.command_ends: Dict[str, List[str]] = defaultdict(list)
-        # Labels of tests that have failed, until a handler is called.
+        # By label, how many failures are recorded for which the script has not called a handler yet.
         self.told: Dict[str, int] = Counter()
         self.asked: Dict[Test, Call] = {}  # tests for which the shell waits
         self.ahead: Dict[Test, Call] = {}  # those to which only the scout has come
@@ -8006,11 +8018,11 @@ class ScriptRun(Run):
         self.behind: Dict[Any, List[Test | None]] = defaultdict(list)
         # Tests that have not ended, and the files that they have to themselves.
         self.busy: Dict[Test, AbstractSet[str]] = {}
-        # Files that the script writes for tests, as for `>log`.
+        # By path, the test that writes there by a redirection or a filter of the script (`>log`, `| tee log`).
         self.written: Dict[str, Test | None] = {}
-        # Those that have ended, and their turns: a subshell may have told, too.
+        # Ends of commands that are known (`number:turn`): the shell and a subshell may both report one.
         self.past: Set[str] = set()
-        # By number of a `cd`, the folders in which the scout was behind it.
+        # By number of a `cd`, the folders to which it has led the scout, one for each time.
         self.moves: Dict[str, List[str]] = defaultdict(list)
         # By number, how often the scout has come to a command, or the shell to a `cd`.
         self.turns: Dict[str, Iterator[int]] = defaultdict(count)
@@ -8030,7 +8042,7 @@ class ScriptRun(Run):
         self.shell.start(file.text, log, has_scout=self.runs_ahead)
 
     def introduce(self, file: ScriptFile) -> None:
-        """Say of a file its mistakes, and how many commands only look like tests."""
+        """Say what is wrong with a file, and how many commands of the script look like tests without a handler."""
         for message in file.mistakes:
             tell(message)
         if file.name != self.name or not self.runs_ahead:
@@ -8123,7 +8135,7 @@ class ScriptRun(Run):
             self.shell.process.signal(signal.SIGKILL)
 
     def pass_on_the_end(self) -> None:
-        """Tell the script that the run ends, if it does. As under bash, the test at which it stands has ended first."""
+        """If the run is to end, send the script a signal. As under bash, the test where it waits has ended by then."""
         schedule = self.schedule
         ends = schedule.interrupts or schedule.failure or schedule.is_overdue
         if ends and not self.is_ending:
@@ -8182,7 +8194,7 @@ class ScriptRun(Run):
         path: str,
         *names: str,
     ) -> str | None:
-        """A shell has come to a test: in the script's own, the test's place waits until it has ended."""
+        """A shell has come to a test. The script's shell waits until it has ended, the scout until it may go on."""
         try:
             program = read_program(path, pid, self.programs)
         except OSError:  # it has been killed, or cannot write
@@ -8216,14 +8228,14 @@ class ScriptRun(Run):
     def ask(self, call: Call) -> None:
         """The shell waits for a test."""
         self.show(self.offset)
-        # The shell has gone on behind tests that it has been given.
+        # Forget the files of tests that the shell has left behind: they have ended.
         self.written = {
             path: test
             for path, test in self.written.items()
             if test in self.ahead or test in self.asked
         }
         found = [test for test, ahead in self.ahead.items() if ahead.key == call.key]
-        # What one test reads another may print, which cannot wait for its slot.
+        # A test that reads a pipe holds the only slot. This one may write to that pipe, and must not wait for the slot.
         is_read = any(test.stdin.startswith("/") for test in self.asked)
         runs_itself = (is_read and self.sequential) or call.stdin is None
         if runs_itself and not found:
@@ -8234,7 +8246,7 @@ class ScriptRun(Run):
         if found:
             test = found[0]
             del self.ahead[test]
-            self.note_ahead(  # the script has gone around these
+            self.note_ahead(  # the shell has passed by tests that the scout had found before this one
                 test.label, lambda other, site: other > test or site.is_background
             )
         else:
@@ -8253,7 +8265,7 @@ class ScriptRun(Run):
             self.retire(test)
 
     def end_test(self, site: Site, status: int = 0) -> None:
-        """A test is past in the shell, as far as the scout has to know."""
+        """Let the scout, if it waits for this test, go on as if the test had passed; a `status` stops the scout."""
         code = ""
         if re.search(DOES, site.node.text):
             code = "_rt_lost 'only bash knows what changes by'"
@@ -8262,10 +8274,10 @@ class ScriptRun(Run):
         self.command_ends[site.number].append(code)
 
     def miss(self, call: Call) -> None:
-        """The shell has come to a test that the scout has not found: if that waits further on, they have parted."""
+        """The shell has come to a test that the scout has not found. If the scout waits elsewhere, they have parted."""
         site = call.site
-        # A twin, with other words or another environment, runs beside tests below it if all pass, too; so does a test
-        # that is tried again, beside those that were known by then.
+        # If the scout has found the same command with other words or another environment, that would run beside the
+        # tests below if all passed. So would the second try of a test, beside those known when the first had ended.
         has_twin = any(ahead.site is site for ahead in self.ahead.values())
         known = self.tried.get(call.program.key, 0)
         is_main = call.shell == f"{self.shell.folder}/shell"
@@ -8286,7 +8298,7 @@ class ScriptRun(Run):
         seen = self.script.changed_for(call.site.node, program.environment)
         if behind:
             test = behind.pop(0)
-        elif seen:  # the shell has to come to it, with the value that it gets from there
+        elif seen:  # only the shell knows the value: the scout waits until the shell has come to this test
             why = f"{where} gets {min(seen)}, which is set where a test fails"
             self.reasons.setdefault(why)
             return self.pass_on(call.site.number, turn)
@@ -8364,7 +8376,7 @@ class ScriptRun(Run):
         self.command_ends[number].append(code)
 
     def note_action(self, command: Site, is_past: bool = False) -> None:
-        """The shell runs a command that is no test. What runs in the background has begun under bash, too."""
+        """The shell runs a command that is no test. A background test above it may have begun under bash, too."""
         is_awaited = self.awaited is command
         has_parted = is_past and not is_awaited
         if acts(command.node):
@@ -8380,10 +8392,10 @@ class ScriptRun(Run):
         is_beside: Callable[[Test, Site], bool] = lambda _test, _site: False,
         has_parted: bool = False,
     ) -> None:
-        """Something is done that bash would have done before it started tests that have begun already.
+        """Something, `told`, is done only now that bash would have done before tests which have begun already.
 
-        Where no test has failed and the shells have not parted, the scout has gone the same way: it has them all.
-        `is_beside`: whether a test may run beside it under bash, too.
+        That matters only if a test has failed or the shells have parted: else the scout has come through it, too, and
+        has waited where it had to. `is_beside`: whether bash might run a test at the same time, too.
         """
         for test, ahead in self.ahead.items():
             has_begun = test not in self.schedule.waiting and test not in self.batch
@@ -8396,7 +8408,7 @@ class ScriptRun(Run):
         self.note_action(self.script.commands[number])
 
     def on_met(self, number: str) -> None:
-        """The shell begins one, and the scout is to see the same."""
+        """The shell begins a command that the scout runs, too, but not earlier: both are to see the same files."""
         self.on_did(number)
         self.command_ends[number].append("")
 
@@ -8410,7 +8422,7 @@ class ScriptRun(Run):
             self.note_ahead(self.script.commands[number].told)
 
     def on_trapped(self, name: str, text: str) -> None:
-        """A trap runs. The script comes to no test behind that for EXIT."""
+        """A trap runs. Once the one for EXIT does, the script comes to no more tests."""
         if any(map(acts, walk(Reader(text).nodes))):
             self.note_ahead(f"the trap `{text}`", has_parted=name == "EXIT")
 
@@ -8488,7 +8500,7 @@ class ScriptRun(Run):
     # What a test is, and what its shell is told.
 
     def input_of(self, pid: str) -> str | None:
-        """What a test reads that this process starts, as Call has it."""
+        """The standard input of a test that this process would start, as in `Call.stdin`."""
         path = f"/proc/{pid}/fd/0"
         try:
             own = os.stat(path)
@@ -8514,14 +8526,14 @@ class ScriptRun(Run):
             logs.append(f"{log}.err")
         status = result.status or 0
         is_missed = test in self.behind[call.key] and not call.site.is_own
-        if is_missed and self.has_failed:  # others may have begun since it has
+        if is_missed and self.has_failed:  # while it ran, tests below it may have begun
             self.miss(call)
         if not self.has_failed:
             self.tried.setdefault(call.program.key, len(self.tests))
         self.has_failed |= result.status != 0
         if self.options.fails(result.outcome) or result.status is None:
             self.told[call.label] += 1
-            # It is 1 for one that did not run, or has passed but for the runner.
+            # A test ends with 1 if it did not run, or ended with 0 and fails all the same (`--leaks fail`).
             status = status or EXIT_FAILED
         code = f"_rt_status={shell_status(status)}; "
         if call.goes != "shown" and result.status is not None:
@@ -8547,7 +8559,7 @@ class ScriptRun(Run):
         return f"_rt_died {shlex.quote(said)}; "
 
     def test_of(self, call: Call, splits: bool) -> Test:
-        """The test that a program is. One by one, it reads what the script reads."""
+        """The Test for a program to which a shell has come."""
         program = call.program
         site = call.site
         text = " ".join(program.words)
@@ -8573,7 +8585,7 @@ class ScriptRun(Run):
         umask = program.umask
         if umask == self.umask:
             umask = -1
-        # As under bash, one passes by its status alone.
+        # `is_pytest` is False: as under bash, a pytest run may pass without a whole JUnit file.
         test = test._replace(
             gpus=self.gpus_of(line, text),
             is_pytest=False,
@@ -8586,7 +8598,7 @@ class ScriptRun(Run):
         return self.host.fitted(test)
 
     def gpus_of(self, line: TestLine, words: str) -> float:
-        """How many GPUs a test takes. One that does not say it seems to, by its text or the values of its words."""
+        """How many GPUs a test takes: as its `#:` or its mask says, else as many as its words seem to ask for."""
         variable = next(iter(self.machine.variables), CUDA.variable)
         mask = to_text((line.shell.environment or {}).get(to_bytes(variable), b""))
         has_mask = mask != os.environ.get(variable, "")
@@ -8598,7 +8610,7 @@ class ScriptRun(Run):
             if not 1 < said < ALL_GPUS:  # a folder may be called `distributed`
                 said = gpus_named_in(line.body)
             need = max(need, said)
-        # CUDA leaves out what is not there.
+        # No more than there are: CUDA, too, leaves out GPUs of a mask that are not there.
         return min(need, max(len(self.machine.devices), 1))
 
     def note_failure(self, label: str, line: int, status: int | None) -> None:
@@ -8624,12 +8636,12 @@ class ScriptRun(Run):
         self.show(self.shell.size)  # the script has the last word
         self.trace.flush()
         self.ends = results_of(self.attempts())
-        # A run with these in it would not pass, were it one of a list.
+        # Results with which a run of a list would not pass.
         self.bad = [end for end in self.ends if not self.options.accepts(end.outcome)]
         if not (self.is_ending or self.schedule.failure):
             self.status = self.own_status()
         if self.status != EXIT_OK and not self.bad:
-            # Else who reads the JUnit file, and not the exit code, takes the run for passed.
+            # No test accounts for it: if the script were no case, the JUnit file would show a pass.
             with suppress(OSError):  # the log dir is full, perhaps
                 self.note_failure(self.name, 1, self.status)
         return super().report()
@@ -8673,7 +8685,7 @@ class ScriptRun(Run):
                 tell(f"    {why}")
 
     def verdict(self, results: Results) -> Verdict:
-        """The script has said its own; only what ended it is news."""
+        """The exit code, and the last lines: only if the run was ended, since a script prints its own verdict."""
         code, lines = super().verdict(results)
         if self.status is None:
             if self.sequential:  # its standard output is bash's alone
@@ -8693,7 +8705,7 @@ class ScriptRun(Run):
 def paths_of(directory: str, *words: str) -> Dict[str, bool]:
     """The paths of files that the words of a test name, and whether no other test is to have them at the same time.
 
-    They are test files, as pytest knows them, and what the test writes, or may make for another.
+    A test has to itself: test files, by pytest's names; files that it writes; data files that do not exist yet.
     """
     paths: Dict[str, bool] = {}
     before = ""
@@ -8736,7 +8748,7 @@ def list_script(script: Script, trace: Trace) -> int:
 
 
 def read_script(name: str, options: Options) -> Script:
-    """Read a script. What its tests are tells the most explicit way in which it treats failures. Raises ListError."""
+    """Read a script. If no command of it has a handler, all that look like tests are tests. Raises ListError."""
     text = list_text(name)
     script = Script(options)
     if not script.read(name, text).sites and options.tests is None:
@@ -8749,7 +8761,7 @@ def read_script(name: str, options: Options) -> Script:
 
 
 def check_script(name: str, options: Options) -> None:
-    """A script runs alone and from top to bottom. Raises UsageError, ListError or MachineError."""
+    """Refuse what a script cannot run with, such as options for lists. Raises UsageError, ListError, MachineError."""
     if len(options.lists) > 1:
         raise UsageError(
             f"{name} is a script; it runs alone, in a call of its own; its arguments follow `--`"
