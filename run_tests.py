@@ -331,7 +331,7 @@ class LabelFile(NamedTuple):
     path: str
     labels: FrozenSet[str]
 
-    def news(self, tests: Tests) -> Tests:
+    def new_tests(self, tests: Tests) -> Tests:
         """The tests that are new to the file: neither a label nor a comment in it names them.
 
         There are none if no comment is the label of a test: then the file does not say what it leaves out.
@@ -611,7 +611,7 @@ ENDS = names_in("exit return")
 PRINTS = names_in("echo printf")
 BESIDE_STATE = CHECKS | ENDS | PRINTS | names_in("mkdir getopts")
 LOOKUP = r"(?:command\s+-[vV]|type|hash|which)\s"
-WISH = r"\|\|(?:true|:)$"  # operator and command: the failure before them is waived
+WAIVED = r"\|\|(?:true|:)$"  # operator and command: the failure before them is waived
 # Commands that always end with status 0, so that `test || echo no` always passes.
 INFALLIBLE = PRINTS | names_in(
     ": true export local declare typeset readonly unset let set shopt break continue trap disown hash jobs dirs times"
@@ -623,7 +623,7 @@ UTILITIES = names_in(
 )
 NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 # An operator and a command that are taken to pass on the failure before them, as `|| exit 1` and `; exit` do.
-ANSWERS = r"\|\|(?!(?:exit|return)\s+0)|;(?:exit|return)(?!\s+0)"
+PASSES_FAILURE_ON = r"\|\|(?!(?:exit|return)\s+0)|;(?:exit|return)(?!\s+0)"
 # A command whose status may depend on all commands before it, as `[ $RET = 0 ]` or `exit $RET`.
 LOOKS_BACK = r"\[|\(\(|test\s|false$|\(?(?:exit|return) \"?\$\{?\w"
 # Commands in front of another one.
@@ -674,8 +674,8 @@ ASSIGNMENT = r"(?a:([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=)"
 ASSIGNING = names_in("export declare typeset readonly read let mapfile readarray") | {""}
 NAME = r"(?a:[A-Za-z_]\w*)"
 # How a command asks for a variable.
-ASKS = rf"(?<!\\)\$\{{?[#!]?({NAME})|\[ (?:! )?-v ({NAME})|\(\([\s!]*({NAME})"
-GIVES = (
+READS_VARIABLE = rf"(?<!\\)\$\{{?[#!]?({NAME})|\[ (?:! )?-v ({NAME})|\(\([\s!]*({NAME})"
+SETS_VARIABLE = (
     rf"(?<![\w\"$-])({NAME})(?:\[[^]]*\])?(?:\+\+|--|\s?[-+*:]?=(?!=))"
     rf"|(?m:^| )(?:for|select|read|mapfile|readarray|local)(?: -\S+)* ({NAME})"
 )
@@ -945,7 +945,7 @@ def unquoted(word: str) -> str:
         return word
 
 
-def substituted(text: str) -> Iterator[Node]:
+def substituted_commands(text: str) -> Iterator[Node]:
     """The commands in all `$(…)`, `<(…)` and `>(…)` of some bash, and between backticks."""
     texts = re.findall("`([^`]*)`", text)
     for found in re.finditer(SUBSHELL, text):
@@ -1048,51 +1048,57 @@ def is_infallible(node: Node) -> bool:
     return node.name in INFALLIBLE or node.text == "wait"
 
 
-def heard(nodes: Nodes, switches: str, functions: Functions) -> Tuple[Set[Node], Set[Node]]:
+def reported_failures(
+    nodes: Nodes, switches: str, functions: Functions
+) -> Tuple[Set[Node], Set[Node]]:
     """Of a list of commands, those whose failure ends the shell, and those whose failure shows in its exit status.
 
     `switches` are those of `set` so far. A check such as `[ … ]` is assumed to depend on all commands before it. What
     `|| true` waives counts as a failure that ends the shell.
     """
-    ends = set()
-    left: Set[Node] = set()
+    ending = set()
+    in_status: Set[Node] = set()
     for statement in statements_of(nodes):
         for pipeline in statements_of(statement, PIPES):
             first = pipeline[0]
             joint = first.before + first.text
             switches = switched_by(first, switches)
-            own = heard_in(pipeline, switches, functions)
-            if re.match(WISH, joint):
-                ends.update(reached(statement, functions))
-            elif first.before == "&&" or (own and re.match(ANSWERS, joint)):
-                left = left | own
+            of_pipeline = reported_by_pipeline(pipeline, switches, functions)
+            if re.match(WAIVED, joint):
+                ending.update(reached(statement, functions))
+            elif first.before == "&&" or (of_pipeline and re.match(PASSES_FAILURE_ON, joint)):
+                in_status = in_status | of_pipeline
             else:
-                left = own
-            if any(re.match(LOOKS_BACK, node.text) for node in own):
-                left = left.union(reached(nodes[: nodes.index(first)], functions))
-        if not ENDS.isdisjoint(node.name for node in left):
-            ends |= left
+                in_status = of_pipeline
+            if any(re.match(LOOKS_BACK, node.text) for node in of_pipeline):
+                in_status = in_status.union(reached(nodes[: nodes.index(first)], functions))
+        if not ENDS.isdisjoint(node.name for node in in_status):
+            ending |= in_status
         elif is_on("e|o errexit", switches) and first.lead != "!":
-            ends |= own
-    return ends, left
+            ending |= of_pipeline
+    return ending, in_status
 
 
-def heard_in(pipeline: Nodes, switches: str, functions: Functions) -> Set[Node]:
+def reported_by_pipeline(pipeline: Nodes, switches: str, functions: Functions) -> Set[Node]:
     """The commands whose failure shows in the exit status of a pipeline."""
     first = pipeline[0]
     last = pipeline[-1]
     is_answer = first is not last or first.before == "||"  # `test || cat log`, `test | tee log`
     if last.after in ("&&", "||") or first.lead == "!":
         switches += " +e"
-    own = heard_by(last, switches, functions)
+    reported = reported_by_command(last, switches, functions)
     if is_on("o pipefail", switches):
-        own = own.union(*(heard_by(node, switches, functions) for node in pipeline))
-    if last.after == "&" or (is_answer and UTILITIES.issuperset(node.name for node in own)):
+        reported = reported.union(
+            *(reported_by_command(node, switches, functions) for node in pipeline)
+        )
+    if last.after == "&" or (
+        is_answer and UTILITIES.issuperset(node.name for node in reported)
+    ):
         return set()
-    return own
+    return reported
 
 
-def heard_by(node: Node, switches: str, functions: Functions) -> Set[Node]:
+def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[Node]:
     """The same for one command. A loop stands for the commands in it whose failure only its last turn shows."""
     bodies = node.bodies
     if node.name in functions:
@@ -1100,18 +1106,20 @@ def heard_by(node: Node, switches: str, functions: Functions) -> Set[Node]:
         functions = {name: body for name, body in functions.items() if name != node.name}
     elif not node.kind and not is_infallible(node):
         return {node}
-    own = set()
+    reported = set()
     for body in bodies:
-        ends, left = heard(body, switches, functions)
-        if node.kind in LOOPS and left:
-            left = {node}
-        own |= ends | left
-    if node.kind in LOOPS or own:
+        ending, in_status = reported_failures(body, switches, functions)
+        if node.kind in LOOPS and in_status:
+            in_status = {node}
+        reported |= ending | in_status
+    if node.kind in LOOPS or reported:
         for condition in node.conditions:
-            own = own.union(*heard(condition, f"{switches} +e", functions))
-    if own and (node.name or node.kind == "("):
-        own = {each for each in own if each.name != "return"} | {node}
-    return own
+            reported = reported.union(
+                *reported_failures(condition, f"{switches} +e", functions)
+            )
+    if reported and (node.name or node.kind == "("):
+        reported = {each for each in reported if each.name != "return"} | {node}
+    return reported
 
 
 def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions) -> None:
@@ -1123,7 +1131,7 @@ def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions
     never_passes = last.before == ";" and re.match(r"exit [1-9]|false\b", last.text)
     if all(map(is_infallible, every)):
         text = re.sub(NOT_EXPANDED, r"\1", "\n".join(node.text for node in every))
-        for node in reached(substituted(text), functions):
+        for node in reached(substituted_commands(text), functions):
             if node.name not in known:
                 parsed.hint(
                     "inside",
@@ -1132,20 +1140,20 @@ def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions
                 )
     if not suspects or never_passes:
         return
-    reported = set().union(*heard(nodes, parsed.switches, functions))
+    visible = set().union(*reported_failures(nodes, parsed.switches, functions))
     suspects.sort(key=lambda node: node.after == "&")
     tellers = {"wait"}
     if suspects[0].after == "&":
         tellers.update(UTILITIES)
     others = [node for node in every if node.kind in LOOPS or node.name in tellers]
-    if reported.isdisjoint([*suspects, *others]):
+    if visible.isdisjoint([*suspects, *others]):
         raise BadValue(
             f'this line passes even if `{suspects[0].name}` fails; write `command || test_fail "label"`, for a pipe '
             "`set -o pipefail` above, or `|| true` if that is meant; what it sets is gone with it: let a file that is "
             "sourced set that"
         )
     for node in suspects:
-        if node in reported or node.after == "&":
+        if node in visible or node.after == "&":
             continue
         if re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
             parsed.hint(
@@ -1401,8 +1409,8 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     words = {node: " ".join([node.kind, *words_of(node)]) for node in every}
     text = "\n".join(words.values())
     expanded = re.sub(NOT_EXPANDED, r"\1", text)
-    needed = set(chain(*re.findall(ASKS, expanded)))
-    needed.difference_update(*re.findall(GIVES, text))
+    needed = set(chain(*re.findall(READS_VARIABLE, expanded)))
+    needed.difference_update(*re.findall(SETS_VARIABLE, text))
     if any(node.name in ("source", ".", "eval") for node in every):
         needed.clear()  # that may set it
         if not setter:
@@ -1416,9 +1424,9 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
             )
     for node in reached(filter(is_forked, every), functions):
         words.pop(node, None)
-    for node, own in words.items():
+    for node, command in words.items():
         if node.name in ASSIGNING and not node.kind:
-            names = chain(*re.findall(GIVES, own))
+            names = chain(*re.findall(SETS_VARIABLE, command))
             parsed.setters.update(dict.fromkeys(names, setter))
 
 
@@ -1611,14 +1619,14 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     word = ""
     if first.name and not re.search(RUNS_INSIDE, first.words[0].text):
         word = first.words[0].text  # bash is to expand it, and not to run anything
-    own = [token for token in reader.tokens if token.end <= end]
+    command_tokens = [token for token in reader.tokens if token.end <= end]
     documents = ["\n" + token.text[:-1] for token in reader.documents if token.start > end]
     test = TestLine(
         parsed.name,
         line,
         reader.text[start:end].strip(" \t") + "".join(documents),
         word,
-        key_of([*texts(own), *documents]),
+        key_of([*texts(command_tokens), *documents]),
         attributes,
         label=label,
         junit=junit_word(words_in_place(nodes)),
@@ -1999,34 +2007,34 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     The list's shell state runs here. A line of it that fails, or that ends the shell, is a mistake. Raises OSError.
     """
     mark = os.urandom(16).hex()
-    copy = scratch.write(reading_script(parsed))
+    copy_path = scratch.write(reading_script(parsed))
     folder = scratch.path()
     os.mkdir(folder)
     source = scratch.write(SNAPSHOT + STATE_READER)
-    called = [
+    arguments = [
         f'. {shlex.quote(source)}; . "$_rt_home"',
         parsed.name,
-        copy,
+        copy_path,
         folder,
         mark[:16],
         mark[16:],
     ]
-    status, printed = run_bash(called, scratch)
+    status, printed = run_bash(arguments, scratch)
     answers_path = os.path.join(folder, "answers")
     if not os.path.exists(answers_path):
         raise MachineError(BASH_IS_IDLE)
     scratch.check_room()  # else what bash has written of the state may not be all of it
-    printed = printed.replace(to_bytes(copy), to_bytes(parsed.name))
-    pieces = printed.split(mark.encode())
+    printed = printed.replace(to_bytes(copy_path), to_bytes(parsed.name))
+    outputs = printed.split(mark.encode())
     with open(answers_path, "rb") as file:
         answers = file.read().split(mark.encode())
     waiting = {test.line: test for test in parsed.tests}
-    tests = list(read_answers(parsed, waiting, answers, pieces))
+    tests = list(read_answers(parsed, waiting, answers, outputs))
     if waiting or answers[-1] != b"end":
         parsed.complain(
             [*waiting, *parsed.states[-1:], 1][0],
             f"the shell state down to here, or a word of this line, ends bash with status {status}"
-            f"{last_printed(pieces[-1])}; run `bash -x {parsed.name}` to see where",
+            f"{last_printed(outputs[-1])}; run `bash -x {parsed.name}` to see where",
         )
     return tests
 
@@ -2068,14 +2076,14 @@ def read_answers(
     shell = Snapshot("", None)
     preface = b""
     # Tests get these from the runner unchanged: SHLVL, and what is no variable to bash, such as exported functions.
-    kept = {
+    unchanged = {
         name: value
         for name, value in os.environb.items()
         if not re.fullmatch(rb"(?as)(?!SHLVL$)[A-Za-z_]\w*", name)
     }
-    for answer, piece in itertools.zip_longest(answers, printed, fillvalue=b""):
+    for answer, output in itertools.zip_longest(answers, printed, fillvalue=b""):
         kind, *fields = answer.split(b"\0")
-        preface += unshifted(re.sub(OWN_TEXT, b"", piece))
+        preface += unshifted(re.sub(OWN_TEXT, b"", output))
         if kind == b"failed":
             parsed.complain(
                 int(fields[0]),
@@ -2088,7 +2096,7 @@ def read_answers(
             if len(fields) > 8:  # the state has changed
                 pairs = [field.partition(b"=")[::2] for field in fields[8:-1]]
                 exports = dict(pairs)
-                exports.update(kept)
+                exports.update(unchanged)
                 own = None  # the runner's own, with which a test starts fastest
                 is_same = exports == dict(os.environb) and directory == os.getcwd()
                 if not is_same or b"BASH_ENV" in exports:  # which tests are not to read again
@@ -2186,9 +2194,11 @@ def labels_of(tests: Sequence[TestLine]) -> List[str]:
     labels = []
     for test in tests:
         label = test.label
-        own = " ".join(word for word in test.prefix.split("\n") if word not in shared[label])
-        if own:
-            label = clean_label(f"{label} ({own})")
+        differing = " ".join(
+            word for word in test.prefix.split("\n") if word not in shared[label]
+        )
+        if differing:
+            label = clean_label(f"{label} ({differing})")
         labels.append(unique(label))
     return labels
 
@@ -2236,8 +2246,8 @@ def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
 
 def make_test(line: TestLine, index: int, label: str, stem: str, options: Options) -> Test:
     """The test of a line of a list or script."""
-    own = r"\s--junit-?xml[=\s]"  # perhaps with a name that the test alone knows
-    if line.is_target and not line.junit and not re.search(own, line.body):
+    junit_option = r"\s--junit-?xml[=\s]"  # perhaps with a name that the test alone knows
+    if line.is_target and not line.junit and not re.search(junit_option, line.body):
         line = line._replace(junit=f"{stem}.xml", in_log_dir=True)
     folder = line.shell.directory
     if line.in_log_dir and "/" not in line.junit:
@@ -2306,12 +2316,12 @@ def check_ties(owners: Mapping[Test, ListFile]) -> None:
                 f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its own"
             )
         after = "after=" + ",".join(test.attributes.after)
-        own = leaders[test]
-        if any(leader.barrier > test.barrier for leader in own):
+        its_leaders = leaders[test]
+        if any(leader.barrier > test.barrier for leader in its_leaders):
             complain(
                 f"{after} waits for a test below a `wait`, which waits for this one; move one of them across it"
             )
-        if test in reach(own, leaders):
+        if test in reach(its_leaders, leaders):
             complain(f"{after} goes in a circle; take one of them out")
 
 
@@ -2417,7 +2427,9 @@ Ties = Dict[Test, List[Test]]
 class History:
     """What journals say: how long each test takes when it passes, and which tests of these lists still owe a pass."""
 
-    is_here = False  # True once a run from this directory is known: then no other runs count
+    knows_directory = (
+        False  # True once a run from this directory is known: then no other runs count
+    )
 
     def __init__(self, options: Options) -> None:
         # A test owes nothing after an outcome that `options.accepts`: as with pytest's --lf, also a skip or an xfail.
@@ -2462,12 +2474,12 @@ class History:
         is_here = record.get("directory") == os.getcwd()
         lists = map(os.path.normpath, record["lists"])
         is_ours = not self.lists.isdisjoint(lists)
-        if not is_ours or is_here < self.is_here:
+        if not is_ours or is_here < self.knows_directory:
             return
         selected = Counter(record["selected"])
         in_list = selected + Counter(record["left_out"])
-        if is_here > self.is_here:
-            self.is_here = True
+        if is_here > self.knows_directory:
+            self.knows_directory = True
             for known in (self.shards, self.seen, self.last, self.owed):
                 known.clear()
         self.shards[record["shard"] or ""].update(selected)
@@ -2565,16 +2577,16 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
     run on alone at the end. Width and length of a test include the tests that wait for it (critical path).
     """
     chains = chains_of(tests, estimates.seconds)
-    first = estimates.unknown if estimates.unknown_first else ()
+    unknown = estimates.unknown if estimates.unknown_first else ()
 
     def by_width(test: Test) -> Tuple[float, bool, float]:
         width, length = chains[test]
-        return -width, test not in first, -length
+        return -width, test not in unknown, -length
 
     wide = sorted(tests, key=by_width)
     long = sorted(wide, key=lambda test: -chains[test][1])
     long.reverse()  # the longest comes last
-    left = sum(work_of(test, estimates.seconds, gpus) for test in tests)
+    remaining = sum(work_of(test, estimates.seconds, gpus) for test in tests)
     order: Dict[Test, None] = {}
     for widest in wide:
         while widest not in order:
@@ -2582,10 +2594,10 @@ def widest_first(tests: Tests, estimates: Estimates, gpus: int) -> List[Test]:
                 long.pop()
             test = widest
             longest = long[-1]
-            is_late = chains[longest][1] * SLACK * gpus >= left
+            is_late = chains[longest][1] * SLACK * gpus >= remaining
             if is_late and longest.gpus + widest.gpus <= gpus:
                 test = longest
-            left -= work_of(test, estimates.seconds, gpus)
+            remaining -= work_of(test, estimates.seconds, gpus)
             order[test] = None
     return list(order)
 
@@ -2652,14 +2664,14 @@ def deferred_tests(tests: Tests, options: Options) -> Dict[Test, str]:
         wide = [test for test in tests if options.max_gpus + 1 <= test.gpus < ALL_GPUS]
         deferred.update(dict.fromkeys(reach(wide, followers_of(tests)), "--max-gpus"))
     if options.only and "all" not in options.message:
-        asked = [
+        named = [
             test
             for test in tests
             if test.origin in options.only.labels
             or any(word in test.names for word in options.message)
         ]
-        asked += options.only.news(tests)
-        needed = reach(asked, leaders_of(tests))
+        named += options.only.new_tests(tests)
+        needed = reach(named, leaders_of(tests))
         deferred.update((test, "--only") for test in tests if test not in needed)
     return deferred
 
@@ -2705,11 +2717,13 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
     if options.keep:
         keep("-k", options.keep)
     deferred = deferred_tests(chosen, options)
-    begun = options.shard and options.rerun_failed and history.shards.get(str(options.shard))
-    if begun:
+    last_selected = (
+        options.shard and options.rerun_failed and history.shards.get(str(options.shard))
+    )
+    if last_selected:
         keep(
             f"--shard {options.shard}",
-            lambda test: test.name in begun or test.name not in history.seen,
+            lambda test: test.name in last_selected or test.name not in history.seen,
         )
     elif options.shard:
         number, total = options.shard
@@ -2906,7 +2920,7 @@ def call_tool(*command: str, over: threading.Event | None = None) -> str:
 
     Once the event `over` is set, the tool is killed without an answer.
     """
-    give_up = time.monotonic() + PROBE_S
+    give_up_at = time.monotonic() + PROBE_S
     try:
         tool: Any = subprocess.Popen(
             command,
@@ -2924,7 +2938,7 @@ def call_tool(*command: str, over: threading.Event | None = None) -> str:
             while tool.returncode is None:
                 if over and over.is_set():
                     raise ToolError("was not waited for, since the run ends")
-                if time.monotonic() >= give_up:
+                if time.monotonic() >= give_up_at:
                     raise ToolError(f"did not answer in {PROBE_S:.0f} s")
                 with suppress(subprocess.TimeoutExpired):
                     out, err = tool.communicate(timeout=TOOL_POLL_S)
@@ -2994,26 +3008,26 @@ def find_machine(gpus: str | None, environ: Environ) -> Machine:
     outer = outer_machine(environ)
     if gpus is None:
         return outer or probe(environ)
-    asked = gpus.strip(",").split(",")
+    wanted = gpus.strip(",").split(",")
     if outer is None:
         if gpus.isdigit():
-            asked = list(map(str, range(int(gpus))))
-        if read_mask(CUDA, ",".join(asked)) != asked:
+            wanted = list(map(str, range(int(gpus))))
+        if read_mask(CUDA, ",".join(wanted)) != wanted:
             raise UsageError(
                 f"--gpus {gpus}: CUDA cannot read these ids together; without an outer mask it has to"
             )
-        return machine_of(asked, CUDA)
+        return machine_of(wanted, CUDA)
     shown = outer.tokens
-    is_hidden = not set(asked) <= set(shown)
+    is_hidden = not set(wanted) <= set(shown)
     if gpus.isdigit():  # the first ones, whatever their ids are
-        asked = shown[: int(gpus)]
-        is_hidden = len(asked) < int(gpus)
+        wanted = shown[: int(gpus)]
+        is_hidden = len(wanted) < int(gpus)
     if is_hidden:
         raise UsageError(
             f"--gpus {gpus}: the outer mask shows {','.join(shown) or 'none'} alone, and is never widened; leave "
             "--gpus out to use what it shows"
         )
-    return outer._replace(devices=tuple(map(Device, count(), asked)))
+    return outer._replace(devices=tuple(map(Device, count(), wanted)))
 
 
 class Sick(NamedTuple):
@@ -3407,7 +3421,7 @@ class Schedule:
         # By test, how many of its attempts do not count, since the GPU was at fault.
         self.spared: Dict[Test, int] = Counter()
         # The latest results of GPU tests, as long as the machine is to blame for all of them.
-        self.struck: List[Result] = []
+        self.machine_failures: List[Result] = []
         self.interrupts: List[int] = []
         self.sick: List[Sick] = []  # devices in quarantine
 
@@ -3511,14 +3525,14 @@ class Schedule:
 
     def quarantine(self, sick: Sequence[Sick]) -> None:
         """Put devices in quarantine, and conclude the tests that need more than are left."""
-        before = len(self.sick)
+        old_count = len(self.sick)
         for each in sick:
             device = each.device
             if device.token and device.index not in self.pool.quarantined:
                 self.pool.quarantine(device)
                 self.sick.append(each)
                 self.actions.append(Quarantine(each))
-        if len(self.sick) == before:
+        if len(self.sick) == old_count:
             return
         if self.pool.size:
             self.refuse_unrunnable()
@@ -3529,12 +3543,12 @@ class Schedule:
         """Whether the machine is to blame for the latest results: of two tests or more, and of one on every GPU."""
         if not result.gpus:
             return False
-        self.struck.append(result)
+        self.machine_failures.append(result)
         if result.cause.blame is not Blame.MACHINE:
-            self.struck.clear()
-        on = frozenset().union(*(each.gpus for each in self.struck))
+            self.machine_failures.clear()
+        on = frozenset().union(*(each.gpus for each in self.machine_failures))
         is_everywhere = len(on - self.pool.quarantined) == self.pool.size
-        return is_everywhere and len({each.test for each in self.struck}) > 1
+        return is_everywhere and len({each.test for each in self.machine_failures}) > 1
 
     def tries_of(self, result: Result) -> int:
         """How many attempts a test may have, given the result of its last one."""
@@ -3682,16 +3696,16 @@ class Schedule:
 
     def start(self, test: Test) -> None:
         """Start a test, if there is room for it: a retry on other GPUs than before, if it can."""
-        before = self.results.get(test, [])
+        earlier = self.results.get(test, [])
         lease = None
-        if before:
-            lease = self.pool.take(test.gpus, before[-1].gpus)
+        if earlier:
+            lease = self.pool.take(test.gpus, earlier[-1].gpus)
         lease = lease or self.pool.take(test.gpus)
         if lease is None:
             return
         del self.waiting[test]
         self.locked.update(test.attributes.lock)
-        attempt = self.running[test] = Attempt(test, lease, len(before) + 1, self.now)
+        attempt = self.running[test] = Attempt(test, lease, len(earlier) + 1, self.now)
         attempt.deadline = self.now + (test.timeout or math.inf)
         attempt.slow_at = self.now + (self.options.slow or math.inf)
         self.actions.append(Launch(attempt))
@@ -3737,8 +3751,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     reason = ""
     passed = outcome is Outcome.PASSED
     is_first = attempt.number <= 1 + spared  # a spared attempt was its GPU's fault
-    # A pytest that ends by itself leaves a whole JUnit file.
-    has_died = test.is_pytest and fault
+    has_died = test.is_pytest and fault  # it ends with a whole JUnit file
     is_skip = event.status == options.skip_code and not event.junit_failures and not has_died
     if outcome is Outcome.TIMEOUT:
         cause = Cause("timeout")
@@ -3987,7 +4000,7 @@ class Reaper:
 
     ONLY_MINE = 0x20000000  # __WNOTHREAD of waitpid: not the children of other threads
     guard: subprocess.Popen[bytes] | None = None
-    own: FrozenSet[int] = frozenset()  # children that the run must not end
+    not_tests: FrozenSet[int] = frozenset()  # children that the run must not end
     run = b"RUN_TESTS_RUN"  # the run's name; before it has one, the variable that all runs set
 
     def __init__(self) -> None:
@@ -3997,8 +4010,8 @@ class Reaper:
         self.path = f"/proc/self/task/{os.getpid()}/children"
         # Whether orphans become our children, in a list that we can read.
         self.sees_orphans = adopt_orphans() and os.path.isfile(self.path)
-        self.own = self.orphans()  # children from before the runner was exec'ed
-        self.has_inherited = bool(self.own)
+        self.not_tests = self.orphans()  # children from before the runner was exec'ed
+        self.has_inherited = bool(self.not_tests)
 
     def post_guard(self, bash: str, run: str, kept: Collection[int]) -> None:
         """Start the guard, or a new guard if it has been killed. Raises OSError.
@@ -4027,7 +4040,7 @@ class Reaper:
                 pass_fds=kept,
                 cwd="/",
             )
-            self.own |= {self.guard.pid}
+            self.not_tests |= {self.guard.pid}
 
     def dismiss_guard(self) -> None:
         """End the guard, if there is one."""
@@ -4041,7 +4054,7 @@ class Reaper:
         if not self.sees_orphans:
             return frozenset()
         with open(self.path, "rb", buffering=0) as file:
-            return frozenset(map(int, file.read().split())) - self.own
+            return frozenset(map(int, file.read().split())) - self.not_tests
 
     def collect(self) -> None:
         """Reap the orphans that have ended. Main thread only."""
@@ -4070,7 +4083,7 @@ class Reaper:
                 break
         return found
 
-    def left(self) -> List[int]:
+    def orphans_of_run(self) -> List[int]:
         """The orphans that come from the run, not those from children that the runner had before it was exec'ed."""
         return [
             pid
@@ -4082,18 +4095,18 @@ class Reaper:
 
     def close(self) -> List[ProcessInfo]:
         """When all tests have ended, kill the processes that they have left, and the guard; returns the killed ones."""
-        left = set()
-        give_up = time.monotonic() + KILLED_S
-        while self.left() and time.monotonic() < give_up:
-            found = list(filter(None, map(process_info, self.left())))
-            left.update(found)
+        killed = set()
+        give_up_at = time.monotonic() + KILLED_S
+        while self.orphans_of_run() and time.monotonic() < give_up_at:
+            found = list(filter(None, map(process_info, self.orphans_of_run())))
+            killed.update(found)
             send(signal.SIGKILL, found)
             self.collect()
             time.sleep(SWEEP_POLL_S)
         self.dismiss_guard()
         if self.scratch.folder:
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
-        return sorted(left.difference(map(process_info, self.left())))
+        return sorted(killed.difference(map(process_info, self.orphans_of_run())))
 
 
 def limit_of(pid: int) -> int:
@@ -4157,9 +4170,9 @@ class Process:
         """Start a job. What it prints goes to this descriptor, which is ours from now on. Raises OSError."""
         self.output = errors = output
         stdin: int | None = subprocess.DEVNULL
-        before = None
+        set_umask = None
         if job.umask >= 0:
-            before = partial(os.umask, job.umask)
+            set_umask = partial(os.umask, job.umask)
         with ExitStack() as opened:
             if job.stdin == "-":
                 stdin = None
@@ -4181,7 +4194,7 @@ class Process:
                 stderr=errors,
                 start_new_session=True,
                 close_fds=False,  # as under bash, a test has the descriptors that we have
-                preexec_fn=before,  # noqa: PLW1509  # os.umask takes no lock
+                preexec_fn=set_umask,  # noqa: PLW1509  # os.umask takes no lock
             )
         if self.mark:
             with suppress(OSError):  # it has ended
@@ -4218,7 +4231,7 @@ class Process:
         PYTHONFAULTHANDLER=1 makes Python write them to its standard error on SIGABRT, and end. A process with a handler
         for `signum` is left to its handler: it is asked for its stacks only before SIGKILL. No core file is written.
         """
-        give_up = time.monotonic() + STACKS_S
+        give_up_at = time.monotonic() + STACKS_S
         self.log(why)
         for info in self.reaper.members(self):
             with suppress(OSError):  # it has ended, or we may not see it
@@ -4230,7 +4243,7 @@ class Process:
                 self.log(f"the stacks of {info}")
                 resource.prlimit(info.pid, resource.RLIMIT_CORE, (0, 0))
                 send(signal.SIGABRT, [info])
-                while process_info(info.pid) and time.monotonic() < give_up:
+                while process_info(info.pid) and time.monotonic() < give_up_at:
                     time.sleep(SWEEP_POLL_S)
 
     def log(self, text: str) -> None:
@@ -4264,8 +4277,8 @@ class Process:
             time.sleep(SWEEP_POLL_S)
             left = self.reaper.members(self)
         leaked = left * (not self.sent)
-        give_up = time.monotonic() + KILLED_S
-        while left and time.monotonic() < give_up:
+        give_up_at = time.monotonic() + KILLED_S
+        while left and time.monotonic() < give_up_at:
             send(signal.SIGKILL, left)
             time.sleep(SWEEP_POLL_S)
             left = self.reaper.members(self)
@@ -4428,19 +4441,19 @@ class Host:
         test = attempt.test
         process = attempt.process
         kills = self.oom_kills
-        before = test.junit and file_signature(test.junit)
+        old_signature = test.junit and file_signature(test.junit)
         self.spawn(attempt)
         process.wait()
         ended = time.monotonic()
         leaked = process.sweep()
         status = process.close()
-        fault, failures, skipped_all = junit_fault(test.junit, before)
+        fault, failures, skipped_all = junit_fault(test.junit, old_signature)
         cause = NO_CAUSE
         if status or failures:
             cause = find_cause(status, attempt.log, kills)
         if cause == OOM_KILLED:
             self.oom_kills = oom_kills()  # so that no other test takes this kill for its own
-        asked = time.monotonic()
+        examined_at = time.monotonic()
         sick = [
             Sick(device, process.stuck) for device in attempt.lease.devices if process.stuck
         ]
@@ -4457,7 +4470,7 @@ class Host:
             tuple(map(str, leaked)),
             sick,
             ended,
-            now - asked,
+            now - examined_at,
             skipped_all,
         )
 
@@ -4491,7 +4504,7 @@ class Host:
         """The shell of one attempt. Raises OSError."""
         test = attempt.test
         slot = attempt.lease.slot
-        own = {
+        variables = {
             **self.machine.mask(attempt.lease),
             "RUN_TESTS_LABEL": test.label,
             "RUN_TESTS_SLOT": str(slot),
@@ -4505,24 +4518,24 @@ class Host:
             directory = test.shell.directory or None
             # The list's bash has read it; this one gets it too late to read it.
             if b"BASH_ENV" in environment:
-                own["BASH_ENV"] = to_text(environment.pop(b"BASH_ENV"))
+                variables["BASH_ENV"] = to_text(environment.pop(b"BASH_ENV"))
         port = str(port_of(slot))
         defaults = {**self.defaults, "MASTER_PORT": port, "PET_MASTER_PORT": port}
         if test.words:
-            return self.program_job(test, own, defaults, attempt.log)
+            return self.program_job(test, variables, defaults, attempt.log)
         if self.has_line_0:
             test = test._replace(line=test.line + 1)
-        text = bash_text(test, own, defaults, self.reaper.scratch, attempt.process.mark)
+        text = bash_text(test, variables, defaults, self.reaper.scratch, attempt.process.mark)
         # The first word is bash's path: else bash looks for itself in PATH.
         words = [self.bash, "-c", text, test.file]
         return Job(self.bash, words, environment, directory)
 
-    def program_job(self, test: Test, own: Environ, defaults: Environ, log: str) -> Job:
+    def program_job(self, test: Test, variables: Environ, defaults: Environ, log: str) -> Job:
         """The job of a test that is a program, as a script's shell would start it."""
         environment = dict(test.shell.environment or {})
         for name, value in defaults.items():
             environment.setdefault(to_bytes(name), to_bytes(value))
-        for name, value in own.items():
+        for name, value in variables.items():
             environment[to_bytes(name)] = to_bytes(value)
         path = to_text(environment.get(b"_", b""))
         errors = f"{log}.err" * test.splits
@@ -4842,20 +4855,20 @@ class Record:
         The file stays open. It must be a regular file, and in the log dir no link. If a test has deleted it, a new file
         gets the old content first. Raises OSError.
         """
-        before = self.appended.get(path, -1)
+        old = self.appended.get(path, -1)
         is_same = False
         with suppress(OSError):  # it is not open yet, or has been deleted
-            is_same = os.path.samestat(os.stat(path), os.fstat(before))
+            is_same = os.path.samestat(os.stat(path), os.fstat(old))
         if not is_same:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
             if self.is_ours(path):
                 flags |= os.O_NOFOLLOW
-            if before >= 0 and not os.path.exists(path):
-                line = os.pread(before, os.fstat(before).st_size, 0) + line
+            if old >= 0 and not os.path.exists(path):
+                line = os.pread(old, os.fstat(old).st_size, 0) + line
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
             self.appended[path] = regular_file(path, flags)
-            if before >= 0:
-                os.close(before)
+            if old >= 0:
+                os.close(old)
         descriptor = self.appended[path]
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
@@ -5124,10 +5137,10 @@ def case_of(attempts: Results, record: Record) -> Any:
     last = attempts[-1]
     is_flaky = last.outcome is Outcome.FLAKY
     failed = attempts
-    repeated = "rerun"
+    prefix = "rerun"
     if is_flaky:
         failed = attempts[:-1]
-        repeated = "flaky"
+        prefix = "flaky"
     elif last.outcome.is_ok():
         failed = []
     parts = []
@@ -5141,7 +5154,7 @@ def case_of(attempts: Results, record: Record) -> Any:
             parts.append(xml_element(tag, tail, **facts))
         else:
             trace = xml_element("stackTrace", tail)
-            parts.append(xml_element(f"{repeated}{tag.capitalize()}", parts=[trace], **facts))
+            parts.append(xml_element(f"{prefix}{tag.capitalize()}", parts=[trace], **facts))
     parts.sort(key=lambda part: "rror" in part.tag)  # Maven's schema wants failures first
     if last.status is not None:
         # The schemas of Jenkins and Maven have no properties of a case; GitLab and Jenkins link the attachment.
@@ -5472,7 +5485,7 @@ class Console:
             warn(f"{why}{how}")
         how = " [as given]" * bool(self.options.gpus)
         self.mark(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + how)
-        left = self.left()
+        left = self.time_left()
         if left:
             self.mark(f"{counted(self.total, 'test')}, {left} by earlier runs")
 
@@ -5514,12 +5527,12 @@ class Console:
         text = f"{self.finished}/{self.total}"
         if self.failed:
             text += f", {self.failed} failed"
-        left = self.left()
+        left = self.time_left()
         if left:
             text += f", {left} left"
         return text
 
-    def left(self) -> str:
+    def time_left(self) -> str:
         """`about 6 min`: how long the rest takes at least, by earlier runs; empty if too little of it is known.
 
         It is computed once a second.
@@ -6204,15 +6217,15 @@ def parse_command_line(argv: Sequence[str], environ: Environ) -> Options:
         first = shlex.split(environ.get("RUN_TESTS_OPTS", ""))
     except ValueError:
         parser.error("a quote in $RUN_TESTS_OPTS is never closed")
-    own = list(itertools.takewhile(lambda word: word != "--", argv))
-    if not any(map(is_script, own)):
-        own = list(argv)  # a list takes no arguments
-    values = vars(parser.parse_args([*first, *own]))
+    before_dashes = list(itertools.takewhile(lambda word: word != "--", argv))
+    if not any(map(is_script, before_dashes)):
+        before_dashes = list(argv)  # a list takes no arguments
+    values = vars(parser.parse_args([*first, *before_dashes]))
     if values.get("shard") == "auto":
         values["shard"] = find_shard(environ)
     values["log_dir"] = values.get("log_dir") or environ.get("XML_LOG_DIR") or "logs"
     values["fail_dir"] = values.get("fail_dir") or environ.get("FAIL_DIR") or None
-    arguments = argv[len(own) + 1 :]
+    arguments = argv[len(before_dashes) + 1 :]
     return Options(**values, arguments=arguments, command=[sys.argv[0], *argv])
 
 
@@ -6297,9 +6310,9 @@ class Run:
                 result = Result(test, Outcome.DEFERRED, reason=why)
                 self.schedule.results[test] = [result]
                 self.conclude(result)
-            self.take(Begin(time.monotonic(), self.host.health.sick))
+            self.handle(Begin(time.monotonic(), self.host.health.sick))
             while not self.is_over():
-                self.take(self.next_event())
+                self.handle(self.next_event())
         except OSError as error:
             self.give_up(
                 f"{error.filename or self.record.journal} cannot be written ({error.strerror})"
@@ -6344,7 +6357,7 @@ class Run:
         self.host.do_chores()
         self.record.restore()
 
-    def take(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Let the schedule decide on what has happened, and do what it says."""
         schedule = self.schedule
         if isinstance(event, Broken) and event.details:
@@ -6398,11 +6411,11 @@ class Run:
         """The last resort when the runner itself cannot go on: kill all tests, keep what is known."""
         schedule = self.schedule
         schedule.failure = schedule.failure or why
-        left = set()
+        still_running = set()
         for test, attempt in schedule.running.items():
             if attempt.process and not attempt.process.is_gone:
                 attempt.process.signal(signal.SIGKILL)
-                left.add(test)
+                still_running.add(test)
         for test in self.tests:
             ends = schedule.results[test]
             is_running = test in schedule.running
@@ -6412,10 +6425,10 @@ class Run:
                 with suppress(OSError):  # it may be the journal that cannot be written
                     self.record.attempt_end(ends[-1])
         give_up_at = time.monotonic() + STUCK_S
-        while left and time.monotonic() < give_up_at:
+        while still_running and time.monotonic() < give_up_at:
             event = self.inbox.get(FOLLOW_S)
             if isinstance(event, (Exited, Broken)):
-                left.discard(event.test)
+                still_running.discard(event.test)
 
     def report(self) -> int:
         """Close the journal, print what there is to print; returns the exit code."""
@@ -6504,7 +6517,7 @@ def choose(tests: Tests, options: Options) -> Selection:
     lost = {*options.known_failures}
     if options.only:
         lost |= {label for label in options.only.labels if not re.search(f"^# |{RUN}", label)}
-        new = [test.label for test in options.only.news(tests)]
+        new = [test.label for test in options.only.new_tests(tests)]
         if new and "all" not in options.message:
             warn(
                 f"--only: {counted(len(new), 'test')} new to the file, which run too: {first_of(new)}"
@@ -6521,9 +6534,9 @@ def choose(tests: Tests, options: Options) -> Selection:
 
 def check_outputs(tests: Tests, options: Options) -> None:
     """Raises UsageError if --junit, --journal or a list is a file that the run or a test also writes."""
-    own = {test.junit for test in tests if test.junit}
+    junit_paths = {test.junit for test in tests if test.junit}
     logs = [f"{options.log_dir}/{test.stem}.log" for test in tests]
-    names = [*own, *logs, failures_path(options), deferred_path(options)]
+    names = [*junit_paths, *logs, failures_path(options), deferred_path(options)]
     written = set(map(os.path.realpath, filter(None, names)))
     lists = set(map(os.path.realpath, options.lists))  # one may be given twice
     for path in filter(None, [journal_path(options), options.junit, *lists]):
@@ -6532,7 +6545,7 @@ def check_outputs(tests: Tests, options: Options) -> None:
             raise UsageError(f"{path}: the run writes this file besides; name another one")
         written.add(real)
     folder = os.path.dirname(os.path.abspath(options.junit or ""))
-    if options.junit and folder in map(os.path.dirname, own):
+    if options.junit and folder in map(os.path.dirname, junit_paths):
         warn(
             f"--junit {options.junit} is beside the tests' own JUnit files: who reads them all counts each test twice"
         )
@@ -6738,7 +6751,7 @@ DEFAULTS = rf"\$\{{({NAME}):?="
 # A check of a file.
 FILE_TEST = r"(?:\[\[?|test)\s[\s\S]*?(?<=\s)-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
 # Words that have another value in the scout than in the script's shell.
-OWN_VALUES = r"\$[$!]|\$_\b|\b(?:BASHPID|LINENO|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
+VALUES_THAT_DIFFER = r"\$[$!]|\$_\b|\b(?:BASHPID|LINENO|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
 # FILTERS: programs that may stand behind a test in a pipeline. INTERPRETER: a test or not by its arguments (`sh $t`).
 FILTERS = names_in("tee grep egrep sed awk tail head cat cut tr sort uniq wc ts")
 INTERPRETER = r"(?:\S*/)?(?:(?:ba)?sh|python[\d.]*)$"
@@ -6782,7 +6795,7 @@ class Site(NamedTuple):
     # Whether standard output and standard error go to two places; None: known only when bash has come to it.
     splits: bool | None = None
     # It cannot run ahead: its input is redirected, or its words do something or differ in the scout (`$$`).
-    is_own: bool = False
+    waits_for_shell: bool = False
     is_native: bool = False  # bash itself runs it, without a slot
     # Bash words for files that it writes, or that filters behind it do.
     names: Sequence[str] = ()
@@ -6792,7 +6805,7 @@ class Site(NamedTuple):
         return f"{self.file.name}:{self.line}"
 
     @property
-    def told(self) -> str:
+    def described(self) -> str:
         """What it is and where, as a message has it."""
         return f"`{clean_label(self.node.text.splitlines()[0])}` ({self.where})"
 
@@ -6813,7 +6826,7 @@ def files_of(node: Node, operators: str = "[^<]*[<>](?!<)") -> List[str]:
 def label_word(text: str) -> str:
     """The bash word for a label: as it is written, or with only its variables expanded where more could happen."""
     plain = re.sub(r"""(?s)^(["'])(.*)\1$""", r"\2", text)
-    if re.search(OWN_VALUES, text):
+    if re.search(VALUES_THAT_DIFFER, text):
         return shlex.quote(plain)
     if text and re.fullmatch(
         r"""[\w./:+-]*|"(?:[^"\\`$]|\$\w+|\$\{\w+[^}=?`$]*\})*"|'[^']*'|\$\w+""", text
@@ -6853,7 +6866,7 @@ def only_looks(text: str) -> bool:
 
 def substitutes(text: str, names: Container[str]) -> bool:
     """Whether all commands in the `$(…)` of some words are among `names`, without redirections."""
-    inner = walk(substituted(text))
+    inner = walk(substituted_commands(text))
     return all(is_among(node, names) and not node.redirects for node in inner)
 
 
@@ -6882,7 +6895,7 @@ class ScriptFile:
         # The words, and files, of programs behind a test in a pipeline.
         self.filters: Set[Words] = set()
         # By name of a variable, the commands that may use it: their text has that name.
-        self.users: Dict[str, List[Node]] = defaultdict(list)
+        self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
         # By line of a `#:`, its attributes, and whether it stands alone there and so counts for all below.
         self.attributes: Dict[int, Tuple[Attributes, bool]] = {}
         reader = Reader(text)
@@ -6936,22 +6949,22 @@ class ScriptFile:
 
     def visit(self, nodes: Nodes, label: str = "") -> None:
         """Note the tests in a list of commands. With a label, all that look like tests in it are tests."""
-        known = 0
+        before_pipeline = 0
         looks_count = label or self.options.tests is not None
         for statement in statements_of(nodes):
-            tested, own = self.handled(statement)
+            handled_node, handler_label = self.handled(statement)
             before = len(self.sites)
             for node in statement:
                 if node.before not in PIPES:
-                    known = len(self.sites)  # so many tests stand before its pipeline
-                own_label = own if node is tested else label
+                    before_pipeline = len(self.sites)  # so many tests stand before its pipeline
+                own_label = handler_label if node is handled_node else label
                 text = node.text * (not node.kind) or head_of(node)
                 for name in re.findall(NAME, text):
-                    self.users[name].append(node)
+                    self.commands_by_name[name].append(node)
                 if node.kind:
                     self.visit_block(node, own_label)
-                elif node is tested or (looks_count and self.is_test(node)):
-                    self.add(node, own_label, reads_test=len(self.sites) > known)
+                elif node is handled_node or (looks_count and self.is_test(node)):
+                    self.add(node, own_label, reads_test=len(self.sites) > before_pipeline)
                 elif node.name not in self.options.handlers and self.is_test(node):
                     self.bare.append(self.line_of(node.start))
                 elif node.before in PIPES and node.name in FILTERS and self.sites:
@@ -6984,7 +6997,7 @@ class ScriptFile:
 
     def only_shows(self, name: str, known: Sequence[str] = ()) -> bool:
         """Whether a variable is only printed, or used in values of other variables that are only printed."""
-        for node in self.users[name]:
+        for node in self.commands_by_name[name]:
             if node.name in PRINTS:
                 continue
             given = set(variables_of(node)).difference(known, [name])
@@ -7027,7 +7040,7 @@ class ScriptFile:
         operators = " ".join(texts(node.redirects))
         text = " ".join(words_of(node))
         reads = re.search("<(?! /dev/null)", operators) or node.before in PIPES
-        has_own = re.search(rf"{OWN_VALUES}|\$\{{?\?|PIPESTATUS", text)
+        has_own = re.search(rf"{VALUES_THAT_DIFFER}|\$\{{?\?|PIPESTATUS", text)
         # For a function in its place, `{fd}>` and `>&-` would not do what they do for a program.
         has_descriptor = re.search(r"\}[<>]|& -(?!\S)", operators)
         return Site(
@@ -7038,7 +7051,7 @@ class ScriptFile:
             attributes=attributes,
             is_background=node.after == "&",
             splits=splits_output(node),
-            is_own=bool(reads or has_own or not only_looks(text)),
+            waits_for_shell=bool(reads or has_own or not only_looks(text)),
             # The script may define a function of this name, of which no trap tells: ours could not be told from it.
             is_native=bool(has_descriptor) or node.name in self.defines,
             names=files_of(node),
@@ -7114,7 +7127,7 @@ _rt_program() {  # reports a test: words, umask, folder, exported variables. Wit
       builtin command -- "$_rt_cat" /proc/self/environ     # if `/usr/bin/cat` is a test, a function has its name
     }
   } >|"$_rt_path"
-  _rt_ask test "${_rt_call[@]}" "$BASHPID" "$_rt_path" "${_rt_names[@]}"
+  _rt_ask test "${_rt_call[@]}" "$BASHPID" "$_rt_path" "${_rt_files[@]}"
 }
 _rt_run() {      # runs a test as bash would, by its words, and reports its status
   builtin command -- "$@" FD_ERR>&- FD_OWN>&-
@@ -7163,8 +7176,8 @@ fi
 builtin unset RUN_TESTS_LABEL RUN_TESTS_SLOT RUN_TESTS_ATTEMPT
 builtin declare -A _rt_known _rt_texts
 _rt_builtins=$'\n'$(compgen -bk)$'\n'
-_rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_name= _rt_after=() _rt_label= _rt_level=0
-_rt_over= _rt_traps= _rt_told= _rt_names=() _rt_signals= _rt_hides= _rt_enters=
+_rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_stand_in= _rt_after=() _rt_label= _rt_level=0
+_rt_alone= _rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters=
 _rt_replay=      # declarations for the scout; the trap runs them: in _rt_hook they would be local to it
 _rt_moved=       # the number of the last command, if it was a `cd`
 builtin eval 'exec FD_IN<>"$_rt_reply" FD_OUT>"$_rt_reply.ask"'
@@ -7172,9 +7185,9 @@ builtin eval 'exec FD_IN<>"$_rt_reply" FD_OUT>"$_rt_reply.ask"'
 # Its arguments: the status of the command before; `trap -p` if that may have set a trap; the command; its line; the
 # positional parameters; and `$_`, which keeps its value by being the last argument.
 _rt_hook() {
-  case ${FUNCNAME[1]-main} in _rt_* | "${_rt_name:-_rt_}") builtin return 1 ;; esac      # it is ours
+  case ${FUNCNAME[1]-main} in _rt_* | "${_rt_stand_in:-_rt_}") builtin return 1 ;; esac      # it is ours
   [[ $3 != 'builtin return' ]] || {      # a trap begins behind a test: BASH_COMMAND is still the last of our function
-    _rt_take_away
+    _rt_remove
     builtin return 1
   }
   local - _rt_flags=$- _rt_skip=$_rt_skips
@@ -7186,20 +7199,20 @@ _rt_hook() {
   [[ $_rt_begins != "${FUNCNAME[1]-}:$_rt_command" ]] || builtin return 1
   local _rt_file=${BASH_SOURCE[1]:-main} _rt_code= _rt_place
   [[ $_rt_traps != "$BASHPID" ]] || _rt_mend_traps "$2"
-  [[ ! $_rt_name ]] || _rt_take_away
-  _rt_told= _rt_replay=
+  [[ ! $_rt_stand_in ]] || _rt_remove
+  _rt_tested= _rt_replay=
   [[ ! $_rt_moved || $BASHPID != "$_rt_shell" ]] || {
     _rt_send moved "$_rt_moved" "$PWD"
     _rt_moved=
   }
-  case $_rt_after in any | "$BASHPID") _rt_tell ;; esac
+  case $_rt_after in any | "$BASHPID") _rt_report_end ;; esac
   case ${_rt_flags//[!T]/}:$_rt_command in
     *_rt_rest*) ;;    # the script sets a trap again as `trap -p` has shown it, with our part
     :* | *FUNCNEST* | T:set\ *+*T* | *functrace* | *extdebug* | T:set\ -*k* | *keyword* | \
       *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | *:set\ *posix* | *:ulimit\ *-f* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
       [[ ! $_rt_skips ]] || _rt_lost "bash runs all by itself behind"
-      _rt_over=1     # behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few
+      _rt_alone=1     # behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few
       _rt_send alone "$_rt_file" "$_rt_line" "$_rt_command"
       builtin return 1 ;;
   esac
@@ -7286,16 +7299,16 @@ _rt_look() {     # one that may see files of tests: there the scout waits until 
   _rt_peek "$@"
 }
 _rt_uncover() {  # removes our function or stub from a test's place, so that bash finds the program again
-  builtin unset -f -- "$_rt_name"
-  builtin hash -d -- "$_rt_name"
+  builtin unset -f -- "$_rt_stand_in"
+  builtin hash -d -- "$_rt_stand_in"
   builtin unset _rt_called
 }
-_rt_take_away() {
+_rt_remove() {
   _rt_uncover
   builtin eval "exec FD_OWN>&-"
-  _rt_name=
+  _rt_stand_in=
 }
-_rt_tell() {     # reports how the command before has ended
+_rt_report_end() {     # reports how the command before has ended
   local _rt_text= IFS=' '
   if ((${#_rt_after[@]} > 3)); then
     local _rt_path=$_rt_folder/$BASHPID.$((++_rt_asked))    # a new file: ext4 takes milliseconds to overwrite one
@@ -7327,16 +7340,16 @@ _rt_start() {    # a test, as _rt_test has it: a function takes the place of its
     _rt_itself "$1" "$3"
     builtin return ;;
   esac
-  _rt_name=$6
+  _rt_stand_in=$6
   builtin eval "exec FD_OWN>&FD_ERR"     # where bash would print how the test died
   # In bash 4.4, `local -` in a function of ours would end the expansion of aliases.
-  [[ ${BASH_VERSINFO[0]}:$BASHOPTS != 4:*expand_aliases* ]] || _rt_signals=$_rt_stub
-  if [[ $_rt_signals && $6 != */* && $_rt_command != *PATH=* ]] && builtin hash -p "$_rt_stub" "$6"; then
+  [[ ${BASH_VERSINFO[0]}:$BASHOPTS != 4:*expand_aliases* ]] || _rt_uses_stub=$_rt_stub
+  if [[ $_rt_uses_stub && $6 != */* && $_rt_command != *PATH=* ]] && builtin hash -p "$_rt_stub" "$6"; then
     builtin printf -v _rt_called '%q ' "$6" "${_rt_call[@]}"
     builtin export _rt_called
     builtin return
   fi
-  _rt_told=$_rt_command
+  _rt_tested=$_rt_command
   builtin eval "function $6 () { { _rt_stub $6 \"\$@\" || builtin return; } FD_ERR>&2 2>/dev/null; }"
 }
 _rt_failed() {   # a handler is called
@@ -7347,25 +7360,25 @@ _rt_pass() { :; }
 _rt_block() { _rt_other "$1"; }
 _rt_trapped() {  # a trap is set
   _rt_traps=$BASHPID
-  [[ $_rt_command != *ERR* ]] || _rt_signals=$_rt_stub
+  [[ $_rt_command != *ERR* ]] || _rt_uses_stub=$_rt_stub
 }
 _rt_reads() { _rt_sees "$1"; }
 _rt_mend_traps() {    # adds code to the script's traps that keeps ours off in them: BASH_COMMAND is stale there
   local _rt_text=$'\n'$1
-  _rt_traps= _rt_signals=
+  _rt_traps= _rt_uses_stub=
   builtin eval "${_rt_text//$'\n'trap -- /$'\n'_rt_mend_trap }"
 }
 _rt_mend_trap() {
   local _rt_end=$'\n{ builtin trap "$_rt_trap" DEBUG; } 2>/dev/null'
   [[ $1 ]] || builtin return
-  case $2 in SIG* | ERR) _rt_signals=$_rt_stub ;; esac
+  case $2 in SIG* | ERR) _rt_uses_stub=$_rt_stub ;; esac
   case $1 in *_rt_*) builtin return ;; esac
   _rt_texts[$2]=$1
   # Behind a subshell that has failed, the ERR trap may run, or have run, without our code.
   [[ $2 != ERR || $_rt_piped == 0 || ! $_rt_scouted ]] || _rt_send trapped "$2" "$1"
   case $2:$1 in *:*PIPESTATUS* | DEBUG:* | RETURN:*) builtin return ;; EXIT:*) _rt_end= ;; esac
-  local _rt_text=${1//'$BASH_COMMAND'/'${_rt_told:-$BASH_COMMAND}'}
-  _rt_text=${_rt_text//'${BASH_COMMAND}'/'${_rt_told:-$BASH_COMMAND}'}
+  local _rt_text=${1//'$BASH_COMMAND'/'${_rt_tested:-$BASH_COMMAND}'}
+  _rt_text=${_rt_text//'${BASH_COMMAND}'/'${_rt_tested:-$BASH_COMMAND}'}
   # In bash 4.4 and 5.0 a `trap` inside a trap loses the status: a last `exit` gets it as its argument.
   [[ $2:$1 != EXIT:?(*[';&|{'$'\n'])*([[:space:]])exit ]] || _rt_text+=' "$_rt_was"'
   builtin trap -- "{ _rt_rest \$? $2 && :; } 2>/dev/null; $_rt_text$_rt_end" "$2"
@@ -7397,9 +7410,9 @@ _rt_start() {    # a test, as _rt_test has it; its words as bash are empty if on
     _rt_itself "$1"
     builtin return
   }
-  local _rt_words=$2 _rt_names=$4
+  local _rt_words=$2 _rt_files=$4
   builtin set -- "${_rt_arguments[@]}"
-  builtin eval "_rt_names=($_rt_names)"
+  builtin eval "_rt_files=($_rt_files)"
   [[ /dev/fd/1 -ef /dev/fd/FD_ERR ]] || _rt_call[0]=apart
   builtin eval "$_rt_words"
 }
@@ -7417,7 +7430,7 @@ _rt_pass() { :; }
 _rt_fail() {     # lets the command fail
   local _rt_first=${_rt_command%%[$' \t\n']*}
   if builtin eval "function $_rt_first () { builtin return $1; }"; then
-    _rt_name=$_rt_first _rt_skip=
+    _rt_stand_in=$_rt_first _rt_skip=
   fi
 }
 """
@@ -7428,19 +7441,21 @@ if [[ ${_rt_bash_env+set} ]]; then
 fi
 # No command may run before `_rt_hook` has its arguments: it would change PIPESTATUS.
 _rt_trap='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; '
-_rt_trap+='then builtin eval "$_rt_replay"; ! : "$_"; elif [[ $_rt_over ]]; then '
+_rt_trap+='then builtin eval "$_rt_replay"; ! : "$_"; elif [[ $_rt_alone ]]; then '
 _rt_trap+='_rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi;'
-_rt_own='} FD_ERR>&2 2>/dev/null'
-_rt_case='case $_rt_name$_rt_enters$_rt_moved${_rt_after-}$_rt_traps'
+_rt_streams='} FD_ERR>&2 2>/dev/null'
+_rt_case='case $_rt_stand_in$_rt_enters$_rt_moved${_rt_after-}$_rt_traps'
 _rt_case+='${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;; *) '
-_rt_hidden="{ $_rt_case$_rt_trap esac; $_rt_own"
-_rt_trap="$_rt_case{ $_rt_trap $_rt_own; esac"
+_rt_hidden="{ $_rt_case$_rt_trap esac; $_rt_streams"
+_rt_trap="$_rt_case{ $_rt_trap $_rt_streams; esac"
 case $- in *[vx]*) _rt_trap=$_rt_hidden ;; esac
 builtin set -T
 builtin trap "$_rt_trap" DEBUG
 """
 # What `set -v` prints of our traps; `ScriptShell.keep` takes it out.
-OWN_LINES = rb"\{ (?:case \$_rt_name|_rt_rest|builtin trap \"\$_rt_).*?2>/dev/null(?:\n|; )"
+TRAP_LINES = (
+    rb"\{ (?:case \$_rt_stand_in|_rt_rest|builtin trap \"\$_rt_).*?2>/dev/null(?:\n|; )"
+)
 # A variable as `declare -p` tells it: its attributes, its name, its value in bash's quotes.
 VARIABLE = rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*'|[^"'\n])*)\n"""
 
@@ -7472,7 +7487,7 @@ class ScriptShell:
     """
 
     # Scripts use small numbers and round ones, bash those from 255 down.
-    OWN_FDS = range(151, 199)
+    HOOK_FDS = range(151, 199)
 
     size = 0
     status = EXIT_MACHINE  # the exit status, as `$?` has it
@@ -7501,7 +7516,7 @@ class ScriptShell:
         """Start the shells; `script` is the script's text, `log` the path of its log. Raises OSError."""
         self.kept = fresh_file(log)
         uses = r"\b{0}[<>]|(?:[<>]&|\bflock(?: -\w+)* |/fd/|-u ?){0}\b"
-        free = (each for each in self.OWN_FDS if not re.search(uses.format(each), script))
+        free = (each for each in self.HOOK_FDS if not re.search(uses.format(each), script))
         self.descriptors = dict(zip(("FD_OUT", "FD_IN", "FD_ERR", "FD_OWN"), free))
         words = {
             "folder": self.folder,
@@ -7609,7 +7624,7 @@ class ScriptShell:
         with suppress(BlockingIOError):
             while True:
                 # This does not end by itself: we hold the pipe open.
-                data = re.sub(OWN_LINES, b"", os.read(self.output, COPY_BYTES))
+                data = re.sub(TRAP_LINES, b"", os.read(self.output, COPY_BYTES))
                 while data:
                     written = os.write(self.kept, data)
                     data = data[written:]
@@ -7757,7 +7772,7 @@ def is_calm(node: Node) -> bool:
         return True
     if node.name in ("builtin", "command"):  # which may stand before any other
         return re.match(r"\w+ (?:-[vV] |set [-+]\w+$)", node.text) is not None
-    if re.search(rf"^{FILE_TEST}|{OWN_VALUES}|[<>]\(", node.text) or files_of(node):
+    if re.search(rf"^{FILE_TEST}|{VALUES_THAT_DIFFER}|[<>]\(", node.text) or files_of(node):
         return False
     if not substitutes(node.text, PURE):
         return False
@@ -7766,10 +7781,10 @@ def is_calm(node: Node) -> bool:
 
 def tells_time(node: Node) -> bool:
     """Whether a command only sets variables to a time: `start=$(date +%s)`."""
-    inner = walk(substituted(node.text))
+    inner = walk(substituted_commands(node.text))
     is_clock = all(each.name == "date" and looks_only(each) for each in inner)
     rest = re.sub(r"\b(?:SECONDS|EPOCH\w+)\b|[(`]\s*date\b", "", node.text)
-    is_plain = not re.search(rf"{OWN_VALUES}|{DOES}|[<>]\(", rest)
+    is_plain = not re.search(rf"{VALUES_THAT_DIFFER}|{DOES}|[<>]\(", rest)
     return node.name in ("", "local") and rest != node.text and is_clock and is_plain
 
 
@@ -7840,7 +7855,7 @@ class Script:
         """The variables in a test's words or environment that may have another value where a test has failed."""
         if self.exports:
             return self.changed
-        asked = self.changed.intersection(chain(*re.findall(ASKS, node.text)))
+        asked = self.changed.intersection(chain(*re.findall(READS_VARIABLE, node.text)))
         return asked.union(name for name in self.changed if to_bytes(name) in environment)
 
     def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
@@ -7919,7 +7934,7 @@ class Script:
         if inert(first) != first:
             first = "''"  # no name: bash runs it
         program = [*texts(node.assigned), "_rt_program", *texts(node.words)]
-        words = " ".join(program) * (not site.is_own)
+        words = " ".join(program) * (not site.waits_for_shell)
         names = " ".join(map(inert, site.names))
         quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(names)}"
         native = "native" * site.is_native
@@ -7982,16 +7997,18 @@ class ScriptRun(Run):
     offset = 0  # how many bytes it had printed before the current event
     shown = 0  # how many of its bytes the trace has shown
     batch_at = math.inf  # when the schedule gets the batch
-    has_ended = is_ending = False
+    bash_has_ended = was_signalled = False
     kill_at = math.inf  # when the script is killed, if it goes on though the run has been ended
-    lost = ""  # why there is no scout, or no more
+    why_no_scout = ""  # why there is no scout, or no more
     question = ("", "")  # the path for the answer to the last question, and its number
     role = ""  # which shell has asked it
     has_failed = False  # a test has failed, and the shell knows it
-    fear = ""  # the first test that may have begun too early, and before what (`note_ahead`)
+    too_early = (
+        ""  # the first test that may have begun too early, and before what (`note_ahead`)
+    )
     is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
-    awaited: Site | None = None  # the command for whose end it waits now
+    scout_waits_for: Site | None = None  # the command for whose end it waits now
 
     def __init__(self, script: Script, host: Host, options: Options, trace: Trace) -> None:
         super().__init__(select([], options, History(options)), host, options, trace)
@@ -8011,11 +8028,11 @@ class ScriptRun(Run):
         # By number of a command, for each time that it has ended in the shell: what the scout does then, as bash.
         self.command_ends: Dict[str, List[str]] = defaultdict(list)
         # By label, how many failures are recorded for which the script has not called a handler yet.
-        self.told: Dict[str, int] = Counter()
-        self.asked: Dict[Test, Call] = {}  # tests for which the shell waits
-        self.ahead: Dict[Test, Call] = {}  # those to which only the scout has come
+        self.unhandled: Dict[str, int] = Counter()
+        self.shell_waits_for: Dict[Test, Call] = {}  # tests for which the shell waits
+        self.scout_only: Dict[Test, Call] = {}  # those to which only the scout has come
         # And those to which only the shell has come, by the keys of calls; None for one that bash runs itself.
-        self.behind: Dict[Any, List[Test | None]] = defaultdict(list)
+        self.shell_only: Dict[Any, List[Test | None]] = defaultdict(list)
         # Tests that have not ended, and the files that they have to themselves.
         self.busy: Dict[Test, AbstractSet[str]] = {}
         # By path, the test that writes there by a redirection or a filter of the script (`>log`, `| tee log`).
@@ -8063,13 +8080,13 @@ class ScriptRun(Run):
             )
 
     def is_over(self) -> bool:
-        return self.has_ended and self.schedule.done
+        return self.bash_has_ended and self.schedule.done
 
     def deadline(self) -> float:
         return min(self.schedule.deadline(), self.batch_at)
 
     def tick(self) -> float:
-        if not self.asked:
+        if not self.shell_waits_for:
             self.show(self.shell.size)
         return min(super().tick(), FOLLOW_S)
 
@@ -8080,7 +8097,7 @@ class ScriptRun(Run):
             with suppress(OSError):
                 self.shown = self.trace.copy(log, self.shown, end)
 
-    def take(self, event: Any) -> None:
+    def handle(self, event: Any) -> None:
         """Note what has happened, and do what follows from it."""
         if isinstance(event, Asked):
             number, reply, role, kind, *fields = event.words
@@ -8093,7 +8110,7 @@ class ScriptRun(Run):
         else:
             if self.batch and isinstance(event, Exited):
                 self.submit()  # a slot becomes free
-            super().take(event)
+            super().handle(event)
             if isinstance(event, Begin):
                 self.start_script()
             if len(self.schedule.interrupts) > 1:
@@ -8105,14 +8122,14 @@ class ScriptRun(Run):
             self.record.attempt_end(result)
         self.console.concluded(result)
         self.busy.pop(result.test, None)
-        if result.test in self.asked:
+        if result.test in self.shell_waits_for:
             self.retire(result.test)
 
     def launch(self, attempt: Attempt) -> None:
         super().launch(attempt)
         if len(self.schedule.running) > 1:
             self.beside.update(self.schedule.running)
-        call = self.asked.get(attempt.test)
+        call = self.shell_waits_for.get(attempt.test)
         if not call or call.goes != "shown":  # its output goes where the script says
             self.console.growing = None
 
@@ -8126,20 +8143,20 @@ class ScriptRun(Run):
             if code is not None:
                 del self.held[question]
                 self.shell.answer(question, code)
-        if not self.asked:
-            self.pass_on_the_end()
+        if not self.shell_waits_for:
+            self.signal_script()
         now = time.monotonic()
-        if self.is_ending and schedule.done:
+        if self.was_signalled and schedule.done:
             self.kill_at = min(self.kill_at, now + self.options.grace)
         if now >= self.kill_at:
             self.shell.process.signal(signal.SIGKILL)
 
-    def pass_on_the_end(self) -> None:
+    def signal_script(self) -> None:
         """If the run is to end, send the script a signal. As under bash, the test where it waits has ended by then."""
         schedule = self.schedule
         ends = schedule.interrupts or schedule.failure or schedule.is_overdue
-        if ends and not self.is_ending:
-            self.is_ending = True
+        if ends and not self.was_signalled:
+            self.was_signalled = True
             self.shell.process.signal([*schedule.interrupts, signal.SIGTERM][0])
 
     def submit(self) -> None:
@@ -8150,7 +8167,7 @@ class ScriptRun(Run):
         event = Submit(time.monotonic(), order)
         self.batch = []
         self.batch_at = math.inf
-        super().take(event)
+        super().handle(event)
 
     # What the shells ask.
 
@@ -8217,54 +8234,54 @@ class ScriptRun(Run):
             self.question,
         )
         if self.role == "shell":
-            self.ask(call)
+            self.shell_at_test(call)
         elif site.line >= site.file.one_by_one:
             self.on_lost("`#: one-by-one`")
         else:
             turn = next(self.turns[site.number])
-            self.held[self.question] = partial(self.find, call, turn)
+            self.held[self.question] = partial(self.scout_at_test, call, turn)
         return None
 
-    def ask(self, call: Call) -> None:
+    def shell_at_test(self, call: Call) -> None:
         """The shell waits for a test."""
         self.show(self.offset)
         # Forget the files of tests that the shell has left behind: they have ended.
         self.written = {
             path: test
             for path, test in self.written.items()
-            if test in self.ahead or test in self.asked
+            if test in self.scout_only or test in self.shell_waits_for
         }
-        found = [test for test, ahead in self.ahead.items() if ahead.key == call.key]
+        found = [test for test, ahead in self.scout_only.items() if ahead.key == call.key]
         # A test that reads a pipe holds the only slot. This one may write to that pipe, and must not wait for the slot.
-        is_read = any(test.stdin.startswith("/") for test in self.asked)
+        is_read = any(test.stdin.startswith("/") for test in self.shell_waits_for)
         runs_itself = (is_read and self.sequential) or call.stdin is None
         if runs_itself and not found:
-            self.behind[call.key].append(None)
+            self.shell_only[call.key].append(None)
             self.shell.answer(call.question, '_rt_run "$@"')
             return
-        self.end_test(call.site)
+        self.let_scout_past(call.site)
         if found:
             test = found[0]
-            del self.ahead[test]
+            del self.scout_only[test]
             self.note_ahead(  # the shell has passed by tests that the scout had found before this one
                 test.label, lambda other, site: other > test or site.is_background
             )
         else:
-            self.miss(call)
+            self.note_missed(call)
             test = self.add(call, call.goes == "apart")
-            self.behind[call.key].append(test)
+            self.shell_only[call.key].append(test)
         if call.goes == "apart" and not test.splits:
             self.is_split = True
             warn_once(
                 "errors of tests go elsewhere than their output; of those that ran ahead they are shown with it"
             )
-        self.asked[test] = call
+        self.shell_waits_for[test] = call
         if test in self.batch:
             self.batch_at = -math.inf
         if test not in self.busy:
             self.retire(test)
 
-    def end_test(self, site: Site, status: int = 0) -> None:
+    def let_scout_past(self, site: Site, status: int = 0) -> None:
         """Let the scout, if it waits for this test, go on as if the test had passed; a `status` stops the scout."""
         code = ""
         if re.search(DOES, site.node.text):
@@ -8273,27 +8290,27 @@ class ScriptRun(Run):
             code = "_rt_lost 'a failure of'"
         self.command_ends[site.number].append(code)
 
-    def miss(self, call: Call) -> None:
+    def note_missed(self, call: Call) -> None:
         """The shell has come to a test that the scout has not found. If the scout waits elsewhere, they have parted."""
         site = call.site
         # If the scout has found the same command with other words or another environment, that would run beside the
         # tests below if all passed. So would the second try of a test, beside those known when the first had ended.
-        has_twin = any(ahead.site is site for ahead in self.ahead.values())
+        has_twin = any(ahead.site is site for ahead in self.scout_only.values())
         known = self.tried.get(call.program.key, 0)
         is_main = call.shell == f"{self.shell.folder}/shell"
         self.note_ahead(
-            site.told,
+            site.described,
             lambda test, other: other is not site and (has_twin or test.index < known),
             has_parted=is_main,
         )
-        awaited = self.awaited
+        awaited = self.scout_waits_for
         if awaited and is_main and not awaited.label:
-            self.on_lost(f"bash has come to {site.where}, and not to {awaited.told}")
+            self.on_lost(f"bash has come to {site.where}, and not to {awaited.described}")
 
-    def find(self, call: Call, turn: int) -> str | None:
+    def scout_at_test(self, call: Call, turn: int) -> str | None:
         """The scout has come to a test: it goes on, unless the test has to wait for an earlier one."""
         program = call.program
-        behind = self.behind[call.key]
+        behind = self.shell_only[call.key]
         where = call.site.where
         seen = self.script.changed_for(call.site.node, program.environment)
         if behind:
@@ -8301,7 +8318,7 @@ class ScriptRun(Run):
         elif seen:  # only the shell knows the value: the scout waits until the shell has come to this test
             why = f"{where} gets {min(seen)}, which is set where a test fails"
             self.reasons.setdefault(why)
-            return self.pass_on(call.site.number, turn)
+            return self.end_in_shell(call.site.number, turn)
         else:
             busy = frozenset(self.written).union(*self.busy.values())
             shared = busy.intersection(call.paths)
@@ -8312,7 +8329,7 @@ class ScriptRun(Run):
                 )
             if shared:
                 self.reasons.setdefault(f"{where} waits for a test that has {min(shared)}, too")
-            is_far = len(self.ahead) > 16 * self.schedule.pool.size
+            is_far = len(self.scout_only) > 16 * self.schedule.pool.size
             if is_far or shared or call.stdin != "":
                 return None
             text = "".join(f">{file}\n" for file in call.files)
@@ -8321,7 +8338,7 @@ class ScriptRun(Run):
             if splits is None:
                 splits = call.goes == "apart" or self.is_split
             test = self.add(call, splits)
-            self.ahead[test] = call
+            self.scout_only[test] = call
         self.written.update(dict.fromkeys(call.files, test))
         self.found_since += 1
         return ""
@@ -8329,7 +8346,7 @@ class ScriptRun(Run):
     def add(self, call: Call, splits: bool) -> Test:
         """A new test, which the schedule is to know."""
         test = self.test_of(call, splits)
-        self.busy[test] = {path for path, is_own in call.paths.items() if is_own}
+        self.busy[test] = {path for path, is_exclusive in call.paths.items() if is_exclusive}
         self.tests.append(test)
         self.console.total = len(self.tests)
         self.batch.append(test)
@@ -8340,23 +8357,23 @@ class ScriptRun(Run):
         """The scout waits until the shell has run a command."""
         command = self.script.commands[number]
         if command.label:
-            self.reasons.setdefault(f"{command.told} starts when the script comes to it")
+            self.reasons.setdefault(f"{command.described} starts when the script comes to it")
         elif self.found_since == 1 and not is_open(command.node):
-            why = f"{command.told} waits for the test before it"
+            why = f"{command.described} waits for the test before it"
             if command.node.name:
                 why += "; --calm REGEX names what need not"
             self.reasons.setdefault(why)
         self.found_since = 0
-        self.awaited = command
+        self.scout_waits_for = command
         turn = next(self.turns[command.number])
-        self.held[self.question] = partial(self.pass_on, command.number, turn)
+        self.held[self.question] = partial(self.end_in_shell, command.number, turn)
 
-    def pass_on(self, number: str, turn: int) -> str | None:
+    def end_in_shell(self, number: str, turn: int) -> str | None:
         """What the scout does behind a command, if that has ended in the shell so often."""
         ends = self.command_ends[number]
         if len(ends) <= turn:
             return None
-        self.awaited = None
+        self.scout_waits_for = None
         return ends[turn]
 
     def on_past(self, place: str, status: str, directory: str, path: str) -> None:
@@ -8377,18 +8394,18 @@ class ScriptRun(Run):
 
     def note_action(self, command: Site, is_past: bool = False) -> None:
         """The shell runs a command that is no test. A background test above it may have begun under bash, too."""
-        is_awaited = self.awaited is command
+        is_awaited = self.scout_waits_for is command
         has_parted = is_past and not is_awaited
         if acts(command.node):
             self.note_ahead(
-                command.told,
+                command.described,
                 lambda _test, site: is_awaited and site.is_background,
                 has_parted,
             )
 
     def note_ahead(
         self,
-        told: str,
+        what: str,
         is_beside: Callable[[Test, Site], bool] = lambda _test, _site: False,
         has_parted: bool = False,
     ) -> None:
@@ -8397,11 +8414,11 @@ class ScriptRun(Run):
         That matters only if a test has failed or the shells have parted: else the scout has come through it, too, and
         has waited where it had to. `is_beside`: whether bash might run a test at the same time, too.
         """
-        for test, ahead in self.ahead.items():
+        for test, ahead in self.scout_only.items():
             has_begun = test not in self.schedule.waiting and test not in self.batch
             counts = self.has_failed or (has_parted and not ahead.site.is_background)
             if counts and has_begun and not is_beside(test, ahead.site):
-                self.fear = self.fear or f"{test.label} went ahead of {told}"
+                self.too_early = self.too_early or f"{test.label} went ahead of {what}"
 
     def on_did(self, number: str) -> None:
         """The shell begins a command that is no test."""
@@ -8419,7 +8436,7 @@ class ScriptRun(Run):
             return
         turn = next(self.turns[number])
         if self.moves[number][turn : turn + 1] != [directory]:
-            self.note_ahead(self.script.commands[number].told)
+            self.note_ahead(self.script.commands[number].described)
 
     def on_trapped(self, name: str, text: str) -> None:
         """A trap runs. Once the one for EXIT does, the script comes to no more tests."""
@@ -8430,16 +8447,16 @@ class ScriptRun(Run):
         """Bash has run a test itself, which has no log but the script's."""
         number, _, label = place.partition(":")
         site = self.script.commands[number]
-        self.note_ahead(site.told)
+        self.note_ahead(site.described)
         if int(status):
             self.note_failure(clean_label(label), site.line, int(status))
-            self.told[label] += 1
-        self.end_test(site, int(status))
+            self.unhandled[label] += 1
+        self.let_scout_past(site, int(status))
 
     def on_failed(self, line: str, status: str, label: str) -> None:
         """Bash calls a handler: for a test that is known to have failed, or for what it has run itself."""
-        if self.told[label]:
-            self.told[label] -= 1
+        if self.unhandled[label]:
+            self.unhandled[label] -= 1
         else:
             self.note_failure(clean_label(label), int(line), int(status) or EXIT_FAILED)
 
@@ -8461,13 +8478,13 @@ class ScriptRun(Run):
 
     def on_end(self) -> None:
         """Bash has ended. Raises OSError where it could not be started, or what it printed not be kept."""
-        self.has_ended = True
+        self.bash_has_ended = True
         self.held.clear()
         self.end_jobs()
-        for test in list(self.ahead):  # nobody asks for those that have not started
+        for test in list(self.scout_only):  # nobody asks for those that have not started
             if test in self.batch or test in self.schedule.waiting:
                 self.tests.remove(test)
-                del self.ahead[test]
+                del self.scout_only[test]
                 self.schedule.waiting.pop(test, None)
         self.batch = []
         self.batch_at = math.inf
@@ -8479,20 +8496,20 @@ class ScriptRun(Run):
         schedule = self.schedule
         schedule.actions = []
         schedule.give_up(
-            [test for test in self.asked if test in schedule.waiting], Outcome.NOT_RUN
+            [test for test in self.shell_waits_for if test in schedule.waiting], Outcome.NOT_RUN
         )
-        if self.asked:
+        if self.shell_waits_for:
             warn(
-                f"the script has ended before its jobs: {first_of([test.label for test in self.asked])}"
+                f"the script has ended before its jobs: {first_of([test.label for test in self.shell_waits_for])}"
             )
-        for test in self.asked.keys() & schedule.running:
+        for test in self.shell_waits_for.keys() & schedule.running:
             schedule.end(schedule.running[test], Outcome.INTERRUPTED, signal.SIGTERM, "")
         self.carry_out(schedule.actions)
 
     def on_lost(self, why: str) -> None:
         """Go on without the scout: it has come to what it cannot go through."""
-        self.lost = self.lost or why
-        self.awaited = None
+        self.why_no_scout = self.why_no_scout or why
+        self.scout_waits_for = None
         self.held.clear()
         if self.shell.scout:
             self.shell.scout.signal(signal.SIGKILL)
@@ -8503,12 +8520,12 @@ class ScriptRun(Run):
         """The standard input of a test that this process would start, as in `Call.stdin`."""
         path = f"/proc/{pid}/fd/0"
         try:
-            own = os.stat(path)
+            stdin_status = os.stat(path)
         except OSError:  # it is closed
             return ""
-        if os.path.samestat(own, os.stat(os.devnull)):
+        if os.path.samestat(stdin_status, os.stat(os.devnull)):
             return ""
-        if os.path.samestat(own, os.fstat(0)):
+        if os.path.samestat(stdin_status, os.fstat(0)):
             return "-" * self.sequential
         if proc_number(f"{pid}/fdinfo/0", rb"pos:\s*(\d+)"):
             return None if self.sequential else ""
@@ -8516,7 +8533,7 @@ class ScriptRun(Run):
 
     def retire(self, test: Test) -> None:
         """The shell goes on: it has what the test has printed, and how it has ended."""
-        call = self.asked.pop(test)
+        call = self.shell_waits_for.pop(test)
         result = self.schedule.results[test][-1]
         self.record.test_end(result)
         self.show(self.shell.size)
@@ -8525,14 +8542,14 @@ class ScriptRun(Run):
         if test.splits:
             logs.append(f"{log}.err")
         status = result.status or 0
-        is_missed = test in self.behind[call.key] and not call.site.is_own
+        is_missed = test in self.shell_only[call.key] and not call.site.waits_for_shell
         if is_missed and self.has_failed:  # while it ran, tests below it may have begun
-            self.miss(call)
+            self.note_missed(call)
         if not self.has_failed:
             self.tried.setdefault(call.program.key, len(self.tests))
         self.has_failed |= result.status != 0
         if self.options.fails(result.outcome) or result.status is None:
-            self.told[call.label] += 1
+            self.unhandled[call.label] += 1
             # A test ends with 1 if it did not run, or ended with 0 and fails all the same (`--leaks fail`).
             status = status or EXIT_FAILED
         code = f"_rt_status={shell_status(status)}; "
@@ -8544,7 +8561,7 @@ class ScriptRun(Run):
                     self.trace.copy(path)
         if status < 0:
             code += self.death_notice(call, -status)
-        self.pass_on_the_end()
+        self.signal_script()
         self.shell.answer(call.question, code)
 
     def death_notice(self, call: Call, signum: int) -> str:
@@ -8553,10 +8570,12 @@ class ScriptRun(Run):
             return ""
         how = signal.strsignal(signum)
         site = call.site
-        said = f"{site.file.name}: line {site.line}: {call.pid:>5} {how:<23} {site.node.text}"
+        message = (
+            f"{site.file.name}: line {site.line}: {call.pid:>5} {how:<23} {site.node.text}"
+        )
         if signum == signal.SIGTERM:
-            said = str(how)
-        return f"_rt_died {shlex.quote(said)}; "
+            message = str(how)
+        return f"_rt_died {shlex.quote(message)}; "
 
     def test_of(self, call: Call, splits: bool) -> Test:
         """The Test for a program to which a shell has come."""
@@ -8606,10 +8625,10 @@ class ScriptRun(Run):
         if line.attributes.gpus is not None:
             return need
         if not has_mask and self.options.gpus_per_test == 1:
-            said = gpus_named_in(words)
-            if not 1 < said < ALL_GPUS:  # a folder may be called `distributed`
-                said = gpus_named_in(line.body)
-            need = max(need, said)
+            named = gpus_named_in(words)
+            if not 1 < named < ALL_GPUS:  # a folder may be called `distributed`
+                named = gpus_named_in(line.body)
+            need = max(need, named)
         # No more than there are: CUDA, too, leaves out GPUs of a mask that are not there.
         return min(need, max(len(self.machine.devices), 1))
 
@@ -8638,7 +8657,7 @@ class ScriptRun(Run):
         self.ends = results_of(self.attempts())
         # Results with which a run of a list would not pass.
         self.bad = [end for end in self.ends if not self.options.accepts(end.outcome)]
-        if not (self.is_ending or self.schedule.failure):
+        if not (self.was_signalled or self.schedule.failure):
             self.status = self.own_status()
         if self.status != EXIT_OK and not self.bad:
             # No test accounts for it: if the script were no case, the JUnit file would show a pass.
@@ -8651,15 +8670,15 @@ class ScriptRun(Run):
         if not self.sequential and not self.trace.at_line_start:
             tell("")
         status = self.shell.status
-        if self.ahead:
-            labels = first_of([test.label for test in self.ahead])
+        if self.scout_only:
+            labels = first_of([test.label for test in self.scout_only])
             warn(f"the script has not come to tests that ran ahead of it: {labels}")
         if self.runs_ahead:
             self.say_what_ran_alone()
-        if self.fear and not status:
+        if self.too_early and not status:
             warn(
-                f"{self.fear}, behind a failure, and one may have seen what the other did: this is no pass; run it "
-                "with --one-by-one to be certain"
+                f"{self.too_early}, behind a failure, and one may have seen what the other did: this is no pass; run "
+                "it with --one-by-one to be certain"
             )
             status = EXIT_FAILED
         if not status and any(end.status is None for end in self.bad):
@@ -8669,7 +8688,7 @@ class ScriptRun(Run):
 
     def say_what_ran_alone(self) -> None:
         """Say how many tests ran while no other did, and why the first of them."""
-        if not (self.tests or self.lost):
+        if not (self.tests or self.why_no_scout):
             why = NO_TESTS
             if self.script.called:
                 why = "the script has come to no test, or tests begin in another way (--tests REGEX)"
@@ -8678,7 +8697,7 @@ class ScriptRun(Run):
         half = self.schedule.pool.size / 2
         if any(test.gpus > half for test in self.tests):
             self.reasons.setdefault("tests need more than half of the GPUs")
-        reasons = list(filter(None, [*self.reasons, self.lost]))
+        reasons = list(filter(None, [*self.reasons, self.why_no_scout]))
         if reasons and count and len(self.tests) > 1:
             warn(f"{counted(count, 'test')} ran while no other did: {reasons[0]}")
             for why in reasons[1:] * self.options.verbose:
@@ -8721,8 +8740,8 @@ def paths_of(directory: str, *words: str) -> Dict[str, bool]:
         owned = DATA_FILE
         if os.path.exists(path):
             owned = r"/(?:test_[^/]*|[^/]*_test)\.py$"
-        is_own = re.match(OUTPUT, named) or re.search(owned, path)
-        paths[path] = bool(is_own) or paths.get(path, False)
+        is_exclusive = re.match(OUTPUT, named) or re.search(owned, path)
+        paths[path] = bool(is_exclusive) or paths.get(path, False)
     return paths
 
 

@@ -568,7 +568,7 @@ class PartsRun(run_tests.Run):
                 json.dump(asked, file)
         super().launch(attempt)
 
-    def take(self, event: Any) -> None:
+    def handle(self, event: Any) -> None:
         """An attempt that has lost a case does not count: the next one goes on behind it.
 
         If its machine is at fault, the next one begins with that case, once.
@@ -582,7 +582,7 @@ class PartsRun(run_tests.Run):
                 self.schedule.spared[part] += 1
                 if event.sick:
                     whole.sick.add((part, number))
-        super().take(event)
+        super().handle(event)
 
     def can_go_on(self, whole: Whole, part: Test, number: int) -> bool:
         lost = [attempt for each, attempt in whole.went_on if each is part]

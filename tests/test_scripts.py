@@ -415,12 +415,12 @@ class FeatureTest(ScriptCase):
 
     def test_a_command_that_is_no_test_asks_once(self) -> None:
         """Each of the two shells, whatever the number of turns."""
-        self.drive("import json", "take = run_tests.ScriptRun.take",
+        self.drive("import json", "take = run_tests.ScriptRun.handle",
                    "def told(run, event):",
                    "    if isinstance(event, run_tests.Asked):",
                    "        print(json.dumps(event.words[2:7]), file=open('asked', 'a'))",
                    "    take(run, event)",
-                   "run_tests.ScriptRun.take = told")
+                   "run_tests.ScriptRun.handle = told")
         loop = 'for ((i = 0; i < 300; i++)); do x=$((x + i)); [ "$x" != no ] && y="$x"; f; done'
         ran = self.conduct(HEAD + lines("f() { echo $y >/dev/null; }", loop, "python3 a || test_fail a", loop,
                                         "pip3 install x", loop, "python3 b --exit=2 || test_fail b", loop) + TAIL)
@@ -740,15 +740,15 @@ class FeatureTest(ScriptCase):
 
     def test_the_script_is_killed_behind_a_test(self) -> None:
         """The test that it waits for is ended, too."""
-        self.drive("ask = run_tests.ScriptRun.ask", "def killed(run, *fields):", "    ask(run, *fields)",
-                   "    run.shell.process.signal(9)", "run_tests.ScriptRun.ask = killed")
+        self.drive("ask = run_tests.ScriptRun.shell_at_test", "def killed(run, *fields):", "    ask(run, *fields)",
+                   "    run.shell.process.signal(9)", "run_tests.ScriptRun.shell_at_test = killed")
         ran = self.conduct(HEAD + lines("bash -c 'exec $NAP' || test_fail a", "exit 0"))
         self.assertEqual((ran.code, ran.outcomes()), (137, {"a": "interrupted"}))
 
     def test_a_trap_while_the_shell_waits_for_a_test(self) -> None:
         """Its programs are no tests, not even one of the same name."""
-        self.drive("ask = run_tests.ScriptRun.ask", "def told(run, *fields):", "    ask(run, *fields)",
-                   f"    run.shell.process.signal({int(signal.SIGUSR1)})", "run_tests.ScriptRun.ask = told")
+        self.drive("ask = run_tests.ScriptRun.shell_at_test", "def told(run, *fields):", "    ask(run, *fields)",
+                   f"    run.shell.process.signal({int(signal.SIGUSR1)})", "run_tests.ScriptRun.shell_at_test = told")
         ran = self.conduct(HEAD + lines("trap 'python3 x' USR1", "python3 a --exit=1 || test_fail a", "exit $RET"))
         self.assertEqual((ran.code, ran.outcomes(), ran.text.count("python3: x\n")), (1, {"a": "failed"}, 1))
 
@@ -1119,7 +1119,7 @@ class ReadingTest(unittest.TestCase):
             (6, 'run "$@"', '"run $*"'), (9, "pytest e $(make)", file.sites[4].label)])
         self.assertNotIn("$(make)", re.sub(r"\\\$", "", file.sites[4].label))          # nothing runs for a label
         self.assertEqual([site.names for site in file.sites], [[], [], ["c.log"], ["log", "in"], ["err"]])
-        self.assertEqual([(site.splits, site.is_own) for site in file.sites],
+        self.assertEqual([(site.splits, site.waits_for_shell) for site in file.sites],
                          [(None, False), (None, False), (False, False), (False, True), (True, True)])
         self.assertEqual([(site.attributes.gpus, site.attributes.timeout) for site in file.sites],
                          [(2, None), (None, None), (None, 300), (None, 300), (0, 300)])
