@@ -663,6 +663,8 @@ SEVERAL_GPUS = (
     r"|\bmpi(?:run|exec)\b.*? -n?p? ?(\d+)|(?<!not[ _])(?:distributed|(?<![a-z])m(?:ulti)?[-_]?gpu)"
 )
 MASK = r"((CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK)(\[[^]]*\])?\+?="
+# An assignment to a mask, but for `M=$M`.
+PINS = rf'{MASK}(?!"?\$\{{?\1\}}?"?$)'
 BASH_IS_IDLE = "bash runs no commands here; look at SHELLOPTS and BASH_ENV in the environment"
 WINDOWS = "Windows line ends; fix them with `sed -i 's/\\r$//'`"
 COMPANION_KEYS = "mem split after-crash nodes".split()
@@ -1180,14 +1182,15 @@ def head_of(node: Node) -> str:
     return " ".join(texts(node.words))
 
 
-def masks_in(nodes: Nodes) -> Iterator[Token]:
-    """The words of commands that assign a device mask, but for those that assign it to itself (`M=$M`)."""
-    for node in walk(nodes):
+def check_masks(nodes: Iterable[Node]) -> None:
+    """Raises BadValue for a command that sets a device mask."""
+    for node in nodes:
         for token in (*node.assigned, *node.words):
-            name, _, value = token.text.partition("=")
-            is_mask = re.match(MASK, token.text)
-            if is_mask and unquoted(value) not in (f"${name}", f"${{{name}}}"):
-                yield token
+            if re.match(PINS, token.text):
+                raise BadValue(
+                    f"{token.text} here would pin tests to the same GPUs; put it first on the line of a test, set it "
+                    "outside the list, or ask for GPUs with `#: gpus=N`"
+                )
 
 
 def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
@@ -1578,11 +1581,7 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     is_wait = [node.text for node in nodes] == ["wait"]
     if not is_wait and not is_state(nodes):
         return False
-    for token in masks_in(nodes):
-        raise BadValue(
-            f"{token.text} would put all tests below on the same GPUs; set it outside the list, "
-            "or ask for GPUs with `#: gpus=N`"
-        )
+    check_masks(walk(nodes))
     parsed.waits += is_wait  # it is state too: `set -x` shows it
     parsed.states.append(line)
     for number in range(line - 1, end):
@@ -1681,11 +1680,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Functio
             "this line would be a test, and change nothing for those below; write it without `echo`, "
             "`|| test_fail` or a function of the list, or as `bash FILE`"
         )
-    for token in masks_in(every):
-        raise BadValue(
-            f"{token.text} inside a line would pin the test; put it first on the line, or write "
-            "`#: gpus=N`"
-        )
+    check_masks(every)
 
 
 def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:

@@ -479,7 +479,7 @@ class Kinds(ParseCase):
     def test_a_mask_elsewhere_than_first_is_a_mistake(self) -> None:
         for command in ("env {0}=${0} a", 'a -e "{0}=${{{0}}}"', "a -e {0}"):
             self.assertEqual(len(read(command.format("CUDA_VISIBLE_DEVICES") + "\n").tests), 1)
-        self.assert_mistakes((command, "inside a line would pin the test") for command in (
+        self.assert_mistakes((command, "here would pin tests to the same GPUs; put it first") for command in (
             "a && CUDA_VISIBLE_DEVICES=0 b", "env CUDA_VISIBLE_DEVICES=0 b", "a; HIP_VISIBLE_DEVICES=0 b",
             "(CUDA_VISIBLE_DEVICES=0 b)", "CUDA_VISIBLE_DEVICES=0 && b", "export CUDA_VISIBLE_DEVICES=0 && b",
             "time CUDA_VISIBLE_DEVICES=0 b", "! CUDA_VISIBLE_DEVICES=0 b",
