@@ -1197,7 +1197,7 @@ def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
     """A test with these assignments in its prefix, but for masks: the last mask says how many GPUs it takes."""
     for token in words:
         if re.match(MASK, token.text):
-            test = test._replace(mask=token.text.partition("=")[2], has_mask=True)
+            test = test._replace(mask=token.text)
         else:
             test = test._replace(assigned=(*test.assigned, token.text))
     return test
@@ -1241,8 +1241,7 @@ class TestLine(NamedTuple):
     attributes: Attributes
     assigned: Words = ()  # the environment prefix, without masks
     prefix: str = ""  # the same, one a line, where the label is the command: `labels_of` tells such tests apart by it
-    mask: str = ""  # the value of a leading CUDA_VISIBLE_DEVICES=…
-    has_mask: bool = False
+    mask: str = ""  # a leading CUDA_VISIBLE_DEVICES=…
     label: str = ""  # the word after `test_fail`, or run_test's fourth
     junit: str = ""  # the word after `--junitxml=`, or run_test's second
     is_handled: bool = False  # it says `|| test_fail`, or is a call of run_test
@@ -2286,9 +2285,9 @@ def need_of(line: TestLine, options: Options) -> float:
     """How many GPUs a test takes: `gpus=`, else as many as its own mask names, else the default. Ids do not matter."""
     if line.attributes.gpus is not None:
         return line.attributes.gpus
-    if not line.has_mask:
+    if not line.mask:
         return options.gpus_per_test
-    entries = map(str.strip, line.mask.split(","))
+    entries = map(str.strip, line.mask.partition("=")[2].split(","))
     shown = itertools.takewhile(lambda entry: entry not in ("", "-1"), entries)
     return len(list(shown))
 
@@ -8616,7 +8615,7 @@ class ScriptRun(Run):
         variable = next(iter(self.machine.variables), CUDA.variable)
         mask = to_text((line.shell.environment or {}).get(to_bytes(variable), b""))
         has_mask = mask != os.environ.get(variable, "")
-        need = need_of(line._replace(mask=mask, has_mask=has_mask), self.options)
+        need = need_of(line._replace(mask=f"={mask}" * has_mask), self.options)
         if line.attributes.gpus is not None:
             return need
         if not has_mask and self.options.gpus_per_test == 1:
