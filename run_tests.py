@@ -1247,8 +1247,6 @@ class TestLine(NamedTuple):
     is_handled: bool = False  # it says `|| test_fail`, or is a call of run_test
     # It is a bare test file or folder, for which the runner calls pytest.
     is_target: bool = False
-    # The runner passes `junit` to pytest. A name without a folder is in the log dir, as for run_test.
-    in_log_dir: bool = False
     barrier: int = 0  # how many `wait` stand above it
     shell: Snapshot = Snapshot("", None)  # from which it starts
     preface: bytes = b""  # what the shell state above it has printed
@@ -1707,7 +1705,6 @@ def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
         junit=junit,
         is_handled=True,
         is_target=True,
-        in_log_dir=True,
     )
 
 
@@ -2240,22 +2237,23 @@ def with_target(test: TestLine, parsed: ListFile, options: Options) -> TestLine:
 
 def make_test(line: TestLine, index: int, label: str, stem: str, options: Options) -> Test:
     """The test of a line of a list or script."""
-    junit_option = r"\s--junit-?xml[=\s]"  # perhaps with a name that the test alone knows
-    if line.is_target and not line.junit and not re.search(junit_option, line.body):
-        line = line._replace(junit=f"{stem}.xml", in_log_dir=True)
+    named = line.junit
     folder = line.shell.directory
-    if line.in_log_dir and "/" not in line.junit:
+    # Unless the words of a target name a file, perhaps by a name that the test alone knows, the runner does.
+    is_ours = line.is_target and not re.search(r"[\s\"']--junit-?xml\b", line.body)
+    if is_ours:
+        named = named or f"{stem}.xml"
+    if is_ours and "/" not in named:
         folder = options.log_dir
-    path = os.path.abspath(os.path.join(folder, line.junit))
+    path = os.path.abspath(os.path.join(folder, named))
     words = list(line.assigned)
     if line.is_target:
         words += [shlex.quote(options.python), "-u -m pytest --tb=auto"]
-        if line.in_log_dir:
-            words.append(f"--junitxml={shlex.quote(path)}")
+        words += [f"--junitxml={shlex.quote(path)}"] * is_ours
         words += map(shlex.quote, options.pytest_args)
     junit = None
     # A device, such as /dev/null, is never replaced and tells nothing.
-    if line.junit and (os.path.isfile(path) or not os.path.exists(path)):
+    if named and (os.path.isfile(path) or not os.path.exists(path)):
         junit = path
     timeout = line.attributes.timeout
     if timeout is None:
