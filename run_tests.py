@@ -1668,11 +1668,11 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Functio
     inner = [parsed.functions.get(node.name, [node]) for node in silent]
     settings = list(chain.from_iterable(inner))
     joints = {node.before for node in nodes[1:]}
-    captures = False
-    if joints == {"&&"} and not any(node.name for node in settings):
-        # As `X=$(prog) && echo "$X"`, which is a test.
-        captures = re.search(RUNS_INSIDE, nodes[0].text) is not None
-    if is_state(settings) and not captures and (silent[-1].name or not test.is_handled):
+    # `X=$(prog) || test_fail x` and `X=$(prog) && echo "$X"` are tests.
+    captures = {node.name for node in silent} == {""} and (
+        test.is_handled or (joints == {"&&"} and re.search(RUNS_INSIDE, nodes[0].text))
+    )
+    if is_state(settings) and not captures:
         raise BadValue(
             "this line would be a test, and change nothing for those below; write it without `echo`, "
             "`|| test_fail` or a function of the list, or as `bash FILE`"
