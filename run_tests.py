@@ -1259,11 +1259,11 @@ def with_words(test: TestLine) -> TestLine:
     if test.label:
         return test
     body = re.sub(r"(?<![ \t])[ \t]*\\\n[ \t]*", " ", test.body)
-    prefix = expandable("\n".join(test.assigned), is_command=True)
-    return test._replace(label=expandable(body, is_command=True), prefix=prefix)
+    prefix = expandable("\n".join(test.assigned))
+    return test._replace(label=expandable(body), prefix=prefix)
 
 
-def expandable(text: str, is_command: bool) -> str:
+def expandable(text: str, is_command: bool = True) -> str:
     """Plain text as a bash word in which only `$NAME` and `${NAME}` expand.
 
     A variable that is not set, or one of bash's own that changes, stays as written, so that a label keeps the `$i` of
@@ -6824,7 +6824,7 @@ def label_word(text: str) -> str:
         r"""[\w./:+-]*|"(?:[^"\\`$]|\$\w+|\$\{\w+[^}=?`$]*\})*"|'[^']*'|\$\w+""", text
     ):
         return text
-    word = expandable(plain, is_command=True) * bool(text)
+    word = expandable(plain) * bool(text)
     word = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", word)
     return re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", word)
 
@@ -7914,7 +7914,7 @@ class Script:
         if depends:
             return f"_rt_each {command.number} " + " ".join(map(inert, words))
         if is_test:
-            label = expandable(plain, is_command=True)
+            label = expandable(plain)
             site = command.file.site_of(node, command.line, label)
             return self.test_code(site)
         return self.other_code(command)
