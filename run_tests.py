@@ -1129,8 +1129,6 @@ def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions
     every = reached(nodes, functions)
     known = NO_PROGRAMS.union(functions)
     suspects = [node for node in every if node.name not in known]
-    last = nodes[-1]
-    never_passes = last.before == ";" and re.match(r"exit [1-9]|false\b", last.text)
     if all(map(is_infallible, every)):
         text = re.sub(NOT_EXPANDED, r"\1", "\n".join(node.text for node in every))
         for node in reached(substituted_commands(text), functions):
@@ -1140,7 +1138,7 @@ def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions
                     line,
                     f'a failure of `{node.name}` here is lost; write `X=$(…) && echo "$X"`',
                 )
-    if not suspects or never_passes:
+    if not suspects:
         return
     visible = set().union(*reported_failures(nodes, parsed.switches, functions))
     suspects.sort(key=lambda node: node.after == "&")
