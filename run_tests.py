@@ -1051,12 +1051,13 @@ def is_infallible(node: Node) -> bool:
 
 
 def reported_failures(
-    nodes: Nodes, switches: str, functions: Functions
-) -> Tuple[Set[Node], Set[Node]]:
-    """Of a list of commands, those whose failure ends the shell, and those whose failure shows in its exit status.
+    nodes: Nodes, switches: str, functions: Functions, loop: Node | None = None
+) -> Set[Node]:
+    """Of a list of commands, those whose failure ends the shell or shows in its exit status.
 
     `switches` are those of `set` so far. A check such as `[ … ]` is assumed to depend on all commands before it. What
-    `|| true` waives counts as a failure that ends the shell.
+    `|| true` waives counts as a failure that ends the shell. A `loop` around the list stands for those that show in
+    the exit status: only its last turn shows them.
     """
     ending = set()
     in_status: Set[Node] = set()
@@ -1078,7 +1079,9 @@ def reported_failures(
             ending |= in_status
         elif is_on("e|o errexit", switches) and first.lead != "!":
             ending |= of_pipeline
-    return ending, in_status
+    if loop and in_status:
+        in_status = {loop}
+    return ending | in_status
 
 
 def reported_by_pipeline(pipeline: Nodes, switches: str, functions: Functions) -> Set[Node]:
@@ -1101,24 +1104,22 @@ def reported_by_pipeline(pipeline: Nodes, switches: str, functions: Functions) -
 
 
 def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[Node]:
-    """The same for one command. A loop stands for the commands in it whose failure only its last turn shows."""
+    """The same for one command."""
     bodies = node.bodies
     if node.name in functions:
         bodies = [functions[node.name]]
         functions = {name: body for name, body in functions.items() if name != node.name}
     elif not node.kind and not is_infallible(node):
         return {node}
+    loop = None
+    if node.kind in LOOPS:
+        loop = node
     reported = set()
     for body in bodies:
-        ending, in_status = reported_failures(body, switches, functions)
-        if node.kind in LOOPS and in_status:
-            in_status = {node}
-        reported |= ending | in_status
-    if node.kind in LOOPS or reported:
+        reported |= reported_failures(body, switches, functions, loop)
+    if loop or reported:
         for condition in node.conditions:
-            reported = reported.union(
-                *reported_failures(condition, f"{switches} +e", functions)
-            )
+            reported |= reported_failures(condition, f"{switches} +e", functions)
     if reported and (node.name or node.kind == "("):
         reported = {each for each in reported if each.name != "return"} | {node}
     return reported
@@ -1140,7 +1141,7 @@ def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions
                 )
     if not suspects:
         return
-    visible = set().union(*reported_failures(nodes, parsed.switches, functions))
+    visible = reported_failures(nodes, parsed.switches, functions)
     suspects.sort(key=lambda node: node.after == "&")
     tellers = {"wait"}
     if suspects[0].after == "&":
