@@ -1965,11 +1965,9 @@ class Scratch:
 
 def unshifted(data: bytes) -> bytes:
     """The output of `set -x`, one level less deep. PS4 begins with \\1, which bash repeats once for each level."""
-    return re.sub(
-        rb"(\x01+)([^\x01])",
-        lambda match: match.group(2) * max(len(match.group(1)) - 1, 1),
-        data,
-    )
+    # One level goes, and the first of the others, whose place has the character itself; the rest become that.
+    data = re.sub(rb"(?<!\x01)\x01\x01?", b"", data)
+    return re.sub(rb"\x01(?=\x01*([^\x01]))", rb"\1", data)
 
 
 def with_source(text: str) -> str:
