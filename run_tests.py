@@ -2082,11 +2082,10 @@ def read_answers(
             test = waiting.pop(int(fields[0]))
             directory, *values = map(to_text, fields[1:7])
             if len(fields) > 8:  # the state has changed
-                pairs = [field.partition(b"=")[::2] for field in fields[8:-1]]
-                exports = dict(pairs)
+                exports = dict(field.partition(b"=")[::2] for field in fields[8:-1])
                 exports.update(unchanged)
                 own = None  # the runner's own, with which a test starts fastest
-                is_same = exports == dict(os.environb) and directory == os.getcwd()
+                is_same = exports == os.environb and directory == os.getcwd()
                 if not is_same or b"BASH_ENV" in exports:  # which tests are not to read again
                     own = exports
                 shell = Snapshot("", own, to_text(fields[7]))
@@ -2094,8 +2093,8 @@ def read_answers(
             expanded["label"] = clean_label(
                 expanded["label"].strip() or test.body
             )  # `test_fail ""`
-            shell = shell._replace(directory=directory)
-            yield test._replace(shell=shell, preface=preface, **expanded)
+            expanded["shell"] = shell._replace(directory=directory)
+            yield test._replace(preface=preface, **expanded)
             preface = b""
 
 
