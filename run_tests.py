@@ -804,9 +804,9 @@ class Node:
 
     def __init__(self, before: str) -> None:
         self.before = before  # the operator between the command before and this one
-        self.assigned: Tokens = []  # leading assignments
-        self.words: Tokens = []  # other words; of a compound command those of its head
-        self.redirects: Tokens = []  # operators and their words
+        self.assigned: List[str] = []  # leading assignments
+        self.words: List[str] = []  # other words; of a compound command those of its head
+        self.redirects: List[str] = []  # operators and their words
         self.conditions: List[Nodes] = []  # of `if`, `while`, `until`
         self.bodies: List[Nodes] = []
 
@@ -849,11 +849,11 @@ class Reader:
         """The text of the next token; empty at the end."""
         return self.tokens[self.at].text
 
-    def pass_token(self) -> Token:
-        """Returns the next token and moves behind it, unless it is the end."""
-        token = self.tokens[self.at]
-        self.at += token.kind != "end"
-        return token
+    def take(self) -> str:
+        """Returns the text of the next token and moves behind it, unless it is the end."""
+        text = self.next
+        self.at += text != ""
+        return text
 
     def skip(self, *texts: str) -> bool:
         """Moves behind the next tokens while they are among these; returns whether there were any."""
@@ -871,7 +871,7 @@ class Reader:
                 nodes.append(self.read_command(before))
                 before = ";"
                 continue
-            separator = self.pass_token().text
+            separator = self.take()
             if nodes and not nodes[-1].after:
                 nodes[-1].after = separator
             if separator != "\n":  # one behind `&&` means nothing
@@ -883,11 +883,11 @@ class Reader:
         node = Node(before)
         node.start = self.tokens[self.at].start
         while self.next in ("!", "time"):
-            node.lead = self.pass_token().text
+            node.lead = self.take()
             self.skip("-p")  # of `time`
         if self.skip("function") or self.tokens[self.at + 1].text == "()":
             node.kind = "function"
-            node.words = [self.pass_token()]
+            node.words = [self.take()]
             self.skip("()", "\n")
             node.bodies = [[self.read_command(";")]]
         elif self.next in COMPOUNDS:
@@ -896,17 +896,17 @@ class Reader:
         node.end = self.tokens[self.at - 1].end
         node.text = self.text[node.start : node.end]
         if node.words and not node.kind:
-            node.name = re.sub(r"(?s)^\(\(.*", "((", unquoted(node.words[0].text))
+            node.name = re.sub(r"(?s)^\(\(.*", "((", unquoted(node.words[0]))
         return node
 
     def read_compound(self, node: Node) -> None:
         """A compound command, from the word that opens it to the one that closes it."""
-        node.kind = self.pass_token().text
+        node.kind = self.take()
         if node.kind in HEADS:
             while self.next and self.next not in HEADS[node.kind].split():
-                token = self.pass_token()
-                node.words += [token] * (token.kind == "word")
-            self.pass_token()
+                if not self.skip(*SEPARATORS):
+                    node.words.append(self.take())
+            self.take()
         closer = ""
         while self.next and closer not in CLOSERS:
             if node.kind == "case":  # a pattern, up to its bracket
@@ -914,7 +914,7 @@ class Reader:
                     self.at += 1
                 self.skip(")")
             nodes = self.read_list()
-            closer = self.pass_token().text
+            closer = self.take()
             if closer in ("then", "do"):
                 node.conditions.append(nodes)
             else:
@@ -923,17 +923,18 @@ class Reader:
     def read_words(self, node: Node) -> None:
         """The words and redirections of a simple command, or the redirections behind a compound one."""
         while self.next not in STOPS:
-            if node.kind and self.tokens[self.at].kind != "operator":
+            is_operator = self.tokens[self.at].kind == "operator"
+            if node.kind and not is_operator:
                 break
-            token = self.pass_token()
-            if token.kind == "operator":
-                node.redirects += [token, self.pass_token()]
-            elif not node.words and re.match(ASSIGNMENT, token.text):
-                node.assigned.append(token)
+            text = self.take()
+            if is_operator:
+                node.redirects += [text, self.take()]
+            elif not node.words and re.match(ASSIGNMENT, text):
+                node.assigned.append(text)
             else:
-                node.words.append(token)
-                while token.text == "[[" and self.next and node.words[-1].text != "]]":
-                    node.words.append(self.pass_token())
+                node.words.append(text)
+                while text == "[[" and self.next and node.words[-1] != "]]":
+                    node.words.append(self.take())
 
 
 def unquoted(word: str) -> str:
@@ -1011,7 +1012,7 @@ def ends_in_check(nodes: Nodes) -> bool:
 def functions_in(nodes: Iterable[Node]) -> Dict[str, Nodes]:
     """The functions that commands define."""
     defined = (node for node in walk(nodes) if node.kind == "function")
-    return {node.words[0].text: node.parts() for node in defined}
+    return {node.words[0]: node.parts() for node in defined}
 
 
 def reached(nodes: Iterable[Node], functions: Functions) -> List[Node]:
@@ -1165,41 +1166,37 @@ def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions
             )
 
 
-def texts(tokens: Iterable[Token]) -> List[str]:
-    """Words as they are written."""
-    return [token.text for token in tokens]
-
-
 def words_of(node: Node) -> List[str]:
     """The words of a simple command with its assignments, without redirections, as BASH_COMMAND has them."""
-    tokens = (*node.assigned, *node.words)
-    return [token.text.replace("\\\n", "").replace("$'", "'") for token in tokens]
+    words = (*node.assigned, *node.words)
+    return [word.replace("\\\n", "").replace("$'", "'") for word in words]
 
 
 def head_of(node: Node) -> str:
     """The words of a command, or of the head of a `for` or `case`."""
-    return " ".join(texts(node.words))
+    return " ".join(node.words)
 
 
 def check_masks(nodes: Iterable[Node]) -> None:
     """Raises BadValue for a command that sets a device mask."""
     for node in nodes:
-        for token in (*node.assigned, *node.words):
-            if re.match(PINS, token.text):
+        for word in (*node.assigned, *node.words):
+            if re.match(PINS, word):
                 raise BadValue(
-                    f"{token.text} here would pin tests to the same GPUs; put it first on the line of a test, set it "
+                    f"{word} here would pin tests to the same GPUs; put it first on the line of a test, set it "
                     "outside the list, or ask for GPUs with `#: gpus=N`"
                 )
 
 
-def with_mask(test: TestLine, words: Iterable[Token]) -> TestLine:
+def with_mask(test: TestLine, words: Iterable[str]) -> TestLine:
     """A test with these assignments in its prefix, but for masks: the last mask says how many GPUs it takes."""
-    for token in words:
-        if re.match(MASK, token.text):
-            test = test._replace(mask=token.text)
+    assigned = list(test.assigned)
+    for word in words:
+        if re.match(MASK, word):
+            test = test._replace(mask=word)
         else:
-            test = test._replace(assigned=(*test.assigned, token.text))
-    return test
+            assigned.append(word)
+    return test._replace(assigned=tuple(assigned))
 
 
 def words_in_place(nodes: Nodes) -> List[str]:
@@ -1210,7 +1207,7 @@ def words_in_place(nodes: Nodes) -> List[str]:
             break
         if node.kind not in ("", "{", "("):
             break
-        words += texts(node.words)
+        words += node.words
     return words
 
 
@@ -1603,25 +1600,27 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         )
     is_handled = last.name == "test_fail" and last.before == "||"
     if is_handled:
-        label = "".join(texts(nodes.pop().words[1:2]))  # `test_fail >&2` has none
+        label = "".join(nodes.pop().words[1:2])  # `test_fail >&2` has none
     first = nodes[0]
+    start = first.start
     end = nodes[-1].end
     prefix = []
-    if first.words and reader.tokens[: len(first.assigned)] == first.assigned:
-        prefix = first.assigned
-        first.assigned = []
-    start = [first.start, *(token.end for token in prefix)][-1]
+    for token in reader.tokens:
+        if not first.words or first.assigned[:1] != [token.text]:
+            break
+        prefix.append(first.assigned.pop(0))
+        start = token.end
     word = ""
-    if first.name and not re.search(RUNS_INSIDE, first.words[0].text):
-        word = first.words[0].text  # bash is to expand it, and not to run anything
-    command_tokens = [token for token in reader.tokens if token.end <= end]
+    if first.name and not re.search(RUNS_INSIDE, first.words[0]):
+        word = first.words[0]  # bash is to expand it, and not to run anything
+    words = [token.text for token in reader.tokens if token.end <= end]
     documents = ["\n" + token.text[:-1] for token in reader.documents if token.start > end]
     test = TestLine(
         parsed.name,
         line,
         reader.text[start:end].strip(" \t") + "".join(documents),
         word,
-        key_of([*texts(command_tokens), *documents]),
+        key_of([*words, *documents]),
         attributes,
         label=label,
         junit=junit_word(words_in_place(nodes)),
@@ -1633,14 +1632,13 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.name == "run_test" and "run_test" not in parsed.functions:
         test = read_run_test(test, nodes)
     else:
-        functions = {**parsed.functions, **functions_in(nodes)}
-        check_use(parsed, test, nodes, functions)
-        check_status(parsed, line, nodes, functions)
+        check_use(parsed, test, nodes)
     parsed.tests.append(with_words(test))
 
 
-def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Functions) -> None:
+def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
     """Raises BadValue if a test, behind its environment prefix, would not do what it says; hints where it may not."""
+    functions = {**parsed.functions, **functions_in(nodes)}
     lead = nodes[0].lead
     last = nodes[-1]
     changes = is_state([last]) or (last.name == "exec" and len(last.words) == 1)
@@ -1677,18 +1675,19 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Functio
             "`|| test_fail` or a function of the list, or as `bash FILE`"
         )
     check_masks(every)
+    check_status(parsed, test.line, nodes, functions)
 
 
 def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
     """What `run_test "ENV" "xml" "target" "label"` means. Raises BadValue."""
-    words = texts(nodes[0].words)
+    words = nodes[0].words
     _, environment, junit, target, label = (words + [""] * 5)[:5]
     body = unquoted(target)
     parse_words(body)
     tokens = read_tokens(body)
-    pairs = read_tokens(unquoted(environment))
+    pairs = [token.text for token in read_tokens(unquoted(environment))]
     is_plain = {token.kind for token in tokens} == {"word"}
-    is_plain = is_plain and all(re.match(ASSIGNMENT, pair.text) for pair in pairs)
+    is_plain = is_plain and all(re.match(ASSIGNMENT, pair) for pair in pairs)
     stands_alone = len(nodes) == 1 and not nodes[0].redirects and not nodes[0].lead
     if not is_plain or len(words) != 5 or not stands_alone:
         raise BadValue(
@@ -6805,9 +6804,9 @@ def files_of(node: Node, operators: str = "[^<]*[<>](?!<)") -> List[str]:
     """
     files = []
     for how, target in zip(node.redirects[::2], node.redirects[1::2]):
-        is_there = re.match(r"[0-9]*-?$|/dev/(?:null|stdout|stderr)$", target.text)
-        if re.match(operators, how.text) and not is_there:
-            files.append(target.text)
+        is_there = re.match(r"[0-9]*-?$|/dev/(?:null|stdout|stderr)$", target)
+        if re.match(operators, how) and not is_there:
+            files.append(target)
     return files
 
 
@@ -6830,7 +6829,7 @@ def splits_output(node: Node) -> bool | None:
 
     The last one counts: behind `2>&1 >log` they go to two places. So they may where a descriptor above 2 is used.
     """
-    pairs = zip(texts(node.redirects[::2]), texts(node.redirects[1::2]))
+    pairs = zip(node.redirects[::2], node.redirects[1::2])
     streams = " ".join(f"{how} {target}" for how, target in pairs if not re.match("[3-9]", how))
     joins = re.search(r"(?:&>>?|>&) \S+(?: < \S+)?$", streams) or node.after == "|&"
     if joins and not re.search(r" [3-9]\b", streams):
@@ -6959,7 +6958,7 @@ class ScriptFile:
                     names = files_of(node)
                     self.filters.add((*words_of(node), *names))
                     if node.name == "tee":
-                        names += texts(node.words[1:])
+                        names += node.words[1:]
                     test = self.sites[-1]
                     self.sites[-1] = test._replace(names=[*test.names, *names])
             if len(self.sites) > before:
@@ -7006,13 +7005,12 @@ class ScriptFile:
             tested = before[0]
             if not (tested.words or tested.kind):  # assignments alone
                 break
-            words = texts(calls[0].words[1:2])
-            return tested, "".join(words)
+            return tested, "".join(calls[0].words[1:2])
         return None, ""
 
     def is_test(self, node: Node) -> bool:
         """Whether a command looks like a test."""
-        words = " ".join(token.text.strip("\"'") for token in node.words)
+        words = " ".join(word.strip("\"'") for word in node.words)
         return self.options.looks_like_test(words)
 
     def add(self, node: Node, label: str, reads_test: bool) -> None:
@@ -7025,7 +7023,7 @@ class ScriptFile:
         attributes = self.attributes_of(line, line + node.text.count("\n"))
         if attributes.label is not None:
             label = expandable(attributes.label, is_command=False)
-        operators = " ".join(texts(node.redirects))
+        operators = " ".join(node.redirects)
         text = " ".join(words_of(node))
         reads = re.search("<(?! /dev/null)", operators) or node.before in PIPES
         has_own = re.search(rf"{VALUES_THAT_DIFFER}|\$\{{?\?|PIPESTATUS", text)
@@ -7747,8 +7745,7 @@ def looks_out(node: Node) -> bool:
 
 def has_glob(node: Node) -> bool:
     """Whether a word of a command may be a glob."""
-    tokens = [*node.words[1:], *node.assigned]
-    words = " ".join(texts(tokens))
+    words = " ".join([*node.words[1:], *node.assigned])
     words = re.sub(rf"{NOT_EXPANDED}|\$\(\(.*?\)\)|\$[*?]", "", words)
     is_glob = re.search(r"[*?]|(?<![\w(])\[", words) is not None
     return is_glob and node.name not in NATIVE | {"let"}
@@ -7781,7 +7778,7 @@ def variables_of(node: Node) -> List[str]:
     words = list(node.assigned)
     if node.name in SETS:
         words += node.words[1:]
-    names = [re.split(r"\+?=|\[", token.text)[0] for token in words]
+    names = [re.split(r"\+?=|\[", word)[0] for word in words]
     names += re.findall(DEFAULTS, node.text)
     if node.name in READS | MOVES:
         names += ["REPLY", "MAPFILE", "OLDPWD"]  # one of them
@@ -7866,7 +7863,7 @@ class Script:
         if node.name == "trap":
             return "_rt_trapped"
         if node.name in self.options.handlers:
-            label = "".join(texts(node.words[1:2]))
+            label = "".join(node.words[1:2])
             return f"_rt_failed {label_word(label)}"
         reads = node.name in ("source", ".", "eval")
         # Bash opens its redirections for all commands in it, before our trap sees the first of these.
@@ -7901,7 +7898,7 @@ class Script:
     def likely_code(self, command: Site) -> str:
         """Bash for a command that is a test if it looks like one, perhaps only with the values of its words."""
         node = command.node
-        words = texts(node.words)
+        words = node.words
         plain = " ".join(words)
         is_test = self.options.looks_like_test(plain)
         depends = not ARGUMENTS.isdisjoint(words) or "$" in "".join(words[:1])
@@ -7918,10 +7915,10 @@ class Script:
     def test_code(self, site: Site) -> str:
         """Bash for a command that is a test."""
         node = site.node
-        first = node.words[0].text
+        first = node.words[0]
         if inert(first) != first:
             first = "''"  # no name: bash runs it
-        program = [*texts(node.assigned), "_rt_program", *texts(node.words)]
+        program = [*node.assigned, "_rt_program", *node.words]
         words = " ".join(program) * (not site.waits_for_shell)
         names = " ".join(map(inert, site.names))
         quoted = f"{shlex.quote(words)} {site.label} {shlex.quote(names)}"
@@ -7932,7 +7929,7 @@ class Script:
         """Bash for a command that is no test."""
         node = command.node
         file = command.file
-        targets = set(texts(node.redirects[1::2]))
+        targets = set(node.redirects[1::2])
         if tells_time(node) and all(map(file.only_shows, variables_of(node))):
             return "calm"
         goes_on = targets <= {"1", "2", "/dev/null"}

@@ -98,7 +98,7 @@ def obstacle_of(command: str) -> str:
         return "its line does not call pytest"
     if len(calls) > 1 or calls[0] not in nodes:
         return "its line may call pytest more than once"
-    if any(re.match(LAUNCHERS, token.text) for token in calls[0].words):
+    if any(re.match(LAUNCHERS, word) for word in calls[0].words):
         return "its line starts several processes"
     if not all(run_tests.is_state([node]) for node in nodes if node is not calls[0]):
         return "its line runs more than pytest"
@@ -107,7 +107,7 @@ def obstacle_of(command: str) -> str:
 
 def is_pytest(node: run_tests.Node) -> bool:
     """Whether a simple command names pytest: `pytest`, `python3 -m pytest`, `env A=1 py.test`."""
-    words = [run_tests.unquoted(token.text) for token in node.words]
+    words = list(map(run_tests.unquoted, node.words))
     return not node.kind and any(
         re.fullmatch(r"(.*/)?(pytest|py\.test)", word) for word in words
     )
