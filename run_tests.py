@@ -709,7 +709,7 @@ NO_WORD = (
 )
 PIPES = ("|", "|&")
 SEPARATORS = names_in("; && || & | |&") | {"\n"}
-LOOPS = ("while", "until", "for", "select")
+LOOPS = names_in("while until for select")
 COMPOUNDS = names_in("if while until for select case { (")
 # The words that end the head of a compound command.
 HEADS: Mapping[str, str] = {"for": "do {", "select": "do {", "case": "in"}
@@ -1011,8 +1011,7 @@ def ends_in_check(nodes: Nodes) -> bool:
 
 def functions_in(nodes: Iterable[Node]) -> Dict[str, Nodes]:
     """The functions that commands define."""
-    defined = (node for node in walk(nodes) if node.kind == "function")
-    return {node.words[0]: node.parts() for node in defined}
+    return {node.words[0]: node.parts() for node in walk(nodes) if node.kind == "function"}
 
 
 def reached(nodes: Iterable[Node], functions: Functions) -> List[Node]:
@@ -2699,7 +2698,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
 
     def keep(why: str, keeps: Callable[[Test], bool]) -> None:
         left_out[why] = [test for test in chosen if not keeps(test)]
-        chosen[:] = [test for test in chosen if keeps(test)]
+        chosen[:] = filter(keeps, chosen)
 
     if options.keep:
         keep("-k", options.keep)
