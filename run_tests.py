@@ -1401,8 +1401,7 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     # Its body is the runner's, not the list's.
     functions = {**parsed.functions, "test_fail": ()}
     every = reached(nodes, functions)
-    words = {node: " ".join([node.kind, *words_of(node)]) for node in every}
-    text = "\n".join(words.values())
+    text = "\n".join(" ".join([node.kind, *words_of(node)]) for node in every)
     expanded = re.sub(NOT_EXPANDED, r"\1", text)
     needed = set(chain(*re.findall(READS_VARIABLE, expanded)))
     needed.difference_update(*re.findall(SETS_VARIABLE, text))
@@ -1417,11 +1416,9 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
                 "in a line that neither runs a program nor calls a function, put both into one `{ …; }`, or run the "
                 "file as a script (`#!` in its first line), which keeps it"
             )
-    for node in reached(filter(is_forked, every), functions):
-        words.pop(node, None)
-    for node, command in words.items():
+    for node in set(every).difference(reached(filter(is_forked, every), functions)):
         if node.name in ASSIGNING and not node.kind:
-            names = chain(*re.findall(SETS_VARIABLE, command))
+            names = chain(*re.findall(SETS_VARIABLE, " ".join(words_of(node))))
             parsed.setters.update(dict.fromkeys(names, setter))
 
 
