@@ -304,7 +304,7 @@ class Options(NamedTuple):
     only: LabelFile | None = None
     message: Words = ()  # the words of `[ci WORDS]` in it, case folded
     max_gpus: int | None = None
-    shard: Shard | None = None
+    shard: str | None = None  # `2/4`: part 2, from 1, of 4 parts of the tests
 
     def fails(self, outcome: Outcome) -> bool:
         """Whether a test with this outcome is reported as failed, and named in `failures`."""
@@ -340,16 +340,6 @@ class LabelFile(NamedTuple):
         if not any(test.origin in left_out for test in tests):
             return []
         return [test for test in tests if test.origin not in self.labels | left_out]
-
-
-class Shard(NamedTuple):
-    """Part `number`, from 1, of `total` parts of the tests."""
-
-    number: int
-    total: int
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.total}"
 
 
 class Attributes(NamedTuple):
@@ -2473,9 +2463,9 @@ class History:
             self.owed[name] = copies + min(self.owed[name], others)
             self.last[name] = record["run"]
 
-    def knows(self, shard: Shard | None) -> bool:
+    def knows(self, shard: str | None) -> bool:
         """Whether a known run may have selected the tests of this shard; True if there is no shard."""
-        return shard is None or not self.shards.keys().isdisjoint(["", str(shard)])
+        return shard is None or not self.shards.keys().isdisjoint(["", shard])
 
     def owes(self, test: Test, copies: int) -> bool:
         """Whether a test is new, or did not pass when it was last selected.
@@ -2700,16 +2690,14 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
     if options.keep:
         keep("-k", options.keep)
     deferred = deferred_tests(chosen, options)
-    last_selected = (
-        options.shard and options.rerun_failed and history.shards.get(str(options.shard))
-    )
+    last_selected = options.shard and options.rerun_failed and history.shards.get(options.shard)
     if last_selected:
         keep(
             f"--shard {options.shard}",
             lambda test: test.name in last_selected or test.name not in history.seen,
         )
     elif options.shard:
-        number, total = options.shard
+        number, total = map(int, options.shard.split("/"))
         to_run = [test for test in chosen if test not in deferred]
         numbers = shard_of(to_run, total, estimates.seconds)
         plan = key_of(f"{test.key} {numbers.get(test)}" for test in chosen)[:6]
@@ -4883,7 +4871,7 @@ class Record:
             commit=next(commits, None),
             gpus=machine.tokens,
             directory=os.getcwd(),
-            shard=options.shard and str(options.shard),
+            shard=options.shard,
             selected=[test.name for test in selection.selected],
             left_out=[test.name for test in left_out],
         )
@@ -5977,16 +5965,16 @@ def parse_message(text: str) -> Words:
     return tuple(word for word in words if word != "skip")
 
 
-def parse_shard(text: str) -> Shard | str:
+def parse_shard(text: str) -> str:
     """`2/4`, or `auto`. Raises BadValue, also for more parts than any CI has jobs."""
     if text == "auto":
         return text
     what = "K/N, K from 1 to N, such as 2/4, nor auto"
     parse_word(r"[1-9][0-9]{0,3}/[1-9][0-9]{0,3}", what, text)
-    shard = Shard(*map(int, text.split("/")))
-    if shard.number > shard.total:
+    number, total = map(int, text.split("/"))
+    if number > total:
         raise BadValue(f"{text!r} is not {what}")
-    return shard
+    return text
 
 
 # How CI services tell a job its number among equal ones: the variables of number and total, the first number (or the
@@ -6003,7 +5991,7 @@ SHARD_VARIABLES = (
 )
 
 
-def find_shard(environ: Environ) -> Shard | str | None:
+def find_shard(environ: Environ) -> str | None:
     """The shard that the CI's variables name; None, with a warning, if there are none. Raises UsageError."""
     for variables in SHARD_VARIABLES:
         index, total, first, *required = variables.split()

@@ -98,7 +98,7 @@ class ExitCodes(CommandLineCase):
         """What the machine did, then the user, then the tests."""
         cases: List[Tuple[str, List[int], str, Dict[str, Any], int]] = [
             ("passed,flaky,deferred", [], "", {}, 0), ("passed,flaky", [], "", {"flaky": "fail"}, 1),
-            ("deferred,deferred", [], "", {}, 5), ("deferred", [], "", {"shard": run_tests.Shard(1, 2)}, 0),
+            ("deferred,deferred", [], "", {}, 5), ("deferred", [], "", {"shard": "1/2"}, 0),
             ("skipped,deferred", [], "", {}, 5), ("skipped,passed", [], "", {}, 0), ("skipped,failed", [], "", {}, 1),
             ("passed,interrupted", [2], "", {}, 130), ("failed", [15, 2], "", {}, 143), ("passed", [1], "", {}, 129),
             ("failed,interrupted", [2], "no log", {}, 3)]
