@@ -1666,21 +1666,22 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
 
 def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
     """What `run_test "ENV" "xml" "target" "label"` means. Raises BadValue."""
+    usage = BadValue(
+        'run_test takes 4 words, "ENV" "xml" "target" "label", and stands alone; ENV is VAR=value pairs, or empty, '
+        "and target has no `;`, `|` or `>` but in quotes; the name is that of the script which this replaces, "
+        "unless the list defines a function run_test"
+    )
     words = nodes[0].words
-    _, environment, junit, target, label = (words + [""] * 5)[:5]
+    if len(words) != 5 or len(nodes) > 1 or nodes[0].redirects or nodes[0].lead:
+        raise usage
+    _, environment, junit, target, label = words
     body = unquoted(target)
     parse_words(body)
     tokens = read_tokens(body)
     pairs = [token.text for token in read_tokens(unquoted(environment))]
     is_plain = {token.kind for token in tokens} == {"word"}
-    is_plain = is_plain and all(re.match(ASSIGNMENT, pair) for pair in pairs)
-    stands_alone = len(nodes) == 1 and not nodes[0].redirects and not nodes[0].lead
-    if not is_plain or len(words) != 5 or not stands_alone:
-        raise BadValue(
-            'run_test takes 4 words, "ENV" "xml" "target" "label", and stands alone; ENV is VAR=value pairs, or empty, '
-            "and target has no `;`, `|` or `>` but in quotes; the name is that of the script which this replaces, "
-            "unless the list defines a function run_test"
-        )
+    if not is_plain or not all(re.match(ASSIGNMENT, pair) for pair in pairs):
+        raise usage
     return with_mask(test, pairs)._replace(
         key=key_of([*test.assigned, *words[:4]]),
         body=body,
