@@ -1930,7 +1930,7 @@ class Scratch:
             import tempfile
 
             self.folder = tempfile.mkdtemp(prefix=f"{PROGRAM}.")
-        return os.path.join(self.folder, os.urandom(8).hex())
+        return f"{self.folder}/{os.urandom(8).hex()}"
 
     def write(self, text: str) -> str:
         """The path of a new file with this content."""
@@ -1994,7 +1994,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         mark[16:],
     ]
     status, printed = run_bash(arguments, scratch)
-    answers_path = os.path.join(folder, "answers")
+    answers_path = f"{folder}/answers"
     if not os.path.exists(answers_path):
         raise MachineError(BASH_IS_IDLE)
     scratch.check_room()  # else what bash has written of the state may not be all of it
