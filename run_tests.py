@@ -2157,14 +2157,13 @@ def stems_beside(text: str, log_dir: str) -> Unique:
     return stems
 
 
-def labels_of(tests: Sequence[TestLine]) -> List[str]:
+def labels_of(tests: Sequence[TestLine]) -> Iterator[str]:
     """The labels, unique. Tests that differ in nothing but their environment prefix get what differs."""
     shared: Dict[str, Set[str]] = {}  # of the tests with a label, the assignments that all have
     for test in tests:
         prefix = test.prefix.split("\n")
         shared.setdefault(test.label, set(prefix)).intersection_update(prefix)
     unique = Unique("{} #{}", str)
-    labels = []
     for test in tests:
         label = test.label
         differing = " ".join(
@@ -2172,8 +2171,7 @@ def labels_of(tests: Sequence[TestLine]) -> List[str]:
         )
         if differing:
             label = clean_label(f"{label} ({differing})")
-        labels.append(unique(label))
-    return labels
+        yield unique(label)
 
 
 def clean_label(label: str) -> str:
@@ -2307,7 +2305,7 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         parsed.tests = [with_target(test, parsed, options) for test in expand(parsed, scratch)]
         lines += parsed.tests
         owners += [parsed] * len(parsed.tests)
-    labels = labels_of(lines)
+    labels = list(labels_of(lines))
     for parsed, line, label in zip(owners, lines, labels):
         parsed.labels.setdefault(line.label, []).append(label)
     text = "\n".join(parsed.text for parsed in lists)
