@@ -1007,11 +1007,9 @@ def functions_in(nodes: Iterable[Node]) -> Dict[str, Nodes]:
 def reached(nodes: Iterable[Node], functions: Functions) -> List[Node]:
     """All commands in these, and in the functions that they call."""
     found = list(walk(nodes))
-    called = set()
+    uncalled = dict(functions)
     for node in found:  # it grows
-        if node.name in functions and node.name not in called:
-            called.add(node.name)
-            found += walk(functions[node.name])
+        found += walk(uncalled.pop(node.name, ()))
     return found
 
 
