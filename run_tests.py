@@ -1094,6 +1094,8 @@ def reported_by_pipeline(pipeline: Nodes, switches: str, functions: Functions) -
 def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[Node]:
     """The same for one command."""
     bodies = node.bodies
+    if node.kind == "function":
+        return set()
     if node.name in functions:
         bodies = [functions[node.name]]
         functions = {name: body for name, body in functions.items() if name != node.name}

@@ -89,7 +89,7 @@ MAY_FAIL = [
     "b || exit 0; a", "[ $Z ] && exit 0; a", "if b; then a; else echo no; fi",
     "docker run a; rc=$?; docker rm b; exit $rc",
     "! a", "if a; then b; fi", "for i in 1 2; do a $i; done", "echo a", "a | b", "a & wait $!",
-    "until a; do sleep 1; done", "a || { echo no; b; exit $?; }",
+    "until a; do sleep 1; done", "until a; do :; done", "a || { echo no; b; exit $?; }",
     "a && echo b || exit $?", "a && echo b; exit $?",
     "n=0; a || ((n++)); ((n == 0)); exit $?", "until [ -f x ] || a; do exit $?; done", "a | b || true; echo c",
     "a && b || true; echo c", "{ a; } || true; echo b",
@@ -422,7 +422,8 @@ class Kinds(ParseCase):
                      "note", "f; a || f", "stop a; stop b; note", '[ "$1" ] || return 1; note',
                      "a || true", "a || ((n++)); ((n == 0))"):
             self.assertEqual(len(self.parse(f"{functions}\nf() {{ {body}; }}\nf\nb || true\n")), 2)
-        for call in ("if g; then :; else exit 1; fi", "f() { a; echo; }; f", "(f() {\n a; echo\n}; f)"):
+        for call in ("if g; then :; else exit 1; fi", "f() { a; echo; }; f", "(f() {\n a; echo\n}; f)",
+                     "f() { a || return 1; }; f; echo"):
             self.assert_mistake(f"g() {{ a; echo; }}\n{call}\n", 2, "this line passes even if `a`")
         self.assertEqual(len(self.parse("echo() { printf x; }\na && echo b\necho c\n")), 2)
 
