@@ -454,7 +454,7 @@ class Lease(NamedTuple):
         """`GPU 0,1` or `CPU`, as the markers say it."""
         if not self.tokens:
             return "CPU"
-        return "GPU " + ",".join(self.tokens)
+        return f"GPU {','.join(self.tokens)}"
 
 
 class Blame(enum.Enum):
@@ -1052,7 +1052,7 @@ def reported_failures(
     for statement in statements_of(nodes):
         for pipeline in statements_of(statement, PIPES):
             first = pipeline[0]
-            joint = first.before + first.text
+            joint = f"{first.before}{first.text}"
             switches = switched_by(first, switches)
             of_pipeline = reported_by_pipeline(pipeline, switches, functions)
             if re.match(WAIVED, joint):
@@ -1600,7 +1600,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     if first.name and not re.search(RUNS_INSIDE, first.words[0]):
         word = first.words[0]  # bash is to expand it, and not to run anything
     words = [token.text for token in reader.tokens if token.end <= end]
-    documents = ["\n" + token.text[:-1] for token in reader.documents if token.start > end]
+    documents = [f"\n{token.text[:-1]}" for token in reader.documents if token.start > end]
     test = TestLine(
         parsed.name,
         line,
@@ -2178,7 +2178,7 @@ def clean_label(label: str) -> str:
     """A label on one line, of a length that can be read."""
     label = re.sub(CONTROL, " ", label).strip() or "test"
     if len(label) > LINE_CHARS:
-        return label[: LINE_CHARS - 1] + "\u2026"
+        return f"{label[: LINE_CHARS - 1]}\u2026"
     return label
 
 
@@ -2287,7 +2287,7 @@ def check_ties(owners: Mapping[Test, ListFile]) -> None:
             complain(
                 f"writes the same JUnit file as {writer.where}, {test.junit}; give each test its own"
             )
-        after = "after=" + ",".join(test.attributes.after)
+        after = f"after={','.join(test.attributes.after)}"
         its_leaders = leaders[test]
         if any(leader.barrier > test.barrier for leader in its_leaders):
             complain(
