@@ -1190,11 +1190,10 @@ def with_mask(test: TestLine, words: Iterable[str]) -> TestLine:
 
 def words_in_place(nodes: Nodes) -> List[str]:
     """The words of a line's commands, up to one that may change the directory or variables of those behind it."""
-    words: List[str] = []
+    words = []
     for node in walk(nodes):
-        if node.assigned or node.name in STATE_WORDS | {"read", "eval"}:
-            break
-        if node.kind not in ("", "{", "("):
+        changes = node.assigned or node.name in STATE_WORDS | {"read", "eval"}
+        if changes or node.kind not in ("", "{", "("):
             break
         words += node.words
     return words
@@ -1625,7 +1624,6 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
 def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
     """Raises BadValue if a test, behind its environment prefix, would not do what it says; hints where it may not."""
     functions = {**parsed.functions, **functions_in(nodes)}
-    lead = nodes[0].lead
     last = nodes[-1]
     changes = is_state([last]) or (last.name == "exec" and len(last.words) == 1)
     if changes and not re.match(r"cd (\.\.|-)|popd|unset|set \+|:", last.text):
@@ -1643,9 +1641,9 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
             '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
             "of a loop or an `if` that is behind its `done` or `fi`, of a function behind its call"
         )
-    if test.is_target and lead:
+    if test.is_target and nodes[0].lead:
         raise BadValue(
-            f"`{lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
+            f"`{nodes[0].lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
         )
     silent = [node for node in nodes if node.name not in PRINTS]
     inner = [parsed.functions.get(node.name, [node]) for node in silent]
