@@ -1110,8 +1110,8 @@ def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[
     if loop or reported:
         for condition in node.conditions:
             reported |= reported_failures(condition, f"{switches} +e", functions)
-    if reported and (node.name or node.kind == "("):
-        reported = {each for each in reported if each.name != "return"} | {node}
+    if node.name or node.kind == "(":  # a `return` ends no more than this
+        reported = {node if each.name == "return" else each for each in reported}
     return reported
 
 

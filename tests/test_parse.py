@@ -418,6 +418,8 @@ class Kinds(ParseCase):
             text = (f'{functions}\ncounted() {{ [ "$1" ] || return 2; "$@"; RET=$((RET | $?)); }}; again() {{ run '
                     f'again; }}\n{command}\n')
             self.assert_mistake(text, 3, "this line passes even if `")
+        self.assert_mistake("f() { cat log; rm -r x; }\na || f\n", 2, "this line passes even if `a`")
+        self.assertEqual(len(self.parse("f() { cat log; return 1; }\na || f\n")), 1)
         for body in ("a || { note; return 1; }", "a; local rc=$?; note; return $rc", "if ! a; then exit 3; fi; note",
                      "note", "f; a || f", "stop a; stop b; note", '[ "$1" ] || return 1; note',
                      "a || true", "a || ((n++)); ((n == 0))"):
