@@ -1132,21 +1132,19 @@ def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions
     if not suspects:
         return
     visible = reported_failures(nodes, parsed.switches, functions)
-    suspects.sort(key=lambda node: node.after == "&")
+    foreground = [node for node in suspects if node.after != "&"]
     tellers = {"wait"}
-    if suspects[0].after == "&":
+    if not foreground:
         tellers.update(UTILITIES)
     others = [node for node in every if node.kind in LOOPS or node.name in tellers]
     if visible.isdisjoint([*suspects, *others]):
         raise BadValue(
-            f'this line passes even if `{suspects[0].name}` fails; write `command || test_fail "label"`, for a pipe '
-            "`set -o pipefail` above, or `|| true` if that is meant; what it sets is gone with it: let a file that is "
-            "sourced set that"
+            f"this line passes even if `{[*foreground, *suspects][0].name}` fails; write "
+            '`command || test_fail "label"`, for a pipe `set -o pipefail` above, or `|| true` if that is meant; what '
+            "it sets is gone with it: let a file that is sourced set that"
         )
-    for node in suspects:
-        if node in visible or node.after == "&":
-            continue
-        if re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
+    for node in foreground:
+        if node not in visible and re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
             parsed.hint(
                 "lost",
                 line,
