@@ -74,7 +74,7 @@ ALWAYS_PASS = [
     "a & echo b", "a; rm b", "a >x; cat x", "sleep 9 & P=$!; a; kill $P", "cd b && { a || RET=1; }", "a || cat log",
     "which a; echo b", "pushd b; a; popd", "a || { cat log; RET=1; }", "[ -f x ] && a || echo no",
     "while read A; do a $A || RET=1; done", "while getopts ab c; do a || RET=1; done",
-    "for i in 1 2; do a $i | tee log; done",
+    "for i in 1 2; do a $i | tee log; done", "a & b || RET=1; kill $!",
 ]
 MAY_FAIL = [
     "a && echo b || exit 1", "a && cat log | tee b", "a && { rm b; echo c; }", "a; ((n == 0))",
@@ -89,7 +89,8 @@ MAY_FAIL = [
     "b || exit 0; a", "[ $Z ] && exit 0; a", "if b; then a; else echo no; fi",
     "docker run a; rc=$?; docker rm b; exit $rc",
     "! a", "if a; then b; fi", "for i in 1 2; do a $i; done", "echo a", "a | b", "a & wait $!",
-    "until a; do sleep 1; done", "until a; do :; done", "a || { echo no; b; exit $?; }",
+    "until a; do sleep 1; done", "until a; do :; done", "a & sleep 2; kill $!",
+    "a || { echo no; b; exit $?; }",
     "a && echo b || exit $?", "a && echo b; exit $?",
     "n=0; a || ((n++)); ((n == 0)); exit $?", "until [ -f x ] || a; do exit $?; done", "a | b || true; echo c",
     "a && b || true; echo c", "{ a; } || true; echo b",
