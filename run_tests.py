@@ -7960,7 +7960,7 @@ class ScriptRun(Run):
     status: int | None = None  # its exit code, where it has come to its end
     offset = 0  # how many bytes it had printed before the current event
     shown = 0  # how many of its bytes the trace has shown
-    batch_at = math.inf  # when the schedule gets the batch
+    batch_at = math.inf  # when the new ones of the waiting tests may start
     bash_has_ended = was_signalled = False
     kill_at = math.inf  # when the script is killed, if it goes on though the run has been ended
     why_no_scout = ""  # why there is no scout, or no more
@@ -7984,7 +7984,6 @@ class ScriptRun(Run):
         self.stems = stems_beside(script.files[self.name].text, options.log_dir)
         self.stem = self.stems(os.path.basename(self.name))
         self.script = script
-        self.batch: List[Test] = []  # what the schedule does not know yet
         self.codes: Dict[Words, str] = {}  # by place and words, what a command is
         self.programs: Dict[bytes, Program] = {}  # as `read_program` knows them
         # By question of the scout without an answer yet: a function that returns the answer, or None to let it wait.
@@ -8072,8 +8071,6 @@ class ScriptRun(Run):
             if answer is not None:
                 self.shell.answer(self.question, answer)
         else:
-            if self.batch and isinstance(event, Exited):
-                self.submit()  # a slot becomes free
             super().handle(event)
             if isinstance(event, Begin):
                 self.start_script()
@@ -8125,13 +8122,11 @@ class ScriptRun(Run):
 
     def submit(self) -> None:
         """Let the schedule know of new tests: the first ones wait a moment for others, to start the longest first."""
-        tests = [*self.schedule.waiting, *self.batch]
+        self.batch_at = math.inf
+        tests = list(self.schedule.waiting)
         selection = select(tests, self.options, self.history)
         order = selection.to_run(self.options.order, self.schedule.pool)
-        event = Submit(time.monotonic(), order)
-        self.batch = []
-        self.batch_at = math.inf
-        super().handle(event)
+        super().handle(Submit(time.monotonic(), order))
 
     # What the shells ask.
 
@@ -8240,7 +8235,7 @@ class ScriptRun(Run):
                 "errors of tests go elsewhere than their output; of those that ran ahead they are shown with it"
             )
         self.shell_waits_for[test] = call
-        if test in self.batch:
+        if test in self.schedule.waiting:
             self.batch_at = -math.inf
         if test not in self.busy:
             self.retire(test)
@@ -8313,7 +8308,7 @@ class ScriptRun(Run):
         self.busy[test] = {path for path, is_exclusive in call.paths.items() if is_exclusive}
         self.tests.append(test)
         self.console.total = len(self.tests)
-        self.batch.append(test)
+        self.schedule.waiting[test] = 0  # it is in no line: only a Submit lets it start
         self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
         return test
 
@@ -8379,7 +8374,7 @@ class ScriptRun(Run):
         has waited where it had to. `is_beside`: whether bash might run a test at the same time, too.
         """
         for test, ahead in self.scout_only.items():
-            has_begun = test not in self.schedule.waiting and test not in self.batch
+            has_begun = test not in self.schedule.waiting
             counts = self.has_failed or (has_parted and not ahead.site.is_background)
             if counts and has_begun and not is_beside(test, ahead.site):
                 self.too_early = self.too_early or f"{test.label} went ahead of {what}"
@@ -8446,12 +8441,10 @@ class ScriptRun(Run):
         self.held.clear()
         self.end_jobs()
         for test in list(self.scout_only):  # nobody asks for those that have not started
-            if test in self.batch or test in self.schedule.waiting:
+            if test in self.schedule.waiting:
                 self.tests.remove(test)
                 del self.scout_only[test]
-                self.schedule.waiting.pop(test, None)
-        self.batch = []
-        self.batch_at = math.inf
+                del self.schedule.waiting[test]
         if self.shell.fault:
             raise self.shell.fault
 
