@@ -6862,8 +6862,8 @@ class ScriptFile:
         self.filters: Set[Words] = set()
         # By name of a variable, the commands that may use it: their text has that name.
         self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
-        # By line of a `#:`, its attributes, and whether it stands alone there and so counts for all below.
-        self.attributes: Dict[int, Tuple[Attributes, bool]] = {}
+        # By line, what `#:` says of it, or above it of all lines below.
+        self.attributes: Dict[int, Attributes] = defaultdict(Attributes)
         reader = Reader(text)
         found = re.findall(r"([^\s;&|(){}]+)\s*\(\)|\bfunction\s+([^\s(]+)", text)
         self.defines = set(chain.from_iterable(found))  # names of functions
@@ -6879,8 +6879,8 @@ class ScriptFile:
         return self.text.count("\n", 0, offset) + 1
 
     def read_attributes(self, reader: Reader) -> None:
-        """Note what each `#:` says of its line, or from its own line on up to the next such line."""
-        defaults = Attributes()
+        """Note what each `#:` says: of its line, or, if it stands alone there, of all lines up to the next such line."""
+        """Note what each `#:` says: of its line, or, where it stands alone, of all lines up to the next such one."""
         for comment in reader.comments:
             marker, _, text = comment.text.partition(":")
             line = self.line_of(comment.start)
@@ -6890,8 +6890,10 @@ class ScriptFile:
                 self.one_by_one = min(self.one_by_one, line)
                 continue
             mistakes: List[str] = []
-            is_alone = not self.text[: comment.start].rpartition("\n")[2].strip()
-            if is_alone:
+            lines = range(line, line + 1)
+            defaults = self.attributes[line]
+            if not self.text[: comment.start].rpartition("\n")[2].strip():
+                lines = range(line, end)
                 defaults = Attributes()
             attributes = parse_attributes(text, defaults, mistakes.append)
             if attributes.after:
@@ -6899,19 +6901,7 @@ class ScriptFile:
                     "after= means nothing in a script, which has an order of its own; take it out"
                 )
             self.mistakes += [f"{self.name}:{line}: {what}" for what in mistakes]
-            self.attributes[line] = attributes, is_alone
-            if is_alone:
-                defaults = attributes
-
-    def attributes_of(self, first: int, last: int) -> Attributes:
-        """What `#:` says of a command on these lines."""
-        defaults = Attributes()
-        for line, (attributes, is_alone) in self.attributes.items():
-            if first <= line <= last and not is_alone:
-                return attributes
-            if line < first and is_alone:
-                defaults = attributes
-        return defaults
+            self.attributes.update(dict.fromkeys(lines, attributes))
 
     def visit(self, nodes: Nodes, label: str = "") -> None:
         """Note the tests in a list of commands. With a label, all that look like tests in it are tests."""
@@ -6999,7 +6989,7 @@ class ScriptFile:
 
     def site_of(self, node: Node, line: int, label: str) -> Site:
         """A test that begins on this line, so called unless `#:` says otherwise."""
-        attributes = self.attributes_of(line, line + node.text.count("\n"))
+        attributes = self.attributes[line + node.text.count("\n")]
         if attributes.label is not None:
             label = expandable(attributes.label, is_command=False)
         operators = " ".join(node.redirects)
