@@ -6870,10 +6870,11 @@ class ScriptFile:
         self.read_attributes(reader)
         self.visit(reader.nodes)
         self.functions = functions_in(reader.nodes)
-        self.by_line: Dict[int, List[Site]] = defaultdict(list)
+        # By line and words. A test of several lines counts for each: bash does not always name the first.
+        self.by_place: Dict[Any, List[Site]] = defaultdict(list)
         for site in self.sites:
             for place in range(site.node.text.count("\n") + 1):
-                self.by_line[site.line + place].append(site)
+                self.by_place[(site.line + place, *words_of(site.node))].append(site)
 
     def line_of(self, offset: int) -> int:
         return self.text.count("\n", 0, offset) + 1
@@ -7011,14 +7012,6 @@ class ScriptFile:
             is_native=bool(has_descriptor) or node.name in self.defines,
             names=files_of(node),
         )
-
-    def find(self, line: int, node: Node) -> Site | None:
-        """The test on this line that has a command's words; None if there is no such test, or more than one."""
-        words = words_of(node)
-        sites = [site for site in self.by_line[line] if words_of(site.node) == words]
-        if len(sites) == 1:
-            return sites[0]
-        return None
 
 
 # The hook: bash code that both shells run before the script, by BASH_ENV. It sets a DEBUG trap, which bash calls before
@@ -7826,9 +7819,10 @@ class Script:
         if node.kind:  # the head of a loop
             return self.calm_code(command)
         is_function = functions[0] != ""
-        site = file.find(line, node)
-        if site and not (self.options.tests and (is_function or node.name in CALM)):
-            return self.test_code(site._replace(line=line, node=node))
+        sites = file.by_place[(line, *words_of(node))]
+        # Of several it is not known which of them it is.
+        if len(sites) == 1 and not (self.options.tests and (is_function or node.name in CALM)):
+            return self.test_code(sites[0]._replace(line=line, node=node))
         if node.name == "trap":
             return "_rt_trapped"
         if node.name in self.options.handlers:

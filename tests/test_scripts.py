@@ -1124,8 +1124,8 @@ class ReadingTest(unittest.TestCase):
         self.assertEqual([(site.attributes.gpus, site.attributes.timeout) for site in file.sites],
                          [(2, None), (None, None), (None, 300), (None, 300), (0, 300)])
         self.assertEqual(file.filters, {("tee", "c.log"), ("tail", "-1")})
-        self.assertEqual(file.find(2, file.sites[0].node), file.sites[0])
-        self.assertIsNone(file.find(3, file.sites[0].node))
+        words = words_of(file.sites[0].node)
+        self.assertEqual([file.by_place[(line, *words)] for line in (1, 2, 3)], [file.sites[:1], file.sites[:1], []])
 
     def test_what_keeps_it_from_running_ahead(self) -> None:
         _, file = self.read("for x in a; do pytest $x || test_fail $x; done 2>/dev/null", "#: one-by-one",
@@ -1133,7 +1133,7 @@ class ReadingTest(unittest.TestCase):
                             "pytest d || test_fail d; pytest d || test_fail e")
         self.assertEqual((file.obstacle, file.one_by_one), ("test.sh:3: a block writes log", 2))
         self.assertEqual([told.partition(" in ")[0] for told in file.mistakes], ["test.sh:4: unknown key 'gpsu'"])
-        self.assertIsNone(file.find(5, file.sites[-1].node))       # which of them it is
+        self.assertEqual(len(file.by_place[(5, "pytest", "d")]), 2)       # which of them it is
 
     def test_kinds_of_commands(self) -> None:
         """By their words; tests by their place, too, where handlers tell them."""
