@@ -6880,8 +6880,8 @@ class ScriptFile:
         return self.text.count("\n", 0, offset) + 1
 
     def read_attributes(self, reader: Reader) -> None:
-        """Note what each `#:` says: of its line, or, if it stands alone there, of all lines up to the next such line."""
         """Note what each `#:` says: of its line, or, where it stands alone, of all lines up to the next such one."""
+        end = self.text.count("\n") + 2
         for comment in reader.comments:
             marker, _, text = comment.text.partition(":")
             line = self.line_of(comment.start)
@@ -8326,7 +8326,7 @@ class ScriptRun(Run):
         self.past.add(place)
         number = place.partition(":")[0]
         command = self.script.commands[number]
-        self.note_action(command, is_past=True)
+        self.on_did(number, is_past=True)
         if command.node.name == "exec":  # for all tests behind it
             self.is_split = bool(splits_output(command.node))
         values = ""
@@ -8334,17 +8334,6 @@ class ScriptRun(Run):
             values = to_text(read_once(path))
         code = end_of(command.node, int(status), directory, values)
         self.command_ends[number].append(code)
-
-    def note_action(self, command: Site, is_past: bool = False) -> None:
-        """The shell runs a command that is no test. A background test above it may have begun under bash, too."""
-        is_awaited = self.scout_waits_for is command
-        has_parted = is_past and not is_awaited
-        if acts(command.node):
-            self.note_ahead(
-                command.described,
-                lambda _test, site: is_awaited and site.is_background,
-                has_parted,
-            )
 
     def note_ahead(
         self,
@@ -8363,9 +8352,19 @@ class ScriptRun(Run):
             if counts and has_begun and not is_beside(test, ahead.site):
                 self.too_early = self.too_early or f"{test.label} went ahead of {what}"
 
-    def on_did(self, number: str) -> None:
-        """The shell begins a command that is no test."""
-        self.note_action(self.script.commands[number])
+    def on_did(self, number: str, is_past: bool = False) -> None:
+        """The shell begins a command that is no test, or has come to its end.
+
+        A background test above it may have begun under bash, too.
+        """
+        command = self.script.commands[number]
+        is_awaited = self.scout_waits_for is command
+        if acts(command.node):
+            self.note_ahead(
+                command.described,
+                lambda _test, site: is_awaited and site.is_background,
+                has_parted=is_past and not is_awaited,
+            )
 
     def on_met(self, number: str) -> None:
         """The shell begins a command that the scout runs, too, but not earlier: both are to see the same files."""
