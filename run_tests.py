@@ -6736,8 +6736,9 @@ HIDES = (
 EXPORTS_ALL = r"\bset -\w*a\w*(?![\s\S]*\bset \+a)|\bset -o allexport"
 # A command that may switch on `set -x` or `set -v`, which would show our DEBUG trap.
 SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
-# A variable as `expandable` writes it, and what that escapes.
-EXPANDABLE = r"\$\{\w+-\\(\$\w+|\$\{\w+)(?:\\(\}))?\}|\\(?=[$`])"
+# A label in which nothing but values of variables is to be expanded.
+VALUE = r"\$(?:[\w@*#]+|\{\w+[^}=?`$@]*\})"
+LABEL = rf"""(?:{VALUE}|[^"'\\`$]|"(?:{VALUE}|[^"\\`$])*")*"""
 # The least `ulimit -n` for a script's shell: the hook takes four numbers of `ScriptShell.OWN_FDS`, all below 200.
 MIN_DESCRIPTORS = 200
 NO_TESTS = (
@@ -6754,7 +6755,7 @@ class Site(NamedTuple):
     line: int  # its first
     node: Node
     number: str = ""  # in `Script.commands`, once bash has come to it
-    # From here on for tests alone. The label, a bash word: of its `#:`, else its handler's first argument or its words.
+    # From here on for tests alone. The label, a bash word: of its `#:`, else its handler's first argument.
     label: str = ""
     attributes: Attributes = Attributes()
     is_background: bool = False
@@ -6790,17 +6791,11 @@ def files_of(node: Node, operators: str = "[^<]*[<>](?!<)") -> List[str]:
 
 
 def label_word(text: str) -> str:
-    """The bash word for a label: as it is written, or with only its variables expanded where more could happen."""
-    plain = re.sub(r"""(?s)^(["'])(.*)\1$""", r"\2", text)
-    if re.search(VALUES_THAT_DIFFER, text):
-        return shlex.quote(plain)
-    if text and re.fullmatch(
-        r"""[\w./:+-]*|"(?:[^"\\`$]|\$\w+|\$\{\w+[^}=?`$]*\})*"|'[^']*'|\$\w+""", text
-    ):
-        return text
-    word = expandable(plain) * bool(text)
-    word = re.sub(r'(\\")?\\\$([@*])(\\")?', "$*", word)
-    return re.sub(r"\\\$\{?(\d)\}?", r"${\1-\\$\1}", word)
+    """The bash word for a label that is written so: its variables expand, unless more than that could happen."""
+    if re.fullmatch(LABEL, text) and not re.search(VALUES_THAT_DIFFER, text):
+        word = text.replace('"', "").replace("$@", "$*")
+        return f'"{word}"'
+    return shlex.quote(unquoted(text))
 
 
 def splits_output(node: Node) -> bool | None:
@@ -6985,10 +6980,10 @@ class ScriptFile:
 
     def add(self, node: Node, label: str, reads_test: bool) -> None:
         """Note a test. One that reads another test's output gets no slot: the other might wait for that slot."""
-        site = self.site_of(node, self.line_of(node.start), label_word(label or head_of(node)))
+        site = self.site_of(node, self.line_of(node.start), label_word(label))
         self.sites.append(site._replace(is_native=site.is_native or reads_test))
 
-    def site_of(self, node: Node, line: int, label: str) -> Site:
+    def site_of(self, node: Node, line: int, label: str = '""') -> Site:
         """A test that begins on this line, so called unless `#:` says otherwise."""
         attributes = self.attributes[line + node.text.count("\n")]
         if attributes.label is not None:
@@ -7870,8 +7865,7 @@ class Script:
         if depends:
             return f"_rt_each {command.number} " + " ".join(map(inert, words))
         if is_test:
-            label = expandable(plain)
-            site = command.file.site_of(node, command.line, label)
+            site = command.file.site_of(node, command.line)
             return self.test_code(site)
         return self.other_code(command)
 
@@ -8139,7 +8133,7 @@ class ScriptRun(Run):
             if text in ("true", "false"):  # `if $VERBOSE; then`
                 code = "_rt_skip="
             if self.script.options.looks_like_test(text):
-                site = command.file.site_of(command.node, command.line, shlex.quote(text))
+                site = command.file.site_of(command.node, command.line)
                 code = self.script.test_code(site)
             self.codes[place] = code
         return self.codes[place]
@@ -8391,7 +8385,7 @@ class ScriptRun(Run):
         site = self.script.commands[number]
         self.note_ahead(site.described)
         if int(status):
-            self.note_failure(clean_label(label), site.line, int(status))
+            self.note_failure(label or head_of(site.node), site.line, int(status))
             self.unhandled[label] += 1
         self.let_scout_past(site, int(status))
 
@@ -8400,7 +8394,9 @@ class ScriptRun(Run):
         if self.unhandled[label]:
             self.unhandled[label] -= 1
         else:
-            self.note_failure(clean_label(label), int(line), int(status) or EXIT_FAILED)
+            self.note_failure(
+                label or self.options.handlers[0], int(line), int(status) or EXIT_FAILED
+            )
 
     def on_reads(self, directory: str, name: str, *words: str) -> str:
         """The scout is about to read commands: it must not come to a block that writes a file."""
@@ -8534,7 +8530,7 @@ class ScriptRun(Run):
             program.words[0],
             key_of([key]),
             site.attributes,
-            label=self.labels(clean_label(call.label.strip() or text)),
+            label=self.labels(clean_label(call.label.strip() or shlex.join(program.words))),
             junit=junit_word(program.words[1:]),
             shell=Snapshot(program.directory, environment),
         )
@@ -8575,7 +8571,7 @@ class ScriptRun(Run):
     def note_failure(self, label: str, line: int, status: int | None) -> None:
         """Record what has failed, or was interrupted, in the script's own shell: it has no log but the script's."""
         self.has_failed = True
-        unique = self.labels(label)
+        unique = self.labels(clean_label(label))
         source = TestLine(self.name, line, "", "", key_of([label]), Attributes())
         test = make_test(source, len(self.tests), unique, self.stem, self.options)
         outcome = Outcome.INTERRUPTED if status is None else Outcome.FAILED
@@ -8699,8 +8695,8 @@ def list_script(script: Script, trace: Trace) -> int:
             why = file.obstacle or "runs ahead"
             if site.line >= file.one_by_one:
                 why = "`#: one-by-one`"
-            label = clean_label(re.sub(EXPANDABLE, r"\1\2", unquoted(site.label)))
-            trace.line(f"{label}\t{file.name}:{site.line}\t{why}")
+            label = site.attributes.label or unquoted(site.label) or head_of(site.node)
+            trace.line(f"{clean_label(label)}\t{file.name}:{site.line}\t{why}")
         if not file.sites:
             warn(NO_TESTS)
     return trace.exit_code(EXIT_OK)
