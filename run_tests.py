@@ -7623,14 +7623,6 @@ class Program(NamedTuple):
     umask: int
     key: str  # equal for the same words, environment, folder and umask
 
-    @property
-    def path(self) -> str:
-        """The path of its file, as its shell finds it by its PATH."""
-        name = self.words[0]
-        folders = os.get_exec_path(cast(Any, self.environment))  # whose names are bytes
-        places = (os.path.join(self.directory, folder) for folder in folders)
-        return shutil.which(name, path=":".join(places)) or name
-
 
 def read_once(path: str) -> bytes:
     """Read a file that a shell has written, and delete it. Raises OSError."""
@@ -8522,7 +8514,8 @@ class ScriptRun(Run):
         key = " ".join(words)
         if not ARGUMENTS.isdisjoint(words):
             key = text
-        environment = {**program.environment, b"_": to_bytes(program.path)}
+        path = find_program(program.words[0], program.environment) or program.words[0]
+        environment = {**program.environment, b"_": to_bytes(path)}
         line = TestLine(
             site.file.name,
             site.line,
