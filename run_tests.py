@@ -8514,6 +8514,8 @@ class ScriptRun(Run):
         key = " ".join(words)
         if not ARGUMENTS.isdisjoint(words):
             key = text
+        variable = next(iter(self.machine.variables), CUDA.variable)
+        mask = to_text(program.environment.get(to_bytes(variable), b""))
         path = find_program(program.words[0], program.environment) or program.words[0]
         environment = {**program.environment, b"_": to_bytes(path)}
         line = TestLine(
@@ -8523,6 +8525,7 @@ class ScriptRun(Run):
             program.words[0],
             key_of([key]),
             site.attributes,
+            mask=f"={mask}" * (mask != os.environ.get(variable, "")),
             label=self.labels(clean_label(call.label.strip() or shlex.join(program.words))),
             junit=junit_word(program.words[1:]),
             shell=Snapshot(program.directory, environment),
@@ -8535,7 +8538,7 @@ class ScriptRun(Run):
             umask = -1
         # `is_pytest` is False: as under bash, a pytest run may pass without a whole JUnit file.
         test = test._replace(
-            gpus=self.gpus_of(line, text),
+            gpus=self.gpus_of(line, test.gpus, text),
             is_pytest=False,
             command=shlex.join(program.words),
             words=program.words,
@@ -8545,15 +8548,11 @@ class ScriptRun(Run):
         )
         return self.host.fitted(test)
 
-    def gpus_of(self, line: TestLine, words: str) -> float:
+    def gpus_of(self, line: TestLine, need: float, words: str) -> float:
         """How many GPUs a test takes: as its `#:` or its mask says, else as many as its words seem to ask for."""
-        variable = next(iter(self.machine.variables), CUDA.variable)
-        mask = to_text((line.shell.environment or {}).get(to_bytes(variable), b""))
-        has_mask = mask != os.environ.get(variable, "")
-        need = need_of(line._replace(mask=f"={mask}" * has_mask), self.options)
         if line.attributes.gpus is not None:
             return need
-        if not has_mask and self.options.gpus_per_test == 1:
+        if not line.mask and self.options.gpus_per_test == 1:
             named = gpus_named_in(words)
             if not 1 < named < ALL_GPUS:  # a folder may be called `distributed`
                 named = gpus_named_in(line.body)
