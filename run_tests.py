@@ -6947,16 +6947,16 @@ class ScriptFile:
         if node.kind == "function":
             del self.bare[bare:]
 
-    def only_shows(self, name: str, known: Sequence[str] = ()) -> bool:
+    def only_shows(self, name: str) -> bool:
         """Whether a variable is only printed, or used in values of other variables that are only printed."""
-        for node in self.commands_by_name[name]:
-            if node.name in PRINTS:
-                continue
-            given = set(variables_of(node)).difference(known, [name])
-            if node.kind or node.name not in ("", "local"):
-                return False
-            if not all(self.only_shows(each, (*known, name)) for each in given):
-                return False
+        names = [name]
+        for each in names:  # it grows
+            for node in self.commands_by_name[each]:
+                if node.name in PRINTS:
+                    continue
+                if node.kind or node.name not in ("", "local"):
+                    return False
+                names += set(variables_of(node)).difference(names)
         return True
 
     def handled(self, statement: Sequence[Node]) -> Tuple[Node | None, str]:
