@@ -6765,7 +6765,7 @@ class Site(NamedTuple):
     waits_for_shell: bool = False
     is_native: bool = False  # bash itself runs it, without a slot
     # Bash words for files that it writes, or that filters behind it do.
-    names: Sequence[str] = ()
+    names: List[str] = []
 
     @property
     def where(self) -> str:
@@ -6916,7 +6916,10 @@ class ScriptFile:
                 if node.kind:
                     self.visit_block(node, own_label)
                 elif node is handled_node or (looks_count and self.is_test(node)):
-                    self.add(node, own_label, reads_test=len(self.sites) > before_pipeline)
+                    reads_test = len(self.sites) > before_pipeline
+                    line = self.line_of(node.start)
+                    site = self.site_of(node, line, label_word(own_label), reads_test)
+                    self.sites.append(site)
                 elif node.name not in self.options.handlers and self.is_test(node):
                     self.bare.append(self.line_of(node.start))
                 elif node.before in PIPES and node.name in FILTERS and self.sites:
@@ -6924,8 +6927,7 @@ class ScriptFile:
                     self.filters.add((*words_of(node), *names))
                     if node.name == "tee":
                         names += node.words[1:]
-                    test = self.sites[-1]
-                    self.sites[-1] = test._replace(names=[*test.names, *names])
+                    self.sites[-1].names.extend(names)
             if len(self.sites) > before:
                 self.reactions += [node for node in statement if node.before == "||"]
 
@@ -6978,13 +6980,13 @@ class ScriptFile:
         words = " ".join(word.strip("\"'") for word in node.words)
         return self.options.looks_like_test(words)
 
-    def add(self, node: Node, label: str, reads_test: bool) -> None:
-        """Note a test. One that reads another test's output gets no slot: the other might wait for that slot."""
-        site = self.site_of(node, self.line_of(node.start), label_word(label))
-        self.sites.append(site._replace(is_native=site.is_native or reads_test))
+    def site_of(
+        self, node: Node, line: int, label: str = '""', reads_test: bool = False
+    ) -> Site:
+        """A test that begins on this line, so called unless `#:` says otherwise.
 
-    def site_of(self, node: Node, line: int, label: str = '""') -> Site:
-        """A test that begins on this line, so called unless `#:` says otherwise."""
+        One that reads another test's output gets no slot: the other might wait for that slot.
+        """
         attributes = self.attributes[line + node.text.count("\n")]
         if attributes.label is not None:
             label = expandable(attributes.label, is_command=False)
@@ -7004,7 +7006,7 @@ class ScriptFile:
             splits=splits_output(node),
             waits_for_shell=bool(reads or has_own or not only_looks(text)),
             # The script may define a function of this name, of which no trap tells: ours could not be told from it.
-            is_native=bool(has_descriptor) or node.name in self.defines,
+            is_native=bool(has_descriptor) or node.name in self.defines or reads_test,
             names=files_of(node),
         )
 
