@@ -6684,9 +6684,8 @@ CALM = names_in(
     "echo printf : true false [ [[ (( test local export declare typeset readonly let unset alias unalias break cd "
     "continue popd pushd return set shift shopt ulimit umask trap exit eval source . getopts builtin command"
 )
-# SETS: builtins whose words may name variables that they set. SETTERS: these without `printf`, and calculations.
+# SETS: builtins whose words may name variables that they set.
 SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
-SETTERS = SETS - {"printf"} | {"let", "(("}
 MOVES = names_in("cd pushd popd")
 # Programs that only look: the scout runs them where it needs their output. DEEDS: arguments by which some do more.
 LOOKERS = names_in(
@@ -7772,8 +7771,8 @@ class Script:
         for node in reached(self.reactions, self.functions):
             sets = (
                 not node.words
-                or node.name in SETTERS
-                or re.search(f"{DOES}|printf -v", node.text)
+                or node.name in SETS | {"let", "(("}
+                or re.search(DOES, node.text)
             )
             if sets and not node.kind:
                 plain = re.sub(NOT_EXPANDED, "", node.text)
@@ -7839,9 +7838,7 @@ class Script:
         node = command.node
         if has_glob(node) and not node.kind:  # bash has expanded the words of a `for` already
             return f"_rt_meets {command.number}; _rt_skip="
-        if not substitutes(node.text, PURE):
-            return f"_rt_sees {command.number}"
-        if not looks_out(node):
+        if substitutes(node.text, PURE) and not looks_out(node):
             return "calm"
         if node.name in MOVES:
             return f"_rt_move {command.number}"
