@@ -7379,7 +7379,7 @@ _rt_fail() {     # lets the command fail
 }
 """
 LAST_OF_HOOK = r"""
-if [[ ${_rt_bash_env+set} ]]; then
+if [[ $_rt_bash_env ]]; then
   export BASH_ENV=$_rt_bash_env
   . "$BASH_ENV"
 fi
@@ -7435,7 +7435,6 @@ class ScriptShell:
 
     size = 0
     status = EXIT_MACHINE  # the exit status, as `$?` has it
-    scout: Process | None = None
     # The error that ended it: it could not be started, its output not be written, or its question not be read.
     fault: Exception | None = None
 
@@ -7446,6 +7445,7 @@ class ScriptShell:
         self.folder = reaper.scratch.path()
         os.mkdir(self.folder)
         self.process = Process(reaper)
+        self.scout = Process(reaper)
         self.output, self.stream = os.pipe()
         self.over, self.end = os.pipe()
         os.set_blocking(self.output, False)
@@ -7468,9 +7468,8 @@ class ScriptShell:
             "cat": find_program("cat") or "cat",
             "scouted": "1" * has_scout,
             "trace": f"/proc/{os.getpid()}/fd/{self.stream}",
+            "bash_env": os.environ.get("BASH_ENV", ""),
         }
-        if "BASH_ENV" in os.environ:
-            words["bash_env"] = os.environ["BASH_ENV"]
         text = f"#!{self.job.bash} -p\n{own_variables({**words, 'role': 'shell'})}{ASK}{STUB}"
         stub = self.write(text)
         os.chmod(stub, 0o755)
@@ -7479,7 +7478,6 @@ class ScriptShell:
         stream = os.dup(self.stream)
         jobs = [(self.process, self.job_of("shell", words), stream)]
         if has_scout:
-            self.scout = Process(self.reaper)
             scout = self.job_of("scout", words)._replace(stdin="")
             # Not /dev/null: the hook must see that a script's `2>/dev/null` differs.
             nowhere = os.open("/dev/zero", os.O_RDWR)
@@ -8043,8 +8041,6 @@ class ScriptRun(Run):
             super().handle(event)
             if isinstance(event, Begin):
                 self.start_script()
-            if len(self.schedule.interrupts) > 1:
-                self.shell.process.signal(signal.SIGKILL)
         self.follow_up()
 
     def conclude(self, result: Result, is_news: bool = True) -> None:
@@ -8066,7 +8062,8 @@ class ScriptRun(Run):
     def follow_up(self) -> None:
         """What any event may have made possible or necessary."""
         schedule = self.schedule
-        if time.monotonic() >= self.batch_at:
+        now = time.monotonic()
+        if now >= self.batch_at:
             self.submit()
         for question, look in list(self.held.items()):
             code = look()
@@ -8075,10 +8072,9 @@ class ScriptRun(Run):
                 self.shell.answer(question, code)
         if not self.shell_waits_for:
             self.signal_script()
-        now = time.monotonic()
         if self.was_signalled and schedule.done:
             self.kill_at = min(self.kill_at, now + self.options.grace)
-        if now >= self.kill_at:
+        if now >= self.kill_at or len(schedule.interrupts) > 1:
             self.shell.process.signal(signal.SIGKILL)
 
     def signal_script(self) -> None:
@@ -8438,8 +8434,7 @@ class ScriptRun(Run):
         self.why_no_scout = self.why_no_scout or why
         self.scout_waits_for = None
         self.held.clear()
-        if self.shell.scout:
-            self.shell.scout.signal(signal.SIGKILL)
+        self.shell.scout.signal(signal.SIGKILL)
 
     # What a test is, and what its shell is told.
 
