@@ -6713,6 +6713,10 @@ COUNTS = r"(?:\$\(\((?:(?!\)\))[\s\S])*?|\$\[[^]]*?|\$\{\w+(?:\[[^]]*?|:(?![-+=?
 DOES = rf"{COUNTS}(?:\+\+|--|[^=!<>]=[^=]|(?:<<|>>)=)|\$\{{\w+(?:\[[^]]*\])?:?=|@P\}}"
 # Words that give a variable a value if it has none.
 DEFAULTS = rf"\$\{{({NAME}):?="
+# How the name of a variable stands where that may be changed: `x=1`, `((++x))`, `let "x |= 1"`, `printf -v x`.
+CHANGES = (
+    rf"({NAME}) ?(?:<<|>>|[|&/%^])=|(?:\+\+|--|\s-v |-n \w+=|unset )({NAME})|{SETS_VARIABLE}"
+)
 # A check of a file.
 FILE_TEST = r"(?:\[\[?|test)\s[\s\S]*?(?<=\s)-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
 # Words that have another value in the scout than in the script's shell.
@@ -7755,7 +7759,7 @@ class Script:
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
         self.functions: Dict[str, Nodes] = {}  # their bodies
         self.reactions: List[Node] = []  # what stands behind a test's `||`
-        # The variables that reactions may set; also other words of these commands that could be names.
+        # The variables that reactions may set; also words that only look so.
         self.changed: Set[str] = set()
 
     def read(self, name: str, text: str) -> ScriptFile:
@@ -7767,15 +7771,8 @@ class Script:
         self.reactions += file.reactions
         self.exports |= re.search(EXPORTS_ALL, text) is not None
         for node in reached(self.reactions, self.functions):
-            sets = (
-                not node.words
-                or node.name in SETS | {"let", "(("}
-                or re.search(DOES, node.text)
-            )
-            if sets and not node.kind:
-                plain = re.sub(NOT_EXPANDED, "", node.text)
-                self.changed.update(re.findall(rf"(?<![\w$-])(?<!\$\{{){NAME}", plain))
-                self.changed.update(re.findall(DEFAULTS, node.text))
+            self.changed.update(*re.findall(CHANGES, node.text))
+        self.changed.discard("")
         return file
 
     def add(self, site: Site) -> Site:

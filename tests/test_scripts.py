@@ -1021,7 +1021,7 @@ class AheadTest(ScriptCase):
         """They run with what bash gives them, whatever has run ahead, which is named."""
         Fifo(self, "up")
         ran = self.conduct(HEAD + lines(
-            "export SEEN=0", "bash -c 'read x <>up; exit 1' || { eval 'SEEN=1'; test_fail a; }",
+            "export SEEN=0", "bash -c 'read x <>up; exit 1' || { eval SEEN\\=1; test_fail a; }",
             "bash -c 'echo x 1<>up; echo it is $SEEN | tee -a ran' || test_fail b", "python3 c$SEEN || test_fail c",
             "exit $RET"), "--timeout", "9s")
         self.assertEqual((ran.code, errors(ran.text), lines_of(ran.text, "it is")), (1, ["a"], ["it is 1"]))
@@ -1069,7 +1069,7 @@ class AheadTest(ScriptCase):
         for status, told in (("$SEEN", ["b"]), ("$((1 - SEEN))", [])):
             with self.each(status):
                 ran = self.conduct(HEAD + lines("export SEEN=0",
-                                                "python3 a --beside=b --exit=1 || { eval 'SEEN=1'; test_fail a; }",
+                                                "python3 a --beside=b --exit=1 || { eval SEEN\\=1; test_fail a; }",
                                                 f"python3 b --exit={status} || test_fail b", "exit $RET"))
                 self.assertEqual((ran.code, errors(ran.text)), (1, ["a", *told]))
                 self.assertEqual(ran.failures(), ["a", *(f"{label} #2" for label in told)])
