@@ -6294,10 +6294,6 @@ class Run:
     def is_over(self) -> bool:
         return self.schedule.done
 
-    def deadline(self) -> float:
-        """When a Tick is due."""
-        return self.schedule.deadline()
-
     def next_event(self) -> Event:
         """What happened, or a Tick where nothing has for a while; shows growing logs meanwhile."""
         pause_s = self.tick()
@@ -6306,7 +6302,7 @@ class Run:
             self.do_chores()
         if not self.inbox.events:  # under load, many lines go out in one write
             self.trace.flush()
-        pause_s = min(pause_s, self.deadline() - now)
+        pause_s = min(pause_s, self.schedule.deadline() - now)
         event = self.inbox.get(max(pause_s, 0))
         if isinstance(event, Look):
             self.console.tell_running()
@@ -8008,9 +8004,6 @@ class ScriptRun(Run):
 
     def is_over(self) -> bool:
         return self.bash_has_ended and self.schedule.done
-
-    def deadline(self) -> float:
-        return min(self.schedule.deadline(), self.batch_at)
 
     def tick(self) -> float:
         if not self.shell_waits_for:
