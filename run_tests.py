@@ -7923,7 +7923,6 @@ class ScriptRun(Run):
     batch_at = math.inf  # when the new ones of the waiting tests may start
     bash_has_ended = was_signalled = False
     kill_at = math.inf  # when the script is killed, if it goes on though the run has been ended
-    why_no_scout = ""  # why there is no scout, or no more
     question = ("", "")  # the path for the answer to the last question, and its number
     role = ""  # which shell has asked it
     has_failed = False  # a test has failed, and the shell knows it
@@ -8421,7 +8420,7 @@ class ScriptRun(Run):
 
     def on_lost(self, why: str) -> None:
         """Go on without the scout: it has come to what it cannot go through."""
-        self.why_no_scout = self.why_no_scout or why
+        self.reasons.setdefault(why)
         self.scout_waits_for = None
         self.held.clear()
         self.shell.scout.signal(signal.SIGKILL)
@@ -8600,7 +8599,7 @@ class ScriptRun(Run):
 
     def say_what_ran_alone(self) -> None:
         """Say how many tests ran while no other did, and why the first of them."""
-        if not (self.tests or self.why_no_scout):
+        if not (self.tests or self.reasons):
             why = NO_TESTS
             if self.script.called:
                 why = "the script has come to no test, or tests begin in another way (--tests REGEX)"
@@ -8609,7 +8608,7 @@ class ScriptRun(Run):
         half = self.schedule.pool.size / 2
         if any(test.gpus > half for test in self.tests):
             self.reasons.setdefault("tests need more than half of the GPUs")
-        reasons = list(filter(None, [*self.reasons, self.why_no_scout]))
+        reasons = list(self.reasons)
         if reasons and count and len(self.tests) > 1:
             warn(f"{counted(count, 'test')} ran while no other did: {reasons[0]}")
             for why in reasons[1:] * self.options.verbose:
