@@ -7777,12 +7777,12 @@ class Script:
         site = self.commands[number] = site._replace(number=number)
         return site
 
-    def changed_for(self, node: Node, environment: Container[bytes]) -> Set[str]:
+    def changed_for(self, node: Node, environment: Iterable[bytes]) -> Set[str]:
         """The variables in a test's words or environment that may have another value where a test has failed."""
         if self.exports:
             return self.changed
-        asked = self.changed.intersection(chain(*re.findall(READS_VARIABLE, node.text)))
-        return asked.union(name for name in self.changed if to_bytes(name) in environment)
+        asked = re.findall(READS_VARIABLE, node.text)
+        return self.changed.intersection(chain(*asked, map(to_text, environment)))
 
     def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
         """What a command is: `calm`, or bash for each time that it comes.
