@@ -7408,13 +7408,12 @@ VARIABLE = rf"""declare -(\S+) ({NAME})((?:"(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[
 
 
 class Asked(NamedTuple):
-    """A shell asks or reports something, or the script has ended. By then the script had printed `offset` bytes.
+    """A shell asks or reports something, or the script has ended.
 
     `words`: the number of the question (empty: no answer is awaited), the path of the pipe for the answer, `shell` or
     `scout`, the kind of question, and what that kind has (see the list above ASK).
     """
 
-    offset: int
     words: Sequence[str]
 
 
@@ -7544,7 +7543,7 @@ class ScriptShell:
             os.write(self.stream, printed)
         with suppress(OSError):
             self.keep()
-        self.post(Asked(self.size, ["", "", "", "end"]))
+        self.post(Asked(["", "", "", "end"]))
 
     def post_whole(self, asked: bytes) -> bytes:
         """Post the questions that have come whole; returns the rest."""
@@ -7557,7 +7556,7 @@ class ScriptShell:
             os.write(self.stream, printed)
             question = map(to_text, words[: int(count)])
             plain = [word.replace("\1", "\n") for word in question]
-            self.post(Asked(self.size, plain))
+            self.post(Asked(plain))
             first, *words = words[int(count) :]
         return b"\0".join([first, *words])
 
@@ -7918,7 +7917,6 @@ class ScriptRun(Run):
 
     sums_up = False  # the script does
     status: int | None = None  # its exit code, where it has come to its end
-    offset = 0  # how many bytes it had printed before the current event
     shown = 0  # how many of its bytes the trace has shown
     batch_at = math.inf  # when the new ones of the waiting tests may start
     bash_has_ended = was_signalled = False
@@ -8006,11 +8004,12 @@ class ScriptRun(Run):
 
     def tick(self) -> float:
         if not self.shell_waits_for:
-            self.show(self.shell.size)
+            self.show()
         return min(super().tick(), FOLLOW_S)
 
-    def show(self, end: int) -> None:
-        """Show what the script has printed, up to an offset."""
+    def show(self) -> None:
+        """Show what the script has printed. A shell that asks has printed all that comes before."""
+        end = self.shell.size
         if end > self.shown:
             log = f"/dev/fd/{self.shell.kept}"  # its name may go
             with suppress(OSError):
@@ -8020,7 +8019,6 @@ class ScriptRun(Run):
         """Note what has happened, and do what follows from it."""
         if isinstance(event, Asked):
             number, reply, role, kind, *fields = event.words
-            self.offset = event.offset
             self.question = reply, number
             self.role = role
             answer = getattr(self, f"on_{kind}")(*fields)
@@ -8157,7 +8155,7 @@ class ScriptRun(Run):
 
     def shell_at_test(self, call: Call) -> None:
         """The shell waits for a test."""
-        self.show(self.offset)
+        self.show()
         # Forget the files of tests that the shell has left behind: they have ended.
         self.written = {
             path: test
@@ -8447,7 +8445,7 @@ class ScriptRun(Run):
         call = self.shell_waits_for.pop(test)
         result = self.schedule.results[test][-1]
         self.record.test_end(result)
-        self.show(self.shell.size)
+        self.show()
         log = os.path.abspath(self.record.log_path(test))
         logs = [log]
         if test.splits:
@@ -8563,7 +8561,7 @@ class ScriptRun(Run):
         super().give_up(why)
 
     def report(self) -> int:
-        self.show(self.shell.size)  # the script has the last word
+        self.show()  # the script has the last word
         self.trace.flush()
         self.ends = results_of(self.attempts())
         # Results with which a run of a list would not pass.
