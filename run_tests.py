@@ -7919,8 +7919,10 @@ class ScriptRun(Run):
     status: int | None = None  # its exit code, where it has come to its end
     shown = 0  # how many of its bytes the trace has shown
     batch_at = math.inf  # when the new ones of the waiting tests may start
-    bash_has_ended = was_signalled = False
-    kill_at = math.inf  # when the script is killed, if it goes on though the run has been ended
+    bash_has_ended = False
+    kill_at = (
+        math.inf
+    )  # once the script has been sent a signal: when it is killed, if it goes on
     question = ("", "")  # the path for the answer to the last question, and its number
     role = ""  # which shell has asked it
     has_failed = False  # a test has failed, and the shell knows it
@@ -8059,8 +8061,6 @@ class ScriptRun(Run):
                 self.shell.answer(question, code)
         if not self.shell_waits_for:
             self.signal_script()
-        if self.was_signalled and schedule.done:
-            self.kill_at = min(self.kill_at, now + self.options.grace)
         if now >= self.kill_at or len(schedule.interrupts) > 1:
             self.shell.process.signal(signal.SIGKILL)
 
@@ -8068,8 +8068,8 @@ class ScriptRun(Run):
         """If the run is to end, send the script a signal. As under bash, the test where it waits has ended by then."""
         schedule = self.schedule
         ends = schedule.interrupts or schedule.failure or schedule.is_overdue
-        if ends and not self.was_signalled:
-            self.was_signalled = True
+        if ends and self.kill_at == math.inf:
+            self.kill_at = time.monotonic() + self.options.grace
             self.shell.process.signal([*schedule.interrupts, signal.SIGTERM][0])
 
     def submit(self) -> None:
@@ -8566,7 +8566,7 @@ class ScriptRun(Run):
         self.ends = results_of(self.attempts())
         # Results with which a run of a list would not pass.
         self.bad = [end for end in self.ends if not self.options.accepts(end.outcome)]
-        if not (self.was_signalled or self.schedule.failure):
+        if self.kill_at == math.inf and not self.schedule.failure:
             self.status = self.own_status()
         if self.status != EXIT_OK and not self.bad:
             # No test accounts for it: if the script were no case, the JUnit file would show a pass.
