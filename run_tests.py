@@ -7953,12 +7953,12 @@ class ScriptRun(Run):
         self.unhandled: Dict[str, int] = Counter()
         self.shell_waits_for: Dict[Test, Call] = {}  # tests for which the shell waits
         self.scout_only: Dict[Test, Call] = {}  # those to which only the scout has come
-        # And those to which only the shell has come, by the keys of calls; None for one that bash runs itself.
-        self.shell_only: Dict[Any, List[Test | None]] = defaultdict(list)
+        # And those to which only the shell has come, by the keys of calls.
+        self.shell_only: Dict[Any, List[Test]] = defaultdict(list)
         # Tests that have not ended, and the files that they have to themselves.
         self.busy: Dict[Test, AbstractSet[str]] = {}
         # By path, the test that writes there by a redirection or a filter of the script (`>log`, `| tee log`).
-        self.written: Dict[str, Test | None] = {}
+        self.written: Dict[str, Test] = {}
         # Ends of commands that are known (`number:turn`): the shell and a subshell may both report one.
         self.past: Set[str] = set()
         # By number of a `cd`, the folders to which it has led the scout, one for each time.
@@ -8162,15 +8162,13 @@ class ScriptRun(Run):
             for path, test in self.written.items()
             if test in self.scout_only or test in self.shell_waits_for
         }
-        found = [test for test, ahead in self.scout_only.items() if ahead.key == call.key]
         # A test that reads a pipe holds the only slot. This one may write to that pipe, and must not wait for the slot.
         is_read = any(test.stdin.startswith("/") for test in self.shell_waits_for)
-        runs_itself = (is_read and self.sequential) or call.stdin is None
-        if runs_itself and not found:
-            self.shell_only[call.key].append(None)
+        if (is_read and self.sequential) or call.stdin is None:
             self.shell.answer(call.question, '_rt_run "$@"')
             return
         self.let_scout_past(call.site)
+        found = [test for test, ahead in self.scout_only.items() if ahead.key == call.key]
         if found:
             test = found[0]
             del self.scout_only[test]
