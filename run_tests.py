@@ -7506,10 +7506,9 @@ class ScriptShell:
             for process, job, output in jobs:
                 process.spawn(job, output)
             self.process.wait()
+            self.scout.signal(signal.SIGKILL)
             for process, _, _ in reversed(jobs):
-                if process is self.scout:
-                    process.signal(signal.SIGKILL)
-                    process.wait()
+                process.wait()
                 process.sweep()
                 status = process.close()
             self.status = shell_status(status)
