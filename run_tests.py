@@ -6737,6 +6737,7 @@ EXPORTS_ALL = r"\bset -\w*a\w*(?![\s\S]*\bset \+a)|\bset -o allexport"
 SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 # A label in which nothing but values of variables is to be expanded.
 VALUE = r"\$(?:[\w@*#]+|\{\w+[^}=?`$@]*\})"
+NO_LABEL = '""'
 LABEL = rf"""(?:{VALUE}|[^"'\\`$]|"(?:{VALUE}|[^"\\`$])*")*"""
 # The least `ulimit -n` for a script's shell: the hook takes four numbers of `ScriptShell.OWN_FDS`, all below 200.
 MIN_DESCRIPTORS = 200
@@ -6917,7 +6918,7 @@ class ScriptFile:
                 elif node is handled_node or (looks_count and self.is_test(node)):
                     reads_test = len(self.sites) > before_pipeline
                     line = self.line_of(node.start)
-                    site = self.site_of(node, line, label_word(own_label), reads_test)
+                    site = self.site_of(node, line, own_label or NO_LABEL, reads_test)
                     self.sites.append(site)
                 elif node.name not in self.options.handlers and self.is_test(node):
                     self.bare.append(self.line_of(node.start))
@@ -6961,7 +6962,7 @@ class ScriptFile:
         return True
 
     def handled(self, statement: Sequence[Node]) -> Tuple[Node | None, str]:
-        """The command of a statement that has a handler behind its `||`, and the handler's first argument."""
+        """The command of a statement that has a handler behind its `||`, and its label: the first argument of that."""
         pipelines = statements_of(statement, PIPES)
         for before, pipeline in zip(pipelines, pipelines[1:]):
             node = pipeline[0]
@@ -6971,7 +6972,7 @@ class ScriptFile:
             tested = before[0]
             if not (tested.words or tested.kind):  # assignments alone
                 break
-            return tested, "".join(calls[0].words[1:2])
+            return tested, label_word("".join(calls[0].words[1:2]))
         return None, ""
 
     def is_test(self, node: Node) -> bool:
@@ -6980,7 +6981,7 @@ class ScriptFile:
         return self.options.looks_like_test(words)
 
     def site_of(
-        self, node: Node, line: int, label: str = '""', reads_test: bool = False
+        self, node: Node, line: int, label: str = NO_LABEL, reads_test: bool = False
     ) -> Site:
         """A test that begins on this line, so called unless `#:` says otherwise.
 

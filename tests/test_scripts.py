@@ -1126,6 +1126,10 @@ class ReadingTest(unittest.TestCase):
         words = words_of(file.sites[0].node)
         self.assertEqual([file.by_place[(line, *words)] for line in (1, 2, 3)], [file.sites[:1], file.sites[:1], []])
 
+    def test_a_group_whose_handler_has_no_label(self) -> None:
+        _, file = self.read("{ pytest a; make; } || test_fail")
+        self.assertEqual([(site.node.text, site.label) for site in file.sites], [("pytest a", '""')])
+
     def test_what_keeps_it_from_running_ahead(self) -> None:
         _, file = self.read("for x in a; do pytest $x || test_fail $x; done 2>/dev/null", "#: one-by-one",
                             "{ pytest b || test_fail b; } >log", "pytest c || test_fail c #: gpsu=1",
