@@ -7859,18 +7859,18 @@ class Script:
         targets = set(node.redirects[1::2])
         if tells_time(node) and all(map(file.only_shows, variables_of(node))):
             return "calm"
-        goes_on = targets <= {"1", "2", "/dev/null"}
         if is_calm(node) and (not targets or node.name not in PRINTS):
             return self.calm_code(command)
-        shows = goes_on and node.name in PRINTS and not re.search(rf" -v|{DOES}", node.text)
+        goes_on = targets <= {"1", "2", "/dev/null"} and node.name in PRINTS
+        shows = goes_on and not re.search(rf" -v|{DOES}", node.text)
         passes = (*words_of(node), *files_of(node)) in file.filters
         if passes or shows or re.match(self.options.calm, node.name):
             return "_rt_pass"
         way = "_rt_other"
-        if looks_only(node) and is_among(node, BLIND):
-            way = "_rt_peek"
-        elif looks_only(node):
+        if looks_only(node):
             way = "_rt_look"
+            if is_among(node, BLIND):
+                way = "_rt_peek"
         code = " ".join([way, command.number, *variables_of(node)])
         if node.assigned and node.words:
             return f"_rt_is_function {shlex.quote(node.name)} || {code}"
