@@ -618,7 +618,7 @@ PASSES_FAILURE_ON = r"\|\|(?!(?:exit|return)\s+0)|;(?:exit|return)(?!\s+0)"
 LOOKS_BACK = r"\[|\(\(|test\s|false$|\(?(?:exit|return) \"?\$\{?\w"
 # Commands in front of another one.
 PREFIXES = (
-    r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -\S+)* \w+|nice(?: -n ?\S+)?"
+    r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -[ks] ?\S+| -\S+)* [\w.]+|nice(?: -n ?\S+)?"
     r"|(?:uv|coverage|poetry) run(?: -\S+)*) )*"
 )
 # Not the name of a program that stands among tests but prepares them or evaluates their results.
@@ -6683,6 +6683,8 @@ CALM = names_in(
 # SETS: builtins whose words may name variables that they set.
 SETS = names_in("local export declare typeset readonly read mapfile readarray getopts printf")
 MOVES = names_in("cd pushd popd")
+# Builtins that always pass, and that change more than variables.
+CHANGERS = names_in("set let unset shopt")
 # Programs that only look: the scout runs them where it needs their output. DEEDS: arguments by which some do more.
 LOOKERS = names_in(
     "arch awk basename bc cat cut date dirname egrep expr find grep head hostname id ls nproc printenv pwd readlink "
@@ -6717,6 +6719,8 @@ CHANGES = (
 FILE_TEST = r"(?:\[\[?|test)\s[\s\S]*?(?<=\s)-(?:[abcdefghkprstuwxGLNOS]|nt|ot|ef)\s"
 # Words that have another value in the scout than in the script's shell.
 VALUES_THAT_DIFFER = r"\$[$!]|\$_\b|\b(?:BASHPID|LINENO|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
+# Words that have another value each time. Bash expands those of a function's call before our trap sees the function.
+CHANGES_EACH_TIME = r"\$\$|\$\{?(?:BASHPID|S?RANDOM|SECONDS|EPOCH\w+)\b|[(`]\s*date\b"
 # FILTERS: programs that may stand behind a test in a pipeline. INTERPRETER: a test or not by its arguments (`sh $t`).
 FILTERS = names_in("tee grep egrep sed awk tail head cat cut tr sort uniq wc ts")
 INTERPRETER = r"(?:\S*/)?(?:(?:ba)?sh|python[\d.]*)$"
@@ -6731,6 +6735,8 @@ OUTPUT = r"(?s)(?:-o|--out[^=]*)=.*\.\w+$|--junit-?xml=(?!/dev/)"
 HIDES = (
     rf"\b(?:local|declare|typeset)\b(?:\s.*)?\s(?:{NAME}(?:[\s;&|)]|$)|[-+]\w*x)|export -\w*n"
 )
+# A declaration of a nameref.
+REFERENCE = rf"\b(?:local|declare|typeset)\s+-\w*n\w*\s+({NAME})"
 # A command that may switch on `set -x` or `set -v`, which would show our DEBUG trap.
 SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 # A label in which nothing but values of variables is to be expanded.
@@ -6810,8 +6816,8 @@ def splits_output(node: Node) -> bool | None:
 
 
 def inert(word: str) -> str:
-    """A bash word, quoted as a whole if its expansion would run commands or set variables."""
-    if re.search(f"{RUNS_INSIDE}|{DOES}", word):
+    """A bash word, quoted as a whole if its expansion would run commands, set variables or end the shell."""
+    if re.search(rf"{RUNS_INSIDE}|{DOES}|\$\{{\w+(?:\[[^]]*\])?:?\?", word):
         return shlex.quote(word)
     return word
 
@@ -7016,7 +7022,7 @@ class ScriptFile:
 # FD_OWN that of the shell while a test runs: bash prints there how a program dies. An answer is bash code behind the
 # number of its question: if a signal has cut off an earlier question, the answer to that comes first. Who asks what:
 #
-#   both   kind    file, line, command, functions around it,          _rt_code: `calm`, or bash for each time it comes
+#   both   kind    file, line, command, folder, functions around it,  _rt_code: `calm`, or bash for each time it comes
 #                  `function` if the command calls one
 #   both   each    number of a command, its words as they are now     bash for this time
 #   both   test    where its output and its errors go, who comes to   shell: sets _rt_status, once the test has ended;
@@ -7152,7 +7158,8 @@ _rt_hook() {
   case ${_rt_flags//[!T]/}:$_rt_command in
     *_rt_rest*) ;;    # the script sets a trap again as `trap -p` has shown it, with our part
     :* | *FUNCNEST* | T:set\ *+*T* | *functrace* | *extdebug* | T:set\ -*k* | *keyword* | \
-      *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | *:set\ *posix* | *:ulimit\ *-f* | \
+      *trap*[Rr][Ee][Tt][Uu][Rr][Nn]* | *trap*DEBUG* | *trap*continue* | *trap*break* | *:set\ *posix* | \
+      *:ulimit\ *-f* | \
       *ulimit*n\ [0-9] | *ulimit*n\ [0-9][0-9] | *ulimit*n\ [12][0-9][0-9])
       [[ ! $_rt_skips ]] || _rt_lost "bash runs all by itself behind"
       _rt_alone=1     # behind our `set -T`, functions inherit a trap for RETURN; our descriptors are above so few
@@ -7164,7 +7171,7 @@ _rt_hook() {
   _rt_code=${_rt_known[$_rt_place]-}
   [[ $_rt_code ]] || {
     ! builtin declare -F -- "${_rt_command%%[$' \t\n']*}" >/dev/null || _rt_code=function
-    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "${_rt_functions[*]}" "$_rt_code"
+    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "$PWD" "${_rt_functions[*]}" "$_rt_code"
     _rt_known[$_rt_place]=$_rt_code
   }
   _rt_do
@@ -7181,7 +7188,7 @@ _rt_do() {       # runs the runner's code for a command
 }
 _rt_function() { # a call of a function, if that is still defined
   _rt_is_function "${_rt_command%%[$' \t\n']*}" || {
-    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "${_rt_functions[*]}" ''
+    _rt_ask kind "$_rt_file" "$_rt_line" "$_rt_command" "$PWD" "${_rt_functions[*]}" ''
     _rt_do
   }
 }
@@ -7225,7 +7232,7 @@ _rt_is_program() {    # whether the first word of a command names a program that
   case $_rt_builtins in *$'\n'"$1"$'\n'*) builtin return 1 ;; esac
   [[ $PWD -ef . ]] || builtin return
   case $1 in
-    '') builtin return 1 ;;
+    '' | *[!a-zA-Z0-9_./+@%:,-]*) builtin return 1 ;;     # no name that a function can have
     */*) [[ -f $1 && -x $1 ]] ;;
     *) [[ $_rt_command == *PATH=* ]] || builtin hash -- "$1" ;;
   esac
@@ -7279,10 +7286,6 @@ _rt_itself() {   # a test that bash itself runs: its number, its label
   _rt_after=("$BASHPID" ran "$1:$2")
 }
 _rt_start() {    # a test, as _rt_test has it: a function takes the place of its program
-  case $6 in *[!a-zA-Z0-9_./+@%:,-]*)
-    _rt_itself "$1" "$3"
-    builtin return ;;
-  esac
   _rt_stand_in=$6
   builtin eval "exec FD_OWN>&FD_ERR"     # where bash would print how the test died
   # In bash 4.4, `local -` in a function of ours would end the expansion of aliases.
@@ -7299,7 +7302,9 @@ _rt_failed() {   # a handler is called
   _rt_is_function "${_rt_command%%[$' \t\n']*}"
   _rt_send failed "$_rt_line" "$_rt_piped" "${1-$_rt_command}"
 }
-_rt_pass() { :; }
+_rt_pass() {     # one that may run beside tests; with a number, a filter behind one
+  [[ ! $_rt_scouted || ! ${1-} ]] || _rt_after=(any passed "$1")
+}
 _rt_block() { _rt_other "$1"; }
 _rt_trapped() {  # a trap is set
   _rt_traps=$BASHPID
@@ -7359,7 +7364,7 @@ _rt_start() {    # a test, as _rt_test has it; its words as bash are empty if on
   [[ /dev/fd/1 -ef /dev/fd/FD_ERR ]] || _rt_call[0]=apart
   builtin eval "$_rt_words"
 }
-_rt_block() { _rt_lost "a file is written by all of"; }
+_rt_block() { _rt_lost "only bash can run"; }
 _rt_failed() { _rt_skip=; }
 _rt_sees() { _rt_skip=; }
 _rt_reads() {    # an `eval` or `source`, which the scout runs, too: its number, its words as bash
@@ -7368,7 +7373,9 @@ _rt_reads() {    # an `eval` or `source`, which the scout runs, too: its number,
   builtin eval "builtin set -- $_rt_text"
   _rt_ask reads "$PWD" "$@"
 }
-_rt_trapped() { :; }    # it has no traps
+_rt_trapped() {  # the scout has no traps; that of a subshell runs in the middle of the script
+  [[ $BASHPID == "$_rt_shell" || $_rt_command != *EXIT* ]] || _rt_lost "it does not run the trap of"
+}
 _rt_pass() { :; }
 _rt_fail() {     # lets the command fail
   local _rt_first=${_rt_command%%[$' \t\n']*}
@@ -7662,7 +7669,13 @@ def is_open(node: Node) -> bool:
         return False
     if re.search(DOES, re.sub(DEFAULTS, "", node.text)):
         return True
-    return node.name in CALM - SETS - CHECKS - MOVES - INFALLIBLE
+    words = node.words[1:]
+    if node.name == "printf":
+        words = words[1:2] * (words[0] == "-v")
+    # The names of what it sets are in variables: `export $(cat .env)`.
+    if node.name in SETS and any(re.match("[\"']?\\$", word) for word in words):
+        return True
+    return node.name in CALM - SETS - CHECKS - {"cd"} - INFALLIBLE | CHANGERS
 
 
 def acts(node: Node) -> bool:
@@ -7670,7 +7683,8 @@ def acts(node: Node) -> bool:
     is_program = node.name not in CALM | SETS | BLIND and head_of(node) != "cat"
     has_input = node.name in READS and "<<" not in node.text
     is_pure = substitutes(node.text, PURE) and not files_of(node)
-    return is_program or has_input or not is_pure or looks_out(node)
+    writes = re.search(">& [3-9]", " ".join(node.redirects)) is not None
+    return is_program or has_input or writes or not is_pure or looks_out(node)
 
 
 def looks_only(node: Node) -> bool:
@@ -7723,7 +7737,7 @@ def variables_of(node: Node) -> List[str]:
     words = list(node.assigned)
     if node.name in SETS:
         words += node.words[1:]
-    names = [re.split(r"\+?=|\[", word)[0] for word in words]
+    names = [re.split(r"\+?=|\[", word.lstrip("\"'"))[0] for word in words]
     names += re.findall(DEFAULTS, node.text)
     if node.name in READS | MOVES:
         names += ["REPLY", "MAPFILE", "OLDPWD"]  # one of them
@@ -7750,6 +7764,7 @@ class Script:
         self.commands: Dict[str, Site] = {}  # by number, those to which bash has come
         self.called: Set[str] = set()  # the first words of tests: functions, perhaps
         self.functions: Dict[str, Nodes] = {}  # their bodies
+        self.references: Set[str] = set()  # the names of namerefs
         self.reactions: List[Node] = []  # what stands behind a test's `||`
         # The variables that reactions may set; also words that only look so.
         self.changed: Set[str] = set()
@@ -7758,6 +7773,7 @@ class Script:
         """Read one of its files."""
         file = self.files[name] = ScriptFile(name, text, self.options)
         self.hides |= re.search(HIDES, text) is not None
+        self.references.update(re.findall(REFERENCE, text))
         self.called.update(site.node.name for site in file.sites)
         self.functions.update(file.functions)
         self.reactions += file.reactions
@@ -7783,9 +7799,11 @@ class Script:
         node = nodes[0]
         node.text = text  # with its here-document
         command = self.add(Site(file, line, node))
+        is_function = functions[0] != ""
+        if (is_function or node.kind) and re.search(CHANGES_EACH_TIME, text):
+            return f"_rt_block {command.number}"
         if node.kind:  # the head of a loop
             return self.calm_code(command)
-        is_function = functions[0] != ""
         sites = file.by_place[(line, *words_of(node))]
         # Of several it is not known which of them it is.
         if len(sites) == 1 and not (self.options.tests and (is_function or node.name in CALM)):
@@ -7861,17 +7879,22 @@ class Script:
             return "calm"
         if is_calm(node) and (not targets or node.name not in PRINTS):
             return self.calm_code(command)
+        names = variables_of(node)
+        if not self.references.isdisjoint(names):  # it sets a variable of another name
+            return f"_rt_block {command.number}"
         goes_on = targets <= {"1", "2", "/dev/null"} and node.name in PRINTS
         shows = goes_on and not re.search(rf" -v|{DOES}", node.text)
         passes = (*words_of(node), *files_of(node)) in file.filters
-        if passes or shows or re.match(self.options.calm, node.name):
+        if passes:
+            return f"_rt_pass {command.number}"
+        if shows or re.match(self.options.calm, node.name):
             return "_rt_pass"
         way = "_rt_other"
         if looks_only(node):
             way = "_rt_look"
             if is_among(node, BLIND):
                 way = "_rt_peek"
-        code = " ".join([way, command.number, *variables_of(node)])
+        code = " ".join([way, command.number, *names])
         if node.assigned and node.words:
             return f"_rt_is_function {shlex.quote(node.name)} || {code}"
         return code
@@ -8071,11 +8094,16 @@ class ScriptRun(Run):
 
     # What the shells ask.
 
-    def on_kind(self, source: str, line: str, command: str, functions: str, what: str) -> str:
+    def on_kind(
+        self, source: str, line: str, command: str, directory: str, functions: str, what: str
+    ) -> str:
         """A shell has come to a command for the first time; `what` says whether it is a function."""
         files = self.script.files
         if source not in files:
-            self.introduce(self.script.read(source, text_of(source)))
+            path = os.path.join(
+                directory, source
+            )  # right behind `source`, the folder is the same
+            self.introduce(self.script.read(source, text_of(path)))
         file = files[source]
         if file.obstacle:
             self.on_lost(file.obstacle)
@@ -8341,7 +8369,11 @@ class ScriptRun(Run):
     def on_trapped(self, name: str, text: str) -> None:
         """A trap runs. Once the one for EXIT does, the script comes to no more tests."""
         if any(map(acts, walk(Reader(text).nodes))):
-            self.note_ahead(f"the trap `{text}`", has_parted=name == "EXIT")
+            self.note_ahead(f"the trap `{text}`", has_parted=name in ("EXIT", "ERR"))
+
+    def on_passed(self, _number: str, status: str, *_more: str) -> None:
+        """A filter behind a test has ended, which the scout takes to pass."""
+        self.has_failed |= status != "0"
 
     def on_ran(self, place: str, status: str, *_more: str) -> None:
         """Bash has run a test itself, which has no log but the script's."""
@@ -8442,7 +8474,7 @@ class ScriptRun(Run):
             logs.append(f"{log}.err")
         status = result.status or 0
         is_missed = test in self.shell_only[call.key] and not call.site.waits_for_shell
-        if is_missed and self.has_failed:  # while it ran, tests below it may have begun
+        if is_missed:  # while it ran, tests below it may have begun
             self.note_missed(call)
         if not self.has_failed:
             self.tried.setdefault(call.program.key, len(self.tests))

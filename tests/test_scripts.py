@@ -371,6 +371,14 @@ class FeatureTest(ScriptCase):
         ran = self.end(process)
         self.assertEqual((ran.code, len(seen), len(starts(ran.text))), (0, 8, 8))
 
+    def test_a_file_that_is_sourced_from_another_folder(self) -> None:
+        """Its tests have slots; and the words of a command that may be a test say why bash ends."""
+        os.mkdir(os.path.join(self.folder, "sub"))
+        self.write("sub/common.sh", lines("suite() { python3 c || test_fail c; }", 'X=python3; use() { $X "${1:?no file}"; }'))
+        ran = self.conduct(HEAD + lines("cd sub", ". ./common.sh", "python3 a || test_fail a", "suite", "use"))
+        self.assertEqual((ran.code, sorted(starts(ran.text))), (1, ["a", "c"]))
+        self.assertIn("1: no file\n", ran.text + ran.err)
+
     def test_masks(self) -> None:
         """A test that names four GPUs has these four, and them alone; others have one."""
         ran = self.conduct(suite(
@@ -452,10 +460,10 @@ class FeatureTest(ScriptCase):
                          "#: one-by-one", "f || test_fail z"):
                 ["x:12:runs ahead", '$(c):13:runs ahead', "y:14:runs ahead", "z:17:`#: one-by-one`"],
             lines("pytest a", "pip install pytest", "$PYTHON -m pytest b || exit 1", "ctest | tee log",
-                  "if tests/run.sh; then c; fi", "timeout 5m torchrun d", "cd tests", "(/x/test_e)",
+                  "if tests/run.sh; then c; fi", "timeout -k 5 1.5m torchrun d", "cd tests", "(/x/test_e)",
                   "$py_version -m pytest f", "bin/someTests"): [
                 "pytest a:1:runs ahead", "$PYTHON -m pytest b:3:runs ahead", "ctest:4:runs ahead",
-                "tests/run.sh:5:runs ahead", "timeout 5m torchrun d:6:runs ahead", "/x/test_e:8:runs ahead",
+                "tests/run.sh:5:runs ahead", "timeout -k 5 1.5m torchrun d:6:runs ahead", "/x/test_e:8:runs ahead",
                 "$py_version -m pytest f:9:runs ahead", "bin/someTests:10:runs ahead"],
             lines("set -eu", "test_f() {", '  pytest "${A}/$B" #: timeout=5m', "}", "test_f || exit 1"): [
                 'pytest "${A}/$B":3:runs ahead', "test_f:5:runs ahead"],
@@ -943,7 +951,7 @@ class ScoutTest(TrialCase):
         for name, where, why in (
             ("eval", 'eval "$(pip3 --echo=X=3)"', "only bash knows what changes by `eval "),
             ("a block", "{ python3 x $X || test_fail x; } >log", "a block writes log"),
-            ("a function", 'f() { echo "$1"; }; f 1 >log', "a file is written by all of `f 1 > log`"),
+            ("a function", 'f() { echo "$1"; }; f 1 >log', "only bash can run `f 1 > log`"),
             ("a subshell", "(pip3 x; exit 3) || X=4", "it cannot run, in a subshell, `pip3 x`"),
             ("a comment", "#: one-by-one", "`#: one-by-one`"),
         ):
