@@ -2801,32 +2801,25 @@ except pynvml.NVMLError as error:
 
 
 class Machine(NamedTuple):
-    """The devices that tests may use, and how a test is told which are its own.
+    """The devices that tests may use, by their tokens in device order, and how a test is told which are its own.
 
-    `variables` are the mask variables to set, `hide` the value that hides every device, `extra` further
-    variables, without which the tokens could mean other devices (CUDA_DEVICE_ORDER).
+    The mask variables of all `readers` are set. `extra` are further variables, without which the tokens could mean
+    other devices (CUDA_DEVICE_ORDER).
     """
 
-    devices: Tuple[Device, ...] = ()
-    variables: Words = ()
-    hide: str = ""
+    tokens: Sequence[str] = ()
+    readers: Sequence[MaskReader] = ()
     extra: Environ = {}
 
     @property
-    def tokens(self) -> List[str]:
-        """All devices, as the mask names them."""
-        return [device.token for device in self.devices]
+    def devices(self) -> Tuple[Device, ...]:
+        return tuple(map(Device, count(), self.tokens))
 
     def mask(self, lease: Lease) -> Environ:
         """The environment that shows a test the devices of its lease and no others."""
-        value = ",".join(lease.tokens) or self.hide
-        return {**self.extra, **dict.fromkeys(self.variables, value)}
-
-
-def machine_of(tokens: Sequence[str], *readers: MaskReader) -> Machine:
-    """A Machine with these tokens in device order, masked through these readers' variables."""
-    devices = tuple(map(Device, count(), tokens))
-    return Machine(devices, tuple(reader.variable for reader in readers), readers[0].hide)
+        value = ",".join(lease.tokens)
+        masks = {reader.variable: value or self.readers[0].hide for reader in self.readers}
+        return {**self.extra, **masks}
 
 
 def read_mask(reader: MaskReader, value: str | None) -> List[str] | None:
@@ -2868,13 +2861,13 @@ def outer_machine(environ: Environ) -> Machine | None:
         return None
     first, tokens = next(iter(masks.items()))
     if first is not CUDA or HIP not in masks:
-        return machine_of(tokens, first)
+        return Machine(tokens, [first])
     if masks[HIP] != tokens:  # HIP reads both variables and lets its own win
         raise UsageError(
             f"{CUDA.variable}={environ[CUDA.variable]} and {HIP.variable}={environ[HIP.variable]} "
             "disagree; unset the one that does not count"
         )
-    return machine_of(tokens, HIP, CUDA)
+    return Machine(tokens, [HIP, CUDA])
 
 
 class ToolError(Exception):
@@ -2957,11 +2950,10 @@ def probe(environ: Environ) -> Machine:
         if not tokens:
             continue
         if reader is not CUDA:  # AMD's tools may skip numbers; HIP counts without gaps
-            return machine_of([str(number) for number in range(len(tokens))], reader)
-        machine = machine_of(tokens, reader)
+            return Machine([str(number) for number in range(len(tokens))], [reader])
         if "CUDA_DEVICE_ORDER" in environ:
-            return machine
-        return machine._replace(extra={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+            return Machine(tokens, [reader])
+        return Machine(tokens, [reader], {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     return Machine()
 
 
@@ -2982,8 +2974,8 @@ def find_machine(gpus: str | None, environ: Environ) -> Machine:
             raise UsageError(
                 f"--gpus {gpus}: CUDA cannot read these ids together; without an outer mask it has to"
             )
-        return machine_of(wanted, CUDA)
-    shown = outer.tokens
+        return Machine(wanted, [CUDA])
+    shown = list(outer.tokens)
     is_hidden = not set(wanted) <= set(shown)
     if gpus.isdigit():  # the first ones, whatever their ids are
         wanted = shown[: int(gpus)]
@@ -2993,7 +2985,7 @@ def find_machine(gpus: str | None, environ: Environ) -> Machine:
             f"--gpus {gpus}: the outer mask shows {','.join(shown) or 'none'} alone, and is never widened; leave "
             "--gpus out to use what it shows"
         )
-    return outer._replace(devices=tuple(map(Device, count(), wanted)))
+    return outer._replace(tokens=wanted)
 
 
 class Sick(NamedTuple):
@@ -3023,7 +3015,7 @@ class Health:
         self.sick: List[Sick] = []  # devices that were broken before the run
         # By watched GPU, the MiB in use there while no test runs on it.
         self.used: Dict[Device, int] = {}
-        if CUDA.variable not in machine.variables or not machine.devices:
+        if CUDA not in machine.readers or not machine.tokens:
             return
         rows = self.ask(tool=ask_tool)
         absent = ""
@@ -5446,8 +5438,8 @@ class Console:
         if not tokens and (not self.turns or any(test.gpus for test in self.turns)):
             how = ": tests run one by one" * (not self.has_markers)
             why = "no GPU found (asked: pynvml, nvidia-smi, amd-smi, rocm-smi)"
-            if machine.variables:
-                why = f"{machine.variables[0]} or --gpus shows no GPU"
+            for reader in machine.readers[:1]:
+                why = f"{reader.variable} or --gpus shows no GPU"
             warn(f"{why}{how}")
         how = " [as given]" * bool(self.options.gpus)
         self.mark(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + how)
@@ -8517,7 +8509,7 @@ class ScriptRun(Run):
         key = " ".join(words)
         if not ARGUMENTS.isdisjoint(words):
             key = text
-        variable = next(iter(self.machine.variables), CUDA.variable)
+        variable = [*self.machine.readers, CUDA][0].variable
         mask = to_text(program.environment.get(to_bytes(variable), b""))
         path = find_program(program.words[0], program.environment) or program.words[0]
         environment = {**program.environment, b"_": to_bytes(path)}
@@ -8561,7 +8553,7 @@ class ScriptRun(Run):
                 named = gpus_named_in(line.body)
             need = max(need, named)
         # No more than there are: CUDA, too, leaves out GPUs of a mask that are not there.
-        return min(need, max(len(self.machine.devices), 1))
+        return min(need, max(len(self.machine.tokens), 1))
 
     def note_failure(self, label: str, line: int, status: int | None) -> None:
         """Record what has failed, or was interrupted, in the script's own shell: it has no log but the script's."""

@@ -339,7 +339,7 @@ class Agent:
             "ready",
             host=socket.gethostname(),
             tokens=self.machine.tokens,
-            variables=self.machine.variables,
+            variables=[reader.variable for reader in self.machine.readers],
             cores=self.cores,
             sick=[[sick.device.index, sick.reason] for sick in self.host.health.sick],
         )
@@ -1050,8 +1050,14 @@ def find_cluster(
         node.places = tuple(Device(first + place, token) for place, token in enumerate(shown))
         first += len(node.places)
     tell_twins(nodes)
-    devices = tuple(device for node in nodes for device in node.places if has_gpus)
-    machine = Machine(devices, tuple(nodes[0].facts["variables"]))
+    tokens = [device.token for node in nodes for device in node.places if has_gpus]
+    readers = [
+        reader
+        for variable in nodes[0].facts["variables"]
+        for reader in run_tests.READERS
+        if reader.variable == variable
+    ]
+    machine = Machine(tokens, readers)
     cluster = Cluster(nodes, machine, reaper)
     run_tests.check_gpus(cluster, options)
     return cluster

@@ -112,7 +112,7 @@ class MaskTest(unittest.TestCase):
                     self.assertEqual(tokens(found), None if visible is None else visible.split())
                     if found is not None:
                         self.assertEqual([device.index for device in found.devices], [*range(len(found.devices))])
-                        self.assertEqual(found.variables, (variable,))
+                        self.assertEqual([reader.variable for reader in found.readers], [variable])
 
     def test_what_a_lease_sees(self) -> None:
         for variable, hides in HIDES.items():
@@ -159,7 +159,8 @@ class MaskTest(unittest.TestCase):
         for environ, variable in cases:
             with self.subTest(environ):
                 found = machine(**environ)
-                self.assertEqual((found.variables, ",".join(tokens(found) or [])), ((variable,), environ[variable]))
+                variables = [reader.variable for reader in found.readers]
+                self.assertEqual((variables, ",".join(tokens(found) or [])), ([variable], environ[variable]))
 
     def test_hip_reads_cudas_mask_too(self) -> None:
         found = machine(CUDA_VISIBLE_DEVICES="2,3", HIP_VISIBLE_DEVICES="2,3")

@@ -114,7 +114,7 @@ class ConsoleCase(RunnerCase):
         self.out = io.BytesIO()
         self.trace = run_tests.Trace(self.out)
         self.logs = os.path.join(self.folder, "logs")
-        self.machine = run_tests.machine_of(["0", "1"], run_tests.CUDA)
+        self.machine = run_tests.Machine(["0", "1"], [run_tests.CUDA])
 
     def console(self, output: str, tests: Sequence[Test], total: int, has_markers: bool,
                 sums_up: bool = True, fold: Optional[run_tests.Fold] = run_tests.NO_FOLD) -> run_tests.Console:
@@ -162,7 +162,7 @@ class ParallelTest(ConsoleCase):
 
     def test_the_first_line_names_the_gpus(self) -> None:
         for tokens, expected in {"6 2": "Detected 2 GPU(s): 6 2\n", "": "Detected 0 GPU(s):\n"}.items():
-            self.parallel().begin(run_tests.machine_of(tokens.split(), run_tests.CUDA))
+            self.parallel().begin(run_tests.Machine(tokens.split(), [run_tests.CUDA]))
             self.assertEqual(self.told(), expected)
 
     def test_what_history_expects(self) -> None:
@@ -195,7 +195,7 @@ class ParallelTest(ConsoleCase):
                     self.assertEqual(errors.getvalue(), expected and f"run_tests.py: {expected}{how}\n")
         console = self.console("replay", [a_test()], 1, has_markers=True)
         with contextlib.redirect_stderr(io.StringIO()) as errors:
-            console.begin(run_tests.Machine(variables=("CUDA_VISIBLE_DEVICES",)))
+            console.begin(run_tests.Machine(readers=[run_tests.CUDA]))
         self.assertIn("CUDA_VISIBLE_DEVICES or --gpus shows no GPU", errors.getvalue())
 
     def test_a_silent_run_says_that_it_is_alive(self) -> None:
