@@ -3900,6 +3900,21 @@ def send(signum: int, processes: Iterable[ProcessInfo]) -> None:
             os.kill(info.pid, signum)
 
 
+def kill_all(
+    look: Callable[[], List[ProcessInfo]],
+) -> Tuple[Set[ProcessInfo], List[ProcessInfo]]:
+    """Kill processes as long as a look finds some, KILLED_S at most. Returns all that were found, and what is left."""
+    give_up_at = time.monotonic() + KILLED_S
+    left = look()
+    found = set(left)
+    while left and time.monotonic() < give_up_at:
+        send(signal.SIGKILL, left)
+        time.sleep(SWEEP_POLL_S)
+        left = look()
+        found.update(left)
+    return found, left
+
+
 # The guard waits until its standard input ends, by the runner's death. Then it kills all processes that bear the run's
 # mark, and their descendants, until none is left. Arguments: the run, the mark, the scratch folder.
 GUARD = r"""
@@ -3959,7 +3974,7 @@ class Reaper:
     ONLY_MINE = 0x20000000  # __WNOTHREAD of waitpid: not the children of other threads
     guard: subprocess.Popen[bytes] | None = None
     not_tests: FrozenSet[int] = frozenset()  # children that the run must not end
-    run = b"RUN_TESTS_RUN"  # the run's name; before it has one, the variable that all runs set
+    run = "RUN_TESTS_RUN"  # the run's name; before it has one, the variable that all runs set
 
     def __init__(self) -> None:
         self.scratch = Scratch()
@@ -3971,13 +3986,12 @@ class Reaper:
         self.not_tests = self.orphans()  # children from before the runner was exec'ed
         self.has_inherited = bool(self.not_tests)
 
-    def post_guard(self, bash: str, run: str, kept: Collection[int]) -> None:
+    def post_guard(self, bash: str, kept: Collection[int]) -> None:
         """Start the guard, or a new guard if it has been killed. Raises OSError.
 
         The guard gets its program in its environment: the runner may be killed before it could send anything.
         """
         if not self.guard or self.guard.poll() is not None:
-            self.run = run.encode()
             self.dismiss_guard()
             self.guard = subprocess.Popen(
                 [
@@ -3985,7 +3999,7 @@ class Reaper:
                     "-c",
                     'eval "$RUN_TESTS_GUARD"',
                     "",
-                    run,
+                    self.run,
                     str(self.mark),
                     self.scratch.folder,
                 ],
@@ -4024,47 +4038,23 @@ class Reaper:
         """Whether tests may have left processes behind: always True if orphans cannot be listed."""
         return not self.sees_orphans or bool(self.orphans())
 
-    def members(self, process: Process) -> List[ProcessInfo]:
-        """The live processes of an attempt: its group, its session, and all that bears its mark.
-
-        If a process forks and ends while the table is read, both it and its child may be missing: a look that finds
-        nothing is followed by a second one.
-        """
-        for pause_s in (0, SWEEP_POLL_S):  # one that is being exec'ed shows no environment
-            time.sleep(pause_s)
-            found = [
-                info
-                for info in process_table()
-                if process.pid in (info.group, info.session) or process.has_marked(info.pid)
-            ]
-            if found:
-                break
-        return found
-
-    def orphans_of_run(self) -> List[int]:
-        """The orphans that come from the run, not those from children that the runner had before it was exec'ed."""
+    def orphans_of_run(self) -> List[ProcessInfo]:
+        """The live orphans of the run, not those from children that the runner had before it was exec'ed."""
         return [
-            pid
-            for pid in self.orphans()
+            info
+            for info in filter(None, map(process_info, self.orphans()))
             if not self.has_inherited
-            or limit_of(pid) >> 20 == self.mark >> 20
-            or self.run in read_proc(f"{pid}/environ")
+            or limit_of(info.pid) >> 20 == self.mark >> 20
+            or self.run.encode() in read_proc(f"{info.pid}/environ")
         ]
 
     def close(self) -> List[ProcessInfo]:
         """When all tests have ended, kill the processes that they have left, and the guard; returns the killed ones."""
-        killed = set()
-        give_up_at = time.monotonic() + KILLED_S
-        while self.orphans_of_run() and time.monotonic() < give_up_at:
-            found = list(filter(None, map(process_info, self.orphans_of_run())))
-            killed.update(found)
-            send(signal.SIGKILL, found)
-            self.collect()
-            time.sleep(SWEEP_POLL_S)
+        found, left = kill_all(self.orphans_of_run)
         self.dismiss_guard()
         if self.scratch.folder:
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
-        return sorted(killed.difference(map(process_info, self.orphans_of_run())))
+        return sorted(found.difference(left))
 
 
 def limit_of(pid: int) -> int:
@@ -4117,11 +4107,11 @@ class Process:
     is_gone = False
     stuck = ""  # what SIGKILL did not end, in words
 
-    def __init__(self, reaper: Reaper, run: str = "", slot: int = 0) -> None:
+    def __init__(self, reaper: Reaper, slot: int = -1) -> None:
         self.reaper = reaper
         self.mark = reaper.mark and next(reaper.marks)
         # Stands in RUN_TESTS_PLACES of its processes; a runner among them passes it on to its own tests.
-        self.place = f" {run}/{slot} "
+        self.place = f" {reaper.run}/{slot} "
         self.lock = threading.Lock()
 
     def spawn(self, job: Job, output: int) -> None:
@@ -4162,11 +4152,26 @@ class Process:
         if self.sent:
             self.signal(self.sent)
 
-    def has_marked(self, pid: int) -> bool:
-        """Whether a process comes from this attempt, by its limit, or else by its environment."""
-        if self.mark and limit_of(pid) == self.mark:
+    def owns(self, info: ProcessInfo) -> bool:
+        """Whether a process is of the group or session, or comes from there by its limit, or else its environment."""
+        if self.pid in (info.group, info.session):
             return True
-        return self.place.encode() in read_proc(f"{pid}/environ")
+        if self.mark and limit_of(info.pid) == self.mark:
+            return True
+        return self.place.encode() in read_proc(f"{info.pid}/environ")
+
+    def members(self) -> List[ProcessInfo]:
+        """The live processes of the attempt.
+
+        If a process forks and ends while the table is read, both it and its child may be missing: a look that finds
+        nothing is followed by a second one.
+        """
+        for pause_s in (0, SWEEP_POLL_S):  # one that is being exec'ed shows no environment
+            time.sleep(pause_s)
+            found = list(filter(self.owns, process_table()))
+            if found:
+                break
+        return found
 
     def signal(self, signum: int, stacks: str = "") -> None:
         """Send a signal to the group, if it still exists. If `stacks` says why, its Pythons log their stacks before."""
@@ -4191,7 +4196,7 @@ class Process:
         """
         give_up_at = time.monotonic() + STACKS_S
         self.log(why)
-        for info in self.reaper.members(self):
+        for info in self.members():
             with suppress(OSError):  # it has ended, or we may not see it
                 program = os.readlink(f"/proc/{info.pid}/exe")
                 if "python" not in os.path.basename(program):
@@ -4226,22 +4231,19 @@ class Process:
             self.signal(signal.SIGTERM)
         linger = time.monotonic() + LINGER_S
         warned: List[ProcessInfo] = []
-        left = self.reaper.members(self)
+        left = self.members()
         while left and self.sent != signal.SIGKILL and (self.sent or time.monotonic() < linger):
             if self.sent:  # processes outside the group did not get the signal
                 deaf = [info for info in left if info.group != self.pid and info not in warned]
                 send(signal.SIGTERM, deaf)
                 warned += deaf
             time.sleep(SWEEP_POLL_S)
-            left = self.reaper.members(self)
+            left = self.members()
         leaked = left * (not self.sent)
-        give_up_at = time.monotonic() + KILLED_S
-        while left and time.monotonic() < give_up_at:
-            send(signal.SIGKILL, left)
-            time.sleep(SWEEP_POLL_S)
-            left = self.reaper.members(self)
         if left:
-            self.stuck = f"{left[0]} cannot be killed"
+            _, left = kill_all(self.members)
+        for info in left:
+            self.stuck = f"{info} cannot be killed"
         return leaked
 
     def close(self) -> int:
@@ -4351,7 +4353,7 @@ class Host:
         post: Callable[[Any], None],
     ) -> None:
         """Prepare for `slots` attempts at once, whose events go to `post`. The guard holds the files in `kept` open."""
-        self.run = run
+        self.reaper.run = run
         self.kept = kept
         self.post = post
         # The schedule bounds the threads. One that waits for what cannot be killed must not keep others from starting.
@@ -4368,12 +4370,12 @@ class Host:
     def do_chores(self) -> None:
         """The work that is due before the first test, and then every second. Main thread only. Raises OSError."""
         self.reaper.collect()
-        self.reaper.post_guard(self.bash, self.run, self.kept)
+        self.reaper.post_guard(self.bash, self.kept)
         self.oom_kills = oom_kills()
 
     def start(self, attempt: Attempt) -> None:
         """Let a pool thread run an attempt."""
-        attempt.process = Process(self.reaper, self.run, attempt.lease.slot)
+        attempt.process = Process(self.reaper, attempt.lease.slot)
         try:
             self.workers.submit(self.run_attempt, attempt)
         except RuntimeError as error:  # threading cannot start a thread, and gives no errno

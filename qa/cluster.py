@@ -859,7 +859,7 @@ class Cluster(Host):
     def open(
         self, run: str, slots: int, kept: Collection[int], post: Callable[[Any], None]
     ) -> None:
-        self.run = run
+        self.reaper.run = run
         self.kept = [*kept]
         self.environment = run_tests.test_environment(run)
         os.environb.update(self.environment)  # for a script's shell, which runs here

@@ -55,7 +55,8 @@ class ProcessCase(RunnerCase):
 
     def process(self, script: str, log: str = "test.log") -> Process:
         """The process of a script; killed if the test fails meanwhile."""
-        process = Process(self.reaper, self.run_of(log), 3)
+        process = Process(self.reaper)
+        process.place = f" {self.run_of(log)}/3 "
         job = self.job(f"ulimit -SR {process.mark or 'unlimited'}; {script}", log)
         self.threads.submit(process.spawn, job, self.new_log(log)).result()
         self.addCleanup(lambda: process.is_gone or self.end(process))
@@ -327,7 +328,7 @@ class ReaperTest(ProcessCase):
         bash = shutil.which("bash") or ""
         guards = []
         for _ in range(2):
-            self.reaper.post_guard(bash, "a run", [])
+            self.reaper.post_guard(bash, [])
             assert self.reaper.guard is not None
             guards.append(self.reaper.guard)
         self.assertIs(*guards)
@@ -335,7 +336,7 @@ class ReaperTest(ProcessCase):
         guards[0].kill()
         os.waitid(os.P_PID, guards[0].pid, os.WEXITED | os.WNOWAIT)
         self.reaper.collect()            # before the guard is looked after, as the run does
-        self.reaper.post_guard(bash, "a run", [])
+        self.reaper.post_guard(bash, [])
         self.assertIsNot(self.reaper.guard, guards[0])
         self.assertFalse(self.reaper.has_orphans())
         assert guards[0].stdin is not None
