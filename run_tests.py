@@ -3260,17 +3260,13 @@ class Tick(NamedTuple):
 
 
 class Interrupt(NamedTuple):
-    """A signal asks the runner to end."""
+    """A signal asks the runner to end; SIGUSR1, which the schedule never sees, asks what runs."""
 
     at: float
     signum: int
 
 
 Event = Union[Begin, Submit, Exited, Broken, Tick, Interrupt]
-
-
-class Look(NamedTuple):
-    """SIGUSR1: the user asks what runs. The schedule has no part in it."""
 
 
 class Attempt:
@@ -6254,7 +6250,6 @@ class Run:
 
     def perform(self) -> int:
         """All of the run; returns the exit code. From now on signals are its events."""
-        signal.signal(signal.SIGUSR1, lambda *_: self.inbox.put(Look()))
         send_signals_to(self.inbox.put)
         with self.trace.live(self.console.has_markers):
             self.execute()
@@ -6298,7 +6293,7 @@ class Run:
             self.trace.flush()
         pause_s = min(pause_s, self.schedule.deadline() - now)
         event = self.inbox.get(max(pause_s, 0))
-        if isinstance(event, Look):
+        if isinstance(event, Interrupt) and event.signum == signal.SIGUSR1:
             self.console.tell_running()
             event = None
         return event or Tick(time.monotonic())
@@ -6417,7 +6412,8 @@ class Run:
 
 def stop(event: Interrupt) -> None:
     """What a signal does before and after the tests. Raises SystemExit."""
-    sys.exit(EXIT_SIGNAL + event.signum)
+    if event.signum != signal.SIGUSR1:  # it asks what runs: nothing does
+        sys.exit(EXIT_SIGNAL + event.signum)
 
 
 def tell_unheeded(tests: Tests, heeded: Container[str]) -> None:
@@ -6443,8 +6439,9 @@ def slot_count(pool: Pool, tests: Tests) -> int:
 
 
 def send_signals_to(post: Callable[[Interrupt], None]) -> None:
-    """Post an Interrupt for each signal that asks for an end (some batch systems send SIGUSR2); `nohup` still works."""
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
+    """Post an Interrupt for each signal that may come (some batch systems send SIGUSR2); `nohup` still works."""
+    for name in "SIGINT SIGTERM SIGHUP SIGUSR1 SIGUSR2".split():
+        signum = signal.Signals[name]
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, lambda number, _: post(Interrupt(time.monotonic(), number)))
 
@@ -6556,9 +6553,8 @@ def run_lists(
     drop_coerced_locale()
     fill_standard_descriptors()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it drops exit statuses
-    signal.signal(signal.SIGUSR1, lambda *_: None)  # it asks what runs: nothing does yet
+    send_signals_to(stop)
     with closing(Reaper()) as reaper:
-        send_signals_to(stop)
         trace = open_trace(options.color)
         for name in filter(is_script, options.lists):
             check_script(name, options)
