@@ -3776,8 +3776,8 @@ def regular_file(path: str, flags: int = os.O_RDONLY) -> int:
 
 
 def open_regular(path: str) -> BinaryIO:
-    """A regular file, to be read, unbuffered. Raises OSError."""
-    return open(regular_file(path), "rb", buffering=0)
+    """A regular file, to be read. Raises OSError."""
+    return open(regular_file(path), "rb")
 
 
 def check_name(path: str, has_links: bool = True) -> None:
@@ -4511,7 +4511,7 @@ class Host:
         self.workers.shutdown(wait=False)
         left = self.reaper.close()
         if left:
-            warn(f"ended what some tests had left behind: {first_of(list(map(str, left)))}")
+            warn(f"ended what some tests had left behind: {first_of(left)}")
 
 
 # What a test's JUnit file says of its end.
@@ -5214,7 +5214,7 @@ class Trace:
         self.wrote_at = time.monotonic()
 
     def write(self, data: bytes | str) -> None:
-        """Print bytes, or a text that was to go to stderr; they are on their way at the next flush."""
+        """Print bytes or a text; they are on their way at the next flush."""
         if isinstance(data, str):
             data = to_bytes(data)
         if data:
@@ -5260,7 +5260,7 @@ class Trace:
         """Print a line that a CI service may obey."""
         if not self.at_line_start:
             self.write(b"\n")
-        self.write(to_bytes(f"{text}\n"))
+        self.write(f"{text}\n")
 
     def copy(
         self, path: str, offset: int = 0, end: int = sys.maxsize, is_tamed: bool = False
@@ -5269,7 +5269,7 @@ class Trace:
 
         With `is_tamed`, markers in the file by which a CI service would fold its page lose their effect.
         """
-        with open(regular_file(path), "rb") as file:
+        with open_regular(path) as file:
             file.seek(offset)
             while True:
                 data = file.read(max(min(COPY_BYTES, end - offset), 0))
@@ -5571,7 +5571,7 @@ class Console:
         if self.replays:
             self.replay_early(result)
         elif self.sums_up and fails and (result.test.announces or result.status is None):
-            self.trace.write(to_bytes(f"{error}\n"))  # as `echo` prints it
+            self.trace.write(f"{error}\n")  # as `echo` prints it
         elif result.reason and not self.has_markers and not self.sums_up:
             tell(f"{result.test.where}: {result.test.label} {result.told()}")
 
@@ -5745,9 +5745,9 @@ def again(results: Results, options: Options) -> Iterator[str]:
         yield f"Alone: {program} {rest} --only <(echo {shlex.quote(label)}){shard}"
 
 
-def first_of(names: Sequence[str]) -> str:
+def first_of(names: Collection[Any]) -> str:
     """The first ten of many names, and how many more there are."""
-    shown = " ".join(names[:SHOWN])
+    shown = " ".join(map(str, [*names][:SHOWN]))
     if len(names) > SHOWN:
         shown += f" \u2026 with {len(names) - SHOWN} more"
     return shown
@@ -6423,7 +6423,7 @@ def tell_unheeded(tests: Tests, heeded: Container[str]) -> None:
         lines = dict.fromkeys(test.where for test in tests if getattr(test.attributes, name))
         if lines and key not in heeded:
             tell(
-                f"{first_of(list(lines))}: {key}= is for a companion that imports the runner; here it changes nothing"
+                f"{first_of(lines)}: {key}= is for a companion that imports the runner; here it changes nothing"
             )
 
 

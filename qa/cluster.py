@@ -921,7 +921,7 @@ class Cluster(Host):
             node.tell_errors()
         left = self.reaper.close()
         if left:
-            warn(f"ended what was left behind here: {run_tests.first_of(list(map(str, left)))}")
+            warn(f"ended what was left behind here: {run_tests.first_of(left)}")
 
 
 # ---------------------------------------------------------------------------------------------------

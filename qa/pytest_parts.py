@@ -489,7 +489,7 @@ class PartsRun(run_tests.Run):
                 keys = f"split={asked.split}" if asked.split else "after-crash=go-on"
                 said.setdefault(f"{keys}: {why}; it runs whole", []).append(test.where)
         for why, places in said.items():
-            run_tests.tell(f"{run_tests.first_of(list(dict.fromkeys(places)))}: {why}")
+            run_tests.tell(f"{run_tests.first_of(dict.fromkeys(places))}: {why}")
         estimates = selection.estimates._replace(seconds=seconds, unknown=frozenset(unknown))
         owed = selection.owed.union(
             part for test in selection.owed for part in self.parts_of(test)
