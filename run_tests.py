@@ -3974,6 +3974,7 @@ class Reaper:
 
     def __init__(self) -> None:
         self.scratch = Scratch()
+        self.kept: List[int] = []  # descriptors of the files that the guard is to hold open
         self.mark = run_mark()  # the run's; 0 if marks cannot be set
         self.marks = count(self.mark + 1)  # for the attempts
         self.path = f"/proc/self/task/{os.getpid()}/children"
@@ -3982,7 +3983,7 @@ class Reaper:
         self.not_tests = self.orphans()  # children from before the runner was exec'ed
         self.has_inherited = bool(self.not_tests)
 
-    def post_guard(self, bash: str, kept: Collection[int]) -> None:
+    def post_guard(self, bash: str) -> None:
         """Start the guard, or a new guard if it has been killed. Raises OSError.
 
         The guard gets its program in its environment: the runner may be killed before it could send anything.
@@ -4005,7 +4006,7 @@ class Reaper:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
-                pass_fds=kept,
+                pass_fds=self.kept,
                 cwd="/",
             )
             self.not_tests |= {self.guard.pid}
@@ -4029,10 +4030,6 @@ class Reaper:
         with suppress(OSError):  # none are left
             while os.waitpid(-1, os.WNOHANG | self.ONLY_MINE)[0]:
                 pass
-
-    def has_orphans(self) -> bool:
-        """Whether tests may have left processes behind: always True if orphans cannot be listed."""
-        return not self.sees_orphans or bool(self.orphans())
 
     def orphans_of_run(self) -> List[ProcessInfo]:
         """The live orphans of the run, not those from children that the runner had before it was exec'ed."""
@@ -4221,7 +4218,7 @@ class Process:
 
     def sweep(self) -> List[ProcessInfo]:
         """End what the shell has left. Returns what was still there after LINGER_S, though no signal had been sent."""
-        if not self.reaper.has_orphans():
+        if self.reaper.sees_orphans and not self.reaper.orphans():
             return []
         if self.sent == signal.SIGINT:  # which the shell's background jobs ignore
             self.signal(signal.SIGTERM)
@@ -4345,12 +4342,10 @@ class Host:
         self,
         run: str,
         slots: int,
-        kept: Collection[int],
         post: Callable[[Any], None],
     ) -> None:
-        """Prepare for `slots` attempts at once, whose events go to `post`. The guard holds the files in `kept` open."""
+        """Prepare for `slots` attempts at once, whose events go to `post`."""
         self.reaper.run = run
-        self.kept = kept
         self.post = post
         # The schedule bounds the threads. One that waits for what cannot be killed must not keep others from starting.
         self.workers = ThreadPoolExecutor(sys.maxsize)
@@ -4366,7 +4361,7 @@ class Host:
     def do_chores(self) -> None:
         """The work that is due before the first test, and then every second. Main thread only. Raises OSError."""
         self.reaper.collect()
-        self.reaper.post_guard(self.bash, self.kept)
+        self.reaper.post_guard(self.bash)
         self.oom_kills = oom_kills()
 
     def start(self, attempt: Attempt) -> None:
@@ -6237,7 +6232,8 @@ class Run:
             trace, self.record, selection, self.schedule, planned.estimates, self.sums_up
         )
         self.inbox = Inbox()
-        host.open(run, slot_count(pool, order), [self.record.lock], self.inbox.put)
+        host.reaper.kept.append(self.record.lock)
+        host.open(run, slot_count(pool, order), self.inbox.put)
 
     def plan(self, selection: Selection, _pool: Pool) -> Selection:
         """What the schedule is to run. A companion may put other tests in the place of some."""

@@ -40,7 +40,6 @@ from typing import (
     IO,
     Any,
     Callable,
-    Collection,
     Container,
     Deque,
     Dict,
@@ -368,7 +367,7 @@ class Agent:
         self.lost_s = lost
         if slots > 1:
             os.environb.setdefault(b"OMP_NUM_THREADS", b"%d" % max(1, self.cores // share))
-        self.host.open(run, slots, [], self.note)
+        self.host.open(run, slots, self.note)
         self.host.do_chores()
         self.is_open = True
 
@@ -856,11 +855,8 @@ class Cluster(Host):
             )
         return test._replace(gpus=Span(test.gpus, count))
 
-    def open(
-        self, run: str, slots: int, kept: Collection[int], post: Callable[[Any], None]
-    ) -> None:
+    def open(self, run: str, slots: int, post: Callable[[Any], None]) -> None:
         self.reaper.run = run
-        self.kept = [*kept]
         self.environment = run_tests.test_environment(run)
         os.environb.update(self.environment)  # for a script's shell, which runs here
         share = math.ceil(slots / len(self.nodes))

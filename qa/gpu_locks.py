@@ -22,7 +22,7 @@ import importlib.util
 import os
 import re
 import sys
-from typing import Any, Callable, Collection, Container, Dict, Sequence
+from typing import Container, Dict, Sequence
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
@@ -117,16 +117,12 @@ class LockedHost(Host):
     def __init__(self, machine: Machine, reaper: Reaper, locks: GpuLocks) -> None:
         super().__init__(machine, reaper)
         self.locks = locks
+        # If the runner is killed, its guard holds the locks until all tests have ended.
+        reaper.kept += locks.files.values()
 
     def make_pool(self, tests: Sequence[Test], options: Options) -> Pool:
         self.pool = LockedPool(super().make_pool(tests, options), self.locks)
         return self.pool
-
-    def open(
-        self, run: str, slots: int, kept: Collection[int], post: Callable[[Any], None]
-    ) -> None:
-        """If the runner is killed, its guard holds the locks until all tests have ended."""
-        super().open(run, slots, [*kept, *self.locks.files.values()], post)
 
     def do_chores(self) -> None:
         """Once a second. Raises OSError."""

@@ -26,7 +26,7 @@ import os
 import re
 import sys
 import threading
-from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
@@ -136,10 +136,8 @@ class MemoryHost(Host):
         pool = super().make_pool(tests, options)
         return RoomyPool(self.machine.devices, pool.cpus, pool.sequential)
 
-    def open(
-        self, run: str, slots: int, kept: Collection[int], post: Callable[[Any], None]
-    ) -> None:
-        super().open(run, slots, kept, post)
+    def open(self, run: str, slots: int, post: Callable[[Any], None]) -> None:
+        super().open(run, slots, post)
         self.watcher.start()
 
     def start(self, attempt: Attempt) -> None:
