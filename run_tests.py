@@ -6387,17 +6387,15 @@ class Run:
             self.record.restore()
             self.record.run_end(results, code, self.schedule.sick)
         send_signals_to(stop)
-        try:
-            self.record.summarise(attempts, seconds)
-        finally:  # the verdict is printed even if --junit cannot be written
-            lines = summary(attempts, seconds, self.schedule, self.record)
-            try:
-                self.console.finish(results, lines)
-            except SystemExit as cut:  # a signal ends the logs, not the verdict
-                code = cast(int, cut.code)
-            for line in last:
-                self.trace.line(line, RED if code else GREEN)
-            self.trace.flush()
+        lines = summary(attempts, seconds, self.schedule, self.record)
+        for step in (
+            lambda: self.record.summarise(attempts, seconds),
+            lambda: self.console.finish(results, lines),
+        ):
+            # The verdict is printed even if --junit cannot be written, or a signal ends the logs.
+            code = exit_code_of(step) or code
+        for line in last:
+            self.trace.line(line, RED if code else GREEN)
         return self.trace.exit_code(code)
 
     def verdict(self, results: Results) -> Verdict:
@@ -6610,10 +6608,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_code_of(lambda: run_lists(parse_command_line(words, os.environ)))
 
 
-def exit_code_of(action: Callable[[], int]) -> int:
+def exit_code_of(action: Callable[[], int | None]) -> int:
     """The exit code of a command, or of the error that ends it, which it tells."""
     try:
-        return action()
+        return action() or EXIT_OK
     except ListError as error:
         tell("\n".join(error.args))
         return EXIT_USAGE
