@@ -3272,11 +3272,11 @@ Event = Union[Begin, Submit, Exited, Broken, Tick, Interrupt]
 class Attempt:
     """A running attempt, from Launch until its result. `Schedule.running` has all of them.
 
-    `process` and `log`, the path of its output, are for Run and Host; the schedule does not read them.
+    `process`, `log`, the path of its output, and `slow_at` are not for the schedule.
     """
 
     deadline = math.inf  # when the next signal is due
-    slow_at = math.inf  # when to announce next that it still runs; not while it is being ended
+    slow_at = math.inf  # when to announce next that it still runs
     sent = 0  # the last signal sent to it
     ending: Outcome | None = None  # TIMEOUT or INTERRUPTED, once it is being ended
     ending_at = math.inf  # when its ending began
@@ -3320,12 +3320,6 @@ class Kill(NamedTuple):
     stacks: str = ""
 
 
-class Announce(NamedTuple):
-    """A test runs for long."""
-
-    attempt: Attempt
-
-
 class Quarantine(NamedTuple):
     """Tests can no longer use a device."""
 
@@ -3339,7 +3333,7 @@ class Conclude(NamedTuple):
     is_news: bool = True
 
 
-Action = Union[Launch, Retry, Kill, Announce, Quarantine, Conclude]
+Action = Union[Launch, Retry, Kill, Quarantine, Conclude]
 Actions = List[Action]
 
 
@@ -3386,8 +3380,7 @@ class Schedule:
     def deadline(self) -> float:
         """When the next Tick is due, on the events' clock; infinity if none is."""
         running = self.running.values()
-        due = [min(attempt.deadline, attempt.slow_at) for attempt in running]
-        return min([self.end_at, *due])
+        return min([self.end_at, *(attempt.deadline for attempt in running)])
 
     def step(self, event: Event) -> Actions:
         """Take in one event; returns what to do now, in order."""
@@ -3471,9 +3464,6 @@ class Schedule:
         for attempt in list(self.running.values()):
             if attempt.deadline <= self.now:
                 self.alarm(attempt)
-            elif attempt.slow_at <= self.now:
-                attempt.slow_at = self.now + self.options.slow
-                self.actions.append(Announce(attempt))
 
     # What becomes of tests that have run.
 
@@ -3582,7 +3572,6 @@ class Schedule:
         attempt.deadline = self.now + STUCK_S
         if signum != signal.SIGKILL:
             attempt.deadline = self.now + self.grace + STACKS_S * bool(stacks)
-        attempt.slow_at = math.inf
         self.actions.append(Kill(attempt, signum, stacks))
 
     def alarm(self, attempt: Attempt) -> None:
@@ -3661,7 +3650,6 @@ class Schedule:
         self.locked.update(test.attributes.lock)
         attempt = self.running[test] = Attempt(test, lease, len(earlier) + 1, self.now)
         attempt.deadline = self.now + (test.timeout or math.inf)
-        attempt.slow_at = self.now + (self.options.slow or math.inf)
         self.actions.append(Launch(attempt))
 
 
@@ -5443,11 +5431,17 @@ class Console:
     def launched(self, attempt: Attempt) -> None:
         """An attempt starts; what follows in the log of its test is this attempt's."""
         self.mark(f">>> Starting: {attempt.test.label} on {attempt.lease.place}")
+        attempt.slow_at = attempt.began + (self.options.slow or math.inf)
         self.growing = attempt
         self.offset = 0
 
     def tick(self) -> float:
         """Show what is new before the run waits for an event. Returns the seconds it may wait at most."""
+        now = time.monotonic()
+        for attempt in self.running():
+            if now >= attempt.slow_at and not attempt.ending:
+                attempt.slow_at = now + self.options.slow
+                self.announced(attempt)
         if not self.has_markers:
             if self.output in ("replay", "ordered"):
                 self.follow()
@@ -5455,7 +5449,7 @@ class Console:
         if self.trace.is_watched:
             self.trace.draw(self.block())
             return LIVE_S
-        if time.monotonic() >= self.trace.wrote_at + SILENCE_S:
+        if now >= self.trace.wrote_at + SILENCE_S:
             self.tell_progress()
         return CHORES_S
 
@@ -6341,9 +6335,6 @@ class Run:
     def retry(self, result: Result) -> None:
         self.record.attempt_end(result)
         self.console.ended(result, "to be retried", result.attempt)
-
-    def announce(self, attempt: Attempt) -> None:
-        self.console.announced(attempt)
 
     def quarantine(self, sick: Sick) -> None:
         self.console.remark(f"Quarantined: GPU {sick.device.token} [{sick.reason}]")

@@ -261,6 +261,22 @@ class ParallelTest(ConsoleCase):
                          "    failed, exit 1 \u2192 logs/t9.log\n"
                          ">>> Slow: slow [1:30; step 2]\n>>> Quarantined: GPU 1 [lost]\n")
 
+    def test_a_test_is_announced_after_each_span(self) -> None:
+        """Unless it is being ended."""
+        console = self.parallel()
+        attempts = [self.attempt(test, "0", seconds=90.0) for test in (self.slow_test(), a_test(11, "ends"))]
+        console.schedule.running.update((attempt.test, attempt) for attempt in attempts)
+        for slow_s, told in ((100.0, ""), (0.0, ""), (60.0, ">>> Slow: slow [1:30; step 2]\n")):
+            console.options = console.options._replace(slow=slow_s)
+            for attempt in attempts:
+                console.launched(attempt)
+            attempts[1].ending = Outcome.INTERRUPTED
+            self.told()
+            for _ in range(2):
+                console.tick()
+            self.assertEqual(self.told(), told)
+            self.assertEqual(attempts[0].slow_at - time.monotonic() > 59, slow_s != 100.0)
+
     def slow_test(self) -> Test:
         test = a_test(10, "slow")
         self.append(test, b"step 1\n\033[1mstep 2\033[0m\n\n")

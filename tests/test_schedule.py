@@ -9,7 +9,7 @@ import unittest
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 import run_tests
-from run_tests import (ALL_GPUS, SHARES, STACKS_S, STUCK_S, Announce, Attempt, Begin, Blame, Broken, Cause,
+from run_tests import (ALL_GPUS, SHARES, STACKS_S, STUCK_S, Attempt, Begin, Blame, Broken, Cause,
                        Conclude, Exited, Interrupt, Kill, Launch, Lease, Outcome, Quarantine, Result, Retry, Sick,
                        Submit, Test, Tick, death_of, judge, outcome_of)
 from tests.support import a_test, listed
@@ -40,7 +40,7 @@ class Play:
         self.tests = {test.label: test for test in listed(tests, has_timeouts=True)}
         ordered = [self.tests[label] for label in order.split() or self.tests if label not in later.split()]
         pool = run_tests.Pool(devices_of(gpus), jobs, sequential)
-        self.schedule = run_tests.Schedule(ordered, pool, run_tests.Options((), **{"slow": math.inf, **options}))
+        self.schedule = run_tests.Schedule(ordered, pool, run_tests.Options((), **options))
         self.at = 0.0
         self.results: Dict[str, Result] = {}
         self.leases: Dict[str, Lease] = {}
@@ -80,8 +80,6 @@ class Play:
         if isinstance(action, Quarantine):
             self.quarantined.append(action.sick.reason)
             return f"quarantine {action.sick.device.token}"
-        if isinstance(action, Announce):
-            return f"{action.attempt.test.label} runs {self.at - action.attempt.began:g}s"
         told = f"{action.result.test.label} {action.result.outcome.value}"
         if isinstance(action, Retry):
             return f"{told}, again"
@@ -931,34 +929,31 @@ class EndedTest(ScheduleCase):
 
 
 class AlarmsTest(ScheduleCase):
-    """Timeouts and announcements of many running tests."""
+    """Timeouts of many running tests."""
 
     def test_each_comes_at_its_time_and_none_is_late(self) -> None:
         chance = random.Random(7)
         tests = [a_test(index, gpus=0.0, timeout=chance.choice([None, float(chance.randint(1, 60))]))
                  for index in range(400)]
         pool = run_tests.Pool([], cpus=len(tests))
-        schedule = run_tests.Schedule(tests, pool, run_tests.Options((), slow=7.0, grace=3.0))
+        schedule = run_tests.Schedule(tests, pool, run_tests.Options((), grace=3.0))
         schedule.step(Begin(0.0))
-        due = {test: (7.0, test.timeout or math.inf, 0) for test in tests}       # announcement, signal, the last one
+        due = {test: (test.timeout or math.inf, 0) for test in tests}       # signal, the last one
         gone = []
         while due:
-            at = min(min(announce, end) for announce, end, _ in due.values())
+            at = min(end for end, _ in due.values())
             self.assertEqual(schedule.deadline(), at)
             expected = []
-            for test, (announce, end, sent) in due.items():
+            for test, (end, sent) in due.items():
                 if end == at and sent == signal.SIGTERM:
                     expected.append((signal.SIGKILL, test))
-                    due[test] = math.inf, at + STUCK_S, signal.SIGKILL
+                    due[test] = at + STUCK_S, signal.SIGKILL
                 elif end == at:
                     expected.append((signal.SIGTERM, test))
-                    due[test] = math.inf, at + 3.0 + STACKS_S, signal.SIGTERM
-                elif announce == at:
-                    expected.append((0, test))
-                    due[test] = at + 7.0, end, 0
-            told = schedule.step(Tick(at))
-            self.assertCountEqual([(getattr(action, "signum", 0), action.attempt.test) for action in told], expected)
-            for test, (_, _, sent) in list(due.items()):
+                    due[test] = at + 3.0 + STACKS_S, signal.SIGTERM
+            told = schedule.step(Tick(min(at, 100.0)))
+            self.assertCountEqual([(action.signum, action.attempt.test) for action in told], expected)
+            for test, (_, sent) in list(due.items()):
                 if sent == signal.SIGKILL or (not test.timeout and at > 40) or chance.random() < 0.02:
                     schedule.step(Exited(at, test, 0))
                     gone.append(test)
@@ -968,32 +963,12 @@ class AlarmsTest(ScheduleCase):
     def test_many_that_have_ended_leave_no_alarm(self) -> None:
         """Ten thousand tests, one after the other, each with a timeout of hours."""
         tests = [a_test(index, timeout=7200.0) for index in range(10_000)]
-        schedule = run_tests.Schedule(tests, run_tests.Pool(devices_of(1)), run_tests.Options((), slow=math.inf))
+        schedule = run_tests.Schedule(tests, run_tests.Pool(devices_of(1)), run_tests.Options(()))
         schedule.step(Begin(0.0))
         for at, test in enumerate(tests):
             self.assertEqual(schedule.deadline(), at + 7200.0)
             schedule.step(Exited(at + 1.0, test, 0))
         self.assertEqual((schedule.done, schedule.deadline()), (True, math.inf))
-
-
-class SlowTest(ScheduleCase):
-    def test_a_test_is_announced_after_each_span(self) -> None:
-        play = self.play("a b", """
-            begin        > a on GPU 0
-            @59.9 tick   >
-            @60 tick     > a runs 60s
-            @119 tick    >
-            @120 tick    > a runs 120s
-            @130 exit a  > a passed; b on GPU 0
-            @180 tick    >
-            @190 tick    > b runs 60s
-        """, gpus=1, slow=60.0, done=False)
-        self.assertEqual(play.schedule.deadline(), 250.0)
-
-    def test_one_that_is_being_ended_is_no_news(self) -> None:
-        self.play("a:1:65", "begin > a on GPU 0\n@60 tick > a runs 60s\n@65 tick > SIGTERM a\n@120 tick >", slow=60.0,
-                  grace=100.0, done=False)
-        self.play("a:1:60", "begin > a on GPU 0\n@60 tick > SIGTERM a", slow=60.0, done=False)
 
 
 class DeadlineTest(ScheduleCase):
@@ -1184,7 +1159,7 @@ class Simulation:
         self.order = self.random.sample(self.tests, len(self.tests))
         self.options = run_tests.Options(
             (), grace=chance([0.0, 2.0, 5.0]), retries=chance([0, 0, 1, 3]), fail_fast=self.random.random() < 0.1,
-            deadline=chance([None, None, None, 0.5, 40.0, 100.0]), slow=chance([math.inf, math.inf, 2.0]),
+            deadline=chance([None, None, None, 0.5, 40.0, 100.0]),
             leaks=chance(["report", "fail"]))
         self.causes = chance([[Cause()], [Cause("no"), *CAUSES.values()], [CAUSES["old"]], [CAUSES["ecc"], Cause()]])
         pool = run_tests.Pool(devices_of(self.gpus), self.jobs, self.sequential)
@@ -1367,12 +1342,6 @@ class Simulation:
             if self.random.random() < 0.5:
                 self.end_in(test, STUCK_S * 2, -9)
 
-    def on_announce(self, action: Announce, _event: Any) -> None:
-        attempt = action.attempt
-        self.require(self.running[attempt.test] is attempt, f"{attempt.test.label} does not run")
-        self.require(attempt not in self.ending, f"{attempt.test.label} is announced")
-        self.require(self.now - attempt.began >= self.options.slow, "it is not slow")
-
     def on_quarantine(self, action: Quarantine, _event: Any) -> None:
         self.require(action.sick.device.index not in self.lost and bool(action.sick.device.token), "no GPU is lost")
         self.lost.add(action.sick.device.index)
@@ -1454,7 +1423,7 @@ class PropertyTest(unittest.TestCase):
             outcomes.update(simulation.outcomes.values())
             seen |= simulation.seen
         self.assertEqual(outcomes, {outcome for outcome in Outcome if not outcome.is_excused()} - {Outcome.DEFERRED})
-        self.assertEqual(seen, {"Launch", "Retry", "Kill", "Announce", "Quarantine", "Conclude", "failure",
+        self.assertEqual(seen, {"Launch", "Retry", "Kill", "Quarantine", "Conclude", "failure",
                                 "overdue"})
 
 
