@@ -3566,8 +3566,9 @@ class Schedule:
 
     def end(self, attempt: Attempt, outcome: Outcome, signum: int, stacks: str) -> None:
         """End a test by one signal; SIGKILL follows after the grace period. The first `outcome` given to it counts."""
-        attempt.ending = attempt.ending or outcome
-        attempt.ending_at = min(attempt.ending_at, self.now)
+        if not attempt.ending:
+            attempt.ending = outcome
+            attempt.ending_at = self.now
         attempt.sent = signum
         attempt.deadline = self.now + STUCK_S
         if signum != signal.SIGKILL:
