@@ -3207,29 +3207,30 @@ def make_pool(devices: Sequence[Device], tests: Tests, options: Options) -> Pool
 
 
 # ---------------------------------------------------------------------------------------------------
-# 6. Schedule: event in, actions out. No clock, no process, no output: events bring the time with them.
+# 6. Schedule: event and time in, actions out. No clock, no process, no output.
 #    (The shape is nextest's dispatcher: one event in, one response out.)
 # ---------------------------------------------------------------------------------------------------
 
 
 class Begin(NamedTuple):
-    """The run starts. Times are seconds of a monotonic clock."""
+    """The run starts."""
 
-    at: float
     sick: Sequence[Sick] = ()  # devices that are broken already
 
 
 class Submit(NamedTuple):
     """A script has handed over more tests, all without `after`. `order` has all waiting tests, in starting order."""
 
-    at: float
     order: Tests
 
 
 class Exited(NamedTuple):
-    """All processes of an attempt have ended. `status` is as in subprocess; the other fields were found afterwards."""
+    """All processes of an attempt have ended. `status` is as in subprocess; what follows was found afterwards.
 
-    at: float
+    `ended` is when its shell did, by a monotonic clock; processes that it left may have taken longer.
+    """
+
+    ended: float
     test: Test
     status: int
     junit_fault: str = ""
@@ -3237,8 +3238,6 @@ class Exited(NamedTuple):
     cause: Cause = NO_CAUSE
     leaked: Words = ()
     sick: Sequence[Sick] = ()
-    # When its shell ended; processes that it left may have taken longer.
-    ended: float | None = None
     memory: float = 0.0  # seconds that its GPUs took to give their memory back
     skipped_all: bool = False  # all cases in its JUnit file were skipped
 
@@ -3246,7 +3245,6 @@ class Exited(NamedTuple):
 class Broken(NamedTuple):
     """The runner could not run a test, and ends the run: the test's log or process could not be made, for example."""
 
-    at: float
     test: Test
     reason: str
     details: str = ""  # the traceback, if it is the runner's own mistake
@@ -3255,14 +3253,12 @@ class Broken(NamedTuple):
 class Tick(NamedTuple):
     """Time has passed. `sick` devices are gone with their machine; each attempt there posts an Exited of its own."""
 
-    at: float
     sick: Sequence[Sick] = ()
 
 
 class Interrupt(NamedTuple):
     """A signal asks the runner to end; SIGUSR1, which the schedule never sees, asks what runs."""
 
-    at: float
     signum: int
 
 
@@ -3382,11 +3378,11 @@ class Schedule:
         running = self.running.values()
         return min([self.end_at, *(attempt.deadline for attempt in running)])
 
-    def step(self, event: Event) -> Actions:
-        """Take in one event; returns what to do now, in order."""
+    def step(self, event: Event, now: float) -> Actions:
+        """Take in one event, at this time of a monotonic clock; returns what to do now, in order."""
         if isinstance(event, (Exited, Broken)) and event.test not in self.running:
             return []  # the attempt was abandoned
-        self.now = event.at
+        self.now = now
         self.actions = []
         respond = getattr(self, "on_" + type(event).__name__.lower())  # `on_exited` to Exited
         respond(event)
@@ -3685,7 +3681,7 @@ def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
 def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Result:
     """What the end of an attempt means. Status 0 is no pass if its JUnit file or leaked processes speak against it."""
     test = event.test
-    ended = event.ended or event.at
+    ended = event.ended
     outcome = outcome_of(event.status)
     if attempt.ending_at <= ended:  # else the signal came when the shell had already ended
         outcome = attempt.ending or outcome
@@ -4360,7 +4356,7 @@ class Host:
             self.workers.submit(self.run_attempt, attempt)
         except RuntimeError as error:  # threading cannot start a thread, and gives no errno
             why = f"cannot run {attempt.test.label}: {error}; raise `ulimit -u`"
-            self.post(Broken(time.monotonic(), attempt.test, why))
+            self.post(Broken(attempt.test, why))
 
     def run_attempt(self, attempt: Attempt) -> None:
         """Run one attempt and post how it has ended. Never raises. Called in a pool thread, with all that it calls."""
@@ -4374,7 +4370,7 @@ class Host:
             if not isinstance(error, OSError):
                 why = f"internal error, {error!r}"
                 details = traceback_text()
-            self.post(Broken(time.monotonic(), test, why, details))
+            self.post(Broken(test, why, details))
 
     def run_process(self, attempt: Attempt) -> Exited:
         """Run one attempt, from spawn to the look at what it leaves. Raises OSError."""
@@ -4399,9 +4395,8 @@ class Host:
         ]
         if status or failures or leaked:
             sick += self.health.examine(attempt.lease)
-        now = time.monotonic()
         return Exited(
-            now,
+            ended,
             test,
             status,
             fault,
@@ -4409,8 +4404,7 @@ class Host:
             cause,
             tuple(map(str, leaked)),
             sick,
-            ended,
-            now - examined_at,
+            time.monotonic() - examined_at,
             skipped_all,
         )
 
@@ -6256,7 +6250,7 @@ class Run:
                 result = Result(test, Outcome.DEFERRED, reason=why)
                 self.schedule.results[test] = [result]
                 self.conclude(result)
-            self.handle(Begin(time.monotonic(), self.host.health.sick))
+            self.handle(Begin(self.host.health.sick))
             while not self.is_over():
                 self.handle(self.next_event())
         except OSError as error:
@@ -6287,7 +6281,7 @@ class Run:
         if isinstance(event, Interrupt) and event.signum == signal.SIGUSR1:
             self.console.tell_running()
             event = None
-        return event or Tick(time.monotonic())
+        return event or Tick()
 
     def tick(self) -> float:
         """Show what is new. Returns the seconds up to the next look, if nothing happens."""
@@ -6308,7 +6302,7 @@ class Run:
             warn(
                 f"{signal.Signals(event.signum).name}: ending the running tests; once more kills them"
             )
-        self.carry_out(schedule.step(event))
+        self.carry_out(schedule.step(event, time.monotonic()))
 
     def carry_out(self, actions: Actions) -> None:
         """Do what the schedule says."""
@@ -6429,7 +6423,7 @@ def send_signals_to(post: Callable[[Interrupt], None]) -> None:
     for name in "SIGINT SIGTERM SIGHUP SIGUSR1 SIGUSR2".split():
         signum = signal.Signals[name]
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, lambda number, _: post(Interrupt(time.monotonic(), number)))
+            signal.signal(signum, lambda number, _: post(Interrupt(number)))
 
 
 def open_stdout() -> BinaryIO:
@@ -8066,7 +8060,7 @@ class ScriptRun(Run):
         tests = list(self.schedule.waiting)
         selection = select(tests, self.options, self.history)
         order = selection.to_run(self.options.order, self.schedule.pool)
-        super().handle(Submit(time.monotonic(), order))
+        super().handle(Submit(order))
 
     # What the shells ask.
 

@@ -415,11 +415,11 @@ class Agent:
             self.writer.send("broken", id=id, why=event.reason)
             return
         fields = event._asdict()
-        for name in ("at", "test", "ended"):
+        for name in ("test", "ended"):
             del fields[name]
         fields["cause"] = [event.cause.text, event.cause.blame.value, event.cause.line]
         fields["sick"] = [[sick.device.index, sick.reason] for sick in event.sick]
-        self.writer.send("exited", id=id, ago=now - (event.ended or event.at), **fields)
+        self.writer.send("exited", id=id, ago=now - event.ended, **fields)
 
     def close(self) -> None:
         """End all that runs, and what it has left."""
@@ -639,12 +639,10 @@ class Node:
         with self.lock:
             if self.attempts.pop(id, None) is None:
                 return
-        now = time.monotonic()
         self.post(
             Exited(
-                now,
+                at,
                 attempt.test,
-                ended=at,
                 cause=cause,
                 leaked=leaked,
                 sick=tuple(sick),
@@ -672,11 +670,12 @@ class Node:
             self.attempts.clear()
         for process in list(self.guests.values()):
             process.signal(signal.SIGKILL)
-        now = time.monotonic()
+        # So they end behind the Tick: if that ends the run, for want of nodes, it has interrupted them.
+        ended = time.monotonic() + run_tests.KILLED_S
         sick = tuple(self.loss())
-        self.post(run_tests.Tick(now, sick))
+        self.post(run_tests.Tick(sick))
         for attempt in lost:
-            end = Exited(now, attempt.test, -signal.SIGKILL, "left open", cause=self.cause())
+            end = Exited(ended, attempt.test, -signal.SIGKILL, "left open", cause=self.cause())
             self.post(end._replace(sick=sick))
 
     def drop(self) -> None:

@@ -40,12 +40,13 @@ def simulate(
     schedule = Schedule(tests, pool, options)
     ended: List[Tuple[float, Test]] = []
     running: List[Tuple[float, int, Test]] = []
-    event: Union[Begin, Exited] = Begin(0.0)
+    event: Union[Begin, Exited] = Begin()
+    at = 0.0
     while True:
-        for action in schedule.step(event):
+        for action in schedule.step(event, at):
             if isinstance(action, Launch):
                 test = action.attempt.test
-                heapq.heappush(running, (event.at + seconds[test], test.index, test))
+                heapq.heappush(running, (at + seconds[test], test.index, test))
         if not running:
             return ended
         at, _, test = heapq.heappop(running)

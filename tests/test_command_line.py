@@ -109,7 +109,7 @@ class ExitCodes(CommandLineCase):
                 results = [run_tests.Result(a_test(), Outcome(word)) for word in words.split(",")]
                 schedule = run_tests.Schedule([], run_tests.Pool([]), run_tests.Options((), **options))
                 for signum in signals:
-                    schedule.step(run_tests.Interrupt(0.0, signum))
+                    schedule.step(run_tests.Interrupt(signum), 0.0)
                 schedule.failure = failure
                 self.assertEqual(run_tests.verdict_of(results, schedule)[0], code)
 
@@ -531,7 +531,7 @@ class InboxTest(unittest.TestCase):
         """A SimpleQueue may then wait for ever."""
         inbox = run_tests.Inbox()
         for _ in range(1000):
-            inbox.put(run_tests.Tick(1.0))
+            inbox.put(run_tests.Tick())
             inbox.get(0)
             self.assertIsNone(inbox.get(1e-6))
 

@@ -127,12 +127,12 @@ class PoolTest(LocksCase):
         needs, numbers = [0.0, 0.5, 0.25, 1.0, 1.0, 2.0, 3.0, ALL_GPUS], itertools.count()
         tests = [[a_test(index, gpus=chance.choice(needs)) for index in range(8)] for _ in range(2)]
         runners = [Schedule(each, self.pool("0,1,2"), Options(())) for each in tests]
-        agenda: List[Tuple[float, int, Schedule, Any]] = [(0.0, next(numbers), each, Begin(0.0)) for each in runners]
-        agenda += [(float(at), next(numbers), each, Tick(at)) for at in range(1, 200) for each in runners]
+        agenda: List[Tuple[float, int, Schedule, Any]] = [(0.0, next(numbers), each, Begin()) for each in runners]
+        agenda += [(float(at), next(numbers), each, Tick()) for at in range(1, 200) for each in runners]
         heapq.heapify(agenda)
         while not all(runner.done for runner in runners):
             at, _, runner, event = heapq.heappop(agenda)     # none is left: no end in sight
-            for action in runner.step(event):
+            for action in runner.step(event, at):
                 if isinstance(action, Launch):
                     end = at + chance.uniform(0.0, 9.0)
                     heapq.heappush(agenda, (end, next(numbers), runner, Exited(end, action.attempt.test, 0)))

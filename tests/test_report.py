@@ -513,7 +513,7 @@ slowest: d.py 1:00, b.py 12.3s, c.py 2.0s, a.py 1.0s, h.py 1.0s
         results = [Result(a_test(index, f"t{index}.py"), Outcome(word)) for index, word in enumerate(words.split(","))]
         schedule = run_tests.Schedule([], run_tests.Pool([]), run_tests.Options((), flaky=flaky))
         for signum in signals:
-            schedule.step(run_tests.Interrupt(0.0, signum))
+            schedule.step(run_tests.Interrupt(signum), 0.0)
         schedule.failure, schedule.is_overdue = failure, failure == "--deadline"
         if schedule.is_overdue:
             schedule.failure = ""

@@ -53,26 +53,26 @@ class Play:
             self.at = float(words.pop(0)[1:])
         name, named = words[0], [self.tests[word] for word in words[1:] if word in self.tests]
         if name.startswith("SIG"):
-            return Interrupt(self.at, signal.Signals[name])
+            return Interrupt(signal.Signals[name])
         if name == "exit":
             return self.exited(named[0], *words[2:])
         if name == "submit":
-            return Submit(self.at, named)
+            return Submit(named)
         if name in ("begin", "tick"):
-            return {"begin": Begin, "tick": Tick}[name](self.at)
-        return Broken(self.at, named[0], "no log")
+            return {"begin": Begin, "tick": Tick}[name]()
+        return Broken(named[0], "no log")
 
     def exited(self, test: Test, status: str = "0", word: str = "") -> Exited:
         kind, _, value = word.partition(":")
         if kind == "sick":
             return Exited(self.at, test, int(status), sick=(Sick(devices_of(9)[int(value)], "no answer"),))
         if kind == "ended":
-            return Exited(self.at, test, int(status), ended=float(value))
+            return Exited(float(value), test, int(status))
         return Exited(self.at, test, int(status), cause=CAUSES.get(word, Cause(word)))
 
     def step(self, text: str) -> List[str]:
         """Feed one event; returns what the schedule wants done."""
-        return [self.words_of(action) for action in self.schedule.step(self.event(text))]
+        return [self.words_of(action) for action in self.schedule.step(self.event(text), self.at)]
 
     def words_of(self, action: run_tests.Action) -> str:
         if isinstance(action, (Launch, Kill)):
@@ -518,10 +518,10 @@ class QuarantineTest(ScheduleCase):
 
     def test_what_is_broken_from_the_start(self) -> None:
         play = Play("a b w:2")
-        actions = play.schedule.step(Begin(0.0, (Sick(devices_of(1)[0], "no answer"),)))
+        actions = play.schedule.step(Begin((Sick(devices_of(1)[0], "no answer"),)), 0.0)
         self.assertEqual([*map(play.words_of, actions)], ["quarantine 0", "w unrunnable", "a on GPU 1"])
         play = Play("x:0", gpus=1)
-        actions = play.schedule.step(Begin(0.0, (Sick(devices_of(1)[0], "no answer"),)))
+        actions = play.schedule.step(Begin((Sick(devices_of(1)[0], "no answer"),)), 0.0)
         self.assertEqual([*map(play.words_of, actions)], ["x on CPU"])
 
     def test_what_shows_on_every_gpu_is_the_test(self) -> None:
@@ -937,7 +937,7 @@ class AlarmsTest(ScheduleCase):
                  for index in range(400)]
         pool = run_tests.Pool([], cpus=len(tests))
         schedule = run_tests.Schedule(tests, pool, run_tests.Options((), grace=3.0))
-        schedule.step(Begin(0.0))
+        schedule.step(Begin(), 0.0)
         due = {test: (test.timeout or math.inf, 0) for test in tests}       # signal, the last one
         gone = []
         while due:
@@ -951,11 +951,11 @@ class AlarmsTest(ScheduleCase):
                 elif end == at:
                     expected.append((signal.SIGTERM, test))
                     due[test] = at + 3.0 + STACKS_S, signal.SIGTERM
-            told = schedule.step(Tick(min(at, 100.0)))
+            told = schedule.step(Tick(), min(at, 100.0))
             self.assertCountEqual([(action.signum, action.attempt.test) for action in told], expected)
             for test, (_, sent) in list(due.items()):
                 if sent == signal.SIGKILL or (not test.timeout and at > 40) or chance.random() < 0.02:
-                    schedule.step(Exited(at, test, 0))
+                    schedule.step(Exited(at, test, 0), at)
                     gone.append(test)
                     del due[test]
         self.assertEqual((schedule.done, schedule.deadline(), len(gone)), (True, math.inf, 400))
@@ -964,10 +964,10 @@ class AlarmsTest(ScheduleCase):
         """Ten thousand tests, one after the other, each with a timeout of hours."""
         tests = [a_test(index, timeout=7200.0) for index in range(10_000)]
         schedule = run_tests.Schedule(tests, run_tests.Pool(devices_of(1)), run_tests.Options(()))
-        schedule.step(Begin(0.0))
+        schedule.step(Begin(), 0.0)
         for at, test in enumerate(tests):
             self.assertEqual(schedule.deadline(), at + 7200.0)
-            schedule.step(Exited(at + 1.0, test, 0))
+            schedule.step(Exited(at + 1.0, test, 0), at + 1.0)
         self.assertEqual((schedule.done, schedule.deadline()), (True, math.inf))
 
 
@@ -1097,7 +1097,7 @@ class StopTest(ScheduleCase):
         play = Play("a b")
         play.step("begin")
         for label in "ab":
-            play.schedule.step(Broken(1.0, play.tests[label], f"{label} broke"))
+            play.schedule.step(Broken(play.tests[label], f"{label} broke"), 1.0)
         self.assertEqual((play.schedule.failure, play.schedule.done), ("a broke", True))
 
     def test_a_schedule_without_tests_is_done(self) -> None:
@@ -1177,7 +1177,7 @@ class Simulation:
         self.lost: Set[int] = set()                          # indices of GPUs
         self.seen: Set[str] = set()                          # what has happened
         for _ in range(self.random.choice([0, 0, 0, 0, 1, 3])):
-            self.later(self.random.uniform(0, 30), Interrupt(0, chance([signal.SIGINT, signal.SIGTERM])))
+            self.later(self.random.uniform(0, 30), Interrupt(chance([signal.SIGINT, signal.SIGTERM])))
 
     def random_tests(self, count: int) -> List[Test]:
         """Tests with barriers that come seldom or never, and with `after` of any that come before in some order."""
@@ -1206,7 +1206,7 @@ class Simulation:
 
     def run(self) -> None:
         """From Begin to `done`."""
-        self.feed(Begin(self.now))
+        self.feed(Begin())
         while not self.schedule.done:
             self.serial += 1
             self.require(self.serial < 3000, "no end in sight")
@@ -1214,7 +1214,7 @@ class Simulation:
             self.require(min(coming, due) < math.inf, "deadlock: nothing will ever happen again")
             self.now = max(self.now, min(coming, due))
             if due <= coming:
-                self.feed(Tick(self.now))
+                self.feed(Tick())
                 self.require(self.schedule.deadline() > self.now or not self.options.grace, "a Tick changes nothing")
             else:
                 self.happen(heapq.heappop(self.agenda)[2])
@@ -1237,7 +1237,9 @@ class Simulation:
                 self.exits[event.test] = self.now + seconds, event
                 self.later(seconds, event)
                 return
-        self.feed(event._replace(at=self.now))
+        if isinstance(event, Exited) and not event.ended:
+            event = event._replace(ended=self.now)
+        self.feed(event)
 
     def end_in(self, test: Test, seconds: float, status: int) -> None:
         """A shell will end then, if it does not end before, whatever it leaves and shows."""
@@ -1252,7 +1254,7 @@ class Simulation:
         self.later(seconds, event)
 
     def feed(self, event: Any) -> None:
-        for action in self.schedule.step(event):
+        for action in self.schedule.step(event, self.now):
             self.seen.add(type(action).__name__)
             getattr(self, f"on_{type(action).__name__.lower()}")(action, event)
         self.require(self.schedule.running == self.running, "another test runs than was launched")
@@ -1314,7 +1316,7 @@ class Simulation:
         self.running[test] = attempt
         self.exits.pop(test, None)
         if self.random.random() < 0.01:
-            self.later(self.random.choice([0.0, 0.1, 1.0]), Broken(0, test, "broken"))
+            self.later(self.random.choice([0.0, 0.1, 1.0]), Broken(test, "broken"))
         else:
             seconds = self.random.choice([0.0, 1.0, 3.0, 8.0, 25.0])
             self.end_in(test, seconds, self.random.choice([0, 0, 0, 0, 1, -11, 137]))
@@ -1383,7 +1385,7 @@ class Simulation:
         self.require((result.lease, result.attempt) == (attempt.lease, attempt.number), "it is of another attempt")
         if isinstance(event, Broken):
             expected = {Outcome.NOT_RUN}
-        elif self.told.get(attempt, math.inf) <= (getattr(event, "ended", None) or event.at):
+        elif self.told.get(attempt, math.inf) <= getattr(event, "ended", self.now):
             expected = {self.ending[attempt]}
         elif event.status:
             expected = {{1: Outcome.FAILED}.get(event.status, Outcome.CRASHED)}

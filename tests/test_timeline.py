@@ -136,16 +136,16 @@ class Simulated:
         self.note("run_start", 0, lists=["tests.txt"], gpus=[str(gpu) for gpu in range(self.gpus)], shard=None,
                   selected=[test.name for test in self.tests])
         at = 0.0
-        event: Any = Begin(0.0)
+        event: Any = Begin()
         while True:
-            for action in self.schedule.step(event):
+            for action in self.schedule.step(event, at):
                 self.act(action, at)
             if not self.running:
                 break
             self.look(at, self.running[0][0])
             at, _, test, status, over, memory = heapq.heappop(self.running)
             cause = Cause(f"why {status}" if status else "")
-            event = Exited(at, test, status, cause=cause, ended=over, memory=memory)
+            event = Exited(over, test, status, cause=cause, memory=memory)
         self.note("run_end", at, exit=0, outcomes={}, quarantined={})
 
     def act(self, action: Any, at: float) -> None:
