@@ -411,7 +411,7 @@ class Test(NamedTuple):
     @property
     def names(self) -> str:
         """Its label and tags, case folded: options ask for parts of them."""
-        return "\0".join((self.label, *self.attributes.tags)).casefold()
+        return "\0".join((self.origin or self.label, *self.attributes.tags)).casefold()
 
     @property
     def need(self) -> int | float | str:
@@ -611,6 +611,9 @@ UTILITIES = names_in(
     "awk basename cat cp cut date df dirname du expr free head hostname id kill ln ls mkdir mv nproc nvidia-smi ps pwd "
     "rm sed seq sleep sort sync tail tee touch tput tr uname wait wc yes"
 )
+EXPORTING = names_in("export source .")
+# Programs whose command runs in another place, where its files are.
+ELSEWHERE = names_in("docker podman ssh apptainer singularity kubectl")
 NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 # An operator and a command that are taken to pass on the failure before them, as `|| exit 1` and `; exit` do.
 PASSES_FAILURE_ON = r"\|\|(?!(?:exit|return)\s+0)|;(?:exit|return)(?!\s+0)"
@@ -644,8 +647,8 @@ RUNS_TESTS = (
 )
 # One call of pytest on this machine, with no command behind it that could move its JUnit file.
 PYTEST = (
-    r"(?:timeout \S+ )?(?:\S*/)?(?:(?:python[\d.]*|\$\S+) (?:-\S+ )*-m )?(?:pytest|py\.test)\s"
-    r"(?!.*(?:&&|;))"
+    rf"(?!.*(?:&&|;|--directory|\|\|(?! *(?:exit|return|false)\b))){PREFIXES}"
+    r"(?:\S*/)?(?:(?:python[\d.]*|\$\S+) (?:-\S+ )*-m )?(?:pytest|py\.test)\s"
 )
 SEVERAL_GPUS = (
     r"(?i)(?:nproc[-_]per[-_]node|\bn(?:um)?[-_]?gpus|gpus[-_]per[-_]node|accelerate\b.* --num_processes)[= ]"
@@ -1013,6 +1016,11 @@ def reached(nodes: Iterable[Node], functions: Functions) -> List[Node]:
     return found
 
 
+def unforked(nodes: Nodes, functions: Functions) -> Set[Node]:
+    """Those of some commands that the shell itself runs, and no other process."""
+    return set(nodes).difference(reached(filter(is_forked, nodes), functions))
+
+
 # Which failures show in the exit status of a line.
 
 
@@ -1191,7 +1199,7 @@ def words_in_place(nodes: Nodes) -> List[str]:
     words = []
     for node in walk(nodes):
         changes = node.assigned or node.name in STATE_WORDS | {"read", "eval"}
-        if changes or node.kind not in ("", "{", "("):
+        if changes or node.name in ELSEWHERE or node.kind not in ("", "{", "("):
             break
         words += node.words
     return words
@@ -1403,7 +1411,7 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
                 "in a line that neither runs a program nor calls a function, put both into one `{ …; }`, or run the "
                 "file as a script (`#!` in its first line), which keeps it"
             )
-    for node in set(every).difference(reached(filter(is_forked, every), functions)):
+    for node in unforked(every, functions):
         if node.name in ASSIGNING and not node.kind:
             names = chain(*re.findall(SETS_VARIABLE, " ".join(words_of(node))))
             parsed.setters.update(dict.fromkeys(names, setter))
@@ -1540,8 +1548,8 @@ def read_attributes(
     attributes = defaults
     complain = partial(parsed.complain, line)
     for comment in reader.comments:
-        if re.match(rf"#\s+:\s*({'|'.join(ATTRIBUTES)})=", comment.text):
-            complain(f"`{comment.text}` is a comment; write `#:` first, without a space")
+        if re.match(rf"#(?:\s+|.*\s#\s*):\s*({'|'.join(ATTRIBUTES)})=", comment.text):
+            complain(f"`{comment.text}` is a comment; write `#:` first, without a space in it")
         if not comment.text.startswith("#:"):
             continue
         if not reader.nodes:
@@ -1622,15 +1630,16 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
 def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
     """Raises BadValue if a test, behind its environment prefix, would not do what it says; hints where it may not."""
     functions = {**parsed.functions, **functions_in(nodes)}
+    every = reached(nodes, functions)
     last = nodes[-1]
     changes = is_state([last]) or (last.name == "exec" and len(last.words) == 1)
+    changes = changes or any(node.name in EXPORTING for node in unforked(every, functions))
     if changes and not re.match(r"cd (\.\.|-)|popd|unset|set \+|:", last.text):
         parsed.hint(
             "changes",
             test.line,
             f"what `{last.text}` changes is gone with this line; put it on a line without programs",
         )
-    every = reached(nodes, functions)
     calls = every
     if "test_fail" in functions:  # inside functions, a call of it reaches the list's own
         calls = list(walk(nodes))
@@ -1654,7 +1663,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
     if is_state(settings) and not captures:
         raise BadValue(
             "this line would be a test, and change nothing for those below; write it without `echo`, "
-            "`|| test_fail` or a function of the list, or as `bash FILE`"
+            "`|| test_fail` or a function, let a file that is sourced call the function, or write `bash FILE`"
         )
     check_masks(every)
     check_status(parsed, test.line, nodes, functions)
@@ -2072,12 +2081,33 @@ def read_answers(
                     own = exports
                 shell = Snapshot("", own, to_text(fields[7]))
             expanded: Any = dict(zip(EXPANDED, values))
-            expanded["label"] = clean_label(
-                expanded["label"].strip() or test.body
-            )  # `test_fail ""`
+            # `test_fail ""` has none.
+            expanded["label"] = clean_label(expanded["label"].strip() or test.body)
             expanded["shell"] = shell._replace(directory=directory)
+            check_calls(parsed, test, shell.prelude)
             yield test._replace(preface=preface, **expanded)
             preface = b""
+
+
+def check_calls(parsed: ListFile, test: TestLine, prelude: str) -> None:
+    """Look once more at a line that begins with a function of the shell state, which may be of a sourced file."""
+    functions = functions_of(prelude)
+    nodes = Reader(test.body * bool(functions)).nodes
+    if any(node.name in functions for node in nodes[:1]):
+        parsed.functions = functions
+        try:
+            check_use(parsed, test, nodes)
+        except BadValue as mistake:
+            parsed.complain(test.line, str(mistake))
+
+
+@lru_cache(maxsize=None)
+def functions_of(prelude: str) -> Dict[str, Nodes]:
+    """The functions of a test's shell state. Raises OSError."""
+    if not prelude:
+        return {}
+    with open(f"{prelude}.functions", "rb") as file:
+        return functions_in(Reader(to_text(file.read())).nodes)
 
 
 def last_printed(printed: bytes) -> str:
@@ -2302,14 +2332,16 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         lines += parsed.tests
         owners += [parsed] * len(parsed.tests)
     labels = list(labels_of(lines))
+    named: Dict[str, List[str]] = {}  # as `parsed.labels`, of all lists, and by unique labels
     for parsed, line, label in zip(owners, lines, labels):
-        parsed.labels.setdefault(line.label, []).append(label)
+        for known in (parsed.labels, named):
+            known.setdefault(line.label, []).append(label)
+    named = {**{label: [label] for label in labels}, **named}
     text = "\n".join(parsed.text for parsed in lists)
     stems = stems_beside(text, options.log_dir)
-    known = frozenset(labels)
     made: List[Test] = []
     for parsed, line, origin in zip(owners, lines, labels):
-        line = with_ties(line, parsed, known, options.repeat)
+        line = with_ties(line, parsed, named, options.repeat)
         for label in runs_of(origin, options.repeat):
             stem = stems(stem_of(line, label))
             test = make_test(line, len(made), label, stem, options)
@@ -2324,17 +2356,16 @@ def runs_of(label: str, repeat: int) -> List[str]:
 
 
 def with_ties(
-    line: TestLine, parsed: ListFile, labels: Container[str], repeat: int
+    line: TestLine, parsed: ListFile, named: Mapping[str, List[str]], repeat: int
 ) -> TestLine:
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
     after = []
     for name in line.attributes.after:
-        for label in parsed.labels.get(name, [name]):
+        labels = parsed.labels.get(name) or named.get(name)
+        if not labels:
+            parsed.complain(line.line, f"after={name} names no test; write the label of one")
+        for label in labels or ():
             after += runs_of(label, repeat)
-            if label not in labels:
-                parsed.complain(
-                    line.line, f"after={name} names no test; write the label of one"
-                )
     attributes = line.attributes._replace(after=tuple(after))
     if line.junit and repeat > 1:
         attributes = attributes._replace(lock=(*attributes.lock, line.junit))
@@ -2395,9 +2426,9 @@ Ties = Dict[Test, List[Test]]
 class History:
     """What journals say: how long each test takes when it passes, and which tests of these lists still owe a pass."""
 
-    knows_directory = (
-        False  # True once a run from this directory is known: then no other runs count
-    )
+    # Once a run from this directory is known, no other runs count.
+    knows_directory = False
+    is_passed_over = False  # the last run of these lists
 
     def __init__(self, options: Options) -> None:
         # A test owes nothing after an outcome that `options.accepts`: as with pytest's --lf, also a skip or an xfail.
@@ -2442,7 +2473,9 @@ class History:
         is_here = record.get("directory") == os.getcwd()
         lists = map(os.path.normpath, record["lists"])
         is_ours = not self.lists.isdisjoint(lists)
-        if not is_ours or is_here < self.knows_directory:
+        if is_ours:
+            self.is_passed_over = is_here < self.knows_directory
+        if not is_ours or self.is_passed_over:
             return
         selected = Counter(record["selected"])
         in_list = selected + Counter(record["left_out"])
@@ -2460,6 +2493,8 @@ class History:
 
     def knows(self, shard: str | None) -> bool:
         """Whether a known run may have selected the tests of this shard; True if there is no shard."""
+        if self.is_passed_over:
+            return False
         return shard is None or not self.shards.keys().isdisjoint(["", shard])
 
     def owes(self, test: Test, copies: int) -> bool:
@@ -2521,6 +2556,7 @@ class Selection(NamedTuple):
     left_out: Mapping[str, Tests]  # by the option that leaves the tests out, in words
     estimates: Estimates
     owed: FrozenSet[Test] = frozenset()  # selected in their last run, and not passed
+    is_part: bool = False  # other shards may have tests to run, if this one has none
 
     @property
     def selected(self) -> List[Test]:
@@ -2686,6 +2722,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         keep("-k", options.keep)
     deferred = deferred_tests(chosen, options)
     last_selected = options.shard and options.rerun_failed and history.shards.get(options.shard)
+    is_part = bool(last_selected)
     if last_selected:
         keep(
             f"--shard {options.shard}",
@@ -2694,6 +2731,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
     elif options.shard:
         number, total = map(int, options.shard.split("/"))
         to_run = [test for test in chosen if test not in deferred]
+        is_part = bool(to_run)
         numbers = shard_of(to_run, total, estimates.seconds)
         plan = key_of(f"{test.key} {numbers.get(test)}" for test in chosen)[:6]
         # Deferred tests belong to the first shard, whose deferred.txt names them.
@@ -2713,6 +2751,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         left_out,
         estimates,
         frozenset(test for test in chosen if history.owed[test.name] > 0),
+        is_part,
     )
 
 
@@ -3962,6 +4001,8 @@ class Reaper:
         self.kept: List[int] = []  # descriptors of the files that the guard is to hold open
         self.mark = run_mark()  # the run's; 0 if marks cannot be set
         self.marks = count(self.mark + 1)  # for the attempts
+        if os.path.realpath("/proc/self") != f"/proc/{os.getpid()}":
+            raise MachineError("/proc is missing, or of another PID namespace; mount it")
         self.path = f"/proc/self/task/{os.getpid()}/children"
         # Whether orphans become our children, in a list that we can read.
         self.sees_orphans = adopt_orphans() and os.path.isfile(self.path)
@@ -3978,7 +4019,7 @@ class Reaper:
             self.guard = subprocess.Popen(
                 [
                     "sweeper",
-                    "-c",
+                    "-pc",  # privileged: it heeds no SHELLOPTS, no BASH_ENV and no functions
                     'eval "$RUN_TESTS_GUARD"',
                     "",
                     self.run,
@@ -4085,11 +4126,12 @@ class Process:
     is_gone = False
     stuck = ""  # what SIGKILL did not end, in words
 
-    def __init__(self, reaper: Reaper, slot: int = -1) -> None:
+    def __init__(self, reaper: Reaper) -> None:
         self.reaper = reaper
-        self.mark = reaper.mark and next(reaper.marks)
+        number = next(reaper.marks)
+        self.mark = reaper.mark and number
         # Stands in RUN_TESTS_PLACES of its processes; a runner among them passes it on to its own tests.
-        self.place = f" {reaper.run}/{slot} "
+        self.place = f" {reaper.run}/{number} "
         self.lock = threading.Lock()
 
     def spawn(self, job: Job, output: int) -> None:
@@ -4351,7 +4393,7 @@ class Host:
 
     def start(self, attempt: Attempt) -> None:
         """Let a pool thread run an attempt."""
-        attempt.process = Process(self.reaper, attempt.lease.slot)
+        attempt.process = Process(self.reaper)
         try:
             self.workers.submit(self.run_attempt, attempt)
         except RuntimeError as error:  # threading cannot start a thread, and gives no errno
@@ -4393,6 +4435,9 @@ class Host:
         sick = [
             Sick(device, process.stuck) for device in attempt.lease.devices if process.stuck
         ]
+        attempt.deadline = (
+            math.inf
+        )  # a hung nvidia-smi takes longer, and nothing is left to be ended
         if status or failures or leaked:
             sick += self.health.examine(attempt.lease)
         return Exited(
@@ -4773,6 +4818,8 @@ class Record:
         os.makedirs(folder, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, "no file can be written", self.failures)
+        with suppress(FileNotFoundError):
+            check_name(self.failures)
         check_kind(self.journal, rb'\{"event"|\{(?:"[a-z]*)?(?:\n|$)', "journal")
         self.append(self.journal, b"")
         if options.junit:
@@ -5069,12 +5116,12 @@ def case_of(attempts: Results, record: Record) -> Any:
     `failure` for its first attempt, and a `rerunFailure` for each further one. Any other test shows only its last one.
     """
     last = attempts[-1]
-    is_flaky = last.outcome is Outcome.FLAKY
     failed = attempts
     prefix = "rerun"
-    if is_flaky:
+    if last.outcome is Outcome.FLAKY:
         failed = attempts[:-1]
-        prefix = "flaky"
+        if record.options.flaky == "pass":
+            prefix = "flaky"
     elif last.outcome.is_ok():
         failed = []
     parts = []
@@ -5084,7 +5131,7 @@ def case_of(attempts: Results, record: Record) -> Any:
         tag = "failure" if result.outcome is Outcome.FAILED else "error"  # JUnit's words
         facts = {"message": result.told(), "type": result.outcome.value}
         tail = record.tail(result, 0 if result is last else result.attempt)
-        if result is failed[0] and not is_flaky:
+        if result is failed[0] and prefix == "rerun":
             parts.append(xml_element(tag, tail, **facts))
         else:
             trace = xml_element("stackTrace", tail)
@@ -5759,7 +5806,7 @@ def account(selection: Selection, options: Options) -> Iterator[str]:
     if not (deferred or left_out):
         return
     total = len(selection.tests) + sum(left_out.values())
-    share = len(selection.selected) / total
+    share = len(selection.selected) / max(total, 1)
     line = f"Selected {len(selection.selected)} of {counted(total, 'test')} ({share:.1%})"
     for what, counts in (("deferred", deferred), ("left out", left_out)):
         if counts:
@@ -5796,10 +5843,10 @@ def show_duration(seconds: float) -> str:
 Verdict = Tuple[int, List[str]]  # the exit code of a run, and the last lines of its trace
 
 
-def verdict_of(results: Results, schedule: Schedule) -> Verdict:
+def verdict_of(results: Results, schedule: Schedule, is_part: bool = False) -> Verdict:
     """The run's exit code, and the last lines of its trace.
 
-    What the machine did comes before what the user did, and both before the tests.
+    What the machine did comes before what the user did, and both before the tests. `is_part`: as of Selection.
     """
     options = schedule.options
     outcomes = {result.outcome for result in results}
@@ -5809,8 +5856,8 @@ def verdict_of(results: Results, schedule: Schedule) -> Verdict:
     why = ""
     if not all(map(options.accepts, outcomes)):
         code = EXIT_FAILED
-    elif outcomes and is_empty and not (options.shard and outcomes == {Outcome.DEFERRED}):
-        code = EXIT_NOTHING  # an empty shard is fine
+    elif outcomes and is_empty and not (is_part and outcomes == {Outcome.DEFERRED}):
+        code = EXIT_NOTHING
     if schedule.failure:
         code = EXIT_MACHINE
         why = f"Stopped, the machine failed: {schedule.failure.splitlines()[0]}"
@@ -5861,8 +5908,8 @@ exit codes:
 # `4`, or ids such as `0,2`, `2,`, `GPU-…`.
 parse_gpu_option = partial(
     parse_word,
-    r"(?a)(?!0+$)\d{1,4}|(?!\d+$)((\d+(\.\d+)*|(GPU|gpu|MIG)-[\w/-]+)(,|$))+",
-    "a count, or ids such as 0,2 (one id: 2,)",
+    r"(?a)(?!0+$)\d{1,4}|(?!\d+$)(?!(?:.*,)?([^,]+),(?:.*,)?\1(?:,|$))((\d+(\.\d+)*|(GPU|gpu|MIG)-[\w/-]+)(,|$))+",
+    "a count, or ids such as 0,2 (one id: 2,), each once",
 )
 
 
@@ -6386,7 +6433,7 @@ class Run:
 
     def verdict(self, results: Results) -> Verdict:
         """The exit code and the last lines of the trace."""
-        code, lines = verdict_of(results, self.schedule)
+        code, lines = verdict_of(results, self.schedule, self.selection.is_part)
         return code, [*account(self.selection, self.options), *lines]
 
 
@@ -6440,6 +6487,11 @@ def choose(tests: Tests, options: Options) -> Selection:
         what = "this shard of " * bool(options.shard)
         warn(
             f"--rerun-failed: {journal_path(options)} has no run of {what}this list; all of it runs"
+        )
+    if options.shard and any(test.barrier for test in tests):
+        warn(
+            "--shard: a test below a `wait` does not wait for those above it in other shards; what prepares for all "
+            "belongs in the script that calls the runner"
         )
     if options.shard and any(history.shards):
         warn(
@@ -6544,6 +6596,7 @@ def run_lists(
             return ScriptRun(script, find_host(options, reaper), options, trace).perform()
         for option in changed_options(options, SCRIPT_OPTIONS):
             warn(f"{option} is for scripts (.sh or #!); for a list it does nothing")
+        os.environ.pop("RUN_TESTS_OPTS", None)  # they are not for a runner in a test
         tests, hints = parse_lists(options, reaper.scratch)
         for hint in hints:
             tell(hint)
@@ -6551,10 +6604,7 @@ def run_lists(
             host = find_host(options, reaper)
             tests = [host.fitted(test) for test in tests]
         selection = choose(tests, options)
-        is_empty_shard = any(
-            tests for why, tests in selection.left_out.items() if why.startswith("--shard")
-        )
-        if not selection.tests and not is_empty_shard:
+        if not selection.tests and not selection.is_part:
             for line in account(selection, options):
                 warn(line)
             warn(f"nothing to run in {', '.join(options.lists)}")

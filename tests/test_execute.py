@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import resource
 import shutil
@@ -74,11 +75,14 @@ class ProcessCase(RunnerCase):
         """What an attempt posts, whose log is there in this test's folder."""
         posted: List[Any] = []
         attempt = Attempt(a_test(**values), Lease((), 0), 1, 0.0)
+        attempt.deadline = 1e9
         attempt.process, attempt.log = Process(self.reaper), os.path.join(self.folder, log)
         host = run_tests.Host(run_tests.Machine(), self.reaper)
         host.post, host.oom_kills = posted.append, run_tests.oom_kills()
         with mock.patch.object(host, "job", lambda *_: job):
             self.threads.submit(host.run_attempt, attempt).result()
+        # Whatever takes long behind its end, no signal is due for it.
+        self.assertTrue(attempt.deadline == math.inf or isinstance(posted[0], Broken))
         return posted
 
     def read(self, name: str = "test.log") -> bytes:

@@ -224,7 +224,9 @@ class RunnerTest(FaultCase):
                                                         stderr=subprocess.DEVNULL).stdout))
 
     def test_a_guard_that_is_killed_is_replaced(self) -> None:
-        process = self.start_tree()
+        """And none heeds how the user's own shells are set."""
+        self.write("env.sh", "kill() { :; }\n")
+        process = self.start_tree(env={"SHELLOPTS": "errexit", "BASH_ENV": os.path.join(self.folder, "env.sh")})
         first = self.guard_of(process)
         os.kill(first, signal.SIGKILL)
         self.wait_for(lambda: self.guard_of(process) != first)
@@ -474,6 +476,14 @@ class MachineTest(FaultCase):
                            "test -d logs #: label=a\ntrue #: label=b\n", 0, {"a": "passed", "b": "passed"})
         (gpu, reason), = ran.journal("run_end")[0]["quarantined"].items()
         self.assertRegex(reason, r"^(bash|sleep) \(pid \d+\) cannot be killed$")
+
+    def test_another_namespace_without_its_proc(self) -> None:
+        if not is_allowed("unshare", "--pid", "--fork", "true"):
+            self.skipTest("we may not make a PID namespace")
+        self.head = ["unshare", "--pid", "--fork", *self.head]
+        ran = self.run_list("true\n")
+        self.assertEqual((ran.code, ran.err), (3, "run_tests.py: error: /proc is missing, or of another PID namespace; "
+                                                  "mount it\n"))
 
 
 if __name__ == "__main__":

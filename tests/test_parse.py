@@ -555,6 +555,7 @@ class AttributeLines(ParseCase):
         self.assert_mistake("true\ntrue # : label=x\n", 2,
                             "`# : label=x` is a comment; write `#:` first, without a space")
         self.assert_mistake("#  :gpus=2\ntrue\n", 1, "`#  :gpus=2` is a comment")
+        self.assert_mistake("true # slow #: timeout=1\n", 1, "`# slow #: timeout=1` is a comment")
         self.assertEqual(self.attributes("true # : note=1\ntrue # : of gpus=2\n# gpus=2\n"), [Attributes()] * 2)
 
     def test_each_mistake_of_a_line_is_told(self) -> None:
@@ -671,7 +672,7 @@ class Commands(ParseCase):
 
     def test_a_folder_is_no_target_where_bash_knows_the_name(self) -> None:
         self.write("bin/tool", "", mode=0o755)
-        self.write("f.sh", "tool() { :; }\n")
+        self.write("f.sh", "tool() { true; }\n")
         for name in ("tool", "eval", "exec"):
             os.mkdir(name)
         for text in ("PATH=$PWD/bin:$PATH\ntool", ". ./f.sh\ntool", "shopt -s expand_aliases; alias tool=a\ntool",
@@ -884,7 +885,12 @@ class JunitFiles(ParseCase):
         for command in ("mkdir d && cd d && a --junitxml=x.xml", "N=1; a --junitxml=$N.xml",
                         "a; read N; a --junitxml=$N.xml", "for i in 1 2; do a --junitxml=$i.xml; done"):
             self.assertIsNone(self.parse_one(command).junit)
+        for command in ("timeout -k 5 10m pytest a", "uv run pytest a", "python3 -m pytest a || exit 1"):
+            self.assertTrue(self.parse_one(f"{command} --junitxml=x.xml").is_pytest, command)
+        for command in ("pytest a && mv x.xml y", "pytest a || pytest --lf", "uv run --directory=d pytest a", "a"):
+            self.assertFalse(self.parse_one(f"{command} --junitxml=x.xml").is_pytest, command)
         commands = ["python3 -m pytest t.py", "a --junitxml=", "a --junitxml", "a --junit=b.xml", "a '' junitxml=b",
+                    "docker run i pytest --junitxml=/out/b.xml",
                     "a --junitxml=$UNSET", "a --junitxml=$(date +%s).xml", "a --junitxml=$$.xml",
                     "a --junitxml=r${RANDOM}.xml", "a --junitxml=g$CUDA_VISIBLE_DEVICES.xml",
                     *["a --junitxml=/dev/null"] * 2, "a --junitxml=fifo"]
@@ -1203,6 +1209,14 @@ class Hints(ParseCase):
             for text in texts + ["f"] * (state == "f"):
                 self.assert_mistake(f"f() {{ export A=1; cd x; }}\n{text}\n", 2,
                                     "this line would be a test, and change nothing for those below; write it without")
+        self.write("env.sh", "f() { export A=1; }\ng() { f; a; }\nno() { a; echo; }\nok() { (export A=1); a; }\n"
+                             "test_fail() { RET=1; }\nh() { a || test_fail a; }\n")
+        self.assert_mistake(". ./env.sh\nf 8\n", 2, "this line would be a test, and change nothing for those below")
+        for call in ("no", "h"):
+            self.assert_mistake(f". ./env.sh\n{call}\n", 2, "this line passes even if `a` fails")
+        (hint,) = self.hints("f() { export A=1; a; }\nf x\n")
+        self.assertIn("what `f x` changes is gone", hint)
+        self.assertEqual(self.hints(". ./env.sh\nok\n"), [])
         self.assertEqual(len(self.parse("OUT=$(a) || test_fail a\n[ -d x ] || test_fail b\n")), 2)
 
     def test_what_looks_like_a_test_of_several_gpus(self) -> None:
@@ -1277,7 +1291,7 @@ class SeveralLists(ParseCase):
         build = 'true || test_fail "build"\n'
         tests = self.parse_several(build, f"{build}true use #: after=build\n", "true too #: after=build\n")
         self.assertEqual([(test.label, test.attributes.after) for test in tests], [
-            ("build", ()), ("build #2", ()), ("true use", ("build #2",)), ("true too", ("build",))])
+            ("build", ()), ("build #2", ()), ("true use", ("build #2",)), ("true too", ("build", "build #2"))])
 
     def test_a_list_given_twice(self) -> None:
         self.write(NAME, "true || test_fail build\nA=1 true a #: after=build label=a\n")

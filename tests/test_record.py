@@ -545,6 +545,11 @@ class SummaryCaseTest(RecordCase):
                         self.assertEqual([child.tag for child in element], ["stackTrace"])
                         self.assertRegex(element.findtext("stackTrace") or "", r"^log \d$")
 
+    def test_a_flaky_test_that_fails_the_run_is_a_failure(self) -> None:
+        self.record.options = self.record.options._replace(flaky="fail")
+        self.assertEqual([part.tag for part in self.case_of("failed,crashed,flaky")],
+                         ["failure", "rerunError", "system-out"])
+
     def test_a_message_has_verdict_cause_and_reason(self) -> None:
         cases = [("failed", "CUDA out of memory", "", "failed, exit 3: CUDA out of memory"),
                  ("timeout", "timeout", "did not end in 5s", "timeout: did not end in 5s"),

@@ -374,7 +374,8 @@ class FeatureTest(ScriptCase):
     def test_a_file_that_is_sourced_from_another_folder(self) -> None:
         """Its tests have slots; and the words of a command that may be a test say why bash ends."""
         os.mkdir(os.path.join(self.folder, "sub"))
-        self.write("sub/common.sh", lines("suite() { python3 c || test_fail c; }", 'X=python3; use() { $X "${1:?no file}"; }'))
+        suite, use = "suite() { python3 c || test_fail c; }", 'X=python3; use() { $X "${1:?no file}"; }'
+        self.write("sub/common.sh", lines(suite, use))
         ran = self.conduct(HEAD + lines("cd sub", ". ./common.sh", "python3 a || test_fail a", "suite", "use"))
         self.assertEqual((ran.code, sorted(starts(ran.text))), (1, ["a", "c"]))
         self.assertIn("1: no file\n", ran.text + ran.err)

@@ -291,8 +291,9 @@ class Owing(HistoryCase):
         there = [{**start("ab", run="2"), "directory": "/elsewhere"}, end("a", run="2"),
                  end("b", outcome="failed", run="2")]
         self.assertEqual(self.owing(*there, keys="ab"), "B")
-        for records in ([*here, *there], [*there, *here]):
+        for records, is_known in (([*here, *there], False), ([*there, *here], True)):
             self.assertEqual(self.owing(*records, keys="ab"), "A")
+            self.assertEqual(self.history().knows(None), is_known, "all runs where the last run was elsewhere")
         shard = [start("a", "b", run="3", directory=os.getcwd()), end("a", run="3")]
         for records in ([*shard, *there], [*there, *shard], [there[0], *shard, *there[1:]]):
             self.assertEqual(self.owing(*records, keys="abc"), "c", "b has not been selected here")

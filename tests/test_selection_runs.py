@@ -130,6 +130,14 @@ class Keep(SelectionCase):
         self.check(ran, 0, {"unit/fp8.py": "passed", "true c": "passed"})
         self.assertIn("\nSelected 2 of 3 tests (66.7%); left out 1 by -k\nAll tests passed\n", ran.text)
 
+    def test_all_runs_of_a_test_are_chosen_by_its_own_label(self) -> None:
+        ran = self.run_list("true #: label=a\n", "--repeat", "3", "-k", "not run and not 2")
+        self.assertEqual(len(ran.outcomes()), 3)
+
+    def test_an_empty_list(self) -> None:
+        for arguments in (["-k", "x"], ["--shard", "1/2"], ["--rerun-failed"], ["--list", "-k", "x"]):
+            self.assertEqual(self.run_list("# nothing\n", *arguments).code, 5, arguments)
+
     def test_nothing_is_left(self) -> None:
         for arguments in ([], ["--list"], ["--shard", "1/2"]):
             with self.subTest(arguments):
@@ -248,6 +256,14 @@ class Shards(SelectionCase):
         self.run_list(text)
         self.assertEqual(self.run_list(text, "--shard", "1/2").err, "", "a whole run is no shard's")
         self.assertIn("overlap or miss tests", self.run_list(text, "--shard", "1/2").err)
+
+    def test_no_shard_waits_for_another(self) -> None:
+        ran = self.run_list("a\nwait\nb\n", "--shard", "1/2")
+        self.assertIn("--shard: a test below a `wait` does not wait", ran.err)
+
+    def test_options_of_the_environment_are_not_for_a_runner_in_a_test(self) -> None:
+        ran = self.run_list("[ -z ${RUN_TESTS_OPTS+x} ] #: label=a\n", env={"RUN_TESTS_OPTS": "-k a"})
+        self.check(ran, 0, {"a": "passed"})
 
 
 # Deferral.
@@ -370,7 +386,9 @@ class Deferral(SelectionCase):
         ran = self.run_list("touch ran #: gpus=3\n", "--max-gpus", "2")
         self.assertEqual((ran.code, ran.outcomes(), ran.text.splitlines()[-1]), (
             5, {"touch ran": "deferred"}, "No test ran"))
-        ran = self.run_command("--max-gpus", "2", "--shard", "1/1", "tests.txt")
+        ran = self.run_command("--max-gpus", "2", "--shard", "2/2", "tests.txt")
+        self.assertEqual(ran.code, 5, "an empty part of nothing")
+        ran = self.run_list("touch ran #: gpus=3\ntrue\n", "--max-gpus", "2", "--shard", "2/2")
         self.assertEqual((ran.code, ran.text.splitlines()[-1]), (0, "No test ran"))
         self.assertFalse(os.path.exists(ran.path("ran")))
 
