@@ -62,7 +62,6 @@ import heapq
 import importlib
 import itertools
 import json
-import math
 import os
 import re
 import resource
@@ -85,6 +84,9 @@ from contextlib import (
 )
 from functools import lru_cache, partial
 from itertools import chain, count
+from math import ceil, fsum, inf
+from signal import SIGABRT, SIGINT, SIGKILL, SIGTERM, SIGUSR1
+from time import monotonic
 from typing import (
     AbstractSet,
     Any,
@@ -191,7 +193,7 @@ EXIT_SIGNAL = 128
 
 Words = Tuple[str, ...]
 Environ = Mapping[str, str]
-ALL_GPUS = math.inf  # the value of `gpus=all`
+ALL_GPUS = inf  # the value of `gpus=all`
 
 
 class UsageError(Exception):
@@ -1292,7 +1294,7 @@ def parse_duration(text: str) -> float:
         text,
     )
     pairs = re.findall(r"([\d.]+)([a-z]*)", text)
-    return math.fsum(float(count) * units.get(unit, 1) for count, unit in pairs)
+    return fsum(float(count) * units.get(unit, 1) for count, unit in pairs)
 
 
 def parse_word(pattern: str, what: str, text: str) -> str:
@@ -1303,7 +1305,7 @@ def parse_word(pattern: str, what: str, text: str) -> str:
 
 
 def parse_gpus(text: str) -> float:
-    """The need in `0`, `0.25`, `2`, `all` (math.inf). Raises BadValue."""
+    """The need in `0`, `0.25`, `2`, `all` (inf). Raises BadValue."""
     parse_word(
         r"\d{1,6}|0?\.(?!0+$)\d{1,6}|all",
         "0, a fraction below 1, a whole number or all",
@@ -2540,7 +2542,7 @@ def estimate(tests: Tests, history: History) -> Estimates:
     if given:
         assumed = min(given) / 2
     elif known:
-        assumed = math.fsum(known.values()) / len(known)
+        assumed = fsum(known.values()) / len(known)
     return Estimates(
         {**dict.fromkeys(tests, assumed), **known},
         frozenset(tests).difference(known),
@@ -2918,7 +2920,7 @@ def call_tool(*command: str, over: threading.Event | None = None) -> str:
 
     Once the event `over` is set, the tool is killed without an answer.
     """
-    give_up_at = time.monotonic() + PROBE_S
+    give_up_at = monotonic() + PROBE_S
     try:
         tool: Any = subprocess.Popen(
             command,
@@ -2936,13 +2938,13 @@ def call_tool(*command: str, over: threading.Event | None = None) -> str:
             while tool.returncode is None:
                 if over and over.is_set():
                     raise ToolError("was not waited for, since the run ends")
-                if time.monotonic() >= give_up_at:
+                if monotonic() >= give_up_at:
                     raise ToolError(f"did not answer in {PROBE_S:.0f} s")
                 with suppress(subprocess.TimeoutExpired):
                     out, err = tool.communicate(timeout=TOOL_POLL_S)
         finally:  # Ctrl-C too
             if tool.poll() is None:
-                os.killpg(tool.pid, signal.SIGKILL)
+                os.killpg(tool.pid, SIGKILL)
                 with suppress(subprocess.TimeoutExpired):
                     tool.wait(KILLED_S)
     if tool.returncode != 0:
@@ -3107,10 +3109,10 @@ class Health:
         """
         watched = [device for device in lease.devices if device in self.used]
         is_whole = lease.shares == SHARES
-        give_up_at = time.monotonic() + MEMORY_S
+        give_up_at = monotonic() + MEMORY_S
         is_held = bool(watched)
         rows = {}
-        while is_held and time.monotonic() < give_up_at and not self.over.wait(FOLLOW_S):
+        while is_held and monotonic() < give_up_at and not self.over.wait(FOLLOW_S):
             rows = self.read(watched)
             is_held = is_whole and any(
                 (self.more(device, row) or 0) > MEMORY_MIB for device, row in rows.items()
@@ -3183,7 +3185,7 @@ class Pool:
             return None
         count = self.size
         if need < ALL_GPUS:
-            count = math.ceil(need)
+            count = ceil(need)
         shares = round(min(need, 1) * SHARES)
         chosen = self.choose(count, shares, avoid)
         if len(chosen) < count:
@@ -3310,11 +3312,11 @@ class Attempt:
     `process`, `log`, the path of its output, and `slow_at` are not for the schedule.
     """
 
-    deadline = math.inf  # when the next signal is due
-    slow_at = math.inf  # when to announce next that it still runs
+    deadline = inf  # when the next signal is due
+    slow_at = inf  # when to announce next that it still runs
     sent = 0  # the last signal sent to it
     ending: Outcome | None = None  # TIMEOUT or INTERRUPTED, once it is being ended
-    ending_at = math.inf  # when its ending began
+    ending_at = inf  # when its ending began
     process: Any = None
     log = ""
 
@@ -3381,10 +3383,10 @@ class Schedule:
     """
 
     failure = ""  # why the machine cannot go on
-    end_at = math.inf  # when --deadline ends the run
+    end_at = inf  # when --deadline ends the run
     is_overdue = False  # --deadline has ended the run
     stopped = False  # no test starts any more
-    now = -math.inf  # the time of the last event
+    now = -inf  # the time of the last event
     actions: Actions  # what follows from the current event, so far
 
     def __init__(self, tests: Tests, pool: Pool, options: Options) -> None:
@@ -3485,7 +3487,7 @@ class Schedule:
         """The first signal goes to the tests, a further one kills them."""
         signum = event.signum
         if self.interrupts:
-            signum = signal.SIGKILL
+            signum = SIGKILL
         self.interrupts.append(event.signum)
         self.end_running(signum)
 
@@ -3493,9 +3495,9 @@ class Schedule:
         self.quarantine(event.sick)
         if self.now >= self.end_at:
             self.grace = min(self.grace, (self.options.deadline or 0) / 4)
-            self.end_at = math.inf
+            self.end_at = inf
             self.is_overdue = True
-            self.end_running(signal.SIGTERM, "--deadline ends the run")
+            self.end_running(SIGTERM, "--deadline ends the run")
         for attempt in list(self.running.values()):
             if attempt.deadline <= self.now:
                 self.alarm(attempt)
@@ -3586,7 +3588,7 @@ class Schedule:
     def fail(self, why: str) -> None:
         """The machine cannot go on: end what runs, start nothing more."""
         self.failure = self.failure or why
-        self.end_running(signal.SIGTERM)
+        self.end_running(SIGTERM)
 
     def stop(self) -> None:
         """Start nothing more: a waiting test is NOT_RUN, or keeps the result of its last attempt."""
@@ -3606,20 +3608,20 @@ class Schedule:
             attempt.ending_at = self.now
         attempt.sent = signum
         attempt.deadline = self.now + STUCK_S
-        if signum != signal.SIGKILL:
+        if signum != SIGKILL:
             attempt.deadline = self.now + self.grace + STACKS_S * bool(stacks)
         self.actions.append(Kill(attempt, signum, stacks))
 
     def alarm(self, attempt: Attempt) -> None:
         """The deadline of an attempt has passed: send SIGTERM, the next time SIGKILL, and after that abandon it."""
-        if attempt.sent == signal.SIGKILL:
+        if attempt.sent == SIGKILL:
             self.abandon(attempt)
         elif attempt.ending is None:
             why = f"did not end in {attempt.test.timeout:g}s"
-            self.end(attempt, Outcome.TIMEOUT, signal.SIGTERM, why)
+            self.end(attempt, Outcome.TIMEOUT, SIGTERM, why)
         else:
             why = f"did not end by a signal in {self.grace:g}s"
-            self.end(attempt, Outcome.TIMEOUT, signal.SIGKILL, why)
+            self.end(attempt, Outcome.TIMEOUT, SIGKILL, why)
 
     def abandon(self, attempt: Attempt) -> None:
         """Go on without the GPUs of a test that cannot be killed."""
@@ -3630,7 +3632,7 @@ class Schedule:
         result = attempt.result(
             attempt.ending or Outcome.TIMEOUT,
             seconds=self.now - attempt.began,
-            status=-signal.SIGKILL,
+            status=-SIGKILL,
             reason=why,
             junit_fault="left open",
             cause=Cause(why),
@@ -3685,7 +3687,7 @@ class Schedule:
         del self.waiting[test]
         self.locked.update(test.attributes.lock)
         attempt = self.running[test] = Attempt(test, lease, len(earlier) + 1, self.now)
-        attempt.deadline = self.now + (test.timeout or math.inf)
+        attempt.deadline = self.now + (test.timeout or inf)
         self.actions.append(Launch(attempt))
 
 
@@ -3707,8 +3709,8 @@ def shortest(seconds: Seconds, gpus: int, cpus: int) -> float:
         parts[test.barrier].append(test)
     total_s = 0.0
     for part in parts.values():
-        gpu_s = math.fsum(work_of(test, seconds, gpus) for test in part)
-        cpu_s = math.fsum(seconds[test] for test in part if not test.gpus)
+        gpu_s = fsum(work_of(test, seconds, gpus) for test in part)
+        cpu_s = fsum(seconds[test] for test in part if not test.gpus)
         longest_s = max(seconds[test] for test in part)
         if followers_of(part):
             longest_s = max(length for _, length in chains_of(part, seconds).values())
@@ -3924,11 +3926,11 @@ def kill_all(
     look: Callable[[], List[ProcessInfo]],
 ) -> Tuple[Set[ProcessInfo], List[ProcessInfo]]:
     """Kill processes as long as a look finds some, KILLED_S at most. Returns all that were found, and what is left."""
-    give_up_at = time.monotonic() + KILLED_S
+    give_up_at = monotonic() + KILLED_S
     left = look()
     found = set(left)
-    while left and time.monotonic() < give_up_at:
-        send(signal.SIGKILL, left)
+    while left and monotonic() < give_up_at:
+        send(SIGKILL, left)
         time.sleep(SWEEP_POLL_S)
         left = look()
         found.update(left)
@@ -4201,7 +4203,7 @@ class Process:
             with suppress(OSError):
                 self.dump_stacks(stacks, signum)
         with self.lock:
-            if self.sent != signal.SIGKILL:
+            if self.sent != SIGKILL:
                 self.sent = signum
             if self.pid and not self.is_gone:
                 with suppress(ProcessLookupError, PermissionError):
@@ -4214,19 +4216,19 @@ class Process:
         PYTHONFAULTHANDLER=1 makes Python write them to its standard error on SIGABRT, and end. A process with a handler
         for `signum` is left to its handler: it is asked for its stacks only before SIGKILL. No core file is written.
         """
-        give_up_at = time.monotonic() + STACKS_S
+        give_up_at = monotonic() + STACKS_S
         self.log(why)
         for info in self.members():
             with suppress(OSError):  # it has ended, or we may not see it
                 program = os.readlink(f"/proc/{info.pid}/exe")
                 if "python" not in os.path.basename(program):
                     continue
-                if not catches(info.pid, signal.SIGABRT) or catches(info.pid, signum):
+                if not catches(info.pid, SIGABRT) or catches(info.pid, signum):
                     continue
                 self.log(f"the stacks of {info}")
                 resource.prlimit(info.pid, resource.RLIMIT_CORE, (0, 0))
-                send(signal.SIGABRT, [info])
-                while process_info(info.pid) and time.monotonic() < give_up_at:
+                send(SIGABRT, [info])
+                while process_info(info.pid) and monotonic() < give_up_at:
                     time.sleep(SWEEP_POLL_S)
 
     def log(self, text: str) -> None:
@@ -4247,15 +4249,15 @@ class Process:
         """End what the shell has left. Returns what was still there after LINGER_S, though no signal had been sent."""
         if self.reaper.sees_orphans and not self.reaper.orphans():
             return []
-        if self.sent == signal.SIGINT:  # which the shell's background jobs ignore
-            self.signal(signal.SIGTERM)
-        linger = time.monotonic() + LINGER_S
+        if self.sent == SIGINT:  # which the shell's background jobs ignore
+            self.signal(SIGTERM)
+        linger = monotonic() + LINGER_S
         warned: List[ProcessInfo] = []
         left = self.members()
-        while left and self.sent != signal.SIGKILL and (self.sent or time.monotonic() < linger):
+        while left and self.sent != SIGKILL and (self.sent or monotonic() < linger):
             if self.sent:  # processes outside the group did not get the signal
                 deaf = [info for info in left if info.group != self.pid and info not in warned]
-                send(signal.SIGTERM, deaf)
+                send(SIGTERM, deaf)
                 warned += deaf
             time.sleep(SWEEP_POLL_S)
             left = self.members()
@@ -4406,7 +4408,7 @@ class Host:
         try:
             self.post(self.run_process(attempt))
         except BaseException as error:  # a thread that dies in silence would hang the run
-            attempt.process.signal(signal.SIGKILL)
+            attempt.process.signal(SIGKILL)
             why = f"cannot run {test.label}: {error}"
             details = ""
             if not isinstance(error, OSError):
@@ -4422,7 +4424,7 @@ class Host:
         old_signature = test.junit and file_signature(test.junit)
         self.spawn(attempt)
         process.wait()
-        ended = time.monotonic()
+        ended = monotonic()
         leaked = process.sweep()
         status = process.close()
         fault, failures, skipped_all = junit_fault(test.junit, old_signature)
@@ -4431,13 +4433,13 @@ class Host:
             cause = find_cause(status, attempt.log, kills)
         if cause == OOM_KILLED:
             self.oom_kills = oom_kills()  # so that no other test takes this kill for its own
-        examined_at = time.monotonic()
+        examined_at = monotonic()
         sick = [
             Sick(device, process.stuck) for device in attempt.lease.devices if process.stuck
         ]
         attempt.deadline = (
-            math.inf
-        )  # a hung nvidia-smi takes longer, and nothing is left to be ended
+            inf  # a hung nvidia-smi takes longer, and nothing is left to be ended
+        )
         if status or failures or leaked:
             sick += self.health.examine(attempt.lease)
         return Exited(
@@ -4449,7 +4451,7 @@ class Host:
             cause,
             tuple(map(str, leaked)),
             sick,
-            time.monotonic() - examined_at,
+            monotonic() - examined_at,
             skipped_all,
         )
 
@@ -5032,8 +5034,8 @@ def make_log_dir(path: str) -> None:
 def lock_directory(path: str) -> int:
     """A descriptor that holds a directory until it is closed. Raises MachineError if another process holds it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    give_up_at = time.monotonic() + HELD_S
-    while time.monotonic() < give_up_at:
+    give_up_at = monotonic() + HELD_S
+    while monotonic() < give_up_at:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -5225,7 +5227,7 @@ class Trace:
     is_lost = False  # it cannot be written (a full disk); not set when only its reader has gone
     is_live = False  # the block may stand
     block: Sequence[str] = ()  # as it stands on the screen
-    drawn_at = -math.inf
+    drawn_at = -inf
 
     def __init__(
         self,
@@ -5236,7 +5238,7 @@ class Trace:
         self.stream = stream
         self.has_colour = has_colour
         self.is_watched = is_watched  # on a terminal
-        self.wrote_at = time.monotonic()
+        self.wrote_at = monotonic()
 
     def write(self, data: bytes | str) -> None:
         """Print bytes or a text; they are on their way at the next flush."""
@@ -5247,7 +5249,7 @@ class Trace:
             self.at_line_start = False  # so it stays where a signal cuts the writing short
             self.guarded(self.stream.write, data)
             self.at_line_start = data.endswith(b"\n")
-            self.wrote_at = time.monotonic()
+            self.wrote_at = monotonic()
 
     def flush(self) -> None:
         if not self.is_live:
@@ -5321,7 +5323,7 @@ class Trace:
 
     def draw(self, lines: List[str]) -> None:
         """Show these lines below all others, in place of those before; the terminal cuts off what is too long."""
-        now = time.monotonic()
+        now = monotonic()
         if now < self.drawn_at + REDRAW_S:
             return
         self.drawn_at = now
@@ -5406,7 +5408,7 @@ class Console:
     growing: Attempt | None = None  # whose log is shown as it grows
     offset = 0  # up to which it has been shown
     forecast = ""  # how long the rest takes at least; empty: nobody knows
-    forecast_at = -math.inf  # when that is to be computed again
+    forecast_at = -inf  # when that is to be computed again
 
     def __init__(
         self,
@@ -5426,7 +5428,7 @@ class Console:
         self.cpus = schedule.pool.cpus  # CPU slots, all of them: nothing runs yet
         # Where most durations are guessed, a forecast would be one too.
         if 2 * len(estimates.unknown) >= len(estimates.seconds):
-            self.forecast_at = math.inf
+            self.forecast_at = inf
         # Whether it names what failed, and sums up the run; a script does that itself.
         self.sums_up = sums_up
         # Marker lines say when tests start and end. One by one there are none: logs are shown as they grow.
@@ -5438,7 +5440,7 @@ class Console:
         self.output = self.options.output or default
         found = (fold for fold in FOLDS if os.environ.get(fold.variable))
         self.fold = next(found, NO_FOLD)  # of the replayed logs
-        self.began = time.monotonic()
+        self.began = monotonic()
         # Whose logs are still to be shown in list order.
         self.turns = deque(selection.tests)
         self.ready: Dict[Test, Result] = {}  # those that have ended, and wait for their turn
@@ -5473,13 +5475,13 @@ class Console:
     def launched(self, attempt: Attempt) -> None:
         """An attempt starts; what follows in the log of its test is this attempt's."""
         self.mark(f">>> Starting: {attempt.test.label} on {attempt.lease.place}")
-        attempt.slow_at = attempt.began + (self.options.slow or math.inf)
+        attempt.slow_at = attempt.began + (self.options.slow or inf)
         self.growing = attempt
         self.offset = 0
 
     def tick(self) -> float:
         """Show what is new before the run waits for an event. Returns the seconds it may wait at most."""
-        now = time.monotonic()
+        now = monotonic()
         for attempt in self.running():
             if now >= attempt.slow_at and not attempt.ending:
                 attempt.slow_at = now + self.options.slow
@@ -5507,7 +5509,7 @@ class Console:
 
     def age(self) -> float:
         """Seconds since the run has begun."""
-        return time.monotonic() - self.began
+        return monotonic() - self.began
 
     def progress(self) -> str:
         """`31/49, 2 failed, about 6 min left`."""
@@ -5524,7 +5526,7 @@ class Console:
 
         It is computed once a second.
         """
-        now = time.monotonic()
+        now = monotonic()
         if now >= self.forecast_at:
             schedule = self.schedule
             seconds = {test: self.estimates.seconds[test] for test in schedule.waiting}
@@ -5542,7 +5544,7 @@ class Console:
 
     def block(self) -> List[str]:
         """The live lines: the run, then each running test."""
-        now = time.monotonic()
+        now = monotonic()
         lines = [f"[{clock(self.age())}] {self.progress()}"]
         for attempt in self.running():
             ran = clock(now - attempt.began)
@@ -5564,7 +5566,7 @@ class Console:
     def announced(self, attempt: Attempt, how: str = "Slow") -> None:
         """Say how long an attempt has run, and what it has printed last."""
         line = last_line(tail_of(attempt.log)) or "its log is empty"
-        ran = show_duration(time.monotonic() - attempt.began)
+        ran = show_duration(monotonic() - attempt.began)
         self.remark(f"{how}: {attempt.test.label} [{ran}; {line}]")
 
     def ended(self, result: Result, progress: str, attempt: int = 0) -> None:
@@ -5743,8 +5745,8 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     if not pool.quarantined:  # such a GPU has done work, but `pool.size` does not count it
         each_s = {}
         for ends in attempts:
-            each_s[ends[-1].test] = math.fsum(end.seconds for end in ends)
-        all_s = math.fsum(each_s.values())
+            each_s[ends[-1].test] = fsum(end.seconds for end in ends)
+        all_s = fsum(each_s.values())
         best_s = shortest(each_s, pool.size, pool.cpus)
         yield (
             f"{all_s / seconds:.1f} times as fast as one by one ({show_duration(all_s)}); "
@@ -5830,7 +5832,7 @@ def about(seconds: float) -> str:
     """`about 12 min`: as exact as a forecast can be."""
     if seconds < 60:
         return "less than 1 min"
-    return f"about {math.ceil(seconds / 60)} min"
+    return f"about {ceil(seconds / 60)} min"
 
 
 def show_duration(seconds: float) -> str:
@@ -6318,14 +6320,14 @@ class Run:
     def next_event(self) -> Event:
         """What happened, or a Tick where nothing has for a while; shows growing logs meanwhile."""
         pause_s = self.tick()
-        now = time.monotonic()
+        now = monotonic()
         if now >= self.chores_at:
             self.do_chores()
         if not self.inbox.events:  # under load, many lines go out in one write
             self.trace.flush()
         pause_s = min(pause_s, self.schedule.deadline() - now)
         event = self.inbox.get(max(pause_s, 0))
-        if isinstance(event, Interrupt) and event.signum == signal.SIGUSR1:
+        if isinstance(event, Interrupt) and event.signum == SIGUSR1:
             self.console.tell_running()
             event = None
         return event or Tick()
@@ -6336,7 +6338,7 @@ class Run:
 
     def do_chores(self) -> None:
         """What is to be looked after every second, and first of all. Raises OSError."""
-        self.chores_at = time.monotonic() + CHORES_S
+        self.chores_at = monotonic() + CHORES_S
         self.host.do_chores()
         self.record.restore()
 
@@ -6349,7 +6351,7 @@ class Run:
             warn(
                 f"{signal.Signals(event.signum).name}: ending the running tests; once more kills them"
             )
-        self.carry_out(schedule.step(event, time.monotonic()))
+        self.carry_out(schedule.step(event, monotonic()))
 
     def carry_out(self, actions: Actions) -> None:
         """Do what the schedule says."""
@@ -6394,7 +6396,7 @@ class Run:
         still_running = set()
         for test, attempt in schedule.running.items():
             if attempt.process and not attempt.process.is_gone:
-                attempt.process.signal(signal.SIGKILL)
+                attempt.process.signal(SIGKILL)
                 still_running.add(test)
         for test in self.tests:
             ends = schedule.results[test]
@@ -6404,8 +6406,8 @@ class Run:
                 ends.append(Result(test, outcome, reason=why))
                 with suppress(OSError):  # it may be the journal that cannot be written
                     self.record.attempt_end(ends[-1])
-        give_up_at = time.monotonic() + STUCK_S
-        while still_running and time.monotonic() < give_up_at:
+        give_up_at = monotonic() + STUCK_S
+        while still_running and monotonic() < give_up_at:
             event = self.inbox.get(FOLLOW_S)
             if isinstance(event, (Exited, Broken)):
                 still_running.discard(event.test)
@@ -6439,7 +6441,7 @@ class Run:
 
 def stop(event: Interrupt) -> None:
     """What a signal does before and after the tests. Raises SystemExit."""
-    if event.signum != signal.SIGUSR1:  # it asks what runs: nothing does
+    if event.signum != SIGUSR1:  # it asks what runs: nothing does
         sys.exit(EXIT_SIGNAL + event.signum)
 
 
@@ -6662,7 +6664,7 @@ def exit_code_of(action: Callable[[], int | None]) -> int:
         )
         return EXIT_MACHINE
     except KeyboardInterrupt:
-        return EXIT_SIGNAL + signal.SIGINT
+        return EXIT_SIGNAL + SIGINT
     except SystemExit as end:
         return cast(int, end.code)  # Python itself would wait for all threads, perhaps for ever
     except Exception as error:
@@ -6865,7 +6867,7 @@ class ScriptFile:
     """What is read of a script, or of a file that it sources, before it runs."""
 
     obstacle = ""  # why the scout cannot go through it
-    one_by_one = math.inf  # the line of `#: one-by-one`
+    one_by_one = inf  # the line of `#: one-by-one`
 
     def __init__(self, name: str, text: str, options: Options) -> None:
         self.name = name
@@ -7532,7 +7534,7 @@ class ScriptShell:
             for process, job, output in jobs:
                 process.spawn(job, output)
             self.process.wait()
-            self.scout.signal(signal.SIGKILL)
+            self.scout.signal(SIGKILL)
             for process, _, _ in reversed(jobs):
                 process.wait()
                 process.sweep()
@@ -7561,7 +7563,7 @@ class ScriptShell:
                     asked[pipe] = self.post_whole(asked[pipe] + os.read(pipe, COPY_BYTES))
             except (OSError, ValueError) as error:  # the script has written what is no question
                 self.fault = error
-                self.process.signal(signal.SIGKILL)
+                self.process.signal(SIGKILL)
         for rest in asked.values():
             printed = rest.rpartition(b"\0")[2]
             # What a trap has printed into a question that never ended.
@@ -7607,7 +7609,7 @@ class ScriptShell:
         except FileNotFoundError:
             why = f"the pipes to the script's shell are gone from {self.folder}; let nothing clean TMPDIR"
             self.fault = MachineError(why)
-            self.process.signal(signal.SIGKILL)
+            self.process.signal(SIGKILL)
         except OSError:
             pass
 
@@ -7950,11 +7952,9 @@ class ScriptRun(Run):
     sums_up = False  # the script does
     status: int | None = None  # its exit code, where it has come to its end
     shown = 0  # how many of its bytes the trace has shown
-    batch_at = math.inf  # when the new ones of the waiting tests may start
+    batch_at = inf  # when the new ones of the waiting tests may start
     bash_has_ended = False
-    kill_at = (
-        math.inf
-    )  # once the script has been sent a signal: when it is killed, if it goes on
+    kill_at = inf  # once the script has been sent a signal: when it is killed, if it goes on
     question = ("", "")  # the path for the answer to the last question, and its number
     role = ""  # which shell has asked it
     has_failed = False  # a test has failed, and the shell knows it
@@ -8083,7 +8083,7 @@ class ScriptRun(Run):
     def follow_up(self) -> None:
         """What any event may have made possible or necessary."""
         schedule = self.schedule
-        now = time.monotonic()
+        now = monotonic()
         if now >= self.batch_at:
             self.submit()
         for question, look in list(self.held.items()):
@@ -8094,19 +8094,19 @@ class ScriptRun(Run):
         if not self.shell_waits_for:
             self.signal_script()
         if now >= self.kill_at or len(schedule.interrupts) > 1:
-            self.shell.process.signal(signal.SIGKILL)
+            self.shell.process.signal(SIGKILL)
 
     def signal_script(self) -> None:
         """If the run is to end, send the script a signal. As under bash, the test where it waits has ended by then."""
         schedule = self.schedule
         ends = schedule.interrupts or schedule.failure or schedule.is_overdue
-        if ends and self.kill_at == math.inf:
-            self.kill_at = time.monotonic() + self.options.grace
-            self.shell.process.signal([*schedule.interrupts, signal.SIGTERM][0])
+        if ends and self.kill_at == inf:
+            self.kill_at = monotonic() + self.options.grace
+            self.shell.process.signal([*schedule.interrupts, SIGTERM][0])
 
     def submit(self) -> None:
         """Let the schedule know of new tests: the first ones wait a moment for others, to start the longest first."""
-        self.batch_at = math.inf
+        self.batch_at = inf
         tests = list(self.schedule.waiting)
         selection = select(tests, self.options, self.history)
         order = selection.to_run(self.options.order, self.schedule.pool)
@@ -8223,7 +8223,7 @@ class ScriptRun(Run):
             )
         self.shell_waits_for[test] = call
         if test in self.schedule.waiting:
-            self.batch_at = -math.inf
+            self.batch_at = -inf
         if test not in self.busy:
             self.retire(test)
 
@@ -8299,7 +8299,7 @@ class ScriptRun(Run):
         self.tests.append(test)
         self.console.total = len(self.tests)
         self.schedule.waiting[test] = 0  # it is in no line: only a Submit lets it start
-        self.batch_at = min(self.batch_at, time.monotonic() + BATCH_S)
+        self.batch_at = min(self.batch_at, monotonic() + BATCH_S)
         return test
 
     def on_wait(self, number: str) -> None:
@@ -8455,7 +8455,7 @@ class ScriptRun(Run):
                 f"the script has ended before its jobs: {first_of([test.label for test in self.shell_waits_for])}"
             )
         for test in self.shell_waits_for.keys() & schedule.running:
-            schedule.end(schedule.running[test], Outcome.INTERRUPTED, signal.SIGTERM, "")
+            schedule.end(schedule.running[test], Outcome.INTERRUPTED, SIGTERM, "")
         self.carry_out(schedule.actions)
 
     def on_lost(self, why: str) -> None:
@@ -8463,7 +8463,7 @@ class ScriptRun(Run):
         self.reasons.setdefault(why)
         self.scout_waits_for = None
         self.held.clear()
-        self.shell.scout.signal(signal.SIGKILL)
+        self.shell.scout.signal(SIGKILL)
 
     # What a test is, and what its shell is told.
 
@@ -8517,14 +8517,14 @@ class ScriptRun(Run):
 
     def death_notice(self, call: Call, signum: int) -> str:
         """Bash that says how a program has died, as its shell would."""
-        if signum in (signal.SIGINT, signal.SIGPIPE):  # of which bash says nothing
+        if signum in (SIGINT, signal.SIGPIPE):  # of which bash says nothing
             return ""
         how = signal.strsignal(signum)
         site = call.site
         message = (
             f"{site.file.name}: line {site.line}: {call.pid:>5} {how:<23} {site.node.text}"
         )
-        if signum == signal.SIGTERM:
+        if signum == SIGTERM:
             message = str(how)
         return f"_rt_died {shlex.quote(message)}; "
 
@@ -8599,7 +8599,7 @@ class ScriptRun(Run):
     # The end.
 
     def give_up(self, why: str) -> None:
-        self.shell.process.signal(signal.SIGKILL)
+        self.shell.process.signal(SIGKILL)
         super().give_up(why)
 
     def report(self) -> int:
@@ -8608,7 +8608,7 @@ class ScriptRun(Run):
         self.ends = results_of(self.attempts())
         # Results with which a run of a list would not pass.
         self.bad = [end for end in self.ends if not self.options.accepts(end.outcome)]
-        if self.kill_at == math.inf and not self.schedule.failure:
+        if self.kill_at == inf and not self.schedule.failure:
             self.status = self.own_status()
         if self.status != EXIT_OK and not self.bad:
             # No test accounts for it: if the script were no case, the JUnit file would show a pass.
