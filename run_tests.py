@@ -6759,6 +6759,8 @@ HIDES = (
 )
 # A declaration of a nameref.
 REFERENCE = rf"\b(?:local|declare|typeset)\s+-\w*n\w*\s+({NAME})"
+# `set -a` without a later `set +a`: all variables that are set below it are exported.
+EXPORTS_ALL = r"\bset -\w*a\w*(?![\s\S]*\bset \+a)|\bset -o allexport"
 # A command that may switch on `set -x` or `set -v`, which would show our DEBUG trap.
 SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 # A label in which nothing but values of variables is to be expanded.
@@ -7779,6 +7781,7 @@ class Script:
     """What has been read of a script's files, and what each of its commands is to the two shells."""
 
     hides = False  # a local variable in it may hide an exported one (HIDES)
+    exports = False  # from some line on it exports all that it sets (EXPORTS_ALL)
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -7799,6 +7802,7 @@ class Script:
         self.called.update(site.node.name for site in file.sites)
         self.functions.update(file.functions)
         self.reactions += file.reactions
+        self.exports |= re.search(EXPORTS_ALL, text) is not None
         for node in reached(self.reactions, self.functions):
             self.changed.update(*re.findall(CHANGES, node.text))
         self.changed.discard("")
@@ -7809,6 +7813,13 @@ class Script:
         number = str(len(self.commands))
         site = self.commands[number] = site._replace(number=number)
         return site
+
+    def changed_for(self, node: Node, environment: Iterable[bytes]) -> Set[str]:
+        """The variables in a test's words or environment that may have another value where a test has failed."""
+        if self.exports:
+            return self.changed
+        asked = re.findall(READS_VARIABLE, node.text)
+        return self.changed.intersection(chain(*asked, map(to_text, environment)))
 
     def kind(self, file: ScriptFile, line: int, text: str, functions: Sequence[str]) -> str:
         """What a command is: `calm`, or bash for each time that it comes.
@@ -7822,7 +7833,8 @@ class Script:
         node.text = text  # with its here-document
         command = self.add(Site(file, line, node))
         is_function = functions[0] != ""
-        if (is_function or node.kind) and re.search(CHANGES_EACH_TIME, text):
+        changes = re.search(CHANGES_EACH_TIME, text) and node.name not in self.options.handlers
+        if changes and (is_function or node.kind):
             return f"_rt_block {command.number}"
         if node.kind:  # the head of a loop
             return self.calm_code(command)
@@ -8258,10 +8270,7 @@ class ScriptRun(Run):
         program = call.program
         behind = self.shell_only[call.key]
         where = call.site.where
-        asked = re.findall(READS_VARIABLE, call.site.node.text)
-        names = chain(*asked, map(to_text, program.environment))
-        # Where a test has failed, these may have another value.
-        seen = self.script.changed.intersection(names)
+        seen = self.script.changed_for(call.site.node, program.environment)
         if behind:
             test = behind.pop(0)
         elif seen:  # only the shell knows the value: the scout waits until the shell has come to this test
@@ -8344,7 +8353,7 @@ class ScriptRun(Run):
     def note_ahead(
         self,
         what: str,
-        is_beside: Callable[[Test, Site], bool] = lambda *_: False,
+        is_beside: Callable[[Test, Site], bool] = lambda _test, _site: False,
         has_parted: bool = False,
     ) -> None:
         """Something, `told`, is done only now that bash would have done before tests which have begun already.

@@ -1065,7 +1065,7 @@ class AheadTest(ScriptCase):
 
     def test_a_variable_that_a_failure_sets(self) -> None:
         """A test that gets it, exported or in its words, starts when the script comes to it; so nothing goes ahead."""
-        for export, word, name in (("export RET", "", "RET"), ("export FAILED_CASES", "", "FAILED_CASES"),
+        for export, word, name in (("export RET", "", "RET"), ("set -euao pipefail", "", "FAILED_CASES"),
                                    ("", "$RET", "RET"), ("export i=0", "", "i")):
             with self.each(export + word):
                 ran = self.conduct(HEAD + lines(export, "python3 a --exit=1 || { test_fail a; i=1; }",
