@@ -1125,7 +1125,7 @@ def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[
     return reported
 
 
-def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions) -> None:
+def check_status(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Functions) -> None:
     """Raises BadValue for a test whose status tells no failure, and hints at one whose status hides some."""
     every = reached(nodes, functions)
     known = NO_PROGRAMS.union(functions)
@@ -1136,12 +1136,12 @@ def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions
             if node.name not in known:
                 parsed.hint(
                     "inside",
-                    line,
+                    test.line,
                     f'a failure of `{node.name}` here is lost; write `X=$(…) && echo "$X"`',
                 )
     if not suspects:
         return
-    visible = reported_failures(nodes, parsed.switches, functions)
+    visible = reported_failures(nodes, test.switches, functions)
     foreground = [node for node in suspects if node.after != "&"]
     tellers = {"wait"}
     if not foreground:
@@ -1157,7 +1157,7 @@ def check_status(parsed: ListFile, line: int, nodes: Nodes, functions: Functions
         if node not in visible and re.match(f"{PREFIXES}(?:{RUNS_TESTS})", head_of(node)):
             parsed.hint(
                 "lost",
-                line,
+                test.line,
                 f"a failure of `{node.name}` here is lost, as only the last command counts; join commands by `&&`, "
                 "or write `|| exit 1` behind it",
             )
@@ -1239,6 +1239,7 @@ class TestLine(NamedTuple):
     is_handled: bool = False  # it says `|| test_fail`, or is a call of run_test
     # It is a bare test file or folder, for which the runner calls pytest.
     is_target: bool = False
+    switches: str = ""  # of `set`, above it
     barrier: int = 0  # how many `wait` stand above it
     shell: Snapshot = Snapshot("", None)  # from which it starts
     preface: bytes = b""  # what the shell state above it has printed
@@ -1550,7 +1551,10 @@ def read_attributes(
     attributes = defaults
     complain = partial(parsed.complain, line)
     for comment in reader.comments:
-        if re.match(rf"#(?:\s+|.*\s#\s*):\s*({'|'.join(ATTRIBUTES)})=", comment.text):
+        behind = r"|.*\s#\s*" * bool(
+            reader.nodes
+        )  # on a line of its own, it may be a test that is commented out
+        if re.match(rf"#(?:\s+{behind}):\s*({'|'.join(ATTRIBUTES)})=", comment.text):
             complain(f"`{comment.text}` is a comment; write `#:` first, without a space in it")
         if not comment.text.startswith("#:"):
             continue
@@ -1586,7 +1590,7 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     """Turn a command into a TestLine. Raises BadValue if it would not do what it says."""
     nodes = list(reader.nodes)
     label = ""
-    last = nodes[-1]
+    first, last = nodes[0], nodes[-1]
     if last.after == "&" or last.name == "coproc":
         raise BadValue(
             "a test in the background (`&`) has no verdict; leave the `&` out, tests run in parallel anyway"
@@ -1594,7 +1598,6 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     is_handled = last.name == "test_fail" and last.before == "||"
     if is_handled:
         label = "".join(nodes.pop().words[1:2])  # `test_fail >&2` has none
-    first = nodes[0]
     start = first.start
     end = nodes[-1].end
     prefix = []
@@ -1619,29 +1622,33 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
         junit=junit_word(words_in_place(nodes)),
         is_handled=is_handled,
         is_target=re.search(r"\.py(::|$)", first.name) is not None,
+        switches=parsed.switches,
         barrier=parsed.waits,
     )
     test = with_mask(test, prefix)
     if first.name == "run_test" and "run_test" not in parsed.functions:
         test = read_run_test(test, nodes)
     else:
-        check_use(parsed, test, nodes)
+        check_use(parsed, test, nodes, parsed.functions)
     parsed.tests.append(with_words(test))
 
 
-def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
+def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, known: Functions) -> None:
     """Raises BadValue if a test, behind its environment prefix, would not do what it says; hints where it may not."""
-    functions = {**parsed.functions, **functions_in(nodes)}
+    functions = {**known, **functions_in(nodes)}
     every = reached(nodes, functions)
     last = nodes[-1]
-    changes = is_state([last]) or (last.name == "exec" and len(last.words) == 1)
-    changes = changes or any(node.name in EXPORTING for node in unforked(every, functions))
-    if changes and not re.match(r"cd (\.\.|-)|popd|unset|set \+|:", last.text):
-        parsed.hint(
-            "changes",
-            test.line,
-            f"what `{last.text}` changes is gone with this line; put it on a line without programs",
-        )
+    lost = [last] * (is_state([last]) or (last.name == "exec" and len(last.words) == 1))
+    called = every[len(list(walk(nodes))) :]
+    kept = unforked(called, functions)
+    lost += [node for node in called if node in kept and node.name in EXPORTING]
+    for node in lost[:1]:
+        if not re.match(r"cd (\.\.|-)|popd|unset|set \+|:", node.text):
+            parsed.hint(
+                "changes",
+                test.line,
+                f"what `{node.text}` changes is gone with this line; put it on a line without programs",
+            )
     calls = every
     if "test_fail" in functions:  # inside functions, a call of it reaches the list's own
         calls = list(walk(nodes))
@@ -1655,7 +1662,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
             f"`{nodes[0].lead}` before a pytest target; write it before `python3 -m pytest {test.first}`"
         )
     silent = [node for node in nodes if node.name not in PRINTS]
-    inner = [parsed.functions.get(node.name, [node]) for node in silent]
+    inner = [known.get(node.name, [node]) for node in silent]
     settings = list(chain.from_iterable(inner))
     joints = {node.before for node in nodes[1:]}
     # `X=$(prog) || test_fail x` and `X=$(prog) && echo "$X"` are tests.
@@ -1668,7 +1675,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes) -> None:
             "`|| test_fail` or a function, let a file that is sourced call the function, or write `bash FILE`"
         )
     check_masks(every)
-    check_status(parsed, test.line, nodes, functions)
+    check_status(parsed, test, nodes, functions)
 
 
 def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
@@ -2093,23 +2100,21 @@ def read_answers(
 
 def check_calls(parsed: ListFile, test: TestLine, prelude: str) -> None:
     """Look once more at a line that begins with a function of the shell state, which may be of a sourced file."""
-    functions = functions_of(prelude)
-    nodes = Reader(test.body * bool(functions)).nodes
-    if any(node.name in functions for node in nodes[:1]):
-        parsed.functions = functions
+    if not (prelude and test.first):
+        return
+    with open(f"{prelude}.functions", "rb") as file:
+        text = to_text(file.read())
+    if re.search(rf"(?m)^{re.escape(unquoted(test.first))} \(\)", text):
         try:
-            check_use(parsed, test, nodes)
+            check_use(parsed, test, Reader(test.body).nodes, functions_of(text))
         except BadValue as mistake:
             parsed.complain(test.line, str(mistake))
 
 
 @lru_cache(maxsize=None)
-def functions_of(prelude: str) -> Dict[str, Nodes]:
-    """The functions of a test's shell state. Raises OSError."""
-    if not prelude:
-        return {}
-    with open(f"{prelude}.functions", "rb") as file:
-        return functions_in(Reader(to_text(file.read())).nodes)
+def functions_of(text: str) -> Functions:
+    """The functions that a text of bash defines."""
+    return functions_in(Reader(text).nodes)
 
 
 def last_printed(printed: bytes) -> str:
@@ -2753,7 +2758,7 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         left_out,
         estimates,
         frozenset(test for test in chosen if history.owed[test.name] > 0),
-        is_part,
+        is_part and not str(options.shard).endswith("/1"),
     )
 
 
@@ -6488,7 +6493,7 @@ def choose(tests: Tests, options: Options) -> Selection:
     if options.rerun_failed and not is_known:
         what = "this shard of " * bool(options.shard)
         warn(
-            f"--rerun-failed: {journal_path(options)} has no run of {what}this list; all of it runs"
+            f"--rerun-failed: {journal_path(options)} has no last run of {what}this list here; all of it runs"
         )
     if options.shard and any(test.barrier for test in tests):
         warn(
@@ -6742,7 +6747,7 @@ FILE_TEST = r"(?:\[\[?|test)\s[\s\S]*?(?<=\s)-(?:[abcdefghkprstuwxGLNOS]|nt|ot|e
 # Words that have another value in the scout than in the script's shell.
 VALUES_THAT_DIFFER = r"\$[$!]|\$_\b|\b(?:BASHPID|LINENO|PPID|S?RANDOM|SECONDS|EPOCH\w+|FUNCNAME|BASH_\w+|mktemp)\b"
 # Words that have another value each time. Bash expands those of a function's call before our trap sees the function.
-CHANGES_EACH_TIME = r"\$\$|\$\{?(?:BASHPID|S?RANDOM|SECONDS|EPOCH\w+)\b|[(`]\s*date\b"
+CHANGES_EACH_TIME = r"\$\$|\$\{?(?:BASHPID|S?RANDOM)\b"
 # FILTERS: programs that may stand behind a test in a pipeline. INTERPRETER: a test or not by its arguments (`sh $t`).
 FILTERS = names_in("tee grep egrep sed awk tail head cat cut tr sort uniq wc ts")
 INTERPRETER = r"(?:\S*/)?(?:(?:ba)?sh|python[\d.]*)$"
@@ -6767,7 +6772,7 @@ SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 VALUE = r"\$(?:[\w@*#]+|\{\w+[^}=?`$@]*\})"
 NO_LABEL = '""'
 LABEL = rf"""(?:{VALUE}|[^"'\\`$]|"(?:{VALUE}|[^"\\`$])*")*"""
-# The least `ulimit -n` for a script's shell: the hook takes four numbers of `ScriptShell.OWN_FDS`, all below 200.
+# The least `ulimit -n` for a script's shell: the hook takes four numbers of `ScriptShell.HOOK_FDS`, all below 200.
 MIN_DESCRIPTORS = 200
 NO_TESTS = (
     "no command has `|| test_fail` or looks like a test; name tests by how they begin (--tests 'make check|\\./run'), "
@@ -6793,7 +6798,7 @@ class Site(NamedTuple):
     waits_for_shell: bool = False
     is_native: bool = False  # bash itself runs it, without a slot
     # Bash words for files that it writes, or that filters behind it do.
-    names: List[str] = []
+    names: Sequence[str] = ()
 
     @property
     def where(self) -> str:
@@ -6882,7 +6887,7 @@ class ScriptFile:
         # do not count: the call of a function may have a handler.
         self.bare: List[int] = []
         # The words, and files, of programs behind a test in a pipeline.
-        self.filters: Set[Words] = set()
+        self.filters: Dict[Words, bool] = {}  # to whether it ends its pipeline
         # By name of a variable, the commands that may use it: their text has that name.
         self.commands_by_name: Dict[str, List[Node]] = defaultdict(list)
         # By line, what `#:` says of it, or above it of all lines below.
@@ -6952,10 +6957,11 @@ class ScriptFile:
                     self.bare.append(self.line_of(node.start))
                 elif node.before in PIPES and node.name in FILTERS and self.sites:
                     names = files_of(node)
-                    self.filters.add((*words_of(node), *names))
+                    self.filters[(*words_of(node), *names)] = node.after not in PIPES
                     if node.name == "tee":
                         names += node.words[1:]
-                    self.sites[-1].names.extend(names)
+                    test = self.sites[-1]
+                    self.sites[-1] = test._replace(names=[*test.names, *names])
             if len(self.sites) > before:
                 self.reactions += [node for node in statement if node.before == "||"]
 
@@ -7324,7 +7330,7 @@ _rt_start() {    # a test, as _rt_test has it: a function takes the place of its
 }
 _rt_failed() {   # a handler is called
   _rt_is_function "${_rt_command%%[$' \t\n']*}"
-  _rt_send failed "$_rt_line" "$_rt_piped" "${1-$_rt_command}"
+  _rt_send failed "$_rt_line" "$_rt_piped" "$1" "${_rt_command%%[$' \t\n']*}"
 }
 _rt_pass() {     # one that may run beside tests; with a number, a filter behind one
   [[ ! $_rt_scouted || ! ${1-} ]] || _rt_after=(any passed "$1")
@@ -7918,9 +7924,9 @@ class Script:
             return f"_rt_block {command.number}"
         goes_on = targets <= {"1", "2", "/dev/null"} and node.name in PRINTS
         shows = goes_on and not re.search(rf" -v|{DOES}", node.text)
-        passes = (*words_of(node), *files_of(node)) in file.filters
-        if passes:
-            return f"_rt_pass {command.number}"
+        is_last = file.filters.get((*words_of(node), *files_of(node)))
+        if is_last is not None:
+            return f"_rt_pass {command.number * is_last}"
         if shows or re.match(self.options.calm, node.name):
             return "_rt_pass"
         way = "_rt_other"
@@ -8356,7 +8362,7 @@ class ScriptRun(Run):
         is_beside: Callable[[Test, Site], bool] = lambda _test, _site: False,
         has_parted: bool = False,
     ) -> None:
-        """Something, `told`, is done only now that bash would have done before tests which have begun already.
+        """Something, `what`, is done only now that bash would have done before tests which have begun already.
 
         That matters only if a test has failed or the shells have parted: else the scout has come through it, too, and
         has waited where it had to. `is_beside`: whether bash might run a test at the same time, too.
@@ -8411,17 +8417,16 @@ class ScriptRun(Run):
         self.note_ahead(site.described)
         if int(status):
             self.note_failure(label or head_of(site.node), site.line, int(status))
-            self.unhandled[label] += 1
+            self.unhandled[label or str(site.line)] += 1
         self.let_scout_past(site, int(status))
 
-    def on_failed(self, line: str, status: str, label: str) -> None:
+    def on_failed(self, line: str, status: str, label: str, handler: str) -> None:
         """Bash calls a handler: for a test that is known to have failed, or for what it has run itself."""
-        if self.unhandled[label]:
-            self.unhandled[label] -= 1
+        key = label or line
+        if self.unhandled[key]:
+            self.unhandled[key] -= 1
         else:
-            self.note_failure(
-                label or self.options.handlers[0], int(line), int(status) or EXIT_FAILED
-            )
+            self.note_failure(label or handler, int(line), int(status) or EXIT_FAILED)
 
     def on_reads(self, directory: str, name: str, *words: str) -> str:
         """The scout is about to read commands: it must not come to a block that writes a file."""
@@ -8509,7 +8514,7 @@ class ScriptRun(Run):
             self.tried.setdefault(call.program.key, len(self.tests))
         self.has_failed |= result.status != 0
         if self.options.fails(result.outcome) or result.status is None:
-            self.unhandled[call.label] += 1
+            self.unhandled[call.label or str(call.site.line)] += 1
             # A test ends with 1 if it did not run, or ended with 0 and fails all the same (`--leaks fail`).
             status = status or EXIT_FAILED
         code = f"_rt_status={shell_status(status)}; "

@@ -98,7 +98,7 @@ class ExitCodes(CommandLineCase):
         """What the machine did, then the user, then the tests."""
         cases: List[Tuple[str, List[int], str, Dict[str, Any], int]] = [
             ("passed,flaky,deferred", [], "", {}, 0), ("passed,flaky", [], "", {"flaky": "fail"}, 1),
-            ("deferred,deferred", [], "", {}, 5), ("deferred", [], "", {"shard": "1/2"}, 0),
+            ("deferred,deferred", [], "", {}, 5), ("deferred", [], "", {"is_part": True}, 0),
             ("skipped,deferred", [], "", {}, 5), ("skipped,passed", [], "", {}, 0), ("skipped,failed", [], "", {}, 1),
             ("passed,interrupted", [2], "", {}, 130), ("failed", [15, 2], "", {}, 143), ("passed", [1], "", {}, 129),
             ("failed,interrupted", [2], "no log", {}, 3)]
@@ -107,11 +107,12 @@ class ExitCodes(CommandLineCase):
         for words, signals, failure, options, code in cases:
             with self.subTest(words, signals=signals, failure=failure):
                 results = [run_tests.Result(a_test(), Outcome(word)) for word in words.split(",")]
+                is_part = options.pop("is_part", False)
                 schedule = run_tests.Schedule([], run_tests.Pool([]), run_tests.Options((), **options))
                 for signum in signals:
                     schedule.step(run_tests.Interrupt(signum), 0.0)
                 schedule.failure = failure
-                self.assertEqual(run_tests.verdict_of(results, schedule)[0], code)
+                self.assertEqual(run_tests.verdict_of(results, schedule, is_part)[0], code)
 
     def test_a_python_that_is_too_old(self) -> None:
         said = io.StringIO()

@@ -556,6 +556,7 @@ class AttributeLines(ParseCase):
                             "`# : label=x` is a comment; write `#:` first, without a space")
         self.assert_mistake("#  :gpus=2\ntrue\n", 1, "`#  :gpus=2` is a comment")
         self.assert_mistake("true # slow #: timeout=1\n", 1, "`# slow #: timeout=1` is a comment")
+        self.assertEqual(len(self.parse("# false #: timeout=1\ntrue\n")), 1, "a test that is commented out")
         self.assertEqual(self.attributes("true # : note=1\ntrue # : of gpus=2\n# gpus=2\n"), [Attributes()] * 2)
 
     def test_each_mistake_of_a_line_is_told(self) -> None:
@@ -1214,8 +1215,12 @@ class Hints(ParseCase):
         self.assert_mistake(". ./env.sh\nf 8\n", 2, "this line would be a test, and change nothing for those below")
         for call in ("no", "h"):
             self.assert_mistake(f". ./env.sh\n{call}\n", 2, "this line passes even if `a` fails")
+        self.write("lib.sh", "run() { a | tee x; }\n")
+        self.parse(". ./lib.sh\nset -o pipefail\nrun a\nset +o pipefail\n")
+        self.assert_mistake(". ./lib.sh\nrun a\nset -o pipefail\n", 2, "this line passes even if `a` fails")
         (hint,) = self.hints("f() { export A=1; a; }\nf x\n")
-        self.assertIn("what `f x` changes is gone", hint)
+        self.assertIn("what `export A=1` changes is gone", hint)
+        self.assertEqual(self.hints("export A=1 && a\n"), [])
         self.assertEqual(self.hints(". ./env.sh\nok\n"), [])
         self.assertEqual(len(self.parse("OUT=$(a) || test_fail a\n[ -d x ] || test_fail b\n")), 2)
 

@@ -1131,7 +1131,7 @@ class ReadingTest(unittest.TestCase):
                          [(None, False), (None, False), (False, False), (False, True), (True, True)])
         self.assertEqual([(site.attributes.gpus, site.attributes.timeout) for site in file.sites],
                          [(2, None), (None, None), (None, 300), (None, 300), (0, 300)])
-        self.assertEqual(file.filters, {("tee", "c.log"), ("tail", "-1")})
+        self.assertEqual(file.filters, {("tee", "c.log"): False, ("tail", "-1"): True})
         words = words_of(file.sites[0].node)
         self.assertEqual([file.by_place[(line, *words)] for line in (1, 2, 3)], [file.sites[:1], file.sites[:1], []])
 

@@ -112,8 +112,8 @@ class RerunFailed(SelectionCase):
         self.check(self.run_list("true\n", name="other.txt"), 0, {"true": "passed"})
         ran = self.run_list("true\ntrue too\n", "--rerun-failed")
         self.assertEqual((ran.code, self.passed(ran)), (0, "true true too"))
-        self.assertEqual(ran.err, "run_tests.py: --rerun-failed: logs/run_tests.jsonl has no run of this list; "
-                                  "all of it runs\n")
+        self.assertEqual(ran.err, "run_tests.py: --rerun-failed: logs/run_tests.jsonl has no last run of this list "
+                                  "here; all of it runs\n")
 
 
 class Keep(SelectionCase):
