@@ -1551,9 +1551,9 @@ def read_attributes(
     attributes = defaults
     complain = partial(parsed.complain, line)
     for comment in reader.comments:
-        behind = r"|.*\s#\s*" * bool(
-            reader.nodes
-        )  # on a line of its own, it may be a test that is commented out
+        # On a line of its own, a comment may be a test that is commented out.
+        is_behind = bool(reader.nodes) and comment.start >= reader.nodes[-1].end
+        behind = r"|[^:].*\s#\s*" * is_behind
         if re.match(rf"#(?:\s+{behind}):\s*({'|'.join(ATTRIBUTES)})=", comment.text):
             complain(f"`{comment.text}` is a comment; write `#:` first, without a space in it")
         if not comment.text.startswith("#:"):
@@ -6769,7 +6769,7 @@ EXPORTS_ALL = r"\bset -\w*a\w*(?![\s\S]*\bset \+a)|\bset -o allexport"
 # A command that may switch on `set -x` or `set -v`, which would show our DEBUG trap.
 SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 # A label in which nothing but values of variables is to be expanded.
-VALUE = r"\$(?:[\w@*#]+|\{\w+[^}=?`$@]*\})"
+VALUE = r"\$(?:[\w@*#]+|\{!?\w+[^}=?`$@]*\})"
 NO_LABEL = '""'
 LABEL = rf"""(?:{VALUE}|[^"'\\`$]|"(?:{VALUE}|[^"\\`$])*")*"""
 # The least `ulimit -n` for a script's shell: the hook takes four numbers of `ScriptShell.HOOK_FDS`, all below 200.
@@ -7699,11 +7699,7 @@ def is_open(node: Node) -> bool:
         return False
     if re.search(DOES, re.sub(DEFAULTS, "", node.text)):
         return True
-    words = node.words[1:]
-    if node.name == "printf":
-        words = words[1:2] * (words[0] == "-v")
-    # The names of what it sets are in variables: `export $(cat .env)`.
-    if node.name in SETS and any(re.match("[\"']?\\$", word) for word in words):
+    if node.name != "export" and has_unknown_names(node):
         return True
     return node.name in CALM - SETS - CHECKS - {"cd"} - INFALLIBLE | CHANGERS
 
@@ -7772,7 +7768,18 @@ def variables_of(node: Node) -> List[str]:
     if node.name in READS | MOVES:
         names += ["REPLY", "MAPFILE", "OLDPWD"]  # one of them
     # To ask for the value of RANDOM changes it.
-    return [name for name in names if re.fullmatch(rf"(?!S?RANDOM$){NAME}", name)]
+    names = [name for name in names if re.fullmatch(rf"(?!S?RANDOM$){NAME}", name)]
+    if node.name == "export" and has_unknown_names(node):
+        names.append("-x")  # all that is exported
+    return names
+
+
+def has_unknown_names(node: Node) -> bool:
+    """Whether the names of what a builtin sets are in variables: `export $(cat .env)`."""
+    words = node.words[1:]
+    if node.name == "printf":
+        words = words[1:2] * (words[0] == "-v")
+    return node.name in SETS and any(re.match("[\"']?\\$", word) for word in words)
 
 
 def text_of(path: str) -> str:
@@ -7952,6 +7959,8 @@ def end_of(node: Node, status: int, directory: str, values: str) -> str:
     lines = [f"[[ $PWD == {folder} ]] || cd -- {folder}"]
     is_local = node.name in ("local", "declare", "typeset") and " -g" not in node.text
     for flags, name, value in re.findall(VARIABLE, values):
+        if "r" in flags and node.name == "export":
+            continue  # among all that is exported, bash's own cannot be set
         lines.append(f"{name}{value}")
         if is_local:
             lines[-1] = f"_rt_replay+={shlex.quote(f'declare -{flags} {name}{value};')}"
@@ -8653,11 +8662,11 @@ class ScriptRun(Run):
 
     def say_what_ran_alone(self) -> None:
         """Say how many tests ran while no other did, and why the first of them."""
-        if not (self.tests or self.reasons):
+        if not self.tests:
             why = NO_TESTS
             if self.script.called:
                 why = "the script has come to no test, or tests begin in another way (--tests REGEX)"
-            warn(f"{self.name}: nothing ran in parallel: {why}")
+            warn(f"{self.name}: nothing ran in parallel: {[*self.reasons, why][0]}")
         count = sum(test not in self.beside for test in self.tests)
         half = self.schedule.pool.size / 2
         if any(test.gpus > half for test in self.tests):

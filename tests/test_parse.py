@@ -556,7 +556,9 @@ class AttributeLines(ParseCase):
                             "`# : label=x` is a comment; write `#:` first, without a space")
         self.assert_mistake("#  :gpus=2\ntrue\n", 1, "`#  :gpus=2` is a comment")
         self.assert_mistake("true # slow #: timeout=1\n", 1, "`# slow #: timeout=1` is a comment")
-        self.assertEqual(len(self.parse("# false #: timeout=1\ntrue\n")), 1, "a test that is commented out")
+        for text in ("# false #: timeout=1\ntrue\n", "for i in 1 2; do\n true $i\n # false $i #: gpus=2\ndone\n",
+                     "true #: label='x # : time=3'\n"):
+            self.assertEqual(len(self.parse(text)), 1, "a test that is commented out, or a label")
         self.assertEqual(self.attributes("true # : note=1\ntrue # : of gpus=2\n# gpus=2\n"), [Attributes()] * 2)
 
     def test_each_mistake_of_a_line_is_told(self) -> None:

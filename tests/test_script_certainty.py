@@ -812,9 +812,9 @@ while read -r l; do echo $l; done < <(cat v.txt) ¦ : "${JOBS:=$(nproc)}" ¦ a=(
 command -v pytest >/dev/null ¦ { cat v.txt; ls; } | wc -l ¦ case $(cat v.txt) in 1) echo l;; esac
 eval "x=1; cat v.txt" ¦ trap 'cat v.txt' EXIT ¦ (cat v.txt) & wait ¦ grep -q nope v.txt || true
 rapids-logger() { echo "$1"; }⏎rapids-logger "$(ls)" ¦ f() { :; }⏎f v* "$(cat v.txt)" ¦ for i in $(seq 2); do :; done
-exec 3>x; exec 2>err.log ¦ export "V=$(cat v.txt)" ¦ export $(cat common.sh) ¦ set -- $(cat v.txt)⏎pytest d $1
-r() { local -n n=$1; n=$(cat v.txt); }⏎r W⏎pytest d $W ¦ r() { pytest d "$1"; }⏎r x.$$
-for x in $$; do pytest d $x; done
+exec 3>x; exec 2>err.log ¦ export "V=$(cat v.txt)" ¦ set -- $(cat v.txt)⏎pytest d $1
+export $(cat common.sh)⏎pytest d $x ¦ r() { local -n n=$1; n=$(cat v.txt); }⏎r W⏎pytest d $W
+r() { pytest d "$1"; }⏎r x.$$ ¦ for x in $$; do pytest d $x; done
 s() ( trap 'rm -f x' EXIT; pytest d )⏎s
 """
 

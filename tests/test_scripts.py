@@ -1101,9 +1101,10 @@ class AheadTest(ScriptCase):
 
     def test_files_that_tests_share(self) -> None:
         """A test waits for the one that writes a file that it names."""
+        slow = 8 * " --slow"        # the scout is quicker
         for way in (">x.log", "2>&1 | tee x.log", "| tail -1 >>$PWD/x.log", "--out=x.log", "--junitxml x.log"):
             with self.subTest(way):
-                text = lines(f"pytest a --slow {way}", "cd .", "pytest b --file=x.log || exit 1", "pytest c")
+                text = lines(f"pytest a{slow} {way}", "cd .", "pytest b --file=x.log || exit 1", "pytest c")
                 ran = self.conduct(text)
                 self.assertEqual((ran.code, ran.err.count("waits for a test that has")), (0, 1))
                 self.assertNotIn(began(self.events(ran))[0], beside(self.events(ran), "pytest b --file=x.log"))
