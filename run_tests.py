@@ -7073,8 +7073,8 @@ class ScriptFile:
 # ASK: how a shell asks, and what stands in a test's place.
 ASK = r"""
 _rt_send() {     # sends words to the runner, and waits for no answer
-  builtin set -- "${@//$'\n'/$'\1'}"     # bash writes line by line; other processes may write between two lines
-  builtin printf '%s\0' $'\2'"$(($# + 3))" "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" >&FD_OUT
+  builtin set -- "${@//$'\n'/$'\1'}"     # a line is written at once; other processes may write between two lines
+  builtin printf '\0%s' "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" $'\n' >&FD_OUT
 }
 _rt_ask() {      # sends a question, and runs the answer
   local _rt_answer=() _rt_number=$((++_rt_asked))
@@ -7470,7 +7470,7 @@ class ScriptShell:
 
     size = 0
     status = EXIT_MACHINE  # the exit status, as `$?` has it
-    # The error that ended it: it could not be started, its output not be written, or its question not be read.
+    # The error that ended it: it could not be started, its output not be written.
     fault: Exception | None = None
 
     def __init__(self, job: Job, reaper: Reaper, post: Callable[[Any], None]) -> None:
@@ -7569,7 +7569,7 @@ class ScriptShell:
                 self.keep()
                 for pipe in events.keys() & self.questions:
                     asked[pipe] = self.post_whole(asked[pipe] + os.read(pipe, COPY_BYTES))
-            except (OSError, ValueError) as error:  # the script has written what is no question
+            except OSError as error:
                 self.fault = error
                 self.process.signal(SIGKILL)
         for rest in asked.values():
@@ -7582,18 +7582,14 @@ class ScriptShell:
 
     def post_whole(self, asked: bytes) -> bytes:
         """Post the questions that have come whole; returns the rest."""
-        first, *words = asked.split(b"\0")
-        while words:
-            printed, _, count = first.partition(b"\2")
-            if len(words) <= int(count):
-                break
+        *whole, rest = asked.split(b"\0\n")
+        for each in whole:
+            printed, _, question = each.partition(b"\0")
             # What a trap has printed while the question was written.
             os.write(self.stream, printed)
-            question = map(to_text, words[: int(count)])
-            plain = [word.replace("\1", "\n") for word in question]
-            self.post(Asked(plain))
-            first, *words = words[int(count) :]
-        return b"\0".join([first, *words])
+            words = to_text(question).replace("\1", "\n").split("\0")
+            self.post(Asked(words))
+        return rest
 
     def keep(self) -> None:
         """Append to the log what has been printed since the last time. Raises OSError."""
