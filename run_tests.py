@@ -7484,12 +7484,8 @@ class ScriptShell:
         self.output, self.stream = os.pipe()
         self.over, self.end = os.pipe()
         os.set_blocking(self.output, False)
-        # A pipe for each: what both write to one may be mixed up.
-        self.questions: List[int] = []
-        for role in ("shell", "scout"):
-            pipe = f"{self.folder}/{role}.ask"
-            os.mkfifo(pipe)
-            self.questions.append(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
+        # By pipe, the beginning of a question. Each shell has one: what both write to one may be mixed up.
+        self.asked: Dict[int, bytes] = {}
 
     def start(self, script: str, log: str, has_scout: bool) -> None:
         """Start the shells; `script` is the script's text, `log` the path of its log. Raises OSError."""
@@ -7521,9 +7517,11 @@ class ScriptShell:
         threading.Thread(target=self.listen, daemon=True).start()
 
     def job_of(self, role: str, words: Mapping[str, Any]) -> Job:
-        """The job of one of the shells, with its hook."""
+        """The job of one of the shells, with its hook and its pipes."""
         reply = f"{self.folder}/{role}"
         os.mkfifo(reply)
+        os.mkfifo(f"{reply}.ask")
+        self.asked[os.open(f"{reply}.ask", os.O_RDWR | os.O_NONBLOCK)] = b""
         own = own_variables({**words, "role": role, "reply": reply})
         hook = {"shell": SHELL_HOOK, "scout": SCOUT_HOOK}[role]
         path = self.write(f"unset BASH_ENV\n{own}{ASK}{HOOK}{hook}{LAST_OF_HOOK}")
@@ -7558,21 +7556,20 @@ class ScriptShell:
         from select import poll as new_poll
 
         poll = new_poll()
-        for descriptor in (self.output, *self.questions, self.over):
+        for descriptor in (self.output, *self.asked, self.over):
             poll.register(descriptor, 1)  # POLLIN
-        asked = dict.fromkeys(self.questions, b"")
         is_over = False
         while not is_over:
             events = dict(poll.poll())
             is_over = self.over in events
             try:
                 self.keep()
-                for pipe in events.keys() & self.questions:
-                    asked[pipe] = self.post_whole(asked[pipe] + os.read(pipe, COPY_BYTES))
+                for pipe in events.keys() & self.asked:
+                    self.post_whole(pipe)
             except OSError as error:
                 self.fault = error
                 self.process.signal(SIGKILL)
-        for rest in asked.values():
+        for rest in self.asked.values():
             printed = rest.rpartition(b"\0")[2]
             # What a trap has printed into a question that never ended.
             os.write(self.stream, printed)
@@ -7580,16 +7577,16 @@ class ScriptShell:
             self.keep()
         self.post(Asked(["", "", "", "end"]))
 
-    def post_whole(self, asked: bytes) -> bytes:
-        """Post the questions that have come whole; returns the rest."""
-        *whole, rest = asked.split(b"\0\n")
+    def post_whole(self, pipe: int) -> None:
+        """Post the questions that have come whole. Raises OSError."""
+        asked = self.asked[pipe] + os.read(pipe, COPY_BYTES)
+        *whole, self.asked[pipe] = asked.split(b"\0\n")
         for each in whole:
             printed, _, question = each.partition(b"\0")
             # What a trap has printed while the question was written.
             os.write(self.stream, printed)
             words = to_text(question).replace("\1", "\n").split("\0")
             self.post(Asked(words))
-        return rest
 
     def keep(self) -> None:
         """Append to the log what has been printed since the last time. Raises OSError."""
