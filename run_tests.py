@@ -7099,6 +7099,7 @@ _rt_program() {  # reports a test: words, umask, folder, exported variables. Wit
     builtin printf '%s\0' "$#" "$@"
     builtin umask
     builtin pwd -P
+    builtin printf '\0'
     builtin declare -px
     builtin export -f
     [[ ! ${_rt_whole-} ]] || {
@@ -7658,32 +7659,26 @@ def read_once(path: str) -> bytes:
     return data
 
 
-def read_program(path: str, pid: str, known: Dict[bytes, Program]) -> Program | None:
+def read_program(path: str, known: Dict[bytes, Any]) -> Program | None:
     """The program that a shell reports; None if the shell must report its environment, too. Raises OSError.
 
-    `known`: by state of a shell (umask, folder, exported variables and functions), a Program of it without words.
+    `known`: by what shells say of their exported variables and functions, the environment, and a key of it.
     """
     count, *fields = read_once(path).split(b"\0")
-    state, *whole = fields[int(count) :]
-    if whole:
-        if not whole[0]:
-            raise ValueError("no program can start with such an environment")
-        known[state] = program_from(pid, whole)
-    if state not in known:
-        return None
     words = tuple(map(to_text, fields[: int(count)]))
-    key = key_of([*words, known[state].key])
-    return known[state]._replace(words=words, key=key)
-
-
-def program_from(pid: str, items: Sequence[bytes]) -> Program:
-    """A program without words that starts from a process, with this environment. Raises OSError."""
-    directory = os.readlink(f"/proc/{pid}/cwd")
-    umask = proc_number(f"{pid}/status", rb"\nUmask:\s*(\d+)", 8)
-    environment = dict(item.partition(b"=")[::2] for item in items if item)
-    inherited = sorted(item for item in items if not re.match(b"(?:_|SHLVL|OLDPWD)=", item))
-    key = key_of([directory, str(umask), to_text(b"\0".join(inherited))])
-    return Program((), environment, directory, umask, key)
+    place, exported, *items = fields[int(count) :]
+    if items == [b""]:
+        raise ValueError("no program can start with such an environment")
+    if items:
+        environment = dict(item.partition(b"=")[::2] for item in items if item)
+        inherited = {**environment, b"_": b"", b"SHLVL": b"", b"OLDPWD": b""}
+        known[exported] = environment, key_of([str(sorted(inherited.items()))])
+    if exported not in known:
+        return None
+    environment, state = known[exported]
+    umask, _, directory = to_text(place[:-1]).partition("\n")
+    key = key_of([*words, umask, directory, state])
+    return Program(words, environment, directory, int(umask, 8), key)
 
 
 def is_open(node: Node) -> bool:
@@ -7996,7 +7991,7 @@ class ScriptRun(Run):
         self.stem = self.stems(os.path.basename(self.name))
         self.script = script
         self.codes: Dict[Words, str] = {}  # by place and words, what a command is
-        self.programs: Dict[bytes, Program] = {}  # as `read_program` knows them
+        self.environments: Dict[bytes, Any] = {}  # as `read_program` knows them
         # By question of the scout without an answer yet: a function that returns the answer, or None to let it wait.
         self.held: Dict[Tuple[str, str], Callable[[], str | None]] = {}
         # By number of a command, for each time that it has ended in the shell: what the scout does then, as bash.
@@ -8181,7 +8176,7 @@ class ScriptRun(Run):
     ) -> str | None:
         """A shell has come to a test. The script's shell waits until it has ended, the scout until it may go on."""
         try:
-            program = read_program(path, pid, self.programs)
+            program = read_program(path, self.environments)
         except OSError:  # it has been killed, or cannot write
             return ""
         except ValueError:  # `cat` could not start: neither could the test

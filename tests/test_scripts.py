@@ -22,7 +22,7 @@ from typing import Any, Counter, Dict, List, Mapping, Sequence, Set, Tuple
 from xml.etree import ElementTree
 
 from run_tests import (
-    ASK, LOOKS_LIKE_TEST, Options, Program, Script, ScriptFile, paths_of, read_program, words_of)
+    ASK, LOOKS_LIKE_TEST, Options, Script, ScriptFile, paths_of, read_program, words_of)
 from tests.support import SOON, WAIT_S, Fifo, Ran, lines_of, remarks
 from tests.test_faults import Ended, FaultCase
 from tests.test_script_equivalence import PROGRAMS, STUB, Case, EquivalenceCase, Trace, events_of
@@ -1180,16 +1180,12 @@ class ReadingTest(unittest.TestCase):
             _rt_name=whole _rt_whole=1; D=1 _rt_program tool "a b" ""
             _rt_name=again _rt_whole=; D=1 _rt_program tool "a b" ""
             _rt_name=other; D=2 _rt_program tool
-            echo $$; read -r
         """
-        known: Dict[bytes, Program] = {}
-        with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
-                ["bash", "-c", text], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            pid = process.stdout.readline().decode().strip()
+        known: Dict[bytes, Any] = {}
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(["bash", "-c", text], cwd=folder, check=True)
             first, whole, again, other = (
-                read_program(f"{folder}/{name}", pid, known) for name in ("first", "whole", "again", "other"))
-            process.communicate(b"\n")
+                read_program(f"{folder}/{name}", known) for name in ("first", "whole", "again", "other"))
         assert whole is not None and first is None and other is None
         self.assertEqual(whole, again)
         self.assertEqual((whole.words, whole.directory), (("tool", "a b", ""), os.path.realpath(folder)))
