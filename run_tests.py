@@ -8616,19 +8616,19 @@ class ScriptRun(Run):
     def report(self) -> int:
         self.show()  # the script has the last word
         self.trace.flush()
-        self.ends = results_of(self.attempts())
+        ends = results_of(self.attempts())
         # Results with which a run of a list would not pass.
-        self.bad = [end for end in self.ends if not self.options.accepts(end.outcome)]
+        bad = [end for end in ends if not self.options.accepts(end.outcome)]
         if self.kill_at == inf and not self.schedule.failure:
-            self.status = self.own_status()
-        if self.status != EXIT_OK and not self.bad:
+            self.status = self.own_status(ends, bad)
+        if self.status != EXIT_OK and not bad:
             # No test accounts for it: if the script were no case, the JUnit file would show a pass.
             with suppress(OSError):  # the log dir is full, perhaps
                 self.note_failure(self.name, 1, self.status)
         return super().report()
 
-    def own_status(self) -> int:
-        """The exit code of a script that has come to its end; says what there is to say of it."""
+    def own_status(self, ends: Results, bad: Results) -> int:
+        """The exit code of a script that has come to its end; says what there is to say of it, and a last line."""
         if not self.sequential and not self.trace.at_line_start:
             tell("")
         status = self.shell.status
@@ -8643,9 +8643,14 @@ class ScriptRun(Run):
                 "it with --one-by-one to be certain"
             )
             status = EXIT_FAILED
-        if not status and any(end.status is None for end in self.bad):
+        if not status and any(end.status is None for end in bad):
             warn(f"{self.name}: not all tests have run: this is no pass")
             status = EXIT_FAILED
+        total = total_line(ends, self.console.age(), self.schedule.pool)
+        if (self.shell.status == EXIT_OK) == bool(bad):  # the script and its tests do not agree
+            total += f"; {self.name} ends with {self.shell.status}, as under bash"
+        if not self.sequential:
+            tell(total)
         return status
 
     def say_what_ran_alone(self) -> None:
@@ -8667,20 +8672,14 @@ class ScriptRun(Run):
 
     def verdict(self, results: Results) -> Verdict:
         """The exit code, and the last lines: only if the run was ended, since a script prints its own verdict."""
+        if self.status is not None:
+            return self.status, []
         code, lines = super().verdict(results)
-        if self.status is None:
-            if self.sequential:  # its standard output is bash's alone
-                for line in lines:
-                    tell(line)
-                lines = []
-            return max(code, EXIT_FAILED), lines
-        total = total_line(self.ends, self.console.age(), self.schedule.pool)
-        status = self.shell.status
-        if (status == EXIT_OK) == bool(self.bad):  # the script and its tests do not agree
-            total += f"; {self.name} ends with {status}, as under bash"
-        if not self.sequential:
-            tell(total)
-        return self.status, []
+        if self.sequential:  # its standard output is bash's alone
+            for line in lines:
+                tell(line)
+            lines = []
+        return max(code, EXIT_FAILED), lines
 
 
 def paths_of(directory: str, *words: str) -> Dict[str, bool]:
