@@ -6772,7 +6772,9 @@ SHOWS_TRAPS = r"\bset\s.*[vx$]|xtrace|verbose|shopt\s.*\$"
 VALUE = r"\$(?:[\w@*#]+|\{!?\w+[^}=?`$@]*\})"
 NO_LABEL = '""'
 LABEL = rf"""(?:{VALUE}|[^"'\\`$]|"(?:{VALUE}|[^"\\`$])*")*"""
-# The least `ulimit -n` for a script's shell: the hook takes four numbers of `ScriptShell.HOOK_FDS`, all below 200.
+# How a script would use a descriptor of the hook's.
+OWN_DESCRIPTORS = r"\b19[1-4][<>]|[<>]&19[1-4]\b"
+# The least `ulimit -n` for a script's shell: the hook's descriptors are below 200.
 MIN_DESCRIPTORS = 200
 NO_TESTS = (
     "no command has `|| test_fail` or looks like a test; name tests by how they begin (--tests 'make check|\\./run'), "
@@ -7047,10 +7049,11 @@ class ScriptFile:
 
 # The hook: bash code that both shells run before the script, by BASH_ENV. It sets a DEBUG trap, which bash calls before
 # each simple command. The trap must not show under `set -x`, and must not change what the script sees: `$?`, `$_`,
-# PIPESTATUS, its options, its standard streams. FD_IN (answers), FD_OUT (questions), FD_ERR and FD_OWN are replaced
-# by numbers (`ScriptShell.write`). FD_ERR is the standard error of the command for which our trap or function runs,
-# FD_OWN that of the shell while a test runs: bash prints there how a program dies. An answer is bash code behind the
-# number of its question: if a signal has cut off an earlier question, the answer to that comes first. Who asks what:
+# PIPESTATUS, its options, its standard streams. It has four descriptors: scripts use small numbers and round ones, bash
+# those from 255 down. 191 is for questions, 192 for answers, 193 is the standard error of the command for which our
+# trap or function runs, 194 that of the shell while a test runs: bash prints there how a program dies. An answer is
+# bash code behind the number of its question: if a signal has cut off an earlier question, the answer to that comes
+# first. Who asks what:
 #
 #   both   kind    file, line, command, folder, functions around it,  _rt_code: `calm`, or bash for each time it comes
 #                  `function` if the command calls one
@@ -7074,14 +7077,14 @@ class ScriptFile:
 ASK = r"""
 _rt_send() {     # sends words to the runner, and waits for no answer
   builtin set -- "${@//$'\n'/$'\1'}"     # a line is written at once; other processes may write between two lines
-  builtin printf '\0%s' "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" $'\n' >&FD_OUT
+  builtin printf '\0%s' "${_rt_number-}" "$_rt_reply" "$_rt_role" "$@" $'\n' >&191
 }
 _rt_ask() {      # sends a question, and runs the answer
   local _rt_answer=() _rt_number=$((++_rt_asked))
   [[ $BASHPID == "$_rt_owner" ]] || _rt_open
   _rt_send "$@" 2>/dev/null || builtin return      # the script has closed our descriptors
   until [[ $_rt_answer == *$'\2'"$_rt_number "* ]]; do    # first may come the answer to one that a signal has cut off
-    builtin mapfile -t -d '' -n 1 -u FD_IN _rt_answer    # `read` would heed IFS and TMOUT
+    builtin mapfile -t -d '' -n 1 -u 192 _rt_answer    # `read` would heed IFS and TMOUT
     [[ $_rt_answer ]] || break
   done
   builtin set -- "${_rt_arguments[@]}"
@@ -7090,7 +7093,7 @@ _rt_ask() {      # sends a question, and runs the answer
 _rt_open() {     # gives a subshell a pipe of its own for answers
   _rt_owner=$BASHPID _rt_reply=$_rt_folder/$BASHPID
   [[ -p $_rt_reply ]] || builtin command -- "$_rt_mkfifo" "$_rt_reply"     # it is there if a subshell has become a stub
-  builtin eval 'exec FD_IN<>"$_rt_reply"'
+  builtin eval 'exec 192<>"$_rt_reply"'
 }
 _rt_program() {  # reports a test: words, umask, folder, exported variables. With _rt_whole its environment, too: if the
   # runner asks for it, or in a function, where a local variable may hide an exported one from `declare -px`
@@ -7110,7 +7113,7 @@ _rt_program() {  # reports a test: words, umask, folder, exported variables. Wit
   _rt_ask test "${_rt_call[@]}" "$BASHPID" "$_rt_path" "${_rt_files[@]}"
 }
 _rt_run() {      # runs a test as bash would, by its words, and reports its status
-  builtin command -- "$@" FD_ERR>&- FD_OWN>&-
+  builtin command -- "$@" 193>&- 194>&-
   _rt_status=$?
   _rt_send ran "${_rt_call[2]}:${_rt_call[3]}" "$_rt_status"
 }
@@ -7119,18 +7122,18 @@ _rt_print() {    # prints a test's log, and that of its errors; if nobody reads 
   [[ ! -e /dev/fd/1 ]] || builtin command -- "$_rt_cat" "$1" 2>/dev/null || [[ $? != 141 ]] || _rt_status=141
 }
 _rt_died() {     # what bash itself would say of a program's death
-  builtin printf '%s\n' "$1" >&FD_OWN
+  builtin printf '%s\n' "$1" >&194
 }
 _rt_stub() {     # in a test's place: reports its words, waits until it has ended, returns its status
   local -
   builtin set +aEeTuvx     # with T, the trap would see each command of ours
   local _rt_status=1
   _rt_call[0]=apart
-  if [[ /dev/fd/1 -ef /dev/fd/FD_ERR ]]; then
+  if [[ /dev/fd/1 -ef /dev/fd/193 ]]; then
     _rt_call[0]=together
     [[ ! /dev/fd/1 -ef $_rt_trace ]] || _rt_call[0]=shown
   fi
-  _rt_program "$@" 2>&FD_ERR     # where a signal's trap may write
+  _rt_program "$@" 2>&193     # where a signal's trap may write
   builtin return "$_rt_status"
 }
 """
@@ -7146,7 +7149,7 @@ for _rt_item in "${_rt_items[@]}"; do
 done
 builtin set -- "${_rt_call[0]}" "$@"
 _rt_call=("${_rt_call[@]:1}")
-{ _rt_stub "$@"; } FD_ERR>&2 2>/dev/null
+{ _rt_stub "$@"; } 193>&2 2>/dev/null
 """
 HOOK = r"""
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
@@ -7160,7 +7163,7 @@ _rt_shell=$BASHPID _rt_owner=$BASHPID _rt_asked=0 _rt_stand_in= _rt_after=() _rt
 _rt_alone= _rt_traps= _rt_tested= _rt_files=() _rt_uses_stub= _rt_hides= _rt_enters=
 _rt_replay=      # declarations for the scout; the trap runs them: in _rt_hook they would be local to it
 _rt_moved=       # the number of the last command, if it was a `cd`
-builtin eval 'exec FD_IN<>"$_rt_reply" FD_OUT>"$_rt_reply.ask"'
+builtin eval 'exec 192<>"$_rt_reply" 191>"$_rt_reply.ask"'
 
 # Its arguments: the status of the command before; `trap -p` if that may have set a trap; the command; its line; the
 # positional parameters; and `$_`, which keeps its value by being the last argument.
@@ -7286,7 +7289,7 @@ _rt_uncover() {  # removes our function or stub from a test's place, so that bas
 }
 _rt_remove() {
   _rt_uncover
-  builtin eval "exec FD_OWN>&-"
+  builtin eval "exec 194>&-"
   _rt_stand_in=
 }
 _rt_report_end() {     # reports how the command before has ended
@@ -7318,7 +7321,7 @@ _rt_itself() {   # a test that bash itself runs: its number, its label
 }
 _rt_start() {    # a test, as _rt_test has it: a function takes the place of its program
   _rt_stand_in=$6
-  builtin eval "exec FD_OWN>&FD_ERR"     # where bash would print how the test died
+  builtin eval "exec 194>&193"     # where bash would print how the test died
   # In bash 4.4, `local -` in a function of ours would end the expansion of aliases.
   [[ ${BASH_VERSINFO[0]}:$BASHOPTS != 4:*expand_aliases* ]] || _rt_uses_stub=$_rt_stub
   if [[ $_rt_uses_stub && $6 != */* && $_rt_command != *PATH=* ]] && builtin hash -p "$_rt_stub" "$6"; then
@@ -7327,7 +7330,7 @@ _rt_start() {    # a test, as _rt_test has it: a function takes the place of its
     builtin return
   fi
   _rt_tested=$_rt_command
-  builtin eval "function $6 () { { _rt_stub $6 \"\$@\" || builtin return; } FD_ERR>&2 2>/dev/null; }"
+  builtin eval "function $6 () { { _rt_stub $6 \"\$@\" || builtin return; } 193>&2 2>/dev/null; }"
 }
 _rt_failed() {   # a handler is called
   _rt_is_function "${_rt_command%%[$' \t\n']*}"
@@ -7392,7 +7395,7 @@ _rt_start() {    # a test, as _rt_test has it; its words as bash are empty if on
   local _rt_words=$2 _rt_files=$4
   builtin set -- "${_rt_arguments[@]}"
   builtin eval "_rt_files=($_rt_files)"
-  [[ /dev/fd/1 -ef /dev/fd/FD_ERR ]] || _rt_call[0]=apart
+  [[ /dev/fd/1 -ef /dev/fd/193 ]] || _rt_call[0]=apart
   builtin eval "$_rt_words"
 }
 _rt_block() { _rt_lost "only bash can run"; }
@@ -7424,7 +7427,7 @@ fi
 _rt_trap='if _rt_hook "${PIPESTATUS[-1]}" "${_rt_traps:+$(builtin trap -p)}" "$BASH_COMMAND" "$LINENO" "$@" "$_"; '
 _rt_trap+='then builtin eval "$_rt_replay"; ! : "$_"; elif [[ $_rt_alone ]]; then '
 _rt_trap+='_rt_last=$_; builtin trap - DEBUG; builtin set +T; : "$_rt_last"; fi;'
-_rt_streams='} FD_ERR>&2 2>/dev/null'
+_rt_streams='} 193>&2 2>/dev/null'
 _rt_case='case $_rt_stand_in$_rt_enters$_rt_moved${_rt_after-}$_rt_traps'
 _rt_case+='${_rt_known[${BASH_SOURCE:-main}:$LINENO:$BASH_COMMAND]-} in calm) ;; *) '
 _rt_hidden="{ $_rt_case$_rt_trap esac; $_rt_streams"
@@ -7466,9 +7469,6 @@ class ScriptShell:
     have all that it had printed before.
     """
 
-    # Scripts use small numbers and round ones, bash those from 255 down.
-    HOOK_FDS = range(151, 199)
-
     size = 0
     status = EXIT_MACHINE  # the exit status, as `$?` has it
     # The error that ended it: it could not be started, its output not be written.
@@ -7488,12 +7488,9 @@ class ScriptShell:
         # By pipe, the beginning of a question. Each shell has one: what both write to one may be mixed up.
         self.asked: Dict[int, bytes] = {}
 
-    def start(self, script: str, log: str, has_scout: bool) -> None:
-        """Start the shells; `script` is the script's text, `log` the path of its log. Raises OSError."""
+    def start(self, log: str, has_scout: bool) -> None:
+        """Start the shells; `log` is the path of the script's log. Raises OSError."""
         self.kept = fresh_file(log)
-        uses = r"\b{0}[<>]|(?:[<>]&|\bflock(?: -\w+)* |/fd/|-u ?){0}\b"
-        free = (each for each in self.HOOK_FDS if not re.search(uses.format(each), script))
-        self.descriptors = dict(zip(("FD_OUT", "FD_IN", "FD_ERR", "FD_OWN"), free))
         words = {
             "folder": self.folder,
             "mkfifo": find_program("mkfifo") or "mkfifo",
@@ -7503,7 +7500,7 @@ class ScriptShell:
             "bash_env": os.environ.get("BASH_ENV", ""),
         }
         text = f"#!{self.job.bash} -p\n{own_variables({**words, 'role': 'shell'})}{ASK}{STUB}"
-        stub = self.write(text)
+        stub = self.reaper.scratch.write(text)
         os.chmod(stub, 0o755)
         words["stub"] = stub * os.access(stub, os.X_OK)
         # We keep one end open: else poll would report the pipe's end again and again.
@@ -7525,15 +7522,10 @@ class ScriptShell:
         self.asked[os.open(f"{reply}.ask", os.O_RDWR | os.O_NONBLOCK)] = b""
         own = own_variables({**words, "role": role, "reply": reply})
         hook = {"shell": SHELL_HOOK, "scout": SCOUT_HOOK}[role]
-        path = self.write(f"unset BASH_ENV\n{own}{ASK}{HOOK}{hook}{LAST_OF_HOOK}")
+        text = f"unset BASH_ENV\n{own}{ASK}{HOOK}{hook}{LAST_OF_HOOK}"
+        path = self.reaper.scratch.write(text)
         environment = {**os.environb, b"BASH_ENV": path.encode()}
         return self.job._replace(environment=environment)
-
-    def write(self, bash: str) -> str:
-        """Write bash code to a file, with descriptor numbers for the names `FD_…`; returns its path."""
-        for name, number in self.descriptors.items():
-            bash = bash.replace(name, str(number))
-        return self.reaper.scratch.write(bash)
 
     def run(self, jobs: Sequence[Tuple[Process, Job, int]]) -> None:
         """Run the shells, until all that they start has ended, in a thread: the main one's children are orphans."""
@@ -8025,7 +8017,7 @@ class ScriptRun(Run):
         file = self.script.files[self.name]
         self.introduce(file)
         log = os.path.join(self.record.log_dir, f"{self.stem}.log")
-        self.shell.start(file.text, log, has_scout=self.runs_ahead)
+        self.shell.start(log, has_scout=self.runs_ahead)
 
     def introduce(self, file: ScriptFile) -> None:
         """Say what is wrong with a file, and how many commands of the script look like tests without a handler."""
@@ -8765,6 +8757,10 @@ def check_script(name: str, options: Options) -> None:
             f"`ulimit -n {MIN_DESCRIPTORS}` before the call"
         )
     text = list_text(name)
+    if re.search(OWN_DESCRIPTORS, text):
+        raise UsageError(
+            f"{name}: the runner needs the descriptors 191 to 194 in the script's shell; take others"
+        )
     if re.match(r".*\r\n", text):
         raise ListError(f"{name}:1: {WINDOWS}")
     flags = re.match(r"#!.*sh\s+(-\w+)", text)

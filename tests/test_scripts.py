@@ -507,6 +507,8 @@ class FeatureTest(ScriptCase):
             resource.setrlimit(resource.RLIMIT_NOFILE, (number, limits[1]))
             ran = self.conduct("pytest a\npytest b\n")
             self.assertEqual((ran.code, "`ulimit -n` is 199" in ran.err), (code, code == 3))
+        ran = self.conduct("exec 193>log\npytest a\n")
+        self.assertEqual((ran.code, "descriptors 191 to 194" in ran.err), (2, True))
 
     def test_functions_as_tests_under_errexit(self) -> None:
         """As NeMo's scripts have them; and the last test of a script without `set -e` overlaps those before it."""
