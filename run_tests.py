@@ -7871,22 +7871,21 @@ class Script:
     def likely_code(self, command: Site) -> str:
         """Bash for a command that is a test if it looks like one, perhaps only with the values of its words."""
         node = command.node
-        words = node.words
-        plain = " ".join(words)
-        is_test = self.options.looks_like_test(plain)
-        depends = not ARGUMENTS.isdisjoint(words) or "$" in "".join(words[:1])
+        is_test = command.file.is_test(node)
+        depends = not ARGUMENTS.isdisjoint(node.words) or "$" in node.name
         if re.match(INTERPRETER, node.name) and not is_test:
-            depends |= "$" in plain  # `sh $t`
+            depends |= "$" in head_of(node)  # `sh $t`
         if depends:
-            return f"_rt_each {command.number} " + " ".join(map(inert, words))
+            return f"_rt_each {command.number} " + " ".join(map(inert, node.words))
         if is_test:
-            site = command.file.site_of(node, command.line)
-            return self.test_code(site)
+            return self.test_code(command)
         return self.other_code(command)
 
     def test_code(self, site: Site) -> str:
-        """Bash for a command that is a test."""
+        """Bash for a command that is a test. One without a label has been found only as the script runs."""
         node = site.node
+        if not site.label:
+            site = site.file.site_of(node, site.line)
         first = node.words[0]
         if inert(first) != first:
             first = "''"  # no name: bash runs it
@@ -8151,8 +8150,7 @@ class ScriptRun(Run):
             if text in ("true", "false"):  # `if $VERBOSE; then`
                 code = "_rt_skip="
             if self.script.options.looks_like_test(text):
-                site = command.file.site_of(command.node, command.line)
-                code = self.script.test_code(site)
+                code = self.script.test_code(command)
             self.codes[place] = code
         return self.codes[place]
 
