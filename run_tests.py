@@ -7758,7 +7758,7 @@ def has_unknown_names(node: Node) -> bool:
     """Whether the names of what a builtin sets are in variables: `export $(cat .env)`."""
     words = node.words[1:]
     if node.name == "printf":
-        words = words[1:2] * (words[0] == "-v")
+        words = words[1:2] * (words[:1] == ["-v"])
     return node.name in SETS and any(re.match("[\"']?\\$", word) for word in words)
 
 

@@ -929,7 +929,7 @@ class ScoutTest(TrialCase):
             "exec 3>third; echo three >&3; echo one >f1; echo two >>f1", '{ echo in block; pip3 b; } 2>&1',
             'w() { echo "$1" >"$2"; pip3 w "$1" >>"$2"; mkdir "gone_$1"; rmdir "gone_$1"; }', "w x f3",
             "x=$(pip3 --echo=v >f5; echo val; touch f6)", "mkdir d; cd d; : >here; cd ..",
-            "python3 a $x FIRST || test_fail a", "echo two >>f1; printf '%s' a b | tee f4 >/dev/null",
+            "python3 a $x FIRST || test_fail a", "echo two >>f1; printf '%s' a b | tee f4 >/dev/null; printf 2>f8",
             "if pip3 p --exit=3; then echo yes >f7; else echo no >f7; fi",
             "pip3 q --exit=1 || pip3 r && pip3 s; ! pip3 t", "until pip3 u; do :; done",
             "for i in 1 2; do pip3 turn $i --exit=$((i % 2)) && break; done", "pip3 fails --exit=2",
