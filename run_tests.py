@@ -2084,11 +2084,7 @@ def read_answers(
             if len(fields) > 8:  # the state has changed
                 exports = dict(field.partition(b"=")[::2] for field in fields[8:-1])
                 exports.update(unchanged)
-                own = None  # the runner's own, with which a test starts fastest
-                is_same = exports == os.environb and directory == os.getcwd()
-                if not is_same or b"BASH_ENV" in exports:  # which tests are not to read again
-                    own = exports
-                shell = Snapshot("", own, to_text(fields[7]))
+                shell = Snapshot("", exports, to_text(fields[7]))
             expanded: Any = dict(zip(EXPANDED, values))
             # `test_fail ""` has none.
             expanded["label"] = clean_label(expanded["label"].strip() or test.body)
