@@ -1437,8 +1437,6 @@ class ListFile:
         self.functions: Dict[str, Nodes] = {}  # the bodies of those that it defines
         # By variable, the line of the test that has set it; 0: state has.
         self.setters: Dict[str, int] = {}
-        # By a label as written, the unique labels of its tests.
-        self.labels: Dict[str, List[str]] = {}
         self.mistakes: List[Tuple[int, str]] = []
         self.hints: Dict[str, str] = {}  # by kind, the first
 
@@ -2335,11 +2333,13 @@ def finish_tests(lists: Sequence[ListFile], options: Options, scratch: Scratch) 
         lines += parsed.tests
         owners += [parsed] * len(parsed.tests)
     labels = list(labels_of(lines))
-    named: Dict[str, List[str]] = {}  # as `parsed.labels`, of all lists, and by unique labels
+    # By a label as written in one list, as written in any, and by a unique one: the unique labels of its tests.
+    named: Dict[Any, List[str]] = defaultdict(list)
     for parsed, line, label in zip(owners, lines, labels):
-        for known in (parsed.labels, named):
-            known.setdefault(line.label, []).append(label)
-    named = {**{label: [label] for label in labels}, **named}
+        for known in ((parsed, line.label), line.label):
+            named[known].append(label)
+    for label in labels:
+        named.setdefault(label, [label])
     text = "\n".join(parsed.text for parsed in lists)
     stems = stems_beside(text, options.log_dir)
     made: List[Test] = []
@@ -2359,12 +2359,12 @@ def runs_of(label: str, repeat: int) -> List[str]:
 
 
 def with_ties(
-    line: TestLine, parsed: ListFile, named: Mapping[str, List[str]], repeat: int
+    line: TestLine, parsed: ListFile, named: Mapping[Any, List[str]], repeat: int
 ) -> TestLine:
     """A test that waits for all runs of those in its `after`. Its own runs take turns if they write one JUnit file."""
     after = []
     for name in line.attributes.after:
-        labels = parsed.labels.get(name) or named.get(name)
+        labels = named.get((parsed, name)) or named.get(name)
         if not labels:
             parsed.complain(line.line, f"after={name} names no test; write the label of one")
         for label in labels or ():
