@@ -2013,10 +2013,10 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
     printed = printed.replace(to_bytes(copy_path), to_bytes(parsed.name))
     outputs = printed.split(mark.encode())
     with open(answers_path, "rb") as file:
-        answers = file.read().split(mark.encode())
+        *answers, end = file.read().split(mark.encode())
     waiting = {test.line: test for test in parsed.tests}
     tests = list(read_answers(parsed, waiting, answers, outputs))
-    if waiting or answers[-1] != b"end":
+    if waiting or end != b"end":
         parsed.complain(
             [*waiting, *parsed.states[-1:], 1][0],
             f"the shell state down to here, or a word of this line, ends bash with status {status}"
@@ -2076,7 +2076,7 @@ def read_answers(
                 f"this shell state fails with status {int(fields[1])}{last_printed(preface)}; fix it, "
                 "or let it end in `|| true`",
             )
-        elif kind == b"test" and len(fields) > 7:  # else a word of it has ended bash
+        elif kind == b"test":
             test = waiting.pop(int(fields[0]))
             directory, *values = map(to_text, fields[1:7])
             if len(fields) > 8:  # the state has changed
