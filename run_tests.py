@@ -1578,8 +1578,6 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     parsed.script[end] += f'{{ _rt_check "$?" {line}{reads}; }} 2>/dev/null; '
     for node in nodes:
         parsed.switches = switched_by(node, parsed.switches)
-        if is_on("k|o keyword", switched_by(node, "")):
-            raise BadValue("`set -k` makes other words of `export`; take it out")
     parsed.functions.update(functions_in(nodes))
     return True
 
@@ -1824,6 +1822,11 @@ _rt_note() {     # the status of a command, its text, and how deep it is: in a f
 _rt_check() {    # the status of a line of state, its number, and whether it looks at `$?` itself
   [[ ! ${3-} ]] || _rt_failed=
   _rt_note "$1" "$_rt_last" 1
+  if [[ $- == *k* ]]; then
+    set +k
+    builtin echo '`set -k` makes other words of `export`; take it out'
+    _rt_failed=1
+  fi
   if [[ $_rt_failed ]]; then
     builtin printf 'failed\0%s\0%s' "$2" "$_rt_failed" >>"$_rt_folder/answers"
     _rt_close
