@@ -1483,6 +1483,7 @@ main() {         # read as a whole, since an eval that fails confuses the parser
   done
   if [[ $text ]]; then
     is_whole "$text$newline" && error= || why
+    [[ ! $error ]] || ((i - first < $1)) || error+=", unless it has more than $1 lines: put it into a file"
     spans+="$first $i $error"$newline
   fi
   printf '%s%s\n' "$spans" "end"
@@ -1503,8 +1504,6 @@ def split_list(parsed: ListFile, scratch: Scratch) -> Iterator[Tuple[int, int, s
     for first, last, why in re.findall(r"(?m)^(\d+) (\d+) (.*)", spans):
         start = int(first)
         end = int(last) + 1
-        if why and end - start > COMMAND_LINES:
-            why += f", unless it has more than {COMMAND_LINES} lines: put it into a file"
         if why:
             parsed.complain(start + 1, f"{why} (in the command that begins here)")
         else:
