@@ -1796,10 +1796,10 @@ _rt_functions() {      # prints an assignment to _rt_late: all functions, those 
 
 # Is sourced before a copy of the list that calls _rt_test in place of each test. Its functions write answers into the
 # file `answers`. Behind each answer a mark goes there and to standard output, so that the runner knows what the state
-# had printed by then. Two variables hold half of the mark each, lest a list's `set` print all of it. PS4 begins with
+# had printed by then. It is one half twice, lest a list's `set` print all of it. PS4 begins with
 # \1, since `set -x` shows a sourced file one level deeper.
 STATE_READER = r"""
-_rt_source=$0 _rt_home=$1 _rt_folder=$2 _rt_mark=$3 _rt_rest=$4
+_rt_source=$0 _rt_home=$1 _rt_folder=$2 _rt_half=$3
 set --
 : >"$_rt_folder/answers"
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
@@ -1808,8 +1808,8 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
 fi
 _rt_changed= _rt_last= _rt_failed= _rt_count=0
 _rt_close() {    # ends an answer: writes the mark to standard output and behind the answer
-  builtin printf %s%s "$_rt_mark" "$_rt_rest"
-  builtin printf %s%s "$_rt_mark" "$_rt_rest" >>"$_rt_folder/answers"
+  builtin printf %s%s "$_rt_half" "$_rt_half"
+  builtin printf %s%s "$_rt_half" "$_rt_half" >>"$_rt_folder/answers"
 }
 _rt_note() {     # the status of a command, its text, and how deep it is: in a function it may be meant to fail
   case $2 in
@@ -1994,7 +1994,8 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
 
     The list's shell state runs here. A line of it that fails, or that ends the shell, is a mistake. Raises OSError.
     """
-    mark = os.urandom(16).hex()
+    half = os.urandom(16).hex()
+    mark = to_bytes(half * 2)
     copy_path = scratch.write(reading_script(parsed))
     folder = scratch.path()
     os.mkdir(folder)
@@ -2004,8 +2005,7 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         parsed.name,
         copy_path,
         folder,
-        mark[:16],
-        mark[16:],
+        half,
     ]
     status, printed = run_bash(arguments, scratch)
     answers_path = f"{folder}/answers"
@@ -2013,9 +2013,9 @@ def expand(parsed: ListFile, scratch: Scratch) -> List[TestLine]:
         raise MachineError(BASH_IS_IDLE)
     scratch.check_room()  # else what bash has written of the state may not be all of it
     printed = printed.replace(to_bytes(copy_path), to_bytes(parsed.name))
-    outputs = printed.split(mark.encode())
+    outputs = printed.split(mark)
     with open(answers_path, "rb") as file:
-        *answers, end = file.read().split(mark.encode())
+        *answers, end = file.read().split(mark)
     waiting = {test.line: test for test in parsed.tests}
     tests = list(read_answers(parsed, waiting, answers, outputs))
     if waiting or end != b"end":
