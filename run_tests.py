@@ -5811,8 +5811,8 @@ def account(selection: Selection, options: Options) -> Iterator[str]:
     if not (deferred or left_out):
         return
     total = len(selection.tests) + sum(left_out.values())
-    share = len(selection.selected) / max(total, 1)
-    line = f"Selected {len(selection.selected)} of {counted(total, 'test')} ({share:.1%})"
+    selected = len(selection.selected)
+    line = f"Selected {selected} of {counted(total, 'test')} ({selected / max(total, 1):.1%})"
     for what, counts in (("deferred", deferred), ("left out", left_out)):
         if counts:
             reasons = ", ".join(f"{each} by {why}" for why, each in counts.items())
