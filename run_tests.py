@@ -5536,7 +5536,8 @@ class Console:
             for attempt in schedule.running.values():
                 end_s = attempt.began + self.estimates.seconds[attempt.test]
                 seconds[attempt.test] = max(end_s - now, 0.0)
-            self.forecast = about(shortest(seconds, schedule.pool.size, self.cpus))
+            minutes = ceil(shortest(seconds, schedule.pool.size, self.cpus) / 60)
+            self.forecast = f"about {max(minutes, 1)} min"
             self.forecast_at = now + 1
         return self.forecast
 
@@ -5829,13 +5830,6 @@ def clock(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes}:{rest:02d}"
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
-def about(seconds: float) -> str:
-    """`about 12 min`: as exact as a forecast can be."""
-    if seconds < 60:
-        return "less than 1 min"
-    return f"about {ceil(seconds / 60)} min"
 
 
 def show_duration(seconds: float) -> str:
