@@ -1379,13 +1379,7 @@ def parse_attributes(
                 values[name] = ATTRIBUTES[key](value)
             except BadValue as error:
                 complain(f"{key}: {error}")
-    attributes = base._replace(**values)
-    if attributes.mem and attributes.gpus is not None and not 0 < attributes.gpus <= 1:
-        complain(
-            "mem= is a part of one GPU, and gpus= asks for another number; take one of them out"
-        )
-        return base
-    return attributes
+    return base._replace(**values)
 
 
 # Lists: text to tests and shell state.

@@ -86,8 +86,16 @@ def nvml_least(devices: Sequence[Device]) -> int:
 
 
 def by_memory(test: Test, memory: float) -> Test:
-    """A test with its `mem=` as a share of a GPU with so many MiB (0: not known), unless `gpus=` is a larger one."""
+    """A test with its `mem=` as a share of a GPU with so many MiB (0: not known), unless `gpus=` is a larger one.
+
+    Raises ListError where `gpus=` says that it is no part of one GPU.
+    """
     mem = test.attributes.mem
+    gpus = test.attributes.gpus
+    if mem and gpus is not None and not 0 < gpus <= 1:
+        raise run_tests.ListError(
+            f"{test.where}: mem= is a part of one GPU, and gpus= asks for another number; take one of them out"
+        )
     if not mem or not 0 < test.gpus <= 1:
         return test
     if not memory:

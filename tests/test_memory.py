@@ -55,6 +55,14 @@ class SharingTest(DeviceCase):
             with self.subTest(mem, size=size, gpus=gpus):
                 self.assertEqual(self.need(mem, size, gpus), expected)
 
+    def test_a_part_of_another_number_of_gpus_is_a_mistake(self) -> None:
+        for gpus in ("0", "2", "all"):
+            ran = self.run_list(f"true\ntrue #: mem=2G gpus={gpus}\n", gpus="0,1")
+            with self.subTest(gpus):
+                self.assertEqual((ran.code, ran.out), (2, b""))
+                self.assertIn("tests.txt:2: mem= is a part of one GPU, and gpus= asks for another number; take one of "
+                              "them out\n", ran.err)
+
     def test_pynvml_says_it_where_nvidia_smi_does_not(self) -> None:
         """Of GPUs and of MIG instances; the smallest counts."""
         mib = {"0": 81920, "1": 40960, "2": 40960, MIG_A: 20480}

@@ -541,8 +541,6 @@ class AttributeLines(ParseCase):
                 ("after=", "after: '' is not"),
                 ("tags=,", "tags: ',' is not a list"), ("mem=20", "mem: '20' is not a size such as 20G, 1.5G or 512M"),
                 ("mem=20g", "mem: '20g' is not"), ("mem=-1G", "mem: '-1G' is not"), ("mem=1.G", "mem: '1.G' is not"),
-                ("mem=2G gpus=2", "mem= is a part of one GPU, and gpus= asks for another number; take one of them out"),
-                ("gpus=0 mem=2G", "mem= is a part"), ("gpus=all mem=2G", "mem= is a part"),
                 ("nodes=x", "nodes: 'x'"), ("split=0", "split: '0' is not auto or a whole number from 1"),
                 ("split=all", "split: 'all' is not auto"),
                 ("after-crash=stop", "after-crash: 'stop' is not go-on"), ("after_crash=go-on", "unknown key"),
