@@ -2143,11 +2143,6 @@ class Unique:
         self.same = same
         self.counts: Dict[str, int] = {}
 
-    def reserve(self, names: Iterable[str]) -> None:
-        """Names that are somebody else's."""
-        for name in names:
-            self.counts.setdefault(self.same(name), 1)
-
     def __call__(self, name: str) -> str:
         chosen = name
         known_as = self.same(name)
@@ -2171,12 +2166,13 @@ def stems_written(text: str, log_dir: str) -> Iterator[str]:
 def stems_beside(text: str, log_dir: str) -> Unique:
     """Gives logs their names: none that bash writes by the tests' text, or in which the runner itself prints."""
     stems = Unique("{}_{}", str.casefold)  # some file systems do not tell `A.log` from `a.log`
-    stems.reserve(stems_written(text, log_dir))
+    for name in stems_written(text, log_dir):
+        stems(name)
     for descriptor in (1, 2):
         with suppress(OSError):
             folder, name = os.path.split(os.readlink(f"/proc/self/fd/{descriptor}"))
             if os.path.samefile(folder, log_dir):
-                stems.reserve([os.path.splitext(name)[0]])
+                stems(os.path.splitext(name)[0])
     return stems
 
 
@@ -8270,7 +8266,8 @@ class ScriptRun(Run):
             if is_far or shared or call.stdin != "":
                 return None
             text = "".join(f">{file}\n" for file in call.files)
-            self.stems.reserve(stems_written(text, self.options.log_dir))
+            for name in stems_written(text, self.options.log_dir):
+                self.stems(name)
             splits = call.site.splits
             if splits is None:
                 splits = call.goes == "apart" or self.is_split
