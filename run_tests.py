@@ -1567,8 +1567,7 @@ def add_setting(parsed: ListFile, nodes: Nodes, line: int, end: int) -> bool:
     parsed.states.append(line)
     for number in range(line - 1, end):
         parsed.script[number] += parsed.lines[number]
-    reads = " reads" * any("$?" in node.text for node in nodes)
-    parsed.script[end] += f'{{ _rt_check "$?" {line}{reads}; }} 2>/dev/null; '
+    parsed.script[end] += f'{{ _rt_check "$?" {line}; }} 2>/dev/null; '
     for node in nodes:
         parsed.switches = switched_by(node, parsed.switches)
     parsed.functions.update(functions_in(nodes))
@@ -1800,7 +1799,7 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "bash $BASH_VERSION is too old, 4.4 is needed"
   exit 3
 fi
-_rt_changed= _rt_last= _rt_failed= _rt_count=0
+_rt_changed= _rt_last= _rt_reads= _rt_failed= _rt_count=0
 _rt_close() {    # ends an answer: writes the mark to standard output and behind the answer
   builtin printf %s%s "$_rt_half" "$_rt_half"
   builtin printf %s%s "$_rt_half" "$_rt_half" >>"$_rt_folder/answers"
@@ -1812,8 +1811,8 @@ _rt_note() {     # the status of a command, its text, and how deep it is: in a f
     *) [[ $1 == 0 || $3 != 1 ]] || _rt_failed=$1 ;;
   esac
 }
-_rt_check() {    # the status of a line of state, its number, and whether it looks at `$?` itself
-  [[ ! ${3-} ]] || _rt_failed=
+_rt_check() {    # the status of a line of state, and its number
+  [[ ! $_rt_reads ]] || _rt_failed=
   _rt_note "$1" "$_rt_last" 1
   if [[ $- == *k* ]]; then
     set +k
@@ -1824,7 +1823,7 @@ _rt_check() {    # the status of a line of state, its number, and whether it loo
     builtin printf 'failed\0%s\0%s' "$2" "$_rt_failed" >>"$_rt_folder/answers"
     _rt_close
   fi
-  _rt_changed=1 _rt_last= _rt_failed=
+  _rt_changed=1 _rt_last= _rt_reads= _rt_failed=
   disown -a      # a `wait` of the list is not for what its state has started
   [[ ${PS4-} == $'\1'* ]] || PS4=$'\1'${PS4-}
 }
@@ -1896,11 +1895,12 @@ _rt_begin() {
 }
 PS4=$'\1'$PS4
 _rt_begin
-_rt_trap='{ [[ $BASH_COMMAND == _rt_* ]] || _rt_last=$BASH_COMMAND; } 2>/dev/null'
+_rt_trap='{ [[ $BASH_COMMAND == _rt_* ]] || _rt_last=$BASH_COMMAND; '
+_rt_trap+='[[ $_rt_last != *\$\?* ]] || _rt_reads=1; } 2>/dev/null'
 _rt_on_failure='{ _rt_note "$?" "$BASH_COMMAND" "${#BASH_SOURCE[@]}"; } 2>/dev/null'
 """
 # What `set -v` shows of the runner's own text in the copy of a list.
-OWN_TEXT = rb'(?m)^(?:\{ _rt_check "\$\?" \d+(?: reads)?; \} 2>/dev/null; )?(?:\{ _rt_(?:test|end) .*\n)?'
+OWN_TEXT = rb'(?m)^(?:\{ _rt_check "\$\?" \d+; \} 2>/dev/null; )?(?:\{ _rt_(?:test|end) .*\n)?'
 
 
 def find_hints(parsed: ListFile, options: Options) -> None:
