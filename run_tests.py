@@ -5608,7 +5608,7 @@ class Console:
             self.ready[result.test] = result
             while self.turns and self.turns[0] in self.ready:
                 self.replay(self.ready.pop(self.turns.popleft()))
-        elif self.output == "immediate" and self.options.fails(result.outcome):
+        elif self.output == "immediate":
             self.replay(result)
 
     def shows(self, result: Result) -> bool:
