@@ -2158,7 +2158,7 @@ def stems_written(text: str, log_dir: str) -> Iterator[str]:
     writes = r"(?:>|\btee\s(?:\s*-\S+\s)*)\s*['\"]?([^\s'\"`<>|;&()]+)\.log\b"
     for path in re.findall(writes, text):
         folder, name = os.path.split(path)
-        is_own = os.path.abspath(folder) == os.path.abspath(log_dir)
+        is_own = os.path.realpath(folder) == os.path.realpath(log_dir)
         if is_own or "$" in folder:
             yield name
 
@@ -2166,13 +2166,11 @@ def stems_written(text: str, log_dir: str) -> Iterator[str]:
 def stems_beside(text: str, log_dir: str) -> Unique:
     """Gives logs their names: none that bash writes by the tests' text, or in which the runner itself prints."""
     stems = Unique("{}_{}", str.casefold)  # some file systems do not tell `A.log` from `a.log`
-    for name in stems_written(text, log_dir):
-        stems(name)
     for descriptor in (1, 2):
         with suppress(OSError):
-            folder, name = os.path.split(os.readlink(f"/proc/self/fd/{descriptor}"))
-            if os.path.samefile(folder, log_dir):
-                stems(os.path.splitext(name)[0])
+            text += f"\n>{os.path.relpath(os.readlink(f'/proc/self/fd/{descriptor}'))}"
+    for name in stems_written(text, log_dir):
+        stems(name)
     return stems
 
 
