@@ -1076,8 +1076,10 @@ class State(ParseCase):
         self.assertIn("cd: nowhere: No such file", self.mistakes("cd nowhere\ntrue\n")[0])
         self.assert_mistake("true\ncd nowhere\n", 2, "this shell state fails")
         for state in ("cd nowhere; export A=1", ". missing.sh; A=1", "if :; then cd nowhere; A=1; fi",
-                      "A=$(false); B=1"):
+                      "A=$(false); B=1", "f() { return $?; }; cd nowhere; A=1"):
             self.assert_mistake(f"{state}\ntrue\n", 1, "this shell state fails with status 1")
+        self.write("k.sh", "set -k\n")
+        self.assert_mistake(". ./k.sh\ntrue\n", 1, "`set -k`")
         self.write("x.sh", "ls nowhere; :")     # where it fails, it may be meant
         self.assertEqual(len(self.parse("set -E; . ./x.sh; cd nowhere || true; [ -d nowhere ]; A=1\ntrue\n")), 1)
         self.assertEqual(len(self.parse("A=$(false); RC=$?\ntrue\n")), 1)
