@@ -1139,7 +1139,9 @@ def check_status(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Func
                     test.line,
                     f'a failure of `{node.name}` here is lost; write `X=$(…) && echo "$X"`',
                 )
-    if not suspects:
+    last = nodes[-1]
+    never_passes = last.before == ";" and re.match(r"exit [1-9]|false\b", last.text)
+    if not suspects or never_passes:
         return
     visible = reported_failures(nodes, test.switches, functions)
     foreground = [node for node in suspects if node.after != "&"]

@@ -314,8 +314,8 @@ class OptionsTest(FaultCase):
                 self.assertEqual((ran.outcomes(), ran.failures()), ({"a": "flaky", "b": "passed"}, ["a"]))
                 self.assertTrue(ran.text.endswith("\nError in the following test cases: a\n"), ran.text)
                 (failure, _), _ = ElementTree.parse(ran.path("junit.xml")).iter("testcase")
-                self.assertEqual((failure.tag, failure.get("type")), ("flakyFailure", "failed"))
-                self.assertEqual(failure.findtext("stackTrace"), "E  ValueError: x]]>\n")
+                self.assertEqual((failure.tag, failure.get("type")), ("failure", "failed"))
+                self.assertEqual(failure.text, "E  ValueError: x]]>\n")
 
     def test_slow(self) -> None:
         """On one GPU; on several: HostileTest."""
