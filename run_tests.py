@@ -3454,7 +3454,8 @@ class Schedule:
         if is_in_log and test not in self.spared:
             reason = f"{result.cause.text} in {test.label}"
             sick.insert(0, Sick(attempt.lease.devices[0], reason))
-        if not sick:
+        # A companion spares an attempt before its end is looked at.
+        if attempt.number > self.spared[test] and not sick:
             result = as_known(result, self.options.known_failures.get(test.origin, ""))
         elif not result.outcome.is_pass():
             self.spared.setdefault(test, 1)
