@@ -8048,6 +8048,8 @@ class ScriptRun(Run):
             if answer is not None:
                 self.shell.answer(self.question, answer)
         else:
+            if isinstance(event, Exited) and self.batch_at < inf:
+                self.submit()  # a slot becomes free
             super().handle(event)
             if isinstance(event, Begin):
                 self.start_script()

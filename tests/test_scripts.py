@@ -878,6 +878,7 @@ class FeatureTest(ScriptCase):
             self.assertIn("no command has `|| test_fail` or looks like a test;", self.conduct("make\n", *options).err)
         _, err = self.begin(lines("trap 'N=1' DEBUG", "pytest a")).communicate(timeout=WAIT_S)
         self.assertRegex(err.decode(), r"behind `trap 'N=1' DEBUG` \(test.sh:1\) bash runs all by itself\n"
+                                       r"(.|\n)*nothing ran in parallel: .*\n"
                                        r"0 tests in \S+ on 4 GPU\(s\): none ran beside others\n$")
 
     def test_refusals(self) -> None:
