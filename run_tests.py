@@ -1125,9 +1125,13 @@ def reported_by_command(node: Node, switches: str, functions: Functions) -> Set[
     return reported
 
 
-def check_status(parsed: ListFile, test: TestLine, nodes: Nodes, functions: Functions) -> None:
-    """Raises BadValue for a test whose status tells no failure, and hints at one whose status hides some."""
-    every = reached(nodes, functions)
+def check_status(
+    parsed: ListFile, test: TestLine, nodes: Nodes, every: Nodes, functions: Functions
+) -> None:
+    """Raises BadValue for a test whose status tells no failure, and hints at one whose status hides some.
+
+    `every`: all commands that it reaches.
+    """
     known = NO_PROGRAMS.union(functions)
     suspects = [node for node in every if node.name not in known]
     if all(map(is_infallible, every)):
@@ -1629,7 +1633,8 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, known: Functions) 
     every = reached(nodes, functions)
     last = nodes[-1]
     lost = [last] * (is_state([last]) or (last.name == "exec" and len(last.words) == 1))
-    called = every[len(list(walk(nodes))) :]
+    own = list(walk(nodes))
+    called = every[len(own) :]
     kept = unforked(called, functions)
     lost += [node for node in called if node in kept and node.name in EXPORTING]
     for node in lost[:1]:
@@ -1641,7 +1646,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, known: Functions) 
             )
     calls = every
     if "test_fail" in functions:  # inside functions, a call of it reaches the list's own
-        calls = list(walk(nodes))
+        calls = own
     if any(node.name == "test_fail" for node in calls):
         raise BadValue(
             '`test_fail` is understood only at the end of a whole command: command || test_fail "label"; '
@@ -1665,7 +1670,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, known: Functions) 
             "`|| test_fail` or a function, let a file that is sourced call the function, or write `bash FILE`"
         )
     check_masks(every)
-    check_status(parsed, test, nodes, functions)
+    check_status(parsed, test, nodes, every, functions)
 
 
 def read_run_test(test: TestLine, nodes: Nodes) -> TestLine:
@@ -2092,15 +2097,21 @@ def read_answers(
 
 def check_calls(parsed: ListFile, test: TestLine, prelude: str) -> None:
     """Look once more at a line that begins with a function of the shell state, which may be of a sourced file."""
-    if not (prelude and test.first):
+    if not prelude:
         return
-    with open(f"{prelude}.functions", "rb") as file:
-        text = to_text(file.read())
+    text = text_of_functions(prelude)
     if re.search(rf"(?m)^{re.escape(unquoted(test.first))} \(\)", text):
         try:
             check_use(parsed, test, Reader(test.body).nodes, functions_of(text))
         except BadValue as mistake:
             parsed.complain(test.line, str(mistake))
+
+
+@lru_cache(maxsize=1)
+def text_of_functions(prelude: str) -> str:
+    """The functions of a shell state, as bash has told them; many tests in a row start from one. Raises OSError."""
+    with open(f"{prelude}.functions", "rb") as file:
+        return to_text(file.read())
 
 
 @lru_cache(maxsize=None)
@@ -7884,11 +7895,11 @@ class Script:
         node = command.node
         file = command.file
         targets = set(node.redirects[1::2])
-        if tells_time(node) and all(map(file.only_shows, variables_of(node))):
+        names = variables_of(node)
+        if tells_time(node) and all(map(file.only_shows, names)):
             return "calm"
         if is_calm(node) and (not targets or node.name not in PRINTS):
             return self.calm_code(command)
-        names = variables_of(node)
         if not self.references.isdisjoint(names):  # it sets a variable of another name
             return f"_rt_block {command.number}"
         goes_on = targets <= {"1", "2", "/dev/null"} and node.name in PRINTS
@@ -7947,9 +7958,8 @@ class ScriptRun(Run):
     question = ("", "")  # the path for the answer to the last question, and its number
     role = ""  # which shell has asked it
     has_failed = False  # a test has failed, and the shell knows it
-    too_early = (
-        ""  # the first test that may have begun too early, and before what (`note_ahead`)
-    )
+    # The first test that may have begun too early, and before what (`note_ahead`).
+    too_early = ""
     is_split = False  # errors of tests have been seen to go elsewhere than their output
     found_since = 0  # tests that the scout has found since it last waited
     scout_waits_for: Site | None = None  # the command for whose end it waits now
@@ -8111,9 +8121,8 @@ class ScriptRun(Run):
         """A shell has come to a command for the first time; `what` says whether it is a function."""
         files = self.script.files
         if source not in files:
-            path = os.path.join(
-                directory, source
-            )  # right behind `source`, the folder is the same
+            # Right behind `source`, the folder is the same.
+            path = os.path.join(directory, source)
             self.introduce(self.script.read(source, text_of(path)))
         file = files[source]
         if file.obstacle:
