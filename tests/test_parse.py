@@ -23,7 +23,7 @@ WHOLE = [
     "a \\\n  b", "a\\\nb", 'a "x\ny"', "a 'x\n# y\n'", "a $(b\nc)", "a `b\nc`", "a ${b:-c\nd}", "a <(b\nc)", "a $'x\n'",
     'a "$(b "c\nd")"', "a $((1 +\n 2))", 'a "x\n\ny" \\\n\\\n z', "a $(\nb)", "a &&\nb", "a |\n\n# c\nb", "(a\nb)",
     "for i in 1 2; do\n  a $i\ndone", "if a\nthen\n  b\nelse\n  c\nfi", "while a; do\n  b\ndone <c >d", "{ a\nb; }",
-    "case $a in\n  b) c;;\n  (*) d # it's\nesac", "[[ a &&\n b ]]", "a $(case b in\n  b) c;; esac)", "a || (\n  b)",
+    "case $a in\n  b) c;;\n  (*) d # it's\nesac", 'case $a in *"\n"*) b;; esac', "[[ a &&\n b ]]", "a $(case b in\n  b) c;; esac)", "a || (\n  b)",
     "a $'it\\'s'", 'a \\"', "a \\'", 'a "x\\"y"', "a $(echo \\))", 'a "$(echo ")" "b")"', "a \\\\", "a ${b#\\}}",
     "a $((1 + (2 * 3)))", "a ${#b} $# $", "a `b \\` c`", "a '\\'", 'a "`b "c"`"', 'a "${b:-"c d"}"', "a $(b '(')",
     "a \\$b", "a }", "a {b,c}", 'a $"x"', 'grep "foo$" x', 'a "$(b "c$")"', "a b\u00a0#c", "a @(b|c)",
