@@ -1175,6 +1175,14 @@ def words_of(node: Node) -> List[str]:
     return [word.replace("\\\n", "").replace("$'", "'") for word in words]
 
 
+def spelled(node: Node) -> str:
+    """A command as SETS_VARIABLE wants it: each of the names that `read` sets has a `=` behind it."""
+    joint = " "
+    if node.name == "read":
+        joint = " = "
+    return joint.join([node.kind, *words_of(node), ""])
+
+
 def head_of(node: Node) -> str:
     """The words of a command, or of the head of a `for` or `case`."""
     return " ".join(node.words)
@@ -1399,7 +1407,7 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
     # Its body is the runner's, not the list's.
     functions = {**parsed.functions, "test_fail": ()}
     every = reached(nodes, functions)
-    text = "\n".join(" ".join([node.kind, *words_of(node)]) for node in every)
+    text = "\n".join(map(spelled, every))
     expanded = re.sub(NOT_EXPANDED, r"\1", text)
     needed = set(chain(*re.findall(READS_VARIABLE, expanded)))
     needed.difference_update(*re.findall(SETS_VARIABLE, text))
@@ -1416,7 +1424,7 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
             )
     for node in unforked(every, functions):
         if node.name in ASSIGNING and not node.kind:
-            names = chain(*re.findall(SETS_VARIABLE, " ".join(words_of(node))))
+            names = chain(*re.findall(SETS_VARIABLE, spelled(node)))
             parsed.setters.update(dict.fromkeys(names, setter))
 
 
@@ -1660,7 +1668,7 @@ def check_use(parsed: ListFile, test: TestLine, nodes: Nodes, known: Functions) 
         )
     silent = [node for node in nodes if node.name not in PRINTS]
     inner = [known.get(node.name, [node]) for node in silent]
-    settings = list(chain.from_iterable(inner))
+    settings = list(chain(*inner))
     joints = {node.before for node in nodes[1:]}
     # `X=$(prog) || test_fail x` and `X=$(prog) && echo "$X"` are tests.
     captures = {node.name for node in silent} == {""} and (
@@ -2304,8 +2312,7 @@ def need_of(line: TestLine, options: Options) -> float:
 
 def find_program(name: str, environment: Any = None) -> str | None:
     """The path of a program; None if it is not on PATH, or not there."""
-    folders = os.get_exec_path(environment)
-    return shutil.which(name, path=os.pathsep.join(folders))
+    return shutil.which(name, path=os.pathsep.join(os.get_exec_path(environment)))
 
 
 def check_ties(owners: Mapping[Test, ListFile]) -> None:
@@ -3422,8 +3429,7 @@ class Schedule:
 
     def deadline(self) -> float:
         """When the next Tick is due, on the events' clock; infinity if none is."""
-        running = self.running.values()
-        return min([self.end_at, *(attempt.deadline for attempt in running)])
+        return min([self.end_at, *(attempt.deadline for attempt in self.running.values())])
 
     def step(self, event: Event, now: float) -> Actions:
         """Take in one event, at this time of a monotonic clock; returns what to do now, in order."""
@@ -4688,8 +4694,7 @@ def find_cause(status: int, log: str, kills: int) -> Cause:
 
 def diagnose(status: int, log: str) -> Cause:
     """The cause that a log's end shows: a known one, else its last error line without what differs between runs."""
-    lines = [line[: LINE_CHARS * 5] for line in log.splitlines()]
-    lines = list(map(plain, reversed(lines)))
+    lines = [plain(line[: LINE_CHARS * 5]) for line in reversed(log.splitlines())]
     lines = [line for line in lines if line and not re.search(QUOTING_LINE, line)]
     for blame, known in SIGNATURES.items():
         for text, pattern in known.items():
@@ -4880,7 +4885,7 @@ class Record:
     def run_start(self, selection: Selection, machine: Machine) -> None:
         """Journal which tests are selected, for later runs; remove old JUnit files; name the deferred tests."""
         options = self.options
-        left_out = [*selection.deferred, *chain.from_iterable(selection.left_out.values())]
+        left_out = [*selection.deferred, *chain(*selection.left_out.values())]
         commits = filter(None, map(os.environ.get, COMMIT_VARIABLES))
         self.note(
             "run_start",
@@ -5547,8 +5552,7 @@ class Console:
 
     def running(self) -> List[Attempt]:
         """What runs, by slot."""
-        attempts = self.schedule.running.values()
-        return sorted(attempts, key=lambda attempt: attempt.lease.slot)
+        return sorted(self.schedule.running.values(), key=lambda attempt: attempt.lease.slot)
 
     def block(self) -> List[str]:
         """The live lines: the run, then each running test."""
@@ -5751,9 +5755,7 @@ def figures(attempts: Attempts, seconds: float, pool: Pool) -> Iterator[str]:
     if alone:
         yield f"ran by itself, on all GPUs: {first_of(alone)}"
     if not pool.quarantined:  # such a GPU has done work, but `pool.size` does not count it
-        each_s = {}
-        for ends in attempts:
-            each_s[ends[-1].test] = fsum(end.seconds for end in ends)
+        each_s = {ends[-1].test: fsum(end.seconds for end in ends) for ends in attempts}
         all_s = fsum(each_s.values())
         best_s = shortest(each_s, pool.size, pool.cpus)
         yield (

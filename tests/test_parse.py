@@ -23,7 +23,8 @@ WHOLE = [
     "a \\\n  b", "a\\\nb", 'a "x\ny"', "a 'x\n# y\n'", "a $(b\nc)", "a `b\nc`", "a ${b:-c\nd}", "a <(b\nc)", "a $'x\n'",
     'a "$(b "c\nd")"', "a $((1 +\n 2))", 'a "x\n\ny" \\\n\\\n z', "a $(\nb)", "a &&\nb", "a |\n\n# c\nb", "(a\nb)",
     "for i in 1 2; do\n  a $i\ndone", "if a\nthen\n  b\nelse\n  c\nfi", "while a; do\n  b\ndone <c >d", "{ a\nb; }",
-    "case $a in\n  b) c;;\n  (*) d # it's\nesac", 'case $a in *"\n"*) b;; esac', "[[ a &&\n b ]]", "a $(case b in\n  b) c;; esac)", "a || (\n  b)",
+    "case $a in\n  b) c;;\n  (*) d # it's\nesac", 'case $a in *"\n"*) b;; esac',
+    "[[ a &&\n b ]]", "a $(case b in\n  b) c;; esac)", "a || (\n  b)",
     "a $'it\\'s'", 'a \\"', "a \\'", 'a "x\\"y"', "a $(echo \\))", 'a "$(echo ")" "b")"', "a \\\\", "a ${b#\\}}",
     "a $((1 + (2 * 3)))", "a ${#b} $# $", "a `b \\` c`", "a '\\'", 'a "`b "c"`"', 'a "${b:-"c d"}"', "a $(b '(')",
     "a \\$b", "a }", "a {b,c}", 'a $"x"', 'grep "foo$" x', 'a "$(b "c$")"', "a b\u00a0#c", "a @(b|c)",
@@ -1033,7 +1034,8 @@ class State(ParseCase):
     def test_what_a_test_sets_is_gone_below(self) -> None:
         """So bash fails where a test below would look at nothing, or go through nothing; also by a function."""
         for setter in ("if a; then F=(b); c; fi", "a || { F+=(a); tell; }", "note b", "a && F=1",
-                       "for i in 1 2; do a $i || { F=1; b; }; done", "mapfile -t F <tests.txt; a"):
+                       "for i in 1 2; do a $i || { F=1; b; }; done", "mapfile -t F <tests.txt; a",
+                       "read -r A F <<< 'a 0'", "IFS=, read -d '' -ra F <<< a,b"):
             for needs in ('[ ${#F[@]} -eq 0 ] || exit 1', 'for f in "${F[@]}"; do b || exit 1; done', "((F == 0))",
                           "cd $F", "sum_up", "(sum_up)", "set -o pipefail; sum_up | cat"):
                 text = f"note() {{ if a; then F=1; b; fi; }}; sum_up() {{ [ -z $F ]; }}\nF=\n{setter}\n{needs}\n"
@@ -1050,6 +1052,7 @@ class State(ParseCase):
                      "a && F=1\nF=2\nb $F\n", "F=1 a\nb $F\n", "f() { local F=1; a; }\nf\nb $F\n",
                      "{ F=1; a; }\nbash -c 'F=2; b $F'\n", "F=$(a) && b\nF=$(a) && b $F\n",
                      "F=1; a\nsource ./x || true\nb $F\n", "F=1; a\neval F=2; b $F\n", "F=1; a\nb $(F=2; c $F)\n",
+                     "F=1; a\nb | while read -r A F; do c $F; done\n",
                      "F=1; a\na \"don't\" && b '$F'\n", "F=1; a\nfor i in 1; do\n  # $F\n  b || exit 1\ndone\n",
                      "F=1; a\n(mapfile -t F < <(b); c $F)\n", "F=1; a\nb | while read -r F; do c $F; done\n",
                      "F=1; a\nfor (( F = 0; F < 2; F++ )); do a $F || exit; done\n",
