@@ -619,8 +619,8 @@ ELSEWHERE = names_in("docker podman ssh apptainer singularity kubectl")
 NO_PROGRAMS = BESIDE_STATE | STATE_WORDS | INFALLIBLE | UTILITIES | {""}
 # An operator and a command that are taken to pass on the failure before them, as `|| exit 1` and `; exit` do.
 PASSES_FAILURE_ON = r"\|\|(?!(?:exit|return)\s+0)|;(?:exit|return)(?!\s+0)"
-# A command whose status may depend on all commands before it, as `[ $RET = 0 ]` or `exit $RET`.
-LOOKS_BACK = r"\[|\(\(|test\s|false$|\(?(?:exit|return) \"?\$\{?\w"
+# A command whose status may depend on all commands before it, as `[ $RET = 0 ]`, `exit $RET`, `exit $((a | b))`.
+LOOKS_BACK = r"(?:! )?(?:\[|\(\(|test\s|false$)|\(?(?:exit|return) \"?\$(?:\{|\(\([\s!(]*)?\w"
 # Commands in front of another one.
 PREFIXES = (
     r"(?:(?:command|exec|nohup|env(?: -\S+)*(?: (?:\w+=|\$)\S*)*|timeout(?: -[ks] ?\S+| -\S+)* [\w.]+|nice(?: -n ?\S+)?"

@@ -93,6 +93,7 @@ MAY_FAIL = [
     "until a; do sleep 1; done", "until a; do :; done", "a & sleep 2; kill $!",
     "a || { echo no; b; exit $?; }",
     "a && echo b || exit $?", "a && echo b; exit $?",
+    "a; A=$?; b; exit $((A | $?))", "f() { a; A=$?; b; return $(( ! A )); }; f", "A=0; a || A=1; ! ((A))",
     "n=0; a || ((n++)); ((n == 0)); exit $?", "until [ -f x ] || a; do exit $?; done", "a | b || true; echo c",
     "a && b || true; echo c", "{ a; } || true; echo b",
     "if a; then echo yes; else echo no; exit 1; fi", "a || (exit 3)", "while read A; do a $A; done",
