@@ -1613,14 +1613,14 @@ def add_test(parsed: ListFile, reader: Reader, line: int, attributes: Attributes
     word = ""
     if first.name and not re.search(RUNS_INSIDE, first.words[0]):
         word = first.words[0]  # bash is to expand it, and not to run anything
-    words = [token.text for token in reader.tokens if token.end <= end]
+    words = [token.text for token in [*reader.tokens, *reader.documents] if token.end <= end]
     documents = [f"\n{token.text[:-1]}" for token in reader.documents if token.start > end]
     test = TestLine(
         parsed.name,
         line,
         reader.text[start:end].strip(" \t") + "".join(documents),
         word,
-        key_of([*words, *documents]),
+        key_of([*words, *documents]),  # here-documents inside a loop or a block are among its words
         attributes,
         label=label,
         junit=junit_word(words_in_place(nodes)),
@@ -3230,8 +3230,7 @@ class Pool:
             if room >= shares and index not in avoid
         ]
         free.sort(key=lambda index: self.room[index])
-        starts = range(len(free) - count + 1)
-        blocks = [free[start : start + count] for start in starts]
+        blocks = [free[start : start + count] for start in range(len(free) - count + 1)]
         return min(blocks, key=lambda block: block[-1] - block[0], default=())
 
     def give(self, lease: Lease) -> None:
@@ -4886,13 +4885,12 @@ class Record:
         """Journal which tests are selected, for later runs; remove old JUnit files; name the deferred tests."""
         options = self.options
         left_out = [*selection.deferred, *chain(*selection.left_out.values())]
-        commits = filter(None, map(os.environ.get, COMMIT_VARIABLES))
         self.note(
             "run_start",
             version=VERSION,
             lists=options.lists,
             tests=len(selection.tests),
-            commit=next(commits, None),
+            commit=next(filter(None, map(os.environ.get, COMMIT_VARIABLES)), None),
             gpus=machine.tokens,
             directory=os.getcwd(),
             shard=options.shard,
@@ -5450,8 +5448,8 @@ class Console:
         if self.replays and trace.is_watched:
             default = "failures"
         self.output = self.options.output or default
-        found = (fold for fold in FOLDS if os.environ.get(fold.variable))
-        self.fold = next(found, NO_FOLD)  # of the replayed logs
+        # Of the replayed logs.
+        self.fold = next((fold for fold in FOLDS if os.environ.get(fold.variable)), NO_FOLD)
         self.began = monotonic()
         # Whose logs are still to be shown in list order.
         self.turns = deque(selection.tests)
