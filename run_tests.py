@@ -2737,7 +2737,8 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         keep("-k", options.keep)
     deferred = deferred_tests(chosen, options)
     last_selected = options.shard and options.rerun_failed and history.shards.get(options.shard)
-    is_part = bool(last_selected)
+    to_run = [test for test in chosen if test not in deferred]
+    is_part = bool(options.shard and to_run)
     if last_selected:
         keep(
             f"--shard {options.shard}",
@@ -2745,8 +2746,6 @@ def select(tests: Tests, options: Options, history: History) -> Selection:
         )
     elif options.shard:
         number, total = map(int, options.shard.split("/"))
-        to_run = [test for test in chosen if test not in deferred]
-        is_part = bool(to_run)
         numbers = shard_of(to_run, total, estimates.seconds)
         plan = key_of(f"{test.key} {numbers.get(test)}" for test in chosen)[:6]
         # Deferred tests belong to the first shard, whose deferred.txt names them.

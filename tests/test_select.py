@@ -726,6 +726,10 @@ class Selections(unittest.TestCase):
         history += [start("d", "abc", run="2"), end("d", 900, 2, run="2"), start("a", "bcd", run="3")]
         again = self.select(text + " new:1:900", history, shard="1/2", rerun_failed=True)
         self.assertEqual(labels(again.tests), "a new")
+        for name, is_part in (("a", True), ("z", False)):     # of a name that no test has, all parts are empty
+            keep = run_tests.parse_expression(name)
+            again = self.select(text, history, shard="1/2", rerun_failed=True, keep=keep)
+            self.assertEqual(again.is_part, is_part)
 
     def test_another_shard_or_one_that_is_not_run_again_is_cut_anew(self) -> None:
         """Machines with other failures, but the same durations, cut the same shards."""
