@@ -1419,8 +1419,8 @@ def check_variables(parsed: ListFile, nodes: Nodes, setter: int) -> None:
         if name and parsed.setters.get(name):
             raise BadValue(
                 f"`{name}` is set in line {parsed.setters[name]}, which is a test, and is gone with its shell; set it "
-                "in a line that neither runs a program nor calls a function, put both into one `{ …; }`, or run the "
-                "file as a script (`#!` in its first line), which keeps it"
+                "by `=` or `mapfile` in a line that neither runs a program nor calls a function, put both into one "
+                "`{ …; }`, or run the file as a script (`#!` in its first line), which keeps it"
             )
     for node in unforked(every, functions):
         if node.name in ASSIGNING and not node.kind:

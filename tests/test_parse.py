@@ -1044,6 +1044,8 @@ class State(ParseCase):
         for needs in ("((!F))", "[[ ! -v F ]]", "a --F=$F",
                       '[ -z "$F" ] || { echo "F=$F"; exit 1; }', "echo don\\'t; [ -z \"$F\" ] && echo 'fine'"):
             self.assert_mistake(f"a && F=1\n{needs}\n", 2, "`F` is set in line 1, which is a test")
+        for setter in ("let F=1", "read -r F <<< 1"):         # they run no program
+            self.assert_mistake(f"{setter}\n[ $F = 1 ]\n", 2, "set it by `=` or `mapfile` in a line that neither runs")
         uses = "a && F=1\nuse() { a $F; }\n"
         for given in ("F=1 use", "for F in 1 2; do use || exit 1; done", "f() { local F=1; use; }\nf", "(F=1; use)",
                       "f() { for F in 1; do use || return 1; done; }\nf", "grep -v F a",
