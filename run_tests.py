@@ -3763,7 +3763,7 @@ def judge(event: Exited, attempt: Attempt, options: Options, spared: int) -> Res
     elif outcome is Outcome.FAILED and is_skip and is_first:
         outcome = Outcome.SKIPPED
         cause = NO_CAUSE
-    if not outcome.is_ok() and test.junit and not fault and not event.junit_failures:
+    if not options.accepts(outcome) and test.junit and not fault and not event.junit_failures:
         fault = "without a failure"  # written before it died: CI would show green
     return attempt.result(
         outcome,
@@ -4448,9 +4448,8 @@ class Host:
         sick = [
             Sick(device, process.stuck) for device in attempt.lease.devices if process.stuck
         ]
-        attempt.deadline = (
-            inf  # a hung nvidia-smi takes longer, and nothing is left to be ended
-        )
+        # A hung nvidia-smi takes longer, and nothing is left to be ended.
+        attempt.deadline = inf
         if status or failures or leaked:
             sick += self.health.examine(attempt.lease)
         return Exited(
@@ -5091,7 +5090,6 @@ def junit_of(name: str, seconds: float, cases: Sequence[Any]) -> Any:
         kind: str(sum(case.find(tag) is not None for case in cases))
         for kind, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
     }
-    began = time.localtime(time.time() - seconds)
     suite = xml_element(
         "testsuite",
         parts=cases,
@@ -5099,7 +5097,7 @@ def junit_of(name: str, seconds: float, cases: Sequence[Any]) -> Any:
         **counts,
         tests=str(len(cases)),
         time=f"{seconds:.3f}",
-        timestamp=time.strftime("%Y-%m-%dT%H:%M:%S", began),
+        timestamp=time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - seconds)),
     )
     return xml_element("testsuites", parts=[suite])
 
@@ -5130,7 +5128,7 @@ def case_of(attempts: Results, record: Record) -> Any:
     failed = attempts
     prefix = "rerun"
     if last.outcome is Outcome.FLAKY:
-        failed = attempts[:-1]
+        failed = attempts[:-1] or attempts  # a file of the test's own has the last one alone
         if record.options.flaky == "pass":
             prefix = "flaky"
     elif last.outcome.is_ok():
@@ -5716,7 +5714,7 @@ def troubles(attempts: Attempts, record: Record) -> Iterator[str]:
                 yield f"    {why}"
         if result.leaked:
             yield f"{count_leaks(result.leaked)}: {label} left {first_of(result.leaked)}"
-        if result.outcome.is_pass() and result.junit_fault:
+        if result.outcome is Outcome.PASSED and result.junit_fault:
             yield f"passed without its JUnit file ({result.junit_fault}): {label}"
         if result.outcome.is_pass() and result.reason:
             yield f"{result.reason}: {label}"

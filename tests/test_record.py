@@ -549,6 +549,7 @@ class SummaryCaseTest(RecordCase):
         self.record.options = self.record.options._replace(flaky="fail")
         self.assertEqual([part.tag for part in self.case_of("failed,crashed,flaky")],
                          ["failure", "rerunError", "system-out"])
+        self.assertEqual([part.tag for part in self.case_of("flaky")], ["error", "system-out"])    # for its own file
 
     def test_a_message_has_verdict_cause_and_reason(self) -> None:
         cases = [("failed", "CUDA out of memory", "", "failed, exit 3: CUDA out of memory"),

@@ -673,10 +673,10 @@ class JudgeTest(unittest.TestCase):
     """What the end of an attempt means."""
 
     def judged(self, number: int = 1, ending: Optional[Outcome] = None, leaks: str = "report",
-               spared: int = 0, junit: Optional[str] = "x.xml", **event: Any) -> Result:
+               spared: int = 0, junit: Optional[str] = "x.xml", flaky: str = "pass", **event: Any) -> Result:
         attempt = Attempt(a_test(junit=junit, timeout=5.0), Lease((), 0), number, at=2.0)
         attempt.ending, attempt.ending_at = ending, 5.0
-        options = run_tests.Options((), leaks=leaks, skip_code=77)
+        options = run_tests.Options((), leaks=leaks, skip_code=77, flaky=flaky)
         return judge(Exited(5.0, attempt.test, **event), attempt, options, spared)
 
     def test_a_pytest_target_without_its_junit_file_has_died(self) -> None:
@@ -741,6 +741,7 @@ class JudgeTest(unittest.TestCase):
         silent, leak = "without a failure", ("sleep (pid 7)",)
         cases: List[Tuple[Dict[str, Any], str]] = [
             ({"status": 0}, ""), ({"status": 0, "number": 2}, ""),
+            ({"status": 0, "number": 2, "flaky": "fail"}, silent),
             ({"status": 0, "junit_fault": "missing"}, "missing"),
             ({"status": 77}, ""),
             ({"status": 1}, silent), ({"status": -9}, silent), ({"status": 1, "junit_failures": 1}, ""),
