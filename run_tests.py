@@ -5476,7 +5476,7 @@ class Console:
         how = " [as given]" * bool(self.options.gpus)
         self.mark(f"Detected {len(tokens)} GPU(s): {' '.join(tokens)}".rstrip() + how)
         left = self.time_left()
-        if left:
+        if left and self.total:
             self.mark(f"{counted(self.total, 'test')}, {left} by earlier runs")
 
     def launched(self, attempt: Attempt) -> None:

@@ -177,6 +177,12 @@ class ParallelTest(ConsoleCase):
                 expected = expected and f"30 tests, {expected} by earlier runs\n"
                 self.assertEqual(self.told(), "Detected 2 GPU(s): 0 1\n" + expected)
 
+    def test_nothing_is_expected_of_no_tests(self) -> None:
+        console = self.parallel(tests=[a_test(0, attributes=run_tests.Attributes(time=6.0))])
+        console.total = 0                # an empty shard
+        console.begin(self.machine)
+        self.assertEqual(self.told(), "Detected 2 GPU(s): 0 1\n")
+
     def test_gpus_that_were_not_looked_for_are_as_given(self) -> None:
         console = self.parallel()
         console.options = console.options._replace(gpus="2")
